@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Annotated, Final
 
 from contracts.exit_codes import ExitCode
+from scripts.agent.limits import ANSWER_WITHIN_S, LONGEST_WAIT_S
 from scripts.agent.permissions import Permissions, parse_permissions, parse_toolsets
 from scripts.agent.purse import DEFAULT_USD, DEFAULT_USD_PER_HOUR
 from scripts.cli.command import Command, run_command, say
@@ -46,6 +47,15 @@ class AgentOptions:
     max_usd: Annotated[float, Option("Most US dollars that its deployments may cost until it ends.", above=0)] = (
         DEFAULT_USD
     )
+    answer_within: Annotated[
+        float,
+        Option(
+            "Seconds after which a call whose work takes longer is answered with a handle.",
+            metavar="SECONDS",
+            least=0,
+            most=LONGEST_WAIT_S,
+        ),
+    ] = ANSWER_WITHIN_S
     audit: Annotated[Path, Option("File that takes a line for each call.", metavar="FILE")] = AUDIT
     http: Annotated[
         int | None,
@@ -86,6 +96,7 @@ def _agent(options: AgentOptions) -> ExitCode:
     from scripts.agent.leftovers import own_folder, remove_leftovers
     from scripts.agent.plans import PlanShelf
     from scripts.agent.purse import Purse
+    from scripts.agent.runs import Runs
     from scripts.agent.server import build, http_token, run_http, run_stdio
     from scripts.agent.workbench import Workbench
     from scripts.cli.hidden import environment_secrets
@@ -97,6 +108,7 @@ def _agent(options: AgentOptions) -> ExitCode:
         permissions=permissions,
         purse=Purse(usd_per_hour_limit=options.max_usd_per_hour, usd_limit=options.max_usd),
         shelf=PlanShelf(),
+        runs=Runs(within_s=options.answer_within),
         secrets=(*environment_secrets(), *([token] if token else [])),
     )
     server = build(bench, AuditFile(path=path), tools)

@@ -21,7 +21,7 @@ from typing import Final, Literal, cast
 from scripts.errors import ScriptError
 from scripts.pulumi.deployment import as_mapping, as_sequence
 
-Outcome = Literal["begun", "done", "asked", "failed", "refused", "cancelled"]
+Outcome = Literal["begun", "left", "done", "asked", "failed", "refused", "cancelled"]
 SCHEMA_VERSION: Final = 2
 LARGE_BYTES: Final = 10_000_000
 KEPT_S: Final = 24 * 3600

@@ -17,6 +17,7 @@ from scripts.agent.hints import ASKS, CHANGES
 from scripts.agent.plans import VALID_S, KeptPlan
 from scripts.agent.programs import run_program
 from scripts.agent.reading import Stack
+from scripts.agent.runs import report
 from scripts.agent.untrusted import Frozen, UntrustedText, untrusted
 from scripts.agent.workbench import Workbench, sentences
 from scripts.errors import CommandRefusedError, ScriptError
@@ -26,12 +27,14 @@ from scripts.pulumi.deployment import as_mapping
 from scripts.pulumi.frozen import FrozenProject, freeze
 from scripts.pulumi.identity import identity_of
 from scripts.pulumi.locks import StackLock, is_lock_error, parse_locks, stack_locks
-from scripts.pulumi.previewed import preview_errors
+from scripts.pulumi.previewed import PREVIEW_LIMIT_S, preview_errors
 from scripts.pulumi.steps import CAPACITY_TYPES, differences, shortened_differences, steps_of
 
 _MOST_CHARACTERS: Final = 400
 """Of one line of the engine: an error can hold a whole start-up script, and a stranger's words."""
 _LAST_LINES: Final = 40
+_PREVIEW_GRACE_S: Final = 30.0
+"""After SIGINT. A preview has no state to write."""
 _MOST_LOCKS, _LOCK_CHARACTERS = 20, 2000
 """Of the lines about locks that are read: the search takes the square of a long word."""
 
@@ -91,7 +94,8 @@ def add_changing_tools(server: MCPServer[Any], bench: Workbench) -> None:
         ) -> UpAnswer:
             """Deploy exactly what a plan of `preview` says. A plan that does not hold any more is refused.
 
-            A cancelled call leaves what Ctrl-C leaves: the next preview and up go on.
+            It can take hours: then the answer has `running: true`, the work continues, and wait returns its end. Only cancel stops it, as
+            Ctrl-C does: the next preview and up continue from there.
             """
             with sentences(bench):
                 bench.require("up")
@@ -103,7 +107,7 @@ async def _preview(bench: Workbench, context: Context[Any, Any], stack: str, *, 
         frozen = await asyncio.to_thread(freeze, stack, Path(folder))
         identity = await asyncio.to_thread(identity_of, frozen)
         usd_per_hour = frozen.most_usd_per_hour
-        await context.report_progress(0, 1, f"previewing stack {stack}")
+        await report(context, 0, 1, f"previewing stack {stack}")
         document = await _previewed(bench, frozen, refresh=refresh)
         changed = (await asyncio.to_thread(identity_of, frozen)).changed_since(identity)
     if changed:
@@ -137,7 +141,11 @@ async def _previewed(bench: Workbench, frozen: FrozenProject, *, refresh: bool) 
     argv = [engine.pulumi(), "preview", "--json", "--stack", stack, "--non-interactive"]
     with bench.place():
         result = await run_program(
-            [*argv, *(["--refresh"] if refresh else [])], secrets=bench.secrets, folder=frozen.folder
+            [*argv, *(["--refresh"] if refresh else [])],
+            secrets=bench.secrets,
+            folder=frozen.folder,
+            grace_s=_PREVIEW_GRACE_S,
+            limit_s=PREVIEW_LIMIT_S,
         )
     try:
         document = as_mapping(cast("object", json.loads(result.printed)))
@@ -162,23 +170,23 @@ class _Watch:
 
     log: EventLog
     context: Context[Any, Any]
-    steps: int
 
     async def look(self) -> None:
         for event in self.log.fresh():
-            await self.context.report_progress(event.done, max(self.steps, event.done), event.text)
+            await report(self.context, event.done, self.log.steps or None, event.text, step=event.step)
 
 
 async def _up(bench: Workbench, context: Context[Any, Any], plan_id: str) -> UpAnswer:
     kept = bench.shelf.find(plan_id)
     stack = kept.identity.stack
+    bench.runs.claim(stack)
     bench.purse.require(stack, kept.usd_per_hour)
     await asyncio.to_thread(_require_unlocked, stack)
     with TemporaryDirectory(prefix="gemma-plan-") as folder:
         # The engine runs in a copy whose hash is in the plan: an edit that comes later reaches no run.
         frozen = await asyncio.to_thread(freeze, stack, Path(folder, "project"))
         bench.shelf.check(plan_id, await asyncio.to_thread(identity_of, frozen))
-        await context.report_progress(0, len(kept.steps), "comparing with the plan")
+        await report(context, 0, len(kept.steps), "comparing with the plan")
         differing = differences(kept.steps, steps_of(await _previewed(bench, frozen, refresh=kept.refresh)))
         if differing:
             raise CommandRefusedError(
@@ -191,8 +199,8 @@ async def _up(bench: Workbench, context: Context[Any, Any], plan_id: str) -> UpA
         bench.shelf.take(plan_id, now)
         before = bench.purse.price_of(stack)
         bench.purse.begins(stack, max(kept.usd_per_hour, before or 0.0))  # a run that fails may leave either
-        log = EventLog(path=Path(folder, "events"), secrets=bench.secrets)
-        watch = _Watch(log=log, context=context, steps=len(kept.steps))
+        log = EventLog(path=Path(folder, "events"), steps=len(kept.steps), secrets=bench.secrets)
+        watch = _Watch(log=log, context=context)
         result = await run_program(
             [
                 *(engine.pulumi(), "up", "--yes", "--skip-preview", "--suppress-outputs", "--non-interactive"),

@@ -74,6 +74,7 @@ def add_teardown(server: MCPServer[Any], bench: Workbench) -> None:
         answered[stack] += 1
         with sentences(bench):
             bench.require("teardown")
+            bench.runs.claim(stack)  # a refusal uses up no code
             _require_typed(stack, typed, keeps_bucket=keep_bucket)
             answer = await bench.answer(
                 context, "teardown", *option("--stack", stack), "--yes", *option("--keep-bucket", keep_bucket)

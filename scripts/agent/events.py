@@ -12,18 +12,30 @@ from scripts.pulumi.deployment import as_mapping
 
 _MOST_CHARACTERS: Final = 300
 _COLOUR: Final = re.compile(r"<\{%[^%]*%\}>")
-_WORK: Final = frozenset(
-    {"create", "update", "delete", "replace", "create-replacement", "delete-replaced", "read", "refresh"}
-)
+_MODULE: Final = re.compile(r"/[^:/]*:")
+"""In a type: `gcp:cloudrunv2/service:Service` is `gcp:cloudrunv2:Service` to people."""
+_DOES: Final[Mapping[str, tuple[str, str]]] = {
+    "create": ("creating", "created"),
+    "update": ("updating", "updated"),
+    "delete": ("deleting", "deleted"),
+    "replace": ("replacing", "replaced"),
+    "create-replacement": ("creating the new", "created the new"),
+    "delete-replaced": ("deleting the old", "deleted the old"),
+    "import": ("importing", "imported"),
+    "read": ("reading", "read"),
+}
+"""Operations that are steps of a plan, as they begin and as they end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineProgress:
     """One thing that the engine said."""
 
-    done: int
-    """Resources that are done."""
+    done: float
+    """Steps that are done. It grows with each message, as the protocol asks, and is below the plan's steps until the engine has ended."""
     text: str
+    step: str | None = None
+    """The newest step that has begun and has not ended."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -31,10 +43,17 @@ class EventLog:
     """Reads the file of `--event-log` as it grows."""
 
     path: Path
+    steps: int = 0
+    """Of the plan."""
     secrets: tuple[str, ...] = ()
     _at: int = 0
     _rest: bytes = b""
-    _done: int = field(default=0)
+    _begun: int = 0
+    _ended: int = 0
+    _said: int = 0
+    """Messages since a step ended."""
+    _open: dict[tuple[str, str], str] = field(default_factory=dict[tuple[str, str], str])
+    """Steps that have begun, with their numbers."""
 
     def fresh(self) -> Iterator[EngineProgress]:
         """Yield what came since the last call."""
@@ -49,24 +68,54 @@ class EventLog:
         for line in lines:
             text = self._text(_parsed(line))
             if text:
-                yield EngineProgress(done=self._done, text=shortened(text, self.secrets, _MOST_CHARACTERS))
+                yield EngineProgress(done=self._done(), text=self._plain(text), step=self._step())
+
+    def _done(self) -> float:
+        self._said += 1
+        done, part = min(self._ended, max(0, self.steps - 1)), self._said / (self._said + 1)
+        return done + part
+
+    def _step(self) -> str | None:
+        return self._plain(next(reversed(self._open.values()))) if self._open else None
+
+    def _plain(self, text: str) -> str:
+        return shortened(text, self.secrets, _MOST_CHARACTERS)
 
     def _text(self, event: Mapping[str, object]) -> str:
         if "resourcePreEvent" in event:
-            op, name = _step(as_mapping(event["resourcePreEvent"]))
-            return f"{op} {name}" if op in _WORK else ""
+            return self._begins(*_step(event["resourcePreEvent"]))
         if "resOutputsEvent" in event:
-            op, name = _step(as_mapping(event["resOutputsEvent"]))
-            self._done += 1
-            return f"{op} {name}: done" if op in _WORK else ""
+            return self._ends(*_step(event["resOutputsEvent"]), failed=False)
         if "resOpFailedEvent" in event:
-            op, name = _step(as_mapping(event["resOpFailedEvent"]))
-            return f"{op} {name}: failed"
+            return self._ends(*_step(event["resOpFailedEvent"]), failed=True)
         if "diagnosticEvent" in event:
             said = as_mapping(event["diagnosticEvent"])
+            if said.get("severity") == "debug":
+                return ""
             name = str(said.get("urn") or "").rpartition("::")[2]
             return f"{name}: {_plain(str(said.get('message') or ''))}".removeprefix(": ")
         return ""
+
+    def _begins(self, op: str, urn: str) -> str:
+        if op not in _DOES:
+            return f"refreshing {_resource(urn)}" if op == "refresh" else ""
+        self._begun += 1
+        text = f"{self._number()}: {_DOES[op][0]} {_resource(urn)}"
+        self._open[op, urn] = text
+        return text
+
+    def _ends(self, op: str, urn: str, *, failed: bool) -> str:
+        begun = self._open.pop((op, urn), "")
+        if op not in _DOES:
+            return f"{op} of {_resource(urn)} failed" if failed else ""
+        if not failed:
+            self._said = 0 if self._ended + 1 < self.steps else self._said
+            self._ended += 1
+        number = begun.partition(":")[0] or self._number()
+        return f"{number}: {f'{op} of ' if failed else f'{_DOES[op][1]} '}{_resource(urn)}{' failed' if failed else ''}"
+
+    def _number(self) -> str:
+        return f"{self._begun} of {max(self.steps, self._begun)}"
 
 
 def _parsed(line: bytes) -> Mapping[str, object]:
@@ -76,9 +125,16 @@ def _parsed(line: bytes) -> Mapping[str, object]:
         return as_mapping(None)
 
 
-def _step(event: Mapping[str, object]) -> tuple[str, str]:
-    metadata = as_mapping(event.get("metadata"))
-    return str(metadata.get("op") or ""), str(metadata.get("urn") or "").rpartition("::")[2]
+def _step(event: object) -> tuple[str, str]:
+    metadata = as_mapping(as_mapping(event).get("metadata"))
+    return str(metadata.get("op") or ""), str(metadata.get("urn") or "")
+
+
+def _resource(urn: str) -> str:
+    """Return the type and the name of a resource, such as `gcp:cloudrunv2:Service vllm`."""
+    parts = urn.split("::")
+    kind = parts[2].rpartition("$")[2] if len(parts) > 3 else ""  # noqa: PLR2004 - urn, project, type, name
+    return f"{_MODULE.sub(':', kind)} {parts[-1]}".strip()
 
 
 def _plain(text: str) -> str:

@@ -104,7 +104,8 @@ def add_prompts(server: MCPServer[Any]) -> None:
         return (
             f"Deploy stack {stack}. First plan it and read every finding; then doctor. If its weights lie in a bucket, list_weights says "
             "whether they are staged. Then preview, tell me what changes and what it costs an hour, and wait for my word. Run up with exactly "
-            "that plan_id, then smoke. If anything fails, use logs and recognise_failure, and propose one change; do not try at random."
+            "that plan_id, wait until it has ended, then smoke. If anything fails, use logs and recognise_failure, and propose one change; "
+            "do not try at random."
         )
 
     @server.prompt()

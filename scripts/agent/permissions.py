@@ -24,11 +24,11 @@ TOOLSETS: Final[Mapping[str, Sequence[str]]] = {
     "plan": ("plan", "compare_machines", "solve", "explain_finding"),
     "status": ("doctor", "capacity", "status", "endpoint", "metrics", "list_weights"),
     "logs": ("logs", "recognise_failure"),
-    "measure": ("ask", "smoke", "benchmark", "compare_benchmarks"),
-    "deploy": ("preview", "up", "stage_weights", "rollout", "recover"),
-    "delete": ("teardown",),
+    "measure": ("ask", "smoke", "benchmark", "compare_benchmarks", "wait", "cancel"),
+    "deploy": ("preview", "up", "stage_weights", "rollout", "recover", "wait", "cancel"),
+    "delete": ("teardown", "wait", "cancel"),
 }
-"""Groups of tools. A tool that is not allowed is in none that a client sees."""
+"""Groups of tools; work that was left needs the two that wait for it and stop it. A tool that is not allowed is in none that a client sees."""
 _TOOL_OF: Final[Mapping[Change, str]] = {"bench": "benchmark", "stage": "stage_weights"}
 """The tool of a change that has another name."""
 

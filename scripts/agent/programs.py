@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -100,19 +101,22 @@ async def run_program(
     grace_s: float = INTERRUPT_GRACE_S,
     watch: Callable[[], Awaitable[None]] | None = None,
     folder: Path | None = None,
+    limit_s: float | None = None,
 ) -> ProgramResult:
     """Run a command until its end in a folder, by default the project's.
 
     `watch` is called again and again while it runs. When the call is cancelled, the command gets what Ctrl-C sends, and has `grace_s`
-    seconds to end; the cancellation goes on after its end.
+    seconds to end; the cancellation goes on after its end. Raises ScriptError after `limit_s` seconds, when it was ended in the same way.
     """
     with TemporaryDirectory(prefix="command-") as kept:
         out, said = Path(kept, "out"), Path(kept, "said")
         with held(Path(kept)) as lock:
             process = _started(argv, out, said, folder or engine.project_folder(), lock)
         lines = _Tail(said, secrets)
+        begun_s = time.monotonic()
         try:
             while process.poll() is None:
+                _require_time(argv, begun_s, limit_s, lines.all)
                 for line in lines.fresh():
                     await on_line(line)
                 if watch is not None:
@@ -131,6 +135,14 @@ async def run_program(
             secrets=tuple(secrets),
             cut=_is_large(out),
         )
+
+
+def _require_time(argv: Sequence[str], begun_s: float, limit_s: float | None, said: Sequence[str]) -> None:
+    """Raise ScriptError if a command has used its time up."""
+    if limit_s is not None and time.monotonic() - begun_s >= limit_s:
+        last = f" The last that it said: {said[-1]}" if said else ""
+        command = " ".join([Path(argv[0]).name, *argv[1:]])
+        raise ScriptError(f"`{command}` did not end within {limit_s:g} s and was stopped.{last}")
 
 
 def _started(argv: Sequence[str], out: Path, said: Path, folder: Path, lock: int) -> "subprocess.Popen[bytes]":

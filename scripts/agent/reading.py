@@ -8,6 +8,7 @@ from pydantic import Field
 
 from planning.rules import RULES
 from scripts.agent.hints import ASKS, READS
+from scripts.agent.runs import RunAnswer
 from scripts.agent.untrusted import Frozen, UntrustedText, untrusted
 from scripts.agent.workbench import CommandAnswer, Workbench, option, pairs, sentences, word
 from scripts.errors import CommandRefusedError
@@ -41,8 +42,8 @@ CloudProject = Annotated[
 Load = Annotated[str | None, Field(description="What clients ask, such as in=4000,out=500,users=32.")]
 
 
-class LogAnswer(Frozen):
-    """Lines of a server's log, with the cause of a failure where it is known."""
+class CauseAnswer(Frozen):
+    """Text of a server, with the cause of a failure where it is known."""
 
     stack: str
     target: str
@@ -52,6 +53,22 @@ class LogAnswer(Frozen):
     )
     mend: str | None = Field(description="The cause and what to change, in this project's own words.")
     finding: str | None = Field(description="Id of the finding that warns of it before a deployment.")
+
+
+class LogAnswer(CauseAnswer):
+    """Lines of a server's log, with the cause of a failure where it is known."""
+
+    ok: bool = Field(description="Whether the log could be read.")
+    exit_code: int = Field(description="Exit code of the command.")
+    said: UntrustedText = Field(description="What scripts.logs says about them, such as why there are none.")
+
+
+class StatusAnswer(CommandAnswer):
+    """What runs, and what this server still works on."""
+
+    runs: list[RunAnswer] = Field(
+        description="Work of this server that continues or ended lately, for wait and cancel."
+    )
 
 
 class FindingAnswer(Frozen):
@@ -186,11 +203,15 @@ def _looking(server: MCPServer[Any], bench: Workbench) -> None:
         stack: Stack | None = None,
         tunnel: Annotated[bool, Field(description="Open the tunnel to a TPU server and ask it, too.")] = False,
         refresh: Annotated[bool, Field(description="Compare every resource with Google; takes longer.")] = False,
-    ) -> CommandAnswer:
-        """Show what one stack, or every stack without `stack`, is doing: capacity, phase, time left, health, load, cost, drift, next command."""
+    ) -> StatusAnswer:
+        """Show what one stack, or every stack without `stack`, is doing: capacity, phase, time left, health, load, cost, drift, next command.
+
+        `runs` has the work of this server that was left to run.
+        """
         with sentences(bench):
             words = [*option("--stack", stack), *option("--tunnel", tunnel), *option("--refresh", refresh)]
-            return await bench.answer(context, "status", *words)
+            answer = await bench.answer(context, "status", *words)
+            return StatusAnswer(**dict(answer), runs=bench.runs.shown(stack))
 
     @server.tool(annotations=ASKS)
     async def logs(
@@ -211,7 +232,7 @@ def _looking(server: MCPServer[Any], bench: Workbench) -> None:
 
 
 def log_answer(answer: CommandAnswer) -> LogAnswer:
-    """Return the document of `scripts.logs` with its lines marked."""
+    """Return the document of `scripts.logs` with its lines marked, and its own sentence."""
     document = as_mapping(answer.document)
     shown = [
         " ".join(str(as_mapping(line).get(key)) for key in ("time", "source", "text"))
@@ -219,12 +240,13 @@ def log_answer(answer: CommandAnswer) -> LogAnswer:
     ]
     known = as_mapping(document.get("cause"))
     cause = Cause(line=str(known["line"]), hint=str(known["mend"]), finding=str(known["finding"])) if known else None
-    return _log_answer(str(document.get("stack")), str(document.get("target")), shown, cause)
+    found = _cause_answer(str(document.get("stack")), str(document.get("target")), shown, cause)
+    return LogAnswer(**dict(found), ok=answer.ok, exit_code=answer.exit_code, said=answer.said)
 
 
-def _log_answer(stack: str, target: str, lines: Sequence[str], cause: Cause | None) -> LogAnswer:
+def _cause_answer(stack: str, target: str, lines: Sequence[str], cause: Cause | None) -> CauseAnswer:
     source = f"log of stack {stack}"
-    return LogAnswer(
+    return CauseAnswer(
         stack=stack,
         target=target,
         lines=untrusted(source, "\n".join(lines)),
@@ -236,17 +258,17 @@ def _log_answer(stack: str, target: str, lines: Sequence[str], cause: Cause | No
 
 def _recognising(server: MCPServer[Any], bench: Workbench) -> None:
     @server.tool(annotations=READS)
-    async def recognise_failure(stack: Stack, text: Annotated[str, Field(max_length=200_000)]) -> LogAnswer:
+    async def recognise_failure(stack: Stack, text: Annotated[str, Field(max_length=200_000)]) -> CauseAnswer:
         """Look for a known cause of a failure in text that you have, such as an error of `up`, against the plan of the stack."""
         with sentences(bench):
             return recognised(stack, bench.mask(text))
 
 
-def recognised(stack: str, text: str) -> LogAnswer:
+def recognised(stack: str, text: str) -> CauseAnswer:
     """Return the cause that a text shows. Raises CommandRefusedError if the stack has no settings."""
     from scripts.logs.causes import known_cause  # noqa: PLC0415 - brings Pulumi's SDK, which a start does not need
     from scripts.logs.place import log_of_settings  # noqa: PLC0415
 
     settings = stack_settings(stack)
     log = log_of_settings(stack, settings)
-    return _log_answer(stack, settings.target, (), known_cause(log, text.splitlines()))
+    return _cause_answer(stack, settings.target, (), known_cause(log, text.splitlines()))

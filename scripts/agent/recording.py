@@ -15,6 +15,7 @@ from pydantic import BaseModel
 
 from scripts.agent.audit import AuditEntry, AuditFile, Outcome, recorded, seconds_since
 from scripts.agent.deleting import TOOL, can_ask
+from scripts.agent.runs import CAN_BE_LEFT, CURRENT, with_handle
 from scripts.agent.untrusted import each_text
 from scripts.agent.workbench import ENDING, CallEnding, Workbench
 from scripts.cli.command import say
@@ -40,12 +41,10 @@ class Recorder:
             shown = each_text(_plain(await self._next(ctx, call_next)), self.bench.mask)
             return cast("dict[str, Any]", shown)
         result = await call_next(ctx)
-        if ctx.method == "tools/list" and not can_ask(ctx.session.client_capabilities):
-            listed = dict(_plain(result))
-            return {
-                **listed,
-                "tools": [tool for tool in as_sequence(listed.get("tools")) if as_mapping(tool).get("name") != TOOL],
-            }
+        if ctx.method == "tools/list":
+            listed, asks = dict(_plain(result)), can_ask(ctx.session.client_capabilities)
+            tools = [as_mapping(tool) for tool in as_sequence(listed.get("tools"))]
+            return {**listed, "tools": with_handle(tool for tool in tools if asks or tool.get("name") != TOOL)}
         return result
 
     async def _recorded(self, ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
@@ -73,20 +72,29 @@ class Recorder:
             self.audit.write(entry("begun"))
         except ScriptError as error:
             raise MCPError(code=INTERNAL_ERROR, message=str(error)) from None
-        ending = CallEnding()
-        running = ENDING.set(ending)
-        try:
-            result = _without_secrets(_plain(await self._next(ctx, call_next)), self.bench.mask)
-        except anyio.get_cancelled_exc_class():
-            self._end(entry("cancelled"))
-            raise
-        except BaseException as error:
-            self._end(entry("failed", f"{type(error).__name__}: {error}"))
-            raise
-        finally:
-            ENDING.reset(running)
-        self._end(entry(*_ended(result, ending)))
-        return result
+
+        async def handled() -> dict[str, Any]:
+            ending = CallEnding()
+            running = ENDING.set(ending)
+            try:
+                result = _without_secrets(_plain(await self._next(ctx, call_next)), self.bench.mask)
+            except anyio.get_cancelled_exc_class():
+                run = CURRENT.get()
+                self._end(entry("cancelled", run.stopped if run else ""))
+                raise
+            except BaseException as error:
+                self._end(entry("failed", f"{type(error).__name__}: {error}"))
+                raise
+            finally:
+                ENDING.reset(running)
+            self._end(entry(*_ended(tool, result, ending)))
+            return result
+
+        if tool not in CAN_BE_LEFT:
+            return await handled()
+        runs, stack = self.bench.runs, arguments.get("stack")
+        run = runs.begin(tool, stack if isinstance(stack, str) else None)
+        return await runs.attend(run, ctx.lifespan_context, handled, lambda why: self._end(entry("left", why)))
 
     async def _next(self, ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
         try:
@@ -127,14 +135,16 @@ def _plain(result: HandlerResult) -> Mapping[str, object]:
     return as_mapping(result)
 
 
-def _ended(result: Mapping[str, object], ending: CallEnding) -> tuple[Outcome, str, Mapping[str, object]]:
-    """Return how a call ended, why, and its structured content."""
+def _ended(tool: str, result: Mapping[str, object], ending: CallEnding) -> tuple[Outcome, str, Mapping[str, object]]:
+    """Return how a call ended, why, and its structured content. What work cost and how it ended is recorded once, with its own call."""
     if "inputRequests" in result:
         return "asked", "a person is asked", {}
     content = as_mapping(result.get("structuredContent"))
     if result.get("isError"):
         texts = [str(as_mapping(item).get("text") or "") for item in as_sequence(result.get("content"))]
         return "failed" if ending.failed else "refused", "".join(texts[:1]), content
+    if tool in {"wait", "cancel"}:
+        return "done", "", {}
     if content.get("ok") is False:
         said = as_mapping(content.get("reason") or content.get("said"))
         return "failed", str(said.get("text") or "").strip()[-_DETAIL_CHARACTERS:], content

@@ -15,6 +15,7 @@ from scripts.agent.permissions import Change, Permissions
 from scripts.agent.plans import PlanShelf
 from scripts.agent.programs import ProgramResult, run_program, script
 from scripts.agent.purse import Purse
+from scripts.agent.runs import Runs, report
 from scripts.agent.untrusted import Frozen, UntrustedText, shown, untrusted
 from scripts.errors import CommandRefusedError, ScriptError
 from stacks.masking import masked
@@ -58,6 +59,7 @@ class Workbench:
     permissions: Permissions
     purse: Purse
     shelf: PlanShelf
+    runs: Runs = field(default_factory=Runs)
     secrets: tuple[str, ...] = ()
     _running: set[object] = field(default_factory=set[object])
 
@@ -68,7 +70,7 @@ class Workbench:
         async def tell(line: str) -> None:
             nonlocal count
             count += 1
-            await context.report_progress(count, None, line)
+            await report(context, count, None, line)
 
         with self.place():
             return await run_program(script(name, *arguments), on_line=tell, secrets=self.secrets)

@@ -122,6 +122,7 @@ def _add_rollout(server: MCPServer[Any], bench: Workbench) -> None:
         """
         with sentences(bench):
             bench.require("rollout")
+            bench.runs.claim(stack)
             words = [*option("--stack", stack), *option("--to", to), *option("--again", again)]
             return await bench.answer(context, "rollout", *words)
 
@@ -140,6 +141,7 @@ def _add_recovery(server: MCPServer[Any], bench: Workbench) -> None:
         with sentences(bench):
             if not dry_run:
                 bench.require("recover")
+                bench.runs.claim(stack)
             return await bench.answer(
                 context, "recover", *option("--stack", stack), "--dry-run" if dry_run else "--yes"
             )

@@ -93,7 +93,7 @@ def _asked(stack: str) -> dict[str, object]:
 
 def _error(stack: str, answer: CompletedProcess[str], parsed: EnginePreview | None) -> str:
     said = [d.message.strip() for d in (parsed.diagnostics if parsed else None) or () if d.severity == "error"]
-    text = "\n".join(said) or engine.error_of(answer)
+    text = "\n".join(engine.reasons(said)) or engine.error_of(answer)
     if _REFUSAL.search(text) is None:
         return text
     from stacks.planned import doctor_hint  # noqa: PLC0415 - only a refusal needs it

@@ -22,6 +22,8 @@ _LAST_WORDS_S = 5.0
 """How long to read on after the engine ended. A plugin that outlives it may keep the pipe open."""
 _NO_MEMORY: Final = ", as by a machine that runs out of memory"
 _LOST_TRACK = re.compile(r"\b409\b|already exists|alreadyExists|ALREADY_EXISTS|pending operations", re.IGNORECASE)
+_NO_REASON: Final = re.compile(r"(update|preview) (failed|canceled)")
+"""What the engine adds to the errors of a run (pulumi/pulumi, pkg/resource/deploy/deployment_executor.go), often before them."""
 NOT_LOGGED_IN: Final = (
     "Pulumi is not logged in; run `pulumi login`, or `pulumi login gs://YOUR_STATE_BUCKET` for a bucket of your own."
 )
@@ -99,10 +101,16 @@ def change(stack: str, *arguments: str, after_failure: str) -> None:
     code, output = _shown(*command)
     if code != 0:
         raise PulumiFailedError(
-            f"`pulumi {arguments[0]} --stack {stack}` {ending(code)}, see above. {after_failure}"
+            f"`pulumi {arguments[0]} --stack {stack}` {ending(code)}, see above{_because(output)} {after_failure}"
             f"{recover_hint(stack, output)}",
             output,
         )
+
+
+def _because(output: str) -> str:
+    """Return the end of a sentence with the engine's reason, if it named one."""
+    reason = next(iter(reasons(_errors(output))), "")
+    return f": {reason[:_MAX_WORDS].rstrip('.')}." if reason and not _NO_REASON.fullmatch(reason) else "."
 
 
 def recover_hint(stack: str, output: str) -> str:
@@ -166,12 +174,25 @@ def error_of(answer: "subprocess.CompletedProcess[str]") -> str:
 
 
 def first_error(text: str, code: int) -> str:
-    """Return the engine's first error as one line, without colours and without `error:`; how it ended if it had no time to name one."""
-    plain = re.sub(r"\x1b\[[0-9;]*m", "", text)
-    lines = [line.strip() for line in plain.splitlines() if line.strip()]
-    errors = [line for line in lines if line.startswith("error:")]
-    chosen = (errors or (lines if code >= 0 else []) or [f"it {ending(code)}"])[0].removeprefix("error:").strip()
+    """Return the engine's first reason as one line, without colours and without `error:`; how it ended if it had no time to name one."""
+    lines = _lines(text)
+    chosen = (reasons(_errors(text)) or (lines if code >= 0 else []) or [f"it {ending(code)}"])[0]
     return chosen[:_MAX_WORDS]
+
+
+def reasons(errors: Sequence[str]) -> Sequence[str]:
+    """Return the errors that name a reason: all but "update failed" and its like, unless there is no other."""
+    return [error for error in errors if not _NO_REASON.fullmatch(error)] or errors
+
+
+def _errors(text: str) -> Sequence[str]:
+    found = (line.removeprefix("error:").strip() for line in _lines(text) if line.startswith("error:"))
+    return [error for error in found if error]
+
+
+def _lines(text: str) -> Sequence[str]:
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", text)
+    return [line.strip() for line in plain.splitlines() if line.strip()]
 
 
 def ending(code: int) -> str:

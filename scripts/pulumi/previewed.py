@@ -61,10 +61,10 @@ def parse_preview(text: str) -> Mapping[str, object]:
 
 
 def preview_errors(preview: Mapping[str, object]) -> Sequence[str]:
-    """Return the errors that a preview in JSON names, in their order."""
+    """Return the errors that a preview in JSON names, in their order; "preview failed" only if there is no other."""
     said = [as_mapping(item) for item in as_sequence(preview.get("diagnostics"))]
     errors = [str(item.get("message") or "").strip() for item in said if item.get("severity") == "error"]
-    return [text for text in errors if text]
+    return engine.reasons([text for text in errors if text])
 
 
 def previewed_or_new(stack: str, *options: str) -> Mapping[str, object]:

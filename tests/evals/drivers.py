@@ -30,6 +30,14 @@ async def use(client: Client, done: Transcript, tool: str, /, **arguments: Any) 
     return {} if result.is_error else content
 
 
+async def finish(client: Client, done: Transcript, tool: str, /, **arguments: Any) -> dict[str, Any]:
+    """Call a tool as `use` does, and wait for its answer if its work takes longer than the call."""
+    content = await use(client, done, tool, **arguments)
+    while content.get("running"):
+        content = await use(client, done, "wait", run=content["run"])
+    return content
+
+
 async def scripted(client: Client, task: EvalTask) -> Transcript:
     """Follow the skill, as code."""
     done = Transcript()
@@ -64,8 +72,8 @@ async def _diagnose(client: Client, done: Transcript) -> None:
 
 
 async def _deploy(client: Client, done: Transcript) -> None:
-    plan_id = (await use(client, done, "preview", stack=STACK))["plan_id"]
-    ended = await use(client, done, "up", plan_id=plan_id)
+    plan_id = (await finish(client, done, "preview", stack=STACK))["plan_id"]
+    ended = await finish(client, done, "up", plan_id=plan_id)
     if ended["ok"]:
         done.answer = "It serves."
         return
@@ -78,8 +86,8 @@ async def _deploy(client: Client, done: Transcript) -> None:
 
 
 async def _find(client: Client, done: Transcript) -> None:
-    seen = await use(client, done, "recover", stack=LOST)
-    await use(client, done, "recover", stack=LOST, dry_run=False)
+    seen = await finish(client, done, "recover", stack=LOST)
+    await finish(client, done, "recover", stack=LOST, dry_run=False)
     done.answer = f"The killed run left a queued resource: {json.dumps(seen['document'])[:2000]}"
 
 

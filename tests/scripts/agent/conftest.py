@@ -52,7 +52,7 @@ class Commands:
         self.folders = []
         self.hold, self.preview, self.up_code = None, PREVIEW, None
 
-        async def run_program(argv, *, on_line=None, secrets=(), watch=None, grace_s=0.0, folder=None):
+        async def run_program(argv, *, on_line=None, secrets=(), folder=None, **_):
             self.run.append([str(part) for part in argv])
             self.folders.append(folder)
             if on_line is not None:

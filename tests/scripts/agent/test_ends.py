@@ -53,6 +53,12 @@ INITIALIZE = {
 }
 READY = {"jsonrpc": "2.0", "method": "notifications/initialized"}
 CALL = {"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": {"name": "status", "arguments": {}}}
+LEFT = {
+    "jsonrpc": "2.0",
+    "id": 3,
+    "method": "tools/call",
+    "params": {"name": "smoke", "arguments": {"stack": "l4-qat"}},
+}
 
 
 @pytest.fixture
@@ -91,22 +97,39 @@ def ended_by(process, number, told):
     return re.sub(r" \d+", "", told.read_text()).split(), process.stderr.read()
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.long)])
-def test_a_signal_ends_a_server_whose_client_keeps_its_input_open(server, tmp_path, number):
-    process = server()
-    for message in (INITIALIZE, READY, CALL):
-        process.stdin.write(json.dumps(message) + "\n")
+@pytest.mark.parametrize(
+    ("number", "message", "recorded"),
+    [
+        (signal.SIGTERM, LEFT, ["begun", "left", "cancelled"]),
+        pytest.param(signal.SIGINT, CALL, ["begun", "cancelled"], marks=pytest.mark.long),
+    ],
+)
+def test_a_signal_ends_a_server_whose_client_keeps_its_input_open(server, tmp_path, number, message, recorded):
+    """Also work whose call was answered long ago."""
+    process = server("--allow", "smoke", "--answer-within", "0")
+    for each in (INITIALIZE, READY, message):
+        process.stdin.write(json.dumps(each) + "\n")
         process.stdin.flush()
+    if message is LEFT:
+        answer = next(line for line in process.stdout if json.loads(line).get("id") == LEFT["id"])
+        assert json.loads(answer)["result"]["structuredContent"]["running"]
     heard, said = ended_by(process, number, tmp_path / "told")
     assert heard == ["works", "SIGINT", "ended"]
     assert process.returncode == 130, said
     assert "interrupted. What it had begun was ended as Ctrl-C ends it" in said
-    assert outcomes(tmp_path) == ["begun", "cancelled"]
+    assert ("the server ends, and with it smoke of stack l4-qat" in said) == (message is LEFT)
+    assert outcomes(tmp_path) == recorded
 
 
-@pytest.mark.parametrize("number", [pytest.param(signal.SIGTERM, marks=pytest.mark.long), signal.SIGINT])
-def test_a_signal_ends_a_server_of_http_without_a_traceback(server, tmp_path, number):
-    process = server("--http", "0")
+@pytest.mark.parametrize(
+    ("number", "message", "recorded"),
+    [
+        pytest.param(signal.SIGTERM, CALL, ["begun", "cancelled"], marks=pytest.mark.long),
+        (signal.SIGINT, LEFT, ["begun", "left", "cancelled"]),
+    ],
+)
+def test_a_signal_ends_a_server_of_http_without_a_traceback(server, tmp_path, number, message, recorded):
+    process = server("--http", "0", "--allow", "smoke", "--answer-within", "0")
     url = next(found[0] for line in process.stderr if (found := re.search(r"http://127\.0\.0\.1:\d+/mcp", line)))
     headers = {"Authorization": f"Bearer {TOKEN}", "Accept": "application/json, text/event-stream"}
     with httpx2.Client(headers=headers, timeout=LIMIT_S) as client:
@@ -119,17 +142,20 @@ def test_a_signal_ends_a_server_of_http_without_a_traceback(server, tmp_path, nu
 
         def call():
             with contextlib.suppress(httpx2.HTTPError):
-                client.post(url, json=CALL)
+                client.post(url, json=message)
 
         calling = threading.Thread(target=call)
         calling.start()
+        if message is LEFT:
+            calling.join(LIMIT_S)  # its call was answered
+            assert not calling.is_alive()
         heard, said = ended_by(process, number, tmp_path / "told")
         calling.join()
     assert heard == ["works", "SIGINT", "ended"]
     assert process.returncode == 130, said
     assert "Traceback" not in said
     assert TOKEN not in said
-    assert outcomes(tmp_path) == ["begun", "cancelled"]
+    assert outcomes(tmp_path) == recorded
 
 
 def test_a_killed_server_leaves_a_folder_that_the_next_one_removes(server, tmp_path, monkeypatch):

@@ -171,9 +171,20 @@ def test_two_previews_that_differ_are_two_plans(bench_of, audit, commands):
 def test_two_calls_at_once_with_one_plan_deploy_once(bench_of, audit, commands):
     bench = bench_of("up")
     plan_id = bench.shelf.keep(kept())
-    ended = both(bench, audit, commands, plan_id, plan_id)
-    assert sorted(result.is_error for result in ended) == [False, True]
-    assert [argv[1] for argv in commands.run] == ["preview", "preview", "up"]
+    commands.hold = anyio.Event()
+
+    async def run():
+        async with Client(build(bench, audit)) as client, anyio.create_task_group() as tasks:
+            tasks.start_soon(client.call_tool, "up", {"plan_id": plan_id})
+            await commands.hold.wait()
+            refused = await client.call_tool("up", {"plan_id": plan_id})
+            tasks.cancel_scope.cancel()
+            return refused
+
+    refused = with_limit(run)
+    assert refused.is_error
+    assert f"up of stack {STACK} runs already as {bench.runs.shown()[0].run}" in refused.content[0].text
+    assert [argv[1] for argv in commands.run] == ["preview"]
 
 
 def test_two_deployments_at_once_do_not_break_the_ceiling_together(bench_of, audit, commands, monkeypatch):

@@ -53,6 +53,7 @@ READING = {
         "recognise_failure",
     ),
     *("endpoint", "metrics", "ask", "list_weights", "preview", "compare_benchmarks", "recover"),
+    *("wait", "cancel"),
 }
 
 
@@ -88,7 +89,7 @@ def test_every_tool_is_in_a_toolset_and_a_server_can_offer_only_some(bench_of, a
     assert offered(everything, "") == {tool for group in TOOLSETS.values() for tool in group}
     for name, group in TOOLSETS.items():
         assert offered("", name) == {*group} & READING
-    assert offered("up", "plan, deploy,") == {*TOOLSETS["plan"], "preview", "up", "recover"}
+    assert offered("up", "plan, deploy,") == {*TOOLSETS["plan"], "preview", "up", "recover", "wait", "cancel"}
     with pytest.raises(CommandRefusedError, match="--toolsets has 'gke'; it takes a list of plan, status, logs, "):
         offered("", "plan,gke")
     with pytest.raises(CommandRefusedError, match="leaves its tool benchmark out; add measure to --toolsets"):

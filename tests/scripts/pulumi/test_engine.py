@@ -8,6 +8,7 @@ from scripts.errors import CommandRefusedError
 from scripts.pulumi import engine
 from scripts.pulumi import state as states
 from scripts.pulumi.engine import PulumiFailedError
+from scripts.pulumi.previewed import preview_errors
 
 NO_LOGIN = "error: PULUMI_ACCESS_TOKEN must be set for login during non-interactive CLI sessions\n"
 
@@ -48,6 +49,9 @@ def test_a_missing_stack_names_the_command(monkeypatch):
         (-15, "error: update failed\n", "update failed"),
         (-15, "", "it was killed by SIGTERM"),
         (255, "", "it ended with exit code 255"),
+        (255, "error: update failed\n  gcp:S (x):\n    error: before hook failed: no x\n", "before hook failed: no x"),
+        (255, "error: preview failed\nerror: an unhandled error\nerror: later\n", "an unhandled error"),
+        (255, "error: update canceled\nerror: update failed\n", "update canceled"),
     ],
 )
 def test_an_engine_that_had_no_time_to_say_why_is_told_by_its_end(code, printed, told):
@@ -65,3 +69,26 @@ def test_a_killed_change_says_so(monkeypatch, tmp_path, capsys):
     ):
         engine.change("x", "up", after_failure="Then this.")
     assert capsys.readouterr().err == "updating\n"
+
+
+def test_a_failed_change_names_the_engines_reason(monkeypatch, tmp_path, capsys):
+    program = tmp_path / "pulumi"
+    program.write_text(
+        "#!/bin/sh\necho 'error: update failed'\necho '    error: before hook \"y\" failed: no weights'\nexit 255\n"
+    )
+    program.chmod(0o755)
+    monkeypatch.setattr(engine, "pulumi", lambda: str(program))
+    with pytest.raises(
+        PulumiFailedError,
+        match=r'ended with exit code 255, see above: before hook "y" failed: no weights\. Then this\.',
+    ):
+        engine.change("x", "up", after_failure="Then this.")
+    assert "update failed" in capsys.readouterr().err
+
+
+def test_the_reason_of_a_failed_preview_is_not_that_it_failed():
+    def said(*messages):
+        return {"diagnostics": [{"severity": "error", "message": f"{text}\n"} for text in messages]}
+
+    assert preview_errors(said("preview failed", "FIT01 does not fit", "preview failed")) == ["FIT01 does not fit"]
+    assert preview_errors(said("preview failed")) == ["preview failed"]

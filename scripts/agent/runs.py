@@ -1,0 +1,324 @@
+"""Work that can be left: a call that takes long is answered with a handle, and its work continues until it ends or is cancelled.
+
+The work of a call runs in a task of the server, not of the call: a client that stops waiting does not end it. Only `cancel` and the end
+of the server do.
+"""
+
+import secrets
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Final, Literal
+
+import anyio
+from anyio.abc import TaskGroup
+from mcp.server.mcpserver import Context
+from mcp.types import CallToolResult, TextContent
+from pydantic import Field
+
+from scripts.agent.limits import ANSWER_WITHIN_S
+from scripts.agent.untrusted import Frozen, UntrustedText, untrusted
+from scripts.cli.command import say
+from scripts.errors import CommandRefusedError
+from scripts.pulumi.deployment import as_mapping
+
+KEPT_S: Final = 3600.0
+"""How long the answer of work that ended is kept."""
+MOST_ENDED: Final = 20
+CAN_BE_LEFT: Final = frozenset(
+    {"preview", "up", "smoke", "benchmark", "stage_weights", "rollout", "recover", "teardown"}
+)
+"""Tools whose work can be left."""
+ASKS_A_PERSON: Final = "teardown"
+"""It begins when the person has typed the name. Until then there is nothing to leave."""
+
+WorkOutcome = Literal["running", "ending", "done", "failed", "cancelled"]
+Handler = Callable[[], Awaitable[dict[str, Any]]]
+"""Does the work of a call and returns its result as it goes over the wire."""
+
+
+class RunAnswer(Frozen):
+    """Work of this server that can be left, and where it is."""
+
+    run: str = Field(description="Its handle, for wait and cancel.")
+    tool: str = Field(description="Tool that began it.")
+    stack: str | None = Field(description="Stack that it is about.")
+    running: bool = Field(description="Whether it has not ended. Then call wait with `run`.")
+    outcome: WorkOutcome = Field(description="How it is; `ending` after cancel, until the engine has ended.")
+    step: str | None = Field(description="Step of the plan that the engine works on.")
+    says: UntrustedText | None = Field(description="The newest line of its progress, such as what it waits for.")
+    says_for_s: float = Field(description="Seconds since that line came.")
+    since: str = Field(description="When it began, RFC 3339.")
+    elapsed_s: float = Field(description="Seconds since then, or that it took.")
+    next: str = Field(description="What to do next.")
+
+
+HANDLE_SCHEMA: Final[Mapping[str, object]] = {
+    "description": "It takes longer: call wait with `run`.",
+    "properties": {"run": {"type": "string"}, "running": {"type": "boolean"}, "outcome": {"type": "string"}},
+    "required": ["run", "running", "outcome"],
+}
+"""What a tool can answer instead of its own answer."""
+
+
+@dataclass(slots=True, kw_only=True)
+class AgentRun:
+    """One call's work."""
+
+    id: str
+    tool: str
+    stack: str | None
+    clock: Callable[[], float]
+    began_s: float
+    began: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
+    group: TaskGroup | None = None
+    scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
+    begun: anyio.Event = field(default_factory=anyio.Event)
+    """Set when the work begins, which is after the question if a person is asked."""
+    ended: anyio.Event = field(default_factory=anyio.Event)
+    changed: anyio.Event = field(default_factory=anyio.Event)
+    """Set at the next line of progress."""
+    changes_stack: bool = False
+    left: bool = False
+    """Whether its call was answered, or given up, before it ended."""
+    read: bool = False
+    stopped: str = ""
+    """Who ended it before its end."""
+    result: dict[str, Any] | None = None
+    error: Exception | None = None
+    ended_s: float = 0.0
+    done: float = 0.0
+    total: float | None = None
+    step: str | None = None
+    says: str = ""
+    says_s: float = 0.0
+
+    async def work(self, handler: Handler) -> None:
+        """Do the work and keep its result."""
+        CURRENT.set(self)
+        try:
+            with self.scope:
+                self.result = await handler()
+        except Exception as error:  # noqa: BLE001 - it is raised where the result is asked for
+            self.error = error
+        finally:
+            self.ended_s = self.clock()
+            for event in (self.begun, self.ended, self.changed):
+                event.set()
+
+    def note(self, done: float, total: float | None, text: str, step: str | None) -> None:
+        """Keep a line of progress. With another step, what was said of the last one is old."""
+        self.done, self.total = done, total
+        if step is not None and step != self.step:
+            self.step, self.says = step, ""
+        if text != step:
+            self.says, self.says_s = text, self.clock()
+        changed, self.changed = self.changed, anyio.Event()
+        changed.set()
+
+    def stop(self, who: str) -> None:
+        """End it as Ctrl-C does. Its end takes as long as the engine needs to write its state."""
+        if not self.ended.is_set():
+            self.stopped = self.stopped or who
+            self.scope.cancel()
+
+    @property
+    def outcome(self) -> WorkOutcome:
+        """How it is."""
+        if not self.ended.is_set():
+            return "ending" if self.stopped else "running"
+        if self.result is None:
+            return "failed" if self.error is not None else "cancelled"
+        content = as_mapping(self.result.get("structuredContent"))
+        return "failed" if self.result.get("isError") or content.get("ok") is False else "done"
+
+    @property
+    def name(self) -> str:
+        """Its name for a sentence, such as `up of stack x`."""
+        return f"{self.tool} of stack {self.stack}" if self.stack else self.tool
+
+    def shown(self) -> RunAnswer:
+        """Return where it is."""
+        now_s = self.ended_s if self.ended.is_set() else self.clock()
+        return RunAnswer(
+            run=self.id,
+            tool=self.tool,
+            stack=self.stack,
+            running=not self.ended.is_set(),
+            outcome=self.outcome,
+            step=self.step,
+            says=untrusted(self.tool, self.says) if self.says else None,
+            says_for_s=round(max(0.0, now_s - self.says_s), 1) if self.says else 0.0,
+            since=self.began,
+            elapsed_s=round(max(0.0, now_s - self.began_s), 1),
+            next=_NEXT[self.outcome].format(run=self.id, tool=self.tool),
+        )
+
+    def answer(self) -> dict[str, Any]:
+        """Return what its tool answered; where it is if there is no answer. Raises the error that it ended with."""
+        self.read = self.ended.is_set()
+        if self.error is not None:
+            raise self.error
+        if self.result is not None:
+            return self.result
+        shown = self.shown()
+        result = CallToolResult(
+            content=[TextContent(type="text", text=shown.model_dump_json(indent=2))],
+            structured_content=shown.model_dump(mode="json"),
+        )
+        return result.model_dump(mode="json", by_alias=True, exclude_none=True)
+
+
+_NEXT: Final[Mapping[WorkOutcome, str]] = {
+    "running": "It continues whether you wait or not. Call wait with run {run}; cancel stops it.",
+    "ending": "It is ending, as after Ctrl-C: the engine finishes the calls that it has begun. Call wait with run {run}.",
+    "done": "Call wait with run {run} for its answer.",
+    "failed": "Call wait with run {run} for its answer.",
+    "cancelled": "It was stopped as Ctrl-C stops it. Look at status to see what it left; {tool} can be called again.",
+}
+
+CURRENT: Final[ContextVar[AgentRun | None]] = ContextVar("CURRENT", default=None)
+"""The work that runs now."""
+
+
+async def report(
+    context: Context[Any, Any], done: float, total: float | None, text: str, *, step: str | None = None
+) -> None:
+    """Keep a line of progress with the work, and tell it to the client that waits for the call."""
+    run = CURRENT.get()
+    if run is not None:
+        run.note(done, total, text, step)
+    if run is None or not run.left:
+        await context.report_progress(done, total, text)
+
+
+@dataclass(slots=True, kw_only=True)
+class Runs:
+    """What runs in this server, and what ended lately."""
+
+    within_s: float = ANSWER_WITHIN_S
+    clock: Callable[[], float] = time.monotonic
+    _runs: dict[str, AgentRun] = field(default_factory=dict[str, AgentRun])
+
+    @asynccontextmanager
+    async def opened(self) -> AsyncGenerator[TaskGroup]:
+        """Yield the task group of the server's work. At its end, what still runs is ended as Ctrl-C ends it."""
+        async with anyio.create_task_group() as group:
+            try:
+                yield group
+            finally:
+                for run in self._runs.values():
+                    if run.group is group and not run.ended.is_set():
+                        say("agent", f"the server ends, and with it {run.name} ({run.id}), as Ctrl-C ends it")
+                        run.stop("the server ended")
+
+    def begin(self, tool: str, stack: str | None) -> AgentRun:
+        """Add the work of a call."""
+        self._forget_old()
+        run = AgentRun(id=f"run-{secrets.token_hex(4)}", tool=tool, stack=stack, clock=self.clock, began_s=self.clock())
+        if tool != ASKS_A_PERSON:
+            run.begun.set()
+        self._runs[run.id] = run
+        return run
+
+    async def attend(
+        self, run: AgentRun, group: TaskGroup, handler: Handler, leave: Callable[[str], None]
+    ) -> dict[str, Any]:
+        """Do the work of a call in the task group of the server, and return its answer; a handle if it takes longer.
+
+        `leave` is told when the call ends before the work.
+        """
+        run.group = group
+        group.start_soon(run.work, handler)
+        try:
+            await run.begun.wait()
+            with anyio.move_on_after(self.within_s):
+                await run.ended.wait()
+        except anyio.get_cancelled_exc_class():
+            if run.ended.is_set():
+                run.left = True  # its answer came too late, and wait has it
+            elif run.begun.is_set():
+                run.left = True
+                leave(f"the client stopped waiting; {run.id} continues")
+            else:
+                run.stop("the client gave the call up")
+                with anyio.CancelScope(shield=True):
+                    await run.ended.wait()
+                self._runs.pop(run.id, None)
+            raise
+        if run.ended.is_set():
+            self._runs.pop(run.id, None)
+            return run.answer()
+        run.left = True
+        leave(f"{run.id} continues")
+        return run.answer()
+
+    async def wait(self, context: Context[Any, Any], handle: str, limit_s: float | None) -> dict[str, Any]:
+        """Wait until work ends, and return its answer; where it is if it takes longer. Raises CommandRefusedError for an unknown handle."""
+        run = self._find(handle)
+        with anyio.move_on_after(self.within_s if limit_s is None else limit_s):
+            while not run.ended.is_set():
+                changed = run.changed
+                await context.report_progress(run.done, run.total, run.says or run.step or run.name)
+                await changed.wait()
+        return run.answer()
+
+    async def cancel(self, handle: str) -> dict[str, Any]:
+        """End work as Ctrl-C ends it, wait for its end for a while, and return how it ended. Raises CommandRefusedError for an unknown handle."""
+        run = self._find(handle)
+        run.stop("cancel")
+        with anyio.move_on_after(self.within_s):
+            await run.ended.wait()
+        return run.answer()
+
+    def claim(self, stack: str) -> None:
+        """Say that the call that runs now changes a stack. Raises CommandRefusedError if other work of this server does."""
+        mine = CURRENT.get()
+        for run in self._runs.values():
+            if run is not mine and run.changes_stack and run.stack == stack and not run.ended.is_set():
+                raise CommandRefusedError(
+                    f"{run.tool} of stack {stack} runs already as {run.id}, since {run.began}. Nothing was done. Call wait with that run, "
+                    "or cancel to stop it."
+                )
+        if mine is not None:
+            mine.stack, mine.changes_stack = stack, True
+            mine.begun.set()
+
+    def shown(self, stack: str | None = None) -> list[RunAnswer]:
+        """Return where the work of a stack, or all work, is. What has ended is shown until its answer was read."""
+        self._forget_old()
+        known = (run for run in self._runs.values() if stack in {None, run.stack} and run.begun.is_set())
+        return [run.shown() for run in known if not (run.read and run.ended.is_set())]
+
+    def _find(self, handle: str) -> AgentRun:
+        self._forget_old()
+        run = self._runs.get(handle)
+        if run is None:
+            known = ", ".join(f"{one.id} ({one.name}: {one.outcome})" for one in self._runs.values()) or "none"
+            raise CommandRefusedError(f"There is no run {handle[:40]!r} in this server; there are: {known}.")
+        return run
+
+    def _forget_old(self) -> None:
+        """Forget what ended an hour ago; of what is too many, first what was read."""
+        ended = [run for run in self._runs.values() if run.ended.is_set()]
+        old = [run for run in ended if self.clock() - run.ended_s > KEPT_S]
+        kept = sorted((run for run in ended if run not in old), key=lambda run: (not run.read, run.ended_s))
+        for run in (*old, *kept[: max(0, len(kept) - MOST_ENDED)]):
+            del self._runs[run.id]
+
+
+def with_handle(tools: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return the list of tools where each that can be left says that it may answer with a handle."""
+    return [_with_handle(tool) if tool.get("name") in CAN_BE_LEFT else dict(tool) for tool in tools]
+
+
+def _with_handle(tool: Mapping[str, Any]) -> dict[str, Any]:
+    own = tool.get("outputSchema")
+    if own is None:
+        return dict(tool)
+    names = {key: value for key, value in own.items() if key == "$defs"}
+    alone = {key: value for key, value in own.items() if key != "$defs"}
+    return {**tool, "outputSchema": {"type": "object", "anyOf": [alone, dict(HANDLE_SCHEMA)], **names}}
