@@ -42,9 +42,9 @@ class AgentOptions:
         ),
     ] = ""
     max_usd_per_hour: Annotated[
-        float, Option("Most US dollars an hour that its deployments may cost together.", above=0)
+        float, Option("Most US dollars an hour that all deployed stacks may cost together after a change.", above=0)
     ] = DEFAULT_USD_PER_HOUR
-    max_usd: Annotated[float, Option("Most US dollars that its deployments may cost until it ends.", above=0)] = (
+    max_usd: Annotated[float, Option("Most US dollars that its deployments may cost within 24 hours.", above=0)] = (
         DEFAULT_USD
     )
     answer_within: Annotated[
@@ -93,7 +93,8 @@ def _agent(options: AgentOptions) -> ExitCode:
     tools = parse_toolsets(options.toolsets, permissions)
     _require_packages()
     from scripts.agent.audit import AuditFile
-    from scripts.agent.leftovers import own_folder, remove_leftovers
+    from scripts.agent.counts import AuditBook
+    from scripts.agent.deployed import deployed_now
     from scripts.agent.plans import PlanShelf
     from scripts.agent.purse import Purse
     from scripts.agent.runs import Runs
@@ -101,21 +102,29 @@ def _agent(options: AgentOptions) -> ExitCode:
     from scripts.agent.workbench import Workbench
     from scripts.cli.hidden import environment_secrets
     from scripts.pulumi import engine
+    from scripts.pulumi.backend import absolute_backend
+    from scripts.pulumi.private_folders import remove_left_folders
 
     path = options.audit if options.audit.is_absolute() else engine.project_folder() / options.audit
     token, place = http_token(options.token_file) if options.http is not None else ("", "")
+    audit = AuditFile(path=path)
     bench = Workbench(
         permissions=permissions,
-        purse=Purse(usd_per_hour_limit=options.max_usd_per_hour, usd_limit=options.max_usd),
+        purse=Purse(
+            book=AuditBook(audit=audit),
+            states=deployed_now,
+            usd_per_hour_limit=options.max_usd_per_hour,
+            usd_limit=options.max_usd,
+        ),
         shelf=PlanShelf(),
         runs=Runs(within_s=options.answer_within),
         secrets=(*environment_secrets(), *([token] if token else [])),
     )
-    server = build(bench, AuditFile(path=path), tools)
-    ceilings = f"ceilings ${options.max_usd_per_hour:g} an hour and ${options.max_usd:g} in all"
+    server = build(bench, audit, tools)
+    ceilings = f"ceilings ${options.max_usd_per_hour:g} an hour and ${options.max_usd:g} in 24 hours"
     say("agent", f"{_rights(permissions)}; {ceilings}; audit in {path}")
-    remove_leftovers()
-    with own_folder():
+    remove_left_folders()
+    with absolute_backend():  # `up` runs in a copy of the project
         if options.http is None:
             run_stdio(server)
         else:

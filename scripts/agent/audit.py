@@ -21,7 +21,9 @@ from typing import Final, Literal, cast
 from scripts.errors import ScriptError
 from scripts.pulumi.deployment import as_mapping, as_sequence
 
-Outcome = Literal["begun", "left", "done", "asked", "failed", "refused", "cancelled"]
+Outcome = Literal["begun", "left", "done", "asked", "failed", "refused", "cancelled", "counted"]
+"""`counted` is the line of no call: from then on a stack costs `usd_per_hour`, see `counts`."""
+COUNTED: Final[Outcome] = "counted"
 SCHEMA_VERSION: Final = 2
 LARGE_BYTES: Final = 10_000_000
 KEPT_S: Final = 24 * 3600
@@ -47,10 +49,12 @@ class AuditEntry:
     outcome: Outcome
     detail: str = ""
     plan_id: str | None = None
+    stack: str | None = None
+    """The stack that is counted."""
     usd_per_hour: float | None = None
     """What the call made run, US dollars per hour."""
     spent_usd: float | None = None
-    """What this server's deployments have cost so far."""
+    """What the agent's deployments cost in the last 24 hours."""
     client: str = ""
     """What the client calls itself; it is not proved."""
     at: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="milliseconds"))

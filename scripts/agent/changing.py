@@ -1,11 +1,10 @@
 """`preview` and `up`: a change is a plan that somebody could read, and only that plan runs."""
 
 import asyncio
+import contextlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Annotated, Any, Final, cast
 
 from mcp.server.mcpserver import Context, MCPServer
@@ -23,11 +22,13 @@ from scripts.agent.workbench import Workbench, sentences
 from scripts.errors import CommandRefusedError, ScriptError
 from scripts.preview.report import EnginePreview, ResourceChange, from_engine
 from scripts.pulumi import engine
+from scripts.pulumi.checkout import git
 from scripts.pulumi.deployment import as_mapping
 from scripts.pulumi.frozen import FrozenProject, freeze
-from scripts.pulumi.identity import identity_of
+from scripts.pulumi.identity import PlanIdentity, identity_of
 from scripts.pulumi.locks import StackLock, is_lock_error, parse_locks, stack_locks
 from scripts.pulumi.previewed import PREVIEW_LIMIT_S, preview_errors
+from scripts.pulumi.private_folders import private_folder
 from scripts.pulumi.steps import CAPACITY_TYPES, differences, shortened_differences, steps_of
 
 _MOST_CHARACTERS: Final = 400
@@ -35,6 +36,8 @@ _MOST_CHARACTERS: Final = 400
 _LAST_LINES: Final = 40
 _PREVIEW_GRACE_S: Final = 30.0
 """After SIGINT. A preview has no state to write."""
+_MOST_FILES: Final = 10
+"""That a refusal names."""
 _MOST_LOCKS, _LOCK_CHARACTERS = 20, 2000
 """Of the lines about locks that are read: the search takes the square of a long word."""
 
@@ -53,6 +56,10 @@ class PreviewAnswer(Frozen):
     said: UntrustedText = Field(description="What the program and the engine said, such as findings.")
     valid_for_s: float
     allowed: bool = Field(description="Whether this server may run it with up.")
+    budget: str = Field(default="", description="What counts against the ceilings, or why up would refuse.")
+    edited: list[str] = Field(
+        default_factory=list[str], description="Files that changed while the preview ran: this plan does not have them."
+    )
 
 
 class UpAnswer(Frozen):
@@ -65,7 +72,15 @@ class UpAnswer(Frozen):
     said: UntrustedText
     next: str = Field(description="What to do next.")
     usd_per_hour: float
-    spent_usd: float
+    spent_usd: float | None = Field(description="What this agent's deployments cost in the last 24 hours.")
+    budget: str = Field(default="", description="What counts against the ceilings.")
+    edited: list[str] = Field(
+        default_factory=list[str],
+        description="Files that changed in the folder after the plan was made. The changes are not deployed.",
+    )
+    settings_lines: list[str] = Field(
+        default_factory=list[str], description="What the engine added to the stack's settings file, for a person."
+    )
 
 
 def add_changing_tools(server: MCPServer[Any], bench: Workbench) -> None:
@@ -103,13 +118,14 @@ def add_changing_tools(server: MCPServer[Any], bench: Workbench) -> None:
 
 
 async def _preview(bench: Workbench, context: Context[Any, Any], stack: str, *, refresh: bool) -> PreviewAnswer:
-    with TemporaryDirectory(prefix="gemma-plan-") as folder:
-        frozen = await asyncio.to_thread(freeze, stack, Path(folder))
+    with private_folder() as folder:
+        frozen = await asyncio.to_thread(freeze, stack, folder / "project")
         identity = await asyncio.to_thread(identity_of, frozen)
         usd_per_hour = frozen.most_usd_per_hour
         await report(context, 0, 1, f"previewing stack {stack}")
         document = await _previewed(bench, frozen, refresh=refresh)
         changed = (await asyncio.to_thread(identity_of, frozen)).changed_since(identity)
+        edited = await asyncio.to_thread(frozen.edited, engine.project_folder())
     if changed:
         raise ScriptError(f"{' and '.join(changed).capitalize()} while the preview ran; make another one.")
     changes, unchanged, warnings = from_engine(EnginePreview.model_validate(document))
@@ -117,6 +133,7 @@ async def _preview(bench: Workbench, context: Context[Any, Any], stack: str, *, 
         KeptPlan(
             identity=identity,
             steps=steps_of(document, bench.secrets),
+            files=frozen.files,
             refresh=refresh,
             usd_per_hour=usd_per_hour,
             made_s=bench.shelf.clock(),
@@ -132,7 +149,18 @@ async def _preview(bench: Workbench, context: Context[Any, Any], stack: str, *, 
         said=untrusted("the program and the engine", bench.mask("\n".join(warnings))),
         valid_for_s=VALID_S,
         allowed=bench.permissions.allows("up"),
+        budget=await _budget(bench, stack, usd_per_hour) if bench.permissions.allows("up") else "",
+        edited=list(edited),
     )
+
+
+async def _budget(bench: Workbench, stack: str, usd_per_hour: float) -> str:
+    """Return what is counted, or the sentence with which `up` would refuse."""
+    try:
+        await asyncio.to_thread(bench.purse.require, stack, usd_per_hour)
+    except CommandRefusedError as error:
+        return str(error)
+    return bench.purse.sentence()
 
 
 async def _previewed(bench: Workbench, frozen: FrozenProject, *, refresh: bool) -> Mapping[str, object]:
@@ -180,12 +208,12 @@ async def _up(bench: Workbench, context: Context[Any, Any], plan_id: str) -> UpA
     kept = bench.shelf.find(plan_id)
     stack = kept.identity.stack
     bench.runs.claim(stack)
-    bench.purse.require(stack, kept.usd_per_hour)
+    await asyncio.to_thread(bench.purse.require, stack, kept.usd_per_hour)
     await asyncio.to_thread(_require_unlocked, stack)
-    with TemporaryDirectory(prefix="gemma-plan-") as folder:
+    with private_folder() as folder:
         # The engine runs in a copy whose hash is in the plan: an edit that comes later reaches no run.
-        frozen = await asyncio.to_thread(freeze, stack, Path(folder, "project"))
-        bench.shelf.check(plan_id, await asyncio.to_thread(identity_of, frozen))
+        frozen = await asyncio.to_thread(freeze, stack, folder / "project")
+        _check(bench, plan_id, await asyncio.to_thread(identity_of, frozen), frozen)
         await report(context, 0, len(kept.steps), "comparing with the plan")
         differing = differences(kept.steps, steps_of(await _previewed(bench, frozen, refresh=kept.refresh)))
         if differing:
@@ -194,53 +222,81 @@ async def _up(bench: Workbench, context: Context[Any, Any], plan_id: str) -> UpA
                 "Make a new one with preview, and read it."
             )
         now = await asyncio.to_thread(identity_of, frozen)
-        # No other call runs between the check of the ceilings and the count.
-        bench.purse.require(stack, kept.usd_per_hour)
+        # No other call runs between the check of the plan, the check of the ceilings and the count.
+        bench.shelf.check(plan_id, now)
+        before = bench.purse.counted(stack)
+        most = max(kept.usd_per_hour, bench.purse.price_of(stack) or 0.0)  # a run that fails may leave either
+        bench.purse.reserve(stack, kept.usd_per_hour, counted=most)
         bench.shelf.take(plan_id, now)
-        before = bench.purse.price_of(stack)
-        bench.purse.begins(stack, max(kept.usd_per_hour, before or 0.0))  # a run that fails may leave either
-        log = EventLog(path=Path(folder, "events"), steps=len(kept.steps), secrets=bench.secrets)
-        watch = _Watch(log=log, context=context)
-        result = await run_program(
-            [
-                *(engine.pulumi(), "up", "--yes", "--skip-preview", "--suppress-outputs", "--non-interactive"),
-                *(["--refresh"] if kept.refresh else []),
-                *("--event-log", str(log.path), "--stack", stack),
-            ],
-            secrets=bench.secrets,
-            watch=watch.look,
-            folder=frozen.folder,
+        log, root = (
+            EventLog(path=folder / "events", steps=len(kept.steps), secrets=bench.secrets),
+            engine.project_folder(),
         )
+        watch = _Watch(log=log, context=context)
+        message = _message(plan_id)
+        try:
+            result = await run_program(
+                [
+                    *(engine.pulumi(), "up", "--yes", "--skip-preview", "--suppress-outputs", "--non-interactive"),
+                    *(["--refresh"] if kept.refresh else []),
+                    *("--message", message, "--event-log", str(log.path), "--stack", stack),
+                ],
+                secrets=bench.secrets,
+                watch=watch.look,
+                folder=frozen.folder,
+            )
+        finally:
+            edited = frozen.edited(root)
+            settings_lines = frozen.bring_back_engine_lines(root)  # also after a cancelled call: the state has the salt
         await watch.look()
     text = "\n".join([result.out, *result.said])
     ok = result.exit_code == ExitCode.DONE
     locked = None if ok else _locked(stack, text)
     if locked:
-        _count(bench, stack, before)
+        bench.purse.settles(stack, before)
         raise CommandRefusedError(locked)
     if ok:
-        _count(bench, stack, kept.usd_per_hour)
+        bench.purse.settles(stack, kept.usd_per_hour)
     return UpAnswer(
         ok=ok,
         stack=stack,
         plan_id=plan_id,
         reason=None if ok else untrusted("the engine", _shortened(engine.first_error(text, result.exit_code))),
         said=untrusted("the engine", _shortened("\n".join(result.out.splitlines()[-_LAST_LINES:]))),
-        next=_next(stack, text, ok=ok),
+        next=_next(stack, text, edited, ok=ok),
         usd_per_hour=round(kept.usd_per_hour, 4),
-        spent_usd=round(bench.purse.spent_usd(), 4),
+        spent_usd=bench.purse.spent_usd(),
+        budget=bench.purse.sentence(),
+        edited=list(edited),
+        settings_lines=list(settings_lines),
     )
 
 
-def _count(bench: Workbench, stack: str, usd_per_hour: float | None) -> None:
-    """Count a stack at this price from now on; not at all if it is None."""
-    if usd_per_hour is None:
-        bench.purse.ends(stack)
-    elif usd_per_hour != bench.purse.price_of(stack):
-        bench.purse.begins(stack, usd_per_hour)
+def _check(bench: Workbench, plan_id: str, now: PlanIdentity, frozen: FrozenProject) -> None:
+    """Refuse a plan that does not hold any more, and name the files that changed. Raises CommandRefusedError."""
+    before = bench.shelf.find(plan_id).files
+    changed = sorted(path for path in {*before, *frozen.files} if before.get(path) != frozen.files.get(path))
+    try:
+        bench.shelf.check(plan_id, now)
+    except CommandRefusedError as error:
+        if not changed:
+            raise
+        shown = ", ".join(changed[:_MOST_FILES])
+        rest = f" and {len(changed) - _MOST_FILES} more" if len(changed) > _MOST_FILES else ""
+        raise CommandRefusedError(f"{error} Changed files: {shown}{rest}.") from None
 
 
-def _next(stack: str, text: str, *, ok: bool) -> str:
+def _message(plan_id: str) -> str:
+    """Return what the update's history says: the copy has no git folder from which the engine could read the commit."""
+    with contextlib.suppress(CommandRefusedError, OSError):
+        changed = " with changes" if git("status", "--porcelain", "--untracked-files=no") else ""
+        return f"{plan_id} of commit {git('rev-parse', '--short=12', 'HEAD')}{changed}"
+    return plan_id
+
+
+def _next(stack: str, text: str, edited: Sequence[str], *, ok: bool) -> str:
+    if ok and edited:
+        return f"Check it with smoke or status of stack {stack}. Files changed meanwhile and are not deployed: preview shows what they would do."
     if ok:
         return f"Check it with smoke or status of stack {stack}."
     hint = engine.recover_hint(stack, text)

@@ -13,8 +13,8 @@ MEANINGS: Final[Mapping[Change, str]] = {
     "smoke": "send the smoke checks' requests, which can start an instance",
     "bench": "load a server",
     "stage": "copy weights into the stack's bucket",
-    "rollout": "shift the traffic of a Cloud Run service, also back",
-    "recover": "take what an interrupted run made into the state",
+    "rollout": "shift the traffic of a Cloud Run service, also back, as a dry run showed it",
+    "recover": "take what an interrupted run made into the state, as a dry run showed it",
     "teardown": "delete a stack, each time after a person typed its name and a code",
 }
 """Every permission and what it allows."""

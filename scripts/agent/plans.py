@@ -1,6 +1,8 @@
 """The plans of one server: `up` runs a plan once, or refuses it."""
 
-from collections.abc import Callable, Sequence
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -12,6 +14,7 @@ from scripts.pulumi.steps import PlannedStep
 VALID_S: Final = 3600.0
 _MOST_PLANS: Final = 50
 _SHOWN_PLANS: Final = 5
+_ID_DIGITS: Final = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +28,8 @@ class KeptPlan:
     usd_per_hour: float
     """The most that the stack costs an hour afterwards: all instances that it may have."""
     made_s: float
+    files: Mapping[str, str] = field(default_factory=dict[str, str])
+    """What was copied for the preview: the path in the project -> a hash."""
     used: bool = False
 
     @property
@@ -33,14 +38,37 @@ class KeptPlan:
         return plan_id_of(self.identity, self.steps, refresh=self.refresh, usd_per_hour=self.usd_per_hour)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptCommand:
+    """What a dry run of another command showed, which that command can run."""
+
+    command: str
+    stack: str
+    words: tuple[str, ...]
+    """Its arguments."""
+    shown: str
+    """The command's own id of what it showed; with `--plan` it refuses anything else."""
+    usd_per_hour_meanwhile: float | None
+    """The most that the stack costs an hour while it runs; None if it changes nothing of that."""
+    usd_per_hour_after: float | None
+    made_s: float
+    used: bool = False
+
+    @property
+    def plan_id(self) -> str:
+        """A short name of the command, its arguments and what it showed."""
+        text = json.dumps([self.command, self.words, self.shown])
+        return f"plan-{hashlib.sha256(text.encode()).hexdigest()[:_ID_DIGITS]}"
+
+
 @dataclass(slots=True, kw_only=True)
 class PlanShelf:
     """The newest plans of this server."""
 
     clock: Callable[[], float] = awake_or_not_s
-    _plans: dict[str, KeptPlan] = field(default_factory=dict[str, KeptPlan])
+    _plans: dict[str, KeptPlan | KeptCommand] = field(default_factory=dict[str, KeptPlan | KeptCommand])
 
-    def keep(self, plan: KeptPlan) -> str:
+    def keep(self, plan: KeptPlan | KeptCommand) -> str:
         """Keep a plan and return its id. The same id again replaces it."""
         self._plans.pop(plan.plan_id, None)
         self._plans[plan.plan_id] = plan
@@ -54,11 +82,7 @@ class PlanShelf:
         Raises CommandRefusedError if it is unknown, used, too old, or does not hold any more.
         """
         plan = self.find(plan_id)
-        if plan.used:
-            raise CommandRefusedError(f"{plan_id} has been run already; make a new one with preview.")
-        age_s = self.clock() - plan.made_s
-        if age_s > VALID_S:
-            raise CommandRefusedError(f"{plan_id} is {age_s / 60:.0f} min old; make a new one with preview.")
+        self._require_fresh(plan, "preview")
         changed = now.changed_since(plan.identity)
         if changed:
             raise CommandRefusedError(
@@ -74,10 +98,44 @@ class PlanShelf:
 
     def find(self, plan_id: str) -> KeptPlan:
         """Return a plan. Raises CommandRefusedError if this server made none of this id."""
+        plan = self._found(plan_id, "preview")
+        if isinstance(plan, KeptCommand):
+            raise CommandRefusedError(f"{plan_id} is a plan of {plan.command}, and up runs plans of preview.")
+        return plan
+
+    def find_command(self, plan_id: str, command: str, words: Sequence[str]) -> KeptCommand:
+        """Return the plan of a command with these arguments. Raises CommandRefusedError if this server made none of this id."""
+        plan = self._found(plan_id, command)
+        if not isinstance(plan, KeptCommand) or (plan.command, plan.words) != (command, tuple(words)):
+            raise CommandRefusedError(
+                f"{plan_id} is not a plan of {command} with these arguments; call {command} with them and without plan_id, and read it."
+            )
+        return plan
+
+    def check_command(self, plan_id: str, command: str, words: Sequence[str]) -> KeptCommand:
+        """Return a plan of a command that may be run. Raises CommandRefusedError if it is unknown, used or too old."""
+        plan = self.find_command(plan_id, command, words)
+        self._require_fresh(plan, command)
+        return plan
+
+    def take_command(self, plan_id: str, command: str, words: Sequence[str]) -> KeptCommand:
+        """Check a plan of a command, and mark it as used. The command compares again what it showed."""
+        plan = self.check_command(plan_id, command, words)
+        self._plans[plan_id] = replace(plan, used=True)
+        return plan
+
+    def _found(self, plan_id: str, maker: str) -> KeptPlan | KeptCommand:
         plan = self._plans.get(plan_id)
         if plan is None:
             known = ", ".join(list(self._plans)[-_SHOWN_PLANS:]) or "none"
             raise CommandRefusedError(
-                f"There is no plan {plan_id[:60]!r}; the newest of this server are: {known}. Make one with preview."
+                f"There is no plan {plan_id[:60]!r}; the newest of this server are: {known}. Make one with {maker}."
             )
         return plan
+
+    def _require_fresh(self, plan: KeptPlan | KeptCommand, maker: str) -> None:
+        if plan.used:
+            raise CommandRefusedError(f"{plan.plan_id} has been run already; make a new one with {maker}.")
+        age_s = self.clock() - plan.made_s
+        if age_s > VALID_S:
+            raise CommandRefusedError(f"{plan.plan_id} is {age_s / 60:.0f} min old; make a new one with {maker}.")

@@ -12,15 +12,14 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Final, cast
 
 import anyio
 
-from scripts.agent.leftovers import held
 from scripts.agent.untrusted import each_text, shown
 from scripts.errors import ScriptError
 from scripts.pulumi import engine
+from scripts.pulumi.private_folders import held_locks, private_folder
 from stacks.masking import LineMask, masked
 
 INTERRUPT_GRACE_S: Final = 600.0
@@ -108,10 +107,9 @@ async def run_program(
     `watch` is called again and again while it runs. When the call is cancelled, the command gets what Ctrl-C sends, and has `grace_s`
     seconds to end; the cancellation goes on after its end. Raises ScriptError after `limit_s` seconds, when it was ended in the same way.
     """
-    with TemporaryDirectory(prefix="command-") as kept:
-        out, said = Path(kept, "out"), Path(kept, "said")
-        with held(Path(kept)) as lock:
-            process = _started(argv, out, said, folder or engine.project_folder(), lock)
+    with private_folder() as kept:
+        out, said = kept / "out", kept / "said"
+        process = _started(argv, out, said, folder or engine.project_folder())
         lines = _Tail(said, secrets)
         begun_s = time.monotonic()
         try:
@@ -145,10 +143,10 @@ def _require_time(argv: Sequence[str], begun_s: float, limit_s: float | None, sa
         raise ScriptError(f"`{command}` did not end within {limit_s:g} s and was stopped.{last}")
 
 
-def _started(argv: Sequence[str], out: Path, said: Path, folder: Path, lock: int) -> "subprocess.Popen[bytes]":
+def _started(argv: Sequence[str], out: Path, said: Path, folder: Path) -> "subprocess.Popen[bytes]":
     """Start a command in a process group of its own, so that it alone gets an interrupt, with all that it started.
 
-    It gets the lock of its folder, which says that it still writes there, also when this process is killed.
+    It inherits the locks of the private folders, which say that it still works there, also when this process is killed.
     """
     with out.open("wb") as out_file, said.open("wb") as said_file:
         return subprocess.Popen(
@@ -158,8 +156,8 @@ def _started(argv: Sequence[str], out: Path, said: Path, folder: Path, lock: int
             stdin=subprocess.DEVNULL,
             stdout=out_file,
             stderr=said_file,
+            pass_fds=held_locks(),
             process_group=0,
-            pass_fds=(lock,),
         )
 
 

@@ -63,7 +63,7 @@ class Recorder:
                 detail=self.bench.mask(detail)[:_DETAIL_CHARACTERS],
                 plan_id=str(found.get("plan_id") or arguments.get("plan_id") or "") or None,
                 usd_per_hour=rate if isinstance(rate, int | float) else None,
-                spent_usd=round(self.bench.purse.spent_usd(), 4),
+                spent_usd=self.bench.purse.spent_usd(),
                 client=self.bench.mask(_client(ctx)),
                 elapsed_s=seconds_since(begun_s),
             )

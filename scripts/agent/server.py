@@ -18,6 +18,7 @@ from mcp.server.mcpserver.exceptions import ToolError
 from scripts.agent.audit import AuditFile
 from scripts.agent.changing import add_changing_tools
 from scripts.agent.deleting import add_teardown
+from scripts.agent.gated import add_gated_tools
 from scripts.agent.pages import add_prompts, add_resources
 from scripts.agent.permissions import CHANGES, TOOLSETS
 from scripts.agent.programs import TOKEN_VARIABLE
@@ -50,6 +51,7 @@ def build(bench: Workbench, audit: AuditFile, tools: frozenset[str] | None = Non
     add_reading_tools(server, bench)
     add_talking_tools(server, bench)
     add_changing_tools(server, bench)
+    add_gated_tools(server, bench)
     add_working_tools(server, bench)
     add_waiting_tools(server, bench)
     add_teardown(server, bench)

@@ -1,4 +1,4 @@
-"""Tools that load, fill, shift or repair: each is there only where the person allowed it."""
+"""Tools that load or fill: each is there only where the person allowed it."""
 
 import re
 from pathlib import Path
@@ -26,12 +26,10 @@ ResultName = Annotated[
 def add_working_tools(server: MCPServer[Any], bench: Workbench) -> None:
     """Register the tools that are allowed, and those that only read what others left."""
     _add_comparison(server, bench)
-    _add_recovery(server, bench)
     for change, add in (
         ("smoke", _add_smoke),
         ("bench", _add_bench),
         ("stage", _add_staging),
-        ("rollout", _add_rollout),
     ):
         if change in bench.permissions.allowed:
             add(server, bench)
@@ -102,49 +100,6 @@ def _add_staging(server: MCPServer[Any], bench: Workbench) -> None:
                 )
             words = [*option("--stack", stack), *option("--revision", revision), *option("--from", source)]
             return await bench.answer(context, "stage_model", *words)
-
-
-def _add_rollout(server: MCPServer[Any], bench: Workbench) -> None:
-    @server.tool(annotations=CHANGES)
-    async def rollout(
-        *,
-        context: Context[Any, Any],
-        stack: Stack,
-        to: Annotated[str | None, Field(description="Revision to go back to; the new one without it.")] = None,
-        again: Annotated[
-            bool,
-            Field(description="Also a revision that was refused before. Read the reason first, and tell the person."),
-        ] = False,
-    ) -> CommandAnswer:
-        """Shift a service's traffic to its new revision step by step, each step behind its checks; or back to another revision.
-
-        The service keeps a record: `outcome` held names who moves the requests now, refused says why a revision is not offered again.
-        """
-        with sentences(bench):
-            bench.require("rollout")
-            bench.runs.claim(stack)
-            words = [*option("--stack", stack), *option("--to", to), *option("--again", again)]
-            return await bench.answer(context, "rollout", *words)
-
-
-def _add_recovery(server: MCPServer[Any], bench: Workbench) -> None:
-    may_change = bench.permissions.allows("recover")
-
-    @server.tool(annotations=CHANGES if may_change else ASKS)
-    async def recover(
-        *,
-        context: Context[Any, Any],
-        stack: Stack,
-        dry_run: Annotated[bool, Field(description="Only look. False needs the permission recover.")] = True,
-    ) -> CommandAnswer:
-        """Look for what an interrupted run made and did not record; with `dry_run` false, where allowed, take it into the state."""
-        with sentences(bench):
-            if not dry_run:
-                bench.require("recover")
-                bench.runs.claim(stack)
-            return await bench.answer(
-                context, "recover", *option("--stack", stack), "--dry-run" if dry_run else "--yes"
-            )
 
 
 def _folder(name: str) -> Path:

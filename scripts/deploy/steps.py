@@ -142,10 +142,17 @@ class EngineSteps:
             engine.change(self.stack, "up", after_failure="")
         else:
             # The engine runs in the copy that was compared: an edit of the checkout that comes later reaches no run.
+            root = engine.project_folder()
             with frozen_here(self.stack) as frozen:
                 self._select()
                 self.plan.require_same(frozen)
-                engine.change(self.stack, "up", *(["--refresh"] if self.plan.refresh else []), after_failure="")
+                try:
+                    engine.change(self.stack, "up", *(["--refresh"] if self.plan.refresh else []), after_failure="")
+                finally:
+                    for path in frozen.edited(root):
+                        say("deploy", f"{path} was changed during the deployment; the change is not deployed")
+                    for sentence in frozen.bring_back_engine_lines(root):
+                        say("deploy", sentence)
         self._roll_out()
 
     def smoke(self, name: str) -> CheckVerdict:

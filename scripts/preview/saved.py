@@ -5,7 +5,6 @@ from collections.abc import Generator, Sequence
 from contextlib import chdir, contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Final, Literal
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, ValidationError
@@ -14,10 +13,12 @@ from scripts.cli.hidden import environment_secrets
 from scripts.errors import CommandRefusedError, ScriptError
 from scripts.preview.plans import DescribedFinding, DescribedPlan, describe_stack
 from scripts.pulumi import engine
+from scripts.pulumi.backend import absolute_backend
 from scripts.pulumi.checkout import require_committed
 from scripts.pulumi.frozen import FrozenProject, freeze
 from scripts.pulumi.identity import PlanIdentity, identity_of, plan_id_of
 from scripts.pulumi.previewed import previewed_or_new
+from scripts.pulumi.private_folders import private_folder, remove_left_folders
 from scripts.pulumi.steps import PlannedStep, differences, shortened_differences, steps_of
 from stacks.planned import today
 
@@ -119,8 +120,9 @@ def make_plan(stack: str, *, settings_of: str | None = None, refresh: bool = Fal
 @contextmanager
 def frozen_here(stack: str, *, settings_of: str | None = None) -> Generator[FrozenProject]:
     """Work in a private copy of this checkout: the current folder is the copy until the end, and then the copy is deleted."""
-    with TemporaryDirectory(prefix="gemma-plan-") as folder:
-        frozen = freeze(stack, Path(folder, "project"), settings_of=settings_of)
+    remove_left_folders()
+    with absolute_backend(), private_folder() as folder:
+        frozen = freeze(stack, folder, settings_of=settings_of)
         with chdir(frozen.folder):
             yield frozen
 

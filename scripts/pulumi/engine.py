@@ -13,6 +13,7 @@ from typing import IO, Final
 
 from scripts.cli.children import started
 from scripts.errors import CommandRefusedError, ScriptError
+from scripts.pulumi.private_folders import held_locks
 
 QUERY_LIMIT_S = 120.0
 """Time limit of a command that only reads."""
@@ -79,6 +80,7 @@ def run(
         [pulumi(), *arguments, "--non-interactive"],
         cwd=project_folder(),
         env=environment(),
+        pass_fds=held_locks(),
         stdout=subprocess.PIPE if capture else sys.stderr,
         stderr=subprocess.PIPE if capture else None,
         stdin=subprocess.DEVNULL if stdin is None else subprocess.PIPE,
@@ -125,7 +127,9 @@ def _shown(*arguments: str) -> tuple[int, str]:
     lines: list[str] = []
     command = [pulumi(), *arguments, "--non-interactive"]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "stdin": subprocess.DEVNULL, "errors": "replace"}
-    with started(command, cwd=project_folder(), env=environment(), read_by_caller=True, **pipes) as process:
+    with started(
+        command, cwd=project_folder(), env=environment(), pass_fds=held_locks(), read_by_caller=True, **pipes
+    ) as process:
         assert process.stdout is not None  # noqa: S101 - it was asked for above
         reader = threading.Thread(target=_copy, args=(process.stdout, lines), daemon=True)
         reader.start()

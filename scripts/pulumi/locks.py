@@ -114,11 +114,17 @@ def end_dead_locks(stack: str, locks: Sequence[StackLock], *, report: Callable[[
 
 def stack_locks(stack: str) -> tuple[StackLock, ...]:
     """Return the locks of a stack in a file backend; nothing for other backends, whose locks only show when a command is refused."""
+    return all_locks([stack])[stack]
+
+
+def all_locks(stacks: Sequence[str]) -> Mapping[str, tuple[StackLock, ...]]:
+    """Return the locks of several stacks, as `stack_locks` does. The backend is looked up once."""
     try:
         folder = backend_folder()
     except ScriptError:
-        return ()
-    return read_locks(folder / "locks" / "organization" / PRODUCT / stack) if folder else ()
+        folder = None
+    place = folder / "locks" / "organization" / PRODUCT if folder else None
+    return {stack: read_locks(place / stack) if place else () for stack in stacks}
 
 
 def backend_folder() -> Path | None:

@@ -7,13 +7,14 @@ cleared. Resources of others with the same name are named and never touched. Not
 import json
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Final
 
 from contracts.exit_codes import ExitCode
 from scripts.cli.asking import confirm
 from scripts.cli.command import Command, run_command, say
+from scripts.cli.looked import look_id, require_looked
 from scripts.cli.options import JsonSwitch, Option, StackName
 from scripts.cloud.simulated import is_simulated
 
@@ -27,6 +28,9 @@ class RecoverOptions:
 
     stack: StackName
     dry_run: Annotated[bool, Option("Say what would be taken over, and change nothing.")] = False
+    plan: Annotated[
+        str | None, Option("Do it only if --dry-run still shows what it showed with this id.", metavar="ID")
+    ] = None
     yes: Annotated[bool, Option("Do not ask for confirmation.")] = False
     as_json: JsonSwitch = False
 
@@ -39,8 +43,15 @@ def _recover(options: RecoverOptions) -> ExitCode:
     started_s = time.monotonic()
     stack = options.stack
     api = google_api.connect(stack_settings(stack).project)
-    if options.dry_run:
-        return _show_findings(options, run.look(stack, api))
+    if options.dry_run or options.plan is not None:
+        found = _grouped(run.look(stack, api))
+        shown = {key: [finding.to_json() for finding in group] for key, group in found.items()}
+        # Independent resources come in any order.
+        plan = look_id({"stack": stack, **{key: sorted(map(json.dumps, group)) for key, group in shown.items()}})
+        require_looked(options.plan, plan, command=f"python -m scripts.recover --stack {stack}")
+        if options.dry_run:
+            _show_findings(options, found, {"stack": stack, "dry_run": True, **shown, "plan": plan})
+            return ExitCode.DONE
 
     def confirm_findings(findings: "Sequence[Examined]") -> None:
         if not options.yes:
@@ -66,20 +77,24 @@ def _confirm(stack: str, findings: "Sequence[Examined]") -> None:
     )
 
 
-def _show_findings(options: RecoverOptions, findings: "Sequence[Examined]") -> ExitCode:
+def _grouped(findings: "Sequence[Examined]") -> Mapping[str, "Sequence[Examined]"]:
     from scripts.recover.kinds import Owner
 
-    named = {
+    return {
         "ours": [finding for finding in findings if finding.owner is Owner.OURS],
         "foreign": [finding for finding in findings if finding.owner is Owner.FOREIGN],
         "absent": [finding for finding in findings if finding.owner is Owner.NOBODY],
         "unknown": [finding for finding in findings if finding.owner is Owner.UNKNOWN],
         "later": [finding for finding in findings if finding.owner is None],
     }
+
+
+def _show_findings(
+    options: RecoverOptions, named: Mapping[str, "Sequence[Examined]"], document: Mapping[str, object]
+) -> None:
     if options.as_json:
-        groups = {key: [finding.to_json() for finding in group] for key, group in named.items()}
-        print(json.dumps({"stack": options.stack, "dry_run": True, **groups}))
-        return ExitCode.DONE
+        print(json.dumps(document))
+        return
     meanings = {
         "ours": "would be taken over",
         "foreign": "belongs to somebody else",
@@ -93,7 +108,7 @@ def _show_findings(options: RecoverOptions, findings: "Sequence[Examined]") -> E
         print(f"{len(named['later'])} more can be looked up when the others are in the state.")
     if not named["ours"]:
         print(f"recover: {options.stack}: there is nothing to take over.")
-    return ExitCode.DONE
+    print(f"Plan: {document['plan']}")
 
 
 def _to_json(recovery: "Recovery") -> dict[str, object]:

@@ -1,5 +1,6 @@
 """Give the requests of a Cloud Run stack to its new revision, step by step, and back to the old one if a check fails.
 
+  python -m scripts.rollout --stack NAME --dry-run
   python -m scripts.rollout --stack NAME
   python -m scripts.rollout --stack NAME --to gemma-NAME-00003-abc
 
@@ -15,10 +16,12 @@ from typing import TYPE_CHECKING, Annotated, Final
 from contracts.exit_codes import ExitCode
 from contracts.plain_text import for_terminal
 from scripts.cli.command import Command, run_command, say
+from scripts.cli.looked import require_looked
 from scripts.cli.options import JsonSwitch, Option, StackName
 from scripts.errors import CommandRefusedError
 
 if TYPE_CHECKING:
+    from scripts.rollout.look import RolloutLook
     from scripts.rollout.run import Rollout
 
 IMAGE_PULL_S: Final = 15 * 60
@@ -41,6 +44,10 @@ class RolloutOptions:
             "Roll out the latest revision although it was refused before, or although the record of the last roll-out cannot be read."
         ),
     ] = False
+    dry_run: Annotated[bool, Option("Show what would be done and what it can cost, and change nothing.")] = False
+    plan: Annotated[
+        str | None, Option("Do it only if --dry-run still shows what it showed with this id.", metavar="ID")
+    ] = None
     as_json: JsonSwitch = False
 
 
@@ -50,6 +57,12 @@ def _rollout(options: RolloutOptions) -> ExitCode:
             "--again rolls out the latest revision, and --to goes back to another one; give one of them."
         )
     rollout = _of_stack(options.stack)
+    if options.dry_run or options.plan is not None:
+        look = rollout.look(options.to, again=options.again)
+        require_looked(options.plan, look.plan, command=f"python -m scripts.rollout --stack {options.stack}")
+        if options.dry_run:
+            print(json.dumps(look.to_json()) if options.as_json else _text_of(look))
+            return ExitCode.DONE
     report = rollout.to_latest(again=options.again) if options.to is None else rollout.to_revision(options.to)
     if options.as_json:
         print(json.dumps(report.to_json()))
@@ -60,6 +73,26 @@ def _rollout(options: RolloutOptions) -> ExitCode:
             f"{report.stack}: {report.outcome}. {for_terminal(report.reason)}\nRequests: {shares_text(report.traffic)}"
         )
     return report.exit_code
+
+
+def _text_of(look: "RolloutLook") -> str:
+    from stacks.rollout_state import shares_text
+
+    steps = ", ".join(f"{step} %" for step in look.steps)
+    what = {
+        "roll out": f"{look.revision} would get {steps} of the requests, each step behind its checks.",
+        "go back": f"{look.revision} would get all requests at once, without checks.",
+        "finish": f"{look.revision} has all requests; only its tags and stale revisions would be cleared.",
+        "not ready": f"{look.revision} did not start, so that it would get no requests.",
+        "nothing serves": "No revision serves yet, so that there is nothing to roll out.",
+    }[look.phase]
+    cost = "unknown" if look.usd_per_hour is None else f"${look.usd_per_hour:.2f}"
+    lines = [
+        f"{look.stack}: {what}",
+        f"Requests now: {shares_text(look.traffic)}",
+        f"Cost at most meanwhile: {cost} an hour",
+    ]
+    return "\n".join([*lines, *([look.sentence] if look.sentence else []), f"Plan: {look.plan}"])
 
 
 def _of_stack(stack: str) -> "Rollout":

@@ -31,6 +31,7 @@ from scripts.rollout.decisions import (
 )
 from scripts.rollout.gates import Gates
 from scripts.rollout.hold import Clock, Hold, LostHoldError, refusal, this_run, utc_now
+from scripts.rollout.look import RolloutLook, look_at
 from scripts.rollout.patience import Patience
 from scripts.rollout.report import Gate, Outcome, Progress, RolloutReport
 from scripts.rollout.service import ServiceAtGoogle, ServiceChangedError
@@ -78,19 +79,29 @@ class Rollout:
         hold = self._hold(service, record, revision=state.latest, serving=state.serving)
         return self._held(hold, state, progress, lambda: self._moved(hold, state, record, progress))
 
+    def look(self, to: str | None = None, *, again: bool = False) -> RolloutLook:
+        """Return what `to_latest`, or `to_revision` with this revision, would do. Nothing is changed.
+
+        Raises CommandRefusedError if the revision cannot serve, and ScriptError if the service cannot be read.
+        """
+        service, revisions = self.service.read(), self.service.revisions()
+        if known_shares(service) is None:
+            raise ScriptError(
+                f"Google does not say who gets the requests of {short_name(self.service.name)}; try again in a minute."
+            )
+        state, steps = state_of(service), steps_left(self.plan, state_of(service).share)
+        if to is not None:
+            _require_able(to, revisions)
+            state, steps = replace(state, phase="go back", latest=to, share=0), (ALL,)
+        sentence = view_of(service, self.stack, self.now()).sentence
+        return look_at(self.stack, service, revisions, state, steps=steps, again=again, sentence=sentence)
+
     def to_revision(self, revision: str) -> RolloutReport:
         """Give all traffic to an older revision at once. Raises CommandRefusedError if it cannot serve.
 
         A run that moves requests at that moment loses its hold, and stops: going back is never kept waiting.
         """
-        revisions = self.patience.change(self.service.revisions, self.say)
-        known = {short_name(each.get("name")): each for each in revisions}
-        able = sorted(name for name, each in known.items() if is_ready(each))
-        if revision not in able:
-            why = "did not start" if revision in known else "does not exist"
-            raise CommandRefusedError(
-                f"Revision {revision} {why}; those that can serve are {', '.join(able) or 'none'}."
-            )
+        _require_able(revision, self.patience.change(self.service.revisions, self.say))
         service = self.patience.change(self.service.read, self.say)
         found = read_record(service)
         record = found if isinstance(found, RolloutRecord) else NO_ROLLOUT
@@ -372,6 +383,15 @@ class Rollout:
             gates=tuple(progress.gates) if progress else (),
             before=progress.before if progress else None,
         )
+
+
+def _require_able(revision: str, revisions: Sequence[Mapping[str, object]]) -> None:
+    """Refuse a revision that never started. Raises CommandRefusedError."""
+    known = {short_name(each.get("name")): each for each in revisions}
+    able = sorted(name for name, each in known.items() if is_ready(each))
+    if revision not in able:
+        why = "did not start" if revision in known else "does not exist"
+        raise CommandRefusedError(f"Revision {revision} {why}; those that can serve are {', '.join(able) or 'none'}.")
 
 
 def _newest_ready(revisions: Sequence[Mapping[str, object]], *, other_than: str) -> Sequence[str]:

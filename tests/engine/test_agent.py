@@ -53,10 +53,22 @@ def person(answers, asked, shelf):
 
 
 class Told(list):
-    """Progress of a call."""
+    """Progress of a call. With its first message files are edited, as a careless editor would while the call runs."""
+
+    def __init__(self, *edited):
+        super().__init__()
+        self.edited, self.before = edited, {}
 
     async def __call__(self, done, total, message):
+        if not self:
+            self.before = {path: path.read_text() for path in self.edited}
+            for path, text in self.before.items():
+                path.write_text(text + ("x = =\n" if path.suffix == ".py" else "# edited\n"))
         self.append((done, total, message))
+
+    def restore(self):
+        for path, text in self.before.items():
+            path.write_text(text)
 
 
 def driven(workspace, work, *options, **client):
@@ -121,7 +133,8 @@ def assert_steps_and_waits(told):
 
 def test_a_stack_is_planned_left_deployed_checked_measured_and_kept_until_a_person_types_its_name(ready):
     """The TPU's capacity comes late: the call of `up` is answered before, and the work continues."""
-    told, asked = Told(), []
+    project, asked = ready.folder / "project", []
+    told = Told(project / f"Pulumi.{TPU}.yaml", project / "__main__.py")
     capacity(ready, 0)
 
     async def work(client):
@@ -139,6 +152,7 @@ def test_a_stack_is_planned_left_deployed_checked_measured_and_kept_until_a_pers
         found["status while it waits"] = await client.call_tool("status", {"stack": TPU})
         await anyio.to_thread.run_sync(capacity, ready, 1)
         found["up"] = await finished(client, "wait", {"run": waiting["run"]}, told)
+        told.restore()
         for name, arguments in (
             ("status", {"stack": TPU}),
             ("endpoint", {"stack": TPU}),
@@ -157,6 +171,7 @@ def test_a_stack_is_planned_left_deployed_checked_measured_and_kept_until_a_pers
                     "requests": 4,
                 },
             ),
+            ("recover", {"stack": TPU}),
             (
                 "recognise_failure",
                 {"stack": "l4-12b-qat", "text": "Memory limit of 16384 MiB exceeded with 16900 MiB used."},
@@ -184,6 +199,7 @@ def test_a_stack_is_planned_left_deployed_checked_measured_and_kept_until_a_pers
     assert re.fullmatch(r"\d+ of \d+: creating gcp-tpu:index:QueuedResource \S+", waiting["step"]), waiting
     assert [run["run"] for run in content["status while it waits"]["runs"]] == [waiting["run"]], content
     assert content["up"]["ok"], content["up"]
+    assert content["up"]["edited"] == [f"Pulumi.{TPU}.yaml", "__main__.py"]
     assert content["endpoint after"]["auth"] == "tunnel"
     assert content["metrics after"]["figures"]["requests_running"] == 0
     assert content["ask after"]["simulated"]

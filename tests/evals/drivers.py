@@ -87,7 +87,7 @@ async def _deploy(client: Client, done: Transcript) -> None:
 
 async def _find(client: Client, done: Transcript) -> None:
     seen = await finish(client, done, "recover", stack=LOST)
-    await finish(client, done, "recover", stack=LOST, dry_run=False)
+    await finish(client, done, "recover", stack=LOST, plan_id=seen["plan_id"])
     done.answer = f"The killed run left a queued resource: {json.dumps(seen['document'])[:2000]}"
 
 

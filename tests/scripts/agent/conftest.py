@@ -1,5 +1,6 @@
 """Stand-ins of the agent's tests: processes, the audit file, a client that asks its person."""
 
+import contextlib
 import json
 from dataclasses import replace
 from types import SimpleNamespace
@@ -15,7 +16,7 @@ from scripts.agent.codes import CodeShelf
 from scripts.agent.permissions import parse_permissions
 from scripts.agent.plans import KeptPlan, PlanShelf
 from scripts.agent.programs import ProgramResult
-from scripts.agent.purse import Purse
+from scripts.agent.purse import Deployed, Purse
 from scripts.agent.workbench import Workbench
 from scripts.pulumi.identity import PlanIdentity
 from scripts.pulumi.steps import steps_of
@@ -30,9 +31,38 @@ IDENTITY = PlanIdentity(
 )
 
 
+class Book:
+    """Counts in memory."""
+
+    def __init__(self):
+        self.counts = []
+
+    def read(self):
+        return tuple(self.counts)
+
+    def add(self, count):
+        self.counts.append(count)
+
+    def alone(self):
+        return contextlib.nullcontext()
+
+
+def purse(*, deployed=None, book=None, busy=(), **values):
+    """A purse whose states say that these stacks are deployed, by their US dollars an hour."""
+    states = Deployed(usd_per_hour=deployed or {}, busy=frozenset(busy))
+    return Purse(**{"book": book or Book(), "states": lambda: states, **values})
+
+
 def frozen(stack, into):
     """Stands in for the copy of the project."""
-    return SimpleNamespace(stack=stack, folder=into, most_usd_per_hour=2.0)
+    return SimpleNamespace(
+        stack=stack,
+        folder=into,
+        most_usd_per_hour=2.0,
+        files={},
+        edited=lambda _root: [],
+        bring_back_engine_lines=lambda _root: [],
+    )
 
 
 def identity(**changes):
@@ -93,9 +123,9 @@ def codes(monkeypatch, tmp_path):
 
 @pytest.fixture
 def bench_of():
-    def make(allow="", *, secrets=(CANARY,), **purse):
+    def make(allow="", *, secrets=(CANARY,), **money):
         shelf = PlanShelf(clock=lambda: 0.0)
-        return Workbench(permissions=parse_permissions(allow), purse=Purse(**purse), shelf=shelf, secrets=secrets)
+        return Workbench(permissions=parse_permissions(allow), purse=purse(**money), shelf=shelf, secrets=secrets)
 
     return make
 

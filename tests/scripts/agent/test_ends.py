@@ -1,7 +1,6 @@
 """How a server ends: SIGTERM and Ctrl-C while a call runs, the client still there. The command that runs gets what Ctrl-C sends."""
 
 import contextlib
-import fcntl
 import json
 import os
 import re
@@ -16,8 +15,8 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from scripts.agent.leftovers import own_folder, remove_leftovers
 from scripts.agent.programs import TOKEN_VARIABLE
+from scripts.pulumi.private_folders import remove_left_folders
 
 ROOT = Path(__file__).parents[3]
 TOKEN = "a-token-of-the-tests-0123456789"
@@ -161,8 +160,8 @@ def test_a_signal_ends_a_server_of_http_without_a_traceback(server, tmp_path, nu
 def test_a_killed_server_leaves_a_folder_that_the_next_one_removes(server, tmp_path, monkeypatch):
     """Its command goes on and writes there: the folder stays until the command has ended."""
     (tmp_path / "tmp").mkdir()
-    (tmp_path / "tmp" / "gemma-agent-not-ours").mkdir()
-    (tmp_path / "tmp" / "gemma-agent-link").symlink_to(tmp_path)
+    (tmp_path / "tmp" / "gemma-private-not-ours").mkdir()
+    (tmp_path / "tmp" / "gemma-private-link").symlink_to(tmp_path)
     monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
     monkeypatch.setattr(tempfile, "tempdir", None)
     process = server()
@@ -170,41 +169,20 @@ def test_a_killed_server_leaves_a_folder_that_the_next_one_removes(server, tmp_p
         process.stdin.write(json.dumps(message) + "\n")
         process.stdin.flush()
     ended_by(process, signal.SIGKILL, tmp_path / "told")
-    (left,) = (path.parent for path in (tmp_path / "tmp").glob("gemma-agent-*/lock"))
-    assert remove_leftovers() == 0  # the command still works
-    assert list(left.glob("command-*/said"))
+    (left,) = (path.parent for path in (tmp_path / "tmp").glob("gemma-private-*/.in-use"))
+    assert remove_left_folders() == 0  # the command still works
+    assert list(left.glob("files/said"))
     command = int((tmp_path / "told").read_text().split()[1])
     os.kill(command, signal.SIGINT)
     end = time.monotonic() + LIMIT_S
-    while not remove_leftovers():
+    while not remove_left_folders():
         assert time.monotonic() < end
         time.sleep(0.05)
-    assert sorted(path.name for path in (tmp_path / "tmp").iterdir()) == ["gemma-agent-link", "gemma-agent-not-ours"]
+    assert sorted(path.name for path in (tmp_path / "tmp").iterdir()) == [
+        "gemma-private-link",
+        "gemma-private-not-ours",
+    ]
     assert (tmp_path / "told").exists()
-
-
-def test_a_server_that_ends_leaves_no_folder(tmp_path, monkeypatch):
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    with own_folder() as folder, tempfile.TemporaryDirectory() as inner:
-        assert Path(inner).parent == folder
-        assert remove_leftovers() == 0
-    assert tempfile.tempdir == str(tmp_path)
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_folder_that_is_being_made_is_not_removed(tmp_path, monkeypatch):
-    """Another server looks for leftovers between any two steps of this one."""
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    seen, lock = [], fcntl.flock
-
-    def look_first(descriptor, how):
-        if how == fcntl.LOCK_SH:
-            seen.append(remove_leftovers())
-        lock(descriptor, how)
-
-    monkeypatch.setattr(fcntl, "flock", look_first)
-    with own_folder() as folder:
-        assert (seen, folder.exists()) == ([0], True)
 
 
 def outcomes(tmp_path):

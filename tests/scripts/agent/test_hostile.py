@@ -24,14 +24,14 @@ from scripts.agent.deleting import can_ask
 from scripts.agent.events import EventLog
 from scripts.agent.plans import PlanShelf
 from scripts.agent.programs import MOST_BYTES, MOST_LINE_CHARACTERS, ProgramResult, run_program
-from scripts.agent.purse import Purse, awake_or_not_s
+from scripts.agent.purse import awake_or_not_s
 from scripts.agent.server import build, guarded, http_app, http_token, run_http
 from scripts.agent.untrusted import untrusted
 from scripts.agent.workbench import ERROR_NOTE, MOST_COMMANDS, word
 from scripts.cli.hidden import environment_secrets
 from scripts.client.openai import ServerError
 from scripts.errors import CommandRefusedError, ScriptError
-from tests.scripts.agent.conftest import CANARY, PREVIEW, STACK, answering, call, identity, kept, lines, typing
+from tests.scripts.agent.conftest import CANARY, PREVIEW, STACK, answering, call, identity, kept, lines, purse, typing
 
 QUOTED = 'pass"word\\of\nthe person'
 """A secret that JSON writes differently."""
@@ -193,7 +193,7 @@ def test_two_deployments_at_once_do_not_break_the_ceiling_together(bench_of, aud
     plans = [bench.shelf.keep(kept(identity=identity(stack=stack))) for stack in ("one", "two")]
     ended = both(bench, audit, commands, *plans)
     assert sorted(result.is_error for result in ended) == [False, True]
-    assert bench.purse.usd_per_hour() == 2.0
+    assert sum(bench.purse.usd_per_hour().values()) == 2.0
     assert [argv[1] for argv in commands.run] == ["preview", "preview", "up"]
 
 
@@ -256,26 +256,26 @@ def test_what_a_failed_update_may_have_left_running_is_counted(bench_of, audit, 
 @pytest.mark.parametrize("price", [float("nan"), -1.0, float("inf")])
 def test_a_price_that_is_no_price_is_refused(price):
     with pytest.raises(CommandRefusedError):
-        Purse().require(STACK, price)
+        purse().require(STACK, price)
 
 
 def test_a_clock_that_steps_back_gives_no_money_back():
     now = [100.0]
-    purse = Purse(clock=lambda: now[0])
-    purse.begins("a", 3600.0)
+    own = purse(clock=lambda: now[0])
+    own.begins("a", 3600.0)
     now[0] = 0.0
-    assert purse.spent_usd() == 0.0
-    purse.ends("a")
-    assert purse.spent_usd() == 0.0
+    assert own.spent_usd() == 0.0
+    own.ends("a")
+    assert own.spent_usd() == 0.0
 
 
 @pytest.mark.skipif(not hasattr(time, "CLOCK_BOOTTIME"), reason="Linux has this clock")
-def test_the_hours_of_a_sleeping_machine_are_counted(monkeypatch):
+def test_a_plan_gets_older_while_the_machine_sleeps(monkeypatch):
     asked = []
     monkeypatch.setattr(time, "clock_gettime", lambda clock: asked.append(clock) or 0.0)
     awake_or_not_s()
     assert asked == [time.CLOCK_BOOTTIME]
-    assert Purse().clock is PlanShelf().clock is awake_or_not_s
+    assert PlanShelf().clock is awake_or_not_s
 
 
 @pytest.mark.parametrize(

@@ -16,11 +16,11 @@ from mcp.client.client import Client
 
 from benchmarks import agent_start
 from scripts.agent.audit import AuditFile
+from scripts.agent.changing import UpAnswer
 from scripts.agent.events import EventLog
 from scripts.agent.permissions import CHANGES, parse_permissions
 from scripts.agent.plans import PlanShelf
 from scripts.agent.programs import run_program
-from scripts.agent.purse import Purse
 from scripts.agent.reading import explained, log_answer, recognised
 from scripts.agent.server import build, guarded, http_token
 from scripts.agent.untrusted import MOST_CHARACTERS, untrusted
@@ -28,13 +28,14 @@ from scripts.agent.workbench import CommandAnswer, Workbench
 from scripts.errors import CommandRefusedError, ScriptError
 from tests.evals import drivers
 from tests.evals.tasks import Transcript
+from tests.scripts.agent.conftest import purse
 
 ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture
 def everything(tmp_path):
-    bench = Workbench(permissions=parse_permissions(",".join(CHANGES)), purse=Purse(), shelf=PlanShelf())
+    bench = Workbench(permissions=parse_permissions(",".join(CHANGES)), purse=purse(), shelf=PlanShelf())
     return build(bench, AuditFile(path=tmp_path / "audit.jsonl"))
 
 
@@ -313,7 +314,7 @@ def test_the_skill_and_the_prompts_name_tools_that_exist(everything):
         "note",
         "run",
     }
-    assert called - tools <= {*figures, "mend", "shows", "missing"}
+    assert called - tools <= {*figures, *UpAnswer.model_fields, "mend", "shows", "missing"}
     assert all("x" in text for text in texts)
 
 

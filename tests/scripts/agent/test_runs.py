@@ -16,6 +16,7 @@ from scripts.errors import CommandRefusedError
 from tests.scripts.agent.conftest import STACK, answering, identity, kept, lines
 
 ALL = "up,smoke,bench,stage,rollout,recover,teardown"
+NO_PLAN = f"plan-{'0' * 16}"
 STOPPABLE = """
 import signal, sys, time
 def told(*_):
@@ -213,10 +214,12 @@ def test_a_teardown_is_refused_while_up_runs(bench_of, audit, slow, commands):
     assert not any("scripts.teardown" in argv for argv in commands.run)
 
 
-@pytest.mark.parametrize(("tool", "more"), [("rollout", {}), ("recover", {"dry_run": False})])
+@pytest.mark.parametrize(("tool", "more"), [("rollout", {"to": "a-1"}), ("recover", {})])
 def test_a_rollout_or_recovery_is_refused_while_up_runs(bench_of, audit, slow, tool, more):
     bench = left(bench_of)
-    run, refused = while_up_runs(bench, audit, slow, lambda client: client.call_tool(tool, {"stack": STACK, **more}))
+    run, refused = while_up_runs(
+        bench, audit, slow, lambda client: client.call_tool(tool, {"stack": STACK, "plan_id": NO_PLAN, **more})
+    )
     assert f"up of stack {STACK} runs already as {run}" in refused.content[0].text
 
 

@@ -19,7 +19,6 @@ from scripts.agent.audit import AuditEntry, AuditFile
 from scripts.agent.codes import FOLDER, CodeShelf
 from scripts.agent.permissions import CHANGES, TOOLSETS, Permissions, parse_permissions, parse_toolsets
 from scripts.agent.plans import VALID_S, PlanShelf
-from scripts.agent.purse import Purse
 from scripts.agent.recording import Recorder
 from scripts.agent.server import build
 from scripts.errors import CommandRefusedError, ScriptError
@@ -35,6 +34,7 @@ from tests.scripts.agent.conftest import (
     kept,
     lines,
     names,
+    purse,
     typing,
 )
 
@@ -121,7 +121,7 @@ def test_a_tool_that_is_not_there_cannot_be_called(bench_of, audit, commands):
 
 def test_recover_only_looks_without_the_permission(bench_of, audit, commands):
     server = build(bench_of(), audit)
-    refused = anyio.run(lambda: call(server, "recover", {"stack": STACK, "dry_run": False}))
+    refused = anyio.run(lambda: call(server, "recover", {"stack": STACK, "plan_id": "plan-0123456789abcdef"}))
     assert refused.is_error
     assert "--allow recover" in refused.content[0].text
     assert commands.run == []
@@ -354,8 +354,8 @@ def test_a_change_during_the_preview_makes_no_plan(bench_of, audit, commands, mo
 
 
 def test_a_deployment_above_the_ceiling_is_refused(bench_of, audit, commands):
-    for purse, words in (({"usd_per_hour_limit": 1.5}, "--max-usd-per-hour"), ({"usd_limit": 1.0}, "--max-usd")):
-        bench = bench_of("up", **purse)
+    for money, words in (({"usd_per_hour_limit": 1.5}, "--max-usd-per-hour"), ({"usd_limit": 1.0}, "--max-usd")):
+        bench = bench_of("up", **money)
         plan_id = bench.shelf.keep(kept())
         found = anyio.run(lambda bench=bench, plan_id=plan_id: call(build(bench, audit), "up", {"plan_id": plan_id}))
         assert found.is_error
@@ -365,25 +365,27 @@ def test_a_deployment_above_the_ceiling_is_refused(bench_of, audit, commands):
 
 def test_the_purse_counts_what_runs_and_what_ran():
     now = [0.0]
-    purse = Purse(usd_per_hour_limit=10, usd_limit=12, clock=lambda: now[0])
-    purse.begins("a", 4.0)
+    own = purse(usd_per_hour_limit=10, usd_limit=12, clock=lambda: now[0])
+    own.begins("a", 4.0)
     now[0] = 3600.0
-    assert purse.spent_usd() == pytest.approx(4.0)
-    purse.begins("a", 2.0)
+    assert own.spent_usd() == pytest.approx(4.0)
+    own.begins("a", 2.0)
     now[0] = 7200.0
-    assert purse.spent_usd() == pytest.approx(6.0)
-    purse.ends("a")
+    assert own.spent_usd() == pytest.approx(6.0)
+    own.ends("a")
     now[0] = 72000.0
-    assert purse.spent_usd() == pytest.approx(6.0)
+    assert own.spent_usd() == pytest.approx(6.0)
     with pytest.raises(CommandRefusedError, match=r"the ceiling is \$12\.00"):
-        purse.require("b", 7.0)
-    purse.begins("b", 6.0)
-    with pytest.raises(CommandRefusedError, match=r"\$11.00 with what this agent deployed before"):
-        purse.require("c", 5.0)
-    purse.require("b", 5.0)  # a change of what runs replaces its price
+        own.require("b", 7.0)
+    own.begins("b", 6.0)
+    with pytest.raises(CommandRefusedError, match=r"\$11\.00 with what is deployed, b \$6\.00; the ceiling"):
+        own.require("c", 5.0)
+    own.require("b", 5.0)  # a change of what runs replaces its price
     now[0] += 3600.0
     with pytest.raises(CommandRefusedError, match="Tear a stack down"):
-        purse.require_left()
+        own.require_left()
+    now[0] = 24 * 3600.0 + 7200.0
+    assert own.spent_usd() == pytest.approx(6.0 * (now[0] - 72000.0) / 3600)  # what is older is not counted
 
 
 def test_money_that_is_spent_stops_requests_but_not_the_teardown(bench_of, audit, commands, codes):

@@ -1,5 +1,6 @@
 """The engine runs in a copy whose hash is known: an edit that comes later reaches no run."""
 
+import json
 import os
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from scripts.errors import CommandRefusedError
 from scripts.pulumi import engine, frozen
 from scripts.pulumi.frozen import freeze
 from scripts.pulumi.identity import identity_of
+from stacks.settings import Settings
 
 ROOT = Path(__file__).resolve().parents[3]
 STACK = "l4-qat"
@@ -152,6 +154,22 @@ def test_weights_are_linked_and_counted_by_size_and_time(project, tmp_path, monk
     assert (first.folder / "images/own/a.py").stat().st_mode & 0o777 == 0o555
     os.utime(folder / "model.safetensors", ns=(1, 1))
     assert freeze(STACK, tmp_path / "two").settings_hash != first.settings_hash
+
+
+def test_every_path_that_settings_can_name_is_copied(project, tmp_path):
+    """A key with a path inside the project that `freeze` does not know would be read from the live folder."""
+    schema, example = Settings.model_json_schema(by_alias=True), "models/other/config.json"  # that of ProjectPath
+    paths = {key for key, value in schema["properties"].items() if example in json.dumps(value)}
+    assert not [name for name, block in schema["$defs"].items() if example in json.dumps(block)]
+    assert {"modelConfig", "draftConfig"} <= paths
+    path = project / f"Pulumi.{STACK}.yaml"
+    (project / "named").mkdir()
+    (project / "named" / "config.json").write_text("{}")
+    text = "".join(f"  gemma-serving:{key}: named/config.json\n" for key in sorted(paths))
+    path.write_text(path.read_text().replace("  gemma-serving:prices: prices.json\n", "") + text)
+    copy = freeze(STACK, tmp_path / "copy")
+    assert (copy.folder / "named" / "config.json").is_file()
+    assert {key for key, named, _ in frozen._named(copy.settings) if named == "named/config.json"} == paths
 
 
 def test_the_program_imports_from_its_own_folder_also_if_the_environment_names_this_checkout(monkeypatch):

@@ -290,3 +290,16 @@ def test_a_dry_run_changes_nothing(world, monkeypatch, capsys):
     assert run_command(command.COMMAND, ["--stack", STACK, "--dry-run"]) == 0
     assert "would be taken over: Cloud Run service vllm" in capsys.readouterr().out
     assert world.calls == []
+
+
+def test_with_a_plan_only_what_a_dry_run_showed_is_taken_over(world, monkeypatch, capsys):
+    monkeypatch.setattr("scripts.cloud.google_api.connect", lambda _project: None)
+    world.lose("vllm")
+    assert run_command(command.COMMAND, ["--stack", STACK, "--dry-run"]) == 0
+    plan = capsys.readouterr().out.rpartition("Plan: ")[2].strip()
+    words = ["--stack", STACK, "--yes", "--plan"]
+    assert run_command(command.COMMAND, [*words, "plan-0123456789abcdef"]) == 2
+    assert f"is stale: a dry run shows something else now ({plan}). Nothing was changed." in capsys.readouterr().err
+    assert world.calls == []
+    assert run_command(command.COMMAND, [*words, plan]) == 0
+    assert world.calls != []

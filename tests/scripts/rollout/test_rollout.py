@@ -355,3 +355,30 @@ def test_an_interrupted_roll_out_goes_on_with_the_next_step():
 def test_a_measurement_is_judged_by_its_limits(now, said):
     fault = fault_of(PLAN, FAST, now)
     assert (said in fault) if said else fault == ""
+
+
+def test_a_dry_run_shows_what_would_be_done_and_what_both_revisions_cost():
+    google = Google("s-1", "s-2")
+    made, refreshed = rollout(google)
+    first = made.look()
+    assert (first.phase, first.revision, first.serving, first.steps) == ("roll out", "s-2", "s-1", (10, 50, 100))
+    assert (first.usd_per_hour, first.usd_per_hour_after) == (None, None)  # Google does not say what they may have
+    machine = {
+        "containers": [{"resources": {"limits": {"cpu": "8", "memory": "32Gi"}}}],
+        "nodeSelector": {"accelerator": "nvidia-l4"},
+        "gpuZonalRedundancyDisabled": True,
+    }
+    for revision, most in (("s-1", 3), ("s-2", 2)):
+        google.revisions[revision].update({**machine, "scaling": {"maxInstanceCount": most}})
+    priced = made.look()
+    assert priced.usd_per_hour == pytest.approx(priced.usd_per_hour_after / 2 * 5, abs=0.001)
+    assert priced.usd_per_hour_after > 0.5
+    assert made.look().plan == priced.plan
+    back = made.look("s-1")
+    assert (back.phase, back.revision, back.steps) == ("go back", "s-1", (100,))
+    with pytest.raises(CommandRefusedError, match="Revision s-9 does not exist"):
+        made.look("s-9")
+    google.traffic = [{"type": BY_REVISION, "revision": "s-2", "percent": 100}]
+    plans = {first.plan, priced.plan, back.plan, made.look().plan, made.look(again=True).plan}
+    assert len(plans) == 5
+    assert (google.seen, google.notes, refreshed) == ([], 0, [])

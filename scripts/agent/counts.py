@@ -1,0 +1,158 @@
+"""What the agent's deployments have cost, from the audit file: every server reads the lines that all servers before it wrote.
+
+A line with the outcome `counted` says from when on a stack costs how much an hour; 0 ends that. Prices are upper bounds, see docs/agent.md.
+"""
+
+import fcntl
+import json
+import os
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final, Protocol, cast
+
+from scripts.agent.audit import COUNTED, AuditEntry, AuditFile
+from scripts.errors import CommandRefusedError, ScriptError
+from scripts.pulumi.deployment import as_mapping
+
+WINDOW_S: Final = 24 * 3600.0
+_HOUR_S: Final = 3600.0
+_OWNER_ONLY: Final = 0o600
+_TOOL: Final = "budget"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Count:
+    """From a moment on (seconds since 1970), a stack costs so much an hour, US dollars."""
+
+    at_s: float
+    stack: str
+    usd_per_hour: float
+
+
+class _NoRecordError(ValueError):
+    """A line is not one of the audit file."""
+
+
+class Book(Protocol):
+    """Where counts are kept."""
+
+    def read(self) -> Sequence[Count]:
+        """Return the counts that are kept. Raises CommandRefusedError if they cannot be read: what was spent is then unknown."""
+        ...
+
+    def add(self, count: Count) -> None:
+        """Keep a count. Raises ScriptError if it cannot be kept."""
+        ...
+
+    def alone(self) -> AbstractContextManager[None]:
+        """Hold the book, so that no other server counts between a check and its count."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditBook:
+    """The counts in the audit file, and in the older file that it was moved to when it had grown."""
+
+    audit: AuditFile
+
+    def read(self) -> Sequence[Count]:
+        """Return the counts of both files, the oldest first. Together they hold at least those of the last 24 hours."""
+        lines = [*self._lines(self.audit.older), *self._lines(self.audit.path)]
+        try:
+            counts = [_count(line) for line in lines if line.get("outcome") == COUNTED]
+        except (TypeError, ValueError):
+            raise self._unknown("a line with the outcome counted has no time, stack or price") from None
+        return sorted(counts, key=lambda count: count.at_s)
+
+    def add(self, count: Count) -> None:
+        """Write a line."""
+        self.audit.write(
+            AuditEntry(
+                call="",
+                tool=_TOOL,
+                arguments={},
+                outcome=COUNTED,
+                stack=count.stack,
+                usd_per_hour=count.usd_per_hour,
+                at=datetime.fromtimestamp(count.at_s, UTC).isoformat(timespec="milliseconds"),
+            )
+        )
+
+    @contextmanager
+    def alone(self) -> Generator[None]:
+        """Lock a file beside the audit file. Raises ScriptError if that cannot be done."""
+        path = self.audit.path.with_name(f"{self.audit.path.name}.lock")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, _OWNER_ONLY)
+        except OSError as error:
+            raise ScriptError(
+                f"{path} cannot be written ({error.strerror}), so nothing is done; start the agent with --audit FILE."
+            ) from None
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(lock)
+
+    def _lines(self, path: Path) -> Sequence[Mapping[str, object]]:
+        try:
+            text = path.read_text(encoding="utf-8") if path.exists() else ""
+            return list(_parsed(text))
+        except (OSError, ValueError) as error:
+            why = error.strerror if isinstance(error, OSError) else str(error)
+            raise self._unknown(f"{path.name} {why}") from None
+
+    def _unknown(self, why: str) -> CommandRefusedError:
+        path = self.audit.path
+        return CommandRefusedError(
+            f"What was spent in the last 24 hours is unknown, so nothing that costs money is started: {why}. A person can look at {path}, "
+            "and move it and its .1 file away or start the agent with another --audit FILE: then it counts from zero."
+        )
+
+
+def spent_usd(counts: Sequence[Count], now_s: float) -> float:
+    """Return what the counted stacks cost in the last 24 hours."""
+    begin_s, total = now_s - WINDOW_S, 0.0
+    for stack in {count.stack for count in counts}:
+        own = [count for count in counts if count.stack == stack]
+        ends = [*(count.at_s for count in own[1:]), now_s]
+        for count, end_s in zip(own, ends, strict=True):
+            total += count.usd_per_hour * max(0.0, min(end_s, now_s) - max(count.at_s, begin_s)) / _HOUR_S
+    return total
+
+
+def running(counts: Sequence[Count]) -> Mapping[str, Count]:
+    """Return the last count of each stack that has not ended."""
+    last = {count.stack: count for count in counts}
+    return {stack: count for stack, count in last.items() if count.usd_per_hour > 0}
+
+
+def _parsed(text: str) -> Iterator[Mapping[str, object]]:
+    """Yield the lines. One that was cut off while it was written, such as by a full disk, stands for nothing: its call did not begin."""
+    for number, line in enumerate(text.splitlines(), start=1):
+        if not line.strip():
+            continue
+        try:
+            found: object = json.loads(line)
+        except ValueError:
+            if line.startswith("{"):
+                continue
+            found = None
+        if not isinstance(found, dict):
+            raise _NoRecordError(f"has no record in line {number}")
+        yield as_mapping(cast("object", found))
+
+
+def _count(line: Mapping[str, object]) -> Count:
+    stack, rate = line.get("stack"), line.get("usd_per_hour")
+    if not isinstance(stack, str) or not stack or not isinstance(rate, int | float) or not rate >= 0:
+        raise ValueError
+    return Count(at_s=_moment(line), stack=stack, usd_per_hour=float(rate))
+
+
+def _moment(line: Mapping[str, object]) -> float:
+    return datetime.fromisoformat(str(line.get("at") or "")).timestamp()

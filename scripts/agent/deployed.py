@@ -1,0 +1,88 @@
+"""What is deployed now and what it costs an hour, from the states of all stacks of the backend, whoever deployed them."""
+
+import json
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Final, cast
+
+from contracts.labels import PRODUCT
+from scripts.agent.purse import Deployed
+from scripts.cloud.parallel import each
+from scripts.errors import CommandRefusedError, ScriptError
+from scripts.pulumi import engine
+from scripts.pulumi.deployment import as_mapping, as_sequence
+from scripts.pulumi.locks import all_locks
+from scripts.pulumi.state import StackState, read
+from scripts.pulumi.steps import CAPACITY_TYPES
+from stacks.google_prices import container_usd_per_hour, node_usd_per_hour, part_of
+
+_READERS: Final = 4
+"""States that are read at the same time; each starts an engine."""
+_SERVICE: Final = "gcp:cloudrunv2/service:Service"
+
+
+def deployed_now() -> Deployed:
+    """Read the states of all stacks. Raises CommandRefusedError if one cannot be read or priced: what it costs is then unknown."""
+    try:
+        listed = [as_mapping(item) for item in _listed()]
+    except (ScriptError, ValueError) as error:
+        raise CommandRefusedError(
+            f"What is deployed now is unknown, so nothing that costs money is started: {error}"
+        ) from None
+    rows = {str(item.get("name") or "").rpartition("/")[2]: item for item in listed}
+    names = sorted(name for name, item in rows.items() if item.get("resourceCount") != 0)
+    states = each([partial(read, name) for name in names], workers=_READERS)
+    rates = {state.stack: rate for state in states if (rate := usd_per_hour_of(state)) is not None}
+    locks = all_locks(list(rows))
+    busy = {name for name, item in rows.items() if item.get("updateInProgress") or locks[name]}
+    return Deployed(usd_per_hour=rates, busy=frozenset(busy))
+
+
+def usd_per_hour_of(state: StackState) -> float | None:
+    """Return what a stack costs an hour at most; None if its state has neither a TPU nor a service, also none whose creation began.
+
+    Raises CommandRefusedError if that is unknown.
+    """
+    if state.status == "missing":
+        return None
+    if state.status != "read":
+        raise CommandRefusedError(
+            f"What stack {state.stack} costs is unknown, so nothing that costs money is started: {state.detail} "
+            f"If its state is broken, a person runs `python -m scripts.recover --stack {state.stack}`."
+        )
+    capacity = [item for item in (*state.resources, *state.pending) if item.get("type") in CAPACITY_TYPES]
+    rates = [_usd_per_hour(state, item) for item in capacity]
+    if any(rate is None for rate in rates):
+        raise CommandRefusedError(
+            f"What stack {state.stack} costs is unknown, so nothing that costs money is started: the list of prices does not have what its "
+            f"state names. A person runs `pulumi up --stack {state.stack}` with prices in its settings, or tears it down."
+        )
+    return sum(rate for rate in rates if rate is not None) if rates else None
+
+
+def _listed() -> Sequence[object]:
+    return as_sequence(cast("object", json.loads(engine.query(["stack", "ls", "--json", "--project", PRODUCT]))))
+
+
+def _usd_per_hour(state: StackState, item: Mapping[str, object]) -> float | None:
+    """Return the price of one server with all its instances: that of the stack's own plan, else the list price of what the state names."""
+    inputs = as_mapping(item.get("inputs"))
+    instances = _instances(inputs) if item.get("type") == _SERVICE else 1
+    outputs = state.outputs
+    rate = outputs.plan.cost.usd_per_hour if outputs else _listed_usd_per_hour(item, inputs)
+    return None if rate is None or instances is None else rate * instances
+
+
+def _instances(inputs: Mapping[str, object]) -> int | None:
+    most = part_of(part_of(inputs, "template"), "scaling").get("maxInstanceCount")
+    return int(most) if isinstance(most, int | float) else None
+
+
+def _listed_usd_per_hour(item: Mapping[str, object], inputs: Mapping[str, object]) -> float | None:
+    if item.get("type") == _SERVICE:
+        return container_usd_per_hour(inputs, str(inputs.get("location") or "")) or None
+    zones = [as_mapping(item.get("outputs")).get("zone") or inputs.get("zone"), *as_sequence(inputs.get("zones"))]
+    kind = str(inputs.get("provisioningModel") or "standard")
+    rates = [node_usd_per_hour(inputs, kind, str(zone)) for zone in zones if zone]
+    known = [rate for rate in rates if rate is not None]
+    return max(known) if known and len(known) == len(rates) else None

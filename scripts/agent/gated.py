@@ -1,0 +1,200 @@
+"""`rollout` and `recover`: a dry run makes a plan that a person can read, and only that plan runs, within the same ceilings as `up`."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Final
+
+from mcp.server.mcpserver import Context, MCPServer
+from pydantic import Field
+
+from scripts.agent.hints import ASKS, CHANGES
+from scripts.agent.permissions import Change
+from scripts.agent.plans import KeptCommand
+from scripts.agent.reading import Stack
+from scripts.agent.workbench import CommandAnswer, Workbench, option, sentences
+from scripts.errors import CommandRefusedError
+from scripts.pulumi import engine
+from scripts.pulumi.deployment import as_mapping, as_sequence
+from scripts.pulumi.frozen import most_usd_per_hour
+from scripts.pulumi.settings import stack_settings
+from scripts.pulumi.steps import CAPACITY_TYPES
+
+_NEW: Final = frozenset({"rolled out", "gone back", "nothing to do"})
+"""Outcomes after which the revision of the plan has all requests."""
+_OLD: Final = frozenset({"rolled back", "not verified"})
+"""Outcomes after which those have all requests that had them before."""
+_NOTHING: Final = frozenset({"held", "refused", "unknown", "failed"})
+"""Outcomes of a run that moved no request."""
+
+PlanId = Annotated[
+    str | None,
+    Field(
+        description="Without it nothing is changed: the answer shows what would be done and names it with a plan_id. With it, that is done.",
+        pattern=r"^plan-[0-9a-f]{16}$",
+    ),
+]
+
+
+class GatedAnswer(CommandAnswer):
+    """What a dry run shows, with the plan_id that runs it; or how it ended."""
+
+    plan_id: str
+    changed: bool = Field(description="Whether the plan was run. False: nothing was changed, show it to the person.")
+    usd_per_hour: float | None = Field(description="The most that the stack costs an hour meanwhile.")
+    budget: str = Field(description="What counts against the ceilings.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Prices:
+    """US dollars an hour at most. None: nothing more is counted than before."""
+
+    meanwhile: float | None
+    after: float | None
+
+
+def add_gated_tools(server: MCPServer[Any], bench: Workbench) -> None:
+    """Register the tools. `rollout` is there only where the person allowed it; `recover` can always look."""
+    _add_recovery(server, bench)
+    if bench.permissions.allows("rollout"):
+        _add_rollout(server, bench)
+
+
+def _add_rollout(server: MCPServer[Any], bench: Workbench) -> None:
+    @server.tool(annotations=CHANGES)
+    async def rollout(
+        *,
+        context: Context[Any, Any],
+        stack: Stack,
+        to: Annotated[str | None, Field(description="Revision to go back to; the new one without it.")] = None,
+        again: Annotated[
+            bool,
+            Field(description="Also a revision that was refused before. Read the reason first, and tell the person."),
+        ] = False,
+        plan_id: PlanId = None,
+    ) -> GatedAnswer:
+        """Shift a service's traffic to its new revision step by step, each step behind its checks; or back to another revision.
+
+        Call it without plan_id first, show the person what it would do and cost, then call it again with the plan_id of that answer.
+        The service keeps a record: `outcome` held names who moves the requests now, refused says why a revision is not offered again.
+        """
+        with sentences(bench):
+            words = [*option("--stack", stack), *option("--to", to), *option("--again", again)]
+            return await _gated(bench, context, "rollout", stack, words, plan_id)
+
+
+def _add_recovery(server: MCPServer[Any], bench: Workbench) -> None:
+    @server.tool(annotations=CHANGES if bench.permissions.allows("recover") else ASKS)
+    async def recover(*, context: Context[Any, Any], stack: Stack, plan_id: PlanId = None) -> GatedAnswer:
+        """Look for what an interrupted run made and did not record; with a plan_id, where allowed, take that into the state.
+
+        Call it without plan_id first, and show the person what it found. A TPU or a service that it takes over counts against the ceilings.
+        """
+        with sentences(bench):
+            return await _gated(bench, context, "recover", stack, option("--stack", stack), plan_id)
+
+
+async def _gated(  # noqa: PLR0917 - the tools pass what they have
+    bench: Workbench, context: Context[Any, Any], command: Change, stack: str, words: Sequence[str], plan_id: str | None
+) -> GatedAnswer:
+    if plan_id is None:
+        return await _look(bench, context, command, stack, words)
+    bench.require(command)
+    bench.runs.claim(stack)
+    kept = bench.shelf.find_command(plan_id, command, words)
+    before, meanwhile = bench.purse.counted(stack), kept.usd_per_hour_meanwhile
+    await _require(bench, stack, meanwhile)
+    bench.shelf.check_command(plan_id, command, words)  # another call may have run it meanwhile
+    if meanwhile is not None:
+        most = max(meanwhile, bench.purse.price_of(stack) or 0.0)
+        bench.purse.reserve(stack, meanwhile, counted=most)
+    bench.shelf.take_command(plan_id, command, words)
+    yes = ["--yes"] if command == "recover" else []
+    try:
+        answer = await bench.answer(context, command, *words, *yes, "--plan", kept.shown)
+    except CommandRefusedError:
+        bench.purse.settles(stack, before)  # it refused before it changed anything
+        raise
+    if meanwhile is not None:
+        outcome = "rolled out" if command == "recover" else str((answer.document or {}).get("outcome"))
+        bench.purse.settles(stack, _price_after(kept, outcome, before))
+    return _answer(bench, answer, plan_id, meanwhile, changed=True)
+
+
+async def _look(
+    bench: Workbench, context: Context[Any, Any], command: Change, stack: str, words: Sequence[str]
+) -> GatedAnswer:
+    found = await bench.answer(context, command, *words, "--dry-run")
+    document: Mapping[str, object] = found.document or {}
+    shown = str(document.get("plan") or "")
+    if not found.ok or not shown:
+        raise CommandRefusedError(f"scripts.{command} has no plan of stack {stack}: {found.said.text}")
+    prices = _prices_of_rollout(stack, document) if command == "rollout" else _prices_of_recovery(stack, document)
+    plan_id = bench.shelf.keep(
+        KeptCommand(
+            command=command,
+            stack=stack,
+            words=tuple(words),
+            shown=shown,
+            usd_per_hour_meanwhile=prices.meanwhile,
+            usd_per_hour_after=prices.after,
+            made_s=bench.shelf.clock(),
+        )
+    )
+    return _answer(bench, found, plan_id, prices.meanwhile, changed=False)
+
+
+def _prices_of_rollout(stack: str, document: Mapping[str, object]) -> _Prices:
+    """Return the price of both revisions together, and of the one that stays. Raises CommandRefusedError if Google does not say it."""
+    meanwhile, after = document.get("usd_per_hour"), document.get("usd_per_hour_after")
+    if not isinstance(meanwhile, int | float) or not isinstance(after, int | float):
+        raise CommandRefusedError(
+            f"What the revisions of stack {stack} cost together is unknown, because Google does not say what instances they may have. "
+            f"A person runs `python -m scripts.rollout --stack {stack}`."
+        )
+    return _Prices(meanwhile=float(meanwhile), after=float(after))
+
+
+def _prices_of_recovery(stack: str, document: Mapping[str, object]) -> _Prices:
+    """Return the price of the stack if a TPU or a service would be taken over or may be: it is then deployed. Raises PlanningError."""
+    groups = [as_sequence(document.get(key)) for key in ("ours", "unknown", "later")]
+    urns = [str(as_mapping(finding).get("urn") or "") for group in groups for finding in group]
+    if not any(_type_of(urn) in CAPACITY_TYPES for urn in urns):
+        return _Prices(meanwhile=None, after=None)
+    folder = engine.project_folder()
+    rate = most_usd_per_hour(stack_settings(stack, folder=folder), folder)
+    return _Prices(meanwhile=rate, after=rate)
+
+
+def _type_of(urn: str) -> str:
+    parts = urn.split("::")
+    return parts[2].rpartition("$")[2] if len(parts) > 2 else ""  # noqa: PLR2004 - where the type is
+
+
+def _price_after(kept: KeptCommand, outcome: str, before: float | None) -> float | None:
+    """Return what is counted when the command has ended. A roll-out that was stopped can leave requests with two revisions."""
+    meanwhile, after = kept.usd_per_hour_meanwhile, kept.usd_per_hour_after
+    if outcome in _NOTHING:
+        return before
+    if outcome in _OLD and meanwhile is not None and after is not None:
+        return (meanwhile - after) or after
+    return after if outcome in _NEW else meanwhile
+
+
+async def _require(bench: Workbench, stack: str, usd_per_hour: float | None) -> None:
+    if usd_per_hour is None:
+        bench.purse.require_left()
+    else:
+        await asyncio.to_thread(bench.purse.require, stack, usd_per_hour)
+
+
+def _answer(
+    bench: Workbench, found: CommandAnswer, plan_id: str, usd_per_hour: float | None, *, changed: bool
+) -> GatedAnswer:
+    return GatedAnswer(
+        **dict(found),
+        plan_id=plan_id,
+        changed=changed,
+        usd_per_hour=usd_per_hour,
+        budget=bench.purse.sentence() if changed else "",
+    )

@@ -1,0 +1,275 @@
+"""`up` deploys the copy that was planned; `rollout` and `recover` run what a dry run showed, within the same ceilings."""
+
+import json
+import shutil
+from pathlib import Path
+
+import anyio
+import pytest
+import yaml
+
+from scripts.agent import changing, gated
+from scripts.agent.server import build
+from scripts.pulumi import engine
+from scripts.pulumi.frozen import freeze
+from tests.scripts.agent.conftest import STACK, call, identity
+
+ROOT = Path(__file__).parents[3]
+SALT = "encryptionsalt: v1:abc=:v1:def"
+SHOWN = "plan-00000000000000aa"
+LOOK = {"plan": SHOWN, "usd_per_hour": 5.0, "usd_per_hour_after": 2.0, "revision": "s-2", "traffic": {"s-1": 100}}
+SERVICE = "urn:pulumi:s::p::gemma:C$gcp:cloudrunv2/service:Service::vllm"
+
+
+# The copy.
+
+
+@pytest.fixture
+def project(monkeypatch, tmp_path, commands):
+    """A project of its own, with the real copy; the engine stands in."""
+    folder = tmp_path / "checkout"
+    for room in ("stacks", "components"):
+        (folder / room).mkdir(parents=True)
+    for path in ("Pulumi.yaml", f"Pulumi.{STACK}.yaml", "__main__.py", "stacks/cloud_run.py"):
+        shutil.copy(ROOT / path, folder / path)
+    monkeypatch.setattr(engine, "project_folder", lambda: folder)
+    monkeypatch.setenv("GOOGLE_CLOUD_PROJECT", "a-project")
+    monkeypatch.setattr(changing, "freeze", freeze)
+    monkeypatch.setattr(
+        changing, "identity_of", lambda copy: identity(program=copy.program_hash, settings=copy.settings_hash)
+    )
+    return folder
+
+
+def while_up_runs(monkeypatch, act, *, before_start=False):
+    """Do something while the engine runs, and return what the engine's folder then has."""
+    inner, seen = changing.run_program, {}
+
+    async def run(argv, *, folder=None, **options):
+        if argv[1] != "up":
+            return await inner(argv, folder=folder, **options)
+        if before_start:
+            act(folder)
+            return await inner(argv, folder=folder, **options)
+        ended = await inner(argv, folder=folder, **options)
+        act(folder)
+        seen.update({str(path.relative_to(folder)): path.read_text() for path in folder.rglob("*") if path.is_file()})
+        return ended
+
+    monkeypatch.setattr(changing, "run_program", run)
+    return seen
+
+
+def planned(server):
+    return anyio.run(lambda: call(server, "preview", {"stack": STACK})).structured_content["plan_id"]
+
+
+def upped(server, plan_id):
+    return anyio.run(lambda: call(server, "up", {"plan_id": plan_id}))
+
+
+def test_what_is_edited_while_up_runs_is_named_and_not_deployed(bench_of, audit, commands, project, monkeypatch):
+    before = {path: (project / path).read_text() for path in (f"Pulumi.{STACK}.yaml", "stacks/cloud_run.py")}
+
+    def edit(_folder):
+        for path, text in before.items():
+            (project / path).write_text(text + "# edited\n")
+        (project / "components" / "new.py").write_text("x = 1\n")
+        (project / "__main__.py").unlink()
+
+    seen = while_up_runs(monkeypatch, edit)
+    server = build(bench_of("up"), audit)
+    done = upped(server, planned(server)).structured_content
+    assert {path: seen[path] for path in before} == before
+    assert "components/new.py" not in seen
+    assert done["edited"] == [f"Pulumi.{STACK}.yaml", "__main__.py", "components/new.py", "stacks/cloud_run.py"]
+    assert "are not deployed" in done["next"]
+    up = commands.run[-1]
+    assert up[up.index("--message") + 1] == done["plan_id"]  # this folder has no commit
+
+
+def test_what_was_edited_before_up_makes_the_plan_stale(bench_of, audit, commands, project):
+    server = build(bench_of("up"), audit)
+    plan_id = planned(server)
+    (project / "stacks" / "cloud_run.py").write_text("# edited\n")
+    refused = upped(server, plan_id)
+    assert "stale: the program's files changed" in refused.content[0].text
+    assert "Changed files: stacks/cloud_run.py." in refused.content[0].text
+    assert [argv[1] for argv in commands.run] == ["preview"]
+
+
+def test_the_copy_is_private_and_gone_at_the_end_also_of_a_cancelled_call(
+    bench_of, audit, commands, project, monkeypatch
+):
+    folders = []
+
+    def note(folder):
+        folders.append((folder, folder.parent.parent.stat().st_mode & 0o777))
+        raise KeyboardInterrupt
+
+    while_up_runs(monkeypatch, note, before_start=True)
+    server = build(bench_of("up"), audit)
+    plan_id = planned(server)
+    with pytest.raises(BaseException):  # noqa: B017, PT011 - how the SDK reports an interrupt is its own
+        upped(server, plan_id)
+    ((folder, mode),) = folders
+    assert mode == 0o700
+    assert not folder.exists()
+
+
+@pytest.mark.parametrize("interrupted", [False, True])
+def test_the_salt_that_the_engine_writes_into_the_copy_reaches_the_project(  # noqa: PLR0917 - fixtures
+    bench_of, audit, commands, project, monkeypatch, interrupted
+):
+    path = project / f"Pulumi.{STACK}.yaml"
+    text = path.read_text()
+
+    def salted(folder):
+        document = {**yaml.safe_load((folder / path.name).read_text()), **yaml.safe_load(SALT)}
+        (folder / path.name).write_text(yaml.safe_dump(document))
+        if interrupted:
+            raise KeyboardInterrupt
+
+    while_up_runs(monkeypatch, salted)
+    server = build(bench_of("up"), audit)
+    plan_id = planned(server)
+    if interrupted:
+        with pytest.raises(BaseException):  # noqa: B017, PT011 - as above
+            upped(server, plan_id)
+    else:
+        done = upped(server, plan_id).structured_content
+        assert done["settings_lines"] == [
+            f"The engine added encryptionsalt to {path.name}; keep the line, because the stack's secrets need it."
+        ]
+        assert done["edited"] == []
+    assert path.read_text() == f"{text}{SALT}\n"
+
+
+def test_another_salt_of_the_project_is_not_replaced(bench_of, audit, commands, project, monkeypatch):
+    path = project / f"Pulumi.{STACK}.yaml"
+
+    def salted(folder):
+        (folder / path.name).write_text(f"{(folder / path.name).read_text()}{SALT}\n")
+        path.write_text(f"{path.read_text()}encryptionsalt: v1:other\n")
+
+    while_up_runs(monkeypatch, salted)
+    server = build(bench_of("up"), audit)
+    done = upped(server, planned(server)).structured_content
+    assert done["settings_lines"] == [
+        f"The deployed state needs this line in {path.name}, which has another one or is gone: {SALT}"
+    ]
+    assert path.read_text().endswith("encryptionsalt: v1:other\n")
+
+
+# Plans of rollout and recover.
+
+
+def look(server, tool, **arguments):
+    return anyio.run(lambda: call(server, tool, {"stack": STACK, **arguments}))
+
+
+def test_a_rollout_runs_only_what_its_dry_run_showed(bench_of, audit, commands):
+    commands.documents["rollout"] = LOOK
+    bench = bench_of("rollout")
+    server = build(bench, audit)
+    seen = look(server, "rollout").structured_content
+    assert (seen["changed"], seen["usd_per_hour"]) == (False, 5.0)
+    assert commands.run[0][2:] == ["scripts.rollout", "--stack", STACK, "--dry-run", "--json"]
+    commands.documents["rollout"] = {"outcome": "rolled out"}
+    done = look(server, "rollout", plan_id=seen["plan_id"]).structured_content
+    assert done["changed"]
+    assert commands.run[1][2:] == ["scripts.rollout", "--stack", STACK, "--plan", SHOWN, "--json"]
+    again = look(server, "rollout", plan_id=seen["plan_id"])
+    assert "has been run already; make a new one with rollout" in again.content[0].text
+    assert len(commands.run) == 2
+    assert [count.usd_per_hour for count in bench.purse.book.counts] == [5.0, 2.0]  # both revisions, then one
+
+
+def test_a_plan_holds_for_its_tool_and_its_arguments_only(bench_of, audit, commands):
+    commands.documents["rollout"] = commands.documents["recover"] = LOOK
+    server = build(bench_of("rollout,recover,up"), audit)
+    plan_id = look(server, "rollout").structured_content["plan_id"]
+    failures = []
+    for tool, arguments in (
+        ("rollout", {"to": "s-1"}),
+        ("rollout", {"again": True}),
+        ("rollout", {"stack": "other"}),
+        ("recover", {}),
+    ):
+        refused = look(server, tool, **{**arguments, "plan_id": plan_id})
+        if not refused.is_error or f"is not a plan of {tool} with these arguments" not in refused.content[0].text:
+            failures.append((tool, arguments, refused.content[0].text))
+    refused = upped(server, plan_id)
+    assert "is a plan of rollout, and up runs plans of preview" in refused.content[0].text
+    assert failures == []
+    assert len(commands.run) == 1
+
+
+def test_both_revisions_of_a_rollout_count_against_the_ceilings(bench_of, audit, commands):
+    for money, words in (
+        ({"usd_per_hour_limit": 4.0}, "costs at most $5.00 an hour"),
+        ({"usd_limit": 4.0}, "one hour more costs $5.00"),
+        ({"usd_per_hour_limit": 6.0, "deployed": {"other": 2.0}}, "$7.00 with what is deployed, other $2.00"),
+    ):
+        commands.documents["rollout"] = LOOK
+        commands.run.clear()
+        server = build(bench_of("rollout", **money), audit)
+        plan_id = look(server, "rollout").structured_content["plan_id"]
+        refused = look(server, "rollout", plan_id=plan_id)
+        assert refused.is_error
+        assert words in refused.content[0].text
+        assert len(commands.run) == 1
+
+
+@pytest.mark.parametrize(
+    ("outcome", "price"),
+    [
+        ("rolled out", 2.0),
+        ("rolled back", 3.0),
+        ("interrupted", 5.0),
+        ("not gone back", 5.0),
+        ("held", None),
+        ("failed", None),
+    ],
+)
+def test_what_a_rollout_leaves_running_is_counted(bench_of, audit, commands, outcome, price):
+    commands.documents["rollout"] = LOOK
+    bench = bench_of("rollout")
+    server = build(bench, audit)
+    plan_id = look(server, "rollout").structured_content["plan_id"]
+    commands.documents["rollout"] = {"outcome": outcome}
+    look(server, "rollout", plan_id=plan_id)
+    assert bench.purse.counted(STACK) == price
+
+
+def test_a_rollout_without_a_price_is_refused(bench_of, audit, commands):
+    commands.documents["rollout"] = {**LOOK, "usd_per_hour": None}
+    refused = look(build(bench_of("rollout"), audit), "rollout")
+    assert "cost together is unknown" in refused.content[0].text
+
+
+def test_a_recovery_runs_what_was_found_and_a_server_that_it_takes_over_counts(bench_of, audit, commands, monkeypatch):
+    monkeypatch.setattr(gated, "stack_settings", lambda *_args, **_keys: None)
+    monkeypatch.setattr(gated, "most_usd_per_hour", lambda *_: 3.0)
+    for found, price in (({"ours": [{"urn": SERVICE}]}, 3.0), ({"later": [{"urn": SERVICE}]}, 3.0), ({}, None)):
+        commands.run.clear()
+        commands.documents["recover"] = {"plan": SHOWN, **found}
+        bench = bench_of("recover")
+        server = build(bench, audit)
+        seen = look(server, "recover").structured_content
+        assert seen["usd_per_hour"] == price
+        done = look(server, "recover", plan_id=seen["plan_id"]).structured_content
+        assert done["changed"]
+        assert commands.run[1][2:] == ["scripts.recover", "--stack", STACK, "--yes", "--plan", SHOWN, "--json"]
+        assert bench.purse.counted(STACK) == price
+    poor = build(bench_of("recover", usd_per_hour_limit=2.0), audit)
+    commands.documents["recover"] = {"plan": SHOWN, "ours": [{"urn": SERVICE}]}
+    plan_id = look(poor, "recover").structured_content["plan_id"]
+    assert "the ceiling is $2.00 an hour" in look(poor, "recover", plan_id=plan_id).content[0].text
+
+
+def test_the_record_has_the_plan_and_its_price(bench_of, audit, commands):
+    commands.documents["rollout"] = LOOK
+    seen = look(build(bench_of("rollout"), audit), "rollout").structured_content
+    last = json.loads(audit.path.read_text().splitlines()[-1])
+    assert (last["plan_id"], last["usd_per_hour"]) == (seen["plan_id"], 5.0)
