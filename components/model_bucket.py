@@ -33,7 +33,9 @@ class ModelBucketArgs:
     archive_days: int | None = None
     """Age in days at which the bucket itself deletes what is there; None if the writers delete what is old."""
     force_destroy: bool = True
-    """Let a teardown delete the staged weights. Without it a teardown of a bucket with objects fails."""
+    """Let the provider delete the objects with the bucket, once it is not protected any more. `scripts.teardown` deletes them in any case."""
+    protect: bool = True
+    """Let the engine refuse to delete or replace the bucket. False for one whose objects cost nothing to lose."""
     retain: bool = False
     """Keep the bucket when the stack is destroyed. A label says so to whoever finds it."""
 
@@ -100,7 +102,9 @@ class ModelBucket(pulumi.ComponentResource):
                 **args.ownership.labels,
                 **({RETAINED_LABEL: RETAINED} if args.retain else {}),
             },
-            opts=pulumi.ResourceOptions.merge(child, pulumi.ResourceOptions(retain_on_delete=args.retain or None)),
+            opts=pulumi.ResourceOptions.merge(
+                child, pulumi.ResourceOptions(protect=args.protect, retain_on_delete=args.retain or None)
+            ),
         )
 
 

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import Final, cast
 from urllib.parse import quote
 
+from contracts.compile_cache import ARCHIVE_PREFIX
+
 MANIFEST: Final = "gemma-serving-manifest.json"
 """Written last: a folder of a bucket with a manifest holds the whole checkpoint."""
 
@@ -19,6 +21,13 @@ REAL_SIZE: Final = "real_size_bytes"
 HASH_VARIABLE: Final = "GEMMA_SERVING_WEIGHTS"
 """Environment variable of the server with the hash of the weights that it is bound to: other weights are a new revision, or a restart."""
 
+OWN_FOLDER: Final = "sha256:"
+"""Beginning of a `bucket.manifest` whose weights have a folder of their own. A hash alone is of an earlier version: its folder has no hash."""
+
+MODELS_FOLDER: Final = "/mnt/models"
+"""Folder of a machine or a container that holds the weights of a bucket."""
+
+_FOLDER_DIGITS: Final = 16
 _WEIGHTS_SUFFIX: Final = ".safetensors"
 
 
@@ -49,17 +58,41 @@ def listing_path(bucket: str, folder: str) -> str:
 
 
 def difference(manifest: object, stored: Mapping[str, StoredFile], folder: str) -> str | None:
-    """Return a clause that says how a folder differs from its manifest; None if each file is there, byte by byte.
+    """Return a clause that says how a folder differs from its manifest; None if each file is there, byte by byte, and no other.
 
-    A manifest that lists no file proves nothing, so it differs from every folder.
+    A manifest that lists no file proves nothing, so it differs from every folder. A file that it lacks, such as a chat template, would be
+    loaded with the others.
     """
     if not isinstance(manifest, dict) or not _files(cast("Mapping[str, object]", manifest)):
         return f"{MANIFEST} cannot be read or lists no file"
     files = _files(cast("Mapping[str, object]", manifest))
     wrong = [str(file.get("name")) for file in files if not _is_stored(file, stored, folder)]
-    if not wrong:
-        return None
-    return f"{len(wrong)} of {len(files)} files are absent or have another size or checksum, {wrong[0]} first"
+    if wrong:
+        return f"{len(wrong)} of {len(files)} files are absent or have another size or checksum, {wrong[0]} first"
+    extra = strangers(stored, folder, [str(file.get("name")) for file in files])
+    if extra:
+        more = f" and {len(extra) - 1} more" if len(extra) > 1 else ""
+        return f"it does not list {extra[0]}{more}, which the server would load too"
+    return None
+
+
+def strangers(stored: Iterable[str], folder: str, names: Iterable[str]) -> Sequence[str]:
+    """Return the files of a folder that are not among these names, sorted. `stored` are the names of its objects in the bucket.
+
+    Not counted are the manifest, placeholders of folders, checkpoints below that have a manifest of their own, and what this project keeps
+    in a bucket beside weights that are in no folder.
+    """
+    start, known = object_name(folder, ""), {*names, MANIFEST}
+    found = sorted(name.removeprefix(start) for name in stored if name.startswith(start) and not name.endswith("/"))
+    others = [name.removesuffix(MANIFEST) for name in found if name.endswith(f"/{MANIFEST}")]
+    if not folder:
+        others += [f"{PARTS}/", f"{ARCHIVE_PREFIX}/"]
+    return [name for name in found if name not in known and not name.startswith(tuple(others))]
+
+
+def own_folder(folder: str, digest: str) -> str:
+    """Return the folder of the weights with this manifest's hash. It is beside `folder`: who lists that one does not see it."""
+    return f"{folder}-{digest[:_FOLDER_DIGITS]}" if folder else digest[:_FOLDER_DIGITS]
 
 
 def _is_stored(file: Mapping[str, object], stored: Mapping[str, StoredFile], folder: str) -> bool:

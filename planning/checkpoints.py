@@ -5,6 +5,7 @@
 404; they are found by name, so that a finding can say so, and are never offered. The hub was not queried for any other id.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
@@ -241,8 +242,12 @@ def with_owner(model_id: str) -> str:
 
 
 def id_of_folder(name: str) -> str:
-    """Return the id whose files a folder of this name holds: the one of the catalog that ends so, else Google's."""
-    return next((one.id for one in _KNOWN if one.id.partition("/")[2] == name), f"google/{name}")
+    """Return the id whose files a folder of this name holds: the one of the catalog that ends so, else Google's.
+
+    The hash that staging adds to the name of a folder says nothing about it.
+    """
+    bare = _STAGED_HASH.sub("", name)
+    return next((one.id for one in _KNOWN if one.id.partition("/")[2] == bare), f"google/{bare}")
 
 
 def near_spellings(name: str) -> tuple[str, ...]:
@@ -253,6 +258,7 @@ def near_spellings(name: str) -> tuple[str, ...]:
     return tuple(whole[one] for one in get_close_matches(name.strip().lower(), whole, n=2, cutoff=_ALMOST))
 
 
+_STAGED_HASH: Final = re.compile(r"-[0-9a-f]{16}$")
 _ALMOST: Final = 0.95
 """Similarity from which two ids are more likely one with a typing error than two models: one character in forty changed is 0.975."""
 

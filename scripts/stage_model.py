@@ -1,7 +1,12 @@
 """Copy a stack's weights into its bucket, from the Hugging Face hub, another bucket or a folder.
 
-Creates the stack's bucket if it does not exist yet, and no other resource of the stack. Copies large files in parts, several at a time.
-Copies only what is missing or changed, so that the command can be run again at any time, also after it was killed.
+Each checkpoint gets a folder of its own, named by the hash of its manifest: what a revision reads never changes. Creates the stack's
+bucket if it does not exist yet, after a preview of that, and changes no other resource of the stack. Copies large files in parts, several
+at a time, and only what is missing, so that the command can be run again at any time, also after it was killed.
+
+  python -m scripts.stage_model --stack l4-qat
+  python -m scripts.stage_model --stack l4-qat --list
+  python -m scripts.stage_model --stack l4-qat --remove gemma-4-12B-it-0123456789abcdef
 """
 
 import json
@@ -9,14 +14,14 @@ import shutil
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Final
 
 from contracts.exit_codes import ExitCode
+from contracts.staged_weights import OWN_FOLDER
 from scripts.cli.command import Command, run_command, say
 from scripts.cli.options import JsonSwitch, Option, StackName
 from scripts.errors import CommandRefusedError, ScriptError
-from scripts.pulumi import engine
-from scripts.pulumi.deployment import read_deployment
 from scripts.pulumi.settings import stack_settings
 
 if TYPE_CHECKING:
@@ -31,12 +36,6 @@ if TYPE_CHECKING:
 _GIB: Final = 1024**3
 _MIB: Final = 1024**2
 _GS: Final = "gs://"
-_BUCKET_TARGETS: Final = (
-    "**:Provider::gcp",
-    "**:index:ModelBucket::models",
-    "**$gcp:storage/bucket:Bucket::models",
-    "**gcp:projects/service:Service::*",
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,6 +66,20 @@ class StageOptions:
     bind: Annotated[
         bool, Option("Write the hash of the weights into the stack's file as bucket.manifest.", negatable=True)
     ] = True
+    create: Annotated[
+        bool, Option("Create the stack's bucket if the state has none; otherwise refuse.", negatable=True)
+    ] = True
+    plan: Annotated[
+        str | None, Option("Create the bucket only if its preview has this id, which the agent shows.", metavar="ID")
+    ] = None
+    list_folders: Annotated[
+        bool, Option("List the staged folders of the bucket and what reads each, and stage nothing.", flag="--list")
+    ] = False
+    remove: Annotated[
+        str | None,
+        Option("Delete this folder of the bucket unless something serves it, and stage nothing.", metavar="FOLDER"),
+    ] = None
+    yes: Annotated[bool, Option("With --remove: do not ask.")] = False
     as_json: JsonSwitch = False
 
 
@@ -82,16 +95,20 @@ class _Job:
 
 
 def _stage_model(options: StageOptions) -> ExitCode:
+    from contracts.staged_weights import own_folder
     from scripts.cli.transfer import Transfer, overwrite_line
     from scripts.cloud.staging.bucket import WeightsBucket
     from stacks.naming import Names
 
     stack, settings = options.stack, stack_settings(options.stack)
+    _require_compatible(options)
     if settings.weights != "bucket":
         raise CommandRefusedError(
             f"Stack {stack} has weights: {settings.weights}, so there is nothing to stage; set weights: bucket."
         )
-    if not settings.weights_prefix:
+    if options.list_folders or options.remove is not None:
+        return _keep_house(options, settings)
+    if not settings.weights_name:
         raise CommandRefusedError(
             f"bucket.prefix names no folder; weights are staged into one, such as prefix: models/{settings.model.rpartition('/')[2]}."
         )
@@ -102,36 +119,63 @@ def _stage_model(options: StageOptions) -> ExitCode:
     say("stage_model", f"{settings.model}: {len(sizes)} files, {(real or sum(sizes)) / _GIB:.2f} GiB{simulated}")
     name = settings.bucket.existing or Names(project=settings.project, stack=stack).bucket
     if settings.bucket.existing is None:
-        _create_bucket(stack)
+        _require_bucket(options, settings)
     target = WeightsBucket(name, settings.project)
     if settings.bucket.existing is not None and job.has_parts:
         _say_soft_delete(target, sum(sizes) / _GIB, settings.bucket.region)
     overwrite = overwrite_line if sys.stderr.isatty() else None
     with Transfer(lambda text: say("stage_model", text), overwrite=overwrite) as transfer:
         outcome = job.run(target, transfer)
+    setting = f"{OWN_FOLDER}{outcome.manifest}"
     if options.bind:
-        _bind(stack, outcome.manifest)
-    elif settings.bucket.manifest not in {None, outcome.manifest}:
+        _bind(stack, setting)
+    elif settings.bucket.manifest != setting:
         say(
             "stage_model",
-            f"bucket.manifest is still {settings.bucket.manifest}: `pulumi up` refuses the staged weights until it is {outcome.manifest}.",
+            f"bucket.manifest is {settings.bucket.manifest or 'not set'}, so `pulumi up` does not serve these weights yet. To serve them run "
+            f"`pulumi config set --stack {stack} --path gemma-serving:bucket.manifest {setting}`.",
         )
+    folder = own_folder(settings.weights_name, outcome.manifest)
     report = {
         "stack": stack,
         "bucket": name,
-        "prefix": settings.weights_prefix,
+        "prefix": folder,
         "copied": outcome.copied,
         "kept": outcome.kept,
         "revision": job.revision,
         "manifest": outcome.manifest,
+        "setting": {"bucket.manifest": setting},
         "simulated": real > 0,
     }
     if options.as_json:
         print(json.dumps(report))
     else:
         done = f"{outcome.copied} files copied, {outcome.kept} kept{' (simulated)' if real else ''}"
-        print(f"stage_model: {done}: gs://{name}/{settings.weights_prefix}")
+        print(f"stage_model: {done}: gs://{name}/{folder}")
     return ExitCode.DONE
+
+
+def _require_compatible(options: StageOptions) -> None:
+    """Refuse options that contradict each other. Raises CommandRefusedError."""
+    if options.list_folders and options.remove is not None:
+        raise CommandRefusedError("--list and --remove are two questions; pass one of them.")
+    if (options.list_folders or options.remove is not None) and (options.origin or options.revision or options.plan):
+        raise CommandRefusedError("--list and --remove stage nothing; leave out --from, --revision and --plan.")
+    if options.yes and options.remove is None:
+        raise CommandRefusedError("--yes answers the question of --remove; pass both, or leave it out.")
+    if options.plan is not None and not options.create:
+        raise CommandRefusedError("--plan names a creation, and --no-create refuses it; pass one of them.")
+
+
+def _keep_house(options: StageOptions, settings: "Settings") -> ExitCode:
+    """List or remove folders."""
+    from scripts.cloud.staging import housekeeping
+
+    house = housekeeping.look(options.stack, settings)
+    if options.remove is None:
+        housekeeping.show(house, as_json=options.as_json)
+        return ExitCode.DONE
+    return housekeeping.remove(house, options.remove, yes=options.yes, as_json=options.as_json)
 
 
 def _job(options: StageOptions, settings: "Settings") -> _Job:
@@ -142,7 +186,7 @@ def _job(options: StageOptions, settings: "Settings") -> _Job:
         )
     if options.origin is not None and options.origin.startswith(_GS):
         return _from_bucket(options.origin, options, settings)
-    from scripts.cloud.staging import copying, sources
+    from scripts.cloud.staging import copying, own_folder, sources
 
     source = (
         sources.FolderSource(folder=Path(options.origin))
@@ -153,20 +197,20 @@ def _job(options: StageOptions, settings: "Settings") -> _Job:
     sources.require_whole_weights(str(source.revision), files, source.read)
 
     def run(target: "WeightsBucket", transfer: "Transfer") -> "StagingOutcome":
-        plan = copying.CopyPlan(
-            source=source,
-            target=target,
-            prefix=settings.weights_prefix,
-            part_bytes=options.part_size_mib * _MIB,
-            workers=options.parallel,
-        )
-        return copying.stage(plan, _line_for_each(files, transfer), transfer)
+        part_bytes, workers = options.part_size_mib * _MIB, options.parallel
+        known = own_folder.hashed_source(source, files, part_bytes=part_bytes, workers=workers, on_bytes=transfer)
+        digest = own_folder.digest_of(known.files())
+        folder, _ = own_folder.prepared_folder(target, settings.weights_name, files, digest, options.stack)
+        plan = copying.CopyPlan(source=known, target=target, prefix=folder, part_bytes=part_bytes, workers=workers)
+        outcome = copying.stage(plan, _line_for_each(files, transfer), transfer)
+        own_folder.require_staged(digest, outcome.manifest, folder)
+        return outcome
 
     return _Job(files=files, revision=source.revision, run=run)
 
 
 def _from_bucket(origin: str, options: StageOptions, settings: "Settings") -> _Job:
-    from scripts.cloud.staging import rewriting
+    from scripts.cloud.staging import own_folder, rewriting
     from scripts.cloud.staging.bucket import WeightsBucket
     from scripts.cloud.staging.sources import require_whole_weights
 
@@ -176,14 +220,20 @@ def _from_bucket(origin: str, options: StageOptions, settings: "Settings") -> _J
     require_whole_weights(source.uri, checkpoint.files, source.read)
 
     def run(target: "WeightsBucket", transfer: "Transfer") -> "StagingOutcome":
-        return rewriting.Rewriting(
+        files, objects = checkpoint.files, checkpoint.objects
+        digest = own_folder.digest_of(files, lambda name: objects[name].crc32c)
+        folder, present = own_folder.prepared_folder(target, settings.weights_name, files, digest, options.stack)
+        own_folder.require_same_bytes(target, folder, present, objects)
+        outcome = rewriting.Rewriting(
             source=source,
             checkpoint=checkpoint,
             target=target,
-            prefix=settings.weights_prefix,
-            on_file=_line_for_each(checkpoint.files, transfer),
+            prefix=folder,
+            on_file=_line_for_each(files, transfer),
             on_bytes=transfer,
         ).run(workers=options.parallel)
+        own_folder.require_staged(digest, outcome.manifest, folder)
+        return outcome
 
     return _Job(files=checkpoint.files, revision=checkpoint.revision, run=run, has_parts=False)
 
@@ -215,8 +265,8 @@ def _say_soft_delete(target: "WeightsBucket", size_gib: float, region: str | Non
         )
 
 
-def _bind(stack: str, manifest: str) -> None:
-    """Write the hash of the weights into the stack's file, so that other weights are a change that `pulumi up` rolls out.
+def _bind(stack: str, setting: str) -> None:
+    """Write what names the weights into the stack's file, so that other weights are a change that `pulumi up` rolls out.
 
     Raises ScriptError if the file cannot be read or written; then it is as it was.
     """
@@ -229,19 +279,19 @@ def _bind(stack: str, manifest: str) -> None:
     try:
         document = SettingsFile(path)
         before = path.read_text(encoding="utf-8")
-        document.apply({"bucket.manifest": manifest})
+        document.apply({"bucket.manifest": setting})
         after = document.text()
         if after != before:
             _replace(path.resolve(), after)
     except (OSError, YAMLError, KeyError, TypeError) as error:
         why = (error.strerror if isinstance(error, OSError) else None) or type(error).__name__
         raise ScriptError(
-            f"The weights are staged, but {path.name} cannot be changed ({why}); set bucket.manifest in it to {manifest}."
+            f"The weights are staged, but {path.name} cannot be changed ({why}); set bucket.manifest in it to {setting}."
         ) from None
     if after != before:
         say(
             "stage_model",
-            f"{path.name}: bucket.manifest is {manifest} now; `pulumi up --stack {stack}` serves these weights.",
+            f"{path.name}: bucket.manifest is {setting} now; `pulumi up --stack {stack}` serves these weights.",
         )
 
 
@@ -256,24 +306,43 @@ def _replace(path: Path, text: str) -> None:
         fresh.unlink(missing_ok=True)
 
 
-def _create_bucket(stack: str) -> None:
-    """Create the bucket alone: the server needs its weights before it starts.
+def _require_bucket(options: StageOptions, settings: "Settings") -> None:
+    """Create the stack's bucket if the state has none: the server needs its weights before it starts. Nothing else runs in the engine.
 
     A lock whose process is gone is ended: an earlier run may have been killed. Raises CommandRefusedError with the holder of a lock that
-    may be alive, and ScriptError if `pulumi up` fails.
+    may be alive, for a creation that is not allowed or does more, and ScriptError if `pulumi up` fails.
     """
+    from scripts.pulumi import bucket_creation
+    from scripts.pulumi.frozen import freeze
     from scripts.pulumi.locks import past_dead_locks
     from stacks.planned import doctor_hint
 
-    # Refuses a stack that does not exist. The engine first ends an interrupted replacement, and has to be allowed to.
-    replaced = [resource.urn for resource in read_deployment(stack).resources if resource.delete]
-    targets = [f"--target={target}" for target in (*_BUCKET_TARGETS, *dict.fromkeys(replaced))]
-    after_failure = f"The bucket could not be created. {doctor_hint(stack)}"
-    past_dead_locks(
-        stack,
-        lambda: engine.change(stack, "up", *targets, after_failure=after_failure),
-        report=lambda text: say("stage_model", text),
-    )
+    stack = options.stack
+    if bucket_creation.has_bucket(stack, settings):
+        return
+    if not options.create:
+        raise CommandRefusedError(
+            f"Stack {stack} has no bucket yet, and --no-create creates none. Leave it out, or run `pulumi up --stack {stack}` first."
+        )
+    with TemporaryDirectory(prefix="gemma-stage-") as folder:
+        frozen = freeze(stack, Path(folder))
+        steps = bucket_creation.creation_steps(frozen)
+        if not steps:
+            return
+        if options.plan is not None:
+            found = bucket_creation.creation_plan_id(frozen, steps)
+            if found != options.plan:
+                raise CommandRefusedError(
+                    f"{options.plan} is stale: the creation of the bucket is {found} now. Preview it again, and read it."
+                )
+        for step in steps:
+            say("stage_model", f"creates {step.name} ({step.type})")
+        after_failure = f"The bucket could not be created. {doctor_hint(stack)}"
+        past_dead_locks(
+            stack,
+            lambda: bucket_creation.create_bucket(frozen, after_failure=after_failure),
+            report=lambda text: say("stage_model", text),
+        )
 
 
 COMMAND: Final = Command(

@@ -19,7 +19,7 @@ from components.stored_secret import (
 )
 from contracts.compile_cache import ARCHIVE_KEEP_DAYS
 from contracts.labels import Ownership
-from contracts.staged_weights import HASH_VARIABLE, folder_uri
+from contracts.staged_weights import HASH_VARIABLE, MODELS_FOLDER, folder_uri
 from planning.types import Plan
 from planning.vllm_args import VllmOptions, vllm_arguments
 from stacks.apis import apis_of
@@ -31,8 +31,6 @@ from stacks.settings import Settings
 
 PORT = 8000
 """Port at which the server listens inside its container."""
-MODELS_FOLDER = "/mnt/models"
-"""Folder of the container that holds the weights of a bucket."""
 MEMORY_FOLDER = "/mnt/weights"
 """Folder of a Cloud Run container that holds a copy of them in memory."""
 
@@ -57,8 +55,12 @@ class Context:
         mode = self.settings.cloud_run.mount.mode if self.settings.cloud_run else ""
         if mode == "streamer":
             return self.weights_uri
-        folder = MEMORY_FOLDER if mode == "memory" else MODELS_FOLDER
-        return f"{folder}/{self.settings.weights_prefix}".rstrip("/")
+        if mode == "memory":
+            return f"{MEMORY_FOLDER}/{self.settings.weights_name}".rstrip("/")
+        # A mount shows the bucket's own folders. A machine's copy is replaced file by file, so that its disk needs room for one.
+        is_mounted = self.settings.cloud_run is not None
+        folder = self.settings.weights_prefix if is_mounted else self.settings.weights_name
+        return f"{MODELS_FOLDER}/{folder}".rstrip("/")
 
     @property
     def weights_uri(self) -> str:
@@ -193,7 +195,7 @@ def _serving(context: Context, image: ServingImage) -> Serving:
 
 def _bound_weights(settings: Settings) -> Mapping[str, str]:
     """Return the variable that makes other weights another document and another revision; nothing where no hash is set."""
-    digest = settings.bucket.manifest if settings.weights == "bucket" else None
+    digest = settings.bucket.manifest_hash if settings.weights == "bucket" else None
     return {HASH_VARIABLE: digest} if digest is not None else {}
 
 
@@ -230,6 +232,8 @@ def _bucket(
             labels=settings.labels,
             existing=settings.bucket.existing,
             force_destroy=settings.bucket.force_destroy,
+            # Other regions or settings without a bucket would empty it and delete it, and with it what a running revision reads.
+            protect=settings.weights == "bucket",
             retain=settings.bucket.retain_on_destroy,
             archivers=readers if settings.archives_programs else {},
             # A TPU machine deletes what is old itself; the instances of a service come and go.

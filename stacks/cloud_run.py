@@ -24,9 +24,10 @@ from contracts.compile_cache import ARCHIVE_PREFIX
 from contracts.container_start import ContainerStart, GraphCache, graphs_folder
 from contracts.outputs import RolloutPlan
 from contracts.serving_document import BucketWeights
+from contracts.staged_weights import MODELS_FOLDER
 from planning.overheads import SERVER_HOST_GIB
 from planning.types import Plan, StartupProbe
-from stacks.base import MEMORY_FOLDER, MODELS_FOLDER, Context, Foundation, lay_foundation
+from stacks.base import MEMORY_FOLDER, Context, Foundation, lay_foundation
 from stacks.observed_service import ServicePlace, observed_service, require_revisions, tell_next_step
 from stacks.outputs import export, stack_outputs
 from stacks.run_failures import explain_failures

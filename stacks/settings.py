@@ -26,6 +26,7 @@ from pydantic.alias_generators import to_camel
 from contracts.labels import is_reserved
 from contracts.outputs import Target
 from contracts.service_traffic import ALL
+from contracts.staged_weights import OWN_FOLDER, own_folder
 from planning.errors import PlanningError
 from planning.hardware import COMPUTE_MAX_WAIT_S, MACHINE_TYPES
 from planning.images import DEFAULT_IMAGES, IMAGES, Image, image_of
@@ -103,7 +104,9 @@ MountOption = Annotated[str, Matching(r"^[a-z-]+(=\S+)?$", "a gcsfuse option", "
 BucketName = Annotated[str, Matching(r"^[a-z0-9][a-z0-9._-]{1,61}[a-z0-9]$", "the name of a bucket", "my-models")]
 _FOLDER = r"(?!\.\.?(/|$))[A-Za-z0-9._-]+"
 Prefix = Annotated[str, Matching(rf"^/*({_FOLDER}(/{_FOLDER})*/*)?$", "a folder", "models/gemma-4-E2B-it")]
-ManifestHash = Annotated[str, Matching(r"^[0-9a-f]{64}$", "the 64 hexadecimal digits that scripts.stage_model prints")]
+ManifestHash = Annotated[
+    str, Matching(r"^(sha256:)?[0-9a-f]{64}$", "sha256: and the 64 hexadecimal digits that scripts.stage_model prints")
+]
 ProjectPath = Annotated[
     str,
     Matching(
@@ -473,13 +476,19 @@ class BucketSettings(_Frozen):
     region: Region | None = None
     """Region of the existing bucket. The planner counts the traffic to zones in other regions. The stack's own bucket is in the first region."""
     prefix: Prefix | None = None
-    """Folder of the weights in the bucket. The default is the last part of the model's id."""
+    """Folder of the weights in the bucket, without the hash that staging adds. The default is the last part of the model's id."""
     manifest: ManifestHash | None = None
-    """Hash of the staged weights, which `scripts.stage_model` writes. Another one is a new revision, or a restart of the TPU's server."""
+    """Hash of the staged weights, which `scripts.stage_model` writes. Another one is a new revision, or a restart of the TPU's server. With
+    `sha256:` the weights are in a folder of their own, `PREFIX-` and the first 16 digits; a hash alone is of an earlier version and `PREFIX`."""
     force_destroy: bool = True
     """Delete the staged weights together with the stack. They can be staged again from the hub."""
     retain_on_destroy: bool = False
     """Keep the stack's own bucket with its weights when the stack is destroyed. It is billed until you delete it."""
+
+    @property
+    def manifest_hash(self) -> str | None:
+        """The hash of the weights that the server is bound to; None if it is bound to none."""
+        return None if self.manifest is None else self.manifest.removeprefix(OWN_FOLDER)
 
     @model_validator(mode="after")
     def _existing_always_stays(self) -> "BucketSettings":
@@ -705,6 +714,12 @@ class Settings(_Frozen):
     @property
     def weights_prefix(self) -> str:
         """The folder of the weights in the bucket, without slashes at its ends."""
+        digest, is_own = self.bucket.manifest_hash, (self.bucket.manifest or "").startswith(OWN_FOLDER)
+        return own_folder(self.weights_name, digest) if digest is not None and is_own else self.weights_name
+
+    @property
+    def weights_name(self) -> str:
+        """That folder without the hash: where a copy of the weights is kept, and what staging adds the hash to."""
         return (self.bucket.prefix if self.bucket.prefix is not None else self.model.rpartition("/")[2]).strip("/")
 
     @property

@@ -48,7 +48,8 @@ def require_staged_weights(context: Context) -> None:
         prefix=settings.weights_prefix,
         stack=context.names.stack,
         existing=settings.bucket.existing is not None,
-        manifest=settings.bucket.manifest,
+        manifest=settings.bucket.manifest_hash,
+        is_own=settings.weights_prefix != settings.weights_name,
     )
     hook = pulumi.ResourceHook("weights-staged", check.require, pulumi.ResourceHookOptions(on_dry_run=True))
 
@@ -85,6 +86,8 @@ class StagedWeights:
     """Whether the bucket is not the stack's own: another tool may have copied the checkpoint into it."""
     manifest: str | None = None
     """The hash that the settings bind the server to; None if they do not."""
+    is_own: bool = False
+    """Whether the folder's name has that hash."""
 
     @property
     def folder(self) -> str:
@@ -143,9 +146,14 @@ class StagedWeights:
         """Return whether the staged weights are those that the settings name."""
         if self.manifest in {None, staged}:
             return Present(staged)
+        said = f"The weights in {self.folder} have the hash {staged}, and gemma-serving:bucket.manifest is {self.manifest}."
+        if self.is_own:
+            return Unproved(
+                f"{said} The folder's name has the other hash, so the weights were changed after they were staged: run `python -m "
+                f"scripts.stage_model --stack {self.stack} --remove {self.prefix}`, and stage them again."
+            )
         return Unproved(
-            f"The weights in {self.folder} have the hash {staged}, and gemma-serving:bucket.manifest is {self.manifest}. "
-            f"Set it to the staged hash, or stage the other weights: `python -m scripts.stage_model --stack {self.stack}`."
+            f"{said} Set it to the staged hash, or stage the other weights: `python -m scripts.stage_model --stack {self.stack}`."
         )
 
     async def _manifest(self) -> object:

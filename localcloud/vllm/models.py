@@ -116,7 +116,9 @@ def tpu_w4a16_gib(model: Model) -> float:
 
 def find_model(name: str) -> Model | None:
     """Return a checkpoint by its Hugging Face id or by the last part of a path; None for an unknown model."""
-    base = name.rstrip("/").rsplit("/", 1)[-1]
+    base = re.sub(
+        r"-[0-9a-f]{16}$", "", name.rstrip("/").rsplit("/", 1)[-1]
+    )  # a folder of weights may end in their hash
     if name == "simulated/tiny":
         return _checkpoint("tiny")
     match = re.fullmatch(r"gemma-4-(E2B|E4B|12B|26B-A4B|31B)((?:-[a-z0-9_]+)*)", base, re.IGNORECASE)

@@ -34,6 +34,14 @@ class AgentOptions:
         str,
         Option("What it may change, a list of up, smoke, bench, stage, rollout, recover, teardown.", metavar="LIST"),
     ] = ""
+    stage_from: Annotated[
+        tuple[str, ...],
+        Option(
+            "Folder from which it may also stage weights, gs://BUCKET/FOLDER, beside the hub.",
+            metavar="SOURCE",
+            repeated=True,
+        ),
+    ] = ()
     toolsets: Annotated[
         str,
         Option(
@@ -99,6 +107,7 @@ def _agent(options: AgentOptions) -> ExitCode:
     from scripts.agent.purse import Purse
     from scripts.agent.runs import Runs
     from scripts.agent.server import build, http_token, run_http, run_stdio
+    from scripts.agent.staging import parse_sources
     from scripts.agent.workbench import Workbench
     from scripts.cli.hidden import environment_secrets
     from scripts.pulumi import engine
@@ -118,6 +127,7 @@ def _agent(options: AgentOptions) -> ExitCode:
         ),
         shelf=PlanShelf(),
         runs=Runs(within_s=options.answer_within),
+        stage_from=parse_sources(options.stage_from),
         secrets=(*environment_secrets(), *([token] if token else [])),
     )
     server = build(bench, audit, tools)

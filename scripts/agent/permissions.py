@@ -12,7 +12,7 @@ MEANINGS: Final[Mapping[Change, str]] = {
     "up": "deploy a plan that `preview` made",
     "smoke": "send the smoke checks' requests, which can start an instance",
     "bench": "load a server",
-    "stage": "copy weights into the stack's bucket",
+    "stage": "copy weights into a new folder of the stack's bucket, and create the bucket after its plan",
     "rollout": "shift the traffic of a Cloud Run service, also back, as a dry run showed it",
     "recover": "take what an interrupted run made into the state, as a dry run showed it",
     "teardown": "delete a stack, each time after a person typed its name and a code",

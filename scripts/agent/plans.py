@@ -65,6 +65,8 @@ class KeptCommand:
 class PlanShelf:
     """The newest plans of this server."""
 
+    maker: str = "preview"
+    """The call that makes them."""
     clock: Callable[[], float] = awake_or_not_s
     _plans: dict[str, KeptPlan | KeptCommand] = field(default_factory=dict[str, KeptPlan | KeptCommand])
 
@@ -82,11 +84,11 @@ class PlanShelf:
         Raises CommandRefusedError if it is unknown, used, too old, or does not hold any more.
         """
         plan = self.find(plan_id)
-        self._require_fresh(plan, "preview")
+        self._require_fresh(plan, self.maker)
         changed = now.changed_since(plan.identity)
         if changed:
             raise CommandRefusedError(
-                f"{plan_id} is stale: {' and '.join(changed)} after it was made. Make a new one with preview, and read it."
+                f"{plan_id} is stale: {' and '.join(changed)} after it was made. Make a new one with {self.maker}, and read it."
             )
         return plan
 
@@ -98,7 +100,7 @@ class PlanShelf:
 
     def find(self, plan_id: str) -> KeptPlan:
         """Return a plan. Raises CommandRefusedError if this server made none of this id."""
-        plan = self._found(plan_id, "preview")
+        plan = self._found(plan_id, self.maker)
         if isinstance(plan, KeptCommand):
             raise CommandRefusedError(f"{plan_id} is a plan of {plan.command}, and up runs plans of preview.")
         return plan

@@ -60,6 +60,10 @@ class Workbench:
     purse: Purse
     shelf: PlanShelf
     runs: Runs = field(default_factory=Runs)
+    creations: PlanShelf = field(default_factory=lambda: PlanShelf(maker="stage_weights without plan_id"))
+    """Plans that create a stack's bucket, and that `up` does not run."""
+    stage_from: frozenset[str] = frozenset()
+    """Folders of buckets, gs://BUCKET/FOLDER, that the person named as sources of weights beside the hub."""
     secrets: tuple[str, ...] = ()
     _running: set[object] = field(default_factory=set[object])
 

@@ -9,6 +9,7 @@ from pydantic import Field
 
 from scripts.agent.hints import ASKS, CHANGES
 from scripts.agent.reading import Stack
+from scripts.agent.staging import add_staging
 from scripts.agent.workbench import CommandAnswer, Workbench, option, sentences
 from scripts.errors import CommandRefusedError
 from scripts.pulumi import engine
@@ -16,7 +17,6 @@ from scripts.pulumi import engine
 RESULTS: Final = Path(".work") / "agent"
 """Folder of the project in which benchmarks lie."""
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,40}")
-_BUCKET_FOLDER: Final = re.compile(r"gs://[a-z0-9][a-z0-9._-]{1,61}[a-z0-9](/(?!\.\.?(/|$))[\w.-]+)*/?", re.ASCII)
 
 ResultName = Annotated[
     str, Field(description="Name of the results: letters, digits and -.", pattern=r"^[a-z0-9][a-z0-9-]{0,40}$")
@@ -29,7 +29,7 @@ def add_working_tools(server: MCPServer[Any], bench: Workbench) -> None:
     for change, add in (
         ("smoke", _add_smoke),
         ("bench", _add_bench),
-        ("stage", _add_staging),
+        ("stage", add_staging),
     ):
         if change in bench.permissions.allowed:
             add(server, bench)
@@ -79,27 +79,6 @@ def _add_comparison(server: MCPServer[Any], bench: Workbench) -> None:
         with sentences(bench):
             folders = [str(_kept_results(name)) for name in (before, after)]
             return await bench.answer(context, "bench", "compare", *folders)
-
-
-def _add_staging(server: MCPServer[Any], bench: Workbench) -> None:
-    @server.tool(annotations=CHANGES)
-    async def stage_weights(
-        *,
-        context: Context[Any, Any],
-        stack: Stack,
-        revision: Annotated[str | None, Field(description="Branch, tag or commit of the hub; main without it.")] = None,
-        source: Annotated[str | None, Field(description="gs://BUCKET/PREFIX instead of the hub.")] = None,
-    ) -> CommandAnswer:
-        """Copy the stack's weights into its bucket, from the hub or from another bucket. Files that are there already are kept."""
-        with sentences(bench):
-            bench.require("stage")
-            bench.purse.require_left()
-            if source is not None and not _BUCKET_FOLDER.fullmatch(source):
-                raise CommandRefusedError(
-                    f"source is {source[:80]!r}; it must be gs://BUCKET/PREFIX. Folders of this machine are for people."
-                )
-            words = [*option("--stack", stack), *option("--revision", revision), *option("--from", source)]
-            return await bench.answer(context, "stage_model", *words)
 
 
 def _folder(name: str) -> Path:

@@ -15,6 +15,7 @@ from contracts.staged_weights import (
     file_names,
     folder_uri,
     listing_path,
+    manifest_hash,
     object_name,
     stored_files,
 )
@@ -71,7 +72,8 @@ def _weights(checkup: Checkup, settings: Settings) -> Sequence[Diagnosis]:
     try:
         stored = _stored(checkup, bucket, prefix)
         if name in stored:
-            return (_staged(_manifest(checkup, bucket, name), stored, prefix, folder, missing),)
+            manifest = _manifest(checkup, bucket, name)
+            return (_staged(manifest, stored, prefix, folder, missing, settings.bucket.manifest_hash),)
     except GoogleListError as error:
         if error.status != _NOT_FOUND:
             return (checkup.refused("weights", "storage", "roles/storage.objectViewer", error),)
@@ -87,13 +89,21 @@ def _weights(checkup: Checkup, settings: Settings) -> Sequence[Diagnosis]:
     return (Diagnosis(check="weights", state="ok", detail=detail),)
 
 
-def _staged(
-    manifest: object, stored: Mapping[str, StoredFile], prefix: str, folder: str, missing: Callable[..., Diagnosis]
+def _staged(  # noqa: PLR0917 - what is known of a folder
+    manifest: object,
+    stored: Mapping[str, StoredFile],
+    prefix: str,
+    folder: str,
+    missing: Callable[..., Diagnosis],
+    bound: str | None,
 ) -> Diagnosis:
-    """Compare the objects with the manifest."""
+    """Compare the objects with the manifest, and the manifest with the hash in the settings."""
     wrong = difference(manifest, stored, prefix)
     if wrong is not None:
         return missing(detail=wrong)
+    staged = manifest_hash(cast("Mapping[str, object]", manifest))
+    if bound not in {None, staged}:
+        return missing(detail=f"{folder} has weights with the hash {staged}, and bucket.manifest is {bound}")
     names = file_names(cast("Mapping[str, object]", manifest))
     total = sum(stored[object_name(prefix, name)].size_bytes for name in names)
     return Diagnosis(check="weights", state="ok", detail=f"{len(names)} files, {total / _GIB:.2f} GiB in {folder}")

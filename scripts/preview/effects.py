@@ -163,7 +163,7 @@ def weights_to_stage(before: StackDescription | None, after: StackDescription) -
     if before.flags.get("model") != after.flags.get("model"):
         yield "the model changed"
     if _bucket_region(before) != _bucket_region(after) and "bucket.existing" not in after.settings:
-        yield "its bucket moves to another region and is made anew, without the staged weights"
+        yield "its bucket would be in another region, and `pulumi up` refuses to replace a bucket with weights"
     for key in ("bucket.existing", "bucket.prefix"):
         if before.settings.get(key) != after.settings.get(key):
             yield f"{key} changed"

@@ -149,6 +149,20 @@ def test_a_bucket_is_private_and_ours(declare, ownership):
     assert recorder.one("bucketIAMMember").inputs["role"] == "roles/storage.objectViewer"
 
 
+@pytest.mark.parametrize("protect", [False, True])
+def test_a_bucket_with_weights_is_protected(declare, ownership, monkeypatch, protect):
+    """A change of its location would otherwise empty it and delete it, and with it what a running revision reads."""
+    seen, made = [], gcp.storage.Bucket.__init__
+
+    def noted(resource, *arguments, opts=None, **inputs):
+        seen.append(opts.protect)
+        made(resource, *arguments, opts=opts, **inputs)
+
+    monkeypatch.setattr(gcp.storage.Bucket, "__init__", noted)
+    declare(lambda: ModelBucket("models", bucket_args(ownership, **({} if protect else {"protect": False}))).bucket)
+    assert seen == [protect]
+
+
 @pytest.mark.parametrize("retain", [False, True])
 def test_a_bucket_that_is_retained_says_so(declare, ownership, retain):
     recorder, _ = declare(lambda: ModelBucket("models", bucket_args(ownership, retain=retain)).bucket)

@@ -21,7 +21,7 @@ from mcp.client.streamable_http import streamable_http_client
 from scripts.agent.codes import FOLDER, CodeShelf
 from tests.engine.conftest import LIMIT_S
 
-TPU, OTHER = "tpu-v6e1", "tpu-v6e1-e4b"
+TPU, OTHER, RUN = "tpu-v6e1", "tpu-v6e1-e4b", "l4-12b-qat"
 ZONE = "us-east5-a"
 TOKEN = "a-token-of-the-tests-0123456789"
 
@@ -110,7 +110,22 @@ def ready(workspace):
     for stack in (TPU, OTHER):
         workspace.pulumi("stack", "init", stack)
         workspace.wait_for_capacity(stack)
+    workspace.pulumi("stack", "init", RUN)
     return workspace
+
+
+async def staged(client, workspace):
+    """Stage as an agent does: a plan of the bucket, the copy, and a line that a person writes."""
+    file = workspace.folder / "project" / f"Pulumi.{RUN}.yaml"
+    before = file.read_text()
+    planned = (await finished(client, "stage_weights", {"stack": RUN})).structured_content
+    assert any("Bucket" in line for line in planned["creates"]), planned
+    assert "buckets" not in {item["kind"] for item in workspace.admin("resources")["resources"]}
+    done = await finished(client, "stage_weights", {"stack": RUN, "plan_id": planned["plan_id"]})
+    key, _, value = done.structured_content["setting"].partition(": ")
+    assert (done.structured_content["staged"], file.read_text()) == (True, before)
+    file.write_text(before.replace("config:\n", f"config:\n  {key.replace('.', ': {')}: {value}}}\n", 1))
+    return await finished(client, "list_weights", {"stack": RUN})
 
 
 async def waits_for_capacity(client, plan_id, told=None):
@@ -134,11 +149,11 @@ def assert_steps_and_waits(told):
 def test_a_stack_is_planned_left_deployed_checked_measured_and_kept_until_a_person_types_its_name(ready):
     """The TPU's capacity comes late: the call of `up` is answered before, and the work continues."""
     project, asked = ready.folder / "project", []
-    told = Told(project / f"Pulumi.{TPU}.yaml", project / "__main__.py")
+    told, shelf = Told(project / f"Pulumi.{TPU}.yaml", project / "__main__.py"), CodeShelf(folder=project / FOLDER)
     capacity(ready, 0)
 
     async def work(client):
-        found = {}
+        found = {"staged": await staged(client, ready)}
         for name, arguments in (
             ("plan", {"stack": TPU, "costs": True}),
             ("explain_finding", {"identifier": "CST01"}),
@@ -185,8 +200,7 @@ def test_a_stack_is_planned_left_deployed_checked_measured_and_kept_until_a_pers
         found["gone"] = await finished(client, "teardown", {"stack": TPU, "keep_bucket": False})
         return found, waiting, kept
 
-    options = ("--allow", "up,smoke,bench,teardown", "--answer-within", "5")
-    shelf = CodeShelf(folder=ready.folder / "project" / FOLDER)
+    options = ("--allow", "up,smoke,bench,stage,teardown", "--answer-within", "5")
     asks = person([None, (TPU, False), (TPU, True)], asked, shelf)
     found, waiting, kept = driven(ready, work, *options, elicitation_callback=asks)
     failed = {name: result.content[0].text for name, result in found.items() if getattr(result, "is_error", False)}
@@ -194,6 +208,7 @@ def test_a_stack_is_planned_left_deployed_checked_measured_and_kept_until_a_pers
     assert "weights: hub" in failed["list_weights"]
     assert "the person did not agree" in failed["kept"]
     content = {name: result.structured_content for name, result in found.items() if name not in {*failed, "report"}}
+    assert content["staged"]["complete"], content["staged"]
     assert content["preview"]["usd_per_hour"] > 0
     assert not content["preview"]["takes_the_server_away"]
     assert re.fullmatch(r"\d+ of \d+: creating gcp-tpu:index:QueuedResource \S+", waiting["step"]), waiting

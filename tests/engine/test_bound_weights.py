@@ -1,4 +1,4 @@
-"""Weights that a service is bound to, and a bucket that outlives its stack, through the real engine."""
+"""Weights that a service is bound to, and a bucket that no replacement empties and that outlives its stack, through the real engine."""
 
 import json
 
@@ -25,6 +25,18 @@ def set_key(workspace, key, value):
     workspace.pulumi("config", "set", "--path", f"gemma-serving:{key}", value, "--stack", STACK)
 
 
+def objects(workspace, folder):
+    """The objects of a folder of the stack's bucket, with their generations."""
+    path = f"storage/v1/b/local-project-gemma-{STACK}-models/o?prefix={folder}/"
+    return {item["name"]: item["generation"] for item in workspace.get("storage", path).get("items", [])}
+
+
+def bucket_of(workspace):
+    """The stack's bucket and who may read it."""
+    path = f"storage/v1/b/local-project-gemma-{STACK}-models"
+    return workspace.get("storage", path), workspace.get("storage", f"{path}/iam")
+
+
 def stage(workspace, weights):
     """Stage a checkpoint of a folder. The simulated server knows its size by the name of the bucket's folder."""
     checkpoint = workspace.folder / "checkpoint"
@@ -35,6 +47,32 @@ def stage(workspace, weights):
     return json.loads(done.out.splitlines()[-1])
 
 
+def assert_nothing_replaces_the_bucket(workspace, folder, served):
+    """Another region is refused by the engine, and by staging for it: weights and grants stay."""
+    before, second = bucket_of(workspace), revision(workspace)
+    set_key(workspace, "cloudRun.region", "us-central1")
+    refused = workspace.pulumi("up", "--yes", "--skip-preview", "--stack", STACK, expect=1)
+    assert "unable to replace resource" in refused.text
+    staged = workspace.script("stage_model", "--stack", STACK, "--from", workspace.folder / "checkpoint", expect=2)
+    assert "and the settings have it as" in staged.err
+    assert (bucket_of(workspace), revision(workspace)) == (before, second)
+    assert objects(workspace, folder) == served
+    set_key(workspace, "cloudRun.region", "us-east4")
+
+
+def assert_old_folders_go(workspace, old, new):
+    """The folder that serves stays, and the other one is deleted."""
+    listed = json.loads(workspace.script("stage_model", "--stack", STACK, "--list", "--json").out)["folders"]
+    assert {folder["name"]: bool(folder["served_by"]) for folder in listed} == {
+        old: False,
+        new: True,
+    }
+    workspace.script("stage_model", "--stack", STACK, "--remove", new, "--yes", expect=2)
+    workspace.script("stage_model", "--stack", STACK, "--remove", old, "--yes")
+    assert objects(workspace, old) == {}
+    assert len(objects(workspace, new)) == 3
+
+
 def test_other_weights_are_a_new_revision_and_a_kept_bucket_is_taken_over(workspace):
     workspace.pulumi("stack", "init", STACK)
     set_key(workspace, "bucket.retainOnDestroy", "true")
@@ -43,21 +81,28 @@ def test_other_weights_are_a_new_revision_and_a_kept_bucket_is_taken_over(worksp
     first = revision(workspace)
     assert first[0] is not None
     # The same weights again change nothing ...
-    stage(workspace, b"\0" * 64)
+    kept = stage(workspace, b"\0" * 64)
     workspace.pulumi("preview", "--expect-no-changes", "--stack", STACK)
+    served = objects(workspace, kept["prefix"])
+    assert len(served) == 3
     # ... other weights of the same names are another revision.
     report = stage(workspace, b"\1" * 64)
-    assert (report["copied"], report["kept"]) == (1, 1)
+    assert (report["copied"], report["kept"]) == (2, 0)
+    # The revision that runs reads the folder that it read before.
+    assert objects(workspace, kept["prefix"]) == served
     workspace.pulumi("up", "--yes", "--skip-preview", "--stack", STACK)
     second = revision(workspace)
     assert second[0] == report["manifest"] != first[0]
     assert second[1] != first[1]
     # Settings that name other weights than are staged stop before the service changes.
-    set_key(workspace, "bucket.manifest", "0" * 64)
+    set_key(workspace, "bucket.manifest", f"sha256:{'0' * 64}")
     refused = workspace.pulumi("up", "--yes", "--skip-preview", "--stack", STACK, expect=1)
-    assert "Set it to the staged hash, or stage the other weights" in refused.text
+    assert "No weights are staged in" in refused.text
     assert revision(workspace) == second
-    set_key(workspace, "bucket.manifest", report["manifest"])
+    set_key(workspace, "bucket.manifest", f"sha256:{report['manifest']}")
+
+    assert_nothing_replaces_the_bucket(workspace, kept["prefix"], served)
+    assert_old_folders_go(workspace, kept["prefix"], report["prefix"])
 
     receipt = json.loads(workspace.script("teardown", "--stack", STACK, "--yes", "--json").out.splitlines()[-1])
     assert (receipt["clean"], receipt["left"]) == (True, [])
@@ -72,5 +117,10 @@ def test_other_weights_are_a_new_revision_and_a_kept_bucket_is_taken_over(worksp
     workspace.pulumi("up", "--yes", "--skip-preview", "--stack", STACK)
     assert revision(workspace)[0] == report["manifest"]
     workspace.pulumi("preview", "--expect-no-changes", "--stack", STACK)
+    # By hand the engine keeps the weights; a teardown asks, and deletes them.
+    by_hand = workspace.pulumi("destroy", "--yes", "--skip-preview", "--stack", STACK, expect=None)
+    assert by_hand.code != 0
+    assert "pulumi state unprotect" in by_hand.text
+    assert len(objects(workspace, report["prefix"])) == 3
     workspace.script("teardown", "--stack", STACK, "--yes", "--include-retained", "--json")
     assert [item for item in workspace.admin("resources")["resources"] if item["kind"] == "buckets"] == []

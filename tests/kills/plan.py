@@ -32,7 +32,7 @@ COMMANDS: Final = {"up": 7, "update": 3, "recover": 2, "destroy": 2, "stage": 1,
 
 CALLS: Final = {
     TPU: {"up": 28, "update": 3, "destroy": 18, "teardown": 18},
-    GPU: {"up": 9, "update": 2, "destroy": 7, "teardown": 7, "stage": 3},
+    GPU: {"up": 9, "update": 2, "teardown": 7, "stage": 3},
 }
 """How many calls that change something a whole command makes, about."""
 SECONDS: Final = {"up": 6.0, "update": 4.0, "recover": 6.0, "destroy": 4.0, "teardown": 5.0, "stage": 3.0}
@@ -124,7 +124,9 @@ def cycle(seed: int, number: int, kills: int, stacks: Sequence[str] = STACKS) ->
 
 
 def _kill(chance: random.Random, stack: str, *, first: bool) -> Kill:
-    commands = {name: weight for name, weight in COMMANDS.items() if name != "stage" or stack == GPU}
+    # The engine refuses to destroy a bucket with weights, and only the stack with a GPU has one.
+    others = "destroy" if stack == GPU else "stage"
+    commands = {name: weight for name, weight in COMMANDS.items() if name != others}
     command = "up" if first else _weighted(chance, commands)
     return Kill(
         command=command,

@@ -90,8 +90,35 @@ def test_only_the_folder_of_the_stack_counts(bucket):
 
 
 def test_staged_weights_are_proved_by_their_manifest(bucket):
-    bucket(f"{FOLDER}/config.json", f"{FOLDER}/model.safetensors", f"{FOLDER}/{MANIFEST}")
+    bucket(f"{FOLDER}/config.json", f"{FOLDER}/{MANIFEST}", f"{FOLDER}/")
     assert proof() == Present(HASH)
+
+
+def test_a_file_that_the_manifest_lacks_is_refused(bucket):
+    """A chat template of a stranger would be in every prompt, and the manifest would still be complete."""
+    bucket(f"{FOLDER}/config.json", f"{FOLDER}/chat_template.jinja", f"{FOLDER}/more/x.py", f"{FOLDER}/{MANIFEST}")
+    found = proof()
+    assert found.blocks
+    assert (
+        f"are not those of their manifest: it does not list chat_template.jinja and 1 more, which the server would load too. {REMEDY}"
+        in found.text
+    )
+
+
+def test_a_checkpoint_below_a_folder_and_the_folders_beside_it_are_not_its_files(bucket):
+    below = f"{FOLDER}/other"
+    beside = f"{FOLDER}-{HASH[:16]}/chat_template.jinja"
+    bucket(f"{FOLDER}/config.json", f"{FOLDER}/{MANIFEST}", f"{below}/x.jinja", f"{below}/{MANIFEST}", beside)
+    assert proof() == Present(HASH)
+
+
+def test_weights_that_changed_in_a_folder_of_their_own_are_removed_by_name(bucket):
+    folder = f"{FOLDER}-{'0' * 16}"
+    bucket(f"{folder}/config.json", f"{folder}/{MANIFEST}")
+    check = replace(weights(existing=False), prefix=folder, manifest="0" * 64, is_own=True)
+    found = asyncio.run(check.proof())
+    assert f"have the hash {HASH}" in found.text
+    assert f"run `python -m scripts.stage_model --stack x --remove {folder}`, and stage them again." in found.text
 
 
 @pytest.mark.parametrize(
@@ -148,7 +175,7 @@ def test_bound_weights_without_a_manifest_stop_the_stack_in_any_bucket(bucket):
 
 
 def test_many_other_objects_do_not_hide_the_manifest(monkeypatch, bucket):
-    bucket(f"{FOLDER}/a/1", f"{FOLDER}/b/2", f"{FOLDER}/config.json", f"{FOLDER}/{MANIFEST}")
+    bucket(f"{FOLDER}/a/", f"{FOLDER}/b/", f"{FOLDER}/config.json", f"{FOLDER}/{MANIFEST}")
     whole = storage_objects.page
     monkeypatch.setattr(storage_objects, "page", lambda items, **options: whole(items, **{**options, "default": 2}))
     assert proof() == Present(HASH)

@@ -10,6 +10,9 @@ from stacks.naming import Names
 from stacks.planned import to_deployment
 from tests.stacks.test_loading import values_of
 
+HASH = "0123456789abcdef" * 4
+OWN, ENDING = f"sha256:{HASH}", "-0123456789abcdef"
+
 
 @pytest.mark.parametrize(
     ("weights", "bucket", "load_format", "loaded"),
@@ -18,6 +21,10 @@ from tests.stacks.test_loading import values_of
         ("hub", {}, "runai_streamer", "google/gemma-4-E2B-it"),
         ("bucket", {}, None, "/mnt/models/gemma-4-E2B-it"),
         ("bucket", {}, "runai_streamer", "gs://my-project-gemma-x-models/gemma-4-E2B-it"),
+        ("bucket", {"manifest": HASH}, None, "/mnt/models/gemma-4-E2B-it"),
+        ("bucket", {"manifest": OWN}, None, "/mnt/models/gemma-4-E2B-it"),  # a machine's own copy
+        ("bucket", {"manifest": HASH}, "runai_streamer", "gs://my-project-gemma-x-models/gemma-4-E2B-it"),
+        ("bucket", {"manifest": OWN}, "runai_streamer", f"gs://my-project-gemma-x-models/gemma-4-E2B-it{ENDING}"),
         ("bucket", {"existing": "theirs", "prefix": "/"}, None, "/mnt/models"),
         ("bucket", {"existing": "theirs", "prefix": ""}, "runai_streamer", "gs://theirs"),
         ("bucket", {"existing": "theirs", "prefix": "e2b"}, "runai_streamer", "gs://theirs/e2b"),
@@ -35,3 +42,31 @@ def test_a_tpu_server_loads_from(weights, bucket, load_format, loaded):
         secrets={},
     )
     assert context.weights_to_load == loaded
+
+
+@pytest.mark.parametrize(
+    ("mode", "manifest", "loaded"),
+    [
+        ("fuse", HASH, "/mnt/models/NAME"),  # staged by an earlier version: its folder has no hash, and serves on
+        ("fuse", OWN, f"/mnt/models/NAME{ENDING}"),
+        ("streamer", OWN, f"gs://my-project-gemma-x-models/NAME{ENDING}"),
+        ("memory", OWN, "/mnt/weights/NAME"),
+    ],
+)
+def test_a_service_loads_from_the_folder_of_its_manifest(mode, manifest, loaded):
+    """A folder of a revision never changes; a copy in memory is a container's own."""
+    values = values_of("l4-qat")
+    values["cloudRun"] = {**values["cloudRun"], "mount": {"mode": mode}}
+    if mode == "streamer":
+        values["vllm"] = {**values.get("vllm", {}), "loadFormat": "runai_streamer"}
+    settings = from_values({**values, "bucket": {"manifest": manifest}}, project="my-project", origin="x")
+    context = Context(
+        settings=settings,
+        plan=plan(to_deployment(settings)),
+        names=Names(project="my-project", stack="x"),
+        ownership=Ownership(project="gemma-serving", stack="x"),
+        secrets={},
+    )
+    name = settings.model.rpartition("/")[2]
+    assert (context.weights_to_load, settings.bucket.manifest_hash) == (loaded.replace("NAME", name), HASH)
+    assert context.weights_uri.endswith(f"{name}{ENDING if manifest == OWN else ''}")

@@ -17,6 +17,7 @@ from scripts.agent.permissions import parse_permissions
 from scripts.agent.plans import KeptPlan, PlanShelf
 from scripts.agent.programs import ProgramResult
 from scripts.agent.purse import Deployed, Purse
+from scripts.agent.staging import parse_sources
 from scripts.agent.workbench import Workbench
 from scripts.pulumi.identity import PlanIdentity
 from scripts.pulumi.steps import steps_of
@@ -123,9 +124,15 @@ def codes(monkeypatch, tmp_path):
 
 @pytest.fixture
 def bench_of():
-    def make(allow="", *, secrets=(CANARY,), **money):
-        shelf = PlanShelf(clock=lambda: 0.0)
-        return Workbench(permissions=parse_permissions(allow), purse=purse(**money), shelf=shelf, secrets=secrets)
+    def make(allow="", *, secrets=(CANARY,), stage_from=(), **money):
+        return Workbench(
+            permissions=parse_permissions(allow),
+            purse=purse(**money),
+            shelf=PlanShelf(clock=lambda: 0.0),
+            creations=PlanShelf(clock=lambda: 0.0, maker="stage_weights without plan_id"),
+            stage_from=parse_sources(stage_from),
+            secrets=secrets,
+        )
 
     return make
 

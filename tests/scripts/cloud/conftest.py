@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import requests
 
+from contracts.staged_weights import MANIFEST
 from localcloud.rest.errors import CloudError
 from localcloud.services import storage_objects
 from localcloud.world.scenario import OperationDurations, Scenario
@@ -47,6 +48,13 @@ class StagingWorld:
         answer = self.call("GET", path)
         answer.raise_for_status()
         return answer.content
+
+    @property
+    def folder(self):
+        """The folder of its own that the command staged last into: that of the newest manifest."""
+        objects = self.target.objects("m-").values()
+        newest = max((each for each in objects if each.name.endswith(MANIFEST)), key=lambda each: each.generation)
+        return newest.name.rpartition("/")[0]
 
     def put(self, name, data, bucket=None):
         path = f"upload/storage/v1/b/{bucket or self.bucket}/o?uploadType=media"

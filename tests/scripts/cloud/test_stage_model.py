@@ -17,7 +17,11 @@ from contracts.exit_codes import ExitCode
 from contracts.staged_weights import MANIFEST, manifest_hash
 from scripts import stage_model
 from scripts.cli.command import run_command
-from scripts.pulumi import engine
+from scripts.cloud.google_api import GoogleApi, GoogleListError
+from scripts.cloud.staging import housekeeping
+from scripts.pulumi import bucket_creation, engine
+from scripts.pulumi.deployment import ResourceState
+from scripts.pulumi.state import StackState
 from tests.safetensors_files import safetensors
 from tests.scripts.cloud.conftest import PROJECT
 
@@ -44,7 +48,7 @@ def stage(*options):
 
 
 def staged_hash(world):
-    return manifest_hash(json.loads(world.content(f"m/{MANIFEST}")))
+    return manifest_hash(json.loads(world.content(f"{world.folder}/{MANIFEST}")))
 
 
 @pytest.mark.parametrize("origin", ["checkpoint", "gs://bucket/folder"])
@@ -79,7 +83,7 @@ def test_a_full_disk_at_the_end_leaves_the_file_as_it_was(file, staging_world, m
     assert [path.name for path in sorted(file.parent.iterdir())] == ["Pulumi.mine.yaml", "Pulumi.yaml", "checkpoint"]
     assert (
         f"The weights are staged, but Pulumi.mine.yaml cannot be changed (No space left on device); "
-        f"set bucket.manifest in it to {staged_hash(staging_world)}." in capsys.readouterr().err
+        f"set bucket.manifest in it to sha256:{staged_hash(staging_world)}." in capsys.readouterr().err
     )
 
 
@@ -89,7 +93,7 @@ def test_a_file_that_was_broken_meanwhile_is_one_sentence(file, staging_world, m
     settings = file.read_text()
 
     def broken_after_staging(path, **options):
-        staged = f"m/{MANIFEST}" in staging_world.target.objects("m/")
+        staged = any(name.endswith(MANIFEST) for name in staging_world.target.objects("m-"))
         return broken if staged and path.name == file.name else read(path, **options)
 
     monkeypatch.setattr(Path, "read_text", broken_after_staging)
@@ -107,7 +111,7 @@ def test_a_file_keeps_its_permissions_and_a_link_stays_a_link(file, staging_worl
     assert stage("--from", "checkpoint") == ExitCode.DONE
     assert file.is_symlink()
     assert target.stat().st_mode & 0o777 == 0o640
-    assert f"manifest: {staged_hash(staging_world)}" in target.read_text()
+    assert f"manifest: sha256:{staged_hash(staging_world)}" in target.read_text()
 
 
 def test_weights_that_are_not_bound_to_the_file_are_named(file, staging_world, capsys):
@@ -119,8 +123,9 @@ def test_weights_that_are_not_bound_to_the_file_are_named(file, staging_world, c
     (file.parent / "checkpoint" / "model.safetensors").write_bytes(safetensors(b"others"))
     assert stage("--from", "checkpoint", "--no-bind") == ExitCode.DONE
     assert file.read_text() == before
-    said = f"bucket.manifest is still {bound}: `pulumi up` refuses the staged weights until it is {staged_hash(staging_world)}."
-    assert said in capsys.readouterr().err
+    said = f"bucket.manifest is sha256:{bound}, so `pulumi up` does not serve these weights yet. To serve them run "
+    line = f"`pulumi config set --stack mine --path gemma-serving:bucket.manifest sha256:{staged_hash(staging_world)}`."
+    assert said + line in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, stage_model.CommandRefusedError("no more")])
@@ -166,14 +171,14 @@ def test_damaged_weights_are_refused_before_anything_is_copied(file, staging_wor
         if not refused or f"model.safetensors of {place} {said}: its download did not end" not in shown:
             passed.append((content, shown))
     assert passed == []
-    assert staging_world.target.objects("m/") == {}
+    assert staging_world.target.objects("m") == {}
 
 
 def test_weights_of_another_bucket_are_staged(file, staging_world):
     staging_world.put("theirs/config.json", b"{}")
     staging_world.put("theirs/model.safetensors", WHOLE)
     assert stage("--from", f"gs://{staging_world.bucket}/theirs") == ExitCode.DONE
-    assert staging_world.content("m/model.safetensors") == WHOLE
+    assert staging_world.content(f"{staging_world.folder}/model.safetensors") == WHOLE
 
 
 LOCKED = "error: the stack is currently locked by 1 lock(s).\n  {place}: created by me@{host} (pid {pid}) at {since}"
@@ -185,6 +190,14 @@ def locked_by(tmp_path, pid):
     path.write_text("{}")
     since = datetime.now(UTC).isoformat()
     return LOCKED.format(place=f"file://{path}", host=socket.gethostname(), pid=pid, since=since), path
+
+
+def step(op, kind="gcp:storage/bucket:Bucket", name="models", **more):
+    urn = f"urn:pulumi:mine::gemma-serving::gemma-serving:index:ModelBucket${kind}::{name}"
+    return {"op": op, "urn": urn, "newState": {"type": kind, "inputs": {"name": name}}, **more}
+
+
+PREVIEW = {"steps": [step("create"), step("create", "gcp:projects/service:Service", "storage")]}
 
 
 @pytest.fixture
@@ -201,7 +214,8 @@ def busy_engine(monkeypatch, file):
             raise engine.PulumiFailedError("the second time", "")
 
         monkeypatch.setattr(engine, "change", change)
-        monkeypatch.setattr(stage_model, "read_deployment", lambda _stack: SimpleNamespace(resources=()))
+        monkeypatch.setattr(bucket_creation, "read_deployment", lambda _stack: SimpleNamespace(resources=()))
+        monkeypatch.setattr(bucket_creation, "previewed", lambda *_: PREVIEW)
         return tried
 
     return make
@@ -227,3 +241,280 @@ def test_the_second_stager_says_who_holds_the_lock(file, tmp_path, busy_engine, 
     assert (tried, lock.exists()) == (["up"], True)
     assert f"Stack mine is locked by me@{socket.gethostname()} (process {os.getpid()}, since " in said
     assert "scripts.doctor" not in said
+
+
+# At most one thing runs in the engine.
+
+OWN = f"{PROJECT}-gemma-mine-models"
+
+
+class Engine:
+    """Stands in for the engine: a state, a preview, and what was run."""
+
+    def __init__(self, monkeypatch, *resources, preview=PREVIEW):
+        self.ran, self.preview = [], preview
+        monkeypatch.setattr(engine, "change", self.change)
+        monkeypatch.setattr(bucket_creation, "previewed", self.previewed)
+        found = SimpleNamespace(resources=tuple(ResourceState(resource) for resource in resources))
+        monkeypatch.setattr(bucket_creation, "read_deployment", lambda _stack: found)
+
+    def change(self, _stack, *arguments, after_failure):
+        assert after_failure
+        self.ran.append(arguments)
+
+    def previewed(self, _stack, *options):
+        self.ran.append(("preview", *options))
+        return self.preview
+
+
+def in_state(location="US-EAST4", **more):
+    kind = "gcp:storage/bucket:Bucket"
+    urn = f"urn:pulumi:mine::gemma-serving::gemma-serving:index:ModelBucket${kind}::models"
+    return {"urn": urn, "type": kind, "inputs": {"name": OWN, "location": location}, **more}
+
+
+@pytest.fixture
+def own(file, staging_world):
+    """The settings of a stack with a bucket of its own, which exists."""
+    file.write_text(
+        re.sub(r"(?m)^  gemma-serving:bucket:.*\n", "  gemma-serving:bucket: {prefix: m}\n", file.read_text())
+    )
+    staging_world.call("POST", f"storage/v1/b?project={PROJECT}", json={"name": OWN, "location": "us-east4"})
+    return file
+
+
+@pytest.mark.usefixtures("own")
+def test_a_bucket_that_the_state_has_needs_no_engine(monkeypatch):
+    ran = Engine(monkeypatch, in_state()).ran
+    assert stage("--from", "checkpoint") == ExitCode.DONE
+    assert ran == []
+
+
+@pytest.mark.usefixtures("own")
+def test_another_region_moves_no_bucket(monkeypatch, capsys):
+    """Staging once ran the engine on the bucket whatever it would do: it replaced that of a running service, with the weights in it."""
+    ran = Engine(monkeypatch, in_state("EUROPE-WEST4")).ran
+    assert stage("--from", "checkpoint") == ExitCode.REFUSED
+    said = capsys.readouterr().err
+    assert f"The bucket of stack mine is {OWN} in EUROPE-WEST4, and the settings have it as {OWN} in US-EAST4." in said
+    assert "`pulumi preview --stack mine`" in said
+    assert ran == []
+
+
+OTHER_STEPS = {
+    "a replacement": [step("replace"), step("delete-replaced"), step("create-replacement")],
+    "a deletion": [step("create"), step("delete", "gcp:storage/bucketIAMMember:BucketIAMMember", "models-server")],
+    "a change": [step("create"), step("update", "pulumi:providers:gcp", "gcp", diffReasons=["region"])],
+    "another resource": [step("create"), step("create", "gcp:cloudrunv2/service:Service", "vllm")],
+}
+
+
+@pytest.mark.usefixtures("own")
+@pytest.mark.parametrize("what", OTHER_STEPS)
+def test_only_creations_run(monkeypatch, capsys, what):
+    ran = Engine(monkeypatch, preview={"steps": OTHER_STEPS[what]}).ran
+    assert stage("--from", "checkpoint") == ExitCode.REFUSED
+    said = capsys.readouterr().err
+    assert "Staging creates the bucket and changes nothing else. Read `pulumi preview --stack mine`" in said
+    assert [each[0] for each in ran] == ["preview"]
+
+
+@pytest.mark.usefixtures("own")
+def test_the_creation_that_was_previewed_runs_in_the_same_copy(monkeypatch, capsys):
+    ran = Engine(monkeypatch).ran
+    assert stage("--from", "checkpoint") == ExitCode.DONE
+    (preview, shown, *targets), (up, changed, *same) = ran
+    assert (preview, up, changed, same) == ("preview", "up", shown, targets)
+    assert shown.startswith("--cwd=")
+    assert all(target.startswith("--target=") for target in targets)
+    assert "creates models (gcp:storage/bucket:Bucket)" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("own")
+def test_a_creation_can_be_refused_or_bound_to_a_plan(monkeypatch, capsys):
+    ran = Engine(monkeypatch).ran
+    monkeypatch.setattr(bucket_creation, "creation_plan_id", lambda _frozen, _steps: "plan-0123456789abcdef")
+    assert stage("--from", "checkpoint", "--no-create") == ExitCode.REFUSED
+    assert stage("--from", "checkpoint", "--plan", "plan-ffffffffffffffff") == ExitCode.REFUSED
+    assert "plan-ffffffffffffffff is stale: the creation of the bucket is plan-0123456789abcdef now." in (
+        capsys.readouterr().err
+    )
+    assert [each[0] for each in ran] == ["preview"]
+    assert stage("--from", "checkpoint", "--plan", "plan-0123456789abcdef") == ExitCode.DONE
+    assert [each[0] for each in ran] == ["preview", "preview", "up"]
+
+
+@pytest.mark.usefixtures("own")
+def test_an_interrupted_replacement_is_ended_by_up_and_not_by_staging(monkeypatch, capsys):
+    ran = Engine(monkeypatch, in_state(delete=True)).ran
+    assert stage("--from", "checkpoint") == ExitCode.REFUSED
+    assert "was interrupted before it deleted models, and staging deletes nothing. Run `pulumi up --stack mine`" in (
+        capsys.readouterr().err
+    )
+    assert ran == []
+
+
+# A folder that is served never changes.
+
+
+def contents(world, folder):
+    return {name: each.generation for name, each in world.target.objects(f"{folder}/").items()}
+
+
+def test_other_weights_leave_the_folder_of_the_first_alone(file, staging_world):
+    """A stranger's files once replaced those that a running revision mounts, and a file of his stayed when the weights came back."""
+    assert stage("--from", "checkpoint") == ExitCode.DONE
+    served = staging_world.folder
+    before = contents(staging_world, served)
+    staging_world.put("evil/config.json", b'{"a": "stranger"}')
+    staging_world.put("evil/model.safetensors", safetensors(b"others"))
+    staging_world.put("evil/chat_template.jinja", b"{{ every prompt }}")
+    assert stage("--from", f"gs://{staging_world.bucket}/evil") == ExitCode.DONE
+    assert contents(staging_world, served) == before
+    assert staging_world.folder != served
+    assert stage("--from", "checkpoint") == ExitCode.DONE
+    assert contents(staging_world, served) == before
+    assert "chat_template" not in str(before)
+    assert f"manifest: sha256:{staged_hash_in(staging_world, served)}" in file.read_text()
+
+
+def staged_hash_in(world, folder):
+    return manifest_hash(json.loads(world.content(f"{folder}/{MANIFEST}")))
+
+
+@pytest.mark.usefixtures("file")
+@pytest.mark.parametrize("origin", ["checkpoint", "bucket"])
+def test_a_folder_with_anything_else_is_refused(staging_world, capsys, origin):
+    staging_world.put("from/config.json", b"{}")
+    staging_world.put("from/model.safetensors", WHOLE)
+    place = "checkpoint" if origin == "checkpoint" else f"gs://{staging_world.bucket}/from"
+    assert stage("--from", place) == ExitCode.DONE
+    folder = staging_world.folder
+    staging_world.put(f"{folder}/chat_template.jinja", b"{{ every prompt }}")
+    before = contents(staging_world, folder)
+    assert stage("--from", place) == ExitCode.REFUSED
+    assert f"Delete it with `gcloud storage rm gs://{staging_world.bucket}/{folder}/chat_template.jinja`" in (
+        capsys.readouterr().err
+    )
+    assert contents(staging_world, folder) == before
+    [stranger] = staging_world.target.objects(f"{folder}/chat_template").values()
+    staging_world.target.delete(stranger)
+    assert stage("--from", place) == ExitCode.DONE
+    staging_world.put(f"{folder}/{MANIFEST}", b'{"files": []}')
+    assert stage("--from", place) == ExitCode.REFUSED
+    assert (
+        f"has the manifest of other weights than its name says. Nothing was changed. Run `python -m scripts.stage_model --stack mine --remove {folder}`"
+        in (capsys.readouterr().err)
+    )
+
+
+@pytest.mark.usefixtures("file")
+def test_a_bucket_that_states_the_hash_of_other_bytes_overwrites_nothing(file, staging_world, capsys):
+    assert stage("--from", "checkpoint") == ExitCode.DONE
+    folder = staging_world.folder
+    before = contents(staging_world, folder)
+    entries = json.loads(staging_world.content(f"{folder}/{MANIFEST}"))["files"]
+    staging_world.put("liar/config.json", b"{}")
+    staging_world.put("liar/model.safetensors", safetensors(b"weightz"))
+    lies = [{**entry, "crc32c": None} for entry in entries]
+    staging_world.put(f"liar/{MANIFEST}", json.dumps({"files": lies}).encode())
+    assert stage("--from", f"gs://{staging_world.bucket}/liar") == ExitCode.REFUSED
+    assert "has other bytes than the source, although both state the same SHA-256" in capsys.readouterr().err
+    assert contents(staging_world, folder) == before
+    assert file.read_text().count("sha256:") >= 1
+
+
+# Old folders.
+
+SERVICE = "gcp:cloudrunv2/service:Service"
+
+
+def serving(bucket, *folders, status="read"):
+    """The states of a backend: one stack whose service mounts these folders."""
+    resources = [
+        {"type": SERVICE, "id": "", "inputs": {"bucket": bucket, "args": [f"/mnt/models/{each}"]}} for each in folders
+    ]
+    return [StackState(stack="other", status=status, resources=resources)]
+
+
+@pytest.fixture
+def google(monkeypatch):
+    """What Google answers about the services: at first, that there are none."""
+    answers = {}
+
+    def get(_api, service, path):
+        if path in answers:
+            return answers[path]
+        raise GoogleListError(404, f"{service} has no {path}", "")
+
+    monkeypatch.setattr(GoogleApi, "get", get)
+    monkeypatch.setattr(GoogleApi, "pages", lambda api, service, path: iter([get(api, service, path)]))
+    return answers
+
+
+def test_old_folders_are_listed_and_removed_unless_something_serves_them(
+    file, staging_world, monkeypatch, google, capsys
+):
+    assert stage("--from", "checkpoint") == ExitCode.DONE
+    old = staging_world.folder
+    (file.parent / "checkpoint" / "model.safetensors").write_bytes(safetensors(b"others"))
+    assert stage("--from", "checkpoint") == ExitCode.DONE
+    new, bucket = staging_world.folder, staging_world.bucket
+    staging_world.put("m/config.json", b"{}")
+    staging_world.put("theirs/config.json", b"{}")
+    capsys.readouterr()
+
+    def folders(states):
+        monkeypatch.setattr(housekeeping.states, "all_states", lambda: states)
+        assert stage("--list", "--json") == ExitCode.DONE
+        return {each["name"]: each for each in json.loads(capsys.readouterr().out)["folders"]}
+
+    found = folders(serving(bucket, new))
+    assert found.keys() == {"m", old, new}  # no folder of others in a bucket of theirs
+    assert {name: (each["served_by"], each["settings"], each["complete"]) for name, each in found.items()} == {
+        "m": ([], [], False),
+        old: ([], [], True),
+        new: (["stack other"], ["Pulumi.mine.yaml"], True),
+    }
+    monkeypatch.setattr(housekeeping.states, "all_states", lambda: serving(bucket, new))
+    assert stage("--list") == ExitCode.DONE
+    shown = capsys.readouterr().out
+    assert f"  {new}\n    3 files, 0.00 GiB; read by stack other, Pulumi.mine.yaml (settings)\n" in shown
+    assert "What other projects, backends and programs read in this bucket is not known here." in shown
+    assert stage("--remove", new, "--yes") == ExitCode.REFUSED
+    assert f"gs://{bucket}/{new} is served by stack other. Nothing was deleted." in capsys.readouterr().err
+    # A revision that has the requests after a roll-back is in no state.
+    service = f"projects/{PROJECT}/locations/us-east4/services/gemma-mine"
+    args = {"containers": [{"args": [f"/mnt/models/{old}"]}], "volumes": [{"gcs": {"bucket": bucket}}]}
+    google[f"v2/{service}"] = {"traffic": [{"revision": "old-1", "percent": 100}], "latestReadyRevision": "x/new-2"}
+    google[f"v2/{service}/revisions"] = {"revisions": [{"name": f"{service}/revisions/old-1", **args}]}
+    assert stage("--remove", old, "--yes") == ExitCode.REFUSED
+    assert f"gs://{bucket}/{old} is served by revision old-1." in capsys.readouterr().err
+    google[f"v2/{service}"] = {"traffic": [{"revision": "new-2", "percent": 100}], "latestReadyRevision": "x/new-2"}
+    assert folders([])[old]["older_revisions"] == ["revision old-1"]
+    # What cannot be read proves nothing.
+    monkeypatch.setattr(housekeeping.states, "all_states", lambda: serving(bucket, status="unreadable"))
+    assert stage("--remove", old, "--yes") == ExitCode.REFUSED
+    assert "is unknown: the state of stack other could not be read. Nothing was deleted." in capsys.readouterr().err
+    monkeypatch.setattr(housekeeping.states, "all_states", list)
+    assert stage("--remove", old) == ExitCode.REFUSED
+    assert "pass --yes to confirm" in capsys.readouterr().err
+    assert contents(staging_world, old)
+    assert stage("--remove", old, "--yes") == ExitCode.DONE
+    assert (contents(staging_world, old), len(contents(staging_world, new))) == ({}, 3)
+    assert stage("--remove", "nothing", "--yes") == ExitCode.REFUSED
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--list", "--remove", "m"), "pass one of them"),
+        (("--list", "--from", "checkpoint"), "stage nothing"),
+        (("--yes",), "--yes answers the question of --remove"),
+        (("--plan", "plan-0123456789abcdef", "--no-create"), "pass one of them"),
+    ],
+)
+@pytest.mark.usefixtures("file")
+def test_options_that_contradict_each_other(capsys, options, said):
+    assert stage(*options) == ExitCode.REFUSED
+    assert said in capsys.readouterr().err

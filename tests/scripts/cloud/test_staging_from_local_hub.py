@@ -67,13 +67,13 @@ def test_a_checkpoint_is_staged_with_real_names_and_says_that_it_is_simulated(st
     said = capsys.readouterr()
     assert (code, json.loads(said.out)["simulated"]) == (ExitCode.DONE, True)
     assert "15.30 GiB (simulated: the local cloud's hub sends 1.0 MiB instead)" in said.err
-    manifest = json.loads(staging_world.content(f"m/{MANIFEST}"))
+    manifest = json.loads(staging_world.content(f"{staging_world.folder}/{MANIFEST}"))
     assert "shrunk" in manifest["simulated"]
     assert manifest["revision"] == "2096d38dad51a19b8e982b44241c47102a8bbb00"
     names = {file["name"]: file for file in manifest["files"]}
     assert {"config.json", "model-00005-of-00005.safetensors", "tokenizer.json"} <= names.keys()
     for name, file in names.items():
-        assert len(staging_world.content(f"m/{name}")) == file["size_bytes"]
+        assert len(staging_world.content(f"{staging_world.folder}/{name}")) == file["size_bytes"]
     assert 16.4e9 < weights_bytes(manifest) < 16_457_920_691
     again, _ = stack(EXISTS, "--json")
     assert (again, json.loads(capsys.readouterr().out)["copied"]) == (ExitCode.DONE, 0)
@@ -82,13 +82,15 @@ def test_a_checkpoint_is_staged_with_real_names_and_says_that_it_is_simulated(st
 @pytest.mark.usefixtures("hub")
 def test_a_copy_of_a_simulated_checkpoint_keeps_the_real_sizes(stack, staging_world):
     assert stack(EXISTS)[0] == ExitCode.DONE
-    first = json.loads(staging_world.content(f"m/{MANIFEST}"))
+    first = json.loads(staging_world.content(f"{staging_world.folder}/{MANIFEST}"))
     staging_world.make_bucket(staging_world.bucket + "2")
-    folder = f"gs://{staging_world.bucket}/m"
+    folder = f"gs://{staging_world.bucket}/{staging_world.folder}"
     world, staging_world.bucket = staging_world.bucket, staging_world.bucket + "2"
     try:
         assert stack(EXISTS, "--from", folder)[0] == ExitCode.DONE
-        assert weights_bytes(json.loads(staging_world.content(f"m/{MANIFEST}"))) == weights_bytes(first)
+        assert weights_bytes(json.loads(staging_world.content(f"{staging_world.folder}/{MANIFEST}"))) == weights_bytes(
+            first
+        )
     finally:
         staging_world.bucket = world
 

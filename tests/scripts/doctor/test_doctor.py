@@ -785,8 +785,15 @@ def test_weights_may_lie_in_a_bucket_that_another_tool_filled(world, folder):
     place = f"gs://theirs/{folder}".rstrip("/")
     assert line["state"] == "ok"
     assert line["detail"].startswith(f"2 objects, 0.00 GiB in {place}, which has no gemma-serving-manifest.json: ")
-    put("gemma-serving-manifest.json", {"files": [{"name": "model.safetensors", "size_bytes": 2}]})
-    assert world.line("weights", "l4-qat")["detail"] == f"1 files, 0.00 GiB in {place}"
+    files = [{"name": name, "size_bytes": 2} for name in ("model.safetensors", "config.json")]
+    put("gemma-serving-manifest.json", {"files": files})
+    assert world.line("weights", "l4-qat")["detail"] == f"2 files, 0.00 GiB in {place}"
+    put("chat_template.jinja", {})
+    line = world.line("weights", "l4-qat")
+    assert (line["state"], line["detail"]) == (
+        "missing",
+        "it does not list chat_template.jinja, which the server would load too",
+    )
 
 
 def test_the_hub_is_asked_with_the_token_that_the_server_will_have(world):

@@ -1,0 +1,152 @@
+"""`stage_weights`: a copy into a folder of its own, from a source that the person named, and no run of the engine without a plan."""
+
+import asyncio
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Annotated, Any, Final
+
+from mcp.server.mcpserver import Context, MCPServer
+from pydantic import Field
+
+from scripts.agent.hints import CHANGES
+from scripts.agent.plans import KeptPlan
+from scripts.agent.reading import Stack
+from scripts.agent.untrusted import Frozen
+from scripts.agent.workbench import CommandAnswer, Workbench, option, sentences
+from scripts.errors import CommandRefusedError
+from scripts.pulumi import bucket_creation
+from scripts.pulumi.deployment import as_mapping
+from scripts.pulumi.frozen import freeze
+from scripts.pulumi.identity import identity_of
+from scripts.pulumi.settings import stack_settings
+
+_BUCKET_FOLDER: Final = re.compile(r"gs://[a-z0-9][a-z0-9._-]{1,61}[a-z0-9](/(?!\.\.?(/|$))[\w.-]+)*/?", re.ASCII)
+_REFERENCE: Final = "refs/"
+"""Beginning of a reference of the hub, such as a proposal of anybody: refs/pr/1."""
+
+
+class StagingAnswer(Frozen):
+    """What was staged, or what has to be created first."""
+
+    staged: bool
+    plan_id: str | None = Field(description="Plan that creates the bucket; call again with it. Absent once staged.")
+    creates: list[str] = Field(description="What that plan creates. It changes and deletes nothing.")
+    setting: str | None = Field(description="Line of the stack's file that a person writes, so that up serves this.")
+    next: str
+    command: CommandAnswer | None = Field(description="How scripts.stage_model ended.")
+
+
+def parse_sources(given: Sequence[str]) -> frozenset[str]:
+    """Return the sources of --stage-from. Raises CommandRefusedError for one that is no folder of a bucket."""
+    for source in given:
+        if not _BUCKET_FOLDER.fullmatch(source):
+            raise CommandRefusedError(f"--stage-from is {source!r}; write gs://BUCKET/FOLDER.")
+    return frozenset(source.rstrip("/") for source in given)
+
+
+def add_staging(server: MCPServer[Any], bench: Workbench) -> None:
+    """Register the tool."""
+
+    @server.tool(annotations=CHANGES)
+    async def stage_weights(
+        *,
+        context: Context[Any, Any],
+        stack: Stack,
+        revision: Annotated[str | None, Field(description="Branch, tag or commit of the hub; main without it.")] = None,
+        source: Annotated[
+            str | None, Field(description="gs://BUCKET/FOLDER instead of the hub, of those that the person named.")
+        ] = None,
+        plan_id: Annotated[
+            str | None,
+            Field(
+                description="Plan of an earlier call, if the bucket does not exist yet.", pattern=r"^plan-[0-9a-f]{16}$"
+            ),
+        ] = None,
+    ) -> StagingAnswer:
+        """Copy the stack's weights into a folder of its own in its bucket: nothing that a running server reads is changed or deleted.
+
+        If the bucket does not exist, the first call returns a plan that creates it, and the second one, with its plan_id, creates it and
+        copies. No settings file is written: show the person `setting`, the line to write before preview and up serve these weights.
+        """
+        with sentences(bench):
+            bench.require("stage")
+            bench.purse.require_left()
+            _require_source(bench, source, revision)
+            if plan_id is None and not await asyncio.to_thread(_has_bucket, stack):
+                with bench.place():
+                    return _answer_of_plan(await asyncio.to_thread(_creation, bench, stack))
+            if plan_id is not None:
+                await asyncio.to_thread(_take, bench, stack, plan_id)
+            words = [*option("--stack", stack), *option("--revision", revision), *option("--from", source)]
+            creation = ["--plan", plan_id] if plan_id is not None else ["--no-create"]
+            return _answer_of_copy(await bench.answer(context, "stage_model", *words, *creation, "--no-bind"))
+
+
+def _require_source(bench: Workbench, source: str | None, revision: str | None) -> None:
+    """Refuse a source that the person did not name. Raises CommandRefusedError."""
+    if revision is not None and revision.startswith(_REFERENCE):
+        raise CommandRefusedError(
+            f"revision is {revision[:80]!r}, which can be a proposal of anybody; it must be a branch, tag or commit."
+        )
+    if source is None:
+        return
+    if not _BUCKET_FOLDER.fullmatch(source):
+        raise CommandRefusedError(
+            f"source is {source[:80]!r}; it must be gs://BUCKET/FOLDER. Folders of this machine are for people."
+        )
+    if source.rstrip("/") not in bench.stage_from:
+        named = ", ".join(sorted(bench.stage_from)) or "none"
+        raise CommandRefusedError(
+            f"source is {source[:80]!r}, which the person who started this server did not name; named: {named}. Leave it out for the hub. A "
+            f"person can start the server with --stage-from {source[:80]}. No argument changes that."
+        )
+
+
+def _has_bucket(stack: str) -> bool:
+    """Return whether the command needs no engine: the bucket is there, or it refuses the stack anyway."""
+    settings = stack_settings(stack)
+    if settings.weights != "bucket" or settings.bucket.existing is not None:
+        return True
+    return bucket_creation.has_bucket(stack, settings)
+
+
+def _creation(bench: Workbench, stack: str) -> KeptPlan:
+    """Preview the creation of the bucket, and keep it."""
+    with TemporaryDirectory(prefix="gemma-stage-") as folder:
+        frozen = freeze(stack, Path(folder))
+        identity = identity_of(frozen)
+        steps = bucket_creation.creation_steps(frozen)
+    made_s = bench.creations.clock()
+    plan = KeptPlan(identity=identity, steps=steps, refresh=False, usd_per_hour=0.0, made_s=made_s)
+    bench.creations.keep(plan)
+    return plan
+
+
+def _take(bench: Workbench, stack: str, plan_id: str) -> None:
+    """Use a plan up. The command compares it with what the engine would do at that moment. Raises CommandRefusedError."""
+    with TemporaryDirectory(prefix="gemma-stage-") as folder:
+        bench.creations.take(plan_id, identity_of(freeze(stack, Path(folder))))
+
+
+def _answer_of_plan(plan: KeptPlan) -> StagingAnswer:
+    return StagingAnswer(
+        staged=False,
+        plan_id=plan.plan_id,
+        creates=[f"{step.name} ({step.type})" for step in plan.steps],
+        setting=None,
+        next="The bucket does not exist. Show the person what is created, then call stage_weights again with this plan_id.",
+        command=None,
+    )
+
+
+def _answer_of_copy(command: CommandAnswer) -> StagingAnswer:
+    written = as_mapping((command.document or {}).get("setting"))
+    line = next((f"gemma-serving:{key}: {value}" for key, value in written.items()), None)
+    following = (
+        "A person writes `setting` into the stack's file (the command's last line has the `pulumi config set`); then preview and up."
+        if command.ok
+        else "Read the reason in command.said."
+    )
+    return StagingAnswer(staged=command.ok, plan_id=None, creates=[], setting=line, next=following, command=command)

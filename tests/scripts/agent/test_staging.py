@@ -1,0 +1,105 @@
+"""`stage_weights`: sources that the person named, a plan before the engine creates a bucket, and no settings file that is written."""
+
+import anyio
+import pytest
+
+from scripts.agent import staging
+from scripts.agent.plans import VALID_S
+from scripts.agent.server import build
+from scripts.errors import CommandRefusedError
+from scripts.pulumi.steps import steps_of
+from tests.scripts.agent.conftest import IDENTITY, PREVIEW, STACK, call, frozen, identity, kept
+
+SETTING = "sha256:" + "0" * 64
+NAMED = "gs://our-models/gemma"
+
+
+@pytest.fixture
+def world(monkeypatch, commands):
+    """A stack whose bucket the state does not have yet."""
+    commands.documents["stage_model"] = {"setting": {"bucket.manifest": SETTING}}
+    monkeypatch.setattr(staging, "freeze", frozen)
+    monkeypatch.setattr(staging, "identity_of", lambda _frozen: IDENTITY)
+    monkeypatch.setattr(staging, "_has_bucket", lambda _stack: False)
+    monkeypatch.setattr(staging.bucket_creation, "creation_steps", lambda _frozen: steps_of(PREVIEW))
+    return commands
+
+
+def stage(bench, audit, **arguments):
+    return anyio.run(lambda: call(build(bench, audit), "stage_weights", {"stack": STACK, **arguments}))
+
+
+def test_a_bucket_is_created_by_its_plan_alone(bench_of, audit, world):
+    """One call once ran `up` on the bucket, and replaced that of a running service."""
+    bench = bench_of("stage")
+    planned = stage(bench, audit).structured_content
+    assert (planned["staged"], planned["creates"], world.run) == (False, ["bucket (t)"], [])
+    done = stage(bench, audit, plan_id=planned["plan_id"]).structured_content
+    [words] = world.run
+    assert words[2:] == ["scripts.stage_model", "--stack", STACK, "--plan", planned["plan_id"], "--no-bind", "--json"]
+    assert (done["staged"], done["setting"]) == (True, f"gemma-serving:bucket.manifest: {SETTING}")
+    again = stage(bench, audit, plan_id=planned["plan_id"])
+    assert f"{planned['plan_id']} has been run already; make a new one with stage_weights without plan_id." in (
+        again.content[0].text
+    )
+    assert len(world.run) == 1
+
+
+def test_a_bucket_that_is_there_needs_no_plan_and_no_engine(bench_of, audit, world, monkeypatch):
+    monkeypatch.setattr(staging, "_has_bucket", lambda _stack: True)
+    assert stage(bench_of("stage"), audit).structured_content["staged"]
+    [words] = world.run
+    assert words[2:] == ["scripts.stage_model", "--stack", STACK, "--no-create", "--no-bind", "--json"]
+
+
+def test_what_would_change_more_is_refused(bench_of, audit, world, monkeypatch):
+    def refuse(_stack):
+        raise CommandRefusedError("The bucket would be replaced.")
+
+    monkeypatch.setattr(staging, "_has_bucket", refuse)
+    assert "would be replaced" in stage(bench_of("stage"), audit).content[0].text
+    assert world.run == []
+
+
+def test_a_plan_of_another_kind_or_time_creates_nothing(bench_of, audit, world, monkeypatch):
+    bench = bench_of("up,stage")
+    update = bench.shelf.keep(kept())
+    found = stage(bench, audit, plan_id=update)
+    assert f"There is no plan '{update}'" in found.content[0].text
+    creation = stage(bench, audit).structured_content["plan_id"]
+    deployed = anyio.run(lambda: call(build(bench, audit), "up", {"plan_id": creation}))
+    assert f"There is no plan '{creation}'" in deployed.content[0].text
+    monkeypatch.setattr(staging, "identity_of", lambda _frozen: identity(settings="others"))
+    assert f"{creation} is stale: the stack's settings" in stage(bench, audit, plan_id=creation).content[0].text
+    monkeypatch.setattr(staging, "identity_of", lambda _frozen: IDENTITY)
+    bench.creations.clock = lambda: VALID_S + 1
+    assert "min old" in stage(bench, audit, plan_id=creation).content[0].text
+    assert world.run == []
+
+
+def test_only_sources_that_the_person_named_are_copied(bench_of, audit, world, monkeypatch):
+    """Any bucket was taken once, so that a model could stage a stranger's weights."""
+    monkeypatch.setattr(staging, "_has_bucket", lambda _stack: True)
+    for bench, source in (
+        (bench_of("stage"), NAMED),
+        (bench_of("stage", stage_from=[NAMED]), "gs://evil-bucket-x/x"),
+        (bench_of("stage", stage_from=[NAMED]), f"{NAMED}/below"),
+        (bench_of("stage", stage_from=[NAMED]), "gs://our-models"),
+    ):
+        found = stage(bench, audit, source=source)
+        assert f"source is '{source}', which the person who started this server did not name" in found.content[0].text
+    assert world.run == []
+    assert stage(bench_of("stage", stage_from=[f"{NAMED}/"]), audit, source=NAMED).structured_content["staged"]
+    assert world.run[0][5:7] == ["--from", NAMED]
+
+
+def test_a_proposal_at_the_hub_is_no_revision(bench_of, audit, world):
+    found = stage(bench_of("stage"), audit, revision="refs/pr/7")
+    assert "can be a proposal of anybody" in found.content[0].text
+    assert world.run == []
+
+
+@pytest.mark.parametrize("given", ["/home/me", "gs://", "gs://b/../c", "hf://x/y"])
+def test_a_source_that_is_none_is_refused_at_the_start(given):
+    with pytest.raises(CommandRefusedError, match=r"--stage-from is .*; write gs://BUCKET/FOLDER\."):
+        staging.parse_sources([given])
