@@ -108,9 +108,14 @@ def _planning() -> Mapping[str, str]:
 
 
 def _agent() -> Mapping[str, str]:
+    from scripts.agent.answer_fields import answers_table
     from scripts.agent.permissions import permissions_table, toolsets_table
 
-    return {"agent-permissions": permissions_table(), "agent-toolsets": toolsets_table()}
+    return {
+        "agent-answers": answers_table(),
+        "agent-permissions": permissions_table(),
+        "agent-toolsets": toolsets_table(),
+    }
 
 
 PAGES: Final[Mapping[str, Callable[[], str]]] = {

@@ -20,6 +20,7 @@ from scripts.agent.runs import report
 from scripts.agent.untrusted import Frozen, UntrustedText, untrusted
 from scripts.agent.workbench import Workbench, sentences
 from scripts.errors import CommandRefusedError, ScriptError
+from scripts.preview.headline import deployed_usd_per_hour, headline
 from scripts.preview.report import EnginePreview, ResourceChange, from_engine
 from scripts.pulumi import engine
 from scripts.pulumi.checkout import git
@@ -34,6 +35,8 @@ from scripts.pulumi.steps import CAPACITY_TYPES, differences, shortened_differen
 _MOST_CHARACTERS: Final = 400
 """Of one line of the engine: an error can hold a whole start-up script, and a stranger's words."""
 _LAST_LINES: Final = 40
+_LOSES: Final = frozenset({"replace", "create-replacement", "delete"})
+"""Operations that come first: an answer that is too long is cut at its end."""
 _PREVIEW_GRACE_S: Final = 30.0
 """After SIGINT. A preview has no state to write."""
 _MOST_FILES: Final = 10
@@ -45,16 +48,20 @@ _MOST_LOCKS, _LOCK_CHARACTERS = 20, 2000
 class PreviewAnswer(Frozen):
     """What `up` would do. `plan_id` names exactly this."""
 
-    plan_id: str
-    stack: str
-    changes: list[ResourceChange]
-    unchanged: int
+    plan_id: str = Field(description="Give this to up.")
+    stack: str = Field(description="Name of the stack.")
+    headline: str = Field(description="What the changes do to what runs, in one sentence.")
+    changes: list[ResourceChange] = Field(description="Each resource that changes, with what differs.")
+    unchanged: int = Field(description="Number of resources that stay as they are.")
     takes_the_server_away: bool = Field(description="Whether the TPU capacity or the service is replaced or deleted.")
+    usd_per_hour_now: float | None = Field(
+        description="The most that the deployed stack costs an hour; null if it is not deployed."
+    )
     usd_per_hour: float = Field(
         description="The most that the stack then costs an hour, with all instances that it may have."
     )
     said: UntrustedText = Field(description="What the program and the engine said, such as findings.")
-    valid_for_s: float
+    valid_for_s: float = Field(description="Seconds until the plan is too old.")
     allowed: bool = Field(description="Whether this server may run it with up.")
     budget: str = Field(default="", description="What counts against the ceilings, or why up would refuse.")
     edited: list[str] = Field(
@@ -65,13 +72,13 @@ class PreviewAnswer(Frozen):
 class UpAnswer(Frozen):
     """How an update ended."""
 
-    ok: bool
-    stack: str
-    plan_id: str
+    ok: bool = Field(description="Whether it was deployed.")
+    stack: str = Field(description="Name of the stack.")
+    plan_id: str = Field(description="The plan that ran.")
     reason: UntrustedText | None = Field(description="Why it failed.")
-    said: UntrustedText
+    said: UntrustedText = Field(description="The last lines of the engine.")
     next: str = Field(description="What to do next.")
-    usd_per_hour: float
+    usd_per_hour: float = Field(description="The most that the stack costs an hour.")
     spent_usd: float | None = Field(description="What this agent's deployments cost in the last 24 hours.")
     budget: str = Field(default="", description="What counts against the ceilings.")
     edited: list[str] = Field(
@@ -96,7 +103,7 @@ def add_changing_tools(server: MCPServer[Any], bench: Workbench) -> None:
         """Ask the engine what `up` would change, and keep that as a plan. Nothing is changed.
 
         The plan holds for an hour, as long as program, settings, backend, state and image stay as they
-        are. Show the person the changes and the price before up.
+        are. Show the person the headline, each change before and after, and both prices before up.
         """
         with sentences(bench):
             return await _preview(bench, context, stack, refresh=refresh)
@@ -105,7 +112,9 @@ def add_changing_tools(server: MCPServer[Any], bench: Workbench) -> None:
 
         @server.tool(annotations=CHANGES)
         async def up(
-            *, context: Context[Any, Any], plan_id: Annotated[str, Field(pattern=r"^plan-[0-9a-f]{16}$")]
+            *,
+            context: Context[Any, Any],
+            plan_id: Annotated[str, Field(description="Of the answer of preview.", pattern=r"^plan-[0-9a-f]{16}$")],
         ) -> UpAnswer:
             """Deploy exactly what a plan of `preview` says. A plan that does not hold any more is refused.
 
@@ -124,11 +133,12 @@ async def _preview(bench: Workbench, context: Context[Any, Any], stack: str, *, 
         usd_per_hour = frozen.most_usd_per_hour
         await report(context, 0, 1, f"previewing stack {stack}")
         document = await _previewed(bench, frozen, refresh=refresh)
+        usd_per_hour_now = await asyncio.to_thread(deployed_usd_per_hour, stack)
         changed = (await asyncio.to_thread(identity_of, frozen)).changed_since(identity)
         edited = await asyncio.to_thread(frozen.edited, engine.project_folder())
     if changed:
         raise ScriptError(f"{' and '.join(changed).capitalize()} while the preview ran; make another one.")
-    changes, unchanged, warnings = from_engine(EnginePreview.model_validate(document))
+    changes, unchanged, warnings = from_engine(EnginePreview.model_validate(document), bench.secrets)
     plan_id = bench.shelf.keep(
         KeptPlan(
             identity=identity,
@@ -142,9 +152,11 @@ async def _preview(bench: Workbench, context: Context[Any, Any], stack: str, *, 
     return PreviewAnswer(
         plan_id=plan_id,
         stack=stack,
-        changes=list(changes),
+        headline=headline(stack, changes),
+        changes=sorted(changes, key=lambda change: (change.op not in _LOSES, change.type not in CAPACITY_TYPES)),
         unchanged=unchanged,
         takes_the_server_away=takes_the_server_away(changes),
+        usd_per_hour_now=usd_per_hour_now,
         usd_per_hour=round(usd_per_hour, 4),
         said=untrusted("the program and the engine", bench.mask("\n".join(warnings))),
         valid_for_s=VALID_S,

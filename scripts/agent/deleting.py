@@ -64,7 +64,7 @@ def add_teardown(server: MCPServer[Any], bench: Workbench) -> None:
         *,
         context: Context[Any, Any],
         stack: Stack,
-        keep_bucket: bool = True,
+        keep_bucket: Annotated[bool, Field(description="Keep the bucket with the weights.")] = True,
         typed: Annotated[ElicitationResult[TypedName], Resolve(ask_a_person)],
     ) -> CommandAnswer:
         """Delete a stack: what it made and what carries its labels. A person is asked to type its name and a code each time.

@@ -39,7 +39,7 @@ PlanId = Annotated[
 class GatedAnswer(CommandAnswer):
     """What a dry run shows, with the plan_id that runs it; or how it ended."""
 
-    plan_id: str
+    plan_id: str = Field(description="What runs this: pass it with the same arguments.")
     changed: bool = Field(description="Whether the plan was run. False: nothing was changed, show it to the person.")
     usd_per_hour: float | None = Field(description="The most that the stack costs an hour meanwhile.")
     budget: str = Field(description="What counts against the ceilings.")

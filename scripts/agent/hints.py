@@ -8,6 +8,8 @@ READS: Final = ToolAnnotations(read_only_hint=True, open_world_hint=False)
 """Computes from files of this machine."""
 ASKS: Final = ToolAnnotations(read_only_hint=True, open_world_hint=True)
 """Asks Google or a server, and changes nothing."""
+WAKES: Final = ToolAnnotations(read_only_hint=False, destructive_hint=False, idempotent_hint=True, open_world_hint=True)
+"""Sends requests to a server: changes nothing, and starts an instance of a service that sleeps, which costs money."""
 CHANGES: Final = ToolAnnotations(
     read_only_hint=False, destructive_hint=False, idempotent_hint=False, open_world_hint=True
 )

@@ -1,11 +1,15 @@
 """Tools that only read: plans, machines, status, logs."""
 
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 from mcp.server.mcpserver import Context, MCPServer
-from pydantic import Field
+from pydantic import Field, JsonValue
 
+from planning.candidates import deployable_accelerators
+from planning.checkpoints import CHECKPOINTS
+from planning.hardware import ACCELERATORS
+from planning.provisioning import ProvisioningModel
 from planning.rules import RULES
 from scripts.agent.hints import ASKS, READS
 from scripts.agent.runs import RunAnswer
@@ -19,7 +23,7 @@ from stacks.failure_hints import Cause
 Stack = Annotated[
     str,
     Field(
-        description="Name of the stack: that of its file Pulumi.NAME.yaml.",
+        description="Stack: NAME of its file Pulumi.NAME.yaml.",
         max_length=100,
         pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$",
     ),
@@ -32,22 +36,32 @@ Settings = Annotated[
         max_length=40,
     ),
 ]
-Model = Annotated[str, Field(description="Hugging Face id, such as google/gemma-4-12B-it.")]
+MODEL_IDS: Final = tuple(one.id for one in CHECKPOINTS.values() if not one.is_drafter)
+Model = Annotated[str, Field(description="Hugging Face id.", json_schema_extra={"enum": list[JsonValue](MODEL_IDS)})]
+"""The command refuses another one, and says what it knows."""
 Accelerator = Annotated[
-    str, Field(description="Such as v6e-1, v6e-4, L4 or RTX PRO 6000; the refusal of an unknown one lists all.")
+    str, Field(description="Accelerator.", json_schema_extra={"enum": list[JsonValue](ACCELERATORS)})
+]
+DeployedAccelerator = Annotated[
+    str,
+    Field(
+        description="Accelerator that this project deploys.",
+        json_schema_extra={"enum": [one.name for one in deployable_accelerators(None)]},
+    ),
 ]
 CloudProject = Annotated[
-    str, Field(description="Google Cloud project; that of the stack or of the environment without it.")
+    str, Field(description="Id of a Google Cloud project; that of the stack or of the environment without it.")
 ]
+Price = Annotated[float | None, Field(description="Highest price, US dollars an hour.", gt=0)]
 Load = Annotated[str | None, Field(description="What clients ask, such as in=4000,out=500,users=32.")]
 
 
 class CauseAnswer(Frozen):
     """Text of a server, with the cause of a failure where it is known."""
 
-    stack: str
-    target: str
-    lines: UntrustedText
+    stack: str = Field(description="Name of the stack.")
+    target: str = Field(description="tpu or cloud-run.")
+    lines: UntrustedText = Field(description="The newest lines.")
     shows: UntrustedText | None = Field(
         description="The line that shows the cause; null where no line shows a known one."
     )
@@ -74,12 +88,12 @@ class StatusAnswer(CommandAnswer):
 class FindingAnswer(Frozen):
     """What a finding of the planner means."""
 
-    id: str
-    what: str
-    why: str
-    severities: list[str]
-    can_be_accepted: bool
-    source: str
+    id: str = Field(description="Id of the finding.")
+    what: str = Field(description="What is wrong.")
+    why: str = Field(description="Why that matters.")
+    severities: list[str] = Field(description="block, warn or info.")
+    can_be_accepted: bool = Field(description="Whether a person may accept it in the settings.")
+    source: str = Field(description="Where the rule comes from.")
 
 
 def add_reading_tools(server: MCPServer[Any], bench: Workbench) -> None:
@@ -109,7 +123,8 @@ def _planning(server: MCPServer[Any], bench: Workbench) -> None:
         with sentences(bench):
             words = [*option("--stack", stack), *option("--model", model), *option("--accelerator", accelerator)]
             words += [*pairs("--set", settings or []), *option("--workload", workload)]
-            return await bench.answer(context, "plan", *words, *option("--explain", explain), *option("--costs", costs))
+            del costs  # the document always has them: the summary leaves the bill out
+            return await bench.answer(context, "plan", *words, *option("--explain", explain))
 
     @server.tool(annotations=READS)
     async def compare_machines(
@@ -118,7 +133,7 @@ def _planning(server: MCPServer[Any], bench: Workbench) -> None:
         model: Model,
         settings: Settings | None = None,
         workload: Load = None,
-        max_usd_per_hour: float | None = None,
+        max_usd_per_hour: Price = None,
     ) -> CommandAnswer:
         """Plan one model on every accelerator, with fit, speed and price of each. For the cheapest that carries a workload use solve."""
         with sentences(bench):
@@ -134,9 +149,13 @@ def _planning(server: MCPServer[Any], bench: Workbench) -> None:
         model: Annotated[str, Field(description="Hugging Face id, or a family such as 12B.")],
         workload: Annotated[str, Field(description="What clients ask, such as in=700,out=300,users=8.")],
         accelerator: Accelerator | None = None,
-        max_usd_per_hour: float | None = None,
-        max_ttft_s: float | None = None,
-        max_tpot_s: float | None = None,
+        max_usd_per_hour: Price = None,
+        max_ttft_s: Annotated[
+            float | None, Field(description="Longest time to the first token, seconds.", gt=0)
+        ] = None,
+        max_tpot_s: Annotated[
+            float | None, Field(description="Longest time between two tokens, seconds.", gt=0)
+        ] = None,
     ) -> CommandAnswer:
         """Search the cheapest deployment of all models, machines and settings that carries a workload within limits on time and price."""
         with sentences(bench):
@@ -182,8 +201,11 @@ def _machines(server: MCPServer[Any], bench: Workbench) -> None:
         *,
         context: Context[Any, Any],
         stack: Stack | None = None,
-        accelerators: Annotated[list[Accelerator], Field(max_length=40)] | None = None,
-        provisioning: Annotated[str, Field(description="flex-start, spot, standard or reservation.")] | None = None,
+        accelerators: Annotated[list[DeployedAccelerator], Field(description="Accelerators to compare.", max_length=40)]
+        | None = None,
+        provisioning: Annotated[
+            ProvisioningModel | None, Field(description="How TPU slices are bought; that of the stack without it.")
+        ] = None,
         project: CloudProject | None = None,
     ) -> CommandAnswer:
         """Compare zones and regions: whether the hardware is there, is offered, has quota, and when stock was last seen.
@@ -219,7 +241,7 @@ def _looking(server: MCPServer[Any], bench: Workbench) -> None:
         context: Context[Any, Any],
         stack: Stack,
         since: Annotated[str, Field(description="How far to go back, such as 10m, 4h or 1d.")] = "1h",
-        lines: Annotated[int, Field(ge=1, le=2000)] = 200,
+        lines: Annotated[int, Field(description="The newest lines, so many.", ge=1, le=2000)] = 200,
     ) -> LogAnswer:
         """Read the newest lines of a stack's server, and name the cause of a failure where the lines show a known one.
 
@@ -258,7 +280,9 @@ def _cause_answer(stack: str, target: str, lines: Sequence[str], cause: Cause | 
 
 def _recognising(server: MCPServer[Any], bench: Workbench) -> None:
     @server.tool(annotations=READS)
-    async def recognise_failure(stack: Stack, text: Annotated[str, Field(max_length=200_000)]) -> CauseAnswer:
+    async def recognise_failure(
+        stack: Stack, text: Annotated[str, Field(description="The text to search.", max_length=200_000)]
+    ) -> CauseAnswer:
         """Look for a known cause of a failure in text that you have, such as an error of `up`, against the plan of the stack."""
         with sentences(bench):
             return recognised(stack, bench.mask(text))

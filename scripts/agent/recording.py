@@ -1,6 +1,5 @@
 """Around every call: what is written to the audit file, which tools a client is shown, and no secret in what goes to it."""
 
-import json
 import time
 import uuid
 from collections.abc import Callable, Mapping
@@ -15,7 +14,8 @@ from pydantic import BaseModel
 
 from scripts.agent.audit import AuditEntry, AuditFile, Outcome, recorded, seconds_since
 from scripts.agent.deleting import TOOL, can_ask
-from scripts.agent.runs import CAN_BE_LEFT, CURRENT, with_handle
+from scripts.agent.presenting import presented
+from scripts.agent.runs import CAN_BE_LEFT, CURRENT
 from scripts.agent.untrusted import each_text
 from scripts.agent.workbench import ENDING, CallEnding, Workbench
 from scripts.cli.command import say
@@ -44,7 +44,7 @@ class Recorder:
         if ctx.method == "tools/list":
             listed, asks = dict(_plain(result)), can_ask(ctx.session.client_capabilities)
             tools = [as_mapping(tool) for tool in as_sequence(listed.get("tools"))]
-            return {**listed, "tools": with_handle(tool for tool in tools if asks or tool.get("name") != TOOL)}
+            return {**listed, "tools": [dict(tool) for tool in tools if asks or tool.get("name") != TOOL]}
         return result
 
     async def _recorded(self, ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
@@ -77,7 +77,8 @@ class Recorder:
             ending = CallEnding()
             running = ENDING.set(ending)
             try:
-                result = _without_secrets(_plain(await self._next(ctx, call_next)), self.bench.mask)
+                plain = _without_secrets(_plain(await self._next(ctx, call_next)), self.bench.mask)
+                result = presented(tool, as_mapping(params.get("arguments")), plain)
             except anyio.get_cancelled_exc_class():
                 run = CURRENT.get()
                 self._end(entry("cancelled", run.stopped if run else ""))
@@ -116,16 +117,12 @@ class Recorder:
 
 
 def _without_secrets(result: Mapping[str, object], mask: Callable[[str], str]) -> dict[str, Any]:
-    """Return the result of a tool without secrets, its structured content and its text alike."""
+    """Return the result of a tool without secrets. `presented` writes the text of a structured content anew."""
     if "content" not in result:
         return dict(result)
     if "structuredContent" not in result:
         return {**result, "content": each_text(result["content"], mask)}
-    content = each_text(result["structuredContent"], mask)
-    if content == result["structuredContent"]:
-        return dict(result)
-    text = {"type": "text", "text": json.dumps(content, indent=2, ensure_ascii=False)}
-    return {**result, "content": [text], "structuredContent": content}
+    return {**result, "structuredContent": each_text(result["structuredContent"], mask)}
 
 
 def _plain(result: HandlerResult) -> Mapping[str, object]:

@@ -6,7 +6,7 @@ of the server do.
 
 import secrets
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -54,14 +54,6 @@ class RunAnswer(Frozen):
     since: str = Field(description="When it began, RFC 3339.")
     elapsed_s: float = Field(description="Seconds since then, or that it took.")
     next: str = Field(description="What to do next.")
-
-
-HANDLE_SCHEMA: Final[Mapping[str, object]] = {
-    "description": "It takes longer: call wait with `run`.",
-    "properties": {"run": {"type": "string"}, "running": {"type": "boolean"}, "outcome": {"type": "string"}},
-    "required": ["run", "running", "outcome"],
-}
-"""What a tool can answer instead of its own answer."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -308,17 +300,3 @@ class Runs:
         kept = sorted((run for run in ended if run not in old), key=lambda run: (not run.read, run.ended_s))
         for run in (*old, *kept[: max(0, len(kept) - MOST_ENDED)]):
             del self._runs[run.id]
-
-
-def with_handle(tools: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return the list of tools where each that can be left says that it may answer with a handle."""
-    return [_with_handle(tool) if tool.get("name") in CAN_BE_LEFT else dict(tool) for tool in tools]
-
-
-def _with_handle(tool: Mapping[str, Any]) -> dict[str, Any]:
-    own = tool.get("outputSchema")
-    if own is None:
-        return dict(tool)
-    names = {key: value for key, value in own.items() if key == "$defs"}
-    alone = {key: value for key, value in own.items() if key != "$defs"}
-    return {**tool, "outputSchema": {"type": "object", "anyOf": [alone, dict(HANDLE_SCHEMA)], **names}}

@@ -3,8 +3,6 @@
 import asyncio
 import re
 from collections.abc import Sequence
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Annotated, Any, Final
 
 from mcp.server.mcpserver import Context, MCPServer
@@ -20,6 +18,7 @@ from scripts.pulumi import bucket_creation
 from scripts.pulumi.deployment import as_mapping
 from scripts.pulumi.frozen import freeze
 from scripts.pulumi.identity import identity_of
+from scripts.pulumi.private_folders import private_folder
 from scripts.pulumi.settings import stack_settings
 
 _BUCKET_FOLDER: Final = re.compile(r"gs://[a-z0-9][a-z0-9._-]{1,61}[a-z0-9](/(?!\.\.?(/|$))[\w.-]+)*/?", re.ASCII)
@@ -30,11 +29,11 @@ _REFERENCE: Final = "refs/"
 class StagingAnswer(Frozen):
     """What was staged, or what has to be created first."""
 
-    staged: bool
+    staged: bool = Field(description="Whether the weights are in the bucket.")
     plan_id: str | None = Field(description="Plan that creates the bucket; call again with it. Absent once staged.")
     creates: list[str] = Field(description="What that plan creates. It changes and deletes nothing.")
     setting: str | None = Field(description="Line of the stack's file that a person writes, so that up serves this.")
-    next: str
+    next: str = Field(description="What to do next.")
     command: CommandAnswer | None = Field(description="How scripts.stage_model ended.")
 
 
@@ -114,8 +113,8 @@ def _has_bucket(stack: str) -> bool:
 
 def _creation(bench: Workbench, stack: str) -> KeptPlan:
     """Preview the creation of the bucket, and keep it."""
-    with TemporaryDirectory(prefix="gemma-stage-") as folder:
-        frozen = freeze(stack, Path(folder))
+    with private_folder() as folder:
+        frozen = freeze(stack, folder / "project")
         identity = identity_of(frozen)
         steps = bucket_creation.creation_steps(frozen)
     made_s = bench.creations.clock()
@@ -126,8 +125,8 @@ def _creation(bench: Workbench, stack: str) -> KeptPlan:
 
 def _take(bench: Workbench, stack: str, plan_id: str) -> None:
     """Use a plan up. The command compares it with what the engine would do at that moment. Raises CommandRefusedError."""
-    with TemporaryDirectory(prefix="gemma-stage-") as folder:
-        bench.creations.take(plan_id, identity_of(freeze(stack, Path(folder))))
+    with private_folder() as folder:
+        bench.creations.take(plan_id, identity_of(freeze(stack, folder / "project")))
 
 
 def _answer_of_plan(plan: KeptPlan) -> StagingAnswer:

@@ -18,6 +18,9 @@ RESULTS: Final = Path(".work") / "agent"
 """Folder of the project in which benchmarks lie."""
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,40}")
 
+_MOST_TOKENS: Final = 262_144
+"""The longest context of a checkpoint. A prompt is made in memory before it is sent."""
+
 ResultName = Annotated[
     str, Field(description="Name of the results: letters, digits and -.", pattern=r"^[a-z0-9][a-z0-9-]{0,40}$")
 ]
@@ -56,8 +59,8 @@ def _add_bench(server: MCPServer[Any], bench: Workbench) -> None:
             list[Annotated[int, Field(ge=1, le=4096)]] | None,
             Field(description="Requests in flight, a point each.", max_length=12),
         ] = None,
-        input_tokens: Annotated[int | None, Field(description="Length of a prompt.", ge=1)] = None,
-        output_tokens: Annotated[int | None, Field(description="Length of an answer.", ge=1)] = None,
+        input_tokens: Annotated[int | None, Field(description="Tokens of a prompt.", ge=1, le=_MOST_TOKENS)] = None,
+        output_tokens: Annotated[int | None, Field(description="Tokens of an answer.", ge=1, le=_MOST_TOKENS)] = None,
         requests: Annotated[int | None, Field(description="Requests of each point.", ge=1, le=10_000)] = None,
     ) -> CommandAnswer:
         """Measure a deployed server under load, and keep the results under a name. Without figures: the quick sweep of 8 points."""

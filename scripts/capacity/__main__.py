@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 from contracts.exit_codes import ExitCode
 from scripts.cli.command import Command, run_command, say
 from scripts.cli.options import JsonSwitch, Option
+from scripts.cli.project_ids import project_id
 from scripts.errors import CommandRefusedError
 
 if TYPE_CHECKING:
@@ -64,7 +65,10 @@ class CapacityOptions:
         ),
     ] = None
     project: Annotated[
-        str | None, Option("Google Cloud project; by default that of the stack or of the environment.", metavar="ID")
+        str | None,
+        Option(
+            "Google Cloud project; by default that of the stack or of the environment.", metavar="ID", parse=project_id
+        ),
     ] = None
     write: Annotated[
         str | None,

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 from contracts.exit_codes import ExitCode
 from scripts.cli.command import Command, run_command
 from scripts.cli.options import JsonSwitch, Option
+from scripts.cli.project_ids import project_id
 from scripts.cloud.simulated import is_simulated
 from scripts.errors import CommandRefusedError
 
@@ -29,7 +30,10 @@ class DoctorOptions:
         str | None, Option("Name of the stack. Left out: only what every stack needs is checked.", metavar="NAME")
     ] = None
     project: Annotated[
-        str | None, Option("Google Cloud project; by default that of the stack or of the environment.", metavar="ID")
+        str | None,
+        Option(
+            "Google Cloud project; by default that of the stack or of the environment.", metavar="ID", parse=project_id
+        ),
     ] = None
     as_json: JsonSwitch = False
 

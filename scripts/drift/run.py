@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from contracts.outputs import DETAILS_TYPE
 from contracts.service_traffic import TEMPLATE_LABEL
 from scripts.cli.command import say
+from scripts.cli.hidden import environment_secrets
 from scripts.errors import ScriptError
 from scripts.preview.markdown import code, fenced, row
 from scripts.preview.plans import stacks_in
@@ -106,7 +107,7 @@ def _line(change: ResourceChange) -> str:
 
 def _compared(stack: str, preview: EnginePreview) -> StackDrift:
     """Return what a preview of a refresh says of a stack. Its service is as Google answered."""
-    changes, service = from_engine(preview)[0], preview.outputs_of(SERVICE_TYPE)
+    changes, service = from_engine(preview, environment_secrets())[0], preview.outputs_of(SERVICE_TYPE)
     if TEMPLATE_LABEL not in as_mapping(service.get("labels")):
         return StackDrift(stack=stack, changes=changes)
     is_fixed = as_mapping(preview.outputs_of(DETAILS_TYPE).get("rollout")).get("traffic") is not None

@@ -18,7 +18,7 @@ from typing import Annotated, Final
 from contracts.exit_codes import ExitCode
 from planning.errors import PlanningError
 from planning.planner import plan_of
-from planning.subject import examine
+from planning.subject import Subject, examine
 from planning.wording import worded
 from scripts.cli.command import Command, run_command
 from scripts.cli.options import JsonSwitch, Option
@@ -81,18 +81,15 @@ def _plan(options: PlanOptions) -> ExitCode:
     except PlanningError as error:
         raise PlanningError(worded(str(error), wording)) from None
     plan = plan_of(subject)
-    if options.explain:
+    if options.as_json:
+        document = {**plan.to_json(wording), **_more(subject, explained=options.explain)}
+        print(json.dumps(document, indent=2, allow_nan=False))
+    elif options.explain:
         from planning.explain import explain
 
         for title, lines in explain(subject):
             print(title)
             print("".join(f"  {line}\n" for line in lines))
-    elif options.as_json:
-        from planning.loading_modes import loading_modes
-
-        ways = [one.to_json() for one in loading_modes(subject)]
-        document = {**plan.to_json(wording), **({"loading_modes": ways} if ways else {})}
-        print(json.dumps(document, indent=2, allow_nan=False))
     elif options.costs:
         from scripts.plan.costs import show_costs  # rich costs more than the plan
 
@@ -102,6 +99,19 @@ def _plan(options: PlanOptions) -> ExitCode:
 
         show(plan, wording)
     return ExitCode.DONE if plan.fits else ExitCode.REFUSED
+
+
+def _more(subject: Subject, *, explained: bool) -> dict[str, object]:
+    """Return what the JSON document has beside the plan: the loading modes of a service, and the formulas where they are asked for."""
+    from planning.loading_modes import loading_modes
+
+    ways = [one.to_json() for one in loading_modes(subject)]
+    found: dict[str, object] = {"loading_modes": ways} if ways else {}
+    if explained:
+        from planning.explain import explain
+
+        found["explanation"] = [{"title": title, "lines": list(lines)} for title, lines in explain(subject)]
+    return found
 
 
 def _check(options: PlanOptions) -> None:
@@ -187,8 +197,6 @@ def _check_source(question: Question) -> None:
 
 def _check_output(options: PlanOptions) -> None:
     """Raise PlanningError for two ways of printing at once."""
-    if options.as_json and options.explain:
-        raise PlanningError("--explain is for people and --json for programs; choose one.")
     if options.costs and options.question.has_own_device:
         raise PlanningError("--costs shows what Google bills, and --device is none of its machines; leave one out.")
     if options.costs and (options.explain or options.fix or options.comparison.compare):

@@ -23,6 +23,7 @@ _MOST_ERROR_CHARACTERS: Final = 4_000
 _FEWEST_FOR_OVERVIEW: Final = 2
 """With one stack, its own section says it all."""
 _UNSET: Final = "-"
+_NOT_SET: Final = "(not set)"
 _SHOWN_OF_NEW: Final = (
     "target",
     "tpu.acceleratorType",
@@ -196,14 +197,25 @@ def _engine(preview: StackPreview | None) -> Iterator[str]:
     noun = "resource" if count == 1 else "resources"
     yield f"<details><summary>The engine{where}: {count} {noun} would change, {preview.unchanged} would not</summary>"
     if preview.changes:
-        yield from ("", *fenced("\n".join(_line(change) for change in preview.changes), "diff"))
+        yield from ("", *fenced("\n".join(line for change in preview.changes for line in _lines(change)), "diff"))
     yield from ("", "</details>", "")
 
 
-def _line(change: ResourceChange) -> str:
+def _lines(change: ResourceChange) -> Iterator[str]:
+    """Yield what becomes of a resource, and below it each property before and after."""
     what = f" [{', '.join(change.properties)}]" if change.properties else ""
     forced = f" (forced by {', '.join(change.forced_by)})" if change.forced_by else ""
-    return f"{_SIGNS.get(change.op, ' ')} {change.op:7} {change.type} {change.name}{what}{forced}"
+    yield f"{_SIGNS.get(change.op, ' ')} {change.op:7} {change.type} {change.name}{what}{forced}"
+    for one in change.changes:
+        forces = " (forces the replacement)" if one.replaces else ""
+        if "\n" not in one.before + one.after:
+            yield f"    {one.path}: {one.before or _NOT_SET} → {one.after or _NOT_SET}{forces}"
+            continue
+        yield f"    {one.path}:{forces}"
+        yield from (f"-     {line}" for line in one.before.splitlines())
+        yield from (f"+     {line}" for line in one.after.splitlines())
+    if change.changes_left_out:
+        yield f"    and {change.changes_left_out} more"
 
 
 def _quiet(found: Sequence[StackVerdict]) -> Iterator[str]:

@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
 from scripts.preview.plans import PlansDocument
+from scripts.pulumi.steps import ShownChange, shown_changes
 
 _REPLACING = frozenset({"replace", "create-replacement"})
 _SHOWN = frozenset({"create", "update", "delete", "replace", "read"})
@@ -15,6 +16,7 @@ _SHOWN = frozenset({"create", "update", "delete", "replace", "read"})
 
 class _State(BaseModel):
     type: str
+    inputs: Mapping[str, object] | None = None
     outputs: Mapping[str, object] | None = None
 
 
@@ -26,6 +28,7 @@ class _Step(BaseModel):
     old_state: _State | None = None
     diff_reasons: tuple[str, ...] | None = None
     replace_reasons: tuple[str, ...] | None = None
+    detailed_diff: Mapping[str, object] | None = None
 
 
 class _Diagnostic(BaseModel):
@@ -52,11 +55,15 @@ class ResourceChange(BaseModel):
     """One resource that would change. `properties` differ, and `forced_by` are the properties that force a replacement."""
 
     model_config = ConfigDict(frozen=True)
-    op: str
-    type: str
-    name: str
-    properties: tuple[str, ...] = ()
-    forced_by: tuple[str, ...] = ()
+    op: str = Field(description="Operation: create, update, replace, delete or read.")
+    type: str = Field(description="Type of the resource.")
+    name: str = Field(description="Name of the resource in the program.")
+    properties: tuple[str, ...] = Field(default=(), description="Top-level properties that differ.")
+    forced_by: tuple[str, ...] = Field(default=(), description="Properties that force a replacement.")
+    changes: tuple[ShownChange, ...] = Field(
+        default=(), description="What differs, with the value before and after, without secrets and shortened."
+    )
+    changes_left_out: int = Field(default=0, description="Number of differences that `changes` leaves out.")
 
 
 class StackPreview(BaseModel):
@@ -82,10 +89,14 @@ class StackPreview(BaseModel):
         return tuple(change for change in self.changes if change.op in _REPLACING)
 
 
-def from_engine(preview: EnginePreview) -> tuple[tuple[ResourceChange, ...], int, tuple[str, ...]]:
-    """Return the changes, the number of unchanged resources and the warnings of an engine's preview."""
+def from_engine(
+    preview: EnginePreview, secrets: Sequence[str] = ()
+) -> tuple[tuple[ResourceChange, ...], int, tuple[str, ...]]:
+    """Return the changes without these secrets, the number of unchanged resources and the warnings of an engine's preview."""
     changes = tuple(
-        _change(step) for step in preview.steps or () if step.op in _SHOWN and _type(step) != "pulumi:pulumi:Stack"
+        _change(step, secrets)
+        for step in preview.steps or ()
+        if step.op in _SHOWN and _type(step) != "pulumi:pulumi:Stack"
     )
     warnings = tuple(
         d.message.removeprefix("warning:").strip() for d in preview.diagnostics or () if d.severity == "warning"
@@ -123,11 +134,15 @@ def _type(step: _Step) -> str:
     return state.type if state else ""
 
 
-def _change(step: _Step) -> ResourceChange:
+def _change(step: _Step, secrets: Sequence[str]) -> ResourceChange:
+    differs = step.op != "create" and step.new_state is not None
+    changes, rest = shown_changes(step.model_dump(mode="json", by_alias=True), secrets) if differs else ((), 0)
     return ResourceChange(
         op=step.op,
         type=_type(step),
         name=step.urn.rpartition("::")[2],
         properties=step.diff_reasons or (),
         forced_by=step.replace_reasons or (),
+        changes=tuple(changes),
+        changes_left_out=rest,
     )

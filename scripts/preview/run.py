@@ -9,6 +9,7 @@ from subprocess import CompletedProcess
 from pydantic import ValidationError
 
 from scripts.cli.command import say
+from scripts.cli.hidden import environment_secrets
 from scripts.cloud.simulated import is_simulated
 from scripts.errors import CommandRefusedError, ScriptError
 from scripts.preview.plans import UNKNOWN_PROJECT, stacks_in
@@ -87,7 +88,7 @@ def _asked(stack: str) -> dict[str, object]:
         parsed = None
     if answer.returncode != 0 or parsed is None:
         raise ScriptError(_error(stack, answer, parsed))
-    changes, unchanged, warnings = from_engine(parsed)
+    changes, unchanged, warnings = from_engine(parsed, environment_secrets())
     return {"changes": changes, "unchanged": unchanged, "warnings": warnings}
 
 

@@ -46,7 +46,7 @@ def _steps(plan: SavedPlan) -> Iterator[str]:
         first = (plain(step.op), f"{code(step.name)} {plain(step.type)}")
         changes = step.changes if step.op != "create" else ()
         for change in changes:
-            forced = " (forces it)" if change.path in step.forced_by else ""
+            forced = " (forces it)" if change.replaces else ""
             yield row((*first, f"{code(change.path)}{forced}", code(change.before), code(change.after)))
             first = ("", "")
         if not changes:

@@ -24,7 +24,7 @@ CapacityFate = Literal["untouched", "not deployed", "kept", "at risk", "given up
 _NEW_CAPACITY: Final = (
     "New capacity may take hours or not come at all: Google keeps no place, and a roll-back asks for it again."
 )
-_HEADINGS: Final[dict[StackEffect, str]] = {
+HEADINGS: Final[dict[StackEffect, str]] = {
     "nothing": "nothing that runs changes",
     "update": "resources beside the server change; the server keeps running",
     "restart": "the server restarts on its machine, the capacity stays",
@@ -113,7 +113,7 @@ class StackVerdict:
             "given up": "gives up its TPU capacity",
             "at risk": "may give up its TPU capacity",
             "kept": "keeps its capacity; the server restarts at most",
-        }.get(self.fate, _HEADINGS[difference.effect])
+        }.get(self.fate, HEADINGS[difference.effect])
 
     def warning(self) -> str:
         """Return the sentences of a loud stack."""
@@ -131,7 +131,7 @@ class StackVerdict:
                 f"{self._permission()} {_NEW_CAPACITY}"
             )
         return (
-            f"{code(self.stack)} {_HEADINGS[difference.effect]}{self._because()}. The old one is deleted with its URL. "
+            f"{code(self.stack)} {HEADINGS[difference.effect]}{self._because()}. The old one is deleted with its URL. "
             "A bucket of the stack is replaced too, and its weights are deleted."
         )
 

@@ -4,12 +4,14 @@ import hashlib
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from difflib import unified_diff
 from itertools import takewhile
-from typing import Final
+from typing import Final, cast
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
-from scripts.pulumi.deployment import as_mapping, as_sequence
+from contracts.plain_text import for_model
+from scripts.pulumi.deployment import as_mapping, as_sequence, is_secret
 from stacks.masking import masked
 
 CAPACITY_TYPES: Final = ("gcp-tpu:index:QueuedResource", "gcp:cloudrunv2/service:Service")
@@ -24,18 +26,26 @@ _MOST_CHANGES: Final = 20
 _KEY: Final = re.compile(r'\["((?:[^"\\]|\\.)*)"\]|\[(\d+)\]|([^.\[\]]+)')
 """One part of a property's path, as the engine writes it: `template.containers[0].env["A.B"]`."""
 _MOST_DIFFERENCES: Final = 5
+_MOST_LINES: Final = 5
+"""Of a text of several lines, removed or added, shown."""
+_PATH_CHARACTERS: Final = 200
 _NO_VALUE: Final = object()
+_SECRET: Final = "[secret]"  # noqa: S105 - as the engine shows one
 _UNKNOWN: Final = "04da6b54-80e4-46f7-96ec-b56ff0331ba9"
 """How a preview writes a value that is known only after `up` (pulumi/pulumi, sdk/go/common/resource/plugin/rpc.go)."""
 
 
 class ShownChange(BaseModel):
-    """One property that a step changes, for people: its path, and the values without secrets, shortened."""
+    """One property that a step changes, for people: its path, and the values without secrets, shortened.
+
+    Of a text of several lines, the values are the lines that differ.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
-    path: str
-    before: str
-    after: str
+    path: str = Field(description="Path of the property.")
+    before: str = Field(description="Value in the state; empty if it was not set.")
+    after: str = Field(description="Value afterwards; empty if it is removed.")
+    replaces: bool = Field(default=False, description="Whether this change forces a replacement.")
 
 
 class PlannedStep(BaseModel):
@@ -116,27 +126,115 @@ def _difference(urn: str, was: Sequence[PlannedStep], is_now: Sequence[PlannedSt
 
 
 def _step(step: Mapping[str, object], secrets: Sequence[str]) -> PlannedStep:
-    new, old = (as_mapping(as_mapping(step.get(key)).get("inputs")) for key in ("newState", "oldState"))
+    new = as_mapping(as_mapping(step.get("newState")).get("inputs"))
     changed = tuple(sorted(map(str, as_sequence(step.get("diffReasons")))))
-    paths = tuple(as_mapping(step.get("detailedDiff"))) or changed
     return PlannedStep(
         op=str(step.get("op") or ""),
         urn=str(step.get("urn") or ""),
         changed=changed,
         forced_by=tuple(sorted(map(str, as_sequence(step.get("replaceReasons"))))),
         inputs={key: _sha256(value) for key, value in new.items()},
-        changes=tuple(_changes(sorted(paths)[:_MOST_CHANGES], old, new, secrets)),
+        changes=tuple(shown_changes(step, secrets)[0]),
     )
 
 
-def _changes(
-    paths: Sequence[str], old: Mapping[str, object], new: Mapping[str, object], secrets: Sequence[str]
-) -> Iterator[ShownChange]:
-    for path in paths:
-        # Masked before it is cut, so that no part of a secret is left.
-        before, after = (masked(_text(_value(path, values)), secrets) for values in (old, new))
+def shown_changes(
+    step: Mapping[str, object], secrets: Sequence[str], most: int = _MOST_CHANGES
+) -> tuple[Sequence[ShownChange], int]:
+    """Return the first properties that a step of the engine changes, and how many there are beside them.
+
+    A text that is a JSON object, such as a document in a machine's metadata, is shown by its own keys.
+    """
+    detailed = as_mapping(step.get("detailedDiff"))
+    forced = set(map(str, as_sequence(step.get("replaceReasons"))))
+    found: list[ShownChange] = []
+    for path in sorted(map(str, detailed or as_sequence(step.get("diffReasons"))), key=_in_order):
+        replaces = path in forced or str(as_mapping(detailed.get(path)).get("kind") or "").endswith("-replace")
+        pairs = _differing(path, *_values(path, step))
+        found += [_shown(where, was, is_now, secrets, replaces=replaces) for where, was, is_now in pairs]
+    found.sort(key=lambda change: not change.replaces)
+    return found[:most], max(0, len(found) - most)
+
+
+def _values(path: str, step: Mapping[str, object]) -> tuple[object, object]:
+    """Return the values of a property before and after: of the inputs, and where those are the same, of what is deployed.
+
+    A property that somebody changed in the cloud has the same inputs: what is there is in the outputs.
+    """
+    states = [as_mapping(step.get(key)) for key in ("oldState", "newState")]
+    old, new = (_value(path, as_mapping(state.get("inputs"))) for state in states)
+    found, planned = (_value(path, as_mapping(state.get("outputs"))) for state in states)
+    if old != new or found is _NO_VALUE:
+        return old, new
+    return found, new if found != new or planned is _NO_VALUE else planned
+
+
+def _in_order(path: str) -> list[tuple[int, str]]:
+    """Return a key that sorts the tenth argument after the ninth."""
+    return [(int(index or 0), quoted or plain) for quoted, index, plain in _KEY.findall(path)]
+
+
+def _differing(path: str, old: object, new: object) -> Iterator[tuple[str, object, object]]:
+    """Yield the paths that differ below a path, with both values."""
+    if isinstance(old, list) and isinstance(new, list):
+        was, are = cast("list[object]", old), cast("list[object]", new)
+        gone, come = [item for item in was if item not in are], [item for item in are if item not in was]
+        yield (path, _item(gone), _item(come)) if gone or come else (path, old, new)
+        return
+    one, two = _document(cast("object", old)), _document(new)
+    if one is None or two is None:
+        yield path, old, new
+        return
+    found = False
+    for key in dict.fromkeys((*one, *two)):
+        was, is_now = one.get(key, _NO_VALUE), two.get(key, _NO_VALUE)
+        if was != is_now:
+            found = True
+            yield from _differing(f"{path}.{key}", was, is_now)
+    if not found:
+        yield path, old, new
+
+
+def _item(found: Sequence[object]) -> object:
+    """Return the items of a list that differ; one alone as itself."""
+    return found[0] if len(found) == 1 else list(found) or _NO_VALUE
+
+
+def _document(value: object) -> Mapping[str, object] | None:
+    """Return a JSON object, also one that is written as a text; None if it is neither, and if it is a secret."""
+    if isinstance(value, str) and value.startswith("{"):
+        try:
+            value = cast("object", json.loads(value))
+        except ValueError:
+            return None
+    found = as_mapping(value)
+    return found if found and not is_secret(value) else None
+
+
+def _shown(path: str, old: object, new: object, secrets: Sequence[str], *, replaces: bool) -> ShownChange:
+    # Masked before it is cut, so that no part of a secret is left; with its key, which can say that it is one.
+    label = f"{path.rpartition('.')[2]}: "
+    texts = [_text(value) for value in (old, new)]
+    before, after = (
+        text if text == _SECRET else for_model(masked(f"{label}{text}", secrets).removeprefix(label)) for text in texts
+    )
+    if "\n" in before.strip() and "\n" in after.strip():
+        lines = list(unified_diff(before.splitlines(), after.splitlines(), lineterm="", n=0))[2:]
+        before, after = (_lines(lines, sign) for sign in "-+")
+    else:
         start = max(0, _shared(before, after) - _BEFORE_CHARACTERS)
-        yield ShownChange(path=path, before=_cut(before, start), after=_cut(after, start))
+        before, after = _cut(before, start), _cut(after, start)
+    if before and before == after:  # a secret, or text that is cut
+        after = f"{after} (another value)"
+    return ShownChange(path=path[:_PATH_CHARACTERS], before=before, after=after, replaces=replaces)
+
+
+def _lines(found: Sequence[str], sign: str) -> str:
+    """Return the first lines of a difference with this sign, without it."""
+    lines = [line[1:].strip() for line in found if line.startswith(sign)]
+    rest = len(lines) - _MOST_LINES
+    shown = [_cut(line, 0) for line in lines[:_MOST_LINES]]
+    return "\n".join([*shown, *([f"… and {rest} more lines"] if rest > 0 else [])])
 
 
 def _value(path: str, inputs: Mapping[str, object]) -> object:
@@ -151,8 +249,10 @@ def _value(path: str, inputs: Mapping[str, object]) -> object:
 
 
 def _text(value: object) -> str:
-    if value is _NO_VALUE:
+    if value is _NO_VALUE or value is None:
         return ""
+    if is_secret(value):
+        return _SECRET
     text = value if isinstance(value, str) else json.dumps(value, sort_keys=True, default=str)
     return text.replace(_UNKNOWN, "(known after up)")
 

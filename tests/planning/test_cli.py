@@ -165,6 +165,15 @@ def test_names_are_read_without_regard_to_case(run):
     assert one[0] == 0
 
 
+def test_the_formulas_are_in_the_json_too(run):
+    code, out, _ = run(*E2B, "--json", "--explain")
+    found = json.loads(out)
+    assert code == 0
+    assert found["explanation"]
+    assert all(part["title"] and part["lines"] for part in found["explanation"])
+    assert "explanation" not in json.loads(run(*E2B, "--json")[1])
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -184,7 +193,6 @@ def test_names_are_read_without_regard_to_case(run):
         ((*E2B, "--set", "acceptFindings=FIT99"), '"FIT99" is the id of no finding'),
         ((*E2B, "--fix"), "--stack NAME"),
         (("--stack", "tpu-v6e4", "--write"), "--write belongs to --fix"),
-        ((*E2B, "--json", "--explain"), "choose one"),
         ((*E2B, "--min-context", "4096"), "belong to --compare"),
         ((*E2B, "--stack", "tpu-v6e4"), "leave out --model"),
         ((*E2B, "--config", "no-such-file.json"), "no-such-file.json cannot be read"),

@@ -223,7 +223,7 @@ def test_the_file_and_the_summary_hold_no_secret(world, tmp_path, monkeypatch, c
     plan = read_plan(path, stack=STACK)
     assert printed.startswith(f"### `{STACK}`: `{plan.id}`")
     assert "an hour" in printed
-    assert "`template`" in printed
+    assert "`template." in printed
     assert plan == make_plan(STACK).model_copy(update={"made_at": plan.made_at, "expires_at": plan.expires_at})
 
 

@@ -303,7 +303,10 @@ def test_without_a_stack_only_what_every_stack_needs_is_checked(world):
     assert not any(check.startswith(("quota of", "image", "hub", "weights", "gcloud")) for check in checks)
 
 
-@pytest.mark.parametrize("arguments", [["--stack", "nope"], ["--stack"], ["--projekt", "p"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [["--stack", "nope"], ["--stack"], ["--projekt", "p"], ["--project", "; rm -rf /"], ["--project", "abc"]],
+)
 def test_wrong_arguments_are_refused(world, arguments):
     assert run_command(COMMAND, arguments) == 2
 

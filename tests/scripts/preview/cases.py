@@ -12,6 +12,7 @@ from pathlib import Path
 from scripts.preview.comment import comment
 from scripts.preview.plans import PlansDocument, describe_checkout, write_plans
 from scripts.preview.report import ResourceChange, StackPreview
+from scripts.pulumi.steps import ShownChange
 
 ROOT = Path(__file__).resolve().parents[3]
 HERE = Path(__file__).parent
@@ -71,8 +72,18 @@ CASES: Mapping[str, Edit] = {
 }
 
 
-def capacity(op: str, *properties: str, forced: tuple[str, ...] = ()) -> ResourceChange:
-    return ResourceChange(op=op, type=CAPACITY, name="capacity", properties=properties, forced_by=forced)
+ARGUMENTS = ShownChange(
+    path='metadata["gemma-serving-document"].args', before="--max-model-len=16384", after="--max-model-len=8192"
+)
+SLICE = ShownChange(path="acceleratorType", before="v6e-4", after="v6e-8", replaces=True)
+
+
+def capacity(
+    op: str, *properties: str, forced: tuple[str, ...] = (), changes: tuple[ShownChange, ...] = ()
+) -> ResourceChange:
+    return ResourceChange(
+        op=op, type=CAPACITY, name="capacity", properties=properties, forced_by=forced, changes=changes
+    )
 
 
 def deployed(stack: str, *changes: ResourceChange, error: str | None = None) -> StackPreview:
@@ -80,11 +91,15 @@ def deployed(stack: str, *changes: ResourceChange, error: str | None = None) -> 
 
 
 PREVIEWS: Mapping[str, tuple[StackPreview, ...]] = {
-    "flag": (deployed("tpu-v6e4", capacity("update", "metadata")), deployed("l4-qat"), deployed("tpu-v6e1")),
+    "flag": (
+        deployed("tpu-v6e4", capacity("update", "metadata", changes=(ARGUMENTS,))),
+        deployed("l4-qat"),
+        deployed("tpu-v6e1"),
+    ),
     "accelerator": (
         deployed(
             "tpu-v6e4",
-            capacity("replace", "acceleratorType", "metadata", forced=("acceleratorType",)),
+            capacity("replace", "acceleratorType", "metadata", forced=("acceleratorType",), changes=(SLICE,)),
         ),
         deployed("l4-qat"),
         deployed("tpu-v6e1"),

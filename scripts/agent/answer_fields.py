@@ -1,0 +1,41 @@
+"""The fields of each answer, for docs/agent.md. The list of tools leaves them out, because it takes part of every context."""
+
+from collections.abc import Mapping
+from typing import Final
+
+from pydantic import BaseModel
+
+from scripts.agent.changing import PreviewAnswer, UpAnswer
+from scripts.agent.reading import CauseAnswer, FindingAnswer, LogAnswer
+from scripts.agent.talking import EndpointAnswer, MetricsAnswer, ModelAnswer, WeightsAnswer
+from scripts.agent.untrusted import UntrustedText
+from scripts.agent.workbench import CommandAnswer
+from scripts.preview.report import ResourceChange
+from scripts.pulumi.steps import ShownChange
+
+_ANSWERS: Final[Mapping[str, type[BaseModel]]] = {
+    "`preview`": PreviewAnswer,
+    "each of `changes`": ResourceChange,
+    "each `changes` of it": ShownChange,
+    "`up`": UpAnswer,
+    "`logs`": LogAnswer,
+    "`recognise_failure`": CauseAnswer,
+    "`explain_finding`": FindingAnswer,
+    "`endpoint`": EndpointAnswer,
+    "`metrics`": MetricsAnswer,
+    "`ask`": ModelAnswer,
+    "`list_weights`": WeightsAnswer,
+    "every other tool": CommandAnswer,
+    "text from outside": UntrustedText,
+}
+
+
+def answers_table() -> str:
+    """Return the table in Markdown."""
+    rows = ["| answer of | field | meaning |", "| --- | --- | --- |"]
+    for tool, kind in _ANSWERS.items():
+        first = tool
+        for name, field in kind.model_fields.items():
+            rows.append(f"| {first} | `{name}` | {field.description} |")
+            first = ""
+    return "\n".join(rows) + "\n"

@@ -1,0 +1,186 @@
+"""The SDK's server with short lists of tools, and sentences instead of validation errors."""
+
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final, cast
+
+from mcp import MCPError
+from mcp.server.mcpserver import Context, MCPServer
+from mcp.server.mcpserver.exceptions import ToolError, UnexpectedToolError
+from mcp.types import INVALID_PARAMS, CallToolResult, GetPromptResult, InputRequiredResult, Tool
+from pydantic import ValidationError
+
+from scripts.agent.presenting import own_parameters
+from scripts.pulumi.deployment import as_mapping, as_sequence
+
+_VALUE_CHARACTERS: Final = 60
+_DROPPED: Final = frozenset({"title"})
+"""Keys of a schema that repeat the name of the parameter."""
+
+
+def project_version() -> str:
+    """Return the version of this project."""
+    found = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8"))
+    return str(as_mapping(found.get("project")).get("version") or "unknown")
+
+
+class AgentServer(MCPServer[Any]):
+    """The server. It refuses a wrong argument with a sentence that says what is allowed."""
+
+    async def list_tools(self) -> list[Tool]:
+        """Return the tools with short schemas.
+
+        The schemas of the answers are not listed: docs/agent.md describes each field, and most clients give a model all that is listed.
+        """
+        return [_listed(tool) for tool in await super().list_tools()]
+
+    async def call_tool(
+        self, name: str, arguments: dict[str, Any], context: Context[Any, Any] | None = None
+    ) -> CallToolResult | InputRequiredResult:
+        """Call a tool. Raises ToolError with a sentence."""
+        tools = {tool.name: tool for tool in await super().list_tools()}
+        if name not in tools:
+            raise ToolError(
+                f"This server has no tool {name[:_VALUE_CHARACTERS]!r}; it has {', '.join(tools)}. "
+                "A tool that is not listed was not allowed by the person who started the server."
+            )
+        schema = _listed(tools[name]).input_schema
+        _require_allowed(name, schema, arguments)
+        own = own_parameters(name)
+        given = {key: value for key, value in arguments.items() if key not in own}
+        try:
+            return await super().call_tool(name, given, context)
+        except UnexpectedToolError as error:
+            raise UnexpectedToolError(
+                f"{name} failed because of a bug of this server; its standard error has the traceback. Report it."
+            ) from error.__cause__
+        except ToolError as error:
+            cause = error.__cause__
+            if isinstance(cause, ValidationError):
+                raise ToolError(_mistakes(name, schema, cause)) from None
+            text = str(cause or error)
+            if text.startswith("Resolver "):  # the SDK's words about the answer to a question
+                text = "The person's answer does not have the fields that were asked for. Nothing was done; ask again."
+            raise ToolError(text) from cause
+
+    async def get_prompt(
+        self, name: str, arguments: dict[str, Any] | None = None, context: Context[Any, Any] | None = None
+    ) -> GetPromptResult | InputRequiredResult:
+        """Return a prompt. Raises MCPError with a sentence if it is unknown, or if its arguments are not those that it takes."""
+        prompts = {prompt.name: prompt for prompt in await self.list_prompts()}
+        if name not in prompts:
+            raise MCPError(
+                code=INVALID_PARAMS,
+                message=f"This server has no prompt {name[:_VALUE_CHARACTERS]!r}; it has {', '.join(prompts)}.",
+            )
+        takes = prompts[name].arguments or []
+        needed = [one.name for one in takes if one.required]
+        given = set(arguments or {})
+        if not set(needed) <= given <= {one.name for one in takes}:
+            raise MCPError(
+                code=INVALID_PARAMS,
+                message=f"The prompt {name} takes {' and '.join(one.name for one in takes)}; given were {', '.join(sorted(given)) or 'none'}.",
+            )
+        return await super().get_prompt(name, arguments, context)
+
+
+def _listed(tool: Tool) -> Tool:
+    """Return a tool with a title, a short schema of its arguments and none of its answer."""
+    schema = as_mapping(_short(tool.input_schema))
+    properties = {**as_mapping(schema.get("properties")), **own_parameters(tool.name)}
+    return tool.model_copy(
+        update={
+            "title": tool.title or tool.name.replace("_", " ").capitalize(),
+            "description": " ".join((tool.description or "").split()),
+            "input_schema": {**schema, "properties": properties, "additionalProperties": False},
+            "output_schema": None,
+        }
+    )
+
+
+def _short(schema: object) -> object:
+    """Return a schema without titles, and a parameter that may be left out without the null that stands for that."""
+    if isinstance(schema, list):
+        return [_short(item) for item in cast("list[object]", schema)]
+    if not isinstance(schema, dict):
+        return schema
+    found = dict(cast("dict[str, object]", schema))
+    kinds = [as_mapping(kind) for kind in as_sequence(found.get("anyOf"))]
+    some = [kind for kind in kinds if kind.get("type") != "null"]
+    if len(some) == 1 and len(kinds) > 1:
+        del found["anyOf"]
+        found = {**some[0], **found}
+        if found.get("default", 0) is None:
+            del found["default"]
+    return {
+        key: {name: _short(each) for name, each in as_mapping(value).items()} if key == "properties" else _short(value)
+        for key, value in found.items()
+        if not (key in _DROPPED and isinstance(value, str))
+    }
+
+
+def _require_allowed(tool: str, schema: Mapping[str, object], arguments: Mapping[str, object]) -> None:
+    """Refuse an argument that the tool does not have, and a wrong one that is about the answer. Raises ToolError."""
+    allowed = as_mapping(schema.get("properties"))
+    unknown = [name for name in arguments if name not in allowed]
+    if unknown:
+        takes = f"allowed are {', '.join(allowed)}" if allowed else "it takes none"
+        raise ToolError(f"{tool} has no argument {unknown[0][:_VALUE_CHARACTERS]!r}; {takes}.")
+    for name, own in own_parameters(tool).items():
+        value = arguments.get(name)
+        most = own.get("maximum")
+        if value is None or (isinstance(value, bool) and own["type"] == "boolean"):
+            continue
+        if isinstance(most, int) and isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= most:
+            continue
+        wanted = "true or false" if most is None else f"a whole number from 1 to {most}"
+        raise ToolError(f"{name} of {tool} is {_quoted(value)}; it must be {wanted}.")
+
+
+def _mistakes(tool: str, schema: Mapping[str, object], error: ValidationError) -> str:
+    """Return a sentence for each wrong argument: what it is, what is allowed, and what it means."""
+    properties = as_mapping(schema.get("properties"))
+    found: dict[str, str] = {}
+    for mistake in error.errors(include_url=False):
+        name, *inner = (str(part) for part in mistake["loc"]) if mistake["loc"] else ("arguments",)
+        about = str(as_mapping(properties.get(name)).get("description") or "")
+        if mistake["type"] == "missing":
+            words = f"{tool} needs {name}"
+        else:
+            place = "".join(f"[{part}]" for part in inner if part.isdigit())
+            words = f"{name}{place} of {tool} is {_quoted(mistake['input'])}; it {_wanted(cast('Mapping[str, object]', mistake))}"
+        found.setdefault(name, f"{words}. {about}".strip())
+    return " ".join(found.values())
+
+
+def _wanted(mistake: Mapping[str, object]) -> str:
+    """Return what an argument must be, from pydantic's mistake."""
+    context = as_mapping(mistake.get("ctx"))
+    words = {
+        "literal_error": "must be {expected}",
+        "string_pattern_mismatch": "must match {pattern}",
+        "greater_than_equal": "must be at least {ge}",
+        "greater_than": "must be above {gt}",
+        "less_than_equal": "must be at most {le}",
+        "string_too_long": "may have {max_length} characters",
+        "too_long": "may have {max_length} items",
+        "string_type": "must be a text",
+        "list_type": "must be a list",
+        "bool_type": "must be true or false",
+        "bool_parsing": "must be true or false",
+        "int_type": "must be a whole number",
+        "int_parsing": "must be a whole number",
+        "int_from_float": "must be a whole number",
+        "float_type": "must be a number",
+        "float_parsing": "must be a number",
+        "finite_number": "must be a finite number",
+    }.get(str(mistake.get("type")))
+    if words is None:
+        return str(mistake.get("msg") or "is not allowed").replace("Input should", "must")
+    return words.format(**context)
+
+
+def _quoted(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= _VALUE_CHARACTERS else f"{text[:_VALUE_CHARACTERS]}…"

@@ -1,0 +1,66 @@
+"""What the engine's changes do to a deployed stack, in one sentence; and what the stack costs now."""
+
+from collections.abc import Sequence
+from typing import Final
+
+from scripts.errors import CommandRefusedError
+from scripts.preview.effects import StackEffect
+from scripts.preview.report import ResourceChange
+from scripts.preview.verdicts import CAPACITY_TYPE, HEADINGS
+from scripts.pulumi.deployment import ResourceState, as_mapping, read_deployment
+from scripts.pulumi.stack import outputs_in
+
+SERVICE_TYPE: Final = "gcp:cloudrunv2/service:Service"
+_REPLACED: Final = frozenset({"replace", "create-replacement", "delete"})
+
+
+def headline(stack: str, changes: Sequence[ResourceChange]) -> str:
+    """Return the sentence. Its words are those of the comment on a pull request."""
+    made = [change for change in changes if change.op == "create" and change.type in {CAPACITY_TYPE, SERVICE_TYPE}]
+    effect = effect_of_changes(changes)
+    if made and effect != "target":
+        what = "requests TPU capacity" if made[0].type == CAPACITY_TYPE else "creates the service"
+        return f"{stack}: {what}"
+    forced = dict.fromkeys(name for change in changes if _is_lost(change) for name in change.forced_by)
+    return f"{stack}: {HEADINGS[effect]}" + (f", forced by {', '.join(forced)}" if forced else "")
+
+
+def effect_of_changes(changes: Sequence[ResourceChange]) -> StackEffect:
+    """Return the strongest effect of the changes on what runs."""
+    lost = {change.type for change in changes if _is_lost(change)}
+    made = {change.type for change in changes if change.op == "create"}
+    if (CAPACITY_TYPE in lost and SERVICE_TYPE in made) or (SERVICE_TYPE in lost and CAPACITY_TYPE in made):
+        return "target"
+    if CAPACITY_TYPE in lost:
+        return "capacity"
+    if SERVICE_TYPE in lost:
+        return "service"
+    updated = {(change.type, name) for change in changes if change.op == "update" for name in change.properties}
+    if (CAPACITY_TYPE, "metadata") in updated:
+        return "restart"
+    if (SERVICE_TYPE, "template") in updated:
+        return "revision"
+    return "update" if changes else "nothing"
+
+
+def _is_lost(change: ResourceChange) -> bool:
+    return change.type in {CAPACITY_TYPE, SERVICE_TYPE} and change.op in _REPLACED
+
+
+def deployed_usd_per_hour(stack: str) -> float | None:
+    """Return the most that the deployed stack costs an hour, with all instances that it may have; None if it is not deployed.
+
+    None too if another version of the project deployed it. Raises ScriptError if the state cannot be read.
+    """
+    try:
+        resources = read_deployment(stack).resources
+        each = outputs_in(stack, resources).plan.cost.usd_per_hour
+    except CommandRefusedError:
+        return None
+    return round(each * _instances(resources), 4)
+
+
+def _instances(resources: Sequence[ResourceState]) -> int:
+    services = [one for one in resources if one.type == SERVICE_TYPE and not one.delete]
+    scaling = [as_mapping(as_mapping(one.inputs.get("template")).get("scaling")) for one in services]
+    return max((int(str(found.get("maxInstanceCount") or 1)) for found in scaling), default=1)

@@ -1,0 +1,594 @@
+"""Every tool with every parameter of its schema: no internal error, no answer that is too long for a context, no parameter that never works."""
+
+import contextlib
+import importlib
+import io
+import json
+import re
+from types import SimpleNamespace
+
+import anyio
+import pytest
+from mcp import MCPError
+from mcp.client.client import Client
+from mcp.server.mcpserver import MCPServer
+from mcp.types import INVALID_PARAMS
+
+from planning.rules import RULES
+from scripts.agent import staging, talking, working
+from scripts.agent.fitting import MOST_CHARACTERS, compact, fitted
+from scripts.agent.permissions import CHANGES
+from scripts.agent.presenting import WITH_FULL, presented
+from scripts.agent.programs import ProgramResult
+from scripts.agent.protocol import project_version
+from scripts.agent.server import build
+from scripts.agent.untrusted import untrusted
+from scripts.agent.workbench import answer_of
+from scripts.cli import command as cli
+from tests.scripts.agent.conftest import CANARY, STACK, call, typing
+
+MODEL = "google/gemma-4-12B-it"
+LOADS = "in=700,out=300,users=4"
+MOST_LISTED = 22_000
+"""Of all tools together, as a client gets them."""
+NEEDED = {
+    "plan": {"stack": STACK},
+    "compare_machines": {"model": MODEL},
+    "solve": {"model": "12B", "workload": LOADS},
+    "explain_finding": {"identifier": "FIT01"},
+    "recognise_failure": {"text": "Memory limit of 16384 MiB exceeded with 16900 MiB used. Consider"},
+    "ask": {"prompt": "hello"},
+    "benchmark": {"name": "fresh"},
+    "compare_benchmarks": {"before": "one", "after": "two"},
+}
+"""What a call needs beside the stack."""
+SAMPLES = {
+    "stack": STACK,
+    "model": MODEL,
+    "workload": LOADS,
+    "settings": ["maxModelLen=8192"],
+    "accelerator": "v6e-4",
+    "identifier": "MOD05",
+    "plan_id": "plan-0123456789abcdef",
+    "run": "up-0123",
+    "seconds": 1,
+    "text": "x" * 200_000,
+    "prompt": "x" * 100_000,
+    "since": "1d",
+    "project": "a-project",
+    "name": "fresh",
+    "before": "one",
+    "after": "two",
+    "revision": "main",
+    "source": "gs://a-bucket/folder",
+    "to": "gemma-l4-qat-00002-abc",
+    "concurrency": [1, 2],
+    "accelerators": ["L4", "v6e-4"],
+    "max_usd_per_hour": 6.5,
+    "max_ttft_s": 2,
+    "max_tpot_s": 0.1,
+}
+"""A value of each parameter whose schema does not name its values."""
+WITHOUT_STACK = {("plan", "model"), ("plan", "accelerator"), ("plan", "settings")}
+"""These belong to a question without a stack."""
+OF_WORK = {"wait", "cancel"}
+"""They take the handle of work, and none is left here: they are refused."""
+SEARCHES = {"compare_machines", "solve"}
+"""Each call takes a part of a second, and `plan` is called with every model and every accelerator."""
+QUESTION = {"model": MODEL, "accelerator": "v6e-4"}
+
+
+def gate(answer, detail=""):
+    return {"model": "flex-start", "answer": answer, "detail": detail, "source": "s" * 90}
+
+
+PLACE = {
+    "open": False,
+    "hardware": gate("yes"),
+    "provisioning": gate("not known", "d" * 160),
+    "quota": gate("yes"),
+    "provisioning_models": {model: gate("not known", "d" * 160) for model in ("flex-start", "spot", "standard")},
+    "requests": [],
+    "stock": None,
+    "usd_per_hour": 0.6,
+    "price_is_assumed": False,
+    "in_stack": False,
+}
+CLOUD = {"state": "ACTIVE", "facts": ["f" * 80] * 8, "url": "u" * 60, "usd_per_hour": 1.2}
+POINT = {f"{kind}_{figure}_ms": 1.5 for kind in ("mean", "p99", "std") for figure in ("ttft", "tpot", "itl", "e2el")}
+LONG = {
+    "capacity": {
+        "project": "a-project",
+        "places": [
+            {"accelerator": name, "place": f"us-{number}-a", **PLACE}
+            for name in ("v5e-1", "v5e-4", "v5e-8", "v6e-1", "v6e-4", "v6e-8", "L4", "RTX PRO 6000")
+            for number in range(12)
+        ],
+        "problems": [],
+    },
+    "doctor": {
+        "checks": [{"check": f"c{n}", "state": "missing", "detail": "d" * 250, "mend": "m" * 250} for n in range(31)]
+    },
+    "status": {
+        "stacks": [
+            {"stack": f"s{n}", "deployed": n < 12, "cloud": CLOUD, "server": None, "next_command": "n" * 60}
+            for n in range(30)
+        ]
+    },
+    "logs": {
+        "stack": STACK,
+        "target": "cloud-run",
+        "cause": None,
+        "lines": [{"time": "t" * 24, "source": "stderr", "text": '"\\\u202e' * 40} for _ in range(300)],
+    },
+    "smoke": {
+        "checks": [
+            {
+                "name": f"n{n}",
+                "verdict": "passed",
+                "measured": "m" * 60,
+                "wanted": "w" * 60,
+                "detail": "",
+                "values": {"v": 1},
+            }
+            for n in range(16)
+        ]
+    },
+    "bench": {
+        "files": ["/home/person/f" * 3] * 40,
+        "points": [
+            {"point": {"concurrency": n}, "server": {"s": "s" * 900}, "notes": ["n" * 300], **POINT} for n in range(16)
+        ],
+        "changes": [
+            {"point": f"concurrency {n}", "metric": "output throughput", "verdict": "same", "low": 0.0}
+            for n in range(150)
+        ],
+    },
+    "recover": {"plan": "plan-shown", "ours": [{"name": "n" * 200}] * 90},
+    "rollout": {
+        "plan": "plan-shown",
+        "usd_per_hour": 2.0,
+        "usd_per_hour_after": 1.0,
+        "gates": [{"share": n, "fault": "f" * 300} for n in range(60)],
+    },
+    "stage_model": {"setting": "gemma-serving:bucket.manifest: sha256:1", "copied": ["c" * 90] * 200},
+    "teardown": {"clean": True, "deleted": ["d" * 120] * 200},
+}
+"""What commands print that ask Google or a server; in their shape, and longer than usual."""
+URN = "urn:pulumi:l4-qat::gemma-serving::gcp:cloudrunv2/service:Service::vllm"
+STEP = {
+    "op": "update",
+    "urn": URN,
+    "diffReasons": ["template"],
+    "detailedDiff": {f"template.containers[0].args[{n}]": {"kind": "update"} for n in range(60)},
+    **{
+        state: {
+            "type": "gcp:cloudrunv2/service:Service",
+            "inputs": {"template": {"containers": [{"args": [f"--{state}={n}{'x' * 400}" for n in range(60)]}]}},
+        }
+        for state in ("oldState", "newState")
+    },
+}
+PREVIEWED = {"steps": [STEP] * 8, "diagnostics": [{"severity": "warning", "message": "w" * 900}] * 30}
+
+
+class RealCommands:
+    """Runs the commands that only compute in this process; of the others it reads the options as they would."""
+
+    def __init__(self):
+        self.planned = {}
+
+    async def run_program(self, argv, *, on_line=None, secrets=(), **_options):
+        if argv[1] in {"preview", "up"}:
+            return self.result(0, json.dumps(PREVIEWED) if argv[1] == "preview" else "", ["said"] * 40, secrets)
+        name, arguments = str(argv[2]).removeprefix("scripts."), [str(part) for part in argv[3:]]
+        command = importlib.import_module(
+            f"scripts.{name}.__main__"
+            if importlib.util.find_spec(f"scripts.{name}").submodule_search_locations
+            else f"scripts.{name}"
+        ).COMMAND
+        if name == "plan":
+            key = tuple(arguments)
+            if key not in self.planned:
+                self.planned[key] = self.ran(command, arguments)
+            code, out, said = self.planned[key]
+            return self.result(code, out, said, secrets)
+        cli._read(command, arguments)
+        return self.result(0, json.dumps(LONG.get(name, {"ok": True})), [f"{name}: {'─' * 120}"] * 40, secrets)
+
+    @staticmethod
+    def ran(command, arguments):
+        out, said = io.StringIO(), io.StringIO()
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(said):
+            code = cli.run_command(command, arguments)
+        return code, out.getvalue(), said.getvalue().splitlines()
+
+    @staticmethod
+    def result(code, printed, said, secrets):
+        return ProgramResult(exit_code=code, printed=printed, said=tuple(said), secrets=tuple(secrets))
+
+
+class Metrics:
+    samples = range(300)
+
+    @staticmethod
+    def total(_names):
+        return 1.0
+
+
+class Model:
+    served_model = "m"
+
+    @staticmethod
+    async def scrape(**_options):
+        return Metrics()
+
+    @staticmethod
+    async def stream(body, **_options):
+        text = '"\\é' * body["max_tokens"] * 2
+        return SimpleNamespace(
+            text=text,
+            reasoning=text,
+            usage=None,
+            finish_reason="stop",
+            ttft_s=0.1,
+            decode_tok_per_s=20.0,
+            end_s=2.0,
+            simulated=None,
+        )
+
+
+@contextlib.asynccontextmanager
+async def opened(_stack):
+    yield Model(), Model()
+
+
+def weights(stack):
+    files = "\n".join(f"{n} model-{n:05}-of-02000.safetensors" for n in range(2000))
+    return talking.WeightsAnswer(
+        bucket="b", prefix=stack, complete=True, files=untrusted("bucket b", files), count=2000, gib=1.0
+    )
+
+
+@pytest.fixture
+def whole(bench_of, audit, commands, codes, monkeypatch):
+    """A server with every tool, and long answers of whatever asks Google or a server."""
+    monkeypatch.setenv("GOOGLE_CLOUD_PROJECT", "a-project")
+    real = RealCommands()
+    for module in ("scripts.agent.workbench", "scripts.agent.changing"):
+        monkeypatch.setattr(f"{module}.run_program", real.run_program)
+    outputs = dict.fromkeys(("endpoint", "auth", "served_model", "connect", "deadline"), "x")
+    monkeypatch.setattr(talking, "stack_outputs", lambda _stack: SimpleNamespace(**outputs))
+    monkeypatch.setattr(talking, "_client", opened)
+    monkeypatch.setattr(talking, "_weights", weights)
+    folder = audit.path.parent
+    monkeypatch.setattr(working, "_folder", lambda name: folder / name)
+    monkeypatch.setattr(staging, "_has_bucket", lambda _stack: True)
+    monkeypatch.setattr(staging, "_take", lambda *_: None)
+    for name in ("one", "two"):
+        (folder / name).mkdir()
+    server = build(bench_of(",".join(CHANGES), stage_from=[SAMPLES["source"]]), audit)
+
+    async def person(context, question):
+        """Look at the terminal for each question."""
+        return await typing(codes, bucket="BUCKET" in question.message)(context, question)
+
+    server.person = person
+    return server
+
+
+def connected(server):
+    return Client(server, elicitation_callback=server.person)
+
+
+def values_of(name, schema):
+    """Return values of a parameter that its schema allows: each one where it names them."""
+    if schema.get("type") == "boolean":
+        return [True, False]
+    if "enum" in schema:
+        return schema["enum"]
+    if "enum" in schema.get("items", {}):
+        return [[value] for value in schema["items"]["enum"]]
+    if schema.get("type") == "integer":
+        return sorted({schema.get("minimum", 1), schema.get("maximum", 100)})
+    assert name in SAMPLES, f"{name} has no sample: add one to SAMPLES"
+    return [SAMPLES[name]]
+
+
+def calls_of(tool):
+    """Yield the parameter and the arguments of each call: one for each value of each parameter."""
+    properties = tool.input_schema["properties"]
+    needed = dict(NEEDED.get(tool.name, {}))
+    if "stack" in properties and "stack" in tool.input_schema.get("required", ()):
+        needed["stack"] = STACK
+    yield None, needed
+    for name, schema in properties.items():
+        values = values_of(name, schema)
+        for value in values[:: len(values) // 2] if tool.name in SEARCHES and len(values) > 2 else values:
+            base = QUESTION if (tool.name, name) in WITHOUT_STACK else needed
+            yield name, {**base, name: value}
+
+
+def text_of(result):
+    return "".join(item.text for item in result.content)
+
+
+async def with_plan(client, tool, name, given):
+    """Return the arguments with a plan that holds, where the call runs one."""
+    if tool == "up":
+        made = await client.call_tool("preview", {"stack": STACK})
+    elif tool in {"rollout", "recover"} and name == "plan_id":
+        given = {key: value for key, value in given.items() if key != "plan_id"}
+        made = await client.call_tool(tool, given)
+    else:
+        return given
+    return {**given, "plan_id": made.structured_content["plan_id"]}
+
+
+def test_every_parameter_of_every_tool_works_and_no_answer_is_too_long(whole):
+    """`full: true` alone may be longer, because the caller asks for all."""
+
+    async def law():
+        wrong, sizes = [], {}
+        async with connected(whole) as client:
+            for tool in (await client.list_tools()).tools:
+                for name, given in calls_of(tool):
+                    arguments = await with_plan(client, tool.name, name, given)
+                    said = f"{tool.name} {compact(arguments)[:150]}"
+                    result = await client.call_tool(tool.name, arguments)
+                    text, refused = text_of(result), bool(result.is_error)
+                    if refused and tool.name not in OF_WORK:
+                        wrong.append(f"{said} is refused: {text[:300]}")
+                    if "bug of this server" in text or "Traceback" in text or "pydantic" in text:
+                        wrong.append(f"{said}: {text[:300]}")
+                    if arguments.get("full") is not True and len(text) > MOST_CHARACTERS:
+                        wrong.append(f"{said}: {len(text)} characters")
+                    if not refused and json.loads(text) != result.structured_content:
+                        wrong.append(f"{said}: the text is not the structured content")
+                    if name is None:
+                        sizes[tool.name] = len(text)
+        return wrong, sizes
+
+    wrong, sizes = anyio.run(law)
+    assert wrong == []
+    assert set(sizes) >= {"plan", "capacity", "preview", "teardown"}
+
+
+def test_the_list_of_tools_is_short_and_describes_every_parameter(whole):
+    async def listed():
+        async with connected(whole) as client:
+            return await client.list_tools()
+
+    found = anyio.run(listed)
+    text = compact(found.model_dump(mode="json", by_alias=True, exclude_none=True))
+    assert len(text) <= MOST_LISTED
+    wrong = []
+    for tool in found.tools:
+        assert tool.title, tool.name
+        assert tool.input_schema["additionalProperties"] is False, tool.name
+        for name, schema in tool.input_schema["properties"].items():
+            if not schema.get("description"):
+                wrong.append(f"{tool.name}.{name} has no description")
+            if schema.get("type") not in {"string", "integer", "number", "boolean", "array"}:
+                wrong.append(f"{tool.name}.{name} has no plain type: {schema}")
+    assert wrong == []
+    named = {tool.name: tool.input_schema["properties"] for tool in found.tools}
+    assert named["capacity"]["provisioning"]["enum"] == ["flex-start", "spot", "standard", "reservation"]
+    assert "L4" in named["capacity"]["accelerators"]["items"]["enum"]
+    assert "H100" in named["plan"]["accelerator"]["enum"]
+    assert MODEL in named["compare_machines"]["model"]["enum"]
+
+
+def test_every_finding_is_explained_within_the_limit(whole):
+    async def explain():
+        async with connected(whole) as client:
+            return [await client.call_tool("explain_finding", {"identifier": name}) for name in RULES]
+
+    assert [found for found in anyio.run(explain) if found.is_error or len(text_of(found)) > MOST_CHARACTERS] == []
+
+
+def test_full_and_limit_return_more(whole):
+    async def ask():
+        async with connected(whole) as client:
+            return [
+                (await client.call_tool(tool, arguments)).structured_content
+                for tool, arguments in (
+                    ("compare_machines", {"model": MODEL}),
+                    ("compare_machines", {"model": MODEL, "limit": 7}),
+                    ("compare_machines", {"model": MODEL, "full": True}),
+                    ("capacity", {"accelerators": ["L4"], "limit": 2}),
+                    ("logs", {"stack": STACK}),
+                    ("logs", {"stack": STACK, "full": True}),
+                    ("plan", {"stack": STACK}),
+                    ("plan", {"stack": STACK, "costs": True}),
+                )
+            ]
+
+    five, seven, full, places, cut, whole_log, plan, costs = anyio.run(ask)
+    assert [len(one["document"]["rows"]) for one in (five, seven)] == [5, 7]
+    assert len(full["document"]["rows"]) == five["document"]["rows_in_all"] > 7
+    assert five["document"]["rows"][0]["enough"]
+    assert "full: true" in five["more"]
+    assert "more" not in full
+    assert [place["place"] for place in places["document"]["places"] if place["accelerator"] == "L4"] == [
+        "us-0-a",
+        "us-1-a",
+    ]
+    assert cut["lines"]["cut"]
+    assert "lines.text" in cut["left_out"]
+    assert len(whole_log["lines"]["text"]) > len(cut["lines"]["text"])
+    assert whole_log["lines"]["text"].endswith(cut["lines"]["text"].removeprefix("…"))
+    assert "bill" not in plan["document"]["cost"]
+    assert costs["document"]["cost"]["bill"]
+    assert "said" not in plan
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments", "words"),
+    [
+        ("plan", {"stak": "x"}, "plan has no argument 'stak'; allowed are stack, model"),
+        ("endpoint", {"stack": STACK, "full": True}, "endpoint has no argument 'full'; allowed are stack."),
+        ("explain_finding", {}, "explain_finding needs identifier"),
+        ("capacity", {"provisioning": "gift"}, "it must be 'flex-start', 'spot', 'standard' or 'reservation'"),
+        (
+            "benchmark",
+            {"stack": STACK, "name": "x", "concurrency": [1, 0]},
+            "concurrency[1] of benchmark is 0; it must be at least 1",
+        ),
+        ("benchmark", {"stack": STACK, "name": "x", "input_tokens": 10**9}, "it must be at most 262144"),
+        ("ask", {"stack": STACK, "prompt": ""}, "prompt of ask is ''"),
+        (
+            "solve",
+            {"model": "12B", "workload": LOADS, "limit": 0},
+            "limit of solve is 0; it must be a whole number from 1 to 100",
+        ),
+        (
+            "solve",
+            {"model": "12B", "workload": LOADS, "full": "yes"},
+            "full of solve is 'yes'; it must be true or false",
+        ),
+        ("doctor", {"project": "; rm -rf /"}, "--project is '; rm -rf /'; it must be a project id"),
+        ("plan", {"model": "gpt-5", "accelerator": "L4"}, 'The model "gpt-5" is not in the catalog'),
+        ("destroy_vllm", {"confirm": True}, "This server has no tool 'destroy_vllm'; it has plan,"),
+        ("plan", {"stack": [STACK]}, "it must be a text"),
+    ],
+)
+def test_a_mistake_is_a_sentence_that_names_what_is_allowed(whole, monkeypatch, tool, arguments, words):
+    if tool == "doctor":
+        refused = RealCommands.ran(
+            importlib.import_module("scripts.doctor.__main__").COMMAND, ["--project", "; rm -rf /"]
+        )
+
+        async def run_program(_argv, **_options):
+            return RealCommands.result(*refused, ())
+
+        monkeypatch.setattr("scripts.agent.workbench.run_program", run_program)
+
+    async def ask():
+        async with connected(whole) as client:
+            return await client.call_tool(tool, arguments)
+
+    found = anyio.run(ask)
+    assert found.is_error
+    assert words in text_of(found)
+    assert not re.search(r"pydantic|validation error|Error executing|type=|^(plan|doctor): ", text_of(found))
+
+
+@pytest.mark.parametrize(
+    ("prompt", "arguments", "words"),
+    [
+        ("deploy", {}, "The prompt deploy takes stack; given were none."),
+        ("deploy", {"stack": STACK, "force": "yes"}, "takes stack; given were force, stack."),
+        ("hack", {"stack": STACK}, "This server has no prompt 'hack'; it has deploy,"),
+    ],
+)
+def test_a_wrong_prompt_is_an_error_of_the_protocol_without_a_traceback(whole, caplog, prompt, arguments, words):
+    async def ask():
+        async with connected(whole) as client:
+            with pytest.raises(MCPError) as caught:
+                await client.get_prompt(prompt, arguments)
+            return caught.value.error
+
+    error = anyio.run(ask)
+    assert error.code == INVALID_PARAMS
+    assert words in error.message
+    assert "Traceback" not in caplog.text
+
+
+def test_a_bug_is_named_without_its_text(whole, monkeypatch):
+    def breaks(_stack):
+        raise KeyError(CANARY)
+
+    monkeypatch.setattr(talking, "stack_outputs", breaks)
+
+    async def ask():
+        async with connected(whole) as client:
+            return await client.call_tool("endpoint", {"stack": STACK})
+
+    found = anyio.run(ask)
+    assert found.is_error
+    assert "bug of this server" in text_of(found)
+    assert CANARY not in text_of(found)
+
+
+def test_the_server_says_its_version_and_which_tools_can_cost_money(whole):
+    async def read():
+        async with connected(whole) as client:
+            return client.server_info, {tool.name: tool.annotations for tool in (await client.list_tools()).tools}
+
+    info, hints = anyio.run(read)
+    assert info.version == project_version() != ""
+    assert re.fullmatch(r"\d+\.\d+\.\d+.*", info.version)
+    for tool in ("ask", "metrics"):
+        assert hints[tool].read_only_hint is False
+        assert hints[tool].destructive_hint is False
+
+
+def test_a_failed_command_keeps_its_last_words_beside_its_document():
+    failed = ProgramResult(exit_code=1, printed='{"clean": false}', said=("x" * 5000, "teardown: the reason"))
+    answer = answer_of("teardown", failed).model_dump(mode="json")
+    shown = presented("teardown", {}, {"content": [], "structuredContent": answer})["structuredContent"]
+    assert shown["said"]["text"].endswith("the reason")
+    assert len(shown["said"]["text"]) < 3000
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {"a": {f"k{n}": "v" * 50 for n in range(900)}},
+        {"a": [[{"b": ["c" * 300] * 20}] * 20] * 20},
+        {"note": "n", "text": "é\\" * 20_000, "cut": False},
+        {"a": {"b": "x" * 90_000}, "c": [1] * 9000, "d": "keep"},
+    ],
+    ids=["keys", "nested", "text", "several"],
+)
+def test_whatever_is_too_long_is_cut_and_named(answer):
+    found = fitted(answer)
+    assert len(compact(found)) <= MOST_CHARACTERS
+    assert found["left_out"]
+    assert len(compact(found)) > MOST_CHARACTERS / 8, "more was cut than had to be"
+    assert fitted(found) == found
+
+
+def test_every_tool_with_a_long_answer_takes_full(whole):
+    async def properties():
+        async with connected(whole) as client:
+            return {tool.name: tool.input_schema["properties"] for tool in (await client.list_tools()).tools}
+
+    found = anyio.run(properties)
+    assert {name for name, one in found.items() if "full" in one} == WITH_FULL
+
+
+def test_a_preview_has_the_headline_both_prices_and_each_value(bench_of, audit, commands):
+    step = {
+        "op": "update",
+        "urn": URN,
+        "diffReasons": ["template"],
+        "detailedDiff": {"template.maxInstanceRequestConcurrency": {"kind": "update"}},
+        **{
+            state: {"type": URN.split("::")[2], "inputs": {"template": {"maxInstanceRequestConcurrency": value}}}
+            for state, value in (("oldState", 16), ("newState", 12))
+        },
+    }
+    commands.preview = {"steps": [step]}
+    found = anyio.run(lambda: call(build(bench_of("up"), audit), "preview", {"stack": STACK})).structured_content
+    assert found["headline"] == f"{STACK}: a new revision"
+    assert (found["usd_per_hour_now"], found["usd_per_hour"]) == (1.0, 2.0)
+    (change,) = found["changes"]
+    assert change["changes"] == [
+        {"path": "template.maxInstanceRequestConcurrency", "before": "16", "after": "12", "replaces": False}
+    ]
+
+
+def undescribed(schema, path=""):
+    """Yield the fields of a schema that nothing describes."""
+    for name, field in schema.get("properties", {}).items():
+        if "description" not in field and "const" not in field:
+            yield f"{path}.{name}"
+    for name, kind in schema.get("$defs", {}).items():
+        yield from undescribed(kind, f"{path}.{name}")
+
+
+def test_every_field_of_every_answer_is_described(whole):
+    found = anyio.run(lambda: MCPServer.list_tools(whole))
+    assert [name for tool in found for name in undescribed(tool.output_schema or {}, tool.name)] == []

@@ -1,0 +1,244 @@
+"""A plan can be judged: each change with its value before and after, without secrets, and what it does in one sentence."""
+
+import json
+
+import pytest
+
+from contracts.outputs import DETAILS_TYPE
+from scripts.errors import CommandRefusedError
+from scripts.preview import headline as deployed
+from scripts.preview.comment import _lines
+from scripts.preview.headline import SERVICE_TYPE, deployed_usd_per_hour, effect_of_changes, headline
+from scripts.preview.report import EnginePreview, ResourceChange, from_engine
+from scripts.pulumi.deployment import ResourceState
+
+CANARY = "hf_canary0123456789abcdef"
+CAPACITY = "gcp-tpu:index:QueuedResource"
+SECRET = {"4dabf18193072939515e22adb298388d": "1b47061264138c4ac30d75fd1eb44270", "ciphertext": "v1:abcdef"}
+SCRIPT = "#!/bin/bash\n" + "".join(f"step {n} of the start\n" for n in range(1000))
+
+
+def template(weights="8479f1", concurrency=16, args=("--max-model-len=8192",)):
+    envs = [{"name": "GEMMA_SERVING_WEIGHTS", "value": weights}]
+    return {
+        "template": {"maxInstanceRequestConcurrency": concurrency, "containers": [{"args": list(args), "envs": envs}]}
+    }
+
+
+def service(after, *paths, op="update", kind="update", **more):
+    return {
+        "op": op,
+        "urn": f"urn:pulumi:dev::gemma-serving::{SERVICE_TYPE}::vllm",
+        "diffReasons": ["template"],
+        "detailedDiff": {path: {"kind": kind, "inputDiff": False} for path in paths},
+        "oldState": {"type": SERVICE_TYPE, "inputs": template()},
+        "newState": {"type": SERVICE_TYPE, "inputs": after},
+        **more,
+    }
+
+
+def machine(before, after, path="metadata"):
+    states = {
+        name: {"type": CAPACITY, "inputs": {"metadata": value}}
+        for name, value in (("oldState", before), ("newState", after))
+    }
+    urn = f"urn:pulumi:dev::gemma-serving::gemma-serving:index:TpuQueuedResource${CAPACITY}::capacity"
+    return {
+        "op": "update",
+        "urn": urn,
+        "diffReasons": ["metadata"],
+        "detailedDiff": {path: {"kind": "update"}},
+        **states,
+    }
+
+
+def changes_of(*steps, secrets=()):
+    return from_engine(EnginePreview.model_validate({"steps": list(steps)}), secrets)[0]
+
+
+def shown(*steps, secrets=()):
+    """Return what the comment and the agent show of the changes."""
+    changes = changes_of(*steps, secrets=secrets)
+    return [(one.path, one.before, one.after) for change in changes for one in change.changes]
+
+
+WEIGHTS = service(template(weights="99aa00"), "template.containers[0].envs[0].value")
+CONCURRENCY = service(template(concurrency=12), "template.maxInstanceRequestConcurrency")
+
+
+def test_other_weights_and_another_number_do_not_look_the_same():
+    assert shown(WEIGHTS) == [("template.containers[0].envs[0].value", "8479f1", "99aa00")]
+    assert shown(CONCURRENCY) == [("template.maxInstanceRequestConcurrency", "16", "12")]
+    texts = {"\n".join(_lines(change)) for step in (WEIGHTS, CONCURRENCY) for change in changes_of(step)}
+    assert len(texts) == 2
+    assert any("    template.maxInstanceRequestConcurrency: 16 → 12" in text.splitlines() for text in texts)
+
+
+def test_arguments_are_listed_in_their_order_and_what_is_not_set_says_so():
+    args = [f"--flag-{n}" for n in range(12)]
+    found = changes_of(
+        service(template(args=args), *(f"template.containers[0].args[{n}]" for n in reversed(range(12))))
+    )
+    assert [one.path.rpartition("[")[2] for one in found[0].changes] == [f"{n}]" for n in range(12)]
+    assert list(_lines(found[0]))[-1] == "    template.containers[0].args[11]: (not set) → --flag-11"
+
+
+def test_a_replacement_is_said_with_the_property_that_forces_it_first():
+    step = service(
+        {**template(concurrency=12), "location": "us-central1"}, "template.maxInstanceRequestConcurrency", op="replace"
+    )
+    step["detailedDiff"]["location"] = {"kind": "update-replace"}
+    step["replaceReasons"] = ["location"]
+    step["oldState"]["inputs"] = {**template(), "location": "us-east4"}
+    (change,) = changes_of(step)
+    assert [(one.path, one.replaces) for one in change.changes] == [
+        ("location", True),
+        ("template.maxInstanceRequestConcurrency", False),
+    ]
+    assert list(_lines(change))[1] == "    location: us-east4 → us-central1 (forces the replacement)"
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ({"token": SECRET}, {"token": {**SECRET, "ciphertext": "v1:other"}}),
+        ({"token": "[secret]"}, {"token": "[secret]"}),
+        ({"token": f"x {CANARY}"}, {"token": f"y {CANARY}"}),
+        ({"token": "our-own-pass phrase"}, {"token": "none of it"}),
+        ({"token": json.dumps({"deep": {"token": CANARY}})}, {"token": json.dumps({"deep": {"token": "x"}})}),
+        ({"token": f"{SCRIPT}export HF_TOKEN={CANARY}\n"}, {"token": f"{SCRIPT}export HF_TOKEN=other-{CANARY}\n"}),
+        ({"token": json.dumps({"apiKey": "our-own-key-1"})}, {"token": json.dumps({"apiKey": "our-own-key-2"})}),
+    ],
+    ids=["marked", "blinded", "known form", "of the environment", "in a document", "in a script", "by its key"],
+)
+def test_no_secret_is_shown(old, new):
+    changes = changes_of(machine(old, new, "metadata.token"), secrets=["our-own-pass phrase"])
+    text = json.dumps([change.model_dump() for change in changes]) + "\n".join(_lines(changes[0]))
+    assert not [word for word in (CANARY, "v1:", "our-own", "4dabf18") if word in text]
+    assert changes[0].changes
+
+
+def test_a_secret_that_changes_is_said_to_change():
+    (change,) = changes_of(machine({"token": "[secret]"}, {"token": "[secret]"}, "metadata.token"))
+    assert list(_lines(change))[1] == "    metadata.token: [secret] → [secret] (another value)"
+
+
+def test_of_a_script_the_lines_that_differ_are_shown():
+    new = SCRIPT.replace("step 500 of the start", "another step").replace("step 900 of the start\n", "")
+    (change,) = changes_of(machine({"startup-script": SCRIPT}, {"startup-script": new}, 'metadata["startup-script"]'))
+    (one,) = change.changes
+    assert (one.before, one.after) == ("step 500 of the start\nstep 900 of the start", "another step")
+    lines = list(_lines(change))
+    assert lines[1:] == [
+        '    metadata["startup-script"]:',
+        "-     step 500 of the start",
+        "-     step 900 of the start",
+        "+     another step",
+    ]
+    (whole,) = changes_of(
+        machine({"startup-script": SCRIPT}, {"startup-script": "a\nb\n"}, 'metadata["startup-script"]')
+    )
+    assert len(json.dumps(whole.model_dump())) < 1500
+    assert "more lines" in whole.changes[0].before
+
+
+def test_a_document_in_a_text_is_shown_by_its_own_keys():
+    def document(length, model="a/b"):
+        args = ["--port=8000", f"--max-model-len={length}"]
+        return {"document": json.dumps({"args": args, "image": "x" * 4000, "weights": {"model": model}})}
+
+    found = shown(machine(document(8192), document(4096, "c/d"), "metadata.document"))
+    assert found == [
+        ("metadata.document.args", "--max-model-len=8192", "--max-model-len=4096"),
+        ("metadata.document.weights.model", "a/b", "c/d"),
+    ]
+
+
+def test_what_was_changed_in_the_cloud_is_shown_although_the_inputs_are_the_same():
+    """`preview --refresh` puts it back, and `refresh` alone takes it into the state."""
+    path = "template.maxInstanceRequestConcurrency"
+    back = service(template(), path)
+    back["oldState"]["outputs"] = template(concurrency=80)
+    assert shown(back) == [(path, "80", "16")]
+    taken = service(template(), path)
+    taken["oldState"]["outputs"], taken["newState"]["outputs"] = template(), template(concurrency=80)
+    assert shown(taken) == [(path, "16", "80")]
+
+
+def test_a_value_from_the_cloud_cannot_hide_text_or_steer_a_terminal():
+    found = changes_of(machine({"a": "x\x1b[2J\u202e"}, {"a": "y"}, "metadata.a"))[0]
+    assert found.changes[0].before == "x\\u001b[2J\\u202e"
+
+
+def test_many_and_long_changes_are_cut_and_counted():
+    args = [f"--flag-{n}={'x' * 500}" for n in range(90)]
+    (change,) = changes_of(service(template(args=args), *(f"template.containers[0].args[{n}]" for n in range(90))))
+    assert len(change.changes) + change.changes_left_out == 90
+    assert len(json.dumps(change.model_dump())) < 6000
+    assert list(_lines(change))[-1] == f"    and {change.changes_left_out} more"
+
+
+def test_a_new_resource_and_a_deleted_one_have_no_list_of_values():
+    new = {"op": "create", "urn": "urn:pulumi:dev::p::t:a:B::b", "newState": {"type": "t:a:B", "inputs": {"a": 1}}}
+    gone = {"op": "delete", "urn": "urn:pulumi:dev::p::t:a:B::c", "oldState": {"type": "t:a:B", "inputs": {"a": 1}}}
+    assert [(change.op, change.changes) for change in changes_of(new, gone)] == [("create", ()), ("delete", ())]
+
+
+# The headline, and the price now.
+
+
+def change(kind, op, *properties, forced=()):
+    return ResourceChange(op=op, type=kind, name="n", properties=properties, forced_by=forced)
+
+
+HEADLINES = {
+    "nothing": ((), "dev: nothing that runs changes"),
+    "beside": ((change("x", "update", "labels"),), "dev: resources beside the server change; the server keeps running"),
+    "labels": ((change(CAPACITY, "update", "labels"),), "dev: resources beside the server change"),
+    "restart": (
+        (change(CAPACITY, "update", "metadata"),),
+        "dev: the server restarts on its machine, the capacity stays",
+    ),
+    "revision": ((change(SERVICE_TYPE, "update", "template"),), "dev: a new revision"),
+    "service": (
+        (change(SERVICE_TYPE, "replace", "location", forced=("location",)),),
+        "dev: replaces the service, forced by location",
+    ),
+    "capacity": (
+        (change(CAPACITY, "replace", "zones", "name", forced=("acceleratorType", "name")),),
+        "dev: gives up its TPU capacity, forced by acceleratorType, name",
+    ),
+    "deleted": ((change(CAPACITY, "delete"),), "dev: gives up its TPU capacity"),
+    "target": ((change(CAPACITY, "delete"), change(SERVICE_TYPE, "create")), "dev: moves to another target"),
+    "new service": ((change(SERVICE_TYPE, "create"), change("x", "create")), "dev: creates the service"),
+    "new capacity": ((change(CAPACITY, "create"),), "dev: requests TPU capacity"),
+}
+
+
+@pytest.mark.parametrize("name", HEADLINES)
+def test_the_headline_says_what_becomes_of_the_server(name):
+    changes, words = HEADLINES[name]
+    assert headline("dev", changes).startswith(words)
+    assert (effect_of_changes(changes) in {"capacity", "service", "target"}) == (
+        name in {"service", "capacity", "deleted", "target"}
+    )
+
+
+def states(usd, instances, outputs):
+    found = [{"type": DETAILS_TYPE, "urn": "u", "outputs": {"plan": {"cost": {"usdPerHour": usd}}}}] if outputs else []
+    scaling = {"template": {"scaling": {"maxInstanceCount": instances}}}
+    return [ResourceState(raw) for raw in (*found, {"type": SERVICE_TYPE, "urn": "v", "inputs": scaling})]
+
+
+def test_the_price_now_is_that_of_the_deployed_stack_with_all_instances(monkeypatch):
+    def outputs_in(_stack, resources):
+        if len(resources) == 1:
+            raise CommandRefusedError("not deployed")
+        usd = resources[0].outputs["plan"]["cost"]["usdPerHour"]
+        return type("O", (), {"plan": type("P", (), {"cost": type("C", (), {"usd_per_hour": usd})})})
+
+    monkeypatch.setattr(deployed, "outputs_in", outputs_in)
+    for instances, outputs, expected in ((3, True, 4.0035), (1, True, 1.3345), (3, False, None)):
+        found = type("D", (), {"resources": states(1.3345, instances, outputs)})
+        monkeypatch.setattr(deployed, "read_deployment", lambda _stack, found=found: found)
+        assert deployed_usd_per_hour("dev") == expected
