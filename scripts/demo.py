@@ -214,10 +214,14 @@ def _life(demo: Demo) -> None:
         step("stage weights", lambda: _stage(demo))
     step("preview", lambda: _preview(_pulumi(demo, "preview", "preview", "--json")))
     step("up", lambda: _up(_pulumi(demo, "up", *up)) + (f", capacity in {_zone(stack)}" if on_tpu else ""))
-    step("smoke", lambda: _smoke(_script(demo, "smoke", "--stack", stack, "--json")))
+    # The checks wait for tokens most of their time, and an `up` that changes nothing does not touch the server: one runs beside the other.
+    with ThreadPoolExecutor(max_workers=1) as beside:
+        # Read again first: Pulumi keeps the error of an attempt that a grant was too new for, although the next one succeeded, and would update.
+        read = (*up, "--refresh", "--expect-no-changes")
+        again = beside.submit(step, "up again", lambda: _up(_pulumi(demo, "up again", *read)))
+        step("smoke", lambda: _smoke(_script(demo, "smoke", "--stack", stack, "--json")))
+        again.result()
     step("quick sweep", lambda: _sweep(demo))
-    # Read again first: Pulumi keeps the error of an attempt that a grant was too new for, although the next one succeeded, and would update.
-    step("up again", lambda: _up(_pulumi(demo, "up again", *up, "--refresh", "--expect-no-changes")))
     before = _capacity(stack) if on_tpu else None
     step("change a flag", lambda: _change(demo))
     if on_tpu:
@@ -290,7 +294,7 @@ def _smoke(output: str) -> str:
 def _sweep(demo: Demo) -> str:
     """Run a short closed-loop sweep with its report; `scripts.bench --preset quick` is the long form."""
     out = demo.folder / "bench" / demo.stack
-    sweep = ("--concurrency", "1,16,64", "--input-tokens", "128", "--output-tokens", "32", "--duration", "1")
+    sweep = ("--concurrency", "1,8,32", "--input-tokens", "128", "--output-tokens", "16", "--duration", "1")
     _script(demo, "bench", "--stack", demo.stack, *sweep, "--out", str(out))
     points = [json.loads(line) for line in (out / "results.jsonl").read_text(encoding="utf-8").splitlines()]
     rates = [float(point["output_throughput"]) for point in points if "output_throughput" in point]

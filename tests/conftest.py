@@ -37,9 +37,12 @@ def keep_compiled_modules():
 
 
 def take_interrupts():
-    """Let Ctrl-C reach what the tests start: a suite that a shell runs in the background would pass on that it is ignored."""
+    """Let Ctrl-C and a hang-up reach what the tests start: a suite that a shell or `nohup` runs in the background would pass on that they are ignored."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+        # The suite itself goes on; a handler is not passed on, as ignoring is.
+        signal.signal(signal.SIGHUP, lambda *_: None)
 
 
 @dataclass

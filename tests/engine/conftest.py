@@ -15,6 +15,8 @@ from pathlib import Path
 import pytest
 import requests
 
+from localcloud.environment import in_shell
+from localcloud.world.state import StateError, description
 from tests.engine.starts import counted_starts, note_starts
 from tests.engine.warm import warm_programs
 from tests.suite import COMMANDS, count
@@ -210,23 +212,18 @@ def copy_project(target):
 
 
 def cloud_environment(folder):
-    """Ask the running cloud for its environment, as a person would with `eval`."""
+    """Return what `localcloud env --json` prints, without a process of its own: its start loads the whole cloud."""
     end = time.monotonic() + 60
     log = folder / "serve.log"
     while "Admin API:" not in log.read_text() and time.monotonic() < end:
         time.sleep(0.05)
-    while time.monotonic() < end:
-        done = subprocess.run(
-            [sys.executable, "-m", "localcloud", "env", "--state", str(folder / "cloud"), "--json"],
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        if done.returncode == 0:
-            return json.loads(done.stdout)
+    while True:
+        try:
+            known = description((folder / "cloud").resolve())
+            return dict(in_shell(known["environment"], known["commands"]))
+        except StateError as error:
+            assert time.monotonic() < end, f"the local cloud did not come up: {error}"
         time.sleep(0.2)
-    raise AssertionError(f"the local cloud did not come up: {done.stderr}")
 
 
 @pytest.fixture(scope="module")

@@ -109,6 +109,7 @@ def test_a_tunnel_that_gcloud_refuses_keeps_the_commit_and_rolls_nothing_back(wo
     assert good_commit(workspace) == deployed
 
 
+@pytest.mark.long
 def test_a_failed_check_brings_the_last_good_commit_back(workspace, deployed):
     """The new length is deployed and serves; the threshold that nothing meets fails the smoke checks."""
     served = workspace.served_length(STACK)
@@ -195,6 +196,7 @@ def test_a_change_by_hand_is_drift_and_no_change_is_none(workspace, deployed):
     assert workspace.state(STACK) == before
 
 
+@pytest.mark.long
 def test_a_stack_that_was_never_deployed_is_no_drift(workspace):
     assert "No deployed stack differs" in workspace.script("drift", "--stack", "tpu-v6e4").out
 

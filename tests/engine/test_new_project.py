@@ -44,10 +44,9 @@ def refusal(workspace, *command):
 def test_one_sentence_says_that_the_login_may_not_use_the_project(new_project):
     """The rest of the module lives in the project that the commands have mended."""
     new_project.pulumi("stack", "init", TPU)
-    for command in (("preview",), ("up", "--yes", "--skip-preview")):
-        text = refusal(new_project, *command)
-        assert "Google refused to read project local-project" in text
-        assert "Caller does not have required permission to use project local-project" in text
+    text = refusal(new_project, "up", "--yes", "--skip-preview")
+    assert "Google refused to read project local-project" in text
+    assert "Caller does not have required permission to use project local-project" in text
     # Where the API was off, the owner enables it first: a role is granted through it.
     unlocked = new_project.script("doctor", "--stack", TPU, expect=None).out
     for pattern in (r"gcloud services enable cloudresourcemanager\S+ .*", r"gcloud projects .*serviceUsageConsumer.*"):
@@ -69,7 +68,6 @@ def test_a_stack_comes_up_stays_free_of_drift_and_goes(new_project, stack):
     came_up = new_project.pulumi("up", "--yes", "--skip-preview", "--stack", stack)
     assert "Waiting for Google" in came_up.text
     assert new_project.served_length(stack) > 0
-    assert new_project.script("smoke", "--stack", stack, "--json").json["passed"] is True
     new_project.pulumi("preview", "--refresh", "--expect-no-changes", "--stack", stack)
     assert new_project.script("teardown", "--stack", stack, "--yes", "--json").json["clean"] is True
 

@@ -151,8 +151,7 @@ def assert_no_drift(workspace):
     assert_nothing_to_change(workspace)
 
 
-def test_after_a_first_deployment_nothing_changes(stack):
-    assert_nothing_to_change(stack)
+def test_a_first_deployment_serves_its_newest_revision(stack):
     assert service(stack)["traffic"] == [{"type": "TRAFFIC_TARGET_ALLOCATION_TYPE_LATEST", "percent": 100}]
 
 

@@ -17,7 +17,23 @@ from tests.engine.conftest import ROOMS, ROOT, Workspace
 
 pytestmark = pytest.mark.engine
 CLOUD_RUN, TPU = "l4-12b-qat", "tpu-v6e1"
-"""`make test` deploys the first and previews the second: the rest is long."""
+"""`make test` imports everything and previews the second; the rest is long."""
+EVERYTHING = """
+import importlib, json, pkgutil, sys
+found = [name for room in sys.argv[1:] for _, name, _ in pkgutil.walk_packages([room], room + ".")]
+missing = set()
+for name in found:
+    if not name.endswith(".__main__"):
+        try:
+            importlib.import_module(name)
+        except ModuleNotFoundError as error:
+            missing.add(error.name)
+print(json.dumps({"found": len(found), "missing": sorted(missing)}))
+"""
+NOT_IN_THE_COPY = {"benchmarks"}
+"""A folder of every checkout, which the copies of the engine tests do without."""
+OF_THE_AGENT = {"mcp", "httpx2", "anyio", "uvicorn", "starlette"}
+"""Packages of requirements-agent.txt."""
 COLD_STARTS = True  # the engine starts the program itself, as a user's does
 
 STACKS = sorted(path.name.removeprefix("Pulumi.").removesuffix(".yaml") for path in ROOT.glob("Pulumi.*.yaml"))
@@ -81,6 +97,13 @@ def test_the_environment_has_nothing_of_the_local_cloud_and_the_tests(user):
         )
 
 
+def test_every_module_loads_without_the_packages_of_the_tests(user):
+    rooms = ("components", "contracts", "planning", "scripts", "stacks")
+    seen = user.run(python(user), "-c", EVERYTHING, *rooms).json
+    assert seen["found"] > 200
+    assert set(seen["missing"]) <= {*NOT_IN_THE_COPY, *OF_THE_AGENT}
+
+
 @pytest.mark.parametrize(
     "stack", [pytest.param(stack, marks=() if stack == TPU else pytest.mark.long) for stack in STACKS]
 )
@@ -90,7 +113,8 @@ def test_a_user_previews_every_stack(user, stack):
     assert "to create" in preview.text
 
 
-@pytest.mark.parametrize("stack", [CLOUD_RUN, pytest.param(TPU, marks=pytest.mark.long)])
+@pytest.mark.parametrize("stack", [CLOUD_RUN, TPU])
+@pytest.mark.long
 def test_a_user_deploys_checks_measures_and_takes_down(user, stack):
     user.pulumi("stack", "select", "--create", stack)
     if stack.startswith("l4"):

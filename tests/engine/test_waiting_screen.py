@@ -44,6 +44,7 @@ def terminal(workspace, columns, *words):
     )
 
 
+@pytest.mark.long
 def test_a_wide_terminal_shows_the_wait_in_the_row_of_the_capacity(waiting):
     shown = terminal(waiting, 200)
     try:

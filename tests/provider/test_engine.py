@@ -19,6 +19,7 @@ import pytest
 import requests
 
 from components.startup_script import startup_script
+from tests.engine.conftest import cloud_environment
 from tests.engine.starts import counted_starts
 from tests.engine.warm import warm_programs
 from tests.suite import COMMANDS, count
@@ -198,17 +199,8 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
     with (folder / "serve.log").open("w") as log:
         cloud = subprocess.Popen(serve, cwd=ROOT, env=base, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
     try:
-        ask = [sys.executable, "-m", "localcloud", "env", "--state", str(folder / "cloud"), "--json"]
-        deadline = time.monotonic() + 60
-        while "Admin API:" not in (folder / "serve.log").read_text() and time.monotonic() < deadline:
-            time.sleep(0.05)
-        while (
-            answer := subprocess.run(ask, cwd=ROOT, env=base, capture_output=True, text=True, check=False)
-        ).returncode:
-            assert time.monotonic() < deadline, answer.stderr
-            time.sleep(0.2)
         warm = {WARM_PROGRAMS: str(warm_programs()[1])}
-        project = Project(folder / "program", folder / "cloud", {**base, **warm, **json.loads(answer.stdout)})
+        project = Project(folder / "program", folder / "cloud", {**base, **warm, **cloud_environment(folder)})
         project.pulumi("stack", "init")
         with counted_starts(project.folder, cold=False):
             yield project
@@ -252,7 +244,6 @@ def test_the_whole_life_with_a_server_that_becomes_ready_and_changes_in_place(pr
     assert state["id"] == "projects/local-project/queuedResources/serve"
     assert state["outputs"]["phase"] == "ready"
     assert re.fullmatch(r"[0-9a-f]{40}", state["outputs"]["ownerLabels"]["gemma-serving-urn"])
-    project.pulumi("preview", "--expect-no-changes")
     project.pulumi("preview", "--refresh", "--expect-no-changes")
     created = state["outputs"]["createTime"]
     declare(4096)
@@ -346,6 +337,7 @@ def test_when_every_zone_refuses_the_table_says_why_and_the_state_is_empty(proje
     assert project.state() is None
 
 
+@pytest.mark.long
 def test_giving_up_active_capacity_is_refused_in_the_preview_and_done_with_permission(project: Project):
     project.declare()
     project.pulumi("up", "--yes", "--skip-preview")
@@ -485,12 +477,11 @@ def test_an_import_by_full_name_takes_over_what_is_there(project: Project):
 
 
 def test_mistakes_are_sentences_and_nothing_is_created(project: Project):
-    project.declare(maxRunDurationS=604801, zones=["useast5"])
+    wrong = {"metadata": {"canary-key": "canary-value"}, "ready": {"guestAttributeNamespace": "ns"}}
+    project.declare(maxRunDurationS=604801, zones=["useast5"], **wrong)
     text = project.pulumi("up", "--yes", "--skip-preview", expect=1)
     assert "flex-start allows at most 604800 s (7 days)" in text
     assert "must be a zone such as us-east5-a" in text
-    project.declare(metadata={"canary-key": "canary-value"}, ready={"guestAttributeNamespace": "ns"})
-    text += project.pulumi("up", "--yes", "--skip-preview", expect=1)
     assert "`metadata` needs `enable-guest-attributes: TRUE`" in text
     assert "canary-value" not in text
     project.declare()

@@ -17,17 +17,33 @@ import struct
 import subprocess
 import sys
 import threading
+import types
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from importlib import metadata
+from dataclasses import dataclass, field
+from importlib import metadata, util
 from pathlib import Path
 from types import FrameType
 
 import grpc
 from google.protobuf import empty_pb2
 from google.protobuf.json_format import MessageToDict
-from pulumi.runtime.proto import language_pb2, language_pb2_grpc, plugin_pb2
+
+
+def _leave_the_sdk_out() -> None:
+    """Let `pulumi.runtime.proto` load alone: the packages around it load the whole SDK, two thirds of what a start of this host costs."""
+    for name in ("pulumi", "pulumi.runtime"):
+        found = util.find_spec(name)
+        if found is not None:
+            package = types.ModuleType(name)
+            package.__path__ = list(found.submodule_search_locations or [])
+            sys.modules[name] = package
+
+
+if __name__ == "__main__":  # a process of its own; where this module is imported, the SDK stays whole
+    _leave_the_sdk_out()
+
+from pulumi.runtime.proto import language_pb2, language_pb2_grpc, plugin_pb2  # noqa: E402  after the empty packages
 
 EXIT_AFTER_MESSAGE = 32
 """Exit code of the program's runner once it has shown the user what is wrong: the engine is then told to bail out quietly."""
@@ -249,17 +265,20 @@ class Fork:
 
     pid: int
     connection: socket.socket
+    _over: threading.Event = field(default_factory=threading.Event)
 
     def wait(self) -> int:
         """Return the exit code; 1 if the process that forks is gone."""
         with self.connection:
             answer = read_exactly(self.connection, NUMBER.size)
+        self._over.set()
         return NUMBER.unpack(answer)[0] if answer else 1
 
     def terminate(self) -> None:
-        """Ask the program to stop."""
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(self.pid, signal.SIGTERM)
+        """Ask the program to stop, unless it is over: its process id may be another's by then."""
+        if not self._over.is_set():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGTERM)
 
 
 def start_fork(path: str, arguments: Sequence[str], environment: Mapping[str, str], folder: str) -> Fork:

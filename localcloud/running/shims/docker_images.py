@@ -6,15 +6,16 @@ import json
 import os
 import re
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from http import HTTPStatus
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from localcloud.charges import FILE, Charge, append
 from localcloud.running.shims.machine import Machine, read_json, write_json
+
+if TYPE_CHECKING:
+    from urllib.error import HTTPError
 
 _REFERENCE: Final = re.compile(
     r"(?P<name>[a-z0-9][a-z0-9._/:-]*?)(?::(?P<tag>[\w][\w.-]{0,127}))?(?:@(?P<digest>sha256:[0-9a-f]{64}))?"
@@ -87,6 +88,9 @@ def _ask_registry(machine: Machine, reference: str, name: str, version: str) -> 
     path = f"library/{path}" if host == _DOCKER_HUB and "/" not in path else path
     token = _token(host)
     headers = {_CLIENT_HEADER: machine.name, **({"Authorization": f"Bearer {token}"} if token else {})}
+    import urllib.error  # noqa: PLC0415  a third of what a start of `docker` costs, and most of its commands ask nobody
+    import urllib.request  # noqa: PLC0415
+
     request = urllib.request.Request(  # noqa: S310 - the local cloud
         f"{machine.base_url.rstrip('/')}/registry/{host}/v2/{path}/manifests/{version}", headers=headers
     )
@@ -100,7 +104,7 @@ def _ask_registry(machine: Machine, reference: str, name: str, version: str) -> 
         raise ImageError(f'Error response from daemon: Get "https://{host}/v2/": {error}') from None
 
 
-def _refusal(error: urllib.error.HTTPError, host: str, reference: str) -> str:
+def _refusal(error: "HTTPError", host: str, reference: str) -> str:
     """Return docker's message for a registry's refusal.
 
     Docker shows the registry's own words below 500 and the status only above (distribution/registry/client/errors.go, HandleHTTPResponseError).

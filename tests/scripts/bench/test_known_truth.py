@@ -111,7 +111,7 @@ def test_every_figure_is_the_servers_whatever_the_tokens_say(calm, tmp_path, tai
         ({"kind": "html"}, "html"),
         ({"kind": "gzip"}, "compressed"),
         ({"kind": "json"}, "no_stream"),
-        ({"kind": "stall", "after_tokens": 3}, "stall"),
+        pytest.param({"kind": "stall", "after_tokens": 3}, "stall", marks=pytest.mark.long),
         pytest.param({"kind": "hang"}, "stall", marks=pytest.mark.long),
     ],
     ids=lambda value: value.get("status", value["kind"]) if isinstance(value, dict) else value,

@@ -251,6 +251,7 @@ def test_a_server_that_dies_while_it_answers_leaves_no_half_point(start_server, 
     assert results == {}
 
 
+@pytest.mark.long
 def test_a_server_that_comes_back_has_its_point_measured_again_from_the_start(start_server, tmp_path, monkeypatch):
     options = ("--ttft-s", "0.02", "--tpot-s", "0.005", "--port", str(port_that_nobody_takes()))
     first = start_server(*options)

@@ -196,13 +196,13 @@ def test_no_command_is_forgotten():
     assert sorted(found) == sorted(COMMANDS)
 
 
-@pytest.mark.parametrize("words", STOPPABLE, ids=[words[0] for words in STOPPABLE])
+def slow_unless(words, *names):
+    return pytest.param(words, id=words[0], marks=() if words[0] in names else pytest.mark.long)
+
+
+@pytest.mark.parametrize("words", [slow_unless(words, "teardown", "bench", "preview") for words in STOPPABLE])
 def test_ctrl_c_while_the_engine_works_is_one_sentence_and_exit_code_130(tmp_path, words):
     while_the_engine_works(tmp_path, words, signal.SIGINT)
-
-
-def slow_unless(words, name):
-    return pytest.param(words, id=words[0], marks=() if words[0] == name else pytest.mark.long)
 
 
 @pytest.mark.parametrize("words", [slow_unless(words, "teardown") for words in STOPPABLE])
