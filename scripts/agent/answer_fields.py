@@ -6,7 +6,9 @@ from typing import Final
 from pydantic import BaseModel
 
 from scripts.agent.changing import PreviewAnswer, UpAnswer
+from scripts.agent.gated import GatedAnswer
 from scripts.agent.reading import CauseAnswer, FindingAnswer, LogAnswer
+from scripts.agent.staging import StagingAnswer
 from scripts.agent.talking import EndpointAnswer, MetricsAnswer, ModelAnswer, WeightsAnswer
 from scripts.agent.untrusted import UntrustedText
 from scripts.agent.workbench import CommandAnswer
@@ -18,6 +20,8 @@ _ANSWERS: Final[Mapping[str, type[BaseModel]]] = {
     "each of `changes`": ResourceChange,
     "each `changes` of it": ShownChange,
     "`up`": UpAnswer,
+    "`rollout`, `recover`": GatedAnswer,
+    "`stage_weights`": StagingAnswer,
     "`logs`": LogAnswer,
     "`recognise_failure`": CauseAnswer,
     "`explain_finding`": FindingAnswer,
