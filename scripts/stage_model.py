@@ -14,7 +14,6 @@ import shutil
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Final
 
 from contracts.exit_codes import ExitCode
@@ -313,8 +312,11 @@ def _require_bucket(options: StageOptions, settings: "Settings") -> None:
     may be alive, for a creation that is not allowed or does more, and ScriptError if `pulumi up` fails.
     """
     from scripts.pulumi import bucket_creation
+    from scripts.pulumi.backend import absolute_backend
     from scripts.pulumi.frozen import freeze
     from scripts.pulumi.locks import past_dead_locks
+    from scripts.pulumi.private_folders import private_folder
+    from scripts.pulumi.settings import project_folder
     from stacks.planned import doctor_hint
 
     stack = options.stack
@@ -324,8 +326,8 @@ def _require_bucket(options: StageOptions, settings: "Settings") -> None:
         raise CommandRefusedError(
             f"Stack {stack} has no bucket yet, and --no-create creates none. Leave it out, or run `pulumi up --stack {stack}` first."
         )
-    with TemporaryDirectory(prefix="gemma-stage-") as folder:
-        frozen = freeze(stack, Path(folder))
+    with absolute_backend(), private_folder() as folder:
+        frozen = freeze(stack, folder / "project")
         steps = bucket_creation.creation_steps(frozen)
         if not steps:
             return
@@ -338,11 +340,15 @@ def _require_bucket(options: StageOptions, settings: "Settings") -> None:
         for step in steps:
             say("stage_model", f"creates {step.name} ({step.type})")
         after_failure = f"The bucket could not be created. {doctor_hint(stack)}"
-        past_dead_locks(
-            stack,
-            lambda: bucket_creation.create_bucket(frozen, after_failure=after_failure),
-            report=lambda text: say("stage_model", text),
-        )
+        try:
+            past_dead_locks(
+                stack,
+                lambda: bucket_creation.create_bucket(frozen, after_failure=after_failure),
+                report=lambda text: say("stage_model", text),
+            )
+        finally:
+            for sentence in frozen.bring_back_engine_lines(project_folder()):
+                say("stage_model", sentence)
 
 
 COMMAND: Final = Command(

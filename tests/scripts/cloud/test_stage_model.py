@@ -330,6 +330,25 @@ def test_the_creation_that_was_previewed_runs_in_the_same_copy(monkeypatch, caps
     assert "creates models (gcp:storage/bucket:Bucket)" in capsys.readouterr().err
 
 
+def test_what_runs_in_the_copy_has_the_projects_backend_and_leaves_its_salt(own, monkeypatch, capsys):
+    """A relative backend is another, empty one in a copy; the state is encrypted with the salt that the engine writes there."""
+    monkeypatch.setenv("PULUMI_BACKEND_URL", "file://./state")
+    seen, ran = [], Engine(monkeypatch)
+
+    def change(stack, up, in_copy, *_, after_failure):
+        seen.append((stack, up, os.environ["PULUMI_BACKEND_URL"], bool(after_failure)))
+        copy = Path(in_copy.removeprefix("--cwd="), own.name)
+        copy.write_text(copy.read_text() + "encryptionsalt: v1:abc\n")
+        raise engine.PulumiFailedError("update failed", "")
+
+    monkeypatch.setattr(engine, "change", change)
+    assert stage("--from", "checkpoint") == ExitCode.FAILED
+    assert seen == [("mine", "up", f"file://{own.parent}/state", True)]
+    assert own.read_text().endswith("\nencryptionsalt: v1:abc\n")
+    assert "The engine added encryptionsalt to Pulumi.mine.yaml; keep the line" in capsys.readouterr().err
+    assert [each[0] for each in ran.ran] == ["preview"]
+
+
 @pytest.mark.usefixtures("own")
 def test_a_creation_can_be_refused_or_bound_to_a_plan(monkeypatch, capsys):
     ran = Engine(monkeypatch).ran
