@@ -133,7 +133,9 @@ def running(counts: Sequence[Count]) -> Mapping[str, Count]:
 
 def _parsed(text: str) -> Iterator[Mapping[str, object]]:
     """Yield the lines. One that was cut off while it was written, such as by a full disk, stands for nothing: its call did not begin."""
-    for number, line in enumerate(text.splitlines(), start=1):
+    for number, line in enumerate(
+        text.split("\n"), start=1
+    ):  # splitlines would cut at separators within an argument, such as U+2028
         if not line.strip():
             continue
         try:

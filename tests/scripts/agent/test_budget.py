@@ -8,7 +8,7 @@ import anyio
 import pytest
 
 from scripts.agent import deployed
-from scripts.agent.audit import AuditFile
+from scripts.agent.audit import AuditEntry, AuditFile
 from scripts.agent.counts import AuditBook, Count
 from scripts.agent.deployed import deployed_now, usd_per_hour_of
 from scripts.agent.server import build
@@ -264,6 +264,14 @@ def test_a_line_that_was_cut_off_by_a_full_disk_stops_nothing(audit):
         file.write('{"call": "1", "tool": "up", "argum')
     one.begins(STACK, 2.0)
     assert [count.usd_per_hour for count in AuditBook(audit=audit).read()] == [1.0, 2.0]
+
+
+def test_a_separator_in_an_argument_does_not_make_the_sum_unknown(audit):
+    """A model could otherwise stop every deployment with one text."""
+    for separator in "\u2028\u2029\x85\x0b\x0c\x1c\r":
+        text = f"a{separator}b"
+        audit.write(AuditEntry(call="1", tool="recognise_failure", arguments={"text": text}, outcome="begun"))
+    assert AuditBook(audit=audit).read() == []
 
 
 def test_without_a_line_nothing_is_deployed(bench_of, tmp_path, audit, commands):
