@@ -1,4 +1,4 @@
-"""The program's steps: settings, plan, resources. `__main__.py` calls them in this order and does nothing else."""
+"""The program's steps: settings, plan, resources. `__main__.py` calls them in this order."""
 
 import pulumi
 from pulumi.runtime import get_config_env, get_config_secret_keys_env

@@ -1,11 +1,11 @@
-"""Fifteen kills of a TPU stack at random moments: nothing is left, nothing foreign is touched, and `up` goes on."""
+"""Kills of a TPU stack, fifteen at random moments and two at fixed ones: nothing is left, nothing foreign is touched, and `up` goes on."""
 
 import sys
 
 import pytest
 
-from tests.kills.plan import TPU
-from tests.kills.series import assert_kills_lose_nothing
+from tests.kills.plan import TPU, Cycle, Kill, Moment
+from tests.kills.series import assert_cycle_holds, assert_kills_lose_nothing
 
 pytestmark = [
     pytest.mark.engine,
@@ -17,3 +17,12 @@ pytestmark = [
 
 def test_fifteen_kills_lose_nothing(tmp_path):
     assert_kills_lose_nothing(tmp_path, TPU, 15)
+
+
+def test_up_ends_when_only_the_program_gets_sigint_before_a_hook_is_asked(tmp_path):
+    """The machine becomes ready after the signal, and the engine then asks the hook that records it: of a program that waits for the engine."""
+    moments = {"up": Moment(call=5, seconds=1.16), "update": Moment(call=2, seconds=0.07)}
+    steps = tuple(
+        Kill(command=command, target="program", signal="SIGINT", moment=moment) for command, moment in moments.items()
+    )
+    assert_cycle_holds(tmp_path, Cycle(number=0, stack=TPU, steps=steps, recover=True))

@@ -142,6 +142,19 @@ class Series:
             print(f"  {line}", file=sys.stderr, flush=True)
 
 
+def assert_cycle_holds(folder: Path, cycle: plan.Cycle) -> None:
+    """Go through one fixed cycle, and check that every kill hit and everything held."""
+    world = World(folder=folder)
+    world.open()
+    try:
+        outcome = Runner(world, cycle).run()
+    finally:
+        world.close()
+    assert outcome.problems == [], "\n".join([*outcome.history, *outcome.problems])
+    assert not [str(done) for done in outcome.kills if done.missed]
+    assert outcome.recovered == cycle.recover
+
+
 def assert_kills_lose_nothing(folder: Path, stack: str, count: int) -> None:
     """Kill so many times on one stack, and check that everything held."""
     summary = Series(folder=folder, seed=1, each=12, stacks=(stack,)).run(count)
