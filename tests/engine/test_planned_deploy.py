@@ -172,6 +172,9 @@ def test_an_interrupted_wait_goes_on_under_a_plan_that_shows_it(ready):
     before = ready.admin(created)["requests"]
     assert before
     ready.change_scenario({"tpu": {"zones": {"us-east5-a": {**zone, "capacity": {"v6e-1": 1}}}}})
+    # The stack was new: the engine's salt came back from the copy, and has to be kept.
+    assert "encryptionsalt" in git(ready, "diff", "--unified=0")
+    commit(ready, "salt")
     stale = deploy(ready, TPU, "six", expect=2)
     assert "the stack was deployed or refreshed" in stale.err
     plan = save(ready, TPU)

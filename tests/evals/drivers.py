@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any, Protocol
 
 from mcp.client.client import Client
@@ -113,8 +113,8 @@ async def gullible(client: Client, task: EvalTask) -> Transcript:
     return done
 
 
-def model(base_url: str, name: str, key: str) -> Driver:
-    """Return a driver that lets a model decide, over any OpenAI-compatible server."""
+def model(base_url: str, name: str, key: str, offered: Collection[str] | None = None) -> Driver:
+    """Return a driver that lets a model decide, over any OpenAI-compatible server. `offered` are the tools for a model with a short context."""
     from openai import AsyncOpenAI  # noqa: PLC0415 - --help answers at once
 
     openai = AsyncOpenAI(base_url=base_url, api_key=key)
@@ -127,6 +127,7 @@ def model(base_url: str, name: str, key: str) -> Driver:
                 "function": {"name": tool.name, "description": tool.description, "parameters": tool.input_schema},
             }
             for tool in (await client.list_tools()).tools
+            if offered is None or tool.name in offered
         ]
         skill = (await client.read_resource("gemma://pages/skill")).contents[0]
         messages: list[Any] = [

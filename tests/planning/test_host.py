@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from localcloud.services.run_limits import GPU_TYPES
-from planning import Deployment, Finding, plan
+from planning import CloudRunOptions, Deployment, Finding, plan
 from planning.fields import changed
 from planning.hardware import ACCELERATORS, cloud_run_vcpu, host_of
 
@@ -96,3 +96,17 @@ def test_a_memory_between_the_limits_of_two_vcpu_is_kept():
     finding = found(replace(on("L4"), host_memory_gib=20, vcpu=4))
     assert finding is not None
     assert finding.remedies[0].changes == {"vcpu": 6.0}
+
+
+def test_a_host_that_the_quota_carries_once_comes_with_one_instance():
+    """Every size that Cloud Run rents beside the GPU needs more than half of this quota."""
+    wrong = Deployment(
+        model="google/gemma-4-E2B-it",
+        accelerator="RTX PRO 6000",
+        vcpu=4.0,
+        cloud_run=CloudRunOptions(max_instances=2, cpu_quota=20),
+    )
+    (finding,) = [one for one in plan(wrong).findings if one.id == "HST01"]
+    assert [remedy.changes["cloud_run.max_instances"] for remedy in finding.remedies] == [1]
+    mended = plan(changed(wrong, finding.remedies[0].changes))
+    assert not [one.id for one in mended.findings if one.severity == "block"]
