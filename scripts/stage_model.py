@@ -97,7 +97,6 @@ def _stage_model(options: StageOptions) -> ExitCode:
     from contracts.staged_weights import own_folder
     from scripts.cli.transfer import Transfer, overwrite_line
     from scripts.cloud.staging.bucket import WeightsBucket
-    from stacks.naming import Names
 
     stack, settings = options.stack, stack_settings(options.stack)
     _require_compatible(options)
@@ -116,7 +115,7 @@ def _stage_model(options: StageOptions) -> ExitCode:
     real = sum(file.real_bytes for file in job.files)
     simulated = f" (simulated: the local cloud's hub sends {sum(sizes) / _MIB:.1f} MiB instead)" if real else ""
     say("stage_model", f"{settings.model}: {len(sizes)} files, {(real or sum(sizes)) / _GIB:.2f} GiB{simulated}")
-    name = settings.bucket.existing or Names(project=settings.project, stack=stack).bucket
+    name = settings.bucket_name(stack)
     if settings.bucket.existing is None:
         _require_bucket(options, settings)
     target = WeightsBucket(name, settings.project)

@@ -35,6 +35,7 @@ from planning.types import CapacityApiName, GraphCacheMode, ProvisioningModel, S
 from planning.vllm_args import STREAMER, VllmOptions
 from planning.wording import FieldWording, worded
 from planning.workload import Workload, check_workload
+from stacks.naming import Names
 from stacks.secrets import KINDS, SecretKey
 from stacks.units import DurationS, MemoryMib
 from stacks.wording import settings_key
@@ -710,6 +711,10 @@ class Settings(_Frozen):
     def streams_on_tpu(self) -> bool:
         """Whether a TPU server reads its weights straight from the bucket, so that none are copied to the machine."""
         return self.tpu is not None and self.weights == "bucket" and self.vllm.load_format == STREAMER
+
+    def bucket_name(self, stack: str) -> str:
+        """Return the name of the bucket that a stack with these settings has, or that it is told to use. Raises NamingError."""
+        return self.bucket.existing or Names(project=self.project, stack=stack).bucket
 
     @property
     def weights_prefix(self) -> str:

@@ -10,7 +10,7 @@ from scripts.agent.purse import Deployed
 from scripts.cloud.parallel import each
 from scripts.errors import CommandRefusedError, ScriptError
 from scripts.pulumi import engine
-from scripts.pulumi.deployment import as_mapping, as_sequence
+from scripts.pulumi.deployment import SERVICE_TYPE, as_mapping, as_sequence
 from scripts.pulumi.locks import all_locks
 from scripts.pulumi.state import StackState, read
 from scripts.pulumi.steps import CAPACITY_TYPES
@@ -18,7 +18,6 @@ from stacks.google_prices import container_usd_per_hour, node_usd_per_hour, part
 
 _READERS: Final = 4
 """States that are read at the same time; each starts an engine."""
-_SERVICE: Final = "gcp:cloudrunv2/service:Service"
 
 
 def deployed_now() -> Deployed:
@@ -67,7 +66,7 @@ def _listed() -> Sequence[object]:
 def _usd_per_hour(state: StackState, item: Mapping[str, object]) -> float | None:
     """Return the price of one server with all its instances: that of the stack's own plan, else the list price of what the state names."""
     inputs = as_mapping(item.get("inputs"))
-    instances = _instances(inputs) if item.get("type") == _SERVICE else 1
+    instances = _instances(inputs) if item.get("type") == SERVICE_TYPE else 1
     outputs = state.outputs
     rate = outputs.plan.cost.usd_per_hour if outputs else _listed_usd_per_hour(item, inputs)
     return None if rate is None or instances is None else rate * instances
@@ -79,7 +78,7 @@ def _instances(inputs: Mapping[str, object]) -> int | None:
 
 
 def _listed_usd_per_hour(item: Mapping[str, object], inputs: Mapping[str, object]) -> float | None:
-    if item.get("type") == _SERVICE:
+    if item.get("type") == SERVICE_TYPE:
         return container_usd_per_hour(inputs, str(inputs.get("location") or "")) or None
     zones = [as_mapping(item.get("outputs")).get("zone") or inputs.get("zone"), *as_sequence(inputs.get("zones"))]
     kind = str(inputs.get("provisioningModel") or "standard")

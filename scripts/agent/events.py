@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final, cast
 
 from scripts.agent.programs import shortened
-from scripts.pulumi.deployment import as_mapping
+from scripts.pulumi.deployment import as_mapping, type_in
 
 _MOST_CHARACTERS: Final = 300
 _COLOUR: Final = re.compile(r"<\{%[^%]*%\}>")
@@ -132,9 +132,7 @@ def _step(event: object) -> tuple[str, str]:
 
 def _resource(urn: str) -> str:
     """Return the type and the name of a resource, such as `gcp:cloudrunv2:Service vllm`."""
-    parts = urn.split("::")
-    kind = parts[2].rpartition("$")[2] if len(parts) > 3 else ""  # noqa: PLR2004 - urn, project, type, name
-    return f"{_MODULE.sub(':', kind)} {parts[-1]}".strip()
+    return f"{_MODULE.sub(':', type_in(urn))} {urn.rpartition('::')[2]}".strip()
 
 
 def _plain(text: str) -> str:

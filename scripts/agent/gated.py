@@ -15,7 +15,7 @@ from scripts.agent.reading import Stack
 from scripts.agent.workbench import CommandAnswer, Workbench, option, sentences
 from scripts.errors import CommandRefusedError
 from scripts.pulumi import engine
-from scripts.pulumi.deployment import as_mapping, as_sequence
+from scripts.pulumi.deployment import as_mapping, as_sequence, type_in
 from scripts.pulumi.frozen import most_usd_per_hour
 from scripts.pulumi.settings import stack_settings
 from scripts.pulumi.steps import CAPACITY_TYPES
@@ -159,16 +159,11 @@ def _prices_of_recovery(stack: str, document: Mapping[str, object]) -> _Prices:
     """Return the price of the stack if a TPU or a service would be taken over or may be: it is then deployed. Raises PlanningError."""
     groups = [as_sequence(document.get(key)) for key in ("ours", "unknown", "later")]
     urns = [str(as_mapping(finding).get("urn") or "") for group in groups for finding in group]
-    if not any(_type_of(urn) in CAPACITY_TYPES for urn in urns):
+    if not any(type_in(urn) in CAPACITY_TYPES for urn in urns):
         return _Prices(meanwhile=None, after=None)
     folder = engine.project_folder()
     rate = most_usd_per_hour(stack_settings(stack, folder=folder), folder)
     return _Prices(meanwhile=rate, after=rate)
-
-
-def _type_of(urn: str) -> str:
-    parts = urn.split("::")
-    return parts[2].rpartition("$")[2] if len(parts) > 2 else ""  # noqa: PLR2004 - where the type is
 
 
 def _price_after(kept: KeptCommand, outcome: str, before: float | None) -> float | None:

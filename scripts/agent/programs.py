@@ -16,7 +16,8 @@ from typing import Final, cast
 
 import anyio
 
-from scripts.agent.untrusted import each_text, shown
+from contracts.plain_text import for_model
+from scripts.agent.untrusted import each_text
 from scripts.errors import ScriptError
 from scripts.pulumi import engine
 from scripts.pulumi.private_folders import held_locks, private_folder
@@ -72,7 +73,7 @@ class ProgramResult:
         if not isinstance(found, dict):
             raise ScriptError(self.reason)
         # Masking its text as a whole could break the JSON.
-        plain = each_text(cast("object", found), lambda text: shown(masked(text, self.secrets)))
+        plain = each_text(cast("object", found), lambda text: for_model(masked(text, self.secrets)))
         return cast("Mapping[str, object]", plain)
 
     @property
@@ -194,7 +195,7 @@ def shortened(text: str, secrets: Sequence[str], most_characters: int) -> str:
 
 
 def _cut(text: str, mask: Callable[[str], str], most_characters: int) -> str:
-    return shown(mask(text[: most_characters + _LONGEST_SECRET]))[:most_characters]
+    return for_model(mask(text[: most_characters + _LONGEST_SECRET]))[:most_characters]
 
 
 class _Tail:

@@ -24,7 +24,6 @@ from scripts.client.metrics import Scrape
 from scripts.errors import CommandRefusedError, ScriptError
 from scripts.pulumi.settings import stack_settings
 from scripts.pulumi.stack import stack_outputs
-from stacks.naming import Names
 
 if TYPE_CHECKING:
     from scripts.client.openai import OpenAIClient
@@ -193,7 +192,7 @@ def _weights(stack: str) -> WeightsAnswer:
     settings = stack_settings(stack)
     if settings.weights != "bucket":
         raise CommandRefusedError(f"Stack {stack} has weights: {settings.weights}, so no bucket holds its weights.")
-    name = settings.bucket.existing or Names(project=settings.project, stack=stack).bucket
+    name = settings.bucket_name(stack)
     prefix = settings.weights_prefix
     found = {
         item: stored.size_bytes

@@ -11,13 +11,14 @@ from mcp.server.mcpserver.exceptions import ToolError
 from pydantic import Field
 
 from contracts.exit_codes import ExitCode
+from contracts.plain_text import for_model
 from planning.errors import PlanningError
 from scripts.agent.permissions import Change, Permissions
 from scripts.agent.plans import PlanShelf
 from scripts.agent.programs import ProgramResult, run_program, script
 from scripts.agent.purse import Purse
 from scripts.agent.runs import Runs, report
-from scripts.agent.untrusted import Frozen, UntrustedText, shown, untrusted
+from scripts.agent.untrusted import Frozen, UntrustedText, untrusted
 from scripts.errors import CommandRefusedError, ScriptError
 from stacks.masking import masked
 
@@ -139,12 +140,12 @@ def sentences(bench: Workbench) -> Generator[None]:
     try:
         yield
     except (CommandRefusedError, PlanningError) as error:
-        raise ToolError(shown(bench.mask(str(error)))) from None
+        raise ToolError(for_model(bench.mask(str(error)))) from None
     except ScriptError as error:
         ending = ENDING.get()
         if ending is not None:
             ending.failed = True
-        raise ToolError(f"{shown(bench.mask(str(error)))} ({ERROR_NOTE})") from None
+        raise ToolError(f"{for_model(bench.mask(str(error)))} ({ERROR_NOTE})") from None
 
 
 def pairs(flag: str, values: Iterable[str]) -> Sequence[str]:

@@ -167,10 +167,8 @@ class ConnectProxy:
             if answer.status == HTTPStatus.UNAUTHORIZED and may_renew and access.renew():
                 raise _RefusedTokenError("the server refused the identity token")
             response = web.StreamResponse(
-                status=answer.status, reason=answer.reason, headers=_passed_on(answer.headers.items(), _HOP_BY_HOP)
+                status=answer.status, reason=answer.reason, headers=_for_programs(answer.headers.items())
             )
-            for name in [name for name in response.headers if name.lower().startswith(_FOR_PAGES)]:
-                del response.headers[name]
             await response.prepare(request)
             async for chunk in answer.content.iter_any():
                 await response.write(chunk)
@@ -184,6 +182,11 @@ class _RefusedTokenError(Exception):
 
 def _passed_on(headers: Iterable[tuple[str, str]], left_out: frozenset[str]) -> CIMultiDict[str]:
     return CIMultiDict((name, value) for name, value in headers if name.lower() not in left_out)
+
+
+def _for_programs(headers: Iterable[tuple[str, str]]) -> CIMultiDict[str]:
+    """Return the headers of an answer that are passed on: none of one connection, and none for web pages."""
+    return _passed_on(((n, value) for n, value in headers if not n.lower().startswith(_FOR_PAGES)), _HOP_BY_HOP)
 
 
 def _error(status: HTTPStatus, message: str) -> web.Response:

@@ -26,7 +26,6 @@ from scripts.doctor.diagnosis import Check, Checkup, Diagnosis
 from scripts.errors import ScriptError
 from scripts.pulumi import engine
 from stacks.model_files import CONFIG
-from stacks.naming import Names
 from stacks.secrets import HF_TOKEN, KINDS, SecretKind, set_command
 from stacks.settings import DockerHubSettings, Settings
 
@@ -63,7 +62,7 @@ def checks(checkup: Checkup) -> Iterator[Check]:
 
 
 def _weights(checkup: Checkup, settings: Settings) -> Sequence[Diagnosis]:
-    bucket = settings.bucket.existing or Names(project=settings.project, stack=checkup.stack or "").bucket
+    bucket = settings.bucket_name(checkup.stack or "")
     prefix = settings.weights_prefix
     folder, name = folder_uri(bucket, prefix), object_name(prefix, MANIFEST)
     missing = partial(

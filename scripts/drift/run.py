@@ -16,7 +16,7 @@ from scripts.preview.markdown import code, fenced, row
 from scripts.preview.plans import stacks_in
 from scripts.preview.report import EnginePreview, ResourceChange, from_engine
 from scripts.pulumi import engine
-from scripts.pulumi.deployment import as_mapping
+from scripts.pulumi.deployment import SERVICE_TYPE, as_mapping
 from scripts.pulumi.previewed import parse_preview, preview_errors
 from stacks.masking import masked
 from stacks.rollout_state import RolloutPhase, view_of
@@ -24,7 +24,6 @@ from stacks.rollout_state import RolloutPhase, view_of
 MARKER: Final = "<!-- gemma-serving: drift -->"
 """Identifies the issue, so that it can be updated."""
 TITLE: Final = "Deployed stacks differ from what was deployed"
-SERVICE_TYPE: Final = "gcp:cloudrunv2/service:Service"
 _LIMIT_S: Final = 900.0
 _MOST_BYTES: Final = 60_000
 _WORDS: Final[Mapping[str, str]] = {"update": "changed", "delete": "gone", "replace": "replaced", "create": "new"}

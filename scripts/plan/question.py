@@ -273,13 +273,11 @@ def _fetched(question: Question, settings: "Settings | None") -> ModelSpec:
 
     model = settings.model if settings is not None else question.model or ""
     if settings is not None and question.from_bucket:
-        from stacks.naming import Names  # noqa: PLC0415 - only with a bucket
-
         if settings.weights != "bucket":
             raise PlanningError(f"Stack {question.stack} has weights: {settings.weights}, so no bucket has its model.")
         if settings.project == NO_PROJECT and settings.bucket.existing is None:
             raise PlanningError("gcp:project is not set, and it names the stack's bucket; set GOOGLE_CLOUD_PROJECT.")
-        bucket = settings.bucket.existing or Names(project=settings.project, stack=question.stack or "").bucket
+        bucket = settings.bucket_name(question.stack or "")
         found = from_bucket(bucket, settings.weights_prefix, name=model)
     else:
         found = from_hub(model)

@@ -7,10 +7,9 @@ from scripts.errors import CommandRefusedError
 from scripts.preview.effects import StackEffect
 from scripts.preview.report import ResourceChange
 from scripts.preview.verdicts import CAPACITY_TYPE, HEADINGS
-from scripts.pulumi.deployment import ResourceState, as_mapping, read_deployment
+from scripts.pulumi.deployment import SERVICE_TYPE, ResourceState, as_mapping, read_deployment
 from scripts.pulumi.stack import outputs_in
 
-SERVICE_TYPE: Final = "gcp:cloudrunv2/service:Service"
 _REPLACED: Final = frozenset({"replace", "create-replacement", "delete"})
 
 

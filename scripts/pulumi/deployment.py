@@ -21,6 +21,7 @@ BACKUP_FOLDER: Final = Path(".work") / "deployments"
 SECRET_SIGNATURE: Final = ("4dabf18193072939515e22adb298388d", "1b47061264138c4ac30d75fd1eb44270")
 """The key and the value that mark a secret in a deployment (pulumi/pulumi, sdk/go/common/resource/sig)."""
 IMPORT_LIMIT_S: Final = 300.0
+SERVICE_TYPE: Final = "gcp:cloudrunv2/service:Service"
 
 _UNREADABLE: Final = ("failed to load checkpoint", "could not deserialize deployment", "unmarshal", "unexpected EOF")
 _NEWEST_VERSION: Final = 4
@@ -225,6 +226,12 @@ def is_secret(value: object) -> bool:
     """Return whether a value of a deployment is a secret."""
     key, mark = SECRET_SIGNATURE
     return as_mapping(value).get(key) == mark
+
+
+def type_in(urn: str) -> str:
+    """Return the type of a resource from its URN, without those of its parents; empty if the text is no URN of a resource."""
+    parts = urn.split("::")  # urn:pulumi:STACK, PROJECT, TYPE, NAME
+    return parts[2].rpartition("$")[2] if len(parts) > 3 else ""  # noqa: PLR2004 - those four
 
 
 def as_mapping(value: object) -> Mapping[str, object]:

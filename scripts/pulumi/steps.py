@@ -11,10 +11,10 @@ from typing import Final, cast
 from pydantic import BaseModel, ConfigDict, Field
 
 from contracts.plain_text import for_model
-from scripts.pulumi.deployment import as_mapping, as_sequence, is_secret
+from scripts.pulumi.deployment import SERVICE_TYPE, as_mapping, as_sequence, is_secret, type_in
 from stacks.masking import masked
 
-CAPACITY_TYPES: Final = ("gcp-tpu:index:QueuedResource", "gcp:cloudrunv2/service:Service")
+CAPACITY_TYPES: Final = ("gcp-tpu:index:QueuedResource", SERVICE_TYPE)
 """Types whose replacement takes the server away."""
 _QUIET: Final = frozenset({"same", "refresh"})
 """Operations that change nothing. What a refresh finds is a step of its own."""
@@ -70,7 +70,7 @@ class PlannedStep(BaseModel):
     @property
     def type(self) -> str:
         """The resource's type, without those of its parents."""
-        return self.urn.split("::")[2].rpartition("$")[2]
+        return type_in(self.urn)
 
     @property
     def does(self) -> str:

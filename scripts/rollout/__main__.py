@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 IMAGE_PULL_S: Final = 15 * 60
 """For the import of an image and what Cloud Run does around a start, beside the start-up budget; assumed, on the safe side."""
-SERVICE_TYPE: Final = "gcp:cloudrunv2/service:Service"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,7 +97,7 @@ def _text_of(look: "RolloutLook") -> str:
 def _of_stack(stack: str) -> "Rollout":
     from scripts.cloud.google_api import connect
     from scripts.pulumi import engine
-    from scripts.pulumi.deployment import read_deployment
+    from scripts.pulumi.deployment import SERVICE_TYPE, read_deployment
     from scripts.pulumi.locks import past_dead_locks
     from scripts.pulumi.stack import outputs_in
     from scripts.rollout.gates import TagGates

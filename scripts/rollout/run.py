@@ -89,7 +89,8 @@ class Rollout:
             raise ScriptError(
                 f"Google does not say who gets the requests of {short_name(self.service.name)}; try again in a minute."
             )
-        state, steps = state_of(service), steps_left(self.plan, state_of(service).share)
+        state = state_of(service)
+        steps = steps_left(self.plan, state.share)
         if to is not None:
             _require_able(to, revisions)
             state, steps = replace(state, phase="go back", latest=to, share=0), (ALL,)

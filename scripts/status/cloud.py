@@ -41,7 +41,7 @@ from scripts.cloud.spending import (
     spending,
 )
 from scripts.errors import ScriptError
-from scripts.pulumi.deployment import as_mapping, as_sequence
+from scripts.pulumi.deployment import SERVICE_TYPE, as_mapping, as_sequence
 from scripts.pulumi.state import Item, StackState
 from scripts.status.report import CloudFacts
 from stacks.rollout_state import view_of
@@ -49,7 +49,6 @@ from stacks.rollout_state import view_of
 QUEUED_TYPE: Final = "gcp-tpu:index:QueuedResource"
 CAPACITY: Final = (QUEUED, INSTANCE)
 """Kinds that our provider makes."""
-SERVICE_TYPE: Final = "gcp:cloudrunv2/service:Service"
 MISSING: Final = "MISSING"
 _NO_SUCH_PLACE: Final = "'locations/"
 """In Google's words for a zone that does not exist, or that the project may not use."""

@@ -13,7 +13,6 @@ from scripts.cloud.staging.folders import StagedFolder, remove_folder, staged_fo
 from scripts.cloud.staging.uses import BucketReaders, FolderUses, bucket_readers, settings_of
 from scripts.errors import CommandRefusedError
 from scripts.pulumi import state as states
-from stacks.naming import Names
 from stacks.settings import Settings
 
 _GIB: Final = 1024**3
@@ -37,7 +36,7 @@ class House:
 
 def look(stack: str, settings: Settings) -> House:
     """List the folders, and read what may use them. Changes nothing. Raises ScriptError if the bucket cannot be listed."""
-    bucket = settings.bucket.existing or Names(project=settings.project, stack=stack).bucket
+    bucket = settings.bucket_name(stack)
     target = WeightsBucket(bucket, settings.project)
     folders = staged_folders(target, below=settings.weights_name if settings.bucket.existing else None)
     found = states.all_states()

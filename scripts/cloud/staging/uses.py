@@ -4,20 +4,19 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, cast
+from typing import cast
 
 from contracts.answers import Absent, Present, Unknown
 from contracts.service_traffic import serving_shares, short_name
 from contracts.staged_weights import MODELS_FOLDER, folder_uri
 from scripts.cloud.google_api import GoogleApi, answer_of
 from scripts.errors import CommandRefusedError
+from scripts.pulumi.deployment import SERVICE_TYPE
 from scripts.pulumi.settings import stack_settings
 from scripts.pulumi.state import StackState
+from scripts.pulumi.steps import CAPACITY_TYPES
 from stacks.naming import Names
 from stacks.settings import Settings
-
-_SERVICE: Final = "gcp:cloudrunv2/service:Service"
-_SERVERS: Final = (_SERVICE, "gcp-tpu:index:QueuedResource")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +61,7 @@ class BucketReaders:
             f"Pulumi.{stack}.yaml"
             for stack, settings in self.settings.items()
             if settings.weights == "bucket"
-            and (_bucket_of(stack, settings), settings.weights_prefix) == (self.bucket, folder)
+            and (settings.bucket_name(stack), settings.weights_prefix) == (self.bucket, folder)
         ]
         return FolderUses(
             served_by=[*deployed, *(f"revision {one.name}" for one in reading if one.serves)],
@@ -75,8 +74,8 @@ class BucketReaders:
         for resource in state.resources:
             text = json.dumps(resource)
             # A machine's own copy has the path of every folder; a service's path is that of its bucket.
-            wanted = mounted if resource.get("type") == _SERVICE and self.bucket in text else uri
-            if resource.get("type") in _SERVERS and wanted.search(text):
+            wanted = mounted if resource.get("type") == SERVICE_TYPE and self.bucket in text else uri
+            if resource.get("type") in CAPACITY_TYPES and wanted.search(text):
                 return True
         return False
 
@@ -113,18 +112,14 @@ def settings_of(stacks: Sequence[str]) -> Mapping[str, Settings]:
     return found
 
 
-def _bucket_of(stack: str, settings: Settings) -> str:
-    return settings.bucket.existing or Names(project=settings.project, stack=stack).bucket
-
-
 def _services(bucket: str, states: Sequence[StackState], settings: Mapping[str, Settings]) -> Iterator[str]:
     for stack, known in settings.items():
-        if known.cloud_run is not None and _bucket_of(stack, known) == bucket:
+        if known.cloud_run is not None and known.bucket_name(stack) == bucket:
             base = Names(project=known.project, stack=stack).base
             yield f"projects/{known.project}/locations/{known.cloud_run.region}/services/{base}"
     for state in states:
         for resource in state.resources:
-            if resource.get("type") == _SERVICE and bucket in json.dumps(resource):
+            if resource.get("type") == SERVICE_TYPE and bucket in json.dumps(resource):
                 yield str(resource.get("id") or "")
 
 
