@@ -32,13 +32,13 @@ while True:
 
 @pytest.fixture
 def slow(commands, monkeypatch):
-    """Commands wait until they may end, and so does the engine's update; its previews do not."""
-    found = SimpleNamespace(there=anyio.Event(), go=anyio.Event())
+    """Commands wait until they may end, and so does the engine's update; its previews do not. `there` has those that wait."""
+    found = SimpleNamespace(there=[], go=anyio.Event())
     ended = changing.run_program
 
     async def waits(argv, **options):
         if argv[1] != "preview":
-            found.there.set()
+            found.there.append(argv)
             await found.go.wait()
         return await ended(argv, **options)
 
@@ -79,7 +79,7 @@ def test_up_is_left_with_a_handle_and_its_answer_is_the_one_that_it_would_have_g
 
     async def work(client):
         handle = (await client.call_tool("up", {"plan_id": plan_id})).structured_content
-        await slow.there.wait()
+        await until(lambda: slow.there)
         told = []
 
         async def hear(*progress):
@@ -126,7 +126,7 @@ def test_a_client_that_gives_up_ends_nothing_and_finds_the_work_in_status(bench_
     async def work(client):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(client.call_tool, "up", {"plan_id": plan_id})
-            await slow.there.wait()
+            await until(lambda: slow.there)
             tasks.cancel_scope.cancel()
         await until(lambda: "left" in outcomes(audit, "up"))
         (run,) = bench.runs.shown(STACK)
@@ -178,7 +178,7 @@ def while_up_runs(bench, audit, slow, work, **client):
 
     async def run(one):
         handle = (await one.call_tool("up", {"plan_id": plan_id})).structured_content["run"]
-        await slow.there.wait()
+        await until(lambda: slow.there)
         bench.runs.within_s = 60.0
         return handle, await work(one)
 
@@ -286,7 +286,7 @@ def test_a_failure_of_work_that_was_left_is_its_answer(bench_of, audit, slow, co
             (await client.call_tool(tool, arguments)).structured_content["run"]
             for tool, arguments in (("up", {"plan_id": plan_id}), ("smoke", {"stack": STACK}))
         ]
-        await slow.there.wait()
+        await until(lambda: len(slow.there) == len(runs))  # before that, the preview of up would fail and not its update
         commands.code, commands.documents = 1, {"smoke": None}
         slow.go.set()
         return [await client.call_tool("wait", {"run": run, "seconds": 60}) for run in runs]
