@@ -8,7 +8,7 @@ from typing import Final
 
 from planning import overheads
 from planning.model import ModelSpec
-from planning.resolve import Resolved
+from planning.resolved import Resolved
 from planning.steps import bytes_per_s
 from planning.workload import Workload
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from planning.resolve import Resolved
+from planning.resolved import Resolved
 from planning.support import version_in_use, version_key
 
 Need = Literal["nothing", "no chat template of the server", "video", "trustRemoteCode"]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
 from planning.prefill import Prompt
-from planning.resolve import Resolved
+from planning.resolved import Resolved
 from planning.types import Band
 
 Figure: TypeAlias = Literal["rate", "ttft", "tpot"]

@@ -1,7 +1,7 @@
 """The batch sizes that vLLM on TPU compiles programs for."""
 
 from planning import overheads
-from planning.resolve import Resolved
+from planning.resolved import Resolved
 
 
 def token_buckets(max_tokens: int, padding_gap: int) -> int:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from planning.hardware import FLEX_START_MAX_RUN_S
 from planning.prices import HourlyPart, Price, instance_parts, region_of, slice_parts
-from planning.resolve import Resolved
+from planning.resolved import Resolved
 from planning.types import CostPlan, PlaceCost, ThroughputPlan
 from planning.units import HOUR_S, MONTH_H, duration
 

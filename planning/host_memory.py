@@ -4,7 +4,7 @@ from typing import Final
 
 from planning import overheads
 from planning.model import ModelSpec
-from planning.resolve import Resolved
+from planning.resolved import Resolved
 from planning.units import GIB, to_gib
 from planning.weights import weights_of
 

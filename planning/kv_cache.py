@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from planning.model import LayerGroup
 from planning.overheads import TPU_LANES, TPU_WORD_BITS
-from planning.resolve import Resolved
+from planning.resolved import Resolved
 from planning.units import align_to, ceil_div
 
 

@@ -8,7 +8,8 @@ from planning import overheads
 from planning.cost import hourly_parts
 from planning.hardware import CLOUD_RUN_GIB_PER_VCPU, cloud_run_vcpu
 from planning.memory import memory_plan
-from planning.resolve import Resolved, resolve
+from planning.resolve import resolve
+from planning.resolved import Resolved
 from planning.running_costs import usual_start_s
 from planning.startup import startup_plan
 from planning.subject import Subject

@@ -14,7 +14,7 @@ from planning.host_memory import load_peak_gib
 from planning.kv_cache import capacity_of, largest_model_len, layout_of
 from planning.model import LayerGroup, linear_params
 from planning.releases import has_runner_v2, profiles_encoder, tokens_in_flight
-from planning.resolve import Resolved
+from planning.resolved import Resolved
 from planning.speculation import drafter_bytes
 from planning.types import MemoryPlan
 from planning.units import from_gib, to_gib

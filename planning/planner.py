@@ -3,7 +3,7 @@
 from planning import overheads
 from planning.host_memory import streamer_buffer_bytes
 from planning.margins import margin_of
-from planning.resolve import Resolved
+from planning.resolved import Resolved
 from planning.rules import ACCEPTABLE_IDS, findings_of
 from planning.running_costs import running_costs
 from planning.subject import Subject, examine, is_out_of_memory

@@ -12,7 +12,7 @@ from typing import Final
 from planning import overheads
 from planning.model import ModelSpec, active_params
 from planning.multimodal import encoder_flops, prompt_tokens
-from planning.resolve import Resolved
+from planning.resolved import Resolved
 from planning.steps import FLOP_PER_PARAM, StepTime, flops_per_s
 from planning.workload import Workload
 

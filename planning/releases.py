@@ -5,7 +5,7 @@ A release that is not known counts as the one that leaves less room and starts l
 
 from typing import Final
 
-from planning.resolve import Resolved
+from planning.resolved import Resolved
 from planning.support import version_in_use, version_key
 
 KEEPS_STORED_HEAD: Final = "0.28.0"

@@ -1,8 +1,7 @@
 """From what a person wrote to what a server would be started with: names found, defaults filled in, contradictions refused."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Final, Literal, cast
+from dataclasses import replace
+from typing import Final, cast
 
 from planning import overheads
 from planning.catalog import spec_of, unknown_model
@@ -14,95 +13,25 @@ from planning.hardware import (
     ACCELERATORS,
     MIN_BOOT_DISK_GB,
     Accelerator,
-    Host,
     find_accelerator,
     host_of,
     why_not_planned,
 )
+from planning.margins import one_request
+from planning.memory import comfortable_utilization, memory_plan
 from planning.model import ModelSpec
-from planning.prices import LIST_PRICES, PriceBook
+from planning.prices import LIST_PRICES
 from planning.quantization import QUANTIZED_BY_VLLM, SCHEMES, Scheme
 from planning.recommendation import MAX_NUM_SEQS, SMALL_NUM_BATCHED_TOKENS, UTILIZATION, recommended_options
+from planning.resolved import Resolved, Runtime
 from planning.types import Deployment, Platform, WeightsMode
+from planning.units import ceil_div, next_power_of_two
 from planning.vllm_args import TPU_BUCKET_PADDING_GAP, VllmOptions, check_options
 from planning.workload import check_workload
-
-Runtime = Literal["cuda", "tpu-jax", "tpu-torch"]
 
 _SHORTEST_DEFAULT: Final = 2_048
 WEIGHTS_MODES: Final = ("hub", "disk", "memory", "fuse", "fuse-buffered", "fuse-cached", "streamer", "image")
 _KV_BYTES: Final = {"auto": 2, "bfloat16": 2, "float16": 2, "fp8": 1, "fp8_e4m3": 1, "fp8_e5m2": 1}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Resolved:
-    """A deployment without gaps: every figure that the formulas need."""
-
-    deployment: Deployment
-    model_id: str
-    spec: ModelSpec
-    scheme: Scheme
-    accelerator: Accelerator
-    platform: Platform
-    host: Host
-    runtime: Runtime
-    vllm: VllmOptions
-    tp: int
-    utilization: float
-    max_model_len: int
-    max_num_seqs: int
-    max_num_batched_tokens: int
-    block_size: int
-    kv_dtype: str
-    kv_bytes: int
-    """Bytes of one number in the KV cache."""
-    padding_gap: int
-    """Tokens between buckets of steps on TPU from this size on; 0 doubles them (VLLM_TPU_BUCKET_PADDING_GAP, which the stacks set)."""
-    eager: bool
-    speculative_tokens: int
-    offload_gib: float
-    host_memory_gib: float
-    vcpu: float
-    weights_mode: WeightsMode
-    prices: PriceBook
-    drafter: ModelSpec | None = None
-    """The model that drafts for the served one."""
-
-    @property
-    def is_tpu(self) -> bool:
-        """Whether vLLM runs on TPU."""
-        return self.accelerator.is_tpu
-
-    @property
-    def unpacks_int4(self) -> bool:
-        """Whether the device unpacks 4-bit weights before each product, and the host before it sends them: vLLM on TPU."""
-        return self.is_tpu and self.scheme.name == "w4a16"
-
-    def item_limit(self, modality: str) -> int:
-        """Return the items of a modality that one request may carry; unlimited counts as one."""
-        limits = cast("Mapping[str, int] | None", self.vllm.limit_mm_per_prompt)
-        return 1 if limits is None else limits.get(modality, 1)
-
-    @property
-    def serves_only_text(self) -> bool:
-        """Whether vLLM treats the model as one for text: every limit that is given is 0 (tpu-inference b8692ff, runner/tpu_runner.py)."""
-        limits = self.vllm.limit_mm_per_prompt
-        return not self.spec.is_multimodal or (bool(limits) and not any((limits or {}).values()))
-
-    @property
-    def serves_images_or_video(self) -> bool:
-        """Whether images or videos are served at all."""
-        return self.spec.is_multimodal and (self.item_limit("image") > 0 or self.item_limit("video") > 0)
-
-    @property
-    def serves_audio(self) -> bool:
-        """Whether audio is served at all."""
-        return self.spec.audio_params > 0 and self.item_limit("audio") > 0
-
-    @property
-    def has_processor(self) -> bool:
-        """Whether vLLM prepares a processor of images, video and audio: some limit is not 0, and one that is not given is not."""
-        return self.serves_images_or_video or self.serves_audio
 
 
 def resolve(deployment: Deployment) -> Resolved:
@@ -188,10 +117,6 @@ def _far_from_the_edge(resolved: Resolved) -> Resolved:
     deployment = resolved.deployment
     if deployment.vllm.max_model_len is not None:
         return resolved
-    # Both import this module.
-    from planning.margins import one_request  # noqa: PLC0415 - see above
-    from planning.memory import memory_plan  # noqa: PLC0415 - see above
-
     edge = one_request(memory_plan(resolved))
     may_shrink = deployment.vllm.max_num_batched_tokens is None and not resolved.is_tpu
     if may_shrink and resolved.max_num_batched_tokens > SMALL_NUM_BATCHED_TOKENS and (edge.may_fail or edge.is_short):
@@ -213,8 +138,6 @@ def _with_room_for_programs(resolved: Resolved) -> Resolved:
     """Return the same with a lower utilization where the default one would leave too little for the compiled programs of a TPU."""
     if resolved.deployment.vllm.gpu_memory_utilization is not None:
         return resolved
-    from planning.memory import comfortable_utilization  # noqa: PLC0415 - planning.memory imports this module
-
     utilization = min(resolved.utilization, comfortable_utilization(resolved))
     return replace(resolved, utilization=utilization, vllm=replace(resolved.vllm, gpu_memory_utilization=utilization))
 
@@ -296,8 +219,6 @@ def _default_block(accelerator: Accelerator, max_model_len: int, max_num_seqs: i
     """Return the block size that vLLM chooses: 16 on GPUs; on TPU by the length, so that page tables stay small (tpu-inference)."""
     if not accelerator.is_tpu:
         return overheads.VLLM_DEFAULT_BLOCK
-    from planning.units import ceil_div, next_power_of_two  # noqa: PLC0415 - only this path needs them
-
     by_length = 16 if max_model_len > 8_192 else min(max(next_power_of_two(max_model_len) // 16, 16), 256)  # noqa: PLR2004 - tpu-inference
     pages = max((1024 * 1024 // 2) // max_num_seqs // 4, 1)
     return max(by_length, next_power_of_two(ceil_div(max_model_len, pages)))

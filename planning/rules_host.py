@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from planning import overheads
 from planning.hardware import CLOUD_RUN_GIB_PER_VCPU, MIN_BOOT_DISK_GB, cloud_run_vcpu
 from planning.registry import RuleResult, change, rule
-from planning.resolve import Resolved
+from planning.resolved import Resolved
 from planning.subject import Subject
 from planning.types import Remedy
 from planning.units import align_to

@@ -12,7 +12,7 @@ from planning.hardware import (
     cloud_run_vcpu,
 )
 from planning.registry import RuleResult, change, rule
-from planning.resolve import Resolved
+from planning.resolved import Resolved
 from planning.subject import Subject
 from planning.types import Remedy
 

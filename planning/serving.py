@@ -15,7 +15,7 @@ from planning.adapters import adapters_s
 from planning.kv_cache import blocks_per_request, layout_of
 from planning.prefill import Prompt, prompt_of
 from planning.releases import tokens_in_flight
-from planning.resolve import Resolved
+from planning.resolved import Resolved
 from planning.speculation import Drafter, speculation_of
 from planning.steps import StepTime, step_of
 from planning.types import Band, Bottleneck, MemoryPlan, WorkloadPlan

@@ -31,7 +31,8 @@ from planning.images import DEFAULT_IMAGES
 from planning.margins import margin_of
 from planning.memory import memory_plan
 from planning.prices import PriceBook
-from planning.resolve import Resolved, resolve
+from planning.resolve import resolve
+from planning.resolved import Resolved
 from planning.rules import QUOTA_IDS, RULES, detected
 from planning.serving import server_of, workload_plan
 from planning.startup import startup_plan

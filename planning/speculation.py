@@ -9,7 +9,7 @@ from typing import Final
 
 from planning.drafters import named_drafter
 from planning.quantization import SCHEMES
-from planning.resolve import Resolved
+from planning.resolved import Resolved
 from planning.weights import weights_of
 
 NGRAM: Final = "ngram"

@@ -14,7 +14,7 @@ from planning.memory import captured_graphs
 from planning.model import linear_params, tensors
 from planning.probes import default_probe, seen_after_s
 from planning.releases import STARTS_FASTER_ON_TPU, is_known_from
-from planning.resolve import Resolved
+from planning.resolved import Resolved
 from planning.types import StartupPlan, StartupProbe
 from planning.units import from_gib
 from planning.weights import weights_of

@@ -13,7 +13,7 @@ from typing import Final
 from planning import overheads
 from planning.hardware import Accelerator
 from planning.model import ModelSpec, active_params
-from planning.resolve import Resolved
+from planning.resolved import Resolved
 from planning.types import MemoryPlan
 from planning.units import from_gib
 from planning.weights import WeightSizes

@@ -4,7 +4,8 @@ from dataclasses import dataclass, replace
 
 from planning.cost import cost_plan
 from planning.memory import memory_plan
-from planning.resolve import Resolved, resolve
+from planning.resolve import resolve
+from planning.resolved import Resolved
 from planning.serving import workload_plan
 from planning.startup import startup_plan
 from planning.throughput import throughput_plan

@@ -6,7 +6,7 @@ Estimates by a roofline (`planning.steps`), good to about 20 % for one request; 
 from typing import Final, Literal
 
 from planning import bands
-from planning.resolve import Resolved
+from planning.resolved import Resolved
 from planning.serving import server_of
 from planning.steps import StepTime, step_of
 from planning.types import MemoryPlan, ThroughputPlan

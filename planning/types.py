@@ -18,12 +18,10 @@ from contracts.outputs import (
     ThroughputSummary,
     Verdict,
 )
-from planning.costs_json import costs_json
 from planning.hardware import Accelerator
 from planning.model import ModelSpec
 from planning.prices import Price, PriceBook
 from planning.vllm_args import VllmOptions
-from planning.wording import FIELDS, Wording, finding_json
 from planning.workload import Workload
 
 Platform = Literal["tpu-vm", "cloud-run", "gce", "own"]
@@ -564,26 +562,6 @@ class Plan:
             ),
             margin=_margin_summary(self.margin) if self.margin else None,
         )
-
-    def to_json(self, wording: Wording = FIELDS) -> dict[str, Any]:
-        """Return the plan as `scripts.plan --json` prints it, in JSON types; `wording` has the keys of the caller."""
-        document = asdict(self.summary())
-        document["throughput"]["ttft_s"] = round(self.throughput.ttft_s, 3)
-        if self.workload is not None:
-            document["workload"] = self.workload.to_json()
-        if self.cost.is_known:
-            document["cost"] |= costs_json(self.cost, self.running)
-        else:
-            document = _without_dollars(document)
-        return {**document, "findings": [finding_json(finding, wording) for finding in self.findings]}
-
-
-def _without_dollars(document: dict[str, Any]) -> dict[str, Any]:
-    """Return a plan in JSON types without costs: of a device that nobody stated a price for."""
-    workload = document.get("workload")
-    if workload is not None:
-        workload = {key: None if key.startswith("usd_") else value for key, value in workload.items()}
-    return {**document, "cost": None, **({} if workload is None else {"workload": workload})}
 
 
 def _margin_summary(margin: Margin) -> MarginSummary:

@@ -28,7 +28,7 @@ from planning.model import ModelSpec, Tensor, tensors
 from planning.overheads import TPU_LANES
 from planning.quantization import FULL_BYTES, GROUP, INT4_BYTES, Scheme
 from planning.releases import keeps_stored_head
-from planning.resolve import Resolved, Runtime
+from planning.resolved import Resolved, Runtime
 from planning.units import align_to, ceil_div
 
 _SCALE_BYTES: Final = 4

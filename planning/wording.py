@@ -3,15 +3,11 @@
 Messages name fields of a `Deployment` by path in backticks, remedies are changes of fields. A `Wording` knows the caller's keys.
 """
 
-from __future__ import annotations
-
 import re
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Mapping
+from typing import Any, Protocol
 
-if TYPE_CHECKING:  # planning.types imports this module
-    from collections.abc import Mapping
-
-    from planning.types import Finding, Remedy
+from planning.types import Finding, Remedy
 
 _FIELD = re.compile(r"`([a-z_]+(?:\.[a-z_]+)*)`")
 _VERBS = {"accelerator": "move to ", "model": "serve ", None: ""}

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 from contracts.fields import camel_case
 from contracts.outputs import StackOutputs
-from planning.resolve import Resolved
+from planning.resolved import Resolved
 from planning.vllm_args import given_options
 from scripts.measured.schema import Identity
 

@@ -17,6 +17,7 @@ from typing import Annotated, Final
 
 from contracts.exit_codes import ExitCode
 from planning.errors import PlanningError
+from planning.plan_json import plan_json
 from planning.planner import plan_of
 from planning.subject import Subject, examine
 from planning.wording import worded
@@ -82,7 +83,7 @@ def _plan(options: PlanOptions) -> ExitCode:
         raise PlanningError(worded(str(error), wording)) from None
     plan = plan_of(subject)
     if options.as_json:
-        document = {**plan.to_json(wording), **_more(subject, explained=options.explain)}
+        document = {**plan_json(plan, wording), **_more(subject, explained=options.explain)}
         print(json.dumps(document, indent=2, allow_nan=False))
     elif options.explain:
         from planning.explain import explain

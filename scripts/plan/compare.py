@@ -7,6 +7,7 @@ from dataclasses import replace
 from contracts.exit_codes import ExitCode
 from planning.catalog import refuse_absent
 from planning.hardware import ACCELERATORS
+from planning.plan_json import plan_json
 from planning.planner import plan
 from planning.types import Plan
 from scripts.plan.question import CommandWording, Comparison, Question, deployment_from
@@ -22,7 +23,7 @@ def compare(question: Question, limits: Comparison, *, as_json: bool) -> ExitCod
     plans = plans_of(question, limits)
     chosen = cheapest(plans, limits)
     if as_json:
-        rows = [{**one.to_json(CommandWording()), "enough": is_enough(one, limits)} for one in plans]
+        rows = [{**plan_json(one, CommandWording()), "enough": is_enough(one, limits)} for one in plans]
         print(
             json.dumps(
                 {"model": plans[0].model, "cheapest": chosen.accelerator if chosen else None, "rows": rows},

@@ -8,6 +8,7 @@ from typing import Final
 
 from contracts.exit_codes import ExitCode
 from planning.fields import number_limits
+from planning.plan_json import plan_json
 from planning.planner import plan_of
 from planning.residuals import kv_band, residual
 from planning.subject import examine
@@ -78,7 +79,7 @@ def show_measured(question: Question, *, as_json: bool) -> ExitCode:
     priced = plan if rate is None else _priced(deployment, rate)
     old = tuple(_old(one, identity, plan) for one in file.deployments if not _is_same(one.identity, identity))
     if as_json:
-        document = priced.to_json(wording)
+        document = plan_json(priced, wording)
         document["measured"] = {
             "simulated": record.identity.simulated if record else None,
             "identity": asdict(identity),

@@ -8,6 +8,7 @@ import pytest
 from planning import Deployment, PlanningError, plan
 from planning.devices import parse_device
 from planning.hardware import ACCELERATORS
+from planning.plan_json import plan_json
 from planning.types import Plan
 from scripts.plan.__main__ import main
 
@@ -103,11 +104,11 @@ def test_nonsense_is_refused_in_one_sentence(figures: str, said: str):
 
 def test_a_device_without_a_price_shows_no_cost():
     without, priced = on(RTX_3090), on(f"{RTX_3090},usd=0.3/h")
-    assert without.to_json()["cost"] is None
-    assert priced.to_json()["cost"]["usd_per_hour"] == 0.3
+    assert plan_json(without)["cost"] is None
+    assert plan_json(priced)["cost"]["usd_per_hour"] == 0.3
     assert "CST01" not in {finding.id for finding in without.findings}
     assert "$0.30/h" in next(finding.message for finding in priced.findings if finding.id == "CST01")
-    assert json.dumps(without.to_json()).count("$") == 0
+    assert json.dumps(plan_json(without)).count("$") == 0
 
 
 def test_the_command_plans_a_device_and_prints_no_dollars(run):

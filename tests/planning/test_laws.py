@@ -11,6 +11,7 @@ from planning import CloudRunOptions, Deployment, PlanningError, StartupProbe, T
 from planning.catalog import MODEL_IDS
 from planning.hardware import ACCELERATORS
 from planning.memory import memory_plan
+from planning.plan_json import plan_json
 from planning.resolve import WEIGHTS_MODES, resolve
 from planning.units import align_to, ceil_div, from_gib, next_power_of_two, to_gib
 from tests.laws import examples
@@ -214,7 +215,7 @@ def test_no_settings_crash_the_planner(  # noqa: PLR0917 - hypothesis passes wha
         assert text.endswith(".")
         assert "\n" not in text
         return
-    document = p.to_json()
+    document = plan_json(p)
     assert json.loads(json.dumps(document, allow_nan=False)) == document
     assert p.fits == (p.verdict == "fits") == (not p.stopping and p.verdict != "oom")
     assert p.memory.kv_gib >= 0

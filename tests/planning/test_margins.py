@@ -14,6 +14,7 @@ from planning.fields import changed
 from planning.hardware import ACCELERATORS
 from planning.margins import edges
 from planning.memory import comfortable_utilization, memory_plan
+from planning.plan_json import plan_json
 from planning.resolve import resolve
 from scripts.plan.__main__ import main
 from stacks.planned import headline
@@ -141,7 +142,7 @@ def test_a_plan_that_may_fail_says_so_in_the_document_the_table_and_the_headline
 def test_a_plan_far_from_the_edge_has_no_margin():
     p = planned("E2B-it", "v6e-1")
     assert p.margin is None
-    assert p.to_json()["margin"] is None
+    assert plan_json(p)["margin"] is None
     assert "may fail" not in headline(p)
 
 

@@ -8,7 +8,8 @@ from planning import plan
 from planning.buckets import token_buckets
 from planning.kv_cache import blocks_per_request, layout_of
 from planning.memory import captured_graphs, memory_plan
-from planning.resolve import Resolved, resolve
+from planning.resolve import resolve
+from planning.resolved import Resolved
 from planning.startup import xla_programs
 from planning.types import Deployment
 from planning.vllm_args import VllmOptions

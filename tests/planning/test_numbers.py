@@ -18,6 +18,7 @@ from planning import CloudRunOptions, Deployment, PlanningError, VllmOptions, pl
 from planning.fields import changed, field_types, number_limits
 from planning.hf_config import model_from_config
 from planning.numbers import LARGEST, is_number, number, read_json, whole_number
+from planning.plan_json import plan_json
 from planning.prices import LIST_PRICES, PriceBook
 from planning.vllm_args import OPTIONS, Limit
 from scripts.cli.command import Command, run_command
@@ -141,7 +142,7 @@ def test_what_is_taken_gives_finite_figures(memory_gib: float, rate: float, inst
         cloud_run=CloudRunOptions(max_instances=instances),
     )
     try:
-        document = plan(deployment).to_json()
+        document = plan_json(plan(deployment))
     except PlanningError as error:
         assert str(error).count(". ") == 0
         return

@@ -11,6 +11,7 @@ import planning
 from planning import Deployment, PlanningError, VllmOptions, plan, recommended, vllm_arguments, vllm_environment
 from planning.catalog import MODEL_IDS
 from planning.hardware import ACCELERATORS
+from planning.plan_json import plan_json
 from planning.prices import LIST_PRICES, PriceBook
 from planning.vllm_args import OPTIONS
 
@@ -267,7 +268,7 @@ def test_provisioning_and_redundancy_change_the_price():
 
 
 def test_a_plan_is_json_with_the_keys_that_are_promised():
-    document = json.loads(json.dumps(plan(E2B).to_json()))
+    document = json.loads(json.dumps(plan_json(plan(E2B))))
     assert {key: sorted(value) if isinstance(value, dict) else None for key, value in document.items()} == {
         "fits": None,
         "verdict": None,

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from planning import CloudRunOptions, Deployment, Plan, PlanningError, TpuOptions, plan
-from planning.costs_json import costs_json
+from planning.plan_json import costs_json
 from planning.prices import PriceBook
 from planning.types import BillPart
 from planning.workload import DEFAULT_WORKLOAD

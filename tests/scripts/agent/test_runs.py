@@ -286,7 +286,7 @@ def test_a_failure_of_work_that_was_left_is_its_answer(bench_of, audit, slow, co
             (await client.call_tool(tool, arguments)).structured_content["run"]
             for tool, arguments in (("up", {"plan_id": plan_id}), ("smoke", {"stack": STACK}))
         ]
-        await until(lambda: len(slow.there) == len(runs))  # before that, the preview of up would fail and not its update
+        await until(lambda: len(slow.there) == len(runs))  # before that, the preview of up fails, not its update
         commands.code, commands.documents = 1, {"smoke": None}
         slow.go.set()
         return [await client.call_tool("wait", {"run": run, "seconds": 60}) for run in runs]

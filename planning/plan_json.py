@@ -1,15 +1,37 @@
-"""Costs as `scripts.plan --json` prints them: where each price holds, its date and its URL, the bill, and the break-evens."""
+"""A plan as `scripts.plan --json` prints it: its summary, the workload, and the costs with the place, date and URL of each price."""
 
 import math
-from typing import TYPE_CHECKING
+from dataclasses import asdict
+from typing import Any
 
-if TYPE_CHECKING:
-    from planning.prices import Price
-    from planning.types import CostPlan, RunningCosts
+from planning.prices import Price
+from planning.types import CostPlan, Plan, RunningCosts
+from planning.wording import FIELDS, Wording, finding_json
 
 
-def costs_json(cost: "CostPlan", running: "RunningCosts") -> dict[str, object]:
-    """Return the keys that stand beside the summary of the cost, in JSON types."""
+def plan_json(plan: Plan, wording: Wording = FIELDS) -> dict[str, Any]:
+    """Return a plan in JSON types; `wording` has the keys of the caller."""
+    document = asdict(plan.summary())
+    document["throughput"]["ttft_s"] = round(plan.throughput.ttft_s, 3)
+    if plan.workload is not None:
+        document["workload"] = plan.workload.to_json()
+    if plan.cost.is_known:
+        document["cost"] |= costs_json(plan.cost, plan.running)
+    else:
+        document = _without_dollars(document)
+    return {**document, "findings": [finding_json(finding, wording) for finding in plan.findings]}
+
+
+def _without_dollars(document: dict[str, Any]) -> dict[str, Any]:
+    """Return a plan in JSON types without costs: of a device that nobody stated a price for."""
+    workload = document.get("workload")
+    if workload is not None:
+        workload = {key: None if key.startswith("usd_") else value for key, value in workload.items()}
+    return {**document, "cost": None, **({} if workload is None else {"workload": workload})}
+
+
+def costs_json(cost: CostPlan, running: RunningCosts) -> dict[str, object]:
+    """Return the keys beside the summary of the cost, in JSON types."""
     prices = {price: None for place in cost.places for price in place.prices}
     return {
         "lowest_usd_per_hour": round(cost.lowest_usd_per_hour, 4),
@@ -53,7 +75,7 @@ def costs_json(cost: "CostPlan", running: "RunningCosts") -> dict[str, object]:
     }
 
 
-def price_json(price: "Price") -> dict[str, object]:
+def price_json(price: Price) -> dict[str, object]:
     """Return a price with its place, date and URL."""
     return {
         "key": price.key,
