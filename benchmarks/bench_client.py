@@ -25,12 +25,12 @@ from typing import Any
 
 from scripts.bench.limits import raise_open_files_limit
 from scripts.bench.load import LoadGenerator, Share
-from scripts.bench.points import Sweep
 from scripts.bench.progress import Reporter
 from scripts.bench.prompts import POOL, PromptMaker, Recipe
 from scripts.bench.settings import SweepSettings
 from scripts.bench.store import read_results
 from scripts.bench.sweep import run_sweep
+from scripts.bench.traffic.points import Sweep
 from scripts.client.access import ServerAccess
 from scripts.client.wire import now_s
 

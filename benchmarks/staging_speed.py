@@ -22,10 +22,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, cast
 
-from scripts.cloud.parallel import each
 from scripts.cloud.staging.bucket import WeightsBucket
 from scripts.cloud.staging.copying import PART_BYTES, WORKERS, CopyPlan, stage
 from scripts.cloud.staging.sources import FolderSource
+from scripts.parallel import each
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 PROJECT: Final = "local-project"

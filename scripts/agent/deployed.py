@@ -7,8 +7,8 @@ from typing import Final, cast
 
 from contracts.labels import PRODUCT
 from scripts.agent.purse import Deployed
-from scripts.cloud.parallel import each
 from scripts.errors import CommandRefusedError, ScriptError
+from scripts.parallel import each
 from scripts.pulumi import engine
 from scripts.pulumi.deployment import SERVICE_TYPE, as_mapping, as_sequence
 from scripts.pulumi.locks import all_locks

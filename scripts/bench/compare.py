@@ -17,9 +17,9 @@ from typing import Any, Final
 
 import numpy as np
 
+from scripts.bench.errors import SweepError
 from scripts.bench.foreign import aligned, read_foreign
 from scripts.bench.measure import SCHEMA_VERSION
-from scripts.bench.points import SweepError
 from scripts.bench.sequential import student_t
 from scripts.bench.store import RESULTS, read_results, read_run
 from scripts.bench.table import load_text

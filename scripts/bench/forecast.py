@@ -12,7 +12,7 @@ from typing import Final, Literal, TypeAlias
 from planning.types import Band, WorkloadPlan
 from planning.workload import Workload
 from scripts.bench.measure import Objective
-from scripts.bench.points import Point
+from scripts.bench.traffic.points import Point
 from scripts.bench.traffic.spec import Traffic
 
 Answers: TypeAlias = Callable[[Workload], WorkloadPlan | None]

@@ -16,8 +16,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from scripts.bench.errors import SweepError
 from scripts.bench.measure import SCHEMA_VERSION
-from scripts.bench.points import SweepError
 from scripts.client.events import as_list, as_mapping
 
 NEAR: Final = 0.2

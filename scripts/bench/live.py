@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import Any, Final
 
 from scripts.bench.compare import METRICS, Comparison, FigureChange, Metric, grown_failures, point_name
-from scripts.bench.points import Sweep, SweepError
+from scripts.bench.errors import SweepError
 from scripts.bench.progress import Reporter
 from scripts.bench.run import open_target
 from scripts.bench.sequential import FIRST_LOOK, SequentialTest
 from scripts.bench.settings import SweepSettings
 from scripts.bench.store import read_results
 from scripts.bench.sweep import run_sweep
+from scripts.bench.traffic.points import Sweep
 from scripts.client.access import ServerAccess
 from scripts.errors import ScriptError
 

@@ -6,11 +6,12 @@ from pathlib import Path
 from typing import Annotated, Final, cast
 
 from planning.numbers import number, read_json
+from scripts.bench.errors import SweepError
 from scripts.bench.measure import Objective
-from scripts.bench.points import PRESETS, Sweep, SweepError
 from scripts.bench.slo_search import DEFAULT_SHARE
 from scripts.bench.traffic.images import ImageSize, parse_image_size
 from scripts.bench.traffic.lengths import Lengths, parse_lengths
+from scripts.bench.traffic.points import PRESETS, Sweep
 from scripts.bench.traffic.ramp import Ramp, parse_ramp
 from scripts.bench.traffic.spec import DEFAULT_IMAGE, FIXED_LENGTHS, Traffic
 from scripts.cli.options import JsonSwitch, Option

@@ -15,7 +15,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from scripts.bench.points import Point
+from scripts.bench.traffic.points import Point
 from scripts.cli.command import say
 from scripts.cli.tables import console
 

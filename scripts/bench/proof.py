@@ -8,9 +8,9 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from scripts.bench.points import Point
 from scripts.bench.records import RequestRecord
 from scripts.bench.steady import SteadyWindow, mean_in_flight
+from scripts.bench.traffic.points import Point
 
 MOST_DIFFERENCE: Final = 0.10
 """Share by which two figures of the same thing may differ."""

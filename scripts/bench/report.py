@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import Final
 
 from scripts.bench.chart_model import ChartGroup
+from scripts.bench.errors import SweepError
 from scripts.bench.facts import sweep_facts
 from scripts.bench.html_report import html_report
 from scripts.bench.markdown_report import markdown_report
-from scripts.bench.points import SweepError
 from scripts.bench.report_charts import report_charts
 from scripts.bench.store import read_results, read_run, write_whole
 from scripts.bench.svg import chart_file

@@ -13,7 +13,6 @@ from scripts.bench.measure import (
     invalid_reasons,
     load_figures,
 )
-from scripts.bench.points import Point
 from scripts.bench.prompts import Calibration
 from scripts.bench.proof import little_reasons, server_reasons
 from scripts.bench.records import WorkerResult
@@ -22,6 +21,7 @@ from scripts.bench.settings import SweepSettings, warm_up_requests
 from scripts.bench.steady import saturation_figures, steady_figures, steady_window
 from scripts.bench.timeline import point_timeline
 from scripts.bench.traffic.figures import traffic_figures, traffic_notes
+from scripts.bench.traffic.points import Point
 from scripts.bench.traffic.prepare import PreparedTraffic
 from scripts.bench.vllm_command import vllm_command
 

@@ -10,18 +10,20 @@ from pathlib import Path
 from typing import Final
 
 from contracts.exit_codes import ExitCode
+from scripts.bench.errors import SweepError
+from scripts.bench.keep import keep_sweep
 from scripts.bench.options import BenchOptions
-from scripts.bench.points import Sweep, SweepError
 from scripts.bench.progress import reporter_for_stderr
 from scripts.bench.report import write_reports
 from scripts.bench.roofline import roofline_of
 from scripts.bench.settings import SweepSettings
 from scripts.bench.store import read_results
 from scripts.bench.sweep import SweepOutcome, run_sweep, seed_of
+from scripts.bench.traffic.points import Sweep
 from scripts.cli.command import say
 from scripts.client.access import TOKEN_MARGIN_S, ServerAccess, open_stack_access, open_url_access
 from scripts.measured.planned import deployed_plan
-from scripts.measured.record import keep_sweep, now
+from scripts.measured.record import now
 from scripts.pulumi.stack import stack_outputs
 
 NOT_IN_JSON: Final = frozenset({"input_lens", "output_lens", "ttfts", "e2els", "start_times", "timeline"})

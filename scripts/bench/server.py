@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any, Final
 
-from scripts.bench.points import SweepError
+from scripts.bench.errors import SweepError
 from scripts.client.events import as_mapping, served_models
 from scripts.client.metrics import (
     GAPS_SUM,

@@ -7,9 +7,9 @@ from typing import Final
 
 from scripts.bench.forecast import Answers
 from scripts.bench.measure import Objective
-from scripts.bench.points import Point
 from scripts.bench.roofline import Roofline
 from scripts.bench.slo_search import DEFAULT_SHARE
+from scripts.bench.traffic.points import Point
 
 WARM_UP_REQUESTS: Final = 16
 

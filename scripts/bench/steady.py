@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from scripts.bench.points import Point
 from scripts.bench.records import RequestRecord
+from scripts.bench.traffic.points import Point
 
 FEWEST_REQUESTS: Final = 4
 """Fewest requests in a window, and in each of its parts when trends are judged."""

@@ -12,7 +12,7 @@ from collections.abc import Generator, Mapping
 from pathlib import Path
 from typing import Any, Final, cast
 
-from scripts.bench.points import SweepError
+from scripts.bench.errors import SweepError
 
 RUN: Final = "run.json"
 RESULTS: Final = "results.jsonl"

@@ -9,11 +9,11 @@ from typing import Any, Final, Literal
 
 from planning.types import Band
 from planning.workload import Workload
+from scripts.bench.errors import SweepError
 from scripts.bench.forecast import NOT_DEPLOYED, OF_FILE, WITHOUT_STACK, level_forecast, output_forecast, shape_of
 from scripts.bench.limits import open_files_limit
 from scripts.bench.load import Share
 from scripts.bench.measure import SCHEMA_VERSION, Objective, has_too_many_failures
-from scripts.bench.points import Point, Sweep, SweepError, plan_points, point_seed
 from scripts.bench.pool import WorkerError, WorkerPool, usable_cores, workers_for
 from scripts.bench.progress import Reporter
 from scripts.bench.prompts import Calibration, Recipe, calibrate, fit_recipe
@@ -39,6 +39,7 @@ from scripts.bench.slo_search import (
 from scripts.bench.steady import steady_output
 from scripts.bench.store import ResultStore, open_store, read_run
 from scripts.bench.traffic.makers import SyntheticSource
+from scripts.bench.traffic.points import Point, Sweep, plan_points, point_seed
 from scripts.bench.traffic.prepare import PreparedTraffic, prepare_traffic
 from scripts.client.access import AccessError, ServerAccess
 from scripts.client.events import as_mapping

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from scripts.bench.chart_model import ChartGroup, CutSpan, LineChart, Mark, Result, Series
 from scripts.bench.charts import limit_lines, shape_name, shape_of
-from scripts.bench.points import SweepError
+from scripts.bench.errors import SweepError
 from scripts.client.events import as_mapping
 
 MOST_POINTS: Final = 4

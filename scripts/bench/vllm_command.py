@@ -5,7 +5,7 @@ import shlex
 from collections.abc import Mapping
 
 from planning.vllm_args import OPTIONS
-from scripts.bench.points import Point
+from scripts.bench.traffic.points import Point
 from scripts.bench.traffic.spec import Traffic
 
 

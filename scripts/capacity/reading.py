@@ -15,11 +15,11 @@ from planning.types import ProvisioningModel
 from scripts.cloud import quotas
 from scripts.cloud.google_api import GoogleListError
 from scripts.cloud.inventory.kinds import LOCATIONS, Item, by_name
-from scripts.cloud.parallel import each_in_time
 from scripts.cloud.quotas import Quota
 from scripts.doctor.diagnosis import Checkup
 from scripts.doctor.run import CONNECTIONS
 from scripts.errors import ScriptError
+from scripts.parallel import each_in_time
 
 LIMIT_S: Final = 20.0
 """Longest wait for all answers together."""

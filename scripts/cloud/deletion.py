@@ -16,8 +16,8 @@ from scripts.cloud.google_api import CONNECTIONS, GoogleApi, GoogleListError
 from scripts.cloud.inventory.found import FoundResource
 from scripts.cloud.inventory.grants import Accounts, PolicyHolder, without
 from scripts.cloud.inventory.kinds import GRANT, Item, ResourceKind, by_name, order_of
-from scripts.cloud.parallel import each
 from scripts.errors import ScriptError
+from scripts.parallel import each
 
 Outcome = Literal["deleted", "gone", "not ours", "failed"]
 Report = Callable[[str], None]

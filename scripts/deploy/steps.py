@@ -173,7 +173,7 @@ class EngineSteps:
     def compare(self) -> BenchVerdict:
         """Compare the two benchmarks; a figure that is worse beyond the threshold fails."""
         from scripts.bench.compare import compare_folders, comparison_markdown  # noqa: PLC0415 - numpy takes 0.1 s
-        from scripts.bench.points import SweepError  # noqa: PLC0415 - the same
+        from scripts.bench.errors import SweepError  # noqa: PLC0415 - the same
 
         before, after = self.out / "bench-before", self.out / "bench-after"
         try:

@@ -11,11 +11,8 @@ from contracts.outputs import StackOutputs
 from planning.errors import PlanningError
 from planning.numbers import as_number
 from planning.workload import Workload
-from scripts.bench.store import read_results
-from scripts.cli.command import say
-from scripts.errors import ScriptError
 from scripts.measured.identity import deployed_identity, kept_settings
-from scripts.measured.planned import DeployedPlan, deployed_plan
+from scripts.measured.planned import DeployedPlan
 from scripts.measured.schema import (
     SCHEMA_VERSION,
     BenchPoint,
@@ -25,7 +22,6 @@ from scripts.measured.schema import (
     SmokeMeasurement,
 )
 from scripts.measured.store import change_measured
-from scripts.pulumi.stack import stack_outputs
 
 _WORD: Final = re.compile(r"[a-z0-9_]{1,16}")
 """A dtype as vLLM names it; what a server says otherwise is not kept."""
@@ -78,25 +74,6 @@ def _new(measured: Measured) -> DeploymentRecord:
         settings=kept_settings(outputs.vllm),
         planned=measured.plan.figures,
     )
-
-
-def keep_sweep(stack: str, folder: Path, since: str) -> None:
-    """Add the points of a sweep that were measured since a time, and tell on stderr where they are, or why they were not kept."""
-    try:
-        rows = [row for row in read_results(folder) if row["date"] >= since]
-        outputs = stack_outputs(stack)
-        plan = deployed_plan(stack, outputs)
-        points = bench_points(rows, plan)
-        if not points:
-            say("bench", "no point is valid and has prompts of one length, so none was kept beside the plan.")
-            return
-        simulated = next((str(row["simulated"]) for row in rows if row["simulated"]), None)
-        path = add(stack, Measured(outputs=outputs, plan=plan, simulated=simulated, bench=points))
-    except ScriptError as error:
-        say("bench", str(error))
-    else:
-        kept = "1 point is" if len(points) == 1 else f"{len(points)} points are"
-        say("bench", f"{kept} kept beside the plan in {path}: scripts.plan --stack {stack} --measured shows them.")
 
 
 def bench_points(rows: Iterable[Mapping[str, Any]], plan: DeployedPlan) -> tuple[BenchPoint, ...]:

@@ -13,8 +13,8 @@ from typing import Final, Literal, cast
 
 from contracts.labels import PRODUCT
 from contracts.outputs import DETAILS_TYPE, StackOutputs
-from scripts.cloud.parallel import each
 from scripts.errors import CommandRefusedError, ScriptError
+from scripts.parallel import each
 from scripts.pulumi import engine, locks
 from scripts.pulumi.deployment import (
     ResourceState,

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from contracts.outputs import StackOutputs
-from scripts.bench.points import Sweep
 from scripts.bench.progress import reporter_for_stderr
 from scripts.bench.settings import SweepSettings
 from scripts.bench.store import read_results
 from scripts.bench.sweep import run_sweep, seed_of
+from scripts.bench.traffic.points import Sweep
 from scripts.client.access import AccessError, IdTokenSource, ServerAccess, open_stack_access
 from scripts.errors import ScriptError
 from scripts.rollout.decisions import Measured

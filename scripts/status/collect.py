@@ -9,9 +9,9 @@ from typing import Final, cast
 
 from contracts.outputs import StackOutputs
 from scripts.cloud import google_api
-from scripts.cloud.parallel import each, each_within
 from scripts.cloud.simulated import is_simulated
 from scripts.errors import CommandRefusedError, ScriptError
+from scripts.parallel import each, each_within
 from scripts.pulumi import state as states
 from scripts.pulumi.engine import NOT_LOGGED_IN
 from scripts.pulumi.locks import StackLock, stack_locks

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from scripts.bench.points import SweepError
+from scripts.bench.errors import SweepError
 from scripts.bench.traffic.rows import Places, as_object, spans
 from scripts.client.events import as_list, as_mapping
 

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from scripts.bench.measure import percentile
-from scripts.bench.points import Point
 from scripts.bench.records import RequestRecord, WorkerResult
+from scripts.bench.traffic.points import Point
 from scripts.bench.traffic.prepare import PreparedTraffic
 from scripts.bench.traffic.ramp import Ramp
 

@@ -5,12 +5,13 @@ from dataclasses import dataclass, replace
 from http import HTTPStatus
 from typing import Any, Final
 
-from scripts.bench.points import Point, Sweep, SweepError
+from scripts.bench.errors import SweepError
 from scripts.bench.prompts import Calibration, Recipe
 from scripts.bench.server import CALL_LIMIT_S, ServerInfo, count_by_tokenizer
 from scripts.bench.traffic.dataset import DEFAULT_CHARACTERS_PER_TOKEN, Dataset, sample_text, scan_dataset
 from scripts.bench.traffic.images import data_url
 from scripts.bench.traffic.makers import DatasetSource, PromptSource, PromptWording, SyntheticSource, TraceSource
+from scripts.bench.traffic.points import Point, Sweep
 from scripts.bench.traffic.spec import Traffic
 from scripts.bench.traffic.trace import Trace, scan_trace
 from scripts.client.openai import OpenAIClient, ServerAnswer, ServerError

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, Final
 
-from scripts.bench.points import SweepError
+from scripts.bench.errors import SweepError
 
 BLOCK: Final = 1 << 20
 LONGEST_ROW: Final = 64 << 20

@@ -15,7 +15,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from scripts.bench.points import SweepError
+from scripts.bench.errors import SweepError
 from scripts.bench.traffic.dataset import DatasetRow, parse_row
 from scripts.bench.traffic.rows import Places, as_object, spans
 

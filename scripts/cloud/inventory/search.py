@@ -18,7 +18,7 @@ from scripts.cloud.google_api import CONNECTIONS, GoogleApi, answer_of, enable_c
 from scripts.cloud.inventory.found import FoundResource, Inventory, ListCall
 from scripts.cloud.inventory.grants import Accounts, PolicyHolder, grants_in
 from scripts.cloud.inventory.kinds import GRANT, KINDS, LOCATIONS, Item, Places, ResourceKind, by_name
-from scripts.cloud.parallel import each
+from scripts.parallel import each
 from stacks.naming import Names, NamingError
 
 READ: Final = "read"

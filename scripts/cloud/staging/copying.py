@@ -13,11 +13,11 @@ from functools import partial
 from typing import Final, TypeAlias
 
 from contracts.staged_weights import PARTS
-from scripts.cloud.parallel import each, in_order
 from scripts.cloud.staging.bucket import MOST_SOURCES, BucketObject, WeightsBucket, crc32c, crc32c_text, extend_crc32c
 from scripts.cloud.staging.manifest import StagedFile, StagingOutcome, withdraw_manifest, write_manifest
 from scripts.cloud.staging.sources import CheckpointSource, RunningHash, SourceFile, git_blob
 from scripts.errors import ScriptError
+from scripts.parallel import each, in_order
 from stacks.model_files import CONFIG
 
 PART_BYTES: Final = 32 * 1024 * 1024

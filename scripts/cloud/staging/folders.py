@@ -7,8 +7,8 @@ from functools import partial
 
 from contracts.compile_cache import ARCHIVE_PREFIX
 from contracts.staged_weights import MANIFEST, PARTS
-from scripts.cloud.parallel import each
 from scripts.cloud.staging.bucket import BucketObject, WeightsBucket
+from scripts.parallel import each
 from stacks.model_files import CONFIG
 
 _WORKERS = 16

@@ -9,11 +9,11 @@ from threading import Lock
 from typing import cast
 
 from contracts.staged_weights import MANIFEST, manifest_hash, own_folder, strangers
-from scripts.cloud.parallel import each
 from scripts.cloud.staging.bucket import BucketObject, WeightsBucket, changed
 from scripts.cloud.staging.copying import OnBytes, parts_of
 from scripts.cloud.staging.sources import CheckpointSource, SourceFile, git_blob
 from scripts.errors import CommandRefusedError, ScriptError
+from scripts.parallel import each
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,12 +9,12 @@ from threading import Lock
 from typing import Final, cast
 
 from contracts.staged_weights import MANIFEST, PARTS, REAL_SIZE
-from scripts.cloud.parallel import each
 from scripts.cloud.staging.bucket import BucketObject, StaleTokenError, WeightsBucket, as_json
 from scripts.cloud.staging.copying import WORKERS, OnBytes, OnFile, listed, sweep
 from scripts.cloud.staging.manifest import StagedFile, StagingOutcome, withdraw_manifest, write_manifest
 from scripts.cloud.staging.sources import SourceFile, is_wanted, require_checkpoint
 from scripts.errors import CommandRefusedError, ScriptError
+from scripts.parallel import each
 from stacks.model_files import CONFIG, INDEX
 
 _BUCKET_NAME: Final = re.compile(r"[a-z0-9][a-z0-9._-]*[a-z0-9]")

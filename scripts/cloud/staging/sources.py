@@ -12,8 +12,8 @@ from urllib.parse import urlsplit
 from contracts.staged_weights import MANIFEST, PARTS
 from scripts.cloud import google_api
 from scripts.cloud.hub import hub_errors, real_sizes
-from scripts.cloud.parallel import each
 from scripts.errors import CommandRefusedError, ScriptError
+from scripts.parallel import each
 from stacks.model_files import CONFIG, INDEX
 from stacks.safetensors_file import NotSafetensorsError, read_table
 

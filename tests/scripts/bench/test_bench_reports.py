@@ -12,12 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scripts.bench.compare import compare_folders, comparison_json, comparison_markdown
-from scripts.bench.points import Point, SweepError
+from scripts.bench.errors import SweepError
 from scripts.bench.report import write_reports
 from scripts.bench.report_charts import report_charts
 from scripts.bench.roofline import MOST_OF_PEAK, roofline_of
 from scripts.bench.server import Watch
 from scripts.bench.svg_axes import log_ticks, nice_ticks
+from scripts.bench.traffic.points import Point
 
 CHROMIUM = next(
     (

@@ -10,9 +10,10 @@ import pytest
 
 from scripts.bench.__main__ import COMMAND
 from scripts.bench.compare import compare_folders
+from scripts.bench.errors import SweepError
 from scripts.bench.live import LivePlan, run_rounds
-from scripts.bench.points import Sweep, SweepError
 from scripts.bench.sequential import SequentialTest, central_share, student_t
+from scripts.bench.traffic.points import Sweep
 from scripts.cli.command import run_command
 from tests.scripts.bench.test_bench_reports import folder, result
 

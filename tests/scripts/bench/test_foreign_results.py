@@ -8,9 +8,10 @@ import pytest
 from contracts.exit_codes import ExitCode
 from scripts.bench.__main__ import COMMAND
 from scripts.bench.compare import compare_folders, results_of
+from scripts.bench.errors import SweepError
 from scripts.bench.foreign import read_foreign
-from scripts.bench.points import Sweep, SweepError
 from scripts.bench.store import read_results
+from scripts.bench.traffic.points import Sweep
 from scripts.bench.traffic.spec import Traffic
 from scripts.cli.command import run_command
 from tests.scripts.bench.test_sweep_runs import bench

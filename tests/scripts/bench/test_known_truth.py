@@ -11,10 +11,10 @@ from dataclasses import replace
 import pytest
 
 from scripts.bench.__main__ import COMMAND
-from scripts.bench.points import Sweep
 from scripts.bench.settings import SweepSettings
 from scripts.bench.store import read_results, read_run
 from scripts.bench.sweep import run_sweep
+from scripts.bench.traffic.points import Sweep
 from scripts.cli.command import run_command
 from scripts.client.access import ServerAccess
 from scripts.client.openai import OpenAIClient, chat_body

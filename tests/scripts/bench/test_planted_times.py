@@ -18,9 +18,9 @@ from scripts.bench.measure import (
     invalid_reasons,
     load_figures,
 )
-from scripts.bench.points import Point
 from scripts.bench.proof import little_reasons
 from scripts.bench.steady import saturation_figures, steady_figures, steady_window
+from scripts.bench.traffic.points import Point
 from tests.scripts.bench.virtual_time import PROMPT_TOKENS, Script, run_load, share_of
 
 CLOSED = Point(mode="closed", level=4, input_tokens=4, output_tokens=16, requests=24, duration_s=None, seed=1)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from scripts.bench.points import SweepError
+from scripts.bench.errors import SweepError
 from scripts.bench.store import read_run
 from scripts.client.proxy import HttpProxy, proxy_of
 from tests.scripts.bench.small_proxy import small_proxy

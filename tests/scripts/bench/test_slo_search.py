@@ -17,7 +17,6 @@ from scripts.bench.__main__ import COMMAND
 from scripts.bench.forecast import at_level, level_forecast, output_forecast, shape_of
 from scripts.bench.load import arrivals
 from scripts.bench.measure import Objective
-from scripts.bench.points import Point, Sweep
 from scripts.bench.records import EndLoad, StopLoad
 from scripts.bench.report import write_reports
 from scripts.bench.slo_search import (
@@ -31,6 +30,7 @@ from scripts.bench.slo_search import (
     found_json,
 )
 from scripts.bench.store import read_results, read_run
+from scripts.bench.traffic.points import Point, Sweep
 from scripts.bench.traffic.spec import Traffic
 from scripts.cli.command import run_command
 from tests.laws import examples

@@ -8,10 +8,10 @@ import pytest
 
 from scripts.bench.load import arrivals
 from scripts.bench.measure import load_figures
-from scripts.bench.points import Point
 from scripts.bench.proof import little_reasons, server_reasons
 from scripts.bench.records import RequestRecord
 from scripts.bench.steady import saturation_figures, steady_figures, steady_window
+from scripts.bench.traffic.points import Point
 
 TOKENS = 11
 

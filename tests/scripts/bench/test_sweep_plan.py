@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from scripts.bench.errors import SweepError
 from scripts.bench.load import arrival_count, arrivals
 from scripts.bench.options import BenchOptions
-from scripts.bench.points import PRESETS, Sweep, SweepError, plan_points
 from scripts.bench.pool import workers_for
 from scripts.bench.prompts import POOL, PromptMaker, Recipe, calibrate, fit_recipe
 from scripts.bench.store import ResultStore, open_store, read_results
+from scripts.bench.traffic.points import PRESETS, Sweep, plan_points
 from scripts.bench.vllm_command import vllm_command
 from scripts.cli.options import Parser, add_options, read_options
 from scripts.errors import CommandRefusedError

@@ -19,11 +19,12 @@ from contracts.fields import from_json
 from contracts.outputs import StackOutputs
 from scripts.bench import sweep as sweeps
 from scripts.bench.__main__ import COMMAND
-from scripts.bench.points import Point, Sweep, SweepError
+from scripts.bench.errors import SweepError
 from scripts.bench.run import open_target
 from scripts.bench.settings import SweepSettings
 from scripts.bench.store import ResultStore, read_results, read_run
 from scripts.bench.sweep import _Saturation, run_sweep, seed_of
+from scripts.bench.traffic.points import Point, Sweep
 from scripts.cli.command import run_command
 from scripts.client.access import AccessError, ServerAccess
 from tests.scripts.bench.model_pool import ModelPool, ModelServer

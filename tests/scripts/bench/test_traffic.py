@@ -13,13 +13,14 @@ from PIL import Image
 
 from contracts.exit_codes import ExitCode
 from scripts.bench.__main__ import COMMAND
+from scripts.bench.errors import SweepError
 from scripts.bench.options import BenchOptions
-from scripts.bench.points import PRESETS, SweepError
 from scripts.bench.prompts import POOL, Calibration, Recipe
 from scripts.bench.traffic.dataset import parse_row, sample_text, scan_dataset
 from scripts.bench.traffic.images import ImageSize, data_url, parse_image_size
 from scripts.bench.traffic.lengths import parse_lengths
 from scripts.bench.traffic.makers import PromptWording, SyntheticSource, TraceSource
+from scripts.bench.traffic.points import PRESETS
 from scripts.bench.traffic.ramp import parse_ramp
 from scripts.bench.traffic.rows import RowReader, spans
 from scripts.bench.traffic.trace import scan_trace

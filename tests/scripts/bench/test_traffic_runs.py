@@ -6,12 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from scripts.bench.points import Sweep, SweepError
+from scripts.bench.errors import SweepError
 from scripts.bench.settings import SweepSettings
 from scripts.bench.store import read_results, read_run
 from scripts.bench.sweep import run_sweep
 from scripts.bench.traffic.images import ImageSize
 from scripts.bench.traffic.lengths import parse_lengths
+from scripts.bench.traffic.points import Sweep
 from scripts.bench.traffic.ramp import parse_ramp
 from scripts.bench.traffic.spec import Traffic
 from scripts.client.access import ServerAccess

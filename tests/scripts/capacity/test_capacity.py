@@ -24,10 +24,10 @@ from scripts.capacity.history import HistoryError, StockHistory, read_history, r
 from scripts.cli.command import run_command
 from scripts.cloud import google_api
 from scripts.cloud.google_api import GoogleListError
-from scripts.cloud.parallel import each_in_time
 from scripts.cloud.requests import request_of
 from scripts.doctor.diagnosis import Checkup
 from scripts.doctor.run import CONNECTIONS
+from scripts.parallel import each_in_time
 from stacks.loading import from_file
 from stacks.planned import to_deployment
 from tests.google_bodies import google_answer, google_body

@@ -71,7 +71,7 @@ def deployed(project, slower, monkeypatch):
         raw["smoke"] |= {"maxTtftS": 2.0, "minDecodeTokPerS": 30, "burstRequests": 2, "maxModelLen": None}
         raw |= changes
         outputs = from_json(StackOutputs, json.loads(json.dumps(raw), parse_int=float))
-        for room in ("scripts.pulumi.stack", "scripts.bench.run", "scripts.measured.record"):
+        for room in ("scripts.pulumi.stack", "scripts.bench.run", "scripts.bench.keep"):
             monkeypatch.setattr(f"{room}.stack_outputs", lambda _: outputs)
         # A busy machine makes a real load invalid, and an invalid point is not kept.
         server = ModelServer(slots=2, ttft_s=0.025, tpot_s=0.025)

@@ -15,8 +15,8 @@ from rich.console import Console
 from contracts.fields import from_json
 from contracts.outputs import StackOutputs
 from scripts.cli.command import run_command
-from scripts.cloud.parallel import each_within
 from scripts.errors import CommandRefusedError, ScriptError
+from scripts.parallel import each_within
 from scripts.pulumi.engine import NOT_LOGGED_IN
 from scripts.pulumi.state import StackState
 from scripts.status import __main__ as command

@@ -4,8 +4,8 @@ import hashlib
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
+from scripts.bench.errors import SweepError
 from scripts.bench.traffic.spec import FIXED_LENGTHS, Traffic
-from scripts.errors import CommandRefusedError
 
 Mode = Literal["closed", "open"]
 
@@ -14,10 +14,6 @@ WAVES: Final = 4
 """Default requests per point, as a multiple of the concurrency. The first wave fills the server and the last one drains it; the waves
 between them have to outweigh both."""
 OPEN_DURATION_S: Final = 30.0
-
-
-class SweepError(CommandRefusedError):
-    """The sweep cannot be run as asked; the message is one sentence with the way out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,7 @@
+"""The error of a sweep that cannot be run as asked."""
+
+from scripts.errors import CommandRefusedError
+
+
+class SweepError(CommandRefusedError):
+    """The sweep cannot be run as asked; the message is one sentence with the way out."""
