@@ -347,6 +347,10 @@ class QueuedResource(pulumi.CustomResource):
     """SHA-256 (hex) of the document whose server answered at that time. After a change that failed it is the last one
     that was ready.
     """
+    container: pulumi.Output[str | None] = pulumi.property("container")
+    """What the server's container gets of the machine, as the machine last reported it: `confined`, or less and the
+    reason.
+    """
     owner_labels: pulumi.Output[Mapping[str, str] | None] = pulumi.property("ownerLabels")
     """The owner label on the node. Its value is a hash of this resource's URN."""
 

@@ -13,6 +13,13 @@ IAP_RANGE = "35.235.240.0/20"
 """Source addresses of Identity-Aware Proxy's TCP forwarding (Google Cloud, IAP documentation)."""
 
 SSH_PORT = "22"
+HTTPS_PORT = "443"
+"""Port of all Google APIs, with images, logs and metrics."""
+HTTP_PORT = "80"
+"""Port of the archives of Ubuntu's packages, whose content is signed."""
+EVERYWHERE = "0.0.0.0/0"
+LAST_PRIORITY = 65534
+"""Just before the implied rule that allows all egress, so that any other rule of the network comes first."""
 
 
 FIRST_BLOCK, BLOCKS = 65, 63
@@ -41,6 +48,9 @@ class PrivateNetworkArgs:
     """Add Cloud NAT. Without it machines cannot reach the Hugging Face hub; Google's APIs and Artifact Registry need no NAT."""
     allow_iap: bool
     """Allow SSH from Identity-Aware Proxy. Without it nobody can open the tunnel."""
+    egress_ports: Sequence[str] | None = None
+    """TCP ports that machines with `target_tag` may connect to; None allows all. The machine's metadata server, with DNS and NTP, is always
+    reachable (Google Cloud, "VPC firewall rules", always allowed traffic)."""
 
 
 class PrivateNetwork(pulumi.ComponentResource):
@@ -74,6 +84,8 @@ class PrivateNetwork(pulumi.ComponentResource):
         self.ready = [self._subnet(name, args, network, region, child) for region in args.regions]
         if args.allow_iap:
             self.ready.append(self._tunnel_rule(name, args, network, child))
+        if args.egress_ports is not None:
+            self.ready.append(self._egress_rules(name, args, args.egress_ports, network, child))
         if args.internet_egress:
             self.ready.extend(self._nat(name, args, network, region, child) for region in args.regions)
         self.register_outputs({"network": self.network})
@@ -113,6 +125,36 @@ class PrivateNetwork(pulumi.ComponentResource):
             "description": args.ownership.description,
         }
         return GoogleComputeResource("firewall:Firewall", f"{name}-iap", properties, child)
+
+    @staticmethod
+    def _egress_rules(
+        name: str,
+        args: PrivateNetworkArgs,
+        ports: Sequence[str],
+        network: GoogleComputeResource,
+        child: pulumi.ResourceOptions,
+    ) -> pulumi.Resource:
+        """Allow these ports, then deny the rest. Google's default domains have no fixed addresses, so that the rule names none."""
+        common = {
+            "project": args.project,
+            "network": network.id,
+            "direction": "EGRESS",
+            "destinationRanges": [EVERYWHERE],
+            "targetTags": [args.target_tag],
+            "description": args.ownership.description,
+        }
+        traffic = {"allows": [{"protocol": "tcp", "ports": list(ports)}]}
+        allowed = {**common, **traffic, "name": f"{args.name}-egress", "priority": 1000}
+        allow = GoogleComputeResource("firewall:Firewall", f"{name}-egress", allowed, child)
+        denied = {
+            **common,
+            "name": f"{args.name}-no-egress",
+            "priority": LAST_PRIORITY,
+            "denies": [{"protocol": "all"}],
+        }
+        # A machine that runs must keep its way to Google while the rules appear.
+        after_allow = pulumi.ResourceOptions.merge(child, pulumi.ResourceOptions(depends_on=[allow]))
+        return GoogleComputeResource("firewall:Firewall", f"{name}-no-egress", denied, after_allow)
 
     @staticmethod
     def _nat(

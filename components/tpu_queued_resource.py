@@ -75,6 +75,8 @@ class TpuQueuedResourceArgs:
     """Seconds that running requests get to end before a server is stopped."""
     shutdown_flag: bool = False
     """Whether the image's vLLM has `--shutdown-timeout`, with which the server drains by itself."""
+    privileged: bool = False
+    """Whether the server's container gets the whole machine from its first start on."""
     wait_total_s: int | None = None
     """Seconds to wait for capacity in all zones together; None has no limit but that of each zone."""
     wait_for: Literal["ready", "active", "accepted"] = "ready"
@@ -130,6 +132,8 @@ class TpuQueuedResource(pulumi.ComponentResource):
     """State of the queued resource, such as ACTIVE, when the provider read it last."""
     phase: pulumi.Output[str | None]
     """Phase that the machine published last (contracts.guest_attributes)."""
+    container: pulumi.Output[str | None]
+    """What the server's container gets of the machine, as the machine published it last (contracts.guest_attributes)."""
     deadline: pulumi.Output[str | None]
     """When Google deletes the nodes (RFC 3339, UTC); None if they have no run limit."""
 
@@ -187,13 +191,14 @@ class TpuQueuedResource(pulumi.ComponentResource):
             pulumi.ResourceOptions(parent=self, custom_timeouts=timeouts(args)),
         )
         self.zone, self.node_name, self.state = resource.zone, resource.node_name, resource.state
-        self.phase, self.deadline = resource.phase, resource.deadline
+        self.phase, self.container, self.deadline = resource.phase, resource.container, resource.deadline
         self.register_outputs(
             {
                 "zone": self.zone,
                 "nodeName": self.node_name,
                 "state": self.state,
                 "phase": self.phase,
+                "container": self.container,
                 "deadline": self.deadline,
             }
         )
@@ -209,7 +214,12 @@ def _repositories(by_region: Mapping[str, pulumi.Input[str]]) -> Mapping[str, pu
 def rollout_limits(args: TpuQueuedResourceArgs) -> RolloutLimits:
     """Return the limits of a change. The machine gives up before `pulumi up` does, so that `up` sees what serves then."""
     ready_s = max(args.ready_timeout_s - _NOTICE_S, args.ready_timeout_s / 2)
-    return RolloutLimits(ready_timeout_s=ready_s, drain_s=args.drain_s, shutdown_flag=args.shutdown_flag)
+    return RolloutLimits(
+        ready_timeout_s=ready_s,
+        drain_s=args.drain_s,
+        shutdown_flag=args.shutdown_flag,
+        is_privileged=args.privileged,
+    )
 
 
 def timeouts(args: TpuQueuedResourceArgs) -> pulumi.CustomTimeouts:

@@ -18,6 +18,11 @@ AGENT_VERSION_KEY: Final = "agent-version"
 PAUSE_BEGAN_KEY: Final = "pause-began-at"
 PAUSE_ENDED_KEY: Final = "pause-ended-at"
 ENDS_AT_KEY: Final = "ends-at"
+CONTAINER_KEY: Final = "container"
+
+CONFINED: Final = "confined"
+EXPOSED: Final = "confined-with-token"
+PRIVILEGED: Final = "privileged"
 
 STARTING: Final = "starting"
 PULLING_IMAGE: Final = "pulling image"
@@ -50,6 +55,7 @@ DETAIL_LIMIT_BYTES: Final = 2048
 AGENT_ABILITIES: Final = (
     "a changed document whose server does not start is not taken back",
     "a document whose server was ready and then ends again and again is not taken back, and a way back returns to older secret versions",
+    "the server's container is privileged: it has the whole machine and the token of its account",
 )
 """What an agent cannot do before each version, from version 1 on. A machine runs the agent of its last boot."""
 AGENT_VERSION: Final = len(AGENT_ABILITIES)
@@ -68,6 +74,8 @@ GUEST_ATTRIBUTES: Final[Mapping[str, str]] = {
     AGENT_VERSION_KEY: f"Version of the agent, now {AGENT_VERSION}. Agents before version {AGENT_VERSION} publish none.",
     PAUSE_BEGAN_KEY: "When the agent began to stop the old server for this document, RFC 3339, UTC; empty if it did not. Requests fail from then on.",
     PAUSE_ENDED_KEY: "When a server answered again after that, RFC 3339, UTC; empty while none does.",
+    CONTAINER_KEY: f"`{CONFINED}` if the server's container has the accelerator's devices only, `{EXPOSED}: ` and the reason if it can also "
+    f"read the token of the machine's account, or `{PRIVILEGED}: ` and the reason; empty before its first start.",
     ENDS_AT_KEY: "When Google deletes the machine, RFC 3339; empty if it has no run limit, or if nobody told the machine.",
 }
 """Every key that the agent publishes, and what stands in it."""

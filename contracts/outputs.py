@@ -178,6 +178,13 @@ class StackOutputs:
     ] = None
     state: Annotated[str | None, Doc("TPU: state of the queued resource, such as `ACTIVE`; null on Cloud Run.")] = None
     phase: Annotated[str | None, Doc("TPU: last phase that the machine published; null on Cloud Run.")] = None
+    container: Annotated[
+        str | None,
+        Doc(
+            "TPU: what the server's container gets of the machine, as it last published it: `confined`, `confined-with-token: ` or "
+            "`privileged: ` and the reason; null on Cloud Run."
+        ),
+    ] = None
     deadline: Annotated[
         str | None,
         Doc("TPU: when Google deletes the machine (RFC 3339, UTC); null if it has no run limit, and on Cloud Run."),

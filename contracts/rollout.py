@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, cast
 
+from contracts.guest_attributes import PRIVILEGED
+
 ROLLOUT_METADATA_KEY: Final = "gemma-serving-rollout"
 """Metadata key beside the document. It is no part of the document: a machine with an older agent, which refuses unknown keys, can still
 read that, and a change of a limit restarts no server."""
@@ -20,6 +22,7 @@ ROLLOUT_KEYS: Final[Mapping[str, str]] = {
     f"{DEFAULT_READY_TIMEOUT_S} if left out.",
     "drainS": "Seconds that running requests get to end before their server is stopped; 0, without a drain, if left out.",
     "shutdownFlag": "Whether the document's server takes `--shutdown-timeout`, with which vLLM itself refuses new requests and ends the running ones.",
+    "container": f"`{PRIVILEGED}` starts the server's container with `--privileged`; left out, it gets the accelerator's devices only.",
 }
 """Every key of the limits and what stands in it. A reader ignores other keys."""
 
@@ -31,6 +34,8 @@ class RolloutLimits:
     ready_timeout_s: float = DEFAULT_READY_TIMEOUT_S
     drain_s: float = 0.0
     shutdown_flag: bool = False
+    is_privileged: bool = False
+    """Whether the container gets the whole machine from the first start on."""
 
     def text(self) -> str:
         """Return the metadata value, always the same for the same limits."""
@@ -38,6 +43,8 @@ class RolloutLimits:
             "readyTimeoutS": self.ready_timeout_s,
             "drainS": self.drain_s,
             "shutdownFlag": self.shutdown_flag,
+            # Left out by default, so that the metadata of machines from before stays the same.
+            **({"container": PRIVILEGED} if self.is_privileged else {}),
         }
         return json.dumps(values, sort_keys=True, separators=(",", ":"))
 
@@ -52,6 +59,7 @@ def parse_rollout(text: "str | None") -> RolloutLimits:
         ready_timeout_s=_limit(values.get("readyTimeoutS"), "readyTimeoutS", DEFAULT_READY_TIMEOUT_S),
         drain_s=_limit(values.get("drainS"), "drainS", 0.0),
         shutdown_flag=values.get("shutdownFlag") is True,
+        is_privileged=values.get("container") == PRIVILEGED,
     )
 
 

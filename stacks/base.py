@@ -1,5 +1,6 @@
 """What both targets share: the provider, the APIs, the server's account, image, token, bucket and command line."""
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -21,12 +22,12 @@ from contracts.compile_cache import ARCHIVE_KEEP_DAYS
 from contracts.labels import Ownership
 from contracts.staged_weights import HASH_VARIABLE, MODELS_FOLDER, folder_uri
 from planning.types import Plan
-from planning.vllm_args import VllmOptions, vllm_arguments
+from planning.vllm_args import OPTIONS, VllmOptions, vllm_arguments
 from stacks.apis import apis_of
 from stacks.bucket_in_the_way import watch_for_bucket
 from stacks.naming import Names
 from stacks.propagation import NewGrants, require_resource_manager, wait_for_google
-from stacks.secrets import KINDS, SecretKey, SecretKind
+from stacks.secrets import HF_TOKEN, KINDS, SecretKey, SecretKind
 from stacks.settings import Settings
 
 PORT = 8000
@@ -34,7 +35,12 @@ PORT = 8000
 MEMORY_FOLDER = "/mnt/weights"
 """Folder of a Cloud Run container that holds a copy of them in memory."""
 
+LOOPBACK = "127.0.0.1"
+"""Where a machine's server listens: its callers come through the tunnel, which ends there, and no network reaches it."""
+_EVERY_ADDRESS = "0.0.0.0"
 _COMMAND = ("vllm", "serve")
+_HUB_ID = re.compile(r"(?<![\w./:@-])[A-Za-z0-9][\w.-]*/[\w.-]+(?![\w./-])")
+"""ORG/NAME in an argument, and no part of a path or a URI."""
 _STORED: Mapping[SecretKey, type[StoredSecret]] = {"hfToken": HfTokenSecret, "apiKey": ApiKeySecret}
 
 
@@ -75,6 +81,18 @@ class Context:
         if settings.streams_on_tpu:
             return self.weights_uri
         return self.model_path if settings.weights == "bucket" else settings.model
+
+    @property
+    def needs_hub(self) -> bool:
+        """Whether the server downloads from the Hugging Face hub: its weights, or a drafter, an adapter or another file that an argument names.
+
+        An argument that only looks like a name of the hub counts as one.
+        """
+        words = vllm_arguments(self.vllm, model_or_path=self.weights_to_load)
+        # What clients call the model is no download.
+        served_name = OPTIONS["servedModelName"].flag
+        named = any(_HUB_ID.search(word) for word in words[1:] if not word.startswith(served_name))
+        return self.settings.weights == "hub" or named
 
     @property
     def vllm(self) -> VllmOptions:
@@ -167,16 +185,16 @@ def lay_foundation(
         options,
     )
     bucket = _bucket(context, region, readers, options)
-    secrets = {
-        kind.variable: _secret(kind, context, readers, options) for kind in KINDS if settings.has_secret(kind.key)
-    }
-    granted = [identity, image, *([bucket] if bucket else []), *secrets.values()]
+    needed = {kind: kind is not HF_TOKEN or context.needs_hub for kind in KINDS if settings.has_secret(kind.key)}
+    # A server that downloads nothing from the hub can lose no token: it gets neither the variable nor the right to read the secret.
+    stored = {kind: _secret(kind, context, readers if needed[kind] else {}, options) for kind in needed}
+    granted = [identity, image, *([bucket] if bucket else []), *stored.values()]
     return Foundation(
         options=options,
         identity=identity,
         serving=_serving(context, image),
         bucket=bucket,
-        secrets=secrets,
+        secrets={kind.variable: secret for kind, secret in stored.items() if needed[kind]},
         ready=[grant for part in granted for grant in part.grants],
         new_grants=new_grants,
     )
@@ -187,7 +205,12 @@ def _serving(context: Context, image: ServingImage) -> Serving:
         image=image.ref,
         image_repositories=image.repositories,
         command=_COMMAND,
-        arguments=vllm_arguments(context.vllm, model_or_path=context.weights_to_load, port=PORT),
+        arguments=vllm_arguments(
+            context.vllm,
+            model_or_path=context.weights_to_load,
+            port=PORT,
+            host=_EVERY_ADDRESS if context.settings.tpu is None else LOOPBACK,
+        ),
         environment={**dict(context.plan.environment), **_bound_weights(context.settings)},
         port=PORT,
     )

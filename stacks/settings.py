@@ -252,6 +252,12 @@ class TpuSettings(_Frozen):
     ssh: SshAccess = "os-login"
     """How a tunnel logs in to the machine. metadata-key is for projects or people that may not use OS Login: each SSH key in the metadata of
     the project or the machine is then root on the machine."""
+    container: Literal["confined", "privileged"] = "confined"
+    """What the server's container gets of the machine. confined: the accelerator's devices and two capabilities; after a device error the machine
+    starts it with `--privileged` once and remembers that. privileged: the whole machine from the first start on, as in earlier releases."""
+    egress: Literal["limited", "open"] = "limited"
+    """Where the machine may connect to from a network of the stack. limited: port 443 if the server downloads nothing from the Hugging Face hub (with
+    api compute-engine port 80 too, for the package of docker), everywhere if it does. open: everywhere. With `existingNetwork` it has no effect."""
     tunnel_members: Annotated[list[Member], Field(default_factory=list)]
     """Who may open a tunnel to the server through Identity-Aware Proxy; each gets all roles that the tunnel needs. Project owners need no entry."""
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import pulumi
 import pulumi_gcp as gcp
 
-from components.private_network import PrivateNetwork, PrivateNetworkArgs
+from components.private_network import HTTP_PORT, HTTPS_PORT, PrivateNetwork, PrivateNetworkArgs
 from components.tpu_queued_resource import TpuQueuedResource, TpuQueuedResourceArgs
 from contracts.compile_cache import ARCHIVE_PREFIX, ArchiveSettings
 from contracts.labels import ALWAYS
@@ -95,6 +95,7 @@ def deploy(context: Context) -> None:
             zone=known_after_up(queued.zone),
             state=known_after_up(queued.state),
             phase=known_after_up(queued.phase),
+            container=known_after_up(queued.container),
             deadline=known_after_up(queued.deadline),
         )
     )
@@ -133,12 +134,20 @@ def _own_network(context: Context, tpu: TpuSettings, foundation: Foundation) -> 
             target_tag=context.names.base,
             # Only the hub and the package of docker are on the internet: Artifact Registry and Cloud Storage are reached through Private
             # Google Access.
-            internet_egress=context.settings.weights == "hub" or tpu.api == "compute-engine",
+            internet_egress=context.needs_hub or tpu.api == "compute-engine",
             allow_iap=True,
+            egress_ports=_egress_ports(context, tpu),
         ),
         foundation.options,
     )
     return _Network(network=own.network, subnetwork=own.subnetwork_name, ready=own.ready)
+
+
+def _egress_ports(context: Context, tpu: TpuSettings) -> Sequence[str] | None:
+    """Return the TCP ports that the machine may connect to; None if it may connect to all."""
+    if tpu.egress == "open" or context.needs_hub:
+        return None
+    return (HTTPS_PORT, HTTP_PORT) if tpu.api == "compute-engine" else (HTTPS_PORT,)
 
 
 def _tunnel_grants(context: Context, tpu: TpuSettings, foundation: Foundation) -> None:
@@ -183,6 +192,7 @@ def _arguments(context: Context, tpu: TpuSettings, foundation: Foundation, netwo
         ready_timeout_s=tpu.ready_timeout_s,
         drain_s=DRAIN_S,
         shutdown_flag=_drains_by_itself(settings),
+        privileged=tpu.container == "privileged",
         boot_disk_size_gb=tpu.boot_disk_size_gb,
         os_login=tpu.ssh == "os-login",
         runtime_version=tpu.runtime_version,

@@ -77,6 +77,7 @@ class Recorder(pulumi.runtime.Mocks):
                 "nodeName": "projects/my-project/locations/us-east5-b/nodes/gemma-x-node",
                 "state": "ACTIVE",
                 "phase": "ready",
+                "container": "confined",
                 "deadline": "2026-11-20T18:00:00Z",
                 "nodeIps": ["10.0.0.2"],
                 "stateHistory": [{"at": "2026-11-20T00:00:00Z", "zone": "us-east5-b", "state": "ACTIVE"}],

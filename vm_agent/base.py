@@ -4,14 +4,15 @@ import os
 import sys
 from collections.abc import Sequence
 
-from contracts.guest_attributes import DOCUMENT_HASH_KEY
+from contracts.guest_attributes import CONTAINER_KEY, DOCUMENT_HASH_KEY
 
 UNIT = "gemma-serving-agent"
 CONTAINER = "gemma-serving"
 HASH_LABEL = f"{CONTAINER}.{DOCUMENT_HASH_KEY}"
 DRAIN_LABEL = f"{CONTAINER}.drain-s"
-# Memory on purpose: secrets on their way to docker never touch a disk, and the compile cache is mounted from here.
-TMPFS = "/dev/shm"  # noqa: S108 - memory shared with the container, on purpose
+FORM_LABEL = f"{CONTAINER}.{CONTAINER_KEY}"
+# Memory on purpose: secrets on their way to docker never touch a disk.
+TMPFS = "/dev/shm"  # noqa: S108 - the machine's memory; a confined container has one of its own
 # On the boot disk, outside the container: what the server downloads survives its restarts. The page cache keeps it in memory as far as
 # there is room. A copy in /dev/shm would take the host's memory from compilation (a v5e-1 host has 48 GiB) and be lost at a reboot.
 HUB_CACHE = "/mnt/huggingface"

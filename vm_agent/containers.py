@@ -17,6 +17,7 @@ from contracts.serving_document import ServingDocument
 from vm_agent.base import (
     CONTAINER,
     DRAIN_LABEL,
+    FORM_LABEL,
     HASH_LABEL,
     HUB_CACHE,
     HUB_CACHE_VARIABLE,
@@ -26,6 +27,7 @@ from vm_agent.base import (
 )
 from vm_agent.cloud import MetadataClient
 from vm_agent.compile_cache import program_volumes
+from vm_agent.confinement import LOG_LINES, Container
 
 STOP_GRACE_S = 30
 PULL_LIMIT_S = 3600.0
@@ -198,18 +200,20 @@ def run_followed(
 class ContainerState:
     """State of the server's container; `text_hash` is the hash of the document that it was started for.
 
-    `drain_s` is how long the server itself lets running requests end after SIGTERM; 0 if it aborts them.
+    `drain_s` is how long the server itself lets running requests end after SIGTERM; 0 if it aborts them. `form` is that of its container
+    (contracts.guest_attributes); empty if an earlier agent started it.
     """
 
     running: bool
     exit_code: int
     text_hash: str
     drain_s: float = 0.0
+    form: str = ""
 
 
 def container_state() -> ContainerState | None:
     """Return the state of the server's container, or None if it does not exist. Raises ServingError if docker does not answer."""
-    labels = " ".join('{{index .Config.Labels "' + label + '"}}' for label in (HASH_LABEL, DRAIN_LABEL))
+    labels = " ".join('{{index .Config.Labels "' + label + '"}}' for label in (HASH_LABEL, DRAIN_LABEL, FORM_LABEL))
     template = "{{.State.Running}} {{.State.ExitCode}} " + labels
     status, output = run_command(["docker", "inspect", "--type=container", f"--format={template}", CONTAINER])
     running, _, rest = output.partition(" ")
@@ -217,8 +221,8 @@ def container_state() -> ContainerState | None:
         raise ServingError(f"docker does not answer: {output[-600:] or f'exit code {status}'}")
     if status or running not in {"true", "false"}:
         return None
-    exit_code, text_hash, drain_s = [*rest.split(" "), "", ""][:3]
-    return ContainerState(running == "true", int(exit_code), text_hash, float(drain_s or 0))
+    exit_code, text_hash, drain_s, form = [*rest.split(" "), "", "", ""][:4]
+    return ContainerState(running == "true", int(exit_code), text_hash, float(drain_s or 0), form)
 
 
 def remove_container() -> None:
@@ -246,8 +250,14 @@ def remove_other_models(*documents: ServingDocument, cache: Path = Path(HUB_CACH
             shutil.rmtree(folder, ignore_errors=True)
 
 
+def container_log() -> "tuple[str, ...]":
+    """Return the last lines of the server's container; none if docker does not give them."""
+    status, output = run_command(["docker", "logs", f"--tail={LOG_LINES}", CONTAINER])
+    return () if status else tuple(output.splitlines())
+
+
 def start_container(
-    document: ServingDocument, text_hash: str, secrets: Mapping[str, str], *, drain_s: float = 0.0
+    document: ServingDocument, text_hash: str, secrets: Mapping[str, str], form: Container, *, drain_s: float = 0.0
 ) -> float:
     """Start the server. With `drain_s` it gets vLLM's `--shutdown-timeout`, unless the document has it. Return the seconds of its flag.
 
@@ -257,8 +267,7 @@ def start_container(
     drain = [f"{SHUTDOWN_FLAG}={round(drain_s)}"] if drain_s and not _names_shutdown(document) else []
     argv = ["docker", "run", "-d", f"--name={CONTAINER}", *LOG_OPTIONS, f"--label={HASH_LABEL}={text_hash}"]
     argv += [f"--label={DRAIN_LABEL}={round(drain_s)}"] if drain else []
-    argv += ["--net=host", "--privileged", f"--shm-size={max(1, round(document.shm_size_gib * 1024))}m"]
-    argv.append(f"--volume={TMPFS}:{TMPFS}")
+    argv += ["--net=host", f"--label={FORM_LABEL}={form.label}", *form.options]
     if document.weights is not None:
         argv.append(f"--volume={document.weights.path}:{document.weights.path}:ro")
     argv += program_volumes(document)

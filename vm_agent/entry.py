@@ -11,9 +11,11 @@ from contracts.rollout import ENDS_AT_METADATA_KEY, ROLLOUT_METADATA_KEY
 from contracts.serving_document import SCRIPT_METADATA_KEY
 from vm_agent.base import UNIT, ServingError, log
 from vm_agent.cloud import MetadataClient
+from vm_agent.confinement import DEVICE_FOLDER_VARIABLE
 from vm_agent.containers import run_command, wait_for_docker
 from vm_agent.docker_package import ensure_docker
 from vm_agent.kept import STATE_FOLDER_VARIABLE
+from vm_agent.metadata_guard import CGROUP_FOLDER_VARIABLE
 from vm_agent.publishing import PhasePublisher
 from vm_agent.serving import Agent, LatestDocument, follow_document, follow_key
 from vm_agent.shipping import LogShipper
@@ -26,6 +28,8 @@ FORWARDED_VARIABLES = (
     "CLOUDSDK_API_ENDPOINT_OVERRIDES_STORAGE",
     "CLOUDSDK_API_ENDPOINT_OVERRIDES_LOGGING",
     "GEMMA_SERVING_LOOPBACK",
+    DEVICE_FOLDER_VARIABLE,
+    CGROUP_FOLDER_VARIABLE,
     STATE_FOLDER_VARIABLE,
 )
 

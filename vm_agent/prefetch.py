@@ -10,6 +10,7 @@ from typing import cast
 
 from contracts.serving_document import ServingDocument
 from vm_agent.base import CONTAINER, GIB, HUB_CACHE, HUB_CACHE_VARIABLE, ServingError, SupersededError, log
+from vm_agent.confinement import HARDENED
 from vm_agent.containers import hub_cache_options, run_command, run_followed, secrets_option
 
 FETCH_CONTAINER = f"{CONTAINER}-fetch"
@@ -116,7 +117,7 @@ class HubFetch:
 
     def _hf(self, model: HubModel, *options: str, tell: Callable[[str], None]) -> "tuple[int, Sequence[str]]":
         run_command(["docker", "rm", "-f", FETCH_CONTAINER])  # of an agent that was killed
-        argv = ["docker", "run", "--rm", f"--name={FETCH_CONTAINER}", "--net=host", "--entrypoint=hf"]
+        argv = ["docker", "run", "--rm", f"--name={FETCH_CONTAINER}", "--net=host", "--entrypoint=hf", *HARDENED]
         argv += hub_cache_options(self.document)
         argv += [f"--env={name}={value}" for name, value in self.document.environment.items()]
         revision = [f"--revision={model.revision}"] if model.revision else []

@@ -10,14 +10,18 @@ from datetime import datetime, timezone
 from typing import NoReturn
 
 from contracts.guest_attributes import (
+    CONFINED,
+    CONTAINER_KEY,
     ENDING,
     ENDS_AT_KEY,
+    EXPOSED,
     FAILED,
     FETCHING_WEIGHTS,
     FORMER_HASH_KEY,
     LOADING,
     PAUSE_BEGAN_KEY,
     PAUSE_ENDED_KEY,
+    PRIVILEGED,
     PULLING_IMAGE,
     READY,
     RESTORING,
@@ -36,8 +40,19 @@ from contracts.serving_document import (
 from vm_agent.base import ServingError, SupersededError, environment_variable, log
 from vm_agent.cloud import CONNECTION_ERRORS, DIRECT, MetadataClient, near_image, read_secret
 from vm_agent.compile_cache import CompiledPrograms
+from vm_agent.confinement import (
+    KILLED_EXIT_CODE,
+    USAGE_EXIT_CODE,
+    Container,
+    accelerator_devices,
+    confined,
+    container_words,
+    device_problem,
+    privileged,
+)
 from vm_agent.containers import (
     ContainerState,
+    container_log,
     container_state,
     pull,
     remove_container,
@@ -46,14 +61,11 @@ from vm_agent.containers import (
     start_container,
 )
 from vm_agent.kept import IMAGE_KIND, FailedChange, GoodDocument, KeptState, fetched_by, limits_name
+from vm_agent.metadata_guard import MetadataGuard
 from vm_agent.prefetch import HubFetch
 from vm_agent.publishing import LogFollower, PhasePublisher, utc_now
 from vm_agent.shipping import LogShipper
 from vm_agent.weights import WeightsCopy, remove_copy
-
-KILLED_EXIT_CODE = 137  # 128 + SIGKILL
-USAGE_EXIT_CODE = 2  # Python's argparse: the command line is wrong, and stays wrong
-
 
 ENDING_LEAD_S = 60
 """A server stops this long before the end of the run duration, and its drain before that."""
@@ -237,10 +249,14 @@ class Agent:
     """Values that the publisher masks, by their versions."""
     _trial_began: float = 0.0
     _ready_at: "float | None" = None
+    _started: "Container | None" = None
+    """The container that the present attempt has started."""
 
     programs: CompiledPrograms = field(init=False)
+    guard: MetadataGuard = field(init=False)
 
     def __post_init__(self) -> None:
+        self.guard = MetadataGuard(self.metadata)
         self.programs = CompiledPrograms(self.metadata, self.publisher.secrets, self.publisher.remark)
 
     def set_end(self, text: "str | None") -> None:
@@ -356,18 +372,12 @@ class Agent:
         restarts, first = self._restarts(assignment), time.monotonic()
         self._trial_began = first
         while True:
-            self._ready_at = None
-            if self._is_on_probation(assignment):
-                self._trial_began = time.monotonic()  # each of its starts has the whole time
-            try:
-                self._serve_once(assignment)
-            except ServingError as error:
-                problem = error
-            except CONNECTION_ERRORS as error:  # also a full disk, and a program that is missing
-                problem = ServingError(f"The machine cannot serve the document: {error}")
+            problem = self._attempt(assignment)
             if self._ends_soon():
                 self._end(assignment.asked_hash)
                 return
+            if self._falls_back(assignment, problem):
+                continue
             if self._is_on_probation(assignment):
                 restarts = max(restarts, self._restarts(assignment))
             elif self._ready_at is not None and time.monotonic() - self._ready_at > self.steady_s:
@@ -390,6 +400,60 @@ class Agent:
             if self.latest.wait_for_newer(assignment.version, delay_s):
                 raise SupersededError
             self._publish(assignment, STARTING, f"{attempt}: {problem}")
+
+    def _attempt(self, assignment: Assignment) -> ServingError:
+        """Serve until the server ends or cannot be started. Return why."""
+        self._ready_at, self._started = None, None
+        if self._is_on_probation(assignment):
+            self._trial_began = time.monotonic()  # each of its starts has the whole time
+        try:
+            self._serve_once(assignment)
+        except ServingError as error:
+            return error
+        except CONNECTION_ERRORS as error:  # also a full disk, and a program that is missing
+            return ServingError(f"The machine cannot serve the document: {error}")
+
+    def _container(self, assignment: Assignment) -> Container:
+        """Return the form of the next container: confined, unless the settings or what this machine has learnt say otherwise."""
+        shm_size_gib, devices = assignment.document.shm_size_gib, accelerator_devices()
+        reason = self.kept.container.reason_for(assignment.text_hash)
+        if self.latest.limits().is_privileged:
+            reason = "tpu.container says so"
+        elif not devices:
+            reason = "no device of an accelerator was found below /dev"
+        if reason:
+            return privileged(reason, shm_size_gib)
+        options, exposure = self.guard.options(assignment.document)
+        form = confined(devices, shm_size_gib)
+        return replace(form, options=(*form.options, *options), exposure=exposure)
+
+    def _falls_back(self, assignment: Assignment, problem: ServingError) -> bool:
+        """Return whether the next attempt is privileged, because a confined server ended before one was ever ready on this machine.
+
+        It is the only attempt that such an end costs: an end with a known other cause changes nothing, and one that says nothing of its
+        cause counts for its document only, until a privileged server is ready.
+        """
+        started, history = self._started, self.kept.container
+        if started is None or not started.is_confined or self._ready_at is not None or history.is_proven:
+            return False
+        if self.latest.is_newer_than(assignment.version):
+            return False
+        try:
+            state = container_state()
+        except ServingError:
+            return False
+        if state is not None and state.running:
+            return False
+        verdict = device_problem([*container_log(), str(problem)], state.exit_code if state else 1)
+        if verdict is False:
+            return False
+        cause = (
+            "could not use the accelerator" if verdict else "ended before it was ready, and its lines do not say why"
+        )
+        reason = f"the confined server {cause}: {str(problem)[-200:]}"
+        self.kept.keep_fallback(self.publisher.remove_secrets(reason), assignment.text_hash, is_certain=verdict is True)
+        self.publisher.remark(f"The server is started again with --privileged: {reason}")
+        return True
 
     def _delays_s(self, assignment: Assignment) -> "tuple[tuple[float, ...], bool]":
         """Return the delays before the next attempts, and whether a trial has stopped the old server, so that nothing answers."""
@@ -437,6 +501,7 @@ class Agent:
             and not self._has_other_secrets(assignment)
         ):
             is_new, drain_s = False, state.drain_s
+            self._adopt(assignment, state)
         else:
             is_new, drain_s = True, self._replace(assignment, state)
         follower, shipped = self._followed(assignment.document, is_new=is_new)
@@ -447,6 +512,18 @@ class Agent:
         finally:
             follower.stop()
             shipped.stop(wait_s=0.0 if self.latest.is_newer_than(assignment.version) else 2.0)
+
+    def _adopt(self, assignment: Assignment, state: ContainerState) -> None:
+        """Publish the form of a container that an earlier agent started."""
+        since = "it runs since before this agent"
+        if state.form in {CONFINED, EXPOSED}:
+            self._started = confined(accelerator_devices(), assignment.document.shm_size_gib)
+            words = container_words(state.form, "" if state.form == CONFINED else since)
+        else:
+            words = container_words(PRIVILEGED, self.kept.container.reason_for(assignment.text_hash) or since)
+        if state.form == CONFINED:
+            self.guard.keep()
+        self.publisher.set_fact(CONTAINER_KEY, words)
 
     def _has_other_secrets(self, assignment: Assignment) -> bool:
         """Whether the document's server runs with newer secrets than those that are asked for: it was started on the way back."""
@@ -479,7 +556,9 @@ class Agent:
             versions = assignment.document.secret_environment
             self.kept.keep_start(assignment.text_hash, limits_name(self.latest.limits_text()), versions)
         drain_s = self._drain_s(assignment)
-        return start_container(assignment.document, assignment.text_hash, secrets, drain_s=drain_s)
+        self._started = self._container(assignment)
+        self.publisher.set_fact(CONTAINER_KEY, self._started.words)
+        return start_container(assignment.document, assignment.text_hash, secrets, self._started, drain_s=drain_s)
 
     def _prepare_in_time(self, assignment: Assignment) -> "tuple[dict[str, str], bool]":
         """Prepare; raise ServingError if the change's time or the run is over, SupersededError if a newer document has arrived."""
@@ -676,8 +755,7 @@ class Agent:
                 self._require_running()
             if not problem:
                 if not was_ready:
-                    self._ready_at = time.monotonic()
-                    self.programs.server_is_ready(assignment.document)
+                    self._begin_ready(assignment)
                 was_ready, lost_since = True, 0.0
                 self._take_ready(assignment, drain_s)
             elif was_ready:
@@ -698,6 +776,13 @@ class Agent:
             poll_s = min(1.0, poll_s * 1.2) if problem else self.health_poll_s
             if self.latest.wait_for_newer(assignment.version, poll_s):
                 raise SupersededError
+
+    def _begin_ready(self, assignment: Assignment) -> None:
+        """Note that the server answers for the first time since its start."""
+        self._ready_at = time.monotonic()
+        if self._started is not None:
+            self.kept.keep_container_ready(assignment.text_hash, is_confined=self._started.is_confined)
+        self.programs.server_is_ready(assignment.document)
 
     def _health_problem(self, port: int) -> str:
         """Return what is wrong with the server's /health, or an empty text if it answers."""

@@ -372,7 +372,9 @@ class Instances(ApiService):
                 service_account=document["_request"]["account"],
                 machine_type=str(document["machineType"]).rpartition("/")[2],
                 has_docker=False,
+                devices=self._cloud.scenario.tpu.devices,
                 has_internet=self._reaches_the_internet(name, document),
+                reaches_google=self._may_connect(document, 443),
             )
             try:
                 await self._cloud.runtimes.machines.boot(spec)
@@ -479,7 +481,12 @@ class Instances(ApiService):
         network = str(interface["network"]).partition("/compute/v1/")[2]
         routers = self._store.under(networks.ROUTERS, f"projects/{project}/regions/{region}/routers/")
         nat = any(router["network"] == network and parts(router, "nats") for _, router in routers)
-        return nat or bool(parts(interface, "accessConfigs"))
+        return (nat or bool(parts(interface, "accessConfigs"))) and self._may_connect(document, 80)
+
+    def _may_connect(self, document: JsonObject, port: int) -> bool:
+        """Return whether the rules of the instance's network let it connect to a port."""
+        network = str(parts(document, "networkInterfaces")[0]["network"]).partition("/compute/v1/")[2]
+        return networks.allows_egress(self._cloud, network, strings(part(document, "tags"), "items"), port)
 
     # Storing and showing
 

@@ -2,6 +2,7 @@
 
 import ipaddress
 import re
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from localcloud.json_values import JsonObject, part, parts, strings
@@ -163,6 +164,32 @@ def check_firewall(body: JsonObject) -> None:
                     field,
                     f"Invalid value for field 'resource.{field}[{index}]': '{text}'. Must be a CIDR address range.",
                 ) from None
+
+
+def allows_egress(cloud: Cloud, network: str, tags: Collection[str], port: int) -> bool:
+    """Return whether a machine with these tags may connect to a TCP port of any address, as the network's rules say.
+
+    The rule with the lowest priority number decides, and of two with the same one that denies; without a rule everything is allowed (Google Cloud,
+    "VPC firewall rules"). Rules for some addresses only, or by service account, do not count here.
+    """
+    rules = [
+        rule
+        for _, rule in cloud.store.under(FIREWALLS)
+        if rule["network"] == network and rule["direction"] == "EGRESS" and not rule["disabled"]
+        if "0.0.0.0/0" in strings(rule, "destinationRanges") and not rule.get("targetServiceAccounts")
+        if not rule.get("targetTags") or set(strings(rule, "targetTags")) & set(tags)
+        if any(_names_port(part, port) for part in (*parts(rule, "allowed"), *parts(rule, "denied")))
+    ]
+    first = min(rules, key=lambda rule: (int(rule["priority"]), bool(rule.get("allowed"))), default=None)
+    return first is None or bool(first.get("allowed"))
+
+
+def _names_port(traffic: JsonObject, port: int) -> bool:
+    """Return whether one entry of `allowed` or `denied` is about a TCP port."""
+    if str(traffic.get("IPProtocol")).lower() not in {"all", "tcp", "6"}:
+        return False
+    ranges = [text.partition("-") for text in strings(traffic, "ports")]
+    return not ranges or any(int(first) <= port <= int(last or first) for first, _, last in ranges)
 
 
 def new_router(cloud: Cloud, place: Place, body: JsonObject) -> JsonObject:

@@ -7,10 +7,10 @@ from collections import defaultdict
 from dataclasses import asdict, replace
 from typing import Any
 
-from localcloud.json_values import JsonObject, part
+from localcloud.json_values import JsonObject, part, strings
 from localcloud.rest.call import Call, Handler, check_id
 from localcloud.rest.errors import CloudError
-from localcloud.services import tpu_catalog, tpu_nodes, tpu_queue, tpu_requests
+from localcloud.services import networks, tpu_catalog, tpu_nodes, tpu_queue, tpu_requests
 from localcloud.services.checks import require_act_as
 from localcloud.services.compute_instances import running_by_type
 from localcloud.services.service import ApiService, OperationsService, listing, method, name_prefix, visible
@@ -295,6 +295,8 @@ class Queue(ApiService):
                 accelerator_type=document["acceleratorType"],
                 metadata=metadata_of(document),
                 service_account=account or self._cloud.default_account(project),
+                reaches_google=self._reaches_google(project, zone, document),
+                devices=self._cloud.scenario.tpu.devices,
             )
             try:
                 await self._cloud.runtimes.machines.boot(spec)
@@ -303,6 +305,12 @@ class Queue(ApiService):
                 if current is not None and current.get("id") == document.get("id"):
                     ill = {"health": "UNHEALTHY_TENSORFLOW", "healthDescription": str(error)}
                     self._store.put(NODES, node, {**current, **ill})
+
+    def _reaches_google(self, project: str, zone: str, node: JsonObject) -> bool:
+        """Return whether the rules of the node's networks let it connect to port 443."""
+        names = tpu_requests.networks_of(self._cloud, project, zone, node)
+        tags, found = strings(node, "tags"), [name for name in names if "/networks/" in name]
+        return all(networks.allows_egress(self._cloud, name, tags, 443) for name in found)
 
     def _stop(self, node: str, *, owner: str) -> None:
         """Power off the machine if the node belongs to this queued resource."""

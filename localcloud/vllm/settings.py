@@ -71,6 +71,8 @@ class RuntimeEnvironment:
     charges: str | None = None
     cuda_driver: int | None = None
     """Branch of the GPU's driver; None simulates none."""
+    device_problem: str = ""
+    """Why the container cannot use its TPU, in the real server's words; empty if it can."""
     uses_cuda_compatibility: bool = False
     """Whether vLLM loads the image's own CUDA compatibility libraries (VLLM_ENABLE_CUDA_COMPATIBILITY)."""
     hub: str = ""
@@ -117,6 +119,7 @@ def read(environment: Mapping[str, str]) -> RuntimeEnvironment:
         hub_home=environment.get("HF_HOME"),
         api_key=environment.get("VLLM_API_KEY"),
         charges=environment.get(VARIABLE),
+        device_problem=environment.get("VLLM_SIM_DEVICE_PROBLEM", ""),
         cuda_driver=_integer(environment, "VLLM_SIM_CUDA_DRIVER"),
         uses_cuda_compatibility=environment.get("VLLM_ENABLE_CUDA_COMPATIBILITY", "").strip().lower() in {"1", "true"},
         hub=environment.get("VLLM_SIM_HUB", ""),

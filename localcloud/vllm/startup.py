@@ -100,6 +100,7 @@ def plan(arguments: Arguments, environment: RuntimeEnvironment) -> Start:
         )
     try:
         check_driver(environment)
+        _check_devices(environment)
         weights = _find_weights(arguments, environment)
         planned = capacity(arguments, as_loaded(weights.model, accelerator, environment.image), accelerator)
     except EngineStartError as error:
@@ -108,6 +109,12 @@ def plan(arguments: Arguments, environment: RuntimeEnvironment) -> Start:
     steps = list(_steps(arguments, environment, accelerator, weights, planned))
     failed = any(step.error for step in steps)
     return Start(steps=tuple(steps), capacity=None if failed else planned, model=weights.model, accelerator=accelerator)
+
+
+def _check_devices(environment: RuntimeEnvironment) -> None:
+    """Raise EngineStartError if the container cannot use its TPU."""
+    if environment.device_problem:
+        raise EngineStartError(environment.device_problem)
 
 
 class _LateError(EngineStartError):

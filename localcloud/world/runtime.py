@@ -6,8 +6,10 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Protocol, TypeAlias
+from typing import Literal, Protocol, TypeAlias
 
+DeviceAccess: TypeAlias = Literal["open", "denied"]
+"""Every container that has the accelerator's devices can open them, or only a privileged one."""
 Json: TypeAlias = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
 
 
@@ -93,6 +95,10 @@ class MachineSpec:
     """Whether the boot image holds docker. Cloud TPU's runtime versions do."""
     has_internet: bool = True
     """Whether the machine reaches package archives."""
+    reaches_google: bool = True
+    """Whether its network lets it connect to port 443."""
+    devices: DeviceAccess = "open"
+    """What a container that is not privileged meets at the accelerator's devices."""
 
 
 class MachineRuntime(Protocol):

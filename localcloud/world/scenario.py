@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from localcloud.hub.repositories import State
 from localcloud.world.oauth import ID_TOKEN_LIFETIME_S
+from localcloud.world.runtime import DeviceAccess
 
 Seconds: TypeAlias = Annotated[float, Field(ge=0)]
 
@@ -107,6 +108,8 @@ class Tpu(_Part):
     """Flex-start runs last at most seven days (Cloud TPU's flex-start documentation)."""
     refuses_deletion_in: Literal["answer", "operation"] = "answer"
     """Where a deletion without `force` is refused in a state that needs it: 400 in the answer, or an operation that fails with code 9."""
+    devices: DeviceAccess = "open"
+    """What a container without `--privileged` meets at a machine's chips: `denied` lets libtpu fail to open them."""
     compute: ComputeTpu = ComputeTpu()
     accelerate_run_duration: bool = False
     """True: run durations pass on the accelerated clock."""

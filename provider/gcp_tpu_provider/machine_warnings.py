@@ -46,7 +46,11 @@ async def machine_warnings(
             report = await api.find_guest_report(node.name, namespace) if namespace else None
             if report is not None and not replaces:
                 abilities = cast("list[str]", wire.reveal(news.get("agentAbilities")) or [])
-                return [*_went_back(state, report), *_old_agent(node.name, report, abilities)]
+                return [
+                    *_went_back(state, report),
+                    *_old_agent(node.name, report, abilities),
+                    *_privileged(state, report),
+                ]
     return []
 
 
@@ -71,6 +75,14 @@ def _went_back(state: wire.Properties, report: GuestReport) -> list[str]:
     )
     words = f"was ready at the last `pulumi up` and failed since: {last_line(report.detail)}"
     return [f"Document {report.document_hash[:HASH_DIGITS]} {words} {serves}. Change the settings and run `pulumi up`."]
+
+
+def _privileged(state: wire.Properties, report: GuestReport) -> list[str]:
+    """Return a warning if the machine gave up the confined container since the state was written: later on the output says it."""
+    words = report.container
+    if not words.startswith("privileged: the confined server ") or words == state.get("container"):
+        return []
+    return [f"The server's container is {words}. It is root of the machine now."]
 
 
 def _old_agent(node: str, report: GuestReport, abilities: Sequence[str]) -> list[str]:

@@ -323,6 +323,11 @@ OUTPUTS: tuple[Property, ...] = (
         STRING,
         "SHA-256 (hex) of the document whose server answered at that time. After a change that failed it is the last one that was ready.",
     ),
+    Property(
+        "container",
+        STRING,
+        "What the server's container gets of the machine, as the machine last reported it: `confined`, or less and the reason.",
+    ),
     Property("ownerLabels", STRING_MAP, "The owner label on the node. Its value is a hash of this resource's URN."),
 )
 

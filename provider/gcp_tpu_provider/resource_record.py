@@ -85,6 +85,7 @@ class ResourceRecord:
             "phase": report.phase or None,
             "documentHash": report.document_hash or None,
             "servingHash": report.serving_hash or None,
+            "container": report.container or None,
         }
 
     def _add_to_history(self, state: str) -> None:

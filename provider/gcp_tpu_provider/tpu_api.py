@@ -25,7 +25,15 @@ TRIED_WITHOUT_FORCE = frozenset({"ACCEPTED", "WAITING_FOR_RESOURCES", "SUSPENDED
 The discovery document does not list WAITING_FOR_RESOURCES among the states that are deleted without force; a public log does.
 """
 SERVING_HASH_KEY = "serving-hash"
-GUEST_ATTRIBUTE_KEYS = ("phase", "document-hash", "detail", SERVING_HASH_KEY, "pause-began-at", "pause-ended-at")
+GUEST_ATTRIBUTE_KEYS = (
+    "phase",
+    "document-hash",
+    "detail",
+    SERVING_HASH_KEY,
+    "pause-began-at",
+    "pause-ended-at",
+    "container",
+)
 AGENT_VERSION_KEY = "agent-version"
 READY_PHASE = "ready"
 FAILED_PHASE = "failed"
@@ -142,7 +150,8 @@ class GuestReport:
     """What a machine published about its server: the values of `GUEST_ATTRIBUTE_KEYS`, empty if it did not publish one, and its agent's version.
 
     `phase`, `document_hash` and `detail` are about the document that was asked for. `serving_hash` is that of the document whose server
-    answers. `pause_began_at` and `pause_ended_at` are the limits of the last change's pause (RFC 3339).
+    answers. `pause_began_at` and `pause_ended_at` are the limits of the last change's pause (RFC 3339). `container` is `confined`, or `privileged: `
+    and the reason.
     """
 
     phase: str
@@ -151,6 +160,7 @@ class GuestReport:
     serving_hash: str = ""
     pause_began_at: str = ""
     pause_ended_at: str = ""
+    container: str = ""
     agent_version: int = 0
     """Version of the agent; 0 if it states none, or 1 if it says what serves, as the first agents that could go back did."""
 

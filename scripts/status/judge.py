@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Final
 
-from contracts.guest_attributes import AGENT_ABILITIES, AGENT_VERSION, FAILED, READY, RETRYING
+from contracts.guest_attributes import AGENT_ABILITIES, AGENT_VERSION, CONFINED, FAILED, PRIVILEGED, READY, RETRYING
 from planning.units import duration
 from scripts.client.access import WITHOUT_MACHINE
 from scripts.pulumi.locks import StackLock
@@ -70,6 +70,16 @@ def agent_warning(cloud: CloudFacts) -> str:
     return (
         f"The machine runs an older agent (version {cloud.agent_version} of {AGENT_VERSION}). Until a reboot {lacking}."
     )
+
+
+def container_of(cloud: CloudFacts) -> str:
+    """Return what the server's container gets of a TPU machine, in words; empty if the machine has not said."""
+    words = cloud.container or ""
+    if words == CONFINED:
+        return "confined: the accelerator's devices, few rights and no token of the machine"
+    if words.startswith(PRIVILEGED):
+        return f"{words}. The server is root of the machine, and can read its token."
+    return words
 
 
 def waits_of(state: StackState, locks: Sequence[StackLock], cloud: CloudFacts | None, now: datetime) -> Sequence[str]:

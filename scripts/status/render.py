@@ -14,7 +14,7 @@ from contracts.guest_attributes import FAILED, RESTORING, RETRYING
 from contracts.machine_reboot import reboot_command
 from planning.units import HOUR_S
 from scripts.cli.tables import table
-from scripts.status.judge import agent_warning, document_that_serves, end_warning, short
+from scripts.status.judge import agent_warning, container_of, document_that_serves, end_warning, short
 from scripts.status.report import StackStatus, StatusReport
 from stacks.rollout_state import shares_text
 
@@ -172,6 +172,8 @@ def _running(status: StackStatus, stamp: Stamp, now_s: float) -> Iterator[tuple[
     if status.target == "tpu":
         serves = document_that_serves(cloud)
         yield from [("serves", serves)] if serves else []
+        container = container_of(cloud)
+        yield from [("container", container)] if container else []
     elif len(cloud.traffic or {}) > 1:
         yield "serves", shares_text(cloud.traffic)
     elif cloud.running:

@@ -49,6 +49,8 @@ class CloudFacts:
     """While the served document is on probation: hash of the good document before it, which serves again if the server ends four times."""
     machine: str | None = None
     """Full name of the TPU machine."""
+    container: str | None = None
+    """What the server's container gets of the TPU machine: `confined`, or less and the reason; None if the machine has not said."""
     agent_version: int | None = None
     """Version of the agent on the machine; None if it has published nothing."""
     rollout_waits: bool = False

@@ -214,6 +214,22 @@ def test_the_way_out_exists_only_where_something_needs_it(declare, ownership):
     assert recorder.all("compute/firewall") == []
 
 
+def test_a_machine_may_connect_to_the_named_ports_and_to_nothing_else(declare, ownership):
+    args = network_args(ownership, egress_ports=("443",))
+    recorder, _ = declare(lambda: PrivateNetwork("network", args).network)
+    rules = {rule.name: rule.inputs for rule in recorder.all("compute/firewall") if rule.name != "network-iap"}
+    allow, deny = rules["network-egress"], rules["network-no-egress"]
+    assert allow["allows"] == [{"protocol": "tcp", "ports": ["443"]}]
+    assert deny["denies"] == [{"protocol": "all"}]
+    assert allow["priority"] < deny["priority"] < 65535, "the last one is Google's, which allows everything"
+    for rule in (allow, deny):
+        assert (rule["direction"], rule["destinationRanges"], rule["targetTags"]) == (
+            "EGRESS",
+            ["0.0.0.0/0"],
+            [args.target_tag],
+        )
+
+
 def test_an_image_is_pulled_by_digest_through_the_stacks_own_repository(declare, ownership):
     recorder, ref = declare(lambda: ServingImage("image", image_args(ownership)).ref)
     assert ref == f"us-east4-docker.pkg.dev/my-project/gemma-x/vllm/vllm-openai@{DIGEST}"
@@ -286,7 +302,8 @@ def test_what_has_no_labels_says_whose_it_is_in_its_description(declare, ownersh
 
 def test_a_thin_compute_resource_sends_what_the_generated_class_sends(declare, ownership):
     """The generated class refuses a property that it does not have, and translates the names back."""
-    thin, _ = declare(lambda: PrivateNetwork("network", network_args(ownership, internet_egress=True)).network)
+    args = network_args(ownership, internet_egress=True, egress_ports=("443", "80"))
+    thin, _ = declare(lambda: PrivateNetwork("network", args).network)
     sent = {(each.type, each.name): each.inputs for each in thin.all("gcp:compute/")}
 
     def generated():

@@ -92,7 +92,7 @@ def _pins(path: Path) -> dict[str, str]:
 def test_its_words_are_those_of_the_contracts():
     asked = (guest_attributes.PHASE_KEY, guest_attributes.DOCUMENT_HASH_KEY, guest_attributes.DETAIL_KEY)
     serves = (guest_attributes.SERVING_HASH_KEY, guest_attributes.PAUSE_BEGAN_KEY, guest_attributes.PAUSE_ENDED_KEY)
-    assert (*asked, *serves) == tpu_api.GUEST_ATTRIBUTE_KEYS
+    assert (*asked, *serves, guest_attributes.CONTAINER_KEY) == tpu_api.GUEST_ATTRIBUTE_KEYS
     phases = (
         guest_attributes.READY,
         guest_attributes.FAILED,

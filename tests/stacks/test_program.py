@@ -161,18 +161,31 @@ def test_the_preview_says_whether_it_fits_how_long_it_starts_and_what_it_costs(a
     assert "CST01: $" in as_written.said
 
 
+def servers_text(recorder):
+    """The inputs of what serves, without the program that a machine runs."""
+    servers = [
+        item.inputs for item in recorder.declared if item.type.endswith(("v2/service:Service", ":QueuedResource"))
+    ]
+    for server in servers:
+        server.get("metadata", {}).pop("startup-script", None)
+    return json.dumps(servers)
+
+
+IN_A_BUCKET = {"l4-qat", "l4-12b-qat", "rtx6000-31b"}
+"""Stacks whose servers download nothing from the hub."""
+
+
 @pytest.mark.parametrize("stack", STACKS)
-def test_secrets_reach_the_server_by_version_and_scripts_by_reference(with_more):
+def test_secrets_reach_the_server_by_version_and_scripts_by_reference(with_more, stack):
     recorder = with_more.recorder
     grants = {grant.inputs["secretId"] for grant in recorder.all("secretIamMember")}
     assert len(recorder.all("secretmanager/secret:Secret")) == 1
-    assert grants == {"token", "gemma-x-api-key"}
+    assert grants == ({"gemma-x-api-key"} if stack in IN_A_BUCKET else {"token", "gemma-x-api-key"})
     server = json.dumps(
         [item.inputs for item in recorder.declared if item.type.endswith(("v2/service:Service", ":QueuedResource"))]
     )
     assert "VLLM_API_KEY" in server
-    assert "HF_TOKEN" in server
-    assert "projects/their-project/secrets/token" in server
+    assert ("HF_TOKEN" in server) is ("projects/their-project/secrets/token" in server) is (stack not in IN_A_BUCKET)
     assert "canary" not in server
     assert with_more.exported["apiKeySecret"] is not None
 
@@ -183,6 +196,59 @@ def test_limits_stand_in_the_labels_of_everything_that_can_have_labels(with_more
     assert labelled
     for labels in labelled:
         assert (labels["gemma-serving-max-age"], labels["gemma-serving-max-usd"]) == ("28800", "50")
+
+
+def test_the_token_of_the_hub_is_for_servers_that_download_from_it(configured, declare, subtests):
+    drafter = {"model": "google/gemma-4-E2B-it-assistant", "num_speculative_tokens": 3}
+    in_bucket = {"weights": "bucket", "hfTokenSecret": WHOLE["hfTokenSecret"]}
+    for name, changes, is_needed in (
+        ("the weights are in the bucket", {}, False),
+        ("a name for clients is no download", {"vllm__servedModelName": "org/name"}, False),
+        ("a template in the image", {"vllm__extraArgs": ["--chat-template=/vllm/template.jinja"]}, False),
+        ("a drafter of the hub", {"vllm__speculativeConfig": drafter}, True),
+        ("an adapter of the hub", {"vllm__extraArgs": ["--lora-modules=a=org/adapter"]}, True),
+        ("weights of the hub", {"weights": "hub"}, True),
+    ):
+        with subtests.test(name):
+            accepted = {"acceptFindings": ["ARG01", "ARG02", "MOD03", "WRK05"]}
+            configured("tpu-v6e1", **{**in_bucket, **accepted, **changes})
+            recorder, _ = declare(run)
+            grants = {grant.inputs["secretId"] for grant in recorder.all("secretIamMember")}
+            assert ("HF_TOKEN" in servers_text(recorder)) is is_needed
+            assert ("token" in grants) is is_needed
+            assert bool(recorder.all("routerNat:RouterNat")) is is_needed, "and it needs a way there"
+
+
+def test_a_machine_listens_on_its_loopback_address_and_a_service_on_every_one(configured, declare):
+    for stack, host in (("tpu-v6e1", "127.0.0.1"), ("l4-qat", "0.0.0.0")):
+        configured(stack)
+        recorder, _ = declare(run)
+        assert f"--host={host}" in servers_text(recorder)
+
+
+def test_a_machine_connects_to_port_443_alone_unless_it_needs_or_is_given_more(configured, declare, subtests):
+    for name, changes, ports in (
+        ("weights in the bucket", {"weights": "bucket"}, ["443"]),
+        ("and docker from a package", {"weights": "bucket", "tpu__api": "compute-engine"}, ["443", "80"]),
+        ("weights of the hub", {"weights": "hub"}, None),
+        ("the setting", {"weights": "bucket", "tpu__egress": "open"}, None),
+    ):
+        with subtests.test(name):
+            configured("tpu-v6e1", **changes)
+            recorder, _ = declare(run)
+            rules = [rule.inputs for rule in recorder.all("compute/firewall")]
+            egress = [rule for rule in rules if rule["direction"] == "EGRESS"]
+            assert [rule["allows"][0]["ports"] for rule in egress if "allows" in rule] == ([ports] if ports else [])
+            assert sum("denies" in rule for rule in egress) == (1 if ports else 0)
+
+
+def test_a_container_is_privileged_from_the_start_only_by_the_setting(configured, declare):
+    for changes, words in (({}, None), ({"tpu__container": "privileged"}, "privileged")):
+        configured("tpu-v6e1", **changes)
+        recorder, _ = declare(run)
+        metadata = recorder.one("gcp-tpu:index:QueuedResource").inputs["metadata"]
+        assert json.loads(metadata["gemma-serving-rollout"]).get("container") == words
+        assert "container" not in json.loads(metadata["gemma-serving-document"]), "older agents refuse unknown keys"
 
 
 def test_a_given_network_is_used_and_none_is_made(configured, declare):

@@ -25,6 +25,11 @@ QUICK_S = 0.05
 LIMIT_S = 60.0
 IMPORT = f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r}); import docker; "
 """As the first line of a program: so the module is compiled once, not at each start."""
+CONFINED_FAULT = "confined-fault"
+"""File of the folder: a server that is not privileged ends with the exit code of its first line, and prints the others."""
+RUN_FAULT = "run-fault"
+"""File of the folder: what docker says to a container that is not privileged, and refuses."""
+PRIVILEGED = "TEST_IS_PRIVILEGED"
 HANG = {"pull": "hang-pull", "run": "hang-run"}
 """Files of the folder: while one exists, the command does not end."""
 
@@ -66,6 +71,9 @@ class Server:
             self._fail(3, "ValueError: no such flag", f"the token is {self.env.get('HF_TOKEN', '')}")
         elif self.exit_file.with_name("no-device").exists():
             self._fail(2, "no device")
+        elif PRIVILEGED not in self.env and self.exit_file.with_name(CONFINED_FAULT).exists():
+            code, *lines = self.exit_file.with_name(CONFINED_FAULT).read_text().splitlines()
+            self._fail(int(code), *lines)
         else:
             self._compile()
 
@@ -248,6 +256,8 @@ class Docker:
 
     def _run(self, args: list[str], given: Mapping[str, str]) -> int:
         env, labels, name, entry, is_attached = dict(given), dict[str, str](), "", list[str](), "-d" not in args
+        options = [word for word in args if word.startswith("-")]
+        env.update({PRIVILEGED: "yes"} if "--privileged" in options else {})
         while args[0].startswith("-"):
             flag, _, value = args.pop(0).partition("=")
             if flag in {"--env", "--label"}:
@@ -258,8 +268,9 @@ class Docker:
                 name = value
             elif flag == "--entrypoint":
                 entry = [value]
-        if not self._image(args.pop(0)).exists():
-            self.say("Unable to find image\n")
+        refusal = self._refusal(args.pop(0), options, env)
+        if refusal:
+            self.say(refusal)
             return 125
         if is_attached:
             return self._fetch(entry, args, env)
@@ -274,6 +285,16 @@ class Docker:
         box = {**self.containers.start(self.root, name, args, env), "labels": labels}
         (self.root / f"{name}.json").write_text(json.dumps(box))
         return 0
+
+    def _refusal(self, image: str, options: Sequence[str], env: Mapping[str, str]) -> str:
+        """What docker says to a container that it does not start; an empty text if it starts it."""
+        devices = [word.removeprefix("--device=").partition(":")[0] for word in options if word.startswith("--device=")]
+        missing = [device for device in devices if not Path(device).exists()]
+        if missing:
+            return f'error gathering device information while adding custom device "{missing[0]}": no such file\n'
+        if PRIVILEGED not in env and (self.root / RUN_FAULT).exists():
+            return (self.root / RUN_FAULT).read_text()
+        return "" if self._image(image).exists() else "Unable to find image\n"
 
     def _env_file(self, path: Path) -> list[list[str]]:
         self._log(f"env file {oct(path.stat().st_mode & 0o777)} in {path.parent}")

@@ -99,6 +99,9 @@ class Machine:
             (bin_folder / name).write_text(text)
             (bin_folder / name).chmod(0o755)
         (bin_folder / "python3").symlink_to(self.python)
+        for name in ("vfio/0", "vfio/vfio", "null"):
+            (self.root / "dev" / name).parent.mkdir(parents=True, exist_ok=True)
+            (self.root / "dev" / name).touch()
         self.attributes |= {
             SCRIPT_METADATA_KEY: startup_script(),
             "service-accounts/default/email": "gemma-x@p.iam.gserviceaccount.com",
@@ -122,6 +125,8 @@ class Machine:
             "CLOUDSDK_API_ENDPOINT_OVERRIDES_STORAGE": f"{self.url}/storage/storage/v1/",
             "CLOUDSDK_API_ENDPOINT_OVERRIDES_LOGGING": f"{self.url}/logging/",
             "GEMMA_SERVING_STATE": str(self.root / "state"),
+            "GEMMA_SERVING_DEVICES": str(self.root / "dev"),
+            "GEMMA_SERVING_CGROUPS": str(self.root / "no-cgroups"),
         }
 
     def boot(self) -> subprocess.CompletedProcess[str]:

@@ -150,7 +150,10 @@ def test_a_document_becomes_a_ready_server_and_every_phase_is_told(served: Machi
     assert served.guest()["updated-at"].endswith("Z")
     assert served.guest()["detail"] == ""
     (run,) = runs(served)
-    assert {"-d", "--net=host", "--privileged", "--shm-size=10240m", "--volume=/dev/shm:/dev/shm"} <= set(run)
+    assert {"-d", "--net=host", "--shm-size=10240m", "--cap-drop=ALL", "--ulimit=memlock=-1"} <= set(run)
+    assert "--privileged" not in run
+    assert not [word for word in run if word.startswith("--volume=/dev/shm")]
+    assert served.guest()["container"].endswith("no-cgroups has no control groups of version 2")
     assert {"--log-driver=json-file", "--log-opt=max-size=100m", "--log-opt=max-file=3"} <= set(run)
     assert run[run.index(IMAGE) :] == [
         IMAGE,

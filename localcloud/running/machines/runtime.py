@@ -19,6 +19,7 @@ from localcloud.json_values import JsonObject
 from localcloud.running import interpreter
 from localcloud.running.machines.metadata import IssueAccessToken, IssueIdToken, MachineData, MetadataServer
 from localcloud.running.shims import COMMANDS_WITHOUT_DOCKER, MACHINE_COMMANDS, install
+from localcloud.running.shims.docker_devices import device_files
 from localcloud.running.shims.machine import FOLDER_VARIABLE, documents, write_json
 from localcloud.world.clock import Clock
 from localcloud.world.runtime import MachineFailedError, MachineSpec
@@ -71,6 +72,9 @@ class SimulatedMachines:
         folder = self._folder(_file_name(machine.name))
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
+        _make_devices(folder / "dev", machine.accelerator_type)
+        (folder / "cgroup").mkdir()
+        (folder / "cgroup" / "cgroup.controllers").touch()
         address = _free_address()
         await self._power_on(folder)
         data = MachineData(spec=machine, metadata=dict(machine.metadata))
@@ -155,6 +159,8 @@ class SimulatedMachines:
                 "address": address,
                 "accelerator": machine.accelerator_type,
                 "internet": machine.has_internet,
+                "google": machine.reaches_google,
+                "deniesDevices": machine.devices == "denied",
                 "clockSpeed": self._clock.speed,
                 "baseUrl": self._base_url,
             },
@@ -200,6 +206,8 @@ class SimulatedMachines:
             "CLOUDSDK_API_ENDPOINT_OVERRIDES_STORAGE": f"{self._base_url}/storage/storage/v1/",
             "CLOUDSDK_API_ENDPOINT_OVERRIDES_LOGGING": f"{self._base_url}/logging/",
             "GEMMA_SERVING_LOOPBACK": address,
+            "GEMMA_SERVING_DEVICES": str(folder / "dev"),
+            "GEMMA_SERVING_CGROUPS": str(folder / "cgroup"),
             "GEMMA_SERVING_STATE": str(folder / "agent-state"),
         }
 
@@ -235,6 +243,13 @@ def _forget_memory(folder: Path) -> None:
         if document.get("running"):
             ended = {**document, "running": False, "exitCode": _LOST_EXIT_CODE}
             write_json(folder / "containers" / f"{name}.json", ended)
+
+
+def _make_devices(folder: Path, accelerator: str) -> None:
+    """Make a file in place of each device of the accelerator."""
+    for name in device_files(accelerator):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).touch()
 
 
 def _file_name(name: str) -> str:

@@ -1,4 +1,4 @@
-"""Commands that stand in for others on PATH: `docker`, `systemd-run`, `systemctl` and `journalctl` on a simulated machine, `gcloud` for people.
+"""Commands that stand in for others on PATH: `docker`, `iptables`, `systemd-run`, `systemctl` and `journalctl` on a simulated machine, `gcloud` for people.
 
 `install` writes each command as a small script that runs a module of this package with the local cloud's interpreter, in any environment.
 The modules use the standard library only, because a machine calls them often.
@@ -13,6 +13,7 @@ from localcloud.running import interpreter
 
 MACHINE_COMMANDS: Final = {
     "docker": "localcloud.running.shims.docker",
+    "iptables": "localcloud.running.shims.iptables",
     "systemd-run": "localcloud.running.shims.systemd_run",
     "systemctl": "localcloud.running.shims.systemctl",
     "journalctl": "localcloud.running.shims.journalctl",

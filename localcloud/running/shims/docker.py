@@ -282,7 +282,7 @@ def _container_document(state: dict[str, Any]) -> dict[str, Any]:
         "Name": f"/{state['name']}",
         "RestartCount": 0,
         "Config": {"Image": state["image"], "Labels": state["labels"], "Cmd": state["command"]},
-        "HostConfig": {"NetworkMode": state["network"], "Privileged": state["privileged"]},
+        "HostConfig": {"NetworkMode": state["network"], **state["rights"]},
     }
 
 

@@ -82,6 +82,10 @@ def _layers(reference: str, clock_speed: float) -> Iterator[str]:
 
 def _ask_registry(machine: Machine, reference: str, name: str, version: str) -> None:
     """Read the image's manifest from the simulated registry, with the token of the docker login. Raises ImageError."""
+    if not machine.google:
+        raise ImageError(
+            f'Error response from daemon: Get "https://{name.partition("/")[0]}/v2/": dial tcp: i/o timeout'
+        )
     first, slash, rest = name.partition("/")
     hosted = slash and ("." in first or ":" in first)
     host, path = (first, rest) if hosted else (_DOCKER_HUB, name)

@@ -14,10 +14,13 @@ from typing import Final, NoReturn
 from localcloud import charges
 from localcloud.running import interpreter
 from localcloud.running.shims import supervise
+from localcloud.running.shims.docker_devices import OptionError, Rights, check_devices, problem_of, rights
 from localcloud.running.shims.docker_images import pulled
+from localcloud.running.shims.iptables import redirected
 from localcloud.running.shims.machine import Machine, write_json
 from localcloud.running.shims.options import add_options
 
+METADATA_ADDRESS: Final = "169.254.169.254"
 _STOP_GRACE_S: Final = 10.0
 _IMAGE_ENTRY_POINT: Final = ("vllm", "serve")
 
@@ -39,7 +42,7 @@ class ContainerOptions:
     labels: dict[str, str]
     volumes: dict[str, str]
     network: str
-    privileged: bool
+    rights: Rights
 
 
 class _RunParser(argparse.ArgumentParser):
@@ -53,13 +56,18 @@ def parse(argv: Sequence[str]) -> ContainerOptions:
     add_options(
         parser,
         flags="-d|--detach --rm --privileged -i|--interactive -t|--tty --init",
-        values="--name --net|--network --shm-size --entrypoint --restart --ipc --gpus --pull "
+        values="--cgroup-parent --name --net|--network --shm-size --entrypoint --restart --ipc --gpus --pull "
         "-m|--memory -u|--user -w|--workdir --log-driver --pid --stop-timeout --hostname",
-        lists="-e|--env --env-file -v|--volume -l|--label -p|--publish --ulimit --device --log-opt",
+        lists="-e|--env --env-file -v|--volume -l|--label -p|--publish --ulimit --device --log-opt "
+        "--cap-add --cap-drop --security-opt",
     )
     parser.add_argument("image")
     parser.add_argument("command", nargs=argparse.REMAINDER)
     given = parser.parse_args(list(argv))
+    try:
+        given_rights = rights(given)
+    except OptionError as error:
+        raise RunError(str(error)) from error
     command = [*([given.entrypoint] if given.entrypoint else []), *given.command]
     if not given.entrypoint and not _is_program(command):
         # Without --entrypoint, the image's entry point gets the arguments.
@@ -74,7 +82,7 @@ def parse(argv: Sequence[str]) -> ContainerOptions:
         labels=dict(_pair(label) for label in given.label),
         volumes=dict(_volume(volume) for volume in given.volume),
         network=given.net or ("published" if given.publish else "bridge"),
-        privileged=given.privileged,
+        rights=given_rights,
     )
 
 
@@ -125,6 +133,10 @@ def start(machine: Machine, wanted: ContainerOptions) -> str:
             f'Error response from daemon: Conflict. The container name "/{wanted.name}" is already in use. '
             "You have to remove (or rename) that container to be able to reuse that name."
         )
+    try:
+        check_devices(wanted.rights)
+    except OptionError as error:
+        raise RunError(str(error)) from error
     identity = secrets.token_hex(32)
     log = machine.containers / f"{wanted.name}.log"
     # The variables go to the process and to no file: some of them are secrets.
@@ -136,7 +148,7 @@ def start(machine: Machine, wanted: ContainerOptions) -> str:
         "command": list(wanted.command),
         "labels": wanted.labels,
         "network": wanted.network,
-        "privileged": wanted.privileged,
+        "rights": wanted.rights.host_config(),
         "createdAt": datetime.now(UTC).isoformat().replace("+00:00", "Z"),
         "running": True,
         "pid": os.getpid(),
@@ -164,7 +176,9 @@ def start(machine: Machine, wanted: ContainerOptions) -> str:
 
 
 def _server_environment(machine: Machine, wanted: ContainerOptions) -> dict[str, str]:
-    reachable = wanted.network in ("host", "published")
+    # A published port leads to the container's own address, where a server that listens on its loopback address does not answer.
+    is_published = wanted.network == "published" and "--host=127.0.0.1" not in wanted.command
+    reachable = wanted.network == "host" or is_published
     simulator = {
         **interpreter.ENVIRONMENT,
         "PYTHONUNBUFFERED": "1",
@@ -174,6 +188,9 @@ def _server_environment(machine: Machine, wanted: ContainerOptions) -> dict[str,
         "VLLM_SIM_BIND_HOST": machine.address,
         "VLLM_SIM_PATHS": json.dumps(_paths(machine, wanted)),
         "VLLM_SIM_LIFELINE": f"pid:{machine.warden_pid}",
+        # Where a program in the container finds the metadata server.
+        "GCE_METADATA_HOST": _metadata_host(machine, wanted),
+        "VLLM_SIM_DEVICE_PROBLEM": problem_of(machine, wanted.rights),
         "VLLM_SIM_HUB": f"{machine.base_url}/hub",
         charges.VARIABLE: str(machine.folder / charges.FILE),
     }
@@ -181,6 +198,12 @@ def _server_environment(machine: Machine, wanted: ContainerOptions) -> dict[str,
         # A port in the container's own network cannot be reached from outside.
         simulator["VLLM_SIM_BIND_PORT"] = "0"
     return {**interpreter.simulator_variables(), **wanted.environment, **simulator}
+
+
+def _metadata_host(machine: Machine, wanted: ContainerOptions) -> str:
+    """Return the machine's metadata server, or what the machine's rules put in its place for the container's control group."""
+    port = redirected(machine, wanted.rights.cgroup_parent, METADATA_ADDRESS, 80)
+    return os.environ.get("GCE_METADATA_HOST", "") if port is None else f"{machine.address}:{port}"
 
 
 def _paths(machine: Machine, wanted: ContainerOptions) -> dict[str, str]:

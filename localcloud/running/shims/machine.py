@@ -26,11 +26,20 @@ class Machine:
     paths: dict[str, str]
     internet: bool = True
     """Whether package archives answer."""
+    google: bool = True
+    """Whether Google's addresses answer on port 443."""
+    denies_devices: bool = False
+    """Whether no container can open the accelerator's devices that is not privileged."""
 
     @property
     def containers(self) -> Path:
         """Return the folder of the containers' records: NAME.json and NAME.log."""
         return self.folder / "containers"
+
+    @property
+    def devices(self) -> Path:
+        """Return the folder in place of /dev."""
+        return self.folder / "dev"
 
     @property
     def units(self) -> Path:
@@ -61,6 +70,8 @@ def this_machine() -> Machine:
         warden_pid=int(document["wardenPid"]),
         paths=dict(document["paths"]),
         internet=bool(document.get("internet", True)),
+        google=bool(document.get("google", True)),
+        denies_devices=bool(document.get("deniesDevices", False)),
     )
 
 

@@ -8,13 +8,17 @@ import signal
 import subprocess
 import sys
 import textwrap
+from dataclasses import replace
 from pathlib import Path
 
+import aiohttp
 import pytest
 
 from components.startup_script import startup_script
+from contracts.serving_document import DOCUMENT_METADATA_KEY
 from localcloud.running.machines import SimulatedMachines
 from localcloud.running.shims import docker_run
+from localcloud.running.shims.docker_devices import device_files, problem_of
 from localcloud.running.shims.machine import Machine
 from tests.localcloud.running.machine_world import ABSENT, CANARY, IMAGE, NODE, document, machines, spec, until
 from tests.localcloud.running.running_server import ask, environment
@@ -32,6 +36,26 @@ async def phase(running: SimulatedMachines, wanted: str, text: str) -> None:
         return (now.get("phase"), now.get("document-hash")) == (wanted, wanted_hash)
 
     await until(reached, f"phase {wanted} (now {attributes(running)})")
+
+
+TOKEN = "service-accounts/default/token"
+
+
+def metadata_host_of_the_container(state: Path) -> str:
+    """Where a program in the server's container finds the metadata server."""
+    (box,) = (state / "machines").glob("*/containers/gemma-serving.json")
+    environ = Path(f"/proc/{json.loads(box.read_text())['pid']}/environ").read_text()
+    return dict(item.split("=", 1) for item in environ.split("\0") if "=" in item)["GCE_METADATA_HOST"]
+
+
+async def statuses(host: str, *paths: str) -> list[int]:
+    """What the metadata server answers."""
+    found: list[int] = []
+    async with aiohttp.ClientSession(headers={"Metadata-Flavor": "Google"}) as session:
+        for path in paths:
+            async with session.get(f"http://{host}/computeMetadata/v1/instance/{path}") as answer:
+                found.append(answer.status)
+    return found
 
 
 def run_script(state: Path, script: str, *, name: str = NODE) -> str:
@@ -62,6 +86,10 @@ def test_the_real_startup_script_brings_a_server_up_changes_it_in_place_and_goes
             given = spec(startup_script(), **{"gemma-serving-document": first})
             await running.boot(given)
             await phase(running, "ready", first)
+            assert attributes(running)["container"] == "confined"
+            if sys.platform == "linux":
+                host = metadata_host_of_the_container(tmp_path)
+                assert await statuses(host, f"attributes/{DOCUMENT_METADATA_KEY}", TOKEN) == [200, 403]
             address = running.address(NODE, 8000)
             assert address is not None
             url = f"http://{address[0]}:{address[1]}/v1/models"
@@ -166,6 +194,54 @@ def test_where_a_machine_has_no_view_of_its_own_docker_keeps_its_folders_apart(t
     assert docker_run._paths(machine, wanted)[volume.split(":")[1]] == real.format(folder=tmp_path)
 
 
+def test_a_server_that_may_not_open_the_chips_is_started_again_with_the_whole_machine(
+    tmp_path: Path,
+):
+    async def run() -> None:
+        async with machines(tmp_path) as running:
+            given = spec(startup_script(), **{"gemma-serving-document": document()})
+            await running.boot(replace(given, devices="denied"))
+            await phase(running, "ready", document())
+            said = attributes(running)["container"]
+            assert said.startswith("privileged: the confined server could not use the accelerator")
+            log = next((tmp_path / "machines").glob("*/units/gemma-serving-agent.log")).read_text()
+            assert "started again with --privileged" in log
+
+    asyncio.run(run())
+
+
+def test_a_container_needs_every_chip_its_control_device_and_memory_that_it_may_lock(
+    tmp_path: Path, subtests: pytest.Subtests
+):
+    machine = Machine(
+        folder=tmp_path, name="n", address="a", accelerator="v6e-4", clock_speed=1, base_url="", warden_pid=1, paths={}
+    )
+    devices = [f"--device={tmp_path}/dev/{name}:/dev/{name}" for name in device_files("v6e-4")]
+    for name, options, words in (
+        ("all of them", [*devices, "--ulimit=memlock=-1"], ""),
+        ("as much as Google's guide", [*devices, "--ulimit", "memlock=68719476736:68719476736"], ""),
+        ("privileged", ["--privileged"], ""),
+        ("no devices", ["--ulimit=memlock=-1"], "open(/dev/vfio/0): No such file or directory"),
+        ("one chip is left out", [*devices[:3], devices[4], "--ulimit=memlock=-1"], "open(/dev/vfio/3)"),
+        ("no control device", [*devices[:4], "--ulimit=memlock=-1"], "open(/dev/vfio/vfio)"),
+        ("the limit of docker", devices, "Cannot allocate memory"),
+        ("too little", [*devices, "--ulimit=memlock=8388608"], "Cannot allocate memory"),
+    ):
+        with subtests.test(name):
+            problem = problem_of(machine, docker_run.parse([*options, "img"]).rights)
+            assert words in problem
+            assert bool(problem) is bool(words)
+            denied = problem_of(replace(machine, denies_devices=True), docker_run.parse([*options, "img"]).rights)
+            assert bool(denied) is (name != "privileged")
+
+
+def test_accelerators_have_the_device_files_of_their_generation():
+    assert device_files("v4-8") == ("accel0", "accel1", "accel2", "accel3")
+    assert device_files("v5p-8") == ("vfio/0", "vfio/1", "vfio/2", "vfio/3", "vfio/vfio")
+    assert device_files("v5litepod-1") == device_files("v6e-1") == ("vfio/0", "vfio/vfio")
+    assert device_files("") == ()
+
+
 def test_a_document_that_cannot_run_fails_with_the_servers_own_words(tmp_path: Path):
     wrong = document("--max-modle-len=1")
 
@@ -216,9 +292,14 @@ def test_docker_speaks_like_docker(tmp_path: Path):
         docker pull us-docker.pkg.dev/p/other/vllm:1 || echo "not found: $?"
         docker pull vllm/vllm-tpu@sha256:{"0" * 64} || echo "unknown: $?"
         docker pull 'Bad Name' || echo "bad: $?"
-        docker run -d --name=one --net=host --log-opt=max-size=9m --log-opt=max-file=2 --label=a=b vllm/vllm-tpu:1 vllm serve simulated/tiny
+        docker run -d --name=one --net=host --privileged --log-opt=max-size=9m --log-opt=max-file=2 --label=a=b vllm/vllm-tpu:1 vllm serve simulated/tiny
         docker run -d --name=one vllm/vllm-tpu:1 vllm serve simulated/tiny || echo "conflict: $?"
         docker run -d --nmae=x img || echo "flag: $?"
+        docker run -d --cap-add=TIME_TRAVEL img || echo "capability: $?"
+        docker run -d --security-opt=no-privileges img || echo "security: $?"
+        docker run -d --ulimit=memlok=-1 img || echo "limit: $?"
+        docker run -d --shm-size=much img || echo "size: $?"
+        docker run -d --device=/dev/vfio/77:/dev/vfio/77 img || echo "device: $?"
         docker logs -f one > follow.txt &
         docker inspect --format='{{{{.State.Running}}}} {{{{.State.ExitCode}}}} {{{{index .Config.Labels "a"}}}}' one
         docker ps --format '{{{{.Names}}}} {{{{.Status}}}}'
@@ -252,6 +333,16 @@ def test_docker_speaks_like_docker(tmp_path: Path):
         'The container name "/one" is already in use',
         "conflict: 125",
         "flag: 125",
+        'invalid CapAdd: unknown capability: "CAP_TIME_TRAVEL"',
+        "capability: 125",
+        'invalid --security-opt 1: "no-privileges"',
+        "security: 125",
+        'invalid argument "memlok=-1" for "--ulimit" flag: invalid ulimit type: memlok',
+        "limit: 125",
+        'invalid argument "much" for "--shm-size" flag',
+        "size: 125",
+        'error gathering device information while adding custom device "/dev/vfio/77": no such file or directory',
+        "device: 125",
         "true 0 b\n",
         "one Up\n",
         "running: 1",

@@ -15,7 +15,7 @@ from localcloud.world.scenario import Fault, OperationDurations, Scenario, Tpu
 from scripts.errors import ScriptError
 from scripts.smoke.failure import ServerFailure
 from scripts.status.cloud import cloud_facts, serving
-from scripts.status.judge import agent_warning, document_that_serves, drift_of
+from scripts.status.judge import agent_warning, container_of, document_that_serves, drift_of
 from scripts.status.render import _running
 from scripts.status.report import StackStatus
 from tests.scripts.cloud.populated import PROJECT, open_world, owner
@@ -104,11 +104,29 @@ def test_a_server_that_ends_again_and_again_serves_nothing(world):
     assert (found.running, document_that_serves(found)) == (None, "nothing: the machine is retrying")
 
 
+def test_what_the_container_gets_is_named_as_the_machine_says_it(world):
+    node = machine(world)
+    for published, words in (
+        ({}, ""),
+        ({"container": "confined"}, "confined: the accelerator's devices, few rights and no token"),
+        ({"container": "confined-with-token: the rule is refused"}, "confined-with-token: the rule is refused"),
+        ({"container": "privileged: x\x1b[2J"}, "privileged: x"),
+    ):
+        publish(world, node, phase="ready", document_hash=document_hash(DOCUMENT), **published)
+        said = container_of(facts(world, state(queued())))
+        assert said.startswith(words)
+        assert "\x1b" not in said
+        assert said.endswith("can read its token.") is words.startswith("privileged")
+
+
 def test_an_older_agent_is_named_with_what_it_cannot_do_and_the_command_that_reboots_it(world):
     node = machine(world)
     for published, cannot in (
         ({}, ("server does not start is not taken back", "older secret versions")),
-        ({"serving_hash": document_hash(DOCUMENT)}, ("Until a reboot a document whose server was ready",)),
+        (
+            {"serving_hash": document_hash(DOCUMENT)},
+            ("Until a reboot a document whose server was ready", "the server's container is privileged"),
+        ),
         ({"serving_hash": "", "agent_version": str(AGENT_VERSION)}, ()),
     ):
         publish(world, node, phase="ready", document_hash=document_hash(DOCUMENT), **published)

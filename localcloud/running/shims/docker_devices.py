@@ -1,0 +1,154 @@
+"""What a container gets of a simulated machine: its devices, capabilities and limits, refused as docker and libtpu refuse them."""
+
+import argparse
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from localcloud.running.shims.machine import Machine
+
+_CAPABILITIES: Final = re.compile(
+    "ALL|AUDIT_(CONTROL|READ|WRITE)|BLOCK_SUSPEND|BPF|CHECKPOINT_RESTORE|CHOWN|DAC_(OVERRIDE|READ_SEARCH)|FOWNER|FSETID|IPC_(LOCK|OWNER)|KILL|LEASE"
+    "|LINUX_IMMUTABLE|MAC_(ADMIN|OVERRIDE)|MKNOD|NET_(ADMIN|BIND_SERVICE|BROADCAST|RAW)|PERFMON|SETFCAP|SETGID|SETPCAP|SETUID|SYSLOG"
+    "|SYS_(ADMIN|BOOT|CHROOT|MODULE|NICE|PACCT|PTRACE|RAWIO|RESOURCE|TIME|TTY_CONFIG)|WAKE_ALARM"
+)
+"""Linux's capabilities (capabilities(7)), and docker's word for all of them."""
+_LIMITS: Final = re.compile(
+    "core|cpu|data|fsize|locks|memlock|msgqueue|nice|nofile|nproc|rss|rtprio|rttime|sigpending|stack"
+)
+"""Docker's names of limits (docker/go-units, ulimit.go)."""
+_SECURITY: Final = ("seccomp", "apparmor", "label", "systempaths", "writable-cgroups")
+_SIZE: Final = re.compile(r"\d+(\.\d+)?\s*[kmgtp]?i?b?", re.IGNORECASE)
+_LOCKED: Final = 64 * 2**30
+"""Bytes of memory that a TPU container has to be able to lock (Google, "About TPUs in GKE", section on privileged mode: `ulimit -l 68719476736`)."""
+_CANNOT_OPEN: Final = (
+    "RuntimeError: Unable to initialize backend 'tpu': UNKNOWN: TPU initialization failed: open({device}): {why}: {why}; "
+    "Couldn't open iommu group {device} (set JAX_PLATFORMS='' to automatically choose an available backend)"
+)
+"""JAX's words where libtpu cannot open a chip (google/gvisor#11545, vllm-project/tpu-inference#2257)."""
+_CANNOT_LOCK: Final = "RuntimeError: Unable to initialize backend 'tpu': UNKNOWN: TPU initialization failed: VFIO_IOMMU_MAP_DMA: Cannot allocate memory"
+
+
+class OptionError(Exception):
+    """Docker refuses an option; the message is docker's."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rights:
+    """What one container gets. `devices`: path in the container -> path on the machine; `memlock`: bytes that it may lock, -1 without a limit."""
+
+    privileged: bool
+    devices: dict[str, str]
+    added: tuple[str, ...]
+    dropped: tuple[str, ...]
+    security: tuple[str, ...]
+    memlock: int | None
+    shm_size: str
+    cgroup_parent: str
+
+    def host_config(self) -> dict[str, object]:
+        """Return the part of `docker inspect` that says so."""
+        limits = [] if self.memlock is None else [{"Name": "memlock", "Hard": self.memlock, "Soft": self.memlock}]
+        return {
+            "Privileged": self.privileged,
+            "CapAdd": list(self.added),
+            "CapDrop": list(self.dropped),
+            "SecurityOpt": list(self.security),
+            "Devices": [{"PathOnHost": host, "PathInContainer": inside} for inside, host in self.devices.items()],
+            "Ulimits": limits,
+            "ShmSize": self.shm_size,
+            "CgroupParent": self.cgroup_parent,
+        }
+
+
+def rights(given: argparse.Namespace) -> Rights:
+    """Read a container's rights from its options. Raises OptionError."""
+    limits = dict(_limit(text) for text in given.ulimit)
+    if given.shm_size is not None and _SIZE.fullmatch(given.shm_size) is None:
+        raise OptionError(
+            f'invalid argument "{given.shm_size}" for "--shm-size" flag: invalid size: \'{given.shm_size}\''
+        )
+    for number, text in enumerate(given.security_opt, start=1):
+        if not re.fullmatch(r"no-new-privileges([=:](true|false))?", text) and not text.startswith(_SECURITY):
+            raise OptionError(f'Error response from daemon: invalid --security-opt {number}: "{text}"')
+    return Rights(
+        privileged=given.privileged,
+        devices=dict(_device(text) for text in given.device),
+        added=_capabilities("CapAdd", given.cap_add),
+        dropped=_capabilities("CapDrop", given.cap_drop),
+        security=tuple(given.security_opt),
+        memlock=limits.get("memlock"),
+        shm_size=given.shm_size or "",
+        cgroup_parent=given.cgroup_parent or "",
+    )
+
+
+def _capabilities(field: str, names: Sequence[str]) -> tuple[str, ...]:
+    for name in names:
+        if _CAPABILITIES.fullmatch(name.upper().removeprefix("CAP_")) is None:
+            raise OptionError(
+                f'Error response from daemon: invalid {field}: unknown capability: "CAP_{name.upper().removeprefix("CAP_")}"'
+            )
+    return tuple(names)
+
+
+def _limit(text: str) -> tuple[str, int]:
+    name, _, value = text.partition("=")
+    soft = value.partition(":")[0]
+    problem = ""
+    if not re.fullmatch(r"-?\d+", soft):
+        problem = f"invalid ulimit argument: {text}"
+    elif _LIMITS.fullmatch(name) is None:
+        problem = f"invalid ulimit type: {name}"
+    if problem:
+        raise OptionError(f'invalid argument "{text}" for "--ulimit" flag: {problem}')
+    return name, int(soft)
+
+
+def _device(text: str) -> tuple[str, str]:
+    host, _, rest = text.partition(":")
+    inside = rest.partition(":")[0] or host
+    if not host.startswith("/") or not inside.startswith("/"):
+        raise OptionError(f'invalid argument "{text}" for "--device" flag: {text} is not an absolute path')
+    return inside, host
+
+
+def check_devices(wanted: Rights) -> None:
+    """Raise OptionError, as docker does when it starts the container, if the machine lacks one of its devices."""
+    for host in wanted.devices.values():
+        path = Path(host)
+        problem = "no such file or directory" if not path.exists() else "not a device node" if path.is_dir() else ""
+        if problem:
+            raise OptionError(
+                f'Error response from daemon: error gathering device information while adding custom device "{host}": {problem}'
+            )
+
+
+def device_files(accelerator: str) -> tuple[str, ...]:
+    """Return the names below /dev of an accelerator's devices: accelN up to TPU v4, vfio/N and its control device from v5e on."""
+    generation, _, size = accelerator.partition("-")
+    if not generation.startswith("v") or not size.isdecimal():
+        return ()
+    counts_cores = generation in {"v2", "v3", "v4", "v5p"}
+    chips = range(max(1, int(size) // 2 if counts_cores else int(size)))
+    if generation in {"v2", "v3", "v4"}:
+        return tuple(f"accel{number}" for number in chips)
+    return (*(f"vfio/{number}" for number in chips), "vfio/vfio")
+
+
+def problem_of(machine: Machine, wanted: Rights) -> str:
+    """Return the words with which a server ends that cannot use the machine's chips; empty if it can."""
+    if wanted.privileged:
+        return ""
+    for name in device_files(machine.accelerator):
+        device = f"/dev/{name}"
+        if wanted.devices.get(device) != str(machine.devices / name):
+            return _CANNOT_OPEN.format(device=device, why="No such file or directory")
+        if machine.denies_devices:
+            return _CANNOT_OPEN.format(device=device, why="Operation not permitted")
+    locked = wanted.memlock
+    if device_files(machine.accelerator) and (locked is None or -1 < locked < _LOCKED):
+        return _CANNOT_LOCK
+    return ""

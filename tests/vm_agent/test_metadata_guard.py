@@ -1,0 +1,112 @@
+"""The server's way to the metadata server: the slice's shape and no credentials, and what happens where the rule cannot be set."""
+
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from contracts.serving_document import parse_document
+from tests.vm_agent.machine import Machine, document, free_port
+from vm_agent import metadata_guard
+from vm_agent.cloud import MetadataClient
+from vm_agent.metadata_guard import MetadataGuard, guard_rule
+
+SERVED = parse_document(document(8000))
+
+
+@pytest.fixture
+def rules(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """The calls of iptables, which take effect nowhere."""
+    calls: list[list[str]] = []
+
+    def run(argv: list[str]) -> tuple[int, str]:
+        calls.append(argv)
+        return 0, ""
+
+    monkeypatch.setattr(metadata_guard, "run_command", run)
+    return calls
+
+
+@pytest.fixture
+def guard(machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("GEMMA_SERVING_CGROUPS", str(tmp_path / "cgroup"))
+    (tmp_path / "cgroup").mkdir()
+    (tmp_path / "cgroup/cgroup.controllers").touch()
+    guard = MetadataGuard(MetadataClient(), port=free_port())
+    yield guard
+    guard.close()
+
+
+def ask(guard: MetadataGuard, path: str, *, data: bytes | None = None, flavor: str = "Google") -> tuple[int, str]:
+    method = "GET" if data is None else "PUT"
+    asked = urllib.request.Request(f"http://127.0.0.1:{guard.port}{path}", data=data, method=method)
+    if flavor:
+        asked.add_header("Metadata-Flavor", flavor)
+    try:
+        with urllib.request.urlopen(asked, timeout=30) as answer:  # noqa: S310 - http
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read().decode()
+
+
+def test_a_server_reads_the_shape_of_its_slice_and_no_credentials(
+    guard: MetadataGuard, machine: Machine, rules, subtests
+):
+    machine.attributes["tpu-env"] = "ACCELERATOR_TYPE: 'v6e-4'"
+    assert guard.options(SERVED) == (("--cgroup-parent=gemmaserving.slice",), "")
+    root = "/computeMetadata/v1"
+    assert ask(guard, f"{root}/instance/attributes/tpu-env") == (200, "ACCELERATOR_TYPE: 'v6e-4'")
+    assert ask(guard, f"{root}/instance/attributes/none")[0] == 404
+    for path in (
+        f"{root}/instance/service-accounts/default/token",
+        f"{root}/instance/service-accounts/default/identity?audience=x",
+        f"{root}/instance/service-accounts/",
+        f"{root}/instance/attributes/../service-accounts/default/token",
+        f"{root}/instance/attributes/%2e%2e/service-accounts/default/token",
+        f"{root}/instance/attributes//service-accounts",
+        f"{root}/instance/?recursive=true",
+        f"{root}/instance?recursive=true&alt=json",
+        f"{root}/?recursive=true&alt=json",
+        f"{root}?recursive=true",
+        "/?recursive=true",
+        "/computeMetadata/v1beta1/instance/service-accounts/default/token",
+        "/0.1/meta-data/service-accounts/default/acquire",
+    ):
+        with subtests.test(path):
+            assert ask(guard, path)[0] == 403
+    assert ask(guard, f"{root}/instance/guest-attributes/gemma-serving/phase", data=b"ready")[0] == 501
+    assert "phase" not in machine.guest()
+
+
+def test_the_rule_is_set_anew_before_each_container(guard: MetadataGuard, rules: list[list[str]]):
+    guard.options(SERVED)
+    guard.options(SERVED)
+    assert rules == [guard_rule(command, guard.port) for command in ("-D", "-A", "-D", "-A")]
+    assert {"169.254.169.254", "80", "gemmaserving.slice", "REDIRECT"} <= set(rules[1])
+
+
+def test_what_cannot_be_guarded_is_said_and_costs_no_start(guard: MetadataGuard, rules, tmp_path: Path, monkeypatch):
+    streams = parse_document(document(8000, args=["gs://bucket/model", "--port=8000"]))
+    assert guard.options(streams) == ((), "the server reads from Cloud Storage itself")
+    monkeypatch.setattr(metadata_guard, "run_command", lambda argv: (0, "") if "-D" in argv else (4, "no such match"))
+    options, why = guard.options(SERVED)
+    assert (options, why) == ((), "iptables refused the rule: no such match")
+    (tmp_path / "cgroup/cgroup.controllers").unlink()
+    assert "no control groups of version 2" in guard.options(SERVED)[1]
+
+
+def test_an_agent_that_starts_again_answers_for_the_container_that_runs(
+    guard: MetadataGuard, machine: Machine, monkeypatch
+):
+    asked: list[str] = []
+
+    def run(argv: list[str]) -> tuple[int, str]:
+        asked.append(argv[4])
+        return (1 if argv[4] == "-C" else 0), ""
+
+    monkeypatch.setattr(metadata_guard, "run_command", run)
+    guard.keep()
+    assert asked == ["-C", "-A"], "the rule of before may have gone with a reboot of the machine's network"
+    assert ask(guard, "/computeMetadata/v1/instance/attributes/none")[0] == 404

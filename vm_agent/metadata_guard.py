@@ -1,0 +1,151 @@
+"""Keep the machine's token from the server: what its container asks of the metadata server goes through the agent, which gives no credentials.
+
+libtpu and vLLM read the slice's shape from the metadata server, so that it cannot be closed altogether.
+"""
+
+import re
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from http.client import HTTPResponse
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+from contracts.serving_document import ServingDocument
+from vm_agent.base import environment_variable
+from vm_agent.cloud import CONNECTION_ERRORS, DIRECT, MetadataClient
+from vm_agent.containers import run_command
+
+CGROUP_FOLDER_VARIABLE = "GEMMA_SERVING_CGROUPS"
+CGROUP_FOLDER = "/sys/fs/cgroup"
+SLICE = "gemmaserving.slice"
+"""Control group of confined containers. A hyphen in the name of a slice would make it a part of another one."""
+METADATA_ADDRESS = "169.254.169.254"
+GUARD_PORT = 8169
+GUARD_TIMEOUT_S = 90.0
+BAD_GATEWAY, FORBIDDEN = 502, 403
+READABLE = re.compile(
+    r"/computeMetadata/v1/project/(?:project-id|numeric-project-id)"
+    r"|/computeMetadata/v1/instance/(?:attributes|network-interfaces)(?:/[\w-][\w.-]*)*/?"
+    r"|/computeMetadata/v1/instance/(?:cpu-platform|hostname|id|image|machine-type|maintenance-event|name|preempted|tags|zone)"
+)
+"""Paths without credentials. Folders above them are left out: listed with all below, they hold the account."""
+PROBED = ("/", "/computeMetadata/v1", "/computeMetadata/v1/")
+"""What clients ask for to find out whether they are on Google's machines; without a query, which could list all below."""
+FLAVOR = "Metadata-Flavor"
+
+
+def reads_google(document: ServingDocument) -> bool:
+    """Return whether the server itself reads from Cloud Storage, with the machine's token."""
+    words = [*document.command, *document.arguments, *document.environment.values()]
+    return any("gs://" in word for word in words)
+
+
+def guard_rule(command: str, port: int) -> "list[str]":
+    """Return the call of iptables that adds, checks or deletes the rule."""
+    match = ["-p", "tcp", "-d", METADATA_ADDRESS, "--dport", "80", "-m", "cgroup", "--path", SLICE]
+    return ["iptables", "-w", "-t", "nat", command, "OUTPUT", *match, "-j", "REDIRECT", "--to-ports", str(port)]
+
+
+@dataclass
+class MetadataGuard:
+    """The rule that leads a confined container's questions here, and the server that answers them."""
+
+    metadata: MetadataClient
+    host: str = field(default_factory=lambda: environment_variable("GEMMA_SERVING_LOOPBACK", "127.0.0.1"))
+    port: int = GUARD_PORT
+    _server: "ThreadingHTTPServer | None" = None
+
+    def options(self, document: ServingDocument) -> "tuple[tuple[str, ...], str]":
+        """Return docker's options for a guarded container, and why it cannot be guarded; one of them is empty."""
+        if reads_google(document):
+            return (), "the server reads from Cloud Storage itself"
+        problem = self._arm()
+        return ((), problem) if problem else ((f"--cgroup-parent={SLICE}",), "")
+
+    def keep(self) -> None:
+        """Answer again for a container that an earlier agent started."""
+        if not self._arm_server():
+            status, _ = run_command(guard_rule("-C", self.port))
+            if status:
+                run_command(guard_rule("-A", self.port))
+
+    def _arm(self) -> str:
+        """Set the rule anew. Return what is wrong; an empty text if the next container is guarded."""
+        folder = Path(environment_variable(CGROUP_FOLDER_VARIABLE, CGROUP_FOLDER))
+        if not (folder / "cgroup.controllers").exists():
+            return f"{folder} has no control groups of version 2"
+        try:
+            # The rule holds the group and not its name: a group that was removed since has to be named again.
+            (folder / SLICE).mkdir(exist_ok=True)
+        except OSError as error:
+            return f"the control group cannot be made ({error})"
+        problem = self._arm_server()
+        if problem:
+            return problem
+        run_command(guard_rule("-D", self.port))
+        status, output = run_command(guard_rule("-A", self.port))
+        return f"iptables refused the rule: {output[-200:]}" if status else ""
+
+    def _arm_server(self) -> str:
+        if self._server is not None:
+            return ""
+        try:
+            self._server = ThreadingHTTPServer((self.host, self.port), guard_handler(self.metadata))
+        except OSError as error:
+            return f"port {self.port} cannot be used ({error})"
+        self._server.daemon_threads = True
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        return ""
+
+    def close(self) -> None:
+        """Answer no more."""
+        if self._server is not None:
+            self._server.shutdown()
+            self._server.server_close()
+            self._server = None
+
+
+def guard_handler(metadata: MetadataClient) -> "type[BaseHTTPRequestHandler]":
+    """Return the handler that passes questions without credentials on to the metadata server."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            if self.path not in PROBED and not READABLE.fullmatch(self.path.partition("?")[0]):
+                self._answer(FORBIDDEN, b"The server has no access to this part of the metadata.\n", ())
+                return
+            names = [FLAVOR] if self.headers.get(FLAVOR) else []
+            asked = urllib.request.Request(
+                f"http://{metadata.host}{self.path}", headers={name: self.headers[name] for name in names}
+            )
+            try:
+                with DIRECT.open(asked, timeout=GUARD_TIMEOUT_S) as response:
+                    self._pass(response)
+            except urllib.error.HTTPError as error:
+                with error:
+                    self._answer(error.code, error.read(), ())
+            except CONNECTION_ERRORS as error:
+                self._answer(BAD_GATEWAY, f"{error}\n".encode(), ())
+
+        def _pass(self, response: HTTPResponse) -> None:
+            kept = [
+                (name, response.headers[name]) for name in (FLAVOR, "ETag", "Content-Type") if response.headers[name]
+            ]
+            self._answer(response.status, response.read(), kept)
+
+        def _answer(self, status: int, body: bytes, headers: "Sequence[tuple[str, str]]") -> None:
+            with suppress(OSError):
+                self.send_response(status)
+                for name, value in headers:
+                    self.send_header(name, value)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name
+            pass
+
+    return Handler
