@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from urllib.parse import urlsplit, urlunsplit
 
+from contracts.tunnel_role import SUGGESTED_ID, TunnelRole
 from planning import overheads
 from planning.cost import renewals
 from planning.hardware import (
@@ -480,6 +481,30 @@ def metadata_keys(subject: Subject) -> RuleResult | None:
         ),
         remedies=(change("tpu.ssh", "os-login"),),
         advice="Or keep it where a policy or an account outside the organization rules out OS Login.",
+    )
+
+
+@rule(
+    "SEC09",
+    "warn",
+    source="Cloud TPU, IAM roles and permissions; gcloud 528, command_lib/compute/tpus/tpu_vm/ssh.py",
+    what="members of the tunnel with all rights on every TPU of the project",
+)
+def tunnel_admins(subject: Subject) -> RuleResult | None:
+    """Find members of the tunnel who get roles/tpu.admin."""
+    tpu = subject.resolved.deployment.tpu
+    if not subject.resolved.is_tpu or tpu.api != "cloud-tpu" or not tpu.tunnel_members or tpu.tunnel_role:
+        return None
+    count = len(tpu.tunnel_members)
+    whom = f"{count} members" if count > 1 else "1 member"
+    command = TunnelRole("projects/YOUR_PROJECT", SUGGESTED_ID).create_command()
+    return RuleResult(
+        message=(
+            f"`tpu.tunnel_members` gives {whom} roles/tpu.admin: who should only open a tunnel may create, stop and delete every TPU of the "
+            "project. A custom role with 3 permissions is enough."
+        ),
+        remedies=(change("tpu.tunnel_role", SUGGESTED_ID),),
+        advice=f"Create the role once, before `pulumi up`: `{command}`.",
     )
 
 

@@ -110,6 +110,10 @@ class TpuOptions:
     """Size of the boot disk; None for Google's 100 GB."""
     ssh: SshAccess = "os-login"
     """Who may log in to the machine: whom IAM lets in, or who has an SSH key in the metadata of the machine or the project."""
+    tunnel_members: tuple[str, ...] = ()
+    """Who may open a tunnel to the machine, as members of IAM."""
+    tunnel_role: str | None = None
+    """The custom role that they get in place of roles/tpu.admin."""
     renew_before_s: int | None = None
     """A second machine is requested this long before the end of a run and takes over; None never does. Shorter than the run."""
 

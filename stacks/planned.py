@@ -142,6 +142,8 @@ def _tpu_options(tpu: TpuSettings) -> TpuOptions:
         boot_disk_size_gb=tpu.boot_disk_size_gb,
         renew_before_s=tpu.renew_before_s,
         ssh=tpu.ssh,
+        tunnel_members=tuple(tpu.tunnel_members),
+        tunnel_role=tpu.tunnel_role,
         private_google_access=tpu.existing_network.private_google_access if tpu.existing_network else None,
     )
 

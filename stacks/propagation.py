@@ -28,7 +28,8 @@ GRANT_S: Final = 420.0
 SPEED_VARIABLE: Final = "CLOUD_CLOCK_SPEED"
 """How many seconds pass at the cloud in one second here: 1 unless a simulation sets more. No other variable of a simulation is known here."""
 ACCOUNT_S: Final = 120.0
-"""How long one resource may wait if Google does not say whether an account is missing or a permission on it: twice the usual minute."""
+"""How long one resource may wait if Google does not say whether an account or a custom role is new or missing, or a permission on it: twice the
+usual minute."""
 
 _FIRST_PAUSE_S: Final = 5.0
 _LONGEST_PAUSE_S: Final = 20.0
@@ -38,6 +39,10 @@ _NO_ACCOUNT: Final = re.compile(
     r"(?P<what>Service account \S+) does not exist|denied on (?P<which>service account \S+) \(or it may not exist\)",
     re.IGNORECASE,
 )
+_NO_ROLE: Final = re.compile(
+    r"(?P<what>Role \((?:projects|organizations)/\S+\)) does not exist in the resource's hierarchy"
+)
+"""Also of a custom role that was created a moment ago."""
 _EXISTS: Final = re.compile(r"Error 409\b|alreadyExists|already exists|has a NAT '[^']*' already", re.IGNORECASE)
 _PERMISSION: Final = re.compile(r"permission '(?P<permission>[^']*)' denied", re.IGNORECASE)
 _NO_UPSTREAM: Final = re.compile(r"(?P<what>service-\d+@gcp-sa-artifactregistry\.iam\.gserviceaccount\.com)")
@@ -88,7 +93,9 @@ def real_s(seconds: float) -> float:
 
 def awaited(message: str) -> str | None:
     """Return what an error waits for, such as `Compute Engine API`; None if waiting cannot help."""
-    found = _DISABLED.search(message) or _NO_ACCOUNT.search(message) or _NO_UPSTREAM.search(message)
+    found = next(
+        filter(None, (text.search(message) for text in (_DISABLED, _NO_ACCOUNT, _NO_UPSTREAM, _NO_ROLE))), None
+    )
     if found is None:
         return None
     groups = found.groupdict()
@@ -109,7 +116,7 @@ def patience_s(message: str) -> float:
     """Return how long to wait for what an error waits for: less if a permission may be missing, which waiting does not mend."""
     if _NO_UPSTREAM.search(message):
         return GRANT_S
-    return ACCOUNT_S if _lacked(message) else LIMIT_S
+    return ACCOUNT_S if _lacked(message) or _NO_ROLE.search(message) else LIMIT_S
 
 
 def _lacked(message: str) -> str | None:

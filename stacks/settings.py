@@ -98,6 +98,14 @@ LabelValue = Annotated[str, Matching(r"^[a-z0-9_-]{0,63}$", "at most 63 of a-z, 
 RevisionName = Annotated[
     str, Matching(r"^[a-z]([a-z0-9-]{0,61}[a-z0-9])?$", "a revision's name", "gemma-l4-qat-00003-abc")
 ]
+TunnelRole = Annotated[
+    str,
+    Matching(
+        r"^((projects/[a-z][a-z0-9-]{4,28}[a-z0-9]|organizations/[0-9]+)/roles/)?[A-Za-z0-9_.]{3,64}$",
+        "a custom role, by its id or as projects/P/roles/ID or organizations/NUMBER/roles/ID,",
+        "gemmaTunnel",
+    ),
+]
 _MEMBER = r"^(user|group|serviceAccount|domain):[^\s:]+$"
 Member = Annotated[str, Matching(_MEMBER, "a member", "user:name@example.com")]
 Invoker = Annotated[str, Matching(_MEMBER, "a member (for everybody set public: true)", "user:name@example.com")]
@@ -260,6 +268,9 @@ class TpuSettings(_Frozen):
     api compute-engine port 80 too, for the package of docker), everywhere if it does. open: everywhere. With `existingNetwork` it has no effect."""
     tunnel_members: Annotated[list[Member], Field(default_factory=list)]
     """Who may open a tunnel to the server through Identity-Aware Proxy; each gets all roles that the tunnel needs. Project owners need no entry."""
+    tunnel_role: TunnelRole | None = None
+    """Custom role that `tunnelMembers` get in place of roles/tpu.admin: its id in this project, or its full name. You create it once, and the
+    stack never changes or deletes it; the doctor prints the command."""
 
     @property
     def regions(self) -> tuple[str, ...]:
@@ -303,6 +314,14 @@ class TpuSettings(_Frozen):
         if self.renew_before_s is not None:
             raise ValueError(
                 "renewBefore renews queued resources only; leave it out with api compute-engine, or set api to cloud-tpu"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _a_tunnel_role_is_for_cloud_tpu(self) -> "TpuSettings":
+        if self.tunnel_role is not None and self.api == "compute-engine":
+            raise ValueError(
+                "tunnelRole replaces roles/tpu.admin, which members get with api cloud-tpu only; leave it out with api compute-engine"
             )
         return self
 

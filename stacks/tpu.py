@@ -13,6 +13,7 @@ from contracts.labels import ALWAYS
 from contracts.outputs import Tunnel
 from contracts.serving_document import BucketWeights, ServingDocument
 from contracts.staged_weights import folder_uri
+from contracts.tunnel_role import ADMIN, tunnel_role
 from planning.server_flags import flag_table
 from planning.types import CapacityApiName, SshAccess
 from stacks.base import PORT, Context, Foundation, lay_foundation
@@ -38,13 +39,13 @@ _INSTANCE_ROLES: Mapping[SshAccess, Sequence[str]] = {
 changes nothing at the instance, otherwise it writes the key into the instance's metadata (gcloud 528, command_lib/compute/ssh_utils.py);
 no narrower predefined role has `compute.instances.setMetadata`. Both roles read the instance and the project."""
 _NODE_ROLES: Mapping[SshAccess, Sequence[str]] = {
-    "os-login": (_OS_LOGIN_ROLE, "roles/tpu.admin"),
-    "metadata-key": ("roles/compute.viewer", "roles/tpu.admin"),
+    "os-login": (_OS_LOGIN_ROLE, ADMIN),
+    "metadata-key": ("roles/compute.viewer", ADMIN),
 }
 """The same for a machine of Cloud TPU. `roles/compute.osLogin` is the login without root rights, and reads the project; without OS Login another
 role has to read it. With `roles/tpu.admin` gcloud reads the node and writes the SSH key into its metadata, which it does on the first
 connection with OS Login too; no narrower predefined role has `tpu.nodes.update` (docs.cloud.google.com/iam/docs/roles-permissions/tpu, 2026-11;
-gcloud 528, command_lib/compute/tpus/tpu_vm/ssh.py)."""
+gcloud 528, command_lib/compute/tpus/tpu_vm/ssh.py). A custom role (`tpu.tunnelRole`) takes its place."""
 TUNNEL_ACCOUNT_ROLE = "roles/iam.serviceAccountUser"
 """What a member needs on the machine's service account: logins to a machine, and changes of its metadata, act as its account."""
 
@@ -113,10 +114,17 @@ def ssh_tunnel(*, node: str, zone: str, project: str, api: CapacityApiName = "cl
     return Tunnel(argv=(*ssh, *place, "--", "-N", "-L", f"{PORT}:127.0.0.1:{PORT}"), local_port=PORT)
 
 
-def tunnel_roles(api: CapacityApiName, ssh: SshAccess) -> Mapping[str, str]:
-    """Return what a member of `tpu.tunnelMembers` needs on the project, with the condition of each role."""
+def tunnel_roles(api: CapacityApiName, ssh: SshAccess, custom: str | None = None) -> Mapping[str, str]:
+    """Return what a member of `tpu.tunnelMembers` needs on the project, with the condition of each role.
+
+    Args:
+        api: which API gives the machine.
+        ssh: how the tunnel logs in.
+        custom: full name of the role that takes the place of roles/tpu.admin.
+    """
     roles = (_INSTANCE_ROLES if api == "compute-engine" else _NODE_ROLES)[ssh]
-    return {_TUNNEL_ROLE: "destination.port == 22", **dict.fromkeys(roles, ALWAYS)}
+    held = [custom if custom and role == ADMIN else role for role in roles]
+    return {_TUNNEL_ROLE: "destination.port == 22", **dict.fromkeys(held, ALWAYS)}
 
 
 def _existing_network(given: ExistingNetworkSettings) -> _Network:
@@ -155,11 +163,13 @@ def _tunnel_grants(context: Context, tpu: TpuSettings, foundation: Foundation) -
 
     A grant's name holds its role, so that a grant of an earlier release stays until those of this one exist.
     """
+    project = context.settings.project
+    custom = tunnel_role(tpu.tunnel_role, project).name if tpu.tunnel_role else None
     for member in tpu.tunnel_members:
-        for role, expression in tunnel_roles(tpu.api, tpu.ssh).items():
+        for role, expression in tunnel_roles(tpu.api, tpu.ssh, custom).items():
             gcp.projects.IAMMember(
-                f"tunnel-{role.removesuffix('.v1').rpartition('.')[2]}-{member}",
-                project=context.settings.project,
+                f"tunnel-{_short(role)}-{member}",
+                project=project,
                 role=role,
                 member=member,
                 condition=gcp.projects.IAMMemberConditionArgs(**context.ownership.condition(expression)),
@@ -172,6 +182,13 @@ def _tunnel_grants(context: Context, tpu: TpuSettings, foundation: Foundation) -
             member=member,
             opts=foundation.options,
         )
+
+
+def _short(role: str) -> str:
+    """Return the part of a role's name that the name of its grant has: `admin`, or `role-ID` of a custom role."""
+    if role.startswith("roles/"):
+        return role.removesuffix(".v1").rpartition(".")[2]
+    return f"role-{role.rpartition('/')[2]}"
 
 
 def _arguments(context: Context, tpu: TpuSettings, foundation: Foundation, network: _Network) -> TpuQueuedResourceArgs:

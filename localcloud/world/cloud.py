@@ -102,6 +102,7 @@ class Cloud:
             now=self.timeline.now,
             now_s=self.timeline.simulated_s,
             lag_s=lambda: self.scenario.iam.lag_s,
+            organization=lambda: self.scenario.iam.organization,
         )
         self.operations = LongRunningOperations(self.store, self.timeline)
         self.logs = LogEntries(self.store, self.timeline, lag_s=lambda: self.duration_s(self.scenario.logging.lag_s))

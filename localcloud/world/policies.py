@@ -10,6 +10,7 @@ from localcloud.json_values import JsonObject, part, parts, strings
 from localcloud.rest.errors import CloudError
 from localcloud.world import conditions
 from localcloud.world.conditions import Attributes
+from localcloud.world.custom_roles import CUSTOM, CustomRoles
 from localcloud.world.roles import grants
 from localcloud.world.store import ResourceStore
 
@@ -17,7 +18,7 @@ _KIND = "iam.policies"
 _MEMBER = re.compile(
     r"(user|serviceAccount|group|domain|deleted):\S+|allUsers|allAuthenticatedUsers|(principal|principalSet)://\S+|project(Owner|Editor|Viewer):\S+"
 )
-_ROLE = re.compile(r"(roles/[A-Za-z0-9_.]+|(projects|organizations)/[^/]+/roles/[A-Za-z0-9_.]+)")
+_ROLE = re.compile(rf"roles/[A-Za-z0-9_.]+|{CUSTOM.pattern}")
 _SERVICE_ACCOUNT = re.compile(r"[^@]+@([^.]+)\.iam\.gserviceaccount\.com")
 _SERVICE_AGENT = re.compile(r"service-([0-9]+)@[^.]+\.iam\.gserviceaccount\.com")
 _DELETED = re.compile(r"deleted:(?P<member>serviceAccount:[^?]+)\?uid=\d+")
@@ -51,12 +52,15 @@ class Policies:
         now: Callable[[], datetime],
         now_s: Callable[[], float],
         lag_s: Callable[[], float],
+        organization: Callable[[], str],
     ) -> None:
-        """Take the time of requests, the simulated time, and how long a grant takes until it has an effect."""
+        """Take the time of requests, the simulated time, how long a grant takes until it has an effect, and the number of the organization."""
         self._store = store
         self._now = now
         self._now_s = now_s
         self._lag_s = lag_s
+        self._organization = organization
+        self._custom_roles = CustomRoles(store)
 
     def get(self, resource: str, *, version: int = 0) -> JsonObject:
         """Return the policy as `getIamPolicy` answers it. Raise 400 if it has conditions and the version that was asked for is too old for them.
@@ -83,7 +87,7 @@ class Policies:
         updated.update({key: value for key, value in policy.items() if key in fields})
         _check_version("Specified", int(policy.get("version") or 0), record["policy"])
         if "bindings" in updated:
-            self._check(updated["bindings"], parts(record["policy"], "bindings"))
+            self._check(resource, updated["bindings"], parts(record["policy"], "bindings"))
             updated["bindings"] = [binding for binding in updated["bindings"] if binding.get("members")]
         updated.setdefault("version", 1)
         generation = record["generation"] + 1
@@ -141,7 +145,7 @@ class Policies:
         return {
             member
             for binding in parts(record["policy"], "bindings")
-            if grants(binding["role"], permission) and conditions.holds(part(binding, "condition"), known)
+            if self._grants(binding["role"], permission) and conditions.holds(part(binding, "condition"), known)
             for member in strings(binding, "members")
             if waiting.get(_grant(binding, member), 0.0) <= now_s
         }
@@ -158,14 +162,20 @@ class Policies:
             wanted |= {"allAuthenticatedUsers", f"user:{email}", f"serviceAccount:{email}"}
         return any(wanted & self.members(resource, permission, attributes) for resource in resources)
 
-    def _check(self, bindings: list[JsonObject], before: list[JsonObject]) -> None:
+    def _grants(self, role: str, permission: str) -> bool:
+        return grants(role, permission) or permission in self._custom_roles.permissions(role)
+
+    def _check(self, resource: str, bindings: list[JsonObject], before: list[JsonObject]) -> None:
         known = {member for binding in before for member in strings(binding, "members")}
+        kept = {(binding["role"], member) for binding in before for member in strings(binding, "members")}
         _check_deleted({member for binding in bindings for member in strings(binding, "members")})
         for binding in bindings:
             conditions.check(binding)
             role = binding.get("role", "")
             if _ROLE.fullmatch(role) is None:
                 raise CloudError.invalid(f"Role {role or '(empty)'} is not supported for this resource.")
+            if {(role, member) for member in strings(binding, "members")} - kept:
+                self._check_custom(role, resource)
             for member in strings(binding, "members"):
                 if _MEMBER.fullmatch(str(member)) is None:
                     raise CloudError.invalid(
@@ -174,6 +184,16 @@ class Policies:
                 kind, _, email = str(member).partition(":")
                 if member not in known and kind == "serviceAccount" and self.lacks_account(email):
                     raise CloudError.invalid(f"Service account {email} does not exist.")
+
+    def _check_custom(self, role: str, resource: str) -> None:
+        """Refuse a new grant of a custom role that cannot be granted there; the text is that of pubsec-declarative-toolkit#608.
+
+        Grants that exist when a role is deleted stay, and have no effect (discovery: iam.v1, projects.roles.delete).
+        """
+        if CUSTOM.fullmatch(role) is None:
+            return
+        if not self._custom_roles.can_be_bound(role, resource, organization=self._organization(), now_s=self._now_s()):
+            raise CloudError.invalid(f"Role ({role}) does not exist in the resource's hierarchy.")
 
     def lacks_account(self, email: str) -> bool:
         """Tell if an e-mail belongs to a simulated project that has no such service account, or has it only since a moment ago.

@@ -9,8 +9,13 @@ from functools import cache
 
 from localcloud.json_values import JsonObject, packaged
 
-_NOT_FOR_EDITORS = ("*.setIamPolicy", "secretmanager.versions.access")
-"""Permissions that the basic role Editor lacks (IAM's reference of basic roles; Secret Manager's page on access control)."""
+_NOT_FOR_EDITORS = (
+    "*.setIamPolicy",
+    "secretmanager.versions.access",
+    *(f"iam.roles.{verb}" for verb in ("create", "update", "delete", "undelete")),
+)
+"""Permissions that the basic role Editor lacks (IAM's reference of basic roles; Secret Manager's page on access control; IAM's page on
+creating custom roles: owners and the Role Administrator may)."""
 
 
 @cache

@@ -50,6 +50,7 @@ _BESIDE: Final = (
     "bucket.retainOnDestroy",
     "tpu.compileCache",
     "tpu.tunnelMembers",
+    "tpu.tunnelRole",
     "cloudRun.public",
     "cloudRun.invokers",
     "cloudRun.deletionProtection",

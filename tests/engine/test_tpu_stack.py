@@ -13,10 +13,15 @@ import requests
 from contracts.fields import from_json
 from contracts.outputs import StackOutputs
 from contracts.run_record import RunRecord
+from contracts.tunnel_role import PERMISSIONS
+from localcloud.running.shims import gcloud
+from localcloud.running.shims.gcloud import CommandError
+from localcloud.running.shims.gcloud_login import Login
 from tests.engine.conftest import HF_CANARY, KEY_CANARY, assert_golden_urns, assert_nowhere_in_clear
 from tests.vm_agent.packed import unpacked
 
 STACK = "tpu-v6e4"
+ROLE = "projects/local-project/roles/gemmaTunnel"
 CANARIES = (HF_CANARY, KEY_CANARY)
 
 pytestmark = pytest.mark.engine
@@ -138,6 +143,18 @@ def resource_changes(up):
     }
 
 
+def admit_alice(workspace):
+    """Create the custom role as a person does once, and name it and a member in the settings."""
+    base = f"{workspace.environment['LOCALCLOUD_URL']}/iam/v1/projects/local-project/roles"
+    body = {"roleId": "gemmaTunnel", "role": {"includedPermissions": list(PERMISSIONS)}}
+    requests.post(base, json=body, headers=workspace.identity, timeout=60).raise_for_status()
+    settings = workspace.folder / "project" / f"Pulumi.{STACK}.yaml"
+    lines = "    tunnelMembers: ['user:alice@example.com']\n    tunnelRole: gemmaTunnel\n"
+    before = settings.read_text()
+    settings.write_text(before.replace("  gemma-serving:tpu:\n", f"  gemma-serving:tpu:\n{lines}"))
+    assert settings.read_text() != before
+
+
 def test_a_serving_flag_changes_in_place_and_the_capacity_stays(workspace, deployed):
     before, container = capacity(workspace), running_container(workspace)
     workspace.pulumi("config", "set", "--path", "gemma-serving:vllm.maxModelLen", "8192", "--stack", STACK)
@@ -145,8 +162,10 @@ def test_a_serving_flag_changes_in_place_and_the_capacity_stays(workspace, deplo
     with ProcessWatch() as watch:
         workspace.script("save_token", "apiKey", "--stack", STACK, stdin=KEY_CANARY)
     assert watch.seen == []
+    admit_alice(workspace)
     changes = resource_changes(workspace.pulumi("up", "--yes", "--skip-preview", "--stack", STACK))
-    assert changes.pop("created") == len(("component", "secret", "version", "grant"))
+    tunnel = ("tunnel", "login", "custom role", "account")
+    assert changes.pop("created") == len(("component", "secret", "version", "grant", *tunnel))
     assert set(changes) <= {"unchanged", "updated"}
     after = capacity(workspace)
     assert len(before) == 2
@@ -159,6 +178,15 @@ def test_a_serving_flag_changes_in_place_and_the_capacity_stays(workspace, deplo
     assert outputs["smoke"]["maxModelLen"] == 8192
     assert workspace.served_length(STACK) == 8192
     assert all(old != new for old, new in zip(container, running_container(workspace), strict=True))
+
+
+def test_a_member_with_the_custom_role_connects_and_another_person_does_not(workspace, deployed, monkeypatch):
+    for name in ("LOCALCLOUD_URL", "GOOGLE_OAUTH_ACCESS_TOKEN"):
+        monkeypatch.setenv(name, workspace.environment[name])
+    (node,) = (name for name in capacity(workspace) if "/nodes/" in name)
+    gcloud.log_in(node, Login(account="alice@example.com"))
+    with pytest.raises(CommandError, match=r"tpu\.nodes\.get"):
+        gcloud.log_in(node, Login(account="bob@example.com"))
 
 
 def test_a_changed_start_up_script_reaches_the_machine_and_leaves_the_server_running(workspace, deployed):
@@ -193,3 +221,12 @@ def test_teardown_leaves_nothing_of_ours_and_everything_of_others(workspace, dep
     names = [resource["name"] for resource in workspace.admin("resources")["resources"]]
     assert any(name.endswith("/secrets/theirs") for name in names)
     assert not [name for name in names if "gemma-tpu-v6e4" in name]
+    # The custom role is a person's: a later `up` grants it again.
+    assert workspace.get("iam", f"v1/{ROLE}")["includedPermissions"] == list(PERMISSIONS)
+    policy = requests.post(
+        f"{workspace.environment['LOCALCLOUD_URL']}/cloudresourcemanager/v1/projects/local-project:getIamPolicy",
+        json={"options": {"requestedPolicyVersion": 3}},
+        headers=workspace.identity,
+        timeout=60,
+    ).json()
+    assert "alice@example.com" not in json.dumps(policy)

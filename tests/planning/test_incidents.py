@@ -57,6 +57,10 @@ AN_UPDATE = (
     r"At an update .* 2 x cloudRun\.maxInstances 1 x cloudRun\.memory 32 GiB is 64 GiB, .* in a new project it is 40 GiB: .*"
     r"[sS]et cloudRun\.memory: 20Gi.*request 64 GiB"
 )
+ROLE_FOR_ONE = (
+    r"gives 1 member roles/tpu\.admin: .*Set tpu\.tunnelRole: gemmaTunnel\. Create .*"
+    r"`gcloud iam roles create gemmaTunnel --project=YOUR_PROJECT .*tpu\.operations\.get`\."
+)
 TWO_LARGE = {"cloudRun.maxInstances": 2, "cloudRun.memory": "32Gi"}
 INCIDENTS: Mapping[str, Incident] = {
     "FIT01": Incident("l4-qat", {"model": QAT}, "block", r"22\.4 GiB .* 21\.96 GiB usable.*RTX PRO 6000.*12B-it-qat"),
@@ -93,6 +97,7 @@ INCIDENTS: Mapping[str, Incident] = {
     "ARG02": Incident("l4-qat", {"vllm.extraArgs": ["--disable-log-requests"]}, "block", r"no flag of vLLM 0\.28\.0 .*Set vllm\.extraArgs: \[\]"),
     "HST01": Incident("l4-qat", {"cloudRun.memory": "64Gi"}, "block", r"64 GiB, .* 16 to 32 GiB beside L4\. Set cloudRun\.memory: 32Gi"),
     "SEC03": Incident("tpu-v6e1", {"tpu.ssh": "metadata-key"}, "warn", r"OS Login is off.*is root on it.*tpu\.ssh: os-login"),
+    "SEC09": Incident("tpu-v6e1", {"tpu.tunnelMembers": ["user:a@example.com"]}, "warn", ROLE_FOR_ONE),
     "SEC02": Incident("l4-qat", {"cloudRun.public": True}, "block", r"up to \$974 .*cloudRun\.public: false"),
     "SEC04": Incident("l4-qat", {}, "info", r"vLLM 0\.28\.0 .*structured output \(PYSEC-2026-4199\).*\(PYSEC-2026-4344, PYSEC-2026-4349\)\. vLLM 0\.32\.0"),
     "WRK01": Incident("tpu-v6e1", {"workload": {"ratePerS": 40.0}}, "warn", r"workload\.ratePerS is 40, .* grows by .* [sS]et workload\.ratePerS: \d"),

@@ -207,6 +207,11 @@ REPLAY: dict[str, tuple[Deployment, str, Deployment]] = {
     ),
     "SEC02": (replace(MEASURED["qat-26b-l4"], public=True), "block", MEASURED["qat-26b-l4"]),
     "SEC03": (on_tpu(ssh="metadata-key"), "warn", on_tpu()),
+    "SEC09": (
+        on_tpu(tunnel_members=("user:a@example.com",)),
+        "warn",
+        on_tpu(tunnel_members=("user:a@example.com",), tunnel_role="gemmaTunnel"),
+    ),
     "FUS01": (
         on_cloud_run(image_uid=2_000, image_gid=2_000, mount_uid=0, mount_gid=0),
         "block",

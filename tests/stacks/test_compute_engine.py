@@ -30,6 +30,10 @@ def settings(tmp_path: Path, *changes: tuple[str, str]):
     [
         (("acceleratorType: v6e-1", "acceleratorType: v5e-1"), "machine types for v6e-1, v6e-4, v6e-8 only"),
         (("waitPerZone: 30m", "renewBefore: 1h"), "renews queued resources only"),
+        (
+            ("waitPerZone: 30m", "tunnelRole: gemmaTunnel"),
+            "tunnelRole replaces roles/tpu.admin, which members get with api",
+        ),
         (("waitPerZone: 30m", "waitPerZone: 3h"), "2h that Compute Engine keeps"),
         (("waitPerZone: 30m", "runtimeVersion: v2-alpha-tpuv6e"), "must name a boot image"),
         (("provisioning: flex-start", "provisioning: reservation\n    reservation: r"), "knows no reservations"),

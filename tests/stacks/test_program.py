@@ -139,6 +139,22 @@ def test_a_member_of_the_tunnel_gets_all_that_it_needs_under_conditions(configur
     assert "tunnel-user:alice@example.com" not in {grant.name for grant in alice}
 
 
+def test_a_custom_role_takes_the_place_of_the_admin_of_tpus(configured, declare, subtests):
+    for setting, role in (
+        ("gemmaTunnel", "projects/my-project/roles/gemmaTunnel"),
+        ("projects/my-project/roles/osLogin", "projects/my-project/roles/osLogin"),
+        ("organizations/123/roles/tunnel", "organizations/123/roles/tunnel"),
+    ):
+        with subtests.test(setting):
+            configured("tpu-v6e1", **TUNNEL, tpu__tunnelRole=setting)
+            recorder, _ = declare(run)
+            grants = [grant for grant in recorder.all("projects/iAMMember") if "alice" in grant.inputs["member"]]
+            assert {grant.inputs["role"] for grant in grants} == {*tpu.tunnel_roles("cloud-tpu", "os-login", role)}
+            assert "roles/tpu.admin" not in {grant.inputs["role"] for grant in grants}
+            assert len({grant.name for grant in grants}) == len(grants), "two grants have one name"
+            assert recorder.all("projects/iAMCustomRole") == [], "a person creates it"
+
+
 @pytest.mark.parametrize("stack", STACKS)
 def test_everything_that_can_carry_labels_carries_ours(as_written):
     recorder = as_written.recorder

@@ -34,6 +34,11 @@ AGENT = "service-269@gcp-sa-artifactregistry.iam.gserviceaccount.com"
             f"Error creating Repository: googleapi: Error 403: Permission 'secretmanager.versions.access' denied for service account {AGENT}",
             AGENT,
         ),
+        (
+            "googleapi: Error 400: Role (projects/my-project/roles/gemmaTunnel) does not exist in the resource's hierarchy., badRequest",
+            "Role (projects/my-project/roles/gemmaTunnel)",
+        ),
+        ("googleapi: Error 400: Role (roles/no.such) does not exist in the resource's hierarchy., badRequest", None),
         ("Error 409: the bucket exists", None),
         ("Error 404: The specified bucket does not exist.", None),
     ],
@@ -78,12 +83,17 @@ def test_the_command_is_named_once_a_run(monkeypatch):
     assert len(said) == 1
 
 
+NO_ROLE = "googleapi: Error 400: Role (projects/p-1/roles/gemmaTunnel) does not exist in the resource's hierarchy., badRequest"
 DENIED = "Error 403: Permission 'iam.serviceaccounts.actAs' denied on service account a@p.iam.gserviceaccount.com (or it may not exist)."
 
 
 @pytest.mark.parametrize(
     ("error", "limit_s", "said"),
-    [(DISABLED, 300, "is new, or missing"), (DENIED, 120, "or you lack iam.serviceaccounts.actAs on it")],
+    [
+        (DISABLED, 300, "is new, or missing"),
+        (NO_ROLE, 120, "is new, or missing"),
+        (DENIED, 120, "or you lack iam.serviceaccounts.actAs on it"),
+    ],
 )
 def test_a_resource_is_tried_again_at_googles_pace_and_not_for_ever(monkeypatch, error, limit_s, said):
     now, pauses, spoken = [0.0], [], []

@@ -289,9 +289,9 @@ def _await_ssh_key(path: str, metadata: dict[str, str], key: str, token: str) ->
     print("Propagating SSH public key to all TPU workers...", file=sys.stderr)
     updated = {"metadata": {**metadata, _SSH_KEYS: f"{known}\n{key}"}}
     operation = _ask(f"{path}?updateMask=metadata", body=updated, token=token, verb="PATCH")
-    while not operation.get("done"):
+    # Read at least once, as gcloud does, also if the answer says that it is done: that needs a permission of its own.
+    while not (operation := _ask(f"/tpu/v2alpha1/{operation['name']}", token=token)).get("done"):
         time.sleep(_POLL_S)
-        operation = _ask(f"/tpu/v2alpha1/{operation['name']}", token=token)
     print("SSH: Attempting to connect to worker 0...", file=sys.stderr)
     clock = _ask_admin("/admin/clock")
     if not clock["instant"]:

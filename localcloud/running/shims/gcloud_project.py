@@ -1,4 +1,4 @@
-"""What an owner does to a project with gcloud: enable APIs, grant roles, ask for quota. Each is the calls that gcloud makes.
+"""What an owner does to a project with gcloud: enable APIs, grant roles, create custom roles, ask for quota. Each is the calls that gcloud makes.
 
 The arguments were read off gcloud 528.0.0. Its login is the project's owner, whoever the other credentials of the environment belong to.
 """
@@ -91,9 +91,55 @@ def prefer_quota(api: Api, words: Words) -> None:
     print(json.dumps(api.admin("/admin/quota", body=preference), indent=1))
 
 
+def create_role(api: Api, words: Words) -> None:
+    """`iam roles create ID --project=P|--organization=N --title=T --permissions=A,B`: create a custom role."""
+    parent, token = _parent(api, words)
+    permissions = words.options.get("permissions", "")
+    role = {
+        "title": words.options.get("title", ""),
+        "includedPermissions": permissions.split(",") if permissions else [],
+    }
+    (role_id,) = words.names
+    api.ask(f"/iam/v1/{parent}/roles", body={"roleId": role_id, "role": role}, token=token)
+    print(f"Created role [{role_id}].", file=sys.stderr)
+
+
+def undelete_role(api: Api, words: Words) -> None:
+    """`iam roles undelete ID --project=P|--organization=N`: restore a deleted custom role."""
+    parent, token = _parent(api, words)
+    (role_id,) = words.names
+    role = api.ask(f"/iam/v1/{parent}/roles/{role_id}:undelete", body={}, token=token)
+    print(json.dumps(role, indent=1))
+
+
+def update_role(api: Api, words: Words) -> None:
+    """`iam roles update ID --project=P|--organization=N [--add-permissions=A,B] [--stage=S]`: change a custom role."""
+    parent, token = _parent(api, words)
+    (role_id,) = words.names
+    path = f"/iam/v1/{parent}/roles/{role_id}"
+    role = api.ask(path, token=token)
+    changed: dict[str, Any] = {"stage": words.options["stage"]} if "stage" in words.options else {}
+    if "add-permissions" in words.options:
+        held = [*role.get("includedPermissions", []), *words.options["add-permissions"].split(",")]
+        changed["includedPermissions"] = list(dict.fromkeys(held))
+    mask = ",".join(changed)
+    role = api.ask(f"{path}?updateMask={mask}", body={**changed, "etag": role["etag"]}, token=token, verb="PATCH")
+    print(json.dumps(role, indent=1))
+
+
+def _parent(api: Api, words: Words) -> tuple[str, str]:
+    """Return what a custom role belongs to, and a token of the owner."""
+    options = words.options
+    kind = "organization" if "organization" in options else "project"
+    return f"{kind}s/{options[kind]}", owner(api.admin)[1]
+
+
 COMMANDS: Final[Mapping[tuple[str, ...], Callable[[Api, Words], None]]] = {
     ("services", "enable"): enable_services,
     ("projects", "add-iam-policy-binding"): add_binding,
+    ("iam", "roles", "create"): create_role,
+    ("iam", "roles", "undelete"): undelete_role,
+    ("iam", "roles", "update"): update_role,
     ("beta", "quotas", "preferences", "create"): prefer_quota,
 }
 """Commands that change a project."""

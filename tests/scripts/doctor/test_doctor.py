@@ -216,7 +216,7 @@ class World:
         for part in command.split(" && "):
             self._follow(part, stack)
 
-    def _follow(self, command, stack):  # noqa: C901 - one case for each command
+    def _follow(self, command, stack):  # noqa: C901, PLR0912 - one case for each command
         words = shlex.split(command)
         options = dict(word.removeprefix("--").split("=", 1) for word in words if word.startswith("--") and "=" in word)
         match words:
@@ -225,6 +225,18 @@ class World:
             case ["gcloud", "projects", "add-iam-policy-binding", project, *_]:
                 assert project == PROJECT
                 self.grant(options["role"], options["member"])
+            case ["gcloud", "iam", "roles", "create", role_id, *_]:
+                role = {"title": options["title"], "includedPermissions": options["permissions"].split(",")}
+                path = f"/iam/v1/projects/{options['project']}/roles"
+                self.admin("POST", path, {"roleId": role_id, "role": role})
+            case ["gcloud", "iam", "roles", "undelete", role_id, where]:
+                self.admin("POST", f"/iam/v1/{where[2:].replace('=', 's/')}/roles/{role_id}:undelete", {})
+            case ["gcloud", "iam", "roles", "update", role_id, where, _]:
+                path = f"/iam/v1/{where[2:].replace('=', 's/')}/roles/{role_id}"
+                held = self.admin("GET", path).get("includedPermissions", [])
+                added = options.get("add-permissions", "").split(",") if "add-permissions" in options else []
+                body = {"stage": options["stage"]} if "stage" in options else {"includedPermissions": [*held, *added]}
+                self.admin("PATCH", path, body)
             case ["gcloud", "beta", "quotas", "preferences", "create", *_]:
                 assert int(options["preferred-value"]) > 0
                 assert options["email"]
@@ -256,7 +268,7 @@ def world(tmp_path, monkeypatch, capsys):
     """A ready project, asked by its owner on a ready machine."""
     with idle_cloud.start(project=PROJECT, scenario=Scenario(operations=INSTANT)) as cloud:
         world = World(cloud, tmp_path, monkeypatch, capsys)
-        for api in ("serviceusage", "cloudresourcemanager", "storage", "tpu", "secretmanager", "compute"):
+        for api in ("serviceusage", "cloudresourcemanager", "storage", "tpu", "secretmanager", "compute", "iam"):
             monkeypatch.setenv(f"CLOUDSDK_API_ENDPOINT_OVERRIDES_{api.upper()}", f"{cloud.base_url}/{api}/")
         monkeypatch.setenv("GOOGLE_OAUTH_ACCESS_TOKEN", cloud.token)
         monkeypatch.setenv("PULUMI_CONFIG_PASSPHRASE", CANARY)
@@ -437,6 +449,61 @@ def test_a_policy_that_would_refuse_the_stack_is_missing(world, constraint, rule
     line = world.line(f"policy {constraint}{check}", "l4-qat")
     assert line["state"] == "missing"
     assert line["mend"].startswith(f"gcloud resource-manager org-policies {command} {constraint}")
+
+
+def with_role(world, setting="gemmaTunnel"):
+    lines = f"    tunnelMembers: ['user:a@example.com']\n    tunnelRole: {setting}\n"
+    world.write("tpu-v6e4", ("  gemma-serving:tpu:\n", f"  gemma-serving:tpu:\n{lines}"))
+    return world.line("role gemmaTunnel", "tpu-v6e4")
+
+
+def test_each_fault_of_the_tunnels_role_is_missing_and_its_command_fixes_it(world, subtests):
+    role = f"/iam/v1/projects/{PROJECT}/roles/gemmaTunnel"
+
+    def lack(*kept):
+        world.admin("PATCH", role, {"includedPermissions": ["tpu.nodes.get", *kept]})
+
+    for fault, do, words in (
+        ("absent", lambda: None, "does not exist"),
+        (
+            "deleted",
+            lambda: world.admin("DELETE", role),
+            "is deleted: it grants nothing, and can be restored for 7 days",
+        ),
+        ("disabled", lambda: world.admin("PATCH", role, {"stage": "DISABLED"}), "is disabled"),
+        ("incomplete", lack, "lacks tpu.nodes.update, tpu.operations.get: a tunnel needs them"),
+    ):
+        with subtests.test(fault):
+            do()
+            line = with_role(world)
+            assert (line["state"], words in line["detail"]) == ("missing", True), line
+            world.follow(line["mend"], "tpu-v6e4")
+            line = with_role(world)
+            assert (line["state"], line["detail"]) == ("ok", "3 permissions")
+    lack("tpu.nodes.update", "tpu.operations.get", "tpu.nodes.delete")
+    assert with_role(world)["detail"] == "3 permissions, and more than a tunnel needs: tpu.nodes.delete"
+    named = with_role(world, f"projects/{PROJECT}/roles/gemmaTunnel")
+    assert named["state"] == "ok"
+
+
+def test_a_role_of_another_project_cannot_be_granted(world):
+    line = with_role(world, "projects/another-project/roles/gemmaTunnel")
+    assert (line["state"], "in its own project only" in line["detail"]) == ("missing", True)
+    assert f"--project={PROJECT}" in line["mend"]
+
+
+def test_a_role_that_the_caller_may_not_read_cannot_be_told(world):
+    world.admin("POST", f"/iam/v1/projects/{PROJECT}/serviceAccounts", {"accountId": "deployer"})
+    world.grant("roles/serviceusage.serviceUsageConsumer", f"serviceAccount:deployer@{PROJECT}.iam.gserviceaccount.com")
+    world.log_in_as(f"deployer@{PROJECT}.iam.gserviceaccount.com")
+    line = with_role(world)
+    assert (line["state"], "--role=roles/iam.roleViewer" in line["mend"]) == ("cannot be told", True)
+    line = with_role(world, "organizations/123/roles/gemmaTunnel")
+    assert line["state"] == "cannot be told"
+    assert line["mend"].startswith("gcloud organizations add-iam-policy-binding 123 ")
+    world.disable("iam")
+    line = with_role(world)
+    assert (line["state"], "services enable iam.googleapis.com" in line["mend"]) == ("cannot be told", True)
 
 
 def test_policies_that_end_the_way_to_a_machine_are_missing(world):

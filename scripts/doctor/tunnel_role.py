@@ -1,0 +1,69 @@
+"""The custom role of `tpu.tunnelRole`: it exists, can be granted in the project, and has the permissions that a tunnel needs."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from typing import Final, cast
+
+from contracts.tunnel_role import PERMISSIONS, TunnelRole, tunnel_role
+from scripts.cloud.google_api import GoogleListError
+from scripts.doctor.diagnosis import Check, Checkup, Diagnosis
+
+_VIEWER: Final = "roles/iam.roleViewer"
+_NOT_FOUND: Final = 404
+_DENIED: Final = 403
+
+
+def checks(checkup: Checkup) -> Iterator[Check]:
+    """Yield the check of a stack that names a custom role."""
+    tpu = checkup.settings.tpu if checkup.settings else None
+    if tpu is not None and tpu.tunnel_role:
+        role = tunnel_role(tpu.tunnel_role, checkup.project)
+        yield Check(name=f"role {role.id}", run=partial(_role, checkup, role))
+
+
+def _role(checkup: Checkup, role: TunnelRole) -> Sequence[Diagnosis]:
+    check = f"role {role.id}"
+    if role.parent.startswith("projects/") and role.parent != f"projects/{checkup.project}":
+        own = tunnel_role(role.id, checkup.project)
+        detail = f"{role.name} can be granted in its own project only; create one in {checkup.project} and set gemma-serving:tpu.tunnelRole: {own.id}"
+        return (Diagnosis(check=check, state="missing", detail=detail, mend=own.create_command()),)
+    try:
+        found = checkup.google.get("iam", f"v1/{role.name}")
+    except GoogleListError as error:
+        if error.status == _NOT_FOUND:
+            detail = f"{role.name} does not exist; if this id was deleted in the last 37 days, choose another"
+            return (Diagnosis(check=check, state="missing", detail=detail, mend=role.create_command()),)
+        return (_unknown(checkup, check, role, error),)
+    fault, command = _fault(role, found)
+    if fault:
+        return (Diagnosis(check=check, state="missing", detail=fault, mend=command),)
+    return (Diagnosis(check=check, state="ok", detail=_held(found)),)
+
+
+def _unknown(checkup: Checkup, check: str, role: TunnelRole, error: GoogleListError) -> Diagnosis:
+    kind, _, number = role.parent.partition("/")
+    if kind == "organizations" and error.status == _DENIED and not error.is_api_off:
+        command = f"gcloud organizations add-iam-policy-binding {number} --member={checkup.member} --role=roles/iam.organizationRoleViewer"
+        return Diagnosis(check=check, state="cannot be told", detail=str(error), mend=command)
+    return checkup.refused(check, "iam", _VIEWER, error)
+
+
+def _fault(role: TunnelRole, found: Mapping[str, object]) -> tuple[str, str]:
+    """Return what is wrong with a role and the command that fixes it; empty texts if nothing is."""
+    lacking = tuple(permission for permission in PERMISSIONS if permission not in _permissions(found))
+    if found.get("deleted"):
+        return f"{role.name} is deleted: it grants nothing, and can be restored for 7 days", role.undelete_command()
+    if found.get("stage") == "DISABLED":
+        return f"{role.name} is disabled: it grants nothing", role.enable_command()
+    if lacking:
+        return f"{role.name} lacks {', '.join(lacking)}: a tunnel needs them", role.add_command(lacking)
+    return "", ""
+
+
+def _held(found: Mapping[str, object]) -> str:
+    more = [permission for permission in _permissions(found) if permission not in PERMISSIONS]
+    return f"{len(PERMISSIONS)} permissions" + (f", and more than a tunnel needs: {', '.join(more)}" if more else "")
+
+
+def _permissions(found: Mapping[str, object]) -> Sequence[str]:
+    return cast("list[str]", found.get("includedPermissions") or [])

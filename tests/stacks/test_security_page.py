@@ -1,0 +1,167 @@
+"""SECURITY.md names each role that a stack grants, and no other: what the program declares against mocks is compared with its tables."""
+
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import yaml
+
+from contracts.labels import ALWAYS
+from stacks.program import run
+from tests.security_page import PAGE, rows
+
+ROOT = Path(__file__).resolve().parents[2]
+STACKS = sorted(path.name.removeprefix("Pulumi.").removesuffix(".yaml") for path in ROOT.glob("Pulumi.*.yaml"))
+PROJECT = "my-project"
+MEMBER, INVOKER = "user:alice@example.com", "group:callers@example.com"
+SECRET = f"projects/{PROJECT}/secrets/theirs/versions/7"
+NETWORK = {"network": "shared", "subnetwork": "shared", "privateGoogleAccess": True}
+TUNNEL = {"tpu.tunnelMembers": [MEMBER]}
+
+SCOPES = {
+    "gcp:projects/iAMMember:IAMMember": "project",
+    "gcp:secretmanager/secretIamMember:SecretIamMember": "secret",
+    "gcp:storage/bucketIAMMember:BucketIAMMember": "bucket",
+    "gcp:artifactregistry/repositoryIamMember:RepositoryIamMember": "repository",
+    "gcp:cloudrunv2/serviceIamMember:ServiceIamMember": "service",
+    "gcp:serviceaccount/iAMMember:IAMMember": "server's account",
+}
+"""What each type of grant is about. A grant of a type that is not here fails."""
+MEMBERS = {
+    MEMBER: "tunnel member",
+    INVOKER: "invoker",
+    "allUsers": "everyone",
+    "serviceAccount:service-1@gcp-sa-artifactregistry.iam.gserviceaccount.com": "Artifact Registry",
+}
+
+
+@dataclass(frozen=True, order=True)
+class Grant:
+    """A row of the page: the role without `roles/`, who has it, on what, and its condition."""
+
+    role: str
+    to: str
+    on: str
+    condition: str
+
+
+@dataclass(frozen=True)
+class Case:
+    """Settings of a stack. The page's rows of a case are what it grants beyond `beyond`, another set of settings of the same stack."""
+
+    stack: str
+    settings: dict
+    beyond: dict
+
+
+CASES = {
+    "`weights: bucket`": Case("tpu-v6e1", {"weights": "bucket"}, {}),
+    "`compileCache: bucket`": Case(
+        "tpu-v6e1", {"weights": "bucket", "tpu.compileCache": "bucket"}, {"weights": "bucket"}
+    ),
+    "`hfToken`, `apiKey`": Case("tpu-v6e1", {"apiKey": "canary-0123456789"}, {}),
+    "`dockerHub`": Case("l4-qat", {"dockerHub": {"username": "someone", "tokenSecret": SECRET}}, {}),
+    "`cloudRun.invokers`": Case("l4-qat", {"cloudRun.invokers": [INVOKER]}, {}),
+    "`cloudRun.public`": Case("l4-qat", {"cloudRun.public": True, "acceptFindings": ["SEC02"]}, {}),
+    "`tpu.tunnelMembers`": Case("tpu-v6e1", TUNNEL, {}),
+    "`tpu.tunnelRole`": Case("tpu-v6e1", {**TUNNEL, "tpu.tunnelRole": "gemmaTunnel"}, TUNNEL),
+    "`tpu.ssh: metadata-key`": Case("tpu-v6e1", {**TUNNEL, "tpu.ssh": "metadata-key"}, TUNNEL),
+    "`metadata-key` on Compute Engine": Case(
+        "tpu-v6e1",
+        {**TUNNEL, "tpu.api": "compute-engine", "tpu.ssh": "metadata-key"},
+        {**TUNNEL, "tpu.api": "compute-engine"},
+    ),
+}
+"""What stands in the last column of the page, and the settings that cause those grants."""
+OTHERS = (
+    ("tpu-v6e1", {"hfTokenSecret": SECRET, "apiKeySecret": SECRET}),
+    ("tpu-v6e1", {**TUNNEL, "tpu.api": "compute-engine"}),
+    ("tpu-v6e1", {"tpu.existingNetwork": NETWORK, "tpu.zones": ["us-east5-a"]}),
+    ("tpu-v6e1", {"tpu.maxRunDuration": "24h", "tpu.renewBefore": "1h", "maxAge": "8h", "maxUsd": 50}),
+    ("tpu-v6e1", {"weights": "bucket", "bucket.existing": "their-models"}),
+    ("l4-qat", {"cloudRun.directVpc": True, "cloudRun.compileCache": "bucket"}),
+    ("l4-qat", {"cloudRun.rollout": {}, "cloudRun.ingress": "internal"}),
+)
+"""Settings that grant nothing that the page's other rows do not name."""
+
+
+@pytest.fixture
+def granted(declare, monkeypatch):
+    """Return the grants of a stack with changed settings."""
+    known = {}
+    monkeypatch.setattr("stacks.cloud_run.observed_service", lambda _: None)  # a roll-out reads the service at Google
+
+    def of(stack, settings):
+        key = (stack, json.dumps(settings, sort_keys=True))
+        if key not in known:
+            config = yaml.safe_load((ROOT / f"Pulumi.{stack}.yaml").read_text())["config"]
+            for path, value in settings.items():
+                block, _, name = path.partition(".")
+                target, last = (
+                    (config.setdefault(f"gemma-serving:{block}", {}), name)
+                    if name
+                    else (config, f"gemma-serving:{block}")
+                )
+                target[last] = value
+            config["gcp:project"] = PROJECT
+            texts = {name: value if isinstance(value, str) else json.dumps(value) for name, value in config.items()}
+            monkeypatch.setenv("PULUMI_CONFIG", json.dumps(texts))
+            monkeypatch.setenv("PULUMI_CONFIG_SECRET_KEYS", '["gemma-serving:apiKey"]')
+            recorder, _ = declare(run)
+            known[key] = {grant for each in recorder.declared if (grant := as_row(each)) is not None}
+        return known[key]
+
+    return of
+
+
+def as_row(declared):
+    """Return a grant as the page has it; None for a resource that grants nothing."""
+    inputs = declared.inputs
+    if not re.search("iam", declared.type, re.IGNORECASE) or "role" not in inputs:
+        assert not re.search(r"iam(member|binding|policy)|customrole", declared.type, re.IGNORECASE), declared.type
+        return None
+    role, member = inputs["role"], inputs["member"]
+    expression = (inputs.get("condition") or {}).get("expression", "none")
+    folder = re.fullmatch(r'resource\.name\.startsWith\("projects/_/buckets/[^/]+/objects/([^/]+)/"\)', expression)
+    named = f"`{role.removeprefix('roles/')}`" if role.startswith("roles/") else "the custom role"
+    server = f"serviceAccount:gemma-.*@{PROJECT}.iam.gserviceaccount.com"
+    to = "server" if re.fullmatch(server, member) else MEMBERS[member]
+    shown = {"none": "none", ALWAYS: "always true"}.get(expression) or (
+        f"folder `{folder[1]}/`" if folder else f"`{expression}`"
+    )
+    return Grant(named, to, SCOPES[declared.type], shown)
+
+
+def listed():
+    """Return the page's grants by what causes them."""
+    found = {}
+    for role, to, on, condition, cause in rows("Roles that a stack grants"):
+        found.setdefault(cause, set()).add(Grant(role, to, on, condition))
+    return found
+
+
+def test_the_page_names_each_role_that_a_stack_grants_and_no_other(granted, subtests):
+    page = listed()
+    as_written = {stack: granted(stack, {}) for stack in STACKS}
+    every = set.intersection(*as_written.values())
+    on_tpu = set.intersection(*(found for stack, found in as_written.items() if stack.startswith("tpu"))) - every
+    computed = {"every stack": every, "TPU": on_tpu}
+    computed |= {
+        cause: granted(case.stack, case.settings) - granted(case.stack, case.beyond) for cause, case in CASES.items()
+    }
+    for cause in {*page, *computed}:
+        with subtests.test(cause):
+            assert sorted(page.get(cause, ())) == sorted(computed.get(cause, ()))
+    known = set().union(*page.values())
+    for stack, settings in [*((stack, {}) for stack in STACKS), *OTHERS]:
+        with subtests.test(f"{stack} {settings}"):
+            assert granted(stack, settings) - known == set()
+
+
+def test_settings_that_the_page_names_exist():
+    schema = (ROOT / "docs" / "settings.schema.json").read_text()
+    keys = set(re.findall(r"`((?:tpu|cloudRun|vllm|bucket|image)\.\w+)", PAGE.read_text())) - {"tpu.admin"}
+    assert len(keys) > 5
+    assert [key for key in sorted(keys) if f'"{key.partition(".")[2]}": {{' not in schema] == []
