@@ -18,18 +18,21 @@ STARTER_SECTIONS: Final = (
     "contracts.serving_document",
     "contracts.compile_cache",
     "contracts.container_start",
+    "contracts.path_guard",
     "vm_agent.base",
     "vm_agent.cloud",
     "vm_agent.weights",
     "vm_agent.archives",
     "vm_agent.graphs",
+    "vm_agent.guard_file",
     "vm_agent.starter",
 )
 """Modules in the order of their dependencies. The last one starts the program."""
 
 _HEADER: Final = '''"""Starter of a Cloud Run container that serves one model with vLLM: the same for every deployment.
 
-It copies the weights into memory and restores compiled graphs, as its first argument says, and then becomes the server of its other arguments.
+It copies the weights into memory and restores compiled graphs, as its first argument says, writes the path guard of a server with an API key,
+and then becomes the server of its other arguments.
 Needs Python 3.10. Nothing secret is logged or put on a command line.
 """
 '''

@@ -1,4 +1,4 @@
-"""The start-up script of the TPU machine: the modules of `vm_agent` and five of `contracts`, joined to one program and compressed."""
+"""The start-up script of the TPU machine: the modules of `vm_agent` and six of `contracts`, joined to one program and compressed."""
 
 import ast
 from collections.abc import Sequence
@@ -20,6 +20,7 @@ SECTIONS = (
     "contracts.rollout",
     "contracts.serving_document",
     "contracts.compile_cache",
+    "contracts.path_guard",
     "vm_agent.base",
     "vm_agent.kept",
     "vm_agent.cloud",
@@ -27,6 +28,7 @@ SECTIONS = (
     "vm_agent.archives",
     "vm_agent.compile_cache",
     "vm_agent.confinement",
+    "vm_agent.guard_file",
     "vm_agent.containers",
     "vm_agent.metadata_guard",
     "vm_agent.docker_package",
@@ -74,7 +76,10 @@ def agent_program() -> str:
 
 
 def joined_program(header: str, sections: Sequence[str]) -> str:
-    """Return modules as one program; `sections` are their names in the order of their dependencies."""
+    """Return modules as one program; `sections` are their names in the order of their dependencies.
+
+    Its constant PATH_GUARD_TEXT is the file of the path guard, which the program writes for the server's container (vm_agent.guard_file).
+    """
     sources = [_source(module) for module in sections]
     nodes = [node for source in sources for node in ast.parse(source).body]
     plain = {ast.unparse(alias) for node in nodes if isinstance(node, ast.Import) for alias in node.names}
@@ -84,7 +89,8 @@ def joined_program(header: str, sections: Sequence[str]) -> str:
             named.setdefault(node.module, set()).update(map(ast.unparse, node.names))
     imports = [f"import {name}" for name in sorted(plain)]
     imports += [f"from {module} import {', '.join(sorted(names))}" for module, names in sorted(named.items())]
-    return "\n\n".join([header.rstrip("\n"), "\n".join(imports), *map(_section, sections, sources)]) + "\n"
+    guard = f"PATH_GUARD_TEXT = {_source('vm_agent.path_guard')!r}"
+    return "\n\n".join([header.rstrip("\n"), "\n".join(imports), guard, *map(_section, sections, sources)]) + "\n"
 
 
 def _source(module: str) -> str:

@@ -23,6 +23,8 @@ COMPILE_CACHE_VARIABLE: Final = "VLLM_XLA_CACHE_PATH"
 
 NEUTRAL_FLAGS: Final = frozenset(
     {
+        "allowed-media-domains",
+        "allowed-origins",
         "api-key",
         "auto-tool-choice",
         "chat-template",
@@ -32,6 +34,7 @@ NEUTRAL_FLAGS: Final = frozenset(
         "load-format",
         "log-requests",
         "log-stats",
+        "middleware",
         "port",
         "reasoning-parser",
         "safetensors-load-strategy",
@@ -42,7 +45,15 @@ NEUTRAL_FLAGS: Final = frozenset(
 )
 """Flags of vLLM that change no compiled program: those of the HTTP server and of loading. Every other flag counts as changing them,
 because a program that is missing costs its compile time, while one that nobody asks for costs a few megabytes."""
-NEUTRAL_VARIABLES: Final = frozenset({COMPILE_CACHE_VARIABLE, "HF_HOME"})
+NEUTRAL_VARIABLES: Final = frozenset(
+    {
+        COMPILE_CACHE_VARIABLE,
+        "HF_HOME",
+        "VLLM_ALLOW_RUNTIME_LORA_UPDATING",
+        "VLLM_MEDIA_URL_ALLOW_REDIRECTS",
+        "VLLM_SERVER_DEV_MODE",
+    }
+)
 """Environment variables that change no compiled program."""
 
 

@@ -56,6 +56,7 @@ AGENT_ABILITIES: Final = (
     "a changed document whose server does not start is not taken back",
     "a document whose server was ready and then ends again and again is not taken back, and a way back returns to older secret versions",
     "the server's container is privileged: it has the whole machine and the token of its account",
+    "a server with an API key does not start, because its path guard is not in the container",
 )
 """What an agent cannot do before each version, from version 1 on. A machine runs the agent of its last boot."""
 AGENT_VERSION: Final = len(AGENT_ABILITIES)

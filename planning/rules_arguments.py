@@ -123,6 +123,17 @@ def unknown_argument(subject: Subject) -> RuleResult | None:
     )
 
 
+def read_arguments(subject: Subject) -> tuple[ServerArgument, ...]:
+    """Return `extraArgs` as the image's vLLM reads them."""
+    return _read(subject) if subject.resolved.deployment.vllm.extra_args else ()
+
+
+def kept_arguments(subject: Subject, dropped: Sequence[ServerArgument]) -> tuple[str, ...]:
+    """Return `extraArgs` without some of them, and without secrets: a remedy is shown."""
+    arguments = subject.resolved.deployment.vllm.extra_args
+    return _without(arguments, _words(dropped) | _words(_secrets(read_arguments(subject), arguments)))
+
+
 def _table(subject: Subject) -> FlagTable:
     resolved = subject.resolved
     return flag_table(version_in_use(resolved.accelerator, resolved.deployment.image_version) or None)

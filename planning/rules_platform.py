@@ -448,23 +448,6 @@ def private_access(subject: Subject) -> RuleResult | None:
 
 
 @rule(
-    "SEC02",
-    "block",
-    source="Cloud Run IAM (allUsers); vllm-project/vllm#58144",
-    what="an endpoint that anyone may call",
-)
-def public(subject: Subject) -> RuleResult | None:
-    """Find an endpoint for everybody."""
-    if not subject.resolved.deployment.public:
-        return None
-    return RuleResult(
-        message=f"Anyone on the internet could use the endpoint, at up to ${subject.cost.max_usd:,.0f} ({subject.cost.max_usd_basis}).",
-        remedies=(change("public", False),),
-        advice="Name the callers instead, or accept this finding.",
-    )
-
-
-@rule(
     "SEC03",
     "warn",
     source='Compute Engine, "Choose an access method"; gcloud 528, command_lib/compute/ssh_utils.py',

@@ -143,6 +143,8 @@ class Deployment:
     cloud_run: CloudRunOptions = field(default_factory=CloudRunOptions)
     public: bool = False
     """The endpoint may be called by anyone."""
+    has_api_key: bool = False
+    """Whether the server requires an API key, and so has the path guard."""
     endpoint_url: str | None = None
     """An endpoint that the user gave in the settings, if any."""
     workload: Workload | None = None

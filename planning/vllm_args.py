@@ -15,6 +15,7 @@ from typing import Annotated, Any, Final, Literal, NamedTuple, TypeAlias, Union,
 
 from contracts.fields import Doc, camel_case, to_json
 from planning.errors import PlanningError
+from planning.exposure import EXPOSURE_ENVIRONMENT, exposure_arguments, media_domains
 from planning.numbers import is_number, read_json, whole_number
 
 DEFAULT_PORT: Final = 8000
@@ -174,6 +175,14 @@ class VllmOptions:
         str | None, Doc("Name that clients send as `model`. The default is the model's id.")
     ] = None
     seed: Annotated[int | None, Doc("Random seed for sampling.")] = None
+    allowed_media_domains: Annotated[
+        tuple[str, ...] | None,
+        Flag("--allowed-media-domains"),
+        Doc(
+            "Host names from which the server may read images, audio and video by URL. The default is none; `data:` URLs always work. "
+            "The server reads from its own network and follows no redirects."
+        ),
+    ] = None
     extra_args: Annotated[
         tuple[str, ...],
         Doc(
@@ -257,17 +266,21 @@ class VllmOption(NamedTuple):
         if isinstance(value, int | float) and not isinstance(value, bool) and not is_number(value):
             raise PlanningError(f"{key} is {value}; it must be a number.")
 
-    def spell(self, value: object) -> str | None:
-        """Return the argument of `vllm serve` for a value, or None if the value needs none."""
+    def spell(self, value: object) -> tuple[str, ...]:
+        """Return the words of `vllm serve` for a value; none if the value needs none."""
         if value is None or not self.flag:
-            return None
+            return ()
         if isinstance(value, bool):
-            return self.flag if value else f"--no-{self.flag.removeprefix('--')}" if self.has_no_form else None
+            off = (f"--no-{self.flag.removeprefix('--')}",) if self.has_no_form else ()
+            return (self.flag,) if value else off
+        if isinstance(value, tuple):
+            words = cast("tuple[str, ...]", value)
+            return (f"{self.flag}={words[0]}",) if len(words) == 1 else (self.flag, *words)
         if isinstance(value, float):
-            return f"{self.flag}={value:g}"
+            return (f"{self.flag}={value:g}",)
         if isinstance(value, int | str):
-            return f"{self.flag}={value}"
-        return f"{self.flag}={json.dumps(value, sort_keys=True, separators=(',', ':'))}"
+            return (f"{self.flag}={value}",)
+        return (f"{self.flag}={json.dumps(value, sort_keys=True, separators=(',', ':'))}",)
 
 
 def _option(name: str, annotation: Any) -> VllmOption:  # noqa: ANN401 - an annotation is any object
@@ -288,7 +301,7 @@ def _option(name: str, annotation: Any) -> VllmOption:  # noqa: ANN401 - an anno
         kind=str if kind is Literal else value.__origin__ if kind is Annotated else kind,
         choices=get_args(choices) if get_origin(choices) is Literal else (),
         limit=markers.get(Limit),
-        flag="" if kind is tuple else flag.name or f"--{name.replace('_', '-')}",
+        flag="" if kind is tuple and Flag not in markers else flag.name or f"--{name.replace('_', '-')}",
         has_no_form=flag.has_no_form,
         unit=markers[Unit].name if Unit in markers else "",
         help=markers[Doc].text,
@@ -316,19 +329,26 @@ def check_options(options: VllmOptions) -> None:
 
 
 def vllm_arguments(
-    options: VllmOptions, *, model_or_path: str, port: int = DEFAULT_PORT, host: str = "0.0.0.0"
+    options: VllmOptions,
+    *,
+    model_or_path: str,
+    port: int = DEFAULT_PORT,
+    host: str = "0.0.0.0",
+    has_api_key: bool = False,
 ) -> tuple[str, ...]:
     """Return the arguments after `vllm serve`, spelled `--flag=value`.
 
-    The order is fixed: model, host, port, the options in the order of their declaration, `extra_args`. The same options always
-    give the same tuple, so that a change of the tuple is a change of the deployment.
+    The order is fixed: model, host, port, the options in the order of their declaration, what closes the server, `extra_args`. The same
+    options always give the same tuple, so that a change of the tuple is a change of the deployment.
     """
-    spelled = (option.spell(getattr(options, option.name)) for option in _OPTIONS)
+    closed = replace(options, allowed_media_domains=media_domains(options.allowed_media_domains))
+    spelled = (option.spell(getattr(closed, option.name)) for option in _OPTIONS)
     return (
         model_or_path,
         f"--host={host}",
         f"--port={port}",
-        *(argument for argument in spelled if argument is not None),
+        *(word for words in spelled for word in words),
+        *exposure_arguments(has_api_key=has_api_key),
         *options.extra_args,
     )
 
@@ -346,7 +366,7 @@ def vllm_environment(
             image's CUDA needs and a newer one refuses. None leaves it to the image.
         xla_cache_path: Folder for compiled XLA programs in local memory or on a local disk; None turns the cache off.
     """
-    environment: dict[str, str] = {}
+    environment = dict(EXPOSURE_ENVIRONMENT)
     if is_tpu and xla_cache_path is not None:
         environment["VLLM_XLA_CACHE_PATH"] = xla_cache_path
     if is_tpu and is_moe:

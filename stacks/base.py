@@ -27,7 +27,7 @@ from stacks.apis import apis_of
 from stacks.bucket_in_the_way import watch_for_bucket
 from stacks.naming import Names
 from stacks.propagation import NewGrants, require_resource_manager, wait_for_google
-from stacks.secrets import HF_TOKEN, KINDS, SecretKey, SecretKind
+from stacks.secrets import API_KEY, HF_TOKEN, KINDS, SecretKey, SecretKind
 from stacks.settings import Settings
 
 PORT = 8000
@@ -210,6 +210,7 @@ def _serving(context: Context, image: ServingImage) -> Serving:
             model_or_path=context.weights_to_load,
             port=PORT,
             host=_EVERY_ADDRESS if context.settings.tpu is None else LOOPBACK,
+            has_api_key=context.settings.has_secret(API_KEY.key),
         ),
         environment={**dict(context.plan.environment), **_bound_weights(context.settings)},
         port=PORT,

@@ -23,6 +23,7 @@ from components.container_starter import container_command
 from contracts.compile_cache import ARCHIVE_PREFIX
 from contracts.container_start import ContainerStart, GraphCache, graphs_folder
 from contracts.outputs import RolloutPlan
+from contracts.path_guard import is_guarded
 from contracts.serving_document import BucketWeights
 from contracts.staged_weights import MODELS_FOLDER
 from planning.overheads import SERVER_HOST_GIB
@@ -198,7 +199,7 @@ def _command(
     """Return the container's command and arguments: the server's own, or the starter with the server's behind it."""
     serving, uri = foundation.serving, context.weights_uri
     weights = BucketWeights(uri, context.model_path) if run.mount.mode == "memory" else None
-    if weights is None and run.compile_cache == "off":
+    if weights is None and run.compile_cache == "off" and not is_guarded(serving.arguments):
         return serving.command, serving.arguments
     bucket = uri.removeprefix("gs://").partition("/")[0]
 

@@ -47,6 +47,7 @@ def to_deployment(settings: Settings, folder: Path = PROJECT, *, today: str | No
         tpu=_tpu_options(tpu) if tpu else TpuOptions(),
         cloud_run=_cloud_run_options(run, settings) if run else CloudRunOptions(),
         public=run.public if run else False,
+        has_api_key=settings.has_secret("apiKey"),
         endpoint_url=settings.endpoint_url,
         workload=settings.workload,
         measured_tok_per_s=settings.measured_tok_per_s,

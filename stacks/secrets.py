@@ -34,7 +34,7 @@ HF_TOKEN: Final = SecretKind(
 API_KEY: Final = SecretKind(
     key="apiKey",
     what="API key",
-    purpose="that vLLM then requires below /v1 (docs/secrets.md says what it answers without)",
+    purpose="that every path of the server but /health then requires (docs/secrets.md)",
     variable="VLLM_API_KEY",
     name="api-key",
 )

@@ -550,6 +550,8 @@ class _KeyWording(FieldWording):
 
 
 _KEYS: Final = _KeyWording()
+_HOST_NAME: Final = re.compile(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?")
+"""vLLM compares the host of a URL, in lower case, with each name as a whole (multimodal/media/connector.py)."""
 
 
 class Settings(_Frozen):
@@ -631,6 +633,17 @@ class Settings(_Frozen):
     def _parser_for_tools(cls, options: VllmOptions) -> VllmOptions:
         if options.enable_auto_tool_choice and not options.tool_call_parser:
             raise ValueError("enableAutoToolChoice needs toolCallParser; for Gemma 4 set toolCallParser: gemma4")
+        return options
+
+    @field_validator("vllm")
+    @classmethod
+    def _domains_are_host_names(cls, options: VllmOptions) -> VllmOptions:
+        wrong = next((name for name in options.allowed_media_domains or () if not _HOST_NAME.fullmatch(name)), None)
+        if wrong is not None:
+            raise ValueError(
+                f'allowedMediaDomains has "{wrong}"; name each host as in its URL, in lower case and without a scheme, a port or a wildcard, '
+                "such as images.example.com"
+            )
         return options
 
     @field_validator("workload")

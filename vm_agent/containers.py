@@ -1,5 +1,6 @@
 """Docker: pull the image, start and stop the server's container."""
 
+import json
 import os
 import re
 import shutil
@@ -12,7 +13,9 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
+from contracts.path_guard import PYTHON_PATH, is_guarded, python_path
 from contracts.serving_document import ServingDocument
 from vm_agent.base import (
     CONTAINER,
@@ -21,13 +24,17 @@ from vm_agent.base import (
     HASH_LABEL,
     HUB_CACHE,
     HUB_CACHE_VARIABLE,
+    STATE_FOLDER,
     TMPFS,
     ServingError,
     SupersededError,
+    environment_variable,
 )
 from vm_agent.cloud import MetadataClient
 from vm_agent.compile_cache import program_volumes
 from vm_agent.confinement import LOG_LINES, Container
+from vm_agent.guard_file import write_guard
+from vm_agent.kept import STATE_FOLDER_VARIABLE
 
 STOP_GRACE_S = 30
 PULL_LIMIT_S = 3600.0
@@ -36,6 +43,8 @@ LOG_OPTIONS = ("--log-driver=json-file", "--log-opt=max-size=100m", "--log-opt=m
 """Docker keeps all lines of a container on the boot disk, unless it is told how many."""
 SHUTDOWN_FLAG = "--shutdown-timeout"
 """vLLM's flag since 0.18: seconds in which running requests may end after SIGTERM, while new ones are refused (vllm-project/vllm#36666)."""
+GUARD_FOLDER = "/opt/gemma-serving"
+"""Folder of the container with the path guard."""
 LATE_STATUS = 124
 """Exit status of a command that was killed because it took too long, as that of `timeout`."""
 DENIED = re.compile(r"\bdenied\b|\b403\b|forbidden", re.IGNORECASE)
@@ -273,6 +282,7 @@ def start_container(
     argv += program_volumes(document)
     argv += hub_cache_options(document)
     argv += [f"--env={name}={value}" for name, value in document.environment.items()]
+    argv += guard_options(document)
     if document.command:
         argv.append(f"--entrypoint={document.command[0]}")
     with secrets_option(secrets) as option:
@@ -292,6 +302,34 @@ def hub_cache_options(document: ServingDocument) -> list[str]:
     if HUB_CACHE_VARIABLE in document.environment:
         return []
     return [f"--volume={HUB_CACHE}:{HUB_CACHE}", f"--env={HUB_CACHE_VARIABLE}={HUB_CACHE}"]
+
+
+def guard_options(document: ServingDocument) -> list[str]:
+    """Write the path guard and return the options that mount it and put it on PYTHONPATH; none for a document without it.
+
+    Raises:
+        ServingError: the disk takes no file, or docker does not say which PYTHONPATH the image has.
+    """
+    if not is_guarded(document.arguments):
+        return []
+    try:
+        folder = write_guard(Path(environment_variable(STATE_FOLDER_VARIABLE, STATE_FOLDER)) / "path-guard")
+    except OSError as error:
+        raise ServingError(f"The path guard of the API key cannot be written: {error}") from error
+    present = document.environment.get(PYTHON_PATH) or _image_variable(document.image, PYTHON_PATH)
+    return [f"--volume={folder}:{GUARD_FOLDER}:ro", f"--env={PYTHON_PATH}={python_path(GUARD_FOLDER, present)}"]
+
+
+def _image_variable(image: str, name: str) -> str:
+    """Return a variable that the image sets; empty if it does not. Raises ServingError."""
+    status, output = run_command(["docker", "inspect", "--type=image", "--format={{json .Config.Env}}", image])
+    try:
+        variables: object = json.loads(output)
+    except ValueError:
+        raise ServingError(f"docker does not describe image {image}: {output[-600:]} (exit code {status})") from None
+    listed = cast("list[str]", variables) if isinstance(variables, list) else []  # null for an image without any
+    found = (one.partition("=") for one in listed)
+    return next((value for variable, _, value in found if variable == name), "")
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 import threading
 import time
 import urllib.error
+import urllib.request
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -29,6 +30,7 @@ from contracts.guest_attributes import (
     SERVING_HASH_KEY,
     STARTING,
 )
+from contracts.path_guard import KEY_VARIABLE
 from contracts.rollout import ENDS_AT_METADATA_KEY, ROLLOUT_METADATA_KEY, RolloutLimits, parse_rollout
 from contracts.serving_document import (
     DOCUMENT_METADATA_KEY,
@@ -614,35 +616,46 @@ class Agent:
         served = self.kept.find(state.text_hash)
         if state.drain_s or served is None:
             return
-        port, deadline = served.document.port, time.monotonic() + limit_s
-        while time.monotonic() < deadline and self._requests(port):
+        deadline = time.monotonic() + limit_s
+        while time.monotonic() < deadline and self._requests(served.document):
             if version is not None and self.latest.is_newer_than(version):
                 return
             time.sleep(0.2)
 
-    def _requests(self, port: int) -> float:
+    def _requests(self, document: ServingDocument) -> float:
         """Return how many requests run and wait; 0 if the server does not say."""
-        return sum(value for line, value in self._metrics(port) if line.startswith(IDLE_METRICS))
+        return sum(value for line, value in self._metrics(document) if line.startswith(IDLE_METRICS))
 
-    def _answered(self, port: int) -> "float | None":
+    def _answered(self, document: ServingDocument) -> "float | None":
         """Return how many requests the server has answered since its start; None if it does not say."""
-        found = [(line, value) for line, value in self._metrics(port) if line.startswith(ANSWERED_METRIC)]
+        found = [(line, value) for line, value in self._metrics(document) if line.startswith(ANSWERED_METRIC)]
         answered = sum(value for line, value in found if any(reason in line for reason in ANSWERED_REASONS))
         return answered if found else None
 
-    def _metrics(self, port: int) -> "list[tuple[str, float]]":
+    def _metrics(self, document: ServingDocument) -> "list[tuple[str, float]]":
         """Return the lines of the server's metrics with their values; none if it does not answer."""
+        url = f"http://{self.loopback}:{document.port}/metrics"
+        asked = urllib.request.Request(url, headers=self._key_header(document))
         try:
-            with DIRECT.open(f"http://{self.loopback}:{port}/metrics", timeout=5) as response:
+            with DIRECT.open(asked, timeout=5) as response:
                 lines = response.read().decode(errors="replace").splitlines()
             return [(line, float(line.rpartition(" ")[2])) for line in lines if line.startswith("vllm:")]
         except CONNECTION_ERRORS:
             return []
 
-    def _has_passed(self, port: int) -> bool:
+    def _key_header(self, document: ServingDocument) -> "dict[str, str]":
+        """Return the header with the server's API key; none if it has no key, or if Secret Manager does not give it."""
+        version = document.secret_environment.get(KEY_VARIABLE)
+        if version is not None and version not in self._known_secrets:
+            with suppress(ServingError):
+                self._learn_secrets(document)
+        key = self._known_secrets.get(version or "")
+        return {} if key is None else {"Authorization": f"Bearer {key}"}
+
+    def _has_passed(self, document: ServingDocument) -> bool:
         """Whether the server that is ready has served for long enough for its document to be the one to go back to."""
         is_old = self._ready_at is not None and time.monotonic() - self._ready_at >= self.probation_s
-        answered = self._answered(port)
+        answered = self._answered(document)
         if answered is None:
             return is_old
         return answered >= self.probation_requests or (answered > 0 and is_old)
@@ -802,7 +815,7 @@ class Agent:
         before = self.kept.documents()
         if assignment.failed is None:
             self._keep_ready(GoodDocument(assignment.text, assignment.document.image, f"{drain_s:g}"))
-        if self._is_on_probation(assignment) and self._has_passed(assignment.document.port):
+        if self._is_on_probation(assignment) and self._has_passed(assignment.document):
             log(f"Document {assignment.text_hash[:12]} has passed its probation.")
             self.kept.pass_probation()
         is_new = self.kept.documents() != before

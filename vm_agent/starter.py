@@ -1,4 +1,4 @@
-"""The starter of a Cloud Run container: copies weights into memory and restores compiled graphs, then becomes the server.
+"""The starter of a Cloud Run container: copies weights into memory, restores compiled graphs, writes the path guard, then becomes the server.
 
 Arguments: the text of a `ContainerStart`, then the server's command line. The server replaces this process, so that signals, exit code and
 memory are its own. A child process stays only until the compiled graphs are archived.
@@ -6,16 +6,20 @@ memory are its own. A child process stays only until the compiled graphs are arc
 
 import os
 import sys
+import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import NoReturn
 
 from contracts.container_start import ContainerStart, GraphCache, parse_start
+from contracts.path_guard import PYTHON_PATH, is_guarded, python_path
 from contracts.serving_document import BucketWeights
 from vm_agent.base import ServingError, environment_variable, log
 from vm_agent.cloud import CONNECTION_ERRORS, DIRECT, MetadataClient
 from vm_agent.graphs import GraphArchive
+from vm_agent.guard_file import write_guard
 from vm_agent.weights import WeightsCopy
 
 READY_LIMIT_S = 3600.0
@@ -68,11 +72,19 @@ def _answers(url: str) -> bool:
     return False
 
 
+def add_guard(command: Sequence[str]) -> None:
+    """Write the path guard where the server finds it, if the server's arguments name it. Raises OSError."""
+    if is_guarded(command):
+        folder = write_guard(Path(tempfile.mkdtemp(prefix="gemma-serving-")))
+        os.environ[PYTHON_PATH] = python_path(str(folder), os.environ.get(PYTHON_PATH, ""))
+
+
 def start_server(arguments: Sequence[str]) -> NoReturn:
     """Prepare the container and become the server."""
     start, command = parse_start(arguments[0]), list(arguments[1:])
     metadata = MetadataClient()
     try:
+        add_guard(command)
         saves = prepare(start, metadata)
     except (ServingError, *CONNECTION_ERRORS) as error:
         log(f"The server is not started: {error}")

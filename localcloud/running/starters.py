@@ -106,7 +106,8 @@ class Starter:
 
 def _install(folder: Path) -> None:
     """Install the server's command, and the base interpreter, so that the program cannot import this project's packages."""
-    python = install(folder, _COMMANDS) / "python3"
+    # What the program puts on PYTHONPATH is for the server, which has one of its own here.
+    python = install(folder, _COMMANDS, kept={"VLLM_SIM_PYTHONPATH": "PYTHONPATH"}) / "python3"
     if not python.is_symlink():
         python.symlink_to(Path(sys.executable).resolve())
 

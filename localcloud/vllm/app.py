@@ -13,16 +13,21 @@ from aiohttp import web
 
 from localcloud.callers import foreign_host, other_user, web_page_header
 from localcloud.json_values import as_list, as_object
-from localcloud.vllm import VERSION, tokens
+from localcloud.vllm import VERSION, cors, tokens
 from localcloud.vllm.arguments import Arguments
 from localcloud.vllm.engine import Sequence, SimulatedEngine
 from localcloud.vllm.faults import FaultError, InjectedFaults, RequestFaults
 from localcloud.vllm.generation import Abilities, Completion, answer
+from localcloud.vllm.media import MediaRules, read_media
 from localcloud.vllm.memory import KvCacheSize
+from localcloud.vllm.middleware import Middleware
 from localcloud.vllm.protocol import Request, RequestError, chat_prompt, check_length, parse
 from localcloud.vllm.stream import StreamReply, WholeReply
 
 _GUARDED: Final = ("/v1", "/v2", "/inference")
+_SIMULATOR: Final = "/_sim/"
+"""Prefix of the simulator's own paths, which no option of vLLM concerns."""
+_ORIGINS: Final = "allowed-origins"
 _MAX_BODY_BYTES: Final = 64 * 2**20
 _CRASH_STATUS: Final = 139
 
@@ -39,6 +44,12 @@ class Parts:
     faults: InjectedFaults
     api_keys: tuple[str, ...]
     created: int
+    middleware: Middleware
+    media: MediaRules
+    is_developer: bool
+    """Whether VLLM_SERVER_DEV_MODE opens the developer's endpoints."""
+    loads_adapters: bool
+    """Whether VLLM_ALLOW_RUNTIME_LORA_UPDATING lets callers load adapters."""
 
 
 def make_app(parts: Parts) -> web.Application:
@@ -62,11 +73,16 @@ def make_app(parts: Parts) -> web.Application:
             web.post("/_sim/faults", server.set_faults),
         ]
     )
+    if parts.is_developer:
+        app.add_routes([web.get("/server_info", server.done), web.post("/reset_prefix_cache", server.done)])
+    if parts.loads_adapters:
+        app.add_routes([web.post(f"/v1/{verb}_lora_adapter", server.done) for verb in ("load", "unload")])
     app.on_response_prepare.append(_mark)
     return app
 
 
-async def _mark(_: web.Request, response: web.StreamResponse) -> None:
+async def _mark(request: web.Request, response: web.StreamResponse) -> None:
+    response.headers.update(cors.headers(request, request.get(_ORIGINS, ())))
     response.headers["x-simulated"] = "vllm"
     response.headers["server"] = "uvicorn"
 
@@ -85,9 +101,16 @@ class _Server:
 
     @web.middleware
     async def middleware(self, request: web.Request, handler: _Handler) -> web.StreamResponse:
-        """Check the API key for the paths that vLLM protects, and write errors in vLLM's format."""
-        if request.path.startswith(_GUARDED) and not self._has_key(request):
+        """Ask the middleware, check the API key for the paths that vLLM protects, apply CORS, and write errors in vLLM's format."""
+        if not request.path.startswith(_SIMULATOR):
+            refusal = await self._parts.middleware.answer(request)
+            if refusal is not None:
+                return refusal
+        if request.method != "OPTIONS" and request.path.startswith(_GUARDED) and not self._has_key(request):
             return web.json_response({"error": "Unauthorized"}, status=401)
+        if cors.is_preflight(request):
+            return cors.preflight(request, self._parts.arguments.allowed_origins)
+        request[_ORIGINS] = self._parts.arguments.allowed_origins
         try:
             return await handler(request)
         except RequestError as error:
@@ -105,6 +128,10 @@ class _Server:
 
     async def health(self, _: web.Request) -> web.Response:
         return web.Response()
+
+    async def done(self, _: web.Request) -> web.Response:
+        """Answer as an endpoint whose work is not simulated."""
+        return web.json_response({})
 
     async def version(self, _: web.Request) -> web.Response:
         return web.json_response({"version": VERSION})
@@ -195,6 +222,8 @@ class _Server:
             return _fault_response(faults)
         asked = parse(body, is_chat=is_chat)
         self._check_model(asked.model)
+        if is_chat:
+            await read_media(as_object(body), self._parts.media)
         most = check_length(asked, self._parts.capacity.max_model_len)
         self._check_queue()
         self._arrivals += 1

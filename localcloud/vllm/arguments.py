@@ -56,6 +56,10 @@ class Arguments:
     max_queued_requests: int | None
     seed: int = 0
     shutdown_timeout: int = 0
+    allowed_origins: tuple[str, ...]
+    allowed_media_domains: tuple[str, ...]
+    allowed_local_media_path: str = ""
+    middleware: tuple[str, ...]
 
 
 def readable_int(text: str) -> int:
@@ -199,6 +203,9 @@ def _arguments(found: argparse.Namespace) -> Arguments:
         "limit_mm_per_prompt": found.limit_mm_per_prompt or {},
         "default_chat_template_kwargs": found.default_chat_template_kwargs or {},
         "max_queued_requests": found.max_num_queued_reqs,
+        "allowed_origins": ("*",) if found.allowed_origins is None else tuple(found.allowed_origins),
+        "allowed_media_domains": tuple(found.allowed_media_domains or ()),
+        "middleware": tuple(found.middleware or ()),
     }
     # The other fields are called as their flags are.
     same = {each.name: getattr(found, each.name) for each in fields(Arguments) if each.name not in own}
@@ -209,7 +216,7 @@ def given_arguments(arguments: Arguments) -> dict[str, Any]:
     """Return the arguments that differ from vLLM's defaults, by the names under which vLLM logs them."""
     named = {"model": "model_tag", "served_model_names": "served_model_name", "api_keys": "api_key"}
     values = {each.name: getattr(arguments, each.name) for each in fields(Arguments)}
-    given = {name: value for name, value in values.items() if value not in (None, (), {}, False)}
+    given = {name: value for name, value in values.items() if value not in (None, "", (), {}, False, ("*",))}
     return {named.get(name, name): value for name, value in given.items()}
 
 

@@ -21,8 +21,10 @@ from localcloud.vllm.app import Parts, make_app
 from localcloud.vllm.arguments import ArgumentError, Arguments, given_arguments, parse
 from localcloud.vllm.engine import SimulatedEngine, timing
 from localcloud.vllm.faults import FaultError, InjectedFaults
+from localcloud.vllm.media import MediaRules
 from localcloud.vllm.memory import EngineStartError, KvCacheSize
 from localcloud.vllm.metrics import Metrics
+from localcloud.vllm.middleware import Middleware, imported
 from localcloud.vllm.models import Model
 from localcloud.vllm.settings import RuntimeEnvironment
 from localcloud.vllm.startup import KilledError, Start, StartupStep, plan
@@ -109,6 +111,12 @@ async def _run(
     assert start.capacity is not None  # noqa: S101 - a start without an error has a capacity
     assert start.model is not None  # noqa: S101
     engine = _engine(arguments, environment, start, start.model, start.capacity)
+    try:
+        # vLLM makes its application when the engine is up, so that a wrong path fails as late.
+        classes = imported(arguments.middleware, environment.python_path)
+    except ArgumentError as error:
+        _traceback(str(error))
+        return 1
     keys = arguments.api_keys or ((environment.api_key,) if environment.api_key else ())
     app = make_app(
         Parts(
@@ -118,6 +126,14 @@ async def _run(
             faults=faults,
             api_keys=keys,
             created=int(time.time()),
+            middleware=Middleware(classes),
+            media=MediaRules(
+                domains=arguments.allowed_media_domains,
+                local_path=arguments.allowed_local_media_path,
+                redirects=environment.follows_redirects,
+            ),
+            is_developer=environment.is_developer,
+            loads_adapters=environment.loads_adapters,
         )
     )
     drain_s = max(_LEAST_DRAIN_S, arguments.shutdown_timeout)

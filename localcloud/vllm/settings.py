@@ -44,7 +44,8 @@ class RuntimeEnvironment:
     `speed`: the same for serving; `ttft_s` and `tpot_s` fix the timing (real seconds at speed 1); `memory_limit_mib`: the container's
     memory; `network_mb_per_s`: what the network lets through; `paths`: container paths and the real folders behind them; `version`: vLLM's;
     `buckets`: those that the command line names, None where `gs://` is not modelled so; `memory_volumes`: real folders of volumes in memory,
-    with their size in MiB; `streamer_limit`: bytes of the streamer's buffer; `charges`: the file that takes what the start was charged.
+    with their size in MiB; `streamer_limit`: bytes of the streamer's buffer; `charges`: the file that takes what the start was charged;
+    `python_path`: real folders behind the container's PYTHONPATH; `follows_redirects`, `is_developer` and `loads_adapters`: vLLM's own variables.
     """
 
     accelerator: str
@@ -68,6 +69,10 @@ class RuntimeEnvironment:
     cache_root: str | None
     hub_home: str | None
     api_key: str | None
+    python_path: tuple[str, ...]
+    follows_redirects: bool
+    is_developer: bool
+    loads_adapters: bool
     charges: str | None = None
     cuda_driver: int | None = None
     """Branch of the GPU's driver; None simulates none."""
@@ -118,6 +123,10 @@ def read(environment: Mapping[str, str]) -> RuntimeEnvironment:
         cache_root=environment.get("VLLM_XLA_CACHE_PATH") or environment.get("VLLM_CACHE_ROOT"),
         hub_home=environment.get("HF_HOME"),
         api_key=environment.get("VLLM_API_KEY"),
+        python_path=tuple(filter(None, environment.get("VLLM_SIM_PYTHONPATH", "").split(":"))),
+        follows_redirects=_switch(environment, "VLLM_MEDIA_URL_ALLOW_REDIRECTS", default="1"),
+        is_developer=_switch(environment, "VLLM_SERVER_DEV_MODE", default="0"),
+        loads_adapters=environment.get("VLLM_ALLOW_RUNTIME_LORA_UPDATING", "0").strip().lower() in {"1", "true"},
         charges=environment.get(VARIABLE),
         device_problem=environment.get("VLLM_SIM_DEVICE_PROBLEM", ""),
         cuda_driver=_integer(environment, "VLLM_SIM_CUDA_DRIVER"),
@@ -138,6 +147,15 @@ def _number(environment: Mapping[str, str], name: str) -> float | None:
     if not math.isfinite(value) or value < 0:
         raise VariableError(f"{name} is {text!r}, but it has to be a number that is not negative")
     return value
+
+
+def _switch(environment: Mapping[str, str], name: str, *, default: str) -> bool:
+    """Read one of vLLM's variables as it does: a whole number."""
+    text = environment.get(name, default)
+    try:
+        return bool(int(text))
+    except ValueError as error:
+        raise VariableError(f"{name} is {text!r}, but it has to be 0 or 1") from error
 
 
 def _positive(environment: Mapping[str, str], name: str, default: float) -> float:

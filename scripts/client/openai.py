@@ -167,7 +167,14 @@ class OpenAIClient:
         return self._session
 
     async def _prepared(
-        self, method: str, path: str, body: object, limit_s: float, *, anonymous: bool = False
+        self,
+        method: str,
+        path: str,
+        body: object,
+        limit_s: float,
+        *,
+        anonymous: bool = False,
+        extra: Mapping[str, str] | None = None,
     ) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
         """Return a context that sends the request when it is entered."""
         # Renewing an identity token may call the metadata server or start gcloud: never in the event loop.
@@ -176,19 +183,26 @@ class OpenAIClient:
             method,
             self.base_url + path,
             json=body,
-            headers=headers,
+            headers={**headers, **(extra or {})},
             timeout=aiohttp.ClientTimeout(total=limit_s),
             allow_redirects=False,
         )
 
     async def request(
-        self, method: str, path: str, *, body: object = None, limit_s: float, anonymous: bool = False
+        self,
+        method: str,
+        path: str,
+        *,
+        body: object = None,
+        limit_s: float,
+        anonymous: bool = False,
+        extra: Mapping[str, str] | None = None,
     ) -> ServerAnswer:
-        """Send one request and read the whole answer, whatever its status.
+        """Send one request, with `extra` headers, and read the whole answer, whatever its status.
 
         Raises UnreachableError when no complete answer arrived within `limit_s` seconds.
         """
-        sending = await self._prepared(method, path, body, limit_s, anonymous=anonymous)
+        sending = await self._prepared(method, path, body, limit_s, anonymous=anonymous, extra=extra)
         start_s = time.monotonic()
         try:
             async with sending as response:

@@ -22,7 +22,9 @@ _FLAGS: Final[Mapping[str, VllmOption]] = {
     option.flag.removeprefix("--").replace("-", "_"): option for option in OPTIONS.values() if option.flag
 }
 """The options that the planner understands, by vLLM's names."""
-_WITHOUT_EFFECT: Final = frozenset({"model", "model_tag", "host", "port", "api_key", "uvicorn_log_level", "revision"})
+_WITHOUT_EFFECT: Final = frozenset(
+    {"model", "model_tag", "host", "port", "api_key", "uvicorn_log_level", "revision", "allowed_origins", "middleware"}
+)
 """Flags that say nothing of memory and speed. `model` is read by itself; keys are never shown."""
 _SECRET: Final = re.compile(r"key|token|secret|password|credential")
 _EXPECTED: Final = ("weights", "kv_tokens", "load", "compile", "restart")

@@ -1,4 +1,4 @@
-"""Checks of operations: access, metrics, options in effect."""
+"""Checks of operations: metrics, options in effect."""
 
 from collections.abc import Mapping
 from http import HTTPStatus
@@ -15,50 +15,11 @@ from scripts.client.metrics import (
     Scrape,
     parse_metrics,
 )
-from scripts.client.openai import UnreachableError
 from scripts.smoke.context import CheckContext, percent_over
 from scripts.smoke.results import Outcome, Verdict, failed, passed, skipped, warned
 
 CALL_LIMIT_S: Final = 30.0
 ROUNDING: Final = 1e-6
-GUARDED_PATHS: Final = ("/v1/models", "/metrics", "/invocations", "/tokenize")
-"""vLLM's `--api-key` protects /v1 only; the other paths need an identity check in front (vllm-project/vllm#58144)."""
-
-
-async def anonymous(context: CheckContext) -> Outcome:
-    """Check that a private server answers 401 or 403 to callers without credentials, on every path."""
-    access = context.access
-    if access.auth == "tunnel":
-        return skipped("the server has no public address: it is reached through a tunnel")
-    if not access.private:
-        detail = (
-            "the server needs no credentials: the settings make it public"
-            if context.target.stack
-            else "no credentials were given"
-        )
-        return skipped(detail)
-    paths = GUARDED_PATHS if access.id_tokens is not None else GUARDED_PATHS[:1]
-    answers: dict[str, int | str] = {}
-    for path in paths:
-        try:
-            answers[path] = (await context.client.get(path, limit_s=CALL_LIMIT_S, anonymous=True)).status
-        except UnreachableError:
-            answers[path] = "no answer"
-    open_paths = [path for path, status in answers.items() if status not in {401, 403}]
-    wanted = "401 or 403 without credentials"
-    measured = ", ".join(f"{path} {status}" for path, status in answers.items())
-    if open_paths:
-        return failed(
-            measured,
-            wanted=wanted,
-            detail=f"anyone can call {', '.join(open_paths)}: see the service's invoker binding.",
-        )
-    detail = (
-        ""
-        if access.id_tokens is not None
-        else "an API key protects /v1 only; /metrics and /tokenize are open unless a proxy protects them"
-    )
-    return Outcome(verdict="warned" if detail else "passed", measured=measured, wanted=wanted, detail=detail)
 
 
 async def _scrape(context: CheckContext) -> tuple[Scrape | None, str]:

@@ -10,7 +10,7 @@ from scripts.client.access import AccessError, ServerAccess
 from scripts.client.openai import OpenAIClient, ServerError
 from scripts.client.reach import not_reached
 from scripts.client.unix_url import plain_url
-from scripts.smoke import checks_basic, checks_features, checks_operations, checks_plan, checks_speed
+from scripts.smoke import checks_basic, checks_exposure, checks_features, checks_operations, checks_plan, checks_speed
 from scripts.smoke.context import Check, CheckContext, Say
 from scripts.smoke.results import CheckResult, Outcome, SmokeReport, failed, unknown
 from scripts.smoke.target import SmokeTarget
@@ -39,7 +39,7 @@ CHECKS: Final[tuple[Check, ...]] = (
     Check(name="tool call", limit_s=_fixed(200), run=checks_features.tool_call),
     Check(name="structured output", limit_s=_fixed(200), run=checks_features.structured_output),
     Check(name="max-model-len", limit_s=_fixed(200), run=checks_features.max_model_len),
-    Check(name="anonymous access", limit_s=_fixed(150), run=checks_operations.anonymous),
+    Check(name="anonymous access", limit_s=_fixed(200), run=checks_exposure.anonymous),
     Check(name="metrics", limit_s=_fixed(60), run=checks_operations.metrics),
     Check(name="options in effect", limit_s=_fixed(60), run=checks_operations.options),
     Check(name="single stream", limit_s=checks_speed.single_limit_s, run=checks_speed.single_stream),

@@ -1,8 +1,8 @@
 """The server to check, and the figures that it has to reach."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, cast
 
 from contracts.outputs import MemorySummary, SmokeThresholds, StackOutputs
 from planning.residuals import SmokeFigures
@@ -27,6 +27,8 @@ class SmokeTarget:
     cache_options: Mapping[str, str] = field(default_factory=dict[str, str])
     """Options in effect, by the labels of `cache_config_info`."""
     stack: str | None = None
+    opens_origins: bool = False
+    """Whether the stack's own arguments let web pages in."""
     planned: SmokeFigures | None = None
     """Planned speed of the checks' requests; None without a stack."""
     failure: Callable[[], str | None] | None = None
@@ -43,12 +45,15 @@ def stack_target(
     options = {
         CACHE_CONFIG_LABELS[key]: str(value) for key, value in outputs.vllm.items() if key in CACHE_CONFIG_LABELS
     }
+    given = outputs.vllm.get("extraArgs")
+    extra = cast("Sequence[object]", given) if isinstance(given, list | tuple) else ()
     return SmokeTarget(
         stack=stack,
         model=outputs.served_model,
         thresholds=outputs.smoke,
         memory=outputs.plan.memory,
         cache_options=options,
+        opens_origins=any("allowed-origins" in str(word).replace("_", "-") for word in extra),
         planned=planned,
         failure=failure,
     )

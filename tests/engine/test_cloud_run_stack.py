@@ -16,7 +16,9 @@ from scripts.client.access import open_access
 from scripts.pulumi.stack import stack_outputs
 outputs = stack_outputs(sys.argv[1])
 with open_access(endpoint=outputs.endpoint, auth=outputs.auth) as access:
-    print(requests.get(access.base_url + "/v1/models", headers=dict(access.headers()), timeout=30).status_code)
+    for method, path in (("GET", "/v1/models"), ("POST", "/invocations"), ("GET", "/metrics"), ("GET", "/health")):
+        answer = requests.request(method, access.base_url + path, headers=dict(access.headers()), json={"prompt": "x"}, timeout=30)
+        print(answer.status_code)
 """
 
 pytestmark = pytest.mark.engine
@@ -165,7 +167,7 @@ def test_a_serving_flag_makes_a_new_revision_of_the_same_service(workspace, depl
     assert "--max-model-len=8192" in after["template"]["containers"][0]["args"]
     assert workspace.served_length(STACK) == 8192
     refused = workspace.run(sys.executable, "-c", ASK_WITHOUT_KEY, STACK)
-    assert refused.out.strip() == "401"
+    assert refused.out.split() == ["401", "401", "401", "200"]
     workspace.script("smoke", "--stack", STACK, "--json")
     assert_nowhere_in_clear(workspace, KEY_CANARY)
     assert "secretmanager/secretVersion" not in workspace.state(STACK)

@@ -23,6 +23,12 @@ STREAMS = {"mode": "streamer"}
 EAGER = {"cloudRun.compileCache": "bucket", "vllm.enforceEager": True}
 CROWDED = {"cloudRun.concurrency": 64, "vllm.maxNumSeqs": 256, "workload": {}}
 NETWORK = {"network": "shared", "subnetwork": "shared", "privateGoogleAccess": False}
+MEDIA_IN_A_NETWORK = {
+    "tpu.existingNetwork": {**NETWORK, "privateGoogleAccess": True},
+    "tpu.zones": ["us-east5-a"],
+    "vllm.allowedMediaDomains": ["a.example"],
+}
+KEY = "projects/p/secrets/key/versions/1"
 DRAFTER = {"model": "my/drafter", "num_speculative_tokens": 3}
 BF16 = "google/gemma-4-31B-it"
 QAT = "google/gemma-4-31B-it-qat-w4a16-ct"
@@ -100,6 +106,9 @@ INCIDENTS: Mapping[str, Incident] = {
     "SEC09": Incident("tpu-v6e1", {"tpu.tunnelMembers": ["user:a@example.com"]}, "warn", ROLE_FOR_ONE),
     "SEC02": Incident("l4-qat", {"cloudRun.public": True}, "block", r"up to \$974 .*cloudRun\.public: false"),
     "SEC04": Incident("l4-qat", {}, "info", r"vLLM 0\.28\.0 .*structured output \(PYSEC-2026-4199\).*\(PYSEC-2026-4344, PYSEC-2026-4349\)\. vLLM 0\.32\.0"),
+    "SEC05": Incident("l4-qat", {"apiKeySecret": KEY, "vllm.extraArgs": ["--grpc"]}, "block", r"checks no API key.*vllm\.extraArgs: \[\]"),
+    "SEC06": Incident("tpu-v6e1", {"vllm.allowedMediaDomains": ["a.example.com"]}, "warn", r"URLs of a\.example\.com.*Remove vllm\.allowedMedia"),
+    "SEC10": Incident("l4-qat", {"vllm.extraArgs": ['--allowed-origins=["*"]']}, "warn", r"lets web pages.*vllm\.extraArgs: \[\]"),
     "WRK01": Incident("tpu-v6e1", {"workload": {"ratePerS": 40.0}}, "warn", r"workload\.ratePerS is 40, .* grows by .* [sS]et workload\.ratePerS: \d"),
     "WRK02": Incident("l4-qat", {"workload": {"users": 64}}, "warn", r"workload\.users is 64, .*48 of them wait.*[sS]et workload\.users: 16"),
     "WRK03": Incident("tpu-v6e1", {"workload": {"inputTokens": 20_000}}, "block", r"20,512 tokens .* is 16,384.*[Ss]et vllm\.maxModelLen: 20512"),
@@ -121,6 +130,13 @@ INCIDENTS: Mapping[str, Incident] = {
     "CST05": Incident("tpu-v6e4", {}, "info", r"No price is known for southamerica-west1 .*\"v6e_flex_start_usd_per_chip_hour\": 1\.35"),
 }  # fmt: skip
 MORE: tuple[tuple[str, Incident], ...] = (
+    ("SEC02", Incident("l4-qat", {"cloudRun.public": True, "apiKeySecret": KEY}, "block", r"but /health requires the API key.*No maxUsd limits.*set maxUsd")),
+    ("SEC02", Incident("l4-qat", {"cloudRun.public": True, "apiKeySecret": KEY, "maxUsd": 50}, "warn", r"requires the API key.*up to \$974")),
+    ("SEC02", Incident("l4-qat", {"cloudRun.public": True, "maxUsd": 50}, "block", r"Anyone on the internet could use the endpoint, at up to \$974")),
+    ("SEC06", Incident("tpu-v6e4", MEDIA_IN_A_NETWORK, "block", r"in a network of yours \(tpu\.existingNetwork\)")),
+    ("SEC06", Incident("l4-qat", {"cloudRun.directVpc": True, "vllm.allowedMediaDomains": ["a.example"]}, "block", r"yours \(cloudRun\.directVpc\)")),
+    ("SEC06", Incident("l4-qat", {"vllm.allowedMediaDomains": ["a.example", "10.0.0.5"]}, "block", r"10\.0\.0\.5 can only be inside")),
+    ("ARG01", Incident("l4-qat", {"vllm.extraArgs": ["--allowed-media-domains", "a.example"]}, "block", r"[sS]et vllm\.allowedMediaDomains: \[a\.example\]")),
     ("TPU07", Incident("tpu-v6e1", {**STREAMED, "image": OLD_TPU_IMAGE}, "block", r"from vLLM 0\.29\.0 on.*Remove vllm\.loadFormat")),
     ("FIT06", Incident("tpu-v6e1-e4b", {"model": E4B_QAT, "image": OWN_IMAGE}, "warn", r"is not known: E2B and E4B in 4 bits .* image\.supports")),
     ("SCL01", Incident("l4-qat", CROWDED, "warn", r"64 requests .* 21 at a time \(its KV .*concurrency: 21")),

@@ -4,17 +4,25 @@ import json
 from dataclasses import fields, replace
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import planning
+from contracts.path_guard import GUARD_ARGUMENT
 from planning import Deployment, PlanningError, VllmOptions, plan, recommended, vllm_arguments, vllm_environment
 from planning.catalog import MODEL_IDS
 from planning.hardware import ACCELERATORS
 from planning.plan_json import plan_json
 from planning.prices import LIST_PRICES, PriceBook
+from planning.server_flags import TABLES, flag_table, parse_arguments
 from planning.vllm_args import OPTIONS
 
+CLOSED = {
+    "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "0",
+    "VLLM_MEDIA_URL_ALLOW_REDIRECTS": "0",
+    "VLLM_SERVER_DEV_MODE": "0",
+}
 E2B = Deployment(model="google/gemma-4-E2B-it", accelerator="v6e-4")
 
 
@@ -23,7 +31,34 @@ def test_arguments_begin_with_the_model_and_the_address():
         "/models/x",
         "--host=0.0.0.0",
         "--port=8080",
+        "--allowed-media-domains=none.invalid",
+        "--allowed-origins=[]",
     )
+
+
+def test_a_server_with_a_key_has_the_path_guard():
+    assert vllm_arguments(VllmOptions(), model_or_path="m", has_api_key=True)[-1] == GUARD_ARGUMENT
+    assert GUARD_ARGUMENT not in vllm_arguments(VllmOptions(), model_or_path="m")
+
+
+@pytest.mark.parametrize("given", [None, ()])
+def test_no_domain_is_a_name_that_never_resolves(given: tuple[str, ...] | None):
+    """An empty list would let vLLM read from everywhere."""
+    arguments = vllm_arguments(VllmOptions(allowed_media_domains=given), model_or_path="m")
+    assert "--allowed-media-domains=none.invalid" in arguments
+
+
+def test_several_domains_are_several_words():
+    arguments = vllm_arguments(VllmOptions(allowed_media_domains=("a.example", "b.example")), model_or_path="m")
+    start = arguments.index("--allowed-media-domains")
+    assert arguments[start : start + 4] == ("--allowed-media-domains", "a.example", "b.example", "--allowed-origins=[]")
+
+
+def test_what_closes_a_server_is_known_to_every_release_with_a_table():
+    """A flag that a release does not know would end its server at the start."""
+    given = vllm_arguments(VllmOptions(), model_or_path="m", has_api_key=True)
+    for version in TABLES:
+        assert [argument.problem for argument in parse_arguments(given[1:], flag_table(version))] == [""] * 5
 
 
 def test_each_option_is_spelled_as_vllm_reads_it():
@@ -48,6 +83,8 @@ def test_each_option_is_spelled_as_vllm_reads_it():
         "--no-enable-prefix-caching",
         '--limit-mm-per-prompt={"audio":1,"image":4}',
         '--speculative-config={"method":"ngram","num_speculative_tokens":3}',
+        "--allowed-media-domains=none.invalid",
+        "--allowed-origins=[]",
         "--max-log-len=100",
     )
 
@@ -113,12 +150,15 @@ def test_what_is_given_wins_over_what_is_recommended():
 
 
 def test_the_environment_is_what_the_hardware_needs():
-    assert vllm_environment(is_tpu=False, is_moe=True) == {}
-    assert vllm_environment(is_tpu=True, is_moe=False) == {"VLLM_XLA_CACHE_PATH": "/dev/shm/vllm_cache"}
-    assert vllm_environment(is_tpu=True, is_moe=True, xla_cache_path=None) == {"VLLM_TPU_BUCKET_PADDING_GAP": "512"}
-    assert vllm_environment(is_tpu=False, is_moe=False, cuda_compatibility=True) == {
-        "VLLM_ENABLE_CUDA_COMPATIBILITY": "1"
-    }
+    def found(*, is_tpu: bool, is_moe: bool, **more: Any) -> dict[str, str]:
+        environment = vllm_environment(is_tpu=is_tpu, is_moe=is_moe, **more)
+        assert CLOSED.items() <= environment.items()
+        return {name: value for name, value in environment.items() if name not in CLOSED}
+
+    assert found(is_tpu=False, is_moe=True) == {}
+    assert found(is_tpu=True, is_moe=False) == {"VLLM_XLA_CACHE_PATH": "/dev/shm/vllm_cache"}
+    assert found(is_tpu=True, is_moe=True, xla_cache_path=None) == {"VLLM_TPU_BUCKET_PADDING_GAP": "512"}
+    assert found(is_tpu=False, is_moe=False, cuda_compatibility=True) == {"VLLM_ENABLE_CUDA_COMPATIBILITY": "1"}
 
 
 def test_the_plan_carries_the_environment_of_the_mixture_on_tpu():
@@ -129,9 +169,9 @@ def test_the_plan_carries_the_environment_of_the_mixture_on_tpu():
 
 def test_an_l4_under_a_cuda_13_image_gets_the_compatibility_libraries():
     asked = Deployment(model="google/gemma-4-12B-it-qat-w4a16-ct", accelerator="L4")
-    assert dict(plan(asked).environment) == {}
+    assert dict(plan(asked).environment) == CLOSED
     newer = replace(asked, cloud_run=replace(asked.cloud_run, cuda13_image=True))
-    assert dict(plan(newer).environment) == {"VLLM_ENABLE_CUDA_COMPATIBILITY": "1"}
+    assert dict(plan(newer).environment) == {**CLOSED, "VLLM_ENABLE_CUDA_COMPATIBILITY": "1"}
     found = {
         (accelerator, given): dict(
             plan(

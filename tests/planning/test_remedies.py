@@ -96,7 +96,15 @@ def words(*texts: str) -> st.SearchStrategy[tuple[str, ...]]:
 
 
 ZONES = words("us-east5-a", "us-east5-b", "us-west1-a", "europe-west4-a", "us-central1-a")
-EXTRA = words("--api-key=canary", "--hf-token", "--seed=1", "hf_canarycanary", "--api-key", "--disable-log-requests")
+EXTRA = words(
+    "--api-key=canary",
+    "--hf-token",
+    "--seed=1",
+    "hf_canarycanary",
+    "--api-key",
+    "--disable-log-requests",
+    "--allowed-origins=null",
+)
 OPTIONS = st.builds(
     VllmOptions,
     max_model_len=often_none(st.sampled_from([1, 500, 4_096, 16_384, 131_072, 200_000, 262_144, 300_000])),
@@ -111,6 +119,7 @@ OPTIONS = st.builds(
     disable_chunked_mm_input=often_none(st.booleans()),
     limit_mm_per_prompt=often_none(st.dictionaries(st.sampled_from(["image", "audio", "video"]), st.integers(0, 4))),
     extra_args=st.just(()) | EXTRA,
+    allowed_media_domains=often_none(st.sampled_from([("a.example",), ("a.example", "10.0.0.5")])),
 )
 PROBES = st.builds(
     StartupProbe,
@@ -253,7 +262,17 @@ EDITS: Mapping[str, st.SearchStrategy[Any]] = {
     "vllm.kvCacheDtype": st.sampled_from([None, "auto", "fp8"]),
     "vllm.cpuOffloadGib": st.sampled_from([5, 14, 50]),
     "vllm.limitMmPerPrompt": st.sampled_from([None, {"image": 0}, {"image": 4, "video": 0}]),
-    "vllm.extraArgs": st.sampled_from([["--api-key=canary"], ["--seed=1", "--hf-token", "canary"], ["--seed=1"]]),
+    "vllm.extraArgs": st.sampled_from(
+        [
+            ["--api-key=canary"],
+            ["--seed=1", "--hf-token", "canary"],
+            ["--seed=1"],
+            ["--grpc", '--allowed-origins=["*"]'],
+        ]
+    ),
+    "vllm.allowedMediaDomains": st.sampled_from([["a.example"], ["a.example", "10.0.0.5"], []]),
+    "apiKeySecret": st.just("projects/p/secrets/key/versions/1"),
+    "maxUsd": st.sampled_from([1, 5_000]),
     "tpu.acceleratorType": st.sampled_from(["v5e-1", "v5e-8", "v6e-1", "v6e-4", "v6e-8"]),
     "tpu.zones": st.sampled_from([["us-west1-a"], ["us-east5-a", "us-west1-a"], ["us-central1-a"]]),
     "tpu.provisioning": st.sampled_from(["spot", "standard"]),

@@ -246,6 +246,23 @@ REPLAY: dict[str, tuple[Deployment, str, Deployment]] = {
         "info",
         replace(on_cloud_run(), image_version="0.32.0"),
     ),
+    "SEC05": (
+        replace(deployment(extra_args=("--grpc",)), has_api_key=True),
+        "block",
+        deployment(extra_args=("--grpc",)),
+    ),
+    "SEC06": (
+        deployment(allowed_media_domains=("a.example",)),
+        "warn",
+        deployment(allowed_media_domains=("none.invalid",)),
+    ),
+    "SEC10": (
+        deployment(extra_args=("--allowed-local-media-path", "/data")),
+        "warn",
+        deployment(
+            extra_args=("--allowed-origins=[]", "--allowed-local-media-path=", "--no-trust-request-chat-template")
+        ),
+    ),
     "CST02": (on_cloud_run(min_instances=1), "info", on_cloud_run(min_instances=0)),
     "CST03": (replace(on_tpu(), max_usd=5), "warn", replace(on_tpu(), max_usd=50)),
     "CST04": (replace(on_tpu(), today="2026-10-10"), "info", replace(on_tpu(), today="2026-10-09")),
@@ -608,6 +625,36 @@ def test_a_host_that_only_begins_like_localhost_is_not_refused():
 def test_a_public_endpoint_names_the_most_that_others_could_spend():
     p = plan(replace(MEASURED["qat-26b-l4"], public=True))
     assert f"${p.cost.max_usd:,.0f}" in the(p, "SEC02").message
+
+
+def test_each_argument_that_opens_a_server_is_named_and_removed(subtests: pytest.Subtests):
+    origins = ('--allowed-origins=["https://a.example"]', "--allowed_origins=null")
+    for argument in (*origins, "--config=/x", "--middleware=a.B", "--trust-request-chat-template"):
+        with subtests.test(argument):
+            finding = the(plan(deployment(extra_args=("--max-logprobs=5", argument))), "SEC10")
+            assert f"open the server: {argument.partition('=')[0].replace('_', '-')} " in finding.message
+            assert finding.remedies[0].changes == {"vllm.extra_args": ("--max-logprobs=5",)}
+
+
+def test_the_remedy_of_an_opening_argument_shows_no_secret():
+    p = plan(replace(deployment(extra_args=("--api-key=canary", "--grpc", "--config=/x")), has_api_key=True))
+    assert the(p, "SEC05").remedies[0].changes == {"vllm.extra_args": ("--config=/x",)}
+    assert the(p, "SEC10").remedies[0].changes == {"vllm.extra_args": ("--grpc",)}
+
+
+def test_a_server_of_text_only_reads_no_media():
+    text_only = deployment(
+        allowed_media_domains=("a.example",), limit_mm_per_prompt={"image": 0, "audio": 0, "video": 0}
+    )
+    assert found(plan(text_only), "SEC06") is None
+
+
+def test_a_domain_that_only_an_inner_network_has_blocks(subtests: pytest.Subtests):
+    for name in ("localhost", "db", "10.0.0.5", "::1", "metadata.google.internal", "printer.local"):
+        with subtests.test(name):
+            finding = the(plan(deployment(allowed_media_domains=("a.example", name))), "SEC06")
+            assert finding.severity == "block"
+            assert f"{name} can only be inside it" in finding.message
 
 
 def test_a_mount_of_another_user_is_named_with_both():

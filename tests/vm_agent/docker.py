@@ -108,6 +108,9 @@ class Server:
                 if self.path == "/die":
                     server.end(137)
                     return
+                if not server.lets_in(self.path, self.headers.get("Authorization")):
+                    self.send_error(401)
+                    return
                 body = server.metrics() if self.path == "/metrics" else b""
                 self.send_response(503 if self.path == "/health" and server.beside("sick").exists() else 200)
                 self.send_header("Content-Length", str(len(body)))
@@ -118,6 +121,11 @@ class Server:
                 pass
 
         return Handler
+
+    def lets_in(self, path: str, authorization: str | None) -> bool:
+        """Whether the path guard lets a request in, if the command line names it."""
+        is_guarded = any(word.startswith("--middleware=") for word in self.args)
+        return not is_guarded or path == "/health" or authorization == f"Bearer {self.env['VLLM_API_KEY']}"
 
     def metrics(self) -> bytes:
         busy, answered = self.beside("busy"), self.beside("answered")
@@ -323,6 +331,8 @@ class Docker:
     def _about_a_container(self, verb: str, args: list[str]) -> int:
         name = args[-1]
         if "--type=image" in args:
+            if "--format={{json .Config.Env}}" in args:
+                self.say('["PATH=/usr/bin", "PYTHONPATH=/image/packages"]\n')
             return 0 if self._image(name).exists() else 1
         box = self._box(name)
         if box is None:

@@ -16,6 +16,7 @@ import pytest
 
 from contracts.compile_cache import ARCHIVE_METADATA_KEY, ArchiveSettings, parse_archive, programs_key
 from contracts.serving_document import ServingDocument, parse_document
+from planning.exposure import EXPOSURE_ENVIRONMENT, NO_DOMAIN, exposure_arguments
 from tests.vm_agent.machine import CANARY, Machine, document, eventually
 from vm_agent import archives, compile_cache
 from vm_agent.base import ServingError
@@ -114,6 +115,12 @@ class TestTheKey:
         newer = replace(SERVED, image=SERVED.image.replace("sha256:a", "sha256:b"))
         assert programs_key(near) == KEY
         assert programs_key(newer) != KEY
+
+    def test_what_closes_a_server_changes_nothing(self):
+        """A machine that is updated finds the programs that it compiled before."""
+        assert programs_key(with_environment(**EXPOSURE_ENVIRONMENT)) == KEY
+        closed = (f"--allowed-media-domains={NO_DOMAIN}", *exposure_arguments(has_api_key=True))
+        assert programs_key(replace(SERVED, arguments=(*SERVED.arguments, *closed))) == KEY
 
     def test_the_environment_counts_but_for_the_places_of_caches(self):
         assert programs_key(with_environment(HF_HOME="/x")) == KEY

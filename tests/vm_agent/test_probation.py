@@ -161,7 +161,7 @@ def test_a_change_whose_server_was_never_started_rotates_nothing(serving: Servin
 def test_an_agent_that_publishes_no_version_is_older_than_all():
     assert agent_version({}) == 0
     assert agent_version({"serving-hash": ""}) == 1
-    assert agent_version({"agent-version": str(AGENT_VERSION)}) == AGENT_VERSION == 3
+    assert agent_version({"agent-version": str(AGENT_VERSION)}) == AGENT_VERSION == 4
 
 
 def test_a_power_cut_between_the_files_leaves_no_probation_of_the_good_document(tmp_path: Path):

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from contracts.path_guard import GUARD_ARGUMENT, GUARD_MODULE
 from contracts.rollout import RolloutLimits
 from tests.vm_agent.machine import IMAGE, Machine, document, eventually, free_port
-from vm_agent import containers
+from vm_agent import containers, path_guard
 from vm_agent import kept as kept_module
 from vm_agent.cloud import MetadataClient
 from vm_agent.kept import FailedChange, GoodDocument, KeptState
@@ -19,6 +20,7 @@ from vm_agent.serving import Agent, LatestDocument
 from vm_agent.weights import remove_copy
 
 OTHER_IMAGE = IMAGE.replace("a" * 64, "b" * 64)
+KEY = "sk-of-the-stack-0123456789"
 
 
 class Serving:
@@ -233,15 +235,41 @@ def test_a_secret_that_was_destroyed_does_not_stop_the_way_back(serving: Serving
     assert "value" not in "".join(path.read_text() for path in (machine.root / "state").iterdir())
 
 
-def test_a_newer_document_during_the_drain_keeps_the_old_server(serving: Serving, machine: Machine):
-    good = serving.good()
+@pytest.mark.parametrize("is_guarded", [False, True], ids=["open", "guarded"])
+def test_a_newer_document_during_the_drain_keeps_the_old_server(
+    serving: Serving, machine: Machine, *, is_guarded: bool
+):
+    good = with_key(serving, machine) if is_guarded else serving.good()
     busy, asked = (machine.root / f"gemma-serving.exit.{name}" for name in ("busy", "asked"))
     busy.write_text("2.0")
     serving.ask("--max-num-seqs=4", limits=RolloutLimits(drain_s=3600))
     eventually(asked.exists, "the agent waits for an idle moment")
-    assert serving.ask() == good
-    serving.sees("ready", good, good)
+    assert (with_key(serving, machine) if is_guarded else serving.good()) == good
     assert calls(machine, "stop") == []
+
+
+def test_the_path_guard_is_written_mounted_and_first_on_the_path_of_python(serving: Serving, machine: Machine):
+    with_key(serving, machine)
+    (run,) = calls(machine, "run")
+    folder = machine.root / "state" / "path-guard"
+    assert f"--volume={folder}:/opt/gemma-serving:ro" in run
+    assert "--env=PYTHONPATH=/opt/gemma-serving:/image/packages" in run
+    assert (folder / f"{GUARD_MODULE}.py").read_text() == Path(path_guard.__file__).read_text()
+    assert KEY not in (machine.root / "docker.log").read_text()
+
+
+def test_a_server_without_a_key_has_no_guard(serving: Serving, machine: Machine):
+    serving.good()
+    assert not any("PYTHONPATH" in word or "path-guard" in word for word in calls(machine, "run")[0])
+
+
+def with_key(serving: Serving, machine: Machine) -> str:
+    """Serve a document with an API key until it is ready; return its hash."""
+    version = "projects/p/secrets/s/versions/3"
+    machine.secrets[version] = KEY.encode()
+    asked = serving.ask(GUARD_ARGUMENT, secretEnv={"VLLM_API_KEY": version})
+    serving.sees("ready", asked, asked)
+    return asked
 
 
 def test_a_good_document_of_an_agent_that_knew_more_is_none_to_go_back_to(serving: Serving, machine: Machine):

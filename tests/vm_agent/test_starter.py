@@ -14,9 +14,11 @@ import pytest
 
 from components.container_starter import ARGUMENT_LIMIT_BYTES, container_command, starter_program
 from contracts.container_start import ContainerStart, GraphCache, graphs_folder, parse_start
+from contracts.path_guard import GUARD_ARGUMENT, GUARD_MODULE
 from contracts.serving_document import BucketWeights
 from tests.vm_agent.machine import CANARY, Machine, eventually, free_port
 from tests.vm_agent.packed import unpacked
+from vm_agent import path_guard
 from vm_agent.cloud import MetadataClient
 from vm_agent.graphs import GraphArchive
 
@@ -153,9 +155,11 @@ class TestGraphs:
 class TestProgram:
     """The joined program, run as the container runs it: `python3 -c TEXT ARGUMENT COMMAND...`."""
 
-    def run(self, machine: Machine, tmp_path: Path, start: ContainerStart, *command: str) -> subprocess.Popen[str]:
+    def run(
+        self, machine: Machine, tmp_path: Path, start: ContainerStart, *command: str, **variables: str
+    ) -> subprocess.Popen[str]:
         words = [sys.executable, *container_command()[1:], start.text(), *command]
-        environment = {**os.environ, **machine.environment, "PORT": str(free_port())}
+        environment = {**os.environ, **machine.environment, "PORT": str(free_port()), **variables}
         return subprocess.Popen(
             words, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
@@ -178,6 +182,20 @@ class TestProgram:
             _, said = process.communicate(timeout=60)
         assert "No archive of compiled graphs is in gs://models/compile-cache/" in said
         assert CANARY not in said
+
+    def test_the_path_guard_is_first_on_the_path_of_the_server_that_names_it(self, machine: Machine, tmp_path: Path):
+        code = f"import {GUARD_MODULE} as g, os; print(g.__file__, g.PathGuard.__name__, os.environ['PYTHONPATH'])"
+        for named, found in ((GUARD_ARGUMENT, True), ("--other", False)):
+            words = (sys.executable, "-c", code if found else "import os; print(os.environ['PYTHONPATH'])", named)
+            process = self.run(machine, tmp_path, ContainerStart(), *words, PYTHONPATH="/of/the/image")
+            out, said = process.communicate(timeout=60)
+            assert process.returncode == 0, said
+            if not found:
+                assert out == "/of/the/image\n"
+                continue
+            file, name, path = out.split()
+            assert (name, path) == ("PathGuard", f"{Path(file).parent}:/of/the/image")
+            assert Path(file).read_text() == (Path(path_guard.__file__)).read_text()
 
     def test_without_weights_the_server_is_not_started(self, machine: Machine, tmp_path: Path):
         start = ContainerStart(BucketWeights("gs://models/nothing", str(tmp_path / "weights")), None)

@@ -34,12 +34,20 @@ PEOPLE_COMMANDS: Final = {"gcloud": "localcloud.running.shims.gcloud"}
 
 
 def install(
-    folder: Path, commands: Mapping[str, str] = PEOPLE_COMMANDS, environment: Mapping[str, str] | None = None
+    folder: Path,
+    commands: Mapping[str, str] = PEOPLE_COMMANDS,
+    environment: Mapping[str, str] | None = None,
+    *,
+    kept: Mapping[str, str] | None = None,
 ) -> Path:
-    """Write the commands into a folder and return it. `environment` overrides the variables of the caller."""
+    """Write the commands into a folder and return it. `environment` overrides the variables of the caller.
+
+    `kept` names variables of the caller that would be overridden, by the names under which the command finds them.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     variables = {"PYTHONPATH": str(interpreter.ROOT), **(environment or {})}
-    settings = " ".join(f"{name}={shlex.quote(value)}" for name, value in variables.items())
+    words = [f'{name}="${{{of_caller}-}}"' for name, of_caller in (kept or {}).items()]
+    settings = " ".join([*words, *(f"{name}={shlex.quote(value)}" for name, value in variables.items())])
     for command, module in commands.items():
         target = folder / command
         line = f'{settings} exec {shlex.join(interpreter.command(module))} "$@"'

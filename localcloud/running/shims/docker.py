@@ -254,6 +254,7 @@ def _described(machine: Machine, name: str, kind: str | None) -> dict[str, Any] 
                 "Id": identity,
                 "RepoTags": [] if "@" in name else [name],
                 "RepoDigests": [name] if "@" in name else [],
+                "Config": {"Env": ["PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"]},
             }
     return None
 

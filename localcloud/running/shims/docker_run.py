@@ -187,6 +187,7 @@ def _server_environment(machine: Machine, wanted: ContainerOptions) -> dict[str,
         "VLLM_SIM_CLOCK_SPEED": repr(machine.clock_speed),
         "VLLM_SIM_BIND_HOST": machine.address,
         "VLLM_SIM_PATHS": json.dumps(_paths(machine, wanted)),
+        "VLLM_SIM_PYTHONPATH": _python_path(machine, wanted),
         "VLLM_SIM_LIFELINE": f"pid:{machine.warden_pid}",
         # Where a program in the container finds the metadata server.
         "GCE_METADATA_HOST": _metadata_host(machine, wanted),
@@ -204,6 +205,12 @@ def _metadata_host(machine: Machine, wanted: ContainerOptions) -> str:
     """Return the machine's metadata server, or what the machine's rules put in its place for the container's control group."""
     port = redirected(machine, wanted.rights.cgroup_parent, METADATA_ADDRESS, 80)
     return os.environ.get("GCE_METADATA_HOST", "") if port is None else f"{machine.address}:{port}"
+
+
+def _python_path(machine: Machine, wanted: ContainerOptions) -> str:
+    """Return the real folders behind the container's PYTHONPATH: those of its volumes. The image has none that matters here."""
+    paths = _paths(machine, wanted)
+    return ":".join(paths[folder] for folder in wanted.environment.get("PYTHONPATH", "").split(":") if folder in paths)
 
 
 def _paths(machine: Machine, wanted: ContainerOptions) -> dict[str, str]:

@@ -15,6 +15,7 @@ import aiohttp
 import pytest
 
 from components.startup_script import startup_script
+from contracts.path_guard import GUARD_ARGUMENT
 from contracts.serving_document import DOCUMENT_METADATA_KEY
 from localcloud.running.machines import SimulatedMachines
 from localcloud.running.shims import docker_run
@@ -78,8 +79,12 @@ def downloads(state: Path) -> int:
 
 
 def test_the_real_startup_script_brings_a_server_up_changes_it_in_place_and_goes_with_the_machine(tmp_path: Path):
-    """The weights are downloaded once, whatever happens to the server."""
-    first, second = document("--max-model-len=16384"), document("--max-model-len=8192")
+    """The weights are downloaded once, whatever happens to the server. The second document has an API key, and with it the path guard."""
+    key = {"VLLM_API_KEY": "projects/p/secrets/s/versions/3"}
+    first = document("--max-model-len=16384")
+    second = document("--max-model-len=8192", GUARD_ARGUMENT, secretEnv=key)
+    bearer = {"Authorization": f"Bearer {CANARY}"}
+    prompt = {"prompt": "x", "max_tokens": 1}
 
     async def run() -> list[int]:
         async with machines(tmp_path) as running:
@@ -92,12 +97,18 @@ def test_the_real_startup_script_brings_a_server_up_changes_it_in_place_and_goes
                 assert await statuses(host, f"attributes/{DOCUMENT_METADATA_KEY}", TOKEN) == [200, 403]
             address = running.address(NODE, 8000)
             assert address is not None
-            url = f"http://{address[0]}:{address[1]}/v1/models"
+            server = f"http://{address[0]}:{address[1]}"
+            url = f"{server}/v1/models"
             assert (await asyncio.to_thread(ask, url)).json["data"][0]["max_model_len"] == 16384
+            assert (await asyncio.to_thread(ask, f"{server}/invocations", prompt)).status == 200
             counts = [downloads(tmp_path)]
             running.set_metadata(NODE, {**given.metadata, "gemma-serving-document": second})
             await phase(running, "ready", second)
-            assert (await asyncio.to_thread(ask, url)).json["data"][0]["max_model_len"] == 8192
+            served = await asyncio.to_thread(ask, url, headers=bearer)
+            assert served.json["data"][0]["max_model_len"] == 8192
+            for path, body in (("/invocations", prompt), ("/metrics", None)):
+                assert (await asyncio.to_thread(ask, server + path, body)).status == 401
+                assert (await asyncio.to_thread(ask, server + path, body, headers=bearer)).status == 200
             counts.append(downloads(tmp_path))
             container = running._machines[NODE].folder / "containers" / "gemma-serving.json"
             crashed = json.loads(container.read_text())

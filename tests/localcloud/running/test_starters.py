@@ -1,17 +1,21 @@
 """A container whose command is a Python program: it runs as the instance's account, with real folders behind the volumes in memory."""
 
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from components.container_starter import container_command
+from contracts.container_start import ContainerStart
+from contracts.path_guard import GUARD_ARGUMENT
 from localcloud.running.revisions import SimulatedRevisions
 from localcloud.running.starters import GoogleAccess, is_starter
 from localcloud.world.clock import Clock
 from localcloud.world.run_words import LogLine
 from localcloud.world.runtime import RevisionFailedError, RevisionSpec
-from tests.localcloud.running.running_server import ask
+from tests.localcloud.running.running_server import Answer, ask
 
 SERVICE = "projects/p/locations/us-east4/services/gemma"
 NAME = f"{SERVICE}/revisions/gemma-00001-abc"
@@ -70,24 +74,31 @@ def template(**container: Any) -> dict[str, Any]:
 
 def run(state: Path, given: dict[str, Any], *, google: bool = True) -> tuple[str, list[str]]:
     """Start one revision; return the model that it serves, and its log."""
-    lines: list[LogLine] = []
+    answers, said = asked(state, given, ("/v1/models",), google=google)
+    return answers[0].json["data"][0]["id"], said
 
-    async def serve() -> str:
+
+def asked(
+    state: Path, given: dict[str, Any], paths: Sequence[str], *, key: str = "", google: bool = True
+) -> tuple[list[Answer], list[str]]:
+    """Start one revision; return its answers to GET, and its log."""
+    lines: list[LogLine] = []
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
+
+    async def serve() -> list[Answer]:
         running = SimulatedRevisions(
             clock=Clock(speed=1500),
             state=state,
             read_secret=lambda *_: "",
             list_objects=lambda _: {},
             write_log=lambda _, line: lines.append(line),
-            google=GoogleAccess(
-                base_url="http://127.0.0.1:9", access_token=lambda email: f"of-{email}", id_token=lambda *_: ""
-            )
+            google=GoogleAccess(base_url="", access_token=lambda email: f"of-{email}", id_token=lambda *_: "")
             if google
             else None,
         )
         try:
             url = await running.start(RevisionSpec(name=NAME, service=SERVICE, template=given))
-            return (await asyncio.to_thread(ask, f"{url}/v1/models")).json["data"][0]["id"]
+            return [await asyncio.to_thread(ask, url + path, headers=headers) for path in paths]
         finally:
             await running.stop(NAME)
 
@@ -101,6 +112,24 @@ def test_the_program_runs_as_the_instances_account_and_becomes_the_server(tmp_pa
     assert "a bare interpreter" in said
     assert any("copying the weights into memory took" in line for line in said)
     assert any("Loading weights took" in line for line in said)
+
+
+def test_the_starter_of_the_stacks_puts_the_path_guard_in_front_of_the_server(tmp_path: Path):
+    """The container's own PYTHONPATH stays behind the guard's folder."""
+    words = ["simulated/tiny", "--port=8000", GUARD_ARGUMENT]
+    given = template(
+        command=list(container_command()),
+        args=[ContainerStart().text(), "vllm", "serve", *words],
+        env=[{"name": "VLLM_API_KEY", "value": "sk-key"}],
+    )
+    paths = ("/health", "/metrics", "/v1/models", "/version")
+    assert [answer.status for answer in asked(tmp_path, given, paths)[0]] == [200, 401, 401, 401]
+    assert [answer.status for answer in asked(tmp_path, given, paths, key="sk-key")[0]] == [200] * 4
+    without = template(command=["vllm", "serve"], args=words, env=[{"name": "VLLM_API_KEY", "value": "sk-key"}])
+    with pytest.raises(RevisionFailedError):
+        run(tmp_path, without)
+    log = "".join(path.read_text() for path in tmp_path.glob("logs/*.log"))
+    assert "ModuleNotFoundError: No module named 'gemma_serving_path_guard'" in log
 
 
 def test_each_instance_begins_with_empty_volumes(tmp_path: Path):

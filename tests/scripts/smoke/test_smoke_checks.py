@@ -2,6 +2,7 @@ import asyncio
 import json
 import re
 from dataclasses import replace
+from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import pytest
@@ -10,16 +11,20 @@ from rich.console import Console
 
 from contracts.fields import from_json
 from contracts.outputs import SmokeThresholds, StackOutputs
+from contracts.path_guard import GUARD_MODULE
+from planning import VllmOptions, vllm_arguments
 from scripts.client.access import AccessError, IdTokenSource, ServerAccess
 from scripts.client.metrics import CACHE_CONFIG, KV_USAGE, RUNNING, parse_metrics
 from scripts.client.openai import OpenAIClient, ServerError, UnreachableError
-from scripts.smoke import checks_basic, checks_features, checks_operations
+from scripts.smoke import checks_basic, checks_exposure, checks_features, checks_operations
 from scripts.smoke.context import Check, CheckContext
 from scripts.smoke.render import print_table, summary, to_json, to_junit
 from scripts.smoke.results import CheckResult, Outcome, SmokeReport
 from scripts.smoke.run import CHECKS, _run_one, run_smoke
 from scripts.smoke.target import SmokeTarget, stack_target
+from tests.localcloud.running.running_server import server as vllm_server
 from tests.scripts.sample_outputs import sample_outputs
+from vm_agent import path_guard
 
 
 def planned_memory(blocks):
@@ -225,6 +230,108 @@ def test_a_server_that_should_be_private_and_is_not_fails(url):
     _, checks, _ = smoke(url, access=access, only="anonymous access")
     assert checks["anonymous access"].verdict == "failed"
     assert "anyone can call /v1/models" in checks["anonymous access"].detail
+
+
+STACK = replace(TARGET, stack="l4-qat", model="simulated/tiny")
+PATHS = "/v1/models 401, /metrics {0}, /invocations {0}, /tokenize {0}"
+
+
+def with_key(url):
+    return ServerAccess(base_url=url, auth="none", api_key="key")
+
+
+def test_what_vllm_leaves_open_behind_a_key_fails_a_stack_and_warns_about_another_server():
+    with vllm_server(["vllm", "serve", "simulated/tiny"], VLLM_API_KEY="key") as url:
+        outcome = smoke(url, STACK, with_key(url), only="anonymous access")[1]["anonymous access"]
+        assert (outcome.verdict, outcome.measured) == (
+            "failed",
+            f"{PATHS.format(200)}, web pages let in, URLs read",
+        )
+        for said in (
+            "anyone can call /metrics; anyone can call /invocations; anyone can call /tokenize",
+            "web pages of any origin can call it (--allowed-origins)",
+            "a caller can make the server read any URL from its network (vllm.allowedMediaDomains): it answered 500",
+        ):
+            assert said in outcome.detail
+        other = smoke(url, replace(STACK, stack=None), with_key(url), only="anonymous access")[1]["anonymous access"]
+        assert other.verdict == "warned"
+        tunnel = smoke(url, STACK, ServerAccess(base_url=url, auth="tunnel", api_key="key"), only="anonymous access")
+        assert "anyone can call /invocations" in tunnel[1]["anonymous access"].detail
+
+
+def test_a_server_with_the_flags_of_the_stacks_is_closed(tmp_path):
+    (tmp_path / f"{GUARD_MODULE}.py").write_text(Path(path_guard.__file__).read_text())
+    words = vllm_arguments(VllmOptions(), model_or_path="simulated/tiny", has_api_key=True)
+    with vllm_server(["vllm", "serve", *words], VLLM_API_KEY="key", VLLM_SIM_PYTHONPATH=str(tmp_path)) as url:
+        outcome = smoke(url, STACK, with_key(url), only="anonymous access")[1]["anonymous access"]
+    assert (outcome.verdict, outcome.measured) == ("passed", f"{PATHS.format(401)}, web pages refused, URLs not read")
+    assert outcome.wanted == "401 or 403 without credentials, no answer for web pages, no URL read"
+    assert outcome.detail == ""
+
+
+def test_an_answer_that_says_nothing_about_access_is_neither_open_nor_closed(subtests):
+    for status, verdict in ((503, "unknown"), (429, "unknown"), (404, "passed"), (302, "passed"), (400, "failed")):
+        with subtests.test(str(status)):
+            outcome = anonymous_of_a_server_that_answers(status)
+            assert outcome.verdict == verdict
+            assert ("/metrics answered 503" in outcome.detail) is (status == 503)
+
+
+def anonymous_of_a_server_that_answers(status):
+    async def refuse(_request):
+        return web.Response(status=status, headers={"Location": "https://login.example"} if status == 302 else {})
+
+    async def fine(_request):
+        return web.Response()
+
+    async def no_media(_request):
+        return web.json_response(
+            {"error": {"message": "At most 0 image(s) may be provided in one prompt."}}, status=400
+        )
+
+    async def use(context):
+        context.access, context.target = replace(context.access, api_key="key"), STACK
+        return await checks_exposure.anonymous(context)
+
+    routes = [("GET", path, refuse) for path in ("/v1/models", "/metrics")]
+    routes += [("POST", path, refuse) for path in ("/invocations", "/tokenize")]
+    routes += [("GET", "/health", fine), ("POST", "/v1/chat/completions", no_media)]
+    return asyncio.run(answering(routes)(use))
+
+
+def test_only_a_refusal_by_the_name_says_that_no_url_is_read(subtests):
+    table = (
+        (400, "The URL must be from one of the allowed domains: ['none.invalid']", "passed"),
+        (422, "Failed to fetch media from URL: Invalid URL", "unknown"),
+        (400, "Unknown model", "unknown"),
+        (500, "Internal Server Error", "failed"),
+        (503, "overloaded", "unknown"),
+        (200, "", "failed"),
+    )
+    for status, message, verdict in table:
+        with subtests.test(f"{status} {message}"):
+            assert media_of_a_server_that_answers(status, message).verdict == verdict
+
+
+def media_of_a_server_that_answers(status, message):
+    async def fine(_request):
+        return web.Response()
+
+    async def answer(_request):
+        return web.json_response({"error": {"message": message}}, status=status)
+
+    async def use(context):
+        context.target = STACK
+        return await checks_exposure.anonymous(context)
+
+    return asyncio.run(answering([("GET", "/health", fine), ("POST", "/v1/chat/completions", answer)])(use))
+
+
+def test_a_stack_that_lets_web_pages_in_itself_is_not_asked_about_them():
+    given = sample_outputs()
+    outputs = from_json(StackOutputs, {**given, "vllm": {**given["vllm"], "extraArgs": ['--allowed_origins=["*"]']}})
+    assert stack_target("l4-qat", outputs).opens_origins
+    assert not stack_target("l4-qat", from_json(StackOutputs, given)).opens_origins
 
 
 def answering(routes):

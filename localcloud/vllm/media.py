@@ -1,0 +1,92 @@
+"""Media of a chat: what the server reads by URL, and what it refuses, with vLLM's sentences.
+
+vLLM reads every http(s) URL of a request from its own network, and follows redirects, unless `--allowed-media-domains` names hosts and
+VLLM_MEDIA_URL_ALLOW_REDIRECTS is 0 (multimodal/media/connector.py, envs.py). This server does so for addresses of this machine only: it
+never leaves it, so that any other host counts as read, except names that no DNS resolves.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from ipaddress import ip_address
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import aiohttp
+
+from localcloud.json_values import as_list, as_object
+from localcloud.vllm.protocol import RequestError
+
+_LIMIT_S: Final = 5.0
+"""VLLM_IMAGE_FETCH_TIMEOUT."""
+_KINDS: Final = ("image_url", "audio_url", "video_url")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MediaRules:
+    """What may be read: hosts (empty: all), a local folder (empty: none), and whether redirects are followed."""
+
+    domains: tuple[str, ...]
+    local_path: str
+    redirects: bool
+
+
+async def read_media(body: Mapping[str, Any], rules: MediaRules) -> None:
+    """Read the media of a chat. Raises RequestError."""
+    for url in _urls(body):
+        await _read(url, rules)
+
+
+def _urls(body: Mapping[str, Any]) -> Iterator[str]:
+    for message in map(as_object, as_list(body.get("messages"))):
+        for part in map(as_object, as_list(message.get("content"))):
+            kind = str(part.get("type"))
+            if kind in _KINDS:
+                yield str(as_object(part.get(kind)).get("url", ""))
+
+
+async def _read(url: str, rules: MediaRules) -> None:
+    try:
+        parts = urlsplit(url)
+    except ValueError as error:
+        raise RequestError(f"Failed to parse: {url}") from error
+    if parts.scheme == "data":
+        return
+    if parts.scheme == "file":
+        if not rules.local_path:
+            raise RequestError("Cannot load local files without `--allowed-local-media-path`.")
+        return
+    if not parts.scheme.startswith("http"):
+        raise RequestError("The URL must be either a HTTP, data or file URL.")
+    host = parts.hostname or ""
+    if rules.domains and host not in rules.domains:
+        raise RequestError(
+            f"The URL must be from one of the allowed domains: {list(rules.domains)}. Input URL domain: {host}"
+        )
+    if host.endswith(".invalid"):
+        raise _not_read(f"Cannot connect to host {host}:{parts.port or 80} [Name or service not known]")
+    if _is_here(host):
+        await _get(url, redirects=rules.redirects)
+
+
+def _is_here(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+async def _get(url: str, *, redirects: bool) -> None:
+    timeout = aiohttp.ClientTimeout(total=_LIMIT_S)
+    try:
+        async with (
+            aiohttp.ClientSession(timeout=timeout) as session,
+            session.get(url, allow_redirects=redirects) as answer,
+        ):
+            answer.raise_for_status()
+            await answer.read()
+    except (aiohttp.ClientError, TimeoutError) as error:
+        raise _not_read(str(error)) from error
+
+
+def _not_read(why: str) -> RequestError:
+    return RequestError(why, status=500, kind="InternalServerError")

@@ -1,0 +1,90 @@
+"""Middleware that the command line names (`--middleware`), imported and asked as vLLM does.
+
+vLLM's server is an ASGI application and a middleware is wrapped around it (entrypoints/openai/api_server.py, build_app). This server is not: it
+shows each request to the middleware as ASGI, and serves it itself if the middleware passes it on.
+"""
+
+import importlib
+import inspect
+import sys
+from collections.abc import Awaitable, Callable, MutableMapping, Sequence
+from typing import Any, Final, cast
+
+from aiohttp import web
+
+from localcloud.vllm.arguments import ArgumentError
+
+_REACHED: Final = "localcloud.reached"
+_Message = MutableMapping[str, Any]
+_App = Callable[[_Message, Callable[[], Awaitable[_Message]], Callable[[_Message], Awaitable[None]]], Awaitable[None]]
+
+
+def imported(names: Sequence[str], folders: Sequence[str]) -> Sequence[Callable[[_App], _App]]:
+    """Import `MODULE.CLASS` from the container's PYTHONPATH. Raises ArgumentError with the last line of vLLM's traceback."""
+    sys.path[:0] = [folder for folder in folders if folder not in sys.path]
+    found: list[Callable[[_App], _App]] = []
+    for name in names:
+        module, _, attribute = name.rpartition(".")
+        try:
+            one = getattr(importlib.import_module(module), attribute)
+        except (ImportError, AttributeError, ValueError) as error:
+            raise ArgumentError(f"{type(error).__name__}: {error}") from error
+        if not inspect.isclass(one):
+            raise ArgumentError(f"the simulated server applies middleware that is a class, not {name}")
+        found.append(cast("Callable[[_App], _App]", one))
+    return found
+
+
+class Middleware:
+    """All middleware of a server; the last one that is named gets a request first."""
+
+    def __init__(self, classes: Sequence[Callable[[_App], _App]]) -> None:
+        """Make the middleware. If that fails, each request fails: uvicorn goes on without the start-up of the application."""
+        self._app: _App | None = _reached
+        try:
+            for one in classes:
+                assert self._app is not None  # noqa: S101 - only the end of this loop makes it None
+                self._app = one(self._app)
+        except Exception as error:  # noqa: BLE001 - whatever the middleware raises
+            self._app = None
+            print(f"INFO:     ASGI 'lifespan' protocol appears unsupported. [{error}]", file=sys.stderr, flush=True)
+
+    async def answer(self, request: web.Request) -> web.Response | None:
+        """Return the middleware's own answer; None if it passes the request on."""
+        if self._app is None:
+            return web.Response(status=500, text="Internal Server Error")
+        scope: _Message = {
+            "type": "http",
+            "asgi": {"version": "3.0"},
+            "http_version": "1.1",
+            "method": request.method,
+            "scheme": request.scheme,
+            "path": request.path,
+            "raw_path": request.raw_path.partition("?")[0].encode(),
+            "root_path": "",
+            "query_string": request.query_string.encode(),
+            "headers": [(name.lower(), value) for name, value in request.raw_headers],
+        }
+        sent: list[_Message] = []
+
+        async def receive() -> _Message:
+            return {"type": "http.request", "body": await request.read(), "more_body": False}
+
+        async def send(message: _Message) -> None:
+            sent.append(message)
+
+        await self._app(scope, receive, send)
+        if _REACHED in scope:
+            return None
+        failed: _Message = {"status": 500}
+        start = next((message for message in sent if message["type"] == "http.response.start"), failed)
+        given = cast("Sequence[tuple[bytes, bytes]]", start.get("headers", ()))
+        headers = [(name.decode(), value.decode()) for name, value in given]
+        body = b"".join(message.get("body", b"") for message in sent if message["type"] == "http.response.body")
+        return web.Response(
+            status=start["status"], body=body, headers=[one for one in headers if one[0] != "content-length"]
+        )
+
+
+async def _reached(scope: _Message, _receive: object, _send: object) -> None:
+    scope[_REACHED] = True
