@@ -25,8 +25,8 @@ $(STAMP): requirements.txt requirements-dev.txt tools/installer.txt
 demo: setup
 	@.venv/bin/python -m scripts.demo
 
-# Tests of the engine wait most of their time, so that few cores take twice as many processes.
-WORKERS = $$(.venv/bin/python -c 'import os; n = os.cpu_count() or 2; print(max(n, min(2 * n, 8)))')
+# Tests of the engine wait two thirds of their time, so that few cores take three times as many processes.
+WORKERS = $$(.venv/bin/python -c 'import os; n = os.cpu_count() or 2; print(max(n, min(3 * n, 8)))')
 PYTEST = .venv/bin/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 # Everything that a change can break, with one whole life of each target. TESTS=tests/planning runs less; tools.suites says what a change needs.

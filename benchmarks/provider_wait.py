@@ -59,7 +59,8 @@ async def _wait(transport: Any) -> None:  # noqa: ANN401 - the provider is anoth
 
 def main() -> None:
     """Measure and print."""
-    from gcp_tpu_provider.transport import HttpTpuTransport, Pacing  # noqa: PLC0415 - as above
+    from gcp_tpu_provider.http_transport import HttpTpuTransport  # noqa: PLC0415 - as above
+    from gcp_tpu_provider.transport import Pacing  # noqa: PLC0415 - as above
 
     ours, theirs = multiprocessing.Pipe()
     server = multiprocessing.get_context("spawn").Process(target=_serve, args=(theirs,), daemon=True)

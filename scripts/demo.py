@@ -181,7 +181,7 @@ def _copy(root: Path, target: Path) -> None:
             shutil.copy2(path, target / path.name)
     for room in root.iterdir():
         if room.is_dir() and not room.name.startswith(".") and room.name not in _NOT_COPIED:
-            shutil.copytree(room, target / room.name, ignore=shutil.ignore_patterns("__pycache__"))
+            shutil.copytree(room, target / room.name)  # compiled modules too: their times and sizes still fit
     (target / ".venv").symlink_to(Path(sys.prefix))
 
 
@@ -210,17 +210,23 @@ def _life(demo: Demo) -> None:
     up = ("up", "--yes", "--skip-preview")
     step("new project", lambda: _prepare(demo, with_chips=on_tpu))
     step("init", lambda: _init(demo, with_token=on_tpu))
-    if not on_tpu:
-        step("stage weights", lambda: _stage(demo))
-    step("preview", lambda: _preview(_pulumi(demo, "preview", "preview", "--json")))
+    preview = ("preview", lambda: _preview(_pulumi(demo, "preview", "preview", "--json")))
+    if on_tpu:
+        step(*preview)
+    else:
+        _beside([preview], lambda: step("stage weights", lambda: _stage(demo)), demo)  # a preview takes no lock
     step("up", lambda: _up(_pulumi(demo, "up", *up)) + (f", capacity in {_zone(stack)}" if on_tpu else ""))
-    # The checks wait for tokens most of their time, and an `up` that changes nothing does not touch the server: one runs beside the other.
-    with ThreadPoolExecutor(max_workers=1) as beside:
-        # Read again first: Pulumi keeps the error of an attempt that a grant was too new for, although the next one succeeded, and would update.
-        read = (*up, "--refresh", "--expect-no-changes")
-        again = beside.submit(step, "up again", lambda: _up(_pulumi(demo, "up again", *read)))
-        step("smoke", lambda: _smoke(_script(demo, "smoke", "--stack", stack, "--json")))
-        again.result()
+    # Read again first: Pulumi keeps the error of an attempt that a grant was too new for, although the next one succeeded, and would update.
+    read = (*up, "--refresh", "--expect-no-changes")
+    # The checks wait for tokens most of their time, and neither an `up` that changes nothing nor a preview touches the server.
+    _beside(
+        [
+            ("up again", lambda: _up(_pulumi(demo, "up again", *read))),
+            ("preview a change", lambda: _preview_change(demo)),
+        ],
+        lambda: step("smoke", lambda: _smoke(_script(demo, "smoke", "--stack", stack, "--json"))),
+        demo,
+    )
     step("quick sweep", lambda: _sweep(demo))
     before = _capacity(stack) if on_tpu else None
     step("change a flag", lambda: _change(demo))
@@ -228,6 +234,15 @@ def _life(demo: Demo) -> None:
         step("capacity untouched", lambda: _untouched(before, _capacity(stack)))
     step("new flag serves", lambda: _served_length(stack))
     step("teardown", lambda: _teardown(_script(demo, "teardown", "--stack", stack, "--yes", "--json")))
+
+
+def _beside(steps: Sequence[tuple[str, Callable[[], str]]], action: Callable[[], None], demo: Demo) -> None:
+    """Run steps one after the other in a thread while an action runs. Raises StepError."""
+    with ThreadPoolExecutor(max_workers=1) as beside:
+        waiting = [beside.submit(demo.step, *step) for step in steps]
+        action()
+        for each in waiting:
+            each.result()
 
 
 def _pulumi(demo: Demo, name: str, *arguments: str, stdin: str = "") -> str:
@@ -322,14 +337,31 @@ def _served_length(stack: str) -> str:
     return f"the running server says max_model_len {found}"
 
 
-def _change(demo: Demo) -> str:
-    _pulumi(demo, "config set", "config", "set", "--path", "gemma-serving:vllm.maxModelLen", str(NEW_MAX_MODEL_LEN))
-    preview = _json(_pulumi(demo, "preview change", "preview", "--json"))
+def _preview_change(demo: Demo) -> str:
+    """Preview another serving flag, set in a copy of the settings, so that the stack's own stay as they are deployed."""
+    changed = _changed_settings(demo)
+    shutil.copy2(_settings(demo), changed)
+    of_copy = f"--config-file={changed}"
+    flag = ("gemma-serving:vllm.maxModelLen", str(NEW_MAX_MODEL_LEN))
+    _pulumi(demo, "config set", "config", "set", "--path", *flag, of_copy)
+    preview = _json(_pulumi(demo, "preview change", "preview", "--json", of_copy))
     summary = cast("Mapping[str, int]", preview.get("changeSummary") or {})
     if set(summary) - {"same", "update"} or not summary.get("update"):
         raise StepError(f"The change of a serving flag would do more than update in place: {dict(summary)}")
-    _pulumi(demo, "up change", "up", "--yes", "--skip-preview")
-    return f"max-model-len {NEW_MAX_MODEL_LEN}: {summary['update']} updated in place, nothing replaced"
+    return f"max-model-len {NEW_MAX_MODEL_LEN}: {summary['update']} to update in place, nothing to replace"
+
+
+def _change(demo: Demo) -> str:
+    shutil.copy2(_changed_settings(demo), _settings(demo))
+    return f"max-model-len {NEW_MAX_MODEL_LEN}: {_up(_pulumi(demo, 'up change', 'up', '--yes', '--skip-preview'))}"
+
+
+def _settings(demo: Demo) -> Path:
+    return demo.folder / "project" / f"Pulumi.{demo.stack}.yaml"
+
+
+def _changed_settings(demo: Demo) -> Path:
+    return demo.folder / f"{demo.stack}.changed.yaml"
 
 
 def _capacity(stack: str) -> tuple[str, str]:

@@ -59,6 +59,8 @@ def masked(text: str, secrets: Iterable[str] = ()) -> str:
 
     What was masked before stays as it is.
     """
+    if len(text) < _SHORTEST:
+        return text
     for secret in sorted({secret.strip() for secret in secrets}, key=len, reverse=True):
         if len(secret) >= _SHORTEST and secret not in MASK:
             text = text.replace(secret, MASK)

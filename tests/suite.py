@@ -1,5 +1,6 @@
 """How the suite is divided, and what it costs: parts of the long suite, CPU seconds by file, the whole as a multiple of a fixed loop, and a budget."""
 
+import gc
 import re
 import resource
 import time
@@ -13,6 +14,8 @@ CASES, COMMANDS, STARTS, COLD = "test cases", "engine commands", "program starts
 """What decides the time of `make test`: CONTRIBUTING.md says how many there may be of each."""
 _KINDS = (CASES, COMMANDS, STARTS, COLD)
 BUDGET_PAGE = Path(__file__).resolve().parents[1] / "CONTRIBUTING.md"
+FIRST = ("tests/engine/", "tests/vm_agent/", "tests/scripts/bench/", "tests/provider/test_engine.py")
+"""Folders whose tests wait most: their files begin first, so that no worker waits alone at the end."""
 _CPU_S = "cpu_s"
 _COUNTED = "counted"
 _CPU: Counter[str] = Counter()
@@ -20,6 +23,20 @@ _WALL: Counter[str] = Counter()
 _HERE: Counter[str] = Counter()
 _BY_FILE: defaultdict[str, Counter[str]] = defaultdict(Counter)
 _WORKERS: list[float] = []
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection():
+    """Collect no garbage while the tests are collected, as nearly all that is made then stays, and leave it out of later collections of garbage.
+
+    Each would take a second of a processor, and a load generator collects garbage for each point.
+    """
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_addoption(parser):
@@ -53,7 +70,7 @@ def part_of(files, part):
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config, items):
-    """Keep the tests of the suite that was asked for, and of its part."""
+    """Keep the tests of the suite that was asked for, and of its part; those that wait most come first."""
     if config.getoption("--long"):
         files = {_file(item.nodeid) for item in items if _is_long(item) or item.get_closest_marker("law")}
         kept = [item for item in items if _file(item.nodeid) in files]
@@ -67,6 +84,7 @@ def pytest_collection_modifyitems(config, items):
         remaining = set(kept)
         config.hook.pytest_deselected(items=[item for item in items if item not in remaining])
         items[:] = kept
+    items.sort(key=lambda item: not _file(item.nodeid).startswith(FIRST))
 
 
 def _is_long(item):

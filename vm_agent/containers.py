@@ -183,26 +183,33 @@ def run_followed(
         env={**os.environ, **env},
     )
     lines: deque[str] = deque(maxlen=10)
+    telling, over = threading.Lock(), threading.Event()
 
     def read() -> None:
         for line in process.stdout or ():
             lines.append(line.strip())
-            tell(line.strip())
+            with telling:
+                if not over.is_set():
+                    tell(line.strip())
 
     reader, deadline = threading.Thread(target=read, daemon=True), time.monotonic() + limit_s
     reader.start()
-    while process.poll() is None:
-        is_cancelled, is_late = cancelled(), time.monotonic() > deadline
-        if is_cancelled or is_late:
-            process.kill()
-            process.wait()
-        if is_cancelled:
-            raise SupersededError
-        if is_late:
-            return LATE_STATUS, [*lines, f"no result within {limit_s:.0f} s"]
-        time.sleep(0.1)
-    reader.join(5)
-    return process.returncode, lines
+    try:
+        while process.poll() is None:
+            is_cancelled, is_late = cancelled(), time.monotonic() > deadline
+            if is_cancelled or is_late:
+                process.kill()
+                process.wait()
+            if is_cancelled:
+                raise SupersededError
+            if is_late:
+                return LATE_STATUS, [*lines, f"no result within {limit_s:.0f} s"]
+            time.sleep(0.1)
+        reader.join(5)
+        return process.returncode, lines
+    finally:
+        with telling:  # a line that is told later would put its phase in place of the one that follows
+            over.set()
 
 
 @dataclass(frozen=True)

@@ -5,13 +5,22 @@ import os
 import signal
 import sys
 from contextlib import suppress
+from importlib import util
+
+from gcp_tpu_provider.thin_sdk import leave_the_sdk_out
+
+leave_the_sdk_out()
 
 try:
     import grpc
     from pulumi.runtime.proto import provider_pb2_grpc
 
+    from gcp_tpu_provider.late_transport import LateTransport
     from gcp_tpu_provider.servicer import TpuProvider
-    from gcp_tpu_provider.transport import HttpTpuTransport
+
+    for late in ("aiohttp", "google.auth", "requests", "tenacity"):  # loaded by the first call to Google
+        if util.find_spec(late) is None:
+            raise ModuleNotFoundError(name=late)
 except ImportError as error:
     print(
         f"pulumi-resource-gcp-tpu: {sys.executable} cannot import {error.name}; install the provider's requirements "
@@ -36,7 +45,7 @@ async def serve() -> None:
         ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
     )
     server = grpc.aio.server(options=limits)
-    provider = TpuProvider(HttpTpuTransport())
+    provider = TpuProvider(LateTransport())
     provider_pb2_grpc.add_ResourceProviderServicer_to_server(provider, server)
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()

@@ -1,30 +1,12 @@
-"""HTTP to Google: credentials, time limits, retries. Tokens and bodies never appear in logs or errors."""
+"""How Google is called: time limits, endpoints, and what the clients need of a transport. `http_transport` makes the calls."""
 
 import asyncio
-import http.client
-import json
 import os
-import random
 from collections.abc import Mapping
-from contextlib import suppress
-from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
-from email.utils import parsedate_to_datetime
-from http import HTTPStatus
-from typing import Any, Protocol, cast
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Protocol
 from urllib.parse import urlsplit
-
-import aiohttp
-import google.auth
-import google.auth.exceptions
-import google.auth.transport.requests
-import tenacity
-
-from gcp_tpu_provider.errors import GoogleError, NoAnswerError, TpuProviderError
-from gcp_tpu_provider.refusals import about_the_project, passes_in_a_moment
-
-SCOPE = "https://www.googleapis.com/auth/cloud-platform"
-RETRIED = frozenset({429, 500, 502, 503, 504})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +77,8 @@ USAGE_PATH = "v1beta1/"
 OVERRIDE_ANSWER_S = 3.0
 
 
-def _variable(path: str) -> str:
+def override_variable(path: str) -> str:
+    """Return gcloud's variable for the endpoint of the API that a path belongs to."""
     if path.startswith(COMPUTE_PATH):
         return COMPUTE_OVERRIDE
     return USAGE_OVERRIDE if path.startswith(USAGE_PATH) else OVERRIDE
@@ -103,7 +86,7 @@ def _variable(path: str) -> str:
 
 def endpoint(path: str = "") -> str:
     """Return the base URL of the API that a path belongs to, with a slash at its end. Honours gcloud's override variables."""
-    override = os.environ.get(_variable(path))
+    override = os.environ.get(override_variable(path))
     if path.startswith(COMPUTE_PATH):
         base = (override or "https://compute.googleapis.com").rstrip("/")
         return base.removesuffix("/compute/v1") + "/"
@@ -113,7 +96,7 @@ def endpoint(path: str = "") -> str:
 
 async def unreachable_override(path: str = "") -> str | None:
     """Return an error message if the environment overrides the API's endpoint and nothing listens there. Google's is not checked."""
-    variable = _variable(path)
+    variable = override_variable(path)
     override = os.environ.get(variable)
     if not override:
         return None
@@ -129,182 +112,3 @@ async def unreachable_override(path: str = "") -> str | None:
         )
     writer.close()
     return None
-
-
-@dataclass
-class Credentials:
-    """GOOGLE_OAUTH_ACCESS_TOKEN if it is set, else Application Default Credentials, refreshed when they expire."""
-
-    _adc: Any = None
-    _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-
-    async def headers(self, project: str) -> dict[str, str]:
-        """Return the headers of a call about a project, for which it counts. Raises TpuProviderError if there are no credentials."""
-        # Of a login without a quota project, or with another one, Google refuses the call, or counts it for that other project.
-        counted = {"x-goog-user-project": project} if project else {}
-        given = os.environ.get("GOOGLE_OAUTH_ACCESS_TOKEN")
-        if given:
-            return {"Authorization": f"Bearer {given}", **counted}
-        async with self._lock:
-            try:
-                return {"Authorization": f"Bearer {await asyncio.to_thread(self._adc_token)}", **counted}
-            except google.auth.exceptions.GoogleAuthError as error:
-                text = str(error).splitlines()[0].rstrip(".")
-                raise TpuProviderError(
-                    f"No usable Google credentials ({text}). Run `gcloud auth application-default login`, "
-                    "or set GOOGLE_APPLICATION_CREDENTIALS or GOOGLE_OAUTH_ACCESS_TOKEN."
-                ) from None
-
-    def _adc_token(self) -> str:
-        if self._adc is None:
-            self._adc, _ = cast("tuple[Any, Any]", google.auth.default(scopes=[SCOPE]))  # pyright: ignore[reportUnknownMemberType] - google-auth leaves `default` partly untyped
-        if not self._adc.valid:
-            self._adc.refresh(google.auth.transport.requests.Request())
-        return str(self._adc.token)
-
-
-@dataclass
-class HttpTpuTransport:
-    """The transport over HTTP."""
-
-    pacing: Pacing = field(default_factory=Pacing)
-    credentials: Credentials = field(default_factory=Credentials)
-    _session: aiohttp.ClientSession | None = None
-    _reached: bool = False
-    _ahead: timedelta = timedelta()
-    """How far Google's clock is ahead of this machine's."""
-
-    def now(self) -> datetime:
-        """Return Google's time by its last answer; this machine's before the first one."""
-        return datetime.now(UTC) + self._ahead
-
-    async def close(self) -> None:
-        """Close the connections."""
-        if self._session is not None:
-            await self._session.close()
-            self._session = None
-
-    async def call(
-        self,
-        method: str,
-        path: str,
-        *,
-        query: Mapping[str, str] | None = None,
-        body: Mapping[str, Any] | None = None,
-        creation: bool = False,
-    ) -> dict[str, Any]:
-        """Make one call. Retry 429, 500, 502, 503, 504 and broken connections with jitter within the budget."""
-        sent = False
-
-        def give_up(state: tenacity.RetryCallState) -> bool:
-            problem = state.outcome.exception() if state.outcome else None
-            budget_s = self._budget_s(problem, creation=creation)
-            return (state.seconds_since_start or 0.0) + _upcoming_s(state, self.pacing) > budget_s
-
-        async for attempt in tenacity.AsyncRetrying(
-            retry=tenacity.retry_if_exception(_passes_by_itself),
-            wait=lambda state: _upcoming_s(state, self.pacing),
-            stop=give_up,
-            reraise=True,
-        ):
-            with attempt:
-                try:
-                    return await self._once(method, path, query or {}, body)
-                except (aiohttp.ClientConnectorError, aiohttp.InvalidURL) as error:
-                    raise NoAnswerError(f"{method} {path}", f"{_problem(error)}{_where(path)}", sent) from None
-                except (aiohttp.ClientError, TimeoutError, OSError) as error:
-                    sent = True
-                    raise NoAnswerError(f"{method} {path}", _problem(error), sent) from None
-                except GoogleError as error:
-                    error.may_have_acted = sent
-                    sent = sent or error.status >= HTTPStatus.INTERNAL_SERVER_ERROR
-                    raise
-        raise AssertionError("unreachable: the last attempt returns or raises")
-
-    def _set_clock(self, date: str | None) -> None:
-        """Take the time from the header Date, which every answer of an HTTP server with a clock has (RFC 9110, 6.6.1)."""
-        with suppress(ValueError, TypeError):
-            self._ahead = parsedate_to_datetime(date or "").astimezone(UTC) - datetime.now(UTC)
-
-    def _budget_s(self, problem: BaseException | None, *, creation: bool) -> float:
-        if isinstance(problem, NoAnswerError) and not self._reached:
-            return self.pacing.first_contact_s
-        refused = isinstance(problem, GoogleError) and problem.status == HTTPStatus.TOO_MANY_REQUESTS
-        return self.pacing.refusal_budget_s if creation and refused else self.pacing.retry_budget_s
-
-    async def _once(
-        self, method: str, path: str, query: Mapping[str, str], body: Mapping[str, Any] | None
-    ) -> dict[str, Any]:
-        project = _project(path)
-        headers = await self.credentials.headers(project)
-        if self._session is None:
-            self._session = aiohttp.ClientSession(trust_env=True)
-        limit = aiohttp.ClientTimeout(total=self.pacing.call_timeout_s)
-        url = endpoint(path) + path
-        async with self._session.request(
-            method, url, params=query, json=body, headers=headers, timeout=limit
-        ) as answer:
-            text = await answer.text()
-            self._reached = True
-            self._set_clock(answer.headers.get("Date"))
-            if answer.status >= HTTPStatus.BAD_REQUEST:
-                raise google_error(answer.status, text, answer.headers.get("Retry-After"), project)
-        return _json_object(text)
-
-
-def _project(path: str) -> str:
-    """Return the project in `v2alpha1/projects/P/...` or `compute/v1/projects/P/...`, or an empty string."""
-    parts = path.removeprefix(COMPUTE_PATH).split("/")
-    return parts[2] if parts[1:2] == ["projects"] else ""
-
-
-def _json_object(text: str) -> dict[str, Any]:
-    try:
-        value: object = json.loads(text or "{}")
-    except ValueError as error:
-        raise aiohttp.ClientPayloadError(f"the answer is not JSON: {error}") from None
-    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
-
-
-def _where(path: str) -> str:
-    variable = _variable(path)
-    overridden = os.environ.get(variable)
-    return f"; {variable} is {overridden}" if overridden else "; check the network connection"
-
-
-def _problem(error: BaseException) -> str:
-    if isinstance(error, TimeoutError):
-        return "it took too long"
-    return str(error) or type(error).__name__
-
-
-def _passes_by_itself(error: BaseException) -> bool:
-    if isinstance(error, GoogleError):
-        return error.status in RETRIED or passes_in_a_moment(error)
-    return isinstance(error, NoAnswerError)
-
-
-def _upcoming_s(state: tenacity.RetryCallState, pacing: Pacing) -> float:
-    """Return the pause before the next attempt: Google's Retry-After, else exponential backoff with jitter."""
-    problem = state.outcome.exception() if state.outcome else None
-    if isinstance(problem, GoogleError) and problem.retry_after_s is not None:
-        return problem.retry_after_s
-    most_s = min(pacing.retry_most_s, pacing.retry_first_s * 2 ** min(state.attempt_number - 1, 30))
-    return random.uniform(most_s / 2, most_s)  # noqa: S311 - jitter
-
-
-def google_error(status: int, text: str, retry_after: str | None = None, project: str = "") -> GoogleError:
-    """Return the error in Google's answer. A body of another format becomes the message, cut short."""
-    code, message, reason = http.client.responses.get(status, ""), text[:300].strip(), ""
-    metadata: dict[str, str] = {}
-    try:
-        error = json.loads(text)["error"]
-        code, message = str(error.get("status") or code), str(error.get("message") or message)
-        for detail in error.get("details", []):
-            if not reason and detail.get("reason"):
-                reason, metadata = str(detail["reason"]), dict(detail.get("metadata") or {})
-        reason = reason or str(next((item.get("reason") or "" for item in error.get("errors") or ()), ""))
-    except (ValueError, KeyError, TypeError, AttributeError):
-        pass
-    after_s = float(retry_after) if retry_after and retry_after.replace(".", "", 1).isdigit() else None
-    return about_the_project(GoogleError(status, code, message or "no explanation", reason, after_s), project, metadata)

@@ -207,6 +207,7 @@ class LoadGenerator:
         """Generate the load from `start_s` (a reading of `now_s`) until all requests are answered."""
         self._start_s = start_s
         sampler = LagSampler(self._loop)
+        frozen_before = gc.get_freeze_count()
         gc.collect()
         gc.freeze()
         gc.disable()  # a collection during a measurement would delay all times
@@ -225,7 +226,8 @@ class LoadGenerator:
             wall_s, cpu_s = now_s() - start_s, time.process_time() - cpu_s
             queued_now_s = run_queue_s()
             gc.enable()
-            gc.unfreeze()
+            if not frozen_before:  # else what the caller froze would thaw with ours
+                gc.unfreeze()
             for connection in self._idle:
                 connection.close()
         return WorkerResult(

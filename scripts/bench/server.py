@@ -193,3 +193,4 @@ async def watching(client: OpenAIClient, *, enabled: bool) -> AsyncGenerator[Wat
             watch.take(watch.after)
     finally:
         task.cancel()
+        await asyncio.wait({task})  # else its request could begin on a connection that is closed by then

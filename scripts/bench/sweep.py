@@ -41,6 +41,7 @@ from scripts.bench.store import ResultStore, open_store, read_run
 from scripts.bench.traffic.makers import SyntheticSource
 from scripts.bench.traffic.points import Point, Sweep, plan_points, point_seed
 from scripts.bench.traffic.prepare import PreparedTraffic, prepare_traffic
+from scripts.cli.children import run_async
 from scripts.client.access import AccessError, ServerAccess
 from scripts.client.events import as_mapping
 from scripts.client.openai import OpenAIClient, ServerError, UnreachableError
@@ -155,7 +156,7 @@ def run_sweep(settings: SweepSettings, sweep: Sweep, access: ServerAccess, repor
     """
     state = _State(max_failed=settings.max_failed)
     try:
-        return asyncio.run(_sweep(settings, sweep, access, reporter, state))
+        return run_async(_sweep(settings, sweep, access, reporter, state))
     except KeyboardInterrupt:
         if state.planned:  # SIGTERM may come after a point was written and before it was counted
             state.results |= ResultStore(settings.out).done()

@@ -8,13 +8,14 @@ import contextlib
 import signal
 import subprocess
 import threading
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Coroutine, Generator, Sequence
 from dataclasses import dataclass, field
 from types import FrameType
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """Signals that end a command as Ctrl-C does."""
+T = TypeVar("T")
 
 
 @dataclass(eq=False, slots=True)
@@ -38,6 +39,8 @@ class _Signals:
     held: bool = False
     """Whether the main thread starts a program just now: a signal waits until it is known."""
     came: bool = False
+    cancel: Callable[[], object] | None = None
+    """Cancels the coroutine that the main thread runs."""
 
 
 _SIGNALS: Final = _Signals()
@@ -85,6 +88,30 @@ def started(
         _SIGNALS.children.discard(child)
 
 
+def run_async(work: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine and return its result. An interrupt cancels it where it waits: raised inside a step it would leave half of that done.
+
+    Raises KeyboardInterrupt once the coroutine has ended.
+    """
+    import asyncio  # noqa: PLC0415 - most commands do without it
+
+    async def cancellable() -> T:
+        loop, task = asyncio.get_running_loop(), asyncio.current_task()
+        assert task is not None  # noqa: S101 - a coroutine runs in a task
+        _SIGNALS.cancel = lambda: loop.call_soon_threadsafe(task.cancel)
+        try:
+            return await work
+        finally:
+            _SIGNALS.cancel = None
+
+    try:
+        return asyncio.run(cancellable())
+    except asyncio.CancelledError:
+        if _SIGNALS.came:
+            raise KeyboardInterrupt from None
+        raise
+
+
 def _take(_number: int, _frame: FrameType | None) -> None:
     _SIGNALS.came = True
     if not _SIGNALS.held:
@@ -94,7 +121,9 @@ def _take(_number: int, _frame: FrameType | None) -> None:
 def _interrupt() -> None:
     for child in tuple(_SIGNALS.children):
         child.interrupt()
-    raise KeyboardInterrupt
+    if _SIGNALS.cancel is None:
+        raise KeyboardInterrupt
+    _SIGNALS.cancel()
 
 
 @contextlib.contextmanager

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
+from scripts.cli.children import run_async
 from scripts.client.access import AccessError, ServerAccess
 from scripts.client.openai import OpenAIClient, ServerError
 from scripts.client.reach import not_reached
@@ -70,7 +71,7 @@ def run_smoke(
     start_s = time.monotonic()
     interrupted = False
     try:
-        asyncio.run(_run_all(access, target, say, checks, known))
+        run_async(_run_all(access, target, say, checks, known))
     except KeyboardInterrupt:
         interrupted = True
     done = {result.name for result in known.results}

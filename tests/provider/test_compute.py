@@ -13,7 +13,8 @@ import requests
 from gcp_tpu_provider.compute_api import ComputeApi
 from gcp_tpu_provider.compute_request import REQUEST_KEY
 from gcp_tpu_provider.errors import GoogleError, NoAnswerError
-from gcp_tpu_provider.transport import COMPUTE_OVERRIDE, USAGE_OVERRIDE, HttpTpuTransport, endpoint
+from gcp_tpu_provider.http_transport import HttpTpuTransport, google_error
+from gcp_tpu_provider.transport import COMPUTE_OVERRIDE, USAGE_OVERRIDE, endpoint
 
 from localcloud.world.cloud import Cloud, Runtimes
 from localcloud.world.runtime import MachineSpec
@@ -465,7 +466,6 @@ def test_compute_engine_has_an_endpoint_and_an_override_of_its_own(monkeypatch: 
 
 
 def test_an_error_of_compute_engine_is_read_with_its_reason():
-    from gcp_tpu_provider.transport import google_error  # noqa: PLC0415 - one test
 
     body = {"error": {"code": 403, "message": "Required 'compute.instances.create' permission for 'projects/p'"}}
     error: GoogleError = google_error(403, json.dumps(body), project="p")

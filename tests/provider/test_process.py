@@ -112,6 +112,21 @@ def test_without_its_packages_it_says_in_one_sentence_what_to_install(tmp_path: 
     assert "Traceback" not in done.stderr
 
 
+def test_a_start_loads_neither_the_sdk_nor_what_calls_google_and_knows_that_both_are_there():
+    start = "import sys; {}; import gcp_tpu_provider.__main__; print([name for name in {} if name in sys.modules])"
+    late = ("pulumi.resource", "aiohttp", "google.auth", "requests", "tenacity")
+    answers = {}
+    for absent in ("", "tenacity"):
+        prepared = f"sys.modules[{absent!r}] = None" if absent else "pass"
+        command = [sys.executable, "-c", start.format(prepared, late)]
+        answers[absent] = subprocess.run(
+            command, cwd=ROOT / "provider", capture_output=True, text=True, timeout=120, check=False
+        )
+    assert (answers[""].stdout, answers[""].stderr) == ("[]\n", "")
+    assert answers["tenacity"].returncode == 1
+    assert "cannot import tenacity; install the provider's requirements" in answers["tenacity"].stderr
+
+
 def test_the_engine_reads_a_partial_creation_and_its_progress_off_the_wire():
     log = EngineLog()
     engine = grpc.server(futures.ThreadPoolExecutor(2))

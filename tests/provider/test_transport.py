@@ -11,8 +11,9 @@ import google.oauth2.credentials
 import pytest
 from aiohttp import web
 from gcp_tpu_provider.errors import GoogleError, NoAnswerError, ProjectError, TpuProviderError
+from gcp_tpu_provider.http_transport import HttpTpuTransport, google_error
 from gcp_tpu_provider.tpu_api import TpuApi
-from gcp_tpu_provider.transport import HttpTpuTransport, Pacing, google_error
+from gcp_tpu_provider.transport import Pacing
 
 # Where something is expected to come, a busy machine may take its time; only what is expected to be given up has short limits.
 PATIENT = Pacing(

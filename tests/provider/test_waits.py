@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 from gcp_tpu_provider.errors import GoogleError
+from gcp_tpu_provider.http_transport import HttpTpuTransport
 from gcp_tpu_provider.operation import PollTimer
-from gcp_tpu_provider.transport import HttpTpuTransport, Pacing
+from gcp_tpu_provider.transport import Pacing
 
 from benchmarks import provider_wait
 from tests.provider.cloud import FakeTpu

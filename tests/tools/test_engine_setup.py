@@ -109,6 +109,20 @@ def test_the_link_runs_the_engine_with_its_arguments(bare):
     assert answer.stdout == "got up a b\n"
 
 
+@pytest.mark.parametrize(("given", "taken"), [(None, "400"), ("off", "off")])
+def test_the_link_lets_the_engine_collect_less_garbage_unless_the_user_says_how_much(bare, given, taken):
+    executable(bare / "bin" / LANGUAGE_HOST, "exit 0")
+    executable(bare / "bin" / "pulumi", 'case "$1" in version) echo v3.300.0;; *) echo "$GOGC";; esac')
+    setup.link(setup.ensure())
+    environment = {key: value for key, value in os.environ.items() if key != "GOGC"} | (
+        {"GOGC": given} if given else {}
+    )
+    answer = subprocess.run(
+        [str(bare / "venv" / "bin" / "pulumi"), "up"], env=environment, capture_output=True, text=True, check=True
+    )
+    assert answer.stdout == f"{taken}\n"
+
+
 def test_without_any_way_the_message_names_both_ways_out(bare, monkeypatch, capsys):
     monkeypatch.setattr(requests, "head", unreachable)
     assert main([]) == 1

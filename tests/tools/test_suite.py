@@ -1,10 +1,11 @@
 """How the suite is divided: nothing is lost between its parts, a long file runs whole, and too much of anything fails."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from tests.suite import BUDGET_PAGE, CASES, COLD, COMMANDS, STARTS, budget, part_of
+from tests.suite import BUDGET_PAGE, CASES, COLD, COMMANDS, STARTS, budget, part_of, pytest_collection_modifyitems
 
 FILES = {f"tests/{name}.py" for name in "abcdefgh"}
 ROOT = Path(__file__).resolve().parents[2]
@@ -25,6 +26,13 @@ def test_a_part_that_does_not_exist_is_refused():
     for part in ("0/4", "5/4", "2", "1/0", "a/b", "-1/4", "1/4/2"):
         with pytest.raises(pytest.UsageError, match="it has to be K/N"):
             part_of(FILES, part)
+
+
+def test_files_that_wait_most_begin_first():
+    names = ("tests/a/test_a.py::test_1", "tests/engine/test_e.py::test_1", "tests/engine/test_e.py::test_2")
+    items = [SimpleNamespace(nodeid=name, get_closest_marker=lambda _name: None) for name in names]
+    pytest_collection_modifyitems(SimpleNamespace(getoption=lambda _name: None), items)
+    assert [item.nodeid for item in items] == [names[1], names[2], names[0]]
 
 
 PLUGINS = ("-p", "tests.suite", "-p", "xdist", "-p", "no:cacheprovider")

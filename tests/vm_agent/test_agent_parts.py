@@ -419,3 +419,31 @@ def test_a_docker_that_does_not_answer_is_no_missing_container(monkeypatch):
         containers.container_state()
     monkeypatch.setattr(containers, "run_command", lambda *_arguments: (1, "Error: No such container: vllm"))
     assert containers.container_state() is None
+
+
+def test_no_line_of_a_cancelled_command_is_told_once_its_run_is_over():
+    """A late line of a pull put its phase in place of "ending"."""
+    events: list[str] = []
+    entered, release, before = threading.Event(), threading.Event(), set(threading.enumerate())
+
+    def tell(line: str) -> None:
+        entered.set()
+        release.wait(60)
+        events.append(line)
+
+    def run() -> None:
+        with pytest.raises(SupersededError):
+            containers.run_followed(
+                ["sh", "-c", "echo one; echo two; exec sleep 600"], env={}, tell=tell, cancelled=entered.is_set
+            )
+        events.append("over")
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    assert entered.wait(60)
+    thread.join(1)
+    release.set()
+    for each in set(threading.enumerate()) - before:
+        each.join(60)
+    assert events[0] == "one"
+    assert events[-1] == "over"

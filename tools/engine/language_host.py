@@ -9,7 +9,6 @@ import argparse
 import contextlib
 import json
 import os
-import platform
 import queue
 import signal
 import socket
@@ -21,13 +20,12 @@ import types
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from importlib import metadata, util
+from importlib import util
 from pathlib import Path
 from types import FrameType
 
 import grpc
 from google.protobuf import empty_pb2
-from google.protobuf.json_format import MessageToDict
 
 
 def _leave_the_sdk_out() -> None:
@@ -43,7 +41,10 @@ def _leave_the_sdk_out() -> None:
 if __name__ == "__main__":  # a process of its own; where this module is imported, the SDK stays whole
     _leave_the_sdk_out()
 
-from pulumi.runtime.proto import language_pb2, language_pb2_grpc, plugin_pb2  # noqa: E402  after the empty packages
+from pulumi._version import (  # noqa: E402  after the empty packages
+    _VERSION,  # pyright: ignore[reportPrivateUsage] - importlib.metadata takes longer to load than all of this file
+)
+from pulumi.runtime.proto import language_pb2, language_pb2_grpc, plugin_pb2  # noqa: E402
 
 EXIT_AFTER_MESSAGE = 32
 """Exit code of the program's runner once it has shown the user what is wrong: the engine is then told to bail out quietly."""
@@ -61,9 +62,8 @@ _PARENT_CHECK_S = 1.0
 
 def interpreter(info: language_pb2.ProgramInfo) -> str:
     """Return the interpreter to run with: that of `runtime.options.virtualenv`, seen from the project's folder, else our own."""
-    options = MessageToDict(info.options)
-    folder = options.get("virtualenv")
-    if isinstance(folder, str) and folder:
+    folder = info.options.fields["virtualenv"].string_value if "virtualenv" in info.options.fields else ""
+    if folder:
         candidate = Path(info.root_directory or ".") / folder / "bin" / "python"
         if candidate.exists():
             return str(candidate)
@@ -90,7 +90,7 @@ class LanguageHost(language_pb2_grpc.LanguageRuntimeServicer):
     def GetPluginInfo(self, request: empty_pb2.Empty, context: grpc.ServicerContext) -> plugin_pb2.PluginInfo:  # noqa: N802
         """Say which SDK this host goes with."""
         del request, context
-        return plugin_pb2.PluginInfo(version=metadata.version("pulumi"))
+        return plugin_pb2.PluginInfo(version=_VERSION)
 
     def GetRequiredPackages(  # noqa: N802
         self, request: language_pb2.GetRequiredPackagesRequest, context: grpc.ServicerContext
@@ -118,7 +118,7 @@ class LanguageHost(language_pb2_grpc.LanguageRuntimeServicer):
         del context
         return language_pb2.AboutResponse(
             executable=interpreter(request.info),
-            version=platform.python_version(),
+            version=sys.version.split()[0],
             metadata={"host": "stand-in of tools.engine"},
         )
 
@@ -127,6 +127,8 @@ class LanguageHost(language_pb2_grpc.LanguageRuntimeServicer):
     ) -> language_pb2.GetProgramDependenciesResponse:
         """List the distributions that this environment holds."""
         del request, context
+        from importlib import metadata  # noqa: PLC0415  a start does without it
+
         found = {dist.metadata["Name"]: dist.version for dist in metadata.distributions() if dist.metadata["Name"]}
         return language_pb2.GetProgramDependenciesResponse(
             dependencies=[

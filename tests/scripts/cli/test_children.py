@@ -1,5 +1,6 @@
 """Each signal that ends a command reaches what it started, once: a second one makes the engine end without its state."""
 
+import asyncio
 import os
 import signal
 import subprocess
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from scripts.cli.children import started
+from scripts.cli.children import interruptible, run_async, started
 
 ROOT = Path(__file__).resolve().parents[3]
 ENGINE = """#!/bin/sh
@@ -83,3 +84,28 @@ def test_without_a_command_the_interrupt_is_passed_on_too():
     with pytest.raises(KeyboardInterrupt), started([sys.executable, "-c", "import time; time.sleep(600)"]) as process:
         raise KeyboardInterrupt
     assert process.returncode in {-signal.SIGINT, 1}
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_cancels_a_coroutine_where_it_waits_and_not_inside_a_step(number):
+    done = []
+
+    async def work():
+        signal.raise_signal(number)
+        done.append("whole step")
+        try:
+            await asyncio.sleep(600)
+        finally:
+            done.append("cleaned up")
+
+    with pytest.raises(KeyboardInterrupt), interruptible():
+        run_async(work())
+    assert done == ["whole step", "cleaned up"]
+
+
+def test_a_coroutine_that_is_cancelled_by_others_was_not_interrupted():
+    async def work():
+        raise asyncio.CancelledError
+
+    with pytest.raises(asyncio.CancelledError), interruptible():
+        run_async(work())

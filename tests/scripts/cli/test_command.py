@@ -190,7 +190,7 @@ command._read = read
 
 
 def test_no_command_is_forgotten():
-    found = {path.stem for path in (ROOT / "scripts").glob("*.py")} - {"__init__", "errors"}
+    found = {path.stem for path in (ROOT / "scripts").glob("*.py")} - {"__init__", "errors", "parallel"}
     found |= {path.parent.name for path in (ROOT / "scripts").glob("*/__main__.py")}
     assert sorted(found) == sorted({words[0] for words in [*STOPPABLE, *WITHOUT_ENGINE]})
     assert sorted(found) == sorted(COMMANDS)
