@@ -9,6 +9,7 @@ from the local cloud's own tables, in simulated seconds; the planner has tables 
 
 import argparse
 import asyncio
+import base64
 import hashlib
 import json
 import os
@@ -20,6 +21,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequen
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from secrets import token_hex
 from typing import Any, Final, Literal, cast
 
 import aiohttp
@@ -60,6 +62,7 @@ ENGINE: Final = ("process", "load", "compile", "cached")
 """What the server itself does: its own start."""
 _WEIGHTS_PATH: Final = "/mnt/models/gemma-4-E2B-it"
 _GB: Final = 1e9
+_KEY: Final = f"projects/{PROJECT}/secrets/archive-key"
 
 Weights = Literal["hub", "bucket"]
 
@@ -270,6 +273,11 @@ class MeasuredMachine:
         wanted = hashlib.sha256(document.encode()).hexdigest()
         return (now.get(PHASE_KEY), now.get(DOCUMENT_HASH_KEY)) == (READY, wanted)
 
+    def published(self, key: str) -> str:
+        """Return a guest attribute of the machine; empty if there is none."""
+        found = self.cloud.runtimes.machines.guest_attributes(NODE).get(GUEST_ATTRIBUTE_NAMESPACE, {})
+        return str(found.get(key, ""))
+
     def agent_log(self) -> str:
         """Return what the agent has written to the journal."""
         return "".join(path.read_text(encoding="utf-8") for path in self._folder().glob("units/*.log"))
@@ -333,7 +341,8 @@ async def open_machine(
         archives = compile_cache == "bucket"
         metadata = {SCRIPT_METADATA_KEY: startup_script(), "enable-guest-attributes": "TRUE"}
         if archives:
-            settings = ArchiveSettings(uri=f"gs://{BUCKET}/{ARCHIVE_PREFIX}", accelerator=ACCELERATOR)
+            uri = f"gs://{BUCKET}/{ARCHIVE_PREFIX}"
+            settings = ArchiveSettings(uri=uri, accelerator=ACCELERATOR, key=f"{_KEY}/versions/1")
             metadata[ARCHIVE_METADATA_KEY] = settings.text()
         try:
             await _prepare(opened.cloud, weights, may_archive=may_archive)
@@ -347,7 +356,7 @@ async def _prepare(cloud: Cloud, weights: Weights, *, may_archive: bool) -> None
     """Make the account, the bucket with its grants as a stack makes them, and the weights as placeholders."""
     async with _operator(cloud) as session:
         await session.post("/admin/projects", json={"projectId": PROJECT})
-        for api in ("iam", "storage"):
+        for api in ("iam", "storage", "secretmanager"):
             await session.post(f"/serviceusage/v1/projects/{PROJECT}/services/{api}.googleapis.com:enable", json={})
         account = {"accountId": ACCOUNT.partition("@")[0]}
         await session.post(f"/iam/v1/projects/{PROJECT}/serviceAccounts", json=account)
@@ -362,12 +371,23 @@ async def _prepare(cloud: Cloud, weights: Weights, *, may_archive: bool) -> None
         await session.put(
             f"/storage/storage/v1/b/{BUCKET}/iam", json={"version": 3, "bindings": bindings[: 2 if may_archive else 1]}
         )
+        await _make_key(session, member)
         if weights == "bucket":
             size = round(plan(_deployment(weights, "machine")).memory.checkpoint_gib * 2**30)
             for name, simulated in (("config.json", 1_000), ("model.safetensors", size)):
                 await session.post(_upload_url(f"weights/{name}"), data=b"placeholder")
                 described = {"metadata": {SIMULATED_BYTES: str(simulated)}}
                 await session.patch(f"/storage/storage/v1/b/{BUCKET}/o/weights%2F{name}", json=described)
+
+
+async def _make_key(session: aiohttp.ClientSession, member: str) -> None:
+    """Make the key that signs archives, which the machine's account may read."""
+    parent, _, secret = _KEY.rpartition("/secrets/")
+    await session.post(f"/secretmanager/v1/{parent}/secrets?secretId={secret}", json={"replication": {"automatic": {}}})
+    payload = {"payload": {"data": base64.b64encode(token_hex(32).encode()).decode()}}
+    await session.post(f"/secretmanager/v1/{_KEY}:addVersion", json=payload)
+    binding = {"role": "roles/secretmanager.secretAccessor", "members": [member]}
+    await session.post(f"/secretmanager/v1/{_KEY}:setIamPolicy", json={"policy": {"bindings": [binding]}})
 
 
 def _operator(cloud: Cloud) -> aiohttp.ClientSession:

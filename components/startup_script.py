@@ -17,6 +17,7 @@ PLAIN_FILE = PlainFile(name="agent.py", folder="/var/lib/gemma-serving", variabl
 SECTIONS = (
     "contracts.guest_attributes",
     "contracts.machine_log",
+    "contracts.masking",
     "contracts.rollout",
     "contracts.serving_document",
     "contracts.compile_cache",
@@ -25,6 +26,7 @@ SECTIONS = (
     "vm_agent.kept",
     "vm_agent.cloud",
     "vm_agent.weights",
+    "vm_agent.signing",
     "vm_agent.archives",
     "vm_agent.compile_cache",
     "vm_agent.confinement",

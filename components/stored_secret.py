@@ -24,6 +24,8 @@ class StoredSecretArgs:
     readers: Mapping[str, pulumi.Input[str]]
     """IAM members that may read the value, by a short name."""
     labels: Mapping[str, str]
+    keeps_value: bool = False
+    """Keep the value that the first version got, whatever `value` is later."""
 
 
 class StoredSecret(pulumi.ComponentResource):
@@ -57,7 +59,9 @@ class StoredSecret(pulumi.ComponentResource):
             # Marked here too: the value must be a secret in the state whatever the caller passes.
             secret_data=pulumi.Output.secret(args.value),
             deletion_policy="DELETE",
-            opts=child,
+            opts=pulumi.ResourceOptions.merge(
+                child, pulumi.ResourceOptions(ignore_changes=["secretData"] if args.keeps_value else None)
+            ),
         )
         self.grants = _grants(name, args.project, secret.secret_id, args.readers, child)
         self.secret_id = secret.secret_id
@@ -72,6 +76,10 @@ class HfTokenSecret(StoredSecret):
 
 class ApiKeySecret(StoredSecret):
     """The API key that vLLM requires of its callers."""
+
+
+class ArchiveKeySecret(StoredSecret):
+    """The key that signs archives of compiled programs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

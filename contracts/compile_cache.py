@@ -10,10 +10,10 @@ import re
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
-from contracts.serving_document import ServingDocument
+from contracts.serving_document import SECRET_VERSION, ServingDocument
 
 ARCHIVE_METADATA_KEY: Final = "gemma-serving-compile-archive"
-"""Metadata key beside the document: a JSON object with `uri` and `accelerator`. Absent if compiled programs are not archived."""
+"""Metadata key beside the document: a JSON object with `uri`, `accelerator` and `key`. Absent if compiled programs are not archived."""
 ARCHIVE_PREFIX: Final = "compile-cache"
 """Folder of the bucket that holds the archives, and the only one that the machine may write."""
 ARCHIVE_KEEP_DAYS: Final = 30
@@ -63,22 +63,27 @@ class ArchiveSettings:
 
     uri: str
     accelerator: str
+    key: str
+    """Version in Secret Manager with the key that signs the archives: projects/P/secrets/S/versions/V."""
 
     def text(self) -> str:
         """Return the metadata value."""
-        return json.dumps({"accelerator": self.accelerator, "uri": self.uri}, sort_keys=True, separators=(",", ":"))
+        named = {"accelerator": self.accelerator, "key": self.key, "uri": self.uri}
+        return json.dumps(named, sort_keys=True, separators=(",", ":"))
 
 
 def parse_archive(text: str) -> ArchiveSettings:
     """Read the metadata value. Raises ValueError: one sentence with the value and what is allowed."""
     value: object = json.loads(text)
     raw = cast("dict[str, Any]", value) if isinstance(value, dict) else {}
-    uri, accelerator = raw.get("uri"), raw.get("accelerator")
+    uri, accelerator, key = raw.get("uri"), raw.get("accelerator"), raw.get("key")
     if not isinstance(uri, str) or not re.fullmatch(r"gs://[a-z0-9][a-z0-9._-]+/[\w./-]+", uri):
         raise ValueError(f"{ARCHIVE_METADATA_KEY}: `uri` is {uri!r}, but it has to be gs://BUCKET/FOLDER")
     if not isinstance(accelerator, str) or not re.fullmatch(r"[a-z0-9-]+", accelerator):
         raise ValueError(f"{ARCHIVE_METADATA_KEY}: `accelerator` is {accelerator!r}, but it has to be one like v6e-4")
-    return ArchiveSettings(uri.rstrip("/"), accelerator)
+    if not isinstance(key, str) or not SECRET_VERSION.fullmatch(key):
+        raise ValueError(f"{ARCHIVE_METADATA_KEY}: `key` is {key!r}, but it has to be projects/P/secrets/S/versions/V")
+    return ArchiveSettings(uri.rstrip("/"), accelerator, key)
 
 
 def programs_key(document: ServingDocument) -> str:

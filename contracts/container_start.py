@@ -5,7 +5,7 @@ Stacks write it into the container's arguments, the starter in the container rea
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, cast
 
 from contracts.compile_cache import programs_key
@@ -18,6 +18,8 @@ class GraphCache:
 
     uri: str
     path: str
+    key: str
+    """Version in Secret Manager with the key that signs the archives: projects/P/secrets/S/versions/V."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +32,7 @@ class ContainerStart:
     def text(self) -> str:
         """Return the container's argument. The same start always gives the same text."""
         named = {"weights": self.weights, "graphs": self.graphs}
-        found = {key: {"uri": one.uri, "path": one.path} for key, one in named.items() if one is not None}
+        found = {key: asdict(one) for key, one in named.items() if one is not None}
         return json.dumps(found, sort_keys=True, separators=(",", ":"))
 
 
@@ -56,5 +58,5 @@ def parse_start(text: str) -> ContainerStart:
     weights, graphs = raw.get("weights"), raw.get("graphs")
     return ContainerStart(
         None if weights is None else BucketWeights(str(weights["uri"]), str(weights["path"])),
-        None if graphs is None else GraphCache(str(graphs["uri"]), str(graphs["path"])),
+        None if graphs is None else GraphCache(str(graphs["uri"]), str(graphs["path"]), str(graphs["key"])),
     )

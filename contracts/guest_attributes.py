@@ -18,6 +18,7 @@ AGENT_VERSION_KEY: Final = "agent-version"
 PAUSE_BEGAN_KEY: Final = "pause-began-at"
 PAUSE_ENDED_KEY: Final = "pause-ended-at"
 ENDS_AT_KEY: Final = "ends-at"
+ARCHIVES_KEY: Final = "archives"
 CONTAINER_KEY: Final = "container"
 
 CONFINED: Final = "confined"
@@ -57,6 +58,7 @@ AGENT_ABILITIES: Final = (
     "a document whose server was ready and then ends again and again is not taken back, and a way back returns to older secret versions",
     "the server's container is privileged: it has the whole machine and the token of its account",
     "a server with an API key does not start, because its path guard is not in the container",
+    "archives of compiled programs are used without a signature, and the API key before a change that fails goes on working",
 )
 """What an agent cannot do before each version, from version 1 on. A machine runs the agent of its last boot."""
 AGENT_VERSION: Final = len(AGENT_ABILITIES)
@@ -75,6 +77,7 @@ GUEST_ATTRIBUTES: Final[Mapping[str, str]] = {
     AGENT_VERSION_KEY: f"Version of the agent, now {AGENT_VERSION}. Agents before version {AGENT_VERSION} publish none.",
     PAUSE_BEGAN_KEY: "When the agent began to stop the old server for this document, RFC 3339, UTC; empty if it did not. Requests fail from then on.",
     PAUSE_ENDED_KEY: "When a server answered again after that, RFC 3339, UTC; empty while none does.",
+    ARCHIVES_KEY: "One sentence if the bucket has archives of compiled programs that the stack has not signed, and that are not used; empty otherwise.",
     CONTAINER_KEY: f"`{CONFINED}` if the server's container has the accelerator's devices only, `{EXPOSED}: ` and the reason if it can also "
     f"read the token of the machine's account, or `{PRIVILEGED}: ` and the reason; empty before its first start.",
     ENDS_AT_KEY: "When Google deletes the machine, RFC 3339; empty if it has no run limit, or if nobody told the machine.",

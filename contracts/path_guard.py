@@ -11,8 +11,6 @@ GUARD_MODULE: Final = "gemma_serving_path_guard"
 """Name of the file in the container, without its ending. No package of the image has it."""
 GUARD_ARGUMENT: Final = f"--middleware={GUARD_MODULE}.PathGuard"
 """Argument of `vllm serve` that puts the guard in front of all its paths."""
-KEY_VARIABLE: Final = "VLLM_API_KEY"
-"""Environment variable of the server that holds the key."""
 PYTHON_PATH: Final = "PYTHONPATH"
 
 

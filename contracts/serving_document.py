@@ -17,6 +17,10 @@ It is no part of the document: a machine with an older agent, which refuses unkn
 SCRIPT_METADATA_KEY: Final = "startup-script"
 DOCUMENT_SCHEMA: Final = 1
 LAST_PORT: Final = 65535
+API_KEY_VARIABLE: Final = "VLLM_API_KEY"
+"""Variable of the server with the API key: a key that was rotated must not serve again."""
+SECRET_VERSION: Final = re.compile(r"projects/[^/]+/secrets/[^/]+/versions/[^/]+")
+"""Name of a secret's version in Secret Manager."""
 DEFAULT_SHM_SIZE_GIB: Final = 10
 
 DOCUMENT_KEYS: Final[Mapping[str, str]] = {
@@ -121,7 +125,7 @@ def parse_document(text: str) -> ServingDocument:
         _refuse("shmSizeGib", shm_size_gib, "a number of GiB above 0")
     secret_environment = _string_map(raw, "secretEnv")
     for name, version in secret_environment.items():
-        if not re.fullmatch(r"projects/[^/]+/secrets/[^/]+/versions/[^/]+", version):
+        if not SECRET_VERSION.fullmatch(version):
             _refuse(f"secretEnv.{name}", version, "projects/P/secrets/S/versions/V")
     return ServingDocument(
         image=image,
@@ -133,6 +137,23 @@ def parse_document(text: str) -> ServingDocument:
         shm_size_gib=shm_size_gib,
         weights=_weights(raw.get("weights", {"mode": "hub"})),
     )
+
+
+def api_key_of(text: str) -> "str | None":
+    """Return the version of the API key that a document names, also if the document cannot be served; None if it names none."""
+    try:
+        value: object = json.loads(text)
+    except ValueError:
+        return None
+    raw = cast("dict[str, Any]", value) if isinstance(value, dict) else {}
+    named = cast("dict[str, Any]", raw["secretEnv"]) if isinstance(raw.get("secretEnv"), dict) else {}
+    version = named.get(API_KEY_VARIABLE)
+    return version if isinstance(version, str) and SECRET_VERSION.fullmatch(version) else None
+
+
+def secrets_hash(secret_environment: Mapping[str, str]) -> str:
+    """Return a short hash of the secret versions that a server has; it names them and holds no value."""
+    return hashlib.sha256(json.dumps(dict(secret_environment), sort_keys=True).encode()).hexdigest()[:12]
 
 
 def _json_object(text: str) -> dict[str, Any]:

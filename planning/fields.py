@@ -22,6 +22,7 @@ _NOT_SETTABLE = frozenset(
         "prices",
         "today",
         "bucket_region",
+        "existing_bucket",
         "has_api_key",
         "image_version",
         "cloud_run.cuda13_image",

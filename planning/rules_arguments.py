@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
+from contracts.masking import TOKEN_FORM
 from planning.errors import PlanningError
 from planning.registry import RuleResult, change, rule
 from planning.server_flags import FlagTable, ServerArgument, flag_table, parse_arguments
@@ -14,12 +15,6 @@ from planning.vllm_args import OPTIONS, VllmOption
 
 _SECRET_FLAG: Final = re.compile(r"--([a-z]+-)*(api-key|token|password|secret)")
 """Flags that carry a secret. vLLM reads `_` as `-`, and has other flags whose names only contain such a word (`--tokenizer`)."""
-_SECRET: Final = re.compile(
-    r"hf_[A-Za-z0-9]{8,}|sk-[A-Za-z0-9_-]{16,}|gh[pousr]_[A-Za-z0-9]{16,}|github_pat_|glpat-|xox[abp]-|ya29\.|AIza[A-Za-z0-9_-]{30}"
-    r"|AKIA[A-Z0-9]{16}|eyJ[A-Za-z0-9_-]{8,}\.eyJ|-----BEGIN "
-)
-"""Beginnings of tokens: Hugging Face, OpenAI and its imitators, GitHub, GitLab, Slack, Google, Amazon, JSON web tokens, and keys in PEM."""
-
 _OWN_FLAGS: Final[Mapping[str, VllmOption]] = {option.flag: option for option in OPTIONS.values() if option.flag}
 _SAME_AS: Final[Mapping[str, str]] = {
     "--spec-method": "speculativeConfig",
@@ -157,7 +152,12 @@ def _moved(repeated: Sequence[ServerArgument]) -> dict[str, object]:
     found: dict[str, object] = {}
     for argument in repeated:
         option = _OWN_FLAGS.get(argument.flag.name) if argument.flag else None
-        if option is None or argument.key or argument.problem or any(_SECRET.search(text) for text in argument.value):
+        if (
+            option is None
+            or argument.key
+            or argument.problem
+            or any(TOKEN_FORM.search(text) for text in argument.value)
+        ):
             continue
         text = " ".join(argument.value) if option.kind is not bool else str(not argument.is_off).lower()
         try:
@@ -172,7 +172,7 @@ def _secrets(read: Sequence[ServerArgument], arguments: Sequence[str]) -> list[S
     return [
         argument
         for argument in read
-        if _carries_secret(argument) or any(_SECRET.search(arguments[position]) for position in argument.words)
+        if _carries_secret(argument) or any(TOKEN_FORM.search(arguments[position]) for position in argument.words)
     ]
 
 
@@ -190,4 +190,4 @@ def _without(arguments: Sequence[str], positions: frozenset[int]) -> tuple[str, 
 
 
 def _without_secret_text(text: str) -> str:
-    return _SECRET.sub("...", text)
+    return TOKEN_FORM.sub("...", text)

@@ -1,4 +1,4 @@
-"""Rules of what a server exposes: who can call it, what it reads for a caller, known vulnerabilities of its vLLM."""
+"""Rules of what a server exposes: who can call it, what it reads for a caller, known vulnerabilities of its vLLM, programs in a bucket."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -165,4 +165,28 @@ def vulnerable(subject: Subject) -> RuleResult | None:
                 else ""
             )
         ),
+    )
+
+
+@rule(
+    "SEC08",
+    "warn",
+    source="docs/decisions/0036-archives-are-signed.md; vllm-project/vllm#38920",
+    what="archives of compiled programs in a bucket that the stack did not make",
+)
+def archives_in_existing_bucket(subject: Subject) -> RuleResult | None:
+    """Find archives in a bucket whose other writers the stack does not know."""
+    deployment = subject.resolved.deployment
+    cache = ("tpu.compile_cache", "machine") if subject.resolved.is_tpu else ("cloud_run.graph_cache", "off")
+    value = deployment.tpu.compile_cache if subject.resolved.is_tpu else deployment.cloud_run.graph_cache
+    if deployment.existing_bucket is None or value != "bucket":
+        return None
+    return RuleResult(
+        message=(
+            f"`{cache[0]}` is bucket, but `existing_bucket` is {deployment.existing_bucket}, which the stack did not create. "
+            "Archives are signed (HMAC-SHA-256), so its other writers cannot make the server run their programs, but they can delete archives and bring "
+            "back older ones of this stack."
+        ),
+        remedies=(change(*cache),),
+        advice="Accept this finding if you trust every writer of the bucket.",
     )

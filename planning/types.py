@@ -169,6 +169,8 @@ class Deployment:
     """Prices that replace the list prices."""
     today: str | None = None
     """Date of the question, YYYY-MM-DD. The planner has no clock: without it no price is called old."""
+    existing_bucket: str | None = None
+    """Name of a bucket that exists already; None for the stack's own."""
     bucket_region: str | None = None
     """Region of a bucket that exists already; None for the stack's own, which is in the region of the first zone."""
 

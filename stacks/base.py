@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from secrets import token_hex
 
 import pulumi
 import pulumi_gcp as gcp
@@ -12,6 +13,7 @@ from components.runtime_identity import RuntimeIdentity, RuntimeIdentityArgs
 from components.serving_image import ServingImage, ServingImageArgs, UpstreamAccount
 from components.stored_secret import (
     ApiKeySecret,
+    ArchiveKeySecret,
     ExistingSecret,
     ExistingSecretArgs,
     HfTokenSecret,
@@ -41,6 +43,7 @@ _EVERY_ADDRESS = "0.0.0.0"
 _COMMAND = ("vllm", "serve")
 _HUB_ID = re.compile(r"(?<![\w./:@-])[A-Za-z0-9][\w.-]*/[\w.-]+(?![\w./-])")
 """ORG/NAME in an argument, and no part of a path or a URI."""
+_ARCHIVE_KEY_BYTES = 32
 _STORED: Mapping[SecretKey, type[StoredSecret]] = {"hfToken": HfTokenSecret, "apiKey": ApiKeySecret}
 
 
@@ -127,7 +130,8 @@ class Foundation:
     """The bucket of the weights and of compiled programs; None if there are neither."""
     secrets: Mapping[str, StoredSecret | ExistingSecret]
     """Environment variable of the server, and the secret whose value it holds."""
-
+    archive_key: StoredSecret | None
+    """The key that signs archives of compiled programs; None if there are none."""
     ready: Sequence[pulumi.Resource]
     """Resources that must exist before the server starts."""
     new_grants: NewGrants
@@ -188,13 +192,15 @@ def lay_foundation(
     needed = {kind: kind is not HF_TOKEN or context.needs_hub for kind in KINDS if settings.has_secret(kind.key)}
     # A server that downloads nothing from the hub can lose no token: it gets neither the variable nor the right to read the secret.
     stored = {kind: _secret(kind, context, readers if needed[kind] else {}, options) for kind in needed}
-    granted = [identity, image, *([bucket] if bucket else []), *stored.values()]
+    archive_key = _archive_key(context, readers, options) if settings.archives_programs else None
+    granted = [identity, image, *filter(None, (bucket, archive_key)), *stored.values()]
     return Foundation(
         options=options,
         identity=identity,
         serving=_serving(context, image),
         bucket=bucket,
         secrets={kind.variable: secret for kind, secret in stored.items() if needed[kind]},
+        archive_key=archive_key,
         ready=[grant for part in granted for grant in part.grants],
         new_grants=new_grants,
     )
@@ -283,6 +289,25 @@ def _secret(
             ownership=context.ownership,
             readers=readers,
             labels=context.settings.labels,
+        ),
+        options,
+    )
+
+
+def _archive_key(
+    context: Context, readers: Mapping[str, pulumi.Input[str]], options: pulumi.ResourceOptions
+) -> StoredSecret:
+    """Return the key that signs the archives. Each run of the program draws one, and the engine keeps the first (decision 36)."""
+    return ArchiveKeySecret(
+        "archive-key",
+        StoredSecretArgs(
+            project=context.settings.project,
+            secret_id=f"{context.names.base}-archive-key",
+            value=pulumi.Output.secret(token_hex(_ARCHIVE_KEY_BYTES)),
+            ownership=context.ownership,
+            readers=readers,
+            labels=context.settings.labels,
+            keeps_value=True,
         ),
         options,
     )

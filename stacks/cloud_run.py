@@ -199,16 +199,20 @@ def _command(
     """Return the container's command and arguments: the server's own, or the starter with the server's behind it."""
     serving, uri = foundation.serving, context.weights_uri
     weights = BucketWeights(uri, context.model_path) if run.mount.mode == "memory" else None
-    if weights is None and run.compile_cache == "off" and not is_guarded(serving.arguments):
+    key = foundation.archive_key
+    if weights is None and key is None and not is_guarded(serving.arguments):
         return serving.command, serving.arguments
     bucket = uri.removeprefix("gs://").partition("/")[0]
 
-    def start(image: str) -> str:
+    def start(image: str, version: str | None) -> str:
         folder = graphs_folder(image, run.gpu, context.settings.model, serving.arguments[1:])
-        graphs = GraphCache(f"gs://{bucket}/{ARCHIVE_PREFIX}/{folder}", _GRAPHS_FOLDER)
-        return ContainerStart(weights, graphs if run.compile_cache == "bucket" else None).text()
+        archives = f"gs://{bucket}/{ARCHIVE_PREFIX}/{folder}"
+        return ContainerStart(
+            weights, None if version is None else GraphCache(archives, _GRAPHS_FOLDER, version)
+        ).text()
 
-    return container_command(), (serving.image.apply(start), *serving.command, *serving.arguments)
+    known = pulumi.Output.all(serving.image, None if key is None else key.version_name)
+    return container_command(), (known.apply(lambda each: start(*each)), *serving.command, *serving.arguments)
 
 
 def _secrets(foundation: Foundation) -> Sequence[SecretVariable]:

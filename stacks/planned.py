@@ -57,6 +57,7 @@ def to_deployment(settings: Settings, folder: Path = PROJECT, *, today: str | No
         draft_spec=_model(settings.drafter_file, folder, _drafter_id(settings), key="draftConfig"),
         prices=book_of(settings.prices),
         today=today,
+        existing_bucket=settings.bucket.existing,
         bucket_region=settings.bucket.region,
     )
 

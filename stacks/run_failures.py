@@ -5,14 +5,15 @@ there and adds the planner's hint. It never changes the outcome, and takes no lo
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Final
+from typing import Any, Final, cast
 
 import pulumi
 from pulumi.runtime import get_config_env, get_config_secret_keys_env
 
+from contracts.masking import LineMask, masked
 from contracts.plain_text import for_terminal
 from planning.types import StartupProbe
 from stacks.base import Context
@@ -20,8 +21,8 @@ from stacks.container_logs import ContainerLine, RevisionLog, last_lines, why_un
 from stacks.failure_hints import Cause, FailedStart, cause_of
 from stacks.google_calls import GoogleCallError
 from stacks.late_grants import LateGrants, denied_secret, denies_bucket
-from stacks.masking import LineMask, masked
 from stacks.propagation import NewGrants
+from stacks.secrets import API_KEY
 from stacks.settings import CloudRunSettings
 from stacks.units import format_memory
 
@@ -84,6 +85,9 @@ class FailureReport:
             return True
         if args.failed_operation == "update":
             pulumi.log.info(OUTPUTS_KEPT)
+        old_key = text_of_old_key(args, self.start.settings.project)
+        if old_key:
+            pulumi.log.warn(old_key)
         return False
 
     async def _tries_again(self, args: pulumi.ErrorHookArgs, message: str) -> bool:
@@ -158,6 +162,41 @@ class FailureReport:
         project = self.start.settings.project
         said = f"{masked(str(error), self.secrets).rstrip('.')}."
         return why_unread(project, status=error.status, reason=error.reason, said=said)
+
+
+def text_of_old_key(args: pulumi.ErrorHookArgs, project: str) -> str:
+    """Return that the API key from before a rotation still works, because the old revision keeps serving; empty if no key was rotated."""
+    old, new = _api_key(args.old_inputs), _api_key(args.new_inputs)
+    if old is None or new is None or old == new:
+        return ""
+    name, version = old
+    parts = name.split("/")
+    secret, owner = parts[-1], parts[1] if len(parts) > 1 else project
+    return (
+        "The API key was rotated, but the revision with the new key did not start: the old revision keeps serving, and the OLD KEY STILL WORKS "
+        f"(version {version} of secret {secret}). Fix the cause and run `pulumi up` again. If the old key has leaked, run "
+        f"`gcloud secrets versions disable {version} --secret={secret} --project={owner}`: no instance of the old revision starts then, and those "
+        "that run keep the key until they stop."
+    )
+
+
+def _api_key(inputs: Mapping[str, Any] | None) -> tuple[str, str] | None:
+    """Return the secret and the version of the API key in a service's inputs; None if it has none."""
+    template = _mapping(_mapping(inputs).get("template"))
+    for container in map(_mapping, _sequence(template.get("containers"))):
+        for variable in map(_mapping, _sequence(container.get("envs"))):
+            source = _mapping(_mapping(variable.get("valueSource")).get("secretKeyRef"))
+            if variable.get("name") == API_KEY.variable and source.get("secret"):
+                return str(source["secret"]), str(source.get("version"))
+    return None
+
+
+def _mapping(value: object) -> Mapping[str, object]:
+    return cast("Mapping[str, object]", value) if isinstance(value, Mapping) else {}
+
+
+def _sequence(value: object) -> Sequence[object]:
+    return cast("Sequence[object]", value) if isinstance(value, list | tuple) else ()
 
 
 def _excerpt(lines: Sequence[ContainerLine], cause: Cause | None) -> Iterator[str]:

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from contracts.serving_document import API_KEY_VARIABLE
+
 SecretKey = Literal["hfToken", "apiKey"]
 
 
@@ -35,7 +37,7 @@ API_KEY: Final = SecretKind(
     key="apiKey",
     what="API key",
     purpose="that every path of the server but /health then requires (docs/secrets.md)",
-    variable="VLLM_API_KEY",
+    variable=API_KEY_VARIABLE,
     name="api-key",
 )
 KINDS: Final = (HF_TOKEN, API_KEY)

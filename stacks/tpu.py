@@ -235,12 +235,15 @@ def _drains_by_itself(settings: Settings) -> bool:
 
 def _compile_archive(tpu: TpuSettings, foundation: Foundation) -> pulumi.Output[str] | None:
     """Return the metadata that says where compiled programs are archived; None if they are not."""
-    bucket = foundation.bucket
-    if bucket is None or tpu.compile_cache != "bucket":
+    bucket, key = foundation.bucket, foundation.archive_key
+    if bucket is None or key is None:
         return None
-    return bucket.bucket.apply(
-        lambda name: ArchiveSettings(uri=f"gs://{name}/{ARCHIVE_PREFIX}", accelerator=tpu.accelerator_type).text()
-    )
+
+    def text(name: str, version: str) -> str:
+        uri = f"gs://{name}/{ARCHIVE_PREFIX}"
+        return ArchiveSettings(uri=uri, accelerator=tpu.accelerator_type, key=version).text()
+
+    return pulumi.Output.all(bucket.bucket, key.version_name).apply(lambda known: text(*known))
 
 
 def _document(context: Context, foundation: Foundation) -> pulumi.Output[str]:

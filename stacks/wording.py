@@ -38,6 +38,7 @@ _KEYS = {
     "cloud_run.graph_cache": "cloudRun.compileCache",
     "cloud_run.mount_uid": "cloudRun.mount.uid",
     "cloud_run.mount_gid": "cloudRun.mount.gid",
+    "existing_bucket": "bucket.existing",
     "image_version": "image.version",
     "image_supports": "image.supports",
     "cloud_run.image_uid": "image.uid",

@@ -1,36 +1,67 @@
-"""Archives of what servers compile: tars in a bucket, each named by the SHA-256 of its bytes, restored whole or not at all."""
+"""Archives of what servers compile: signed tars in a bucket, restored whole or not at all.
+
+A program in an archive is run by the server that restores it, and others can write a bucket. So an object counts as an archive only if this
+stack signed its name (vm_agent.signing), and its bytes are unpacked only if they are those of the name.
+"""
 
 import hashlib
+import hmac
 import json
+import re
 import shutil
 import tarfile
 import tempfile
 import urllib.parse
 import zlib
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from http import HTTPStatus
 from pathlib import Path
 
 from vm_agent.base import GIB, ServingError, log
-from vm_agent.cloud import CONNECTION_ERRORS, MetadataClient, endpoint, google_delete, google_get, google_upload
+from vm_agent.cloud import (
+    CONNECTION_ERRORS,
+    MetadataClient,
+    endpoint,
+    google_delete,
+    google_get,
+    google_upload,
+    read_secret,
+)
+from vm_agent.signing import SIGNED_NAME, ArchiveSigner
 from vm_agent.weights import md5_of
 
 RANGE_BYTES = 32 * 1024 * 1024
+MOST_LISTINGS = 3
+"""A restore lists the folder so often: an archive that is gone when it is read was replaced by a newer one."""
+MOST_PAGES = 10
+"""Pages of a listing that are read, of 1,000 objects each: whoever fills the folder cannot make a start take longer than that."""
+MOST_READ = 3
+"""Signed archives that a restore reads until one is whole."""
+SIGNED_SUFFIX = ".signed"
+"""End of an archive's name. An earlier agent deletes a `.tar` whose name it cannot explain, and passes other objects over."""
+ARCHIVE_NAME = re.compile(rf"(?:{SIGNED_NAME.pattern}|[0-9a-f]{{64}})\.tar(?:\.gz)?(?:{re.escape(SIGNED_SUFFIX)})?")
+"""Names that this agent or an earlier one has given; an object of another name is never deleted."""
+LONGEST_NAME = 200
 
 
 @dataclass(frozen=True)
 class StoredArchive:
-    """One archive in the bucket; `created` is its time in RFC 3339, UTC."""
+    """One object of the folder; `created` is its time in RFC 3339, UTC."""
 
     name: str
     size: int
     created: str
 
     @property
-    def digest(self) -> str:
-        """The SHA-256 that the archive's bytes must have."""
-        return self.name.rpartition("/")[2].partition(".")[0]
+    def file_name(self) -> str:
+        """Name within the folder."""
+        return self.name.rpartition("/")[2]
+
+    @property
+    def is_archive(self) -> bool:
+        """Whether an agent could have given the object its name, signed or not."""
+        return ARCHIVE_NAME.fullmatch(self.file_name) is not None
 
 
 @dataclass
@@ -39,18 +70,27 @@ class ArchiveFolder:
 
     metadata: MetadataClient
     uri: str
-    suffix: str
+    kind: str
+    """End of a file's name that says how it is packed: .tar or .tar.gz."""
     folder: Path
+    key: str = field(repr=False)
+    """The secret that signs the archives."""
     spare_bytes: int = 0
     """What a restore leaves free on the disk."""
     most_bytes: float = float("inf")
     """Larger archives are not restored."""
     tell: Callable[[str], None] = log
+    tell_unsigned: Callable[[str], None] = log
+    """Is told once per restore that the folder has objects that this stack has not signed."""
 
     @property
     def prefix(self) -> str:
         """Prefix of the archives' names."""
         return self.uri.removeprefix("gs://").partition("/")[2] + "/"
+
+    @property
+    def _signer(self) -> ArchiveSigner:
+        return ArchiveSigner(self.key, self.uri, f"{self.kind}{SIGNED_SUFFIX}")
 
     @property
     def _bucket(self) -> str:
@@ -65,43 +105,68 @@ class ArchiveFolder:
         return f"gs://{self._bucket}/{archive.name} ({archive.size} bytes)"
 
     def listed(self, prefix: str) -> "list[StoredArchive]":
-        """Return the archives of the bucket whose names begin so. Raises ServingError."""
+        """Return the objects of the bucket whose names begin so, those of the first MOST_PAGES pages. Raises ServingError."""
         found: list[StoredArchive] = []
         query = {"prefix": prefix, "fields": "items(name,size,timeCreated),nextPageToken"}
-        while True:
+        for _ in range(MOST_PAGES):
             answer = json.loads(google_get(self.metadata, f"{self._objects}?{urllib.parse.urlencode(query)}"))
-            items = [item for item in answer.get("items", []) if str(item["name"]).endswith(self.suffix)]
+            items = answer.get("items", [])
             found += [StoredArchive(str(one["name"]), int(one["size"]), str(one["timeCreated"])) for one in items]
             if not answer.get("nextPageToken"):
                 return found
             query["pageToken"] = answer["nextPageToken"]
+        self.tell(f"gs://{self._bucket}/{prefix} has more objects than {len(found)}: the rest is not looked at.")
+        return found
 
-    def restore(
-        self, unpack: "Callable[[Path, Path], None]", listings: int = 3
-    ) -> "tuple[StoredArchive, list[str]] | None":
+    def signed(self, found: "Sequence[StoredArchive]") -> "list[StoredArchive]":
+        """Return those objects that this stack has signed as archives of this folder, the newest first."""
+        own = [one for one in found if self._signed_as(one) is not None]
+        return sorted(own, key=lambda one: (one.created, one.name), reverse=True)
+
+    def _signed_as(self, archive: StoredArchive) -> "tuple[str, int] | None":
+        return self._signer.signed(archive.file_name) if archive.name == self.prefix + archive.file_name else None
+
+    def restore(self, unpack: "Callable[[Path, Path], None]") -> "tuple[StoredArchive, list[str]] | None":
         """Bring the newest whole archive into the folder. Return it with the names of its files; None if there is none.
 
-        `unpack` writes a tar's files into a new folder. An archive that is gone when it is read was replaced by a newer one: then the
-        bucket is listed again, `listings` times in all.
+        `unpack` writes a tar's files into a new folder.
 
         Raises:
             ServingError: an archive cannot be read.
             OSError: the disk is full.
         """
-        try:
-            for archive in sorted(self.listed(self.prefix), key=lambda one: (one.created, one.name), reverse=True):
-                names = self._restored(archive, unpack)
-                if names:
-                    return archive, names
-        except ServingError as error:
-            if error.status == HTTPStatus.NOT_FOUND and listings > 1:
-                return self.restore(unpack, listings - 1)
-            raise
+        for last in range(MOST_LISTINGS):
+            found = self.listed(self.prefix)
+            signed = self.signed(found)
+            if not last:
+                self._report_unsigned([one for one in found if one not in signed])
+            try:
+                for archive in signed[:MOST_READ]:
+                    names = self._restored(archive, unpack)
+                    if names:
+                        return archive, names
+            except ServingError as error:
+                if error.status != HTTPStatus.NOT_FOUND or last == MOST_LISTINGS - 1:
+                    raise
+            else:
+                break
         return None
 
+    def _report_unsigned(self, found: "Sequence[StoredArchive]") -> None:
+        if found:
+            newest = max(found, key=lambda one: (one.created, one.name))
+            self.tell_unsigned(
+                f"{len(found)} of the objects in {self.uri} are not signed with this stack's key, such as "
+                f"{newest.file_name[:LONGEST_NAME]!r} of {newest.created}: they are not used."
+            )
+
     def _restored(self, archive: StoredArchive, unpack: "Callable[[Path, Path], None]") -> "list[str]":
-        """Restore one archive and return the names of its files. Tell why it cannot be used, and return none."""
+        """Restore one signed archive and return the names of its files. Tell why it cannot be used, and return none."""
+        digest, size = self._signed_as(archive) or ("", -1)
         self.folder.mkdir(parents=True, exist_ok=True)
+        if archive.size != size:
+            self.delete(archive)
+            return self._ignored(archive, f"it has {archive.size} bytes and was signed with {size}")
         if archive.size > self.most_bytes:
             return self._ignored(archive, f"it is larger than {self.most_bytes / GIB:.1f} GiB")
         needed, free = 2 * archive.size, shutil.disk_usage(self.folder).free
@@ -110,9 +175,9 @@ class ArchiveFolder:
             return self._ignored(archive, f"it needs {needed / GIB:.1f} GiB beside {spare}")
         with self._beside() as name:
             tar, fresh = Path(name, "tar"), Path(name, "files")
-            if self._download(archive, tar) != archive.digest:
+            if not hmac.compare_digest(self._download(archive, tar), digest):
                 self.delete(archive)
-                return self._ignored(archive, "its bytes do not have the SHA-256 of its name")
+                return self._ignored(archive, "its bytes are not those that were signed")
             try:
                 unpack(tar, fresh)
             except (tarfile.TarError, EOFError, zlib.error) as error:
@@ -155,7 +220,8 @@ class ArchiveFolder:
             with tar.open("rb") as file:
                 while block := file.read(1 << 22):
                     digest.update(block)
-            archive = StoredArchive(f"{self.prefix}{digest.hexdigest()}{self.suffix}", tar.stat().st_size, "")
+            size = tar.stat().st_size
+            archive = StoredArchive(self.prefix + self._signer.name(digest.hexdigest(), size), size, "")
             self._upload(tar, archive)
         return archive
 
@@ -179,6 +245,14 @@ class ArchiveFolder:
             google_delete(self.metadata, f"{self._objects}/{urllib.parse.quote(archive.name, safe='')}")
         except ServingError as error:
             log(f"gs://{self._bucket}/{archive.name} is not deleted: {error}")
+
+
+def archive_key(metadata: MetadataClient, version: str) -> str:
+    """Return the key that signs the stack's archives. Raises ServingError; what to grant for it is part of its message."""
+    try:
+        return read_secret(metadata, version)
+    except ServingError as error:
+        raise ServingError(str(error).rstrip("."), status=error.status) from None
 
 
 def without_harm(work: "Callable[[], bool]", tell: Callable[[str], None], what: str, grant: str) -> bool:

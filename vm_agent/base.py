@@ -11,6 +11,7 @@ CONTAINER = "gemma-serving"
 HASH_LABEL = f"{CONTAINER}.{DOCUMENT_HASH_KEY}"
 DRAIN_LABEL = f"{CONTAINER}.drain-s"
 FORM_LABEL = f"{CONTAINER}.{CONTAINER_KEY}"
+SECRETS_LABEL = f"{CONTAINER}.secrets"
 # Memory on purpose: secrets on their way to docker never touch a disk.
 TMPFS = "/dev/shm"  # noqa: S108 - the machine's memory; a confined container has one of its own
 # On the boot disk, outside the container: what the server downloads survives its restarts. The page cache keeps it in memory as far as

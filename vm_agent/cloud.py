@@ -201,6 +201,7 @@ def read_secret(metadata: MetadataClient, version: str) -> str:
             f"Cannot read secret {version}: {error}. Grant the machine's service account "
             "roles/secretmanager.secretAccessor on the secret.",
             denied=error.denied,
+            status=error.status,
         ) from None
     except (ValueError, KeyError, TypeError, binascii.Error):
         raise ServingError(f"Secret {version} has no text payload.") from None

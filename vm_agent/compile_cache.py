@@ -26,7 +26,7 @@ from contracts.compile_cache import (
     programs_key,
 )
 from contracts.serving_document import ServingDocument
-from vm_agent.archives import ArchiveFolder, without_harm
+from vm_agent.archives import SIGNED_SUFFIX, ArchiveFolder, archive_key, without_harm
 from vm_agent.base import GIB, ServingError, log
 from vm_agent.cloud import MetadataClient
 
@@ -62,16 +62,28 @@ class ProgramArchive:
     metadata: MetadataClient
     settings: ArchiveSettings
     folder: Path
-    secrets: Collection[str] = ()
+    key: str = field(repr=False)
+    """The secret that signs the archives."""
+    secrets: Collection[str] = field(default=(), repr=False)
     """No archive holds one of these values."""
     tell: Callable[[str], None] = log
+    tell_unsigned: Callable[[str], None] = log
     spare_bytes: int = SPARE_BYTES
 
     @property
     def archives(self) -> ArchiveFolder:
         """The archives of this accelerator and this set of programs."""
         uri = f"{self.settings.uri}/{self.settings.accelerator}/{self.folder.name}"
-        return ArchiveFolder(self.metadata, uri, ".tar", self.folder, self.spare_bytes, tell=self.tell)
+        return ArchiveFolder(
+            self.metadata,
+            uri,
+            ".tar",
+            self.folder,
+            self.key,
+            self.spare_bytes,
+            tell=self.tell,
+            tell_unsigned=self.tell_unsigned,
+        )
 
     def restore(self) -> str:
         """Bring the newest whole archive into the folder, unless it has programs already. Return what was done, in one sentence.
@@ -84,7 +96,7 @@ class ProgramArchive:
             return f"Compiled programs are on this machine already ({self.folder.name})."
         restored = self.archives.restore(unpacked_flat)
         if restored is None:
-            return f"No archive of compiled programs is in {self.archives.uri}: the server compiles them."
+            return f"No signed archive of compiled programs is in {self.archives.uri}: the server compiles them."
         archive, names = restored
         self._remember(names)
         return f"Compiled programs were restored from {self.archives.described(archive)}."
@@ -110,13 +122,15 @@ class ProgramArchive:
 
     def _prune(self, saved: str) -> None:
         """Delete the archives of this set that the saved one replaces, and those of other sets that are old."""
-        own = self.archives.prefix
         listed = self.archives.listed(self.settings.uri.removeprefix("gs://").partition("/")[2] + "/")
+        own, signed = self.archives.prefix, {one.name for one in self.archives.signed(listed)}
         created = next((one.created for one in listed if one.name == saved), "")
         oldest = datetime.now(timezone.utc) - timedelta(days=ARCHIVE_KEEP_DAYS)
         for one in listed:
-            limit = created if one.name.startswith(own) else f"{oldest:%Y-%m-%dT%H:%M:%S}"
-            if one.created < limit:
+            # Another stack's signed archive of the same set is not replaced; an earlier agent's unsigned one is.
+            is_replaced = one.name in signed or (one.name.startswith(own) and not one.name.endswith(SIGNED_SUFFIX))
+            limit = created if is_replaced else f"{oldest:%Y-%m-%dT%H:%M:%S}"
+            if one.is_archive and one.created < limit:
                 self.archives.delete(one)
 
     def _archived(self) -> set[str]:
@@ -133,7 +147,8 @@ class CompiledPrograms:
     """Looks after the programs of the documents that a machine serves: restores before the start, saves while the server runs."""
 
     metadata: MetadataClient
-    secrets: Collection[str]
+    secrets: set[str] = field(repr=False)
+    """Values that no archive and no line holds; the key of the archives becomes one of them."""
     tell: Callable[[str], None] = log
     root: Path = Path(COMPILE_CACHE)
     settle_s: float = 10.0
@@ -142,6 +157,8 @@ class CompiledPrograms:
     """The longest that a start waits for a restore when all else is there; 64 programs took 11 s elsewhere (sgl-project/sglang-jax#1263)."""
     again_s: float = 600.0
     """Interval at which a folder is looked at again while its server runs."""
+    publish_unsigned: Callable[[str], None] = lambda _text: None
+    """Is told that the bucket has archives that are not signed; an empty text when a restore begins."""
     _stop: threading.Event = field(default_factory=threading.Event)
     _restoring: threading.Lock = field(default_factory=threading.Lock)
 
@@ -186,6 +203,7 @@ class CompiledPrograms:
         if folder is None:
             return
         remove_old_programs(self.root, folder.name, time.time())
+        self.publish_unsigned("")
         archive = self._archive(folder)
         if archive is not None:
             with self._restoring:  # an attempt that failed may have left a restore behind
@@ -214,11 +232,17 @@ class CompiledPrograms:
 
     def _archive(self, folder: Path) -> "ProgramArchive | None":
         text, _ = self.metadata.attribute(ARCHIVE_METADATA_KEY)
-        return (
-            None
-            if text is None
-            else ProgramArchive(self.metadata, parse_archive(text), folder, self.secrets, self.tell)
-        )
+        if text is None:
+            return None
+        settings = parse_archive(text)
+        # Read each time: the key that takes its place after a rotation can have the same name.
+        key = archive_key(self.metadata, settings.key)
+        self.secrets.add(key)
+        return ProgramArchive(self.metadata, settings, folder, key, self.secrets, self.tell, self._tell_unsigned)
+
+    def _tell_unsigned(self, text: str) -> None:
+        self.tell(text)
+        self.publish_unsigned(text)
 
 
 def program_files(folder: Path) -> list[Path]:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import cast
 
 from contracts.path_guard import PYTHON_PATH, is_guarded, python_path
-from contracts.serving_document import ServingDocument
+from contracts.serving_document import ServingDocument, secrets_hash
 from vm_agent.base import (
     CONTAINER,
     DRAIN_LABEL,
@@ -24,6 +24,7 @@ from vm_agent.base import (
     HASH_LABEL,
     HUB_CACHE,
     HUB_CACHE_VARIABLE,
+    SECRETS_LABEL,
     STATE_FOLDER,
     TMPFS,
     ServingError,
@@ -217,7 +218,7 @@ class ContainerState:
     """State of the server's container; `text_hash` is the hash of the document that it was started for.
 
     `drain_s` is how long the server itself lets running requests end after SIGTERM; 0 if it aborts them. `form` is that of its container
-    (contracts.guest_attributes); empty if an earlier agent started it.
+    (contracts.guest_attributes), and `secrets` the `secrets_hash` of its secret versions; both are empty if an earlier agent started it.
     """
 
     running: bool
@@ -225,11 +226,13 @@ class ContainerState:
     text_hash: str
     drain_s: float = 0.0
     form: str = ""
+    secrets: str = ""
 
 
 def container_state() -> ContainerState | None:
     """Return the state of the server's container, or None if it does not exist. Raises ServingError if docker does not answer."""
-    labels = " ".join('{{index .Config.Labels "' + label + '"}}' for label in (HASH_LABEL, DRAIN_LABEL, FORM_LABEL))
+    wanted = (HASH_LABEL, DRAIN_LABEL, FORM_LABEL, SECRETS_LABEL)
+    labels = " ".join('{{index .Config.Labels "' + label + '"}}' for label in wanted)
     template = "{{.State.Running}} {{.State.ExitCode}} " + labels
     status, output = run_command(["docker", "inspect", "--type=container", f"--format={template}", CONTAINER])
     running, _, rest = output.partition(" ")
@@ -237,8 +240,8 @@ def container_state() -> ContainerState | None:
         raise ServingError(f"docker does not answer: {output[-600:] or f'exit code {status}'}")
     if status or running not in {"true", "false"}:
         return None
-    exit_code, text_hash, drain_s, form = [*rest.split(" "), "", "", ""][:4]
-    return ContainerState(running == "true", int(exit_code), text_hash, float(drain_s or 0), form)
+    exit_code, text_hash, drain_s, form, secrets = [*rest.split(" "), "", "", "", ""][:5]
+    return ContainerState(running == "true", int(exit_code), text_hash, float(drain_s or 0), form, secrets)
 
 
 def remove_container() -> None:
@@ -283,6 +286,7 @@ def start_container(
     drain = [f"{SHUTDOWN_FLAG}={round(drain_s)}"] if drain_s and not _names_shutdown(document) else []
     argv = ["docker", "run", "-d", f"--name={CONTAINER}", *LOG_OPTIONS, f"--label={HASH_LABEL}={text_hash}"]
     argv += [f"--label={DRAIN_LABEL}={round(drain_s)}"] if drain else []
+    argv.append(f"--label={SECRETS_LABEL}={secrets_hash(document.secret_environment)}")
     argv += ["--net=host", f"--label={FORM_LABEL}={form.label}", *form.options]
     if document.weights is not None:
         argv.append(f"--volume={document.weights.path}:{document.weights.path}:ro")

@@ -7,6 +7,7 @@ import threading
 from typing import NoReturn
 
 from contracts.guest_attributes import AGENT_VERSION, AGENT_VERSION_KEY, RETRYING, STARTING
+from contracts.masking import LineMask
 from contracts.rollout import ENDS_AT_METADATA_KEY, ROLLOUT_METADATA_KEY
 from contracts.serving_document import SCRIPT_METADATA_KEY
 from vm_agent.base import UNIT, ServingError, log
@@ -60,7 +61,7 @@ def serve_forever() -> NoReturn:
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that files in memory are deleted at the end
     metadata, latest = MetadataClient(), LatestDocument()
     publisher = PhasePublisher(metadata)
-    shipper = LogShipper(metadata, publisher.mask)
+    shipper = LogShipper(metadata, publisher.mask, LineMask(publisher.secrets))
     publisher.tell = shipper.agent_line
     threading.Thread(target=shipper.run, daemon=True).start()
     publisher.set_fact(AGENT_VERSION_KEY, str(AGENT_VERSION))

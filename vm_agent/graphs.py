@@ -7,10 +7,11 @@ Whatever goes wrong here costs compile time and one line of the log, never the s
 import tarfile
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from contracts.container_start import GraphCache
-from vm_agent.archives import ArchiveFolder, without_harm
+from vm_agent.archives import ArchiveFolder, archive_key, without_harm
 from vm_agent.base import GIB, log
 from vm_agent.cloud import MetadataClient
 
@@ -31,19 +32,20 @@ class GraphArchive:
         return self._without_harm(self._restore)
 
     def save(self) -> bool:
-        """Archive the folder, unless the bucket has an archive already, and return whether that was done."""
+        """Archive the folder, unless the bucket has a signed archive already, and return whether that was done."""
         return self._without_harm(self._save)
 
-    @property
+    @cached_property
     def _archives(self) -> ArchiveFolder:
+        key = archive_key(self.metadata, self.cache.key)
         return ArchiveFolder(
-            self.metadata, self.cache.uri, ".tar.gz", Path(self.cache.path), most_bytes=MOST_GRAPHS_BYTES
+            self.metadata, self.cache.uri, ".tar.gz", Path(self.cache.path), key, most_bytes=MOST_GRAPHS_BYTES
         )
 
     def _restore(self) -> bool:
         restored = self._archives.restore(_unpacked)
         if restored is None:
-            log(f"No archive of compiled graphs is in {self.cache.uri}: the server compiles them.")
+            log(f"No signed archive of compiled graphs is in {self.cache.uri}: the server compiles them.")
             return False
         log(f"Compiled graphs were restored from {self._archives.described(restored[0])}.")
         return True
@@ -55,7 +57,7 @@ class GraphArchive:
         if not files or size > MOST_GRAPHS_BYTES:
             log(f"Compiled graphs are not archived: {len(files)} files of {size / GIB:.2f} GiB.")
             return False
-        if archives.listed(archives.prefix):  # another instance was first
+        if archives.signed(archives.listed(archives.prefix)):  # another instance was first
             return False
 
         def packed(tar: Path) -> None:
@@ -68,7 +70,7 @@ class GraphArchive:
 
     def _without_harm(self, work: "Callable[[], bool]") -> bool:
         grant = (
-            f"the service's account roles/storage.objectUser on the bucket's folder {self._archives.prefix} "
+            f"the service's account roles/storage.objectUser on the folder {self.cache.uri} "
             "(gemma-serving:cloudRun.compileCache: bucket does)."
         )
         return without_harm(work, log, "Compiled graphs", grant)

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import cast
 
-from contracts.serving_document import ServingDocument, document_hash, parse_document
+from contracts.serving_document import API_KEY_VARIABLE, ServingDocument, document_hash, parse_document
 from vm_agent.base import STATE_FOLDER, environment_variable, log
 
 STATE_FOLDER_VARIABLE = "GEMMA_SERVING_STATE"
@@ -202,6 +202,22 @@ class KeptState:
     def keep_failed(self, failed: FailedChange) -> None:
         """Keep the document that was given up."""
         self.failed, self.trial = failed, None
+        self.write()
+
+    def has_other_api_key(self, version: str) -> bool:
+        """Return whether a document to go back to has another version of the API key."""
+        versions = {one.document.secret_environment.get(API_KEY_VARIABLE) for one in self.documents()}
+        return bool(versions - {None, version})
+
+    def rotate_api_key(self, version: str) -> None:
+        """Give the documents to go back to this version of the API key, if they have a key."""
+
+        def rotated(one: GoodDocument) -> GoodDocument:
+            return one.with_secrets({API_KEY_VARIABLE: version})
+
+        if self.probation is not None:
+            self.probation = replace(self.probation, ready=rotated(self.probation.ready))
+        self.good = self.good and rotated(self.good)
         self.write()
 
     def starts_of(self, text_hash: str, limits: str) -> int:

@@ -24,6 +24,7 @@ from contracts.guest_attributes import (
     STARTING,
     UPDATED_AT_KEY,
 )
+from contracts.masking import masked
 from vm_agent.base import CONTAINER, log
 from vm_agent.cloud import CONNECTION_ERRORS, MetadataClient
 
@@ -39,14 +40,6 @@ LOG_PHASES: tuple[tuple[str, re.Pattern[str]], ...] = (
     ),
     (FETCHING_WEIGHTS, re.compile(r"fetching \d+ files|download\w* .*(weights|model|shards)", re.IGNORECASE)),
     (LOADING, re.compile(r"load\w* .*(model|weights|checkpoint|shards)", re.IGNORECASE)),
-)
-# Patterns of tokens that must never be published, whichever program printed them.
-TOKEN_PATTERNS = re.compile(
-    r"hf_[A-Za-z0-9]{8,}|ya29\.[\w.-]+|1//0[\w-]{20,}|GOCSPX-[\w-]{10,}|AIza[\w-]{20,}|gh[pousr]_\w{20,}|github_pat_\w{20,}"
-    r"|(?<=[Bb]earer )\S+|(?<=: Basic )[A-Za-z0-9+/=]+|eyJ[\w-]{10,2048}\.[\w-]+\.[\w-]+"
-    r"|(?<=://)[^\s/@:]{0,256}:[^\s/@]{1,1024}(?=@)|(?<=[Xx]-[Gg]oog-[Ss]ignature=)[^\s&\"']+"
-    r"|^(?=.*[a-z])(?=.*[A-Z])(?=.*\d)[A-Za-z0-9+/]{60,76}={0,2}$",  # a line of a private key
-    re.MULTILINE,
 )
 
 
@@ -114,7 +107,7 @@ class PhasePublisher:
     """Interval at which an unchanged phase is written again."""
     progress_s: float = 2.0
     """Shortest interval between two details of the same phase."""
-    secrets: set[str] = field(default_factory=set[str])
+    secrets: set[str] = field(default_factory=set[str], repr=False)
     tell: "Callable[[str], None] | None" = None
     """Is told each new phase, and why an attempt failed."""
     published: dict[str, str] = field(default_factory=dict[str, str])
@@ -127,9 +120,7 @@ class PhasePublisher:
 
     def mask(self, text: str) -> str:
         """Return a text without known secrets and without tokens."""
-        for secret in sorted(self.secrets, key=len, reverse=True):
-            text = text.replace(secret, "[removed]")
-        return TOKEN_PATTERNS.sub("[removed]", text)
+        return masked(text, self.secrets)
 
     def remove_secrets(self, text: str) -> str:
         """Return the end of a text, at most DETAIL_LIMIT_BYTES, without known secrets and without tokens."""

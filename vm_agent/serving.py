@@ -8,9 +8,11 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
+from http import HTTPStatus
 from typing import NoReturn
 
 from contracts.guest_attributes import (
+    ARCHIVES_KEY,
     CONFINED,
     CONTAINER_KEY,
     ENDING,
@@ -30,14 +32,16 @@ from contracts.guest_attributes import (
     SERVING_HASH_KEY,
     STARTING,
 )
-from contracts.path_guard import KEY_VARIABLE
 from contracts.rollout import ENDS_AT_METADATA_KEY, ROLLOUT_METADATA_KEY, RolloutLimits, parse_rollout
 from contracts.serving_document import (
+    API_KEY_VARIABLE,
     DOCUMENT_METADATA_KEY,
     DocumentError,
     ServingDocument,
+    api_key_of,
     document_hash,
     parse_document,
+    secrets_hash,
 )
 from vm_agent.base import ServingError, SupersededError, environment_variable, log
 from vm_agent.cloud import CONNECTION_ERRORS, DIRECT, MetadataClient, near_image, read_secret
@@ -259,7 +263,12 @@ class Agent:
 
     def __post_init__(self) -> None:
         self.guard = MetadataGuard(self.metadata)
-        self.programs = CompiledPrograms(self.metadata, self.publisher.secrets, self.publisher.remark)
+        self.programs = CompiledPrograms(
+            self.metadata,
+            self.publisher.secrets,
+            self.publisher.remark,
+            publish_unsigned=lambda text: self.publisher.set_fact(ARCHIVES_KEY, self.publisher.mask(text)),
+        )
 
     def set_end(self, text: "str | None") -> None:
         """Take the time at which Google deletes the machine, and publish it."""
@@ -305,13 +314,14 @@ class Agent:
         try:
             document = parse_document(text)
         except DocumentError as error:
-            self._give_up(version, text_hash, str(error))
+            self._give_up(version, text, str(error))
             return
         near = replace(document, image=near_image(self.metadata, document.image))
         self._serve_with_restarts(Assignment(version, text_hash, near, text))
 
-    def _give_up(self, version: int, text_hash: str, detail: str) -> None:
-        """Serve the document before in place of one that failed; without one, publish that nothing serves."""
+    def _give_up(self, version: int, text: str, detail: str) -> None:
+        """Serve the document before in place of one that failed, with the API key of that one; without one, publish that nothing serves."""
+        text_hash = document_hash(text)
         self.latest.give_up(version)
         self.kept.end_probation(text_hash)
         back = self.kept.back
@@ -319,9 +329,22 @@ class Agent:
             self.publisher.publish(FAILED, text_hash, detail)
             return
         limits = limits_name(self.latest.limits_text())
-        failed = FailedChange(text_hash, limits, self.publisher.remove_secrets(detail))
+        failed = FailedChange(text_hash, limits, self.publisher.remove_secrets(f"{detail}{self._rotate_api_key(text)}"))
         self.kept.keep_failed(failed)
         self._go_back(version, failed)
+
+    def _rotate_api_key(self, text: str) -> str:
+        """Give the documents to go back to the API key of one that failed. Return a sentence if their own was another one."""
+        version = api_key_of(text)
+        if version is None or not self.kept.has_other_api_key(version):
+            return ""
+        try:
+            self._read_secret(version)
+        except ServingError as error:
+            if error.status == HTTPStatus.NOT_FOUND:
+                return f" {version} does not exist, so the API key was not rotated: the one of before keeps working."
+        self.kept.rotate_api_key(version)
+        return f" The document before serves with the new API key, {version}."
 
     def _go_back(self, version: int, failed: FailedChange) -> None:
         self.latest.give_up(version)
@@ -476,7 +499,7 @@ class Agent:
         if probation is not None and self._is_on_probation(assignment):
             detail = f"{detail} It had been ready, and this was start {probation.starts} of its probation."
         if failed is None:
-            self._give_up(assignment.version, assignment.text_hash, detail)
+            self._give_up(assignment.version, assignment.text, detail)
             return
         words = f"{failed.detail}\nThe document {assignment.text_hash[:12]}, which served before, does not start either: {detail}"
         if self._is_on_probation(assignment):
@@ -484,7 +507,17 @@ class Agent:
             self.kept.keep_failed(FailedChange(failed.text_hash, failed.limits, self.publisher.remove_secrets(words)))
             self._go_back(assignment.version, self.kept.failed or failed)
             return
-        self.publisher.publish(FAILED, failed.text_hash, words)
+        self.publisher.publish(FAILED, failed.text_hash, f"{words}{self._without_old_secrets(assignment)}")
+
+    def _without_old_secrets(self, assignment: Assignment) -> str:
+        """Stop a server that still runs with secrets which were rotated, and return a sentence about it: a leaked key must not go on working."""
+        with suppress(ServingError):
+            state = container_state()
+            if state and state.running and self._has_other_secrets(assignment, state):
+                self.publisher.set_fact(SERVING_HASH_KEY, "")
+                remove_container()
+                return " The server that ran with the API key of before was stopped."
+        return ""
 
     def _serve_once(self, assignment: Assignment) -> NoReturn:
         """Prepare while the previous document's server still answers, then replace that server and watch the new one.
@@ -500,7 +533,7 @@ class Agent:
             state
             and state.running
             and state.text_hash == assignment.text_hash
-            and not self._has_other_secrets(assignment)
+            and not self._has_other_secrets(assignment, state)
         ):
             is_new, drain_s = False, state.drain_s
             self._adopt(assignment, state)
@@ -527,10 +560,15 @@ class Agent:
             self.guard.keep()
         self.publisher.set_fact(CONTAINER_KEY, words)
 
-    def _has_other_secrets(self, assignment: Assignment) -> bool:
-        """Whether the document's server runs with newer secrets than those that are asked for: it was started on the way back."""
+    def _has_other_secrets(self, assignment: Assignment, state: ContainerState) -> bool:
+        """Whether the document's server runs with other secrets than the assignment's: newer ones of the way back, or rotated ones."""
+        asked = assignment.document.secret_environment
+        if state.secrets:
+            return state.secrets != secrets_hash(asked)
+        # A container of an earlier agent: with the secrets of its text, or with newer ones of a way back.
         kept = self.kept.find(assignment.text_hash)
-        return kept is not None and kept.document.secret_environment != assignment.document.secret_environment
+        known = (parse_document(assignment.text), *((kept.document,) if kept else ()))
+        return any(one.secret_environment != asked for one in known)
 
     def _replace(self, assignment: Assignment, state: "ContainerState | None") -> float:
         """Stop the server that runs, and start the assignment's, once all that it needs is on the machine. Return its drain in seconds."""
@@ -645,7 +683,7 @@ class Agent:
 
     def _key_header(self, document: ServingDocument) -> "dict[str, str]":
         """Return the header with the server's API key; none if it has no key, or if Secret Manager does not give it."""
-        version = document.secret_environment.get(KEY_VARIABLE)
+        version = document.secret_environment.get(API_KEY_VARIABLE)
         if version is not None and version not in self._known_secrets:
             with suppress(ServingError):
                 self._learn_secrets(document)
@@ -696,12 +734,16 @@ class Agent:
         for version in set(document.secret_environment.values()) - set(self._known_secrets):
             self._read_secret(version)
 
-    def _read_secret(self, version: str, *, is_back: bool = False) -> str:
-        """Return a secret's value and mask it from now on. On the way back the value that this agent has read of the same version will do."""
+    def _read_secret(self, version: str, *, is_back: bool = False, is_api_key: bool = False) -> str:
+        """Return a secret's value and mask it from now on. On the way back the value that this agent has read of the same version will do.
+
+        Not so for an API key that Secret Manager refuses: then it was withdrawn.
+        """
         try:
             value = read_secret(self.metadata, version)
-        except ServingError:
-            if not is_back or version not in self._known_secrets:
+        except ServingError as error:
+            is_refused = HTTPStatus.BAD_REQUEST <= error.status < HTTPStatus.INTERNAL_SERVER_ERROR
+            if not is_back or version not in self._known_secrets or (is_api_key and is_refused):
                 raise
             return self._known_secrets[version]
         self.publisher.secrets.add(value)
@@ -732,7 +774,8 @@ class Agent:
                 WeightsCopy(self.metadata, document.weights, progress(FETCHING_WEIGHTS), cancelled), is_back
             )
         secrets = {
-            name: self._read_secret(secret, is_back=is_back) for name, secret in document.secret_environment.items()
+            name: self._read_secret(secret, is_back=is_back, is_api_key=name == API_KEY_VARIABLE)
+            for name, secret in document.secret_environment.items()
         }
         self.programs.wait_for(restored, cancelled)
         if back is None or not self._is_trial(assignment):

@@ -34,7 +34,9 @@ class LogShipper:
 
     metadata: MetadataClient
     mask: Callable[[str], str]
-    """Removes secrets from a line."""
+    """Removes secrets from a line of the agent."""
+    server_mask: Callable[[str], str]
+    """Removes secrets from the server's lines, which come one after another: a private key can be spread over them."""
     period_s: float = 1.0
     """Interval between two writes."""
     patience_s: float = 15.0
@@ -50,16 +52,16 @@ class LogShipper:
 
     def server_line(self, line: str) -> None:
         """Add a line of the server's container."""
-        self._add(SERVER_SOURCE, line)
+        self._add(SERVER_SOURCE, line, self.server_mask)
 
     def agent_line(self, line: str) -> None:
         """Add a line of the agent."""
-        self._add(AGENT_SOURCE, line)
+        self._add(AGENT_SOURCE, line, self.mask)
 
-    def _add(self, source: str, line: str) -> None:
+    def _add(self, source: str, line: str, mask: Callable[[str], str]) -> None:
         if not line.strip():
             return
-        text = self.mask(line)[:LINE_LIMIT]
+        text = mask(line)[:LINE_LIMIT]
         with self._lock:
             # Entries are sorted by their time, so no two may have the same.
             self._last = max(datetime.now(timezone.utc), self._last + timedelta(microseconds=1))

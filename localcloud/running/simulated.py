@@ -33,11 +33,7 @@ def simulated_runtimes(cloud: Cloud, *, clock: Clock | None = None) -> Runtimes:
         resources = [f"//secretmanager.googleapis.com/{'/'.join(full.split('/')[:4])}", project_policy(project)]
         if not cloud.policies.allows(account, "secretmanager.versions.access", resources):
             raise RevisionFailedError(f"Permission denied on secret: {secret} for Revision service account {account}.")
-        try:
-            document = cloud.store.get("secretmanager.versions", version_name(cloud, full)) or {}
-        except CloudError as error:
-            raise RevisionFailedError(error.message) from None
-        return base64.b64decode(document["_data"]).decode(errors="replace")
+        return _payload(cloud, full)
 
     def list_objects(bucket: str) -> Mapping[str, int] | None:
         """Return names and sizes in bytes of a bucket's objects."""
@@ -92,3 +88,14 @@ def simulated_runtimes(cloud: Cloud, *, clock: Clock | None = None) -> Runtimes:
         id_token=google.id_token,
     )
     return Runtimes(revisions=revisions, fronts=fronts, machines=machines)
+
+
+def _payload(cloud: Cloud, name: str) -> str:
+    """Return the payload of a secret version. Raises RevisionFailedError if it does not exist or is not enabled."""
+    try:
+        document = cloud.store.get("secretmanager.versions", version_name(cloud, name)) or {}
+    except CloudError as error:
+        raise RevisionFailedError(error.message) from None
+    if document.get("state") != "ENABLED":
+        raise RevisionFailedError(f"Secret Version [{name}] is in {document.get('state', 'unknown')} state.")
+    return base64.b64decode(document["_data"]).decode(errors="replace")

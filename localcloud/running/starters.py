@@ -1,8 +1,8 @@
 """Containers that run a Python program before the server: `python3 -c TEXT ARGUMENT... vllm serve MODEL ...`.
 
 The text is run as it is, by a bare interpreter, as its instance's service account: with a metadata server of its own and the local cloud's
-endpoint of Cloud Storage. `vllm` is the simulated server. A real folder stands behind each volume in memory, and its path takes the place of the
-volume's in arguments and variables: the process has no file system of its own.
+endpoints of Cloud Storage and Secret Manager. `vllm` is the simulated server. A real folder stands behind each volume in memory, and its path takes
+the place of the volume's in arguments and variables: the process has no file system of its own.
 """
 
 import shutil
@@ -93,6 +93,7 @@ class Starter:
 
     def environment(self, environment: Mapping[str, str], volumes: Volumes, *, port: int) -> dict[str, str]:
         """Return the variables of the process. `port` is the one that the server really listens on."""
+        google = self._google.base_url.rstrip("/")
         real = {name: volumes.real(text) for name, text in environment.items() if name != "PYTHONPATH"}
         return {
             **real,
@@ -100,7 +101,8 @@ class Starter:
             "PYTHONSAFEPATH": "1",  # nor from the folder that the local cloud was started in
             "PORT": str(port),
             "GCE_METADATA_HOST": self._metadata.address,
-            "CLOUDSDK_API_ENDPOINT_OVERRIDES_STORAGE": f"{self._google.base_url.rstrip('/')}/storage/storage/v1/",
+            "CLOUDSDK_API_ENDPOINT_OVERRIDES_STORAGE": f"{google}/storage/storage/v1/",
+            "CLOUDSDK_API_ENDPOINT_OVERRIDES_SECRETMANAGER": f"{google}/secretmanager/",
         }
 
 

@@ -16,12 +16,12 @@ from typing import Final, cast
 
 import anyio
 
+from contracts.masking import LineMask, masked
 from contracts.plain_text import for_model
 from scripts.agent.untrusted import each_text
 from scripts.errors import ScriptError
 from scripts.pulumi import engine
 from scripts.pulumi.private_folders import held_locks, private_folder
-from stacks.masking import LineMask, masked
 
 INTERRUPT_GRACE_S: Final = 600.0
 """How long a command may take to end after SIGINT: the engine ends the calls that it has begun and writes its state."""

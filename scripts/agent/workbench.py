@@ -11,6 +11,7 @@ from mcp.server.mcpserver.exceptions import ToolError
 from pydantic import Field
 
 from contracts.exit_codes import ExitCode
+from contracts.masking import masked
 from contracts.plain_text import for_model
 from planning.errors import PlanningError
 from scripts.agent.permissions import Change, Permissions
@@ -20,7 +21,6 @@ from scripts.agent.purse import Purse
 from scripts.agent.runs import Runs, report
 from scripts.agent.untrusted import Frozen, UntrustedText, untrusted
 from scripts.errors import CommandRefusedError, ScriptError
-from stacks.masking import masked
 
 _MOST_CHARACTERS: Final = 2000
 """Of one value of a command line."""

@@ -12,6 +12,7 @@ from typing import Final, Literal, Protocol, cast
 
 from contracts.exit_codes import ExitCode
 from contracts.labels import PRODUCT
+from contracts.masking import masked
 from scripts.cli.children import started
 from scripts.cli.command import say
 from scripts.cli.hidden import environment_secrets
@@ -22,7 +23,6 @@ from scripts.pulumi.checkout import git
 from scripts.pulumi.previewed import previewed
 from scripts.pulumi.stack import stack_outputs
 from scripts.pulumi.steps import steps_of
-from stacks.masking import masked
 
 GOOD_TAG: Final = f"{PRODUCT}:good-commit"
 """Tag of a stack: the commit that was deployed last and passed its checks."""

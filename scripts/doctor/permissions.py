@@ -116,7 +116,7 @@ def permissions_of(settings: Settings | None) -> Sequence[RolePermissions]:
     if settings is None:
         return COMMON
     needed = list(COMMON)
-    if settings.secrets or settings.docker_hub is not None:
+    if settings.secrets or settings.docker_hub is not None or settings.archives_programs:
         needed.append(_SECRETS)
     elif any(settings.has_secret(kind.key) for kind in KINDS):
         needed.append(_REFERENCES)

@@ -7,6 +7,7 @@ from typing import Final
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from contracts.masking import masked
 from contracts.outputs import DETAILS_TYPE
 from contracts.service_traffic import TEMPLATE_LABEL
 from scripts.cli.command import say
@@ -18,7 +19,6 @@ from scripts.preview.report import EnginePreview, ResourceChange, from_engine
 from scripts.pulumi import engine
 from scripts.pulumi.deployment import SERVICE_TYPE, as_mapping
 from scripts.pulumi.previewed import parse_preview, preview_errors
-from stacks.masking import masked
 from stacks.rollout_state import RolloutPhase, view_of
 
 MARKER: Final = "<!-- gemma-serving: drift -->"

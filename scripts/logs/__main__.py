@@ -54,12 +54,12 @@ class LogsOptions:
 
 
 def _logs(options: LogsOptions) -> ExitCode:
+    from contracts.masking import LineMask
     from scripts.cloud import google_api
     from scripts.logs.causes import newest_cause, sentence
     from scripts.logs.place import server_log
     from scripts.logs.reading import follow, newest
     from scripts.pulumi import state as states
-    from stacks.masking import LineMask
 
     log = server_log(states.read(options.stack))
     secrets, api = _secrets(log), google_api.connect(log.project)

@@ -7,11 +7,11 @@ from datetime import UTC, datetime, timedelta
 from typing import Final, cast
 
 from contracts.machine_log import SOURCE_LABEL
+from contracts.masking import masked
 from scripts.cloud.google_api import GoogleApi, GoogleListError
 from scripts.errors import ScriptError
 from scripts.logs.place import ServerLog
 from stacks.container_logs import lines_of, why_unread
-from stacks.masking import masked
 
 PERIOD_S: Final = 2.0
 """Interval between two reads while lines are followed. Cloud Logging allows 60 reads a minute for a project (Quotas and limits, 2026-11)."""

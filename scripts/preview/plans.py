@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict
 
 from contracts.fields import camel_case
 from contracts.labels import PRODUCT
+from contracts.masking import masked
 from planning import PlanningError, plan
 from planning.types import Finding, Plan
 from planning.units import format_duration
@@ -17,7 +18,6 @@ from planning.vllm_args import vllm_arguments
 from planning.wording import worded
 from scripts.errors import CommandRefusedError
 from stacks.loading import SettingsError, from_file, read_yaml
-from stacks.masking import masked
 from stacks.planned import finding_text, to_deployment, today
 from stacks.secrets import SECRET_KEYS
 from stacks.settings import Settings

@@ -8,6 +8,7 @@ from subprocess import CompletedProcess
 
 from pydantic import ValidationError
 
+from contracts.masking import masked
 from scripts.cli.command import say
 from scripts.cli.hidden import environment_secrets
 from scripts.cloud.simulated import is_simulated
@@ -17,7 +18,6 @@ from scripts.preview.report import EnginePreview, StackPreview, from_engine, wri
 from scripts.pulumi import engine
 from scripts.pulumi.previewed import NO_STACK, scratch_backend
 from scripts.pulumi.settings import stack_settings
-from stacks.masking import masked
 
 PREVIEW_LIMIT_S = 600.0
 _REFUSAL = re.compile(r"\b403\b|PERMISSION_DENIED|has not been used in project")

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Final
 
+from contracts.masking import masked
 from contracts.rollout_record import (
     LONGEST_REASON,
     RecordedOutcome,
@@ -24,7 +25,6 @@ from contracts.service_traffic import Service, TrafficTarget, short_name, target
 from scripts.errors import ScriptError
 from scripts.rollout.decisions import has_traffic
 from scripts.rollout.service import ServiceAtGoogle, ServiceChangedError
-from stacks.masking import masked
 from stacks.rollout_state import RENEWAL_S, who
 
 Clock = Callable[[], datetime]

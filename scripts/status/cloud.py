@@ -9,6 +9,7 @@ from typing import Final, cast
 from contracts.answers import Absent, Present, Unknown
 from contracts.fields import to_json
 from contracts.guest_attributes import (
+    ARCHIVES_KEY,
     CONTAINER_KEY,
     DETAIL_KEY,
     DOCUMENT_HASH_KEY,
@@ -234,6 +235,7 @@ def _with_phase(facts: CloudFacts, read: Callable[[], Mapping[str, str]]) -> Clo
         running=serving_document(published) or None,
         former=published.get(FORMER_HASH_KEY) or None,
         container=for_terminal(published.get(CONTAINER_KEY) or "") or None,
+        archives=for_terminal(published.get(ARCHIVES_KEY) or "") or None,
         agent_version=agent_version(published) if published.get(PHASE_KEY) else None,
     )
 

@@ -15,7 +15,7 @@ from contracts.machine_reboot import reboot_command
 from planning.units import HOUR_S
 from scripts.cli.tables import table
 from scripts.status.judge import agent_warning, container_of, document_that_serves, end_warning, short
-from scripts.status.report import StackStatus, StatusReport
+from scripts.status.report import CloudFacts, StackStatus, StatusReport
 from stacks.rollout_state import shares_text
 
 _HEADINGS: Final = ("stack", "state", "phase", "left", "requests", "KV", "USD/h", "USD")
@@ -188,6 +188,13 @@ def _running(status: StackStatus, stamp: Stamp, now_s: float) -> Iterator[tuple[
         warning = end_warning(status, now_s)
         if warning:
             yield "warning", f"Google deletes the machine {warning}"
+    yield from _of_machine(cloud)
+
+
+def _of_machine(cloud: CloudFacts) -> Iterator[tuple[str, str]]:
+    """Yield what to know of the machine's agent and of its archives."""
+    if cloud.archives:
+        yield "archives", cloud.archives
     old_agent = agent_warning(cloud)
     if old_agent and cloud.machine:
         yield "warning", old_agent

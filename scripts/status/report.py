@@ -53,6 +53,8 @@ class CloudFacts:
     """What the server's container gets of the TPU machine: `confined`, or less and the reason; None if the machine has not said."""
     agent_version: int | None = None
     """Version of the agent on the machine; None if it has published nothing."""
+    archives: str | None = None
+    """One sentence if the bucket has archives of compiled programs that the stack has not signed, and that are not used."""
     rollout_waits: bool = False
     """Whether a revision that started waits for `scripts.rollout` to get requests."""
     since: str | None = None

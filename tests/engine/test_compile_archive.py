@@ -1,12 +1,14 @@
 """`tpu.compileCache: bucket` with weights of the hub: the stack makes its bucket, the machine archives into one folder of it, and nothing is left."""
 
+import base64
 import json
 import time
 
 import pytest
 
-from tests.engine.conftest import HF_CANARY
+from tests.engine.conftest import HF_CANARY, assert_nowhere_in_clear
 from tests.localcloud.running.test_machines import has_own_view
+from vm_agent.signing import ArchiveSigner
 
 STACK = "tpu-v6e1"
 BUCKET = "local-project-gemma-tpu-v6e1-models"
@@ -26,6 +28,12 @@ def deployed(workspace, tmp_path_factory):
     return workspace.pulumi("up", "--yes", "--skip-preview", "--stack", STACK)
 
 
+def archive_key(workspace):
+    secret = "projects/local-project/secrets/gemma-tpu-v6e1-archive-key"
+    answer = workspace.get("secretmanager", f"v1/{secret}/versions/1:access")
+    return base64.b64decode(answer["payload"]["data"]).decode()
+
+
 def objects(workspace):
     return workspace.get("storage", f"storage/v1/b/{BUCKET}/o").get("items", [])
 
@@ -36,9 +44,21 @@ def test_the_programs_of_the_server_reach_the_folder_without_its_token(workspace
         assert time.monotonic() < deadline, "no archive came"
         time.sleep(0.2)
     (archive,) = objects(workspace)
-    assert archive["name"].startswith(FOLDER)
+    folder, _, name = archive["name"].rpartition("/")
+    assert folder.startswith(FOLDER.rstrip("/"))
+    signer = ArchiveSigner(archive_key(workspace), f"gs://{BUCKET}/{folder}", ".tar.signed")
+    assert signer.signed(name) is not None, "signed with the stack's key, for this folder"
     for path in (workspace.folder / "cloud" / "objects").iterdir():
         assert HF_CANARY.encode() not in path.read_bytes()
+
+
+def test_the_key_of_the_archives_is_found_nowhere_in_clear(workspace, deployed):
+    """State, metadata, logs, previews, the files of the machine: only Secret Manager has it. The engine keeps the first value."""
+    key = archive_key(workspace)
+    workspace.pulumi("preview", "--expect-no-changes", "--diff", "--stack", STACK)
+    workspace.script("logs", "--stack", STACK, "--lines", "5000", "--since", "1d")
+    assert_nowhere_in_clear(workspace, key)
+    assert archive_key(workspace) == key
 
 
 def test_the_machine_may_write_that_folder_and_read_the_rest(workspace, deployed):
@@ -50,10 +70,6 @@ def test_the_machine_may_write_that_folder_and_read_the_rest(workspace, deployed
     }
     (condition,) = [one["condition"]["expression"] for one in grants if "condition" in one]
     assert condition == f'resource.name.startsWith("projects/_/buckets/{BUCKET}/objects/compile-cache/")'
-
-
-def test_nothing_changes_right_after_up(workspace, deployed):
-    workspace.pulumi("preview", "--expect-no-changes", "--stack", STACK)
 
 
 def test_teardown_deletes_the_archives_with_the_bucket(workspace, deployed):

@@ -185,7 +185,13 @@ def test_an_image_outside_the_tables_is_only_warned_about(version: str):
     assert own.severity == "block"
 
 
-SECRETS = ["hf_canarycanary", "sk-canarycanarycanary", "ghp_canarycanarycanary", "glpat-canary", "AIza" + "canary" * 6]
+SECRETS = [
+    "hf_canary0canary",
+    "sk-canarycanarycanary",
+    "ghp_canarycanarycanarycanary",
+    "glpat-canarycanarycanary",
+    "AIza" + "canary" * 6,
+]
 FLAGS = [
     "--hf-token",
     "--hf_token",

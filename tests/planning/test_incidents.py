@@ -109,6 +109,7 @@ INCIDENTS: Mapping[str, Incident] = {
     "SEC05": Incident("l4-qat", {"apiKeySecret": KEY, "vllm.extraArgs": ["--grpc"]}, "block", r"checks no API key.*vllm\.extraArgs: \[\]"),
     "SEC06": Incident("tpu-v6e1", {"vllm.allowedMediaDomains": ["a.example.com"]}, "warn", r"URLs of a\.example\.com.*Remove vllm\.allowedMedia"),
     "SEC10": Incident("l4-qat", {"vllm.extraArgs": ['--allowed-origins=["*"]']}, "warn", r"lets web pages.*vllm\.extraArgs: \[\]"),
+    "SEC08": Incident("l4-qat", {"cloudRun.compileCache": "bucket", "bucket.existing": "ours"}, "warn", r"existing is ours, .*Set cloudRun\.compileCache: off"),
     "WRK01": Incident("tpu-v6e1", {"workload": {"ratePerS": 40.0}}, "warn", r"workload\.ratePerS is 40, .* grows by .* [sS]et workload\.ratePerS: \d"),
     "WRK02": Incident("l4-qat", {"workload": {"users": 64}}, "warn", r"workload\.users is 64, .*48 of them wait.*[sS]et workload\.users: 16"),
     "WRK03": Incident("tpu-v6e1", {"workload": {"inputTokens": 20_000}}, "block", r"20,512 tokens .* is 16,384.*[Ss]et vllm\.maxModelLen: 20512"),

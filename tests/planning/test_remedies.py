@@ -100,7 +100,7 @@ EXTRA = words(
     "--api-key=canary",
     "--hf-token",
     "--seed=1",
-    "hf_canarycanary",
+    "hf_canary0canary",
     "--api-key",
     "--disable-log-requests",
     "--allowed-origins=null",

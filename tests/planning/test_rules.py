@@ -263,6 +263,11 @@ REPLAY: dict[str, tuple[Deployment, str, Deployment]] = {
             extra_args=("--allowed-origins=[]", "--allowed-local-media-path=", "--no-trust-request-chat-template")
         ),
     ),
+    "SEC08": (
+        replace(on_tpu(compile_cache="bucket"), existing_bucket="ours"),
+        "warn",
+        replace(on_tpu(compile_cache="machine"), existing_bucket="ours"),
+    ),
     "CST02": (on_cloud_run(min_instances=1), "info", on_cloud_run(min_instances=0)),
     "CST03": (replace(on_tpu(), max_usd=5), "warn", replace(on_tpu(), max_usd=50)),
     "CST04": (replace(on_tpu(), today="2026-10-10"), "info", replace(on_tpu(), today="2026-10-09")),
@@ -591,8 +596,8 @@ def test_localhost_is_refused_however_it_is_written(url: str, mended: str):
         (("--api-key=canary", "--seed=1"), ("--seed=1",)),
         (("--seed=1", "--api-key", "canary"), ("--seed=1",)),
         (("--hf-token", "canary", "--seed=1"), ("--seed=1",)),
-        (("--token", "hf_canarycanary"), ()),
-        (("--anything=hf_canarycanary",), ()),
+        (("--token", "hf_canary0canary"), ()),
+        (("--anything=hf_canaryCANARY01",), ()),
         (("--api_key", "canary"), ()),
         (("--ssl-keyfile-password=canary", "--seed=1"), ("--seed=1",)),
         (("--anything", "sk-canarycanarycanary"), ()),

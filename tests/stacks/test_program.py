@@ -1,10 +1,12 @@
 """The whole program against mocks: the plan stops it first, and every stack declares what its target needs."""
 
 import json
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pulumi_gcp as gcp
 import pytest
 import yaml
 
@@ -356,6 +358,42 @@ def test_graphs_are_kept_beside_any_way_of_the_weights(configured, declare):
     (bucket,) = recorder.all("storage/bucket:Bucket")
     rules = bucket.inputs["lifecycleRules"]
     assert {"age": 30, "matchesPrefixes": ["compile-cache/"]} in [rule["condition"] for rule in rules]
+
+
+@pytest.mark.parametrize(
+    ("stack", "changes"),
+    [("l4-12b-qat", {"cloudRun__compileCache": "bucket"}), ("tpu-v6e1", {"tpu__compileCache": "bucket"})],
+)
+def test_the_key_of_archives_is_drawn_and_kept_and_the_server_gets_its_name(
+    configured, declare, monkeypatch, stack, changes
+):
+    kept, version_of = {}, gcp.secretmanager.SecretVersion
+
+    def version(name, **arguments):
+        kept[name] = arguments["opts"].ignore_changes
+        return version_of(name, **arguments)
+
+    monkeypatch.setattr(gcp.secretmanager, "SecretVersion", version)
+    values = []
+    for _ in range(2):
+        configured(stack, **changes)
+        declared = declare(run)[0].declared
+        (drawn,) = [one.inputs["secretData"] for one in declared if "secretVersion" in one.type]
+        values.append(drawn if isinstance(drawn, str) else drawn["value"])
+        others = json.dumps([one.inputs for one in declared if "secretVersion" not in one.type], default=str)
+        assert values[-1] not in others
+        assert r"\"key\":\"archive-key_id/versions/1\"" in others
+        (reader,) = [one.inputs for one in declared if one.name == "archive-key-server"]
+        assert reader["role"] == "roles/secretmanager.secretAccessor"
+    assert kept == {"archive-key": ["secretData"]}, "the engine keeps the value of the first run"
+    assert values[0] != values[1]
+    assert all(re.fullmatch(r"[0-9a-f]{64}", value) for value in values)
+
+
+@pytest.mark.parametrize("stack", ["l4-12b-qat", "tpu-v6e1"])
+def test_without_archives_a_stack_has_no_key_for_them(configured, declare, stack):
+    configured(stack)
+    assert not [one for one in declare(run)[0].declared if "archive-key" in one.name]
 
 
 def test_a_stack_that_names_neither_is_what_it_was(configured, declare):

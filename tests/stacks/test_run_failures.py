@@ -1,6 +1,7 @@
 """What a failed revision's log says, read from the local cloud: Google's refusals, lag, dead and slow endpoints, secrets."""
 
 import asyncio
+import re
 import socket
 import threading
 
@@ -8,12 +9,12 @@ import pulumi
 import pytest
 
 from contracts.labels import Ownership
+from contracts.masking import MASK
 from localcloud.world import run_words
 from localcloud.world.run_words import LogLine
 from localcloud.world.scenario import Logging, OperationDurations, Scenario, Services
 from stacks import container_logs, run_failures
 from stacks.late_grants import LateGrants
-from stacks.masking import MASK
 from stacks.propagation import SPEED_VARIABLE, NewGrants
 from stacks.run_failures import FailureReport
 from tests.localcloud import idle_cloud
@@ -239,3 +240,33 @@ def test_a_failed_update_says_that_its_outputs_are_kept(monkeypatch, report, ope
     args = pulumi.ErrorHookArgs("urn", "", "vllm", "t", failed_operation=operation, errors=["refused"])
     assert asyncio.run(report.tell(args)) is False
     assert told == said
+
+
+def service_with(secret: str, version: str) -> dict[str, object]:
+    reference = {"secretKeyRef": {"secret": secret, "version": version}}
+    envs = [{"name": "HF_HOME", "value": "/x"}, {"name": "VLLM_API_KEY", "valueSource": reference}]
+    return {"template": {"containers": [{"envs": envs}]}}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "is_told"),
+    [
+        (service_with("api-key", "2"), service_with("api-key", "3"), True),
+        (service_with("projects/p/secrets/one", "2"), service_with("projects/p/secrets/two", "2"), True),
+        (service_with("api-key", "2"), service_with("api-key", "2"), False),
+        ({"template": {"containers": [{}]}}, service_with("api-key", "2"), False),
+        (service_with("api-key", "2"), {"template": {}}, False),
+        (None, service_with("api-key", "2"), False),
+    ],
+)
+def test_a_failed_revision_with_a_rotated_key_says_that_the_old_key_still_works(monkeypatch, report, old, new, is_told):
+    said: list[str] = []
+    monkeypatch.setattr(run_failures.pulumi.log, "warn", said.append)
+    args = pulumi.ErrorHookArgs(
+        "urn", "", "vllm", "t", new_inputs=new, old_inputs=old, failed_operation="update", errors=["refused"]
+    )
+    assert asyncio.run(report.tell(args)) is False
+    assert bool(said) is is_told
+    if is_told:
+        assert "OLD KEY STILL WORKS (version 2 of secret" in said[0]
+        assert re.search(r"`gcloud secrets versions disable 2 --secret=(api-key|one) --project=[\w-]+`", said[0])

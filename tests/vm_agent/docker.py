@@ -288,7 +288,9 @@ class Docker:
             self.say("Conflict. The container name is already in use\n")
             return 125
         seen = {"env": env, "args": [*entry, *args]}
-        (self.root / f"seen-{time.time_ns()}.json").write_text(json.dumps(seen))
+        draft = self.root / f".seen-{os.getpid()}"
+        draft.write_text(json.dumps(seen))
+        draft.rename(self.root / f"seen-{time.time_ns()}.json")  # whole, for a test that looks meanwhile
         (self.root / f"{name}.exit").unlink(missing_ok=True)
         box = {**self.containers.start(self.root, name, args, env), "labels": labels}
         (self.root / f"{name}.json").write_text(json.dumps(box))

@@ -65,6 +65,8 @@ class Machine:
     attributes: dict[str, str] = field(default_factory=dict)
     published: list[tuple[str, str]] = field(default_factory=list)
     secrets: dict[str, bytes] = field(default_factory=dict)
+    no_secrets: set[str] = field(default_factory=set)
+    """Versions that do not exist; others without a value may not be read."""
     objects: dict[str, bytes] = field(default_factory=dict)
     fail_next: dict[str, int] = field(default_factory=dict)
     wrong_md5: set[str] = field(default_factory=set)
@@ -310,7 +312,9 @@ def handler(machine: Machine) -> type[BaseHTTPRequestHandler]:  # noqa: C901 - o
 
         def secret(self, version: str) -> None:
             value = machine.secrets.get(version)
-            if value is None:
+            if version in machine.no_secrets:
+                self.refuse(404, f"Secret Version [{version}] not found.")
+            elif value is None:
                 self.answer(403, json.dumps({"error": {"message": "Permission denied on resource."}}).encode())
             else:
                 body = {"payload": {"data": base64.b64encode(value).decode()}}

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from contracts.masking import LineMask
 from contracts.serving_document import BucketWeights, parse_document
 from tests.vm_agent.machine import CANARY, Machine, document, eventually, free_port
 from vm_agent import containers
@@ -16,6 +17,7 @@ from vm_agent.cloud import MetadataClient, google_get, read_secret
 from vm_agent.containers import DENIED, pull_problem, remove_other_models
 from vm_agent.publishing import LogFollower, PhasePublisher
 from vm_agent.serving import Agent, LatestDocument
+from vm_agent.shipping import LogShipper
 from vm_agent.weights import WeightsCopy
 
 
@@ -215,22 +217,33 @@ class TestWhatIsPublished:
         )
         detail = machine.guest()["detail"]
         assert len(detail.encode()) <= 2048
-        assert detail.endswith("[removed] [removed] Authorization: Bearer [removed] [removed] the end")
+        assert detail.endswith("[masked] [masked] Authorization: Bearer [masked] [masked] the end")
 
     def test_known_forms_of_secrets_are_removed_from_a_line(self):
-        """The command that reads the log masks more forms; Cloud Logging keeps what the machine writes."""
+        """Cloud Logging keeps what the machine writes."""
         mask = PhasePublisher(MetadataClient()).mask
         key = "MIIEvQIBADANBgkqhkiG9w0BAQEFAASCBKcwggSjAgEAAoIBAQCcanaryXyZ0123"
         for line, shown in (
-            ("GOCSPX-canary_CANARY-0 1//0canary-CANARY_0123456789", "[removed] [removed]"),
-            ("https://me:canary@example.com/x", "https://[removed]@example.com/x"),
-            ("x?X-Goog-Signature=canary01&x=1", "x?X-Goog-Signature=[removed]&x=1"),
-            ("Authorization: Basic Y2FuYXJ5OmNhbmFyeQ==", "Authorization: Basic [removed]"),
-            (f"a\n{key}\nb", "a\n[removed]\nb"),
+            ("GOCSPX-canary_CANARY-0 1//0canary-CANARY_0123456789", "[masked] [masked]"),
+            ("https://me:canary@example.com/x", "https://me:[masked]@example.com/x"),
+            ("x?X-Goog-Signature=canary01&x=1", "x?X-Goog-Signature=[masked]&x=1"),
+            ("Authorization: Basic Y2FuYXJ5OmNhbmFyeQ==", "Authorization: Basic [masked]"),
+            (f"a\n{key}\nb", "a\n[masked]\nb"),
             ("http://127.0.0.1:8000/v1 ssh://git@github.com", "http://127.0.0.1:8000/v1 ssh://git@github.com"),
             ("9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08",) * 2,
         ):
             assert mask(line) == shown
+
+    def test_a_private_key_that_the_server_prints_line_by_line_never_reaches_cloud_logging(self, machine: Machine):
+        publisher = PhasePublisher(MetadataClient())
+        shipper = LogShipper(MetadataClient(), publisher.mask, LineMask(publisher.secrets))
+        publisher.secrets.add("swordfish")
+        for line in ("-----BEGIN PRIVATE KEY-----", "canary+short=", "-----END PRIVATE KEY-----", "a swordfish"):
+            shipper.server_line(line)
+            shipper.agent_line("agent")
+        assert shipper.write()
+        assert machine.log_lines("server") == ["[masked]", "[masked]", "[masked]", "a [masked]"]
+        assert machine.log_lines("agent") == ["agent"] * 4
 
     def test_fast_progress_is_told_at_most_every_two_seconds_and_the_last_word_is_not_lost(
         self, machine: Machine, monkeypatch: pytest.MonkeyPatch

@@ -29,8 +29,11 @@ from vm_agent.compile_cache import (
     program_volumes,
     remove_old_programs,
 )
+from vm_agent.signing import ArchiveSigner
 
-SETTINGS = ArchiveSettings("gs://models/compile-cache", "v6e-4")
+SECRET_KEY = "0f" * 32
+KEY_VERSION = "projects/p/secrets/archive-key/versions/1"
+SETTINGS = ArchiveSettings("gs://models/compile-cache", "v6e-4", KEY_VERSION)
 SERVED = parse_document(document(8000))
 KEY = programs_key(SERVED)
 PREFIX = f"compile-cache/v6e-4/{KEY}/"
@@ -41,6 +44,7 @@ PROGRAMS = {"jit_backbone-0a-cache": b"first program", "jit_sampler-1b-cache": b
 @pytest.fixture
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     machine = Machine(tmp_path)
+    machine.secrets[KEY_VERSION] = SECRET_KEY.encode()
     for name, value in machine.environment.items():
         monkeypatch.setenv(name, value)
     yield machine
@@ -63,7 +67,7 @@ def folder_with(root: Path, programs: dict[str, bytes] = PROGRAMS) -> Path:
 
 
 def archive(folder: Path, **changes: Any) -> ProgramArchive:
-    return ProgramArchive(MetadataClient(), SETTINGS, folder, **changes)
+    return ProgramArchive(MetadataClient(), SETTINGS, folder, **{"key": SECRET_KEY, **changes})
 
 
 def held(folder: Path) -> dict[str, bytes]:
@@ -74,8 +78,26 @@ def archived(machine: Machine) -> list[str]:
     return sorted(name for name in machine.objects if name.startswith("compile-cache/"))
 
 
-def put(machine: Machine, data: bytes, *, prefix: str = PREFIX, digest: str | None = None) -> str:
-    name = f"{prefix}{digest or hashlib.sha256(data).hexdigest()}.tar"
+def put(
+    machine: Machine,
+    data: bytes,
+    *,
+    prefix: str = PREFIX,
+    signed_prefix: str | None = None,
+    signed: bytes | None = None,
+    key: str = SECRET_KEY,
+) -> str:
+    """Store an archive that is signed with `key`, as the content `signed` of the folder `signed_prefix`."""
+    content = data if signed is None else signed
+    signer = ArchiveSigner(key, f"gs://models/{signed_prefix or prefix}".rstrip("/"), ".tar.signed")
+    name = prefix + signer.name(hashlib.sha256(content).hexdigest(), len(content))
+    machine.objects[name] = data
+    return name
+
+
+def put_unsigned(machine: Machine, data: bytes, *, prefix: str = PREFIX) -> str:
+    """Store an archive as an agent before this one named it: by its own bytes, which anybody can do."""
+    name = f"{prefix}{hashlib.sha256(data).hexdigest()}.tar"
     machine.objects[name] = data
     return name
 
@@ -132,6 +154,8 @@ class TestTheKey:
             "[]",
             '{"uri": "s3://x/y", "accelerator": "v6e-4"}',
             '{"uri": "gs://bucket/x", "accelerator": "V6E 4"}',
+            '{"uri": "gs://bucket/x", "accelerator": "v6e-4"}',
+            '{"uri": "gs://bucket/x", "accelerator": "v6e-4", "key": "a-key"}',
         ):
             with pytest.raises(ValueError, match="it has to be"):
                 parse_archive(text)
@@ -232,16 +256,23 @@ class TestWhatGoesWrong:
     def test_a_damaged_archive_is_ignored_with_a_line_and_deleted(
         self, machine: Machine, tmp_path: Path, said: list[str]
     ):
-        name = put(machine, tar_of(PROGRAMS)[:-700], digest=hashlib.sha256(tar_of(PROGRAMS)).hexdigest())
+        whole = tar_of(PROGRAMS)
+        name = put(machine, whole[:-1] + b"x", signed=whole)
         assert "the server compiles them" in archive(tmp_path / KEY, tell=said.append).restore()
         assert held(tmp_path / KEY) == {}
-        assert "its bytes do not have the SHA-256 of its name" in said[0]
+        assert "its bytes are not those that were signed" in said[0]
         assert name not in machine.objects
+
+    def test_an_archive_that_was_cut_short_is_not_even_read(self, machine: Machine, tmp_path: Path, said: list[str]):
+        name = put(machine, tar_of(PROGRAMS)[:-700], signed=tar_of(PROGRAMS))
+        archive(tmp_path / KEY, tell=said.append).restore()
+        assert "it has" in said[0]
+        assert (machine.ranges, name in machine.objects) == ([], False)
 
     def test_behind_a_damaged_archive_an_older_whole_one_is_found(
         self, machine: Machine, tmp_path: Path, said: list[str]
     ):
-        machine.created[put(machine, b"half", digest="0" * 64)] = "2026-11-21T10:00:00.000Z"
+        machine.created[put(machine, b"half", signed=b"full")] = "2026-11-21T10:00:00.000Z"
         machine.denied.add("DELETE")
         put(machine, tar_of(PROGRAMS))
         archive(tmp_path / KEY, tell=said.append).restore()
@@ -277,6 +308,66 @@ class TestWhatGoesWrong:
         assert "is no plain file" in said[0]
         assert [path.name for path in (tmp_path / "root").rglob("*")] == [KEY]
 
+    def test_what_others_put_into_the_folder_is_never_read_and_is_named_once(
+        self, machine: Machine, tmp_path: Path, said: list[str]
+    ):
+        other = f"compile-cache/v6e-4/{programs_key(with_arguments('--max-model-len=1'))}/"
+        planted = {
+            "as an agent before this one named it": put_unsigned(machine, tar_of(PROGRAMS)),
+            "of another key": put(machine, tar_of(PROGRAMS), key="f0" * 32),
+            "of another set, renamed in place": put(machine, tar_of(PROGRAMS), signed_prefix=other),
+            "of a weaker name": PREFIX + "0" * 64 + ".tar.signed",
+            "of a name that is none": PREFIX + "\x1b]52;c;ZXZpbA==\x07" + "x" * 400,
+            "below a signed name": put(machine, b"") + "/program",
+        }
+        for name in planted.values():
+            machine.objects[name] = tar_of(PROGRAMS)
+            machine.created[name] = "2026-11-22T10:00:00.000Z"
+        own = put(machine, tar_of({"own": b"1"}))
+        machine.objects.pop(planted["below a signed name"].removesuffix("/program"))
+        told: list[str] = []
+        archive(tmp_path / KEY, tell=said.append, tell_unsigned=told.append).restore()
+        assert held(tmp_path / KEY) == {"own": b"1"}
+        assert {one.partition(":")[0] for one in machine.ranges} == {own}
+        assert (len(told), said) == (1, [])
+        assert told[0].startswith(f"{len(planted)} of the objects in gs://models/{PREFIX[:-1]} are not signed")
+        assert told[0].isprintable()
+        assert len(told[0]) < 600
+
+    def test_a_folder_full_of_junk_costs_a_bounded_number_of_calls(
+        self, machine: Machine, tmp_path: Path, said: list[str]
+    ):
+        for number in range(2 * archives.MOST_PAGES + 20):  # the bucket of these tests has pages of two
+            machine.objects[f"{PREFIX}{number:04}"] = b"junk"
+        assert "the server compiles them" in archive(tmp_path / KEY, tell=said.append).restore()
+        assert "has more objects than 20: the rest is not looked at" in said[0]
+        for name in list(machine.objects):
+            del machine.objects[name]
+        for number in range(archives.MOST_READ + 2):
+            put(machine, b"-" * 9, signed=f"content {number}".encode())
+        machine.denied.add("DELETE")
+        archive(tmp_path / KEY, tell=said.append).restore()
+        assert len(machine.ranges) == archives.MOST_READ
+
+    def test_junk_does_not_stop_the_next_archive_and_the_one_of_an_earlier_agent_leaves(
+        self, machine: Machine, tmp_path: Path
+    ):
+        legacy, foreign = put_unsigned(machine, b"legacy"), put(machine, b"foreign", key="f0" * 32)
+        machine.objects[f"{PREFIX}notes.txt"] = b"of a person"
+        for name in machine.objects:
+            machine.created[name] = "2026-11-19T10:00:00.000Z"
+        machine.on_upload = lambda name: machine.created.update({name: "2026-11-20T10:00:00.000Z"})
+        assert archive(folder_with(tmp_path / "a")).save().startswith("2 files")
+        assert legacy not in machine.objects
+        assert {foreign, f"{PREFIX}notes.txt"} <= set(machine.objects)
+        assert "were restored from" in archive(tmp_path / "b" / KEY).restore()
+
+    def test_another_key_makes_the_archives_before_it_invalid(self, machine: Machine, tmp_path: Path, said: list[str]):
+        archive(folder_with(tmp_path / "a")).save()
+        rotated = archive(tmp_path / "b" / KEY, key="f0" * 32, tell_unsigned=said.append)
+        assert "No signed archive" in rotated.restore()
+        assert (len(said), machine.ranges) == (1, [])
+
     def test_an_archive_of_other_options_is_not_taken(self, machine: Machine, tmp_path: Path):
         put(
             machine,
@@ -284,7 +375,7 @@ class TestWhatGoesWrong:
             prefix=f"compile-cache/v6e-4/{programs_key(with_arguments('--max-model-len=1'))}/",
         )
         put(machine, tar_of(PROGRAMS), prefix=f"compile-cache/v6e-1/{KEY}/")
-        assert "No archive" in archive(tmp_path / KEY).restore()
+        assert "No signed archive" in archive(tmp_path / KEY).restore()
         assert machine.ranges == []
 
     def test_an_upload_that_arrives_with_other_bytes_is_deleted_and_tried_again_later(
@@ -419,6 +510,44 @@ class TestBesideTheServer:
         assert "403" in line
         assert "roles/storage.objectUser" in line
         assert "The server is not affected." in line
+
+    def test_a_key_that_may_not_be_read_costs_compile_time_and_a_line(
+        self, machine: Machine, tmp_path: Path, said: list[str]
+    ):
+        machine.attributes[ARCHIVE_METADATA_KEY] = SETTINGS.text()
+        machine.secrets.clear()
+        put(machine, tar_of(PROGRAMS))
+        self.restored(tmp_path, said)
+        (line,) = said
+        assert KEY_VERSION in line
+        assert "roles/secretmanager.secretAccessor" in line
+        assert "storage.objectUser" not in line
+        assert machine.ranges == []
+
+    def test_unsigned_archives_are_logged_and_published_until_a_restore_finds_none(
+        self, machine: Machine, tmp_path: Path, said: list[str]
+    ):
+        machine.attributes[ARCHIVE_METADATA_KEY] = SETTINGS.text()
+        planted, published = put_unsigned(machine, tar_of(PROGRAMS)), list[str]()
+        one = programs(tmp_path, said, publish_unsigned=published.append)
+        one.restore_beside(SERVED).join(60)
+        assert published == ["", said[0]]
+        assert "1 of the objects in" in said[0]
+        del machine.objects[planted]
+        one.restore_beside(SERVED).join(60)
+        assert published[2:] == [""]
+
+    def test_the_key_is_masked_in_every_line_and_in_no_archive_and_no_text_of_the_program(
+        self, machine: Machine, tmp_path: Path, said: list[str]
+    ):
+        machine.attributes[ARCHIVE_METADATA_KEY] = SETTINGS.text()
+        folder_with(tmp_path, {**PROGRAMS, "leaky": f"x{SECRET_KEY}y".encode()})
+        one = programs(tmp_path, said)
+        one.server_is_ready(SERVED)
+        eventually(lambda: said, "the save is refused")
+        assert set(said) == {"Compiled programs are not archived: a file among them holds a secret."}
+        assert one.secrets == {SECRET_KEY}
+        assert SECRET_KEY not in f"{one} {archive(tmp_path)} {archive(tmp_path).archives}"
 
     def test_a_refused_save_is_one_line_and_the_programs_stay(self, machine: Machine, tmp_path: Path, said: list[str]):
         machine.attributes[ARCHIVE_METADATA_KEY] = SETTINGS.text()

@@ -21,8 +21,11 @@ from tests.vm_agent.packed import unpacked
 from vm_agent import path_guard
 from vm_agent.cloud import MetadataClient
 from vm_agent.graphs import GraphArchive
+from vm_agent.signing import ArchiveSigner
 
 FOLDER = "compile-cache/nvidia-l4/0123"
+KEY = "0f" * 32
+KEY_VERSION = "projects/p/secrets/archive-key/versions/1"
 SERVER = """
 import http.server, os, sys
 print("server", os.getpid(), sys.argv[1:], flush=True)
@@ -37,6 +40,7 @@ http.server.HTTPServer(("127.0.0.1", int(os.environ["PORT"])), Handler).serve_fo
 @pytest.fixture
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     machine = Machine(tmp_path)
+    machine.secrets[KEY_VERSION] = KEY.encode()
     for name, value in machine.environment.items():
         monkeypatch.setenv(name, value)
     yield machine
@@ -45,7 +49,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
 @pytest.fixture
 def cache(tmp_path: Path) -> GraphCache:
-    return GraphCache(f"gs://models/{FOLDER}", str(tmp_path / "graphs" / "vllm"))
+    return GraphCache(f"gs://models/{FOLDER}", str(tmp_path / "graphs" / "vllm"), KEY_VERSION)
 
 
 def archive_of(files: dict[str, bytes]) -> bytes:
@@ -65,8 +69,13 @@ def damaged() -> bytes:
     return packer.compress(tar[:1_500_000]) + packer.flush(zlib.Z_FULL_FLUSH) + b"\x06" * 100
 
 
-def put(machine: Machine, data: bytes, *, digest: str | None = None) -> str:
-    name = f"{FOLDER}/{digest or hashlib.sha256(data).hexdigest()}.tar.gz"
+def signed_name(data: bytes, *, key: str = KEY) -> str:
+    signer = ArchiveSigner(key, f"gs://models/{FOLDER}", ".tar.gz.signed")
+    return f"{FOLDER}/{signer.name(hashlib.sha256(data).hexdigest(), len(data))}"
+
+
+def put(machine: Machine, data: bytes, *, signed: bytes | None = None) -> str:
+    name = signed_name(data if signed is None else signed)
     machine.objects[name] = data
     return name
 
@@ -87,8 +96,8 @@ class TestGraphs:
         fill(cache)
         assert GraphArchive(MetadataClient(), cache).save()
         (name,) = kept(machine)
-        assert name == f"{FOLDER}/{hashlib.sha256(machine.objects[name]).hexdigest()}.tar.gz"
-        there = GraphCache(cache.uri, str(tmp_path / "elsewhere" / "vllm"))
+        assert name == signed_name(machine.objects[name])
+        there = GraphCache(cache.uri, str(tmp_path / "elsewhere" / "vllm"), cache.key)
         assert GraphArchive(MetadataClient(), there).restore()
         assert (
             (Path(there.path) / "torch_compile_cache/a1/rank_0_0/model").read_text().startswith("torch_compile_cache")
@@ -102,15 +111,16 @@ class TestGraphs:
         assert len(kept(machine)) == 1
 
     @pytest.mark.parametrize(
-        ("data", "digest", "says"),
+        ("data", "signed", "says"),
         [
-            (archive_of({"a": b"x"}), "0" * 64, "its bytes do not have the SHA-256 of its name"),
+            (archive_of({"a": b"x"}), bytes(len(archive_of({"a": b"x"}))), "its bytes are not those that were signed"),
+            (archive_of({"a": b"x"}), b"longer" * 200, "bytes and was signed with 1200"),
             (b"no archive at all", None, "it is no whole archive"),
             (archive_of({"a": bytes(range(256)) * 64})[:60], None, "it is no whole archive"),
             (archive_of({"inside": b"x", "../../outside": b"x"}), None, "it is no whole archive"),
             (damaged(), None, "it is no whole archive"),
         ],
-        ids=["other-bytes", "no-archive", "cut-short", "outside", "damaged"],
+        ids=["other-bytes", "other-size", "no-archive", "cut-short", "outside", "damaged"],
     )
     def test_an_archive_that_is_not_whole_is_ignored(  # noqa: PLR0917 - a table
         self,
@@ -118,23 +128,49 @@ class TestGraphs:
         cache: GraphCache,
         capsys: pytest.CaptureFixture[str],
         data: bytes,
-        digest: str | None,
+        signed: bytes | None,
         says: str,
     ):
-        put(machine, data, digest=digest)
+        put(machine, data, signed=signed)
         assert not GraphArchive(MetadataClient(), cache).restore()
         assert says in capsys.readouterr().err
         assert not (Path(cache.path).parent.parent / "outside").exists()
         assert list(Path(cache.path).parent.rglob("*")) == [Path(cache.path)], "no server meets half an archive"
 
     def test_a_damaged_archive_is_replaced(self, machine: Machine, cache: GraphCache):
-        damaged = put(machine, b"half", digest="0" * 64)
+        damaged = put(machine, b"half", signed=b"full")
         archive = GraphArchive(MetadataClient(), cache)
         assert not archive.restore()
         fill(cache)
         assert archive.save()
         assert damaged not in kept(machine)
         assert len(kept(machine)) == 1
+
+    def test_what_others_put_into_the_folder_is_not_read_and_the_next_instance_archives_its_own(
+        self, machine: Machine, cache: GraphCache, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    ):
+        program = archive_of({"a": b"foreign"})
+        machine.objects[f"{FOLDER}/{hashlib.sha256(program).hexdigest()}.tar.gz"] = program
+        machine.objects[signed_name(program, key="f0" * 32)] = program
+        archive = GraphArchive(MetadataClient(), cache)
+        assert not archive.restore()
+        assert "2 of the objects in gs://models/" in capsys.readouterr().err
+        assert machine.ranges == []
+        fill(cache)
+        assert archive.save()
+        there = GraphCache(cache.uri, str(tmp_path / "elsewhere" / "vllm"), cache.key)
+        assert GraphArchive(MetadataClient(), there).restore()
+
+    def test_without_its_key_a_container_compiles_and_says_what_to_grant(
+        self, machine: Machine, cache: GraphCache, capsys: pytest.CaptureFixture[str]
+    ):
+        put(machine, archive_of({"a": b"x"}))
+        machine.secrets.clear()
+        assert not GraphArchive(MetadataClient(), cache).restore()
+        said = capsys.readouterr().err
+        assert "roles/secretmanager.secretAccessor" in said
+        assert "The server is not affected." in said
+        assert machine.ranges == []
 
     @pytest.mark.parametrize("work", ["restore", "save"])
     def test_a_bucket_that_fails_never_stops_the_server(
@@ -180,8 +216,10 @@ class TestProgram:
         finally:
             process.terminate()
             _, said = process.communicate(timeout=60)
-        assert "No archive of compiled graphs is in gs://models/compile-cache/" in said
+        assert "No signed archive of compiled graphs is in gs://models/compile-cache/" in said
         assert CANARY not in said
+        assert KEY not in said
+        assert KEY not in " ".join([*container_command(), start.text()])
 
     def test_the_path_guard_is_first_on_the_path_of_the_server_that_names_it(self, machine: Machine, tmp_path: Path):
         code = f"import {GUARD_MODULE} as g, os; print(g.__file__, g.PathGuard.__name__, os.environ['PYTHONPATH'])"
@@ -214,7 +252,9 @@ class TestProgram:
 
 
 def test_a_start_is_read_back_as_it_was_written():
-    whole = ContainerStart(BucketWeights("gs://b/m", "/mnt/weights/m"), GraphCache("gs://b/c/k", "/mnt/graphs/vllm"))
+    whole = ContainerStart(
+        BucketWeights("gs://b/m", "/mnt/weights/m"), GraphCache("gs://b/c/k", "/mnt/graphs/vllm", KEY_VERSION)
+    )
     for start in (whole, ContainerStart(), ContainerStart(whole.weights, None), ContainerStart(None, whole.graphs)):
         assert parse_start(start.text()) == start
 

@@ -2,6 +2,7 @@
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -45,6 +46,37 @@ def start(folder: Path, run: Run, compatibility: str | None) -> str:
         return ""
 
     return asyncio.run(started())
+
+
+def test_a_secret_is_read_at_each_start_and_a_disabled_version_starts_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    version, account = "projects/p/secrets/key/versions/1", "server@p.iam.gserviceaccount.com"
+    given: dict[str, Any] = {**template("1"), "serviceAccount": account}
+    reference = {"secretKeyRef": {"secret": "key", "version": "1"}}
+    given["containers"][0]["env"].append({"name": "T", "valueSource": reference})
+    spec = RevisionSpec(name=NAME, service=SERVICE, template=given)
+
+    async def refused(state: str) -> str:
+        cloud = Cloud(state=tmp_path / state, project="p", clock=Clock(speed=1500), scenario=Scenario(run=Run()))
+        monkeypatch.setattr(cloud.policies, "allows", lambda *_: True)
+        cloud.store.put("secretmanager.secrets", version.partition("/versions/")[0], {"name": "key"})
+        cloud.store.put("secretmanager.versions", version, {"state": "ENABLED", "_data": "eA=="})
+        revisions = simulated_runtimes(cloud).revisions
+        try:
+            await revisions.start(spec)
+            cloud.store.put("secretmanager.versions", version, {"state": state, "_data": "eA=="})
+            await revisions.start(spec)
+        except RevisionFailedError as error:
+            return str(error)
+        finally:
+            await revisions.stop(NAME)
+            await cloud.close()
+        return ""
+
+    for state in ("DISABLED", "DESTROYED"):
+        (tmp_path / state).mkdir()
+        assert asyncio.run(refused(state)) == f"Secret Version [{version}] is in {state} state."
 
 
 def test_the_scenario_decides_which_way_a_revision_starts(tmp_path: Path):

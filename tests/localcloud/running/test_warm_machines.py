@@ -4,6 +4,9 @@ Simulated seconds and bytes are compared, never real ones: they do not depend on
 """
 
 import asyncio
+import hashlib
+import io
+import tarfile
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -21,9 +24,11 @@ from benchmarks.warm_starts import (
     table,
 )
 from contracts.compile_cache import ARCHIVE_PREFIX, programs_key
+from contracts.guest_attributes import ARCHIVES_KEY
 from contracts.serving_document import parse_document
 from planning import Deployment, plan
 from tests.localcloud.running.test_machines import has_own_view
+from vm_agent.signing import ArchiveSigner
 
 DOCUMENT = document_of("hub", "bucket")
 CHECKPOINT_BYTES = plan(Deployment(model=MODEL, accelerator=ACCELERATOR)).memory.checkpoint_gib * 2**30
@@ -33,6 +38,18 @@ CHECKPOINT_BYTES = plan(Deployment(model=MODEL, accelerator=ACCELERATOR)).memory
 def own_view(tmp_path: Path) -> None:
     if not has_own_view(tmp_path / "probe"):
         pytest.skip("the system allows no mount namespaces")
+
+
+def a_tar(name: str, data: bytes) -> bytes:
+    out, entry = io.BytesIO(), tarfile.TarInfo(name)
+    entry.size = len(data)
+    with tarfile.open(fileobj=out, mode="w") as tar:
+        tar.addfile(entry, io.BytesIO(data))
+    return out.getvalue()
+
+
+def signed_by(key: str, uri: str, data: bytes) -> str:
+    return ArchiveSigner(key, uri, ".tar.signed").name(hashlib.sha256(data).hexdigest(), len(data))
 
 
 def run(act: Callable[[MeasuredMachine], Awaitable[None]], *, weights: str = "hub", may_archive: bool = True) -> None:
@@ -92,13 +109,23 @@ def test_weights_of_a_bucket_are_read_once_by_the_count_of_the_server():
     run(act, weights="bucket")
 
 
-def test_a_damaged_archive_costs_compile_time_and_a_line():
+def test_a_planted_archive_is_not_read_costs_compile_time_and_is_named_once():
     async def act(machine: MeasuredMachine) -> None:
-        name = f"{ARCHIVE_PREFIX}/{ACCELERATOR}/{programs_key(parse_document(DOCUMENT))}/{'0' * 64}.tar"
-        await machine.put_object(name, b"half an archive")
+        folder = f"{ARCHIVE_PREFIX}/{ACCELERATOR}/{programs_key(parse_document(DOCUMENT))}"
+        programs = a_tar("jit_step-0a-cache", b"the program of another writer")
+        names = [
+            f"{folder}/{hashlib.sha256(programs).hexdigest()}.tar",  # as every agent before signed archives took it
+            f"{folder}/{signed_by('0f' * 32, f'gs://{BUCKET}/{folder}', programs)}",
+        ]
+        for name in names:
+            await machine.put_object(name, programs)
         cold = await machine.step("cold", None, lambda: machine.boot(DOCUMENT), DOCUMENT)
         assert "compile" in cold.charges_s
-        assert f"The archive gs://{BUCKET}/{name} is ignored" in machine.agent_log()
+        assert "cached" not in cold.charges_s
+        line = f"2 of the objects in gs://{BUCKET}/{folder} are not signed with this stack's key"
+        assert machine.agent_log().count(line) == 1
+        assert machine.published(ARCHIVES_KEY).startswith(line)
+        assert all("programs" not in where for where in cold.downloaded_bytes)
 
     run(act)
 

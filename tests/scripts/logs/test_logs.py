@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from contracts.machine_log import machine_log_name
+from contracts.masking import MASK, LineMask, masked
 from localcloud.world.scenario import Logging, OperationDurations, Scenario
 from scripts.cli.command import run_command
 from scripts.cloud.google_api import connect
@@ -16,7 +17,6 @@ from scripts.logs.causes import known_cause, newest_cause
 from scripts.logs.place import ServerLog, server_log
 from scripts.logs.reading import PrintedLine, follow, newest
 from scripts.pulumi.state import StackState
-from stacks.masking import MASK, LineMask, masked
 from tests.google_bodies import google_request
 from tests.scripts.cloud.populated import PROJECT, open_world
 from tests.scripts.status.planted import stack_resource, state

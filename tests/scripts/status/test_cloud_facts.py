@@ -9,6 +9,7 @@ from gcp_tpu_provider.machine_warnings import reboot_command as provider_command
 
 from contracts.guest_attributes import AGENT_VERSION
 from contracts.machine_reboot import reboot_command
+from contracts.plain_text import for_terminal
 from contracts.rollout_record import ROLLOUT_ANNOTATION
 from contracts.serving_document import DOCUMENT_METADATA_KEY, document_hash
 from localcloud.world.scenario import Fault, OperationDurations, Scenario, Tpu
@@ -117,6 +118,14 @@ def test_what_the_container_gets_is_named_as_the_machine_says_it(world):
         assert said.startswith(words)
         assert "\x1b" not in said
         assert said.endswith("can read its token.") is words.startswith("privileged")
+
+
+def test_archives_that_are_not_signed_are_named_without_escapes(world):
+    said, node = "1 of the objects in gs://b/c is not signed\x1b[2J", machine(world)
+    publish(world, node, phase="ready", document_hash=document_hash(DOCUMENT), archives=said)
+    assert facts(world, state(queued())).archives == for_terminal(said) != said
+    publish(world, node, phase="ready", document_hash=document_hash(DOCUMENT), archives="")
+    assert facts(world, state(queued())).archives is None
 
 
 def test_an_older_agent_is_named_with_what_it_cannot_do_and_the_command_that_reboots_it(world):

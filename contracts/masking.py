@@ -1,10 +1,14 @@
-"""Secrets in text that others wrote, such as a container's output."""
+"""Secrets in text that others wrote, such as a container's output: the one list of token forms, for scripts, stacks and the agent.
+
+The agent's program includes this module, so it has to run on Python 3.10, whose `re` has no possessive quantifiers: a group in a look-ahead that
+is then repeated by its name is matched as a whole in the same way, and keeps the search from taking the square of a long line.
+"""
 
 import base64
 import binascii
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
 from typing import Final
 
 MASK: Final = "[masked]"
@@ -12,14 +16,14 @@ _SHORTEST: Final = 6
 """A shorter value is no secret, and would mask words of the text."""
 _START: Final = r"(?:(?<![A-Za-z0-9])|(?<=%[0-9A-Fa-f]{2}))"
 """The beginning of a word, in a URL too. Only forms that are part of usual words need it, such as `sk-` of `task-`."""
-_KNOWN: Final = re.compile(
+TOKEN_FORM: Final = re.compile(
     r"-----BEGIN [A-Z ]{0,40}PRIVATE KEY(?: BLOCK)?-----[\s\S]*?(?:-----END [A-Z ]{0,40}PRIVATE KEY(?: BLOCK)?-----|\Z)"
-    r"|hf_(?=[a-z]*[A-Z0-9])[A-Za-z0-9]{6,}"  # Hugging Face; not its options, such as hf_overrides
+    r"|hf_(?=[a-z]*[A-Z0-9]|[a-z]{30})[A-Za-z0-9]{6,}"  # Hugging Face; not its options, such as hf_overrides
     r"|ya29\.[\w.-]{6,}"  # Google's access tokens
     r"|1//0[\w-]{20,}"  # Google's refresh tokens
     r"|GOCSPX-[\w-]{10,}"  # secrets of Google's OAuth clients
     r"|AIza[\w-]{20,}"  # Google's API keys
-    r"|eyJ[\w-]{6,2048}\.[\w-]+\.[\w-]*"  # JSON web tokens; without a limit the search takes the square of a long word
+    r"|eyJ[\w-]{6,2048}\.[\w-]+(?:\.[\w-]*)?"  # JSON web tokens; without a limit the search takes the square of a long word
     r"|gh[pousr]_[A-Za-z0-9]{20,}|github_pat_\w{20,}"  # GitHub
     r"|glpat-[\w-]{16,}"  # GitLab
     rf"|{_START}pul-[0-9a-f]{{20,}}"  # Pulumi
@@ -35,23 +39,29 @@ _PEM_END: Final = re.compile(r"-----END [A-Z ]{0,40}PRIVATE KEY(?: BLOCK)?-----"
 _MOST_PEM_LINES: Final = 120
 """Lines of an RSA key of 8192 bits, and some. A first line alone does not hide all that follows."""
 _USER_AND_PASSWORD: Final = re.compile(r"(?<=://)(?P<user>[^\s/@:\"'<>]{0,256}:)[^\s/\"'<>]{1,1024}(?=@)")
+_ONLY_A_TOKEN: Final = re.compile(r"(?<=://)(?=[^\s/@:\"'<>]{0,256}\d)[^\s/@:\"'<>]{16,256}(?=@)")
+"""User of a URL that is a token, as git hosts take it: long and with a digit, not `git`."""
 _SIGNATURE: Final = re.compile(
     r"(?P<name>(?:x-(?:goog|amz)-(?:signature|security-token)|[?&](?:signature|sig))(?:=|%3D))(?!\[masked\])[^\s&\"'<>]+",
     re.IGNORECASE,
 )
 _BASIC: Final = re.compile(r"(?P<name>\bbasic\s{1,4})(?P<value>[A-Za-z0-9+/]{8,4096}={0,2})", re.IGNORECASE)
 _VALUE: Final = (
-    r"(?P<open>(?:(?!\[masked\])[\\\[(\"'])*+)(?!\[masked\])"
-    r"(?P<value>(?:\[masked\]|\\(?![\"'])|[^\s\"',\])\\]){6,}+\]?)"
+    r"(?=(?P<open>(?:(?!\[masked\])[\\\[(\"'])*))(?P=open)(?!\[masked\])"
+    r"(?P<value>(?=(?P<run>(?:\[masked\]|\\(?![\"'])|[^\s\"',\])\\]){6,}))(?P=run)\]?)"
 )
 _NAMED: Final = re.compile(
-    r"(?P<name>\bbearer\s{1,4}+|(?:\\?[\"'])?(?:api[_-]?key|access[_-]?key|private[_-]?key|secret|passw(?:or)?d|passphrase|token|_pat)"
-    rf"(?:\\?[\"'])?\s{{0,4}}+[:=]\s{{0,4}}+(?:bearer\s{{1,4}}+)?+){_VALUE}",
+    r"(?P<name>\bbearer(?=(?P<a>\s{1,4}))(?P=a)"
+    r"|(?:\\?[\"'])?(?:api[_-]?key|access[_-]?key|private[_-]?key|secret|passw(?:or)?d|passphrase|token|_pat)"
+    r"(?:\\?[\"'])?(?=(?P<b>\s{0,4}))(?P=b)[:=](?=(?P<c>\s{0,4}(?:bearer\s{1,4})?))(?P=c))"
+    rf"{_VALUE}",
     re.IGNORECASE,
 )
+_NUMBER: Final = r"[+-]?\$?\d{1,15}(?:[.,:_]\d{1,15}){0,3}(?:e[+-]?\d{1,3})?"
 _COUNT: Final = re.compile(
-    r"[+-]?\d{1,15}(?:[.,:]\d{1,15}){0,3}(?:e[+-]?\d{1,3})?(?:%|[a-z]{1,2}|tok/s)?[.;]?", re.IGNORECASE
+    rf"{_NUMBER}(?:[-/x]{_NUMBER})?(?:%|[a-z]{{1,2}}(?:/[a-z]{{1,9}})?|tok/s)?[.;]?", re.IGNORECASE
 )
+"""A figure with its unit, a share or a range, as logs write them."""
 
 
 def masked(text: str, secrets: Iterable[str] = ()) -> str:
@@ -61,21 +71,23 @@ def masked(text: str, secrets: Iterable[str] = ()) -> str:
     """
     if len(text) < _SHORTEST:
         return text
-    for secret in sorted({secret.strip() for secret in secrets}, key=len, reverse=True):
+    # A copy first: the agent's threads add to the secrets while others mask.
+    for secret in sorted({secret.strip() for secret in tuple(secrets)}, key=len, reverse=True):
         if len(secret) >= _SHORTEST and secret not in MASK:
             text = text.replace(secret, MASK)
-    text = _PEM_LINE.sub(MASK, _KNOWN.sub(MASK, text))
+    text = _PEM_LINE.sub(MASK, TOKEN_FORM.sub(MASK, text))
+    text = _ONLY_A_TOKEN.sub(MASK, text)
     text = _USER_AND_PASSWORD.sub(lambda found: f"{found['user']}{MASK}", text)
     text = _SIGNATURE.sub(lambda found: f"{found['name']}{MASK}", text)
     text = _BASIC.sub(_without_credentials, text)
     return _NAMED.sub(_without_value, text)
 
 
-@dataclass(slots=True)
+@dataclass
 class LineMask:
     """Masks lines that come one after another. A private key that is spread over lines is masked as a whole."""
 
-    secrets: tuple[str, ...] = ()
+    secrets: Collection[str] = field(default=(), repr=False)
     _left: int = 0
     """Lines that may still belong to the key that has begun."""
 

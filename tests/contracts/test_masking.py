@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stacks.masking import MASK, LineMask, masked
+from contracts.masking import MASK, LineMask, masked
 
 CANARY = "canaryCANARY0123456789"
 SECRETS = (
@@ -40,6 +40,10 @@ SECRETS = (
     "password=12345678canary",
     "redirect=https%3A%2F%2Fx%2F%3Fk%3Dsk-canaryCANARY0123456789",
     f"token=prefix{MASK}canary",
+    "https://canaryCANARY0123456789@example.com/x.git",
+    "https://b.s3.amazonaws.com/k?X-Amz-Security-Token=canary0123&X-Amz-Signature=canary4567",
+    "hf_canarycanarycanarycanarycanarycanary",
+    f"ghp_{CANARY}{CANARY}",
 )
 PLAIN = (
     "Maximum concurrency for 8,192 tokens per request: 4.10x",
@@ -54,6 +58,9 @@ PLAIN = (
     "ssh://git@github.com/x/y http://127.0.0.1:8000/v1 http://host:8000,mail",
     "task-0123456789abcdef01234 disk-0123456789abcdef01234",
     "vllm option hf_overrides and hf_config_path",
+    "TokensPerSecond: 1234.5678 tokens_per_second=1234.5678 TokensPerSecond=12345678",
+    "commit 701cafb9e0d1c2b3a495867768594a3b2c1d0e0f of main, image vllm@sha256:" + "a1" * 32,
+    "input token: 1024x1024, output token: 1234567/8192, per token: $0.00001234, token: 12_345_678",
     "sha256:9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08",
     "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08",
 )
@@ -99,6 +106,47 @@ PIECES = st.one_of(
 def test_what_is_masked_twice_is_masked_once(text, secrets):
     once = masked(text, [*secrets, "masked", "canary-of-the-stack"])
     assert masked(once) == once
+
+
+NUMBERS = st.one_of(
+    st.integers(0, 10**12).map(str),
+    st.integers(0, 10**12).map("{:,}".format),
+    st.floats(0, 10**9, allow_nan=False).map("{:.4f}".format),
+    st.floats(1e-9, 1e9, allow_nan=False).map("{:.3e}".format),
+)
+UNITS = st.sampled_from(["", " ms", "ms", "s", " s", "%", " tok/s", "tok/s", "x", "s/iter", " GiB"])
+WORDS = st.sampled_from(
+    [
+        "time per output token: ",
+        "TokensPerSecond: ",
+        "output token = ",
+        "token=",
+        "per token: $",
+        "max_tokens=",
+        "step ",
+    ]
+)
+
+
+@given(WORDS, NUMBERS, UNITS)
+def test_a_figure_is_never_masked(word, number, unit):
+    text = f"{word}{number}{unit}"
+    assert masked(text) == text
+
+
+@given(st.binary(min_size=20, max_size=32).map(bytes.hex), st.sampled_from(["", "sha256:", "commit ", "image@sha256:"]))
+def test_a_hash_is_never_masked(digest, before):
+    assert masked(f"{before}{digest}") == f"{before}{digest}"
+
+
+@given(st.text(st.sampled_from("abcXYZ019+/"), min_size=60, max_size=64), st.integers(1, 100), st.text(max_size=20))
+def test_a_key_is_masked_however_it_comes(line, lines, after):
+    text = "\n".join(["-----BEGIN PRIVATE KEY-----", *[line] * lines, "-----END PRIVATE KEY-----"])
+    mask = LineMask()
+    by_line = [mask(one) for one in text.split("\n")]
+    assert masked(text) == MASK
+    assert set(by_line) == {MASK}
+    assert mask(after) == masked(after)
 
 
 def test_a_key_that_comes_line_by_line_is_masked_to_its_last_line():
