@@ -51,10 +51,10 @@ kills: setup
 	@.venv/bin/python -m tests.kills --seed $(SEED) --count $(COUNT) $(if $(HISTORY),--history $(HISTORY))
 
 # Our benchmark and smoke checks against a real vLLM and its own benchmark on this processor. Installs 6 GB into .oracle the first time.
-# `make oracle POINT=c4` measures one point only.
+# `make oracle POINT=c4` measures one point only, `make oracle PART=exposure` asks only what the server gives a caller without the key.
 ROUNDS ?= 6
 oracle: setup
-	@.venv/bin/python -m tools.oracle --rounds $(ROUNDS) $(if $(POINT),--point $(POINT))
+	@.venv/bin/python -m tools.oracle --rounds $(ROUNDS) $(if $(POINT),--point $(POINT)) $(if $(PART),--part $(PART))
 
 # Published vulnerabilities of the locked packages. A package that the index does not answer for fails too. The oracle's are left out: its
 # vLLM is of the releases that it measures, and listens on 127.0.0.1 (planning/advisories.py has those of the images).

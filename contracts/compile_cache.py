@@ -37,13 +37,16 @@ NEUTRAL_FLAGS: Final = frozenset(
         "middleware",
         "port",
         "reasoning-parser",
+        "revision",
         "safetensors-load-strategy",
         "served-model-name",
+        "tokenizer-revision",
         "tool-call-parser",
         "uvicorn-log-level",
     }
 )
-"""Flags of vLLM that change no compiled program: those of the HTTP server and of loading. Every other flag counts as changing them,
+"""Flags of vLLM that change no compiled program: those of the HTTP server and of loading. XLA finds a program by its contents, so that
+another commit of the model with other dimensions finds none and compiles. Every other flag counts as changing them,
 because a program that is missing costs its compile time, while one that nobody asks for costs a few megabytes."""
 NEUTRAL_VARIABLES: Final = frozenset(
     {

@@ -7,7 +7,7 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 Kind = Literal["instruct", "base", "qat", "drafter"]
@@ -46,6 +46,9 @@ class Checkpoint:
     """The files hold each expert with more columns than the model has, up to the next tile of the 4-bit kernels."""
     is_personal: bool = False
     """The repository belongs to a private person, not to Google or a vendor."""
+    commit: str = ""
+    """A commit of the repository that public sources state; empty if none was found. `commit_source` says which."""
+    commit_source: str = ""
     absent: Page | None = None
     """The page that says that the hub answered 404 for the id; None for an id that exists."""
     source: Page
@@ -62,6 +65,37 @@ class Checkpoint:
         return self.id.partition("/")[0]
 
 
+_POSTTRAIN: Final = "carbonteq-ai/posttrain, its plan for Gemma 4: the exact revisions that it uses"
+_LOCAL_VOICE: Final = "kutaelee/local-voice-agent, scripts: download by revision, size and SHA-256"
+_COMMITS: Final[Mapping[str, tuple[str, str]]] = {
+    "google/gemma-4-E2B-it": ("3e22461f65e89153144f8adb70e3b8c2cc9845a7", _POSTTRAIN),
+    "google/gemma-4-E4B-it": ("ee0ef6023621cff504d758262d4e04895a5af4a2", _POSTTRAIN),
+    "google/gemma-4-12B-it": ("707f0a3b8a3c7ad586ed01e27eafbad8a27dd0f7", _POSTTRAIN),
+    "google/gemma-4-26B-A4B-it": (
+        "4d7ae4984b7db7de8f8457170b3f1a419ee76d52",
+        "mishgon/decomposer, gyms/toolathlon_gym: the snapshot that it serves with vLLM",
+    ),
+    "google/gemma-4-31B-it": ("842da3794eaa0b77d5f08bae87a17459d91ff475", _POSTTRAIN),
+    "google/gemma-4-12B-it-qat-w4a16-ct": ("1d2c2d7f2466070e69d6fb3fd5ce9a7d75f2f6ee", _LOCAL_VOICE),
+    "google/gemma-4-31B-it-qat-w4a16-ct": ("52f3f65bc7a02d555763bc923bd1d9094898219d", _LOCAL_VOICE),
+    "google/gemma-4-12B-it-qat-q4_0-unquantized": ("b6ed86275a6a5735884e208bfed95b445a684ca2", _LOCAL_VOICE),
+    "google/gemma-4-31B-it-qat-q4_0-unquantized": ("1e4d8beecacb8b7590c1d8bedd7335f687bf311f", _LOCAL_VOICE),
+    "google/gemma-4-12B-it-qat-q4_0-unquantized-assistant": ("18934064dd4c5c6cc3621f6381e7d377fc8cb7bd", _LOCAL_VOICE),
+    "google/gemma-4-31B-it-qat-q4_0-unquantized-assistant": ("96d4c8ca3cb38c107a8478587878124895d1e844", _LOCAL_VOICE),
+    "google/gemma-4-31B": (
+        "5bbc2fb1c1b2c611d06e3d9f23c170ba21659d89",
+        "torch-spyre/spyre-inference, .github/cache_config/hf_models_and_datasets.yaml",
+    ),
+    "google/gemma-4-E2B-it-assistant": (
+        "5810c41a67974da9c7bd6f3e6c69d5d13854d9f0",
+        'a public lock file: "HF API reported private=false and gated=false on 2026-05-31"',
+    ),
+    "xbill9/gemma-4-26B-A4B-it-qat-q4_0-w4a16-ct": (
+        "2096d38dad51a19b8e982b44241c47102a8bbb00",
+        "OpenConsult, how the engine bench of 7 October 2026 was run: the revision that vLLM 0.31.0 served",
+    ),
+}
+"""Commits that public sources state, read 2026-11. The hub was not asked: its main branch may be newer, and no commit disappears by that."""
 _GEMMA: Final = "google/gemma-4-"
 _COLLECTION: Final = Page("https://huggingface.co/collections/google/gemma-4", "2026-07-20")
 _QAT_COLLECTION: Final = Page("https://huggingface.co/collections/google/gemma-4-qat-q4-0", "2026-06-05")
@@ -170,7 +204,11 @@ _CONVERSIONS: Final = (
 
 _FAMILIES: Final = tuple(_google(size) for size in _SIZES)
 _KNOWN: Final = (*(row for rows in zip(*_FAMILIES, strict=True) for row in rows), *_CONVERSIONS)
-CHECKPOINTS: Final[Mapping[str, Checkpoint]] = {one.id: one for one in _KNOWN if one.absent is None}
+CHECKPOINTS: Final[Mapping[str, Checkpoint]] = {
+    one.id: replace(one, commit=_COMMITS[one.id][0], commit_source=_COMMITS[one.id][1]) if one.id in _COMMITS else one
+    for one in _KNOWN
+    if one.absent is None
+}
 """Every checkpoint that exists and that the planner knows, by id: Google's kinds in turn, then conversions by others."""
 ABSENT: Final[Mapping[str, Checkpoint]] = {one.id: one for one in _KNOWN if one.absent is not None}
 """Ids that people name and that the hub does not have. Public reports measured files of such a name in a bucket, so each has dimensions."""

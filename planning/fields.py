@@ -17,6 +17,7 @@ T = TypeVar("T")
 _NOT_SETTABLE = frozenset(
     {
         "model_spec",
+        "model_revision",
         "draft_spec",
         "device",
         "prices",
@@ -92,7 +93,9 @@ def value_at(deployment: Deployment, path: str) -> object:
 
 
 def changed(deployment: Deployment, changes: Mapping[str, object]) -> Deployment:
-    """Return the deployment with new values of some fields, by path."""
+    """Return the deployment with new values of some fields, by path. A commit belongs to one repository: another model has none."""
+    if "model" in changes and deployment.model_revision:
+        changes = {"model_revision": "", **changes}
     return _changed(deployment, changes)
 
 

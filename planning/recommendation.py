@@ -10,7 +10,7 @@ from planning.catalog import find_id, spec_of
 from planning.errors import PlanningError
 from planning.hardware import ACCELERATORS, PLATFORMS, Accelerator, find_accelerator
 from planning.model import ModelSpec
-from planning.vllm_args import STREAMER, Modality, VllmOptions
+from planning.vllm_args import SAFETENSORS, STREAMER, Modality, VllmOptions
 
 UTILIZATION: Final = 0.90
 """The middle of the recipe's 0.85 to 0.95; on TPU the rest holds compiled programs."""
@@ -78,6 +78,6 @@ def recommended_options(
         enable_auto_tool_choice=True if gemma else None,
         tool_call_parser="gemma4" if gemma else None,
         reasoning_parser="gemma4" if gemma else None,
-        load_format=STREAMER if weights_mode == "streamer" else None,
+        load_format=STREAMER if weights_mode == "streamer" else SAFETENSORS,
         safetensors_load_strategy=strategy,
     )

@@ -64,6 +64,14 @@ _DRAFTERS_HEAD = """
 A drafter proposes tokens that its model checks: `speculativeConfig: {model: ID, num_speculative_tokens: 3}`.
 
 """
+_COMMITS_HEAD = """
+## Commits
+
+Public sources state these commits.
+`modelRevision` of the shipped stacks is one of them, and the finding about a repository without a commit names it as its remedy.
+The hub was not asked: `python -m scripts.doctor` says whether it has the commit, and where its main branch is.
+
+"""
 _ABSENT_HEAD = """
 ## Not on the hub
 
@@ -81,7 +89,9 @@ def checkpoints_page() -> str:
     table = ("| id | kind | precision | files | loaded | runs on | named by |", "| --- " * 7 + "|", *map(_row, served))
     others = ("| id | drafts for | files | named by |", "| --- " * 4 + "|", *map(_drafter_row, drafters))
     absent = ("| id | nearest that exist | absent by |", "| --- " * 3 + "|", *map(_absent_row, ABSENT.values()))
-    parts = (_CHECKPOINTS_HEAD, table, _DRAFTERS_HEAD, others, _ABSENT_HEAD, absent)
+    stated = (f"| {one.id} | `{one.commit}` | {one.commit_source} |" for one in CHECKPOINTS.values() if one.commit)
+    commits = ("| id | commit | stated by |", "| --- " * 3 + "|", *stated)
+    parts = (_CHECKPOINTS_HEAD, table, _DRAFTERS_HEAD, others, _COMMITS_HEAD, commits, _ABSENT_HEAD, absent)
     return "".join(part if isinstance(part, str) else "\n".join(part) + "\n" for part in parts)
 
 

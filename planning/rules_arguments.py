@@ -11,7 +11,7 @@ from planning.server_flags import FlagTable, ServerArgument, flag_table, parse_a
 from planning.subject import Subject
 from planning.support import version_in_use
 from planning.types import Remedy
-from planning.vllm_args import OPTIONS, VllmOption
+from planning.vllm_args import OPTIONS, REVISION, TOKENIZER, TOKENIZER_REVISION, VllmOption
 
 _SECRET_FLAG: Final = re.compile(r"--([a-z]+-)*(api-key|token|password|secret)")
 """Flags that carry a secret. vLLM reads `_` as `-`, and has other flags whose names only contain such a word (`--tokenizer`)."""
@@ -23,6 +23,8 @@ _SAME_AS: Final[Mapping[str, str]] = {
     "--language-model-only": "limitMmPerPrompt",
 }
 """Flags that change what an option with another flag says (vLLM's config/vllm.py and config/multimodal.py)."""
+_OF_THE_MODEL: Final = (REVISION, TOKENIZER_REVISION)
+"""Flags that carry `model_revision`. A tokenizer of another repository has a commit of its own."""
 _SET_BY_THE_STACK: Final = ("--model", "--host", "--port")
 
 
@@ -67,10 +69,12 @@ def own_key(subject: Subject) -> RuleResult | None:
     if not arguments:
         return None
     read = _read(subject)
-    repeated = [argument for argument in read if argument.flag is not None and _owner(argument.flag.name)]
+    repeated = [argument for argument in read if argument.flag is not None and _owner(argument.flag.name, read)]
     if not repeated:
         return None
-    said = dict.fromkeys(f"{argument.written} ({_owner(argument.flag.name)})" for argument in repeated if argument.flag)
+    said = dict.fromkeys(
+        f"{argument.written} ({_owner(argument.flag.name, read)})" for argument in repeated if argument.flag
+    )
     kept = _without(arguments, _words(repeated) | _words(_secrets(read, arguments)))
     moved = _moved(repeated)
 
@@ -138,8 +142,11 @@ def _read(subject: Subject) -> tuple[ServerArgument, ...]:
     return parse_arguments(subject.resolved.deployment.vllm.extra_args, _table(subject))
 
 
-def _owner(flag: str) -> str:
-    """Return the settings key, as a field, that a flag belongs to; empty if it has none."""
+def _owner(flag: str, read: Sequence[ServerArgument]) -> str:
+    """Return the settings key, as a field, that a flag among others belongs to; empty if it has none."""
+    if flag in _OF_THE_MODEL:
+        has_tokenizer = any(one.flag is not None and one.flag.name == TOKENIZER for one in read)
+        return "" if flag == TOKENIZER_REVISION and has_tokenizer else "`model_revision`"
     if flag in _OWN_FLAGS:
         return f"`vllm.{_OWN_FLAGS[flag].name}`"
     if flag in _SAME_AS:

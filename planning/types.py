@@ -128,6 +128,8 @@ class Deployment:
 
     model: str
     accelerator: str
+    model_revision: str | None = None
+    """Commit of the model's repository on the hub that is served or staged; empty is whatever its main branch has, None if it is not asked."""
     platform: str | None = None
     """None takes the only platform of the accelerator, or its usual one."""
     quantization: str | None = None

@@ -23,6 +23,11 @@ XLA_CACHE_PATH: Final = "/dev/shm/vllm_cache"  # noqa: S108 - inside the contain
 """Folder of the container where vLLM keeps compiled programs. The agent mounts a folder of the machine's disk there (vm_agent.compile_cache);
 one of an earlier release leaves it in shared memory."""
 TPU_BUCKET_PADDING_GAP: Final = 512
+REVISION: Final = "--revision"
+TOKENIZER: Final = "--tokenizer"
+TOKENIZER_REVISION: Final = "--tokenizer-revision"
+SAFETENSORS: Final = "safetensors"
+"""Value of `load_format` with which vLLM opens no other files: `auto` takes pickled ones (.bin, .pt) where there are no safetensors."""
 STREAMER: Final = "runai_streamer"
 """Value of `load_format` with which vLLM reads weights straight from a bucket."""
 
@@ -158,7 +163,11 @@ class VllmOptions:
         str | None, Doc("Chat template file inside the image, used instead of the checkpoint's.")
     ] = None
     load_format: Annotated[
-        str | None, Doc("How vLLM reads weights. runai_streamer reads gs:// directly with many streams at a time.")
+        str | None,
+        Doc(
+            "How vLLM reads weights. safetensors opens no pickled files, auto falls back to them. runai_streamer reads gs:// directly with many "
+            "streams at a time."
+        ),
     ] = None
     safetensors_load_strategy: Annotated[
         Literal["lazy", "eager", "prefetch"] | None,
@@ -335,11 +344,12 @@ def vllm_arguments(
     port: int = DEFAULT_PORT,
     host: str = "0.0.0.0",
     has_api_key: bool = False,
+    revision: str | None = None,
 ) -> tuple[str, ...]:
-    """Return the arguments after `vllm serve`, spelled `--flag=value`.
+    """Return the arguments after `vllm serve`, spelled `--flag=value`. `revision` is a commit of the hub, for a model that comes from there.
 
-    The order is fixed: model, host, port, the options in the order of their declaration, what closes the server, `extra_args`. The same
-    options always give the same tuple, so that a change of the tuple is a change of the deployment.
+    The order is fixed: model, host, port, revision, the options in the order of their declaration, what closes the server, `extra_args`.
+    The same options always give the same tuple, so that a change of the tuple is a change of the deployment.
     """
     closed = replace(options, allowed_media_domains=media_domains(options.allowed_media_domains))
     spelled = (option.spell(getattr(closed, option.name)) for option in _OPTIONS)
@@ -347,10 +357,17 @@ def vllm_arguments(
         model_or_path,
         f"--host={host}",
         f"--port={port}",
+        *(f"{flag}={revision}" for flag in _revision_flags(options) if revision is not None),
         *(word for words in spelled for word in words),
         *exposure_arguments(has_api_key=has_api_key),
         *options.extra_args,
     )
+
+
+def _revision_flags(options: VllmOptions) -> tuple[str, ...]:
+    """Return the flags that take the model's commit. A tokenizer of another repository has commits of its own."""
+    has_tokenizer = any(word.partition("=")[0] == TOKENIZER for word in options.extra_args)
+    return (REVISION,) if has_tokenizer else (REVISION, TOKENIZER_REVISION)
 
 
 def vllm_environment(

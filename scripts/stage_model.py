@@ -24,7 +24,7 @@ from scripts.errors import CommandRefusedError, ScriptError
 from scripts.pulumi.settings import stack_settings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
     from scripts.cli.transfer import Transfer
     from scripts.cloud.staging.bucket import WeightsBucket
@@ -49,7 +49,11 @@ class StageOptions:
         ),
     ] = None
     revision: Annotated[
-        str | None, Option("Branch, tag or commit of the hub; by default its main branch.", metavar="NAME")
+        str | None,
+        Option(
+            "Branch, tag or commit of the hub. Default: modelRevision of the stack, then the main branch.",
+            metavar="NAME",
+        ),
     ] = None
     part_size_mib: Annotated[
         int, Option("Size of a part in MiB.", flag="--part-size", metavar="MIB", least=1, most=1024)
@@ -63,7 +67,11 @@ class StageOptions:
         ),
     ] = 8
     bind: Annotated[
-        bool, Option("Write the hash of the weights into the stack's file as bucket.manifest.", negatable=True)
+        bool,
+        Option(
+            "Write the hash of the weights into the stack's file as bucket.manifest, and the commit as modelRevision.",
+            negatable=True,
+        ),
     ] = True
     create: Annotated[
         bool, Option("Create the stack's bucket if the state has none; otherwise refuse.", negatable=True)
@@ -125,14 +133,11 @@ def _stage_model(options: StageOptions) -> ExitCode:
     with Transfer(lambda text: say("stage_model", text), overwrite=overwrite) as transfer:
         outcome = job.run(target, transfer)
     setting = f"{OWN_FOLDER}{outcome.manifest}"
+    revision = _commit_of(options, job, settings)
     if options.bind:
-        _bind(stack, setting)
-    elif settings.bucket.manifest != setting:
-        say(
-            "stage_model",
-            f"bucket.manifest is {settings.bucket.manifest or 'not set'}, so `pulumi up` does not serve these weights yet. To serve them run "
-            f"`pulumi config set --stack {stack} --path gemma-serving:bucket.manifest {setting}`.",
-        )
+        _bind(stack, settings, {"bucket.manifest": setting, "modelRevision": revision})
+    else:
+        _say_unbound(stack, settings, setting, revision)
     folder = own_folder(settings.weights_name, outcome.manifest)
     report = {
         "stack": stack,
@@ -142,7 +147,7 @@ def _stage_model(options: StageOptions) -> ExitCode:
         "kept": outcome.kept,
         "revision": job.revision,
         "manifest": outcome.manifest,
-        "setting": {"bucket.manifest": setting},
+        "setting": {"bucket.manifest": setting, "modelRevision": revision},
         "simulated": real > 0,
     }
     if options.as_json:
@@ -189,7 +194,7 @@ def _job(options: StageOptions, settings: "Settings") -> _Job:
     source = (
         sources.FolderSource(folder=Path(options.origin))
         if options.origin is not None
-        else sources.hub(settings.model, options.revision)
+        else sources.hub(settings.model, options.revision or settings.model_revision)
     )
     files = source.files()
     sources.require_whole_weights(str(source.revision), files, source.read)
@@ -263,7 +268,36 @@ def _say_soft_delete(target: "WeightsBucket", size_gib: float, region: str | Non
         )
 
 
-def _bind(stack: str, setting: str) -> None:
+def _commit_of(options: StageOptions, job: _Job, settings: "Settings") -> str | None:
+    """Return the commit of the hub that was copied; None for a copy of another source, which proves no commit.
+
+    A folder or a bucket that names the commit of the settings as its own leaves that setting as it is.
+    """
+    if options.origin is None or job.revision == settings.model_revision:
+        return job.revision or None
+    return None
+
+
+def _say_unbound(stack: str, settings: "Settings", setting: str, revision: str | None) -> None:
+    """Say which lines of the stack's file would serve the weights that were staged."""
+    key = f"pulumi config set --stack {stack}"
+    if settings.bucket.manifest != setting:
+        say(
+            "stage_model",
+            f"bucket.manifest is {settings.bucket.manifest or 'not set'}, so `pulumi up` does not serve these weights yet. To serve them run "
+            f"`{key} --path gemma-serving:bucket.manifest {setting}`.",
+        )
+    if settings.model_revision == revision:
+        return
+    is_set = settings.model_revision or "not set"
+    if revision is None:
+        advice = f"This source proves no commit: run `pulumi config rm --stack {stack} gemma-serving:modelRevision`"
+    else:
+        advice = f"These weights are of commit {revision}: run `{key} gemma-serving:modelRevision {revision}`"
+    say("stage_model", f"modelRevision is {is_set}. {advice}.")
+
+
+def _bind(stack: str, settings: "Settings", changes: "Mapping[str, str | None]") -> None:
     """Write what names the weights into the stack's file, so that other weights are a change that `pulumi up` rolls out.
 
     Raises ScriptError if the file cannot be read or written; then it is as it was.
@@ -273,11 +307,11 @@ def _bind(stack: str, setting: str) -> None:
     from scripts.plan.settings_file import SettingsFile
     from scripts.pulumi.settings import project_folder
 
-    path = project_folder() / f"Pulumi.{stack}.yaml"
+    path, setting = project_folder() / f"Pulumi.{stack}.yaml", changes["bucket.manifest"]
     try:
         document = SettingsFile(path)
         before = path.read_text(encoding="utf-8")
-        document.apply({"bucket.manifest": setting})
+        document.apply(changes)
         after = document.text()
         if after != before:
             _replace(path.resolve(), after)
@@ -286,11 +320,18 @@ def _bind(stack: str, setting: str) -> None:
         raise ScriptError(
             f"The weights are staged, but {path.name} cannot be changed ({why}); set bucket.manifest in it to {setting}."
         ) from None
-    if after != before:
+    if settings.bucket.manifest != setting:
         say(
             "stage_model",
             f"{path.name}: bucket.manifest is {setting} now; `pulumi up --stack {stack}` serves these weights.",
         )
+    if settings.model_revision != changes["modelRevision"]:
+        now = (
+            f"is {changes['modelRevision']} now"
+            if changes["modelRevision"]
+            else "is removed: this source proves no commit"
+        )
+        say("stage_model", f"{path.name}: modelRevision {now}.")
 
 
 def _replace(path: Path, text: str) -> None:

@@ -216,6 +216,7 @@ def _serving(context: Context, image: ServingImage) -> Serving:
             model_or_path=context.weights_to_load,
             port=PORT,
             host=_EVERY_ADDRESS if context.settings.tpu is None else LOOPBACK,
+            revision=context.settings.served_revision,
             has_api_key=context.settings.has_secret(API_KEY.key),
         ),
         environment={**dict(context.plan.environment), **_bound_weights(context.settings)},

@@ -35,6 +35,7 @@ def to_deployment(settings: Settings, folder: Path = PROJECT, *, today: str | No
     tpu, run = settings.tpu, settings.cloud_run
     return Deployment(
         model=settings.model,
+        model_revision=settings.model_revision or "",
         accelerator=tpu.accelerator_type if tpu else run.gpu if run else "",
         platform="tpu-vm" if tpu else "cloud-run",
         quantization=settings.quantization,

@@ -73,6 +73,14 @@ ProjectId = Annotated[
     str, Matching(r"^[a-z][a-z0-9-]{4,28}[a-z0-9]$", "a project id: 6 to 30 of a-z, 0-9 and -, a letter first")
 ]
 ModelId = Annotated[str, Matching(r"^[A-Za-z0-9._-]+/[A-Za-z0-9._-]+$", "a Hugging Face id", "google/gemma-4-E2B-it")]
+Commit = Annotated[
+    str,
+    Matching(
+        r"^[0-9a-f]{40}$",
+        "the 40 hexadecimal digits of a commit; a branch or a tag can move",
+        "905e84b50c4d2a365ebde34e685027578e6728db",
+    ),
+]
 Zone = Annotated[str, Matching(r"^[a-z]+(-[a-z]+)+[0-9]+-[a-z]$", "a zone", "us-east5-a")]
 Region = Annotated[str, Matching(r"^[a-z]+(-[a-z]+)+[0-9]+$", "a region", "us-east4")]
 AcceleratorType = Annotated[str, Matching(r"^v[0-9]+[a-z]*-[0-9]+$", "a slice", "v6e-4")]
@@ -563,6 +571,9 @@ class Settings(_Frozen):
     """What the stack runs on."""
     model: ModelId
     """Hugging Face id of the checkpoint. An id that the planner does not know (docs/checkpoints.md) needs `modelConfig`."""
+    model_revision: Commit | None = None
+    """Commit of the model's repository on the Hugging Face hub. With weights hub the server loads this commit, whatever is pushed later. With weights
+    bucket `scripts.stage_model` copies it, and `bucket.manifest` binds the server to the copy. `scripts.new` and `scripts.stage_model` write it."""
     architecture_file: ProjectPath | None = Field(default=None, alias="modelConfig")
     """The checkpoint's config.json, or a folder that has it, inside the project. The planner reads dimensions and size from it."""
     drafter_file: ProjectPath | None = Field(default=None, alias="draftConfig")
@@ -686,6 +697,14 @@ class Settings(_Frozen):
         return self
 
     @model_validator(mode="after")
+    def _revision_is_used(self) -> "Settings":
+        if self.model_revision is not None and self.weights == "prefetched-image":
+            raise ValueError(
+                "modelRevision has no effect with weights prefetched-image: image.digest binds the weights; remove modelRevision"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _bucket_is_there(self) -> "Settings":
         run = self.cloud_run
         if run is None:
@@ -724,6 +743,11 @@ class Settings(_Frozen):
                     f"pulumi config rm {kind.key}"
                 )
         return self
+
+    @property
+    def served_revision(self) -> str | None:
+        """The commit that the server itself downloads from the hub; None if it downloads none, or whatever its main branch has."""
+        return self.model_revision if self.weights == "hub" else None
 
     def secret_version(self, key: SecretKey) -> str | None:
         """Return the existing version in Secret Manager that holds a secret, or None."""

@@ -62,7 +62,7 @@ def settings_key(path: str, target: str) -> str:
 
 def spelled(path: str, value: object) -> object:
     """Return the value of a field as the settings file has it; None stays None."""
-    if value is None:
+    if value is None or (path == "model_revision" and not value):
         return None
     if path == "accelerator":
         found = find_accelerator(str(value))
@@ -85,6 +85,8 @@ def file_changes(deployment: Deployment, changes: Mapping[str, object]) -> Mappi
     after = changed(deployment, changes)
     before_target, target = _target(deployment), _target(after)
     paths = [path for path in changes if path != "platform"]
+    if "model" in changes and deployment.model_revision:
+        paths = list(dict.fromkeys((*paths, "model_revision")))
     found: dict[str, object] = {}
     if target != before_target:
         found |= {"target": target, "image": DEFAULT_IMAGES[target], _BLOCKS[before_target]: None}

@@ -39,12 +39,17 @@ ALLOWED: dict[tuple[str, str], str] = {
     ("document-hash", "provider/gcp_tpu_provider/properties.py"): "documentation texts of the schema",
     ("--enable-auto-tool-choice", "localcloud/vllm/generation.py"): "an error message of vLLM, word for word",
     ("--tool-call-parser", "localcloud/vllm/generation.py"): "the same",
+    (
+        "--allowed-media-domains",
+        "tools/oracle/exposure.py",
+    ): "tools know nobody, and a real vLLM is asked about this flag",
     ("--seed", "scripts/bench/vllm_command.py"): "an option of `vllm bench serve` that has the same name",
     (
         "--enforce-eager",
         "tools/oracle/server.py",
     ): "tools know nobody, and the real vLLM refuses a flag that it does not have",
     ("--max-model-len", "tools/oracle/server.py"): "the same",
+    ("--load-format", "tools/oracle/exposure.py"): "tools know nobody; tests/tools/test_oracle_exposure.py compares",
     ("--max-model-len", "tools/oracle/clients.py"): "an option of `scripts.smoke`, as a user gives it",
 }
 """Word and file that may repeat it, with the reason."""

@@ -41,6 +41,10 @@ class Repository(BaseModel):
     form: Literal["bf16", "w4a16", "fp8", "nvfp4", "nvfp4-modelopt"] = "bf16"
     drafter: bool = False
     commit: str = Field(default="", pattern=r"^([0-9a-f]{40})?$")
+    commit_source: str = ""
+    """Who states the commit, where it is not who states the sizes."""
+    older: tuple[str, ...] = ()
+    """Earlier commits of `main` that sources state. Their files are those of the head here."""
     sizes_source: str = ""
     total_bytes: int = 0
     stated_files: int = 0

@@ -52,6 +52,7 @@ class _Model:
     """A repository at a revision that exists, and its files."""
 
     repository: Repository
+    commit: str
     files: Mapping[str, HubFile]
 
     def file(self, name: str) -> HubFile:
@@ -157,11 +158,12 @@ class Hub:
         raise HubError(HTTPStatus.UNAUTHORIZED, "GatedRepo", said)
 
     def _at_revision(self, request: web.Request, repository: Repository) -> _Model:
-        """Return the repository at the revision of the request. Raise HubError if there is no such revision: there is `main`, and its head."""
+        """Return the repository at the revision of the request. Raise HubError if there is no such revision: there is `main`, and its commits."""
         revision = request.match_info.get("revision", "main")
-        if revision not in {"main", "refs/heads/main", repository.head}:
+        if revision not in {"main", "refs/heads/main", repository.head, *repository.older}:
             raise HubError(HTTPStatus.NOT_FOUND, "RevisionNotFound", f"Invalid rev id: {revision}")
-        return _Model(repository=repository, files=files_of(repository))
+        commit = revision if revision in repository.older else repository.head
+        return _Model(repository=repository, commit=commit, files=files_of(repository))
 
     async def whoami(self, request: web.Request) -> web.Response:
         """Return the account of the token."""
@@ -182,7 +184,7 @@ class Hub:
                 "id": repository.id,
                 "modelId": repository.id,
                 "author": repository.id.partition("/")[0],
-                "sha": repository.head,
+                "sha": found.commit,
                 "lastModified": _DATE,
                 "createdAt": _DATE,
                 "private": repository.state == "private",
@@ -209,7 +211,7 @@ class Hub:
 
     async def commits(self, request: web.Request) -> web.Response:
         """Return the commits of a revision: one."""
-        head = self._at_revision(request, self._repository(request)).repository.head
+        head = self._at_revision(request, self._repository(request)).commit
         return web.json_response([{"id": head, "title": "initial commit", "message": "", "date": _DATE, "authors": []}])
 
     async def tree(self, request: web.Request) -> web.Response:
@@ -239,7 +241,7 @@ class Hub:
         """Return a file, or the address in the hub's storage of a large one. It is another host, so that clients keep their token."""
         found = self._at_revision(request, self._readable(request))
         file = found.file(request.match_info["file"])
-        headers = {"X-Repo-Commit": found.repository.head, **_real_size(file)}
+        headers = {"X-Repo-Commit": found.commit, **_real_size(file)}
         if not file.is_lfs:
             return _content(request, file.content, {**headers, "ETag": f'"{file.git_id}"'})
         port = self._cloud.base_url.rpartition(":")[2]
@@ -252,7 +254,7 @@ class Hub:
         """Return what Git holds: the pointer of a large file."""
         found = self._at_revision(request, self._readable(request))
         file = found.file(request.match_info["file"])
-        headers = {"X-Repo-Commit": found.repository.head, "ETag": f'"{file.git_id}"', **_real_size(file)}
+        headers = {"X-Repo-Commit": found.commit, "ETag": f'"{file.git_id}"', **_real_size(file)}
         return _content(request, file.pointer if file.is_lfs else file.content, headers)
 
     async def storage(self, request: web.Request) -> web.StreamResponse:

@@ -43,6 +43,8 @@ class Arguments:
     enable_prefix_caching: bool = True
     enforce_eager: bool = False
     load_format: str
+    revision: str
+    """Branch, tag or commit of the hub; empty for the main branch."""
     safetensors_load_strategy: str | None = None
     reasoning_parser: str | None = None
     tool_call_parser: str | None = None
@@ -200,6 +202,7 @@ def _arguments(found: argparse.Namespace) -> Arguments:
         "gpu_memory_utilization": utilisation,
         "cpu_offload_gib": found.cpu_offload_gb or 0.0,
         "load_format": found.load_format or "auto",
+        "revision": found.revision or "",
         "limit_mm_per_prompt": found.limit_mm_per_prompt or {},
         "default_chat_template_kwargs": found.default_chat_template_kwargs or {},
         "max_queued_requests": found.max_num_queued_reqs,

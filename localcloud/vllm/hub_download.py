@@ -27,7 +27,7 @@ def main(words: Sequence[str], environment: RuntimeEnvironment) -> int:
     if refused is not None or model is None:
         print(refused.of_command() if refused is not None else "", file=sys.stderr)
         return 1
-    kept = hub_cache_file(given.model, environment)
+    kept = hub_cache_file(given.model, environment, given.revision or "")
     has = kept is not None and kept.is_file()
     if given.dry_run:
         left = 0.0 if has else model.disk_bytes / 1e9

@@ -160,7 +160,7 @@ def _find_weights(arguments: Arguments, environment: RuntimeEnvironment) -> _Wei
     if name.startswith("gs://"):
         rate = min(_FUSE_BUFFERED_MB_PER_S, environment.network_mb_per_s)
         return _Weights(model=model, size_bytes=model.disk_bytes, mb_per_s=rate, streamed=True)
-    return _hub_weights(name, model, environment)
+    return _hub_weights(arguments, model, environment)
 
 
 def _streamed_weights(arguments: Arguments, environment: RuntimeEnvironment, model: Model) -> _Weights:
@@ -172,17 +172,17 @@ def _streamed_weights(arguments: Arguments, environment: RuntimeEnvironment, mod
 
 def _require_on_hub(arguments: Arguments, environment: RuntimeEnvironment) -> None:
     """Raise EngineStartError in the hub's words, if the hub does not give the model. A cached model needs no hub."""
-    kept = hub_cache_file(arguments.model, environment)
+    kept = hub_cache_file(arguments.model, environment, arguments.revision)
     if kept is not None and kept.is_file():
         return
-    refused = hub_access.refusal(arguments.model, environment)
+    refused = hub_access.refusal(arguments.model, environment, revision=arguments.revision)
     if refused is not None:
         raise EngineStartError(refused.of_server())
 
 
-def _hub_weights(name: str, model: Model, environment: RuntimeEnvironment) -> _Weights:
+def _hub_weights(arguments: Arguments, model: Model, environment: RuntimeEnvironment) -> _Weights:
     """Load from the hub's cache (HF_HOME), after a download if the cache lacks the model or goes with the container."""
-    downloaded = hub_cache_file(name, environment)
+    downloaded = hub_cache_file(arguments.model, environment, arguments.revision)
     cached = downloaded is not None and downloaded.is_file()
     return _Weights(
         model=model,
@@ -193,10 +193,14 @@ def _hub_weights(name: str, model: Model, environment: RuntimeEnvironment) -> _W
     )
 
 
-def hub_cache_file(name: str, environment: RuntimeEnvironment) -> Path | None:
-    """Return the file that a download of a model leaves in the hub's cache (HF_HOME); None if the cache goes with the container."""
+def hub_cache_file(name: str, environment: RuntimeEnvironment, revision: str = "") -> Path | None:
+    """Return the file that a download of a model leaves in the hub's cache (HF_HOME); None if the cache goes with the container.
+
+    Each revision has one. The real cache shares files that two revisions have in common; here the second one is downloaded whole.
+    """
     home = environment.volume_path(environment.hub_home) if environment.hub_home else None
-    return None if home is None else home / "hub" / f"models--{name.replace('/', '--')}" / "simulated-download"
+    file = f"simulated-download-{revision.replace('/', '--')}" if revision else "simulated-download"
+    return None if home is None else home / "hub" / f"models--{name.replace('/', '--')}" / file
 
 
 def download_s(model: Model, environment: RuntimeEnvironment) -> float:

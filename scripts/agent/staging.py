@@ -32,7 +32,7 @@ class StagingAnswer(Frozen):
     staged: bool = Field(description="Whether the weights are in the bucket.")
     plan_id: str | None = Field(description="Plan that creates the bucket; call again with it. Absent once staged.")
     creates: list[str] = Field(description="What that plan creates. It changes and deletes nothing.")
-    setting: str | None = Field(description="Line of the stack's file that a person writes, so that up serves this.")
+    setting: str | None = Field(description="Lines of the stack's file that a person writes, so that up serves this.")
     next: str = Field(description="What to do next.")
     command: CommandAnswer | None = Field(description="How scripts.stage_model ended.")
 
@@ -53,7 +53,10 @@ def add_staging(server: MCPServer[Any], bench: Workbench) -> None:
         *,
         context: Context[Any, Any],
         stack: Stack,
-        revision: Annotated[str | None, Field(description="Branch, tag or commit of the hub; main without it.")] = None,
+        revision: Annotated[
+            str | None,
+            Field(description="Branch, tag or commit of the hub. Default: modelRevision of the stack, then main."),
+        ] = None,
         source: Annotated[
             str | None, Field(description="gs://BUCKET/FOLDER instead of the hub, of those that the person named.")
         ] = None,
@@ -67,7 +70,7 @@ def add_staging(server: MCPServer[Any], bench: Workbench) -> None:
         """Copy the stack's weights into a folder of its own in its bucket: nothing that a running server reads is changed or deleted.
 
         If the bucket does not exist, the first call returns a plan that creates it, and the second one, with its plan_id, creates it and
-        copies. No settings file is written: show the person `setting`, the line to write before preview and up serve these weights.
+        copies. No settings file is written: show the person `setting`, the lines to write before preview and up serve these weights.
         """
         with sentences(bench):
             bench.require("stage")
@@ -142,10 +145,15 @@ def _answer_of_plan(plan: KeptPlan) -> StagingAnswer:
 
 def _answer_of_copy(command: CommandAnswer) -> StagingAnswer:
     written = as_mapping((command.document or {}).get("setting"))
-    line = next((f"gemma-serving:{key}: {value}" for key, value in written.items()), None)
+    lines = [
+        f"gemma-serving:{key}: {value}" if value is not None else f"without gemma-serving:{key}"
+        for key, value in written.items()
+    ]
     following = (
-        "A person writes `setting` into the stack's file (the command's last line has the `pulumi config set`); then preview and up."
+        "A person writes the lines of `setting` into the stack's file (command.said has each `pulumi config set`); then preview and up."
         if command.ok
         else "Read the reason in command.said."
     )
-    return StagingAnswer(staged=command.ok, plan_id=None, creates=[], setting=line, next=following, command=command)
+    return StagingAnswer(
+        staged=command.ok, plan_id=None, creates=[], setting="\n".join(lines) or None, next=following, command=command
+    )

@@ -7,11 +7,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, cast
 
+from contracts.answers import Present, Unknown
 from planning.checkpoints import other_ids
 from scripts.errors import ScriptError
 from stacks.model_files import CONFIG, INDEX
 
 _LIMIT_S: Final = 30.0
+_SHORT_LIMIT_S: Final = 5.0
+"""Longest silence of the hub where the command goes on without its answer."""
 _UNAUTHORIZED: Final = 401
 _FORBIDDEN: Final = 403
 _NOT_FOUND: Final = 404
@@ -48,6 +51,21 @@ def hub_errors(model: str, otherwise: str) -> Generator[None]:
         raise ScriptError(f'"{model}" is no id of the Hugging Face hub; write ORG/NAME.') from None
     except OSError as error:
         raise ScriptError(f"The Hugging Face hub cannot be reached ({type(error).__name__}); {otherwise}.") from None
+
+
+def main_commit(model: str) -> Present[str] | Unknown:
+    """Return the commit of the main branch of a repository, or why the hub did not state it. For one that is private it says what it says for none.
+
+    The token comes from HF_TOKEN or the hub client's login.
+    """
+    from huggingface_hub import HfApi  # noqa: PLC0415 - slow to load
+
+    try:
+        with hub_errors(model, "try again later"):
+            commit = HfApi().model_info(model, timeout=_SHORT_LIMIT_S).sha
+    except ScriptError as error:
+        return Unknown(str(error).rstrip("."))
+    return Present(commit) if commit else Unknown(f"The hub named no commit of {model}")
 
 
 def real_sizes(info: object) -> Mapping[str, int]:

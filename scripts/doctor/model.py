@@ -20,6 +20,7 @@ from contracts.staged_weights import (
     stored_files,
 )
 from planning.checkpoints import find_checkpoint, near_ids
+from planning.rules_pinned import COMMIT
 from scripts.cloud.google_api import GoogleListError, NotJsonError
 from scripts.cloud.secret_values import read_secret
 from scripts.doctor.diagnosis import Check, Checkup, Diagnosis
@@ -72,7 +73,7 @@ def _weights(checkup: Checkup, settings: Settings) -> Sequence[Diagnosis]:
         stored = _stored(checkup, bucket, prefix)
         if name in stored:
             manifest = _manifest(checkup, bucket, name)
-            return (_staged(manifest, stored, prefix, folder, missing, settings.bucket.manifest_hash),)
+            return (_staged(manifest, stored, prefix, folder, missing, settings),)
     except GoogleListError as error:
         if error.status != _NOT_FOUND:
             return (checkup.refused("weights", "storage", "roles/storage.objectViewer", error),)
@@ -94,15 +95,18 @@ def _staged(  # noqa: PLR0917 - what is known of a folder
     prefix: str,
     folder: str,
     missing: Callable[..., Diagnosis],
-    bound: str | None,
+    settings: Settings,
 ) -> Diagnosis:
     """Compare the objects with the manifest, and the manifest with the hash in the settings."""
     wrong = difference(manifest, stored, prefix)
     if wrong is not None:
         return missing(detail=wrong)
-    staged = manifest_hash(cast("Mapping[str, object]", manifest))
+    staged, bound = manifest_hash(cast("Mapping[str, object]", manifest)), settings.bucket.manifest_hash
     if bound not in {None, staged}:
         return missing(detail=f"{folder} has weights with the hash {staged}, and bucket.manifest is {bound}")
+    copied, wanted = str(cast("Mapping[str, object]", manifest).get("revision")), settings.model_revision
+    if wanted is not None and COMMIT.fullmatch(copied) and copied != wanted:
+        return missing(detail=f"{folder} has weights of commit {copied}, and modelRevision is {wanted}")
     names = file_names(cast("Mapping[str, object]", manifest))
     total = sum(stored[object_name(prefix, name)].size_bytes for name in names)
     return Diagnosis(check="weights", state="ok", detail=f"{len(names)} files, {total / _GIB:.2f} GiB in {folder}")
@@ -146,7 +150,38 @@ def _hub(checkup: Checkup, settings: Settings) -> Sequence[Diagnosis]:
         detail = f"the hub cannot be reached from here ({type(error).__name__})"
         return (Diagnosis(check=check, state="cannot be told", detail=detail, required=False),)
     by = f"the token of {origin}" if token else "no token needed"
-    return (Diagnosis(check=check, state="ok", detail=f"{model} can be read ({by})"),)
+    return (Diagnosis(check=check, state="ok", detail=f"{model} can be read ({by})"), _commit(checkup, settings, token))
+
+
+def _commit(checkup: Checkup, settings: Settings, token: str | None) -> Diagnosis:
+    """Return whether the hub has the commit of the settings, and which one its main branch has. A stack without one is told how to set it."""
+    import httpx2  # noqa: PLC0415 - the hub client's HTTP library, whose errors it passes on
+    from huggingface_hub import HfApi  # noqa: PLC0415 - slow to load
+    from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled, RevisionNotFoundError  # noqa: PLC0415
+
+    check, model, wanted, main = "commit", settings.model, settings.model_revision, ""
+    api, has_wanted = HfApi(endpoint=os.environ.get("HF_ENDPOINT")), True
+    try:
+        main = api.model_info(model, token=token or False, timeout=_LIMIT_S).sha or ""
+        if wanted not in {None, main}:
+            api.model_info(model, revision=wanted, token=token or False, timeout=_LIMIT_S)
+    except RevisionNotFoundError:
+        has_wanted = False
+    except (HfHubHTTPError, OSError, OfflineModeIsEnabled, httpx2.TransportError, KeyError, ValueError) as error:
+        detail = f"the hub did not state the commits of {model} ({type(error).__name__})"
+        return Diagnosis(check=check, state="cannot be told", detail=detail, required=False)
+    if not main:
+        detail = f"the hub named no commit of {model}"
+        return Diagnosis(check=check, state="cannot be told", detail=detail, required=False)
+    setting = f"pulumi config set --stack {checkup.stack} gemma-serving:modelRevision {main}"
+    if not has_wanted:
+        return Diagnosis(check=check, state="missing", detail=f"{model} has no commit {wanted}", mend=setting)
+    if wanted is None:
+        loads = "scripts.stage_model copies" if settings.weights == "bucket" else "the server loads"
+        detail = f"no modelRevision: {loads} the main branch of {model}, which is at {main}; to keep it: {setting}"
+        return Diagnosis(check=check, state="ok", detail=detail)
+    newer = "" if wanted == main else f"; its main branch is at {main}"
+    return Diagnosis(check=check, state="ok", detail=f"{model} has {wanted}{newer}")
 
 
 def _hub_error(error: OSError, token: str | None, origin: str, model: str, login: str, stack: str) -> Diagnosis:  # noqa: PLR0917 - what is known

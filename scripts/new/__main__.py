@@ -67,11 +67,14 @@ def _new(options: NewOptions) -> ExitCode:
     path = new_file(options.name, option="NAME", overwrite=options.force)
     replaced = path.exists()
     solution, limits = _solved(options)
-    write_stack(options.name, solution, limits, prices=None, overwrite=options.force)
+    revision = _revision(solution.subject.resolved.model_id)
+    write_stack(options.name, solution, limits, prices=None, overwrite=options.force, revision=revision)
     settings, plan = _planned(path)
     following = _next(options.name, settings)
     if options.as_json:
-        print(json.dumps(_report(path, solution, plan, following, replaced=replaced), allow_nan=False))
+        print(
+            json.dumps(_report(path, solution, plan, following, revision=revision, replaced=replaced), allow_nan=False)
+        )
     else:
         _show(path, plan, following)
     return ExitCode.DONE
@@ -96,6 +99,23 @@ def _solved(options: NewOptions) -> "tuple[Solution, ServiceLimits]":
         sentence = nothing_is_enough(answer).replace("--max-usd-per-hour", "--budget")
         raise PlanningError(f"{sentence[:1].upper()}{sentence[1:]} Pulumi.{options.name}.yaml was not written.")
     return answer.cheapest, limits
+
+
+def _revision(model: str) -> str | None:
+    """Return the commit of the model's main branch; None, after a sentence that says so, if the hub did not state one."""
+    from contracts.answers import Present, Unknown
+    from scripts.cli.command import say
+    from scripts.cloud.hub import main_commit
+
+    match main_commit(model):
+        case Present(value=commit):
+            return commit
+        case Unknown(why=why):
+            say(
+                "new",
+                f"{why}. modelRevision is not set: `python -m scripts.doctor` names the commit once the hub answers.",
+            )
+            return None
 
 
 def _planned(path: "Path") -> "tuple[Settings, Plan]":
@@ -151,7 +171,7 @@ def _show(path: "Path", plan: "Plan", following: Sequence[str]) -> None:
 
 
 def _report(
-    path: "Path", solution: "Solution", plan: "Plan", following: Sequence[str], *, replaced: bool
+    path: "Path", solution: "Solution", plan: "Plan", following: Sequence[str], *, revision: str | None, replaced: bool
 ) -> dict[str, Any]:
     from planning.checkpoints import checkpoint_of
 
@@ -161,6 +181,7 @@ def _report(
         "file": path.name,
         "replaced": replaced,
         "model": resolved.model_id,
+        "model_revision": revision,
         "personal": checkpoint_of(resolved.model_id).is_personal,
         "accelerator": resolved.accelerator.name,
         "places": list(deployment.tpu.zones) if resolved.is_tpu else [deployment.cloud_run.region],

@@ -43,7 +43,13 @@ def new_file(name: str, *, option: str = "--write", overwrite: bool = False) -> 
 
 
 def write_stack(
-    name: str, solution: Solution, limits: ServiceLimits, *, prices: Path | None, overwrite: bool = False
+    name: str,
+    solution: Solution,
+    limits: ServiceLimits,
+    *,
+    prices: Path | None,
+    overwrite: bool = False,
+    revision: str | None = None,
 ) -> Path:
     """Write `Pulumi.NAME.yaml` and return its path. Raises PlanningError if it exists and may not be overwritten, or cannot be written.
 
@@ -52,7 +58,7 @@ def write_stack(
     path = new_file(name, overwrite=overwrite)
     try:
         kept = _kept(path) if path.exists() else ("", "")
-        text = stack_text(name, solution, limits, prices=prices) + "".join(kept)
+        text = stack_text(name, solution, limits, prices=prices, revision=revision) + "".join(kept)
         _check(text, path)
         with path.open("w" if overwrite else "x", encoding="utf-8") as file:
             file.write(text)
@@ -93,9 +99,12 @@ def _check(text: str, path: Path) -> None:
         raise PlanningError(f"{path.name} is not written: its plan is {planned.verdict} ({ids}).")
 
 
-def stack_text(name: str, solution: Solution, limits: ServiceLimits, *, prices: Path | None = None) -> str:
-    """Return the text of the settings file."""
-    return "\n".join((SCHEMA, *_comments(name, solution, limits), "config:", *_config(solution, prices))) + "\n"
+def stack_text(
+    name: str, solution: Solution, limits: ServiceLimits, *, prices: Path | None = None, revision: str | None = None
+) -> str:
+    """Return the text of the settings file. `revision` is the commit of the model's repository, where the hub was asked for it."""
+    config = _config(solution, prices, revision)
+    return "\n".join((SCHEMA, *_comments(name, solution, limits), "config:", *config)) + "\n"
 
 
 def _comments(name: str, solution: Solution, limits: ServiceLimits) -> Iterator[str]:
@@ -126,10 +135,13 @@ def _asked(limits: ServiceLimits) -> str:
     return f". Asked for: {', '.join(words)}" if words else ""
 
 
-def _config(solution: Solution, prices: Path | None) -> Iterator[str]:
+def _config(solution: Solution, prices: Path | None, revision: str | None) -> Iterator[str]:
     resolved, deployment = solution.subject.resolved, solution.deployment
     yield _key("target", "tpu" if resolved.is_tpu else "cloud-run")
     yield _key("model", resolved.model_id)
+    if revision is not None:
+        yield "  # The commit of the hub's main branch on the day on which this file was written."
+        yield _key("modelRevision", json.dumps(revision))
     if deployment.quantization is not None:
         yield _key("quantization", deployment.quantization)
     if solution.image is not None:

@@ -25,6 +25,7 @@ _NOTHING: Final = (
     "prices",
     "endpointUrl",
     "bucket.region",
+    "modelRevision",
     "modelConfig",
     "draftConfig",
     "quantization",

@@ -203,8 +203,12 @@ def _encrypted(path: Path) -> dict[str, str]:
 
 def _flags(settings: Settings, planned: Plan) -> dict[str, str]:
     """Return the arguments of `vllm serve` by flag, with the model as `model`. A flag that is given twice has both values."""
-    has_key = settings.has_secret("apiKey")
-    model, *arguments = vllm_arguments(planned.vllm, model_or_path=settings.model, has_api_key=has_key)
+    model, *arguments = vllm_arguments(
+        planned.vllm,
+        model_or_path=settings.model,
+        revision=settings.served_revision,
+        has_api_key=settings.has_secret("apiKey"),
+    )
     found = {"model": model}
     for argument in arguments:
         flag, given, _ = argument.partition("=")

@@ -1,4 +1,4 @@
-"""Check that each checkpoint and each image that a stack or a table names is published.
+"""Check that each checkpoint, commit and image that a stack or a table names is published.
 
 Sends one HEAD request for each to the Hugging Face hub or to Docker Hub, without a token. Exit code 1: something is absent. A name that
 could not be checked is printed as unknown, and is not counted as absent. The nightly workflow runs this.
@@ -65,7 +65,7 @@ def check(name: "PublishedName") -> Checked:
     import requests
 
     try:
-        status = (_checkpoint if name.kind == "checkpoint" else _image)(name.name).status_code
+        status = (_image if name.kind == "image" else _checkpoint)(name.name).status_code
     except (requests.RequestException, ValueError, KeyError) as error:
         return Checked(name=name, answer="unknown", detail=f"cannot be reached ({type(error).__name__})")
     answer: Answer = "present" if status == HTTPStatus.OK else "absent" if status in _ABSENT else "unknown"
@@ -76,7 +76,9 @@ def _checkpoint(name: str) -> "requests.Response":
     import requests
 
     endpoint = os.environ.get("HF_ENDPOINT", "https://huggingface.co").rstrip("/")
-    return requests.head(f"{endpoint}/api/models/{name}", timeout=_LIMIT_S, allow_redirects=True)
+    model, _, commit = name.partition("@")
+    path = f"{model}/revision/{commit}" if commit else model
+    return requests.head(f"{endpoint}/api/models/{path}", timeout=_LIMIT_S, allow_redirects=True)
 
 
 def _image(name: str) -> "requests.Response":

@@ -1,4 +1,4 @@
-"""Every checkpoint and image that a stack, a table or a Dockerfile names. Reads files of the project only."""
+"""Every checkpoint, commit of one, and image that a stack, a table or a Dockerfile names. Reads files of the project only."""
 
 import re
 from collections import defaultdict
@@ -12,7 +12,7 @@ from planning.drafters import named_drafter
 from planning.images import IMAGES
 from scripts.pulumi.settings import stack_settings
 
-Kind = Literal["checkpoint", "image"]
+Kind = Literal["checkpoint", "commit", "image"]
 _HUB_ID: Final = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 _FROM: Final = re.compile(r"(?im)^FROM\s+(?:docker\.io/)?(?P<image>[\w./-]+@sha256:[0-9a-f]{64})")
 _PROJECT: Final = "local-project"
@@ -21,7 +21,7 @@ _PROJECT: Final = "local-project"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishedName:
-    """A name and the files that state it. An image is REPOSITORY@DIGEST of Docker Hub."""
+    """A name and the files that state it. An image is REPOSITORY@DIGEST of Docker Hub, a commit ID@COMMIT of the hub."""
 
     kind: Kind
     name: str
@@ -43,12 +43,16 @@ def _of_stacks(project: Path) -> Iterator[tuple[Kind, str, str]]:
         for name in (settings.model, drafter):
             if name is not None and _HUB_ID.fullmatch(name):
                 yield "checkpoint", name, path.name
+        if settings.model_revision is not None:
+            yield "commit", f"{settings.model}@{settings.model_revision}", path.name
         yield "image", f"{settings.image.repository}@{settings.image.digest}", path.name
 
 
 def _of_tables() -> Iterator[tuple[Kind, str, str]]:
-    for name in CHECKPOINTS:
+    for name, one in CHECKPOINTS.items():
         yield "checkpoint", name, "planning/checkpoints.py"
+        if one.commit:
+            yield "commit", f"{name}@{one.commit}", "planning/checkpoints.py"
     for image in IMAGES.values():
         yield "image", f"{image.repository}@{image.digest}", "planning/images.py"
 

@@ -122,7 +122,9 @@ async def staged(client, workspace):
     assert any("Bucket" in line for line in planned["creates"]), planned
     assert "buckets" not in {item["kind"] for item in workspace.admin("resources")["resources"]}
     done = await finished(client, "stage_weights", {"stack": RUN, "plan_id": planned["plan_id"]})
-    key, _, value = done.structured_content["setting"].partition(": ")
+    first, commit = done.structured_content["setting"].splitlines()
+    assert commit == "gemma-serving:modelRevision: 1d2c2d7f2466070e69d6fb3fd5ce9a7d75f2f6ee"
+    key, _, value = first.partition(": ")
     assert (done.structured_content["staged"], file.read_text()) == (True, before)
     file.write_text(before.replace("config:\n", f"config:\n  {key.replace('.', ': {')}: {value}}}\n", 1))
     return await finished(client, "list_weights", {"stack": RUN})

@@ -241,6 +241,13 @@ REPLAY: dict[str, tuple[Deployment, str, Deployment]] = {
         "info",
         replace(on_cloud_run(direct_vpc=True), weights_mode="fuse-buffered"),
     ),
+    "SEC07": (
+        replace(deployment(), model_revision=""),
+        "warn",
+        replace(deployment(), model_revision="0" * 40),
+    ),
+    "LDR04": (deployment(load_format="pt"), "warn", deployment(load_format="safetensors")),
+    "MOD06": (deployment(trust_remote_code=True), "warn", deployment(trust_remote_code=False)),
     "SEC04": (
         replace(on_cloud_run(), image_version="0.28.0"),
         "info",

@@ -23,7 +23,7 @@ from tools.oracle.environment import OracleError, OracleHome, OracleRefusedError
 from tools.oracle.judge import OracleRun
 from tools.oracle.measure import POINTS, our_run, settled_increase, their_run
 from tools.oracle.programs import run_tool
-from tools.oracle.render import OracleReport, as_json, as_markdown
+from tools.oracle.render import OracleMeasured, OracleReport, as_json, as_markdown
 from tools.oracle.rounds import judged_point, measure_planted, measure_point
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -202,10 +202,8 @@ def report(outcome, planted, **more):
         date="2026-11-21",
         machine="2 cores",
         load=(1.0, 2.0),
-        points=(outcome,),
-        planted=planted,
-        smoke_checks=15,
-        client_faults=(),
+        measured=OracleMeasured(points=(outcome,), planted=planted, smoke_checks=15, client_faults=()),
+        exposure=None,
         elapsed_s=600.0,
         **more,
     )
@@ -217,7 +215,7 @@ def test_the_report_shows_figures_verdicts_and_faults():
     good = report(clean, planted)
     text = as_markdown(good)
     assert good.faults == ()
-    assert text.startswith("### The benchmark agrees with vLLM's own")
+    assert text.startswith("### The real vLLM agrees")
     assert "| c4 | tpot | 3.00 ms | 3.00 ms | 1.000 | 1.000 | +0.0% (+0.0% to +0.0%) | agrees (5%) |" in text
     assert (
         "| c4, held back | ttft | 60.00 ms | 20.00 ms | 3.000 | 1.000 | +200.0% (+200.0% to +200.0%) | differs (20%) |"
@@ -520,7 +518,9 @@ def test_the_points_are_one_four_and_sixteen_requests_at_once_and_a_tail_of_spec
 
 def test_the_makefile_runs_it_and_cleans_it_away():
     makefile = (ROOT / "Makefile").read_text()
-    assert "-m tools.oracle --rounds $(ROUNDS) $(if $(POINT),--point $(POINT))\n" in makefile
+    assert (
+        "-m tools.oracle --rounds $(ROUNDS) $(if $(POINT),--point $(POINT)) $(if $(PART),--part $(PART))\n" in makefile
+    )
     assert re.search(r"^clean:\n\trm -rf .*\.oracle ", makefile, re.MULTILINE)
     assert ".oracle/" in (ROOT / ".gitignore").read_text().splitlines()
     assert "oracle" not in re.search(r"^test: .*\n.*", makefile, re.MULTILINE).group()

@@ -1,4 +1,4 @@
-"""`python -m tools.oracle`: compare our benchmark and smoke checks with a real vLLM and its own benchmark, on this machine's processor.
+"""`python -m tools.oracle`: compare our benchmark and smoke checks with a real vLLM and its own benchmark, and ask what it exposes.
 
 The first run installs vLLM (6 GB) below .oracle. docs/oracle.md says what is compared and what was measured.
 """
@@ -18,14 +18,18 @@ from typing import Final
 from tools.oracle.clients import check_chat, check_smoke
 from tools.oracle.copies import preloaded_vllm
 from tools.oracle.environment import DEFAULT_FOLDER, OracleError, OracleHome, OracleRefusedError, prepare
+from tools.oracle.exposure import check_exposure
 from tools.oracle.fault import buffering_proxy
 from tools.oracle.judge import FEWEST_ROUNDS, OracleRun
 from tools.oracle.measure import POINTS, Bench, OraclePoint
-from tools.oracle.render import OracleReport, as_json, as_markdown
+from tools.oracle.render import OracleMeasured, OracleReport, as_json, as_markdown
 from tools.oracle.rounds import check_command, measure_planted, measure_point, processor_name
-from tools.oracle.server import free_port, running_server, split_cores
+from tools.oracle.server import OracleCores, free_port, running_server, split_cores
 
 NAMES: Final = tuple(point.name for point in POINTS)
+BENCHMARK: Final = "benchmark"
+EXPOSURE: Final = "exposure"
+PARTS: Final = (BENCHMARK, EXPOSURE)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -59,7 +63,6 @@ def run_oracle(options: argparse.Namespace) -> OracleReport:
         raise OracleRefusedError(
             f"--rounds is {options.rounds}, but fewer than {FEWEST_ROUNDS} rounds can tell nothing; leave it out."
         )
-    points = tuple(point for point in POINTS if point.name in (options.point or NAMES))
     began_s = time.monotonic()
     load = os.getloadavg()[0]
     home = OracleHome(folder=options.folder.resolve())
@@ -69,6 +72,26 @@ def run_oracle(options: argparse.Namespace) -> OracleReport:
     shutil.rmtree(home.results, ignore_errors=True)
     home.results.mkdir()
     cores = split_cores(tuple(os.sched_getaffinity(0)))
+    parts = options.part or PARTS
+    exposure = check_exposure(home, cores, _say) if EXPOSURE in parts else None
+    measured = _measured(options, home, port, cores) if BENCHMARK in parts else None
+    report = OracleReport(
+        date=dt.datetime.now(dt.UTC).date().isoformat(),
+        machine=f"{os.cpu_count()} cores of {processor_name()}",
+        load=(load, os.getloadavg()[0]),
+        measured=measured,
+        exposure=exposure,
+        elapsed_s=time.monotonic() - began_s,
+    )
+    (home.results / "report.json").write_text(json.dumps(as_json(report), indent=1) + "\n", encoding="utf-8")
+    (home.results / "report.md").write_text(as_markdown(report) + "\n", encoding="utf-8")
+    _say(f"every run is in {home.results}")
+    return report
+
+
+def _measured(options: argparse.Namespace, home: OracleHome, port: int, cores: OracleCores) -> OracleMeasured:
+    """Run the benchmarks, the smoke checks and the chat. Raises OracleError."""
+    points = tuple(point for point in POINTS if point.name in (options.point or NAMES))
     _say(f"starting vLLM on core {min(cores.server)}, port {port}; its log is {home.results / 'server.log'}")
     with running_server(home, port, cores, _say) as url, preloaded_vllm(home, cores, _say) as copies:
         bench = Bench(home=home, url=url, cores=cores, copies=copies)
@@ -83,20 +106,7 @@ def run_oracle(options: argparse.Namespace) -> OracleReport:
                 return bench.ours(point, label, through=through)
 
             planted = measure_planted(outcomes[-1], behind, _say)
-    report = OracleReport(
-        date=dt.datetime.now(dt.UTC).date().isoformat(),
-        machine=f"{os.cpu_count()} cores of {processor_name()}",
-        load=(load, os.getloadavg()[0]),
-        points=outcomes,
-        planted=planted,
-        smoke_checks=smoke,
-        client_faults=tuple(faults),
-        elapsed_s=time.monotonic() - began_s,
-    )
-    (home.results / "report.json").write_text(json.dumps(as_json(report), indent=1) + "\n", encoding="utf-8")
-    (home.results / "report.md").write_text(as_markdown(report) + "\n", encoding="utf-8")
-    _say(f"every run is in {home.results}")
-    return report
+    return OracleMeasured(points=outcomes, planted=planted, smoke_checks=smoke, client_faults=tuple(faults))
 
 
 def _say(text: str) -> None:
@@ -107,6 +117,9 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m tools.oracle", description=__doc__)
     parser.add_argument(
         "--rounds", type=int, default=FEWEST_ROUNDS, help=f"valid rounds per point (default and least: {FEWEST_ROUNDS})"
+    )
+    parser.add_argument(
+        "--part", action="append", default=[], choices=PARTS, help="run only this part; repeatable (default: both)"
     )
     parser.add_argument(
         "--point", action="append", default=[], choices=NAMES, help="measure only this point; repeatable (default: all)"

@@ -4,10 +4,11 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
+from tools.oracle.exposure import Exposure
 from tools.oracle.judge import FigureComparison
 from tools.oracle.rounds import PlantedOutcome, PointOutcome
 
-SCHEMA_VERSION: Final = 1
+SCHEMA_VERSION: Final = 2
 _UNITS: Final = {"throughput": "tok/s"}
 
 
@@ -19,12 +20,28 @@ class OracleReport:
     machine: str
     load: tuple[float, float]
     """Mean number of processes that wanted a core in the minute before, at the start and at the end."""
+    measured: "OracleMeasured | None"
+    """None if the benchmark was not run."""
+    exposure: Exposure | None
+    """None if it was not asked."""
+    elapsed_s: float
+
+    @property
+    def faults(self) -> tuple[str, ...]:
+        """Everything that must not be, as sentences."""
+        found = self.measured.faults if self.measured is not None else ()
+        return (*found, *(self.exposure.faults if self.exposure is not None else ()))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OracleMeasured:
+    """The outcome of the benchmarks and the clients."""
+
     points: tuple[PointOutcome, ...]
     planted: PlantedOutcome
     smoke_checks: int
     """Smoke checks that came out as they must."""
     client_faults: tuple[str, ...]
-    elapsed_s: float
 
     @property
     def faults(self) -> tuple[str, ...]:
@@ -35,27 +52,40 @@ class OracleReport:
 
 def as_markdown(report: OracleReport) -> str:
     """Return the report as Markdown."""
-    title = "The benchmark agrees with vLLM's own" if not report.faults else "The oracle FAILED"
+    title = "The real vLLM agrees" if not report.faults else "The oracle FAILED"
     lines = [f"### {title}", ""]
     lines += [
         f"{report.date}, {report.machine}, load {report.load[0]:.1f} to {report.load[1]:.1f}, {report.elapsed_s / 60:.0f} minutes.",
         "",
     ]
-    lines += [f"Smoke: {report.smoke_checks} checks came out as they must with random weights.", ""]
-    lines += _table([row for outcome in report.points for row in outcome.compared])
-    lines += ["", "Behind the planted fault:", "", *_table(report.planted.compared), ""]
+    if report.measured is not None:
+        lines += _of_benchmarks(report.measured)
+    if report.exposure is not None:
+        lines += ["", *_of_exposure(report.exposure), ""]
+    lines += [f"- FAULT: {fault}" for fault in report.faults]
+    return "\n".join(lines)
+
+
+def _of_benchmarks(measured: OracleMeasured) -> list[str]:
+    lines = [f"Smoke: {measured.smoke_checks} checks came out as they must with random weights.", ""]
+    lines += _table([row for outcome in measured.points for row in outcome.compared])
+    lines += ["", "Behind the planted fault:", "", *_table(measured.planted.compared), ""]
     lines += [
-        f"scripts.bench called {report.planted.noticed} of {report.planted.runs} runs behind the fault invalid.",
+        f"scripts.bench called {measured.planted.noticed} of {measured.planted.runs} runs behind the fault invalid.",
         "",
     ]
-    for outcome in report.points:
+    for outcome in measured.points:
         point = outcome.point
         lines.append(
             f"- {point.name}: {len(outcome.pairs)} rounds of {point.requests} requests, {point.input_tokens} in, {point.output_tokens} out"
         )
         lines += [f"- {point.name}, left out, {reason}" for reason in outcome.left_out]
-    lines += [f"- FAULT: {fault}" for fault in report.faults]
-    return "\n".join(lines)
+    return lines
+
+
+def _of_exposure(exposure: Exposure) -> list[str]:
+    lines = ["| asked | an API key alone | as the stacks start it | there with the key |", "| --- | --- | --- | --- |"]
+    return [*lines, *(f"| {row.asked} | {row.open} | {row.closed} | {row.with_key} |" for row in exposure.rows)]
 
 
 def _table(rows: Sequence[FigureComparison]) -> list[str]:

@@ -79,12 +79,22 @@ def tools_environment(home: OracleHome, variables: Mapping[str, str]) -> dict[st
 
 
 @contextmanager
-def running_server(home: OracleHome, port: int, cores: OracleCores, say: OracleSay) -> Generator[str]:
-    """Start the server, wait until it is ready, yield its address, and end it."""
-    log = home.results / "server.log"
-    command = ["vllm", "serve", MODEL, "--host", HOST, "--port", str(port)]
-    command += ["--max-model-len", str(MAX_MODEL_LEN), "--enforce-eager"]
-    environment = tools_environment(home, os.environ)
+def running_server(
+    home: OracleHome,
+    port: int,
+    cores: OracleCores,
+    say: OracleSay,
+    *,
+    name: str = "server",
+    model: str = MODEL,
+    arguments: Sequence[str] = (),
+    variables: Mapping[str, str] | None = None,
+) -> Generator[str]:
+    """Start the server, wait until it is ready, yield its address, and end it. `name` is that of its log."""
+    log = home.results / f"{name}.log"
+    command = ["vllm", "serve", model, "--host", HOST, "--port", str(port)]
+    command += ["--max-model-len", str(MAX_MODEL_LEN), "--enforce-eager", *arguments]
+    environment = {**tools_environment(home, os.environ), **(variables or {})}
     with log.open("wb") as stream, on_cores(cores.server):
         process = subprocess.Popen(
             [str(home.programs / command[0]), *command[1:]],

@@ -87,3 +87,25 @@ def test_a_cached_model_needs_no_hub(served, tmp_path):
     kept.parent.mkdir(parents=True)
     kept.write_text("")
     assert startup.plan(parse(["vllm", "serve", EXISTS]), cached).capacity is not None
+
+
+def test_a_server_and_a_download_are_refused_a_commit_that_the_hub_does_not_have(served, capsys):
+    unknown = "0" * 40
+    start = startup.plan(parse(["vllm", "serve", EXISTS, f"--revision={unknown}"]), served(""))
+    assert "RevisionNotFoundError: 404 Client Error" in str(start.steps[-1].error)
+    assert f"/revision/{unknown}." in str(start.steps[-1].error)
+    for known in ("3e22461f65e89153144f8adb70e3b8c2cc9845a7", "905e84b50c4d2a365ebde34e685027578e6728db", "main"):
+        words = ["vllm", "serve", EXISTS, f"--revision={known}", f"--tokenizer-revision={known}"]
+        assert startup.plan(parse(words), served("")).capacity is not None
+        assert hub_download.main([EXISTS, f"--revision={known}", "--dry-run"], served("")) == 0
+    capsys.readouterr()
+
+
+def test_another_commit_is_not_what_the_cache_has(served, tmp_path):
+    home = {"HF_HOME": "/c", "VLLM_SIM_PATHS": f'{{"/c": "{tmp_path}"}}'}
+    cached = read({"VLLM_SIM_HUB": served("").hub, **home})
+    kept = startup.hub_cache_file(EXISTS, cached)
+    kept.parent.mkdir(parents=True)
+    kept.write_text("")
+    other = startup.plan(parse(["vllm", "serve", EXISTS, f"--revision={'0' * 40}"]), cached)
+    assert "RevisionNotFoundError" in str(other.steps[-1].error)

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import yaml
 
 from contracts.exit_codes import ExitCode
 from contracts.staged_weights import MANIFEST, manifest_hash
@@ -19,6 +20,7 @@ from scripts import stage_model
 from scripts.cli.command import run_command
 from scripts.cloud.google_api import GoogleApi, GoogleListError
 from scripts.cloud.staging import housekeeping
+from scripts.cloud.staging.sources import FolderSource
 from scripts.pulumi import bucket_creation, engine
 from scripts.pulumi.deployment import ResourceState
 from scripts.pulumi.state import StackState
@@ -45,6 +47,18 @@ def file(tmp_path, staging_world, monkeypatch):
 
 def stage(*options):
     return run_command(stage_model.COMMAND, ["--stack", "mine", *options])
+
+
+class HubFolder(FolderSource):
+    """A folder that stands in for the hub at a commit."""
+
+    def __init__(self, folder, commit):
+        super().__init__(folder=folder)
+        object.__setattr__(self, "commit", commit)
+
+    @property
+    def revision(self):
+        return self.commit
 
 
 def staged_hash(world):
@@ -126,6 +140,43 @@ def test_weights_that_are_not_bound_to_the_file_are_named(file, staging_world, c
     said = f"bucket.manifest is sha256:{bound}, so `pulumi up` does not serve these weights yet. To serve them run "
     line = f"`pulumi config set --stack mine --path gemma-serving:bucket.manifest sha256:{staged_hash(staging_world)}`."
     assert said + line in capsys.readouterr().err
+
+
+def test_a_folder_proves_no_commit_so_that_the_setting_goes_and_unbound_it_is_named(file, capsys):
+    before = file.read_text()
+    assert "modelRevision: 2096d38dad51a19b8e982b44241c47102a8bbb00" in before
+    assert stage("--from", "checkpoint", "--no-bind", "--json") == ExitCode.DONE
+    printed = capsys.readouterr()
+    assert json.loads(printed.out)["setting"]["modelRevision"] is None
+    assert "proves no commit: run `pulumi config rm --stack mine gemma-serving:modelRevision`." in printed.err
+    assert file.read_text() == before
+    assert stage("--from", "checkpoint") == ExitCode.DONE
+    assert "Pulumi.mine.yaml: modelRevision is removed: this source proves no commit." in capsys.readouterr().err
+    assert "modelRevision" not in yaml.safe_load(file.read_text())["config"]
+    assert stage("--from", "checkpoint") == ExitCode.DONE
+    assert "modelRevision" not in capsys.readouterr().err
+
+
+def test_the_commit_of_the_settings_is_staged_and_another_one_is_written(file, monkeypatch, staging_world, capsys):
+    asked = []
+
+    def hub(model, revision):
+        asked.append((model, revision))
+        return HubFolder(Path("checkpoint"), revision if revision and len(revision) == 40 else "b" * 40)
+
+    monkeypatch.setattr("scripts.cloud.staging.sources.hub", hub)
+    model, commit = "xbill9/gemma-4-26B-A4B-it-qat-q4_0-w4a16-ct", "2096d38dad51a19b8e982b44241c47102a8bbb00"
+    assert stage() == ExitCode.DONE
+    assert asked == [(model, commit)]
+    assert json.loads(staging_world.content(f"{staging_world.folder}/{MANIFEST}"))["revision"] == commit
+    assert "modelRevision" not in capsys.readouterr().err
+    assert stage("--revision", "main", "--no-bind") == ExitCode.DONE
+    said = f"These weights are of commit {'b' * 40}: run `pulumi config set --stack mine gemma-serving:modelRevision {'b' * 40}`."
+    assert said in capsys.readouterr().err
+    assert stage("--revision", "main") == ExitCode.DONE
+    assert asked[1:] == [(model, "main")] * 2
+    assert f"Pulumi.mine.yaml: modelRevision is {'b' * 40} now." in capsys.readouterr().err
+    assert yaml.safe_load(file.read_text())["config"]["gemma-serving:modelRevision"] == "b" * 40
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, stage_model.CommandRefusedError("no more")])

@@ -53,6 +53,8 @@ def stack(tmp_path, staging_world, monkeypatch):
     def stage(model, *options):
         bucket = f"  gemma-serving:bucket: {{existing: {staging_world.bucket}, prefix: m}}\n"
         text = re.sub(r"(?m)^(  gemma-serving:model:).*$", rf"\1 {model}", (ROOT / "Pulumi.l4-qat.yaml").read_text())
+        if model != EXISTS:  # the commit is of that one
+            text = re.sub(r"(?m)^  gemma-serving:modelRevision:.*\n", "", text)
         text = re.sub(r"(?m)^config:\n", f"config:\n  gcp:project: {PROJECT}\n{bucket}", text)
         file.write_text(text)
         code = run_command(stage_model.COMMAND, ["--stack", "mine", *options])

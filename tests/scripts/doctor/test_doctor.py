@@ -20,6 +20,7 @@ from google.oauth2 import service_account
 
 from localcloud.world import oauth
 from localcloud.world.scenario import ComputeTpu, Images, OperationDurations, Run, Scenario, Tpu
+from planning.checkpoints import CHECKPOINTS
 from scripts.cli.command import run_command
 from scripts.cloud.staging.bucket import WeightsBucket
 from scripts.cloud.staging.copying import CopyPlan, stage
@@ -61,6 +62,7 @@ class Internet:
 
     def __init__(self):
         self.status = {"hub": (200, ""), "image": (200, "")}
+        self.head = {name: one.commit for name, one in CHECKPOINTS.items()}
         self.seen_tokens = []
         outer = self
 
@@ -69,7 +71,12 @@ class Internet:
                 if self.path.startswith("/token"):
                     return self.answer(200, "", b'{"token": "anonymous"}')
                 outer.seen_tokens.append(self.headers.get("Authorization"))
-                return self.answer(*outer.status["hub"], b"{}")
+                name, _, commit = self.path.removeprefix("/api/models/").partition("/revision/")
+                head = outer.head.get(name)
+                is_known = commit in {"", head, getattr(CHECKPOINTS.get(name), "commit", "")}
+                if outer.status["hub"][0] == 200 and not is_known:
+                    return self.answer(404, "RevisionNotFound", b"{}")
+                return self.answer(*outer.status["hub"], json.dumps({"id": name, "sha": commit or head}).encode())
 
             def do_HEAD(self):
                 self.answer(*outer.status["image"], b"")
@@ -191,8 +198,8 @@ class World:
         policy["bindings"] = [*policy.get("bindings", []), {"role": role, "members": [member]}]
         self.admin("POST", f"{path}:setIamPolicy", {"policy": policy})
 
-    def stage(self, stack, *, without=""):
-        """Put the weights into the bucket, as `scripts.stage_model` does."""
+    def stage(self, stack, *, without="", commit=""):
+        """Put the weights into the bucket, as `scripts.stage_model` does, from a folder or from a commit of the hub."""
         checkpoint = self.folder / "checkpoint"
         checkpoint.mkdir(exist_ok=True)
         (checkpoint / "config.json").write_text("{}")
@@ -205,6 +212,8 @@ class World:
         prefix = re.search(r"model: [\w.-]+/(\S+)", self.settings[stack])[1]
         self.environment.setenv("GOOGLE_OAUTH_ACCESS_TOKEN", self.cloud.token)
         source, target = FolderSource(folder=checkpoint), WeightsBucket(name, PROJECT)
+        if commit:
+            self.environment.setattr(FolderSource, "revision", commit)
         plan = CopyPlan(source=source, target=target, prefix=prefix)
         stage(plan, lambda _file, _copied: None, lambda _work, _done, _total: None)
         self.environment.delenv("GOOGLE_OAUTH_ACCESS_TOKEN")
@@ -880,6 +889,38 @@ def test_the_hub_is_asked_with_the_token_that_the_server_will_have(world):
     world.internet.status["hub"] = (200, "")
     assert world.state("hub", "tpu-v6e4") == "ok"
     assert world.internet.seen_tokens[-1] == f"Bearer {CANARY}"
+
+
+def test_the_commit_of_the_settings_exists_and_a_stack_without_one_is_told_how_to_keep_one(world):
+    model, newer, none = "google/gemma-4-E2B-it", "1" * 40, "0" * 40
+    known = world.internet.head[model]
+    line = world.line("commit", "tpu-v6e4")
+    assert (line["state"], line["detail"]) == ("ok", f"{model} has {known}")
+    world.internet.head[model] = newer
+    line = world.line("commit", "tpu-v6e4")
+    assert (line["state"], line["detail"]) == ("ok", f"{model} has {known}; its main branch is at {newer}")
+    world.write("tpu-v6e4", (f"modelRevision: {known}", f'modelRevision: "{none}"'))
+    line = world.line("commit", "tpu-v6e4")
+    assert (line["state"], line["detail"]) == ("missing", f"{model} has no commit {none}")
+    setting = f"pulumi config set --stack tpu-v6e4 gemma-serving:modelRevision {newer}"
+    assert line["mend"] == setting
+    world.write("tpu-v6e4", (f"  gemma-serving:modelRevision: {known}\n", ""))
+    line = world.line("commit", "tpu-v6e4")
+    said = f"no modelRevision: the server loads the main branch of {model}, which is at {newer}; to keep it: {setting}"
+    assert (line["state"], line["detail"]) == ("ok", said)
+    del world.internet.head[model]
+    assert world.line("commit", "tpu-v6e4")["state"] == "cannot be told", "a hub that names no commit proves nothing"
+
+
+def test_weights_of_another_commit_than_that_of_the_settings_are_named(world):
+    world.stage("l4-qat", commit="0" * 40)
+    world.environment.setenv("GOOGLE_OAUTH_ACCESS_TOKEN", world.cloud.token)
+    line = world.line("weights", "l4-qat")
+    assert line["state"] == "missing"
+    assert (
+        f"has weights of commit {'0' * 40}, and modelRevision is 2096d38dad51a19b8e982b44241c47102a8bbb00"
+        in line["detail"]
+    )
 
 
 def test_an_id_that_the_hub_does_not_have_comes_with_the_nearest_ones(world):

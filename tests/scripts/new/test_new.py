@@ -5,6 +5,7 @@ import json
 import pytest
 import yaml
 
+from contracts.answers import Present, Unknown
 from planning.planner import plan
 from scripts.cli.command import run_command
 from scripts.new.__main__ import COMMAND
@@ -13,12 +14,14 @@ from stacks.planned import to_deployment
 from stacks.schema import file_schema
 
 PROJECT = "my-project"
+COMMIT = "c" * 40
 
 
 @pytest.fixture
 def new(monkeypatch, tmp_path, capsys):
     """Run the command in a folder of its own; returns exit code, stdout and stderr."""
     monkeypatch.setattr("scripts.plan.question.ROOT", tmp_path)
+    monkeypatch.setattr("scripts.cloud.hub.main_commit", lambda model: Present(COMMIT))
     for name in ("GOOGLE_CLOUD_PROJECT", "GOOGLE_PROJECT", "CLOUDSDK_CORE_PROJECT"):
         monkeypatch.delenv(name, raising=False)
 
@@ -166,3 +169,22 @@ def test_a_private_persons_checkpoint_and_an_absent_one_are_said(new):
     assert (code, out) == (2, "")
     assert "it answered 404" in err
     assert repack in err
+
+
+@pytest.mark.parametrize("asked", ["an id and a slice", "a family"])
+def test_the_hubs_commit_is_written_for_weights_of_the_hub_and_of_the_bucket(new, tmp_path, asked):
+    code, out, err = new("chat", *ASKED[asked], "--json")
+    assert (code, err, json.loads(out)["model_revision"]) == (0, "", COMMIT)
+    assert settings_of(tmp_path).model_revision == COMMIT
+
+
+def test_without_the_hubs_answer_no_commit_is_written_and_a_finding_says_so(new, monkeypatch, tmp_path):
+    why = "The Hugging Face hub cannot be reached (ConnectError)"
+    monkeypatch.setattr("scripts.cloud.hub.main_commit", lambda model: Unknown(why))
+    code, out, err = new("chat", *ASKED["an id and a slice"])
+    assert code == 0
+    assert err.startswith(f"new: {why}. ")
+    assert "modelRevision is not set: `python -m scripts.doctor` names the commit" in err
+    assert settings_of(tmp_path).model_revision is None
+    assert "SEC07: The model google/gemma-4-E4B-it has no commit" in out
+    assert "set modelRevision: ee0ef6023621cff504d758262d4e04895a5af4a2" in out.replace("Set model", "set model")

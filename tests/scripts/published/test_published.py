@@ -12,7 +12,7 @@ from planning.checkpoints import CHECKPOINTS
 from planning.images import IMAGES
 from scripts.cli.command import run_command
 from scripts.published.__main__ import COMMAND
-from scripts.published.names import published_names
+from scripts.published.names import PublishedName, published_names
 from tests.localcloud import idle_cloud
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -42,6 +42,7 @@ def published(cloud, monkeypatch, capsys):
 def test_every_name_of_a_stack_and_a_table_is_asked_for():
     names = {one.name: one for one in published_names(ROOT)}
     assert set(CHECKPOINTS) <= names.keys()
+    assert {f"{name}@{one.commit}" for name, one in CHECKPOINTS.items() if one.commit} <= names.keys()
     assert {f"{image.repository}@{image.digest}" for image in IMAGES.values()} <= names.keys()
     stacks = {place for one in names.values() for place in one.places if place.startswith("Pulumi.")}
     assert stacks == {path.name for path in ROOT.glob("Pulumi.*.yaml")}
@@ -78,12 +79,21 @@ def test_an_absent_checkpoint_and_an_absent_image_are_red(published):
     left = tuple(one for one in Images().existing if digest not in one)
     code, answers = published(hub=Hub(repositories={EXISTS: "absent"}), images=Images(existing=left))
     absent = {name for name, one in answers.items() if one["answer"] == "absent"}
-    assert (code, EXISTS in absent, any(digest in name for name in absent), len(absent)) == (
+    commit = f"{EXISTS}@{CHECKPOINTS[EXISTS].commit}"
+    assert (code, {EXISTS, commit} <= absent, any(digest in name for name in absent), len(absent)) == (
         ExitCode.FAILED,
         True,
         True,
-        2,
+        3,
     )
+
+
+def test_a_commit_that_the_hub_does_not_have_is_red(published, monkeypatch):
+    wrong = f"{EXISTS}@{'0' * 40}"
+    name = PublishedName(kind="commit", name=wrong, places=("planning/checkpoints.py",))
+    monkeypatch.setattr("scripts.published.names.published_names", lambda project: [name])
+    code, answers = published()
+    assert (code, answers[wrong]["answer"]) == (ExitCode.FAILED, "absent")
 
 
 def test_a_hub_that_is_busy_or_down_is_unknown_and_not_red(published, monkeypatch):

@@ -1,0 +1,172 @@
+"""What a server loads from the hub has a commit, and is no pickle: the settings, the arguments, the rules, the shipped stacks."""
+
+import re
+import tomllib
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from planning import Deployment, VllmOptions, plan, vllm_arguments
+from planning.checkpoints import CHECKPOINTS
+from planning.fields import changed
+from planning.rules_pinned import COMMIT
+from planning.types import Finding, WeightsMode
+from stacks.loading import SettingsError, from_file
+from stacks.planned import to_deployment
+from stacks.wording import file_changes
+
+ROOT = Path(__file__).resolve().parents[2]
+STACKS = sorted(path.name for path in ROOT.glob("Pulumi.*.yaml"))
+A, B = "a" * 40, "b" * 40
+ORIGIN = "tpu-v6e1"
+
+
+def edited(folder: Path, *lines: str, stack: str = ORIGIN, without: str = "") -> Path:
+    text = (ROOT / f"Pulumi.{stack}.yaml").read_text()
+    kept = [line for line in text.splitlines(keepends=True) if not (without and without in line)]
+    at = next(place for place, line in enumerate(kept) if "gemma-serving:model:" in line)
+    path = folder / f"Pulumi.{stack}.yaml"
+    path.write_text("".join([*kept[: at + 1], *(f"  gemma-serving:{line}\n" for line in lines), *kept[at + 1 :]]))
+    return path
+
+
+def floating(deployment: Deployment) -> Finding | None:
+    return next((one for one in plan(deployment).findings if one.id == "SEC07"), None)
+
+
+def on_tpu(**options: object) -> Deployment:
+    vllm = VllmOptions(**options)  # pyright: ignore[reportArgumentType] - a test's shorthand
+    return Deployment(
+        model="google/gemma-4-E2B-it", accelerator="v6e-4", platform="tpu-vm", model_revision=A, vllm=vllm
+    )
+
+
+@pytest.mark.parametrize("stack", STACKS)
+def test_a_shipped_stack_names_a_commit_that_public_sources_and_the_local_hub_state(stack: str):
+    settings = from_file(ROOT / stack, project="my-project")
+    known = CHECKPOINTS[settings.model]
+    assert known.commit_source
+    assert settings.model_revision == known.commit
+    assert floating(to_deployment(settings)) is None
+
+
+def test_the_local_hub_has_every_commit_of_the_catalog_as_its_head_and_says_who_states_it():
+    rows = tomllib.loads((ROOT / "localcloud" / "hub" / "data" / "repositories.toml").read_text())["repository"]
+    listed = {row["id"]: row for row in rows}
+    stated = {one.id: one.commit for one in CHECKPOINTS.values() if one.commit}
+    assert {name: listed[name].get("commit") for name in stated} == stated
+    assert all(listed[name].get("commit_source") or listed[name].get("sizes_source") for name in stated)
+    assert all(COMMIT.fullmatch(commit) for commit in stated.values())
+
+
+@pytest.mark.parametrize("value", ["main", "refs/pr/1", "905e84b", A.upper(), f"{A}0"])
+def test_only_a_whole_commit_is_a_revision(tmp_path: Path, value: str):
+    path = edited(tmp_path, f'modelRevision: "{value}"', without="modelRevision")
+    with pytest.raises(SettingsError, match=r"modelRevision.*40 hexadecimal digits of a commit"):
+        from_file(path, project="my-project")
+
+
+def test_a_revision_without_an_effect_is_refused(tmp_path: Path):
+    path = edited(tmp_path, stack="l4-qat")
+    path.write_text(path.read_text().replace("weights: bucket", "weights: prefetched-image"))
+    with pytest.raises(SettingsError, match=r"modelRevision has no effect .* remove modelRevision"):
+        from_file(path, project="my-project")
+
+
+def test_the_server_is_told_the_commit_before_the_options_and_the_tokenizers_too():
+    given = vllm_arguments(VllmOptions(seed=1), model_or_path="m", revision=A)
+    assert given[3:5] == (f"--revision={A}", f"--tokenizer-revision={A}")
+    assert "--seed=1" in given[5:]
+    own = VllmOptions(extra_args=("--tokenizer=other/one", f"--tokenizer-revision={B}"))
+    assert f"--tokenizer-revision={A}" not in vllm_arguments(own, model_or_path="m", revision=A)
+    assert [word for word in vllm_arguments(VllmOptions(), model_or_path="m") if "revision" in word] == []
+
+
+def test_weights_are_safetensors_whatever_the_way():
+    modes: tuple[WeightsMode, ...] = ("hub", "fuse", "memory", "disk", "image", "streamer")
+    model = "google/gemma-4-12B-it-qat-w4a16-ct"
+    asked = {mode: Deployment(model=model, accelerator="L4", weights_mode=mode, platform="cloud-run") for mode in modes}
+    loads = {mode: plan(one).vllm.load_format for mode, one in asked.items()}
+    assert loads == {**dict.fromkeys(modes, "safetensors"), "streamer": "runai_streamer"}
+
+
+FLOATS: dict[str, tuple[Deployment, str, set[str]]] = {
+    "the model": (
+        replace(on_tpu(), model_revision=""),
+        r"The model google/gemma-4-E2B-it has no commit",
+        {"model_revision"},
+    ),
+    "a model that nobody states a commit of": (
+        replace(on_tpu(), model="google/gemma-4-E2B", model_revision=""),
+        r"The model google/gemma-4-E2B has no commit",
+        set(),
+    ),
+    "a drafter": (
+        on_tpu(speculative_config={"model": "google/gemma-4-E2B-it-assistant", "num_speculative_tokens": 3}),
+        r"The drafter google/gemma-4-E2B-it-assistant has no commit",
+        {"vllm.speculative_config"},
+    ),
+    "a drafter at a branch": (
+        on_tpu(
+            speculative_config={
+                "model": "google/gemma-4-E2B-it-assistant",
+                "num_speculative_tokens": 3,
+                "revision": "main",
+            }
+        ),
+        r"The drafter",
+        {"vllm.speculative_config"},
+    ),
+    "a tokenizer": (on_tpu(extra_args=("--tokenizer", "some/one")), r"The tokenizer some/one has no commit", set()),
+    "adapters": (
+        on_tpu(extra_args=("--lora-modules", "a=some/adapter", '{"name": "b", "path": "other/adapter"}')),
+        r"The adapter some/adapter and the adapter other/adapter have no commit",
+        set(),
+    ),
+}
+PINNED = {
+    "all": on_tpu(
+        speculative_config={"model": "google/gemma-4-E2B-it-assistant", "num_speculative_tokens": 3, "revision": B},
+        extra_args=("--tokenizer=some/one", f"--tokenizer-revision={B}", "--lora-modules", "a=/models/adapter"),
+    ),
+    "n-gram": on_tpu(speculative_config={"method": "ngram", "num_speculative_tokens": 3}),
+    "weights of the bucket": replace(on_tpu(), weights_mode="disk", model_revision=""),
+    "a question that is no stack's": replace(on_tpu(), model_revision=None),
+}
+
+
+def test_each_repository_without_a_commit_is_named_and_its_remedy_pins_it(subtests: pytest.Subtests):
+    for name, (asked, words, paths) in FLOATS.items():
+        with subtests.test(name):
+            finding = floating(asked)
+            assert finding is not None
+            assert re.search(words, finding.message)
+            assert {path for remedy in finding.remedies for path in remedy.changes} == paths
+            assert finding.remedies or finding.advice
+            for remedy in finding.remedies:
+                assert floating(changed(asked, remedy.changes)) is None
+    for name, asked in PINNED.items():
+        with subtests.test(name):
+            assert floating(asked) is None
+
+
+def test_a_flag_that_carries_the_commit_has_a_key_of_its_own():
+    def own_key(*words: str) -> Finding | None:
+        return next((one for one in plan(on_tpu(extra_args=words)).findings if one.id == "ARG01"), None)
+
+    for word in (f"--revision={A}", f"--tokenizer-revision={A}"):
+        finding = own_key(word)
+        assert finding is not None
+        assert "`model_revision`" in finding.message
+    assert own_key("--tokenizer=some/one", f"--tokenizer-revision={B}") is None
+
+
+def test_another_model_has_no_commit_of_the_one_before():
+    before = on_tpu()
+    changes = {"model": "google/gemma-4-E4B-it"}
+    assert changed(before, changes).model_revision == ""
+    assert changed(replace(before, model_revision=None), changes).model_revision is None
+    assert file_changes(before, changes) == {"model": "google/gemma-4-E4B-it", "modelRevision": None}
+    pinned = {**changes, "model_revision": B}
+    assert changed(before, pinned).model_revision == B
