@@ -15,6 +15,7 @@ API_OVERRIDES = {
     "COMPUTE": "compute/compute/v1/",
     "IAM": "iam/",
     "CLOUDBILLING": "cloudbilling/",
+    "CLOUDKMS": "cloudkms/",
     "CLOUDRESOURCEMANAGER": "cloudresourcemanager/",
     "SERVICEUSAGE": "serviceusage/",
     "MONITORING": "monitoring/",

@@ -23,7 +23,8 @@ from stacks.planned import to_deployment
 from stacks.run_keeper import keep_runs
 from stacks.settings import ExistingNetworkSettings, Settings, TpuSettings
 
-_ROLES = ("roles/logging.logWriter", "roles/monitoring.metricWriter")
+PROJECT_ROLES = ("roles/logging.logWriter", "roles/monitoring.metricWriter")
+"""What the machine's account may do on the project. The accounts that deploy may grant these and those of the tunnel only (docs/ci.md)."""
 _SHM_SIZE_GIB = 16
 """Shared memory of the container: vLLM's workers exchange tensors there."""
 DRAIN_S = 30
@@ -66,7 +67,7 @@ def deploy(context: Context) -> None:
     if tpu is None:
         raise ValueError("settings without tpu reached the TPU stack")
     foundation = lay_foundation(
-        context, region=settings.regions[0], project_roles=_ROLES, before_change=lambda: keep_runs(context)
+        context, region=settings.regions[0], project_roles=PROJECT_ROLES, before_change=lambda: keep_runs(context)
     )
     network = (
         _existing_network(tpu.existing_network) if tpu.existing_network else _own_network(context, tpu, foundation)

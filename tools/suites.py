@@ -52,7 +52,7 @@ SHARED: Final = {
     "localcloud": ("scripts", "stacks", "engine", "provider", "tools"),
     "engine": ("scripts", "evals", "kills", "provider"),
     "planning": ("stacks",),
-    "tools": ("localcloud", "scripts"),
+    "tools": ("localcloud", "scripts", "engine"),
     "vm_agent": ("engine",),
     "evals": ("scripts", "engine"),
     "kills": ("engine",),

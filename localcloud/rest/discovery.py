@@ -106,6 +106,7 @@ VERSIONS: dict[str, dict[str, str]] = {
     "artifactregistry": {"v1": "artifactregistry.v1"},
     "iam": {"v1": "iam.v1"},
     "cloudbilling": {"v1": "cloudbilling.v1"},
+    "cloudkms": {"v1": "cloudkms.v1"},
     "compute": {"compute/beta": "compute.beta", "compute/v1": "compute.v1"},
     "cloudresourcemanager": {"v1": "cloudresourcemanager.v1", "v3": "cloudresourcemanager.v3"},
     "serviceusage": {"v1": "serviceusage.v1", "v1beta1": "serviceusage.v1beta1"},

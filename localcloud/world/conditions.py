@@ -1,7 +1,8 @@
 """Conditions of IAM bindings: the part of the Common Expression Language that conditions on our services use.
 
-Comparisons, `&&`, `||`, `!`, parentheses, `startsWith` and `endsWith`, `timestamp("...")`, texts, whole numbers, true and false. An attribute
-that the service of the request does not provide makes the whole condition false; Google's page says which service provides which
+Comparisons, `&&`, `||`, `!`, parentheses, `startsWith` and `endsWith`, `timestamp("...")`, texts, whole numbers, true and false, and
+`api.getAttribute('...', []).hasOnly(['...'])` for the roles that a request grants or revokes. An attribute that the service of the request
+does not provide makes the whole condition false; Google's page says which service provides which
 (cloud.google.com/iam/docs/conditions-attribute-reference, 2026-11).
 """
 
@@ -14,21 +15,25 @@ from typing import Final, TypeAlias
 from localcloud.json_values import JsonObject, part
 from localcloud.rest.errors import CloudError
 
-AttributeValue: TypeAlias = str | int | bool | datetime
+AttributeValue: TypeAlias = str | int | bool | datetime | frozenset[str]
 Attributes: TypeAlias = Mapping[str, AttributeValue]
 
 _Expression: TypeAlias = Callable[[Attributes], AttributeValue]
 
 _TOKEN: Final = re.compile(
-    r"""\s*(?:(?P<text>"[^"]*"|'[^']*')|(?P<number>-?\d+)|(?P<name>[A-Za-z_][\w.]*)|(?P<sign>&&|\|\||[=!<>]=|[()!<>,]))"""
+    r"""\s*(?:(?P<text>"[^"]*"|'[^']*')|(?P<number>-?\d+)|(?P<name>[A-Za-z_][\w.]*)|(?P<sign>&&|\|\||[=!<>]=|\.hasOnly\b|[()!<>,\[\]]))"""
 )
 _ATTRIBUTE: Final = re.compile(r"[a-z_]+(\.[a-zA-Z_]+)+")
-_MAX_TITLE, _MAX_DESCRIPTION, _MAX_OPERATORS = 100, 256, 12
+_MAX_TITLE, _MAX_DESCRIPTION, _MAX_OPERATORS, _MAX_ROLES = 100, 256, 12, 10
 _METHODS: Final = ("startsWith", "endsWith")
 _NAMED_RESOURCES: Final = frozenset({"secretmanager", "storage"})
 """APIs that provide `resource.name` here. Compute Engine and Cloud Logging do at Google; Cloud TPU, Cloud Run, Artifact Registry and IAM do not."""
 _KNOWN_SERVICES: Final = _NAMED_RESOURCES | {"cloudresourcemanager", "compute", "iap", "logging"}
 """APIs that provide `resource.service`."""
+MODIFIED_ROLES: Final = "iam.googleapis.com/modifiedGrantsByRole"
+"""The roles of the bindings that a request to set a policy changes (cloud.google.com/iam/docs/setting-limits-on-granting-roles, 2026-11)."""
+UNRECOGNIZED_ROLES: Final = frozenset({"*"})
+"""What a service that does not recognize the attribute tells: such a request fails, whatever roles the condition lists (the same page)."""
 
 
 class _UnknownAttributeError(Exception):
@@ -139,6 +144,8 @@ class _Parser:
             self._expect(")")
             return inner
         word = self._next()
+        if word == "api.getAttribute":
+            return self._limited_roles()
         name, _, method = word.rpartition(".")
         if method in _METHODS:
             return _tested(method, _attribute(name), self._argument())
@@ -146,10 +153,40 @@ class _Parser:
             return _constant(_timestamp(self._argument()))
         return _attribute(word) if _ATTRIBUTE.fullmatch(word) else _constant(_literal(word))
 
+    def _limited_roles(self) -> _Expression:
+        """Read `('iam.googleapis.com/modifiedGrantsByRole', []).hasOnly([...])`. Other attributes and functions are not modelled."""
+        self._expect("(")
+        name = self._text()
+        self._expect(",")
+        default = self._texts()
+        self._expect(")")
+        if name != MODIFIED_ROLES or default:
+            raise _SyntaxError(f"api.getAttribute has to read {MODIFIED_ROLES}, with the default []")
+        self._expect(".hasOnly")
+        self._expect("(")
+        allowed = self._texts()
+        self._expect(")")
+        if len(allowed) > _MAX_ROLES:
+            raise _SyntaxError(f"hasOnly has {len(allowed)} values and takes at most {_MAX_ROLES}")
+        return _only(allowed)
+
+    def _texts(self) -> frozenset[str]:
+        self._expect("[")
+        found: list[str] = []
+        while not self._take("]"):
+            if found:
+                self._expect(",")
+            found.append(self._text())
+        return frozenset(found)
+
     def _argument(self) -> str:
         self._expect("(")
-        text = self._next()
+        text = self._text()
         self._expect(")")
+        return text
+
+    def _text(self) -> str:
+        text = self._next()
         if text[0] not in "\"'":
             raise _SyntaxError(f"unexpected {text}")
         return text[1:-1]
@@ -217,6 +254,15 @@ def _tested(method: str, subject: _Expression, argument: str) -> _Expression:
     def test(attributes: Attributes) -> bool:
         text = str(subject(attributes))
         return text.startswith(argument) if method == "startsWith" else text.endswith(argument)
+
+    return test
+
+
+def _only(allowed: frozenset[str]) -> _Expression:
+    def test(attributes: Attributes) -> bool:
+        # A request that sets no policy has no such attribute: then the default holds, which is the empty list.
+        changed = attributes.get(MODIFIED_ROLES, frozenset[str]())
+        return isinstance(changed, frozenset) and changed <= allowed
 
     return test
 

@@ -98,6 +98,14 @@ class Policies:
         )
         return {**updated, "etag": etag_of(generation)}
 
+    def modified_roles(self, resource: str, policy: JsonObject, *, mask: str | None = None) -> frozenset[str]:
+        """Return the roles of the grants that `replace` would add or remove."""
+        if mask and "bindings" not in mask.split(","):
+            return frozenset()
+        record = self._store.get(_KIND, resource) or {"policy": {}}
+        before, after = (set(_grants_in(parts(each, "bindings"))) for each in (record["policy"], policy))
+        return frozenset(grant.partition(" ")[0] for grant in before ^ after)
+
     def _from_s(self, record: JsonObject, bindings: list[JsonObject]) -> dict[str, float]:
         """Return when each grant that has no effect yet gets one, by role and member."""
         now_s, lag_s = self._now_s(), self._lag_s()
@@ -246,7 +254,7 @@ def _check_version(which: str, version: int, policy: JsonObject) -> None:
 
 def _grant(binding: JsonObject, member: str) -> str:
     condition = part(binding, "condition")
-    return " ".join([binding["role"], member, *(str(condition[key]) for key in sorted(condition))])
+    return " ".join([str(binding.get("role", "")), str(member), *(str(condition[key]) for key in sorted(condition))])
 
 
 def _grants_in(bindings: list[JsonObject]) -> list[str]:

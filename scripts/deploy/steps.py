@@ -21,6 +21,7 @@ from scripts.preview.saved import SavedPlan, frozen_here
 from scripts.pulumi import engine
 from scripts.pulumi.checkout import git
 from scripts.pulumi.previewed import previewed
+from scripts.pulumi.secrets_provider import provider_options
 from scripts.pulumi.stack import stack_outputs
 from scripts.pulumi.steps import steps_of
 
@@ -243,7 +244,7 @@ class EngineSteps:
 
     def _select(self) -> None:
         """Select the stack; create it if the backend does not know it."""
-        chosen = engine.run("stack", "select", "--create", self.stack)
+        chosen = engine.run("stack", "select", "--create", self.stack, *provider_options(self.stack))
         if chosen.returncode != 0:
             raise ScriptError(engine.error_of(chosen))
 

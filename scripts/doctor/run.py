@@ -12,7 +12,7 @@ from google.auth.credentials import Credentials
 from google.oauth2 import credentials as user
 
 from scripts.cloud import google_api
-from scripts.doctor import capacity, machine, model, project, tunnel_role
+from scripts.doctor import capacity, machine, model, project, secrets_key, tunnel_role
 from scripts.doctor.diagnosis import Check, Checkup, Diagnosis
 from scripts.errors import CommandRefusedError, ScriptError
 from stacks.settings import Settings
@@ -52,7 +52,8 @@ def examine(project_id: str, stack: str | None, settings: Settings | None) -> Se
 
 
 def _checks(checkup: Checkup) -> Sequence[Check]:
-    return [check for room in (project, tunnel_role, capacity, machine, model) for check in room.checks(checkup)]
+    rooms = (project, tunnel_role, capacity, machine, secrets_key, model)
+    return [check for room in rooms for check in room.checks(checkup)]
 
 
 def checkup_of(project_id: str, stack: str | None, settings: Settings | None) -> Checkup:

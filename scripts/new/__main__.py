@@ -17,12 +17,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 from contracts.exit_codes import ExitCode
 from scripts.cli.command import Command, run_command
 from scripts.cli.options import JsonSwitch, Option
+from scripts.errors import CommandRefusedError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from planning.solve import ServiceLimits, Solution
     from planning.types import Plan
+    from scripts.pulumi.secrets_provider import KmsKey
     from stacks.settings import Settings
 
 DEFAULT_WORKLOAD: Final = "in=700,out=300,users=8"
@@ -55,6 +57,13 @@ class NewOptions:
     region: Annotated[
         tuple[str, ...], Option("Only this region. May be repeated.", metavar="REGION", repeated=True)
     ] = ()
+    secrets_key: Annotated[
+        str | None,
+        Option(
+            "Key in Cloud KMS that encrypts the stack's secrets, instead of a passphrase: projects/P/locations/L/keyRings/R/cryptoKeys/K.",
+            metavar="KEY",
+        ),
+    ] = None
     force: Annotated[
         bool, Option("Replace an existing file. Secrets, their salt and keys of other namespaces stay.")
     ] = False
@@ -63,14 +72,20 @@ class NewOptions:
 
 def _new(options: NewOptions) -> ExitCode:
     from scripts.plan.stack_text import new_file, write_stack
+    from scripts.pulumi.secrets_provider import parse_key
 
+    key = parse_key(options.secrets_key) if options.secrets_key else None
     path = new_file(options.name, option="NAME", overwrite=options.force)
+    if key is not None:
+        _require_no_other(path, key)
     replaced = path.exists()
     solution, limits = _solved(options)
     revision = _revision(solution.subject.resolved.model_id)
     write_stack(options.name, solution, limits, prices=None, overwrite=options.force, revision=revision)
+    if key is not None and not replaced:
+        _name_key(path, key)
     settings, plan = _planned(path)
-    following = _next(options.name, settings)
+    following = _next(options.name, settings, key)
     if options.as_json:
         print(
             json.dumps(_report(path, solution, plan, following, revision=revision, replaced=replaced), allow_nan=False)
@@ -78,6 +93,22 @@ def _new(options: NewOptions) -> ExitCode:
     else:
         _show(path, plan, following)
     return ExitCode.DONE
+
+
+def _require_no_other(path: "Path", key: "KmsKey") -> None:
+    """Raise CommandRefusedError if the file that is replaced has secrets, or a salt, of another provider: they would be lost."""
+    text = path.read_text(encoding="utf-8") if path.exists() else ""
+    if path.exists() and f"secretsprovider: {key.url}" not in text.splitlines():
+        raise CommandRefusedError(
+            f"{path.name} exists, and --secrets-key does not change what encrypts its secrets. Leave the option out, and run "
+            f"`pulumi stack change-secrets-provider {key.url} --stack {path.name.removeprefix('Pulumi.').removesuffix('.yaml')}` afterwards."
+        )
+
+
+def _name_key(path: "Path", key: "KmsKey") -> None:
+    """Add the key to a new file, so that the doctor checks it before the stack is made."""
+    with path.open("a", encoding="utf-8") as file:
+        file.write(f"secretsprovider: {key.url}\n")
 
 
 def _solved(options: NewOptions) -> "tuple[Solution, ServiceLimits]":
@@ -129,11 +160,12 @@ def _planned(path: "Path") -> "tuple[Settings, Plan]":
     return settings, plan(to_deployment(settings, path.parent))
 
 
-def _next(name: str, settings: "Settings") -> Sequence[str]:
+def _next(name: str, settings: "Settings", key: "KmsKey | None") -> Sequence[str]:
     """Return the commands up to a first answer of the model, in their order."""
     from scripts.plan.question import NO_PROJECT
 
-    commands = [f"pulumi stack init {name}"]
+    init = f"pulumi stack init {name}"
+    commands = [init if key is None else f"{init} --secrets-provider={key.url}   # the key has to exist: docs/ci.md"]
     if settings.project == NO_PROJECT:
         commands.append(f"pulumi config set gcp:project YOUR_PROJECT --stack {name}")
     commands.append(f"python -m scripts.doctor --stack {name}")

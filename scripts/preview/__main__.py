@@ -36,6 +36,13 @@ class RunOptions:
     create: Annotated[
         bool, Option("Preview stacks that the backend does not know as new ones. Nothing is written to the backend.")
     ] = False
+    without_secrets: Annotated[
+        bool,
+        Option(
+            "Decrypt nothing: every secret is a stand-in, so that neither the passphrase nor the key is needed. Another value of a secret "
+            "is then not seen."
+        ),
+    ] = False
     plans_only: Annotated[bool, Option("Compare the plans, and do not ask the engine.")] = False
     as_json: JsonSwitch = False
 
@@ -92,7 +99,9 @@ def _run(options: RunOptions) -> ExitCode:
     base, head = compare_plans(options.out, options.base)
     previews: Sequence[StackPreview] = ()
     if not options.plans_only:
-        previews = preview_stacks(options.stack, options.out, create=options.create)
+        previews = preview_stacks(
+            options.stack, options.out, create=options.create, hide_secrets=options.without_secrets
+        )
     print(report(previews, base, head) if options.as_json else comment(base, head, previews), end="")
     return ExitCode.FAILED if any(preview.error is not None for preview in previews) else ExitCode.DONE
 

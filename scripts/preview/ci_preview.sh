@@ -1,5 +1,6 @@
 #!/bin/sh
 # Plan and preview every stack into the folder $1: on the real cloud where there are credentials, else on the local one.
+# A pull request is code that nobody has reviewed: the engine decrypts nothing for it (--without-secrets).
 # BASE_COMMIT names the commit to compare the plans with; without it no stack is compared.
 # What is printed also goes into the step's summary, where GitHub gives one.
 set -eu
@@ -10,7 +11,7 @@ text=$(mktemp)
 trap 'rm -f "$text"' EXIT
 code=0
 if [ -n "${GOOGLE_APPLICATION_CREDENTIALS:-}${GOOGLE_OAUTH_ACCESS_TOKEN:-}" ] && [ -n "${PULUMI_BACKEND_URL:-}" ]; then
-    .venv/bin/python -m scripts.preview run --create ${BASE_COMMIT:+--base "$BASE_COMMIT"} --out "$out" >"$text" || code=$?
+    .venv/bin/python -m scripts.preview run --create --without-secrets ${BASE_COMMIT:+--base "$BASE_COMMIT"} --out "$out" >"$text" || code=$?
 else
     # In a new project nothing can be previewed before its first API is on, so the local one is prepared.
     # Stacks are made in a scratch copy: making one writes its encryption salt into the settings file.
@@ -23,7 +24,7 @@ else
     GIT_DIR=$(git rev-parse --absolute-git-dir)
     export GIT_DIR
     unset PULUMI_BACKEND_URL PULUMI_CONFIG_PASSPHRASE GOOGLE_CLOUD_PROJECT || true
-    (cd "$copy" && .venv/bin/python -m localcloud run --scenario prepared -- .venv/bin/python -m scripts.preview run --create \
+    (cd "$copy" && .venv/bin/python -m localcloud run --scenario prepared -- .venv/bin/python -m scripts.preview run --create --without-secrets \
         ${BASE_COMMIT:+--base "$BASE_COMMIT"} --out "$target") >"$text" || code=$?
 fi
 cat "$text"

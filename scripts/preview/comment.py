@@ -250,6 +250,8 @@ def _footer(
         said.append(
             "There are no credentials for Google Cloud, so that the engine previewed an empty local cloud (simulated)."
         )
+    if any(preview.without_secrets for preview in previews):
+        said.append("The engine decrypted no secret: a new value of one is shown among the settings only.")
     said.append("Figures are planned, prices are list prices.")
     yield f"<sub>{' '.join(said)}</sub>"
 

@@ -69,7 +69,7 @@ class ResourceChange(BaseModel):
 class StackPreview(BaseModel):
     """One stack's preview. `error` is set if it failed; `usd_per_hour` is the planned price, None without a plan.
 
-    `new_stack`: the backend does not know the stack, so that the engine compared with nothing.
+    `new_stack`: the backend does not know the stack, so that the engine compared with nothing. `without_secrets`: every secret was a stand-in.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -81,6 +81,7 @@ class StackPreview(BaseModel):
     usd_per_hour: float | None = None
     simulated: bool = False
     new_stack: bool = False
+    without_secrets: bool = False
     elapsed_s: float = Field(default=0.0)
 
     @property

@@ -15,20 +15,25 @@ from scripts.cloud.simulated import is_simulated
 from scripts.errors import CommandRefusedError, ScriptError
 from scripts.preview.plans import UNKNOWN_PROJECT, stacks_in
 from scripts.preview.report import EnginePreview, StackPreview, from_engine, write
+from scripts.preview.saved import frozen_here
 from scripts.pulumi import engine
 from scripts.pulumi.previewed import NO_STACK, scratch_backend
+from scripts.pulumi.secrets_provider import provider_options
 from scripts.pulumi.settings import stack_settings
+from scripts.pulumi.without_secrets import without_secrets
 
 PREVIEW_LIMIT_S = 600.0
 _REFUSAL = re.compile(r"\b403\b|PERMISSION_DENIED|has not been used in project")
 """Words of Google's in an error that is about the project or the caller."""
 
 
-def preview_stacks(names: Sequence[str], out: Path, *, create: bool) -> Sequence[StackPreview]:
+def preview_stacks(
+    names: Sequence[str], out: Path, *, create: bool, hide_secrets: bool = False
+) -> Sequence[StackPreview]:
     """Preview stacks one after the other and store each result in `out`. A failed preview is a result too.
 
     With `create`, a stack that the backend does not know is previewed as a new one, in a backend of its own that is deleted: nothing is
-    written to the real backend, so that the right to read is enough.
+    written to the real backend, so that the right to read is enough. With `hide_secrets` the engine decrypts nothing either.
 
     Raises CommandRefusedError if a stack has no settings file.
     """
@@ -41,7 +46,7 @@ def preview_stacks(names: Sequence[str], out: Path, *, create: bool) -> Sequence
     engine.pulumi()  # refuses to begin without an engine
     previews: list[StackPreview] = []
     for name in names or known:
-        previews.append(_preview(name, create=create))
+        previews.append(_preview(name, create=create, hide=hide_secrets))
         write(out, previews[-1])
     return previews
 
@@ -54,13 +59,14 @@ def all_stacks() -> Sequence[str]:
     return names
 
 
-def _preview(stack: str, *, create: bool) -> StackPreview:
+def _preview(stack: str, *, create: bool, hide: bool) -> StackPreview:
     """Return the preview of one stack, or the engine's error."""
     say("preview", f"{stack} ...")
     started_s = time.monotonic()
-    result = StackPreview(stack=stack, usd_per_hour=_usd_per_hour(stack), simulated=is_simulated())
+    usd_per_hour = _usd_per_hour(stack)
+    result = StackPreview(stack=stack, usd_per_hour=usd_per_hour, simulated=is_simulated(), without_secrets=hide)
     try:
-        changes = _previewed(stack, create=create)
+        changes = _previewed_without_secrets(stack, create=create) if hide else _previewed(stack, create=create)
     except ScriptError as error:
         changes = {"error": masked(str(error))}
     return result.model_copy(update={**changes, "elapsed_s": round(time.monotonic() - started_s, 1)})
@@ -74,10 +80,16 @@ def _previewed(stack: str, *, create: bool) -> dict[str, object]:
     if not create or NO_STACK not in chosen.stderr + chosen.stdout:
         raise ScriptError(_error(stack, chosen, None))
     with scratch_backend(stack):
-        made = engine.run("stack", "init", stack, limit_s=PREVIEW_LIMIT_S)
+        made = engine.run("stack", "init", stack, *provider_options(stack), limit_s=PREVIEW_LIMIT_S)
         if made.returncode != 0:
             raise ScriptError(_error(stack, made, None))
         return {**_asked(stack), "new_stack": True}
+
+
+def _previewed_without_secrets(stack: str, *, create: bool) -> dict[str, object]:
+    """Return the fields of a preview in which every secret is a stand-in. Raises ScriptError with the engine's own words."""
+    with frozen_here(stack), without_secrets(stack, create=create) as is_known:
+        return {**_asked(stack), "new_stack": not is_known}
 
 
 def _asked(stack: str) -> dict[str, object]:

@@ -209,15 +209,19 @@ def write_deployment(stack: str, deployment: StackDeployment) -> None:
 
 
 def is_passphrase_error(text: str) -> bool:
-    """Return whether the engine says that the passphrase is wrong or not set. It exports a state without it, and decrypts nothing."""
-    return "passphrase" in text
+    """Return whether the engine says that it cannot decrypt: the passphrase is wrong or not set, or the key in Cloud KMS refuses.
+
+    It exports a state without either, and decrypts nothing.
+    """
+    return "passphrase" in text or "get stack secrets manager" in text
 
 
 def wrong_passphrase(stack: str) -> StateUnreadableError:
-    """Return the error that says what to do about a passphrase that is wrong, not set or lost."""
+    """Return the error that says what to do about a passphrase that is wrong, not set or lost, or a key that may not be used."""
     return StateUnreadableError(
-        f"The state of stack {stack} cannot be decrypted; set PULUMI_CONFIG_PASSPHRASE to the passphrase that it was made with. "
-        f"If the passphrase is lost, `python -m scripts.teardown --stack {stack}` deletes the resources without it.",
+        f"The state of stack {stack} cannot be decrypted; set PULUMI_CONFIG_PASSPHRASE to the passphrase that it was made with, or, if "
+        f"Pulumi.{stack}.yaml names a key in Cloud KMS, run `python -m scripts.doctor --stack {stack}`. "
+        f"If the passphrase or the key is lost, `python -m scripts.teardown --stack {stack}` deletes the resources without it.",
         cut_off=False,
     )
 

@@ -16,6 +16,7 @@ from scripts.pulumi.deployment import (
     is_passphrase_error,
     wrong_passphrase,
 )
+from scripts.pulumi.secrets_provider import provider_options
 
 PREVIEW_LIMIT_S: Final = 600.0
 NO_STACK: Final = "no stack named"
@@ -75,7 +76,7 @@ def previewed_or_new(stack: str, *options: str) -> Mapping[str, object]:
     if NO_STACK not in known.stderr + known.stdout:
         raise ScriptError(f"The preview of stack {stack} failed: {engine.error_of(known)}")
     with scratch_backend(stack):
-        made = engine.run("stack", "init", stack, limit_s=PREVIEW_LIMIT_S)
+        made = engine.run("stack", "init", stack, *provider_options(stack), limit_s=PREVIEW_LIMIT_S)
         if made.returncode != 0:
             raise ScriptError(f"The preview of stack {stack} failed: {engine.error_of(made)}")
         return previewed(stack, *options)

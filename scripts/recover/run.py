@@ -27,6 +27,7 @@ from scripts.pulumi.deployment import (
 )
 from scripts.pulumi.locks import backend_folder, end_dead_locks, past_dead_locks, stack_locks
 from scripts.pulumi.previewed import declared
+from scripts.pulumi.secrets_provider import provider_options
 from scripts.recover.kinds import KINDS, REPEATABLE, Found, Owner, Search, lookup
 from scripts.recover.surgery import Candidate, adopted, candidates, without_pending
 
@@ -290,7 +291,7 @@ def _readable(stack: str, report: Report, confirm: Confirm) -> tuple[Recovery, t
     start = "the engine's copy of an earlier one" if earlier else "an empty one"
     report(f"the state of stack {stack} is {'missing' if missing else 'cut off'}: starting from {start}")
     if missing:
-        engine.query(["stack", "init", stack, "--no-select"])
+        engine.query(["stack", "init", stack, "--no-select", *provider_options(stack)])
     fresh, begun = without_pending(earlier or parse_deployment(stack, _EMPTY))
     past_dead_locks(stack, lambda: write_deployment(stack, fresh), report=report)
     return Recovery(stack=stack, state_was="missing" if missing else "unreadable", backups=backups), begun

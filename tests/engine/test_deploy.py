@@ -6,6 +6,8 @@ import subprocess
 import pytest
 import requests
 
+from tests.engine.accounts import acting_as, add_bindings, post, set_up
+
 STACK = "tpu-v6e1"
 ZONES = ("us-east5-a", "us-east5-b", "europe-west4-a", "southamerica-west1-a")
 CAPACITY = "gcp-tpu:index:QueuedResource"
@@ -45,37 +47,24 @@ def good_commit(workspace):
     return workspace.pulumi("stack", "tag", "get", "gemma-serving:good-commit", "--stack", STACK).out.strip()
 
 
-def post(workspace, path, body):
-    url = f"{workspace.environment['LOCALCLOUD_URL']}/{path}"
-    answer = requests.post(url, json=body, headers=workspace.identity, timeout=20)
-    assert answer.ok, answer.text
-    return answer.json()
-
-
-def grant(workspace, account_id, roles):
-    """Make a service account with roles on the project, wait until they take effect, and return its address."""
-    account, project = (
-        f"{account_id}@local-project.iam.gserviceaccount.com",
-        "cloudresourcemanager/v1/projects/local-project",
-    )
-    post(workspace, "iam/v1/projects/local-project/serviceAccounts", {"accountId": account_id})
-    policy = post(workspace, f"{project}:getIamPolicy", {"options": {"requestedPolicyVersion": 3}})
-    bindings = [{"role": role, "members": [f"serviceAccount:{account}"]} for role in roles]
-    changed = {**policy, "version": 3, "bindings": [*policy.get("bindings", []), *bindings]}
-    post(workspace, f"{project}:setIamPolicy", {"policy": changed})
-    workspace.advance(600)
-    return account
+@pytest.fixture(scope="module")
+def accounts(workspace):
+    """The accounts of docs/ci.md, by their names."""
+    names = ("ci-deploy", "ci-preview", "ci-plan", "ci-teardown")
+    return dict(zip(names, set_up(workspace, *names), strict=True))
 
 
 @pytest.fixture(scope="module")
-def deployed(workspace):
-    """The stack, deployed by its first commit."""
+def deployed(workspace, accounts):
+    """The stack with an API key, deployed by its first commit, by the account of the workflow."""
     (workspace.folder / "project" / ".gitignore").write_text(".venv\n__pycache__/\nout*/\nresults/\n.work/\n")
     git(workspace, "init", "--quiet")
+    workspace.pulumi("stack", "init", STACK)
+    workspace.script("save_token", "apiKey", "--stack", STACK, "--generate")
     first = commit(workspace, "one")
-    workspace.run(
-        "scripts/deploy/ci_deploy.sh", "out-1", environment={"STACK": STACK, "BENCH": "false"}, limit_s=DEPLOY_LIMIT_S
-    )
+    with acting_as(workspace, accounts["ci-deploy"]) as job:
+        step = {"STACK": STACK, "BENCH": "false"}
+        workspace.run("scripts/deploy/ci_deploy.sh", "out-1", environment={**job, **step}, limit_s=DEPLOY_LIMIT_S)
     report = json.loads((workspace.folder / "project" / "out-1" / "deploy.json").read_text())
     assert report["outcome"] == "deployed"
     assert report["commit"] == first
@@ -93,7 +82,8 @@ def test_a_tunnel_that_gcloud_refuses_keeps_the_commit_and_rolls_nothing_back(wo
     url = f"https://iamcredentials.googleapis.com/v1/projects/-/serviceAccounts/{account}:generateAccessToken"
     credentials = tmp_path / "gha-creds-1.json"
     credentials.write_text(json.dumps({"type": "external_account", "service_account_impersonation_url": url}))
-    grant(workspace, "ci-deploy", ("roles/tpu.admin", "roles/compute.viewer"))
+    reads_project = {"role": "roles/compute.viewer", "members": [f"serviceAccount:{account}"]}
+    add_bindings(workspace, [reads_project])
     unverified = commit(workspace, "not verified")
     found = workspace.script(
         "deploy",
@@ -152,30 +142,52 @@ def test_the_engine_agrees_with_what_the_comment_says_of_the_capacity(workspace,
         assert op in ops
 
 
-def test_the_roles_of_the_preview_account_are_enough_to_look_and_not_to_change(workspace, deployed, tmp_path):
-    """The roles of docs/ci.md."""
+def test_a_pull_request_is_previewed_with_no_secret_by_an_account_that_can_change_nothing(
+    workspace, deployed, accounts, tmp_path
+):
+    """As preview.yml does it: no passphrase, and the roles of docs/ci.md."""
     git(workspace, "checkout", "--quiet", deployed, "--", ".")
-    account = grant(
-        workspace,
-        "ci-preview",
-        (
-            "roles/viewer",
-            "roles/iam.securityReviewer",
-            "roles/storage.objectViewer",
-            "roles/serviceusage.serviceUsageConsumer",
-        ),
-    )
-    token = post(workspace, "admin/tokens", {"email": account})["accessToken"]
-    reader = {"GOOGLE_OAUTH_ACCESS_TOKEN": token, "GOOGLE_APPLICATION_CREDENTIALS": ""}
-    workspace.script("preview", "run", "--stack", STACK, "--out", tmp_path, environment=reader)
-    workspace.script("drift", "--stack", STACK, environment=reader)
+    settings = workspace.folder / "project" / f"Pulumi.{STACK}.yaml"
+    no_passphrase = {"PULUMI_CONFIG_PASSPHRASE": "", "PULUMI_CONFIG_PASSPHRASE_FILE": ""}
     restore = change(workspace, "maxModelLen: 16384", "maxModelLen: 8192")
-    refused = workspace.pulumi(
-        "up", "--yes", "--skip-preview", "--stack", STACK, environment=reader, expect=None, limit_s=DEPLOY_LIMIT_S
-    )
-    restore()
-    assert refused.code != 0
-    assert "tpu.nodes.update" in refused.text, refused.text
+    text = settings.read_text()
+    with acting_as(workspace, accounts["ci-preview"]) as reader:
+        job = {**reader, **no_passphrase}
+        options = ("--stack", STACK, "--out", tmp_path)
+        blind = workspace.script("preview", "run", *options, environment=job, expect=1)
+        assert "passphrase" in (tmp_path / f"{STACK}.json").read_text(), blind.text
+        seen = workspace.script("preview", "run", "--without-secrets", *options, environment=job)
+        found = json.loads((tmp_path / f"{STACK}.json").read_text())
+    assert settings.read_text() == text
+    # The whole state was compared: the change is the one that was made, and no secret and no label differs.
+    assert [(item["type"], item["op"]) for item in found["changes"]] == [(CAPACITY, "update")]
+    assert found["unchanged"] > 30, found
+    assert (found["without_secrets"], found["new_stack"]) == (True, False)
+    assert "The engine decrypted no secret" in seen.out
+    with acting_as(workspace, accounts["ci-plan"]) as reader:
+        refused = workspace.pulumi(
+            "up", "--yes", "--skip-preview", "--stack", STACK, environment=reader, expect=None, limit_s=DEPLOY_LIMIT_S
+        )
+        restore()
+        assert (refused.code != 0, "tpu.nodes.update" in refused.text) == (True, True), refused.text
+        assert "No deployed stack differs" in workspace.script("drift", "--stack", STACK, environment=reader).out
+
+
+def test_the_account_that_deploys_grants_what_the_stack_did_and_not_itself_more(workspace, deployed, accounts):
+    member, path = f"serviceAccount:{accounts['ci-deploy']}", "cloudresourcemanager/v1/projects/local-project"
+    headers = {
+        "Authorization": f"Bearer {post(workspace, 'admin/tokens', {'email': accounts['ci-deploy']})['accessToken']}"
+    }
+    url = f"{workspace.environment['LOCALCLOUD_URL']}/{path}"
+    policy = post(workspace, f"{path}:getIamPolicy", {"options": {"requestedPolicyVersion": 3}})
+    granted = {
+        binding["role"] for binding in policy["bindings"] if any("gemma-" in each for each in binding["members"])
+    }
+    assert granted == {"roles/logging.logWriter", "roles/monitoring.metricWriter"}
+    for role in ("roles/owner", "roles/resourcemanager.projectIamAdmin"):
+        bindings = [*policy["bindings"], {"role": role, "members": [member]}]
+        body = {"policy": {**policy, "version": 3, "bindings": bindings}}
+        assert requests.post(f"{url}:setIamPolicy", json=body, headers=headers, timeout=20).status_code == 403
 
 
 def test_a_change_by_hand_is_drift_and_no_change_is_none(workspace, deployed):
@@ -201,12 +213,13 @@ def test_a_stack_that_was_never_deployed_is_no_drift(workspace):
     assert "No deployed stack differs" in workspace.script("drift", "--stack", "tpu-v6e4").out
 
 
-def test_teardown_by_the_workflow_leaves_nothing(workspace, deployed):
+def test_teardown_by_the_workflow_leaves_nothing(workspace, deployed, accounts):
     git(workspace, "checkout", "--quiet", "HEAD", "--", ".")
     script = "scripts/teardown/ci_teardown.sh"
     refused = workspace.run(script, "out-3/receipt.json", environment={"STACK": STACK, "CONFIRM": "tpu"}, expect=2)
     assert "nothing was deleted" in refused.err
-    workspace.run(script, "out-3/receipt.json", environment={"STACK": STACK, "CONFIRM": STACK})
+    with acting_as(workspace, accounts["ci-teardown"]) as job:
+        workspace.run(script, "out-3/receipt.json", environment={**job, "STACK": STACK, "CONFIRM": STACK})
     assert json.loads((workspace.folder / "project" / "out-3" / "receipt.json").read_text())["clean"] is True
 
 

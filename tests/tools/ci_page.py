@@ -1,7 +1,10 @@
 """docs/ci.md as data: its commands as a shell would run them, and the workflows that they are for."""
 
+import json
 import re
 import subprocess
+import tempfile
+from functools import cache
 from pathlib import Path
 
 import yaml
@@ -13,20 +16,70 @@ PAGE = (ROOT / "docs" / "ci.md").read_text()
 REPOSITORY_ID = "987654321"
 
 
+_STUBS = r"""
+gcloud() { for word in "$@"; do printf '%s\n' "$word"; done; echo END; }
+gh() {
+    {
+        for word in "$@"; do printf '%s\n' "$word"; done
+        echo BODY
+        case " $* " in *" --input - "*) cat ;; esac
+        echo END
+    } >> gh.txt
+    case "$*" in "api user "*) echo 4242 ;; esac
+}
+"""
+"""Functions that note what they are called with: gcloud on standard output, gh in a file. A reviewer has the number 4242."""
+
+
+@cache
+def _noted():
+    """Return what gcloud and gh would be called with, and the files that the page's commands write."""
+    script = "\n".join(re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL)[1:])
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / ".github").mkdir()
+        done = subprocess.run(
+            ["sh", "-eu", "-c", _STUBS + script], cwd=folder, capture_output=True, text=True, check=True, timeout=20
+        )
+        written = {path.name: path.read_text() for path in Path(folder).rglob("*") if path.is_file()}
+    return done.stdout, written.pop("gh.txt"), written
+
+
 def page_commands():
     """Return the gcloud commands of the page as a shell would run them: variables set, loops unrolled."""
-    script = "\n".join(re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL)[1:])
-    shell = 'gcloud() { for word in "$@"; do printf \'%s\\n\' "$word"; done; echo END; }\n'
-    done = subprocess.run(["sh", "-eu", "-c", shell + script], capture_output=True, text=True, check=True, timeout=20)
-    return [block.splitlines() for block in done.stdout.split("END\n") if block]
+    return [block.splitlines() for block in _noted()[0].split("END\n") if block]
+
+
+def page_calls():
+    """Return the gh commands of the page in the same way, each with the JSON document that it sends; None without one."""
+    blocks = [block.partition("BODY\n") for block in _noted()[1].split("END\n") if block]
+    return [(words.splitlines(), json.loads(body) if body else None) for words, _, body in blocks]
+
+
+def page_files():
+    """Return the text of the files that the commands of the page write, by name."""
+    return _noted()[2]
+
+
+def account_grants(account):
+    """Return the roles on the project that the page grants to an account of the workflows, each with its condition's expression or ""."""
+    found = {}
+    for command in page_commands():
+        options = dict(word[2:].partition("=")[::2] for word in command if word.startswith("--"))
+        if command[:2] == ["projects", "add-iam-policy-binding"] and f":{account}@" in options["member"]:
+            found[options["role"]] = options["condition"].partition(";expression=")[2]
+    return found
 
 
 def account_roles(account):
     """Return the roles on the project that the page grants to an account of the workflows."""
-    return {
-        word.removeprefix("--role=")
-        for command in page_commands()
-        if command[:2] == ["projects", "add-iam-policy-binding"] and any(f":{account}@" in word for word in command)
-        for word in command
-        if word.startswith("--role=")
-    }
+    return set(account_grants(account))
+
+
+def bucket_roles(account):
+    """Return the roles on buckets that the page grants to an account: bucket to roles."""
+    found = {}
+    for command in page_commands():
+        options = dict(word[2:].partition("=")[::2] for word in command if word.startswith("--"))
+        if command[:3] == ["storage", "buckets", "add-iam-policy-binding"] and f":{account}@" in options["member"]:
+            found.setdefault(command[3], set()).add(options["role"])
+    return found

@@ -80,7 +80,8 @@ class Google:
                 made.condition = options["attribute-condition"]
                 made._check()
             elif options.get("role") == "roles/iam.workloadIdentityUser":
-                made.users.setdefault(command[3].partition("@")[0], set()).add(options["member"])
+                members = made.users.setdefault(command[3].partition("@")[0], set())
+                (members.add if command[2] == "add-iam-policy-binding" else members.discard)(options["member"])
         return made
 
     def _check(self):

@@ -24,16 +24,19 @@ SAME_NAME = replace(NEW, owner_id="7", id="8", immutable=False)
 BRANCH = "refs/heads/feature"
 JOBS = {
     "preview.yml": ({"event": "pull_request", "ref": "refs/pull/1/merge"}, {"ci-preview"}),
-    "drift.yml": ({"event": "schedule"}, {"ci-preview", "ci-guard"}),
+    "drift.yml": ({"event": "schedule", "environment": "plan"}, {"ci-plan"}),
     "deploy.yml": ({"event": "workflow_dispatch", "environment": "deploy"}, {"ci-deploy"}),
     "deploy.yml of a pull request": (
         {"event": "workflow_dispatch", "ref": BRANCH, "environment": "preview"},
-        {"ci-deploy"},
+        {"ci-deploy", "ci-plan"},
     ),
-    "plan of deploy.yml": ({"event": "workflow_dispatch", "environment": "plan"}, {"ci-preview"}),
-    "plan of a pull request": ({"event": "workflow_dispatch", "ref": BRANCH, "environment": "plan"}, {"ci-preview"}),
+    "plan of deploy.yml": ({"event": "workflow_dispatch", "environment": "plan"}, {"ci-plan"}),
+    "plan from a branch without an approval": (
+        {"event": "workflow_dispatch", "ref": BRANCH, "environment": "plan"},
+        set(),
+    ),
     "teardown.yml": ({"event": "workflow_dispatch", "environment": "teardown-by-hand"}, {"ci-teardown"}),
-    "guard.yml": ({"event": "schedule"}, {"ci-preview", "ci-guard"}),
+    "guard.yml": ({"event": "schedule"}, {"ci-guard"}),
     "teardown.yml of a pull request": ({"event": "pull_request_target", "environment": "teardown"}, {"ci-teardown"}),
     "deploy from a branch": ({"event": "workflow_dispatch", "ref": BRANCH, "environment": "deploy"}, set()),
     "teardown from a branch": ({"event": "push", "ref": BRANCH, "environment": "teardown"}, set()),
@@ -79,7 +82,7 @@ def test_a_pull_request_of_a_fork_has_no_token():
 def test_the_textual_subject_works_in_old_repositories_only():
     """What this page said before: the stand-in refuses it for repositories made since 2026-07-15."""
     name = f"{OLD.owner}/{OLD.name}"
-    textual = [f"'repo:{name}:{job}'" for job in ("pull_request", "environment:preview", "environment:plan")]
+    textual = [f"'repo:{name}:{job}'" for job in ("pull_request", "environment:preview")]
     subjects = f"assertion.sub in [{', '.join(textual)}]"
     provider = {
         "--attribute-mapping": "google.subject=assertion.sub,attribute.repository=assertion.repository",

@@ -6,14 +6,29 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_args
 
 import pytest
 import yaml
 
+from localcloud.world.conditions import MODIFIED_ROLES
+from localcloud.world.roles import grants
+from planning.types import CapacityApiName, SshAccess
 from scripts.doctor import permissions
-from stacks.tpu import tunnel_roles
+from stacks.tpu import PROJECT_ROLES, tunnel_roles
 from tests.localcloud import gcloud_commands
-from tests.tools.ci_page import GITHUB, PAGE, ROOT, WORKFLOWS, account_roles, page_commands
+from tests.tools.ci_page import (
+    GITHUB,
+    PAGE,
+    ROOT,
+    WORKFLOWS,
+    account_grants,
+    account_roles,
+    bucket_roles,
+    page_calls,
+    page_commands,
+    page_files,
+)
 
 ACTIONS = {path.parent.name: yaml.safe_load(path.read_text()) for path in (GITHUB / "actions").glob("*/action.yml")}
 PARSED = Path(__file__).parents[1] / "fixtures" / "gcloud" / "ci.txt"
@@ -51,7 +66,7 @@ def test_every_workflow_begins_with_the_right_to_read_and_every_job_ends():
 @pytest.mark.parametrize(("name", "environment"), WRITES.items())
 def test_what_writes_to_the_cloud_runs_in_an_environment_and_one_at_a_time(name, environment):
     flow = WORKFLOWS[name]
-    writing = [job for job in flow["jobs"].values() if "id-token" in rights(flow, job) and job["environment"] != "plan"]
+    writing = [job for key, job in flow["jobs"].items() if "id-token" in rights(flow, job) and key != "plan"]
     assert [environment in job["environment"] for job in writing] == [True]
     assert flow["concurrency"]["group"].startswith("stack-")
     assert flow["concurrency"]["cancel-in-progress"] is False
@@ -65,8 +80,8 @@ def test_each_job_gets_the_account_of_its_kind():
     }
     assert {name: re.search(r"GCP_(\w+)_SERVICE", account)[1] for name, account in found.items()} == {
         "deploy.yml/deploy": "DEPLOY",
-        "deploy.yml/plan": "PREVIEW",
-        "drift.yml/drift": "PREVIEW",
+        "deploy.yml/plan": "PLAN",
+        "drift.yml/drift": "PLAN",
         "guard.yml/guard": "GUARD",
         "preview.yml/preview": "PREVIEW",
         "teardown.yml/teardown": "TEARDOWN",
@@ -111,6 +126,12 @@ def test_code_of_a_pull_request_never_meets_the_rights_of_the_base():
         for step in job.get("steps", ()):
             assert not {"ref", "repository"} & set(step.get("with", {})), name
             assert "head" not in str(step), name
+
+
+def test_gcloud_has_a_version():
+    """Without one the action installs the newest release, in the job with the rights of ci-deploy."""
+    found = [step["with"] for _, step in steps() if "google-github-actions/setup-gcloud@" in str(step.get("uses"))]
+    assert [re.fullmatch(r"\d+\.\d+\.\d+", str(options.get("version"))) is not None for options in found] == [True]
 
 
 def test_no_checkout_keeps_its_token():
@@ -202,19 +223,168 @@ def test_the_account_that_deploys_has_the_roles_that_the_doctor_asks_for_and_tho
     }
 
 
-def test_the_account_that_previews_can_change_nothing_and_the_one_that_deletes_cannot_act_as_a_server():
-    readers = {
-        "roles/viewer",
-        "roles/iam.securityReviewer",
-        "roles/storage.objectViewer",
-        "roles/serviceusage.serviceUsageConsumer",
-    }
-    assert account_roles("ci-preview") == readers
+READS_PREVIEW = {
+    "roles/serviceusage.serviceUsageConsumer",
+    "roles/browser",
+    "roles/tpu.viewer",
+    "roles/run.viewer",
+    "roles/compute.viewer",
+}
+READS_ALL = READS_PREVIEW | {
+    "roles/iam.securityReviewer",
+    "roles/iam.serviceAccountViewer",
+    "roles/artifactregistry.reader",
+    "roles/secretmanager.viewer",
+    "roles/storage.bucketViewer",
+}
+STATE = "gs://my-pulumi-state"
+
+
+def test_the_accounts_that_read_have_no_basic_role_and_no_objects_but_those_of_named_buckets():
+    assert (account_roles("ci-preview"), account_roles("ci-plan")) == (READS_PREVIEW, READS_ALL)
+    named = {STATE, "gs://my-project-gemma-l4-qat-models"}
+    for account in ("ci-preview", "ci-plan"):
+        assert bucket_roles(account) == {bucket: {"roles/storage.objectViewer"} for bucket in named}
+    contents = {"storage.objects.get", "secretmanager.versions.access", "cloudkms.cryptoKeyVersions.useToDecrypt"}
+    assert contents & held("ci-plan", contents) == set()
+    lists = contents | {"storage.objects.list", "logging.logEntries.list", "secretmanager.secrets.list"}
+    assert held("ci-preview", lists) == set()
+
+
+def held(account, permissions_asked):
+    """Return those of the permissions that an account's roles on the project have."""
+    return {name for name in permissions_asked if any(grants(role, name) for role in account_roles(account))}
+
+
+def test_the_account_that_deletes_cannot_act_as_a_server():
     deploys, deletes = account_roles("ci-deploy"), account_roles("ci-teardown")
     # The administrator of services, which deploys, may use them too.
     assert deletes - {"roles/serviceusage.serviceUsageConsumer"} < deploys
     assert "roles/serviceusage.serviceUsageAdmin" in deploys
     assert not {"roles/iam.serviceAccountUser", "roles/serviceusage.serviceUsageAdmin"} & deletes
+
+
+def granted_by_stacks():
+    """The roles that a program grants on the project, whatever its settings."""
+    tunnels = {
+        role for api in get_args(CapacityApiName) for ssh in get_args(SshAccess) for role in tunnel_roles(api, ssh)
+    }
+    return {*PROJECT_ROLES, *tunnels}
+
+
+def test_the_accounts_that_write_may_grant_the_roles_that_stacks_grant_and_no_others():
+    """With a role less an `up` or a teardown is refused; with another one a job can give itself more."""
+    admin, instances = "roles/resourcemanager.projectIamAdmin", "roles/compute.instanceAdmin.v1"
+    (limit,) = {account_grants(account)[admin] for account in ("ci-deploy", "ci-teardown", "ci-guard")}
+    listed = re.findall(r"'(roles/[\w.]+)'", limit)
+    assert limit == f"api.getAttribute('{MODIFIED_ROLES}', []).hasOnly({listed})"
+    assert set(listed) == granted_by_stacks() - {instances}
+    assert len(listed) < 10, "Google takes ten, and the page names one to add"
+    assert f"Add `'{instances}'` to the list only for" in PAGE
+    # Google's warning: with a role that sets policies, a limited administrator can give itself everything.
+    assert [role for role in listed if grants(role, "resourcemanager.projects.setIamPolicy")] == []
+    for account in ("ci-deploy", "ci-teardown", "ci-guard", "ci-preview", "ci-plan"):
+        held = account_grants(account).items()
+        free = [
+            role for role, condition in held if not condition and grants(role, "resourcemanager.projects.setIamPolicy")
+        ]
+        assert free == [], account
+
+
+def test_every_grant_on_the_project_is_one_of_those_that_the_limit_names():
+    """A new `projects.IAMMember` in the program has to appear in the test above."""
+    found = {}
+    for room in ("components", "stacks"):
+        for path in (ROOT / room).rglob("*.py"):
+            found[path.name] = len(re.findall(r"\bprojects\.IAM(?:Member|Binding|Policy)\(", path.read_text()))
+    assert {name: count for name, count in found.items() if count} == {"runtime_identity.py": 1, "tpu.py": 1}
+
+
+def test_only_what_runs_reviewed_code_decrypts():
+    key = ["kms", "keys", "add-iam-policy-binding"]
+    members = {word for command in page_commands() if command[:3] == key for word in command if "--member=" in word}
+    decrypting = {member.partition(":")[2].partition("@")[0] for member in members}
+    assert decrypting == {"ci-plan", "ci-deploy", "ci-teardown"}
+    (role,) = {word for command in page_commands() if command[:3] == key for word in command if "--role=" in word}
+    assert role == "--role=roles/cloudkms.cryptoKeyDecrypter"
+
+
+def test_a_secret_reaches_only_jobs_of_an_environment_and_a_pull_request_reads_none():
+    """A secret of an environment that takes the main branch only, or asks for a review, is out of a pull request's reach."""
+    for name, key, _, job in jobs():
+        if "secrets." in str(job):
+            assert "environment" in job, (name, key)
+    preview = WORKFLOWS["preview.yml"]
+    assert "secrets" not in str(preview)
+    assert [job for job in preview["jobs"].values() if "environment" in job] == []
+    script = (ROOT / "scripts" / "preview" / "ci_preview.sh").read_text()
+    assert script.count("scripts.preview run ") == script.count("scripts.preview run --create --without-secrets ") == 2
+
+
+def test_the_commands_of_the_page_make_the_environments_that_its_table_names():
+    table = dict(
+        re.findall(r"^\| `([\w-]+)` \| (?:`(?:main)` only|any) \| (required reviewers|none)", PAGE, re.MULTILINE)
+    )
+    any_branch = set(re.findall(r"^\| `([\w-]+)` \| any \|", PAGE, re.MULTILINE))
+    made, branches, secrets = {}, set(), set()
+    for words, body in page_calls():
+        found = re.search(r"/environments/([\w-]+)(/deployment-branch-policies)?(?: |$)", " ".join(words))
+        if found and found[2]:
+            assert words[-1] == "name=main"
+            branches.add(found[1])
+        elif found:
+            made[found[1]] = body
+        elif words[:2] == ["secret", "set"]:
+            secrets.add(words[-1])
+    assert set(made) == set(table) == secrets
+    assert branches == set(table) - any_branch
+    for name, body in made.items():
+        assert body["reviewers"] == ([{"type": "User", "id": 4242}] if table[name] != "none" else []), name
+        assert (body["deployment_branch_policy"] is None) == (name in any_branch), name
+    texts = {str(job["environment"]) for *_, job in jobs() if "environment" in job}
+    assert {name for text in texts for name in re.findall(r"'([\w-]+)'", text) or [text]} == set(table)
+
+
+def test_the_rules_of_the_main_branch_ask_for_the_checks_that_run_and_for_an_owner():
+    (rules,) = [body for words, body in page_calls() if words[3:4] and words[3].endswith("/rulesets")]
+    by_type = {rule["type"]: rule.get("parameters", {}) for rule in rules["rules"]}
+    versions = WORKFLOWS["test.yml"]["jobs"]["test"]["strategy"]["matrix"]["python"]
+    contexts = [check["context"] for check in by_type["required_status_checks"]["required_status_checks"]]
+    assert contexts == [f"test ({version})" for version in versions]
+    assert by_type["pull_request"]["require_code_owner_review"] is True
+    assert by_type["pull_request"]["required_approving_review_count"] == 1
+    assert rules["conditions"]["ref_name"]["include"] == ["~DEFAULT_BRANCH"]
+    assert page_files() == {"CODEOWNERS": "* @my-org/ml-platform\n"}
+
+
+def test_a_deployment_warns_as_long_as_nobody_owns_the_files(tmp_path):
+    """GitHub reads CODEOWNERS from three folders (docs.github.com, About code owners)."""
+    (tmp_path / "scripts" / "preview").mkdir(parents=True)
+    shutil.copy(ROOT / "scripts" / "preview" / "ci_plan.sh", tmp_path / "scripts" / "preview")
+    python = tmp_path / ".venv" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.write_text("#!/bin/sh\n")
+    python.chmod(0o755)
+
+    def warnings(**environment):
+        done = subprocess.run(
+            ["sh", "scripts/preview/ci_plan.sh", "plan.json"],
+            cwd=tmp_path,
+            env={"PATH": os.environ["PATH"], "STACK": "x", **environment},
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=60,
+        )
+        return done.stdout.count("::warning title=Nobody owns these files::")
+
+    assert (warnings(GITHUB_ACTIONS="true"), warnings()) == (1, 0)
+    for folder in (".github", ".", "docs"):
+        place = tmp_path / folder
+        place.mkdir(exist_ok=True)
+        (place / "CODEOWNERS").write_text("* @a\n")
+        assert warnings(GITHUB_ACTIONS="true") == 0
+        (place / "CODEOWNERS").unlink()
 
 
 def test_a_person_needs_an_approval_to_take_a_stack_down_and_a_closed_pull_request_none():

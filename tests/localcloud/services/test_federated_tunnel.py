@@ -18,7 +18,7 @@ from tests.localcloud.services.test_tunnel_rights import (
     grant,
     node,
 )
-from tests.tools.ci_page import WORKFLOWS, account_roles, page_commands
+from tests.tools.ci_page import WORKFLOWS, account_grants, page_commands
 
 __all__ = ["node"]
 
@@ -48,8 +48,8 @@ def job(node, tmp_path, monkeypatch):
     """The project as docs/ci.md sets it up, without the rights of ci-deploy on itself, and the environment of a job that has authenticated."""
     node.ok("POST", f"/iam/v1/{PROJECT}/serviceAccounts", {"accountId": "ci-deploy"})
     member = f"serviceAccount:{CI_DEPLOY}"
-    for role in sorted(account_roles("ci-deploy")):
-        grant(node, PROJECT_POLICY, role, member=member)
+    for role, expression in account_grants("ci-deploy").items():
+        grant(node, PROJECT_POLICY, role, expression, member=member)
     grant(node, SERVER_POLICY, "roles/iam.serviceAccountUser", member=member)
     assert AUTH["with"]["service_account"] == "${{ vars.GCP_DEPLOY_SERVICE_ACCOUNT }}"
     # What google-github-actions/auth writes and exports.

@@ -214,3 +214,86 @@ def test_a_condition_on_the_names_of_objects_opens_one_folder_of_a_bucket(own_cl
     assert archiver.call("DELETE", "/storage/storage/v1/b/archives/o/compile-cache%2Fv6e-4%2Fa.tar")[0] == 204
     # A listing is a call on the bucket, whose name the condition does not match.
     assert archiver.call("GET", "/storage/storage/v1/b/archives/o")[0] == 403
+
+
+def limited(*roles):
+    return f"api.getAttribute('iam.googleapis.com/modifiedGrantsByRole', []).hasOnly([{', '.join(map(repr, roles))}])"
+
+
+LOGGER = "roles/logging.logWriter"
+
+
+@pytest.mark.parametrize(
+    ("expression", "says"),
+    [
+        (limited(*(f"roles/r{number}" for number in range(11))), "hasOnly has 11 values and takes at most 10"),
+        ("api.getAttribute('iam.googleapis.com/modifiedGrantsByRole', ['roles/owner']).hasOnly([])", "the default []"),
+        ("api.getAttribute('another', []).hasOnly([])", "has to read iam.googleapis.com/modifiedGrantsByRole"),
+        ("api.getAttribute('iam.googleapis.com/modifiedGrantsByRole', [])", "missing .hasOnly"),
+        (limited(LOGGER).replace("'roles/logging.logWriter'", "resource.name"), "unexpected resource.name"),
+    ],
+)
+def test_a_limit_on_roles_that_google_refuses_is_refused(own_client, expression, says):
+    policy = read_policy(own_client)
+    binding = conditional("roles/resourcemanager.projectIamAdmin", expression=expression)
+    status, message = own_client.error(
+        "POST", f"{PROJECT}:setIamPolicy", {"policy": {**policy, "version": 3, "bindings": [binding]}}
+    )
+    assert (status, says in message) == (400, True), message
+
+
+class LimitedAdmin:
+    """An account that may grant one role on the project."""
+
+    def __init__(self, client):
+        self.operator = client
+        self.email = client.ok("POST", f"/iam/v1{P}/serviceAccounts", {"accountId": "limited"})["email"]
+        admin = conditional("roles/resourcemanager.projectIamAdmin", expression=limited(LOGGER))
+        self.own = {**admin, "members": [f"serviceAccount:{self.email}"]}
+        viewer = {"role": "roles/viewer", "members": ["user:b@example.com"]}
+        found = read_policy(client)
+        bindings = [*found["bindings"], self.own, viewer]
+        client.ok("POST", f"{PROJECT}:setIamPolicy", {"policy": {**found, "version": 3, "bindings": bindings}})
+        self.client = as_caller(client, self.email)
+
+    def sets(self, change):
+        """Return the status of a request that changes the bindings."""
+        found = read_policy(self.client)
+        body = {"policy": {**found, "version": 3, "bindings": change(found["bindings"])}}
+        return self.client.call("POST", f"{PROJECT}:setIamPolicy", body)[0]
+
+
+def test_a_limited_administrator_grants_and_revokes_the_roles_of_the_list_only(own_client):
+    admin = LimitedAdmin(own_client)
+    me = f"serviceAccount:{admin.email}"
+    grant = {"role": LOGGER, "members": ["user:a@example.com"]}
+    owner = {"role": "roles/owner", "members": [me]}
+    free = {"role": "roles/resourcemanager.projectIamAdmin", "members": [me]}
+    refused = {
+        "owner": lambda bindings: [*bindings, owner],
+        "the same role without the condition": lambda bindings: [*bindings, free],
+        "both": lambda bindings: [*bindings, grant, owner],
+        "a role of somebody else": lambda bindings: [each for each in bindings if each["role"] != "roles/viewer"],
+        "its own condition": lambda bindings: [
+            {**each, "condition": None} if each == admin.own else each for each in bindings
+        ],
+    }
+    assert {name: admin.sets(change) for name, change in refused.items()} == dict.fromkeys(refused, 403)
+    assert admin.sets(lambda bindings: [*bindings, grant]) == 200
+    assert admin.sets(lambda bindings: [each for each in bindings if each["role"] != LOGGER]) == 200
+    assert read_policy(admin.client)["bindings"] == read_policy(own_client)["bindings"]
+
+
+def test_a_service_that_tells_no_roles_refuses_a_limited_administrator(own_client):
+    """A role for secrets with such a condition sets no policy of a secret, not even one with roles of its list."""
+    email = own_client.ok("POST", f"/iam/v1{P}/serviceAccounts", {"accountId": "limited"})["email"]
+    own_client.ok("POST", f"/secretmanager/v1{P}/secrets", {"replication": {"automatic": {}}}, secretId="s")
+    accessor = "roles/secretmanager.secretAccessor"
+    found = read_policy(own_client)
+    binding = conditional("roles/secretmanager.admin", expression=limited(accessor))
+    bindings = [*found["bindings"], {**binding, "members": [f"serviceAccount:{email}"]}]
+    own_client.ok("POST", f"{PROJECT}:setIamPolicy", {"policy": {**found, "version": 3, "bindings": bindings}})
+    caller = as_caller(own_client, email)
+    assert caller.call("GET", f"/secretmanager/v1{P}/secrets/s")[0] == 200
+    policy = {"policy": {"bindings": [{"role": accessor, "members": ["user:a@example.com"]}]}}
+    assert caller.call("POST", f"/secretmanager/v1{P}/secrets/s:setIamPolicy", policy)[0] == 403

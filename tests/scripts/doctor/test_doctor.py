@@ -19,7 +19,7 @@ from google.auth.transport.requests import AuthorizedSession
 from google.oauth2 import service_account
 
 from localcloud.world import oauth
-from localcloud.world.scenario import ComputeTpu, Images, OperationDurations, Run, Scenario, Tpu
+from localcloud.world.scenario import ComputeTpu, Fault, Images, OperationDurations, Run, Scenario, Tpu
 from planning.checkpoints import CHECKPOINTS
 from scripts.cli.command import run_command
 from scripts.cloud.staging.bucket import WeightsBucket
@@ -246,6 +246,8 @@ class World:
                 added = options.get("add-permissions", "").split(",") if "add-permissions" in options else []
                 body = {"stage": options["stage"]} if "stage" in options else {"includedPermissions": [*held, *added]}
                 self.admin("PATCH", path, body)
+            case ["gcloud", "kms", *rest]:
+                self._follow_kms(rest, options)
             case ["gcloud", "beta", "quotas", "preferences", "create", *_]:
                 assert int(options["preferred-value"]) > 0
                 assert options["email"]
@@ -271,13 +273,37 @@ class World:
             case _:
                 pytest.fail(f"nobody can follow: {command}")
 
+    def _follow_kms(self, words, options):
+        if words[:2] == ["keys", "add-iam-policy-binding"]:
+            policy = {"bindings": [{"role": options["role"], "members": [options["member"]]}]}
+            self.admin("POST", f"/cloudkms/v1/{words[2]}:setIamPolicy", {"policy": policy})
+            return
+        assert words[1] == "create"
+        parent = f"projects/{options['project']}/locations/{options['location']}"
+        if words[0] == "keyrings":
+            self.admin("POST", f"/cloudkms/v1/{parent}/keyRings?keyRingId={words[2]}", {})
+            return
+        ring, body = f"{parent}/keyRings/{options['keyring']}", {"purpose": "ENCRYPT_DECRYPT"}
+        assert options["purpose"] == "encryption"
+        self.admin("POST", f"/cloudkms/v1/{ring}/cryptoKeys?cryptoKeyId={words[2]}", body)
+
 
 @pytest.fixture
 def world(tmp_path, monkeypatch, capsys):
     """A ready project, asked by its owner on a ready machine."""
     with idle_cloud.start(project=PROJECT, scenario=Scenario(operations=INSTANT)) as cloud:
         world = World(cloud, tmp_path, monkeypatch, capsys)
-        for api in ("serviceusage", "cloudresourcemanager", "storage", "tpu", "secretmanager", "compute", "iam"):
+        served = (
+            "serviceusage",
+            "cloudresourcemanager",
+            "storage",
+            "tpu",
+            "secretmanager",
+            "compute",
+            "iam",
+            "cloudkms",
+        )
+        for api in served:
             monkeypatch.setenv(f"CLOUDSDK_API_ENDPOINT_OVERRIDES_{api.upper()}", f"{cloud.base_url}/{api}/")
         monkeypatch.setenv("GOOGLE_OAUTH_ACCESS_TOKEN", cloud.token)
         monkeypatch.setenv("PULUMI_CONFIG_PASSPHRASE", CANARY)
@@ -1076,3 +1102,81 @@ def test_the_doctor_changes_nothing(world):
         "cloudresourcemanager.projects.testIamPermissions",
         "cloudresourcemanager.projects.getEffectiveOrgPolicy",
     }
+
+
+KEY = f"projects/{PROJECT}/locations/us/keyRings/r/cryptoKeys/k"
+NAMES_KEY = ("config:\n", f"secretsprovider: gcpkms://{KEY}\nencryptedkey: a21z\nconfig:\n")
+
+
+@pytest.fixture
+def keyed(world):
+    """A stack whose secrets a key in Cloud KMS encrypts, and a caller with the roles of a reader."""
+    world.write("l4-qat", NAMES_KEY)
+    world.admin("POST", f"/iam/v1/projects/{PROJECT}/serviceAccounts", {"accountId": "key-user"})
+    email = f"key-user@{PROJECT}.iam.gserviceaccount.com"
+    for role in ("roles/cloudkms.viewer", "roles/serviceusage.serviceUsageConsumer"):
+        world.grant(role, f"serviceAccount:{email}")
+    world.log_in_as(email)
+    return world
+
+
+def keys(world):
+    _, report = world.doctor("l4-qat")
+    return [line for line in report["checks"] if line["check"] == "secrets key"]
+
+
+def test_a_stack_with_a_passphrase_has_no_line_about_a_key(world):
+    assert keys(world) == []
+
+
+def test_the_commands_about_the_key_followed_in_order_end_in_one_that_can_be_used(keyed):
+    keyed.disable("cloudkms")
+    (line,) = keys(keyed)
+    assert (line["status"], line["fix"]) == (
+        "missing",
+        f"gcloud services enable cloudkms.googleapis.com --project={PROJECT}",
+    )
+    keyed.follow(line["fix"], "l4-qat")
+    lines = keys(keyed)
+    assert [line["detail"].partition("/cryptoKeys")[0].partition("keyRings/")[2] for line in lines] == [
+        "r does not exist",
+        "r",
+        "",
+    ]
+    for line in lines:
+        assert line["status"] == "missing"
+        keyed.follow(line["fix"], "l4-qat")
+    (line,) = keys(keyed)
+    assert (line["status"], line["detail"]) == ("ok", f"{KEY} encrypts and decrypts")
+
+
+def test_an_account_that_may_only_decrypt_is_told_what_it_cannot_do(keyed):
+    keyed.follow(f"gcloud kms keyrings create r --project={PROJECT} --location=us", "l4-qat")
+    keyed.follow(
+        f"gcloud kms keys create k --project={PROJECT} --location=us --keyring=r --purpose=encryption", "l4-qat"
+    )
+    (line,) = keys(keyed)
+    assert (line["status"], line["detail"]) == ("missing", f"you may not decrypt with {KEY}, or it does not exist")
+    assert line["fix"].endswith("--role=roles/cloudkms.cryptoKeyEncrypterDecrypter")
+    keyed.follow(line["fix"].replace("EncrypterDecrypter", "Decrypter"), "l4-qat")
+    (line,) = keys(keyed)
+    assert line["status"] == "ok"
+    assert "decrypts; making or changing a stack needs roles/cloudkms.cryptoKeyEncrypterDecrypter" in line["detail"]
+
+
+def test_a_key_that_may_not_be_seen_is_not_said_to_be_missing(keyed):
+    """A refused read proves nothing about the key; that the caller may not decrypt is proved."""
+    keyed.admin("POST", f"/iam/v1/projects/{PROJECT}/serviceAccounts", {"accountId": "blind-user"})
+    email = f"blind-user@{PROJECT}.iam.gserviceaccount.com"
+    keyed.grant("roles/serviceusage.serviceUsageConsumer", f"serviceAccount:{email}")
+    keyed.log_in_as(email)
+    (line,) = keys(keyed)
+    assert (line["status"], line["detail"]) == ("missing", f"you may not decrypt with {KEY}, or it does not exist")
+
+
+def test_a_key_that_google_does_not_answer_about_is_unknown(keyed):
+    keyed.scenario(
+        faults=[Fault(method="cloudkms.projects.locations.keyRings.cryptoKeys.testIamPermissions", status=403, count=9)]
+    )
+    (line,) = keys(keyed)
+    assert line["status"] == "unknown"

@@ -188,3 +188,30 @@ def test_without_the_hubs_answer_no_commit_is_written_and_a_finding_says_so(new,
     assert settings_of(tmp_path).model_revision is None
     assert "SEC07: The model google/gemma-4-E4B-it has no commit" in out
     assert "set modelRevision: ee0ef6023621cff504d758262d4e04895a5af4a2" in out.replace("Set model", "set model")
+
+
+KEY = "projects/p/locations/us/keyRings/r/cryptoKeys/k"
+
+
+def test_a_key_for_the_secrets_is_in_the_file_and_in_the_command_that_makes_the_stack(new, tmp_path):
+    code, out, _ = new("chat", "--model", "12B", "--secrets-key", KEY, "--json")
+    assert code == 0
+    assert json.loads(out)["next"][0].startswith(f"pulumi stack init chat --secrets-provider=gcpkms://{KEY} ")
+    path = tmp_path / "Pulumi.chat.yaml"
+    assert yaml.safe_load(path.read_text())["secretsprovider"] == f"gcpkms://{KEY}"
+    with path.open("a") as file:
+        file.write("encryptedkey: a21z\n")
+    assert new("chat", "--model", "12B", "--secrets-key", KEY, "--force")[0] == 0
+    kept = yaml.safe_load(path.read_text())
+    assert (kept["secretsprovider"], kept["encryptedkey"]) == (f"gcpkms://{KEY}", "a21z")
+
+
+def test_a_key_does_not_replace_what_encrypts_the_secrets_of_an_existing_file(new, tmp_path):
+    assert new("chat", "--model", "12B", "--secrets-key", "k")[0] == 2
+    assert not (tmp_path / "Pulumi.chat.yaml").exists()
+    assert new("chat", "--model", "12B")[0] == 0
+    path = tmp_path / "Pulumi.chat.yaml"
+    path.write_text(text := path.read_text() + "encryptionsalt: v1:x\n")
+    code, _, err = new("chat", "--model", "12B", "--secrets-key", KEY, "--force")
+    assert (code, path.read_text()) == (2, text)
+    assert f"`pulumi stack change-secrets-provider gcpkms://{KEY} --stack chat`" in err

@@ -197,7 +197,9 @@ def test_a_wrong_passphrase_in_the_preview_changes_nothing(world, monkeypatch):
         raise wrong_passphrase(stack)
 
     monkeypatch.setattr(run, "declared", refuse)
-    with pytest.raises(StateUnreadableError, match=r"If the passphrase is lost, `python -m scripts.teardown --stack"):
+    with pytest.raises(
+        StateUnreadableError, match=r"If the passphrase or the key is lost, `python -m scripts.teardown --stack"
+    ):
         world.recover()
     assert world.calls == []
 

@@ -13,7 +13,7 @@ from scripts.cloud.spending import spending
 from scripts.teardown import guard
 from tests.scripts.cloud.populated import PROJECT, open_world, owner
 from tests.scripts.teardown.test_teardown import Desk
-from tests.tools.ci_page import account_roles
+from tests.tools.ci_page import account_grants
 
 HOUR = timedelta(hours=1)
 L4_USD_PER_HOUR = 3600 * (0.0001867 + 8 * 0.000018 + 32 * 0.000002)
@@ -128,8 +128,9 @@ def test_the_roles_of_the_guards_account_in_the_docs_are_enough(desk):
     desk.world.everything("x", limits=StackLimits(max_usd=10))
     email = f"ci-guard@{PROJECT}.iam.gserviceaccount.com"
     desk.world.account("ci-guard", "made by hand")
-    for role in sorted(account_roles("ci-guard")):
-        desk.world.grant(role, f"serviceAccount:{email}")
+    for role, expression in account_grants("ci-guard").items():
+        limit = {"title": "limit", "expression": expression} if expression else None
+        desk.world.grant(role, f"serviceAccount:{email}", limit)
     token = desk.world.cloud.cloud.tokens.issue_access_token(email)
     desk.monkeypatch.setenv("GOOGLE_OAUTH_ACCESS_TOKEN", token)
     desk.monkeypatch.setattr(guard, "datetime", Later)

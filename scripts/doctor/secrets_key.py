@@ -1,0 +1,53 @@
+"""Check of the key in Cloud KMS that encrypts a stack's secrets, where its settings file names one."""
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Final, cast
+
+from contracts.answers import Absent
+from scripts.cloud.google_api import GoogleListError, lookup
+from scripts.doctor.diagnosis import Check, Checkup, Diagnosis
+from scripts.pulumi.secrets_provider import KmsKey, key_of
+
+API: Final = "cloudkms"
+ROLE: Final = "roles/cloudkms.cryptoKeyEncrypterDecrypter"
+_DECRYPT, _ENCRYPT = "cloudkms.cryptoKeyVersions.useToDecrypt", "cloudkms.cryptoKeyVersions.useToEncrypt"
+_NAME: Final = "secrets key"
+
+
+def checks(checkup: Checkup) -> Iterator[Check]:
+    """Yield the check of a stack whose secrets a key in Cloud KMS encrypts; nothing for other stacks."""
+    key = key_of(checkup.stack) if checkup.stack else None
+    if key is not None:
+        yield Check(name=_NAME, run=partial(_usable, checkup, key))
+
+
+def _usable(checkup: Checkup, key: KmsKey) -> Sequence[Diagnosis]:
+    """Return whether the caller may use the key. Google answers the test for a key that does not exist with no permission."""
+    try:
+        answer = checkup.google.post(API, f"v1/{key.name}:testIamPermissions", {"permissions": [_DECRYPT, _ENCRYPT]})
+    except GoogleListError as error:
+        if error.is_api_off:
+            detail = f"API {API} is off in project {checkup.project}, so the engine cannot decrypt"
+            return (_missing(detail, checkup.enable(API)),)
+        return (checkup.refused(_NAME, API, ROLE, error),)
+    held = set(cast("list[str]", answer.get("permissions") or []))
+    if _DECRYPT in held:
+        can = "encrypts and decrypts" if _ENCRYPT in held else f"decrypts; making or changing a stack needs {ROLE}"
+        return (Diagnosis(check=_NAME, state="ok", detail=f"{key.name} {can}"),)
+    return _reasons(checkup, key)
+
+
+def _reasons(checkup: Checkup, key: KmsKey) -> Sequence[Diagnosis]:
+    """Return why the key cannot be used, one line for each command that has to run."""
+    grant = key.grant(checkup.member, ROLE)
+    if not isinstance(lookup(checkup.google, API, f"v1/{key.name}"), Absent):
+        return (_missing(f"you may not decrypt with {key.name}, or it does not exist", grant),)
+    lines = [_missing(f"{key.name} does not exist", key.make), _missing("a new key lets no account decrypt", grant)]
+    if isinstance(lookup(checkup.google, API, f"v1/{key.ring}"), Absent):
+        lines.insert(0, _missing(f"{key.ring} does not exist", key.make_ring))
+    return lines
+
+
+def _missing(detail: str, mend: str) -> Diagnosis:
+    return Diagnosis(check=_NAME, state="missing", detail=detail, mend=mend)

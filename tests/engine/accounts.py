@@ -1,0 +1,78 @@
+"""Run commands of a workspace as one of the accounts of docs/ci.md, in the program, in the commands and in the provider plugins."""
+
+import asyncio
+import contextlib
+import threading
+
+import requests
+
+from localcloud.cli import DEFAULT_SPEED
+from localcloud.plugins import serve
+from tests.tools.ci_page import account_grants
+
+PROJECT = "local-project"
+
+
+def post(workspace, path, body):
+    """Call the local cloud as its operator."""
+    url = f"{workspace.environment['LOCALCLOUD_URL']}/{path}"
+    answer = requests.post(url, json=body, headers=workspace.identity, timeout=20)
+    assert answer.ok, answer.text
+    return answer.json()
+
+
+def add_bindings(workspace, bindings):
+    """Add bindings to the project's policy, and wait until they take effect."""
+    path = f"cloudresourcemanager/v1/projects/{PROJECT}"
+    policy = post(workspace, f"{path}:getIamPolicy", {"options": {"requestedPolicyVersion": 3}})
+    changed = {**policy, "version": 3, "bindings": [*policy.get("bindings", []), *bindings]}
+    post(workspace, f"{path}:setIamPolicy", {"policy": changed})
+    workspace.advance(600)
+
+
+def set_up(workspace, *account_ids):
+    """Make accounts with the roles on the project, and the conditions, that docs/ci.md grants them. Return their addresses."""
+    emails = [f"{account_id}@{PROJECT}.iam.gserviceaccount.com" for account_id in account_ids]
+    bindings = []
+    for account_id, email in zip(account_ids, emails, strict=True):
+        post(workspace, f"iam/v1/projects/{PROJECT}/serviceAccounts", {"accountId": account_id})
+        for role, expression in account_grants(account_id).items():
+            condition = {"condition": {"title": "limit", "expression": expression}} if expression else {}
+            bindings.append({"role": role, "members": [f"serviceAccount:{email}"], **condition})
+    add_bindings(workspace, bindings)
+    return emails
+
+
+@contextlib.contextmanager
+def acting_as(workspace, email):
+    """Yield the environment of commands that run as an account, with provider plugins that call as it too."""
+    token = post(workspace, "admin/tokens", {"email": email})["accessToken"]
+    with _plugins(workspace, token) as debug_providers:
+        yield {
+            "GOOGLE_OAUTH_ACCESS_TOKEN": token,
+            "GOOGLE_APPLICATION_CREDENTIALS": "",
+            "PULUMI_DEBUG_PROVIDERS": debug_providers,
+        }
+
+
+@contextlib.contextmanager
+def _plugins(workspace, token):
+    """Serve the stand-ins of the provider plugins with a token of their own. Those of the workspace call as the person who is logged in."""
+    found, ready, end = {}, threading.Event(), {}
+
+    async def run():
+        end["loop"], end["event"] = asyncio.get_running_loop(), asyncio.Event()
+        url, environment = workspace.environment["LOCALCLOUD_URL"], workspace.environment
+        async with serve(url, token=token, environment=environment, speed=DEFAULT_SPEED) as ports:
+            found["ports"] = ports
+            ready.set()
+            await end["event"].wait()
+
+    thread = threading.Thread(target=asyncio.run, args=(run(),), daemon=True)
+    thread.start()
+    assert ready.wait(timeout=120), "the plugins did not start"
+    try:
+        yield found["ports"].debug_providers
+    finally:
+        end["loop"].call_soon_threadsafe(end["event"].set)
+        thread.join(timeout=120)
