@@ -77,7 +77,7 @@ Commit = Annotated[
     str,
     Matching(
         r"^[0-9a-f]{40}$",
-        "the 40 hexadecimal digits of a commit; a branch or a tag can move",
+        "the 40 hexadecimal digits of a commit (a branch or a tag can move)",
         "905e84b50c4d2a365ebde34e685027578e6728db",
     ),
 ]

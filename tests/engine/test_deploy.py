@@ -31,7 +31,7 @@ def git(workspace, *arguments):
 
 def commit(workspace, message):
     git(workspace, "add", "--all")
-    git(workspace, "commit", "--quiet", "--message", message)
+    git(workspace, "commit", "--quiet", "--allow-empty", "--message", message)
     return git(workspace, "rev-parse", "HEAD")
 
 

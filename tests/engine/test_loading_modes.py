@@ -97,7 +97,7 @@ def test_weights_in_memory_are_copied_by_the_container_itself_and_its_graphs_are
     assert staged.served_length(STACK) == 8192
     log = log_of(staged, revision)
     assert re.search(f"{WEIGHTS} was copied to ", log)
-    assert "No archive of compiled graphs is in " in log
+    assert "No signed archive of compiled graphs is in " in log
     assert "copying the weights into memory took 116.00 seconds" in log
     deadline = time.monotonic() + LONG_S
     while not archives(staged) and time.monotonic() < deadline:

@@ -33,7 +33,17 @@ NEW_REPOSITORIES = tuple(
 REPOSITORIES = "gemma-serving-image-repositories"
 ROLLOUT = "gemma-serving-rollout"
 
+# What closes a server since then. A running one restarts with it, once.
+CLOSED = {"--allowed-origins=[]", "--allowed-media-domains=none.invalid", "--load-format=safetensors"}
+SWITCHES = {"VLLM_MEDIA_URL_ALLOW_REDIRECTS", "VLLM_SERVER_DEV_MODE", "VLLM_ALLOW_RUNTIME_LORA_UPDATING"}
+
 pytestmark = [pytest.mark.engine, pytest.mark.long]
+
+
+def opened(arguments):
+    """The arguments without what closes the server; all of that has to be there."""
+    assert set(arguments) >= CLOSED
+    return [argument for argument in arguments if argument not in CLOSED]
 
 
 def imported(workspace, stack, folder=STATES):
@@ -77,6 +87,12 @@ def test_a_cloud_run_stack_of_an_earlier_release_loses_the_volume_that_cloud_run
     old, new = (step[state]["inputs"]["template"] for state in ("oldState", "newState"))
     assert old["volumes"].pop(0)["name"] == "shm"
     assert old["containers"][0]["volumeMounts"].pop(0)["mountPath"] == "/dev/shm"
+    container = new["containers"][0]
+    container["args"] = opened(container["args"])
+    switches = [variable for variable in container["envs"] if variable["name"] in SWITCHES]
+    assert {variable["value"] for variable in switches} == {"0"}
+    assert len(switches) == len(SWITCHES)
+    container["envs"] = [variable for variable in container["envs"] if variable not in switches]
     assert old == new
     old, new = (step[state]["inputs"] for state in ("oldState", "newState"))
     assert {**old, "template": None} == {**new, "template": None}
@@ -107,6 +123,7 @@ def test_a_tpu_stack_of_an_earlier_release_gets_a_new_script_and_os_login_at_mos
         assert set(step["detailedDiff"]) == {
             'metadata["startup-script"]',
             'metadata["enable-oslogin"]',
+            'metadata["gemma-serving-document"]',
             f'metadata["{REPOSITORIES}"]',
             f'metadata["{ROLLOUT}"]',
             "ready.deadlineMetadataKey",
@@ -115,9 +132,15 @@ def test_a_tpu_stack_of_an_earlier_release_gets_a_new_script_and_os_login_at_mos
         assert new["metadata"].pop("enable-oslogin") == "TRUE"
         for inputs in (old, new):
             del inputs["metadata"]["startup-script"]
-        # Not in the document, which a machine with an older agent could not read then: the server goes on.
+        was, document = (json.loads(inputs["metadata"].pop("gemma-serving-document")) for inputs in (old, new))
+        document["args"] = opened(document["args"])
+        assert "--host=127.0.0.1" in document["args"]
+        was["args"] = [word.replace("--host=0.0.0.0", "--host=127.0.0.1") for word in was["args"]]
+        assert {document["env"].pop(name) for name in SWITCHES} == {"0"}
+        assert document == was
+        # Not in the document, which a machine with an older agent could not read then.
         assert "europe-west4-docker.pkg.dev" in new["metadata"].pop(REPOSITORIES)
-        # The limits of a change, beside the document for the same reason: the server goes on.
+        # The limits of a change, beside the document for the same reason.
         assert "readyTimeoutS" in new["metadata"].pop(ROLLOUT)
         # Where the provider tells the machine when Google deletes it.
         assert new["ready"].pop("deadlineMetadataKey") == "gemma-serving-ends-at"
