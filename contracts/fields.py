@@ -20,6 +20,16 @@ class ContractError(ValueError):
     """A JSON value does not keep its contract; the message names the key and what is expected."""
 
 
+def as_mapping(value: object) -> Mapping[str, object]:
+    """Return a JSON object, or an empty one for any other value."""
+    return cast("Mapping[str, object]", value) if isinstance(value, Mapping) else {}
+
+
+def as_sequence(value: object) -> Sequence[object]:
+    """Return a JSON array, or an empty one for any other value."""
+    return cast("Sequence[object]", value) if isinstance(value, list | tuple) else ()
+
+
 def camel_case(name: str) -> str:
     """Return a Python field name as its JSON key: `kv_tokens` becomes `kvTokens`."""
     head, *rest = name.split("_")

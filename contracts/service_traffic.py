@@ -8,8 +8,9 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, cast
+from typing import Final
 
+from contracts.fields import as_mapping, as_sequence
 from contracts.labels import PRODUCT
 
 NEXT_TAG: Final = "next"
@@ -67,7 +68,7 @@ def declared_targets(
     if not shares:
         return FOLLOW_LATEST
     named = [TrafficTarget(revision=revision, percent=percent) for revision, percent in shares.items()]
-    if _mapping(service.get("labels")).get(TEMPLATE_LABEL) != fingerprint:
+    if as_mapping(service.get("labels")).get(TEMPLATE_LABEL) != fingerprint:
         return (*named, TrafficTarget(tag=NEXT_TAG))
     if shares == serving:
         return targets_of(service)
@@ -82,7 +83,7 @@ def template_fingerprint(template: object) -> str:
 
 def targets_of(service: Service) -> Sequence[TrafficTarget]:
     """Return the traffic as it was asked for last."""
-    return tuple(_target(_mapping(entry)) for entry in _list(service.get("traffic")))
+    return tuple(_target(as_mapping(entry)) for entry in as_sequence(service.get("traffic")))
 
 
 def serving_shares(service: Service) -> Mapping[str, int]:
@@ -93,7 +94,7 @@ def serving_shares(service: Service) -> Mapping[str, int]:
     """
     ready = short_name(service.get("latestReadyRevision"))
     found: dict[str, int] = {}
-    for entry in map(_mapping, _list(service.get("trafficStatuses"))):
+    for entry in map(as_mapping, as_sequence(service.get("trafficStatuses"))):
         followed = ready if entry.get("type") == LATEST else ""
         revision, percent = str(entry.get("revision") or followed), _percent(entry)
         if revision and percent:
@@ -114,7 +115,7 @@ def known_shares(service: Service) -> Mapping[str, int] | None:
 
 def is_ready(revision: Mapping[str, object]) -> bool:
     """Return whether a revision started once, so that it can serve again."""
-    conditions = map(_mapping, _list(revision.get("conditions")))
+    conditions = map(as_mapping, as_sequence(revision.get("conditions")))
     return any(each.get("type") == "Ready" and each.get("state") == "CONDITION_SUCCEEDED" for each in conditions)
 
 
@@ -125,7 +126,7 @@ def short_name(name: object) -> str:
 
 def tag_urls(service: Service) -> Mapping[str, str]:
     """Return the URL of each tag."""
-    entries = map(_mapping, _list(service.get("trafficStatuses")))
+    entries = map(as_mapping, as_sequence(service.get("trafficStatuses")))
     return {str(entry["tag"]): str(entry["uri"]) for entry in entries if entry.get("tag") and entry.get("uri")}
 
 
@@ -141,11 +142,3 @@ def _percent(entry: Mapping[str, object]) -> int:
     """Return a share. The engine passes whole numbers as fractions, and Google leaves a 0 out."""
     percent = entry.get("percent")
     return int(percent) if isinstance(percent, int | float) else 0
-
-
-def _mapping(value: object) -> Mapping[str, object]:
-    return cast("Mapping[str, object]", value) if isinstance(value, Mapping) else {}
-
-
-def _list(value: object) -> Sequence[object]:
-    return cast("Sequence[object]", value) if isinstance(value, list) else ()

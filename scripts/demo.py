@@ -322,8 +322,9 @@ def _served_length(stack: str) -> str:
     """Ask the running server for its max-model-len, with the stack's own access."""
     from http import HTTPStatus
 
+    from contracts.fields import as_mapping
     from scripts.client.access import open_stack_access
-    from scripts.client.events import as_list, as_mapping
+    from scripts.client.events import as_list
     from scripts.client.openai import call_once
 
     outputs = stack_outputs(stack)

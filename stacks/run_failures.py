@@ -8,11 +8,12 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import pulumi
 from pulumi.runtime import get_config_env, get_config_secret_keys_env
 
+from contracts.fields import as_mapping, as_sequence
 from contracts.masking import LineMask, masked
 from contracts.plain_text import for_terminal
 from planning.types import StartupProbe
@@ -182,21 +183,13 @@ def text_of_old_key(args: pulumi.ErrorHookArgs, project: str) -> str:
 
 def _api_key(inputs: Mapping[str, Any] | None) -> tuple[str, str] | None:
     """Return the secret and the version of the API key in a service's inputs; None if it has none."""
-    template = _mapping(_mapping(inputs).get("template"))
-    for container in map(_mapping, _sequence(template.get("containers"))):
-        for variable in map(_mapping, _sequence(container.get("envs"))):
-            source = _mapping(_mapping(variable.get("valueSource")).get("secretKeyRef"))
+    template = as_mapping(as_mapping(inputs).get("template"))
+    for container in map(as_mapping, as_sequence(template.get("containers"))):
+        for variable in map(as_mapping, as_sequence(container.get("envs"))):
+            source = as_mapping(as_mapping(variable.get("valueSource")).get("secretKeyRef"))
             if variable.get("name") == API_KEY.variable and source.get("secret"):
                 return str(source["secret"]), str(source.get("version"))
     return None
-
-
-def _mapping(value: object) -> Mapping[str, object]:
-    return cast("Mapping[str, object]", value) if isinstance(value, Mapping) else {}
-
-
-def _sequence(value: object) -> Sequence[object]:
-    return cast("Sequence[object]", value) if isinstance(value, list | tuple) else ()
 
 
 def _excerpt(lines: Sequence[ContainerLine], cause: Cause | None) -> Iterator[str]:

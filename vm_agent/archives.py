@@ -135,10 +135,10 @@ class ArchiveFolder:
             ServingError: an archive cannot be read.
             OSError: the disk is full.
         """
-        for last in range(MOST_LISTINGS):
+        for listing in range(MOST_LISTINGS):
             found = self.listed(self.prefix)
             signed = self.signed(found)
-            if not last:
+            if listing == 0:
                 self._report_unsigned([one for one in found if one not in signed])
             try:
                 for archive in signed[:MOST_READ]:
@@ -146,7 +146,7 @@ class ArchiveFolder:
                     if names:
                         return archive, names
             except ServingError as error:
-                if error.status != HTTPStatus.NOT_FOUND or last == MOST_LISTINGS - 1:
+                if error.status != HTTPStatus.NOT_FOUND or listing == MOST_LISTINGS - 1:
                     raise
             else:
                 break

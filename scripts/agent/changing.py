@@ -11,6 +11,7 @@ from mcp.server.mcpserver import Context, MCPServer
 from pydantic import Field
 
 from contracts.exit_codes import ExitCode
+from contracts.fields import as_mapping
 from scripts.agent.events import EventLog
 from scripts.agent.hints import ASKS, CHANGES
 from scripts.agent.plans import VALID_S, KeptPlan
@@ -24,7 +25,6 @@ from scripts.preview.headline import deployed_usd_per_hour, headline
 from scripts.preview.report import EnginePreview, ResourceChange, from_engine
 from scripts.pulumi import engine
 from scripts.pulumi.checkout import git
-from scripts.pulumi.deployment import as_mapping
 from scripts.pulumi.frozen import FrozenProject, freeze
 from scripts.pulumi.identity import PlanIdentity, identity_of
 from scripts.pulumi.locks import StackLock, is_lock_error, parse_locks, stack_locks

@@ -13,9 +13,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, Protocol, cast
 
+from contracts.fields import as_mapping
 from scripts.agent.audit import COUNTED, AuditEntry, AuditFile
 from scripts.errors import CommandRefusedError, ScriptError
-from scripts.pulumi.deployment import as_mapping
 
 WINDOW_S: Final = 24 * 3600.0
 _HOUR_S: Final = 3600.0
@@ -133,9 +133,8 @@ def running(counts: Sequence[Count]) -> Mapping[str, Count]:
 
 def _parsed(text: str) -> Iterator[Mapping[str, object]]:
     """Yield the lines. One that was cut off while it was written, such as by a full disk, stands for nothing: its call did not begin."""
-    for number, line in enumerate(
-        text.split("\n"), start=1
-    ):  # splitlines would cut at separators within an argument, such as U+2028
+    # splitlines would cut at separators within an argument, such as U+2028.
+    for number, line in enumerate(text.split("\n"), start=1):
         if not line.strip():
             continue
         try:

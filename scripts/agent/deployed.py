@@ -5,12 +5,13 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Final, cast
 
+from contracts.fields import as_mapping, as_sequence
 from contracts.labels import PRODUCT
 from scripts.agent.purse import Deployed
 from scripts.errors import CommandRefusedError, ScriptError
 from scripts.parallel import each
 from scripts.pulumi import engine
-from scripts.pulumi.deployment import SERVICE_TYPE, as_mapping, as_sequence
+from scripts.pulumi.deployment import SERVICE_TYPE
 from scripts.pulumi.locks import all_locks
 from scripts.pulumi.state import StackState, read
 from scripts.pulumi.steps import CAPACITY_TYPES

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, cast
 
+from contracts.fields import as_mapping
 from scripts.agent.programs import shortened
-from scripts.pulumi.deployment import as_mapping, type_in
+from scripts.pulumi.deployment import type_in
 
 _MOST_CHARACTERS: Final = 300
 _COLOUR: Final = re.compile(r"<\{%[^%]*%\}>")

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Final
 from mcp.server.mcpserver import Context, MCPServer
 from pydantic import Field
 
+from contracts.fields import as_mapping, as_sequence
 from scripts.agent.hints import ASKS, CHANGES
 from scripts.agent.permissions import Change
 from scripts.agent.plans import KeptCommand
@@ -15,7 +16,7 @@ from scripts.agent.reading import Stack
 from scripts.agent.workbench import CommandAnswer, Workbench, option, sentences
 from scripts.errors import CommandRefusedError
 from scripts.pulumi import engine
-from scripts.pulumi.deployment import as_mapping, as_sequence, type_in
+from scripts.pulumi.deployment import type_in
 from scripts.pulumi.frozen import most_usd_per_hour
 from scripts.pulumi.settings import stack_settings
 from scripts.pulumi.steps import CAPACITY_TYPES

@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
+from contracts.fields import as_mapping, as_sequence
 from scripts.agent.fitting import MOST_CHARACTERS, compact, fitted
 from scripts.agent.summaries import LIMITED, SUMMARIES, summary_of
-from scripts.pulumi.deployment import as_mapping, as_sequence
 
 FULL: Final = "full"
 LIMIT: Final = "limit"

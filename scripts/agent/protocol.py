@@ -11,8 +11,8 @@ from mcp.server.mcpserver.exceptions import ToolError, UnexpectedToolError
 from mcp.types import INVALID_PARAMS, CallToolResult, GetPromptResult, InputRequiredResult, Tool
 from pydantic import ValidationError
 
+from contracts.fields import as_mapping, as_sequence
 from scripts.agent.presenting import own_parameters
-from scripts.pulumi.deployment import as_mapping, as_sequence
 
 _VALUE_CHARACTERS: Final = 60
 _DROPPED: Final = frozenset({"title"})

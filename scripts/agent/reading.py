@@ -6,6 +6,7 @@ from typing import Annotated, Any, Final
 from mcp.server.mcpserver import Context, MCPServer
 from pydantic import Field, JsonValue
 
+from contracts.fields import as_mapping, as_sequence
 from planning.candidates import deployable_accelerators
 from planning.checkpoints import CHECKPOINTS
 from planning.hardware import ACCELERATORS
@@ -16,7 +17,6 @@ from scripts.agent.runs import RunAnswer
 from scripts.agent.untrusted import Frozen, UntrustedText, untrusted
 from scripts.agent.workbench import CommandAnswer, Workbench, option, pairs, sentences, word
 from scripts.errors import CommandRefusedError
-from scripts.pulumi.deployment import as_mapping, as_sequence
 from scripts.pulumi.settings import stack_settings
 from stacks.failure_hints import Cause
 

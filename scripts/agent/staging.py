@@ -8,6 +8,7 @@ from typing import Annotated, Any, Final
 from mcp.server.mcpserver import Context, MCPServer
 from pydantic import Field
 
+from contracts.fields import as_mapping
 from scripts.agent.hints import CHANGES
 from scripts.agent.plans import KeptPlan
 from scripts.agent.reading import Stack
@@ -15,7 +16,6 @@ from scripts.agent.untrusted import Frozen
 from scripts.agent.workbench import CommandAnswer, Workbench, option, sentences
 from scripts.errors import CommandRefusedError
 from scripts.pulumi import bucket_creation
-from scripts.pulumi.deployment import as_mapping
 from scripts.pulumi.frozen import freeze
 from scripts.pulumi.identity import identity_of
 from scripts.pulumi.private_folders import private_folder

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from scripts.pulumi.deployment import as_mapping, as_sequence
+from contracts.fields import as_mapping, as_sequence
 
 DEFAULT_LIMIT: Final = 5
 _MOST_PLACES: Final = 10

@@ -4,12 +4,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from contracts.fields import as_mapping
 from scripts.bench.chart_model import Result
 from scripts.bench.measure import failed_share, failed_text, has_too_many_failures
 from scripts.bench.notes import GroupedNote, failed_notes, invalid_notes, invalid_points, point_notes
 from scripts.bench.steady import steady_output
 from scripts.bench.table import load_text
-from scripts.client.events import as_list, as_mapping
+from scripts.client.events import as_list
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

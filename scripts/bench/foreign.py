@@ -16,9 +16,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from contracts.fields import as_mapping
 from scripts.bench.errors import SweepError
 from scripts.bench.measure import SCHEMA_VERSION
-from scripts.client.events import as_list, as_mapping
+from scripts.client.events import as_list
 
 NEAR: Final = 0.2
 """Lengths that differ by less than this share are the same point: tools count the chat template differently."""

@@ -4,12 +4,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from contracts.fields import as_mapping
 from scripts.bench.chart_model import ChartGroup, LimitLine, LineChart, Result
 from scripts.bench.charts import charts_over_load, further_percentiles, heat_maps
 from scripts.bench.distribution_charts import distributions
 from scripts.bench.search_chart import search_charts
 from scripts.bench.time_charts import points_over_time
-from scripts.client.events import as_mapping
 
 
 def _of_search(run: Mapping[str, Any], results: Sequence[Result]) -> list[LineChart]:

@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from contracts.fields import as_mapping
 from scripts.bench.charts import LineChart, Mark, Result, Series
-from scripts.client.events import as_mapping
 
 ENDS: Final = ("low", "typical", "high")
 """Ends of the planner's bands."""

@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any, Final
 
+from contracts.fields import as_mapping
 from scripts.bench.errors import SweepError
-from scripts.client.events import as_mapping, served_models
+from scripts.client.events import served_models
 from scripts.client.metrics import (
     GAPS_SUM,
     GENERATION_TOKENS,

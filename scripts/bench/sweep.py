@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field, replace
 from http import HTTPStatus
 from typing import Any, Final, Literal
 
+from contracts.fields import as_mapping
 from planning.types import Band
 from planning.workload import Workload
 from scripts.bench.errors import SweepError
@@ -43,7 +44,6 @@ from scripts.bench.traffic.points import Point, Sweep, plan_points, point_seed
 from scripts.bench.traffic.prepare import PreparedTraffic, prepare_traffic
 from scripts.cli.children import run_async
 from scripts.client.access import AccessError, ServerAccess
-from scripts.client.events import as_mapping
 from scripts.client.openai import OpenAIClient, ServerError, UnreachableError
 from scripts.client.proxy import HttpProxy, proxy_of
 from scripts.client.reach import not_reached

@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from contracts.fields import as_mapping
 from scripts.bench.chart_model import NOTHING, Result
 from scripts.bench.measure import failed_share, failed_text, requests_for
-from scripts.client.events import as_mapping
 
 CSV_FIELDS: Final = (
     "completed", "failed", "failed_share", "duration", "request_throughput", "request_goodput", "output_throughput", "total_token_throughput",

@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from contracts.fields import as_mapping
 from scripts.bench.chart_model import ChartGroup, CutSpan, LineChart, Mark, Result, Series
 from scripts.bench.charts import limit_lines, shape_name, shape_of
 from scripts.bench.errors import SweepError
-from scripts.client.events import as_mapping
 
 MOST_POINTS: Final = 4
 """Points whose time is drawn without --points: a page stays small."""

@@ -28,8 +28,8 @@ from pathlib import Path
 from typing import IO, Any, Final
 from urllib.parse import urlsplit, urlunsplit
 
+from contracts.fields import as_mapping
 from contracts.outputs import Auth, StackOutputs, Tunnel
-from scripts.client.events import as_mapping
 from scripts.client.unix_url import MOST_PATH_BYTES, unix_url
 from scripts.errors import CommandRefusedError, ScriptError
 

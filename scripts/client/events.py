@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, cast
 
+from contracts.fields import as_mapping
 from contracts.plain_text import for_terminal
 
 DONE: Final = b"[DONE]"
@@ -16,11 +17,6 @@ ABORT: Final = "abort"
 SIMULATED_HEADER: Final = "x-simulated"
 MESSAGE_LIMIT: Final = 300
 """Characters of a server's message that are kept in reports."""
-
-
-def as_mapping(value: object) -> Mapping[str, object]:
-    """Return `value` if it is a JSON object, else an empty one."""
-    return cast("Mapping[str, object]", value) if isinstance(value, dict) else {}
 
 
 def as_list(value: object) -> list[object]:

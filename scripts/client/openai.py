@@ -16,12 +16,12 @@ from urllib.parse import urlsplit
 
 import aiohttp
 
+from contracts.fields import as_mapping
 from scripts.client.events import (
     DONE,
     SIMULATED_HEADER,
     EventSplitter,
     Usage,
-    as_mapping,
     decoded,
     error_message,
     parse_event,

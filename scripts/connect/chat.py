@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, Final, TextIO
 
 import requests
 
+from contracts.fields import as_mapping
 from contracts.plain_text import for_terminal
-from scripts.client.events import DONE, EventSplitter, as_list, as_mapping, decoded, error_message, parse_event
+from scripts.client.events import DONE, EventSplitter, as_list, decoded, error_message, parse_event
 from scripts.errors import ScriptError
 
 if TYPE_CHECKING:

@@ -8,10 +8,10 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+from contracts.fields import as_mapping
 from planning.overheads import IMAGE_ON_DISK_GIB
 from scripts.doctor.diagnosis import Check, Checkup, Diagnosis
 from scripts.doctor.programs import answer_of
-from scripts.pulumi.deployment import as_mapping
 from stacks.settings import Settings
 
 _GIB: Final = 2**30

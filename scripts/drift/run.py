@@ -7,6 +7,7 @@ from typing import Final
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from contracts.fields import as_mapping
 from contracts.masking import masked
 from contracts.outputs import DETAILS_TYPE
 from contracts.service_traffic import TEMPLATE_LABEL
@@ -17,7 +18,7 @@ from scripts.preview.markdown import code, fenced, row
 from scripts.preview.plans import stacks_in
 from scripts.preview.report import EnginePreview, ResourceChange, from_engine
 from scripts.pulumi import engine
-from scripts.pulumi.deployment import SERVICE_TYPE, as_mapping
+from scripts.pulumi.deployment import SERVICE_TYPE
 from scripts.pulumi.previewed import parse_preview, preview_errors
 from stacks.rollout_state import RolloutPhase, view_of
 

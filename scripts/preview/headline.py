@@ -3,11 +3,12 @@
 from collections.abc import Sequence
 from typing import Final
 
+from contracts.fields import as_mapping
 from scripts.errors import CommandRefusedError
 from scripts.preview.effects import StackEffect
 from scripts.preview.report import ResourceChange
 from scripts.preview.verdicts import CAPACITY_TYPE, HEADINGS
-from scripts.pulumi.deployment import SERVICE_TYPE, ResourceState, as_mapping, read_deployment
+from scripts.pulumi.deployment import SERVICE_TYPE, ResourceState, read_deployment
 from scripts.pulumi.stack import outputs_in
 
 _REPLACED: Final = frozenset({"replace", "create-replacement", "delete"})

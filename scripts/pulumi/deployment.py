@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, cast
 
+from contracts.fields import as_mapping, as_sequence
 from scripts.errors import ScriptError
 from scripts.pulumi import engine
 
@@ -236,16 +237,6 @@ def type_in(urn: str) -> str:
     """Return the type of a resource from its URN, without those of its parents; empty if the text is no URN of a resource."""
     parts = urn.split("::")  # urn:pulumi:STACK, PROJECT, TYPE, NAME
     return parts[2].rpartition("$")[2] if len(parts) > 3 else ""  # noqa: PLR2004 - those four
-
-
-def as_mapping(value: object) -> Mapping[str, object]:
-    """Return a JSON object, or an empty one for any other value."""
-    return cast("Mapping[str, object]", value) if isinstance(value, dict) else {}
-
-
-def as_sequence(value: object) -> Sequence[object]:
-    """Return a JSON array, or an empty one for any other value."""
-    return cast("Sequence[object]", value) if isinstance(value, list) else ()
 
 
 def _resource(stack: str, raw: object) -> ResourceState:

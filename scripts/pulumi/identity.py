@@ -8,9 +8,10 @@ from dataclasses import asdict, dataclass
 from typing import Final, cast
 from urllib.parse import urlsplit
 
+from contracts.fields import as_mapping
 from scripts.errors import CommandRefusedError
 from scripts.pulumi import engine
-from scripts.pulumi.deployment import as_mapping, parse_deployment
+from scripts.pulumi.deployment import parse_deployment
 from scripts.pulumi.frozen import FrozenProject
 from scripts.pulumi.steps import PlannedStep
 

@@ -7,15 +7,10 @@ import tempfile
 from collections.abc import Generator, Mapping, Sequence
 from typing import Final, cast
 
+from contracts.fields import as_mapping, as_sequence
 from scripts.errors import ScriptError
 from scripts.pulumi import engine
-from scripts.pulumi.deployment import (
-    ResourceState,
-    as_mapping,
-    as_sequence,
-    is_passphrase_error,
-    wrong_passphrase,
-)
+from scripts.pulumi.deployment import ResourceState, is_passphrase_error, wrong_passphrase
 from scripts.pulumi.secrets_provider import provider_options
 
 PREVIEW_LIMIT_S: Final = 600.0

@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final, Literal, cast
 
+from contracts.fields import as_mapping, as_sequence
 from contracts.labels import PRODUCT
 from contracts.outputs import DETAILS_TYPE, StackOutputs
 from scripts.errors import CommandRefusedError, ScriptError
@@ -20,8 +21,6 @@ from scripts.pulumi.deployment import (
     ResourceState,
     StackDeployment,
     StateUnreadableError,
-    as_mapping,
-    as_sequence,
     deployment_of,
     parse_deployment,
 )

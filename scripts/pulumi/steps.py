@@ -10,9 +10,10 @@ from typing import Final, cast
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from contracts.fields import as_mapping, as_sequence
 from contracts.masking import masked
 from contracts.plain_text import for_model
-from scripts.pulumi.deployment import SERVICE_TYPE, as_mapping, as_sequence, is_secret, type_in
+from scripts.pulumi.deployment import SERVICE_TYPE, is_secret, type_in
 
 CAPACITY_TYPES: Final = ("gcp-tpu:index:QueuedResource", SERVICE_TYPE)
 """Types whose replacement takes the server away."""

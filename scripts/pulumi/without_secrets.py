@@ -14,14 +14,13 @@ from typing import Final, cast
 
 import yaml
 
+from contracts.fields import as_mapping, as_sequence
 from scripts.errors import ScriptError
 from scripts.pulumi import engine
 from scripts.pulumi.deployment import (
     SECRET_SIGNATURE,
     ResourceState,
     StackDeployment,
-    as_mapping,
-    as_sequence,
     deployment_of,
     is_secret,
     parse_deployment,

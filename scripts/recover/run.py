@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, cast
 
+from contracts.fields import as_mapping
 from contracts.labels import PRODUCT, Ownership
 from scripts.cloud.google_api import GoogleApi, enable_command
 from scripts.errors import CommandRefusedError, ScriptError
@@ -19,7 +20,6 @@ from scripts.pulumi.deployment import (
     ResourceState,
     StackDeployment,
     StateUnreadableError,
-    as_mapping,
     back_up,
     parse_deployment,
     read_deployment,

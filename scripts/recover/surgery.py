@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import Final
 from uuid import uuid4
 
-from scripts.pulumi.deployment import PendingOperation, ResourceState, StackDeployment, as_mapping, as_sequence
+from contracts.fields import as_mapping, as_sequence
+from scripts.pulumi.deployment import PendingOperation, ResourceState, StackDeployment
 from scripts.recover.kinds import QUEUED_RESOURCE, UNKNOWN, Found, is_known
 
 REDACTED: Final = "[secret]"

@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Final
 
+from contracts.fields import as_mapping
 from scripts.client.access import API_KEY_VARIABLE
-from scripts.client.events import as_mapping, first_message, parse_usage, served_models
+from scripts.client.events import first_message, parse_usage, served_models
 from scripts.client.metrics import PROCESS_START, Scrape
 from scripts.client.openai import ServerAnswer, UnreachableError, chat_body
 from scripts.client.reach import not_reached

@@ -5,7 +5,8 @@ from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Final, cast
 
-from scripts.client.events import as_list, as_mapping, first_message, was_cut
+from contracts.fields import as_mapping
+from scripts.client.events import as_list, first_message, was_cut
 from scripts.client.openai import chat_body
 from scripts.smoke.context import CheckContext
 from scripts.smoke.results import Outcome, failed, judged, passed, skipped, warned

@@ -7,7 +7,7 @@ from http import HTTPStatus
 from typing import Final, cast
 
 from contracts.answers import Absent, Present, Unknown
-from contracts.fields import to_json
+from contracts.fields import as_mapping, as_sequence, to_json
 from contracts.guest_attributes import (
     ARCHIVES_KEY,
     CONTAINER_KEY,
@@ -43,7 +43,7 @@ from scripts.cloud.spending import (
     spending,
 )
 from scripts.errors import ScriptError
-from scripts.pulumi.deployment import SERVICE_TYPE, as_mapping, as_sequence
+from scripts.pulumi.deployment import SERVICE_TYPE
 from scripts.pulumi.state import Item, StackState
 from scripts.status.report import CloudFacts
 from stacks.rollout_state import view_of

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from scripts.pulumi.deployment import as_mapping, as_sequence
+from contracts.fields import as_mapping, as_sequence
 from scripts.pulumi.previewed import previewed
 
 _SAME: Final = frozenset({"same", "read", "refresh"})

@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from contracts.fields import as_mapping
 from scripts.bench.errors import SweepError
 from scripts.bench.traffic.rows import Places, as_object, spans
-from scripts.client.events import as_list, as_mapping
+from scripts.client.events import as_list
 
 ROLES: Final = {
     "human": "user", "user": "user", "gpt": "assistant", "chatgpt": "assistant", "bing": "assistant", "bard": "assistant",
