@@ -8,6 +8,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .PHONY: setup demo test long nightly kills oracle audit check docs pictures format lock clean
 
 setup: $(STAMP)
+	@.venv/bin/python -m tools.link
 	@.venv/bin/python -m tools.engine
 
 # uv installs the packages of the lock in a seventh of pip's time. It does not read pip's settings, so that pip is tried where it fails.
@@ -23,7 +24,7 @@ $(STAMP): requirements.txt requirements-dev.txt tools/installer.txt
 	@cp requirements-dev.txt $@
 
 demo: setup
-	@.venv/bin/python -m scripts.demo
+	@.venv/bin/python -m authors.demo
 
 # Tests of the engine wait two thirds of their time, so that few cores take three times as many processes.
 WORKERS = $$(.venv/bin/python -c 'import os; n = os.cpu_count() or 2; print(max(n, min(3 * n, 8)))')
@@ -42,7 +43,7 @@ long: setup
 
 # Every stack with the stand-in of the gcp plugin and with the real one, which the engine downloads: both have to send the same.
 nightly: setup
-	@.venv/bin/python -m tools.nightly
+	@.venv/bin/python -m authors.nightly
 
 # Kills at random moments, each of whose losses would be a leak: `make kills SEED=2 COUNT=1000 HISTORY=kills.jsonl`. About a minute for three kills.
 SEED ?= 1
@@ -54,11 +55,11 @@ kills: setup
 # `make oracle POINT=c4` measures one point only, `make oracle PART=exposure` asks only what the server gives a caller without the key.
 ROUNDS ?= 6
 oracle: setup
-	@.venv/bin/python -m tools.oracle --rounds $(ROUNDS) $(if $(POINT),--point $(POINT)) $(if $(PART),--part $(PART))
+	@.venv/bin/python -m authors.oracle --rounds $(ROUNDS) $(if $(POINT),--point $(POINT)) $(if $(PART),--part $(PART))
 
 # Published vulnerabilities of the locked packages. A package that the index does not answer for fails too. The oracle's are left out: its
-# vLLM is of the releases that it measures, and listens on 127.0.0.1 (planning/advisories.py has those of the images).
-AUDITED = requirements.txt requirements-agent.txt requirements-dev.txt localcloud/requirements.txt provider/requirements.txt tools/installer.txt tools/audit.txt
+# vLLM is of the releases that it measures, and listens on 127.0.0.1 (planning/rules/security/advisories.py has those of the images).
+AUDITED = requirements.txt requirements-agent.txt requirements-dev.txt packages/localcloud/requirements.txt packages/gcp-tpu/requirements.txt tools/installer.txt tools/audit.txt
 audit: setup
 	@test -x .audit/bin/python || .venv/bin/python -m venv --without-pip .audit
 	@.venv/bin/uv pip install --quiet --python .audit/bin/python --require-hashes -r tools/audit.txt
@@ -69,10 +70,10 @@ check: setup
 	@.venv/bin/ruff format --check .
 	@.venv/bin/ruff check .
 	@.venv/bin/pyright
-	@PYTHONPATH=provider .venv/bin/lint-imports --no-cache
+	@PYTHONPATH=packages:packages/gcp-tpu .venv/bin/lint-imports --no-cache
 
 docs: setup
-	@.venv/bin/python -m scripts.docs
+	@.venv/bin/python -m authors.docs
 
 # The pictures of terminals in docs/images, from a wait for capacity on the local cloud. About a minute.
 pictures: setup
@@ -85,11 +86,11 @@ format: setup
 # Resolve requirements*.in anew, with the hashes of all files of each package. uv is needed here only.
 lock:
 	uv pip compile --quiet --universal --python-version 3.11 --no-header --no-annotate --generate-hashes requirements.in -o requirements.txt
-	uv pip compile --quiet --universal --python-version 3.11 --no-header --no-annotate --generate-hashes --constraints requirements.txt localcloud/requirements.in -o localcloud/requirements.txt
+	uv pip compile --quiet --universal --python-version 3.11 --no-header --no-annotate --generate-hashes --constraints requirements.txt packages/localcloud/requirements.in -o packages/localcloud/requirements.txt
 	uv pip compile --quiet --universal --python-version 3.11 --no-header --no-annotate --generate-hashes --constraints requirements.txt requirements-agent.in -o requirements-agent.txt
 	uv pip compile --quiet --universal --python-version 3.11 --no-header --no-annotate --generate-hashes requirements-dev.in -o requirements-dev.txt
-	uv pip compile --quiet --universal --python-version 3.11 --no-header --no-annotate --generate-hashes -c requirements.txt provider/pyproject.toml -o provider/requirements.txt
-	uv pip compile --quiet --universal --python-version 3.11 --no-header --no-annotate --generate-hashes --override tools/oracle/overrides.txt tools/oracle/requirements.in -o tools/oracle/requirements.txt
+	uv pip compile --quiet --universal --python-version 3.11 --no-header --no-annotate --generate-hashes -c requirements.txt packages/gcp-tpu/pyproject.toml -o packages/gcp-tpu/requirements.txt
+	uv pip compile --quiet --universal --python-version 3.11 --no-header --no-annotate --generate-hashes --override authors/oracle/overrides.txt authors/oracle/requirements.in -o authors/oracle/requirements.txt
 	uv pip compile --quiet --universal --python-version 3.11 --no-header --no-annotate --generate-hashes tools/installer.in -o tools/installer.txt
 	uv pip compile --quiet --universal --python-version 3.11 --no-header --no-annotate --generate-hashes tools/audit.in -o tools/audit.txt
 

@@ -18,14 +18,14 @@ from contracts.service_traffic import (
     declared_targets,
     template_fingerprint,
 )
-from planning.hardware import (
+from planning.machine.hardware import (
     CLOUD_RUN_MAX_GPU_PROBE_S,
     CLOUD_RUN_MAX_INITIAL_DELAY_S,
     CLOUD_RUN_MAX_PERIOD_S,
     find_accelerator,
     host_of,
 )
-from planning.types import StartupProbe
+from planning.question.types import StartupProbe
 
 HEALTH_PATH = "/health"
 INGRESS: Mapping[str, str] = {

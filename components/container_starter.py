@@ -11,7 +11,7 @@ from components.startup_script import joined_program
 
 ARGUMENT_LIMIT_BYTES: Final = 32 * 1024
 """Longest argument that is sent. Cloud Run states no limit for one; this is its limit for the value of an environment variable, and is
-assumed for arguments (localcloud/ledger/sizes.toml). Linux would take 128 KiB (MAX_ARG_STRLEN, execve(2))."""
+assumed for arguments (packages/localcloud/ledger/sizes.toml). Linux would take 128 KiB (MAX_ARG_STRLEN, execve(2))."""
 
 STARTER_SECTIONS: Final = (
     "contracts.guest_attributes",

@@ -23,7 +23,7 @@ from contracts.serving_document import (
     SCRIPT_METADATA_KEY,
     repositories_text,
 )
-from planning.hardware import BOOT_IMAGES, RUNTIME_VERSIONS, api_accelerator_type
+from planning.machine.hardware import BOOT_IMAGES, RUNTIME_VERSIONS, api_accelerator_type
 
 _CLOUD_PLATFORM = "https://www.googleapis.com/auth/cloud-platform"
 

@@ -1,7 +1,7 @@
 """What a stack's machines and services have used, kept where their end does not reach: in the description of its service account.
 
 Every stack has that account, `pulumi up` never replaces it, the guard lists it anyway, and a teardown deletes it. The program writes the record
-(`stacks.run_keeper`), the guard and `scripts.status` read it. One word holds it, because a description has 256 bytes:
+(`stacks.hooks.run_keeper`), the guard and `scripts.status` read it. One word holds it, because a description has 256 bytes:
 `gemma-serving-runs=SINCE/SPENT/START:RATE:LONGEST,...`, times in seconds since 1970, money in millionths of a dollar, rounded up.
 """
 

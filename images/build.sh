@@ -1,5 +1,5 @@
 #!/bin/sh
-# Build one image of this folder without a push, on the base that planning/images.py pins: `images/build.sh vllm-tpu-w4a16`.
+# Build one image of this folder without a push, on the base that planning/data/images.py pins: `images/build.sh vllm-tpu-w4a16`.
 # Exit code 0: it builds. 1: it does not, or the disk has no room for it. 2: there is no such image. Needs Docker with buildx, and Python.
 set -eu
 cd "$(dirname "$0")/.."
@@ -8,14 +8,14 @@ python=python3
 name=${1:-}
 base=$("$python" -c '
 import sys
-from planning.images import IMAGES
+from planning.data.images import IMAGES
 found = IMAGES.get(sys.argv[1])
 print(f"{found.repository}@{found.digest}" if found is not None and found.build_context else "")' "$name")
 if [ -z "$base" ]; then
     echo "images: there is no image \"$name\" to build; name a folder of images/." >&2
     exit 2
 fi
-needed=$("$python" -c 'from planning.overheads import IMAGE_ON_DISK_GIB; print(IMAGE_ON_DISK_GIB[1])')
+needed=$("$python" -c 'from planning.data.overheads import IMAGE_ON_DISK_GIB; print(IMAGE_ON_DISK_GIB[1])')
 root=$(docker info --format '{{.DockerRootDir}}')
 free=$(df -Pk "$root" | awk 'NR == 2 {print int($4 / 1048576)}')
 if [ "$free" -lt "$needed" ]; then

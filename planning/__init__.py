@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from planning.errors import PlanningError
     from planning.planner import plan
-    from planning.recommendation import recommended
-    from planning.types import (
+    from planning.question.recommendation import recommended
+    from planning.question.types import (
         CloudRunOptions,
         CostPlan,
         Deployment,
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
         TpuOptions,
         WorkloadPlan,
     )
-    from planning.vllm_args import VllmOptions, vllm_arguments, vllm_environment
-    from planning.workload import Workload, parse_workload
+    from planning.question.vllm_args import VllmOptions, vllm_arguments, vllm_environment
+    from planning.question.workload import Workload, parse_workload
 
 __all__ = [
     "CloudRunOptions",
@@ -55,17 +55,17 @@ __all__ = [
 
 _HOME: Final = {
     "PlanningError": "errors",
-    "VllmOptions": "vllm_args",
-    "Workload": "workload",
-    "parse_workload": "workload",
+    "VllmOptions": "question.vllm_args",
+    "Workload": "question.workload",
+    "parse_workload": "question.workload",
     "plan": "planner",
-    "recommended": "recommendation",
-    "vllm_arguments": "vllm_args",
-    "vllm_environment": "vllm_args",
+    "recommended": "question.recommendation",
+    "vllm_arguments": "question.vllm_args",
+    "vllm_environment": "question.vllm_args",
 }
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401 - a lazy module attribute can be anything in __all__
     if name not in __all__:
         raise AttributeError(f"module 'planning' has no attribute {name!r}")
-    return getattr(import_module(f"planning.{_HOME.get(name, 'types')}"), name)
+    return getattr(import_module(f"planning.{_HOME.get(name, 'question.types')}"), name)

@@ -1,14 +1,14 @@
 """`plan`: from a deployment to everything that can be said about it."""
 
-from planning import overheads
-from planning.host_memory import streamer_buffer_bytes
-from planning.margins import margin_of
-from planning.resolved import Resolved
-from planning.rules import ACCEPTABLE_IDS, findings_of
-from planning.running_costs import running_costs
-from planning.subject import Subject, examine, is_out_of_memory
-from planning.types import Deployment, Plan, Verdict
-from planning.vllm_args import XLA_CACHE_PATH, vllm_environment
+from planning.cost.running_costs import running_costs
+from planning.cost.subject import Subject, examine, is_out_of_memory
+from planning.data import overheads
+from planning.memory.host_memory import streamer_buffer_bytes
+from planning.memory.margins import margin_of
+from planning.question.resolved import Resolved
+from planning.question.types import Deployment, Plan, Verdict
+from planning.question.vllm_args import XLA_CACHE_PATH, vllm_environment
+from planning.rules.findings import ACCEPTABLE_IDS, findings_of
 
 
 def plan(deployment: Deployment) -> Plan:

@@ -22,13 +22,13 @@ from components.stored_secret import (
 )
 from contracts.compile_cache import ARCHIVE_KEEP_DAYS
 from contracts.labels import Ownership
+from contracts.naming import Names
 from contracts.staged_weights import HASH_VARIABLE, MODELS_FOLDER, folder_uri
-from planning.types import Plan
-from planning.vllm_args import OPTIONS, VllmOptions, vllm_arguments
+from planning.question.types import Plan
+from planning.question.vllm_args import OPTIONS, VllmOptions, vllm_arguments
 from stacks.apis import apis_of
-from stacks.bucket_in_the_way import watch_for_bucket
-from stacks.naming import Names
-from stacks.propagation import NewGrants, require_resource_manager, wait_for_google
+from stacks.project.bucket_in_the_way import watch_for_bucket
+from stacks.project.propagation import NewGrants, require_resource_manager, wait_for_google
 from stacks.secrets import API_KEY, HF_TOKEN, KINDS, SecretKey, SecretKind
 from stacks.settings import Settings
 

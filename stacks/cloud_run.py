@@ -26,15 +26,15 @@ from contracts.outputs import RolloutPlan
 from contracts.path_guard import is_guarded
 from contracts.serving_document import BucketWeights
 from contracts.staged_weights import MODELS_FOLDER
-from planning.overheads import SERVER_HOST_GIB
-from planning.types import Plan, StartupProbe
+from planning.data.overheads import SERVER_HOST_GIB
+from planning.question.types import Plan, StartupProbe
 from stacks.base import MEMORY_FOLDER, Context, Foundation, lay_foundation
-from stacks.observed_service import ServicePlace, observed_service, require_revisions, tell_next_step
+from stacks.hooks.observed_service import ServicePlace, observed_service, require_revisions, tell_next_step
+from stacks.hooks.run_failures import explain_failures
+from stacks.hooks.run_keeper import keep_runs
+from stacks.hooks.staged_weights import require_staged_weights
 from stacks.outputs import export, stack_outputs
-from stacks.run_failures import explain_failures
-from stacks.run_keeper import keep_runs
 from stacks.settings import CloudRunSettings, MountSettings, Settings
-from stacks.staged_weights import require_staged_weights
 
 if TYPE_CHECKING:
     from components.private_network import PrivateNetwork

@@ -7,10 +7,10 @@ import pulumi
 from components.stack_details import StackDetails
 from contracts.fields import to_json
 from contracts.outputs import DETAILS, Auth, RolloutPlan, SmokeThresholds, StackOutputs
-from planning.residuals import smoke_thresholds as planned_thresholds
-from planning.subject import examine
-from planning.types import Plan
-from planning.vllm_args import given_options
+from planning.cost.subject import examine
+from planning.question.types import Plan
+from planning.question.vllm_args import given_options
+from planning.solve.residuals import smoke_thresholds as planned_thresholds
 from stacks.base import Context, Foundation
 from stacks.planned import to_deployment
 from stacks.secrets import API_KEY

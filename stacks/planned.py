@@ -4,13 +4,13 @@ import json
 from datetime import UTC, datetime
 from pathlib import Path
 
+from cloud.model_files import PROJECT, read_model
 from planning.errors import PlanningError
-from planning.margins import margin_words
-from planning.model import ModelSpec
-from planning.rules import ACCEPTABLE_IDS
-from planning.types import CloudRunOptions, Deployment, Finding, Plan, StartupProbe, TpuOptions, WeightsMode
-from planning.wording import Wording, remedy_of, worded
-from stacks.model_files import PROJECT, read_model
+from planning.memory.margins import margin_words
+from planning.model.spec import ModelSpec
+from planning.question.types import CloudRunOptions, Deployment, Finding, Plan, StartupProbe, TpuOptions, WeightsMode
+from planning.rules.findings import ACCEPTABLE_IDS
+from planning.solve.wording import Wording, remedy_of, worded
 from stacks.price_file import book_of
 from stacks.settings import CloudRunSettings, ProbeSettings, Settings, TpuSettings
 

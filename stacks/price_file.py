@@ -1,12 +1,12 @@
-"""The price file of a stack: JSON with prices of your own, as `planning.prices` takes them."""
+"""The price file of a stack: JSON with prices of your own, as `planning.data.prices` takes them."""
 
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, cast
 
+from planning.data.prices import PriceBook
 from planning.errors import PlanningError
 from planning.numbers import read_json
-from planning.prices import PriceBook
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 """The folder of the settings file, from which a relative path counts."""

@@ -5,17 +5,17 @@ from pulumi.runtime import get_config_env, get_config_secret_keys_env
 
 from components.errors import ComponentError
 from contracts.labels import Ownership, StackLimits
+from contracts.naming import Names, NamingError
 from planning import PlanningError, plan
-from planning.types import Finding
-from planning.wording import Wording, worded
+from planning.question.types import Finding
+from planning.solve.wording import Wording, worded
 from stacks import loading
 from stacks.base import Context
+from stacks.hooks.observed_service import ServiceNotReadError
+from stacks.hooks.run_keeper import RunsNotKeptError
 from stacks.loading import SettingsError
-from stacks.naming import Names, NamingError
-from stacks.observed_service import ServiceNotReadError
 from stacks.planned import BlockedError, finding_text, headline, require_unblocked, to_deployment, today
-from stacks.propagation import ProjectNotReadyError
-from stacks.run_keeper import RunsNotKeptError
+from stacks.project.propagation import ProjectNotReadyError
 from stacks.wording import StackWording
 
 UserError = (

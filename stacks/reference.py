@@ -1,11 +1,11 @@
-"""docs/settings.md and docs/settings.schema.json, made from the settings' models; `python -m scripts.docs` writes them."""
+"""docs/settings.md and docs/settings.schema.json, made from the settings' models; `python -m authors.docs` writes them."""
 
 import json
 from collections.abc import Iterator
 from typing import Final
 
 from contracts.labels import PRODUCT
-from planning.images import IMAGES, Image
+from planning.data.images import IMAGES, Image
 from stacks.schema import Schema, alternatives, blocks, file_schema
 
 _WORDS: Final = {
@@ -19,7 +19,7 @@ _WORDS: Final = {
 
 _INTRODUCTION: Final = f"""# Settings
 
-Written by `python -m scripts.docs`; a test fails when this page is out of date.
+Written by `python -m authors.docs`; a test fails when this page is out of date.
 
 All keys stand in `Pulumi.<stack>.yaml` under `{PRODUCT}:`.
 `gcp:project` names the Google Cloud project; without it `GOOGLE_CLOUD_PROJECT` does.
@@ -52,7 +52,7 @@ def _images() -> str:
         for name, image in IMAGES.items()
     )
     head = "| name | image | platform | parsers | source of the digest |\n| --- | --- | --- | --- | --- |\n"
-    return f"\n## Images\n\nThe names that `image` takes (`planning/images.py`).\n\n{head}{''.join(rows)}"
+    return f"\n## Images\n\nThe names that `image` takes (`planning/data/images.py`).\n\n{head}{''.join(rows)}"
 
 
 def _built(image: Image) -> str:

@@ -13,8 +13,8 @@ from pydantic.json_schema import GenerateJsonSchema
 from contracts.fields import camel_case, documented
 from contracts.labels import PRODUCT
 from contracts.outputs import SmokeThresholds
-from planning.vllm_args import OPTIONS, VllmOption, VllmOptions
-from planning.workload import Workload
+from planning.question.vllm_args import OPTIONS, VllmOption, VllmOptions
+from planning.question.workload import Workload
 from stacks import settings
 from stacks.secrets import KINDS, set_command
 from stacks.settings import NOT_IN_FILE, Settings, SmokeSettings

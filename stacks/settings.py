@@ -24,18 +24,18 @@ from pydantic import (
 from pydantic.alias_generators import to_camel
 
 from contracts.labels import is_reserved
+from contracts.naming import Names
 from contracts.outputs import Target
 from contracts.service_traffic import ALL
 from contracts.staged_weights import OWN_FOLDER, own_folder
+from planning.data.images import DEFAULT_IMAGES, IMAGES, Image, image_of
 from planning.errors import PlanningError
-from planning.hardware import COMPUTE_MAX_WAIT_S, MACHINE_TYPES
-from planning.images import DEFAULT_IMAGES, IMAGES, Image, image_of
-from planning.rules import check_accepted
-from planning.types import CapacityApiName, GraphCacheMode, ProvisioningModel, SshAccess
-from planning.vllm_args import STREAMER, VllmOptions
-from planning.wording import FieldWording, worded
-from planning.workload import Workload, check_workload
-from stacks.naming import Names
+from planning.machine.hardware import COMPUTE_MAX_WAIT_S, MACHINE_TYPES
+from planning.question.types import CapacityApiName, GraphCacheMode, ProvisioningModel, SshAccess
+from planning.question.vllm_args import STREAMER, VllmOptions
+from planning.question.workload import Workload, check_workload
+from planning.rules.findings import check_accepted
+from planning.solve.wording import FieldWording, worded
 from stacks.secrets import KINDS, SecretKey
 from stacks.units import DurationS, MemoryMib
 from stacks.wording import settings_key
@@ -122,7 +122,8 @@ BucketName = Annotated[str, Matching(r"^[a-z0-9][a-z0-9._-]{1,61}[a-z0-9]$", "th
 _FOLDER = r"(?!\.\.?(/|$))[A-Za-z0-9._-]+"
 Prefix = Annotated[str, Matching(rf"^/*({_FOLDER}(/{_FOLDER})*/*)?$", "a folder", "models/gemma-4-E2B-it")]
 ManifestHash = Annotated[
-    str, Matching(r"^(sha256:)?[0-9a-f]{64}$", "sha256: and the 64 hexadecimal digits that scripts.stage_model prints")
+    str,
+    Matching(r"^(sha256:)?[0-9a-f]{64}$", "sha256: and the 64 hexadecimal digits that scripts.stage_model prints"),
 ]
 ProjectPath = Annotated[
     str,
@@ -589,7 +590,7 @@ class Settings(_Frozen):
             json_schema_input_type=Annotated[str, Field(json_schema_extra={"enum": [*IMAGES]})] | ImageSettings,
         ),
     ] = Field(default_factory=_image_of_the_target, validate_default=True)  # pyright: ignore[reportArgumentType, reportCallIssue] - a name becomes a block
-    """The server's image: a name from `planning/images.py`, or a block for an image of your own. The default is that of the target."""
+    """The server's image: a name from `planning/data/images.py`, or a block for an image of your own. The default is that of the target."""
     docker_hub: DockerHubSettings | None = None
     """The account of Docker Hub with which the image is pulled. Without it the pulls count for an address that you share with others."""
     vllm: VllmOptions = Field(default_factory=VllmOptions)

@@ -14,13 +14,13 @@ from contracts.outputs import Tunnel
 from contracts.serving_document import BucketWeights, ServingDocument
 from contracts.staged_weights import folder_uri
 from contracts.tunnel_role import ADMIN, tunnel_role
-from planning.server_flags import flag_table
-from planning.types import CapacityApiName, SshAccess
+from planning.question.server_flags import flag_table
+from planning.question.types import CapacityApiName, SshAccess
 from stacks.base import PORT, Context, Foundation, lay_foundation
-from stacks.next_steps import next_steps
+from stacks.hooks.next_steps import next_steps
+from stacks.hooks.run_keeper import keep_runs
 from stacks.outputs import export, known_after_up, stack_outputs
 from stacks.planned import to_deployment
-from stacks.run_keeper import keep_runs
 from stacks.settings import ExistingNetworkSettings, Settings, TpuSettings
 
 PROJECT_ROLES = ("roles/logging.logWriter", "roles/monitoring.metricWriter")

@@ -4,10 +4,10 @@ from collections.abc import Iterator, Mapping
 from typing import cast
 
 from contracts.fields import camel_case
-from planning.fields import changed, is_duration, value_at
-from planning.hardware import CLOUD_RUN_GPUS, find_accelerator
-from planning.images import DEFAULT_IMAGES
-from planning.types import Deployment, Platform
+from planning.data.images import DEFAULT_IMAGES
+from planning.machine.hardware import CLOUD_RUN_GPUS, find_accelerator
+from planning.question.fields import changed, is_duration, value_at
+from planning.question.types import Deployment, Platform
 from planning.units import format_duration
 from stacks.units import format_memory
 

@@ -15,12 +15,11 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl
 
+from cloud.inventory.grants import PolicyHolder
+from cloud.inventory.kinds import KINDS, LOCATIONS
+from cloud.policies import POLICIES
 from gcp_tpu_provider.tpu_api import TpuApi
-
-from contracts.policies import POLICIES
 from localcloud.rest.discovery import document_for
-from scripts.cloud.inventory.grants import PolicyHolder
-from scripts.cloud.inventory.kinds import KINDS, LOCATIONS
 
 ORACLE = Path(__file__).parent / "fixtures" / "oracle"
 RECORDINGS = ("create", "update", "delete")
@@ -37,7 +36,7 @@ WITH_GOOGLES_CLIENTS = {
     # the agent on the TPU VM
     ("secretmanager.v1", "secretmanager.projects.secrets.versions.access"),
     ("storage.v1", "storage.objects.get"),
-    # scripts.demo, to see the machines and requests
+    # authors.demo, to see the machines and requests
     ("tpu.v2alpha1", "tpu.projects.locations.queuedResources.list"),
     ("tpu.v2alpha1", "tpu.projects.locations.nodes.list"),
 }

@@ -35,7 +35,9 @@ def unaccounted(ledger):
 
 
 def test_every_rule_is_enforced_or_listed():
-    assert unaccounted(load()) == {}, "quote it in an entry of localcloud/ledger, or list it in not_modelled.toml"
+    assert unaccounted(load()) == {}, (
+        "quote it in an entry of packages/localcloud/ledger, or list it in not_modelled.toml"
+    )
 
 
 def test_no_rule_is_both():
@@ -65,7 +67,7 @@ def test_every_rule_in_code_is_a_sentence_of_a_document():
 
 @pytest.mark.parametrize("name", ["existing.toml", "not_modelled.toml", "stated.toml"])
 def test_a_rule_whose_entry_is_removed_is_missed(name):
-    folder = ROOT / "localcloud" / "ledger"
+    folder = ROOT / "packages" / "localcloud" / "ledger"
     texts = {path.name: path.read_text() for path in folder.glob("*.toml")}
     kept = re.split(r"(?m)^(?=\[\[)", texts[name])
     quoting = next(part for part in kept if "\nquotes = [" in part)

@@ -18,12 +18,24 @@ import pytest
 from contracts import guest_attributes, labels, outputs, serving_document
 from contracts.exit_codes import ExitCode
 from contracts.fields import camel_case
-from planning.vllm_args import OPTIONS
+from planning.question.vllm_args import OPTIONS
 
 ROOT = Path(__file__).parents[1]
-APART = ("localcloud", "provider")
+APART = ("packages/localcloud", "packages/gcp-tpu")
 """Rooms that stand on their own; their words are counted apart."""
-ROOMS = ("benchmarks", "components", "contracts", *APART, "planning", "scripts", "stacks", "tools", "vm_agent")
+ROOMS = (
+    "authors",
+    "cloud",
+    "components",
+    "contracts",
+    "engine",
+    *APART,
+    "planning",
+    "scripts",
+    "stacks",
+    "tools",
+    "vm_agent",
+)
 
 DOCUMENTATION = {"Doc", "description", "help", "epilog"}
 """Calls and keywords whose texts are documentation."""
@@ -36,21 +48,24 @@ ALLOWED: dict[tuple[str, str], str] = {
     ("1", "vm_agent/entry.py"): "the same",
     ("0", "vm_agent/starter.py"): "a container's program, not a command; Cloud Run asks only whether it failed",
     ("1", "vm_agent/starter.py"): "the same",
-    ("document-hash", "provider/gcp_tpu_provider/properties.py"): "documentation texts of the schema",
-    ("--enable-auto-tool-choice", "localcloud/vllm/generation.py"): "an error message of vLLM, word for word",
-    ("--tool-call-parser", "localcloud/vllm/generation.py"): "the same",
+    ("document-hash", "packages/gcp-tpu/gcp_tpu_provider/properties.py"): "documentation texts of the schema",
+    ("--enable-auto-tool-choice", "packages/localcloud/vllm/generation.py"): "an error message of vLLM, word for word",
+    ("--tool-call-parser", "packages/localcloud/vllm/generation.py"): "the same",
     (
         "--allowed-media-domains",
-        "tools/oracle/exposure.py",
+        "authors/oracle/exposure.py",
     ): "tools know nobody, and a real vLLM is asked about this flag",
     ("--seed", "scripts/bench/vllm_command.py"): "an option of `vllm bench serve` that has the same name",
     (
         "--enforce-eager",
-        "tools/oracle/server.py",
+        "authors/oracle/server.py",
     ): "tools know nobody, and the real vLLM refuses a flag that it does not have",
-    ("--max-model-len", "tools/oracle/server.py"): "the same",
-    ("--load-format", "tools/oracle/exposure.py"): "tools know nobody; tests/tools/test_oracle_exposure.py compares",
-    ("--max-model-len", "tools/oracle/clients.py"): "an option of `scripts.smoke`, as a user gives it",
+    ("--max-model-len", "authors/oracle/server.py"): "the same",
+    (
+        "--load-format",
+        "authors/oracle/exposure.py",
+    ): "tools know nobody; tests/authors/test_oracle_exposure.py compares",
+    ("--max-model-len", "authors/oracle/clients.py"): "an option of `scripts.smoke`, as a user gives it",
 }
 """Word and file that may repeat it, with the reason."""
 
@@ -65,7 +80,8 @@ class Place:
 
     @property
     def room(self) -> str:
-        return self.path.partition("/")[0]
+        parts = self.path.split("/")
+        return "/".join(parts[:2]) if parts[0] == "packages" else parts[0]
 
     @property
     def owner(self) -> str:
@@ -210,8 +226,8 @@ def option_flags() -> Found:
 
 
 def _is_repetition(place: Place) -> bool:
-    """Whether a place repeats a flag. The generated tables of each release's flags (`tools.vllm_flags`) hold them all."""
-    return "Flag(" not in place.text and not place.path.startswith("planning/flags/")
+    """Whether a place repeats a flag. The generated tables of each release's flags (`authors.vllm_flags`) hold them all."""
+    return "Flag(" not in place.text and not place.path.startswith("planning/data/flags/")
 
 
 CHECKS: dict[Callable[[], Found], int] = {

@@ -22,25 +22,25 @@ from types import SimpleNamespace
 import pulumi
 import pulumi_gcp as gcp
 import pytest
-from gcp_tpu_provider import capacity, refusals, transport
 
+from cloud.google_calls import GoogleCallError
+from cloud.spending import StackSpending
+from contracts.errors import ScriptError
 from contracts.labels import StackLimits
 from contracts.run_record import RecordError
+from engine import deployment, locks, runner
+from gcp_tpu_provider import capacity, refusals, transport
 from localcloud import cli
 from localcloud.world.scenario import Fault, OperationDurations, Scenario
 from localcloud.world.state import StateError, description
 from scripts.cli.command import _read as read_command
 from scripts.cli.command import run_command
-from scripts.cloud.spending import StackSpending
-from scripts.errors import ScriptError
 from scripts.preview import saved
-from scripts.pulumi import deployment, engine, locks
 from scripts.recover.__main__ import COMMAND as RECOVER
 from scripts.teardown.__main__ import COMMAND as TEARDOWN
-from stacks import deleted_members, propagation
-from stacks.google_calls import GoogleCallError
-from stacks.run_keeper import RunKeeper, RunsNotKeptError
-from tests.scripts.cloud.populated import PROJECT, open_world, owner
+from stacks.hooks.run_keeper import RunKeeper, RunsNotKeptError
+from stacks.project import deleted_members, propagation
+from tests.cloud.populated import PROJECT, open_world, owner
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "recovery.md"
@@ -83,7 +83,7 @@ NAMED = {
             "test_what_the_engine_was_making_is_taken_over_and_up_goes_on",
         ): ["failed to load checkpoint: EOF"],
         (
-            "tests/provider/test_engine.py",
+            "tests/agreement/test_provider_engine.py",
             "test_ctrl_c_in_the_wait_keeps_the_request_and_the_next_up_goes_on_with_it",
         ): ["The request is kept in the state"],
         (
@@ -95,7 +95,7 @@ NAMED = {
             "test_a_tunnel_that_gcloud_refuses_rolls_nothing_back",
         ): ["before it opened: ... gcloud crashed (AttributeError)"],
         (
-            "tests/localcloud/services/test_federated_tunnel.py",
+            "tests/agreement/test_federated_tunnel.py",
             "test_who_may_not_make_its_own_tokens_cannot_impersonate_itself",
         ): ["Failed to impersonate"],
         (
@@ -115,15 +115,15 @@ NAMED = {
             "test_the_command_says_what_it_did",
         ): ["does not carry the labels of this stack. It was not touched."],
         (
-            "tests/provider/test_faults.py",
+            "packages/gcp-tpu/gcp_tpu_provider/tests/test_faults.py",
             "test_running_capacity_in_a_dropped_zone_is_not_given_up_without_permission",
         ): ["An interrupted run of Pulumi created it, and ... no longer lists its zone"],
         (
-            "tests/provider/test_lifecycle.py",
+            "packages/gcp-tpu/gcp_tpu_provider/tests/test_lifecycle.py",
             "test_an_update_of_something_that_died_since_says_to_refresh",
         ): ["was ACTIVE and is ... Run"],
         (
-            "tests/provider/test_lifecycle.py",
+            "packages/gcp-tpu/gcp_tpu_provider/tests/test_lifecycle.py",
             "test_up_fails_with_the_servers_words_and_says_what_serves_and_what_to_do",
         ): ["The old configuration serves: document"],
         (
@@ -135,19 +135,19 @@ NAMED = {
             "test_that_never_fit_never_stop_the_old_server",
         ): ["needs ... but only ... are free. Set tpu.bootDiskSizeGb"],
         (
-            "tests/provider/test_lifecycle.py",
+            "packages/gcp-tpu/gcp_tpu_provider/tests/test_lifecycle.py",
             "test_is_said_with_what_to_do_afterwards",
         ): ["Google deletes the machine of ... at"],
         (
-            "tests/provider/test_machine_warnings.py",
+            "packages/gcp-tpu/gcp_tpu_provider/tests/test_machine_warnings.py",
             "test_a_machine_that_is_gone_is_a_warning_without_a_refresh",
         ): ["and this stack's state has it as ACTIVE"],
         (
-            "tests/provider/test_machine_warnings.py",
+            "packages/gcp-tpu/gcp_tpu_provider/tests/test_machine_warnings.py",
             "test_a_document_that_failed_after_the_last_update_is_named_with_what_serves",
         ): ["and failed since:"],
         (
-            "tests/provider/test_machine_warnings.py",
+            "packages/gcp-tpu/gcp_tpu_provider/tests/test_machine_warnings.py",
             "test_an_older_agent_is_named_with_what_it_cannot_do_and_its_reboot",
         ): ["The machine runs an agent"],
         (
@@ -155,11 +155,11 @@ NAMED = {
             "test_a_failed_update_says_that_its_outputs_are_kept",
         ): ["listed with a minus are kept"],
         (
-            "tests/provider/test_lifecycle.py",
+            "packages/gcp-tpu/gcp_tpu_provider/tests/test_lifecycle.py",
             "test_capacity_that_is_taken_away_during_the_wait_is_said",
         ): ["Google took the capacity away"],
         (
-            "tests/provider/test_faults.py",
+            "packages/gcp-tpu/gcp_tpu_provider/tests/test_faults.py",
             "test_a_request_that_never_shows_is_kept_in_the_state_and_asked_for_again",
         ): ["the request may still take effect"],
         (
@@ -203,11 +203,11 @@ NAMED = {
             "test_shares_and_records_that_cannot_be_read_are_unknown",
         ): ["the record of the roll-out cannot be read"],
         (
-            "tests/scripts/cloud/test_deletion.py",
+            "tests/cloud/test_deletion.py",
             "test_what_uses_a_network_keeps_it_and_google_says_what",
         ): ["is already being used by"],
         (
-            "tests/scripts/cloud/test_inventory.py",
+            "tests/cloud/test_inventory.py",
             "test_the_grants_of_a_deleted_account_stay_on_the_project_and_are_found",
         ): ["deleted:serviceAccount:"],
         (
@@ -292,9 +292,9 @@ def lock_without_a_name(_tools):
 def lost_state(tools):
     answer = subprocess.CompletedProcess([], 1, "", "error: no stack named 'dev' found")
     (tools.folder / "Pulumi.dev.yaml").write_text("config: {}\n")
-    tools.patch.setattr(engine, "run", lambda *_, **__: answer)
-    tools.patch.setattr(engine, "project_folder", lambda: tools.folder)
-    return refusal(lambda: engine.query(["stack", "export", "--stack", "dev"]))
+    tools.patch.setattr(runner, "run", lambda *_, **__: answer)
+    tools.patch.setattr(runner, "project_folder", lambda: tools.folder)
+    return refusal(lambda: runner.query(["stack", "export", "--stack", "dev"]))
 
 
 @produces("cannot be read ... it may have been cut off while it was written")
@@ -310,8 +310,8 @@ def newer_state(_tools):
 @produces("cannot be decrypted; set PULUMI_CONFIG_PASSPHRASE")
 def lost_passphrase(tools):
     answer = subprocess.CompletedProcess([], 1, "", "error: failed to decrypt: incorrect passphrase")
-    tools.patch.setattr("scripts.pulumi.previewed.engine.run", lambda *_, **__: answer)
-    previewed = importlib.import_module("scripts.pulumi.previewed")
+    tools.patch.setattr("engine.previewed.engine.run", lambda *_, **__: answer)
+    previewed = importlib.import_module("engine.previewed")
     return refusal(lambda: previewed.declared("dev"))
 
 
@@ -426,7 +426,7 @@ def teardown_that_is_refused(tools):
     tools.patch.chdir(tools.folder)
     tools.patch.setenv("PULUMI_BACKEND_URL", f"file://{tools.folder}")
     (tools.folder / "Pulumi.yaml").write_text("name: gemma-serving\nruntime: python\n")
-    tools.patch.setattr(engine, "pulumi", refuse_engine)
+    tools.patch.setattr(runner, "pulumi", refuse_engine)
     with open_world(Scenario(operations=OperationDurations(instant=True), faults=faults)) as world:
         tools.patch.setenv("GOOGLE_CLOUD_PROJECT", PROJECT)
         world.secret("gemma-x-hf-token", owner("x").labels)
@@ -463,7 +463,7 @@ def record_of_runs(tools):
 
 
 def refuse_engine():
-    raise engine.CommandRefusedError("The Pulumi CLI is not installed.")
+    raise runner.CommandRefusedError("The Pulumi CLI is not installed.")
 
 
 # The page

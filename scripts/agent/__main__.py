@@ -15,13 +15,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Final
 
+from contracts.errors import CommandRefusedError
 from contracts.exit_codes import ExitCode
 from scripts.agent.limits import ANSWER_WITHIN_S, LONGEST_WAIT_S
 from scripts.agent.permissions import Permissions, parse_permissions, parse_toolsets
 from scripts.agent.purse import DEFAULT_USD, DEFAULT_USD_PER_HOUR
 from scripts.cli.command import Command, run_command, say
 from scripts.cli.options import Option, StackName
-from scripts.errors import CommandRefusedError
 
 AUDIT: Final = Path(".work") / "agent-audit.jsonl"
 
@@ -86,10 +86,10 @@ class CodeOptions:
 
 
 def _code(options: CodeOptions) -> ExitCode:
+    from engine import runner
     from scripts.agent.codes import FOLDER, CodeShelf, show_codes
-    from scripts.pulumi import engine
 
-    folder = engine.project_folder()
+    folder = runner.project_folder()
     if not (folder / f"Pulumi.{options.stack}.yaml").is_file():
         raise CommandRefusedError(f"There is no Pulumi.{options.stack}.yaml in {folder}; name a stack with settings.")
     show_codes(options.stack, CodeShelf(folder=folder / FOLDER))
@@ -100,6 +100,9 @@ def _agent(options: AgentOptions) -> ExitCode:
     permissions = parse_permissions(options.allow)
     tools = parse_toolsets(options.toolsets, permissions)
     _require_packages()
+    from engine import runner
+    from engine.backend import absolute_backend
+    from engine.private_folders import remove_left_folders
     from scripts.agent.audit import AuditFile
     from scripts.agent.counts import AuditBook
     from scripts.agent.deployed import deployed_now
@@ -110,11 +113,8 @@ def _agent(options: AgentOptions) -> ExitCode:
     from scripts.agent.staging import parse_sources
     from scripts.agent.workbench import Workbench
     from scripts.cli.hidden import environment_secrets
-    from scripts.pulumi import engine
-    from scripts.pulumi.backend import absolute_backend
-    from scripts.pulumi.private_folders import remove_left_folders
 
-    path = options.audit if options.audit.is_absolute() else engine.project_folder() / options.audit
+    path = options.audit if options.audit.is_absolute() else runner.project_folder() / options.audit
     token, place = http_token(options.token_file) if options.http is not None else ("", "")
     audit = AuditFile(path=path)
     bench = Workbench(

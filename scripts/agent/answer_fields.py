@@ -5,6 +5,7 @@ from typing import Final
 
 from pydantic import BaseModel
 
+from engine.steps import ShownChange
 from scripts.agent.changing import PreviewAnswer, UpAnswer
 from scripts.agent.gated import GatedAnswer
 from scripts.agent.reading import CauseAnswer, FindingAnswer, LogAnswer
@@ -13,7 +14,6 @@ from scripts.agent.talking import EndpointAnswer, MetricsAnswer, ModelAnswer, We
 from scripts.agent.untrusted import UntrustedText
 from scripts.agent.workbench import CommandAnswer
 from scripts.preview.report import ResourceChange
-from scripts.pulumi.steps import ShownChange
 
 _ANSWERS: Final[Mapping[str, type[BaseModel]]] = {
     "`preview`": PreviewAnswer,

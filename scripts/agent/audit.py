@@ -18,8 +18,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, Literal, cast
 
+from contracts.errors import ScriptError
 from contracts.fields import as_mapping, as_sequence
-from scripts.errors import ScriptError
 
 Outcome = Literal["begun", "left", "done", "asked", "failed", "refused", "cancelled", "counted"]
 """`counted` is the line of no call: from then on a stack costs `usd_per_hour`, see `counts`."""

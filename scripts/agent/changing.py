@@ -10,8 +10,15 @@ from typing import Annotated, Any, Final, cast
 from mcp.server.mcpserver import Context, MCPServer
 from pydantic import Field
 
+from contracts.errors import CommandRefusedError, ScriptError
 from contracts.exit_codes import ExitCode
 from contracts.fields import as_mapping
+from engine import runner
+from engine.checkout import git
+from engine.locks import StackLock, is_lock_error, parse_locks, stack_locks
+from engine.previewed import PREVIEW_LIMIT_S, preview_errors
+from engine.private_folders import private_folder
+from engine.steps import CAPACITY_TYPES, differences, shortened_differences, steps_of
 from scripts.agent.events import EventLog
 from scripts.agent.hints import ASKS, CHANGES
 from scripts.agent.plans import VALID_S, KeptPlan
@@ -20,17 +27,10 @@ from scripts.agent.reading import Stack
 from scripts.agent.runs import report
 from scripts.agent.untrusted import Frozen, UntrustedText, untrusted
 from scripts.agent.workbench import Workbench, sentences
-from scripts.errors import CommandRefusedError, ScriptError
+from scripts.preview.frozen import FrozenProject, freeze
 from scripts.preview.headline import deployed_usd_per_hour, headline
+from scripts.preview.identity import PlanIdentity, identity_of
 from scripts.preview.report import EnginePreview, ResourceChange, from_engine
-from scripts.pulumi import engine
-from scripts.pulumi.checkout import git
-from scripts.pulumi.frozen import FrozenProject, freeze
-from scripts.pulumi.identity import PlanIdentity, identity_of
-from scripts.pulumi.locks import StackLock, is_lock_error, parse_locks, stack_locks
-from scripts.pulumi.previewed import PREVIEW_LIMIT_S, preview_errors
-from scripts.pulumi.private_folders import private_folder
-from scripts.pulumi.steps import CAPACITY_TYPES, differences, shortened_differences, steps_of
 
 _MOST_CHARACTERS: Final = 400
 """Of one line of the engine: an error can hold a whole start-up script, and a stranger's words."""
@@ -135,7 +135,7 @@ async def _preview(bench: Workbench, context: Context[Any, Any], stack: str, *, 
         document = await _previewed(bench, frozen, refresh=refresh)
         usd_per_hour_now = await asyncio.to_thread(deployed_usd_per_hour, stack)
         changed = (await asyncio.to_thread(identity_of, frozen)).changed_since(identity)
-        edited = await asyncio.to_thread(frozen.edited, engine.project_folder())
+        edited = await asyncio.to_thread(frozen.edited, runner.project_folder())
     if changed:
         raise ScriptError(f"{' and '.join(changed).capitalize()} while the preview ran; make another one.")
     changes, unchanged, warnings = from_engine(EnginePreview.model_validate(document), bench.secrets)
@@ -178,7 +178,7 @@ async def _budget(bench: Workbench, stack: str, usd_per_hour: float) -> str:
 async def _previewed(bench: Workbench, frozen: FrozenProject, *, refresh: bool) -> Mapping[str, object]:
     """Return the engine's preview in JSON. Raises ScriptError with the engine's words."""
     stack = frozen.stack
-    argv = [engine.pulumi(), "preview", "--json", "--stack", stack, "--non-interactive"]
+    argv = [runner.pulumi(), "preview", "--json", "--stack", stack, "--non-interactive"]
     with bench.place():
         result = await run_program(
             [*argv, *(["--refresh"] if refresh else [])],
@@ -242,14 +242,14 @@ async def _up(bench: Workbench, context: Context[Any, Any], plan_id: str) -> UpA
         bench.shelf.take(plan_id, now)
         log, root = (
             EventLog(path=folder / "events", steps=len(kept.steps), secrets=bench.secrets),
-            engine.project_folder(),
+            runner.project_folder(),
         )
         watch = _Watch(log=log, context=context)
         message = _message(plan_id)
         try:
             result = await run_program(
                 [
-                    *(engine.pulumi(), "up", "--yes", "--skip-preview", "--suppress-outputs", "--non-interactive"),
+                    *(runner.pulumi(), "up", "--yes", "--skip-preview", "--suppress-outputs", "--non-interactive"),
                     *(["--refresh"] if kept.refresh else []),
                     *("--message", message, "--event-log", str(log.path), "--stack", stack),
                 ],
@@ -273,7 +273,7 @@ async def _up(bench: Workbench, context: Context[Any, Any], plan_id: str) -> UpA
         ok=ok,
         stack=stack,
         plan_id=plan_id,
-        reason=None if ok else untrusted("the engine", _shortened(engine.first_error(text, result.exit_code))),
+        reason=None if ok else untrusted("the engine", _shortened(runner.first_error(text, result.exit_code))),
         said=untrusted("the engine", _shortened("\n".join(result.out.splitlines()[-_LAST_LINES:]))),
         next=_next(stack, text, edited, ok=ok),
         usd_per_hour=round(kept.usd_per_hour, 4),
@@ -311,7 +311,7 @@ def _next(stack: str, text: str, edited: Sequence[str], *, ok: bool) -> str:
         return f"Check it with smoke or status of stack {stack}. Files changed meanwhile and are not deployed: preview shows what they would do."
     if ok:
         return f"Check it with smoke or status of stack {stack}."
-    hint = engine.recover_hint(stack, text)
+    hint = runner.recover_hint(stack, text)
     return f"Read the reason, ask recognise_failure about it, look at logs of stack {stack}, then preview again.{hint}"
 
 

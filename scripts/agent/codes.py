@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TextIO
 
-from scripts.errors import CommandRefusedError, ScriptError
+from contracts.errors import CommandRefusedError, ScriptError
 
 VALID_S: Final = 600
 FOLDER: Final = Path(".work") / "agent-codes"

@@ -13,9 +13,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, Protocol, cast
 
+from contracts.errors import CommandRefusedError, ScriptError
 from contracts.fields import as_mapping
 from scripts.agent.audit import COUNTED, AuditEntry, AuditFile
-from scripts.errors import CommandRefusedError, ScriptError
 
 WINDOW_S: Final = 24 * 3600.0
 _HOUR_S: Final = 3600.0

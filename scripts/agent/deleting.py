@@ -19,12 +19,12 @@ from mcp.server.mcpserver import (
 from mcp.types import ClientCapabilities
 from pydantic import BaseModel, Field
 
+from contracts.errors import CommandRefusedError
+from engine import runner
 from scripts.agent.codes import FOLDER, VALID_S, CodeShelf
 from scripts.agent.hints import DELETES
 from scripts.agent.reading import Stack
 from scripts.agent.workbench import CommandAnswer, Workbench, option, sentences
-from scripts.errors import CommandRefusedError
-from scripts.pulumi import engine
 
 TOOL: Final = "teardown"
 
@@ -54,7 +54,7 @@ def add_teardown(server: MCPServer[Any], bench: Workbench) -> None:
         return Elicit(
             f"An assistant asks to DELETE stack {stack!r} with its server and its capacity"
             f"{', and keeps its bucket' if keep_bucket else ' and with its BUCKET and the weights in it'}. This cannot be undone. "
-            f"To delete it, run `{command(stack)}` in your own terminal, in {engine.project_folder()}, and type the stack's name and the "
+            f"To delete it, run `{command(stack)}` in your own terminal, in {runner.project_folder()}, and type the stack's name and the "
             f"code that it shows. Decline to keep the stack. (Question {answered[stack] + 1} about this stack.)",
             TypedName,
         )
@@ -97,7 +97,7 @@ def command(stack: str) -> str:
 
 def shelf() -> CodeShelf:
     """Return where this project's codes are."""
-    return CodeShelf(folder=engine.project_folder() / FOLDER)
+    return CodeShelf(folder=runner.project_folder() / FOLDER)
 
 
 def _require_typed(

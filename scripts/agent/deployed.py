@@ -5,17 +5,17 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Final, cast
 
+from cloud.google_prices import container_usd_per_hour, node_usd_per_hour, part_of
+from contracts.errors import CommandRefusedError, ScriptError
 from contracts.fields import as_mapping, as_sequence
 from contracts.labels import PRODUCT
+from contracts.parallel import each
+from engine import runner
+from engine.deployment import SERVICE_TYPE
+from engine.locks import all_locks
+from engine.state import StackState, read
+from engine.steps import CAPACITY_TYPES
 from scripts.agent.purse import Deployed
-from scripts.errors import CommandRefusedError, ScriptError
-from scripts.parallel import each
-from scripts.pulumi import engine
-from scripts.pulumi.deployment import SERVICE_TYPE
-from scripts.pulumi.locks import all_locks
-from scripts.pulumi.state import StackState, read
-from scripts.pulumi.steps import CAPACITY_TYPES
-from stacks.google_prices import container_usd_per_hour, node_usd_per_hour, part_of
 
 _READERS: Final = 4
 """States that are read at the same time; each starts an engine."""
@@ -61,7 +61,7 @@ def usd_per_hour_of(state: StackState) -> float | None:
 
 
 def _listed() -> Sequence[object]:
-    return as_sequence(cast("object", json.loads(engine.query(["stack", "ls", "--json", "--project", PRODUCT]))))
+    return as_sequence(cast("object", json.loads(runner.query(["stack", "ls", "--json", "--project", PRODUCT]))))
 
 
 def _usd_per_hour(state: StackState, item: Mapping[str, object]) -> float | None:

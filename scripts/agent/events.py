@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Final, cast
 
 from contracts.fields import as_mapping
+from engine.deployment import type_in
 from scripts.agent.programs import shortened
-from scripts.pulumi.deployment import type_in
 
 _MOST_CHARACTERS: Final = 300
 _COLOUR: Final = re.compile(r"<\{%[^%]*%\}>")

@@ -8,18 +8,18 @@ from typing import Annotated, Any, Final
 from mcp.server.mcpserver import Context, MCPServer
 from pydantic import Field
 
+from contracts.errors import CommandRefusedError
 from contracts.fields import as_mapping, as_sequence
+from engine import runner
+from engine.deployment import type_in
+from engine.steps import CAPACITY_TYPES
 from scripts.agent.hints import ASKS, CHANGES
 from scripts.agent.permissions import Change
 from scripts.agent.plans import KeptCommand
 from scripts.agent.reading import Stack
 from scripts.agent.workbench import CommandAnswer, Workbench, option, sentences
-from scripts.errors import CommandRefusedError
-from scripts.pulumi import engine
-from scripts.pulumi.deployment import type_in
-from scripts.pulumi.frozen import most_usd_per_hour
-from scripts.pulumi.settings import stack_settings
-from scripts.pulumi.steps import CAPACITY_TYPES
+from scripts.cli.settings import stack_settings
+from scripts.preview.frozen import most_usd_per_hour
 
 _NEW: Final = frozenset({"rolled out", "gone back", "nothing to do"})
 """Outcomes after which the revision of the plan has all requests."""
@@ -162,7 +162,7 @@ def _prices_of_recovery(stack: str, document: Mapping[str, object]) -> _Prices:
     urns = [str(as_mapping(finding).get("urn") or "") for group in groups for finding in group]
     if not any(type_in(urn) in CAPACITY_TYPES for urn in urns):
         return _Prices(meanwhile=None, after=None)
-    folder = engine.project_folder()
+    folder = runner.project_folder()
     rate = most_usd_per_hour(stack_settings(stack, folder=folder), folder)
     return _Prices(meanwhile=rate, after=rate)
 

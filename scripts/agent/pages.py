@@ -10,16 +10,16 @@ from mcp.server.mcpserver import MCPServer
 from mcp.server.mcpserver.exceptions import ResourceError
 from pydantic import Field
 
+from contracts.errors import CommandRefusedError, ScriptError
 from contracts.fields import to_json
+from engine import runner
 from planning import plan as planned
 from planning.errors import PlanningError
-from planning.reference import rules_page
+from planning.solve.reference import rules_page
 from scripts.agent.untrusted import NOTE
 from scripts.agent.working import RESULTS
-from scripts.errors import CommandRefusedError, ScriptError
+from scripts.cli.settings import stack_settings
 from scripts.preview.plans import stacks_in
-from scripts.pulumi import engine
-from scripts.pulumi.settings import stack_settings
 from stacks.planned import to_deployment
 
 DOCS: Final = {
@@ -51,7 +51,7 @@ def add_resources(server: MCPServer[Any]) -> None:
         "gemma://stacks", mime_type="application/json", description="Names of the stacks with a settings file."
     )
     def stacks() -> str:
-        return json.dumps(list(stacks_in(engine.project_folder())))
+        return json.dumps(list(stacks_in(runner.project_folder())))
 
     @server.resource(
         "gemma://plans/{stack}", mime_type="application/json", description="The plan of a stack in figures."
@@ -67,7 +67,7 @@ def add_resources(server: MCPServer[Any]) -> None:
         description="The report of a benchmark that this server ran.",
     )
     def report(name: str) -> str:
-        folder = engine.project_folder() / RESULTS
+        folder = runner.project_folder() / RESULTS
         known = {path.name: path for path in folder.iterdir() if (path / _REPORT).is_file()} if folder.is_dir() else {}
         if name not in known:
             raise ResourceError(f"There is no report {name[:60]!r}; there are: {', '.join(sorted(known)) or 'none'}.")
@@ -78,7 +78,7 @@ def add_resources(server: MCPServer[Any]) -> None:
 def _add_page(server: MCPServer[Any], name: str, file: Path, meaning: str) -> None:
     @server.resource(f"gemma://pages/{name}", name=name, mime_type="text/markdown", description=meaning)
     def page() -> str:
-        return (engine.project_folder() / file).read_text(encoding="utf-8")
+        return (runner.project_folder() / file).read_text(encoding="utf-8")
 
 
 @contextmanager
@@ -91,7 +91,7 @@ def _resource_sentences() -> Generator[None]:
 
 
 def _require_known(stack: str) -> None:
-    if stack not in stacks_in(engine.project_folder()):
+    if stack not in stacks_in(runner.project_folder()):
         raise CommandRefusedError(f"There is no stack {stack[:60]!r}; gemma://stacks lists them.")
 
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, cast, get_args
 
-from scripts.errors import CommandRefusedError
+from contracts.errors import CommandRefusedError
 
 Change = Literal["up", "smoke", "bench", "stage", "rollout", "recover", "teardown"]
 CHANGES: Final[Sequence[Change]] = get_args(Change)

@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from contracts.errors import CommandRefusedError
+from engine.steps import PlannedStep
 from scripts.agent.purse import awake_or_not_s
-from scripts.errors import CommandRefusedError
-from scripts.pulumi.identity import PlanIdentity, plan_id_of
-from scripts.pulumi.steps import PlannedStep
+from scripts.preview.identity import PlanIdentity, plan_id_of
 
 VALID_S: Final = 3600.0
 _MOST_PLANS: Final = 50

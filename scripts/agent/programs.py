@@ -16,12 +16,12 @@ from typing import Final, cast
 
 import anyio
 
+from contracts.errors import ScriptError
 from contracts.masking import LineMask, masked
 from contracts.plain_text import for_model
+from engine import runner
+from engine.private_folders import held_locks, private_folder
 from scripts.agent.untrusted import each_text
-from scripts.errors import ScriptError
-from scripts.pulumi import engine
-from scripts.pulumi.private_folders import held_locks, private_folder
 
 INTERRUPT_GRACE_S: Final = 600.0
 """How long a command may take to end after SIGINT: the engine ends the calls that it has begun and writes its state."""
@@ -81,7 +81,7 @@ class ProgramResult:
         """The last thing that the command said, as a sentence."""
         if self.cut:
             return f"The command printed more than {MOST_BYTES // 1_000_000} MB, which is too much for an answer; ask for less."
-        return self.said[-1] if self.said else f"The command {engine.ending(self.exit_code)} and said nothing."
+        return self.said[-1] if self.said else f"The command {runner.ending(self.exit_code)} and said nothing."
 
 
 def script(name: str, *arguments: str) -> Sequence[str]:
@@ -110,7 +110,7 @@ async def run_program(
     """
     with private_folder() as kept:
         out, said = kept / "out", kept / "said"
-        process = _started(argv, out, said, folder or engine.project_folder())
+        process = _started(argv, out, said, folder or runner.project_folder())
         lines = _Tail(said, secrets)
         begun_s = time.monotonic()
         try:
@@ -153,7 +153,7 @@ def _started(argv: Sequence[str], out: Path, said: Path, folder: Path) -> "subpr
         return subprocess.Popen(
             argv,
             cwd=folder,
-            env={key: value for key, value in engine.environment().items() if key != TOKEN_VARIABLE} | ENGINE_VARIABLES,
+            env={key: value for key, value in runner.environment().items() if key != TOKEN_VARIABLE} | ENGINE_VARIABLES,
             stdin=subprocess.DEVNULL,
             stdout=out_file,
             stderr=said_file,

@@ -6,9 +6,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from contracts.errors import CommandRefusedError, ScriptError
 from scripts.agent.counts import Book, Count, running, spent_usd
 from scripts.cli.command import say
-from scripts.errors import CommandRefusedError, ScriptError
 
 DEFAULT_USD_PER_HOUR: Final = 10.0
 DEFAULT_USD: Final = 50.0

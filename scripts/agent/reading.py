@@ -6,19 +6,19 @@ from typing import Annotated, Any, Final
 from mcp.server.mcpserver import Context, MCPServer
 from pydantic import Field, JsonValue
 
+from contracts.errors import CommandRefusedError
 from contracts.fields import as_mapping, as_sequence
-from planning.candidates import deployable_accelerators
-from planning.checkpoints import CHECKPOINTS
-from planning.hardware import ACCELERATORS
-from planning.provisioning import ProvisioningModel
-from planning.rules import RULES
+from planning.cost.provisioning import ProvisioningModel
+from planning.data.checkpoints import CHECKPOINTS
+from planning.machine.hardware import ACCELERATORS
+from planning.rules.findings import RULES
+from planning.solve.candidates import deployable_accelerators
 from scripts.agent.hints import ASKS, READS
 from scripts.agent.runs import RunAnswer
 from scripts.agent.untrusted import Frozen, UntrustedText, untrusted
 from scripts.agent.workbench import CommandAnswer, Workbench, option, pairs, sentences, word
-from scripts.errors import CommandRefusedError
-from scripts.pulumi.settings import stack_settings
-from stacks.failure_hints import Cause
+from scripts.cli.settings import stack_settings
+from stacks.hooks.failure_hints import Cause
 
 Stack = Annotated[
     str,

@@ -12,6 +12,7 @@ from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
 from mcp.types import INTERNAL_ERROR
 from pydantic import BaseModel
 
+from contracts.errors import ScriptError
 from contracts.fields import as_mapping, as_sequence
 from scripts.agent.audit import AuditEntry, AuditFile, Outcome, recorded, seconds_since
 from scripts.agent.deleting import TOOL, can_ask
@@ -20,7 +21,6 @@ from scripts.agent.runs import CAN_BE_LEFT, CURRENT
 from scripts.agent.untrusted import each_text
 from scripts.agent.workbench import ENDING, CallEnding, Workbench
 from scripts.cli.command import say
-from scripts.errors import ScriptError
 
 _DETAIL_CHARACTERS: Final = 500
 _SHOWS_TEXT: Final = frozenset({"resources/read", "prompts/get"})

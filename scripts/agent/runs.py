@@ -19,11 +19,11 @@ from mcp.server.mcpserver import Context
 from mcp.types import CallToolResult, TextContent
 from pydantic import Field
 
+from contracts.errors import CommandRefusedError
 from contracts.fields import as_mapping
 from scripts.agent.limits import ANSWER_WITHIN_S
 from scripts.agent.untrusted import Frozen, UntrustedText, untrusted
 from scripts.cli.command import say
-from scripts.errors import CommandRefusedError
 
 KEPT_S: Final = 3600.0
 """How long the answer of work that ended is kept."""

@@ -15,6 +15,8 @@ import anyio
 from mcp.server.mcpserver import MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
 
+from contracts.errors import CommandRefusedError
+from engine import runner
 from scripts.agent.audit import AuditFile
 from scripts.agent.changing import add_changing_tools
 from scripts.agent.deleting import add_teardown
@@ -30,9 +32,7 @@ from scripts.agent.talking import add_talking_tools
 from scripts.agent.waiting import add_waiting_tools
 from scripts.agent.workbench import Workbench
 from scripts.agent.working import add_working_tools
-from scripts.errors import CommandRefusedError
 from scripts.preview.plans import stacks_in
-from scripts.pulumi import engine
 
 NAME: Final = "gemma-serving"
 HOST: Final = "127.0.0.1"
@@ -70,7 +70,7 @@ def build(bench: Workbench, audit: AuditFile, tools: frozenset[str] | None = Non
 
 def _instructions(bench: Workbench) -> str:
     allowed = [change for change in CHANGES if bench.permissions.allows(change)]
-    stacks = ", ".join(stacks_in(engine.project_folder()))
+    stacks = ", ".join(stacks_in(runner.project_folder()))
     may = f"You may {', '.join(allowed)}." if allowed else "You may only read."
     return (
         f"{may} Plan before you change: preview returns a plan_id, and up runs only that. An answer with "

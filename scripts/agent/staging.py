@@ -8,18 +8,18 @@ from typing import Annotated, Any, Final
 from mcp.server.mcpserver import Context, MCPServer
 from pydantic import Field
 
+from contracts.errors import CommandRefusedError
 from contracts.fields import as_mapping
+from engine.private_folders import private_folder
 from scripts.agent.hints import CHANGES
 from scripts.agent.plans import KeptPlan
 from scripts.agent.reading import Stack
 from scripts.agent.untrusted import Frozen
 from scripts.agent.workbench import CommandAnswer, Workbench, option, sentences
-from scripts.errors import CommandRefusedError
-from scripts.pulumi import bucket_creation
-from scripts.pulumi.frozen import freeze
-from scripts.pulumi.identity import identity_of
-from scripts.pulumi.private_folders import private_folder
-from scripts.pulumi.settings import stack_settings
+from scripts.cli.settings import stack_settings
+from scripts.preview.frozen import freeze
+from scripts.preview.identity import identity_of
+from scripts.stage_model import bucket_creation
 
 _BUCKET_FOLDER: Final = re.compile(r"gs://[a-z0-9][a-z0-9._-]{1,61}[a-z0-9](/(?!\.\.?(/|$))[\w.-]+)*/?", re.ASCII)
 _REFERENCE: Final = "refs/"

@@ -13,17 +13,17 @@ import anyio.to_thread
 from mcp.server.mcpserver import Context, MCPServer
 from pydantic import Field
 
+from contracts.errors import CommandRefusedError, ScriptError
 from contracts.outputs import StackOutputs
 from contracts.staged_weights import MANIFEST, object_name
+from engine.stack import stack_outputs
 from scripts.agent.hints import ASKS, WAKES
 from scripts.agent.reading import Stack
 from scripts.agent.untrusted import Frozen, UntrustedText, untrusted
 from scripts.agent.workbench import Workbench, sentences
+from scripts.cli.settings import stack_settings
 from scripts.client.access import ServerAccess, open_stack_access
 from scripts.client.metrics import Scrape
-from scripts.errors import CommandRefusedError, ScriptError
-from scripts.pulumi.settings import stack_settings
-from scripts.pulumi.stack import stack_outputs
 
 if TYPE_CHECKING:
     from scripts.client.openai import OpenAIClient
@@ -187,7 +187,7 @@ def _figures(scrape: Scrape) -> dict[str, float]:
 
 
 def _weights(stack: str) -> WeightsAnswer:
-    from scripts.cloud.staging.bucket import WeightsBucket  # noqa: PLC0415
+    from cloud.staging.bucket import WeightsBucket  # noqa: PLC0415
 
     settings = stack_settings(stack)
     if settings.weights != "bucket":

@@ -10,6 +10,7 @@ from mcp.server.mcpserver import Context
 from mcp.server.mcpserver.exceptions import ToolError
 from pydantic import Field
 
+from contracts.errors import CommandRefusedError, ScriptError
 from contracts.exit_codes import ExitCode
 from contracts.masking import masked
 from contracts.plain_text import for_model
@@ -20,7 +21,6 @@ from scripts.agent.programs import ProgramResult, run_program, script
 from scripts.agent.purse import Purse
 from scripts.agent.runs import Runs, report
 from scripts.agent.untrusted import Frozen, UntrustedText, untrusted
-from scripts.errors import CommandRefusedError, ScriptError
 
 _MOST_CHARACTERS: Final = 2000
 """Of one value of a command line."""

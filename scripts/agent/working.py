@@ -7,12 +7,12 @@ from typing import Annotated, Any, Final
 from mcp.server.mcpserver import Context, MCPServer
 from pydantic import Field
 
+from contracts.errors import CommandRefusedError
+from engine import runner
 from scripts.agent.hints import ASKS, CHANGES
 from scripts.agent.reading import Stack
 from scripts.agent.staging import add_staging
 from scripts.agent.workbench import CommandAnswer, Workbench, option, sentences
-from scripts.errors import CommandRefusedError
-from scripts.pulumi import engine
 
 RESULTS: Final = Path(".work") / "agent"
 """Folder of the project in which benchmarks lie."""
@@ -87,7 +87,7 @@ def _add_comparison(server: MCPServer[Any], bench: Workbench) -> None:
 def _folder(name: str) -> Path:
     if not _NAME.fullmatch(name):
         raise CommandRefusedError(f"{name[:60]!r} is no name of results; use letters, digits and -.")
-    return engine.project_folder() / RESULTS / name
+    return runner.project_folder() / RESULTS / name
 
 
 def _new_results(name: str) -> Path:

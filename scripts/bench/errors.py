@@ -1,6 +1,6 @@
 """The error of a sweep that cannot be run as asked."""
 
-from scripts.errors import CommandRefusedError
+from contracts.errors import CommandRefusedError
 
 
 class SweepError(CommandRefusedError):

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final, Literal, TypeAlias
 
-from planning.types import Band, WorkloadPlan
-from planning.workload import Workload
+from planning.question.types import Band, WorkloadPlan
+from planning.question.workload import Workload
 from scripts.bench.measure import Objective
 from scripts.bench.traffic.points import Point
 from scripts.bench.traffic.spec import Traffic
@@ -55,7 +55,7 @@ def at_level(shape: Workload, level: float, *, whole: bool) -> Workload:
 def level_forecast(answers: Answers, shape: Workload, objective: Objective, *, whole: bool) -> Band | None:
     """Return the highest load that keeps the limits, with its band; 0.0 if none does, and None without a plan.
 
-    The ends come from the planner's bands (`planning.bands`): of the times, and of the rate at which the server is saturated.
+    The ends come from the planner's bands (`planning.speed.bands`): of the times, and of the rate at which the server is saturated.
     """
     full = answers(shape)
     if full is None:

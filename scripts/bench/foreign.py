@@ -315,7 +315,7 @@ def export_folder(results: Sequence[Mapping[str, Any]], form: str, out: Path) ->
     """Write the points of a sweep as files of another tool, and return their paths."""
     out.mkdir(parents=True, exist_ok=True)
     if form == "guidellm":
-        path = out / "benchmarks.json"
+        path = out / "authors.benchmarks.json"
         path.write_text(json.dumps(export_guidellm(results), indent=1) + "\n", encoding="utf-8")
         return [path]
     paths: list[Path] = []

@@ -2,12 +2,12 @@
 
 from pathlib import Path
 
+from contracts.errors import ScriptError
+from engine.stack import stack_outputs
 from scripts.bench.store import read_results
 from scripts.cli.command import say
-from scripts.errors import ScriptError
 from scripts.measured.planned import deployed_plan
 from scripts.measured.record import Measured, add, bench_points
-from scripts.pulumi.stack import stack_outputs
 
 
 def keep_sweep(stack: str, folder: Path, since: str) -> None:

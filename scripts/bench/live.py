@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
+from contracts.errors import ScriptError
 from scripts.bench.compare import METRICS, Comparison, FigureChange, Metric, grown_failures, point_name
 from scripts.bench.errors import SweepError
 from scripts.bench.progress import Reporter
@@ -17,7 +18,6 @@ from scripts.bench.store import read_results
 from scripts.bench.sweep import run_sweep
 from scripts.bench.traffic.points import Sweep
 from scripts.client.access import ServerAccess
-from scripts.errors import ScriptError
 
 ORDERS: Final = ("abba", "baab")
 """Order of the measurements in odd and even rounds. Each side is measured twice, so that a drift cancels."""

@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from planning.catalog import find_id, spec_of
-from planning.hardware import find_accelerator
-from planning.model import LayerGroup, tensors
+from planning.machine.hardware import find_accelerator
+from planning.model.catalog import find_id, spec_of
+from planning.model.spec import LayerGroup, tensors
 
 MOST_OF_PEAK: Final = 0.80
 """A result above this share of the peak FLOPS is impossible. The best published figure for serving is 76 %, for the input tokens of

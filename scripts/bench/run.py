@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from contracts.exit_codes import ExitCode
+from engine.stack import stack_outputs
 from scripts.bench.errors import SweepError
 from scripts.bench.keep import keep_sweep
 from scripts.bench.options import BenchOptions
@@ -24,7 +25,6 @@ from scripts.cli.command import say
 from scripts.client.access import TOKEN_MARGIN_S, ServerAccess, open_stack_access, open_url_access
 from scripts.measured.planned import deployed_plan
 from scripts.measured.record import now
-from scripts.pulumi.stack import stack_outputs
 
 NOT_IN_JSON: Final = frozenset({"input_lens", "output_lens", "ttfts", "e2els", "start_times", "timeline"})
 """Fields of a result with one value per request or moment; --json leaves them out."""

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
-from planning.types import Band
+from planning.question.types import Band
 from scripts.bench.forecast import WITHOUT_STACK, forecast_text
 from scripts.bench.measure import Objective, invalid_reasons
 from scripts.bench.records import EndLoad, RequestRecord, StopLoad

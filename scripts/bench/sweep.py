@@ -8,8 +8,9 @@ from http import HTTPStatus
 from typing import Any, Final, Literal
 
 from contracts.fields import as_mapping
-from planning.types import Band
-from planning.workload import Workload
+from engine.children import run_async
+from planning.question.types import Band
+from planning.question.workload import Workload
 from scripts.bench.errors import SweepError
 from scripts.bench.forecast import NOT_DEPLOYED, OF_FILE, WITHOUT_STACK, level_forecast, output_forecast, shape_of
 from scripts.bench.limits import open_files_limit
@@ -42,7 +43,6 @@ from scripts.bench.store import ResultStore, open_store, read_run
 from scripts.bench.traffic.makers import SyntheticSource
 from scripts.bench.traffic.points import Point, Sweep, plan_points, point_seed
 from scripts.bench.traffic.prepare import PreparedTraffic, prepare_traffic
-from scripts.cli.children import run_async
 from scripts.client.access import AccessError, ServerAccess
 from scripts.client.openai import OpenAIClient, ServerError, UnreachableError
 from scripts.client.proxy import HttpProxy, proxy_of

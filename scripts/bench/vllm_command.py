@@ -4,7 +4,7 @@ import json
 import shlex
 from collections.abc import Mapping
 
-from planning.vllm_args import OPTIONS
+from planning.question.vllm_args import OPTIONS
 from scripts.bench.traffic.points import Point
 from scripts.bench.traffic.spec import Traffic
 

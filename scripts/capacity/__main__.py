@@ -16,14 +16,14 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Final
 
+from contracts.errors import CommandRefusedError
 from contracts.exit_codes import ExitCode
 from scripts.cli.command import Command, run_command, say
 from scripts.cli.options import JsonSwitch, Option
 from scripts.cli.project_ids import project_id
-from scripts.errors import CommandRefusedError
 
 if TYPE_CHECKING:
-    from planning.types import ProvisioningModel
+    from planning.question.types import ProvisioningModel
     from scripts.capacity.change import FileChange
     from scripts.capacity.gates import JudgedPlace, Need
     from scripts.capacity.history import StockHistory
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 def _provisioning(text: str) -> str:
-    from planning.provisioning import PROVISIONING_MODELS
+    from planning.cost.provisioning import PROVISIONING_MODELS
 
     if text not in PROVISIONING_MODELS:
         raise ValueError(", ".join(PROVISIONING_MODELS[:-1]) + f" or {PROVISIONING_MODELS[-1]}")
@@ -85,8 +85,8 @@ def _capacity(options: CapacityOptions) -> ExitCode:
     from scripts.capacity import table
     from scripts.capacity.gates import judge
     from scripts.capacity.reading import deadline, read_all
+    from scripts.cli.settings import stack_settings
     from scripts.doctor.run import checkup_of
-    from scripts.pulumi.settings import stack_settings
 
     stack = options.write or options.stack
     settings = stack_settings(stack, project=options.project) if stack else None
@@ -111,7 +111,7 @@ def _capacity(options: CapacityOptions) -> ExitCode:
 def _require_tpu_api(stack: str | None, settings: "Settings | None") -> None:
     """Refuse a stack on Compute Engine: its quotas and what waits there are not those that this command reads."""
     if settings is not None and settings.tpu is not None and settings.tpu.api == "compute-engine":
-        from planning.hardware import COMPUTE_QUOTAS
+        from planning.machine.hardware import COMPUTE_QUOTAS
 
         quota = COMPUTE_QUOTAS[settings.tpu.provisioning]
         raise CommandRefusedError(
@@ -134,7 +134,7 @@ def _check(options: CapacityOptions) -> None:
 
 
 def _asked(options: CapacityOptions, settings: "Settings | None") -> "CapacityQuestion":
-    from planning.candidates import deployable_accelerators
+    from planning.solve.candidates import deployable_accelerators
     from scripts.capacity.reading import CapacityQuestion
     from stacks.loading import project_from_environment
 
@@ -156,7 +156,7 @@ def _asked(options: CapacityOptions, settings: "Settings | None") -> "CapacityQu
 
 
 def _model(options: CapacityOptions, settings: "Settings | None") -> "ProvisioningModel":
-    from planning.provisioning import PROVISIONING_MODELS
+    from planning.cost.provisioning import PROVISIONING_MODELS
 
     own = settings.tpu.provisioning if settings and settings.tpu else "flex-start"
     named = options.provisioning or own
@@ -164,7 +164,7 @@ def _model(options: CapacityOptions, settings: "Settings | None") -> "Provisioni
 
 
 def _need(stack: str | None, settings: "Settings | None") -> "Need":
-    from planning.prices import LIST_PRICES
+    from planning.data.prices import LIST_PRICES
     from scripts.capacity.gates import Need
     from stacks.price_file import book_of
 
@@ -200,9 +200,9 @@ def _change(
     """Show the change of the stack's file, ask, and write it; None without --write."""
     if options.write is None or settings is None:
         return None
+    from engine.runner import project_folder
     from scripts.capacity.change import change_of
     from scripts.cli.asking import confirm
-    from scripts.pulumi.engine import project_folder
 
     path = project_folder() / f"Pulumi.{options.write}.yaml"
     change = change_of(path, options.write, settings, places)
@@ -230,9 +230,9 @@ def _report(
     change: "FileChange | None",
     now: datetime,
 ) -> dict[str, object]:
+    from cloud.simulated import is_simulated
     from scripts.capacity.gates import ORDER
     from scripts.capacity.table import to_json
-    from scripts.cloud.simulated import is_simulated
 
     return {
         "project": asked.project,

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from contracts.errors import CommandRefusedError
 from planning.planner import plan
 from scripts.capacity.gates import JudgedPlace
-from scripts.errors import CommandRefusedError
 from scripts.plan.settings_file import SettingsFile
 from stacks.loading import SettingsError
 from stacks.planned import to_deployment

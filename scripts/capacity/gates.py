@@ -6,15 +6,22 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, cast
 
-from planning.hardware import CLOUD_RUN_GPUS, RUNTIME_VERSIONS, Accelerator, api_accelerator_type, gpu_regions, host_of
-from planning.prices import LIST_PRICES, PriceBook, instance_parts, slice_parts
-from planning.provisioning import PROVISIONING_MODELS, Acceptance, Answer, acceptance, run_acceptance
-from planning.types import ProvisioningModel
+from cloud import quotas
+from cloud.inventory.kinds import Item, by_name
+from cloud.requests import CapacityRequest, request_of
+from planning.cost.provisioning import PROVISIONING_MODELS, Acceptance, Answer, acceptance, run_acceptance
+from planning.data.prices import LIST_PRICES, PriceBook, instance_parts, slice_parts
+from planning.machine.hardware import (
+    CLOUD_RUN_GPUS,
+    RUNTIME_VERSIONS,
+    Accelerator,
+    api_accelerator_type,
+    gpu_regions,
+    host_of,
+)
+from planning.question.types import ProvisioningModel
 from scripts.capacity.history import Sighting, StockHistory
 from scripts.capacity.reading import Answers, CapacityQuestion, Reply, zones_of
-from scripts.cloud import quotas
-from scripts.cloud.inventory.kinds import Item, by_name
-from scripts.cloud.requests import CapacityRequest, request_of
 
 ORDER: Final = (
     "Places are sorted by promise: first those with all three gates open, then those of which something is not known, then the closed ones; "

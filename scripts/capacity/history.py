@@ -10,13 +10,13 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final, Literal
 
+from cloud.requests import CapacityRequest
+from contracts.errors import ScriptError
 from contracts.fields import ContractError, from_json, to_json
-from planning.types import ProvisioningModel
+from engine.runner import project_folder
+from planning.question.types import ProvisioningModel
 from scripts.cli.kept import change_file
-from scripts.cloud.requests import CapacityRequest
-from scripts.errors import ScriptError
 from scripts.measured.store import FOLDER
-from scripts.pulumi.engine import project_folder
 
 SCHEMA_VERSION: Final = 1
 KEPT_DAYS: Final = 90

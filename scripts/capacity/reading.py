@@ -10,16 +10,16 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, cast
 
-from planning.hardware import CLOUD_RUN_GPUS, Accelerator, gpu_regions, known_places
-from planning.types import ProvisioningModel
-from scripts.cloud import quotas
-from scripts.cloud.google_api import GoogleListError
-from scripts.cloud.inventory.kinds import LOCATIONS, Item, by_name
-from scripts.cloud.quotas import Quota
+from cloud import quotas
+from cloud.google_api import GoogleListError
+from cloud.inventory.kinds import LOCATIONS, Item, by_name
+from cloud.quotas import Quota
+from contracts.errors import ScriptError
+from contracts.parallel import each_in_time
+from planning.machine.hardware import CLOUD_RUN_GPUS, Accelerator, gpu_regions, known_places
+from planning.question.types import ProvisioningModel
 from scripts.doctor.diagnosis import Checkup
 from scripts.doctor.run import CONNECTIONS
-from scripts.errors import ScriptError
-from scripts.parallel import each_in_time
 
 LIMIT_S: Final = 20.0
 """Longest wait for all answers together."""

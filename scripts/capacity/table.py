@@ -6,12 +6,12 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import Any
 
+from cloud.simulated import is_simulated
 from planning.units import age
 from scripts.capacity.gates import ORDER, Gate, JudgedPlace, Own, QuotaUse
 from scripts.capacity.history import Sighting
 from scripts.capacity.reading import Answers
 from scripts.cli.tables import console, table
-from scripts.cloud.simulated import is_simulated
 
 
 def show(places: Sequence[JudgedPlace], problems: Sequence[str], now: datetime) -> None:

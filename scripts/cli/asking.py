@@ -2,7 +2,7 @@
 
 import sys
 
-from scripts.errors import CommandRefusedError
+from contracts.errors import CommandRefusedError
 
 
 def confirm(question: str, *, without_terminal: str, declined: str) -> None:

@@ -11,12 +11,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
+from contracts.errors import ScriptError
 from contracts.exit_codes import ExitCode
 from contracts.plain_text import for_terminal
+from engine.children import interruptible
 from planning.errors import PlanningError
-from scripts.cli.children import interruptible
 from scripts.cli.options import Parser, add_options, positional_names, read_options
-from scripts.errors import ScriptError
 
 T = TypeVar("T")
 

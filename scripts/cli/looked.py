@@ -5,7 +5,7 @@ import json
 from collections.abc import Mapping
 from typing import Final
 
-from scripts.errors import CommandRefusedError
+from contracts.errors import CommandRefusedError
 
 _DIGITS: Final = 16
 

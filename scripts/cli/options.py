@@ -18,8 +18,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final, NoReturn, TypeVar, cast
 
+from contracts.errors import CommandRefusedError
 from planning.numbers import number, whole_number
-from scripts.errors import CommandRefusedError
 
 T = TypeVar("T")
 

@@ -1,4 +1,4 @@
-"""The page docs/commands.md, from the commands' own definitions. `python -m scripts.docs` writes it."""
+"""The page docs/commands.md, from the commands' own definitions. `python -m authors.docs` writes it."""
 
 import inspect
 import textwrap

@@ -28,10 +28,10 @@ from pathlib import Path
 from typing import IO, Any, Final
 from urllib.parse import urlsplit, urlunsplit
 
+from contracts.errors import CommandRefusedError, ScriptError
 from contracts.fields import as_mapping
 from contracts.outputs import Auth, StackOutputs, Tunnel
 from scripts.client.unix_url import MOST_PATH_BYTES, unix_url
-from scripts.errors import CommandRefusedError, ScriptError
 
 API_KEY_VARIABLE: Final = "OPENAI_API_KEY"
 _IAM_CREDENTIALS: Final = "CLOUDSDK_API_ENDPOINT_OVERRIDES_IAMCREDENTIALS"
@@ -317,7 +317,7 @@ def open_url_access(url: str) -> AbstractContextManager[ServerAccess]:
 
 def _stack_api_key(version: str, project: str) -> str:
     """Return the key that Secret Manager holds; the environment's if the caller may not read it."""
-    from scripts.cloud.secret_values import read_secret  # noqa: PLC0415 - most servers have no key
+    from cloud.secret_values import read_secret  # noqa: PLC0415 - most servers have no key
 
     try:
         return read_secret(version, project=project)

@@ -2,7 +2,7 @@
 
 A connection has one request at a time and stays open for the next. Callbacks of the transport split bytes into events as they arrive,
 without a task, a stream buffer or a queue in between. At a thousand streams these make a general HTTP client the bottleneck
-(benchmarks/bench_client.py measures both).
+(authors/benchmarks/bench_client.py measures both).
 
 It supports chunked bodies, bodies with a length, keep-alive, TLS, and the proxy of the environment (`scripts.client.proxy`).
 It follows no redirects and sends no cookies.

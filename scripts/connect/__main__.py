@@ -16,10 +16,10 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Final, cast
 
+from contracts.errors import CommandRefusedError
 from contracts.exit_codes import ExitCode
 from scripts.cli.command import Command, run_command, say
 from scripts.cli.options import JsonSwitch, Option
-from scripts.errors import CommandRefusedError
 
 if TYPE_CHECKING:
     from scripts.client.access import ServerAccess
@@ -87,8 +87,8 @@ def _connected(options: ConnectionOptions, default_port: int) -> "Generator[Endp
 
 
 def _opener(options: ConnectionOptions) -> "Callable[[], AbstractContextManager[ServerAccess]]":
+    from engine.stack import stack_outputs
     from scripts.client.access import open_stack_access, open_url_access
-    from scripts.pulumi.stack import stack_outputs
 
     stack, url = options.stack, options.url
     if stack is not None and url is None:

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, Final, TextIO
 
 import requests
 
+from contracts.errors import ScriptError
 from contracts.fields import as_mapping
 from contracts.plain_text import for_terminal
 from scripts.client.events import DONE, EventSplitter, as_list, decoded, error_message, parse_event
-from scripts.errors import ScriptError
 
 if TYPE_CHECKING:
     from scripts.connect.snippets import Endpoint

@@ -20,11 +20,11 @@ from aiohttp import web
 from multidict import CIMultiDict
 from yarl import URL
 
+from contracts.errors import CommandRefusedError, ScriptError
 from scripts.client.access import ServerAccess
 from scripts.client.openai import connector_of
 from scripts.client.unix_url import plain_url, socket_path
 from scripts.connect.upstream import Upstream
-from scripts.errors import CommandRefusedError, ScriptError
 
 HOST: Final = "127.0.0.1"
 MAX_BODY_BYTES: Final = 256 * 2**20

@@ -8,8 +8,8 @@ from typing import Final
 
 import requests
 
+from contracts.errors import ScriptError
 from scripts.client.events import SIMULATED_HEADER, decoded, error_message, served_models
-from scripts.errors import ScriptError
 
 _PERIOD_S: Final = 1.0
 _SAID_EVERY_S: Final = 10.0

@@ -16,10 +16,10 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Final
 
+from contracts.errors import CommandRefusedError
 from contracts.exit_codes import ExitCode
 from scripts.cli.command import Command, run_command, say
 from scripts.cli.options import JsonSwitch, Option, StackName
-from scripts.errors import CommandRefusedError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,16 +53,16 @@ class DeployOptions:
 
 
 def _deploy(options: DeployOptions) -> ExitCode:
+    from engine import runner
+    from engine.checkout import require_committed
     from scripts.cli.summary import write_summary
     from scripts.deploy.run import DeployRequest, deploy_stack
     from scripts.deploy.steps import EngineSteps
     from scripts.preview.markdown import code, plain
     from scripts.preview.plans import stacks_in
     from scripts.preview.saved import read_plan
-    from scripts.pulumi import engine
-    from scripts.pulumi.checkout import require_committed
 
-    wanted, known = options.settings_of or options.stack, stacks_in(engine.project_folder())
+    wanted, known = options.settings_of or options.stack, stacks_in(runner.project_folder())
     if wanted not in known:
         raise CommandRefusedError(
             f"There is no Pulumi.{wanted}.yaml; the stacks with settings here are: {', '.join(known)}."

@@ -4,9 +4,9 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
+from contracts.errors import ScriptError
 from contracts.exit_codes import ExitCode
 from scripts.deploy.steps import CheckVerdict, DeploySteps, NotVerifiedError
-from scripts.errors import ScriptError
 from scripts.preview.saved import PlanRefusedError
 
 Outcome = Literal["deployed", "not verified", "rolled back", "failed"]

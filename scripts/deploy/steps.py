@@ -10,20 +10,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal, Protocol, cast
 
+from contracts.errors import CommandRefusedError, ScriptError
 from contracts.exit_codes import ExitCode
 from contracts.labels import PRODUCT
 from contracts.masking import masked
-from scripts.cli.children import started
+from engine import runner
+from engine.checkout import git
+from engine.children import started
+from engine.previewed import previewed
+from engine.secrets_provider import provider_options
+from engine.stack import stack_outputs
+from engine.steps import steps_of
 from scripts.cli.command import say
 from scripts.cli.hidden import environment_secrets
-from scripts.errors import CommandRefusedError, ScriptError
 from scripts.preview.saved import SavedPlan, frozen_here
-from scripts.pulumi import engine
-from scripts.pulumi.checkout import git
-from scripts.pulumi.previewed import previewed
-from scripts.pulumi.secrets_provider import provider_options
-from scripts.pulumi.stack import stack_outputs
-from scripts.pulumi.steps import steps_of
 
 GOOD_TAG: Final = f"{PRODUCT}:good-commit"
 """Tag of a stack: the commit that was deployed last and passed its checks."""
@@ -124,7 +124,7 @@ class EngineSteps:
 
     def good_commit(self) -> str | None:
         """Return the commit of the stack's tag."""
-        answer = engine.run("stack", "tag", "get", GOOD_TAG, "--stack", self.stack)
+        answer = runner.run("stack", "tag", "get", GOOD_TAG, "--stack", self.stack)
         return answer.stdout.strip() or None if answer.returncode == 0 else None
 
     def require_plan(self) -> None:
@@ -140,15 +140,15 @@ class EngineSteps:
         self._log_in_to_registry()
         if self.plan is None:
             self._select()
-            engine.change(self.stack, "up", after_failure="")
+            runner.change(self.stack, "up", after_failure="")
         else:
             # The engine runs in the copy that was compared: an edit of the checkout that comes later reaches no run.
-            root = engine.project_folder()
+            root = runner.project_folder()
             with frozen_here(self.stack) as frozen:
                 self._select()
                 self.plan.require_same(frozen)
                 try:
-                    engine.change(self.stack, "up", *(["--refresh"] if self.plan.refresh else []), after_failure="")
+                    runner.change(self.stack, "up", *(["--refresh"] if self.plan.refresh else []), after_failure="")
                 finally:
                     for path in frozen.edited(root):
                         say("deploy", f"{path} was changed during the deployment; the change is not deployed")
@@ -190,7 +190,7 @@ class EngineSteps:
 
     def remember(self, commit: str) -> None:
         """Write the stack's tag."""
-        engine.query(["stack", "tag", "set", GOOD_TAG, commit, "--stack", self.stack])
+        runner.query(["stack", "tag", "set", GOOD_TAG, commit, "--stack", self.stack])
 
     def up_at(self, commit: str) -> None:
         """Run `pulumi up` in a checkout of the commit: with its settings, its program and its provider, and the packages that are installed.
@@ -201,7 +201,7 @@ class EngineSteps:
             self._take_settings()
             self._log_in_to_registry()
             self._show_steps()
-            engine.change(self.stack, "up", after_failure="")
+            runner.change(self.stack, "up", after_failure="")
             self._roll_out()
 
     def _roll_out(self) -> None:
@@ -227,8 +227,8 @@ class EngineSteps:
         """Let gcloud sign Docker in, if that is wanted and the stack builds its image. Raises ScriptError with gcloud's last line."""
         if not self.configure_docker:
             return
+        from scripts.cli.settings import stack_settings  # noqa: PLC0415 - the same
         from scripts.doctor.image_build import registry_host  # noqa: PLC0415 - pydantic takes 0.2 s to load
-        from scripts.pulumi.settings import stack_settings  # noqa: PLC0415 - the same
 
         settings = stack_settings(self.stack)
         if settings.image.build_context is None:
@@ -244,9 +244,9 @@ class EngineSteps:
 
     def _select(self) -> None:
         """Select the stack; create it if the backend does not know it."""
-        chosen = engine.run("stack", "select", "--create", self.stack, *provider_options(self.stack))
+        chosen = runner.run("stack", "select", "--create", self.stack, *provider_options(self.stack))
         if chosen.returncode != 0:
-            raise ScriptError(engine.error_of(chosen))
+            raise ScriptError(runner.error_of(chosen))
 
     def _show_steps(self) -> None:
         """Print what `up` is going to do. A preview that fails stops nothing: `up` reports its reason."""
@@ -264,7 +264,7 @@ class EngineSteps:
         """Copy the settings of the stack that they are taken from."""
         if self.source is None:
             return
-        folder = engine.project_folder()
+        folder = runner.project_folder()
         path = folder / f"Pulumi.{self.source}.yaml"
         if not path.is_file():
             raise CommandRefusedError(f"There is no {path.name}; name a stack with settings.")
@@ -274,7 +274,7 @@ class EngineSteps:
     def _script(name: str, *arguments: str) -> ScriptRun:
         """Run a command of this project with `--json`, its words on stderr, and return how it ended. A signal ends both."""
         words = [sys.executable, "-m", f"scripts.{name}", *arguments]
-        folder = engine.project_folder()
+        folder = runner.project_folder()
         with started(words, cwd=folder, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE) as process:
             out, _ = process.communicate()
         if process.returncode == ExitCode.INTERRUPTED:
@@ -299,7 +299,7 @@ def other_checkout(commit: str) -> Generator[Path]:
     """
     import tempfile  # noqa: PLC0415 - only for a roll-back
 
-    root = engine.project_folder()
+    root = runner.project_folder()
     with tempfile.TemporaryDirectory(prefix="checkout-") as parent:
         folder = Path(parent) / "project"
         git("worktree", "add", "--detach", "--force", str(folder), commit)

@@ -11,12 +11,12 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated, Final
 
+from cloud.simulated import is_simulated
+from contracts.errors import CommandRefusedError
 from contracts.exit_codes import ExitCode
 from scripts.cli.command import Command, run_command
 from scripts.cli.options import JsonSwitch, Option
 from scripts.cli.project_ids import project_id
-from scripts.cloud.simulated import is_simulated
-from scripts.errors import CommandRefusedError
 
 if TYPE_CHECKING:
     from scripts.doctor.diagnosis import Diagnosis
@@ -39,8 +39,8 @@ class DoctorOptions:
 
 
 def _doctor(options: DoctorOptions) -> ExitCode:
+    from scripts.cli.settings import stack_settings
     from scripts.doctor.run import examine
-    from scripts.pulumi.settings import stack_settings
     from stacks.loading import project_from_environment
 
     settings = stack_settings(options.stack, project=options.project) if options.stack is not None else None

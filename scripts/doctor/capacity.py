@@ -6,16 +6,16 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from planning.hardware import (
+from cloud import quotas
+from cloud.google_api import GoogleListError
+from cloud.quotas import Quota
+from planning.machine.hardware import (
     MACHINE_TYPES,
     NEW_PROJECT_MEMORY_GIB,
     NEW_PROJECT_VCPU,
     REVISIONS_AT_AN_UPDATE,
     api_accelerator_type,
 )
-from scripts.cloud import quotas
-from scripts.cloud.google_api import GoogleListError
-from scripts.cloud.quotas import Quota
 from scripts.doctor.diagnosis import Check, Checkup, Diagnosis
 from stacks.settings import CloudRunSettings, TpuSettings
 from stacks.units import format_memory

@@ -4,8 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-from scripts.cloud.google_api import GoogleApi, GoogleListError, enable_command
-from scripts.errors import ScriptError
+from cloud.google_api import GoogleApi, GoogleListError, enable_command
+from contracts.errors import ScriptError
 from stacks.settings import Settings
 
 State = Literal["ok", "missing", "cannot be told"]

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from contracts.fields import as_mapping
-from planning.overheads import IMAGE_ON_DISK_GIB
+from planning.data.overheads import IMAGE_ON_DISK_GIB
 from scripts.doctor.diagnosis import Check, Checkup, Diagnosis
 from scripts.doctor.programs import answer_of
 from stacks.settings import Settings

@@ -8,11 +8,11 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Final
 
+from contracts.errors import CommandRefusedError, ScriptError
+from engine import runner
 from scripts.doctor import image_build
 from scripts.doctor.diagnosis import Check, Checkup, Diagnosis
 from scripts.doctor.programs import answer_of
-from scripts.errors import CommandRefusedError, ScriptError
-from scripts.pulumi import engine
 
 _PASSPHRASE: Final = ("PULUMI_CONFIG_PASSPHRASE", "PULUMI_CONFIG_PASSPHRASE_FILE")
 
@@ -86,13 +86,13 @@ def _components(path: str) -> dict[str, str] | None:
 
 def _pulumi(checkup: Checkup) -> Sequence[Diagnosis]:
     try:
-        answer = engine.run("whoami", "--verbose", "--json")
+        answer = runner.run("whoami", "--verbose", "--json")
     except CommandRefusedError as error:
         return (Diagnosis(check="Pulumi", state="missing", detail=str(error), mend="make setup"),)
     except ScriptError as error:
         return (Diagnosis(check="Pulumi backend", state="cannot be told", detail=str(error)),)
     if answer.returncode != 0:
-        detail = engine.error_of(answer)
+        detail = runner.error_of(answer)
         return (Diagnosis(check="Pulumi backend", state="missing", detail=detail, mend="pulumi login"),)
     url = str(json.loads(answer.stdout).get("url", ""))
     backend = Diagnosis(check="Pulumi backend", state="ok", detail=url)
@@ -113,7 +113,7 @@ def _passphrase(stack: str | None, backend: str) -> Diagnosis:
 
 def _uses_passphrase(stack: str | None, backend: str) -> bool:
     """Whether a passphrase encrypts the stack's secrets: the file says so, or it says nothing and the backend is no Pulumi Cloud."""
-    path = engine.project_folder() / f"Pulumi.{stack}.yaml"
+    path = runner.project_folder() / f"Pulumi.{stack}.yaml"
     text = path.read_text(encoding="utf-8") if path.is_file() else ""
     if re.search(r"^encryptionsalt:", text, re.MULTILINE):
         return True

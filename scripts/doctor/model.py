@@ -8,6 +8,10 @@ from urllib.parse import quote
 
 import requests
 
+from cloud.google_api import GoogleListError, NotJsonError
+from cloud.model_files import CONFIG
+from cloud.secret_values import read_secret
+from contracts.errors import ScriptError
 from contracts.staged_weights import (
     MANIFEST,
     StoredFile,
@@ -19,14 +23,10 @@ from contracts.staged_weights import (
     object_name,
     stored_files,
 )
-from planning.checkpoints import find_checkpoint, near_ids
-from planning.rules_pinned import COMMIT
-from scripts.cloud.google_api import GoogleListError, NotJsonError
-from scripts.cloud.secret_values import read_secret
+from engine import runner
+from planning.data.checkpoints import find_checkpoint, near_ids
+from planning.rules.security.pinned import COMMIT
 from scripts.doctor.diagnosis import Check, Checkup, Diagnosis
-from scripts.errors import ScriptError
-from scripts.pulumi import engine
-from stacks.model_files import CONFIG
 from stacks.secrets import HF_TOKEN, KINDS, SecretKind, set_command
 from stacks.settings import DockerHubSettings, Settings
 
@@ -67,7 +67,10 @@ def _weights(checkup: Checkup, settings: Settings) -> Sequence[Diagnosis]:
     prefix = settings.weights_prefix
     folder, name = folder_uri(bucket, prefix), object_name(prefix, MANIFEST)
     missing = partial(
-        Diagnosis, check="weights", state="missing", mend=f"python -m scripts.stage_model --stack {checkup.stack}"
+        Diagnosis,
+        check="weights",
+        state="missing",
+        mend=f"python -m scripts.stage_model --stack {checkup.stack}",
     )
     try:
         stored = _stored(checkup, bucket, prefix)
@@ -213,10 +216,10 @@ def _token(checkup: Checkup, settings: Settings) -> tuple[str | None, str]:
     version = settings.secret_version(HF_TOKEN.key)
     if version is not None:
         return read_secret(version, project=checkup.project, api=checkup.google), version
-    answer = engine.run("config", "get", HF_TOKEN.key, "--stack", checkup.stack or "")
+    answer = runner.run("config", "get", HF_TOKEN.key, "--stack", checkup.stack or "")
     if answer.returncode != 0:
         raise ScriptError(
-            f"the stack's secret {HF_TOKEN.key} cannot be read: {engine.first_error(answer.stderr, answer.returncode)}"
+            f"the stack's secret {HF_TOKEN.key} cannot be read: {runner.first_error(answer.stderr, answer.returncode)}"
         )
     return answer.stdout.strip(), f"the stack's secret {HF_TOKEN.key}"
 
@@ -272,7 +275,7 @@ def _image(settings: Settings) -> Sequence[Diagnosis]:
         return (Diagnosis(check="image", state="ok", detail=f"{name}{table}{pulls}"),)
     if answer.status_code in {_UNAUTHORIZED, _NOT_FOUND}:
         detail = f"Docker Hub has no {name}{table}"
-        mend = "set gemma-serving:image to an entry of planning/images.py"
+        mend = "set gemma-serving:image to an entry of planning/data/images.py"
         return (Diagnosis(check="image", state="missing", detail=detail, mend=mend),)
     detail = f"Docker Hub answered HTTP {answer.status_code} for {name}{table}"
     return (Diagnosis(check="image", state="cannot be told", detail=detail, required=False),)

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final, cast
 
-from scripts.cloud.enabled import SERVICE_USAGE, read_enabled_apis
-from scripts.cloud.google_api import GoogleListError
+from cloud.enabled import SERVICE_USAGE, read_enabled_apis
+from cloud.google_api import GoogleListError
 from scripts.doctor.diagnosis import Check, Checkup, Diagnosis
 from scripts.doctor.permissions import RolePermissions, permissions_of
 from stacks.apis import COMMON_APIS, LOG_APIS, apis_of

@@ -11,10 +11,10 @@ import google.auth.transport.requests
 from google.auth.credentials import Credentials
 from google.oauth2 import credentials as user
 
-from scripts.cloud import google_api
+from cloud import google_api
+from contracts.errors import CommandRefusedError, ScriptError
 from scripts.doctor import capacity, machine, model, project, secrets_key, tunnel_role
 from scripts.doctor.diagnosis import Check, Checkup, Diagnosis
-from scripts.errors import CommandRefusedError, ScriptError
 from stacks.settings import Settings
 
 LIMIT_S: Final = 30.0

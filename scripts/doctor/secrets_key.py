@@ -4,10 +4,10 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Final, cast
 
+from cloud.google_api import GoogleListError, lookup
 from contracts.answers import Absent
-from scripts.cloud.google_api import GoogleListError, lookup
+from engine.secrets_provider import KmsKey, key_of
 from scripts.doctor.diagnosis import Check, Checkup, Diagnosis
-from scripts.pulumi.secrets_provider import KmsKey, key_of
 
 API: Final = "cloudkms"
 ROLE: Final = "roles/cloudkms.cryptoKeyEncrypterDecrypter"

@@ -4,8 +4,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Final, cast
 
+from cloud.google_api import GoogleListError
 from contracts.tunnel_role import PERMISSIONS, TunnelRole, tunnel_role
-from scripts.cloud.google_api import GoogleListError
 from scripts.doctor.diagnosis import Check, Checkup, Diagnosis
 
 _VIEWER: Final = "roles/iam.roleViewer"

@@ -12,10 +12,10 @@ import sys
 from dataclasses import dataclass
 from typing import Annotated, Final
 
+from contracts.errors import CommandRefusedError
 from contracts.exit_codes import ExitCode
 from scripts.cli.command import Command, run_command, say
 from scripts.cli.options import JsonSwitch, Option
-from scripts.errors import CommandRefusedError
 
 
 @dataclass(frozen=True, kw_only=True)

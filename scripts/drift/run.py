@@ -7,20 +7,20 @@ from typing import Final
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from contracts.errors import ScriptError
 from contracts.fields import as_mapping
 from contracts.masking import masked
 from contracts.outputs import DETAILS_TYPE
 from contracts.service_traffic import TEMPLATE_LABEL
+from engine import runner
+from engine.deployment import SERVICE_TYPE
+from engine.previewed import parse_preview, preview_errors
 from scripts.cli.command import say
 from scripts.cli.hidden import environment_secrets
-from scripts.errors import ScriptError
 from scripts.preview.markdown import code, fenced, row
 from scripts.preview.plans import stacks_in
 from scripts.preview.report import EnginePreview, ResourceChange, from_engine
-from scripts.pulumi import engine
-from scripts.pulumi.deployment import SERVICE_TYPE
-from scripts.pulumi.previewed import parse_preview, preview_errors
-from stacks.rollout_state import RolloutPhase, view_of
+from stacks.hooks.rollout_state import RolloutPhase, view_of
 
 MARKER: Final = "<!-- gemma-serving: drift -->"
 """Identifies the issue, so that it can be updated."""
@@ -53,7 +53,7 @@ def drift_of(stack: str) -> StackDrift:
     """Return what differs between a stack's state and the cloud."""
     say("drift", f"{stack} ...")
     try:
-        listed = json.loads(engine.query(["stack", "ls", "--json"]))
+        listed = json.loads(runner.query(["stack", "ls", "--json"]))
         if stack not in {str(item["name"]).rpartition("/")[2] for item in listed}:
             return StackDrift(stack=stack, deployed=False)
         return _compared(stack, _refreshed(stack))
@@ -63,7 +63,7 @@ def drift_of(stack: str) -> StackDrift:
 
 def drift_of_all(names: Sequence[str]) -> Sequence[StackDrift]:
     """Return what differs in these stacks, by default in all with a settings file."""
-    return [drift_of(stack) for stack in names or stacks_in(engine.project_folder())]
+    return [drift_of(stack) for stack in names or stacks_in(runner.project_folder())]
 
 
 def issue_body(found: Sequence[StackDrift], run_url: str) -> str | None:
@@ -116,12 +116,12 @@ def _compared(stack: str, preview: EnginePreview) -> StackDrift:
 
 
 def _refreshed(stack: str) -> EnginePreview:
-    answer = engine.run("refresh", "--preview-only", "--json", "--stack", stack, limit_s=_LIMIT_S)
+    answer = runner.run("refresh", "--preview-only", "--json", "--stack", stack, limit_s=_LIMIT_S)
     try:
         parsed = EnginePreview.model_validate_json(answer.stdout)
     except ValidationError:
         parsed = None
     if answer.returncode != 0 or parsed is None:
         said = preview_errors(parse_preview(answer.stdout))  # with `--json` the errors are part of it
-        raise ScriptError(next(iter(said), "") or engine.error_of(answer))
+        raise ScriptError(next(iter(said), "") or runner.error_of(answer))
     return parsed

@@ -20,7 +20,7 @@ from scripts.cli.options import Option, StackName
 if TYPE_CHECKING:
     from scripts.logs.place import ServerLog
     from scripts.logs.reading import PrintedLine
-    from stacks.failure_hints import Cause
+    from stacks.hooks.failure_hints import Cause
 
 SCHEMA_VERSION: Final = 1
 DEFAULT_LINES: Final = 200
@@ -54,12 +54,12 @@ class LogsOptions:
 
 
 def _logs(options: LogsOptions) -> ExitCode:
+    from cloud import google_api
     from contracts.masking import LineMask
-    from scripts.cloud import google_api
+    from engine import state as states
     from scripts.logs.causes import newest_cause, sentence
     from scripts.logs.place import server_log
     from scripts.logs.reading import follow, newest
-    from scripts.pulumi import state as states
 
     log = server_log(states.read(options.stack))
     secrets, api = _secrets(log), google_api.connect(log.project)
@@ -99,8 +99,8 @@ def _logs(options: LogsOptions) -> ExitCode:
 
 def _secrets(log: "ServerLog") -> tuple[str, ...]:
     """Return the secrets that this stack is known to have and that a line could show bare."""
-    from scripts.cloud.secret_values import read_secret
-    from scripts.errors import ScriptError
+    from cloud.secret_values import read_secret
+    from contracts.errors import ScriptError
 
     secrets: list[str] = []
     if log.api_key_secret:

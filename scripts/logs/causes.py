@@ -3,20 +3,20 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from contracts.errors import CommandRefusedError
+from contracts.naming import Names
 from planning.errors import PlanningError
-from scripts.errors import CommandRefusedError
+from scripts.cli.settings import stack_settings
 from scripts.logs.place import ServerLog
 from scripts.logs.reading import PrintedLine
-from scripts.pulumi.settings import stack_settings
-from stacks.naming import Names
 
 if TYPE_CHECKING:
-    from stacks.failure_hints import Cause, FailedStart
+    from stacks.hooks.failure_hints import Cause, FailedStart
 
 
 def known_cause(log: ServerLog, lines: Sequence[str]) -> "Cause | None":
     """Return the cause that explains the others; None if no line shows one that is known, or the settings cannot be read."""
-    from stacks.failure_hints import cause_of  # noqa: PLC0415 - the planner takes 0.1 s to load
+    from stacks.hooks.failure_hints import cause_of  # noqa: PLC0415 - the planner takes 0.1 s to load
 
     start = _start(log)
     return None if start is None else cause_of(lines, start)
@@ -42,7 +42,7 @@ def sentence(cause: "Cause") -> str:
 
 def _start(log: ServerLog) -> "FailedStart | None":
     from planning import plan  # noqa: PLC0415 - as above
-    from stacks.failure_hints import FailedStart  # noqa: PLC0415 - as above
+    from stacks.hooks.failure_hints import FailedStart  # noqa: PLC0415 - as above
     from stacks.planned import to_deployment  # noqa: PLC0415 - as above
 
     names = Names(project=log.project, stack=log.stack)

@@ -4,13 +4,13 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING
 
+from contracts.errors import CommandRefusedError
 from contracts.machine_log import MACHINE_RESOURCE, machine_log_name
+from contracts.naming import Names
 from contracts.outputs import StackOutputs, Target
-from scripts.errors import CommandRefusedError
-from scripts.pulumi.settings import stack_settings
-from scripts.pulumi.state import StackState
-from stacks.container_logs import RevisionLog
-from stacks.naming import Names
+from engine.state import StackState
+from scripts.cli.settings import stack_settings
+from stacks.hooks.container_logs import RevisionLog
 
 if TYPE_CHECKING:
     from stacks.settings import Settings

@@ -6,12 +6,12 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Final, cast
 
+from cloud.google_api import GoogleApi, GoogleListError
+from contracts.errors import ScriptError
 from contracts.machine_log import SOURCE_LABEL
 from contracts.masking import masked
-from scripts.cloud.google_api import GoogleApi, GoogleListError
-from scripts.errors import ScriptError
 from scripts.logs.place import ServerLog
-from stacks.container_logs import lines_of, why_unread
+from stacks.hooks.container_logs import lines_of, why_unread
 
 PERIOD_S: Final = 2.0
 """Interval between two reads while lines are followed. Cloud Logging allows 60 reads a minute for a project (Quotas and limits, 2026-11)."""

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Final, cast
 
 from contracts.fields import camel_case
 from contracts.outputs import StackOutputs
-from planning.resolved import Resolved
-from planning.vllm_args import given_options
+from planning.question.resolved import Resolved
+from planning.question.vllm_args import given_options
 from scripts.measured.schema import Identity
 
 if TYPE_CHECKING:

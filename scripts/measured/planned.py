@@ -3,15 +3,15 @@
 from dataclasses import dataclass
 
 from contracts.outputs import StackOutputs
+from engine.runner import project_folder
+from planning.cost.subject import Subject, examine
 from planning.errors import PlanningError
-from planning.residuals import SmokeFigures, decode_band, smoke_figures
-from planning.serving import workload_plan
-from planning.subject import Subject, examine
-from planning.types import WorkloadPlan
-from planning.workload import Workload
+from planning.question.types import WorkloadPlan
+from planning.question.workload import Workload
+from planning.solve.residuals import SmokeFigures, decode_band, smoke_figures
+from planning.speed.serving import workload_plan
 from scripts.measured.identity import deployed_identity, settings_identity
 from scripts.measured.schema import PlannedFigures
-from scripts.pulumi.engine import project_folder
 from stacks.loading import SettingsError, from_file
 from stacks.planned import to_deployment
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 from contracts.outputs import StackOutputs
 from planning.errors import PlanningError
 from planning.numbers import as_number
-from planning.workload import Workload
+from planning.question.workload import Workload
 from scripts.measured.identity import deployed_identity, kept_settings
 from scripts.measured.planned import DeployedPlan
 from scripts.measured.schema import (

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from planning.types import Band
+from planning.question.types import Band
 
 SCHEMA_VERSION: Final = 1
 
@@ -26,7 +26,7 @@ class Identity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedFigures:
-    """The plan of a deployment when it was measured. Bands are those of `planning.residuals`."""
+    """The plan of a deployment when it was measured. Bands are those of `planning.solve.residuals`."""
 
     kv_blocks: int
     kv_tokens: int

@@ -5,11 +5,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from contracts.errors import CommandRefusedError, ScriptError
 from contracts.fields import ContractError, from_json, to_json
+from engine.runner import project_folder
 from scripts.cli.kept import change_file
-from scripts.errors import CommandRefusedError, ScriptError
 from scripts.measured.schema import SCHEMA_VERSION, MeasuredFile
-from scripts.pulumi.engine import project_folder
 
 FOLDER: Final = "results"
 

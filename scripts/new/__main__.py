@@ -14,17 +14,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
+from contracts.errors import CommandRefusedError
 from contracts.exit_codes import ExitCode
 from scripts.cli.command import Command, run_command
 from scripts.cli.options import JsonSwitch, Option
-from scripts.errors import CommandRefusedError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from planning.solve import ServiceLimits, Solution
-    from planning.types import Plan
-    from scripts.pulumi.secrets_provider import KmsKey
+    from engine.secrets_provider import KmsKey
+    from planning.question.types import Plan
+    from planning.solve.search import ServiceLimits, Solution
     from stacks.settings import Settings
 
 DEFAULT_WORKLOAD: Final = "in=700,out=300,users=8"
@@ -71,8 +71,8 @@ class NewOptions:
 
 
 def _new(options: NewOptions) -> ExitCode:
+    from engine.secrets_provider import parse_key
     from scripts.plan.stack_text import new_file, write_stack
-    from scripts.pulumi.secrets_provider import parse_key
 
     key = parse_key(options.secrets_key) if options.secrets_key else None
     path = new_file(options.name, option="NAME", overwrite=options.force)
@@ -113,10 +113,10 @@ def _name_key(path: "Path", key: "KmsKey") -> None:
 
 def _solved(options: NewOptions) -> "tuple[Solution, ServiceLimits]":
     """Return the cheapest deployment that is enough. Raises PlanningError that names the nearest, if none is."""
-    from planning.candidates import checkpoints_of, rented
     from planning.errors import PlanningError
-    from planning.solve import ServiceLimits, solve
-    from planning.workload import parse_workload
+    from planning.question.workload import parse_workload
+    from planning.solve.candidates import checkpoints_of, rented
+    from planning.solve.search import ServiceLimits, solve
     from scripts.plan.solve import nothing_is_enough
 
     limits = ServiceLimits(max_usd_per_hour=options.budget)
@@ -134,9 +134,9 @@ def _solved(options: NewOptions) -> "tuple[Solution, ServiceLimits]":
 
 def _revision(model: str) -> str | None:
     """Return the commit of the model's main branch; None, after a sentence that says so, if the hub did not state one."""
+    from cloud.hub import main_commit
     from contracts.answers import Present, Unknown
     from scripts.cli.command import say
-    from scripts.cloud.hub import main_commit
 
     match main_commit(model):
         case Present(value=commit):
@@ -183,8 +183,8 @@ def _places(settings: "Settings") -> str:
 
 
 def _show(path: "Path", plan: "Plan", following: Sequence[str]) -> None:
-    from planning.registry import id_of
-    from planning.rules_models import personal_checkpoint
+    from planning.rules.models import personal_checkpoint
+    from planning.rules.registry import id_of
     from scripts.plan.question import NO_PROJECT
     from stacks.loading import from_file
     from stacks.planned import finding_text, headline, to_deployment
@@ -205,7 +205,7 @@ def _show(path: "Path", plan: "Plan", following: Sequence[str]) -> None:
 def _report(
     path: "Path", solution: "Solution", plan: "Plan", following: Sequence[str], *, revision: str | None, replaced: bool
 ) -> dict[str, Any]:
-    from planning.checkpoints import checkpoint_of
+    from planning.data.checkpoints import checkpoint_of
 
     resolved = solution.subject.resolved
     deployment = resolved.deployment

@@ -16,11 +16,11 @@ from datetime import UTC, datetime
 from typing import Annotated, Final
 
 from contracts.exit_codes import ExitCode
+from planning.cost.subject import Subject, examine
 from planning.errors import PlanningError
-from planning.plan_json import plan_json
 from planning.planner import plan_of
-from planning.subject import Subject, examine
-from planning.wording import worded
+from planning.solve.plan_json import plan_json
+from planning.solve.wording import worded
 from scripts.cli.command import Command, run_command
 from scripts.cli.options import JsonSwitch, Option
 from scripts.plan.learn_options import LearnOptions
@@ -86,7 +86,7 @@ def _plan(options: PlanOptions) -> ExitCode:
         document = {**plan_json(plan, wording), **_more(subject, explained=options.explain)}
         print(json.dumps(document, indent=2, allow_nan=False))
     elif options.explain:
-        from planning.explain import explain
+        from planning.solve.explain import explain
 
         for title, lines in explain(subject):
             print(title)
@@ -104,12 +104,12 @@ def _plan(options: PlanOptions) -> ExitCode:
 
 def _more(subject: Subject, *, explained: bool) -> dict[str, object]:
     """Return what the JSON document has beside the plan: the loading modes of a service, and the formulas where they are asked for."""
-    from planning.loading_modes import loading_modes
+    from planning.cost.loading_modes import loading_modes
 
     ways = [one.to_json() for one in loading_modes(subject)]
     found: dict[str, object] = {"loading_modes": ways} if ways else {}
     if explained:
-        from planning.explain import explain
+        from planning.solve.explain import explain
 
         found["explanation"] = [{"title": title, "lines": list(lines)} for title, lines in explain(subject)]
     return found

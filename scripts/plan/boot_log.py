@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal, cast
 
+from contracts.errors import CommandRefusedError
 from scripts.client.metrics import CACHE_CONFIG, parse_metrics
-from scripts.errors import CommandRefusedError
 
 DiedAt = Literal["arguments", "loading", "memory", "programs"]
 

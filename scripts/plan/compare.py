@@ -5,11 +5,11 @@ import sys
 from dataclasses import replace
 
 from contracts.exit_codes import ExitCode
-from planning.catalog import refuse_absent
-from planning.hardware import ACCELERATORS
-from planning.plan_json import plan_json
+from planning.machine.hardware import ACCELERATORS
+from planning.model.catalog import refuse_absent
 from planning.planner import plan
-from planning.types import Plan
+from planning.question.types import Plan
+from planning.solve.plan_json import plan_json
 from scripts.plan.question import CommandWording, Comparison, Question, deployment_from
 
 _NUMBERS = ("KV tokens", "at once", "tok/s alone", "tok/s full", "start", "$/h", "$/M tokens")

@@ -5,12 +5,12 @@ import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
-from planning.types import BillPart, Plan, RunningCosts
+from planning.question.types import BillPart, Plan, RunningCosts
 from planning.units import HOUR_S, duration
 from scripts.cli.tables import console, table
 
 if TYPE_CHECKING:
-    from planning.prices import Price
+    from planning.data.prices import Price
 
 _BAR: Final = 40
 _DAY_H: Final = 24

@@ -8,8 +8,8 @@ from pathlib import Path
 from contracts.exit_codes import ExitCode
 from planning.errors import PlanningError
 from planning.planner import plan
-from planning.types import Deployment, Finding, Plan, Remedy
-from planning.wording import remedy_of, worded
+from planning.question.types import Deployment, Finding, Plan, Remedy
+from planning.solve.wording import remedy_of, worded
 from scripts.plan.question import NO_PROJECT, stack_file
 from scripts.plan.settings_file import SettingsFile
 from stacks.loading import SettingsError, from_file

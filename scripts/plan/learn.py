@@ -3,10 +3,10 @@
 import json
 from pathlib import Path
 
-from benchmarks.accuracy.measured import FILE, LEARNED_FILE, MeasurementError, parse
+from contracts.errors import CommandRefusedError
 from contracts.exit_codes import ExitCode
 from scripts.cli.command import say
-from scripts.errors import CommandRefusedError
+from scripts.plan.corpus.measured import FILE, LEARNED_FILE, MeasurementError, parse
 from scripts.plan.learn_options import LearnOptions
 from scripts.plan.learned_boot import read_log, what_is_missing
 from scripts.plan.learned_table import as_json, show

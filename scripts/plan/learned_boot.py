@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, cast
 
-from planning.checkpoints import id_of_folder
-from planning.fields import changed
-from planning.types import Deployment
-from planning.vllm_args import OPTIONS, VllmOption
-from scripts.errors import CommandRefusedError
+from contracts.errors import CommandRefusedError
+from planning.data.checkpoints import id_of_folder
+from planning.question.fields import changed
+from planning.question.types import Deployment
+from planning.question.vllm_args import OPTIONS, VllmOption
 from scripts.plan.boot_log import BootReport, read_boot
 from scripts.plan.learn_options import LearnOptions
 from scripts.plan.question import Question, deployment_from, parse_set

@@ -3,10 +3,10 @@
 import sys
 from typing import Any
 
-from benchmarks.accuracy.errors import ComparedFigure, compared
-from benchmarks.accuracy.measured import Boot
-from benchmarks.accuracy.verdicts import judged
 from scripts.cli.tables import console, table
+from scripts.plan.corpus.errors import ComparedFigure, compared
+from scripts.plan.corpus.measured import Boot
+from scripts.plan.corpus.verdicts import judged
 from scripts.plan.learned_boot import LearnedBoot, what_is_missing
 from scripts.plan.toml_text import deployment_lines
 

@@ -6,15 +6,15 @@ from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from typing import Final
 
+from contracts.errors import CommandRefusedError
 from contracts.exit_codes import ExitCode
-from planning.fields import number_limits
-from planning.plan_json import plan_json
+from planning.cost.subject import examine
 from planning.planner import plan_of
-from planning.residuals import kv_band, residual
-from planning.subject import examine
-from planning.types import Band, CostPlan, Deployment, Plan
-from planning.vllm_args import given_options
-from scripts.errors import CommandRefusedError
+from planning.question.fields import number_limits
+from planning.question.types import Band, CostPlan, Deployment, Plan
+from planning.question.vllm_args import given_options
+from planning.solve.plan_json import plan_json
+from planning.solve.residuals import kv_band, residual
 from scripts.measured.identity import kept_settings, settings_identity
 from scripts.measured.schema import BenchPoint, DeploymentRecord, Identity, MeasuredFile, SmokeMeasurement
 from scripts.measured.store import measured_path, read_measured

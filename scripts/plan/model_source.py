@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import quote
 
+from cloud.model_files import CONFIG, INDEX, read_model
 from planning.errors import PlanningError
-from planning.model import ModelSpec
-from stacks.model_files import CONFIG, INDEX, read_model
+from planning.model.spec import ModelSpec
 
 GS: Final = "gs://"
 _NOT_FOUND: Final = 404
@@ -26,7 +26,7 @@ class Fetched:
 
     def spec(self) -> ModelSpec:
         """Return the architecture. Raises PlanningError."""
-        from planning.hf_config import model_from_config  # noqa: PLC0415 - only models outside the catalog need it
+        from planning.model.hf_config import model_from_config  # noqa: PLC0415 - only models outside the catalog need it
 
         return model_from_config(self.config, name=self.name, index=self.index)
 
@@ -54,7 +54,7 @@ def from_config(place: str, *, index: Path | None, name: str | None) -> ModelSpe
 
 def from_hub(model: str) -> Fetched:
     """Return what the Hugging Face hub has of a model. Raises ScriptError, also where it cannot be reached."""
-    from scripts.cloud.hub import config_of  # noqa: PLC0415 - slow to load
+    from cloud.hub import config_of  # noqa: PLC0415 - slow to load
 
     config, index = config_of(model)
     return Fetched(name=model, config=config, index=index)
@@ -66,6 +66,8 @@ def from_bucket(bucket: str, folder: str, *, name: str | None) -> Fetched:
     Raises:
         PlanningError: if nothing is staged there. ScriptError: if Cloud Storage cannot be asked.
     """
+    from cloud import google_api  # noqa: PLC0415 - slow to load
+    from contracts.errors import ScriptError  # noqa: PLC0415 - only with a bucket
     from contracts.staged_weights import (  # noqa: PLC0415 - only with a bucket
         MANIFEST,
         config_of,
@@ -74,8 +76,6 @@ def from_bucket(bucket: str, folder: str, *, name: str | None) -> Fetched:
         object_name,
         weights_bytes,
     )
-    from scripts.cloud import google_api  # noqa: PLC0415 - slow to load
-    from scripts.errors import ScriptError  # noqa: PLC0415 - only with a bucket
     from stacks.loading import project_from_environment  # noqa: PLC0415 - only with a bucket
 
     project = project_from_environment()

@@ -10,17 +10,17 @@ from pathlib import Path
 from typing import Annotated, Final, cast
 
 from contracts.fields import camel_case
+from planning.data.prices import PriceBook
 from planning.errors import PlanningError
-from planning.fields import changed, field_types, is_duration, number_limits
-from planning.hardware import ACCELERATORS, Accelerator
-from planning.model import ModelSpec
-from planning.prices import PriceBook
-from planning.rules import check_accepted
-from planning.types import Deployment
+from planning.machine.hardware import ACCELERATORS, Accelerator
+from planning.model.spec import ModelSpec
+from planning.question.fields import changed, field_types, is_duration, number_limits
+from planning.question.types import Deployment
+from planning.question.vllm_args import KINDS, OPTIONS, Limit, Modality, VllmOptions
+from planning.question.workload import WORKLOAD_KEYS, parse_workload
+from planning.rules.findings import check_accepted
+from planning.solve.wording import Wording
 from planning.units import format_duration, parse_duration_s
-from planning.vllm_args import KINDS, OPTIONS, Limit, Modality, VllmOptions
-from planning.wording import Wording
-from planning.workload import WORKLOAD_KEYS, parse_workload
 from scripts.cli.options import Option
 
 if typing.TYPE_CHECKING:
@@ -313,7 +313,7 @@ def _model_spec(question: Question) -> ModelSpec | None:
 def _draft_spec(question: Question) -> ModelSpec | None:
     if question.draft_config is None:
         return None
-    from stacks.model_files import read_model  # noqa: PLC0415 - only with --draft-config
+    from cloud.model_files import read_model  # noqa: PLC0415 - only with --draft-config
 
     return read_model(question.draft_config)
 
@@ -321,7 +321,7 @@ def _draft_spec(question: Question) -> ModelSpec | None:
 def _device(text: str | None) -> Accelerator | None:
     if text is None or text == NONE:
         return None
-    from planning.devices import parse_device  # noqa: PLC0415 - only with --device
+    from planning.machine.devices import parse_device  # noqa: PLC0415 - only with --device
 
     return parse_device(text)
 
@@ -330,6 +330,6 @@ def prices_of(question: Question) -> PriceBook | None:
     """Return the prices of `--prices`, None without it. Raises PlanningError."""
     if question.prices is None:
         return None
-    from stacks.model_files import read_object  # noqa: PLC0415 - only with --prices
+    from cloud.model_files import read_object  # noqa: PLC0415 - only with --prices
 
     return PriceBook.from_mapping(read_object(question.prices))

@@ -5,10 +5,10 @@ import sys
 from typing import Any
 
 from contracts.exit_codes import ExitCode
-from planning.candidates import checkpoints_of, rented
 from planning.errors import PlanningError
-from planning.solve import ServiceLimits, Solution, SolutionSet, solve
-from planning.workload import Workload, format_workload, parse_workload
+from planning.question.workload import Workload, format_workload, parse_workload
+from planning.solve.candidates import checkpoints_of, rented
+from planning.solve.search import ServiceLimits, Solution, SolutionSet, solve
 from scripts.cli.command import say
 from scripts.plan.question import Comparison, Question, prices_of
 from scripts.plan.solve_options import Solving

@@ -10,18 +10,18 @@ import yaml
 
 from contracts.fields import camel_case
 from contracts.labels import PRODUCT
-from planning.candidates import RUN_S
+from contracts.naming import Names, NamingError
+from planning.data.images import IMAGES
 from planning.errors import PlanningError
-from planning.images import IMAGES
 from planning.planner import plan
-from planning.recommendation import FUSE_MODES
-from planning.solve import ServiceLimits, Solution
+from planning.question.recommendation import FUSE_MODES
+from planning.question.vllm_args import VllmOptions
+from planning.question.workload import DEFAULT_WORKLOAD, Workload
+from planning.solve.candidates import RUN_S
+from planning.solve.search import ServiceLimits, Solution
 from planning.units import format_duration
-from planning.vllm_args import VllmOptions
-from planning.workload import DEFAULT_WORKLOAD, Workload
 from scripts.plan.question import NO_PROJECT, ROOT, stack_file
 from stacks.loading import from_values, read_yaml, take_secrets
-from stacks.naming import Names, NamingError
 from stacks.planned import to_deployment
 from stacks.secrets import SECRET_KEYS
 from stacks.wording import spelled

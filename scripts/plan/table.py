@@ -7,10 +7,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from planning.margins import margin_words
-from planning.types import Band, Finding, Plan, WorkloadPlan
+from planning.memory.margins import margin_words
+from planning.question.types import Band, Finding, Plan, WorkloadPlan
+from planning.solve.wording import Wording, remedy_of, worded
 from planning.units import duration
-from planning.wording import Wording, remedy_of, worded
 from scripts.cli.tables import console as screen
 
 _BAR: Final = 60

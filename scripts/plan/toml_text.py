@@ -5,8 +5,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import cast
 
-from planning.fields import field_types, value_at
-from planning.types import Deployment
+from planning.question.fields import field_types, value_at
+from planning.question.types import Deployment
 
 
 def toml_value(value: object) -> str:

@@ -123,8 +123,8 @@ def _comment(options: CommentOptions) -> ExitCode:
 
 def _plans(options: PlansOptions) -> ExitCode:
     """Write the plans of all stacks of this checkout to a file, for a comparison by another checkout."""
+    from engine.runner import project_folder
     from scripts.preview.plans import describe_checkout, write_plans
-    from scripts.pulumi.engine import project_folder
 
     write_plans(options.out, describe_checkout(project_folder()))
     return ExitCode.DONE

@@ -8,10 +8,10 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
+from contracts.errors import CommandRefusedError, ScriptError
+from engine.runner import project_folder
 from scripts.cli.command import say
-from scripts.errors import CommandRefusedError, ScriptError
 from scripts.preview.plans import PlansDocument, describe_checkout, read_plans
-from scripts.pulumi.engine import project_folder
 
 _LIMIT_S: Final = 300.0
 _KEPT: Final = ("PATH", "HOME", "LANG", "TMPDIR", "GOOGLE_CLOUD_PROJECT", "SYSTEMROOT")

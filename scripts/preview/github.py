@@ -7,7 +7,7 @@ from typing import cast
 
 import requests
 
-from scripts.errors import CommandRefusedError, ScriptError
+from contracts.errors import CommandRefusedError, ScriptError
 
 _CALL_LIMIT_S = 30.0
 _PAGE = 100

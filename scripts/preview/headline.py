@@ -3,13 +3,13 @@
 from collections.abc import Sequence
 from typing import Final
 
+from contracts.errors import CommandRefusedError
 from contracts.fields import as_mapping
-from scripts.errors import CommandRefusedError
+from engine.deployment import SERVICE_TYPE, ResourceState, read_deployment
+from engine.stack import outputs_in
 from scripts.preview.effects import StackEffect
 from scripts.preview.report import ResourceChange
 from scripts.preview.verdicts import CAPACITY_TYPE, HEADINGS
-from scripts.pulumi.deployment import SERVICE_TYPE, ResourceState, read_deployment
-from scripts.pulumi.stack import outputs_in
 
 _REPLACED: Final = frozenset({"replace", "create-replacement", "delete"})
 

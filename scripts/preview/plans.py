@@ -8,15 +8,15 @@ from typing import Final, Literal, cast
 
 from pydantic import BaseModel, ConfigDict
 
+from contracts.errors import CommandRefusedError
 from contracts.fields import camel_case
 from contracts.labels import PRODUCT
 from contracts.masking import masked
 from planning import PlanningError, plan
-from planning.types import Finding, Plan
+from planning.question.types import Finding, Plan
+from planning.question.vllm_args import vllm_arguments
+from planning.solve.wording import worded
 from planning.units import format_duration
-from planning.vllm_args import vllm_arguments
-from planning.wording import worded
-from scripts.errors import CommandRefusedError
 from stacks.loading import SettingsError, from_file, read_yaml
 from stacks.planned import finding_text, to_deployment, today
 from stacks.secrets import SECRET_KEYS

@@ -7,8 +7,8 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
+from engine.steps import ShownChange, shown_changes
 from scripts.preview.plans import PlansDocument
-from scripts.pulumi.steps import ShownChange, shown_changes
 
 _REPLACING = frozenset({"replace", "create-replacement"})
 _SHOWN = frozenset({"create", "update", "delete", "replace", "read"})

@@ -8,19 +8,19 @@ from subprocess import CompletedProcess
 
 from pydantic import ValidationError
 
+from cloud.simulated import is_simulated
+from contracts.errors import CommandRefusedError, ScriptError
 from contracts.masking import masked
+from engine import runner
+from engine.previewed import NO_STACK, scratch_backend
+from engine.secrets_provider import provider_options
 from scripts.cli.command import say
 from scripts.cli.hidden import environment_secrets
-from scripts.cloud.simulated import is_simulated
-from scripts.errors import CommandRefusedError, ScriptError
+from scripts.cli.settings import stack_settings
 from scripts.preview.plans import UNKNOWN_PROJECT, stacks_in
 from scripts.preview.report import EnginePreview, StackPreview, from_engine, write
 from scripts.preview.saved import frozen_here
-from scripts.pulumi import engine
-from scripts.pulumi.previewed import NO_STACK, scratch_backend
-from scripts.pulumi.secrets_provider import provider_options
-from scripts.pulumi.settings import stack_settings
-from scripts.pulumi.without_secrets import without_secrets
+from scripts.preview.without_secrets import without_secrets
 
 PREVIEW_LIMIT_S = 600.0
 _REFUSAL = re.compile(r"\b403\b|PERMISSION_DENIED|has not been used in project")
@@ -43,7 +43,7 @@ def preview_stacks(
         raise CommandRefusedError(
             f"There is no Pulumi.{unknown[0]}.yaml; the stacks with settings here are: {', '.join(known)}."
         )
-    engine.pulumi()  # refuses to begin without an engine
+    runner.pulumi()  # refuses to begin without an engine
     previews: list[StackPreview] = []
     for name in names or known:
         previews.append(_preview(name, create=create, hide=hide_secrets))
@@ -53,7 +53,7 @@ def preview_stacks(
 
 def all_stacks() -> Sequence[str]:
     """Return the stacks that have a settings file, sorted. Raises CommandRefusedError if there are none."""
-    names = stacks_in(engine.project_folder())
+    names = stacks_in(runner.project_folder())
     if not names:
         raise CommandRefusedError("There is no Pulumi.<stack>.yaml here.")
     return names
@@ -74,13 +74,13 @@ def _preview(stack: str, *, create: bool, hide: bool) -> StackPreview:
 
 def _previewed(stack: str, *, create: bool) -> dict[str, object]:
     """Return the fields of a preview. Raises ScriptError with the engine's own words."""
-    chosen = engine.run("stack", "select", stack, limit_s=PREVIEW_LIMIT_S)
+    chosen = runner.run("stack", "select", stack, limit_s=PREVIEW_LIMIT_S)
     if chosen.returncode == 0:
         return _asked(stack)
     if not create or NO_STACK not in chosen.stderr + chosen.stdout:
         raise ScriptError(_error(stack, chosen, None))
     with scratch_backend(stack):
-        made = engine.run("stack", "init", stack, *provider_options(stack), limit_s=PREVIEW_LIMIT_S)
+        made = runner.run("stack", "init", stack, *provider_options(stack), limit_s=PREVIEW_LIMIT_S)
         if made.returncode != 0:
             raise ScriptError(_error(stack, made, None))
         return {**_asked(stack), "new_stack": True}
@@ -93,7 +93,7 @@ def _previewed_without_secrets(stack: str, *, create: bool) -> dict[str, object]
 
 
 def _asked(stack: str) -> dict[str, object]:
-    answer = engine.run("preview", "--json", "--stack", stack, limit_s=PREVIEW_LIMIT_S)
+    answer = runner.run("preview", "--json", "--stack", stack, limit_s=PREVIEW_LIMIT_S)
     try:
         parsed = EnginePreview.model_validate_json(answer.stdout)
     except ValidationError:
@@ -106,7 +106,7 @@ def _asked(stack: str) -> dict[str, object]:
 
 def _error(stack: str, answer: CompletedProcess[str], parsed: EnginePreview | None) -> str:
     said = [d.message.strip() for d in (parsed.diagnostics if parsed else None) or () if d.severity == "error"]
-    text = "\n".join(engine.reasons(said)) or engine.error_of(answer)
+    text = "\n".join(runner.reasons(said)) or runner.error_of(answer)
     if _REFUSAL.search(text) is None:
         return text
     from stacks.planned import doctor_hint  # noqa: PLC0415 - only a refusal needs it

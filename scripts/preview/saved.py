@@ -9,17 +9,17 @@ from typing import Final, Literal
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, ValidationError
 
+from contracts.errors import CommandRefusedError, ScriptError
+from engine import runner
+from engine.backend import absolute_backend
+from engine.checkout import require_committed
+from engine.previewed import previewed_or_new
+from engine.private_folders import private_folder, remove_left_folders
+from engine.steps import PlannedStep, differences, shortened_differences, steps_of
 from scripts.cli.hidden import environment_secrets
-from scripts.errors import CommandRefusedError, ScriptError
+from scripts.preview.frozen import FrozenProject, freeze
+from scripts.preview.identity import PlanIdentity, identity_of, plan_id_of
 from scripts.preview.plans import DescribedFinding, DescribedPlan, describe_stack
-from scripts.pulumi import engine
-from scripts.pulumi.backend import absolute_backend
-from scripts.pulumi.checkout import require_committed
-from scripts.pulumi.frozen import FrozenProject, freeze
-from scripts.pulumi.identity import PlanIdentity, identity_of, plan_id_of
-from scripts.pulumi.previewed import previewed_or_new
-from scripts.pulumi.private_folders import private_folder, remove_left_folders
-from scripts.pulumi.steps import PlannedStep, differences, shortened_differences, steps_of
 from stacks.planned import today
 
 PLAN_VERSION: Final = 1
@@ -88,7 +88,7 @@ def make_plan(stack: str, *, settings_of: str | None = None, refresh: bool = Fal
 
     Raises CommandRefusedError if the settings are missing or wrong or a file is not committed, and ScriptError if the preview fails.
     """
-    if settings_of is not None and (engine.project_folder() / f"Pulumi.{stack}.yaml").exists():
+    if settings_of is not None and (runner.project_folder() / f"Pulumi.{stack}.yaml").exists():
         raise CommandRefusedError(
             f"Pulumi.{stack}.yaml exists; --settings-of would replace it. Choose another name for --stack."
         )

@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 from typing import Final
 
+from engine.steps import CAPACITY_TYPES, PlannedStep
 from scripts.preview.markdown import code, fenced, plain, row
 from scripts.preview.saved import SavedPlan
-from scripts.pulumi.steps import CAPACITY_TYPES, PlannedStep
 
 _MOST_CHARACTERS: Final = 900_000
 """GitHub shows a summary of a step of up to 1 MiB."""

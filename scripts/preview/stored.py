@@ -3,12 +3,12 @@
 from pathlib import Path
 from typing import Final
 
-from scripts.errors import CommandRefusedError
+from contracts.errors import CommandRefusedError
+from engine.runner import project_folder
 from scripts.preview.base import plans_of_commit
 from scripts.preview.comment import comment
 from scripts.preview.plans import PlansDocument, describe_checkout, read_plans, write_plans
 from scripts.preview.report import read_all
-from scripts.pulumi.engine import project_folder
 
 _BASE: Final = Path("plans") / "base.json"
 _HEAD: Final = Path("plans") / "head.json"

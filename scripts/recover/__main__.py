@@ -11,12 +11,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Final
 
+from cloud.simulated import is_simulated
 from contracts.exit_codes import ExitCode
 from scripts.cli.asking import confirm
 from scripts.cli.command import Command, run_command, say
 from scripts.cli.looked import look_id, require_looked
 from scripts.cli.options import JsonSwitch, Option, StackName
-from scripts.cloud.simulated import is_simulated
 
 if TYPE_CHECKING:
     from scripts.recover.run import Examined, Recovery
@@ -36,8 +36,8 @@ class RecoverOptions:
 
 
 def _recover(options: RecoverOptions) -> ExitCode:
-    from scripts.cloud import google_api
-    from scripts.pulumi.settings import stack_settings
+    from cloud import google_api
+    from scripts.cli.settings import stack_settings
     from scripts.recover import run
 
     started_s = time.monotonic()

@@ -12,14 +12,14 @@ from functools import partial
 from http import HTTPStatus
 from typing import Final, NamedTuple, TypeAlias
 
+from cloud.google_api import GoogleApi, GoogleListError, answer_of
+from cloud.policies import POLICIES, PolicyOf, last_segments
+from cloud.requests import queued_names
+from cloud.spending import INSTANCE, capacity_kind
 from contracts.answers import Absent, Answer, Present, Unknown
+from contracts.errors import ScriptError
 from contracts.fields import as_mapping, as_sequence
 from contracts.labels import URN_DIGITS, URN_LABEL, Ownership
-from contracts.policies import POLICIES, PolicyOf, last_segments
-from scripts.cloud.google_api import GoogleApi, GoogleListError, answer_of
-from scripts.cloud.requests import queued_names
-from scripts.cloud.spending import INSTANCE, capacity_kind
-from scripts.errors import ScriptError
 
 UNKNOWN: Final = "04da6b54-80e4-46f7-96ec-b56ff0331ba9"
 """What a preview shows for a value that only the update determines (pulumi/pulumi, sdk, resource/plugin: UnknownStringValue)."""

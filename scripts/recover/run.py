@@ -10,12 +10,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, cast
 
+from cloud.google_api import GoogleApi, enable_command
+from contracts.errors import CommandRefusedError, ScriptError
 from contracts.fields import as_mapping
 from contracts.labels import PRODUCT, Ownership
-from scripts.cloud.google_api import GoogleApi, enable_command
-from scripts.errors import CommandRefusedError, ScriptError
-from scripts.pulumi import engine
-from scripts.pulumi.deployment import (
+from engine import runner
+from engine.deployment import (
     PendingOperation,
     ResourceState,
     StackDeployment,
@@ -25,9 +25,9 @@ from scripts.pulumi.deployment import (
     read_deployment,
     write_deployment,
 )
-from scripts.pulumi.locks import backend_folder, end_dead_locks, past_dead_locks, stack_locks
-from scripts.pulumi.previewed import declared
-from scripts.pulumi.secrets_provider import provider_options
+from engine.locks import backend_folder, end_dead_locks, past_dead_locks, stack_locks
+from engine.previewed import declared
+from engine.secrets_provider import provider_options
 from scripts.recover.kinds import KINDS, REPEATABLE, Found, Owner, Search, lookup
 from scripts.recover.surgery import Candidate, adopted, candidates, without_pending
 
@@ -263,14 +263,14 @@ def _declared(rounds: _Rounds) -> Mapping[str, ResourceState]:
 
 
 def _refresh(stack: str, report: Report) -> None:
-    past_dead_locks(stack, lambda: engine.change(stack, "refresh", after_failure=_SETTLE), report=report)
+    past_dead_locks(stack, lambda: runner.change(stack, "refresh", after_failure=_SETTLE), report=report)
 
 
 def _is_lost(stack: str, error: ScriptError) -> bool:
     """Return whether the state is gone or cut off, while the stack's settings are there."""
     if isinstance(error, StateUnreadableError):
         return error.cut_off
-    return "does not exist" in str(error) and (engine.project_folder() / f"Pulumi.{stack}.yaml").is_file()
+    return "does not exist" in str(error) and (runner.project_folder() / f"Pulumi.{stack}.yaml").is_file()
 
 
 def _readable(stack: str, report: Report, confirm: Confirm) -> tuple[Recovery, tuple[PendingOperation, ...]]:
@@ -291,7 +291,7 @@ def _readable(stack: str, report: Report, confirm: Confirm) -> tuple[Recovery, t
     start = "the engine's copy of an earlier one" if earlier else "an empty one"
     report(f"the state of stack {stack} is {'missing' if missing else 'cut off'}: starting from {start}")
     if missing:
-        engine.query(["stack", "init", stack, "--no-select", *provider_options(stack)])
+        runner.query(["stack", "init", stack, "--no-select", *provider_options(stack)])
     fresh, begun = without_pending(earlier or parse_deployment(stack, _EMPTY))
     past_dead_locks(stack, lambda: write_deployment(stack, fresh), report=report)
     return Recovery(stack=stack, state_was="missing" if missing else "unreadable", backups=backups), begun

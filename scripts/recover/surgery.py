@@ -10,7 +10,7 @@ from typing import Final
 from uuid import uuid4
 
 from contracts.fields import as_mapping, as_sequence
-from scripts.pulumi.deployment import PendingOperation, ResourceState, StackDeployment
+from engine.deployment import PendingOperation, ResourceState, StackDeployment
 from scripts.recover.kinds import QUEUED_RESOURCE, UNKNOWN, Found, is_known
 
 REDACTED: Final = "[secret]"

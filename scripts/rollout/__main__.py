@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Final
 
+from contracts.errors import CommandRefusedError
 from contracts.exit_codes import ExitCode
 from contracts.plain_text import for_terminal
 from scripts.cli.command import Command, run_command, say
 from scripts.cli.looked import require_looked
 from scripts.cli.options import JsonSwitch, Option, StackName
-from scripts.errors import CommandRefusedError
 
 if TYPE_CHECKING:
     from scripts.rollout.look import RolloutLook
@@ -66,7 +66,7 @@ def _rollout(options: RolloutOptions) -> ExitCode:
     if options.as_json:
         print(json.dumps(report.to_json()))
     else:
-        from stacks.rollout_state import shares_text
+        from stacks.hooks.rollout_state import shares_text
 
         print(
             f"{report.stack}: {report.outcome}. {for_terminal(report.reason)}\nRequests: {shares_text(report.traffic)}"
@@ -75,7 +75,7 @@ def _rollout(options: RolloutOptions) -> ExitCode:
 
 
 def _text_of(look: "RolloutLook") -> str:
-    from stacks.rollout_state import shares_text
+    from stacks.hooks.rollout_state import shares_text
 
     steps = ", ".join(f"{step} %" for step in look.steps)
     what = {
@@ -95,11 +95,11 @@ def _text_of(look: "RolloutLook") -> str:
 
 
 def _of_stack(stack: str) -> "Rollout":
-    from scripts.cloud.google_api import connect
-    from scripts.pulumi import engine
-    from scripts.pulumi.deployment import SERVICE_TYPE, read_deployment
-    from scripts.pulumi.locks import past_dead_locks
-    from scripts.pulumi.stack import outputs_in
+    from cloud.google_api import connect
+    from engine import runner
+    from engine.deployment import SERVICE_TYPE, read_deployment
+    from engine.locks import past_dead_locks
+    from engine.stack import outputs_in
     from scripts.rollout.gates import TagGates
     from scripts.rollout.run import Rollout
     from scripts.rollout.service import ServiceAtGoogle
@@ -129,7 +129,7 @@ def _of_stack(stack: str) -> "Rollout":
 
     def refresh() -> None:
         tell("letting the stack's state take over the traffic")
-        past_dead_locks(stack, lambda: engine.change(stack, "refresh", *targets, after_failure=hint), report=tell)
+        past_dead_locks(stack, lambda: runner.change(stack, "refresh", *targets, after_failure=hint), report=tell)
 
     return Rollout(
         stack=stack,

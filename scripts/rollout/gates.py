@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Protocol
 
+from contracts.errors import ScriptError
 from contracts.outputs import StackOutputs
 from scripts.bench.progress import reporter_for_stderr
 from scripts.bench.settings import SweepSettings
@@ -14,7 +15,6 @@ from scripts.bench.store import read_results
 from scripts.bench.sweep import run_sweep, seed_of
 from scripts.bench.traffic.points import Sweep
 from scripts.client.access import AccessError, IdTokenSource, ServerAccess, open_stack_access
-from scripts.errors import ScriptError
 from scripts.rollout.decisions import Measured
 from scripts.smoke.run import run_smoke
 from scripts.smoke.target import stack_target

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Final
 
+from contracts.errors import ScriptError
 from contracts.masking import masked
 from contracts.rollout_record import (
     LONGEST_REASON,
@@ -22,10 +23,9 @@ from contracts.rollout_record import (
     read_record,
 )
 from contracts.service_traffic import Service, TrafficTarget, short_name, targets_of
-from scripts.errors import ScriptError
 from scripts.rollout.decisions import has_traffic
 from scripts.rollout.service import ServiceAtGoogle, ServiceChangedError
-from stacks.rollout_state import RENEWAL_S, who
+from stacks.hooks.rollout_state import RENEWAL_S, who
 
 Clock = Callable[[], datetime]
 _ID_DIGITS: Final = 12

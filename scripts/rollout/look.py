@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from cloud.google_prices import container_usd_per_hour, part_of
 from contracts.service_traffic import Service, known_shares, short_name
 from scripts.cli.looked import look_id
 from scripts.rollout.decisions import RolloutState
-from stacks.google_prices import container_usd_per_hour, part_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,8 +7,8 @@ from typing import Final, TypeVar
 
 from tenacity import RetryCallState, Retrying, retry_if_exception_type, wait_exponential_jitter
 
+from cloud.google_api import UnansweredError
 from planning.units import duration
-from scripts.cloud.google_api import UnansweredError
 from scripts.rollout.service import ServiceChangedError
 
 T = TypeVar("T")

@@ -5,6 +5,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from contracts.errors import CommandRefusedError, ScriptError
 from contracts.outputs import RolloutPlan
 from contracts.rollout_record import (
     NO_ROLLOUT,
@@ -17,7 +18,6 @@ from contracts.rollout_record import (
 from contracts.service_traffic import ALL, LAST_TAG, NEXT_TAG, Service, is_ready, known_shares, short_name, tag_urls
 from planning.units import duration
 from scripts.client.access import AccessError
-from scripts.errors import CommandRefusedError, ScriptError
 from scripts.rollout.decisions import (
     Measured,
     RolloutState,
@@ -35,7 +35,7 @@ from scripts.rollout.look import RolloutLook, look_at
 from scripts.rollout.patience import Patience
 from scripts.rollout.report import Gate, Outcome, Progress, RolloutReport
 from scripts.rollout.service import ServiceAtGoogle, ServiceChangedError
-from stacks.rollout_state import command, holder_is_gone, refusal_text, shares_text, view_of, who
+from stacks.hooks.rollout_state import command, holder_is_gone, refusal_text, shares_text, view_of, who
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

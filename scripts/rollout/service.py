@@ -6,10 +6,10 @@ from http import HTTPStatus
 from time import monotonic, sleep
 from typing import Final, cast
 
+from cloud.google_api import GoogleApi, GoogleListError
+from contracts.errors import CommandRefusedError, ScriptError
 from contracts.rollout_record import ROLLOUT_ANNOTATION, RolloutRecord, annotations_of
 from contracts.service_traffic import Service, TrafficTarget, short_name
-from scripts.cloud.google_api import GoogleApi, GoogleListError
-from scripts.errors import CommandRefusedError, ScriptError
 from scripts.rollout.decisions import has_traffic
 
 _WAIT: Final = {"timeout": "30s"}

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Final
 
+from contracts.errors import CommandRefusedError
 from contracts.exit_codes import ExitCode
 from contracts.outputs import SmokeThresholds
 from scripts.cli.command import Command, run_command, say
 from scripts.cli.options import JsonSwitch, Option
-from scripts.errors import CommandRefusedError
 
 DEFAULT_READY_BUDGET_S: Final = 120.0
 DEFAULT_BURST_REQUESTS: Final = 4
@@ -59,9 +59,9 @@ class SmokeOptions:
 
 
 def _smoke(options: SmokeOptions) -> ExitCode:
+    from engine.stack import stack_outputs
     from scripts.client.access import open_stack_access, open_url_access
     from scripts.measured.planned import deployed_plan
-    from scripts.pulumi.stack import stack_outputs
     from scripts.smoke.failure import ServerFailure
     from scripts.smoke.keep import SmokeRecorder
     from scripts.smoke.render import publish

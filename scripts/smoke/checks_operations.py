@@ -5,7 +5,7 @@ from http import HTTPStatus
 from typing import Final
 
 from contracts.outputs import MemorySummary
-from planning.residuals import KV_TOLERANCE
+from planning.solve.residuals import KV_TOLERANCE
 from scripts.client.metrics import (
     CACHE_CONFIG,
     GENERATION_TOKENS,

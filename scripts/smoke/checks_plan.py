@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from planning.numbers import as_number
-from planning.residuals import Residual, kv_band, residual, usual_causes
-from planning.types import Band
+from planning.question.types import Band
+from planning.solve.residuals import Residual, kv_band, residual, usual_causes
 from scripts.smoke.context import CheckContext
 from scripts.smoke.results import Outcome, Verdict, skipped
 

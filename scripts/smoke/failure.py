@@ -2,11 +2,11 @@
 
 from datetime import UTC, datetime
 
+from cloud import google_api
+from contracts.errors import ScriptError
 from contracts.guest_attributes import FAILED
 from contracts.masking import masked
-from scripts.cloud import google_api
-from scripts.errors import ScriptError
-from scripts.pulumi import state as states
+from engine import state as states
 from scripts.status.cloud import CAPACITY, DeployedServer, cloud_facts, serving
 
 

@@ -10,8 +10,8 @@ from xml.etree import ElementTree as ET
 from rich.console import Console
 from rich.text import Text
 
+from contracts.errors import CommandRefusedError
 from scripts.cli.tables import console, table
-from scripts.errors import CommandRefusedError
 from scripts.smoke.results import SCHEMA_VERSION, CheckResult, SmokeReport
 
 _COLOURS: Final = {

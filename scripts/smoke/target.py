@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Final, cast
 
 from contracts.outputs import MemorySummary, SmokeThresholds, StackOutputs
-from planning.residuals import SmokeFigures
+from planning.solve.residuals import SmokeFigures
 
 CACHE_CONFIG_LABELS: Final = {
     "blockSize": "block_size",

@@ -6,7 +6,24 @@ from datetime import datetime
 from http import HTTPStatus
 from typing import Final, cast
 
+from cloud.google_api import GoogleApi, GoogleListError, lookup
+from cloud.inventory.found import FoundResource
+from cloud.inventory.kinds import by_name
+from cloud.inventory.search import resource_of
+from cloud.requests import queued_names
+from cloud.spending import (
+    ACCOUNT,
+    INSTANCE,
+    NODE,
+    QUEUED,
+    SERVICE,
+    account_of,
+    capacity_kind,
+    capacity_name,
+    spending,
+)
 from contracts.answers import Absent, Present, Unknown
+from contracts.errors import ScriptError
 from contracts.fields import as_mapping, as_sequence, to_json
 from contracts.guest_attributes import (
     ARCHIVES_KEY,
@@ -25,28 +42,11 @@ from contracts.plain_text import for_terminal
 from contracts.rollout_record import RolloutRecord
 from contracts.service_traffic import TEMPLATE_LABEL, known_shares
 from contracts.serving_document import DOCUMENT_METADATA_KEY, document_hash
+from engine.deployment import SERVICE_TYPE
+from engine.state import Item, StackState
 from planning.units import duration
-from scripts.cloud.google_api import GoogleApi, GoogleListError, lookup
-from scripts.cloud.inventory.found import FoundResource
-from scripts.cloud.inventory.kinds import by_name
-from scripts.cloud.inventory.search import resource_of
-from scripts.cloud.requests import queued_names
-from scripts.cloud.spending import (
-    ACCOUNT,
-    INSTANCE,
-    NODE,
-    QUEUED,
-    SERVICE,
-    account_of,
-    capacity_kind,
-    capacity_name,
-    spending,
-)
-from scripts.errors import ScriptError
-from scripts.pulumi.deployment import SERVICE_TYPE
-from scripts.pulumi.state import Item, StackState
 from scripts.status.report import CloudFacts
-from stacks.rollout_state import view_of
+from stacks.hooks.rollout_state import view_of
 
 QUEUED_TYPE: Final = "gcp-tpu:index:QueuedResource"
 CAPACITY: Final = (QUEUED, INSTANCE)

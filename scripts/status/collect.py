@@ -7,15 +7,15 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Final, cast
 
+from cloud import google_api
+from cloud.simulated import is_simulated
+from contracts.errors import CommandRefusedError, ScriptError
 from contracts.outputs import StackOutputs
-from scripts.cloud import google_api
-from scripts.cloud.simulated import is_simulated
-from scripts.errors import CommandRefusedError, ScriptError
-from scripts.parallel import each, each_within
-from scripts.pulumi import state as states
-from scripts.pulumi.engine import NOT_LOGGED_IN
-from scripts.pulumi.locks import StackLock, stack_locks
-from scripts.pulumi.state import StackState
+from contracts.parallel import each, each_within
+from engine import state as states
+from engine.locks import StackLock, stack_locks
+from engine.runner import NOT_LOGGED_IN
+from engine.state import StackState
 from scripts.status.cloud import CAPACITY, DeployedServer, cloud_facts, serving
 from scripts.status.judge import drift_of, next_command, waits_of
 from scripts.status.plans import rate_facts, settings_drift
@@ -100,7 +100,7 @@ def collect(request: StatusRequest, *, clock: Clock = time.time) -> StatusReport
 
 
 def _require_settings(stack: str, state: StackState) -> None:
-    from scripts.pulumi.engine import project_folder  # noqa: PLC0415 - one use
+    from engine.runner import project_folder  # noqa: PLC0415 - one use
 
     if not (project_folder() / f"Pulumi.{stack}.yaml").is_file():
         raise CommandRefusedError(state.detail)

@@ -5,10 +5,10 @@ from datetime import UTC, datetime
 from typing import Final
 
 from contracts.guest_attributes import AGENT_ABILITIES, AGENT_VERSION, CONFINED, FAILED, PRIVILEGED, READY, RETRYING
+from engine.locks import StackLock
+from engine.state import StackState
 from planning.units import duration
 from scripts.client.access import WITHOUT_MACHINE
-from scripts.pulumi.locks import StackLock
-from scripts.pulumi.state import StackState
 from scripts.status.cloud import MISSING, serving
 from scripts.status.report import CloudFacts, StackStatus
 

@@ -2,9 +2,9 @@
 
 from contracts.outputs import StackOutputs
 from planning.errors import PlanningError
+from scripts.cli.settings import stack_settings
 from scripts.measured.identity import deployed_identity, settings_identity
 from scripts.measured.store import read_measured
-from scripts.pulumi.settings import stack_settings
 from scripts.status.report import RateFacts
 
 
@@ -32,7 +32,7 @@ def settings_drift(stack: str, outputs: StackOutputs) -> str | None:
 
     Model, accelerator, vLLM's options and the image's digest are compared. Raises ScriptError if the file is missing or wrong.
     """
-    from planning.subject import examine  # noqa: PLC0415 - the planner takes 0.1 s to load
+    from planning.cost.subject import examine  # noqa: PLC0415 - the planner takes 0.1 s to load
     from stacks.planned import to_deployment  # noqa: PLC0415 - as above
 
     settings = stack_settings(stack, project=outputs.project)

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from contracts.fields import as_mapping, as_sequence
-from scripts.pulumi.previewed import previewed
+from engine.previewed import previewed
 
 _SAME: Final = frozenset({"same", "read", "refresh"})
 _OPERATIONS: Final[Mapping[str, str]] = {

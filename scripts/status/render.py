@@ -16,7 +16,7 @@ from planning.units import HOUR_S
 from scripts.cli.tables import table
 from scripts.status.judge import agent_warning, container_of, document_that_serves, end_warning, short
 from scripts.status.report import CloudFacts, StackStatus, StatusReport
-from stacks.rollout_state import shares_text
+from stacks.hooks.rollout_state import shares_text
 
 _HEADINGS: Final = ("stack", "state", "phase", "left", "requests", "KV", "USD/h", "USD")
 _NUMBERS: Final = ("left", "KV", "USD/h", "USD")

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Final
 
-from stacks.rollout_state import RolloutPhase
+from stacks.hooks.rollout_state import RolloutPhase
 
 SCHEMA_VERSION: Final = 1
 

@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Final
 
+from contracts.errors import ScriptError
 from contracts.fields import as_mapping
 from contracts.outputs import StackOutputs
 from scripts.client.metrics import KV_USAGE, RUNNING, WAITING, parse_metrics
-from scripts.errors import ScriptError
 from scripts.status.cloud import DeployedServer
 from scripts.status.report import ServerFacts
 

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Final
 
+from contracts.errors import CommandRefusedError
 from contracts.exit_codes import ExitCode
 from scripts.cli.command import Command, run_command
 from scripts.cli.options import JsonSwitch, Option
-from scripts.errors import CommandRefusedError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +38,7 @@ class TeardownOptions:
 
 
 def _teardown(options: TeardownOptions) -> ExitCode:
-    from scripts.cloud import google_api
+    from cloud import google_api
     from scripts.teardown.run import Teardown, TeardownRequest, known
     from scripts.teardown.talk import Talk, text_of
 

@@ -6,11 +6,11 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+from cloud.google_api import GoogleApi, connect
+from cloud.simulated import is_simulated
+from cloud.spending import StackSpending, spending
 from contracts.answers import Absent, Present, Unknown
 from contracts.exit_codes import ExitCode
-from scripts.cloud.google_api import GoogleApi, connect
-from scripts.cloud.simulated import is_simulated
-from scripts.cloud.spending import StackSpending, spending
 from scripts.teardown.receipt import Receipt
 from scripts.teardown.run import Teardown, TeardownRequest, known
 from scripts.teardown.talk import Talk, text_of

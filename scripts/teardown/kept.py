@@ -4,11 +4,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, cast
 
-from planning.prices import LIST_PRICES
+from cloud.google_api import GoogleApi, GoogleListError
+from cloud.inventory.found import FoundResource
+from contracts.errors import ScriptError
+from planning.data.prices import LIST_PRICES
 from planning.units import GIB
-from scripts.cloud.google_api import GoogleApi, GoogleListError
-from scripts.cloud.inventory.found import FoundResource
-from scripts.errors import ScriptError
 
 _OBJECTS: Final = "storage/v1/b/{name}/o?fields=nextPageToken,items/size&maxResults=1000"
 
@@ -23,7 +23,7 @@ class KeptBucket:
 
     @property
     def usd_per_month(self) -> float | None:
-        """What it costs in a month at the list price of its place (planning.price_list); None if its size is not known."""
+        """What it costs in a month at the list price of its place (planning.data.price_list); None if its size is not known."""
         if self.size_gib is None:
             return None
         return self.size_gib * LIST_PRICES.price("bucket_usd_per_gib_month", self.resource.location).usd

@@ -1,7 +1,7 @@
 """Remove the locks of a stack from a local backend, for when the engine does not run or has nothing to do."""
 
 from contracts.labels import PRODUCT
-from scripts.pulumi.state import backend_folder
+from engine.state import backend_folder
 
 
 def remove_from_backend(stack: str) -> None:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
-from scripts.pulumi.state import StackState
+from engine.state import StackState
 from scripts.teardown.receipt import FOLDER
 
 _KEYS = ("type", "urn", "inputs")

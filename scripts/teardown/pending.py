@@ -9,18 +9,18 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final, cast
 
+from cloud.clock import WaitClock
+from cloud.google_api import GoogleApi, GoogleListError, answer_of, lookup
+from cloud.inventory.found import FoundResource
+from cloud.inventory.grants import PolicyHolder
+from cloud.inventory.kinds import GRANT, by_name
+from cloud.inventory.search import resource_of
+from cloud.requests import queued_names
+from cloud.spending import INSTANCE, capacity_kind, capacity_name
 from contracts.answers import Absent, Present, Unknown
+from contracts.errors import ScriptError
 from contracts.labels import PRODUCT, Ownership
-from scripts.cloud.clock import WaitClock
-from scripts.cloud.google_api import GoogleApi, GoogleListError, answer_of, lookup
-from scripts.cloud.inventory.found import FoundResource
-from scripts.cloud.inventory.grants import PolicyHolder
-from scripts.cloud.inventory.kinds import GRANT, by_name
-from scripts.cloud.inventory.search import resource_of
-from scripts.cloud.requests import queued_names
-from scripts.cloud.spending import INSTANCE, capacity_kind, capacity_name
-from scripts.errors import ScriptError
-from scripts.pulumi.state import StackState
+from engine.state import StackState
 
 Item = Mapping[str, object]
 

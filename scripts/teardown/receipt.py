@@ -7,10 +7,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-from scripts.cloud.deletion import DeletedResource
-from scripts.cloud.inventory.found import FoundResource, Inventory
-from scripts.cloud.prices import usd_per_hour, usd_so_far
-from scripts.cloud.simulated import is_simulated
+from cloud.deletion import DeletedResource
+from cloud.inventory.found import FoundResource, Inventory
+from cloud.prices import usd_per_hour, usd_so_far
+from cloud.simulated import is_simulated
 from scripts.teardown.kept import KeptBucket
 
 FOLDER: Final = Path(".work") / "teardown"

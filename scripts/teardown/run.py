@@ -12,26 +12,26 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Final, cast
 
+from cloud.clock import WaitClock
+from cloud.deletion import DeletedResource, delete_all
+from cloud.google_api import GoogleApi
+from cloud.inventory.found import FoundResource, Inventory
+from cloud.inventory.search import Scope, search
 from contracts.answers import Absent, Answer, Present, Unknown
+from contracts.errors import CommandRefusedError, ScriptError
 from contracts.labels import RETAINED, RETAINED_LABEL
-from scripts.cloud.clock import WaitClock
-from scripts.cloud.deletion import DeletedResource, delete_all
-from scripts.cloud.google_api import GoogleApi
-from scripts.cloud.inventory.found import FoundResource, Inventory
-from scripts.cloud.inventory.search import Scope, search
-from scripts.errors import CommandRefusedError, ScriptError
-from scripts.pulumi import engine
-from scripts.pulumi import state as states
-from scripts.pulumi.deployment import (
+from engine import runner
+from engine import state as states
+from engine.deployment import (
     StateUnreadableError,
     back_up,
     parse_deployment,
     read_deployment,
     write_deployment,
 )
-from scripts.pulumi.locks import StackLock, is_lock_error, parse_locks, stack_locks
-from scripts.pulumi.settings import stack_settings
-from scripts.pulumi.state import StackState
+from engine.locks import StackLock, is_lock_error, parse_locks, stack_locks
+from engine.state import StackState
+from scripts.cli.settings import stack_settings
 from scripts.teardown import locks, memory, pending
 from scripts.teardown.kept import KeptBucket, kept_bucket
 from scripts.teardown.receipt import Receipt
@@ -261,7 +261,7 @@ class Teardown:
     def _engine(self, stack: str, *arguments: str) -> None:
         """Run the engine with its progress on stderr."""
         after = "The search goes on without it."
-        self._past_locks(stack, lambda: engine.change(stack, *arguments, after_failure=after))
+        self._past_locks(stack, lambda: runner.change(stack, *arguments, after_failure=after))
 
     def _import(self, stack: str, document: Mapping[str, object]) -> None:
         """Replace the state: nothing in the cloud changes."""
@@ -273,11 +273,11 @@ class Teardown:
         try:
             try:
                 work()
-            except engine.PulumiFailedError as error:
+            except runner.PulumiFailedError as error:
                 if not is_lock_error(error.output):
                     raise
                 self._end_locks(stack, parse_locks(error.output) or (_NAMELESS,))
-                engine.query(["cancel", "--yes", "--stack", stack])
+                runner.query(["cancel", "--yes", "--stack", stack])
                 work()
         except CommandRefusedError:
             raise

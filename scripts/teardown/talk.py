@@ -6,15 +6,15 @@ from datetime import datetime
 from pathlib import Path
 from typing import Final
 
+from cloud.inventory.found import FoundResource
+from cloud.inventory.kinds import GRANT, KINDS
+from cloud.prices import usd_per_hour, usd_so_far
+from cloud.simulated import is_simulated
+from cloud.spending import SERVICE
 from planning.units import age
 from scripts.cli.asking import confirm
 from scripts.cli.command import say
 from scripts.cli.tables import console, table
-from scripts.cloud.inventory.found import FoundResource
-from scripts.cloud.inventory.kinds import GRANT, KINDS
-from scripts.cloud.prices import usd_per_hour, usd_so_far
-from scripts.cloud.simulated import is_simulated
-from scripts.cloud.spending import SERVICE
 from scripts.teardown.receipt import Receipt
 
 _HEADINGS: Final = ("kind", "name", "place", "age", "USD per hour", "USD so far, at most")

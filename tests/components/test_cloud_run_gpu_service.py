@@ -22,8 +22,8 @@ from components.cloud_run_gpu_service import (
 )
 from components.errors import ComponentError
 from contracts.labels import Ownership
-from planning.probes import LONGEST_PROBE
-from planning.types import StartupProbe
+from planning.question.types import StartupProbe
+from planning.speed.probes import LONGEST_PROBE
 
 PROBE = StartupProbe(initial_delay_s=240, period_s=60, failure_threshold=30, timeout_s=50)
 CONTAINER = ServerContainer(

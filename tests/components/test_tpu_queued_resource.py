@@ -6,9 +6,6 @@ from datetime import UTC, datetime
 
 import pulumi
 import pytest
-from gcp_tpu_provider.capacity import PROVISIONING_S
-from gcp_tpu_provider.desired_state import DesiredState
-from gcp_tpu_provider.transport import Pacing
 
 from components.errors import ComponentError
 from components.startup_script import startup_script
@@ -16,6 +13,9 @@ from components.tpu_queued_resource import TpuQueuedResource, TpuQueuedResourceA
 from contracts.labels import Ownership
 from contracts.rollout import RolloutLimits, parse_rollout
 from contracts.serving_document import BucketWeights, ServingDocument, image_in, parse_repositories
+from gcp_tpu_provider.capacity import PROVISIONING_S
+from gcp_tpu_provider.desired_state import DesiredState
+from gcp_tpu_provider.transport import Pacing
 from localcloud.services import tpu_requests
 from localcloud.services.tpu_queue import Conditions, Queued, State, step
 from localcloud.world.scenario import TpuDurations

@@ -24,12 +24,14 @@ from tools.engine.language_host import WARM_PROGRAMS
 
 ROOT = Path(__file__).resolve().parents[2]
 ROOMS = (
+    "authors",
+    "cloud",
     "components",
     "contracts",
+    "engine",
     "images",
-    "localcloud",
+    "packages",
     "planning",
-    "provider",
     "scripts",
     "stacks",
     "tools",
@@ -41,7 +43,7 @@ ASK = """
 import sys
 from scripts.client.access import open_stack_access
 from scripts.client.openai import call_once
-from scripts.pulumi.stack import stack_outputs
+from engine.stack import stack_outputs
 outputs = stack_outputs(sys.argv[1])
 with open_stack_access(outputs) as access:
     models = call_once(access.base_url, access.headers, "GET", "/v1/models", limit_s=30).body
@@ -51,7 +53,7 @@ print(models["data"][0]["max_model_len"])
 OUTPUTS = """
 import json, sys
 from contracts.fields import to_json
-from scripts.pulumi.stack import stack_outputs
+from engine.stack import stack_outputs
 print(json.dumps(to_json(stack_outputs(sys.argv[1]))))
 """
 

@@ -5,7 +5,7 @@ import json
 import pytest
 import yaml
 
-from planning.images import IMAGES
+from planning.data.images import IMAGES
 
 PINNED = IMAGES["vllm-openai"]
 STACK = "l4-qat"

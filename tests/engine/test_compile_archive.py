@@ -6,8 +6,8 @@ import time
 
 import pytest
 
+from tests.agreement.test_machines import has_own_view
 from tests.engine.conftest import HF_CANARY, assert_nowhere_in_clear
-from tests.localcloud.running.test_machines import has_own_view
 from vm_agent.signing import ArchiveSigner
 
 STACK = "tpu-v6e1"

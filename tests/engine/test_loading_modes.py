@@ -7,7 +7,7 @@ from urllib.parse import quote
 import pytest
 import yaml
 
-from planning.images import DEFAULT_IMAGES, IMAGES
+from planning.data.images import DEFAULT_IMAGES, IMAGES
 
 STACK = "l4-12b-qat"
 MODEL = "gemma-4-12B-it-qat-w4a16-ct"

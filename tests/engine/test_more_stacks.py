@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from planning.images import built_images
+from planning.data.images import built_images
 from tests.engine.conftest import HF_CANARY, KEY_CANARY, assert_nowhere_in_clear
 
 ROOT = Path(__file__).resolve().parents[2]

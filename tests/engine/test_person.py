@@ -5,7 +5,7 @@ Google refuses most calls of such a login without one, and the local cloud does 
 
 import pytest
 
-from scripts.docs import all_commands
+from authors.docs import all_commands
 from tests.engine.conftest import open_workspace
 
 PERSON, PROJECT = "owner@example.com", "local-project"
@@ -82,7 +82,7 @@ def test_every_call_of_up_of_each_command_and_of_the_teardown_counts_for_the_pro
 
 @pytest.mark.long
 def test_every_call_of_a_tpu_stack_counts_for_the_project(person):
-    """tests/provider/test_transport.py asserts the header of the provider's own calls."""
+    """packages/gcp-tpu/gcp_tpu_provider/tests/test_transport.py asserts the header of the provider's own calls."""
     _, before = uncounted(person)
     person.pulumi("up", "--yes", "--skip-preview", "--stack", TPU)
     person.script("status", "--stack", TPU)

@@ -46,7 +46,7 @@ PLANS = [line for line in lines() if line.startswith(".venv/bin/python -m script
 
 @pytest.mark.long
 def test_the_demo_does_what_the_readme_says():
-    done = run([sys.executable, "-m", "scripts.demo"], limit_s=1500)
+    done = run([sys.executable, "-m", "authors.demo"], limit_s=1500)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
     assert "The cloud of this demo is simulated" in done.stdout
     assert done.stdout.count("nothing with our labels left") >= 2

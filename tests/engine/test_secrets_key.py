@@ -5,10 +5,10 @@ import sys
 
 import pytest
 
-from scripts.pulumi import engine
-from scripts.pulumi.deployment import is_passphrase_error
-from scripts.pulumi.secrets_provider import KmsKey, key_of, provider_options
-from scripts.pulumi.without_secrets import STAND_IN, without_secrets
+from engine import runner
+from engine.deployment import is_passphrase_error
+from engine.secrets_provider import KmsKey, key_of, provider_options
+from scripts.preview.without_secrets import STAND_IN, without_secrets
 from tests.engine.kms import served
 from tests.suite import COMMANDS, count
 
@@ -43,7 +43,7 @@ def run(monkeypatch, may, *command, stdin=None):
     """Run the engine as a caller who may do these things with the key."""
     monkeypatch.setenv("GOOGLE_OAUTH_ACCESS_TOKEN", f"token-{may}")
     count(COMMANDS)
-    return engine.run(*command, stdin=stdin, limit_s=LIMIT_S)
+    return runner.run(*command, stdin=stdin, limit_s=LIMIT_S)
 
 
 def test_who_may_only_decrypt_makes_and_reads_stacks_and_who_may_not_reads_no_secret(kms, tmp_path, monkeypatch):
@@ -68,7 +68,7 @@ def test_who_may_only_decrypt_makes_and_reads_stacks_and_who_may_not_reads_no_se
 
     refused = run(monkeypatch, neither, "preview", "--stack", "a")
     assert "useToDecrypt' denied on resource" in refused.stderr
-    assert is_passphrase_error(engine.error_of(refused)), "what a script says then is about the passphrase or the key"
+    assert is_passphrase_error(runner.error_of(refused)), "what a script says then is about the passphrase or the key"
     kms.calls.clear()
     with without_secrets("a", create=False) as is_known:
         assert is_known

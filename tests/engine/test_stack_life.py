@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tools import nightly, sent
+from authors import nightly, sent
 
 pytestmark = [pytest.mark.engine, pytest.mark.long]
 STACK = "l4-12b-qat"

@@ -5,11 +5,17 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.accuracy import __main__ as plan_accuracy
-from benchmarks.accuracy.bands import comparisons
-from benchmarks.accuracy.constants import gone, leave_one_out
-from benchmarks.accuracy.errors import compared, percentile, spread_of
-from benchmarks.accuracy.measured import (
+from authors.accuracy import __main__ as plan_accuracy
+from authors.accuracy.bands import comparisons
+from authors.accuracy.constants import gone, leave_one_out
+from authors.accuracy.page import page as page_of
+from authors.accuracy.rates import by_class, rate_spread_of
+from authors.accuracy.sweeps import FILE as SWEEPS
+from authors.accuracy.sweeps import SweepFileError, load_points, parse_points
+from planning import plan
+from planning.data import overheads
+from scripts.plan.corpus.errors import compared, percentile, spread_of
+from scripts.plan.corpus.measured import (
     DECODE,
     FILE,
     KV,
@@ -23,12 +29,7 @@ from benchmarks.accuracy.measured import (
     read_off,
     subject_of,
 )
-from benchmarks.accuracy.page import page as page_of
-from benchmarks.accuracy.rates import by_class, rate_spread_of
-from benchmarks.accuracy.sweeps import FILE as SWEEPS
-from benchmarks.accuracy.sweeps import SweepFileError, load_points, parse_points
-from benchmarks.accuracy.verdicts import judged, started
-from planning import overheads, plan
+from scripts.plan.corpus.verdicts import judged, started
 
 MEASURED = load()
 TEXT = FILE.read_text(encoding="utf-8")
@@ -62,7 +63,7 @@ def test_tolerances_are_those_that_the_page_promises():
 
 
 def test_the_page_is_up_to_date(page: str):
-    assert plan_accuracy.PAGE.read_text(encoding="utf-8") == page, "run python -m benchmarks.accuracy"
+    assert plan_accuracy.PAGE.read_text(encoding="utf-8") == page, "run python -m authors.accuracy"
 
 
 def test_the_page_shows_every_boot_every_figure_and_every_contradiction(page: str):
@@ -196,7 +197,7 @@ def test_check_says_when_the_page_is_stale(
     )  # computed once; test_the_page_is_up_to_date compares it
     monkeypatch.setattr(plan_accuracy, "PAGE", stale)
     assert plan_accuracy.main(["--check"]) == 1
-    assert "run python -m benchmarks.accuracy" in capsys.readouterr().err
+    assert "run python -m authors.accuracy" in capsys.readouterr().err
     assert plan_accuracy.main([]) == 0
     assert plan_accuracy.main(["--check"]) == 0
     stale.write_text(stale.read_text(encoding="utf-8") + "\n", encoding="utf-8")

@@ -5,11 +5,11 @@ What the planner cannot know of (`beyond` in the corpus, of a boot or of one fig
 
 import pytest
 
-from benchmarks.accuracy.bands import comparisons, share_within
-from benchmarks.accuracy.errors import compared
-from benchmarks.accuracy.measured import STARTUP, load
-from benchmarks.accuracy.sweeps import load_points
-from benchmarks.accuracy.verdicts import judged, started
+from authors.accuracy.bands import comparisons, share_within
+from authors.accuracy.sweeps import load_points
+from scripts.plan.corpus.errors import compared
+from scripts.plan.corpus.measured import STARTUP, load
+from scripts.plan.corpus.verdicts import judged, started
 
 MEASURED = load()
 HELD_OUT = [boot for boot in MEASURED.boots if boot.is_held_out and not boot.beyond]

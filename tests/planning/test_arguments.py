@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from planning import Deployment, Finding, VllmOptions, plan
-from planning.fields import changed
-from planning.images import IMAGES
-from planning.server_flags import TABLES, flag_table, parse_arguments
-from planning.vllm_args import OPTIONS, vllm_arguments
-from planning.wording import FIELDS, remedy_of, worded
+from planning.data.images import IMAGES
+from planning.question.fields import changed
+from planning.question.server_flags import TABLES, flag_table, parse_arguments
+from planning.question.vllm_args import OPTIONS, vllm_arguments
+from planning.solve.wording import FIELDS, remedy_of, worded
 
 ROOT = Path(__file__).resolve().parents[2]
 GPU = Deployment(model="google/gemma-4-12B-it-qat-w4a16-ct", accelerator="L4")
@@ -133,7 +133,9 @@ def test_what_the_server_takes_passes(arguments: tuple[str, ...]):
 @pytest.mark.parametrize("version", [*TABLES, None])
 def test_numbers_agree_with_the_simulated_server(version: str | None):
     """Its list of flags comes from vLLM's documentation, the tables from vLLM's sources."""
-    told: dict[str, list[str]] = json.loads((ROOT / "localcloud/vllm/data/flags.json").read_text(encoding="utf-8"))
+    told: dict[str, list[str]] = json.loads(
+        (ROOT / "packages/localcloud/vllm/data/flags.json").read_text(encoding="utf-8")
+    )
     kinds = {"int": "integers", "float": "floats", "size": "readable_integers"}
     documented = {f"--{name}": number for number, kind in kinds.items() for name in told[kind]}
     flags = {flag.name: flag for flag in flag_table(version).flags.values() if not flag.choices}

@@ -2,16 +2,16 @@
 
 import pytest
 
-from benchmarks.accuracy.bands import cached_shares, comparisons, is_one_wave, learned, share_within
-from benchmarks.accuracy.sweeps import load_points
-from planning.bands import BANDS, Figure, Kind, Spread, band
+from authors.accuracy.bands import cached_shares, comparisons, is_one_wave, learned, share_within
+from authors.accuracy.sweeps import load_points
+from planning.speed.bands import BANDS, Figure, Kind, Spread, band
 
 POINTS = load_points()
 FOUND = comparisons(POINTS)
 
 
 def test_the_table_is_what_the_corpus_gives():
-    """After a change of the formulas or of the corpus: python -m benchmarks.accuracy.bands prints the table."""
+    """After a change of the formulas or of the corpus: python -m authors.accuracy.bands prints the table."""
     assert {key: spread for key, spread in BANDS.items() if spread.points} == learned(POINTS)
 
 

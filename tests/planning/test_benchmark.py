@@ -2,7 +2,7 @@
 
 import json
 
-from benchmarks import plan_speed
+from authors.benchmarks import plan_speed
 
 
 def test_both_the_command_and_the_function_are_shown_as_ratios_to_an_empty_interpreter(capsys):

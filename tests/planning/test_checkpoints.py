@@ -6,9 +6,7 @@ from dataclasses import replace
 import pytest
 
 from planning import Deployment, Finding, Plan, PlanningError, VllmOptions, plan
-from planning.candidates import checkpoints_of
-from planning.catalog import MODEL_IDS, MODELS, spec_of
-from planning.checkpoints import (
+from planning.data.checkpoints import (
     ABSENT,
     CHECKPOINTS,
     find_checkpoint,
@@ -19,13 +17,15 @@ from planning.checkpoints import (
     similar_ids,
     stored_as,
 )
-from planning.drafters import drafter_of, drafters_for, mismatch
-from planning.hf_config import model_from_config
-from planning.model import tensors
-from planning.quantization import SCHEMES
-from planning.reference import checkpoints_page
-from planning.resolve import resolve
-from planning.workload import Workload
+from planning.data.quantization import SCHEMES
+from planning.memory.resolve import resolve
+from planning.model.catalog import MODEL_IDS, MODELS, spec_of
+from planning.model.hf_config import model_from_config
+from planning.model.spec import tensors
+from planning.question.drafters import drafter_of, drafters_for, mismatch
+from planning.question.workload import Workload
+from planning.solve.candidates import checkpoints_of
+from planning.solve.reference import checkpoints_page
 
 GIB = 2**30
 H100 = Deployment(model="google/gemma-4-31B-it", accelerator="H100")

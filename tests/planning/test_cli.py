@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from planning.fields import field_types, is_duration, value_at
-from planning.types import Deployment
+from planning.question.fields import field_types, is_duration, value_at
+from planning.question.types import Deployment
 from scripts.cli.options import Parser, add_options, read_options
 from scripts.plan.__main__ import main
 from scripts.plan.question import CommandWording, Question, deployment_from

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from benchmarks import cold_starts
+from authors.benchmarks import cold_starts
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +29,7 @@ def test_the_page_shows_what_the_program_computes(table: str):
     page = cold_starts.PAGE.read_text(encoding="utf-8")
     found = re.search(rf"{cold_starts.MARKS[0]}\n\n(.*?)\n\n{cold_starts.MARKS[1]}", page, re.DOTALL)
     assert found is not None
-    assert found[1] == table, "run python -m benchmarks.cold_starts --write"
+    assert found[1] == table, "run python -m authors.benchmarks.cold_starts --write"
 
 
 def test_no_simulated_start_is_longer_than_planned_and_none_with_graphs_longer_than_without(

@@ -6,9 +6,9 @@ from dataclasses import replace
 import pytest
 
 from planning import Deployment, PlanningError, plan
-from planning.catalog import MODELS
-from planning.hf_config import model_from_config
-from planning.model import active_params, tensors, text_params
+from planning.model.catalog import MODELS
+from planning.model.hf_config import model_from_config
+from planning.model.spec import active_params, tensors, text_params
 
 GIB = 2**30
 

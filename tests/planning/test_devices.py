@@ -6,10 +6,10 @@ import re
 import pytest
 
 from planning import Deployment, PlanningError, plan
-from planning.devices import parse_device
-from planning.hardware import ACCELERATORS
-from planning.plan_json import plan_json
-from planning.types import Plan
+from planning.machine.devices import parse_device
+from planning.machine.hardware import ACCELERATORS
+from planning.question.types import Plan
+from planning.solve.plan_json import plan_json
 from scripts.plan.__main__ import main
 
 RTX_3090 = "memory=24GiB,bandwidth=936GB/s,tflops=71"

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from localcloud.services.run_limits import GPU_TYPES
 from planning import CloudRunOptions, Deployment, Finding, plan
-from planning.fields import changed
-from planning.hardware import ACCELERATORS, cloud_run_vcpu, host_of
+from planning.machine.hardware import ACCELERATORS, cloud_run_vcpu, host_of
+from planning.question.fields import changed
 
 MODELS = {"L4": "google/gemma-4-E2B-it-qat-w4a16-ct", "RTX PRO 6000": "google/gemma-4-12B-it"}
 

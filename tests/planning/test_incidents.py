@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from planning import Plan, plan
-from planning.rules import RULE_IDS, RULES
+from planning.rules.findings import RULE_IDS, RULES
 from stacks.loading import from_file
 from stacks.planned import finding_text, to_deployment
 from stacks.wording import StackWording

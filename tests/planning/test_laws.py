@@ -8,11 +8,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from planning import CloudRunOptions, Deployment, PlanningError, StartupProbe, TpuOptions, VllmOptions, plan
-from planning.catalog import MODEL_IDS
-from planning.hardware import ACCELERATORS
-from planning.memory import memory_plan
-from planning.plan_json import plan_json
-from planning.resolve import WEIGHTS_MODES, resolve
+from planning.machine.hardware import ACCELERATORS
+from planning.memory.budget import memory_plan
+from planning.memory.resolve import WEIGHTS_MODES, resolve
+from planning.model.catalog import MODEL_IDS
+from planning.solve.plan_json import plan_json
 from planning.units import align_to, ceil_div, from_gib, next_power_of_two, to_gib
 from tests.laws import examples
 

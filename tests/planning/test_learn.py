@@ -9,16 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.accuracy import __main__ as plan_accuracy
-from benchmarks.accuracy.measured import FILE, LEARNED_FILE, Measurements, load_files, parse
+from authors.accuracy import __main__ as plan_accuracy
+from contracts.errors import CommandRefusedError
 from contracts.exit_codes import ExitCode
 from localcloud.vllm.arguments import parse as parse_arguments
 from localcloud.vllm.metrics import Metrics
 from localcloud.vllm.settings import read as read_environment
 from localcloud.vllm.startup import plan as plan_start
-from scripts.errors import CommandRefusedError
 from scripts.plan.__main__ import main
 from scripts.plan.boot_log import read_boot
+from scripts.plan.corpus.measured import FILE, LEARNED_FILE, Measurements, load_files, parse
 
 Learn = Callable[..., int]
 

@@ -4,14 +4,15 @@ from dataclasses import replace
 
 import pytest
 
-from planning import Deployment, overheads, plan
-from planning.catalog import spec_of
-from planning.host_memory import largest_tensor_bytes
-from planning.loading_modes import MODES, LoadingMode, loading_modes
-from planning.subject import examine
-from planning.types import CloudRunOptions, WeightsMode
+from planning import Deployment, plan
+from planning.cost.loading_modes import MODES, LoadingMode, loading_modes
+from planning.cost.subject import examine
+from planning.data import overheads
+from planning.memory.host_memory import largest_tensor_bytes
+from planning.model.catalog import spec_of
+from planning.question.types import CloudRunOptions, WeightsMode
+from planning.question.vllm_args import VllmOptions
 from planning.units import GIB
-from planning.vllm_args import VllmOptions
 
 L4_26B = Deployment(
     model="google/gemma-4-26B-A4B-it-qat-w4a16-ct",

@@ -9,13 +9,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from planning import Deployment, Plan, PlanningError, VllmOptions, plan
-from planning.catalog import MODEL_IDS
-from planning.fields import changed
-from planning.hardware import ACCELERATORS
-from planning.margins import edges
-from planning.memory import comfortable_utilization, memory_plan
-from planning.plan_json import plan_json
-from planning.resolve import resolve
+from planning.machine.hardware import ACCELERATORS
+from planning.memory.budget import comfortable_utilization, memory_plan
+from planning.memory.margins import edges
+from planning.memory.resolve import resolve
+from planning.model.catalog import MODEL_IDS
+from planning.question.fields import changed
+from planning.solve.plan_json import plan_json
 from scripts.plan.__main__ import main
 from stacks.planned import headline
 from tests.laws import examples

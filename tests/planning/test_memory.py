@@ -5,15 +5,15 @@ from dataclasses import replace
 import pytest
 
 from planning import plan
-from planning.buckets import token_buckets
-from planning.kv_cache import blocks_per_request, layout_of
-from planning.memory import captured_graphs, memory_plan
-from planning.resolve import resolve
-from planning.resolved import Resolved
-from planning.startup import xla_programs
-from planning.types import Deployment
-from planning.vllm_args import VllmOptions
-from planning.weights import weights_of
+from planning.memory.buckets import token_buckets
+from planning.memory.budget import captured_graphs, memory_plan
+from planning.memory.kv_cache import blocks_per_request, layout_of
+from planning.memory.resolve import resolve
+from planning.memory.weights import weights_of
+from planning.question.resolved import Resolved
+from planning.question.types import Deployment
+from planning.question.vllm_args import VllmOptions
+from planning.speed.startup import xla_programs
 
 GIB = 2**30
 GEMMA = "google/gemma-4-"

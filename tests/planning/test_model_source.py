@@ -8,8 +8,8 @@ import httpx2
 import huggingface_hub
 import pytest
 
+from cloud import google_api
 from contracts.staged_weights import MANIFEST
-from scripts.cloud import google_api
 from scripts.plan.__main__ import main
 from scripts.plan.question import NO_PROJECT
 

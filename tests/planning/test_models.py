@@ -2,9 +2,9 @@
 
 import pytest
 
-from planning.catalog import AUDIO_TOWER_PARAMS, MODEL_IDS, MODELS, find_id, spec_of
-from planning.checkpoints import ABSENT
-from planning.model import active_params, tensors, text_params
+from planning.data.checkpoints import ABSENT
+from planning.model.catalog import AUDIO_TOWER_PARAMS, MODEL_IDS, MODELS, find_id, spec_of
+from planning.model.spec import active_params, tensors, text_params
 
 GIB = 2**30
 

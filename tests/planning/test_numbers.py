@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 
 from contracts.exit_codes import ExitCode
 from planning import CloudRunOptions, Deployment, PlanningError, VllmOptions, plan
-from planning.fields import changed, field_types, number_limits
-from planning.hf_config import model_from_config
+from planning.data.prices import LIST_PRICES, PriceBook
+from planning.model.hf_config import model_from_config
 from planning.numbers import LARGEST, is_number, number, read_json, whole_number
-from planning.plan_json import plan_json
-from planning.prices import LIST_PRICES, PriceBook
-from planning.vllm_args import OPTIONS, Limit
+from planning.question.fields import changed, field_types, number_limits
+from planning.question.vllm_args import OPTIONS, Limit
+from planning.solve.plan_json import plan_json
 from scripts.cli.command import Command, run_command
 from scripts.cli.options import _fields
 from scripts.plan.__main__ import main

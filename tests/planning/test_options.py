@@ -11,12 +11,12 @@ import pytest
 import planning
 from contracts.path_guard import GUARD_ARGUMENT
 from planning import Deployment, PlanningError, VllmOptions, plan, recommended, vllm_arguments, vllm_environment
-from planning.catalog import MODEL_IDS
-from planning.hardware import ACCELERATORS
-from planning.plan_json import plan_json
-from planning.prices import LIST_PRICES, PriceBook
-from planning.server_flags import TABLES, flag_table, parse_arguments
-from planning.vllm_args import OPTIONS
+from planning.data.prices import LIST_PRICES, PriceBook
+from planning.machine.hardware import ACCELERATORS
+from planning.model.catalog import MODEL_IDS
+from planning.question.server_flags import TABLES, flag_table, parse_arguments
+from planning.question.vllm_args import OPTIONS
+from planning.solve.plan_json import plan_json
 
 CLOSED = {
     "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "0",

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from planning import Deployment, VllmOptions, plan, vllm_arguments
-from planning.checkpoints import CHECKPOINTS
-from planning.fields import changed
-from planning.rules_pinned import COMMIT
-from planning.types import Finding, WeightsMode
+from planning.data.checkpoints import CHECKPOINTS
+from planning.question.fields import changed
+from planning.question.types import Finding, WeightsMode
+from planning.rules.security.pinned import COMMIT
 from stacks.loading import SettingsError, from_file
 from stacks.planned import to_deployment
 from stacks.wording import file_changes
@@ -52,7 +52,9 @@ def test_a_shipped_stack_names_a_commit_that_public_sources_and_the_local_hub_st
 
 
 def test_the_local_hub_has_every_commit_of_the_catalog_as_its_head_and_says_who_states_it():
-    rows = tomllib.loads((ROOT / "localcloud" / "hub" / "data" / "repositories.toml").read_text())["repository"]
+    rows = tomllib.loads((ROOT / "packages" / "localcloud" / "hub" / "data" / "repositories.toml").read_text())[
+        "repository"
+    ]
     listed = {row["id"]: row for row in rows}
     stated = {one.id: one.commit for one in CHECKPOINTS.values() if one.commit}
     assert {name: listed[name].get("commit") for name in stated} == stated

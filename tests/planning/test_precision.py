@@ -6,10 +6,10 @@ import pytest
 import yaml
 
 from planning import Deployment, PlanningError, plan
-from planning.catalog import MODELS
-from planning.checkpoints import stored_as
-from planning.hardware import ACCELERATORS
-from planning.wording import worded
+from planning.data.checkpoints import stored_as
+from planning.machine.hardware import ACCELERATORS
+from planning.model.catalog import MODELS
+from planning.solve.wording import worded
 from scripts.plan.__main__ import main
 from stacks.loading import from_file
 from stacks.planned import to_deployment

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from planning import CloudRunOptions, Deployment, PlanningError, TpuOptions, plan
-from planning.price_list import EVERYWHERE, ROWS, SOURCES
-from planning.prices import LIST_PRICES, PriceBook, region_of
-from planning.types import CostPlan, Plan
+from planning.data.price_list import EVERYWHERE, ROWS, SOURCES
+from planning.data.prices import LIST_PRICES, PriceBook, region_of
+from planning.question.types import CostPlan, Plan
 
 ZONES = ("us-east5-a", "europe-west4-a", "asia-northeast1-b")
 TPU = Deployment(

@@ -23,14 +23,14 @@ from planning import (
     Workload,
     plan,
 )
-from planning.catalog import MODEL_IDS, MODELS
-from planning.fields import changed, field_types, value_at
-from planning.hardware import ACCELERATORS
-from planning.resolve import WEIGHTS_MODES
-from planning.rules import QUOTA_IDS, detected
-from planning.subject import examine
-from planning.types import Finding, Remedy
-from planning.wording import remedy_of, worded
+from planning.cost.subject import examine
+from planning.machine.hardware import ACCELERATORS
+from planning.memory.resolve import WEIGHTS_MODES
+from planning.model.catalog import MODEL_IDS, MODELS
+from planning.question.fields import changed, field_types, value_at
+from planning.question.types import Finding, Remedy
+from planning.rules.findings import QUOTA_IDS, detected
+from planning.solve.wording import remedy_of, worded
 from scripts.cli.options import Parser, add_options, read_options
 from scripts.plan.question import CommandWording, Question, deployment_from
 from stacks.loading import SettingsError, from_values

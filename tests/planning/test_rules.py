@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.accuracy.measured import load
 from planning import CloudRunOptions, Deployment, Finding, Plan, StartupProbe, TpuOptions, VllmOptions, Workload, plan
-from planning.advisories import ADVISORIES
-from planning.catalog import spec_of
-from planning.fields import changed
-from planning.reference import rules_page
-from planning.registry import rule
-from planning.rules import ACCEPTABLE_IDS, RULE_IDS, check_accepted
-from planning.wording import FIELDS, remedy_of, worded
+from planning.model.catalog import spec_of
+from planning.question.fields import changed
+from planning.rules.findings import ACCEPTABLE_IDS, RULE_IDS, check_accepted
+from planning.rules.registry import rule
+from planning.rules.security.advisories import ADVISORIES
+from planning.solve.reference import rules_page
+from planning.solve.wording import FIELDS, remedy_of, worded
+from scripts.plan.corpus.measured import load
 from scripts.plan.question import CommandWording
 
 MEASURED = load().deployments
@@ -290,7 +290,7 @@ def test_every_rule_is_replayed_both_ways():
 
 def test_the_page_of_the_rules_is_up_to_date():
     page = (Path(__file__).resolve().parents[2] / "docs" / "rules.md").read_text(encoding="utf-8")
-    assert page == rules_page(), "docs/rules.md is out of date: write planning.reference.rules_page() there"
+    assert page == rules_page(), "docs/rules.md is out of date: write planning.solve.reference.rules_page() there"
 
 
 def test_two_rules_cannot_have_the_same_id():

@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 
 from planning import CloudRunOptions, Deployment, Plan, PlanningError, TpuOptions, plan
-from planning.plan_json import costs_json
-from planning.prices import PriceBook
-from planning.types import BillPart
-from planning.workload import DEFAULT_WORKLOAD
+from planning.data.prices import PriceBook
+from planning.question.types import BillPart
+from planning.question.workload import DEFAULT_WORKLOAD
+from planning.solve.plan_json import costs_json
 
 TPU = Deployment(
     model="google/gemma-4-26B-A4B-it",

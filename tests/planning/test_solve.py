@@ -13,15 +13,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from planning import Deployment, PlanningError, TpuOptions, plan
-from planning.candidates import checkpoints_of, rented
-from planning.checkpoints import CHECKPOINTS
-from planning.hardware import ACCELERATORS
-from planning.prices import PriceBook, region_of
-from planning.rules import QUOTA_IDS, detected
-from planning.solve import ServiceLimits, Solution, SolutionSet, solve
-from planning.subject import examine
-from planning.types import CloudRunOptions
-from planning.workload import Workload, parse_workload
+from planning.cost.subject import examine
+from planning.data.checkpoints import CHECKPOINTS
+from planning.data.prices import PriceBook, region_of
+from planning.machine.hardware import ACCELERATORS
+from planning.question.types import CloudRunOptions
+from planning.question.workload import Workload, parse_workload
+from planning.rules.findings import QUOTA_IDS, detected
+from planning.solve.candidates import checkpoints_of, rented
+from planning.solve.search import ServiceLimits, Solution, SolutionSet, solve
 from scripts.plan.__main__ import main
 from scripts.plan.stack_text import stack_text
 from stacks.loading import from_file

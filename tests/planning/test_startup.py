@@ -4,11 +4,12 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks.accuracy.measured import load, subject_of
-from planning import CloudRunOptions, Deployment, TpuOptions, VllmOptions, overheads, plan
-from planning.resolve import resolve
-from planning.startup import xla_programs
-from planning.types import StartupPlan
+from planning import CloudRunOptions, Deployment, TpuOptions, VllmOptions, plan
+from planning.data import overheads
+from planning.memory.resolve import resolve
+from planning.question.types import StartupPlan
+from planning.speed.startup import xla_programs
+from scripts.plan.corpus.measured import load, subject_of
 from vm_agent.base import HUB_CACHE, HUB_CACHE_VARIABLE, TMPFS
 
 TPU = Deployment(model="google/gemma-4-E2B-it", accelerator="v6e-1")

@@ -10,15 +10,15 @@ import pytest
 import yaml
 
 from planning import Deployment, Finding, Plan, plan
-from planning.catalog import MODEL_IDS, MODELS
-from planning.fields import changed
-from planning.hardware import ACCELERATORS
-from planning.images import IMAGES
-from planning.model import ModelSpec
-from planning.rules import detected
-from planning.subject import examine
-from planning.support import TABLE, generation_of, support_of, version_key
-from planning.wording import remedy_of
+from planning.cost.subject import examine
+from planning.data.images import IMAGES
+from planning.machine.hardware import ACCELERATORS
+from planning.model.catalog import MODEL_IDS, MODELS
+from planning.model.spec import ModelSpec
+from planning.model.support import TABLE, generation_of, support_of, version_key
+from planning.question.fields import changed
+from planning.rules.findings import detected
+from planning.solve.wording import remedy_of
 from scripts.plan.__main__ import main
 from stacks.loading import SettingsError, from_file
 from stacks.planned import to_deployment

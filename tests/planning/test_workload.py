@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from planning import Deployment, PlanningError, VllmOptions, Workload, WorkloadPlan, parse_workload, plan
-from planning.resolve import resolve
-from planning.speculation import drafter_bytes
-from planning.workload import IMAGE_TOKENS, WORKLOAD_KEYS, format_workload
+from planning.memory.resolve import resolve
+from planning.memory.speculation import drafter_bytes
+from planning.question.workload import IMAGE_TOKENS, WORKLOAD_KEYS, format_workload
 
 
 def test_a_workload_is_read_from_one_text():

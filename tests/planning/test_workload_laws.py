@@ -9,15 +9,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from planning import Deployment, VllmOptions, Workload, WorkloadPlan, plan
-from planning.catalog import MODEL_IDS
-from planning.hardware import ACCELERATORS
-from planning.memory import memory_plan
-from planning.plan_json import plan_json
-from planning.resolve import resolve
-from planning.resolved import Resolved
-from planning.serving import workload_plan
-from planning.types import Band
-from planning.workload import IMAGE_TOKENS
+from planning.machine.hardware import ACCELERATORS
+from planning.memory.budget import memory_plan
+from planning.memory.resolve import resolve
+from planning.model.catalog import MODEL_IDS
+from planning.question.resolved import Resolved
+from planning.question.types import Band
+from planning.question.workload import IMAGE_TOKENS
+from planning.solve.plan_json import plan_json
+from planning.speed.serving import workload_plan
 from tests.laws import examples
 
 USD_PER_HOUR = 2.0

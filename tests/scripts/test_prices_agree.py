@@ -5,18 +5,18 @@ from pathlib import Path
 
 import pytest
 
+from cloud import prices
+from cloud.inventory.kinds import by_name
+from cloud.inventory.search import resource_of
+from cloud.spending import spending
 from planning import plan
-from planning.prices import LIST_PRICES
-from scripts.cloud import prices
-from scripts.cloud.inventory.kinds import by_name
-from scripts.cloud.inventory.search import resource_of
-from scripts.cloud.spending import spending
+from planning.data.prices import LIST_PRICES
 from scripts.preview.run import _usd_per_hour as preview_usd_per_hour
 from scripts.teardown.receipt import described
 from stacks.loading import from_file
 from stacks.planned import to_deployment
+from tests.cloud.populated import owner
 from tests.google_bodies import google_body
-from tests.scripts.cloud.populated import owner
 
 ROOT = Path(__file__).resolve().parents[2]
 STACKS = sorted(path.name.removeprefix("Pulumi.").removesuffix(".yaml") for path in ROOT.glob("Pulumi.*.yaml"))
@@ -65,7 +65,7 @@ def test_every_script_names_the_price_of_the_plan(stack, monkeypatch):
     planned = plan(to_deployment(settings))
     assert preview_usd_per_hour(stack) == planned.cost.usd_per_hour
     assert planned.summary().cost.usd_per_hour == round(planned.cost.usd_per_hour, 4)
-    monkeypatch.setattr("scripts.cloud.spending._billed_s", lambda *_: 3 * 3600.0)
+    monkeypatch.setattr("cloud.spending._billed_s", lambda *_: 3 * 3600.0)
     for one in planned.cost.places:
         found = deployed(settings, one.place)
         first = found[0]

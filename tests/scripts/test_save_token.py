@@ -10,17 +10,17 @@ import requests
 from google.auth.transport.requests import AuthorizedSession
 from google.oauth2.credentials import Credentials
 
+from cloud import google_api
+from cloud.secret_values import read_secret
+from contracts.errors import ScriptError
 from contracts.fields import from_json
 from contracts.outputs import StackOutputs
+from engine import runner
+from localcloud.tests import idle_cloud
 from localcloud.world.scenario import OperationDurations, Scenario
 from scripts.cli.command import run_command
 from scripts.client.access import open_stack_access
-from scripts.cloud import google_api
-from scripts.cloud.secret_values import read_secret
-from scripts.errors import ScriptError
-from scripts.pulumi import engine
-from scripts.save_token import COMMAND
-from tests.localcloud import idle_cloud
+from scripts.save_token.__main__ import COMMAND
 from tests.scripts.sample_outputs import sample_outputs
 
 PROJECT = "my-project"
@@ -43,7 +43,7 @@ class Engine:
 @pytest.fixture
 def pulumi(monkeypatch):
     fake = Engine()
-    monkeypatch.setattr(engine, "run", fake.run)
+    monkeypatch.setattr(runner, "run", fake.run)
     return fake
 
 

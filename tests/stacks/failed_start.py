@@ -2,7 +2,7 @@
 
 from planning import plan
 from stacks.cloud_run import startup_probe
-from stacks.failure_hints import FailedStart
+from stacks.hooks.failure_hints import FailedStart
 from stacks.loading import from_file
 from stacks.planned import to_deployment
 from tests.stacks.test_program import ROOT

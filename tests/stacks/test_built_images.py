@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from planning.images import built_images
-from planning.overheads import IMAGE_ON_DISK_GIB
+from planning.data.images import built_images
+from planning.data.overheads import IMAGE_ON_DISK_GIB
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = [ROOT / str(image.build_context) for image in built_images("tpu").values()]

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from planning import plan
-from planning.overheads import DOCKER_INSTALL_S
+from planning.data.overheads import DOCKER_INSTALL_S
 from scripts.preview.effects import changed_values
 from stacks.loading import SettingsError, from_file
 from stacks.planned import to_deployment

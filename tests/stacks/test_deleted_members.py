@@ -6,12 +6,12 @@ import pulumi
 import pytest
 import requests
 
+from cloud.google_calls import GoogleCallError
 from localcloud.environment import API_OVERRIDES
+from localcloud.tests import idle_cloud
 from localcloud.world.scenario import OperationDurations, Scenario
-from stacks import deleted_members, propagation
-from stacks.deleted_members import deleted_member
-from stacks.google_calls import GoogleCallError
-from tests.localcloud import idle_cloud
+from stacks.project import deleted_members, propagation
+from stacks.project.deleted_members import deleted_member
 
 PROJECT, LOCATION = "local-project", "us-east4"
 EMAIL = f"gemma-x@{PROJECT}.iam.gserviceaccount.com"

@@ -5,7 +5,7 @@ The lines are those of public logs, of Cloud Run's system log and of vLLM.
 
 import pytest
 
-from stacks.failure_hints import cause_of
+from stacks.hooks.failure_hints import cause_of
 from stacks.settings import ProbeSettings
 from tests.stacks.failed_start import failed_start
 
@@ -139,7 +139,10 @@ SHORT = ProbeSettings.model_validate({"initialDelay": "60s", "period": "60s", "f
         pytest.param(
             ["401 Client Error: Unauthorized for url: https://huggingface.co/api/models/google/x", EXIT],
             {"weights": "hub", "secrets": ["hfToken"]},
-            ["hfToken may not read it, or is not valid", "python -m scripts.save_token hfToken --stack l4-12b-qat"],
+            [
+                "hfToken may not read it, or is not valid",
+                "python -m scripts.save_token hfToken --stack l4-12b-qat",
+            ],
             id="token",
         ),
         pytest.param(

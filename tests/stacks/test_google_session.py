@@ -4,10 +4,10 @@ import re
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-ROOMS = ("stacks", "scripts", "components", "contracts", "planning")
+ROOMS = ("authors", "cloud", "engine", "stacks", "scripts", "components", "contracts", "planning")
 OPENS = re.compile(r"AuthorizedSession\(|google\.auth\.default\(|AuthorizedHttp|Credentials\(token=")
 ALLOWED = {
-    "stacks/google_session.py": "the one that opens sessions",
+    "cloud/google_session.py": "the one that opens sessions",
     "scripts/client/access.py": "exchanges a federated identity for an ID token: the call is a service account's about itself",
 }
 CONNECTS = re.compile(r"(?<!def )\bconnect\((?P<given>[^)]*)\)")

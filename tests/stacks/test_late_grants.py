@@ -7,15 +7,16 @@ from types import SimpleNamespace
 import pulumi
 import pytest
 
+from cloud.google_calls import GoogleCallError
 from contracts.labels import Ownership
+from localcloud.tests import idle_cloud
+from localcloud.tests.conftest import Client
 from localcloud.world.scenario import Iam, Images, OperationDurations, Scenario
-from stacks import container_logs, late_grants
-from stacks.google_calls import GoogleCallError
-from stacks.late_grants import LateGrants
-from stacks.propagation import SPEED_VARIABLE, NewGrants
-from stacks.run_failures import SERVICE_TYPE, FailureReport
-from tests.localcloud import idle_cloud
-from tests.localcloud.conftest import Client
+from stacks.hooks import container_logs
+from stacks.hooks.run_failures import SERVICE_TYPE, FailureReport
+from stacks.project import late_grants
+from stacks.project.late_grants import LateGrants
+from stacks.project.propagation import SPEED_VARIABLE, NewGrants
 from tests.stacks.failed_start import PROJECT, failed_start
 
 IMAGE = "us-docker.pkg.dev/cloudrun/container/hello"

@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from planning import PlanningError, plan
-from planning.images import IMAGES, built_images
-from planning.vllm_args import OPTIONS
+from planning.data.images import IMAGES, built_images
+from planning.question.vllm_args import OPTIONS
 from stacks.cloud_run import startup_probe
 from stacks.loading import SettingsError, from_file, from_pulumi, from_values
 from stacks.planned import to_deployment

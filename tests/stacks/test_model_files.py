@@ -5,10 +5,10 @@ import re
 
 import pytest
 
+from cloud.model_files import read_model
 from contracts.staged_weights import MANIFEST, config_of, weights_bytes
 from planning import PlanningError, plan
 from stacks.loading import SettingsError, from_file
-from stacks.model_files import read_model
 from stacks.planned import to_deployment
 from stacks.program import run
 from tests.safetensors_files import safetensors

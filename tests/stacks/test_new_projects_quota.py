@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 import yaml
 
+from localcloud.tests import idle_cloud
+from localcloud.tests.conftest import IMAGES, PROJECT, Client
+from localcloud.tests.services.test_run_rules import GPU
 from localcloud.world.scenario import BUILT_IN, DEFAULT_WORLD, Scenario
 from stacks.loading import from_file
-from tests.localcloud import idle_cloud
-from tests.localcloud.conftest import IMAGES, PROJECT, Client
-from tests.localcloud.services.test_run_rules import GPU
 
 ROOT = Path(__file__).resolve().parents[2]
 SPACIOUS = {"cloudRun": {"memory": "32Gi", "maxInstances": 2}}

@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from planning import plan
-from planning.hardware import FLEX_START_V6E_ZONES
-from planning.types import Deployment, TpuOptions
-from planning.vllm_args import VllmOptions
+from planning.machine.hardware import FLEX_START_V6E_ZONES
+from planning.question.types import Deployment, TpuOptions
+from planning.question.vllm_args import VllmOptions
+from stacks.hooks.next_steps import next_steps
 from stacks.loading import from_file
-from stacks.next_steps import next_steps
 from stacks.planned import to_deployment
 
 ROOT = Path(__file__).parents[2]

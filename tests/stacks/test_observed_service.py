@@ -6,10 +6,11 @@ from dataclasses import replace
 import pulumi
 import pytest
 
+from cloud import google_calls
+from cloud.google_calls import GoogleCallError
 from contracts.service_traffic import BY_REVISION
-from stacks import google_calls, observed_service
-from stacks.google_calls import GoogleCallError
-from stacks.observed_service import ServiceNotReadError, ServicePlace, next_step, require_revisions
+from stacks.hooks import observed_service
+from stacks.hooks.observed_service import ServiceNotReadError, ServicePlace, next_step, require_revisions
 from stacks.program import UserError
 
 PLACE = ServicePlace(project="p", region="us-east4", name="gemma-x", stack="x")

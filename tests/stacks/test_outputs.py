@@ -10,11 +10,12 @@ import yaml
 from components.stack_details import StackDetails
 from contracts.fields import camel_case, from_json
 from contracts.outputs import DETAILS, StackOutputs
-from planning import overheads, plan
-from planning.probes import LONGEST_PROBE, PROMPT_PROBE, seen_after_s
-from planning.subject import examine
-from planning.types import StartupProbe
-from planning.vllm_args import given_options
+from planning import plan
+from planning.cost.subject import examine
+from planning.data import overheads
+from planning.question.types import StartupProbe
+from planning.question.vllm_args import given_options
+from planning.speed.probes import LONGEST_PROBE, PROMPT_PROBE, seen_after_s
 from stacks.cloud_run import startup_probe
 from stacks.loading import from_file
 from stacks.outputs import smoke_thresholds

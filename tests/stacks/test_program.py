@@ -12,9 +12,9 @@ import yaml
 
 from components.stack_details import StackDetails
 from contracts.labels import Ownership
-from planning.hardware import BOOT_IMAGES
+from contracts.naming import NamingError
+from planning.machine.hardware import BOOT_IMAGES
 from stacks import tpu
-from stacks.naming import NamingError
 from stacks.planned import BlockedError
 from stacks.program import run
 

@@ -6,8 +6,8 @@ import pulumi
 import pulumi_gcp as gcp
 import pytest
 
-from stacks import propagation
-from stacks.propagation import ProjectNotReadyError, awaited, image_advice, require_resource_manager
+from stacks.project import propagation
+from stacks.project.propagation import ProjectNotReadyError, awaited, image_advice, require_resource_manager
 
 DISABLED = (
     "Error creating Network: googleapi: Error 403: Compute Engine API has not been used in project 269 before or it is disabled. "

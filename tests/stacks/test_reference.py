@@ -9,11 +9,11 @@ DOCS = Path(__file__).resolve().parents[2] / "docs"
 
 
 def test_the_page_is_up_to_date():
-    assert (DOCS / "settings.md").read_text() == page(), "run: python -m scripts.docs"
+    assert (DOCS / "settings.md").read_text() == page(), "run: python -m authors.docs"
 
 
 def test_the_schema_is_up_to_date():
-    assert (DOCS / "settings.schema.json").read_text() == schema_text(), "run: python -m scripts.docs"
+    assert (DOCS / "settings.schema.json").read_text() == schema_text(), "run: python -m authors.docs"
 
 
 def test_every_setting_has_a_meaning_and_a_type():

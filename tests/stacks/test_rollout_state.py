@@ -18,8 +18,8 @@ from contracts.rollout_record import (
     record_text,
 )
 from contracts.service_traffic import BY_REVISION, LATEST, known_shares
-from stacks.observed_service import next_step
-from stacks.rollout_state import LEASE_S, RENEWAL_S, holder_is_gone, view_of
+from stacks.hooks.observed_service import next_step
+from stacks.hooks.rollout_state import LEASE_S, RENEWAL_S, holder_is_gone, view_of
 
 NOW = datetime.now(UTC)
 HERE = RolloutHolder(id="a", user="ann", host=socket.gethostname(), process=os.getpid(), since=NOW.isoformat())

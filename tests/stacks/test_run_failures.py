@@ -10,15 +10,15 @@ import pytest
 
 from contracts.labels import Ownership
 from contracts.masking import MASK
+from localcloud.tests import idle_cloud
+from localcloud.tests.conftest import Client
 from localcloud.world import run_words
 from localcloud.world.run_words import LogLine
 from localcloud.world.scenario import Logging, OperationDurations, Scenario, Services
-from stacks import container_logs, run_failures
-from stacks.late_grants import LateGrants
-from stacks.propagation import SPEED_VARIABLE, NewGrants
-from stacks.run_failures import FailureReport
-from tests.localcloud import idle_cloud
-from tests.localcloud.conftest import Client
+from stacks.hooks import container_logs, run_failures
+from stacks.hooks.run_failures import FailureReport
+from stacks.project.late_grants import LateGrants
+from stacks.project.propagation import SPEED_VARIABLE, NewGrants
 from tests.stacks.failed_start import PROJECT, failed_start
 
 CANARY = "hf_canary0123456789"

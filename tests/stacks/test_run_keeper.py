@@ -5,12 +5,12 @@ import asyncio
 import pulumi
 import pytest
 
+from cloud.google_calls import GoogleCallError
 from contracts.labels import Ownership, StackLimits
-from stacks import run_keeper
+from contracts.naming import Names
 from stacks.base import Context
-from stacks.google_calls import GoogleCallError
-from stacks.naming import Names
-from stacks.run_keeper import RunKeeper, keep_runs, keeper_of
+from stacks.hooks import run_keeper
+from stacks.hooks.run_keeper import RunKeeper, keep_runs, keeper_of
 from tests.stacks.failed_start import failed_start
 
 SERVICE, CAPACITY = "gcp:cloudrunv2/service:Service", "gcp-tpu:index:QueuedResource"

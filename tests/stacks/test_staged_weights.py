@@ -9,16 +9,16 @@ import pulumi
 import pytest
 import requests
 
+from cloud.staging.bucket import crc32c
 from contracts.answers import Absent, Present
+from contracts.naming import Names
 from contracts.staged_weights import MANIFEST, manifest_hash
 from localcloud.services import storage_objects
+from localcloud.tests import idle_cloud
 from localcloud.world.scenario import Fault, OperationDurations, Scenario
-from scripts.cloud.staging.bucket import crc32c
-from stacks import staged_weights
 from stacks.base import Context
-from stacks.naming import Names
-from stacks.staged_weights import StagedWeights, WeightsNotStagedError
-from tests.localcloud import idle_cloud
+from stacks.hooks import staged_weights
+from stacks.hooks.staged_weights import StagedWeights, WeightsNotStagedError
 from tests.stacks.failed_start import failed_start
 
 PROJECT, BUCKET, FOLDER = "local-project", "weights-of-a-stack", "models/gemma"

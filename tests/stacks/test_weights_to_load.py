@@ -3,10 +3,10 @@
 import pytest
 
 from contracts.labels import Ownership
+from contracts.naming import Names
 from planning import plan
 from stacks.base import Context
 from stacks.loading import from_values
-from stacks.naming import Names
 from stacks.planned import to_deployment
 from tests.stacks.test_loading import values_of
 

@@ -58,8 +58,12 @@ def test_what_a_room_imports_is_below_it():
     ("changed", "runs", "leaves_out"),
     [
         (["vm_agent/serving.py"], "tests/vm_agent tests/provider tests/engine", "tests/tools/test_x tests/contracts"),
-        (["provider/gcp_tpu_provider/diff.py"], "tests/provider tests/engine", "tests/vm_agent tests/contracts"),
-        (["planning/prices.py"], "tests/planning tests/stacks tests/engine", "tests/contracts"),
+        (
+            ["packages/gcp-tpu/gcp_tpu_provider/diff.py"],
+            "tests/provider tests/engine",
+            "tests/vm_agent tests/contracts",
+        ),
+        (["planning/data/prices.py"], "tests/planning tests/stacks tests/engine", "tests/contracts"),
         (["scripts/smoke/checks.py"], "tests/scripts tests/engine", "tests/contracts tests/components tests/vm_agent"),
         (["docs/tpu.md"], "tests/scripts tests/engine/test_readme.py tests/test_*.py", "tests/engine tests/vm_agent"),
         (["tests/vm_agent/machine.py"], "tests/vm_agent tests/engine", "tests/planning tests/localcloud"),

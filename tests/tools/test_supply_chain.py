@@ -10,9 +10,13 @@ ROOT = Path(__file__).resolve().parents[2]
 LOCKED = sorted(
     [*ROOT.glob("requirements*.txt"), *(ROOT / name / "requirements.txt" for name in ("localcloud", "provider"))]
 )
-APART = [ROOT / "tools" / "installer.txt", ROOT / "tools" / "oracle" / "requirements.txt", ROOT / "tools" / "audit.txt"]
+APART = [
+    ROOT / "tools" / "installer.txt",
+    ROOT / "authors" / "oracle" / "requirements.txt",
+    ROOT / "tools" / "audit.txt",
+]
 """Locks of the installer, of the oracle's environment and of the auditor, which share nothing with the project's."""
-OVERRIDES = ROOT / "tools" / "oracle" / "overrides.txt"
+OVERRIDES = ROOT / "authors" / "oracle" / "overrides.txt"
 PIN = re.compile(r"(?P<pin>[\w.-]+==[\w.!+-]+)(?: ; [^\\]+)? \\")
 HASH = re.compile(r"    --hash=sha256:(?P<hash>[0-9a-f]{64})(?: \\)?")
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
@@ -34,8 +38,8 @@ def hashes(path):
 
 def test_every_requirement_file_is_known():
     assert [path.relative_to(ROOT).as_posix() for path in LOCKED] == [
-        "localcloud/requirements.txt",
-        "provider/requirements.txt",
+        "packages/localcloud/requirements.txt",
+        "packages/gcp-tpu/requirements.txt",
         "requirements-agent.txt",
         "requirements-dev.txt",
         "requirements.txt",
@@ -79,7 +83,7 @@ def test_packages_with_compiled_parts_have_a_file_for_every_python_and_system():
 def test_every_command_that_installs_requires_the_hashes():
     texts = {path: path.read_text() for path in [ROOT / "Makefile", *ROOT.glob("*.md"), *ROOT.glob("docs/*.md")]}
     texts |= {path: path.read_text() for path in [*ROOT.glob("*/README.md"), *WORKFLOWS, *ROOT.glob(".ci/*")]}
-    texts |= {path: path.read_text() for path in [*ROOT.glob("provider/gcp_tpu_provider/*.py")]}
+    texts |= {path: path.read_text() for path in [*ROOT.glob("packages/gcp-tpu/gcp_tpu_provider/*.py")]}
     commands = [
         (path.name, command)
         for path, text in texts.items()

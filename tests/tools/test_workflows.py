@@ -13,10 +13,10 @@ import yaml
 
 from localcloud.world.conditions import MODIFIED_ROLES
 from localcloud.world.roles import grants
-from planning.types import CapacityApiName, SshAccess
+from planning.question.types import CapacityApiName, SshAccess
 from scripts.doctor import permissions
 from stacks.tpu import PROJECT_ROLES, tunnel_roles
-from tests.localcloud import gcloud_commands
+from tests.agreement import gcloud_commands
 from tests.tools.ci_page import (
     GITHUB,
     PAGE,

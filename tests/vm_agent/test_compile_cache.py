@@ -16,7 +16,7 @@ import pytest
 
 from contracts.compile_cache import ARCHIVE_METADATA_KEY, ArchiveSettings, parse_archive, programs_key
 from contracts.serving_document import ServingDocument, parse_document
-from planning.exposure import EXPOSURE_ENVIRONMENT, NO_DOMAIN, exposure_arguments
+from planning.data.exposure import EXPOSURE_ENVIRONMENT, NO_DOMAIN, exposure_arguments
 from tests.vm_agent.machine import CANARY, Machine, document, eventually
 from vm_agent import archives, compile_cache
 from vm_agent.base import ServingError

@@ -10,6 +10,7 @@ import pytest
 from mcp import types
 from mcp.client.client import Client
 
+from engine.steps import steps_of
 from scripts.agent import changing, deleting
 from scripts.agent.audit import AuditFile
 from scripts.agent.codes import CodeShelf
@@ -19,8 +20,7 @@ from scripts.agent.programs import ProgramResult
 from scripts.agent.purse import Deployed, Purse
 from scripts.agent.staging import parse_sources
 from scripts.agent.workbench import Workbench
-from scripts.pulumi.identity import PlanIdentity
-from scripts.pulumi.steps import steps_of
+from scripts.preview.identity import PlanIdentity
 
 STACK = "l4-qat"
 CANARY = "hf_canary0123456789abcdef"

@@ -14,7 +14,7 @@ from mcp.client.client import Client
 from mcp.server.mcpserver import MCPServer
 from mcp.types import INVALID_PARAMS
 
-from planning.rules import RULES
+from planning.rules.findings import RULES
 from scripts.agent import staging, talking, working
 from scripts.agent.fitting import MOST_CHARACTERS, compact, fitted
 from scripts.agent.permissions import CHANGES

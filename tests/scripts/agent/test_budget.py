@@ -7,15 +7,15 @@ from pathlib import Path
 import anyio
 import pytest
 
+from contracts.errors import CommandRefusedError, ScriptError
+from engine.deployment import StateUnreadableError
+from engine.state import StackState, parse
+from engine.steps import CAPACITY_TYPES
 from scripts.agent import deployed
 from scripts.agent.audit import AuditEntry, AuditFile
 from scripts.agent.counts import AuditBook, Count
 from scripts.agent.deployed import deployed_now, usd_per_hour_of
 from scripts.agent.server import build
-from scripts.errors import CommandRefusedError, ScriptError
-from scripts.pulumi.deployment import StateUnreadableError
-from scripts.pulumi.state import StackState, parse
-from scripts.pulumi.steps import CAPACITY_TYPES
 from tests.scripts.agent.conftest import STACK, call, kept, lines, purse
 
 STATES = Path(__file__).parents[2] / "fixtures" / "state"

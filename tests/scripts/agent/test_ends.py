@@ -15,8 +15,8 @@ from pathlib import Path
 import httpx2
 import pytest
 
+from engine.private_folders import remove_left_folders
 from scripts.agent.programs import TOKEN_VARIABLE
-from scripts.pulumi.private_folders import remove_left_folders
 
 ROOT = Path(__file__).parents[3]
 TOKEN = "a-token-of-the-tests-0123456789"

@@ -8,10 +8,10 @@ import anyio
 import pytest
 import yaml
 
+from engine import runner
 from scripts.agent import changing, gated
 from scripts.agent.server import build
-from scripts.pulumi import engine
-from scripts.pulumi.frozen import freeze
+from scripts.preview.frozen import freeze
 from tests.scripts.agent.conftest import STACK, call, identity
 
 ROOT = Path(__file__).parents[3]
@@ -32,7 +32,7 @@ def project(monkeypatch, tmp_path, commands):
         (folder / room).mkdir(parents=True)
     for path in ("Pulumi.yaml", f"Pulumi.{STACK}.yaml", "__main__.py", "stacks/cloud_run.py"):
         shutil.copy(ROOT / path, folder / path)
-    monkeypatch.setattr(engine, "project_folder", lambda: folder)
+    monkeypatch.setattr(runner, "project_folder", lambda: folder)
     monkeypatch.setenv("GOOGLE_CLOUD_PROJECT", "a-project")
     monkeypatch.setattr(changing, "freeze", freeze)
     monkeypatch.setattr(

@@ -17,6 +17,7 @@ import pytest
 from mcp import MCPError, types
 from mcp.client.client import Client
 
+from contracts.errors import CommandRefusedError, ScriptError
 from contracts.outputs import StackOutputs
 from scripts.agent import changing, programs, talking
 from scripts.agent.audit import AuditEntry, AuditFile
@@ -30,7 +31,6 @@ from scripts.agent.untrusted import untrusted
 from scripts.agent.workbench import ERROR_NOTE, MOST_COMMANDS, word
 from scripts.cli.hidden import environment_secrets
 from scripts.client.openai import ServerError
-from scripts.errors import CommandRefusedError, ScriptError
 from tests.scripts.agent.conftest import CANARY, PREVIEW, STACK, answering, call, identity, kept, lines, purse, typing
 
 QUOTED = 'pass"word\\of\nthe person'

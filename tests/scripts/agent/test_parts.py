@@ -14,7 +14,8 @@ import pytest
 from mcp import MCPError
 from mcp.client.client import Client
 
-from benchmarks import agent_start
+from authors.benchmarks import agent_start
+from contracts.errors import CommandRefusedError, ScriptError
 from scripts.agent.audit import AuditFile
 from scripts.agent.changing import UpAnswer
 from scripts.agent.events import EventLog
@@ -25,7 +26,6 @@ from scripts.agent.reading import explained, log_answer, recognised
 from scripts.agent.server import build, guarded, http_token
 from scripts.agent.untrusted import MOST_CHARACTERS, untrusted
 from scripts.agent.workbench import CommandAnswer, Workbench
-from scripts.errors import CommandRefusedError, ScriptError
 from tests.evals import drivers
 from tests.evals.tasks import Transcript
 from tests.scripts.agent.conftest import purse

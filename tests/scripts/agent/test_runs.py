@@ -9,10 +9,10 @@ import pytest
 from mcp import types
 from mcp.client.client import Client
 
+from contracts.errors import CommandRefusedError
 from scripts.agent import changing, programs
 from scripts.agent.runs import KEPT_S, MOST_ENDED, Runs
 from scripts.agent.server import build
-from scripts.errors import CommandRefusedError
 from tests.scripts.agent.conftest import STACK, answering, identity, kept, lines
 
 ALL = "up,smoke,bench,stage,rollout,recover,teardown"

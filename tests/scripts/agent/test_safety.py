@@ -14,6 +14,8 @@ import anyio
 import pytest
 from mcp.client.client import Client
 
+from contracts.errors import CommandRefusedError, ScriptError
+from engine import runner
 from scripts.agent import changing, deleting, working
 from scripts.agent.audit import AuditEntry, AuditFile
 from scripts.agent.codes import FOLDER, CodeShelf
@@ -21,8 +23,6 @@ from scripts.agent.permissions import CHANGES, TOOLSETS, Permissions, parse_perm
 from scripts.agent.plans import VALID_S, PlanShelf
 from scripts.agent.recording import Recorder
 from scripts.agent.server import build
-from scripts.errors import CommandRefusedError, ScriptError
-from scripts.pulumi import engine
 from tests.scripts.agent.conftest import (
     CANARY,
     IDENTITY,
@@ -320,7 +320,7 @@ def test_the_engine_runs_in_the_copy_whose_hash_was_compared(bench_of, audit, co
     anyio.run(lambda: call(build(bench, audit), "up", {"plan_id": plan_id}))
     assert [argv[1] for argv in commands.run] == ["preview", "up"]
     assert len({*compared, *commands.folders}) == 1
-    assert commands.folders[0] not in {None, engine.project_folder()}
+    assert commands.folders[0] not in {None, runner.project_folder()}
 
 
 def test_a_plan_that_is_too_old_or_unknown_is_refused():

@@ -3,11 +3,11 @@
 import anyio
 import pytest
 
+from contracts.errors import CommandRefusedError
+from engine.steps import steps_of
 from scripts.agent import staging
 from scripts.agent.plans import VALID_S
 from scripts.agent.server import build
-from scripts.errors import CommandRefusedError
-from scripts.pulumi.steps import steps_of
 from tests.scripts.agent.conftest import IDENTITY, PREVIEW, STACK, call, frozen, identity, kept
 
 SETTING = "sha256:" + "0" * 64
@@ -36,7 +36,15 @@ def test_a_bucket_is_created_by_its_plan_alone(bench_of, audit, world):
     assert (planned["staged"], planned["creates"], world.run) == (False, ["bucket (t)"], [])
     done = stage(bench, audit, plan_id=planned["plan_id"]).structured_content
     [words] = world.run
-    assert words[2:] == ["scripts.stage_model", "--stack", STACK, "--plan", planned["plan_id"], "--no-bind", "--json"]
+    assert words[2:] == [
+        "scripts.stage_model",
+        "--stack",
+        STACK,
+        "--plan",
+        planned["plan_id"],
+        "--no-bind",
+        "--json",
+    ]
     assert (done["staged"], done["setting"]) == (True, f"gemma-serving:bucket.manifest: {SETTING}")
     again = stage(bench, audit, plan_id=planned["plan_id"])
     assert f"{planned['plan_id']} has been run already; make a new one with stage_weights without plan_id." in (

@@ -110,7 +110,7 @@ def test_a_result_of_vllm_is_compared_with_the_same_point(swept, tmp_path):
 
 
 def test_a_report_of_guidellm_is_compared_too(swept, tmp_path):
-    path = tmp_path / "benchmarks.json"
+    path = tmp_path / "authors.benchmarks.json"
     path.write_text(json.dumps(GUIDELLM))
     comparison = compare_folders(swept, path, threshold=0.05, confidence=0.95)
     after = {change.metric: change.after for change in comparison.changes}

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from contracts.exit_codes import ExitCode
-from planning.serving import workload_plan
-from planning.subject import examine
-from planning.types import Band, Deployment
-from planning.workload import Workload
+from planning.cost.subject import examine
+from planning.question.types import Band, Deployment
+from planning.question.workload import Workload
+from planning.speed.serving import workload_plan
 from scripts.bench.__main__ import COMMAND
 from scripts.bench.forecast import at_level, level_forecast, output_forecast, shape_of
 from scripts.bench.load import arrivals

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from contracts.errors import CommandRefusedError
 from scripts.bench.errors import SweepError
 from scripts.bench.load import arrival_count, arrivals
 from scripts.bench.options import BenchOptions
@@ -17,7 +18,6 @@ from scripts.bench.store import ResultStore, open_store, read_results
 from scripts.bench.traffic.points import PRESETS, Sweep, plan_points
 from scripts.bench.vllm_command import vllm_command
 from scripts.cli.options import Parser, add_options, read_options
-from scripts.errors import CommandRefusedError
 
 
 def read(*words):

@@ -13,25 +13,25 @@ import requests
 from google.auth.transport.requests import AuthorizedSession
 from rich.console import Console
 
+from cloud import google_api
+from cloud.google_api import GoogleListError
+from cloud.requests import request_of
+from contracts.parallel import each_in_time
+from localcloud.tests import idle_cloud
 from localcloud.world import oauth
 from localcloud.world.scenario import Fault, OperationDurations, Run, Scenario, Tpu, TpuDurations, TpuZone
-from planning.candidates import deployable_accelerators
 from planning.planner import plan
+from planning.solve.candidates import deployable_accelerators
 from scripts.capacity import history, reading, table
 from scripts.capacity.__main__ import COMMAND
 from scripts.capacity.gates import Need, judge
 from scripts.capacity.history import HistoryError, StockHistory, read_history, record_requests
 from scripts.cli.command import run_command
-from scripts.cloud import google_api
-from scripts.cloud.google_api import GoogleListError
-from scripts.cloud.requests import request_of
 from scripts.doctor.diagnosis import Checkup
 from scripts.doctor.run import CONNECTIONS
-from scripts.parallel import each_in_time
 from stacks.loading import from_file
 from stacks.planned import to_deployment
 from tests.google_bodies import google_answer, google_body
-from tests.localcloud import idle_cloud
 
 PROJECT = "capacity-project"
 ROOT = Path(__file__).resolve().parents[3]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from scripts.cli.children import interruptible, run_async, started
+from engine.children import interruptible, run_async, started
 
 ROOT = Path(__file__).resolve().parents[3]
 ENGINE = """#!/bin/sh
@@ -21,7 +21,7 @@ while [ ! -f stop ]; do sleep 0.05; done
 COMMAND = """
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from scripts.cli.children import interruptible, started
+from engine.children import interruptible, started
 
 def work():
     with started(["./engine"]) as process:

@@ -3,8 +3,8 @@
 import io
 
 import pytest
-from gcp_tpu_provider.tpu_api import GuestReport
 
+from gcp_tpu_provider.tpu_api import GuestReport
 from scripts.cli.command import say
 from scripts.client.events import error_message
 

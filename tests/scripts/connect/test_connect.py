@@ -20,6 +20,7 @@ from typing import ClassVar
 
 import pytest
 
+from contracts.errors import CommandRefusedError, ScriptError
 from scripts.client.access import IdTokenSource, ServerAccess
 from scripts.client.unix_url import unix_url
 from scripts.connect import child
@@ -29,7 +30,6 @@ from scripts.connect.proxy import ConnectProxy
 from scripts.connect.ready import NotReadyError, wait_until_ready
 from scripts.connect.snippets import Endpoint, snippets
 from scripts.connect.upstream import Upstream
-from scripts.errors import CommandRefusedError, ScriptError
 from tests.engine.terminal import Terminal
 
 ROOT = Path(__file__).parents[3]

@@ -9,17 +9,17 @@ from types import SimpleNamespace
 
 import pytest
 
+from contracts.errors import ScriptError
 from contracts.exit_codes import ExitCode
 from contracts.fields import from_json
 from contracts.outputs import StackOutputs
+from engine import runner
+from engine.checkout import git
 from scripts.cli.command import run_command
 from scripts.deploy import __main__ as command
 from scripts.deploy.run import NOT_BROUGHT_BACK, DeployRequest, deploy_stack
 from scripts.deploy.steps import BenchVerdict, EngineSteps, NotVerifiedError, ScriptRun, other_checkout
-from scripts.errors import ScriptError
 from scripts.preview.saved import PlanRefusedError
-from scripts.pulumi import engine
-from scripts.pulumi.checkout import git
 from tests.scripts.sample_outputs import sample_outputs
 
 NEW, GOOD = "b" * 40, "a" * 40
@@ -178,7 +178,7 @@ def test_without_a_good_commit_an_unverified_one_names_the_logs():
 )
 def test_only_a_report_of_a_failed_check_is_a_failed_check(monkeypatch, tmp_path, script, ending, verdict):
     code, printed = ending
-    monkeypatch.setattr(engine, "project_folder", lambda: tmp_path)
+    monkeypatch.setattr(runner, "project_folder", lambda: tmp_path)
     asked = []
 
     @contextlib.contextmanager
@@ -288,9 +288,9 @@ def test_the_report_goes_to_the_folder_and_to_the_summary_of_the_workflow(checko
 
 def test_a_preview_environment_takes_the_settings_of_its_stack(checkout, monkeypatch):
     asked = []
-    monkeypatch.setattr(engine, "run", lambda *a, **_: subprocess.CompletedProcess(a, 0, "", ""))
+    monkeypatch.setattr(runner, "run", lambda *a, **_: subprocess.CompletedProcess(a, 0, "", ""))
     monkeypatch.setattr(
-        engine, "change", lambda *a, **_: asked.append((a, (checkout / "Pulumi.pr-12.yaml").read_text()))
+        runner, "change", lambda *a, **_: asked.append((a, (checkout / "Pulumi.pr-12.yaml").read_text()))
     )
     monkeypatch.setattr("scripts.deploy.steps.stack_outputs", lambda _: from_json(StackOutputs, sample_outputs()))
     EngineSteps(stack="pr-12", out=checkout, source="a", threshold=0.1).up()
@@ -317,8 +317,8 @@ def test_a_stack_with_a_roll_out_is_deployed_when_its_new_revision_has_the_reque
     rollout = {"service": "s", "steps": [100], "requests": 4, "maxSlowdown": 1.5, "maxFailed": 0.0}
     outputs = from_json(StackOutputs, sample_outputs(rollout=rollout))
     asked = []
-    monkeypatch.setattr(engine, "run", lambda *a, **_: subprocess.CompletedProcess(a, 0, "", ""))
-    monkeypatch.setattr(engine, "change", lambda *a, **_: asked.append("up"))
+    monkeypatch.setattr(runner, "run", lambda *a, **_: subprocess.CompletedProcess(a, 0, "", ""))
+    monkeypatch.setattr(runner, "change", lambda *a, **_: asked.append("up"))
     monkeypatch.setattr("scripts.deploy.steps.stack_outputs", lambda _: outputs)
     report = {"outcome": outcome, "reason": "All requests go to s-1."} if outcome else {}
     done = ScriptRun(code=0 if ends is None else 1, report=report)
@@ -337,8 +337,8 @@ def test_a_stack_with_a_roll_out_is_deployed_when_its_new_revision_has_the_reque
 def test_a_deployment_moves_no_requests_where_the_settings_do(checkout, monkeypatch):
     rollout = {"service": "s", "steps": [100], "requests": 4, "maxSlowdown": 1.5, "maxFailed": 0.0}
     outputs = from_json(StackOutputs, sample_outputs(rollout={**rollout, "traffic": {"s-1": 100}}))
-    monkeypatch.setattr(engine, "run", lambda *a, **_: subprocess.CompletedProcess(a, 0, "", ""))
-    monkeypatch.setattr(engine, "change", lambda *_, **__: None)
+    monkeypatch.setattr(runner, "run", lambda *a, **_: subprocess.CompletedProcess(a, 0, "", ""))
+    monkeypatch.setattr(runner, "change", lambda *_, **__: None)
     monkeypatch.setattr("scripts.deploy.steps.stack_outputs", lambda _: outputs)
     monkeypatch.setattr(EngineSteps, "_script", staticmethod(lambda *_: pytest.fail("a roll-out was started")))
     EngineSteps(stack="a", out=checkout, source=None, threshold=0.1).up()
@@ -384,8 +384,8 @@ def test_both_deployments_sign_in_before_the_engine_runs(checkout, monkeypatch):
     order = []
     monkeypatch.setattr(EngineSteps, "_log_in_to_registry", lambda _: order.append("sign in"))
     monkeypatch.setattr(EngineSteps, "_roll_out", lambda _: None)
-    monkeypatch.setattr(engine, "run", lambda *a, **_: subprocess.CompletedProcess(a, 0, "", ""))
-    monkeypatch.setattr(engine, "change", lambda *_, **__: order.append("up"))
+    monkeypatch.setattr(runner, "run", lambda *a, **_: subprocess.CompletedProcess(a, 0, "", ""))
+    monkeypatch.setattr(runner, "change", lambda *_, **__: order.append("up"))
     steps = EngineSteps(stack="a", out=checkout, source=None, threshold=0.1, configure_docker=True)
     steps.up()
     steps.up_at("HEAD")

@@ -7,18 +7,18 @@ from pathlib import Path
 
 import pytest
 
+from contracts.errors import CommandRefusedError, ScriptError
 from contracts.exit_codes import ExitCode
 from contracts.fields import from_json
 from contracts.outputs import StackOutputs
+from engine import runner
 from scripts.cli.command import run_command
 from scripts.deploy import __main__ as deploy
 from scripts.deploy.steps import EngineSteps
-from scripts.errors import CommandRefusedError, ScriptError
 from scripts.preview import __main__ as preview
 from scripts.preview import saved
 from scripts.preview.saved import PlanRefusedError, make_plan, read_plan, write_plan
 from scripts.preview.saved_markdown import plan_markdown
-from scripts.pulumi import engine
 from tests.scripts.sample_outputs import sample_outputs
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -80,8 +80,8 @@ def world(tmp_path, monkeypatch):
     commit(folder)
     found = World(folder)
     for name in ("query", "run", "change"):
-        monkeypatch.setattr(engine, name, getattr(found, name))
-    for place in ("scripts.pulumi.previewed", "scripts.deploy.steps"):
+        monkeypatch.setattr(runner, name, getattr(found, name))
+    for place in ("engine.previewed", "scripts.deploy.steps"):
         monkeypatch.setattr(f"{place}.previewed", found.previewed)
     monkeypatch.setattr("scripts.deploy.steps.stack_outputs", lambda _: from_json(StackOutputs, sample_outputs()))
     monkeypatch.setenv("GOOGLE_CLOUD_PROJECT", "a-project")
@@ -184,7 +184,7 @@ def test_a_state_that_changes_during_the_comparison_is_noticed(world, monkeypatc
         other_state(world)
         return {"steps": world.steps}
 
-    monkeypatch.setattr("scripts.pulumi.previewed.previewed", previewed)
+    monkeypatch.setattr("engine.previewed.previewed", previewed)
     with pytest.raises(PlanRefusedError, match="the stack was deployed or refreshed during the comparison"):
         steps_with(plan, world).up()
     world.state = STATE % 1
@@ -198,7 +198,7 @@ def test_a_comparison_that_fails_deploys_nothing_and_rolls_nothing_back(world, m
     def fails(_words, **_):
         raise ScriptError("The backend does not answer.")
 
-    monkeypatch.setattr(engine, "query", fails)
+    monkeypatch.setattr(runner, "query", fails)
     with pytest.raises(PlanRefusedError, match="could not be compared, and nothing was deployed: The backend does not"):
         steps_with(plan, world).up()
     assert world.ran == []
@@ -312,7 +312,7 @@ def test_settings_of_another_stack_replace_none(world):
 def test_a_roll_back_shows_what_nobody_approved_before_it_runs(world, capsys):
     world.change = lambda *_, **__: world.ran.append("up")
     steps = steps_with(make_plan(STACK), world)
-    engine.change = world.change  # the fixture takes it back
+    runner.change = world.change  # the fixture takes it back
     steps.up_at("HEAD")
     assert world.ran == ["up"]
     assert "roll-back: vllm (gcp:cloudrunv2/service:Service): update of template" in capsys.readouterr().err

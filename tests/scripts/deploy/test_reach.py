@@ -73,7 +73,7 @@ def deploy(monkeypatch, tmp_path, capsys):
         raw = sample_outputs(**changes)
         raw["smoke"]["startupBudgetS"] = 1.0
         outputs = from_json(StackOutputs, raw)
-        monkeypatch.setattr("scripts.pulumi.stack.stack_outputs", lambda _: outputs)
+        monkeypatch.setattr("engine.stack.stack_outputs", lambda _: outputs)
         steps = EngineSteps(stack="x", out=tmp_path, source=None, threshold=0.1)
         report = deploy_stack(DeployRequest(stack="x", commit=NEW, bench=False), steps, lambda _: None)
         return report, done, capsys.readouterr().err

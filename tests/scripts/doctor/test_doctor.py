@@ -18,22 +18,22 @@ import requests
 from google.auth.transport.requests import AuthorizedSession
 from google.oauth2 import service_account
 
+from cloud.staging.bucket import WeightsBucket
+from cloud.staging.copying import CopyPlan, stage
+from cloud.staging.sources import FolderSource
+from contracts.errors import ScriptError
+from engine import runner
+from localcloud.tests import idle_cloud
 from localcloud.world import oauth
 from localcloud.world.scenario import ComputeTpu, Fault, Images, OperationDurations, Run, Scenario, Tpu
-from planning.checkpoints import CHECKPOINTS
+from planning.data.checkpoints import CHECKPOINTS
 from scripts.cli.command import run_command
-from scripts.cloud.staging.bucket import WeightsBucket
-from scripts.cloud.staging.copying import CopyPlan, stage
-from scripts.cloud.staging.sources import FolderSource
 from scripts.doctor import image_build, model
 from scripts.doctor.__main__ import COMMAND
 from scripts.doctor.diagnosis import Check, Diagnosis
 from scripts.doctor.project import _covers
 from scripts.doctor.run import concurrently
-from scripts.errors import ScriptError
-from scripts.pulumi import engine
 from stacks.apis import COMMON_APIS
-from tests.localcloud import idle_cloud
 
 PROJECT = "doctor-project"
 ROOT = Path(__file__).resolve().parents[3]
@@ -312,7 +312,7 @@ def world(tmp_path, monkeypatch, capsys):
         monkeypatch.delenv("HF_TOKEN", raising=False)
         monkeypatch.setattr(model, "REGISTRY", world.internet.url)
         monkeypatch.setattr(model, "TOKENS", f"{world.internet.url}/token")
-        monkeypatch.setattr(engine, "run", world.engine.run)
+        monkeypatch.setattr(runner, "run", world.engine.run)
         # google-auth looks up a regional boundary at Google's own address, which no variable redirects.
         lookup = "_is_regional_access_boundary_lookup_required"
         monkeypatch.setattr(service_account.Credentials, lookup, lambda _self: False)
@@ -845,7 +845,7 @@ def test_backend_and_passphrase(world):
     assert world.line("Pulumi passphrase", "l4-qat")["mend"] == "export PULUMI_CONFIG_PASSPHRASE_FILE=FILE"
     world.write("l4-qat", ("config:\n", "secretsprovider: gcpkms://projects/p\nconfig:\n"))
     assert world.state("Pulumi passphrase", "l4-qat") == "ok"
-    world.environment.setattr(engine, "run", refuse_to_end)
+    world.environment.setattr(runner, "run", refuse_to_end)
     assert world.state("Pulumi backend") == "cannot be told"
 
 

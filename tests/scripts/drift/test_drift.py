@@ -8,12 +8,12 @@ import pytest
 
 from contracts.exit_codes import ExitCode
 from contracts.rollout_record import ROLLOUT_ANNOTATION
+from engine import runner
 from scripts.cli.command import run_command
 from scripts.drift import run as drift
 from scripts.drift.__main__ import COMMAND
 from scripts.drift.run import MARKER, StackDrift, drift_of, issue_body
 from scripts.preview.report import ResourceChange
-from scripts.pulumi import engine
 
 CAPACITY = "gcp-tpu:index:QueuedResource"
 URN = f"urn:pulumi:a::p::{CAPACITY}::capacity"
@@ -32,7 +32,7 @@ def engine_that(monkeypatch, refresh, code=0, listed=("a",)):
             return subprocess.CompletedProcess(arguments, 0, json.dumps([{"name": name} for name in listed]), "")
         return subprocess.CompletedProcess(arguments, code, refresh, "error: no access")
 
-    monkeypatch.setattr(engine, "run", run)
+    monkeypatch.setattr(runner, "run", run)
     return asked
 
 

@@ -6,19 +6,19 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from cloud.google_api import connect
+from contracts.errors import CommandRefusedError, ScriptError
 from contracts.machine_log import machine_log_name
 from contracts.masking import MASK, LineMask, masked
+from engine.state import StackState
 from localcloud.world.scenario import Logging, OperationDurations, Scenario
 from scripts.cli.command import run_command
-from scripts.cloud.google_api import connect
-from scripts.errors import CommandRefusedError, ScriptError
 from scripts.logs import __main__ as command
 from scripts.logs.causes import known_cause, newest_cause
 from scripts.logs.place import ServerLog, server_log
 from scripts.logs.reading import PrintedLine, follow, newest
-from scripts.pulumi.state import StackState
+from tests.cloud.populated import PROJECT, open_world
 from tests.google_bodies import google_request
-from tests.scripts.cloud.populated import PROJECT, open_world
 from tests.scripts.status.planted import stack_resource, state
 
 CANARY = "hf_canaryCanaryCANARY0123456789"
@@ -218,7 +218,7 @@ class TestCauses:
 @pytest.fixture
 def deployed(world, monkeypatch):
     monkeypatch.setenv("GOOGLE_CLOUD_PROJECT", PROJECT)
-    monkeypatch.setattr("scripts.pulumi.state.read", lambda stack: StackState(stack=stack, status="missing"))
+    monkeypatch.setattr("engine.state.read", lambda stack: StackState(stack=stack, status="missing"))
     return world
 
 
@@ -258,11 +258,11 @@ class TestTheCommand:
         deployed.secret("key", {})
         version = f"projects/{PROJECT}/secrets/key/versions/1"
         monkeypatch.setattr(
-            "scripts.cloud.secret_values.read_secret",
+            "cloud.secret_values.read_secret",
             lambda asked, project: {(version, PROJECT): "swordfish"}[asked, project],
         )
         kept = state(stack_resource(apiKeySecret=version))
-        monkeypatch.setattr("scripts.pulumi.state.read", lambda _: kept)
+        monkeypatch.setattr("engine.state.read", lambda _: kept)
         log = ServerLog(stack="x", project=PROJECT, target="cloud-run", location="us-east4")
         write(deployed, log, "somebody printed swordfish here")
         assert run_command(command.COMMAND, ["--stack", "x"]) == 0

@@ -9,11 +9,11 @@ import pytest
 
 from contracts.fields import from_json, to_json
 from contracts.outputs import SmokeThresholds, StackOutputs
+from planning.cost.subject import examine
 from planning.planner import plan_of
-from planning.residuals import SmokeFigures, decode_band, residual, usual_causes
-from planning.subject import examine
-from planning.types import Band
-from planning.vllm_args import given_options
+from planning.question.types import Band
+from planning.question.vllm_args import given_options
+from planning.solve.residuals import SmokeFigures, decode_band, residual, usual_causes
 from scripts.bench.__main__ import COMMAND as BENCH
 from scripts.cli.command import run_command
 from scripts.client.access import ServerAccess, open_url_access
@@ -71,7 +71,7 @@ def deployed(project, slower, monkeypatch):
         raw["smoke"] |= {"maxTtftS": 2.0, "minDecodeTokPerS": 30, "burstRequests": 2, "maxModelLen": None}
         raw |= changes
         outputs = from_json(StackOutputs, json.loads(json.dumps(raw), parse_int=float))
-        for room in ("scripts.pulumi.stack", "scripts.bench.run", "scripts.bench.keep"):
+        for room in ("engine.stack", "scripts.bench.run", "scripts.bench.keep"):
             monkeypatch.setattr(f"{room}.stack_outputs", lambda _: outputs)
         # A busy machine makes a real load invalid, and an invalid point is not kept.
         server = ModelServer(slots=2, ttft_s=0.025, tpot_s=0.025)

@@ -21,7 +21,7 @@ COMMIT = "c" * 40
 def new(monkeypatch, tmp_path, capsys):
     """Run the command in a folder of its own; returns exit code, stdout and stderr."""
     monkeypatch.setattr("scripts.plan.question.ROOT", tmp_path)
-    monkeypatch.setattr("scripts.cloud.hub.main_commit", lambda model: Present(COMMIT))
+    monkeypatch.setattr("cloud.hub.main_commit", lambda model: Present(COMMIT))
     for name in ("GOOGLE_CLOUD_PROJECT", "GOOGLE_PROJECT", "CLOUDSDK_CORE_PROJECT"):
         monkeypatch.delenv(name, raising=False)
 
@@ -180,7 +180,7 @@ def test_the_hubs_commit_is_written_for_weights_of_the_hub_and_of_the_bucket(new
 
 def test_without_the_hubs_answer_no_commit_is_written_and_a_finding_says_so(new, monkeypatch, tmp_path):
     why = "The Hugging Face hub cannot be reached (ConnectError)"
-    monkeypatch.setattr("scripts.cloud.hub.main_commit", lambda model: Unknown(why))
+    monkeypatch.setattr("cloud.hub.main_commit", lambda model: Unknown(why))
     code, out, err = new("chat", *ASKED["an id and a slice"])
     assert code == 0
     assert err.startswith(f"new: {why}. ")

@@ -9,10 +9,10 @@ import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from engine.steps import ShownChange
 from scripts.preview.comment import comment
 from scripts.preview.plans import PlansDocument, describe_checkout, write_plans
 from scripts.preview.report import ResourceChange, StackPreview
-from scripts.pulumi.steps import ShownChange
 
 ROOT = Path(__file__).resolve().parents[3]
 HERE = Path(__file__).parent

@@ -4,13 +4,13 @@ import json
 
 import pytest
 
+from contracts.errors import CommandRefusedError
 from contracts.outputs import DETAILS_TYPE
-from scripts.errors import CommandRefusedError
+from engine.deployment import ResourceState
 from scripts.preview import headline as deployed
 from scripts.preview.comment import _lines
 from scripts.preview.headline import SERVICE_TYPE, deployed_usd_per_hour, effect_of_changes, headline
 from scripts.preview.report import EnginePreview, ResourceChange, from_engine
-from scripts.pulumi.deployment import ResourceState
 
 CANARY = "hf_canary0123456789abcdef"
 CAPACITY = "gcp-tpu:index:QueuedResource"

@@ -5,9 +5,9 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from gcp_tpu_provider.properties import INPUTS
 from markdown_it import MarkdownIt
 
+from gcp_tpu_provider.properties import INPUTS
 from scripts.preview import effects
 from scripts.preview.base import plans_of_checkout, plans_of_commit
 from scripts.preview.comment import MARKER, MAX_COMMENT_BYTES, comment

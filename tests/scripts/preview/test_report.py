@@ -9,15 +9,15 @@ import threading
 
 import pytest
 
+from contracts.errors import ScriptError
 from contracts.exit_codes import ExitCode
+from engine import runner
 from scripts.cli.command import run_command
-from scripts.errors import ScriptError
 from scripts.preview.__main__ import COMMAND
 from scripts.preview.comment import MARKER
 from scripts.preview.github import GitHubRepository
 from scripts.preview.report import EnginePreview, StackPreview, from_engine, read_all, write
 from scripts.preview.run import _previewed
-from scripts.pulumi import engine
 
 URN = "urn:pulumi:x::gemma-serving::gcp:storage/bucket:Bucket::models"
 ENGINE = {
@@ -178,8 +178,8 @@ def test_a_stack_that_the_backend_does_not_know_is_previewed_beside_it(monkeypat
         return subprocess.CompletedProcess(arguments, 0, json.dumps(ENGINE), "")
 
     monkeypatch.setenv("PULUMI_BACKEND_URL", "gs://real")
-    monkeypatch.setattr(engine, "run", run)
-    monkeypatch.setattr(engine, "project_folder", lambda: tmp_path)
+    monkeypatch.setattr(runner, "run", run)
+    monkeypatch.setattr(runner, "project_folder", lambda: tmp_path)
     with pytest.raises(ScriptError, match="no stack named"):
         _previewed("new", create=False)
     asked.clear()
@@ -204,7 +204,7 @@ def test_a_preview_that_google_refuses_names_the_doctor(monkeypatch, said, named
         code = 0 if arguments[0] == "stack" else 255
         return subprocess.CompletedProcess(arguments, code, "", f"error: {said}")
 
-    monkeypatch.setattr(engine, "run", refuse)
+    monkeypatch.setattr(runner, "run", refuse)
     with pytest.raises(ScriptError, match=re.escape(said)) as caught:
         _previewed("l4-qat", create=False)
     assert ("python -m scripts.doctor --stack l4-qat" in str(caught.value)) == named

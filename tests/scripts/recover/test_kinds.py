@@ -3,12 +3,12 @@
 import hashlib
 
 import pytest
-from gcp_tpu_provider.desired_state import SECOND
 
+from cloud.google_api import GoogleListError
+from cloud.requests import RENEWAL_SUFFIX
+from contracts.errors import ScriptError
 from contracts.labels import Ownership
-from scripts.cloud.google_api import GoogleListError
-from scripts.cloud.requests import RENEWAL_SUFFIX
-from scripts.errors import ScriptError
+from gcp_tpu_provider.desired_state import SECOND
 from scripts.recover.kinds import KINDS, UNKNOWN, Owner, Search, lookup
 from tests.google_bodies import google_answer, google_request
 

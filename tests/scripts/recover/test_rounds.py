@@ -6,16 +6,16 @@ from types import SimpleNamespace
 
 import pytest
 
-from scripts.cli.command import run_command
-from scripts.errors import CommandRefusedError, ScriptError
-from scripts.pulumi import engine
-from scripts.pulumi.deployment import (
+from contracts.errors import CommandRefusedError, ScriptError
+from engine import runner
+from engine.deployment import (
     PendingOperation,
     ResourceState,
     StateUnreadableError,
     parse_deployment,
     wrong_passphrase,
 )
+from scripts.cli.command import run_command
 from scripts.recover import __main__ as command
 from scripts.recover import run
 from scripts.recover.kinds import Found, Owner
@@ -41,10 +41,10 @@ class World:
             "backend_folder": lambda: None,
         }.items():
             monkeypatch.setattr(run, name, value)
-        monkeypatch.setattr(engine, "change", lambda stack, *arguments, **_: self.calls.append(arguments))
-        monkeypatch.setattr(engine, "query", lambda arguments, **_: self.query(arguments))
-        monkeypatch.setattr(engine, "project_folder", lambda: tmp_path)
-        monkeypatch.setattr("scripts.pulumi.settings.stack_settings", lambda _stack: SimpleNamespace(project="p"))
+        monkeypatch.setattr(runner, "change", lambda stack, *arguments, **_: self.calls.append(arguments))
+        monkeypatch.setattr(runner, "query", lambda arguments, **_: self.query(arguments))
+        monkeypatch.setattr(runner, "project_folder", lambda: tmp_path)
+        monkeypatch.setattr("scripts.cli.settings.stack_settings", lambda _stack: SimpleNamespace(project="p"))
 
     def read(self):
         if isinstance(self.state, Exception):
@@ -263,7 +263,7 @@ def test_an_unknown_type_is_left_to_a_person(world):
 
 @pytest.mark.parametrize(("owner", "code"), [(Owner.OURS, 0), (Owner.FOREIGN, 1)])
 def test_the_command_says_what_it_did(world, monkeypatch, capsys, owner, code):
-    monkeypatch.setattr("scripts.cloud.google_api.connect", lambda _project: None)
+    monkeypatch.setattr("cloud.google_api.connect", lambda _project: None)
     world.lose("vllm")
     world.owners["vllm"] = owner
     assert run_command(command.COMMAND, ["--stack", STACK, "--yes", "--json"]) == code
@@ -279,7 +279,7 @@ def test_the_command_says_what_it_did(world, monkeypatch, capsys, owner, code):
 
 
 def test_without_yes_and_without_a_terminal_nothing_is_changed(world, monkeypatch, capsys):
-    monkeypatch.setattr("scripts.cloud.google_api.connect", lambda _project: None)
+    monkeypatch.setattr("cloud.google_api.connect", lambda _project: None)
     world.lose("vllm")
     assert run_command(command.COMMAND, ["--stack", STACK]) == 2
     assert "pass --yes" in capsys.readouterr().err
@@ -287,7 +287,7 @@ def test_without_yes_and_without_a_terminal_nothing_is_changed(world, monkeypatc
 
 
 def test_a_dry_run_changes_nothing(world, monkeypatch, capsys):
-    monkeypatch.setattr("scripts.cloud.google_api.connect", lambda _project: None)
+    monkeypatch.setattr("cloud.google_api.connect", lambda _project: None)
     world.lose("vllm")
     assert run_command(command.COMMAND, ["--stack", STACK, "--dry-run"]) == 0
     assert "would be taken over: Cloud Run service vllm" in capsys.readouterr().out
@@ -295,7 +295,7 @@ def test_a_dry_run_changes_nothing(world, monkeypatch, capsys):
 
 
 def test_with_a_plan_only_what_a_dry_run_showed_is_taken_over(world, monkeypatch, capsys):
-    monkeypatch.setattr("scripts.cloud.google_api.connect", lambda _project: None)
+    monkeypatch.setattr("cloud.google_api.connect", lambda _project: None)
     world.lose("vllm")
     assert run_command(command.COMMAND, ["--stack", STACK, "--dry-run"]) == 0
     plan = capsys.readouterr().out.rpartition("Plan: ")[2].strip()

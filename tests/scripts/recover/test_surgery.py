@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from scripts.pulumi.deployment import PendingOperation, ResourceState, is_secret, parse_deployment
-from scripts.pulumi.previewed import to_create
+from engine.deployment import PendingOperation, ResourceState, is_secret, parse_deployment
+from engine.previewed import to_create
 from scripts.recover.kinds import KINDS, REPEATABLE, UNKNOWN, Found, Owner
 from scripts.recover.surgery import REDACTED, Candidate, adopted, candidates, without_pending
 

@@ -9,18 +9,18 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from cloud.google_api import GoogleListError, UnansweredError
+from contracts.errors import CommandRefusedError, ScriptError
 from contracts.exit_codes import ExitCode
 from contracts.rollout_record import ROLLOUT_ANNOTATION, RolloutHolder, RolloutRecord, UnreadableRecord
 from contracts.service_traffic import BY_REVISION
 from scripts.cli.command import run_command
 from scripts.client.access import AccessError
-from scripts.cloud.google_api import GoogleListError, UnansweredError
-from scripts.errors import CommandRefusedError, ScriptError
 from scripts.rollout import __main__ as main
 from scripts.rollout import hold as holds
 from scripts.rollout.patience import LIMIT_S, Patience
 from scripts.rollout.run import Rollout
-from stacks.observed_service import next_step
+from stacks.hooks.observed_service import next_step
 from tests.scripts.rollout.test_rollout import FAST, READY, Checks, Google
 from tests.scripts.rollout.test_rollout import NAME as SERVICE
 from tests.scripts.rollout.test_rollout import rollout as plain_rollout

@@ -2,14 +2,14 @@
 
 import pytest
 
+from cloud.google_api import GoogleListError, UnansweredError
+from contracts.errors import CommandRefusedError
 from contracts.exit_codes import ExitCode
 from contracts.outputs import RolloutPlan
 from contracts.rollout_record import RolloutRecord, read_record
 from contracts.service_traffic import BY_REVISION, LATEST
 from scripts.bench.errors import SweepError
 from scripts.client.access import AccessError
-from scripts.cloud.google_api import GoogleListError, UnansweredError
-from scripts.errors import CommandRefusedError
 from scripts.rollout.decisions import (
     Measured,
     fault_of,

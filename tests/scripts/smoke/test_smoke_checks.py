@@ -12,6 +12,7 @@ from rich.console import Console
 from contracts.fields import from_json
 from contracts.outputs import SmokeThresholds, StackOutputs
 from contracts.path_guard import GUARD_MODULE
+from localcloud.tests.running.running_server import server as vllm_server
 from planning import VllmOptions, vllm_arguments
 from scripts.client.access import AccessError, IdTokenSource, ServerAccess
 from scripts.client.metrics import CACHE_CONFIG, KV_USAGE, RUNNING, parse_metrics
@@ -22,7 +23,6 @@ from scripts.smoke.render import print_table, summary, to_json, to_junit
 from scripts.smoke.results import CheckResult, Outcome, SmokeReport
 from scripts.smoke.run import CHECKS, _run_one, run_smoke
 from scripts.smoke.target import SmokeTarget, stack_target
-from tests.localcloud.running.running_server import server as vllm_server
 from tests.scripts.sample_outputs import sample_outputs
 from vm_agent import path_guard
 

@@ -1,8 +1,8 @@
 """States as the engine exports them, for what a local cloud holds."""
 
 from contracts.serving_document import DOCUMENT_METADATA_KEY
-from scripts.pulumi.state import parse
-from tests.scripts.cloud.populated import PROJECT
+from engine.state import parse
+from tests.cloud.populated import PROJECT
 from tests.scripts.sample_outputs import sample_outputs
 
 STACK = "x"

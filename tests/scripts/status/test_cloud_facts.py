@@ -5,21 +5,21 @@ import time
 from datetime import UTC, datetime
 
 import pytest
-from gcp_tpu_provider.machine_warnings import reboot_command as provider_command
 
+from contracts.errors import ScriptError
 from contracts.guest_attributes import AGENT_VERSION
 from contracts.machine_reboot import reboot_command
 from contracts.plain_text import for_terminal
 from contracts.rollout_record import ROLLOUT_ANNOTATION
 from contracts.serving_document import DOCUMENT_METADATA_KEY, document_hash
+from gcp_tpu_provider.machine_warnings import reboot_command as provider_command
 from localcloud.world.scenario import Fault, OperationDurations, Scenario, Tpu
-from scripts.errors import ScriptError
 from scripts.smoke.failure import ServerFailure
 from scripts.status.cloud import cloud_facts, serving
 from scripts.status.judge import agent_warning, container_of, document_that_serves, drift_of
 from scripts.status.render import _running
 from scripts.status.report import StackStatus
-from tests.scripts.cloud.populated import PROJECT, open_world, owner
+from tests.cloud.populated import PROJECT, open_world, owner
 from tests.scripts.status.planted import DOCUMENT, NAME, queued, service, stack_resource, state
 
 ZONE = f"projects/{PROJECT}/locations/us-east5-a"

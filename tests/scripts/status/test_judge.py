@@ -7,8 +7,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from scripts.pulumi.locks import StackLock
-from scripts.pulumi.state import StackState
+from engine.locks import StackLock
+from engine.state import StackState
 from scripts.status.judge import drift_of, end_warning, next_command, waits_of
 from scripts.status.refresh import _sentences
 from scripts.status.report import CloudFacts, StackStatus

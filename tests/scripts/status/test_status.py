@@ -13,13 +13,13 @@ from types import SimpleNamespace
 import pytest
 from rich.console import Console
 
+from contracts.errors import CommandRefusedError, ScriptError
 from contracts.fields import from_json
 from contracts.outputs import StackOutputs
+from contracts.parallel import each_within
+from engine.runner import NOT_LOGGED_IN
+from engine.state import StackState
 from scripts.cli.command import run_command
-from scripts.errors import CommandRefusedError, ScriptError
-from scripts.parallel import each_within
-from scripts.pulumi.engine import NOT_LOGGED_IN
-from scripts.pulumi.state import StackState
 from scripts.status import __main__ as command
 from scripts.status import collect
 from scripts.status.__main__ import COMMAND, StatusOptions, watch_lines
@@ -317,7 +317,7 @@ def test_tasks_answer_fail_or_are_late_each_for_itself(monkeypatch):
     hangs = threading.Event()
     # The limit is over once two have ended, however long they take: the clock is read for the deadline and before each of three waits.
     moments = iter([0.0, 0.0, 0.0])
-    monkeypatch.setattr("scripts.parallel.time", SimpleNamespace(monotonic=lambda: next(moments, 1000.0)))
+    monkeypatch.setattr("contracts.parallel.time", SimpleNamespace(monotonic=lambda: next(moments, 1000.0)))
 
     def fails():
         raise CommandRefusedError("No.")

@@ -2,10 +2,10 @@
 
 import pytest
 
+from cloud.google_api import GoogleListError
+from cloud.inventory.found import FoundResource
 from contracts.labels import Ownership
-from planning.prices import LIST_PRICES
-from scripts.cloud.google_api import GoogleListError
-from scripts.cloud.inventory.found import FoundResource
+from planning.data.prices import LIST_PRICES
 from scripts.teardown.kept import kept_bucket
 
 GIB = 1024**3

@@ -8,20 +8,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cloud.inventory.kinds import by_name
+from cloud.inventory.search import Scope, resource_of, search
+from cloud.seen_machines import seen_instance, seen_queued
+from cloud.spending import ACCOUNT, INSTANCE, NODE, QUEUED, spending
 from contracts.exit_codes import ExitCode
 from contracts.labels import NO_LIMITS, StackLimits
+from contracts.naming import Names
 from contracts.run_record import MOST_BYTES, RecordedRun, RecordError, RunRecord
 from localcloud.world.scenario import Fault, OperationDurations, Scenario
-from scripts.cloud.inventory.kinds import by_name
-from scripts.cloud.inventory.search import Scope, resource_of, search
-from scripts.cloud.spending import ACCOUNT, INSTANCE, NODE, QUEUED, spending
 from scripts.teardown import guard
-from stacks.naming import Names
-from stacks.run_keeper import RunKeeper, RunsNotKeptError
-from stacks.seen_machines import seen_instance, seen_queued
+from stacks.hooks.run_keeper import RunKeeper, RunsNotKeptError
+from tests.cloud.populated import PROJECT, ZONE, open_world, owner
 from tests.google_bodies import google_body
 from tests.laws import examples
-from tests.scripts.cloud.populated import PROJECT, ZONE, open_world, owner
 from tests.scripts.teardown.test_teardown import Desk
 
 LIMITS = StackLimits(max_age_s=6 * 3600, max_usd=8)
@@ -218,7 +218,7 @@ def test_a_refused_read_is_unknown_for_the_guard_and_stops_an_update_with_limits
 
 
 def test_what_may_pass_is_tried_again_and_two_writers_lose_nothing(world, monkeypatch):
-    monkeypatch.setattr("stacks.run_keeper._PAUSE_S", 0)
+    monkeypatch.setattr("stacks.hooks.run_keeper._PAUSE_S", 0)
     begin(world)
     first = description(world)
     fault = Fault(method="iam.projects.serviceAccounts.get", count=2, status=503)

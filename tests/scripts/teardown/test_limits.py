@@ -5,13 +5,13 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from cloud.inventory.search import Scope, search
+from cloud.spending import spending
 from contracts.exit_codes import ExitCode
 from contracts.labels import Ownership, StackLimits
 from localcloud.world.scenario import Fault, OperationDurations, Scenario, Tpu
-from scripts.cloud.inventory.search import Scope, search
-from scripts.cloud.spending import spending
 from scripts.teardown import guard
-from tests.scripts.cloud.populated import PROJECT, open_world, owner
+from tests.cloud.populated import PROJECT, open_world, owner
 from tests.scripts.teardown.test_teardown import Desk
 from tests.tools.ci_page import account_grants
 

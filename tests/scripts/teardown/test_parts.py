@@ -5,12 +5,12 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from scripts.cloud.google_api import GoogleListError
-from scripts.pulumi.state import parse
+from cloud.google_api import GoogleListError
+from engine.state import parse
 from scripts.teardown import pending
 from scripts.teardown.run import prepared, without_pending
+from tests.cloud.test_deletion import Patience
 from tests.google_bodies import google_answer
-from tests.scripts.cloud.test_deletion import Patience
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
 SUBNETWORK = {"project": "p", "region": "us-east5", "name": "gemma-x"}

@@ -11,15 +11,15 @@ from pathlib import Path
 
 import pytest
 
+from cloud.inventory import search as searching
+from cloud.inventory.kinds import KINDS
+from contracts.errors import CommandRefusedError
 from contracts.exit_codes import ExitCode
+from engine import runner
 from localcloud.world.scenario import Fault, OperationDurations, Scenario
 from scripts.cli.command import run_command
-from scripts.cloud.inventory import search as searching
-from scripts.cloud.inventory.kinds import KINDS
-from scripts.errors import CommandRefusedError
-from scripts.pulumi import engine
 from scripts.teardown.__main__ import COMMAND
-from tests.scripts.cloud.populated import ALL_KINDS, PROJECT, TUNNEL_ROLE, open_world, owner
+from tests.cloud.populated import ALL_KINDS, PROJECT, TUNNEL_ROLE, open_world, owner
 
 STACK = "x"
 INSTANT = OperationDurations(instant=True)
@@ -50,7 +50,7 @@ class Desk:
         def missing():
             raise CommandRefusedError("The Pulumi CLI is not installed; run `make setup`.")
 
-        self.monkeypatch.setattr(engine, "pulumi", missing)
+        self.monkeypatch.setattr(runner, "pulumi", missing)
 
     def state(self, text):
         path = self.backend / "stacks" / "gemma-serving" / f"{STACK}.json"
@@ -119,8 +119,8 @@ def test_a_teardown_that_is_blind_to_a_kind_leaves_something(desk, kind):
     desk.monkeypatch.setattr(searching, "KINDS", [item for item in KINDS if item.kind != kind])
     if kind == "IAM grant":
         desk.monkeypatch.setattr(searching, "grants_in", lambda *_: ())
-        desk.monkeypatch.setattr("scripts.cloud.deletion._ATTEMPTS", 1)
-    desk.monkeypatch.setattr("scripts.cloud.deletion._ATTEMPTS", 1)
+        desk.monkeypatch.setattr("cloud.deletion._ATTEMPTS", 1)
+    desk.monkeypatch.setattr("cloud.deletion._ATTEMPTS", 1)
     desk.run("--yes")
     left = {name.rpartition("/")[2] for name in desk.world.resources()}
     grants = {member for role, member in desk.world.policy() if role == "roles/logging.logWriter"}
@@ -444,9 +444,9 @@ class FakeEngine:
         self.failures, self.calls = list(failures), []
         network = {"urn": "urn:network", "type": "gcp:compute/network:Network", "inputs": {"project": PROJECT}}
         self.resources = [{**network, "protect": True}] if protect else [network]
-        desk.monkeypatch.setattr(engine, "pulumi", lambda: "pulumi")
-        desk.monkeypatch.setattr(engine, "query", self.query)
-        desk.monkeypatch.setattr(engine, "change", self.change)
+        desk.monkeypatch.setattr(runner, "pulumi", lambda: "pulumi")
+        desk.monkeypatch.setattr(runner, "query", self.query)
+        desk.monkeypatch.setattr(runner, "change", self.change)
 
     def query(self, arguments, **_):
         self.calls.append(" ".join(arguments[:2]))
@@ -457,7 +457,7 @@ class FakeEngine:
     def change(self, _stack, *arguments, after_failure):
         self.calls.append(" ".join(arguments))
         if self.failures:
-            raise engine.PulumiFailedError(f"`pulumi destroy` failed. {after_failure}", self.failures.pop(0))
+            raise runner.PulumiFailedError(f"`pulumi destroy` failed. {after_failure}", self.failures.pop(0))
         assert not any(item.get("protect") for item in self.resources)
         self.resources = []
 

@@ -1,0 +1,1 @@
+"""`python -m authors.accuracy`: predicted against measured figures, for the authors of the planner."""

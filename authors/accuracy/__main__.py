@@ -1,0 +1,67 @@
+"""Predicted against measured: `python -m authors.accuracy` writes docs/accuracy.md; `--check` says whether it is up to date.
+
+`--with FILE` reads a file that `python -m scripts.plan learn --into FILE` made beside the corpus, and prints the page instead.
+
+Exit codes: 0 written or up to date, 1 out of date, a mistake in a file, or a figure that was known when the formulas were written and is
+outside its tolerance.
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from authors.accuracy.page import page
+from authors.accuracy.sweeps import SweepFileError, load_points
+from scripts.plan.corpus.errors import compared
+from scripts.plan.corpus.measured import FILE, MeasurementError, Measurements, load, load_files
+
+PAGE: Final = Path(__file__).resolve().parents[2] / "docs" / "accuracy.md"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Write, check or print the page; returns the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m authors.accuracy", description="Predicted against measured.")
+    parser.add_argument(
+        "--check", action="store_true", help="change nothing; exit 1 if docs/accuracy.md is out of date"
+    )
+    parser.add_argument("--with", dest="own", type=Path, metavar="FILE", help="read this file too; print the page")
+    args = parser.parse_args(argv)
+    try:
+        return _run(own=args.own, check=args.check)
+    except (MeasurementError, SweepFileError, OSError) as error:
+        print(f"accuracy: {error}", file=sys.stderr)
+        return 1
+
+
+def _run(*, own: Path | None, check: bool) -> int:
+    measurements = load() if own is None else load_files(FILE, own)
+    text = page(measurements, load_points())
+    if own is not None:
+        print(text, end="")
+        return 0
+    if check:
+        if PAGE.exists() and PAGE.read_text(encoding="utf-8") == text:
+            return 0
+        print("accuracy: docs/accuracy.md is out of date; run python -m authors.accuracy", file=sys.stderr)
+        return 1
+    PAGE.write_text(text, encoding="utf-8")
+    wrong = misses(measurements)
+    for line in wrong:
+        print(f"accuracy: {line}", file=sys.stderr)
+    return 1 if wrong else 0
+
+
+def misses(measurements: Measurements) -> list[str]:
+    """Return the figures outside their tolerance that were known when the formulas were written, one sentence each."""
+    return [
+        f"{row.boot.title}: {row.figure.kind.name} predicted {row.predicted:.4g}, measured {row.figure.measured:.4g}, "
+        f"off by {row.error:+.1%}"
+        for row in compared(measurements.boots)
+        if not row.is_within and not row.boot.is_held_out
+    ]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,96 @@
+"""Leave one source out: the constants of `planning/data/overheads.py` that were read off runs, computed again without each of their sources."""
+
+import contextlib
+import math
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from planning.data import overheads
+from scripts.plan.corpus.errors import ComparedFigure
+from scripts.plan.corpus.measured import Boot, Figure, Measurements, ReadConstant, read_off, subject_of
+
+_WIDEST: Final = 4.0
+"""The search goes from a quarter of the constant to four times it."""
+_STEPS: Final = 120
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeftOutSource:
+    """A constant without one of its sources, and what that does to the source's figures."""
+
+    constant: str
+    value: float
+    """The planner's."""
+    source: str
+    without: float | None
+    """The constant that the other sources give; None if there is no other."""
+    figures: tuple[tuple[ComparedFigure, ComparedFigure | None], ...]
+    """Each figure of the source as planned, and as it would be without the source."""
+
+
+def leave_one_out(measurements: Measurements) -> tuple[LeftOutSource, ...]:
+    """Return each constant without each of its sources. Those that are no single number any more are left out."""
+    return tuple(
+        _without(constant, source, rows)
+        for constant in measurements.constants
+        if _is_number(constant)
+        for rows in [read_off(constant, measurements)]
+        for source in dict.fromkeys(boot.sources[0].citation for boot, _ in rows)
+    )
+
+
+def gone(measurements: Measurements) -> tuple[str, ...]:
+    """Return the constants of the corpus that the planner no longer has as a single number."""
+    return tuple(constant.name for constant in measurements.constants if not _is_number(constant))
+
+
+def _is_number(constant: ReadConstant) -> bool:
+    return isinstance(getattr(overheads, constant.name, None), int | float)
+
+
+def _without(constant: ReadConstant, source: str, rows: Sequence[tuple[Boot, Figure]]) -> LeftOutSource:
+    own = [(boot, figure) for boot, figure in rows if boot.sources[0].citation == source]
+    others = [(boot, figure) for boot, figure in rows if boot.sources[0].citation != source]
+    value = float(getattr(overheads, constant.name))
+    without = _fitted(constant.name, value, others) if others else None
+    return LeftOutSource(
+        constant=constant.name,
+        value=value,
+        source=source,
+        without=without,
+        figures=tuple(
+            (_compared(boot, figure), None if without is None else _with(constant.name, without, boot, figure))
+            for boot, figure in own
+        ),
+    )
+
+
+def _fitted(name: str, value: float, rows: Sequence[tuple[Boot, Figure]]) -> float:
+    """Return the value that fits figures best: the sum of the logarithms of their factors is least."""
+    candidates = [value * _WIDEST ** (step / _STEPS) for step in range(-_STEPS, _STEPS + 1)]
+    return min(candidates, key=lambda candidate: sum(_misfit(name, candidate, boot, figure) for boot, figure in rows))
+
+
+def _misfit(name: str, value: float, boot: Boot, figure: Figure) -> float:
+    return abs(math.log(_with(name, value, boot, figure).predicted / figure.measured))
+
+
+def _with(name: str, value: float, boot: Boot, figure: Figure) -> ComparedFigure:
+    with _constant(name, value):
+        return _compared(boot, figure)
+
+
+def _compared(boot: Boot, figure: Figure) -> ComparedFigure:
+    return ComparedFigure(boot=boot, figure=figure, predicted=figure.kind.read(subject_of(boot)))
+
+
+@contextlib.contextmanager
+def _constant(name: str, value: float) -> Generator[None]:
+    """Let the planner compute with another value of a constant."""
+    before = getattr(overheads, name)
+    setattr(overheads, name, value)
+    try:
+        yield
+    finally:
+        setattr(overheads, name, before)

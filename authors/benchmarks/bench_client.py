@@ -1,0 +1,249 @@
+"""How much the benchmark's client costs, how exact it is, and how many streams it holds: `python -m authors.benchmarks.bench_client`.
+
+- cost: processor seconds per 1,000 streamed requests at concurrency 1,024, as a ratio to a bare aiohttp loop that only reads the same
+  streams. Both run in a process of their own, in turns, against the same server; connections and prompts included.
+- accuracy: time to first token, time per output token and throughput against a server of known timing, at concurrency 1, 64 and 1,024.
+- streams: 2,048 streams held open at once, and the client's errors.
+
+The server (tests/scripts/bench/timed_server.py) counts its own lateness, printed beside: on few cores it shares them with the client.
+Figures of one machine; the ratios are what carries over.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+
+from scripts.bench.limits import raise_open_files_limit
+from scripts.bench.load import LoadGenerator, Share
+from scripts.bench.progress import Reporter
+from scripts.bench.prompts import POOL, PromptMaker, Recipe
+from scripts.bench.settings import SweepSettings
+from scripts.bench.store import read_results
+from scripts.bench.sweep import run_sweep
+from scripts.bench.traffic.points import Sweep
+from scripts.client.access import ServerAccess
+from scripts.client.wire import now_s
+
+ROOT = Path(__file__).resolve().parents[2]
+SERVER = ROOT / "tests" / "scripts" / "bench" / "timed_server.py"
+TTFT_S = 1.0
+TPOT_S = 0.05
+BODY = {"model": "timed", "stream": True, "stream_options": {"include_usage": True}}
+
+
+@contextlib.contextmanager
+def serving(ttft_s: float, tpot_s: float) -> Generator[str]:
+    """Run the server of known timing as long as the context is open."""
+    command = [sys.executable, str(SERVER), "--ttft-s", str(ttft_s), "--tpot-s", str(tpot_s)]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    try:
+        if process.stdout is None:
+            raise SystemExit("the server has no output")
+        yield f"http://127.0.0.1:{json.loads(process.stdout.readline())['port']}"
+    finally:
+        process.kill()
+        process.wait()
+
+
+def control(url: str) -> dict[str, float]:
+    """Return what the server counted."""
+    with urllib.request.urlopen(f"{url}/control", timeout=10) as answer:  # noqa: S310 - our own loopback server
+        return json.load(answer)
+
+
+async def read_with_aiohttp(url: str, streams: int, requests: int, tokens: int) -> int:
+    """Read every stream to its end and look at nothing: the bare loop."""
+    import aiohttp  # noqa: PLC0415 - the other candidate does not load it
+
+    maker, left, read = PromptMaker(Recipe(words=POOL, count=32, seed=1)), iter(range(requests)), 0
+    connector = aiohttp.TCPConnector(limit=0)
+    async with aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(total=None)) as session:
+
+        async def slot() -> None:
+            nonlocal read
+            for index in left:
+                body = {**BODY, "max_tokens": tokens, "messages": [{"role": "user", "content": maker.prompt(index)}]}
+                async with session.post(f"{url}/v1/chat/completions", json=body) as answer:
+                    async for _ in answer.content.iter_any():
+                        pass
+                    read += answer.ok
+
+        await asyncio.gather(*(slot() for _ in range(streams)))
+    return read
+
+
+async def read_with_ours(url: str, streams: int, requests: int, tokens: int) -> int:
+    """Run the load generator as the benchmark does: time every event, count, and keep a record of each request."""
+    share = Share(
+        url=url,
+        path="/v1/chat/completions",
+        headers={},
+        body={**BODY, "max_tokens": tokens},
+        recipe=Recipe(words=POOL, count=32, seed=1),
+        first_index=0,
+        worker=0,
+        workers=1,
+        concurrency=streams,
+        rate_per_s=None,
+        poisson=False,
+        requests=requests,
+        duration_s=None,
+        request_limit_s=600,
+        stall_limit_s=60,
+    )
+    generator = LoadGenerator(share, asyncio.get_running_loop())
+    await generator.prepare()
+    result = await generator.run(now_s())
+    return sum(record.error is None and record.output_tokens == tokens for record in result.records)
+
+
+def candidate(name: str, url: str, streams: int, requests: int, tokens: int) -> None:
+    """One measured process: prints its processor seconds."""
+    reader = {"aiohttp": read_with_aiohttp, "ours": read_with_ours}[name]
+    before_s = time.process_time()
+    done = asyncio.run(reader(url, streams, requests, tokens))
+    print(json.dumps({"cpu_s": time.process_time() - before_s, "done": done}))
+
+
+def cost(streams: int, rounds: int) -> dict[str, Any]:
+    """Processor time of both clients, in turns."""
+    requests, tokens = 2 * streams, 64
+    found: dict[str, list[float]] = {"aiohttp": [], "ours": []}
+    with serving(0.2, 0.05) as url:
+        for turn in range(rounds):
+            for name in ("aiohttp", "ours") if turn % 2 == 0 else ("ours", "aiohttp"):
+                words = [
+                    "--candidate",
+                    name,
+                    "--url",
+                    url,
+                    "--streams",
+                    str(streams),
+                    "--requests",
+                    str(requests),
+                    "--tokens",
+                    str(tokens),
+                ]
+                run = subprocess.run(
+                    [sys.executable, "-m", "authors.benchmarks.bench_client", *words],
+                    cwd=ROOT,
+                    capture_output=True,
+                    text=True,
+                    check=True,
+                )
+                answer = json.loads(run.stdout)
+                if answer["done"] != requests:
+                    raise SystemExit(
+                        f"{name}: {answer['done']} of {requests} requests were complete; the figures would not compare."
+                    )
+                found[name].append(answer["cpu_s"] / requests * 1000)
+    medians = {name: statistics.median(values) for name, values in found.items()}
+    return {
+        "cpu_s_per_1000_requests": medians,
+        "ratio": medians["ours"] / medians["aiohttp"],
+        "rounds": found,
+        "streams": streams,
+        "tokens": tokens,
+    }
+
+
+def _sweep(url: str, out: Path, levels: tuple[int, ...], tokens: int) -> list[dict[str, Any]]:
+    sweep = Sweep(
+        concurrency=levels,
+        request_rate=(),
+        input_tokens=(32,),
+        output_tokens=(tokens,),
+        requests=None,
+        duration_s=None,
+        seed=1,
+    )
+    settings = SweepSettings(url=url, model=None, out=out, warm_up=1)
+    outcome = run_sweep(settings, sweep, ServerAccess(base_url=url, auth="none"), Reporter())
+    if outcome.ending != "done":
+        raise SystemExit(f"the sweep ended early: {outcome.detail}")
+    return read_results(out)
+
+
+def accuracy(levels: tuple[int, ...], ttft_s: float, tpot_s: float, tokens: int) -> list[dict[str, Any]]:
+    """How far each figure is from what the server does."""
+    rows: list[dict[str, Any]] = []
+    whole_s = ttft_s + (tokens - 1) * tpot_s
+    for level in levels:
+        with serving(ttft_s, tpot_s) as url, tempfile.TemporaryDirectory() as folder:
+            (result,) = _sweep(url, Path(folder), (level,), tokens)
+            seen = control(url)
+        rows.append(
+            {
+                "concurrency": level,
+                "ttft_error": result["mean_ttft_ms"] / 1000 / ttft_s - 1,
+                "tpot_error": result["mean_tpot_ms"] / 1000 / tpot_s - 1,
+                "throughput_error": result["output_throughput"] / (level * tokens / whole_s) - 1,
+                "server_late_mean_ms": seen["late_sum_s"] / seen["late_count"] * 1000,
+                "client_lag_mean_ms": result["client"]["lag_mean_ms"],
+                "valid": result["valid"],
+            }
+        )
+    return rows
+
+
+def held_open(streams: int) -> dict[str, Any]:
+    """Streams held open at once."""
+    with serving(3.0, 0.25) as url, tempfile.TemporaryDirectory() as folder:
+        sweep_tokens = 16
+        (result,) = _sweep(url, Path(folder), (streams,), sweep_tokens)
+        seen = control(url)
+    return {
+        "streams": streams,
+        "open_at_once": int(seen["max_open"]),
+        "completed": result["completed"],
+        "errors": result["errors_by_kind"],
+        "valid": result["valid"],
+    }
+
+
+def main() -> None:
+    """Entry point."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=3, help="turns of the cost comparison")
+    parser.add_argument("--json", action="store_true", help="one JSON object on stdout")
+    parser.add_argument("--candidate", choices=("aiohttp", "ours"), help=argparse.SUPPRESS)
+    for name in ("url", "streams", "requests", "tokens"):
+        parser.add_argument(f"--{name}", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    raise_open_files_limit()
+    if options.candidate:
+        candidate(options.candidate, options.url, int(options.streams), int(options.requests), int(options.tokens))
+        return
+    costs = cost(1024, options.rounds)
+    exact = accuracy((1, 64, 1024), ttft_s=TTFT_S, tpot_s=TPOT_S, tokens=64)
+    held = held_open(2048)
+    if options.json:
+        print(json.dumps({"cost": costs, "accuracy": exact, "streams": held}))
+        return
+    each = costs["cpu_s_per_1000_requests"]
+    print(
+        f"cost at 1,024 streams, processor seconds per 1,000 requests of 64 tokens: ours {each['ours']:.3f}, bare aiohttp {each['aiohttp']:.3f}"
+    )
+    print(f"  ratio {costs['ratio']:.2f} (wanted: at most 1.25)")
+    print(f"accuracy against {TTFT_S:g} s to the first token and {TPOT_S * 1000:g} ms a token (wanted: within 2 %):")
+    for row in exact:
+        errors = ", ".join(f"{name} {row[f'{name}_error']:+.2%}" for name in ("ttft", "tpot", "throughput"))
+        late = f"server late by {row['server_late_mean_ms']:.1f} ms in the mean, client by {row['client_lag_mean_ms']:.2f} ms"
+        print(f"  {row['concurrency']:>5}: {errors} ({late})")
+    print(
+        f"streams: {held['open_at_once']} open at once, {held['completed']} complete, errors {held['errors'] or 'none'}"
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,469 @@
+"""Take both baseline stacks through their whole life on the local cloud, with the real Pulumi engine.
+
+The cloud is simulated. Everything else is this project: settings, planner, components, provider, commands. The demo works in a copy
+in `.work/demo` and leaves the checkout as it is.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, cast
+
+from contracts.exit_codes import ExitCode
+from engine import runner
+from engine.stack import stack_outputs
+from scripts.cli.command import Command, run_command
+from scripts.cli.settings import stack_settings
+
+STACKS = ("tpu-v6e4", "l4-qat")
+NEW_MAX_MODEL_LEN = 8192
+"""The serving option that is changed in place."""
+
+EMPTY_ZONE = "us-east5-a"
+_FLEX_START_ZONES = (EMPTY_ZONE, "us-east5-b", "europe-west4-a", "southamerica-west1-a")
+_LOST, _BUSY = "tpu.projects.locations.queuedResources.create", "run.projects.locations.services.create"
+WORLD: Final = {
+    "tpu": {
+        "zones": {
+            zone: {
+                "accelerator_types": ["v6e-1", "v6e-4", "v6e-8"],
+                "flex_start": True,
+                "capacity": {"v6e-4": 0} if zone == EMPTY_ZONE else {},
+            }
+            for zone in _FLEX_START_ZONES
+        }
+    },
+    "services": {"lag_s": 0},
+    "faults": [
+        {"method": _LOST, "nth": 2, "action": "reset", "when": "after"},
+        {"method": _BUSY, "status": 503},
+    ],
+}
+"""What differs in the demo's cloud from a new project: no stock in the first zone, APIs that answer at once, one 503, one lost answer."""
+_CHIPS: Final = 4
+_QUOTA: Final = "TPUV6EPreemptiblePerProjectPerZoneForTPUAPI"
+
+_WAIT_PER_ZONE = "2s"
+"""The provider waits in real time: two seconds are nearly seven minutes of the demo's cloud."""
+_INSIDE = "GEMMA_SERVING_DEMO_FOLDER"
+_STEP_LIMIT_S = 300.0
+_CALL_LIMIT_S = 30.0
+_SHOWN_LINES = 30
+_SERVER_ERROR = 500
+_COPIED = ("*.yaml", "*.txt", "*.in", "*.toml", "__main__.py", "Makefile")
+_NOT_COPIED = frozenset({"docs", "tests"})
+_TOKEN = "hf_simulated_token_of_the_demo"  # noqa: S105 - sent to the local cloud only
+
+
+@dataclass(frozen=True, kw_only=True)
+class DemoOptions:
+    """The command has no options."""
+
+
+class StepError(Exception):
+    """A step failed; the message says what was observed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DemoStep:
+    """One line of the summary."""
+
+    stack: str
+    name: str
+    seconds: float
+    result: str
+
+
+@dataclass(slots=True)
+class Demo:
+    """The steps of one stack, their times, and their output in files."""
+
+    folder: Path
+    stack: str
+    steps: list[DemoStep] = field(default_factory=list["DemoStep"])
+
+    def step(self, name: str, action: Callable[[], str]) -> None:
+        """Run one step and print its line. Raises StepError."""
+        started_s = time.monotonic()
+        try:
+            result = action()
+        except StepError as error:
+            self._done(name, time.monotonic() - started_s, "FAILED")
+            _say(str(error))
+            raise
+        self._done(name, time.monotonic() - started_s, result)
+
+    def _done(self, name: str, seconds: float, result: str) -> None:
+        self.steps.append(DemoStep(stack=self.stack, name=name, seconds=seconds, result=result))
+        _say(f"{self.stack:9} {seconds:5.1f} s  {name}: {result}")
+
+    def call(self, name: str, command: Sequence[str], *, stdin: str = "") -> str:
+        """Run a command and return its stdout. Its output is stored in a file. Raises StepError with its last lines if it fails."""
+        log = self.folder / "logs" / f"{self.stack}-{len(self.steps):02d}-{name.replace(' ', '-')}.log"
+        log.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            answer = subprocess.run(
+                list(command),
+                cwd=self.folder / "project",
+                capture_output=True,
+                text=True,
+                timeout=_STEP_LIMIT_S,
+                check=False,
+                input=stdin,
+            )
+        except subprocess.TimeoutExpired:
+            raise StepError(
+                f"`{' '.join(command[:4])} ...` did not end within {_STEP_LIMIT_S:.0f} s; see {log}"
+            ) from None
+        said = f"$ {' '.join(command)}\n{answer.stdout}\n{answer.stderr}\nexit code {answer.returncode}\n"
+        log.write_text(said, encoding="utf-8")
+        if answer.returncode != 0:
+            last = "\n".join((answer.stdout + "\n" + answer.stderr).strip().splitlines()[-_SHOWN_LINES:])
+            raise StepError(
+                f"`{' '.join(command[:4])} ...` ended with exit code {answer.returncode}; its last lines were:\n{last}\nAll of it: {log}"
+            )
+        return answer.stdout
+
+
+def _demo(_options: DemoOptions) -> ExitCode:
+    inside = os.environ.get(_INSIDE)
+    return _inside(Path(inside)) if inside else _outside()
+
+
+def _outside() -> ExitCode:
+    """Copy the project, and run the demo again inside a local cloud."""
+    root = runner.project_folder()
+    folder = root / ".work" / "demo"
+    shutil.rmtree(folder, ignore_errors=True)
+    _copy(root, folder / "project")
+    (folder / "world.json").write_text(json.dumps(WORLD), encoding="utf-8")
+    _say(
+        "The cloud of this demo is simulated on this machine. The Pulumi engine, the program and the commands are real."
+    )
+    command = [
+        sys.executable,
+        "-m",
+        "localcloud",
+        "run",
+        "--state",
+        str(folder / "cloud"),
+        "--scenario",
+        str(folder / "world.json"),
+        "--",
+        sys.executable,
+        "-m",
+        "authors.demo",
+    ]
+    hidden = ("PULUMI_BACKEND_URL", "PULUMI_CONFIG_PASSPHRASE", "GOOGLE_CLOUD_PROJECT", "GOOGLE_PROJECT")
+    environment = {key: value for key, value in os.environ.items() if key not in hidden}
+    process = subprocess.Popen(
+        command, cwd=folder / "project", env={**environment, _INSIDE: str(folder)}, stdin=subprocess.DEVNULL
+    )
+    try:
+        return {int(code): code for code in ExitCode}.get(process.wait(), ExitCode.FAILED)
+    except KeyboardInterrupt:
+        process.wait(timeout=30)
+        raise
+
+
+def _copy(root: Path, target: Path) -> None:
+    target.mkdir(parents=True)
+    for pattern in _COPIED:
+        for path in root.glob(pattern):
+            shutil.copy2(path, target / path.name)
+    for room in root.iterdir():
+        if room.is_dir() and not room.name.startswith(".") and room.name not in _NOT_COPIED:
+            shutil.copytree(room, target / room.name)  # compiled modules too: their times and sizes still fit
+    (target / ".venv").symlink_to(Path(sys.prefix))
+
+
+def _inside(folder: Path) -> ExitCode:
+    """Run all stacks at the same time, because each of them mostly waits."""
+    started_s = time.monotonic()
+    demos = [Demo(folder, stack) for stack in STACKS]
+    with ThreadPoolExecutor(max_workers=len(demos)) as pool:
+        succeeded = list(pool.map(_whole_life, demos))
+    _summary(demos, time.monotonic() - started_s, _mishaps(), failed=not all(succeeded))
+    return ExitCode.DONE if all(succeeded) else ExitCode.FAILED
+
+
+def _whole_life(demo: Demo) -> bool:
+    try:
+        _life(demo)
+    except StepError:
+        return False
+    return True
+
+
+def _life(demo: Demo) -> None:
+    """Create a stack, use it, change it, and destroy it."""
+    stack, step = demo.stack, demo.step
+    on_tpu = stack.startswith("tpu")
+    up = ("up", "--yes", "--skip-preview")
+    step("new project", lambda: _prepare(demo, with_chips=on_tpu))
+    step("init", lambda: _init(demo, with_token=on_tpu))
+    preview = ("preview", lambda: _preview(_pulumi(demo, "preview", "preview", "--json")))
+    if on_tpu:
+        step(*preview)
+    else:
+        _beside([preview], lambda: step("stage weights", lambda: _stage(demo)), demo)  # a preview takes no lock
+    step("up", lambda: _up(_pulumi(demo, "up", *up)) + (f", capacity in {_zone(stack)}" if on_tpu else ""))
+    # Read again first: Pulumi keeps the error of an attempt that a grant was too new for, although the next one succeeded, and would update.
+    read = (*up, "--refresh", "--expect-no-changes")
+    # The checks wait for tokens most of their time, and neither an `up` that changes nothing nor a preview touches the server.
+    _beside(
+        [
+            ("up again", lambda: _up(_pulumi(demo, "up again", *read))),
+            ("preview a change", lambda: _preview_change(demo)),
+        ],
+        lambda: step("smoke", lambda: _smoke(_script(demo, "smoke", "--stack", stack, "--json"))),
+        demo,
+    )
+    step("quick sweep", lambda: _sweep(demo))
+    before = _capacity(stack) if on_tpu else None
+    step("change a flag", lambda: _change(demo))
+    if on_tpu:
+        step("capacity untouched", lambda: _untouched(before, _capacity(stack)))
+    step("new flag serves", lambda: _served_length(stack))
+    step("teardown", lambda: _teardown(_script(demo, "teardown", "--stack", stack, "--yes", "--json")))
+
+
+def _beside(steps: Sequence[tuple[str, Callable[[], str]]], action: Callable[[], None], demo: Demo) -> None:
+    """Run steps one after the other in a thread while an action runs. Raises StepError."""
+    with ThreadPoolExecutor(max_workers=1) as beside:
+        waiting = [beside.submit(demo.step, *step) for step in steps]
+        action()
+        for each in waiting:
+            each.result()
+
+
+def _pulumi(demo: Demo, name: str, *arguments: str, stdin: str = "") -> str:
+    return demo.call(name, [runner.pulumi(), *arguments, "--non-interactive", "--stack", demo.stack], stdin=stdin)
+
+
+def _script(demo: Demo, script: str, *arguments: str) -> str:
+    return demo.call(script, [sys.executable, "-m", f"scripts.{script}", *arguments])
+
+
+def _prepare(demo: Demo, *, with_chips: bool) -> str:
+    """Do what README.md asks of the owner of a new project: two APIs, and quota where the stack needs more than there is."""
+    apis = [f"{api}.googleapis.com" for api in ("serviceusage", "cloudresourcemanager", "cloudquotas")]
+    project = f"--project={os.environ['GOOGLE_CLOUD_PROJECT']}"
+    demo.call("enable", ["gcloud", "services", "enable", *apis, project])
+    if not with_chips:
+        return "first APIs enabled; its quota suffices"
+    request = ["gcloud", "beta", "quotas", "preferences", "create", project, "--service=tpu.googleapis.com"]
+    request += [f"--quota-id={_QUOTA}", f"--preferred-value={_CHIPS}", "--email=me@example.com"]
+    for zone in _FLEX_START_ZONES:
+        demo.call("quota", [*request, f"--dimensions=zone={zone}"])
+    return f"first APIs enabled, {_CHIPS} chips granted in each zone"
+
+
+def _init(demo: Demo, *, with_token: bool) -> str:
+    demo.call("init", [runner.pulumi(), "stack", "init", demo.stack, "--non-interactive", "--no-select"])
+    if not with_token:
+        return "stack made"
+    _pulumi(demo, "set token", "config", "set", "--secret", "hfToken", stdin=_TOKEN)
+    _pulumi(demo, "set wait", "config", "set", "--path", "gemma-serving:tpu.waitPerZone", _WAIT_PER_ZONE)
+    return f"stack made, token stored as a secret, {_WAIT_PER_ZONE} of waiting for each zone"
+
+
+def _stage(demo: Demo) -> str:
+    """Stage the stack's checkpoint from the local cloud's hub."""
+    report = _json(_script(demo, "stage_model", "--stack", demo.stack, "--json"))
+    return f"bucket made, {report['copied']} simulated files in gs://{report['bucket']}/{report['prefix']}"
+
+
+def _preview(output: str) -> str:
+    summary = cast("Mapping[str, int]", _json(output).get("changeSummary") or {})
+    return ", ".join(f"{count} to {op}" for op, count in sorted(summary.items())) or "nothing to do"
+
+
+def _up(output: str) -> str:
+    """Return the counts that `pulumi up` prints after `Resources:`, one line per kind of change."""
+    _, _, counts = output.rpartition("Resources:")
+    lines = [line.strip() for line in counts.splitlines()]
+    return (
+        ", ".join(line.lstrip("+-~ ") for line in lines if line.startswith(("+", "~", "-")) or "unchanged" in line)
+        or "done"
+    )
+
+
+def _smoke(output: str) -> str:
+    report = _json(output)
+    checks = cast("Sequence[Mapping[str, object]]", report.get("checks") or [])
+    verdicts = Counter(str(check.get("verdict")) for check in checks)
+    counted = ", ".join(f"{count} {verdict}" for verdict, count in verdicts.most_common())
+    speed = next((str(check.get("measured")) for check in checks if check.get("name") == "single stream"), "")
+    return f"{counted}; {speed} (simulated)"
+
+
+def _sweep(demo: Demo) -> str:
+    """Run a short closed-loop sweep with its report; `scripts.bench --preset quick` is the long form."""
+    out = demo.folder / "bench" / demo.stack
+    sweep = ("--concurrency", "1,8,32", "--input-tokens", "128", "--output-tokens", "16", "--duration", "1")
+    _script(demo, "bench", "--stack", demo.stack, *sweep, "--out", str(out))
+    points = [json.loads(line) for line in (out / "results.jsonl").read_text(encoding="utf-8").splitlines()]
+    rates = [float(point["output_throughput"]) for point in points if "output_throughput" in point]
+    if not rates:
+        raise StepError(f"The sweep measured nothing, see {out}")
+    return f"{len(rates)} points, {min(rates):.0f} to {max(rates):.0f} tok/s (simulated), report: {out / 'report.html'}"
+
+
+def _served_length(stack: str) -> str:
+    """Ask the running server for its max-model-len, with the stack's own access."""
+    from http import HTTPStatus
+
+    from contracts.fields import as_mapping
+    from scripts.client.access import open_stack_access
+    from scripts.client.events import as_list
+    from scripts.client.openai import call_once
+
+    outputs = stack_outputs(stack)
+    with open_stack_access(outputs) as access:
+        answer = call_once(access.base_url, access.headers, "GET", "/v1/models", limit_s=_CALL_LIMIT_S)
+    if answer.status != HTTPStatus.OK:
+        raise StepError(f"The server answered HTTP {answer.status} to GET /v1/models: {answer.message}")
+    found = as_mapping(as_list(as_mapping(answer.body).get("data"))[0]).get("max_model_len")
+    if found != NEW_MAX_MODEL_LEN:
+        raise StepError(f"The server still runs with max-model-len {found}, not {NEW_MAX_MODEL_LEN}")
+    return f"the running server says max_model_len {found}"
+
+
+def _preview_change(demo: Demo) -> str:
+    """Preview another serving flag, set in a copy of the settings, so that the stack's own stay as they are deployed."""
+    changed = _changed_settings(demo)
+    shutil.copy2(_settings(demo), changed)
+    of_copy = f"--config-file={changed}"
+    flag = ("gemma-serving:vllm.maxModelLen", str(NEW_MAX_MODEL_LEN))
+    _pulumi(demo, "config set", "config", "set", "--path", *flag, of_copy)
+    preview = _json(_pulumi(demo, "preview change", "preview", "--json", of_copy))
+    summary = cast("Mapping[str, int]", preview.get("changeSummary") or {})
+    if set(summary) - {"same", "update"} or not summary.get("update"):
+        raise StepError(f"The change of a serving flag would do more than update in place: {dict(summary)}")
+    return f"max-model-len {NEW_MAX_MODEL_LEN}: {summary['update']} to update in place, nothing to replace"
+
+
+def _change(demo: Demo) -> str:
+    shutil.copy2(_changed_settings(demo), _settings(demo))
+    return f"max-model-len {NEW_MAX_MODEL_LEN}: {_up(_pulumi(demo, 'up change', 'up', '--yes', '--skip-preview'))}"
+
+
+def _settings(demo: Demo) -> Path:
+    return demo.folder / "project" / f"Pulumi.{demo.stack}.yaml"
+
+
+def _changed_settings(demo: Demo) -> Path:
+    return demo.folder / f"{demo.stack}.changed.yaml"
+
+
+def _capacity(stack: str) -> tuple[str, str]:
+    """Return the names and creation times of the queued resource and its node."""
+    from cloud import google_api
+
+    settings = stack_settings(stack)
+    api = google_api.connect(settings.project)
+    made: list[str] = []
+    for zone in settings.tpu.zones if settings.tpu else ():
+        for kind in ("queuedResources", "nodes"):
+            for page in api.pages("tpu", f"v2alpha1/projects/{settings.project}/locations/{zone}/{kind}"):
+                made += [
+                    f"{item['name']} {item['createTime']}"
+                    for item in cast("list[dict[str, object]]", page.get(kind) or [])
+                ]
+    if len(made) != 2:  # noqa: PLR2004 - one queued resource and its node
+        raise StepError(f"One queued resource and one node should be there, found: {made}")
+    return made[0], made[1]
+
+
+def _zone(stack: str) -> str:
+    """Return the zone that gave the capacity, which is not the one without stock. Raises StepError."""
+    zone = stack_outputs(stack).zone
+    if not zone or zone == EMPTY_ZONE:
+        raise StepError(f"The capacity should be in another zone than {EMPTY_ZONE}, found: {zone}")
+    return zone
+
+
+def _untouched(before: tuple[str, str] | None, after: tuple[str, str]) -> str:
+    if before != after:
+        raise StepError(f"The capacity was replaced: before {before}, after {after}")
+    return f"same createTime {after[0].rpartition(' ')[2]}"
+
+
+def _teardown(output: str) -> str:
+    report = _json(output)
+    if report.get("clean") is not True:
+        raise StepError(f"Something is left: {report}")
+    return f"{report['destroyed']} resources destroyed, state empty, nothing with our labels left"
+
+
+def _json(text: str) -> dict[str, object]:
+    try:
+        return cast("dict[str, object]", json.loads(text))
+    except json.JSONDecodeError as error:
+        raise StepError(f"Expected one JSON object, found: {text[:200]!r} ({error})") from None
+
+
+def _say(text: str) -> None:
+    """Print one line in one write, because two threads print."""
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+
+def _mishaps() -> str:
+    """Return what went wrong on purpose, as far as the cloud's own log shows that it happened."""
+    import requests
+
+    answer = requests.get(
+        f"{os.environ['LOCALCLOUD_URL']}/admin/requests",
+        headers={"Authorization": f"Bearer {os.environ['GOOGLE_OAUTH_ACCESS_TOKEN']}"},
+        timeout=_CALL_LIMIT_S,
+    )
+    answer.raise_for_status()
+    calls = cast("list[Mapping[str, object]]", answer.json()["requests"])
+    failed = {str(call.get("id")) for call in calls if cast("int", call.get("status") or 0) >= _SERVER_ERROR}
+    told = [f"{EMPTY_ZONE} had no capacity", "every grant took two minutes to take effect"]
+    told += ["one call was answered with 503"] if _BUSY in failed else []
+    told += ["one answer was lost after the call had its effect"] if _LOST in failed else []
+    return f"Unkind on purpose (simulated): {', '.join(told)}."
+
+
+def _summary(demos: Sequence[Demo], elapsed_s: float, mishaps: str, *, failed: bool) -> None:
+    from scripts.cli.tables import console, table
+
+    shown = table(
+        "What happened (cloud simulated)", ("stack", "step", "s", "result"), whole=("stack", "step"), numbers=("s",)
+    )
+    for step in (step for demo in demos for step in demo.steps):
+        shown.add_row(step.stack, step.name, f"{step.seconds:.1f}", step.result)
+    _say("")
+    console(sys.stdout).print(shown)
+    _say(mishaps)
+    verdict = "with failures" if failed else "all steps succeeded"
+    _say(f"{elapsed_s:.0f} s in total, {verdict}. Output of every step: {demos[0].folder / 'logs'}")
+    _say(
+        "On Google Cloud: `gcloud auth application-default login`, `pulumi login`, `pulumi stack init tpu-v6e4`, "
+        "`pulumi config set gcp:project YOUR_PROJECT`, then `pulumi preview`, `pulumi up`, `python -m scripts.smoke --stack tpu-v6e4`, "
+        "`python -m scripts.teardown --stack tpu-v6e4` (README.md, section 'On Google Cloud')."
+    )
+
+
+COMMAND: Final = Command(
+    name="demo",
+    help=__doc__,
+    options=DemoOptions,
+    run=_demo,
+    after_interrupt="The local cloud has ended, and everything in it.",
+)
+
+
+if __name__ == "__main__":
+    sys.exit(run_command(COMMAND))

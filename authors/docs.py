@@ -1,0 +1,193 @@
+"""Write the generated files: pages and tables of the documentation, the provider's schema and its Python class.
+
+A generated file is written as a whole. A generated table stands between `<!-- generated: NAME -->` and `<!-- end -->` in a page that is
+otherwise written by hand. With --check nothing is written, and the exit code is 1 if a file is out of date.
+"""
+
+import importlib
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+from contracts.errors import ScriptError
+from contracts.exit_codes import ExitCode
+from scripts.cli.command import Command, run_command
+from scripts.cli.options import JsonSwitch, Option
+
+ROOT: Final = Path(__file__).parents[1]
+COMMAND_LINE: Final = "make docs"
+_MARKED: Final = re.compile(r"(<!-- generated: ([\w-]+) -->\n)(?:(?!<!-- generated).)*?(<!-- end -->)", re.DOTALL)
+
+
+def _accuracy_page() -> str:
+    from authors.accuracy.page import page
+    from authors.accuracy.sweeps import load_points
+    from scripts.plan.corpus.measured import load
+
+    return page(load(), load_points())
+
+
+def _settings_page() -> str:
+    from stacks.reference import page
+
+    return page()
+
+
+def _settings_schema() -> str:
+    from stacks.reference import schema_text
+
+    return schema_text()
+
+
+def _contracts() -> Mapping[str, str]:
+    from contracts.reference import tables
+
+    return tables()
+
+
+def _printed_by(module: str) -> str:
+    """Run a generator of the provider or the local cloud: commands do not import them, because they are other distributions."""
+    folders = (ROOT, ROOT / "packages", ROOT / "packages" / "gcp-tpu")
+    done = subprocess.run(
+        [sys.executable, "-m", module],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, folders))},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode != 0:
+        raise ScriptError(f"`python -m {module}` failed: {done.stderr.strip().splitlines()[-1]}")
+    return done.stdout
+
+
+def _provider() -> Mapping[str, str]:
+    return {
+        "provider-properties": _printed_by("gcp_tpu_provider.reference"),
+        "provider-states": _printed_by("gcp_tpu_provider.state_table"),
+    }
+
+
+def _checkpoints_page() -> str:
+    from planning.solve.reference import checkpoints_page
+
+    return checkpoints_page()
+
+
+def _rules_page() -> str:
+    from planning.solve.reference import rules_page
+
+    return rules_page()
+
+
+def _commands_page() -> str:
+    from scripts.cli.reference import commands_page
+
+    return commands_page(all_commands())
+
+
+def all_commands() -> Sequence[Command[Any]]:
+    """Return the command of each module below `scripts` that has one, by name."""
+    names = [f"scripts.{path.parent.name}.__main__" for path in (ROOT / "scripts").glob("*/__main__.py")]
+    modules = [importlib.import_module(name) for name in names]
+    found: list[Command[Any]] = [module.COMMAND for module in modules if hasattr(module, "COMMAND")]
+    return sorted(found, key=lambda command: command.name)
+
+
+def _planning() -> Mapping[str, str]:
+    from planning.solve.reference import solve_table, support_table
+
+    return {"support": support_table(), "solve": solve_table()}
+
+
+def _agent() -> Mapping[str, str]:
+    from scripts.agent.answer_fields import answers_table
+    from scripts.agent.permissions import permissions_table, toolsets_table
+
+    return {
+        "agent-answers": answers_table(),
+        "agent-permissions": permissions_table(),
+        "agent-toolsets": toolsets_table(),
+    }
+
+
+PAGES: Final[Mapping[str, Callable[[], str]]] = {
+    "components/gcp_tpu.py": lambda: _printed_by("gcp_tpu_provider.python_sdk"),
+    "docs/accuracy.md": _accuracy_page,
+    "docs/assumptions.md": lambda: _printed_by("localcloud.ledger.page"),
+    "docs/checkpoints.md": _checkpoints_page,
+    "docs/commands.md": _commands_page,
+    "docs/rules.md": _rules_page,
+    "docs/settings.md": _settings_page,
+    "docs/settings.schema.json": _settings_schema,
+    "packages/gcp-tpu/schema.json": lambda: _printed_by("gcp_tpu_provider.schema"),
+}
+"""Generated files by their path. To add one, add a line here."""
+
+TABLES: Final[tuple[Callable[[], Mapping[str, str]], ...]] = (_contracts, _provider, _planning, _agent)
+"""Sources of generated tables, by the names in their markers. To add one, add it here and set its markers in a page."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DocsOptions:
+    """Options of the command."""
+
+    check: Annotated[bool, Option("Only tell which files are out of date.")] = False
+    as_json: JsonSwitch = False
+
+
+def generated_files(root: Path) -> Mapping[Path, str]:
+    """Return the text that each page with generated parts should have. Raises ScriptError for a marker without a table."""
+    texts = {root / name: make() for name, make in PAGES.items()}
+    tables = {name: text for source in TABLES for name, text in source().items()}
+    unused = set(tables)
+    for path in sorted([*root.glob("*.md"), *root.glob("docs/**/*.md")]):
+        before = path.read_text(encoding="utf-8")
+        if path not in texts and "<!-- generated: " in before:
+            texts[path] = fill(before, tables, path.name)
+            unused -= {match[2] for match in _MARKED.finditer(before)}
+    if unused:
+        raise ScriptError(f"No page has the marker `<!-- generated: {min(unused)} -->`; add it and `<!-- end -->`.")
+    return texts
+
+
+def fill(page: str, tables: Mapping[str, str], name: str) -> str:
+    """Return a page with its marked tables written anew. Raises ScriptError for a marker that is unknown or not closed."""
+    if page.count("<!-- generated: ") != len(_MARKED.findall(page)):
+        raise ScriptError(f"{name}: a `<!-- generated: NAME -->` has no `<!-- end -->`; add it.")
+
+    def table(match: re.Match[str]) -> str:
+        if match[2] not in tables:
+            raise ScriptError(f"{name}: no table is named {match[2]}; known are {', '.join(sorted(tables))}.")
+        return f"{match[1]}\n{tables[match[2]]}\n{match[3]}"
+
+    return _MARKED.sub(table, page)
+
+
+def _docs(options: DocsOptions) -> ExitCode:
+    texts = generated_files(ROOT)
+    stale = [path for path, text in texts.items() if not path.exists() or path.read_text(encoding="utf-8") != text]
+    names = [path.relative_to(ROOT).as_posix() for path in stale]
+    if not options.check:
+        for path in stale:
+            path.write_text(texts[path], encoding="utf-8")
+    if options.as_json:
+        print(json.dumps({"pages": len(texts), "changed": names, "written": not options.check}))
+    else:
+        told = f"is out of date; run `{COMMAND_LINE}`." if options.check else "written."
+        for name in names:
+            print(f"docs: {name} {told}")
+        if not names:
+            print(f"docs: all {len(texts)} pages are up to date.")
+    return ExitCode.FAILED if stale and options.check else ExitCode.DONE
+
+
+COMMAND: Final = Command(name="docs", help=__doc__, options=DocsOptions, run=_docs)
+
+if __name__ == "__main__":
+    sys.exit(run_command(COMMAND))

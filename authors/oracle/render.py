@@ -1,0 +1,117 @@
+"""Show the outcome as Markdown and as JSON."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+from authors.oracle.exposure import Exposure
+from authors.oracle.judge import FigureComparison
+from authors.oracle.rounds import PlantedOutcome, PointOutcome
+
+SCHEMA_VERSION: Final = 2
+_UNITS: Final = {"throughput": "tok/s"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OracleReport:
+    """The outcome of all checks."""
+
+    date: str
+    machine: str
+    load: tuple[float, float]
+    """Mean number of processes that wanted a core in the minute before, at the start and at the end."""
+    measured: "OracleMeasured | None"
+    """None if the benchmark was not run."""
+    exposure: Exposure | None
+    """None if it was not asked."""
+    elapsed_s: float
+
+    @property
+    def faults(self) -> tuple[str, ...]:
+        """Everything that must not be, as sentences."""
+        found = self.measured.faults if self.measured is not None else ()
+        return (*found, *(self.exposure.faults if self.exposure is not None else ()))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OracleMeasured:
+    """The outcome of the benchmarks and the clients."""
+
+    points: tuple[PointOutcome, ...]
+    planted: PlantedOutcome
+    smoke_checks: int
+    """Smoke checks that came out as they must."""
+    client_faults: tuple[str, ...]
+
+    @property
+    def faults(self) -> tuple[str, ...]:
+        """Everything that must not be, as sentences."""
+        of_points = [fault for outcome in self.points for fault in outcome.faults]
+        return (*self.client_faults, *of_points, *self.planted.faults)
+
+
+def as_markdown(report: OracleReport) -> str:
+    """Return the report as Markdown."""
+    title = "The real vLLM agrees" if not report.faults else "The oracle FAILED"
+    lines = [f"### {title}", ""]
+    lines += [
+        f"{report.date}, {report.machine}, load {report.load[0]:.1f} to {report.load[1]:.1f}, {report.elapsed_s / 60:.0f} minutes.",
+        "",
+    ]
+    if report.measured is not None:
+        lines += _of_benchmarks(report.measured)
+    if report.exposure is not None:
+        lines += ["", *_of_exposure(report.exposure), ""]
+    lines += [f"- FAULT: {fault}" for fault in report.faults]
+    return "\n".join(lines)
+
+
+def _of_benchmarks(measured: OracleMeasured) -> list[str]:
+    lines = [f"Smoke: {measured.smoke_checks} checks came out as they must with random weights.", ""]
+    lines += _table([row for outcome in measured.points for row in outcome.compared])
+    lines += ["", "Behind the planted fault:", "", *_table(measured.planted.compared), ""]
+    lines += [
+        f"scripts.bench called {measured.planted.noticed} of {measured.planted.runs} runs behind the fault invalid.",
+        "",
+    ]
+    for outcome in measured.points:
+        point = outcome.point
+        lines.append(
+            f"- {point.name}: {len(outcome.pairs)} rounds of {point.requests} requests, {point.input_tokens} in, {point.output_tokens} out"
+        )
+        lines += [f"- {point.name}, left out, {reason}" for reason in outcome.left_out]
+    return lines
+
+
+def _of_exposure(exposure: Exposure) -> list[str]:
+    lines = ["| asked | an API key alone | as the stacks start it | there with the key |", "| --- | --- | --- | --- |"]
+    return [*lines, *(f"| {row.asked} | {row.open} | {row.closed} | {row.with_key} |" for row in exposure.rows)]
+
+
+def _table(rows: Sequence[FigureComparison]) -> list[str]:
+    lines = [
+        "| point | figure | ours | vllm bench serve | ours / server | theirs / server | relative to the server | verdict | plain | verdict |",
+        "| --- | --- | ---: | ---: | ---: | ---: | --- | --- | --- | --- |",
+    ]
+    for row in rows:
+        unit = _UNITS.get(row.figure, "ms")
+        cells = [
+            row.point,
+            row.figure,
+            f"{row.ours:.2f} {unit}",
+            f"{row.theirs:.2f} {unit}",
+            f"{row.ours_of_server:.3f}",
+        ]
+        cells += [f"{row.theirs_of_server:.3f}", str(row.relative), _verdict(row.relative.verdict, row.relative.share)]
+        cells += [str(row.raw), _verdict(row.raw.verdict, row.raw.share)]
+        lines.append("| " + " | ".join(cells) + " |")
+    return lines
+
+
+def _verdict(verdict: str, share: float) -> str:
+    return f"{verdict} ({share:.0%})"
+
+
+def as_json(report: OracleReport) -> dict[str, Any]:
+    """Return the report as a JSON object, with every run."""
+    return {"schema_version": SCHEMA_VERSION, "faults": list(report.faults), **asdict(report)}

@@ -1,0 +1,167 @@
+"""Start the real vLLM on one core, and end it whatever happens."""
+
+import os
+import signal
+import socket
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from authors.oracle.environment import MODEL, OracleError, OracleHome, OracleRefusedError, OracleSay
+
+HOST: Final = "127.0.0.1"
+MAX_MODEL_LEN: Final = 4096
+READY_LIMIT_S: Final = 900.0
+_PROBE_LIMIT_S: Final = 10.0
+_POLL_S: Final = 0.5
+_SAY_EVERY_S: Final = 20.0
+_END_LIMIT_S: Final = 30.0
+_DIRECT: Final = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+"""No proxy lies between two programs of this machine."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OracleCores:
+    """Who runs where. The server's threads spin, so that a client on the same core would measure itself."""
+
+    server: frozenset[int]
+    clients: frozenset[int]
+
+
+def split_cores(allowed: Sequence[int]) -> OracleCores:
+    """Give the last core to the server and the rest to the clients; a single core is shared."""
+    ordered = sorted(allowed)
+    return OracleCores(server=frozenset(ordered[-1:]), clients=frozenset(ordered[:-1] or ordered))
+
+
+@contextmanager
+def on_cores(cores: frozenset[int]) -> Generator[None]:
+    """Let processes that are started inside run on these cores only."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, cores)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+def free_port(wanted: int) -> int:
+    """Return the port if it is free, or any free port for 0. Raises OracleRefusedError if it is taken."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, wanted))
+        except OSError as error:
+            raise OracleRefusedError(
+                f"port {wanted} cannot be used: {error.strerror}; leave --port out to take a free one."
+            ) from None
+        return int(probe.getsockname()[1])
+
+
+def tools_environment(home: OracleHome, variables: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment of vLLM and its benchmark: offline, and without a report to its makers."""
+    return {
+        **variables,
+        "PATH": f"{home.programs}{os.pathsep}{variables.get('PATH', os.defpath)}",
+        "HF_HUB_OFFLINE": "1",
+        "VLLM_NO_USAGE_STATS": "1",
+        "VLLM_CPU_KVCACHE_SPACE": "1",
+        "OMP_NUM_THREADS": "1",
+        "NO_PROXY": HOST,
+        "no_proxy": HOST,
+    }
+
+
+@contextmanager
+def running_server(
+    home: OracleHome,
+    port: int,
+    cores: OracleCores,
+    say: OracleSay,
+    *,
+    name: str = "server",
+    model: str = MODEL,
+    arguments: Sequence[str] = (),
+    variables: Mapping[str, str] | None = None,
+) -> Generator[str]:
+    """Start the server, wait until it is ready, yield its address, and end it. `name` is that of its log."""
+    log = home.results / f"{name}.log"
+    command = ["vllm", "serve", model, "--host", HOST, "--port", str(port)]
+    command += ["--max-model-len", str(MAX_MODEL_LEN), "--enforce-eager", *arguments]
+    environment = {**tools_environment(home, os.environ), **(variables or {})}
+    with log.open("wb") as stream, on_cores(cores.server):
+        process = subprocess.Popen(
+            [str(home.programs / command[0]), *command[1:]],
+            cwd=home.models,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=stream,
+            stderr=stream,
+            start_new_session=True,
+        )
+    url = f"http://{HOST}:{port}"
+    try:
+        _wait_until_ready(process, url, log, say)
+        yield url
+    finally:
+        end_group(process)
+
+
+def _wait_until_ready(process: "subprocess.Popen[bytes]", url: str, log: Path, say: OracleSay) -> None:
+    began_s = said_s = time.monotonic()
+    while True:
+        if process.poll() is not None:
+            tail = "\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-15:])
+            raise OracleError(f"vLLM ended with {process.returncode} before it was ready; {log} has its log:\n{tail}")
+        with suppress(OSError, urllib.error.URLError), _DIRECT.open(f"{url}/health", timeout=_PROBE_LIMIT_S):
+            say(f"vLLM is ready after {time.monotonic() - began_s:.0f} s")
+            return
+        now_s = time.monotonic()
+        if now_s - began_s > READY_LIMIT_S:
+            raise OracleError(f"vLLM was not ready after {READY_LIMIT_S:.0f} s; {log} has its log.")
+        if now_s - said_s > _SAY_EVERY_S:
+            said_s = now_s
+            say(f"waiting for vLLM ({now_s - began_s:.0f} s)")
+        time.sleep(_POLL_S)
+
+
+def end_group(process: "subprocess.Popen[bytes]") -> None:
+    """End a process that leads a session, and all that it started; an interruption of this does not leave it running."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, number)
+        try:
+            process.wait(timeout=_END_LIMIT_S)
+        except subprocess.TimeoutExpired:
+            continue
+        except KeyboardInterrupt:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            raise
+        break
+    # Children that outlive their leader are ended too.
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+def read_metrics(url: str) -> dict[str, float]:
+    """Return the server's metrics, each summed over its labels."""
+    with _DIRECT.open(f"{url}/metrics", timeout=_PROBE_LIMIT_S) as answer:
+        return parse_metrics(answer.read().decode())
+
+
+def parse_metrics(text: str) -> dict[str, float]:
+    """Return name and value of all samples in Prometheus text, each name summed over its labels."""
+    found: dict[str, float] = {}
+    for line in text.splitlines():
+        if line and not line.startswith("#"):
+            name, _, value = line.rpartition(" ")
+            name = name.partition("{")[0].strip()
+            found[name] = found.get(name, 0.0) + float(value)
+    return found

@@ -1,1 +1,0 @@
-"""`python -m benchmarks.accuracy`: predicted against measured figures, for the authors of the planner."""

@@ -1,0 +1,256 @@
+"""Delete found resources by the API, in the order in which they depend on each other.
+
+Before each deletion the resource is read again: it has to carry the marks of the same stack, or it stays. Where the API takes an etag,
+only the version that was read is deleted. A resource that is gone already counts as deleted.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import groupby
+from typing import Final, Literal, cast
+from urllib.parse import quote
+
+from cloud.clock import WaitClock
+from cloud.google_api import CONNECTIONS, GoogleApi, GoogleListError
+from cloud.inventory.found import FoundResource
+from cloud.inventory.grants import Accounts, PolicyHolder, without
+from cloud.inventory.kinds import GRANT, Item, ResourceKind, by_name, order_of
+from contracts.errors import ScriptError
+from contracts.parallel import each
+
+Outcome = Literal["deleted", "gone", "not ours", "failed"]
+Report = Callable[[str], None]
+
+_DENIED, _MISSING = 403, 404
+_CONFLICTS: Final = frozenset({400, 409, 412})
+"""In use, being changed, another version, or a state that does not allow it: read again, and try again."""
+_ATTEMPTS: Final = 6
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 5.0
+_TELL_EACH_S: Final = 30.0
+"""How often a wait for a deletion is reported."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeletedResource:
+    """What came of the deletion of one resource."""
+
+    resource: FoundResource
+    outcome: Outcome
+    """`gone`: it did not exist any more. `not ours`: it carries other marks now, and stays."""
+    detail: str = ""
+    """Google's words, if it failed."""
+    elapsed_s: float = 0.0
+    timed_out: bool = False
+    """Whether it was still being deleted when the wait ended. It is not waited for again."""
+
+
+class _StillThereError(ScriptError):
+    """The wait for a deletion is over."""
+
+
+class _NotOursError(Exception):
+    """The resource carries other marks now."""
+
+
+class _GoneError(Exception):
+    """The resource does not exist any more."""
+
+
+def delete_all(
+    api: GoogleApi, found: Sequence[FoundResource], *, report: Report, clock: WaitClock | None = None
+) -> Sequence[DeletedResource]:
+    """Delete resources, those of one step at the same time, and return what came of each."""
+    used = clock or WaitClock()
+    done: list[DeletedResource] = []
+    for _, step in groupby(sorted(found, key=lambda item: order_of(item.kind)), key=lambda item: order_of(item.kind)):
+        tasks = [*_tasks(api, tuple(step), report, used)]
+        done += [deletion for deletions in each(tasks, workers=CONNECTIONS) for deletion in deletions]
+    return tuple(done)
+
+
+def _tasks(
+    api: GoogleApi, step: Sequence[FoundResource], report: Report, clock: WaitClock
+) -> Iterator[Callable[[], Sequence[DeletedResource]]]:
+    """Yield one task for each resource, and one for each policy with all its grants."""
+    holders: dict[PolicyHolder, list[FoundResource]] = {}
+    for item in step:
+        if item.kind == GRANT:
+            holders.setdefault(cast("PolicyHolder", item.document["holder"]), []).append(item)
+        else:
+            yield partial(_delete, api, item, report, clock)
+    for holder, grants in holders.items():
+        yield partial(_remove, api, holder, grants, report, clock)
+
+
+def _delete(api: GoogleApi, item: FoundResource, report: Report, clock: WaitClock) -> Sequence[DeletedResource]:
+    started_s = clock.now_s()
+    outcome: Outcome = "deleted"
+    detail, timed_out = "", False
+    try:
+        _Deleting(api=api, kind=by_name(item.kind), item=item, clock=clock, report=report).run()
+    except _GoneError:
+        outcome = "gone"
+    except _NotOursError:
+        outcome = "not ours"
+    except (GoogleListError, ScriptError) as error:
+        outcome, detail, timed_out = "failed", str(error), isinstance(error, _StillThereError)
+    report(f"{item.kind} {item.name}: {outcome}{f': {detail}' if detail else ''}")
+    elapsed_s = clock.now_s() - started_s
+    return (DeletedResource(resource=item, outcome=outcome, detail=detail, elapsed_s=elapsed_s, timed_out=timed_out),)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Deleting:
+    """The deletion of one resource."""
+
+    api: GoogleApi
+    kind: ResourceKind
+    item: FoundResource
+    clock: WaitClock
+    report: Report
+
+    def run(self) -> None:
+        """Delete the resource and wait until it is gone. Raises _GoneError, _NotOursError, GoogleListError and ScriptError."""
+        pause_s = _FIRST_PAUSE_S
+        for attempt in range(1, _ATTEMPTS + 1):
+            fresh = self._read()
+            if self._is_ending(fresh):
+                return self._wait({})
+            try:
+                if self.kind.kind == "bucket":
+                    self._empty()
+                return self._wait(self.api.delete(self.kind.api, self._address(fresh), self._parameters(fresh)))
+            except GoogleListError as error:
+                if error.status == _MISSING:
+                    return None
+                if error.status not in _CONFLICTS or attempt == _ATTEMPTS:
+                    raise
+            self.clock.sleep(pause_s)
+            pause_s = min(_LONGEST_PAUSE_S, pause_s * 3)
+        return None
+
+    def _read(self) -> Item:
+        try:
+            fresh = self.api.get(self.kind.api, self.kind.address(self.item.name))
+        except GoogleListError as error:
+            if error.status == _MISSING:
+                raise _GoneError from None
+            raise
+        if self.kind.owner(fresh) != self.item.owner:
+            raise _NotOursError
+        return fresh
+
+    @staticmethod
+    def _is_ending(fresh: Item) -> bool:
+        state = fresh.get("state")
+        inner = cast("Item", state).get("state") if isinstance(state, dict) else state
+        return inner == "DELETING"
+
+    def _address(self, fresh: Item) -> str:
+        """Return the path to delete: a service account by its unique id, because another can get its e-mail at any time."""
+        unique = str(fresh.get("uniqueId") or "")
+        return self.kind.address(f"{self.item.name.rpartition('/')[0]}/{unique}" if unique else self.item.name)
+
+    def _parameters(self, fresh: Item) -> Mapping[str, str]:
+        guard = {self.kind.guard: str(fresh.get(self.kind.etag) or "")} if self.kind.guard else {}
+        return {**dict(self.kind.parameters), **guard}
+
+    def _wait(self, operation: Item) -> None:
+        """Wait until the resource is gone. Raises ScriptError if its operation fails, or does not end."""
+        began_s = self.clock.now_s()
+        told_s, pause_s = began_s, _FIRST_PAUSE_S
+        while True:
+            _raise_for(operation)
+            try:
+                self.api.get(self.kind.api, self.kind.address(self.item.name))
+            except GoogleListError as error:
+                # IAM also answers 403 for an account that does not exist. The search afterwards reads the list.
+                if error.status == _MISSING or (error.status == _DENIED and self.kind.api == "iam"):
+                    return
+                raise
+            now_s = self.clock.now_s()
+            if now_s - began_s > self.kind.limit_s:
+                raise _StillThereError(
+                    f"it was still there after {self.kind.limit_s:.0f} s; run the same command again later."
+                )
+            if now_s - told_s >= _TELL_EACH_S:
+                told_s = now_s
+                self.report(
+                    f"{self.kind.kind} {self.item.name}: still being deleted, {now_s - began_s:.0f} s of at most {self.kind.limit_s:.0f} s"
+                )
+            self.clock.sleep(pause_s)
+            pause_s = min(_LONGEST_PAUSE_S, pause_s * 1.5)
+            operation = self._operation(operation)
+
+    def _operation(self, before: Item) -> Item:
+        link = str(before.get("selfLink") or "").partition("/compute/v1/")[2]
+        name = link or str(before.get("name") or "")
+        if "/operations/" not in name:
+            return {}
+        try:
+            return self.api.get(self.kind.api, self.kind.version + name)
+        except GoogleListError as error:
+            if error.status == _MISSING:
+                return {}
+            raise
+
+    def _empty(self) -> None:
+        """Delete all objects of the bucket, with their older versions."""
+        bucket = f"storage/v1/b/{self.item.id}"
+        for page in self.api.pages("storage", f"{bucket}/o?versions=true"):
+            objects = cast("Sequence[Item]", page.get("items") or ())
+            each([partial(self._delete_object, bucket, item) for item in objects], workers=CONNECTIONS)
+
+    def _delete_object(self, bucket: str, item: Item) -> None:
+        path = f"{bucket}/o/{quote(str(item.get('name')), safe='')}"
+        try:
+            self.api.delete("storage", path, {"generation": str(item.get("generation"))})
+        except GoogleListError as error:
+            if error.status != _MISSING:
+                raise
+
+
+def _raise_for(operation: Item) -> None:
+    """Raise ScriptError with the words of an operation that failed."""
+    error = cast("Item", operation.get("error") or {})
+    first = cast("Sequence[Item]", error.get("errors") or (error,))[0]
+    if error:
+        raise ScriptError(str(first.get("message") or error))
+
+
+def _remove(
+    api: GoogleApi, holder: PolicyHolder, grants: Sequence[FoundResource], report: Report, clock: WaitClock
+) -> Sequence[DeletedResource]:
+    """Take grants out of one policy: read it, write it back with its etag, and read it again if somebody changed it in between."""
+    started_s = clock.now_s()
+    outcome: Outcome = "deleted"
+    detail = ""
+    try:
+        outcome = _removed(api, holder, grants, clock)
+    except (GoogleListError, ScriptError) as error:
+        outcome, detail = "failed", str(error)
+    for grant in grants:
+        report(f"{grant.kind} {grant.name}: {outcome}{f': {detail}' if detail else ''}")
+    elapsed_s = clock.now_s() - started_s
+    return [DeletedResource(resource=grant, outcome=outcome, detail=detail, elapsed_s=elapsed_s) for grant in grants]
+
+
+def _removed(api: GoogleApi, holder: PolicyHolder, grants: Sequence[FoundResource], clock: WaitClock) -> Outcome:
+    accounts = Accounts.of(grants)
+    pause_s = _FIRST_PAUSE_S
+    for attempt in range(1, _ATTEMPTS + 1):
+        try:
+            policy, removed = without(holder.read(api), grants, accounts)
+            if removed:
+                holder.write(api, policy)
+        except GoogleListError as error:
+            if error.status == _MISSING:
+                return "gone"
+            if error.status not in _CONFLICTS or attempt == _ATTEMPTS:
+                raise
+        else:
+            return "deleted" if removed else "gone"
+        clock.sleep(pause_s)
+        pause_s = min(_LONGEST_PAUSE_S, pause_s * 3)
+    return "failed"

@@ -1,0 +1,214 @@
+"""Call Google's REST APIs with Application Default Credentials. Endpoints come from the environment as gcloud's do."""
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import TypeVar, cast
+
+import google.auth
+import google.auth.exceptions
+import requests
+from google.auth.credentials import Credentials
+from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_exponential_jitter
+
+from cloud import google_session
+from cloud.google_calls import endpoint
+from contracts.answers import Absent, Answer, Present, Unknown
+from contracts.errors import CommandRefusedError, ScriptError
+
+__all__ = [
+    "CALL_LIMIT_S",
+    "GoogleApi",
+    "GoogleListError",
+    "NotJsonError",
+    "UnansweredError",
+    "answer_of",
+    "connect",
+    "credentials",
+    "enable_command",
+    "endpoint",
+    "lookup",
+]
+
+CALL_LIMIT_S = 60.0
+_RETRIED = frozenset({429, 500, 502, 503, 504})
+_ATTEMPTS = 4
+CONNECTIONS = 32
+"""Connections to one API at a time."""
+_PROJECT = re.compile(r"(?:/projects/|[?&]project=)([^/:?&]+)")
+_GONE = frozenset({HTTPStatus.NOT_FOUND, HTTPStatus.GONE})
+_API_OFF = frozenset({"SERVICE_DISABLED", "accessNotConfigured"})
+"""Reasons of an API that is off, or was enabled a moment ago; the second is that of Cloud Storage and Compute Engine."""
+_NO_QUOTA_PROJECT = "requires a quota project"
+"""Google's words, with the reason of an API that is off, for a call that names no project for quota: it proves nothing about the API."""
+
+
+T = TypeVar("T")
+_Details = list[Mapping[str, object]]
+
+
+class GoogleListError(Exception):
+    """Google answered with an error: the HTTP status, Google's message, and Google's machine-readable reason if it gave one."""
+
+    def __init__(self, status: int, message: str, reason: str) -> None:
+        super().__init__(message)
+        self.status = status
+        self.reason = reason
+
+    @property
+    def is_api_off(self) -> bool:
+        """Whether the API is off, or was enabled a moment ago."""
+        return self.reason in _API_OFF and _NO_QUOTA_PROJECT not in str(self)
+
+
+class NotJsonError(ScriptError):
+    """An answer is not JSON, such as an object of a bucket that holds something else."""
+
+
+class UnansweredError(ScriptError):
+    """Google did not answer, or asked to try again later, however often it was called. Whether a change was made is unknown."""
+
+
+class _TransientError(Exception):
+    """An error that a retry may solve."""
+
+
+@dataclass(frozen=True, slots=True)
+class GoogleApi:
+    """One authorised session for all APIs."""
+
+    session: requests.Session
+    projects: tuple[str, ...]
+    """Projects that calls count for: the one of them that a call is about, else the first."""
+
+    def pages(self, api: str, path: str) -> Iterator[Mapping[str, object]]:
+        """Yield the pages of a list method. Raises GoogleListError, or ScriptError if the API cannot be reached."""
+        token = ""
+        while True:
+            page = self._ask("GET", endpoint(api) + path, {"pageToken": token} if token else {})
+            yield page
+            token = str(page.get("nextPageToken") or "")
+            if not token:
+                return
+
+    def get(self, api: str, path: str) -> Mapping[str, object]:
+        """Return the answer of a method that reads. Raises GoogleListError, or ScriptError if the API cannot be reached."""
+        return self._ask("GET", endpoint(api) + path, {})
+
+    def post(self, api: str, path: str, body: Mapping[str, object]) -> Mapping[str, object]:
+        """Return the answer of a method that reads and takes a body. Raises GoogleListError, or ScriptError if the API cannot be reached."""
+        return self._ask("POST", endpoint(api) + path, {}, body)
+
+    def put(self, api: str, path: str, body: Mapping[str, object]) -> Mapping[str, object]:
+        """Replace something and return the answer. Raises GoogleListError, or ScriptError if the API cannot be reached."""
+        return self._ask("PUT", endpoint(api) + path, {}, body)
+
+    def patch(
+        self, api: str, path: str, body: Mapping[str, object], parameters: Mapping[str, str]
+    ) -> Mapping[str, object]:
+        """Change something and return the answer. Raises GoogleListError, or ScriptError if the API cannot be reached."""
+        return self._ask("PATCH", endpoint(api) + path, parameters, body)
+
+    def delete(self, api: str, path: str, parameters: Mapping[str, str]) -> Mapping[str, object]:
+        """Delete something and return the answer. Raises GoogleListError, or ScriptError if the API cannot be reached."""
+        return self._ask("DELETE", endpoint(api) + path, parameters)
+
+    def _ask(
+        self, verb: str, url: str, parameters: Mapping[str, str], body: Mapping[str, object] | None = None
+    ) -> Mapping[str, object]:
+        try:
+            return self._attempt(verb, url, parameters, body)
+        except _TransientError as error:
+            raise UnansweredError(f"{url} failed {_ATTEMPTS} times ({error}); try again later.") from None
+        except google.auth.exceptions.GoogleAuthError as error:
+            raise ScriptError(
+                f"Google refused the credentials ({str(error).splitlines()[0]}); run `gcloud auth application-default login`."
+            ) from None
+
+    def _counted(self, url: str) -> "google_session.Counted | None":
+        if not self.projects:
+            return None
+        named = _PROJECT.search(url)
+        about = named[1] if named is not None else ""
+        return google_session.counted_for(about if about in self.projects else self.projects[0])
+
+    @retry(
+        retry=retry_if_exception_type(_TransientError),
+        stop=stop_after_attempt(_ATTEMPTS),
+        wait=wait_exponential_jitter(multiplier=0.5, max=8),
+        reraise=True,
+    )
+    def _attempt(
+        self, verb: str, url: str, parameters: Mapping[str, str], body: Mapping[str, object] | None
+    ) -> Mapping[str, object]:
+        try:
+            answer = self.session.request(
+                verb, url, params=dict(parameters), json=body, timeout=CALL_LIMIT_S, auth=self._counted(url)
+            )
+        except (requests.ConnectionError, requests.Timeout) as error:
+            raise _TransientError(type(error).__name__) from None
+        if answer.status_code in _RETRIED:
+            raise _TransientError(f"HTTP {answer.status_code}")
+        if not answer.ok:
+            raise _error(answer)
+        try:
+            return cast("Mapping[str, object]", answer.json() if answer.content else {})
+        except ValueError:
+            raise NotJsonError(f"{url.partition('?')[0]} answered something that is not JSON.") from None
+
+
+def answer_of(service: str, read: Callable[[], T]) -> Answer[T]:
+    """Return what a reading call of an API proves. Only 404 and 410 prove that something does not exist."""
+    try:
+        return Present(read())
+    except GoogleListError as error:
+        if error.status in _GONE:
+            return Absent()
+        if error.is_api_off:
+            return Unknown(f"the API {service}.googleapis.com is off, or was enabled a moment ago", "api off", service)
+        return Unknown(str(error), "denied" if error.status == HTTPStatus.FORBIDDEN else "other")
+    except ScriptError as error:
+        return Unknown(str(error))
+
+
+def lookup(api: GoogleApi, service: str, path: str) -> Answer[Mapping[str, object]]:
+    """Return whether a resource exists, with its document."""
+    return answer_of(service, lambda: api.get(service, path))
+
+
+def enable_command(project: str, apis: Iterable[str]) -> str:
+    """Return the command that enables APIs of a project."""
+    return f"gcloud services enable {' '.join(f'{api}.googleapis.com' for api in apis)} --project={project}"
+
+
+def connect(*projects: str, given: Credentials | None = None, connections: int = CONNECTIONS) -> GoogleApi:
+    """Return a session with the user's credentials, or those `given`, whose calls count for these projects: the stack's, or all that are searched.
+
+    Without a project only Cloud Storage answers a person's login. Raises CommandRefusedError if there are no credentials.
+    """
+    session = google_session.open_session(None, given=given or credentials(), connections=connections)
+    return GoogleApi(session, projects)
+
+
+def credentials() -> Credentials:
+    """Return the user's credentials. Raises CommandRefusedError if there are none."""
+    try:
+        return google_session.credentials()
+    except google.auth.exceptions.DefaultCredentialsError:
+        raise CommandRefusedError(
+            "There are no Google credentials; run `gcloud auth application-default login`."
+        ) from None
+
+
+def _error(answer: requests.Response) -> GoogleListError:
+    message, reason = f"HTTP {answer.status_code}", ""
+    try:
+        error = cast("Mapping[str, object]", answer.json()["error"])
+        message = str(error.get("message") or message)
+        # Cloud Storage and Compute Engine answer `errors`, the other APIs `details`.
+        details = [*cast("_Details", error.get("details") or []), *cast("_Details", error.get("errors") or [])]
+        reason = next((str(detail["reason"]) for detail in details if "reason" in detail), "")
+    except (ValueError, KeyError, TypeError):
+        pass  # the body is not Google's error format: only the status is known
+    return GoogleListError(answer.status_code, message, reason)

@@ -1,0 +1,107 @@
+"""What resources cost at the list prices of the place where they are, by what Google's APIs answer.
+
+The program needs it for what a stack has already used (`stacks.hooks.run_keeper`), the scripts for what they find. The plan prices slices and instances
+with the same functions (`planning.data.prices`).
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Final, cast
+
+from planning.data.prices import LIST_PRICES, instance_parts, slice_parts
+from planning.machine.hardware import accelerator_of_machine, find_accelerator
+from planning.question.types import ProvisioningModel
+
+_PROVISIONING: Final[Mapping[str, ProvisioningModel]] = {
+    "FLEX_START": "flex-start",
+    "SPOT": "spot",
+    "RESERVATION_BOUND": "reservation",
+}
+"""Provisioning models of the API that say all; gcloud sends STANDARD beside the tier `spot`."""
+_GENERATIONS: Final = {"v6e": "v6e", "v5litepod": "v5e", "v5e": "v5e", "v5p": "v5p"}
+"""Generations with known prices -> their name in the list of prices."""
+_CORES_PER_CHIP: Final = {"v5p": 2}
+"""The type of these counts TensorCores (Cloud TPU documentation, v5p); that of the others counts chips."""
+_UNITS_GIB: Final[Mapping[str, float]] = {
+    "": 1 / 2**30,
+    "Ki": 1 / 2**20,
+    "Mi": 1 / 2**10,
+    "Gi": 1.0,
+    "Ti": 1024.0,
+    "M": 10**6 / 2**30,
+    "G": 10**9 / 2**30,
+}
+
+Item = Mapping[str, object]
+
+
+def queued_usd_per_hour(document: Item, zone: str) -> float | None:
+    """Return the price of a queued resource's nodes while they exist; None if the list of prices does not say."""
+    specs = cast("Sequence[Item]", part_of(document, "tpu").get("nodeSpec") or ())
+    rates = [node_usd_per_hour(part_of(spec, "node"), provisioning_of(document), zone) for spec in specs]
+    return None if None in rates else sum(rate for rate in rates if rate is not None)
+
+
+def instance_usd_per_hour(document: Item, zone: str) -> float | None:
+    """Return the price of an instance of Compute Engine while it runs: its chips cost what those of a TPU VM cost (Cloud TPU pricing)."""
+    kind = accelerator_of_machine(str(document.get("machineType") or ""))
+    model = _PROVISIONING.get(str(part_of(document, "scheduling").get("provisioningModel") or ""), "standard")
+    return node_usd_per_hour({"acceleratorType": kind}, model, zone) if kind else None
+
+
+def provisioning_of(document: Item) -> ProvisioningModel:
+    """Return how a queued resource buys its capacity, as the setting `tpu.provisioning` names it."""
+    named = _PROVISIONING.get(str(document.get("provisioningModel") or ""))
+    return named or ("spot" if "spot" in document or "bestEffort" in document else "standard")
+
+
+def node_usd_per_hour(document: Item, provisioning: str, zone: str) -> float | None:
+    """Return the price of a TPU VM; None if the list of prices does not say."""
+    generation, _, size = str(document.get("acceleratorType") or "").partition("-")
+    if generation not in _GENERATIONS or not size.isdigit():
+        return None
+    scheduling = part_of(document, "schedulingConfig")
+    kind = (
+        "spot"
+        if provisioning == "standard" and (scheduling.get("spot") or scheduling.get("preemptible"))
+        else provisioning
+    )
+    chips, name = int(size) // _CORES_PER_CHIP.get(generation, 1), _GENERATIONS[generation]
+    if not LIST_PRICES.has_chip_hour(name, kind):
+        return None
+    parts = slice_parts(LIST_PRICES, generation=name, chips=chips, provisioning=kind, place=zone)
+    return sum(part.usd_per_hour for part in parts)
+
+
+def container_usd_per_hour(document: Item, region: str) -> float:
+    """Return what one instance of a Cloud Run service costs in an hour; 0 without a container."""
+    template = part_of(document, "template")
+    containers = cast("Sequence[Item]", template.get("containers") or ())
+    if not containers:
+        return 0.0
+    limits = part_of(part_of(containers[0], "resources"), "limits")
+    gpu = find_accelerator(str(part_of(template, "nodeSelector").get("accelerator") or ""))
+    parts = instance_parts(
+        LIST_PRICES,
+        gpu=gpu.name if gpu else None,
+        vcpu=_quantity(limits.get("cpu")),
+        memory_gib=_gib(limits.get("memory")),
+        zonal_redundancy=not template.get("gpuZonalRedundancyDisabled"),
+        place=region,
+    )
+    return sum(part.usd_per_hour for part in parts)
+
+
+def part_of(item: Item, key: str) -> Item:
+    """Return an object of an answer; empty if it is not there."""
+    return cast("Item", item.get(key) or {})
+
+
+def _quantity(text: object) -> float:
+    given = str(text or "0")
+    return float(given.removesuffix("m")) / (1000 if given.endswith("m") else 1)
+
+
+def _gib(text: object) -> float:
+    found = re.fullmatch(r"([0-9.]+)([A-Za-z]*)", str(text or "0Gi"))
+    return float(found[1]) * _UNITS_GIB.get(found[2], 0.0) if found else 0.0

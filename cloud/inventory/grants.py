@@ -1,0 +1,166 @@
+"""IAM grants: members of a policy that belong to a stack, found by the account that they name or by the words of their condition."""
+
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Literal, cast
+
+from cloud.google_api import GoogleApi
+from cloud.inventory.found import FoundResource
+from cloud.inventory.kinds import GRANT
+from cloud.policies import POLICIES, PolicyCall, PolicyOf, last_segments
+from contracts.labels import Ownership, owner_of
+
+Item = Mapping[str, object]
+
+_DELETED: Final = "deleted:"
+_ACCOUNT: Final = "serviceAccount:"
+_TYPES: Final = {
+    "project": "gcp:projects/iAMMember:IAMMember",
+    "bucket": "gcp:storage/bucketIAMMember:BucketIAMMember",
+    "secret": "gcp:secretmanager/secretIamMember:SecretIamMember",
+}
+"""The type of grants in each holder's policy."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyHolder:
+    """A resource whose IAM policy can hold grants of a stack: the project, or a bucket or secret that is not the stack's own."""
+
+    kind: Literal["project", "bucket", "secret"]
+    project: str
+    name: str
+    """projects/P, projects/_/buckets/B or projects/N/secrets/S."""
+
+    @property
+    def policy(self) -> PolicyOf:
+        """How its policy is read and replaced."""
+        return POLICIES[_TYPES[self.kind]]
+
+    @property
+    def inputs(self) -> Mapping[str, str]:
+        """What a grant's inputs would name it by."""
+        return {"project": self.project, "bucket": self.name, "secretId": self.name}
+
+    @property
+    def api(self) -> str:
+        """The API that has the policy."""
+        return self.policy.api
+
+    @property
+    def path(self) -> str:
+        """Path of the method that reads the policy."""
+        return self._reading.path.partition("?")[0]
+
+    @property
+    def _reading(self) -> PolicyCall:
+        return self.policy.read(self.policy.name_of(self.inputs))
+
+    def read(self, api: GoogleApi) -> Item:
+        """Return the policy with its conditions. Raises GoogleListError and ScriptError."""
+        asked = self._reading
+        return api.get(self.api, asked.path) if asked.body is None else api.post(self.api, asked.path, asked.body)
+
+    def write(self, api: GoogleApi, policy: Item) -> None:
+        """Replace the policy that was read; its etag refuses a policy that somebody changed since. Raises GoogleListError and ScriptError."""
+        asked = self.policy.write(self.policy.name_of(self.inputs), policy)
+        send = api.put if asked.verb == "PUT" else api.post
+        send(self.api, asked.path, asked.body or {})
+
+    def command(self, role: str, member: str, condition: Item) -> str:
+        """Return the command that removes a grant."""
+        what = self.policy.command.format_map(last_segments(self.inputs))
+        words = [what, f"--member={shlex.quote(member)}", f"--role={role}"]
+        if condition:
+            words.append(f"--condition={shlex.quote(_condition_flag(condition))}")
+        elif self.kind != "bucket":
+            words.append("--condition=None")
+        return f"gcloud {' '.join(words)}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Accounts:
+    """Whose grants are a stack's: e-mail of a service account -> its stack."""
+
+    owners: Mapping[str, Ownership] = field(default_factory=dict[str, Ownership])
+    """Accounts of stacks: those that exist and carry a stack's description, and those that do not exist but have a stack's name."""
+
+    def owner(self, member: str) -> Ownership | None:
+        """Return the stack that a member belongs to, also after the account was deleted (`deleted:serviceAccount:EMAIL?uid=N`)."""
+        kind, _, rest = member.removeprefix(_DELETED).partition(":")
+        email = rest.partition("?")[0]
+        return self.owners.get(email) if f"{kind}:" == _ACCOUNT else None
+
+    @classmethod
+    def of(cls, grants: Sequence[FoundResource]) -> "Accounts":
+        """Return the accounts that grants name."""
+        named = [(str(grant.document["member"]), grant.owner) for grant in grants]
+        pairs = ((_bare(member).partition(":"), owner) for member, owner in named)
+        return cls(owners={email: owner for (kind, _, email), owner in pairs if f"{kind}:" == _ACCOUNT})
+
+
+def owner_of_grant(member: str, condition: Item, accounts: Accounts) -> Ownership | None:
+    """Return the stack that a grant belongs to: by its condition's words, else by its member."""
+    words = f"{condition.get('description') or ''} {condition.get('title') or ''}"
+    return owner_of(description=words) or accounts.owner(member)
+
+
+def grants_in(policy: Item, holder: PolicyHolder, accounts: Accounts) -> Iterator[FoundResource]:
+    """Yield the grants of a policy that belong to a stack."""
+    for binding in cast("Sequence[Item]", policy.get("bindings") or ()):
+        condition = cast("Item", binding.get("condition") or {})
+        role = str(binding.get("role"))
+        for member in cast("Sequence[str]", binding.get("members") or ()):
+            owner = owner_of_grant(member, condition, accounts)
+            if owner is not None:
+                yield FoundResource(
+                    kind=GRANT,
+                    name=f"{holder.name} {role} {member}",
+                    command=holder.command(role, member, condition),
+                    project=holder.project,
+                    location="global",
+                    owner=owner,
+                    labels=owner.labels,
+                    etag=str(policy.get("etag") or ""),
+                    document={"holder": holder, "role": role, "member": member, "condition": condition},
+                )
+
+
+def without(policy: Item, grants: Sequence[FoundResource], accounts: Accounts) -> tuple[Item, int]:
+    """Return the policy without these grants, and how many of them it had.
+
+    A grant that changed hands since the search stays. One that the state of a stack names (`stated`) belongs to it without marks.
+    """
+    wanted = {_key(grant.document, str(grant.document["member"])): grant for grant in grants}
+    removed = 0
+    bindings: list[Item] = []
+    for binding in cast("Sequence[Item]", policy.get("bindings") or ()):
+        kept: list[str] = []
+        for member in cast("Sequence[str]", binding.get("members") or ()):
+            grant = wanted.get(_key(binding, member))
+            owner = owner_of_grant(member, cast("Item", binding.get("condition") or {}), accounts)
+            if grant is not None and (owner == grant.owner or grant.document.get("stated")):
+                removed += 1
+            else:
+                kept.append(member)
+        if kept:
+            bindings.append({**binding, "members": kept})
+    return {**policy, "bindings": bindings}, removed
+
+
+def _key(binding: Item, member: str) -> tuple[str, str, str]:
+    """Return what identifies a grant: the role, the member, and the condition."""
+    condition = cast("Item", binding.get("condition") or {})
+    return str(binding.get("role")), _bare(member), "\n".join(f"{key}={condition[key]}" for key in sorted(condition))
+
+
+def _condition_flag(condition: Item) -> str:
+    """Return a condition as gcloud takes it, with a separator that stands in none of its texts (gcloud topic escaping)."""
+    texts = [f"{key}={value}" for key, value in condition.items()]
+    separator = next(mark for mark in (",", "|", "#", "~", ";", "@@") if not any(mark in text for text in texts))
+    return ",".join(texts) if separator == "," else f"^{separator}^{separator.join(texts)}"
+
+
+def _bare(member: str) -> str:
+    """Return a member without the marks of a deleted account: it may be deleted between the search and the removal."""
+    return member.removeprefix(_DELETED).partition("?")[0] if member.startswith(_DELETED) else member

@@ -1,0 +1,411 @@
+"""Search projects for everything that belongs to one stack, or to all stacks of this product.
+
+The places come from the APIs themselves, not from a stack's settings: a stack may have been in zones that its settings no longer name.
+No list uses the wildcard location `-`: Cloud Run refuses it, and for Cloud TPU and Artifact Registry nothing says that it finds all.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Final, cast
+
+from cloud.clock import WaitClock
+from cloud.enabled import enabled_apis
+from cloud.google_api import CONNECTIONS, GoogleApi, answer_of, enable_command
+from cloud.inventory.found import FoundResource, Inventory, ListCall
+from cloud.inventory.grants import Accounts, PolicyHolder, grants_in
+from cloud.inventory.kinds import GRANT, KINDS, LOCATIONS, Item, Places, ResourceKind, by_name
+from contracts.answers import Absent, Answer, Present, Unknown
+from contracts.labels import PRODUCT, Ownership
+from contracts.naming import Names, NamingError
+from contracts.parallel import each
+
+READ: Final = "read"
+NOT_ENABLED: Final = "API not enabled"
+NO_SUCH_PLACE: Final = "no such place"
+START_LIMIT_S: Final = 300.0
+"""How long a search waits for APIs that Service Usage calls enabled and that answer as if they were off: Google says "a few minutes"."""
+_PAUSE_S: Final = 10.0
+_SETTLE_S: Final = 30.0
+"""How long after such an API begins to answer its lists are read once more: nothing says that the first ones are complete (ledger
+`enabled-api-lists-late`)."""
+_HARMLESS_WARNINGS: Final = frozenset({"NO_RESULTS_ON_PAGE"})
+"""Codes of warnings of Compute Engine that leave nothing out (discovery: compute.v1 RoutersScopedList.warning.code)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scope:
+    """Where to search, and for whom."""
+
+    projects: Sequence[str]
+    stack: str | None
+    """Name of the stack; None: all stacks of this product."""
+    stacks: Sequence[str] = ()
+    """Names of stacks that exist or existed, for grants of accounts that are gone."""
+    places: Mapping[Places, Sequence[str]] = field(default_factory=dict[Places, Sequence[str]])
+    """Zones and regions that a state or settings name. They are searched even if the API does not list them."""
+    buckets: Sequence[str] = ()
+    """Buckets, also of other projects, on which a stack may have grants."""
+    kept: Sequence[str] = ()
+    """Full names of resources that stay. Grants on them are found like those on resources of others."""
+    apis: frozenset[str] | None = None
+    """APIs that the stacks use by their settings and states. Another API that is off holds nothing of theirs. None: they may use any."""
+    held: Sequence[str] = ()
+    """Zones in which a state has a resource. If Google refuses to show such a zone, that does not mean that it is empty."""
+
+    def may_use(self, api: str) -> bool:
+        """Whether an API can hold something of the stacks."""
+        return self.apis is None or api in self.apis
+
+    def wants(self, owner: Ownership | None) -> bool:
+        """Whether a resource of this owner is searched for."""
+        return owner is not None and self.stack in {None, owner.stack}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Read:
+    """What one list answered."""
+
+    call: ListCall
+    project: str
+    about: str
+    """What the list would prove, a clause."""
+    answer: Answer[Sequence[Item]]
+    seen: Sequence[Item] = ()
+    """Items that were read, also of a list that was not read to its end."""
+    kind: ResourceKind | None = None
+    """The kind of the items; None for locations and policies."""
+    places: Places | None = None
+    """For a list of locations: whose."""
+    holder: PolicyHolder | None = None
+    """For a policy: whose."""
+
+    @property
+    def service(self) -> tuple[str, str]:
+        """The project and the API that was asked."""
+        return self.project, self.call.api
+
+    @property
+    def is_off(self) -> bool:
+        """Whether the API is off, or answers as if it were, and can hold something of the stacks."""
+        return isinstance(self.answer, Unknown) and self.answer.cause == "api off"
+
+
+_Task = Callable[[], _Read]
+Say = Callable[[str], None]
+
+
+def search(api: GoogleApi, scope: Scope, *, clock: WaitClock | None = None, say: Say | None = None) -> Inventory:
+    """Return every resource in scope, each call that was made, and what could not be read.
+
+    Waits up to START_LIMIT_S for APIs that were enabled a moment ago; `say` is called before the wait.
+    """
+    started_s = time.monotonic()
+    asking = _Asking(api=api, clock=clock or WaitClock(), say=say or _nothing)
+    first = asking.reads([*_location_tasks(api, scope), *_project_tasks(api, scope)])
+    second = asking.reads([*_place_tasks(api, scope, first), *_policy_tasks(api, scope, first)])
+    reads = (*first, *second)
+    found = [*_resources(reads, scope), *_grants(reads, scope)]
+    return Inventory(
+        found=tuple(sorted(found, key=lambda item: (item.kind, item.name))),
+        calls=tuple(read.call for read in reads),
+        untold=tuple(dict.fromkeys([*_unread_lists(reads), *asking.switched_off(reads)])),
+        elapsed_s=time.monotonic() - started_s,
+    )
+
+
+def _nothing(_text: str) -> None:
+    """Say nothing."""
+
+
+def _unread_lists(reads: Sequence[_Read]) -> Iterator[str]:
+    """Yield a sentence for each list that proves nothing, except those of an API that is off."""
+    for read in reads:
+        match read.answer:
+            case Present() | Absent():
+                continue
+            case Unknown(cause="api off"):
+                continue  # one sentence names all lists of the API
+            case Unknown(why=why):
+                yield f"{read.about}: {why}"
+
+
+@dataclass(slots=True, kw_only=True)
+class _Asking:
+    """Runs the lists of a search, again where an API was enabled a moment ago."""
+
+    api: GoogleApi
+    clock: WaitClock
+    say: Say
+    enabled: dict[tuple[str, str], bool] = field(default_factory=dict[tuple[str, str], bool])
+    """Project and API that answered as if it were off -> whether Service Usage calls it enabled."""
+    end_s: float | None = None
+
+    def reads(self, tasks: Sequence[_Task]) -> Sequence[_Read]:
+        """Return what each list answers. Lists of an API that was enabled a moment ago are read until they answer, and then once more."""
+        reads = list(each(tasks, workers=CONNECTIONS))
+        late = self._starting(reads)
+        settled = False
+        while late:
+            off = any(read.is_off and read.service in late for read in reads)
+            if settled and not off:
+                break
+            if off and not self._has_time(late):
+                break
+            settled = not off
+            self.clock.sleep(_SETTLE_S if settled else _PAUSE_S)
+            numbers = [number for number, read in enumerate(reads) if read.service in late]
+            again = each([tasks[number] for number in numbers], workers=CONNECTIONS)
+            for number, read in zip(numbers, again, strict=True):
+                reads[number] = read
+        return reads
+
+    def _has_time(self, late: Iterable[tuple[str, str]]) -> bool:
+        if self.end_s is None:
+            self.end_s = self.clock.now_s() + START_LIMIT_S
+            names = ", ".join(sorted({f"{api}.googleapis.com" for _, api in late}))
+            self.say(f"{names} was enabled a moment ago and does not answer yet: waiting up to {START_LIMIT_S:.0f} s")
+        return self.clock.now_s() < self.end_s
+
+    def _starting(self, reads: Sequence[_Read]) -> frozenset[tuple[str, str]]:
+        """Return what answers as if it were off, although Service Usage calls it enabled. Service Usage is called once per project."""
+        off = {read.service for read in reads if read.is_off} - self.enabled.keys()
+        for project in sorted({project for project, _ in off}):
+            apis = sorted(api for of, api in off if of == project)
+            match enabled_apis(self.api, project, apis):
+                case Present(value=names):
+                    self.enabled |= {(project, api): api in names for api in apis}
+                case Absent() | Unknown():
+                    self.enabled |= {(project, api): False for api in apis}
+        return frozenset(read.service for read in reads if read.is_off and self.enabled.get(read.service))
+
+    def switched_off(self, reads: Sequence[_Read]) -> Iterator[str]:
+        """Yield a sentence for each project with APIs that are off."""
+        off = [read for read in reads if read.is_off]
+        for project in dict.fromkeys(read.project for read in off):
+            apis = sorted({read.call.api for read in off if read.project == project})
+            starting = [api for api in apis if self.enabled.get((project, api))]
+            names = " and ".join(f"{api}.googleapis.com" for api in apis)
+            way_out = (
+                "Enabled a moment ago: run the same command again in some minutes."
+                if starting == apis
+                else f"Run `{enable_command(project, apis)}`, then the same command again."
+            )
+            yield f"Could not check what project {project} still has of {names}, which is off: what was made with it may still run. {way_out}"
+
+
+def accounts_of(scope: Scope, existing: Sequence[Item], owners: Sequence[Ownership]) -> Accounts:
+    """Return whose grants are a stack's.
+
+    An account that exists counts by its description. The name of an account that is gone counts for the stack that would have it.
+    """
+    by_email = {str(item.get("email")): by_name("service account").owner(item) for item in existing}
+    by_stack = {owner.stack: owner for owner in owners}
+    found = {email: owner for email, owner in by_email.items() if owner is not None}
+    for stack in {*([scope.stack] if scope.stack else []), *scope.stacks, *by_stack}:
+        for project in scope.projects:
+            email = _email(stack, project)
+            if email and email not in by_email:
+                found[email] = by_stack.get(stack) or Ownership(project=PRODUCT, stack=stack)
+    return Accounts(owners=found)
+
+
+def resource_of(kind: ResourceKind, item: Item, *, project: str, owner: Ownership) -> FoundResource:
+    """Return what the API answered as a found resource."""
+    name, location = kind.name(item), kind.location(item)
+    return FoundResource(
+        kind=kind.kind,
+        name=name,
+        command=kind.delete_command(name, project=project, location=location),
+        project=project,
+        location=location,
+        created=str(item.get(kind.created) or "") if kind.created else "",
+        owner=owner,
+        labels=kind.marks(item),
+        etag=str(item.get(kind.etag) or "") if kind.etag else "",
+        document=item,
+    )
+
+
+def _location_tasks(api: GoogleApi, scope: Scope) -> Iterator[_Task]:
+    for project in scope.projects:
+        for places, path in LOCATIONS.items():
+            yield partial(_locations, api, places, path.format(p=project), project, scope)
+
+
+def _project_tasks(api: GoogleApi, scope: Scope) -> Iterator[_Task]:
+    """Yield the lists that need no location, and the projects' policies."""
+    for project in scope.projects:
+        yield partial(_policy, api, PolicyHolder(kind="project", project=project, name=f"projects/{project}"), scope)
+        for kind in KINDS:
+            if kind.places not in LOCATIONS:
+                yield partial(_items, api, kind, kind.path.format(p=project), project, scope, is_place=True)
+
+
+def _place_tasks(api: GoogleApi, scope: Scope, first: Sequence[_Read]) -> Iterator[_Task]:
+    for read in first:
+        listed = {str(item.get("locationId") or str(item.get("name")).rpartition("/")[2]) for item in read.seen}
+        for kind in KINDS:
+            if read.places is not None and kind.places == read.places:
+                for place in sorted({*listed, *scope.places.get(read.places, ())}):
+                    path = kind.path.format(p=read.project, l=place)
+                    known = place in listed or place in scope.held
+                    yield partial(_items, api, kind, path, read.project, scope, is_place=known)
+
+
+def _policy_tasks(api: GoogleApi, scope: Scope, first: Sequence[_Read]) -> Iterator[_Task]:
+    """Yield the policies of buckets and secrets that are not to be deleted."""
+    buckets = {f"projects/_/buckets/{name}": scope.projects[0] for name in scope.buckets}
+    secrets: dict[str, str] = {}
+    for read in first:
+        for item in read.seen if read.kind else ():
+            kind = cast("ResourceKind", read.kind)
+            name = kind.name(item)
+            if scope.wants(kind.owner(item)) and name not in scope.kept:
+                buckets.pop(name, None)
+            elif kind.kind in {"bucket", "secret"}:
+                (buckets if kind.kind == "bucket" else secrets)[name] = read.project
+    for name, project in sorted(buckets.items()):
+        yield partial(_policy, api, PolicyHolder(kind="bucket", project=project, name=name), scope)
+    for name, project in sorted(secrets.items()):
+        yield partial(_policy, api, PolicyHolder(kind="secret", project=project, name=name), scope)
+
+
+def _locations(api: GoogleApi, places: Places, path: str, project: str, scope: Scope) -> _Read:
+    read = _pages(api, f"locations of {places}", places, path, "locations", project, scope, is_place=True)
+    return replace(read, about=f"Could not list the locations of {places}", places=places)
+
+
+def _items(api: GoogleApi, kind: ResourceKind, path: str, project: str, scope: Scope, *, is_place: bool) -> _Read:
+    read = _pages(api, kind.kind, kind.api, path, kind.items, project, scope, is_place=is_place)
+    about = f"Could not check whether a {kind.kind} still exists: {read.call.path} answered"
+    return replace(read, about=about, kind=kind)
+
+
+def _policy(api: GoogleApi, holder: PolicyHolder, scope: Scope) -> _Read:
+    """Read a policy: it is the only item."""
+    started_s = time.monotonic()
+    raw = answer_of(holder.api, lambda: (holder.read(api),))
+    answer, seen = _judged(raw, holder.api, scope, is_place=True), _seen(raw)
+    bindings = [binding for policy in seen for binding in cast("Sequence[Item]", policy.get("bindings") or ())]
+    call = ListCall(
+        kind=GRANT,
+        api=holder.api,
+        path=holder.path,
+        items=len(bindings),
+        elapsed_s=time.monotonic() - started_s,
+        outcome=_outcome(raw, answer),
+    )
+    about = f"Could not check whether {holder.name} still has an IAM grant"
+    return _Read(call=call, project=holder.project, about=about, answer=answer, seen=seen, holder=holder)
+
+
+def _pages(  # noqa: PLR0917 - what one list is
+    api: GoogleApi, kind: str, service: str, path: str, key: str, project: str, scope: Scope, *, is_place: bool
+) -> _Read:
+    started_s = time.monotonic()
+    items: list[Item] = []
+    unread: list[str] = []
+
+    def read() -> Sequence[Item]:
+        for page in api.pages(service, path):
+            items.extend(_items_of(page, key))
+            unread.extend(_unread(page))
+        return items
+
+    raw = answer_of(service, read)
+    answer = _judged(raw, service, scope, is_place=is_place)
+    if unread:
+        answer = Unknown(f"{', '.join(unread)} could not be reached")
+    call = ListCall(
+        kind=kind,
+        api=service,
+        path=path.partition("?")[0],
+        items=len(items),
+        elapsed_s=time.monotonic() - started_s,
+        outcome=_outcome(raw, answer),
+    )
+    return _Read(call=call, project=project, about="", answer=answer, seen=items)
+
+
+def _items_of(page: Item, key: str) -> Sequence[Item]:
+    """Return the items of a page; those of an aggregated list stand by scope."""
+    scopes = page.get("items")
+    if isinstance(scopes, dict):
+        parts = cast("Mapping[str, Item]", scopes).values()
+        return [item for part in parts for item in cast("Sequence[Item]", part.get(key) or ())]
+    return cast("Sequence[Item]", page.get(key) or ())
+
+
+def _unread(page: Item) -> Iterator[str]:
+    """Yield what the answer itself says it leaves out."""
+    for key in ("unreachable", "unreachables"):
+        yield from cast("Sequence[str]", page.get(key) or ())
+    scopes = page.get("items")
+    parts = {"": page, **(cast("Mapping[str, Item]", scopes) if isinstance(scopes, dict) else {})}
+    for scope, part in parts.items():
+        warning = cast("Item", part.get("warning") or {})
+        if warning and warning.get("code") not in _HARMLESS_WARNINGS:
+            yield scope or str(warning.get("message") or warning.get("code"))
+
+
+def _judged(answer: Answer[Sequence[Item]], service: str, scope: Scope, *, is_place: bool) -> Answer[Sequence[Item]]:
+    """Return what an answer proves about the stacks. Google answers 403 for a place that does not exist."""
+    match answer:
+        case Present() | Absent():
+            return answer
+        case Unknown(cause="api off"):
+            return answer if scope.may_use(service) else Absent()
+        case Unknown(cause="denied"):
+            return answer if is_place else Absent()
+        case Unknown():
+            return answer
+
+
+def _outcome(raw: Answer[Sequence[Item]], answer: Answer[Sequence[Item]]) -> str:
+    """Return what the record of a call says."""
+    if isinstance(raw, Unknown) and raw.cause == "api off":
+        return NOT_ENABLED
+    match answer:
+        case Present():
+            return READ
+        case Absent():
+            return NO_SUCH_PLACE
+        case Unknown(why=why):
+            return why
+
+
+def _seen(answer: Answer[Sequence[Item]]) -> Sequence[Item]:
+    match answer:
+        case Present(value=items):
+            return items
+        case Absent() | Unknown():
+            return ()
+
+
+def _resources(reads: Sequence[_Read], scope: Scope) -> Iterator[FoundResource]:
+    for read in reads:
+        for item in read.seen if read.kind else ():
+            kind = cast("ResourceKind", read.kind)
+            owner = kind.owner(item)
+            if owner is not None and scope.wants(owner):
+                yield resource_of(kind, item, project=read.project, owner=owner)
+
+
+def _grants(reads: Sequence[_Read], scope: Scope) -> Iterator[FoundResource]:
+    existing = [item for read in reads if read.kind and read.kind.kind == "service account" for item in read.seen]
+    owners = [owner for read in reads if read.kind for item in read.seen if (owner := read.kind.owner(item))]
+    accounts = accounts_of(scope, existing, owners)
+    for read in reads:
+        for policy in read.seen if read.holder else ():
+            for grant in grants_in(policy, cast("PolicyHolder", read.holder), accounts):
+                if scope.wants(grant.owner):
+                    yield grant
+
+
+def _email(stack: str, project: str) -> str:
+    try:
+        return Names(project=project, stack=stack).account_email
+    except NamingError:
+        return ""

@@ -1,0 +1,81 @@
+"""Architectures from files beside the settings: a config.json, or a folder that has one, with the size of the weights if it is there.
+
+Reads local files and nothing else, so that a preview needs no network.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final, cast
+
+from cloud.safetensors_file import NotSafetensorsError, read_table
+from planning.errors import PlanningError
+from planning.model.spec import ModelSpec
+from planning.numbers import read_json
+
+PROJECT: Final = Path(__file__).resolve().parents[1]
+"""Folder of the project, which relative paths of the settings start from."""
+CONFIG: Final = "config.json"
+INDEX: Final = "model.safetensors.index.json"
+_WEIGHTS: Final = "model*.safetensors"
+
+
+def read_model(path: Path, *, name: str | None = None, index: Path | None = None) -> ModelSpec:
+    """Return the architecture of a config.json, or of a folder that has one.
+
+    The size of the weights is that of `index`, or of the index or the safetensors files beside the config; without any the planner
+    computes it. Without a name the model is called like its folder.
+
+    Raises:
+        PlanningError: for a file that cannot be read, is no JSON object, or describes a model that cannot be planned.
+    """
+    from planning.model.hf_config import model_from_config  # noqa: PLC0415 - only models outside the catalog need it
+
+    config = path / CONFIG if path.is_dir() else path
+    folder = config.parent
+    if index is None and (folder / INDEX).exists():
+        index = folder / INDEX
+    found = read_object(index) if index is not None else _index_of(folder)
+    return model_from_config(read_object(config), name=name or folder.resolve().name, index=found)
+
+
+def read_object(path: Path) -> Mapping[str, object]:
+    """Return the JSON object of a file. Raises PlanningError."""
+    try:
+        value = read_json(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise PlanningError(f"{path} cannot be read: {error.strerror}.") from None
+    except ValueError as error:
+        raise PlanningError(f"{path} is not JSON: {error}.") from None
+    if not isinstance(value, dict):
+        raise PlanningError(f"{path} must hold one JSON object.")
+    return cast("Mapping[str, object]", value)
+
+
+def _index_of(folder: Path) -> Mapping[str, object] | None:
+    """Return an index of the safetensors files of a folder; None if it has none."""
+    files = sorted(path for path in folder.glob(_WEIGHTS) if path.is_file())
+    if not files:
+        return None
+    total, tensors = 0, dict[str, str]()
+    for path in files:
+        size, names = _tensors_of(path)
+        total += size
+        tensors |= dict.fromkeys(names, path.name)
+    return {"metadata": {"total_size": total}, "weight_map": tensors}
+
+
+def _tensors_of(path: Path) -> tuple[int, Sequence[str]]:
+    """Return the bytes and the names of the tensors of a safetensors file. Raises PlanningError if it is none, or only a part of one."""
+    try:
+        with path.open("rb") as stream:
+
+            def read(start: int, end: int) -> bytes:
+                stream.seek(start)
+                return stream.read(end - start)
+
+            table = read_table(path.stat().st_size, read)
+    except OSError as error:
+        raise PlanningError(f"{path} is no safetensors file: {error}.") from None
+    except NotSafetensorsError as error:
+        raise PlanningError(f"{path} is no safetensors file, or a part of one: it {error}.") from None
+    return table.tensor_bytes, table.names

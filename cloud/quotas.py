@@ -1,0 +1,144 @@
+"""Quotas of accelerators and of Cloud Run instances: their names, and their limits in a zone or region, from Service Usage.
+
+Names of the metrics and their units: public programs that read them (2026-11). The name of a TPU's quota id stands in Google's own message,
+"Quota limit 'TPUV6EPreemptiblePerProjectPerZoneForTPUAPI' has been exceeded". The quota of an RTX PRO 6000 counts thousandths of a GPU.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal, cast
+from urllib.parse import quote
+
+from cloud.google_api import GoogleApi
+from planning.machine.hardware import api_accelerator_type
+
+VIEWER: Final = "roles/serviceusage.serviceUsageViewer"
+"""The role that reads quotas."""
+_UNLIMITED: Final = -1
+_PREEMPTIBLE: Final = frozenset({"flex-start", "spot"})
+"""How capacity can be bought that uses the preemptible quota."""
+_TPU_METRICS: Final = {"v6e": ("tpu-v6e", "TPUV6E"), "v5litepod": ("tpu-v5s-litepod", "TPUV5sLitepod")}
+"""Generation, as the API names it -> metric, and beginning of the quota id."""
+_GPU_METRICS: Final = {
+    "nvidia-l4": ("nvidia_l4_gpu_allocation", "NvidiaL4GpuAlloc", 1),
+    "nvidia-rtx-pro-6000": ("nvidia_rtx_pro_6000_gpu_allocation", "NvidiaRtxPro6000GpuAlloc", 1000),
+}
+"""GPU -> metric, beginning of the quota id, and units for one GPU."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quota:
+    """A quota: `divisor` units of the metric are one of `unit`."""
+
+    service: Literal["tpu", "run", "compute"]
+    metric: str
+    quota_id: str
+    dimension: Literal["zone", "region"]
+    unit: str
+    divisor: int = 1
+    also: tuple[tuple[str, str], ...] = ()
+    """Further dimensions of the quota, with their values."""
+
+    def dimensions(self, place: str) -> Mapping[str, str]:
+        """Return the dimensions of the quota in a place."""
+        return {self.dimension: place, **dict(self.also)}
+
+
+CPU: Final = Quota(
+    service="run",
+    metric="cpu_allocation",
+    quota_id="CpuAllocPerProjectRegion",
+    dimension="region",
+    unit="vCPU",
+    divisor=1000,
+)
+MEMORY: Final = Quota(
+    service="run",
+    metric="mem_allocation",
+    quota_id="MemAllocPerProjectRegion",
+    dimension="region",
+    unit="GiB",
+    divisor=1024**3,
+)
+
+
+INSTANCE_CHIPS: Final = Quota(
+    service="compute",
+    metric="preemptible_tpu_v6e",
+    quota_id="PREEMPTIBLE-TPU-V6E-per-project-region",
+    dimension="region",
+    unit="chips",
+)
+"""Chips of instances of Compute Engine, for flex-start and spot."""
+INSTANCE_FAMILY_CHIPS: Final = Quota(
+    service="compute",
+    metric="tpus_per_tpu_family",
+    quota_id="TPUS-PER-TPU-FAMILY-per-project-region",
+    dimension="region",
+    unit="chips",
+    also=(("tpu_family", "CT6E"),),
+)
+"""The same for on-demand, and for flex-start and spot where preemptible quota does not suffice."""
+
+
+def tpu_quota(accelerator_type: str, provisioning: str) -> Quota | None:
+    """Return the quota of chips; None for a reservation, which has none, and for a generation whose quota is not known."""
+    generation = api_accelerator_type(accelerator_type).rpartition("-")[0]
+    if generation not in _TPU_METRICS or provisioning == "reservation":
+        return None
+    metric, quota_id = _TPU_METRICS[generation]
+    preemptible = is_preemptible(provisioning)
+    return Quota(
+        service="tpu",
+        metric=f"{metric}-preemptible" if preemptible else metric,
+        quota_id=f"{quota_id}{'Preemptible' if preemptible else ''}PerProjectPerZoneForTPUAPI",
+        dimension="zone",
+        unit="chips",
+    )
+
+
+def is_preemptible(provisioning: str) -> bool:
+    """Whether capacity that is bought so uses the preemptible quota."""
+    return provisioning in _PREEMPTIBLE
+
+
+def gpu_quota(gpu: str, *, zonal_redundancy: bool) -> Quota:
+    """Return the quota of a GPU of Cloud Run, named as the setting `cloudRun.gpu` names it."""
+    metric, quota_id, units = _GPU_METRICS[gpu]
+    return Quota(
+        service="run",
+        metric=metric if zonal_redundancy else f"{metric}_no_zonal_redundancy",
+        quota_id=f"{quota_id}{'' if zonal_redundancy else 'NoZonalRedundancy'}PerProjectRegion",
+        dimension="region",
+        unit="GPUs",
+        divisor=units,
+    )
+
+
+def read_limits(google: GoogleApi, project: str, quota: Quota) -> Sequence[Mapping[str, object]]:
+    """Return all limits of a quota's metric, with one call. Raises GoogleListError, or ScriptError if Google cannot be reached."""
+    service = f"{quota.service}.googleapis.com"
+    name = quote(f"{service}/{quota.metric}", safe="")
+    path = f"v1beta1/projects/{project}/services/{service}/consumerQuotaMetrics/{name}?view=FULL"
+    answer = google.get("serviceusage", path)
+    return cast("list[Mapping[str, object]]", answer.get("consumerQuotaLimits") or [])
+
+
+def limit_in(limits: Sequence[Mapping[str, object]], quota: Quota, place: str) -> float | None:
+    """Return the least limit in a place, in the quota's unit; math.inf if nothing limits it, None if no limit is named."""
+    found = [limit for limit in (_limit(limit, quota, place) for limit in limits) if limit is not None]
+    if not found:
+        return None
+    return min((limit / quota.divisor for limit in found if limit != _UNLIMITED), default=math.inf)
+
+
+def _limit(limit: Mapping[str, object], quota: Quota, place: str) -> int | None:
+    """Return a limit's value for a place, the nearest bucket first; None if the limit is about something else. An absent value is 0."""
+    if f"{{{quota.dimension}}}" not in str(limit.get("unit")):
+        return None
+    buckets = cast("list[Mapping[str, object]]", limit.get("quotaBuckets") or [])
+    own = [b for b in buckets if cast("Mapping[str, str]", b.get("dimensions") or {}) == quota.dimensions(place)]
+    general = [b for b in buckets if not b.get("dimensions")]
+    chosen = (own or general or [None])[0]
+    return None if chosen is None else int(str(chosen.get("effectiveLimit") or 0))

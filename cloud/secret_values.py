@@ -1,0 +1,61 @@
+"""Read and write secret values in Secret Manager. A value appears in no argument list, message or exception."""
+
+import base64
+import binascii
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import Final, cast
+
+from cloud import google_api
+from cloud.google_api import GoogleApi, GoogleListError
+from contracts.errors import ScriptError
+
+_API: Final = "secretmanager"
+
+
+def read_secret(version: str, *, project: str, api: GoogleApi | None = None) -> str:
+    """Return the value of `projects/P/secrets/S/versions/N`; the call counts for `project`, the stack's.
+
+    Raises ScriptError with the command that lets the caller read it.
+    """
+    try:
+        answer = (api or google_api.connect(project)).get(_API, f"v1/{version}:access")
+        payload = cast("Mapping[str, object]", answer.get("payload") or {})
+        return base64.b64decode(str(payload.get("data") or ""), validate=True).decode()
+    except GoogleListError as error:
+        _, owner, _, secret, *_ = version.split("/")
+        mend = (
+            f" The command that allows it: gcloud secrets add-iam-policy-binding {secret} --project={owner} "
+            '--member="user:$(gcloud config get account)" --role=roles/secretmanager.secretAccessor'
+            if error.status == HTTPStatus.FORBIDDEN
+            else ""
+        )
+        raise ScriptError(f"{version} cannot be read: {str(error).rstrip('.')}.{mend}") from None
+    except (binascii.Error, UnicodeDecodeError):
+        raise ScriptError(f"{version} does not hold text.") from None
+
+
+def store_secret(project: str, secret: str, value: str, api: GoogleApi | None = None) -> str:
+    """Add a version to a secret, which is made if it does not exist, and return the version's name.
+
+    Raises ScriptError if Google refuses; its message does not hold the value.
+    """
+    google = api or google_api.connect(project)
+    name = f"projects/{project}/secrets/{secret}"
+    body = {"payload": {"data": base64.b64encode(value.encode()).decode()}}
+    try:
+        if not _exists(google, name):
+            google.post(_API, f"v1/projects/{project}/secrets?secretId={secret}", {"replication": {"automatic": {}}})
+        return str(google.post(_API, f"v1/{name}:addVersion", body)["name"])
+    except GoogleListError as error:
+        raise ScriptError(f"{name} cannot be written: {error}") from None
+
+
+def _exists(google: GoogleApi, name: str) -> bool:
+    try:
+        google.get(_API, f"v1/{name}")
+    except GoogleListError as error:
+        if error.status == HTTPStatus.NOT_FOUND:
+            return False
+        raise
+    return True

@@ -1,0 +1,312 @@
+"""The calls of Cloud Storage that staging makes. Each that writes names the generation that it replaces, so that a retry repeats nothing."""
+
+import base64
+import json
+import mimetypes
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any, Final, cast
+
+from cloud import google_api
+from cloud.google_session import open_session
+from contracts.errors import ScriptError
+
+MOST_SOURCES: Final = 32
+"""Objects that one compose joins (Cloud Storage, Composite objects)."""
+MOST_CALLS: Final = 64
+"""Calls at a time that keep their connections."""
+SHA256: Final = "sha256"
+"""Key of an object's metadata with the SHA-256 of its content in hexadecimal."""
+_LIMIT_S: Final = 300
+_RETRY_S: Final = 600
+"""Time within which an upload that failed is begun again. The library's own is 120 s, and a part takes longer on a slow line."""
+_STALE_TOKEN: Final = (HTTPStatus.BAD_REQUEST, HTTPStatus.GONE)
+"""What Cloud Storage answers for a token of a rewrite that it does not know, or does not keep any more (JSON API, HTTP status codes)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BucketObject:
+    """An object as Cloud Storage lists it."""
+
+    name: str
+    size_bytes: int
+    generation: int
+    """A number that is another one whenever the content is."""
+    crc32c: str
+    """Base64, as Cloud Storage writes it."""
+    sha256: str | None
+    """From the object's metadata; None if whoever wrote it did not say."""
+
+
+class WeightsBucket:
+    """A bucket with the user's credentials and the endpoint of the environment. It may be used by several threads."""
+
+    def __init__(self, name: str, project: str) -> None:
+        """Remember the bucket; nothing is asked yet. Raises CommandRefusedError if there are no credentials."""
+        from google.cloud import storage  # noqa: PLC0415 - slow to load
+
+        credentials = google_api.credentials()
+        session = open_session(project, given=credentials, connections=MOST_CALLS)
+        options = {"api_endpoint": google_api.endpoint("storage").rstrip("/")}
+        self._client: Any = storage.Client(
+            project=project, credentials=credentials, client_options=options, _http=session
+        )
+        self.name = name
+        self._bucket: Any = self._client.bucket(name)
+
+    def objects(self, prefix: str) -> Mapping[str, BucketObject]:
+        """Return the objects whose names begin with `prefix`, by name. Raises ScriptError."""
+        with storage_errors(self.name):
+            return {blob.name: _object(blob) for blob in self._bucket.list_blobs(prefix=prefix, timeout=_LIMIT_S)}
+
+    def text(self, name: str) -> str | None:
+        """Return the content of a small object; None if it does not exist. Raises ScriptError."""
+        from google.api_core.exceptions import NotFound  # noqa: PLC0415 - slow to load
+
+        with storage_errors(self.name):
+            try:
+                return cast("str", self._bucket.blob(name).download_as_text(timeout=_LIMIT_S))
+            except NotFound:
+                return None
+
+    def part(self, name: str, start: int, end: int) -> bytes:
+        """Return the bytes of an object from `start` up to `end`, which is larger. Raises ScriptError."""
+        with storage_errors(self.name):
+            # A part has no checksum of its own.
+            blob = self._bucket.blob(name)
+            return cast("bytes", blob.download_as_bytes(start=start, end=end - 1, timeout=_LIMIT_S, checksum=None))
+
+    def soft_delete_s(self) -> int:
+        """Return how many seconds the bucket keeps and bills deleted objects; 0 if it does not, or does not say."""
+        from google.api_core.exceptions import Forbidden  # noqa: PLC0415 - slow to load
+
+        with storage_errors(self.name):
+            try:
+                self._bucket.reload(timeout=_LIMIT_S)
+            except Forbidden:
+                return 0
+            return int(self._bucket.soft_delete_policy.retention_duration_seconds or 0)
+
+    def upload(
+        self, name: str, data: bytes, *, replaced: BucketObject | None, sha256: str | None = None
+    ) -> BucketObject:
+        """Write an object with its CRC32C, which Cloud Storage compares before it stores anything. Raises ScriptError."""
+        from google.api_core.exceptions import PreconditionFailed  # noqa: PLC0415 - slow to load
+        from google.cloud.storage.retry import DEFAULT_RETRY  # noqa: PLC0415 - slow to load
+
+        blob = self._blob(name, sha256)
+        with storage_errors(self.name):
+            try:
+                blob.upload_from_string(
+                    data,
+                    content_type=_kind(name),
+                    timeout=_LIMIT_S,
+                    retry=DEFAULT_RETRY.with_timeout(_RETRY_S),
+                    checksum="crc32c",
+                    if_generation_match=_generation(replaced),
+                )
+            except PreconditionFailed:
+                found = self._written(name, len(data), crc32c(data), sha256)
+                if found is None:
+                    raise
+                return found
+        return _object(blob)
+
+    def compose(
+        self,
+        name: str,
+        sources: Sequence[BucketObject],
+        *,
+        replaced: BucketObject | None,
+        crc32c: str | None = None,
+        sha256: str | None = None,
+    ) -> BucketObject:
+        """Join at most MOST_SOURCES objects of the bucket in these very generations.
+
+        `crc32c` is that of the whole, where the caller knows it. It is compared only to tell a lost answer from a second writer.
+        Raises ScriptError.
+        """
+        from google.api_core.exceptions import NotFound, PreconditionFailed  # noqa: PLC0415 - slow to load
+
+        blob = self._blob(name, sha256)
+        blob.content_type = _kind(name)
+        with storage_errors(self.name):
+            try:
+                blob.compose(
+                    [self._bucket.blob(source.name, generation=source.generation) for source in sources],
+                    if_generation_match=_generation(replaced),
+                    if_source_generation_match=[source.generation for source in sources],
+                    timeout=_LIMIT_S,
+                )
+            except NotFound:
+                raise changed(f"An object of gs://{self.name}") from None
+            except PreconditionFailed:
+                found = self._written(name, sum(source.size_bytes for source in sources), crc32c, sha256)
+                if found is None:
+                    raise
+                return found
+        return _object(blob)
+
+    def rewrite(
+        self,
+        name: str,
+        source_bucket: str,
+        source: BucketObject,
+        *,
+        replaced: BucketObject | None,
+        sha256: str | None,
+        token: str | None,
+        on_step: Callable[[str, int], None],
+    ) -> BucketObject:
+        """Copy an object of another bucket inside Google. `on_step` gets the token of each further call and the bytes that are copied.
+
+        Raises:
+            StaleTokenError: if Cloud Storage does not take `token`.
+            ScriptError: if it refuses the copy, or the source has another generation by now.
+        """
+        from google.api_core.exceptions import GoogleAPICallError, PreconditionFailed  # noqa: PLC0415 - slow to load
+
+        blob = self._blob(name, sha256)
+        blob.content_type = _kind(name)
+        origin: Any = self._client.bucket(source_bucket).blob(source.name, generation=source.generation)
+        given = token
+        with storage_errors(f"{source_bucket} or gs://{self.name}"):
+            while True:
+                try:
+                    token, copied, _size = blob.rewrite(
+                        origin,
+                        token=token,
+                        if_generation_match=_generation(replaced),
+                        if_source_generation_match=source.generation,
+                        timeout=_LIMIT_S,
+                    )
+                except PreconditionFailed:
+                    found = self._written(name, source.size_bytes, source.crc32c, sha256)
+                    if found is None:
+                        raise
+                    return found
+                except GoogleAPICallError as error:
+                    if error.code in _STALE_TOKEN and token is not None and token == given:
+                        raise StaleTokenError from None
+                    raise
+                if token is None:
+                    return _object(blob)
+                on_step(token, copied)
+
+    def delete(self, item: BucketObject) -> None:
+        """Delete an object unless it is gone or another one by now. Raises ScriptError."""
+        from google.api_core.exceptions import NotFound, PreconditionFailed  # noqa: PLC0415 - slow to load
+
+        with storage_errors(self.name):
+            try:
+                self._bucket.blob(item.name).delete(if_generation_match=item.generation, timeout=_LIMIT_S)
+            except (NotFound, PreconditionFailed):
+                return
+
+    def _blob(self, name: str, sha256: str | None) -> Any:  # noqa: ANN401 - the library is untyped
+        blob = self._bucket.blob(name)
+        if sha256 is not None:
+            blob.metadata = {SHA256: sha256}
+        return blob
+
+    def _written(self, name: str, size_bytes: int, crc: str | None, sha256: str | None) -> BucketObject | None:
+        """Return the object if it is what was to be written; None if not.
+
+        Then the answer to an earlier attempt was lost, or another run was faster: the same bytes are as good.
+        """
+        blob = self._bucket.get_blob(name, timeout=_LIMIT_S)
+        found = None if blob is None else _object(blob)
+        if found is None or (found.size_bytes, found.sha256) != (size_bytes, sha256):
+            return None
+        return found if crc in {None, found.crc32c} else None
+
+
+class StaleTokenError(Exception):
+    """A rewrite has to begin anew."""
+
+
+def crc32c(data: bytes) -> str:
+    """Return the CRC32C of bytes as Cloud Storage writes it."""
+    return crc32c_text(extend_crc32c(0, data))
+
+
+def extend_crc32c(crc: int, data: bytes) -> int:
+    """Return the CRC32C of what had `crc` and `data` after it."""
+    import google_crc32c  # noqa: PLC0415 - a C library
+
+    return cast("int", google_crc32c.extend(crc, data))  # pyright: ignore[reportUnknownMemberType] - the library is untyped
+
+
+def crc32c_text(crc: int) -> str:
+    """Return a CRC32C as Cloud Storage writes it: base64 of four bytes, the highest first."""
+    return base64.b64encode(crc.to_bytes(4, "big")).decode()
+
+
+@contextmanager
+def storage_errors(bucket: str) -> Generator[None]:
+    """Turn what Google's client raises into one sentence. Raises ScriptError."""
+    import requests  # noqa: PLC0415 - slow to load
+    from google.api_core.exceptions import GoogleAPIError, PreconditionFailed, RetryError  # noqa: PLC0415 - slow to load
+    from google.auth.exceptions import GoogleAuthError, TransportError  # noqa: PLC0415 - slow to load
+    from google.cloud.storage.exceptions import DataCorruption  # noqa: PLC0415 - slow to load
+
+    try:
+        yield
+    except PreconditionFailed:
+        raise changed(f"An object of gs://{bucket}") from None
+    except DataCorruption:
+        raise ScriptError("Cloud Storage received other bytes than were sent; run this again.") from None
+    except RetryError as error:
+        cause = cast("Exception | None", error.cause) or error
+        status = getattr(getattr(cause, "response", None), "status_code", None)
+        if status is None:
+            raise _unreachable(cause) from None
+        raise ScriptError(f"Cloud Storage is not available (HTTP {status}); run this again.") from None
+    except (requests.RequestException, TransportError) as error:
+        raise _unreachable(error) from None
+    except GoogleAuthError as error:
+        raise ScriptError(
+            f"Google refused the credentials ({type(error).__name__}); run `gcloud auth application-default login`."
+        ) from None
+    except GoogleAPIError as error:
+        raise ScriptError(f"Cloud Storage refused: {_first_line(error)}") from None
+
+
+def changed(what: str) -> ScriptError:
+    """Return the error of a copy that another one crosses."""
+    return ScriptError(
+        f"{what} was changed by somebody else while it was copied; end the other copy, then run this again."
+    )
+
+
+def _unreachable(error: Exception) -> ScriptError:
+    return ScriptError(f"Cloud Storage cannot be reached ({type(error).__name__}); run this again.")
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]
+
+
+def _object(blob: Any) -> BucketObject:  # noqa: ANN401 - the library is untyped
+    return BucketObject(
+        name=str(blob.name),
+        size_bytes=int(blob.size),
+        generation=int(blob.generation),
+        crc32c=str(blob.crc32c),
+        sha256=cast("Mapping[str, str]", blob.metadata or {}).get(SHA256),
+    )
+
+
+def _generation(replaced: BucketObject | None) -> int:
+    return 0 if replaced is None else replaced.generation
+
+
+def _kind(name: str) -> str:
+    return mimetypes.guess_type(name)[0] or "application/octet-stream"
+
+
+def as_json(value: object) -> bytes:
+    """Return a value as the text of an object."""
+    return json.dumps(value, indent=1).encode()

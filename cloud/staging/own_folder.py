@@ -1,0 +1,154 @@
+"""The folder of its own that a checkpoint is staged into, named by what it holds: staging never changes a folder that is served."""
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from threading import Lock
+from typing import cast
+
+from cloud.staging.bucket import BucketObject, WeightsBucket, changed
+from cloud.staging.copying import OnBytes, parts_of
+from cloud.staging.sources import CheckpointSource, SourceFile, git_blob
+from contracts.errors import CommandRefusedError, ScriptError
+from contracts.parallel import each
+from contracts.staged_weights import MANIFEST, manifest_hash, own_folder, strangers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HashedSource:
+    """A source of which the SHA-256 of every file is known before the first byte is copied."""
+
+    inner: CheckpointSource
+    hashed: Mapping[str, tuple[SourceFile, SourceFile]]
+    """Name -> the file as the source lists it, and the same with its hash."""
+
+    @property
+    def revision(self) -> str:
+        """That of the source."""
+        return self.inner.revision
+
+    def files(self) -> Sequence[SourceFile]:
+        """Return the files with their hashes."""
+        return [file for _, file in self.hashed.values()]
+
+    def read(self, file: SourceFile, start: int, end: int) -> bytes:
+        """Return a part of a file. Raises ScriptError as the source does."""
+        return self.inner.read(self.hashed[file.name][0], start, end)
+
+    def verify(self, file: SourceFile, sha256: str, git_sha1: str) -> None:
+        """Raise ScriptError if these are other bytes than were hashed, and as the source does."""
+        listed, hashed = self.hashed[file.name]
+        self.inner.verify(listed, sha256, git_sha1)
+        if sha256 != hashed.sha256:
+            raise ScriptError(f"{file.name} of the source was changed while it was copied; run this again.")
+
+
+@dataclass(slots=True, kw_only=True)
+class _Hashing:
+    source: CheckpointSource
+    part_bytes: int
+    on_bytes: OnBytes
+    total_bytes: int
+    done_bytes: int = 0
+    lock: Lock = field(default_factory=Lock)
+
+    def hashed(self, file: SourceFile) -> SourceFile:
+        """Return the file with its SHA-256, which is read unless the source states it."""
+        if file.sha256 is not None:
+            return file
+        sha256, git = hashlib.sha256(), git_blob(file.size_bytes)
+        for part in parts_of(file, self.part_bytes):
+            data = self.source.read(file, part.start, part.end)
+            sha256.update(data)
+            git.update(data)
+            self._count(len(data))
+        found = sha256.hexdigest()
+        self.source.verify(file, found, git.hexdigest() if file.git_sha1 is not None else "")
+        return replace(file, sha256=found)
+
+    def _count(self, size_bytes: int) -> None:
+        with self.lock:
+            self.done_bytes += size_bytes
+            self.on_bytes("hashing", self.done_bytes, self.total_bytes)
+
+
+def hashed_source(
+    source: CheckpointSource, files: Sequence[SourceFile], *, part_bytes: int, workers: int, on_bytes: OnBytes
+) -> HashedSource:
+    """Read the files whose hash the source does not state. Raises ScriptError as the source does."""
+    total = sum(file.size_bytes for file in files if file.sha256 is None)
+    hashing = _Hashing(source=source, part_bytes=part_bytes, on_bytes=on_bytes, total_bytes=total)
+    found = each([partial(_with_hash, hashing, file) for file in files], workers=workers)
+    by_name = {file.name: (file, known) for file, known in found}
+    return HashedSource(inner=source, hashed={file.name: by_name[file.name] for file in files})
+
+
+def _with_hash(hashing: _Hashing, file: SourceFile) -> tuple[SourceFile, SourceFile]:
+    return file, hashing.hashed(file)
+
+
+def digest_of(files: Sequence[SourceFile], crc32c: Callable[[str], str] = lambda _: "") -> str:
+    """Return the hash that the manifest of these files will have. `crc32c` returns the checksum of a file without a SHA-256."""
+    entries = [
+        {"name": file.name, "size_bytes": file.size_bytes, "sha256": file.sha256, "crc32c": crc32c(file.name)}
+        for file in files
+    ]
+    return manifest_hash({"files": entries})
+
+
+def prepared_folder(
+    target: WeightsBucket, name: str, files: Sequence[SourceFile], digest: str, stack: str
+) -> tuple[str, Mapping[str, BucketObject]]:
+    """Return the folder for these files, and what it holds of them already.
+
+    Raises CommandRefusedError if it holds anything else: a file that the manifest will not list, or the manifest of other weights.
+    """
+    folder = own_folder(name, digest)
+    present = target.objects(f"{folder}/")
+    uri = f"gs://{target.name}/{folder}"
+    extra = strangers(present, folder, [file.name for file in files])
+    if extra:
+        more = f" and {len(extra) - 1} more" if len(extra) > 1 else ""
+        raise CommandRefusedError(
+            f"{uri} has {extra[0]}{more}, which is not of this checkpoint, and a server would load it too. Nothing was changed. Delete it with "
+            f"`gcloud storage rm {uri}/{extra[0]}`, then run this again."
+        )
+    if f"{folder}/{MANIFEST}" in present and _staged_hash(target, folder) != digest:
+        raise CommandRefusedError(
+            f"{uri} has the manifest of other weights than its name says. Nothing was changed. Run `python -m scripts.stage_model --stack "
+            f"{stack} --remove {folder}`, then run this again."
+        )
+    return folder, present
+
+
+def require_same_bytes(
+    target: WeightsBucket, folder: str, present: Mapping[str, BucketObject], wanted: Mapping[str, BucketObject]
+) -> None:
+    """Refuse a source whose files differ from what the folder holds under the same hashes: one of the two states a wrong hash.
+
+    A copy inside Google reads no byte, so it cannot say which. Raises CommandRefusedError.
+    """
+    for name, origin in wanted.items():
+        found = present.get(f"{folder}/{name}")
+        if found is not None and (found.size_bytes, found.crc32c) != (origin.size_bytes, origin.crc32c):
+            raise CommandRefusedError(
+                f"gs://{target.name}/{folder}/{name} has other bytes than the source, although both state the same SHA-256. Nothing was "
+                "changed. Stage from the hub or a folder: those are read and hashed."
+            )
+
+
+def require_staged(expected: str, staged: str, folder: str) -> None:
+    """Raise ScriptError if other weights were staged than the folder's name says."""
+    if staged != expected:
+        raise changed(f"A file of {folder}")
+
+
+def _staged_hash(target: WeightsBucket, folder: str) -> str | None:
+    """Return the hash of the manifest that a folder has; None if it cannot be read."""
+    try:
+        document = cast("object", json.loads(target.text(f"{folder}/{MANIFEST}") or ""))
+    except ValueError:
+        return None
+    return manifest_hash(cast("Mapping[str, object]", document)) if isinstance(document, dict) else None

@@ -1,0 +1,271 @@
+"""Read, back up and write a stack's deployment: its resources and the operations that an engine began and did not end.
+
+The format is that of `pulumi stack export` (pulumi/pulumi, sdk/go/common/apitype, UntypedDeployment and DeploymentV3). Everything that this
+module does not name is kept as it was read. Secrets stay ciphertext: no command here asks for `--show-secrets`.
+"""
+
+import json
+import os
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final, cast
+
+from contracts.errors import ScriptError
+from contracts.fields import as_mapping, as_sequence
+from engine import runner
+
+BACKUP_FOLDER: Final = Path(".work") / "deployments"
+"""Where backups lie, below the project's folder."""
+SECRET_SIGNATURE: Final = ("4dabf18193072939515e22adb298388d", "1b47061264138c4ac30d75fd1eb44270")
+"""The key and the value that mark a secret in a deployment (pulumi/pulumi, sdk/go/common/resource/sig)."""
+IMPORT_LIMIT_S: Final = 300.0
+SERVICE_TYPE: Final = "gcp:cloudrunv2/service:Service"
+
+_UNREADABLE: Final = ("failed to load checkpoint", "could not deserialize deployment", "unmarshal", "unexpected EOF")
+_NEWEST_VERSION: Final = 4
+
+
+class StateUnreadableError(ScriptError):
+    """The stack's state exists and cannot be read. `cut_off`: it is no whole document, so nothing of it can be used."""
+
+    def __init__(self, message: str, *, cut_off: bool) -> None:
+        super().__init__(message)
+        self.cut_off = cut_off
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceState:
+    """One resource as the state holds it; `raw` is the whole entry."""
+
+    raw: Mapping[str, object]
+
+    @property
+    def urn(self) -> str:
+        """The URN."""
+        return _text(self.raw, "urn")
+
+    @property
+    def type(self) -> str:
+        """The type, such as gcp:compute/network:Network."""
+        return _text(self.raw, "type")
+
+    @property
+    def name(self) -> str:
+        """The name in the program, the last part of the URN."""
+        return self.urn.rpartition("::")[2]
+
+    @property
+    def id(self) -> str:
+        """The provider's id; empty for components and for resources that were never created."""
+        return _text(self.raw, "id")
+
+    @property
+    def custom(self) -> bool:
+        """Whether a provider manages it."""
+        return bool(self.raw.get("custom"))
+
+    @property
+    def parent(self) -> str:
+        """The parent's URN, or an empty string."""
+        return _text(self.raw, "parent")
+
+    @property
+    def provider(self) -> str:
+        """The provider's URN and id, joined by `::`; empty for components and providers."""
+        return _text(self.raw, "provider")
+
+    @property
+    def inputs(self) -> Mapping[str, object]:
+        """The inputs. Secrets are ciphertext."""
+        return as_mapping(self.raw.get("inputs"))
+
+    @property
+    def outputs(self) -> Mapping[str, object]:
+        """The outputs. Secrets are ciphertext."""
+        return as_mapping(self.raw.get("outputs"))
+
+    @property
+    def dependencies(self) -> tuple[str, ...]:
+        """The URNs that it depends on."""
+        return tuple(str(urn) for urn in as_sequence(self.raw.get("dependencies")))
+
+    @property
+    def delete(self) -> bool:
+        """Whether it was replaced and only waits for its deletion."""
+        return bool(self.raw.get("delete"))
+
+    def changed(self, **values: object) -> "ResourceState":
+        """Return the resource with these keys of its entry replaced; None removes a key."""
+        merged = {**self.raw, **values}
+        return ResourceState({key: value for key, value in merged.items() if value is not None})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PendingOperation:
+    """An operation that an engine began and did not end. `kind` is creating, updating, deleting, reading or importing."""
+
+    kind: str
+    resource: ResourceState
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StackDeployment:
+    """A stack's state. `document` is the export as it was read, with everything that is not named here."""
+
+    document: Mapping[str, object]
+    resources: tuple[ResourceState, ...]
+    pending: tuple[PendingOperation, ...]
+
+    @property
+    def urns(self) -> frozenset[str]:
+        """The URNs of all resources that are not only waiting for their deletion."""
+        return frozenset(resource.urn for resource in self.resources if not resource.delete)
+
+    def changed(
+        self, *, resources: Sequence[ResourceState] | None = None, pending: Sequence[PendingOperation] | None = None
+    ) -> "StackDeployment":
+        """Return the deployment with other resources or pending operations."""
+        return replace(
+            self,
+            resources=self.resources if resources is None else tuple(resources),
+            pending=self.pending if pending is None else tuple(pending),
+        )
+
+    def text(self) -> str:
+        """Return the deployment in the format of `pulumi stack export`."""
+        inner: dict[str, object] = {
+            **as_mapping(self.document.get("deployment")),
+            "resources": [dict(resource.raw) for resource in self.resources],
+            "pending_operations": [{"resource": dict(one.resource.raw), "type": one.kind} for one in self.pending],
+        }
+        if not self.pending:
+            del inner["pending_operations"]
+        return json.dumps({**self.document, "deployment": inner}, indent=4)
+
+
+def read_deployment(stack: str) -> StackDeployment:
+    """Return the stack's deployment.
+
+    Raises CommandRefusedError if the stack does not exist, and StateUnreadableError if its state cannot be read.
+    """
+    try:
+        text = runner.query(["stack", "export", "--stack", stack])
+    except runner.PulumiFailedError as error:
+        if any(words in str(error) for words in _UNREADABLE):
+            raise _unreadable(stack, str(error)) from None
+        raise
+    return parse_deployment(stack, text)
+
+
+def parse_deployment(stack: str, text: str) -> StackDeployment:
+    """Return the deployment in the text of an export. Raises StateUnreadableError."""
+    try:
+        document: object = json.loads(text)
+    except ValueError as error:
+        raise _unreadable(stack, str(error)) from None
+    return deployment_of(stack, document)
+
+
+def deployment_of(stack: str, document: object) -> StackDeployment:
+    """Return the deployment in the document of an export. Raises StateUnreadableError."""
+    if not isinstance(document, dict) or not isinstance(as_mapping(cast("object", document)).get("version"), int):
+        raise _unreadable(stack, "it has no version")
+    known = cast("Mapping[str, object]", document)
+    version = cast("int", known["version"])
+    if version > _NEWEST_VERSION:
+        raise StateUnreadableError(
+            f"The state of stack {stack} has format version {version}, and this program knows up to {_NEWEST_VERSION}; "
+            "update this project.",
+            cut_off=False,
+        )
+    inner = as_mapping(known.get("deployment"))
+    resources = tuple(_resource(stack, raw) for raw in as_sequence(inner.get("resources")))
+    pending = tuple(_pending(stack, raw) for raw in as_sequence(inner.get("pending_operations")))
+    return StackDeployment(document=known, resources=resources, pending=pending)
+
+
+def back_up(stack: str, text: str) -> Path:
+    """Write an export to a new file that only its owner can read, and return the path."""
+    folder = runner.project_folder() / BACKUP_FOLDER
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    moment = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
+    path = _free_path(folder, f"{stack}-{moment}")
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
+        file.write(text)
+    return path
+
+
+def write_deployment(stack: str, deployment: StackDeployment) -> None:
+    """Replace the stack's state. The engine checks it first, and writes all of it or nothing.
+
+    `pulumi stack import` drops pending creations by itself. Raises ScriptError if the engine refuses.
+    """
+    with tempfile.TemporaryDirectory(prefix="deployment-") as folder:  # mode 0700
+        path = Path(folder) / f"{stack}.json"
+        path.write_text(deployment.text(), encoding="utf-8")
+        runner.query(["stack", "import", "--stack", stack, "--file", str(path)], limit_s=IMPORT_LIMIT_S)
+
+
+def is_passphrase_error(text: str) -> bool:
+    """Return whether the engine says that it cannot decrypt: the passphrase is wrong or not set, or the key in Cloud KMS refuses.
+
+    It exports a state without either, and decrypts nothing.
+    """
+    return "passphrase" in text or "get stack secrets manager" in text
+
+
+def wrong_passphrase(stack: str) -> StateUnreadableError:
+    """Return the error that says what to do about a passphrase that is wrong, not set or lost, or a key that may not be used."""
+    return StateUnreadableError(
+        f"The state of stack {stack} cannot be decrypted; set PULUMI_CONFIG_PASSPHRASE to the passphrase that it was made with, or, if "
+        f"Pulumi.{stack}.yaml names a key in Cloud KMS, run `python -m scripts.doctor --stack {stack}`. "
+        f"If the passphrase or the key is lost, `python -m scripts.teardown --stack {stack}` deletes the resources without it.",
+        cut_off=False,
+    )
+
+
+def is_secret(value: object) -> bool:
+    """Return whether a value of a deployment is a secret."""
+    key, mark = SECRET_SIGNATURE
+    return as_mapping(value).get(key) == mark
+
+
+def type_in(urn: str) -> str:
+    """Return the type of a resource from its URN, without those of its parents; empty if the text is no URN of a resource."""
+    parts = urn.split("::")  # urn:pulumi:STACK, PROJECT, TYPE, NAME
+    return parts[2].rpartition("$")[2] if len(parts) > 3 else ""  # noqa: PLR2004 - those four
+
+
+def _resource(stack: str, raw: object) -> ResourceState:
+    resource = ResourceState(as_mapping(raw))
+    if not resource.urn or not resource.type:
+        raise _unreadable(stack, "a resource has no URN or no type")
+    return resource
+
+
+def _pending(stack: str, raw: object) -> PendingOperation:
+    entry = as_mapping(raw)
+    return PendingOperation(kind=_text(entry, "type"), resource=_resource(stack, entry.get("resource")))
+
+
+def _unreadable(stack: str, problem: str) -> StateUnreadableError:
+    if is_passphrase_error(problem):
+        return wrong_passphrase(stack)
+    return StateUnreadableError(
+        f"The state of stack {stack} cannot be read ({problem.rstrip('.')}): it may have been cut off while it was written; "
+        f"run `python -m scripts.recover --stack {stack}`.",
+        cut_off=True,
+    )
+
+
+def _text(raw: Mapping[str, object], key: str) -> str:
+    return str(raw.get(key) or "")
+
+
+def _free_path(folder: Path, stem: str) -> Path:
+    return next(
+        path for number in range(1000) if not (path := folder / f"{stem}{f'-{number}' if number else ''}.json").exists()
+    )

@@ -1,0 +1,167 @@
+"""The locks of a stack: who holds them, whether that process is gone, and how they end.
+
+The engine's file backends write one file per lock, with process, user, host and time, and name them in the error of the command that is
+refused (pulumi/pulumi, pkg/backend/diy/lock.go: lockContent and lockError).
+"""
+
+import json
+import os
+import re
+import socket
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, TypeVar, cast
+from urllib.parse import unquote, urlsplit
+
+from contracts.errors import CommandRefusedError, ScriptError
+from contracts.labels import PRODUCT
+from contracts.processes import is_alive
+from engine import runner
+
+Result = TypeVar("Result")
+
+_LOCKED: Final = re.compile(r"currently locked by \d+ lock|Another update is currently in progress", re.IGNORECASE)
+_LINE: Final = re.compile(
+    r"(?P<place>\S+): created by (?P<user>[^@\s]+)@(?P<host>\S+) \(pid (?P<pid>\d+)\) at (?P<since>\S+)"
+)
+_FILE: Final = "file://"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StackLock:
+    """One lock. `place` is the lock's file or URL; `since` is when it was taken (RFC 3339)."""
+
+    place: str
+    user: str
+    host: str
+    pid: int
+    since: str
+
+    @property
+    def holder(self) -> str:
+        """Return who holds it, for people."""
+        return f"{self.user}@{self.host} (process {self.pid}, since {self.since})"
+
+    @property
+    def is_dead(self) -> bool:
+        """Whether its process ran on this host and is gone. A process on another host counts as alive: it cannot be seen from here."""
+        return self.host == socket.gethostname() and not is_alive(self.pid, self.since)
+
+
+def is_lock_error(text: str) -> bool:
+    """Return whether an engine's output says that the stack is locked."""
+    return _LOCKED.search(text) is not None
+
+
+def parse_locks(text: str) -> tuple[StackLock, ...]:
+    """Return the locks that an engine's error names. Pulumi Cloud names none."""
+    return tuple(
+        StackLock(
+            place=match["place"].partition("?")[0],
+            user=match["user"],
+            host=match["host"],
+            pid=int(match["pid"]),
+            since=match["since"],
+        )
+        for match in _LINE.finditer(text)
+    )
+
+
+def read_locks(folder: Path) -> tuple[StackLock, ...]:
+    """Return the locks in a stack's lock folder of a file backend. A half-written file is left out: its writer is alive, or dies without it."""
+    found: list[StackLock] = []
+    for path in sorted(folder.glob("*.json")):
+        try:
+            raw: object = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            continue
+        if isinstance(raw, dict):
+            found.append(_from_file(path, cast("Mapping[str, object]", raw)))
+    return tuple(found)
+
+
+def past_dead_locks(stack: str, work: Callable[[], Result], *, report: Callable[[str], None]) -> Result:
+    """Do work of the engine's. If the stack is locked and every holder is gone, end the locks and do it again.
+
+    `report` is told whose lock was ended. Raises CommandRefusedError if a holder may be alive, and what the work raises.
+    """
+    try:
+        return work()
+    except runner.PulumiFailedError as error:
+        if not is_lock_error(error.output):
+            raise
+        found = parse_locks(error.output)
+    end_dead_locks(stack, found, report=report)
+    return work()
+
+
+def end_dead_locks(stack: str, locks: Sequence[StackLock], *, report: Callable[[str], None]) -> None:
+    """End a stack's locks. Raises CommandRefusedError if a holder may be alive: nothing is ended then.
+
+    Lock files are deleted one by one: `pulumi cancel` also ends locks that were taken since, and refuses where the state cannot be read.
+    """
+    require_dead(stack, locks)
+    files = [Path(lock.place.removeprefix(_FILE)) for lock in locks if lock.place.startswith(_FILE)]
+    for path in files:
+        path.with_name(f"{path.name}.attrs").unlink(missing_ok=True)
+    if len(files) < len(locks) or not all(path.is_file() for path in files):
+        runner.query(["cancel", "--yes", "--stack", stack])
+    for path in files:
+        path.unlink(missing_ok=True)
+    report(f"ended the lock of {' and '.join(lock.holder for lock in locks)}: that process is gone")
+
+
+def stack_locks(stack: str) -> tuple[StackLock, ...]:
+    """Return the locks of a stack in a file backend; nothing for other backends, whose locks only show when a command is refused."""
+    return all_locks([stack])[stack]
+
+
+def all_locks(stacks: Sequence[str]) -> Mapping[str, tuple[StackLock, ...]]:
+    """Return the locks of several stacks, as `stack_locks` does. The backend is looked up once."""
+    try:
+        folder = backend_folder()
+    except ScriptError:
+        folder = None
+    place = folder / "locks" / "organization" / PRODUCT if folder else None
+    return {stack: read_locks(place / stack) if place else () for stack in stacks}
+
+
+def backend_folder() -> Path | None:
+    """Return the folder `.pulumi` of a file backend: of PULUMI_BACKEND_URL, else of the engine's login; None for other backends.
+
+    Raises ScriptError if the variable is not set and there is no engine to ask.
+    """
+    given = os.environ.get("PULUMI_BACKEND_URL", "")
+    if given:
+        parts = urlsplit(given)
+        return Path(unquote(f"{parts.netloc}{parts.path}")).expanduser() / ".pulumi" if parts.scheme == "file" else None
+    answer = runner.run("whoami", "--verbose", "--json")
+    try:
+        url = str(json.loads(answer.stdout).get("url") or "")
+    except (ValueError, AttributeError):
+        return None
+    if not url.startswith(_FILE):
+        return None
+    return Path(url.partition("?")[0].removeprefix(_FILE)).expanduser() / ".pulumi"
+
+
+def require_dead(stack: str, locks: Sequence[StackLock]) -> None:
+    """Raise CommandRefusedError unless the process of every lock is known to be gone. Without a lock, nobody knows who holds it."""
+    alive = [lock for lock in locks if not lock.is_dead]
+    if locks and not alive:
+        return
+    who = " and ".join(lock.holder for lock in alive) if alive else "an update that the backend does not name"
+    here = alive and all(lock.host == socket.gethostname() for lock in alive)
+    advice = "Wait until it ends" if here else f"If it has ended, run `pulumi cancel --yes --stack {stack}`"
+    raise CommandRefusedError(f"Stack {stack} is locked by {who}. {advice}, then try again.")
+
+
+def _from_file(path: Path, raw: Mapping[str, object]) -> StackLock:
+    return StackLock(
+        place=f"file://{path}",
+        user=str(raw.get("username") or ""),
+        host=str(raw.get("hostname") or ""),
+        pid=int(str(raw.get("pid") or 0)),
+        since=str(raw.get("timestamp") or ""),
+    )

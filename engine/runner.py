@@ -1,0 +1,207 @@
+"""Run the Pulumi CLI: the one that `make setup` linked, else the one on PATH."""
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import IO, Final
+
+from contracts.errors import CommandRefusedError, ScriptError
+from engine.children import started
+from engine.private_folders import held_locks
+
+QUERY_LIMIT_S = 120.0
+"""Time limit of a command that only reads."""
+
+_MAX_WORDS = 600
+_LAST_WORDS_S = 5.0
+"""How long to read on after the engine ended. A plugin that outlives it may keep the pipe open."""
+_NO_MEMORY: Final = ", as by a machine that runs out of memory"
+_LOST_TRACK = re.compile(r"\b409\b|already exists|alreadyExists|ALREADY_EXISTS|pending operations", re.IGNORECASE)
+_NO_REASON: Final = re.compile(r"(update|preview) (failed|canceled)")
+"""What the engine adds to the errors of a run (pulumi/pulumi, pkg/resource/deploy/deployment_executor.go), often before them."""
+NOT_LOGGED_IN: Final = (
+    "Pulumi is not logged in; run `pulumi login`, or `pulumi login gs://YOUR_STATE_BUCKET` for a bucket of your own."
+)
+
+
+class PulumiFailedError(ScriptError):
+    """The engine ended with an error. `output` is what it printed."""
+
+    def __init__(self, message: str, output: str) -> None:
+        super().__init__(message)
+        self.output = output
+
+
+def project_folder() -> Path:
+    """Return the folder with Pulumi.yaml: the current folder, else this checkout. Raises CommandRefusedError if neither has one."""
+    for folder in (Path.cwd(), Path(__file__).resolve().parents[1]):
+        if (folder / "Pulumi.yaml").is_file():
+            return folder
+    raise CommandRefusedError("There is no Pulumi.yaml here; run this command in the project's folder.")
+
+
+def pulumi() -> str:
+    """Return the path of the Pulumi CLI. Raises CommandRefusedError if there is none."""
+    linked = Path(sys.executable).with_name("pulumi")
+    found = str(linked) if linked.is_file() else shutil.which("pulumi")
+    if found is None:
+        raise CommandRefusedError("The Pulumi CLI is not installed; run `make setup`.")
+    return found
+
+
+def environment() -> Mapping[str, str]:
+    """Return the engine's environment: the user's own, without the check for newer versions.
+
+    PYTHONPATH does not name this checkout: the program imports what is in its own folder, which may be a copy.
+    """
+    given = {**os.environ, "PULUMI_SKIP_UPDATE_CHECK": "true"}
+    checkout = Path(__file__).resolve().parents[1]
+    paths = [
+        path for path in given.pop("PYTHONPATH", "").split(os.pathsep) if path and Path(path).resolve() != checkout
+    ]
+    return given | ({"PYTHONPATH": os.pathsep.join(paths)} if paths else {})
+
+
+def run(
+    *arguments: str, capture: bool = True, limit_s: float | None = QUERY_LIMIT_S, stdin: str | None = None
+) -> "subprocess.CompletedProcess[str]":
+    """Run a Pulumi command and wait for its end, also after a signal: it is passed on, and the engine writes its state first.
+
+    `capture` keeps its output; otherwise all of it goes to stderr. `stdin` is what it reads, such as a secret, which belongs into
+    no list of arguments. Raises ScriptError after `limit_s` seconds.
+    """
+    with started(
+        [pulumi(), *arguments, "--non-interactive"],
+        cwd=project_folder(),
+        env=environment(),
+        pass_fds=held_locks(),
+        stdout=subprocess.PIPE if capture else sys.stderr,
+        stderr=subprocess.PIPE if capture else None,
+        stdin=subprocess.DEVNULL if stdin is None else subprocess.PIPE,
+    ) as process:
+        try:
+            out, err = process.communicate(stdin, timeout=limit_s)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.communicate()
+            raise ScriptError(f"`pulumi {' '.join(arguments)}` did not end within {limit_s:.0f} s.") from None
+    return subprocess.CompletedProcess(process.args, process.returncode, out or "", err or "")
+
+
+def change(stack: str, *arguments: str, after_failure: str) -> None:
+    """Run a Pulumi command that changes a stack, without a time limit and with its progress on stderr.
+
+    Raises PulumiFailedError if it fails; `after_failure` says what that means.
+    """
+    command = (*arguments, "--yes", "--skip-preview", "--stack", stack)
+    code, output = _shown(*command)
+    if code != 0:
+        raise PulumiFailedError(
+            f"`pulumi {arguments[0]} --stack {stack}` {ending(code)}, see above{_because(output)} {after_failure}"
+            f"{recover_hint(stack, output)}",
+            output,
+        )
+
+
+def _because(output: str) -> str:
+    """Return the end of a sentence with the engine's reason, if it named one."""
+    reason = next(iter(reasons(_errors(output))), "")
+    return f": {reason[:_MAX_WORDS].rstrip('.')}." if reason and not _NO_REASON.fullmatch(reason) else "."
+
+
+def recover_hint(stack: str, output: str) -> str:
+    """Return a sentence that names the command for resources which exist and are not in the state, if the output speaks of them."""
+    if _LOST_TRACK.search(output) is None:
+        return ""
+    return f" An interrupted run may have left resources that the state does not know: run `python -m scripts.recover --stack {stack}`."
+
+
+def _shown(*arguments: str) -> tuple[int, str]:
+    """Run a Pulumi command with its output on stderr, and return its exit code and its output."""
+    lines: list[str] = []
+    command = [pulumi(), *arguments, "--non-interactive"]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "stdin": subprocess.DEVNULL, "errors": "replace"}
+    with started(
+        command, cwd=project_folder(), env=environment(), pass_fds=held_locks(), read_by_caller=True, **pipes
+    ) as process:
+        assert process.stdout is not None  # noqa: S101 - it was asked for above
+        reader = threading.Thread(target=_copy, args=(process.stdout, lines), daemon=True)
+        reader.start()
+        process.wait()
+    reader.join(timeout=_LAST_WORDS_S)
+    return process.returncode, "".join(lines)
+
+
+def _copy(stream: IO[str], lines: list[str]) -> None:
+    for line in stream:
+        lines.append(line)
+        print(line, end="", file=sys.stderr, flush=True)
+
+
+def query(arguments: Sequence[str], *, limit_s: float = QUERY_LIMIT_S) -> str:
+    """Return what a Pulumi command printed on stdout.
+
+    Raises CommandRefusedError if the stack does not exist, and PulumiFailedError with the engine's first error.
+    """
+    answer = run(*arguments, limit_s=limit_s)
+    if answer.returncode == 0:
+        return answer.stdout
+    error = error_of(answer)
+    if "PULUMI_ACCESS_TOKEN must be set" in error:
+        # No refusal: that would mean that the stack does not exist, and a teardown would believe it.
+        raise PulumiFailedError(NOT_LOGGED_IN, answer.stdout + answer.stderr)
+    missing = re.match(r"no stack named '([^']*)' found", error)
+    if missing:
+        stack = missing[1].rpartition("/")[2]
+        raise CommandRefusedError(
+            f"Stack {stack} does not exist; run `pulumi stack init {stack}`, or name another with --stack.{_lost_hint(stack)}"
+        )
+    raise PulumiFailedError(f"`pulumi {arguments[0]}` failed: {error}", answer.stdout + answer.stderr)
+
+
+def _lost_hint(stack: str) -> str:
+    """Return the sentence about a state that was lost, if the stack has settings that it could have been deployed with."""
+    if not (project_folder() / f"Pulumi.{stack}.yaml").is_file():
+        return ""
+    return f" If it was deployed and its state is lost, run `python -m scripts.recover --stack {stack}`."
+
+
+def error_of(answer: "subprocess.CompletedProcess[str]") -> str:
+    """Return the error of a command that failed, as `first_error` does."""
+    return first_error(answer.stderr or answer.stdout, answer.returncode)
+
+
+def first_error(text: str, code: int) -> str:
+    """Return the engine's first reason as one line, without colours and without `error:`; how it ended if it had no time to name one."""
+    lines = _lines(text)
+    chosen = (reasons(_errors(text)) or (lines if code >= 0 else []) or [f"it {ending(code)}"])[0]
+    return chosen[:_MAX_WORDS]
+
+
+def reasons(errors: Sequence[str]) -> Sequence[str]:
+    """Return the errors that name a reason: all but "update failed" and its like, unless there is no other."""
+    return [error for error in errors if not _NO_REASON.fullmatch(error)] or errors
+
+
+def _errors(text: str) -> Sequence[str]:
+    found = (line.removeprefix("error:").strip() for line in _lines(text) if line.startswith("error:"))
+    return [error for error in found if error]
+
+
+def _lines(text: str) -> Sequence[str]:
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", text)
+    return [line.strip() for line in plain.splitlines() if line.strip()]
+
+
+def ending(code: int) -> str:
+    """Return how a process ended, by its exit code: -N for the signal N."""
+    if code >= 0:
+        return f"ended with exit code {code}"
+    name = signal.Signals(-code).name
+    return f"was killed by {name}{_NO_MEMORY if name == 'SIGKILL' else ''}"

@@ -1,0 +1,42 @@
+"""Read a stack's outputs."""
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from contracts.errors import CommandRefusedError
+from contracts.fields import ContractError, from_json
+from contracts.outputs import DETAILS_TYPE, StackOutputs
+from engine.deployment import ResourceState, read_deployment
+
+STACK_TYPE: Final = "pulumi:pulumi:Stack"
+
+
+def stack_outputs(stack: str) -> StackOutputs:
+    """Return the outputs of a deployed stack.
+
+    Raises CommandRefusedError if the stack does not exist, is not deployed, or was deployed by another version of the project.
+    """
+    return outputs_in(stack, read_deployment(stack).resources)
+
+
+def outputs_in(stack: str, resources: Sequence[ResourceState]) -> StackOutputs:
+    """Return the outputs in a stack's resources.
+
+    Raises CommandRefusedError if it is not deployed, or was deployed by another version of the project.
+    """
+    printed = _outputs(resources, STACK_TYPE)
+    raw = {**printed, **_outputs(resources, DETAILS_TYPE)}
+    if not printed:
+        raise CommandRefusedError(f"Stack {stack} is not deployed; run `pulumi up --stack {stack}`.")
+    try:
+        return from_json(StackOutputs, raw)
+    except ContractError as error:
+        raise CommandRefusedError(
+            f"Stack {stack} has other outputs than this version of the project writes: {error} Run `pulumi up --stack {stack}`."
+        ) from None
+
+
+def _outputs(resources: Sequence[ResourceState], kind: str) -> Mapping[str, object]:
+    """Return the outputs of the one resource of this type, or nothing if there is none."""
+    nothing: Mapping[str, object] = {}
+    return next((resource.outputs for resource in resources if resource.type == kind and not resource.delete), nothing)

@@ -1,0 +1,229 @@
+"""What a stack's state says, as far as it can be read: resources, creations that never ended, projects, buckets, protection.
+
+A state that is lost, broken or out of reach is no reason to stop: the search by labels needs none.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Final, Literal, cast
+
+from contracts.errors import CommandRefusedError, ScriptError
+from contracts.fields import as_mapping, as_sequence
+from contracts.labels import PRODUCT
+from contracts.outputs import DETAILS_TYPE, StackOutputs
+from contracts.parallel import each
+from engine import locks, runner
+from engine.deployment import (
+    ResourceState,
+    StackDeployment,
+    StateUnreadableError,
+    deployment_of,
+    parse_deployment,
+)
+from engine.stack import STACK_TYPE, outputs_in
+
+Status = Literal["read", "missing", "unreadable", "no engine"]
+Item = Mapping[str, object]
+
+_READERS: Final = 4
+"""States that are read at the same time; each starts an engine."""
+_CHECKPOINT_VERSION: Final = 3
+"""Version of the deployment in a file of a local backend, which does not name it."""
+_HIDDEN: Final = ("pulumi:pulumi:", "pulumi:providers:")
+_QUEUED: Final = "gcp-tpu:"
+_ENABLED_API: Final = "gcp:projects/service:"
+_APIS: Final[Mapping[str, str]] = {
+    "gcp:cloudrunv2/": "run",
+    "gcp:compute/": "compute",
+    "gcp:secretmanager/": "secretmanager",
+    "gcp:artifactregistry/": "artifactregistry",
+    "gcp:storage/": "storage",
+    "gcp:serviceaccount/": "iam",
+    "gcp:projects/iAMMember:": "cloudresourcemanager",
+}
+"""Beginning of a type -> the API that holds its resources."""
+_PROJECT: Final = re.compile(r'"project"\s*:\s*"([a-z][a-z0-9.:-]{4,}[a-z0-9])"')
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StackState:
+    """A stack's state."""
+
+    stack: str
+    status: Status
+    detail: str = ""
+    """Why it could not be read, a sentence."""
+    resources: Sequence[Item] = ()
+    """Resources without the stack itself and its providers."""
+    pending: Sequence[Item] = ()
+    """Resources whose creation began and was never recorded as ended: `type`, `urn` and `inputs`."""
+    written: str = ""
+    """When the state was written (RFC 3339)."""
+    projects: Sequence[str] = ()
+    """Google Cloud projects that it names, those of the outputs first."""
+    raw: Item = field(default_factory=dict[str, object])
+    """What `pulumi stack export` printed, or the file of a local backend in that form."""
+
+    @property
+    def zones(self) -> Sequence[str]:
+        """Zones that it names."""
+        named = [zone for inputs in self._inputs() for zone in (inputs.get("zone"), *_texts(inputs.get("zones")))]
+        return tuple(dict.fromkeys(str(zone) for zone in named if zone))
+
+    @property
+    def held_zones(self) -> Sequence[str]:
+        """Zones in which a queued resource of it is."""
+        outputs = (_outputs(item) for item in self.resources if str(item.get("type")).startswith(_QUEUED))
+        return tuple(dict.fromkeys(str(item["zone"]) for item in outputs if item.get("zone")))
+
+    @property
+    def apis(self) -> frozenset[str]:
+        """The APIs that hold its resources, by the first part of their services' names."""
+        items = (*self.resources, *self.pending)
+        named = {_inputs(item).get("service") for item in items if str(item.get("type")).startswith(_ENABLED_API)}
+        enabled = {str(name).removesuffix(".googleapis.com") for name in named if name}
+        return frozenset(enabled | {api for item in items for api in _apis(item)})
+
+    @property
+    def buckets(self) -> Sequence[str]:
+        """Buckets on which it has grants."""
+        items = (*self.resources, *self.pending)
+        grants = [item for item in items if str(item.get("type")).startswith("gcp:storage/bucketIAMMember:")]
+        return tuple(dict.fromkeys(str(_inputs(item).get("bucket") or "").removeprefix("b/") for item in grants))
+
+    @property
+    def outputs(self) -> StackOutputs | None:
+        """The stack's outputs; None if it is not deployed, or was deployed by another version of the project."""
+        found = as_sequence(as_mapping(self.raw.get("deployment")).get("resources"))
+        try:
+            return outputs_in(self.stack, [ResourceState(as_mapping(item)) for item in found])
+        except CommandRefusedError:
+            return None
+
+    def _inputs(self) -> Iterator[Item]:
+        for item in (*self.resources, *self.pending):
+            yield _inputs(item)
+
+
+def read(stack: str) -> StackState:
+    """Return the state as the engine exports it, else as the file of a local backend shows it."""
+    try:
+        runner.pulumi()
+    except CommandRefusedError as error:
+        return _from_file(stack, "no engine", str(error))
+    try:
+        text = runner.query(["stack", "export", "--stack", stack])
+    except CommandRefusedError as error:
+        return StackState(stack=stack, status="missing", detail=str(error))
+    except ScriptError as error:
+        return _from_file(stack, "unreadable", str(error))
+    try:
+        return of_deployment(stack, parse_deployment(stack, text))
+    except StateUnreadableError as error:
+        return _from_file(stack, "unreadable", str(error))
+
+
+def all_states() -> Sequence[StackState]:
+    """Return the state of each stack that the backend or a settings file names, by name. They are read at the same time."""
+    files = runner.project_folder().glob("Pulumi.*.yaml")
+    known = {path.name.removeprefix("Pulumi.").removesuffix(".yaml") for path in files}
+    try:
+        listed = json.loads(runner.query(["stack", "ls", "--json", "--project", PRODUCT]))
+        deployed = {str(item["name"]).rpartition("/")[2] for item in listed}
+    except ScriptError:
+        backend = backend_folder()
+        deployed = {path.stem for path in (backend / "stacks" / PRODUCT).glob("*.json")} if backend else known
+    absent = {name: StackState(stack=name, status="missing", detail="It is not deployed.") for name in known - deployed}
+    names = sorted(deployed)
+    found = dict(zip(names, each([partial(read, name) for name in names], workers=_READERS), strict=True))
+    return [absent.get(name) or found[name] for name in sorted(known | deployed)]
+
+
+def parse(stack: str, exported: Item) -> StackState:
+    """Return the state in a document of `pulumi stack export`. Raises StateUnreadableError."""
+    return of_deployment(stack, deployment_of(stack, exported))
+
+
+def of_deployment(stack: str, deployment: StackDeployment) -> StackState:
+    """Return what a deployment says about a stack."""
+    inner = cast("Item", deployment.document.get("deployment") or {})
+    begun = tuple(one.resource.raw for one in deployment.pending if one.kind == "creating")
+    return StackState(
+        stack=stack,
+        status="read",
+        resources=tuple(item.raw for item in deployment.resources if not item.type.startswith(_HIDDEN)),
+        pending=begun,
+        written=str(cast("Item", inner.get("manifest") or {}).get("time") or ""),
+        projects=_projects([*(item.raw for item in deployment.resources), *begun]),
+        raw=deployment.document,
+    )
+
+
+def backend_folder() -> Path | None:
+    """Return the folder `.pulumi` of a local backend; None for other backends, and if nothing says which backend it is."""
+    try:
+        return locks.backend_folder()
+    except ScriptError:
+        return None
+
+
+def file_text(stack: str) -> str:
+    """Return the text of a local backend's state, whatever is in it; empty without one."""
+    folder = backend_folder()
+    try:
+        path = folder / "stacks" / PRODUCT / f"{stack}.json" if folder else None
+        return path.read_text(encoding="utf-8", errors="replace") if path else ""
+    except OSError:
+        return ""
+
+
+def _from_file(stack: str, status: Status, detail: str) -> StackState:
+    """Return what the file of a local backend still says; of a broken one, at least the projects."""
+    text = file_text(stack)
+    try:
+        checkpoint = cast("Item", cast("Item", json.loads(text)).get("checkpoint") or {})
+        found = parse(stack, {"version": _CHECKPOINT_VERSION, "deployment": checkpoint.get("latest")})
+    except (ValueError, TypeError, AttributeError, StateUnreadableError):
+        projects = tuple(dict.fromkeys(_PROJECT.findall(text)))
+        return StackState(stack=stack, status=status, detail=detail, projects=projects)
+    return StackState(
+        stack=stack,
+        status=status,
+        detail=detail,
+        resources=found.resources,
+        pending=found.pending,
+        written=found.written,
+        projects=found.projects,
+        raw=found.raw,
+    )
+
+
+def _projects(items: Sequence[Item]) -> Sequence[str]:
+    outputs = [item for item in items if item.get("type") in {STACK_TYPE, DETAILS_TYPE}]
+    named = [cast("Item", item.get("outputs") or {}).get("project") for item in outputs]
+    named += [_inputs(item).get("project") for item in items]
+    return tuple(dict.fromkeys(name for name in named if isinstance(name, str) and name))
+
+
+def _apis(item: Item) -> Iterator[str]:
+    """Yield the API that holds a resource; nothing for components and other providers."""
+    type_ = str(item.get("type"))
+    if type_.startswith(_QUEUED):
+        yield "compute" if _inputs(item).get("api") == "compute-engine" else "tpu"
+    yield from (api for prefix, api in _APIS.items() if type_.startswith(prefix))
+
+
+def _inputs(item: Item) -> Item:
+    return cast("Item", item.get("inputs") or {})
+
+
+def _outputs(item: Item) -> Item:
+    return cast("Item", item.get("outputs") or {})
+
+
+def _texts(value: object) -> Sequence[str]:
+    return [str(item) for item in cast("Sequence[object]", value)] if isinstance(value, list) else []

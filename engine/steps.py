@@ -1,0 +1,277 @@
+"""The steps of a preview as data: what each does to which resource, and in what two previews differ. No value is kept but those shown."""
+
+import hashlib
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from difflib import unified_diff
+from itertools import takewhile
+from typing import Final, cast
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from contracts.fields import as_mapping, as_sequence
+from contracts.masking import masked
+from contracts.plain_text import for_model
+from engine.deployment import SERVICE_TYPE, is_secret, type_in
+
+CAPACITY_TYPES: Final = ("gcp-tpu:index:QueuedResource", SERVICE_TYPE)
+"""Types whose replacement takes the server away."""
+_QUIET: Final = frozenset({"same", "refresh"})
+"""Operations that change nothing. What a refresh finds is a step of its own."""
+_SHOWN_CHARACTERS: Final = 80
+_BEFORE_CHARACTERS: Final = 24
+"""Of the part that two long values share, so many are shown before the first difference."""
+_MOST_CHANGES: Final = 20
+"""Of one step, shown. All are compared."""
+_KEY: Final = re.compile(r'\["((?:[^"\\]|\\.)*)"\]|\[(\d+)\]|([^.\[\]]+)')
+"""One part of a property's path, as the engine writes it: `template.containers[0].env["A.B"]`."""
+_MOST_DIFFERENCES: Final = 5
+_MOST_LINES: Final = 5
+"""Of a text of several lines, removed or added, shown."""
+_PATH_CHARACTERS: Final = 200
+_NO_VALUE: Final = object()
+_SECRET: Final = "[secret]"  # noqa: S105 - as the engine shows one
+_UNKNOWN: Final = "04da6b54-80e4-46f7-96ec-b56ff0331ba9"
+"""How a preview writes a value that is known only after `up` (pulumi/pulumi, sdk/go/common/resource/plugin/rpc.go)."""
+
+
+class ShownChange(BaseModel):
+    """One property that a step changes, for people: its path, and the values without secrets, shortened.
+
+    Of a text of several lines, the values are the lines that differ.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    path: str = Field(description="Path of the property.")
+    before: str = Field(description="Value in the state; empty if it was not set.")
+    after: str = Field(description="Value afterwards; empty if it is removed.")
+    replaces: bool = Field(default=False, description="Whether this change forces a replacement.")
+
+
+class PlannedStep(BaseModel):
+    """One step that changes something."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    op: str
+    urn: str
+    changed: tuple[str, ...] = ()
+    """Properties that differ from the state."""
+    forced_by: tuple[str, ...] = ()
+    """Properties that force a replacement."""
+    inputs: dict[str, str] = {}
+    """A hash of the value of each input."""
+    changes: tuple[ShownChange, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """The resource's name in the program."""
+        return self.urn.rpartition("::")[2]
+
+    @property
+    def type(self) -> str:
+        """The resource's type, without those of its parents."""
+        return type_in(self.urn)
+
+    @property
+    def does(self) -> str:
+        """What it does, such as `update of template`."""
+        words = f"{self.op} of {', '.join(self.changed)}" if self.changed else self.op
+        return f"{words}, forced by {', '.join(self.forced_by)}" if self.forced_by else words
+
+    @property
+    def digest(self) -> str:
+        """A hash of what it does."""
+        return _sha256([self.op, self.urn, self.changed, self.forced_by, self.inputs])
+
+
+def steps_of(preview: Mapping[str, object], secrets: Sequence[str] = ()) -> tuple[PlannedStep, ...]:
+    """Return the steps of the engine's preview in JSON that change something, sorted: independent resources come in any order."""
+    raw = (as_mapping(step) for step in as_sequence(preview.get("steps")))
+    found = [_step(step, secrets) for step in raw if step.get("op") not in _QUIET]
+    return tuple(sorted(found, key=lambda step: (step.urn, step.op, step.digest)))
+
+
+def differences(planned: Sequence[PlannedStep], now: Sequence[PlannedStep]) -> Sequence[str]:
+    """Return what differs between two previews, a clause for each resource: which, what was planned, and what it is now."""
+    urns = dict.fromkeys(step.urn for step in (*planned, *now))
+    pairs = ((urn, _of(planned, urn), _of(now, urn)) for urn in urns)
+    return [_difference(urn, was, is_now) for urn, was, is_now in pairs if _digests(was) != _digests(is_now)]
+
+
+def shortened_differences(found: Sequence[str]) -> str:
+    """Return the first differences, and how many there are beside them."""
+    rest = len(found) - _MOST_DIFFERENCES
+    return "; ".join([*found[:_MOST_DIFFERENCES], *([f"and {rest} more"] if rest > 0 else [])])
+
+
+def _of(steps: Sequence[PlannedStep], urn: str) -> Sequence[PlannedStep]:
+    return [step for step in steps if step.urn == urn]
+
+
+def _digests(steps: Sequence[PlannedStep]) -> Sequence[str]:
+    return sorted(step.digest for step in steps)
+
+
+def _difference(urn: str, was: Sequence[PlannedStep], is_now: Sequence[PlannedStep]) -> str:
+    words = [" and ".join(step.does for step in steps) or "no change" for steps in (was, is_now)]
+    if words[0] != words[1]:
+        return f"`{urn}`: the plan has {words[0]}; now it is {words[1]}"
+    other = {
+        name
+        for one, two in zip(was, is_now, strict=True)
+        for name in one.inputs.keys() | two.inputs.keys()
+        if one.inputs.get(name) != two.inputs.get(name)
+    }
+    return f"`{urn}`: {words[0]} is planned with another value of {', '.join(sorted(other))} than now"
+
+
+def _step(step: Mapping[str, object], secrets: Sequence[str]) -> PlannedStep:
+    new = as_mapping(as_mapping(step.get("newState")).get("inputs"))
+    changed = tuple(sorted(map(str, as_sequence(step.get("diffReasons")))))
+    return PlannedStep(
+        op=str(step.get("op") or ""),
+        urn=str(step.get("urn") or ""),
+        changed=changed,
+        forced_by=tuple(sorted(map(str, as_sequence(step.get("replaceReasons"))))),
+        inputs={key: _sha256(value) for key, value in new.items()},
+        changes=tuple(shown_changes(step, secrets)[0]),
+    )
+
+
+def shown_changes(
+    step: Mapping[str, object], secrets: Sequence[str], most: int = _MOST_CHANGES
+) -> tuple[Sequence[ShownChange], int]:
+    """Return the first properties that a step of the engine changes, and how many there are beside them.
+
+    A text that is a JSON object, such as a document in a machine's metadata, is shown by its own keys.
+    """
+    detailed = as_mapping(step.get("detailedDiff"))
+    forced = set(map(str, as_sequence(step.get("replaceReasons"))))
+    found: list[ShownChange] = []
+    for path in sorted(map(str, detailed or as_sequence(step.get("diffReasons"))), key=_in_order):
+        replaces = path in forced or str(as_mapping(detailed.get(path)).get("kind") or "").endswith("-replace")
+        pairs = _differing(path, *_values(path, step))
+        found += [_shown(where, was, is_now, secrets, replaces=replaces) for where, was, is_now in pairs]
+    found.sort(key=lambda change: not change.replaces)
+    return found[:most], max(0, len(found) - most)
+
+
+def _values(path: str, step: Mapping[str, object]) -> tuple[object, object]:
+    """Return the values of a property before and after: of the inputs, and where those are the same, of what is deployed.
+
+    A property that somebody changed in the cloud has the same inputs: what is there is in the outputs.
+    """
+    states = [as_mapping(step.get(key)) for key in ("oldState", "newState")]
+    old, new = (_value(path, as_mapping(state.get("inputs"))) for state in states)
+    found, planned = (_value(path, as_mapping(state.get("outputs"))) for state in states)
+    if old != new or found is _NO_VALUE:
+        return old, new
+    return found, new if found != new or planned is _NO_VALUE else planned
+
+
+def _in_order(path: str) -> list[tuple[int, str]]:
+    """Return a key that sorts the tenth argument after the ninth."""
+    return [(int(index or 0), quoted or plain) for quoted, index, plain in _KEY.findall(path)]
+
+
+def _differing(path: str, old: object, new: object) -> Iterator[tuple[str, object, object]]:
+    """Yield the paths that differ below a path, with both values."""
+    if isinstance(old, list) and isinstance(new, list):
+        was, are = cast("list[object]", old), cast("list[object]", new)
+        gone, come = [item for item in was if item not in are], [item for item in are if item not in was]
+        yield (path, _item(gone), _item(come)) if gone or come else (path, old, new)
+        return
+    one, two = _document(cast("object", old)), _document(new)
+    if one is None or two is None:
+        yield path, old, new
+        return
+    found = False
+    for key in dict.fromkeys((*one, *two)):
+        was, is_now = one.get(key, _NO_VALUE), two.get(key, _NO_VALUE)
+        if was != is_now:
+            found = True
+            yield from _differing(f"{path}.{key}", was, is_now)
+    if not found:
+        yield path, old, new
+
+
+def _item(found: Sequence[object]) -> object:
+    """Return the items of a list that differ; one alone as itself."""
+    return found[0] if len(found) == 1 else list(found) or _NO_VALUE
+
+
+def _document(value: object) -> Mapping[str, object] | None:
+    """Return a JSON object, also one that is written as a text; None if it is neither, and if it is a secret."""
+    if isinstance(value, str) and value.startswith("{"):
+        try:
+            value = cast("object", json.loads(value))
+        except ValueError:
+            return None
+    found = as_mapping(value)
+    return found if found and not is_secret(value) else None
+
+
+def _shown(path: str, old: object, new: object, secrets: Sequence[str], *, replaces: bool) -> ShownChange:
+    # Masked before it is cut, so that no part of a secret is left; with its key, which can say that it is one.
+    label = f"{path.rpartition('.')[2]}: "
+    texts = [_text(value) for value in (old, new)]
+    before, after = (
+        text if text == _SECRET else for_model(masked(f"{label}{text}", secrets).removeprefix(label)) for text in texts
+    )
+    if "\n" in before.strip() and "\n" in after.strip():
+        lines = list(unified_diff(before.splitlines(), after.splitlines(), lineterm="", n=0))[2:]
+        before, after = (_lines(lines, sign) for sign in "-+")
+    else:
+        start = max(0, _shared(before, after) - _BEFORE_CHARACTERS)
+        before, after = _cut(before, start), _cut(after, start)
+    if before and before == after:  # a secret, or text that is cut
+        after = f"{after} (another value)"
+    return ShownChange(path=path[:_PATH_CHARACTERS], before=before, after=after, replaces=replaces)
+
+
+def _lines(found: Sequence[str], sign: str) -> str:
+    """Return the first lines of a difference with this sign, without it."""
+    lines = [line[1:].strip() for line in found if line.startswith(sign)]
+    rest = len(lines) - _MOST_LINES
+    shown = [_cut(line, 0) for line in lines[:_MOST_LINES]]
+    return "\n".join([*shown, *([f"… and {rest} more lines"] if rest > 0 else [])])
+
+
+def _value(path: str, inputs: Mapping[str, object]) -> object:
+    value: object = inputs
+    for quoted, index, plain in _KEY.findall(path):
+        if index:
+            items = as_sequence(value)
+            value = items[int(index)] if int(index) < len(items) else _NO_VALUE
+        else:
+            value = as_mapping(value).get(quoted or plain, _NO_VALUE)
+    return value
+
+
+def _text(value: object) -> str:
+    if value is _NO_VALUE or value is None:
+        return ""
+    if is_secret(value):
+        return _SECRET
+    text = value if isinstance(value, str) else json.dumps(value, sort_keys=True, default=str)
+    return text.replace(_UNKNOWN, "(known after up)")
+
+
+def _shared(one: str, two: str) -> int:
+    return sum(1 for _ in takewhile(_is_same, zip(one, two, strict=False)))
+
+
+def _is_same(pair: tuple[str, str]) -> bool:
+    return pair[0] == pair[1]
+
+
+def _cut(text: str, start: int) -> str:
+    if len(text) <= _SHOWN_CHARACTERS:
+        return text
+    shown = text[start : start + _SHOWN_CHARACTERS]
+    return f"{'…' if start else ''}{shown}{'…' if start + _SHOWN_CHARACTERS < len(text) else ''}"
+
+
+def _sha256(value: object) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()

@@ -1,0 +1,70 @@
+"""Start the provider: serve on a free loopback port, print it, end quietly when the engine does."""
+
+import asyncio
+import os
+import signal
+import sys
+from contextlib import suppress
+from importlib import util
+
+from gcp_tpu_provider.thin_sdk import leave_the_sdk_out
+
+leave_the_sdk_out()
+
+try:
+    import grpc
+    from pulumi.runtime.proto import provider_pb2_grpc
+
+    from gcp_tpu_provider.late_transport import LateTransport
+    from gcp_tpu_provider.servicer import TpuProvider
+
+    for late in ("aiohttp", "google.auth", "requests", "tenacity"):  # loaded by the first call to Google
+        if util.find_spec(late) is None:
+            raise ModuleNotFoundError(name=late)
+except ImportError as error:
+    print(
+        f"pulumi-resource-gcp-tpu: {sys.executable} cannot import {error.name}; install the provider's requirements "
+        "(`make setup`, or `pip install --require-hashes -r packages/gcp-tpu/requirements.txt`) "
+        "into .venv or the active virtual environment.",
+        file=sys.stderr,
+    )
+    sys.exit(1)
+
+MAX_MESSAGE_BYTES = 400 * 1024 * 1024
+"""The engine's own limit (pulumi/sdk, rpcutil: 400 MiB)."""
+GRACE_S = 10.0
+"""How long interrupted operations may take to report what exists."""
+PARENT_POLL_S = 1.0
+
+
+async def serve() -> None:
+    """Serve until SIGINT, SIGTERM or the end of the process that started this one."""
+    parent = os.getppid()
+    limits = (
+        ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+        ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+    )
+    server = grpc.aio.server(options=limits)
+    provider = TpuProvider(LateTransport())
+    provider_pb2_grpc.add_ResourceProviderServicer_to_server(provider, server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    ended = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, ended.set)
+    print(port, flush=True)
+    while not ended.is_set() and os.getppid() == parent:
+        with suppress(TimeoutError):
+            await asyncio.wait_for(ended.wait(), PARENT_POLL_S)
+    provider.cancel_all()
+    await server.stop(GRACE_S)
+    await provider.close()
+
+
+def main() -> None:
+    """Start the provider; the entry point of `pulumi-resource-gcp-tpu`."""
+    asyncio.run(serve())
+
+
+if __name__ == "__main__":
+    main()

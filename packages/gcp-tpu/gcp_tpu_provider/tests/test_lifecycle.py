@@ -1,0 +1,901 @@
+"""The straight path, changes, refresh, import and deletion, through the servicer."""
+
+import hashlib
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any, ClassVar, NoReturn
+
+import pytest
+
+from gcp_tpu_provider.deadline import deadline_warning
+from gcp_tpu_provider.desired_state import urn_hash
+from gcp_tpu_provider.errors import GoogleError
+from gcp_tpu_provider.refusals import ADVICE, about_the_project
+from gcp_tpu_provider.tests.cloud import FakeTpu
+from gcp_tpu_provider.tests.harness import FAST, URN, Aborted, FakeEngine, wanted
+from gcp_tpu_provider.wire import SECRET, SIGNATURE, UNKNOWN
+
+DOCUMENT = '{"schema": 1}'
+GUEST = {"guestAttributeNamespace": "gemma-serving", "documentMetadataKey": "document", "timeoutS": 5}
+
+
+def sha(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def serving(document: str = DOCUMENT, **changes: Any) -> dict[str, Any]:
+    metadata = {"enable-guest-attributes": "TRUE", "document": document}
+    return wanted(metadata=metadata, ready=GUEST, **changes)
+
+
+def boots(metadata: dict[str, Any]) -> list[dict[str, str]]:
+    text_hash = sha(metadata.get("document", ""))
+    phases = ["starting", "pulling image", "loading", "compiling", "ready"]
+    return [{}, *({"phase": phase, "document-hash": text_hash, "detail": ""} for phase in phases)]
+
+
+@pytest.fixture
+def cloud() -> FakeTpu:
+    return FakeTpu()
+
+
+@pytest.fixture
+def engine(cloud: FakeTpu) -> FakeEngine:
+    return FakeEngine(cloud)
+
+
+class TestCreate:
+    def test_the_request_says_what_was_wished(self, engine: FakeEngine, cloud: FakeTpu):
+        engine.up(
+            wanted(
+                network="net",
+                subnetwork="sub",
+                serviceAccount={"email": "vm@my-project.iam.gserviceaccount.com"},
+                description="serves",
+                dataDisks=[{"sourceDisk": "weights", "mode": "read-only"}],
+                validUntilDurationS=7200,
+                bootDiskSizeGb=200,
+            )
+        )
+        body = cloud.queued[cloud.name("us-east5-a")].body
+        assert body == {
+            "provisioningModel": "FLEX_START",
+            "runDuration": {"maxRunDuration": "14400s"},
+            "queueingPolicy": {"validUntilDuration": "7200s"},
+            "tpu": {
+                "nodeSpec": [
+                    {
+                        "parent": "projects/my-project/locations/us-east5-a",
+                        "nodeId": "serve-node",
+                        "node": {
+                            "acceleratorType": "v6e-4",
+                            "runtimeVersion": "v2-alpha-tpuv6e",
+                            "description": "serves",
+                            "networkConfig": {"network": "net", "subnetwork": "sub", "enableExternalIps": False},
+                            "serviceAccount": {
+                                "email": "vm@my-project.iam.gserviceaccount.com",
+                                "scope": ["https://www.googleapis.com/auth/cloud-platform"],
+                            },
+                            "labels": {
+                                "managed-by": "gemma-serving",
+                                "gemma-serving-stack": "dev",
+                                "gemma-serving-urn": urn_hash(URN),
+                            },
+                            "tags": ["serve"],
+                            "metadata": {"startup-script": "#!/bin/sh\n"},
+                            "bootDiskConfig": {"diskSizeGb": "200"},
+                            "dataDisks": [
+                                {
+                                    "sourceDisk": "projects/my-project/zones/us-east5-a/disks/weights",
+                                    "mode": "READ_ONLY",
+                                }
+                            ],
+                        },
+                    }
+                ]
+            },
+        }
+
+    def test_the_state_tells_where_it_is_and_how_it_came_there(self, engine: FakeEngine, cloud: FakeTpu):
+        engine.up(wanted())
+        assert engine.state
+        outputs = engine.state.outputs
+        assert engine.state.id == "projects/my-project/queuedResources/serve"
+        assert outputs["zone"] == "us-east5-a"
+        assert outputs["name"] == cloud.name("us-east5-a")
+        assert outputs["nodeName"] == cloud.node_name("us-east5-a")
+        assert outputs["state"] == "ACTIVE"
+        assert outputs["nodeIps"] == ["10.0.0.2"]
+        assert outputs["deadline"] == "2026-11-20T12:00:00Z"
+        assert [item["state"] for item in outputs["stateHistory"]] == [
+            "CREATING",
+            "WAITING_FOR_RESOURCES",
+            "PROVISIONING",
+            "ACTIVE",
+        ]
+        assert any(line.endswith("/2h us-east5-a WAITING (zone 1 of 2)") for line in engine.lines)
+
+    def test_a_preview_calls_nothing(self, engine: FakeEngine, cloud: FakeTpu):
+        assert engine.preview(wanted()) == "create"
+        assert cloud.calls == []
+
+    def test_up_again_changes_nothing(self, engine: FakeEngine):
+        engine.up(wanted())
+        assert engine.up(wanted()) == "same"
+
+    def test_waiting_for_accepted_does_not_wait_for_capacity(self, engine: FakeEngine, cloud: FakeTpu):
+        cloud.scripts["us-east5-a"] = ("CREATING", "ACCEPTED")
+        engine.up(wanted(waitFor="accepted"))
+        assert engine.state
+        assert engine.state.outputs["state"] == "ACCEPTED"
+
+    def test_after_accepted_each_up_looks_whether_the_capacity_has_come_and_takes_it_over(
+        self, engine: FakeEngine, cloud: FakeTpu
+    ):
+        cloud.scripts["us-east5-a"] = ("CREATING", "ACCEPTED")
+        accepted = wanted(waitFor="accepted")
+        engine.up(accepted)
+        assert engine.preview(accepted) == "update"
+        assert set(engine.detailed) == {"state"}, "the preview names what the next `up` looks at"
+        assert engine.up({**accepted, "tags": ["other"]}) == "update"
+        cloud.queued[cloud.name("us-east5-a")].steps.append("ACTIVE")
+        engine.up({**accepted, "tags": ["other"]})
+        assert engine.state
+        assert engine.state.outputs["state"] == "ACTIVE"
+        assert cloud.nodes[cloud.node_name("us-east5-a")]["tags"] == ["other"], "a change in the queue is not lost"
+        assert engine.preview({**accepted, "tags": ["other"]}) == "same"
+        assert len(cloud.made("POST")) == 1
+
+    def test_what_is_waited_for_can_change_and_the_next_up_waits_for_the_rest(self, engine: FakeEngine, cloud: FakeTpu):
+        cloud.boots = boots
+        engine.up(serving(waitFor="active"))
+        assert engine.state
+        assert "phase" not in engine.state.outputs
+        assert engine.preview(serving(waitFor="active")) == "same"
+        assert engine.up(serving()) == "update"
+        assert engine.state.outputs["phase"] == "ready"
+
+    def test_an_accepted_request_that_died_goes_to_the_next_zone(self, engine: FakeEngine, cloud: FakeTpu):
+        cloud.scripts = {"us-east5-a": ("ACCEPTED", "FAILED:it was dropped"), "us-east5-b": ("ACCEPTED",)}
+        engine.up(wanted(waitFor="accepted"))
+        engine.up(wanted(waitFor="accepted"))
+        assert engine.state
+        assert engine.state.outputs["zone"] == "us-east5-b"
+        assert list(cloud.queued) == [cloud.name("us-east5-b")]
+
+    def test_another_manager_gives_the_owner_label_another_name(self, engine: FakeEngine, cloud: FakeTpu):
+        engine.up(wanted(labels={"team": "ml"}))
+        assert cloud.nodes[cloud.node_name("us-east5-a")]["labels"] == {"team": "ml", "pulumi-urn": urn_hash(URN)}
+
+
+class TestZones:
+    def test_a_failed_zone_is_left_clean_and_the_next_one_serves(self, engine: FakeEngine, cloud: FakeTpu):
+        cloud.scripts["us-east5-a"] = ("CREATING", "FAILED:there is no capacity")
+        engine.up(wanted())
+        assert list(cloud.queued) == [cloud.name("us-east5-b")]
+        assert engine.state
+        assert engine.state.outputs["zone"] == "us-east5-b"
+        assert engine.state.id == "projects/my-project/queuedResources/serve"
+        gone = cloud.calls.index(f"DELETE v2alpha1/{cloud.name('us-east5-a')}")
+        assert gone < cloud.calls.index("POST v2alpha1/projects/my-project/locations/us-east5-b/queuedResources")
+
+    def test_a_refused_request_is_tried_in_the_next_zone(self, engine: FakeEngine, cloud: FakeTpu):
+        cloud.refusals["us-east5-a"] = GoogleError(
+            429, "RESOURCE_EXHAUSTED", "Quota limit 'TPUV6EPreemptiblePerProjectPerZone' has been exceeded."
+        )
+        engine.up(wanted())
+        assert list(cloud.queued) == [cloud.name("us-east5-b")]
+
+    @pytest.mark.parametrize("in_operation", [False, True])
+    def test_a_spent_wait_gives_the_zone_up_first_without_force_then_with_it(
+        self, engine: FakeEngine, cloud: FakeTpu, in_operation: bool
+    ):
+        cloud.refuses_in_operation = in_operation
+        cloud.scripts["us-east5-a"] = ("CREATING", "WAITING_FOR_RESOURCES")
+        engine.up({**wanted(), "waitPerZoneS": 1})
+        assert list(cloud.queued) == [cloud.name("us-east5-b")]
+        assert [call.endswith("?force") for call in cloud.made("DELETE")] == [False, True]
+
+    def test_when_all_zones_are_spent_a_table_says_what_each_answered_and_nothing_is_left(
+        self, engine: FakeEngine, cloud: FakeTpu
+    ):
+        cloud.refusals["us-east5-a"] = GoogleError(403, "PERMISSION_DENIED", "flex-start is not allowed here.")
+        cloud.scripts["us-east5-b"] = ("FAILED:there is no more capacity",)
+        with pytest.raises(Aborted) as ended:
+            engine.up(wanted())
+        assert ended.value.message.splitlines() == [
+            "No zone gave v6e-4 as flex-start. Nothing was left behind.",
+            "  us-east5-a  Google answered 403 PERMISSION_DENIED: flex-start is not allowed here.",
+            "  us-east5-b  no stock: FAILED: there is no more capacity.",
+            "no stock: try again later, or add zones.",
+        ]
+        assert ended.value.partial is None
+        assert engine.state is None
+        assert cloud.queued == {}
+
+    @pytest.mark.parametrize(
+        ("status", "message", "words"),
+        [
+            (
+                429,
+                "Quota limit 'TPUV6EPreemptiblePerProjectPerZoneForTPUAPI' has been exceeded. Limit: 0 in zone z.",
+                "quota",
+            ),
+            (403, "Permission denied on 'locations/us-east5-a' (or it may not exist).", "not offered here"),
+            (
+                400,
+                'Cloud TPU received a bad request. The requested zone "us-east5-a" is not supported.',
+                "not offered here",
+            ),
+            (429, 'There is no more capacity in the zone "us-east5-a"; you can try in another zone', "no stock"),
+        ],
+    )
+    def test_quota_stock_and_offer_are_told_apart(
+        self, engine: FakeEngine, cloud: FakeTpu, status: int, message: str, words: str
+    ):
+        cloud.refusals["us-east5-a"] = GoogleError(status, "CODE", message)
+        cloud.scripts["us-east5-b"] = ("FAILED:Quota 'TPUV6E' exhausted. Limit 4 in region us-east5",)
+        with pytest.raises(Aborted) as ended:
+            engine.up(wanted())
+        assert f"  us-east5-a  {words}: Google answered {status} CODE: {message.rstrip('.')}." in ended.value.message
+        assert "  us-east5-b  quota: FAILED: Quota 'TPUV6E' exhausted." in ended.value.message
+        assert ended.value.message.endswith(ADVICE["quota"].format(project="my-project") + ".") == (words == "quota")
+
+    def test_the_programs_advice_ends_the_error_and_a_change_of_it_is_no_change(
+        self, engine: FakeEngine, cloud: FakeTpu
+    ):
+        for zone in ("us-east5-a", "us-east5-b"):
+            cloud.refusals[zone] = GoogleError(429, "CODE", "There is no more capacity in the zone")
+        advice = ["Zones not tried: add europe-west4-a.", "Another pool: spot."]
+        with pytest.raises(Aborted) as ended:
+            engine.up(wanted(nextSteps=advice))
+        assert ended.value.message.splitlines()[-2:] == advice
+        cloud.refusals.clear()
+        engine.up(wanted(nextSteps=advice))
+        assert engine.preview(wanted(nextSteps=["Other words."])) == "same"
+        assert engine.preview(wanted()) == "same"
+
+    def test_what_every_zone_would_repeat_ends_the_creation_at_once(self, engine: FakeEngine, cloud: FakeTpu):
+        error = GoogleError(
+            403, "PERMISSION_DENIED", "Permission 'tpu.nodes.create' denied on resource 'x' (or it may not exist)."
+        )
+        cloud.refusals["us-east5-a"] = about_the_project(error, "my-project", {})
+        with pytest.raises(Aborted) as ended:
+            engine.up(wanted())
+        assert ended.value.message.startswith(
+            "The caller lacks tpu.nodes.create in project my-project: run `gcloud projects add-iam"
+        )
+        assert len(cloud.made("POST")) == 1
+        assert engine.state is None
+
+    def test_wrong_credentials_are_not_tried_in_every_zone(self, engine: FakeEngine, cloud: FakeTpu):
+        cloud.refusals["us-east5-a"] = GoogleError(401, "UNAUTHENTICATED", "Request had invalid credentials.")
+        with pytest.raises(Aborted, match="401 UNAUTHENTICATED"):
+            engine.up(wanted())
+        assert cloud.made("us-east5-b/queuedResources?") == []
+        assert len(cloud.made("POST")) == 1
+
+    def test_capacity_that_came_while_the_zone_was_given_up_is_kept(self, engine: FakeEngine, cloud: FakeTpu):
+        looks = 0
+
+        def arrives(call: str) -> None:
+            nonlocal looks
+            found = cloud.queued.get(cloud.name("us-east5-a"))
+            if call.startswith("DELETE") and found and found.state == "WAITING_FOR_RESOURCES":
+                found.state, looks = "PROVISIONING", looks + 1
+                found.steps.extend(["PROVISIONING", "ACTIVE"])
+
+        cloud.on_call = arrives
+        cloud.scripts["us-east5-a"] = ("WAITING_FOR_RESOURCES",)
+        engine.up({**wanted(), "waitPerZoneS": 1})
+        assert looks == 1
+        assert engine.state
+        assert engine.state.outputs["zone"] == "us-east5-a"
+
+
+class TestReady:
+    def test_up_waits_until_the_machine_says_that_it_serves_this_document(self, engine: FakeEngine, cloud: FakeTpu):
+        cloud.boots = boots
+        engine.up(serving())
+        assert engine.state
+        assert engine.state.outputs["phase"] == "ready"
+        assert engine.state.outputs["documentHash"] == sha(DOCUMENT)
+        shown = [line.partition(" ")[2] for line in engine.lines]
+        assert [word for word in ("pulling image", "loading", "compiling") if word in shown] == [
+            "pulling image",
+            "loading",
+            "compiling",
+        ]
+
+    def test_a_failed_server_fails_the_update_in_its_own_words_and_stays_in_the_state(
+        self, engine: FakeEngine, cloud: FakeTpu
+    ):
+        cloud.boots = lambda metadata: [
+            {"phase": "failed", "document-hash": sha(metadata["document"]), "detail": "ValueError: no such flag"}
+        ]
+        with pytest.raises(Aborted, match="ValueError: no such flag") as ended:
+            engine.up(serving())
+        assert ended.value.partial
+        assert engine.state
+        assert engine.state.outputs["state"] == "ACTIVE"
+        cloud.boots = boots
+        cloud.guests[cloud.node_name("us-east5-a")] = boots({"document": DOCUMENT})
+        assert engine.up(serving()) == "update"
+        assert engine.state.outputs["phase"] == "ready"
+        assert engine.up(serving()) == "same"
+
+    def test_a_server_that_is_tried_again_is_waited_for_and_the_reason_is_shown(
+        self, engine: FakeEngine, cloud: FakeTpu
+    ):
+        """A grant that has not spread yet, a registry's 429, a hub's 503: the server comes up a minute later."""
+
+        def tries_again(metadata: dict[str, Any]) -> list[dict[str, str]]:
+            text_hash = sha(metadata["document"])
+            refused = {"phase": "retrying", "document-hash": text_hash, "detail": "INFO log\n403 Permission denied."}
+            return [refused, refused, {"phase": "ready", "document-hash": text_hash}]
+
+        cloud.boots = tries_again
+        engine.up(serving())
+        assert engine.state
+        assert engine.state.outputs["phase"] == "ready"
+        assert any("retrying: 403 Permission denied." in line for line in engine.lines)
+
+    def test_the_failure_of_the_document_before_is_not_taken_for_this_one(self, engine: FakeEngine, cloud: FakeTpu):
+        cloud.boots = boots
+        engine.up(serving())
+        stale = {"phase": "failed", "document-hash": sha(DOCUMENT), "detail": "old"}
+        cloud.boots = lambda metadata: [stale, stale, *boots(metadata)[1:]]
+        engine.up(serving("second"))
+        assert engine.state
+        assert engine.state.outputs["documentHash"] == sha("second")
+
+    def test_a_server_that_lost_its_health_is_drift_that_the_next_up_waits_out(
+        self, engine: FakeEngine, cloud: FakeTpu
+    ):
+        cloud.boots = boots
+        engine.up(serving())
+        cloud.guests[cloud.node_name("us-east5-a")] = [
+            {"phase": "loading", "document-hash": sha(DOCUMENT)},
+            {"phase": "ready", "document-hash": sha(DOCUMENT)},
+        ]
+        engine.refresh()
+        assert engine.up(serving()) == "update"
+        assert engine.detailed == {"phase": "UPDATE"}
+        assert engine.up(serving()) == "same"
+
+    def test_a_silent_machine_is_given_up_after_its_time(self, engine: FakeEngine):
+        with pytest.raises(Aborted, match="published no guest attributes in gemma-serving/") as ended:
+            engine.up({**serving(), "ready": {**GUEST, "timeoutS": 1}})
+        assert ended.value.partial
+
+    @pytest.mark.parametrize("status", [400, 412])
+    def test_a_policy_that_hides_the_report_is_said_at_once(
+        self, engine: FakeEngine, cloud: FakeTpu, monkeypatch: pytest.MonkeyPatch, status: int
+    ):
+        """400 also means that nothing is published yet: the wait would be silent for an hour."""
+        words = "Constraint constraints/compute.disableGuestAttributesAccess violated for project 1."
+
+        def refuse(*_: str) -> NoReturn:
+            raise GoogleError(status, "FAILED_PRECONDITION", words)
+
+        monkeypatch.setattr(cloud, "guest", refuse)
+        with pytest.raises(Aborted) as ended:
+            engine.up(serving())
+        assert "disable-enforce compute.disableGuestAttributesAccess --project=my-project" in ended.value.message
+        assert ended.value.partial, "the capacity stays in the state"
+        engine.refresh()
+        engine.destroy()
+        assert cloud.queued == {}
+
+    def test_capacity_that_is_taken_away_during_the_wait_is_said(self, engine: FakeEngine, cloud: FakeTpu):
+        cloud.scripts["us-east5-a"] = ("ACTIVE", "SUSPENDED")
+        cloud.boots = lambda _: [{"phase": "loading", "document-hash": sha(DOCUMENT)}]
+        with pytest.raises(Aborted, match="Google took the capacity away"):
+            engine.up(serving())
+        assert engine.state
+        assert engine.preview(serving()) == "replace"
+
+
+class TestRollBack:
+    """The machine goes back to its last good document, and says so."""
+
+    PAUSE: ClassVar = {
+        "serving-hash": sha(DOCUMENT),
+        "pause-began-at": "2026-11-20T18:00:00.000Z",
+        "pause-ended-at": "2026-11-20T18:01:30.000Z",
+    }
+
+    def boots(self, metadata: dict[str, Any]) -> list[dict[str, str]]:
+        """The first document and `mended` start; any other fails and is rolled back."""
+        asked = sha(metadata["document"])
+        if metadata["document"] in {DOCUMENT, "mended"}:
+            return [
+                {"phase": "loading"},
+                {"phase": "ready", "document-hash": asked, **self.PAUSE, "serving-hash": asked},
+            ]
+        reason = {"document-hash": asked, "detail": "vllm: error: unrecognized arguments: --no-such"}
+        return [
+            {"phase": "pulling image", "document-hash": asked, "serving-hash": sha(DOCUMENT)},
+            {**reason, "phase": "restoring", "serving-hash": ""},
+            {**reason, **self.PAUSE, "phase": "failed"},
+        ]
+
+    @pytest.fixture
+    def rolled_back(self, engine: FakeEngine, cloud: FakeTpu) -> FakeEngine:
+        cloud.boots = self.boots
+        engine.up(serving())
+        with pytest.raises(Aborted) as ended:
+            engine.up(serving("bad"))
+        assert ended.value.partial
+        self.message = ended.value.message
+        return engine
+
+    def test_up_fails_with_the_servers_words_and_says_what_serves_and_what_to_do(self, rolled_back: FakeEngine):
+        assert "unrecognized arguments: --no-such" in self.message
+        assert f"The old configuration serves: document {sha(DOCUMENT)[:12]}, not {sha('bad')[:12]}" in self.message
+        assert "requests failed for 1m30s" in self.message
+        assert "Mend or undo the change and run `pulumi up` again." in self.message
+        assert "Outputs of the stack that are listed with a minus are kept" in self.message
+        assert any("pulling image, the old server answers" in line for line in rolled_back.lines)
+
+    def test_the_state_and_a_refresh_say_both_and_the_preview_shows_an_update(self, rolled_back: FakeEngine):
+        for _ in range(2):
+            assert rolled_back.state
+            outputs = rolled_back.state.outputs
+            assert (outputs["phase"], outputs["documentHash"]) == ("failed", sha("bad"))
+            assert outputs["servingHash"] == sha(DOCUMENT)
+            assert rolled_back.preview(serving("bad")) == "update"
+            rolled_back.refresh()
+
+    def test_the_same_document_again_fails_again_at_once_and_changes_nothing(
+        self, rolled_back: FakeEngine, cloud: FakeTpu
+    ):
+        patched = len(cloud.made("PATCH"))
+        with pytest.raises(Aborted, match="does not try the same document a second time"):
+            rolled_back.up(serving("bad"))
+        assert len(cloud.made("PATCH")) == patched
+
+    @pytest.mark.parametrize("document", [DOCUMENT, "mended"])
+    def test_a_mended_or_undone_document_is_served(self, rolled_back: FakeEngine, document: str):
+        assert rolled_back.up(serving(document)) == "update"
+        assert rolled_back.state
+        assert rolled_back.state.outputs["servingHash"] == sha(document)
+        assert rolled_back.up(serving(document)) == "same"
+
+    def test_a_failure_from_before_a_change_of_its_limits_is_not_taken_for_the_new_attempt(
+        self, rolled_back: FakeEngine, cloud: FakeTpu
+    ):
+        failed = self.boots({"document": "bad"})[-1]
+        ready = {"phase": "ready", "document-hash": sha("bad")}
+        cloud.boots = lambda _metadata: [failed, failed, ready]
+        given = serving("bad")
+        rolled_back.up({**given, "metadata": {**given["metadata"], "limits": "longer"}})
+        assert rolled_back.state
+        assert rolled_back.state.outputs["phase"] == "ready"
+
+    def test_a_good_change_says_for_how_long_requests_failed(self, engine: FakeEngine, cloud: FakeTpu):
+        cloud.boots = self.boots
+        engine.up(serving())
+        engine.up(serving("mended"))
+        assert engine.lines[-1].endswith(", requests failed for 1m30s")
+
+
+class TestTheEndOfTheRun:
+    def test_the_machine_is_told_when_google_has_said_it_and_that_is_no_drift(self, engine: FakeEngine, cloud: FakeTpu):
+        cloud.boots = boots
+        given = {**serving(), "ready": {**GUEST, "deadlineMetadataKey": "ends-at"}}
+        engine.up(given)
+        assert engine.state
+        (node,) = cloud.nodes.values()
+        assert node["metadata"]["ends-at"] == engine.state.outputs["deadline"]
+        engine.refresh()
+        assert engine.up(given) == "same"
+
+    @pytest.mark.parametrize(
+        ("left", "run_s", "words"),
+        [
+            (timedelta(minutes=29), 3600 * 4, "Google deletes the machine of Q at 2026-11-20 18:29 UTC, in 29m"),
+            (timedelta(minutes=31), 3600 * 4, ""),
+            (timedelta(hours=16), 7 * 86400, "in 16h"),
+            (timedelta(hours=17), 7 * 86400, ""),
+            (timedelta(seconds=-1), 3600, "ended at 2026-11-20 17:59 UTC. Run `pulumi up --refresh`"),
+        ],
+    )
+    def test_is_warned_of_before_it_comes(self, left: timedelta, run_s: int, words: str):
+        now = datetime(2026, 11, 20, 18, tzinfo=UTC)
+        deadline = (now + left).isoformat().replace("+00:00", "Z")
+        outputs = {"name": "Q", "deadline": deadline, "maxRunDurationS": run_s, "state": "ACTIVE"}
+        warning = deadline_warning(outputs, now)
+        assert words in warning
+        assert bool(words) == bool(warning)
+
+    def test_is_said_with_what_to_do_afterwards(self):
+        now = datetime(2026, 11, 20, 18, tzinfo=UTC)
+        said = deadline_warning({"name": "Q", "deadline": "2026-11-20T18:10:00Z", "state": "ACTIVE"}, now)
+        assert "Google deletes the machine of Q at 2026-11-20 18:10 UTC, in 10m." in said
+        assert said.endswith("Afterwards run `pulumi up --refresh` to request capacity again.")
+
+    @pytest.mark.parametrize(
+        "outputs", [{}, {"deadline": "soon"}, {"deadline": "2020-01-01T00:00:00Z", "state": "FAILED"}]
+    )
+    def test_that_is_not_known_or_has_passed_with_its_capacity_is_no_warning(self, outputs: dict[str, str]):
+        assert deadline_warning(outputs, datetime.now(UTC)) == ""
+
+    def test_reaches_the_engine_in_a_preview(self, engine: FakeEngine, cloud: FakeTpu):
+        cloud.boots = boots
+        engine.up(serving())
+        assert engine.state
+        engine.state.outputs["deadline"] = "2020-01-01T00:00:00Z"
+        warnings: list[str] = []
+
+        async def warn(_urn: str, message: str) -> None:
+            warnings.append(message)
+
+        engine.provider.engine_log.warn = warn  # type: ignore[method-assign] - the engine's own end
+        engine.preview(serving())
+        assert ["ended at 2020-01-01 00:00 UTC" in message for message in warnings] == [True]
+
+
+class TestChangesInPlace:
+    def test_a_new_document_reaches_the_node_and_nothing_else_is_touched(self, engine: FakeEngine, cloud: FakeTpu):
+        cloud.boots = boots
+        engine.up(serving())
+        before = cloud.queued[cloud.name("us-east5-a")].created
+        assert engine.preview(serving("second")) == "update"
+        assert engine.detailed == {"metadata.document": "UPDATE"}
+        engine.up(serving("second"))
+        assert engine.state
+        assert engine.state.outputs["createTime"] == before
+        assert engine.state.outputs["documentHash"] == sha("second")
+        assert cloud.nodes[cloud.node_name("us-east5-a")]["metadata"]["document"] == "second"
+        assert cloud.made("DELETE") == []
+
+    def test_labels_tags_description_and_addresses_change_together_in_one_patch(
+        self, engine: FakeEngine, cloud: FakeTpu
+    ):
+        engine.up(wanted())
+        engine.up(
+            wanted(
+                labels={"managed-by": "gemma-serving", "team": "ml"},
+                tags=["a", "b"],
+                description="new",
+                enableExternalIps=True,
+            )
+        )
+        node = cloud.nodes[cloud.node_name("us-east5-a")]
+        assert node["labels"] == {"managed-by": "gemma-serving", "team": "ml", "gemma-serving-urn": urn_hash(URN)}
+        assert (node["tags"], node["description"]) == (["a", "b"], "new")
+        assert node["networkConfig"]["enableExternalIps"] is True
+        assert len(cloud.made("PATCH")) == 1
+
+    def test_keys_that_others_added_stay_and_keys_that_were_ours_go(self, engine: FakeEngine, cloud: FakeTpu):
+        engine.up(wanted(metadata={"a": "1", "b": "2"}))
+        cloud.nodes[cloud.node_name("us-east5-a")]["metadata"]["ssh-keys"] = "me:ssh-rsa AAAA"
+        engine.refresh()
+        assert engine.up(wanted(metadata={"a": "1", "b": "2"})) == "same"
+        engine.up(wanted(metadata={"a": "3"}))
+        assert cloud.nodes[cloud.node_name("us-east5-a")]["metadata"] == {"a": "3", "ssh-keys": "me:ssh-rsa AAAA"}
+
+    @pytest.mark.parametrize(
+        "change",
+        [{"waitPerZoneS": 60}, {"allowReplaceActive": True}, {"zones": ["us-east5-b", "us-east5-a", "us-east1-d"]}],
+    )
+    def test_policy_changes_touch_nothing_in_the_cloud(
+        self, engine: FakeEngine, cloud: FakeTpu, change: dict[str, Any]
+    ):
+        engine.up(wanted())
+        assert engine.up(wanted(**change)) == "update"
+        assert cloud.made("PATCH") + cloud.made("DELETE") == []
+        assert engine.up(wanted(**change)) == "same"
+
+    def test_a_refused_patch_keeps_the_old_inputs_so_that_the_next_update_tries_again(
+        self, engine: FakeEngine, cloud: FakeTpu
+    ):
+        engine.up(wanted())
+        cloud.faults.append(("PATCH", "503"))
+        with pytest.raises(Aborted, match="503") as ended:
+            engine.up(wanted(tags=["b"]))
+        assert ended.value.partial is None
+        assert engine.up(wanted(tags=["b"])) == "update"
+        assert cloud.nodes[cloud.node_name("us-east5-a")]["tags"] == ["b"]
+
+
+class TestReplacement:
+    def test_giving_up_active_capacity_is_refused_in_the_preview(self, engine: FakeEngine, cloud: FakeTpu):
+        engine.up(wanted())
+        with pytest.raises(Aborted) as refused:
+            engine.preview(wanted(acceleratorType="v6e-8"))
+        assert refused.value.message == (
+            "`acceleratorType` changes from v6e-4 to v6e-8, which replaces projects/my-project/locations/us-east5-a/queuedResources/serve "
+            "while it is ACTIVE. Its capacity would be deleted, and new capacity may take hours. "
+            "Undo the change, or set `allowReplaceActive` to true."
+        )
+
+    def test_the_refusal_does_not_repeat_a_secret(self, engine: FakeEngine):
+        engine.up(wanted(network={SIGNATURE: SECRET, "value": "canary-net"}))
+        with pytest.raises(Aborted, match="`network` changes from a secret to other, which replaces"):
+            engine.preview(wanted(network="other"))
+
+    @pytest.mark.parametrize(
+        ("change", "path"),
+        [
+            ({"project": "other-project"}, "project"),
+            ({"acceleratorType": "v6e-8"}, "acceleratorType"),
+            ({"runtimeVersion": "v2-beta"}, "runtimeVersion"),
+            ({"maxRunDurationS": 60}, "maxRunDurationS"),
+            ({"provisioningModel": "spot", "maxRunDurationS": None}, "provisioningModel"),
+            ({"network": "other"}, "network"),
+            ({"subnetwork": "other"}, "subnetwork"),
+            ({"nodeId": "other"}, "nodeId"),
+            ({"queuedResourceId": "other", "nodeId": "serve-node"}, "queuedResourceId"),
+            ({"serviceAccount": {"email": "a@b.c"}}, "serviceAccount"),
+            ({"dataDisks": [{"sourceDisk": "d"}]}, "dataDisks"),
+            ({"zones": ["us-east5-b"]}, "zones"),
+        ],
+    )
+    def test_with_permission_what_cannot_change_replaces(self, engine: FakeEngine, change: dict[str, Any], path: str):
+        engine.up(wanted())
+        assert engine.preview(wanted(**change, allowReplaceActive=True)) == "replace"
+        assert engine.detailed[path].endswith("_REPLACE")
+
+    def test_a_replacement_deletes_first_and_keeps_the_name(self, engine: FakeEngine, cloud: FakeTpu):
+        engine.up(wanted())
+        engine.up(wanted(acceleratorType="v6e-8", allowReplaceActive=True))
+        (only,) = cloud.queued.values()
+        assert only.name == cloud.name("us-east5-a")
+        assert only.body["tpu"]["nodeSpec"][0]["node"]["acceleratorType"] == "v6e-8"
+
+    def test_a_value_that_is_not_known_yet_does_not_condemn_running_capacity(self, engine: FakeEngine):
+        engine.up(wanted(network="net"))
+        assert engine.preview(wanted(network=UNKNOWN)) == "update"
+        assert engine.detailed == {"network": "UPDATE"}
+        assert engine.preview(wanted(network=UNKNOWN, allowReplaceActive=True)) == "replace"
+
+    def test_a_waiting_request_is_replaced_without_asking(self, engine: FakeEngine, cloud: FakeTpu):
+        cloud.scripts["us-east5-a"] = ("ACCEPTED",)
+        engine.up(wanted(waitFor="accepted"))
+        assert engine.preview(wanted(waitFor="accepted", acceleratorType="v6e-8")) == "replace"
+
+
+class TestRefresh:
+    @pytest.mark.parametrize("state", ["SUSPENDED", "FAILED"])
+    def test_a_dead_queued_resource_is_drift_and_the_next_up_replaces_it_under_the_same_id(
+        self, engine: FakeEngine, cloud: FakeTpu, state: str
+    ):
+        engine.up(wanted())
+        cloud.queued[cloud.name("us-east5-a")].state = state
+        engine.refresh()
+        assert engine.state
+        assert engine.state.outputs["state"] == state
+        assert engine.up(wanted()) == "replace"
+        assert engine.detailed == {"state": "UPDATE_REPLACE"}
+        assert engine.state.outputs["state"] == "ACTIVE"
+        assert engine.state.outputs["createTime"].endswith("02Z")
+
+    @pytest.mark.parametrize("fate", ["PREEMPTED", "TERMINATED", None])
+    def test_a_lost_node_is_drift_that_replaces(self, engine: FakeEngine, cloud: FakeTpu, fate: str | None):
+        engine.up(wanted())
+        if fate is None:
+            cloud.nodes.clear()
+            cloud.boot = lambda name, spec, body: None  # type: ignore[method-assign]
+        else:
+            cloud.nodes[cloud.node_name("us-east5-a")]["state"] = fate
+        engine.refresh()
+        assert engine.state
+        assert engine.state.outputs["nodeState"] == (fate or "MISSING")
+        assert engine.preview(wanted()) == "replace"
+
+    def test_what_is_gone_leaves_the_state(self, engine: FakeEngine, cloud: FakeTpu):
+        engine.up(wanted())
+        cloud.queued.clear()
+        engine.refresh()
+        assert engine.state is None
+
+    def test_an_undisturbed_resource_shows_no_drift(self, engine: FakeEngine, cloud: FakeTpu):
+        cloud.boots = boots
+        engine.up(serving())
+        assert engine.state
+        before = engine.state.outputs
+        engine.refresh()
+        assert engine.state.outputs == before
+        assert engine.up(serving()) == "same"
+
+    def test_changed_labels_tags_and_metadata_are_drift_and_are_put_right(self, engine: FakeEngine, cloud: FakeTpu):
+        engine.up(wanted())
+        node = cloud.nodes[cloud.node_name("us-east5-a")]
+        node["labels"]["gemma-serving-stack"] = "other"
+        node["metadata"]["startup-script"] = "changed"
+        node["tags"] = []
+        engine.refresh()
+        assert engine.up(wanted()) == "update"
+        assert set(engine.detailed) == {"labels.gemma-serving-stack", "metadata.startup-script", "tags"} or set(
+            engine.detailed
+        ) == {
+            'labels["gemma-serving-stack"]',
+            'metadata["startup-script"]',
+            "tags",
+        }
+        assert node["labels"]["gemma-serving-stack"] == "dev"
+        assert node["metadata"]["startup-script"] == "#!/bin/sh\n"
+        assert node["tags"] == ["serve"]
+
+    def test_a_stripped_owner_label_is_put_back(self, engine: FakeEngine, cloud: FakeTpu):
+        engine.up(wanted())
+        del cloud.nodes[cloud.node_name("us-east5-a")]["labels"]["gemma-serving-urn"]
+        engine.refresh()
+        assert engine.up(wanted()) == "update"
+        assert cloud.nodes[cloud.node_name("us-east5-a")]["labels"]["gemma-serving-urn"] == urn_hash(URN)
+
+    def test_an_update_of_something_that_died_since_says_to_refresh(self, engine: FakeEngine, cloud: FakeTpu):
+        engine.up(wanted())
+        cloud.queued.clear()
+        with pytest.raises(Aborted, match=r"was ACTIVE and is gone. Run `pulumi up --refresh`") as ended:
+            engine.up(wanted(tags=["b"]))
+        assert ended.value.partial is None
+
+
+class TestImport:
+    def foreign(self, cloud: FakeTpu) -> str:
+        FakeEngine(cloud, urn=URN.replace("dev", "elsewhere")).up(
+            wanted(network="net", serviceAccount={"email": "a@b.c"}, dataDisks=[{"sourceDisk": "d"}], description="x")
+        )
+        name = cloud.name("us-east5-a")
+        cloud.queued[name].body["tpu"]["nodeSpec"][0]["node"]["labels"].pop("gemma-serving-urn")
+        cloud.nodes[cloud.node_name("us-east5-a")]["labels"].pop("gemma-serving-urn")
+        return name
+
+    def test_an_import_by_full_name_reconstructs_the_inputs(self, engine: FakeEngine, cloud: FakeTpu):
+        state = engine.import_(self.foreign(cloud))
+        assert state
+        assert state.id == "projects/my-project/queuedResources/serve"
+        assert state.inputs == {
+            "project": "my-project",
+            "zone": "us-east5-a",
+            "queuedResourceId": "serve",
+            "nodeId": "serve-node",
+            "acceleratorType": "v6e-4",
+            "runtimeVersion": "v2-alpha-tpuv6e",
+            "provisioningModel": "flex-start",
+            "maxRunDurationS": 14400,
+            "network": "net",
+            "enableExternalIps": False,
+            "serviceAccount": {"email": "a@b.c", "scopes": ["https://www.googleapis.com/auth/cloud-platform"]},
+            "description": "x",
+            "labels": {"managed-by": "gemma-serving", "gemma-serving-stack": "dev"},
+            "tags": ["serve"],
+            "metadata": {"startup-script": "#!/bin/sh\n"},
+            "dataDisks": [{"sourceDisk": "projects/my-project/zones/us-east5-a/disks/d", "mode": "read-write"}],
+        }
+
+    @pytest.mark.parametrize(("reported", "imported"), [("200", 200), ("100", None)])
+    def test_an_import_takes_the_boot_disk_unless_it_is_googles_default(
+        self, engine: FakeEngine, cloud: FakeTpu, reported: str, imported: int | None
+    ):
+        name = self.foreign(cloud)
+        cloud.queued[name].body["tpu"]["nodeSpec"][0]["node"]["bootDiskConfig"] = {"diskSizeGb": reported}
+        state = engine.import_(name)
+        assert state
+        assert state.inputs.get("bootDiskSizeGb") == imported
+
+    def test_the_program_that_made_it_matches_the_import(self, engine: FakeEngine, cloud: FakeTpu):
+        engine.import_(self.foreign(cloud))
+        same = wanted(network="net", serviceAccount={"email": "a@b.c"}, description="x")
+        same["dataDisks"] = [{"sourceDisk": "projects/my-project/zones/us-east5-a/disks/d", "mode": "read-write"}]
+        assert engine.preview(same) == "same", engine.detailed
+
+    def test_an_imported_resource_is_not_deleted_until_it_carries_the_label(self, engine: FakeEngine, cloud: FakeTpu):
+        engine.import_(self.foreign(cloud))
+        with pytest.raises(Aborted, match=r"does not have the owner label .* --update-labels=gemma-serving-urn="):
+            engine.destroy()
+        same = wanted(network="net", serviceAccount={"email": "a@b.c"}, description="claimed")
+        same["dataDisks"] = [{"sourceDisk": "projects/my-project/zones/us-east5-a/disks/d", "mode": "read-write"}]
+        assert engine.up(same) == "update"
+        engine.destroy()
+        assert cloud.queued == {}
+
+    def test_another_stacks_resource_is_neither_changed_nor_deleted_after_an_import(
+        self, engine: FakeEngine, cloud: FakeTpu
+    ):
+        FakeEngine(cloud, urn=URN.replace("dev", "elsewhere")).up(wanted())
+        engine.import_(cloud.name("us-east5-a"))
+        with pytest.raises(Aborted, match=r"The provider does not (change|delete) it"):
+            engine.up(wanted(tags=["stolen"]))
+        with pytest.raises(Aborted, match=r"The provider does not (change|delete) it"):
+            engine.destroy()
+        assert cloud.made("PATCH") + cloud.made("DELETE") == []
+
+    def test_an_import_by_anything_but_the_full_name_says_how(self, engine: FakeEngine):
+        with pytest.raises(Aborted, match="Import it by its full name: projects/P/locations/ZONE/queuedResources/ID"):
+            engine.import_("serve")
+
+    def test_an_import_of_what_is_not_there_finds_nothing(self, engine: FakeEngine, cloud: FakeTpu):
+        assert engine.import_(cloud.name("us-east5-a")) is None
+
+
+class TestDelete:
+    @pytest.mark.parametrize("in_operation", [False, True])
+    @pytest.mark.parametrize(
+        ("state", "force"),
+        [
+            ("CREATING", [True]),
+            ("ACCEPTED", [False]),
+            ("WAITING_FOR_RESOURCES", [False, True]),
+            ("PROVISIONING", [True]),
+            ("ACTIVE", [True]),
+            ("SUSPENDING", [True]),
+            ("SUSPENDED", [False]),
+            ("FAILED", [False]),
+        ],
+    )
+    def test_each_state_is_deleted_as_google_wants_it(
+        self, engine: FakeEngine, cloud: FakeTpu, state: str, force: list[bool], in_operation: bool
+    ):
+        cloud.refuses_in_operation = in_operation
+        engine.up(wanted())
+        cloud.queued[cloud.name("us-east5-a")].state = state
+        engine.destroy()
+        assert cloud.queued == {}
+        assert [call.endswith("?force") for call in cloud.made("DELETE")] == force
+
+    def test_a_deletion_that_runs_already_is_waited_for(self, engine: FakeEngine, cloud: FakeTpu):
+        engine.up(wanted())
+        cloud.delete(cloud.queued[cloud.name("us-east5-a")], {"force": "true"})
+        engine.destroy()
+        assert cloud.queued == {}
+        assert cloud.made("DELETE") == []
+
+    def test_gone_already_is_done(self, engine: FakeEngine, cloud: FakeTpu):
+        engine.up(wanted())
+        cloud.queued.clear()
+        engine.destroy()
+        assert engine.state is None
+
+    def test_a_deletion_that_never_ends_is_given_up_and_the_state_keeps_the_resource(self, cloud: FakeTpu):
+        engine = FakeEngine(cloud, pacing=replace(FAST, delete_s=0.5))
+        engine.up(wanted())
+        cloud.delete_looks = 10**6
+        with pytest.raises(Aborted, match="is still DELETING"):
+            engine.destroy()
+        assert engine.state
+
+    def test_a_state_that_moves_on_meanwhile_is_looked_at_again(self, engine: FakeEngine, cloud: FakeTpu):
+        cloud.scripts["us-east5-a"] = ("ACCEPTED",)
+        engine.up(wanted(waitFor="accepted"))
+
+        def moves(call: str) -> None:
+            found = cloud.queued.get(cloud.name("us-east5-a"))
+            if call.startswith("DELETE") and found and found.state == "ACCEPTED":
+                found.state = "PROVISIONING"
+
+        cloud.on_call = moves
+        engine.destroy()
+        assert [call.endswith("?force") for call in cloud.made("DELETE")] == [False, True]
+        assert cloud.queued == {}
+
+    def test_what_is_not_ours_is_not_deleted(self, engine: FakeEngine, cloud: FakeTpu):
+        engine.up(wanted())
+        cloud.queued[cloud.name("us-east5-a")].body["tpu"]["nodeSpec"][0]["node"]["labels"] = {}
+        cloud.nodes[cloud.node_name("us-east5-a")]["labels"] = {}
+        with pytest.raises(Aborted, match="does not have the owner label"):
+            engine.destroy()
+        assert cloud.made("DELETE") == []
+
+    def test_a_suspended_one_whose_label_was_only_on_its_node_is_known_by_its_creation_time(
+        self, engine: FakeEngine, cloud: FakeTpu
+    ):
+        engine.up(wanted())
+        cloud.queued[cloud.name("us-east5-a")].body["tpu"]["nodeSpec"][0]["node"]["labels"] = {}
+        cloud.queued[cloud.name("us-east5-a")].state = "SUSPENDED"
+        cloud.nodes.clear()
+        engine.destroy()
+        assert cloud.queued == {}
+
+    def test_a_renamed_resource_is_still_ours(self, engine: FakeEngine, cloud: FakeTpu):
+        engine.up(wanted())
+        renamed = FakeEngine(cloud, urn=URN.replace("serve", "renamed"), state=engine.state)
+        assert renamed.preview(wanted()) == "update"
+        assert renamed.detailed == {"ownerLabels": "UPDATE"}
+        renamed.up(wanted())
+        assert cloud.nodes[cloud.node_name("us-east5-a")]["labels"]["gemma-serving-urn"] == urn_hash(renamed.urn)
+        renamed.destroy()
+        assert cloud.queued == {}

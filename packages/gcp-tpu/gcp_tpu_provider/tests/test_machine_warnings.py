@@ -1,0 +1,127 @@
+"""What a preview without a refresh says of a machine that the state counts as running."""
+
+from typing import Any
+
+import pytest
+
+from gcp_tpu_provider.machine_warnings import reboot_command
+from gcp_tpu_provider.tests.cloud import FakeTpu
+from gcp_tpu_provider.tests.harness import FakeEngine, wanted
+
+DOCUMENT, OTHER = "d" * 64, "e" * 64
+ABILITIES = ["the first thing is not done", "the second thing is not done"]
+GONE = "Run `pulumi up --refresh` to request capacity again."
+
+
+def given(**changes: Any) -> dict[str, Any]:
+    ready = {"guestAttributeNamespace": "gemma-serving", "timeoutS": 5}
+    metadata = {"enable-guest-attributes": "TRUE"}
+    return wanted(ready=ready, metadata=metadata, agentAbilities=ABILITIES, **changes)
+
+
+@pytest.fixture
+def cloud() -> FakeTpu:
+    cloud = FakeTpu()
+    cloud.boots = lambda _metadata: [published("ready")]
+    return cloud
+
+
+def published(phase: str, **values: str) -> dict[str, str]:
+    named = {key.replace("_", "-"): value for key, value in values.items()}
+    return {"phase": phase, "document-hash": DOCUMENT, "agent-version": "2", "serving-hash": DOCUMENT, **named}
+
+
+@pytest.fixture
+def engine(cloud: FakeTpu) -> FakeEngine:
+    engine = FakeEngine(cloud, virtual=True)
+    engine.up(given())
+    return engine
+
+
+def said(engine: FakeEngine, **changes: Any) -> list[str]:
+    """Return the warnings of one preview that changes nothing."""
+    engine.warnings.clear()
+    assert engine.preview(given(**changes)) == "same"
+    return list(engine.warnings)
+
+
+def put(cloud: FakeTpu, *reports: dict[str, str]) -> None:
+    """Let the machine publish something else."""
+    (name,) = cloud.nodes
+    cloud.guests[name] = list(reports)
+
+
+def test_a_machine_that_serves_is_no_warning(engine: FakeEngine):
+    assert said(engine) == []
+
+
+def test_a_machine_that_is_gone_is_a_warning_without_a_refresh(engine: FakeEngine, cloud: FakeTpu):
+    (node,) = cloud.nodes
+    cloud.nodes[node]["state"] = "PREEMPTED"
+    (warning,) = said(engine)
+    assert "has a machine that is PREEMPTED" in warning
+    assert warning.endswith(GONE)
+    cloud.nodes.clear()
+    cloud.boot = lambda name, spec, body: None  # type: ignore[method-assign]
+    assert "is gone, and this stack's state has it as ACTIVE" in said(engine)[0]
+
+
+@pytest.mark.parametrize("fault", ["503", "unsent", "dropped"])
+def test_an_answer_that_does_not_come_is_no_proof_that_the_machine_is_gone(
+    engine: FakeEngine, cloud: FakeTpu, fault: str
+):
+    cloud.faults.append(("/nodes/", fault))
+    assert said(engine) == []
+
+
+def test_a_document_that_failed_after_the_last_update_is_named_with_what_serves(engine: FakeEngine, cloud: FakeTpu):
+    detail = "a line\nThe server stopped with exit code 137 (killed, most likely out of memory)."
+    put(cloud, published("failed", serving_hash=OTHER, detail=detail))
+    (warning,) = said(engine)
+    assert "Document dddddddddddd was ready at the last `pulumi up` and failed since: The server stopped" in warning
+    assert warning.endswith(
+        "Document eeeeeeeeeeee, the good one before, serves. Change the settings and run `pulumi up`."
+    )
+    put(cloud, published("failed", serving_hash="", detail=detail))
+    assert "Nothing serves." in said(engine)[0]
+
+
+def test_a_container_that_became_privileged_is_named_until_the_state_has_it(engine: FakeEngine, cloud: FakeTpu):
+    for words in ("confined", "privileged: tpu.container says so"):
+        put(cloud, published("ready", container=words))
+        assert said(engine) == []
+    words = "privileged: the confined server could not use the accelerator: x"
+    put(cloud, published("ready", container=words))
+    (warning,) = said(engine)
+    assert warning == f"The server's container is {words}. It is root of the machine now."
+    engine.refresh()
+    assert engine.state.outputs["container"] == words
+    assert said(engine) == []
+
+
+def test_an_older_agent_is_named_with_what_it_cannot_do_and_its_reboot(engine: FakeEngine, cloud: FakeTpu):
+    (node,) = cloud.nodes
+    report = published("ready")
+    del report["agent-version"]
+    put(cloud, report)
+    (warning,) = said(engine)
+    assert (
+        "The machine runs an agent of version 1; this program brings version 2. Until a reboot the second thing is not done."
+        in warning
+    )
+    assert reboot_command(node) in warning
+    del report["serving-hash"]
+    put(cloud, report)
+    (warning,) = said(engine)
+    assert "an agent that states no version" in warning
+    assert "the first thing is not done; and the second thing is not done" in warning
+
+
+def test_the_command_keeps_the_capacity_on_both_apis():
+    assert reboot_command("projects/p/zones/us-east5-a/instances/x") == (
+        "gcloud compute instances reset x --project=p --zone=us-east5-a"
+    )
+    assert reboot_command("projects/p/locations/us-east5-a/nodes/x") == (
+        "gcloud alpha compute tpus tpu-vm ssh x --project=p --zone=us-east5-a --tunnel-through-iap "
+        '--command="sudo reboot"'
+    )

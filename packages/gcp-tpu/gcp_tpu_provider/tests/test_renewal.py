@@ -1,0 +1,466 @@
+"""Renewal: the second queued resource takes over before the deadline of the first, and every end in the middle keeps both known."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from pulumi.runtime.proto import provider_pb2
+
+from gcp_tpu_provider import wire
+from gcp_tpu_provider.errors import GoogleError
+from gcp_tpu_provider.tests.cloud import FakeTpu
+from gcp_tpu_provider.tests.harness import Aborted, Context, FakeEngine, wanted
+from gcp_tpu_provider.tests.test_lifecycle import boots, serving
+
+HOUR_S = 3600
+A, B = "us-east5-a", "us-east5-b"
+
+
+def renewing(**changes: Any) -> dict[str, Any]:
+    """A run of four hours that is renewed in its last hour."""
+    return wanted(renewBeforeS=HOUR_S, **changes)
+
+
+@pytest.fixture
+def cloud() -> FakeTpu:
+    return FakeTpu()
+
+
+@pytest.fixture
+def engine(cloud: FakeTpu) -> FakeEngine:
+    return FakeEngine(cloud)
+
+
+def name(engine: FakeEngine) -> str:
+    assert engine.state
+    return engine.state.outputs["name"]
+
+
+def other(engine: FakeEngine) -> str | None:
+    assert engine.state
+    return engine.state.outputs.get("renewalName")
+
+
+def first(cloud: FakeTpu, zone: str = A) -> str:
+    return cloud.name(zone)
+
+
+def second(cloud: FakeTpu, zone: str = A) -> str:
+    return cloud.name(zone, "serve-b")
+
+
+def cancel_at(engine: FakeEngine, cloud: FakeTpu, text: str) -> None:
+    def on_call(call: str) -> None:
+        if text in call:
+            cloud.on_call = None
+            engine.provider.cancel_all()
+
+    cloud.on_call = on_call
+
+
+class TestDue:
+    def test_long_before_the_deadline_nothing_changes(self, engine: FakeEngine, cloud: FakeTpu):
+        engine.up(renewing())
+        cloud.pass_time(2.9)
+        assert engine.preview(renewing()) == "same"
+
+    def test_a_deadline_that_is_a_secret_output_is_read(self, engine: FakeEngine, cloud: FakeTpu):
+        engine.up(renewing())
+        cloud.pass_time(3)
+        assert engine.state
+        inputs = engine.inputs(renewing())
+        outputs = engine.state.outputs | {"deadline": {wire.SIGNATURE: wire.SECRET, "value": "2026-11-20T12:00:00Z"}}
+        request = provider_pb2.UpdateRequest(
+            id=engine.state.id,
+            urn=engine.urn,
+            olds=wire.write(outputs),
+            old_inputs=wire.write(engine.state.inputs),
+            news=wire.write(inputs),
+            preview=True,
+        )
+        answer = engine.run(engine.provider.Update(request, Context()))
+        assert wire.read(answer.properties)["name"] == wire.UNKNOWN
+
+    def test_in_the_last_hour_the_preview_names_the_renewal_and_what_it_changes_is_unknown(
+        self, engine: FakeEngine, cloud: FakeTpu
+    ):
+        engine.up(renewing())
+        cloud.pass_time(3)
+        assert engine.preview(renewing()) == "update"
+        assert engine.detailed == {"renewalName": "ADD"}
+
+    def test_the_warning_of_the_end_names_the_update_that_renews(self, engine: FakeEngine, cloud: FakeTpu):
+        engine.up(renewing())
+        cloud.pass_time(3.8)
+        engine.preview(renewing())
+        assert [warning.rpartition(". ")[2] for warning in engine.warnings] == [
+            "Run `pulumi up` before, which renews it."
+        ]
+
+    def test_without_the_setting_it_never_is(self, engine: FakeEngine, cloud: FakeTpu):
+        engine.up(wanted())
+        cloud.pass_time(3.9)
+        assert engine.preview(wanted()) == "same"
+
+    def test_it_can_be_turned_on_later(self, engine: FakeEngine, cloud: FakeTpu):
+        engine.up(wanted())
+        assert engine.up(renewing()) == "same"
+        cloud.pass_time(3)
+        assert engine.up(renewing()) == "update"
+        assert list(cloud.queued) == [second(cloud)]
+
+    @pytest.mark.parametrize(
+        ("changes", "words"),
+        [
+            ({"renewBeforeS": 0}, "must be above 0"),
+            ({"renewBeforeS": 14400}, "must be shorter than `maxRunDurationS`, which is 14400"),
+            ({"provisioningModel": "standard", "maxRunDurationS": None}, "the nodes have no deadline"),
+        ],
+    )
+    def test_what_cannot_be_renewed_is_a_mistake(self, engine: FakeEngine, changes: dict[str, Any], words: str):
+        given = {key: value for key, value in (renewing() | changes).items() if value is not None}
+        assert words in engine.mistakes(given)["renewBeforeS"]
+
+
+class TestChangeOver:
+    def test_the_second_serves_and_the_first_is_deleted(self, engine: FakeEngine, cloud: FakeTpu):
+        engine.up(renewing())
+        cloud.pass_time(3)
+        cloud.calls.clear()
+        assert engine.up(renewing()) == "update"
+        assert engine.state
+        outputs = engine.state.outputs
+        assert list(cloud.queued) == [second(cloud)]
+        assert list(cloud.nodes) == [cloud.node_name(A, "serve-b").replace("serve-b-node", "serve-node-b")]
+        assert (outputs["name"], outputs["nodeName"]) == (second(cloud), next(iter(cloud.nodes)))
+        assert outputs["deadline"] == "2026-11-20T15:00:00Z"
+        assert engine.state.id == "projects/my-project/queuedResources/serve", "Pulumi's id stays"
+        assert other(engine) is None
+        request = next(index for index, call in enumerate(cloud.calls) if call.startswith("POST"))
+        deletion = next(index for index, call in enumerate(cloud.calls) if call.startswith("DELETE"))
+        assert request < deletion
+        assert engine.preview(renewing()) == "same"
+
+    def test_the_next_renewal_goes_back_to_the_first_id(self, engine: FakeEngine, cloud: FakeTpu):
+        engine.up(renewing())
+        for expected in (second, first, second):
+            cloud.pass_time(3)
+            engine.up(renewing())
+            assert list(cloud.queued) == [expected(cloud)]
+            assert name(engine) == expected(cloud)
+        engine.destroy()
+        assert cloud.queued == {}
+
+    def test_it_changes_over_when_the_new_machine_is_ready_and_not_before(self, engine: FakeEngine, cloud: FakeTpu):
+        cloud.boots = boots
+        engine.up(serving(renewBeforeS=HOUR_S))
+        cloud.pass_time(3)
+        cloud.calls.clear()
+        engine.up(serving(renewBeforeS=HOUR_S))
+        asked = [index for index, call in enumerate(cloud.calls) if "serve-node-b:getGuestAttributes" in call]
+        deleted = [index for index, call in enumerate(cloud.calls) if call.startswith("DELETE")]
+        assert len(asked) == 6
+        assert max(asked) < min(deleted)
+        assert engine.state
+        assert engine.state.outputs["phase"] == "ready"
+
+    @staticmethod
+    def told(engine: FakeEngine, cloud: FakeTpu, after_the_end: list[dict[str, str]]) -> list[str]:
+        """Renew with machines that are told their end; return the calls. `after_the_end` is what the old one then publishes."""
+        given = serving(renewBeforeS=HOUR_S)
+        given["ready"] = {**given["ready"], "deadlineMetadataKey": "ends-at"}
+        cloud.boots = boots
+        engine.up(given)
+        (old,) = cloud.nodes
+        first_end = cloud.nodes[old]["metadata"]["ends-at"]
+
+        def booted(metadata: dict[str, Any]) -> list[dict[str, str]]:
+            end = metadata.get("ends-at", "")
+            return after_the_end if end and end < first_end else boots(metadata)
+
+        cloud.boots = booted
+        cloud.pass_time(3)
+        cloud.calls.clear()
+        engine.up(given)
+        assert list(cloud.queued) == [second(cloud)]
+        asked = (f"PATCH v2alpha1/{old}", "DELETE", f"POST v2alpha1/{old}:get")
+        return [call for call in cloud.calls if call.startswith(asked)]
+
+    def test_the_old_machine_ends_its_requests_before_it_is_deleted(self, engine: FakeEngine, cloud: FakeTpu):
+        still = {"phase": "ready", "serving-hash": "x"}
+        calls = self.told(engine, cloud, [still, still, {"phase": "ending", "serving-hash": "x"}, {"phase": "ending"}])
+        asked = [index for index, call in enumerate(calls) if "getGuestAttributes" in call]
+        patched = next(index for index, call in enumerate(calls) if call.startswith("PATCH"))
+        deleted = next(index for index, call in enumerate(calls) if call.startswith("DELETE"))
+        after = [index for index in asked if index > patched]
+        assert len(after) == 4, calls
+        assert max(after) < deleted
+
+    def test_a_machine_that_never_ends_its_requests_is_deleted_all_the_same(self, cloud: FakeTpu):
+        calls = self.told(FakeEngine(cloud, virtual=True), cloud, [{"phase": "ready", "serving-hash": "x"}])
+        assert len([call for call in calls if "getGuestAttributes" in call]) > 5
+
+    def test_a_machine_that_cannot_be_told_is_deleted_all_the_same(self, engine: FakeEngine, cloud: FakeTpu):
+        def refuse(call: str) -> None:
+            if call.startswith("PATCH") and call.endswith("serve-node"):
+                raise GoogleError(403, "PERMISSION_DENIED", "no right to change the node")
+
+        given = serving(renewBeforeS=HOUR_S)
+        given["ready"] = {**given["ready"], "deadlineMetadataKey": "ends-at"}
+        cloud.boots = boots
+        engine.up(given)
+        cloud.pass_time(3)
+        cloud.on_call = refuse
+        engine.up(given)
+        assert list(cloud.queued) == [second(cloud)]
+        assert any("could not be told to end its requests" in line for line in engine.lines)
+
+    def test_a_machine_that_fails_leaves_the_old_one_serving_and_both_are_in_the_state(
+        self, engine: FakeEngine, cloud: FakeTpu
+    ):
+        cloud.boots = boots
+        engine.up(serving(renewBeforeS=HOUR_S))
+        cloud.pass_time(3)
+        cloud.boots = lambda metadata: [
+            *boots(metadata)[:2],
+            {**boots(metadata)[1], "phase": "failed", "detail": "boom"},
+        ]
+        with pytest.raises(Aborted, match="The server failed: boom"):
+            engine.up(serving(renewBeforeS=HOUR_S))
+        assert (name(engine), other(engine)) == (first(cloud), second(cloud))
+        assert set(cloud.queued) == {first(cloud), second(cloud)}
+        cloud.guests[f"projects/my-project/locations/{A}/nodes/serve-node-b"] = boots({"document": '{"schema": 1}'})
+        engine.up(serving(renewBeforeS=HOUR_S))
+        assert list(cloud.queued) == [second(cloud)]
+
+    def test_with_accepted_each_up_looks_and_the_one_that_finds_it_active_changes_over(
+        self, engine: FakeEngine, cloud: FakeTpu
+    ):
+        given = renewing(waitFor="accepted")
+        cloud.scripts[A] = ("ACTIVE",)
+        engine.up(given)
+        cloud.pass_time(3)
+        cloud.scripts[A] = ("ACCEPTED",)
+        engine.up(given)
+        assert (name(engine), other(engine)) == (first(cloud), second(cloud))
+        assert engine.preview(given) == "update"
+        cloud.queued[second(cloud)].steps.append("ACTIVE")
+        engine.up(given)
+        assert (name(engine), other(engine)) == (second(cloud), None)
+        assert len(cloud.made("POST")) == 2
+
+    def test_other_zones_are_asked_when_the_first_has_none(self, engine: FakeEngine, cloud: FakeTpu):
+        engine.up(renewing())
+        cloud.pass_time(3)
+        cloud.scripts[A] = ("FAILED:no capacity",)
+        engine.up(renewing())
+        assert engine.state
+        assert (engine.state.outputs["zone"], list(cloud.queued)) == (B, [second(cloud, B)])
+
+    def test_an_announced_change_of_settings_reaches_both(self, engine: FakeEngine, cloud: FakeTpu):
+        engine.up(renewing())
+        cloud.pass_time(3)
+        engine.up(renewing(tags=["other"]))
+        assert [node["tags"] for node in cloud.nodes.values()] == [["other"]]
+
+
+class TestNoCapacity:
+    def test_a_refused_quota_is_a_warning_and_the_old_one_goes_on_serving(self, engine: FakeEngine, cloud: FakeTpu):
+        engine.up(renewing())
+        cloud.pass_time(3)
+        quota = GoogleError(429, "RESOURCE_EXHAUSTED", "Quota limit 'TPUV6E' has been exceeded. Limit: 4 in zone x.")
+        cloud.refusals = {A: quota, B: quota}
+        assert engine.up(renewing()) == "update"
+        assert (name(engine), other(engine)) == (first(cloud), None)
+        (warning,) = engine.warnings
+        assert "goes on serving until 2026-11-20T12:00:00Z" in warning
+        assert "quota: Google answered 429" in warning
+        assert engine.preview(renewing()) == "update", "the next one tries again"
+
+    def test_if_the_old_one_ended_meanwhile_the_update_fails(self, engine: FakeEngine, cloud: FakeTpu):
+        engine.up(renewing())
+        cloud.pass_time(3)
+        cloud.refusals = dict.fromkeys((A, B), GoogleError(403, "PERMISSION_DENIED", "no"))
+
+        def end(call: str) -> None:
+            if call.startswith("POST") and B in call:
+                cloud.clock = cloud.clock.replace(hour=13)
+
+        cloud.on_call = end
+        with pytest.raises(Aborted, match="No zone gave"):
+            engine.up(renewing())
+        cloud.on_call = None
+        cloud.refusals.clear()
+        engine.refresh()
+        assert engine.up(renewing()) == "replace"
+        assert list(cloud.queued) == [first(cloud)]
+
+    def test_when_the_run_ends_during_the_wait_a_refresh_makes_the_second_the_one_that_is_awaited(
+        self, engine: FakeEngine, cloud: FakeTpu
+    ):
+        engine.up(renewing())
+        cloud.pass_time(3)
+        cloud.scripts[A] = ("WAITING_FOR_RESOURCES",)
+        with pytest.raises(Aborted):
+            engine.up(renewing(), timeout_s=0.2)
+        assert other(engine) == second(cloud)
+        cloud.pass_time(2)
+        engine.refresh()
+        assert (name(engine), other(engine)) == (second(cloud), first(cloud))
+        assert engine.preview(renewing()) == "update", "not replaced: its place in the queue is kept"
+        cloud.queued[second(cloud)].steps.append("ACTIVE")
+        engine.up(renewing())
+        assert list(cloud.queued) == [second(cloud)]
+        assert engine.preview(renewing()) == "same"
+
+    def test_the_same_without_a_refresh(self, engine: FakeEngine, cloud: FakeTpu):
+        engine.up(renewing())
+        cloud.pass_time(3)
+        cloud.scripts[A] = ("WAITING_FOR_RESOURCES",)
+        with pytest.raises(Aborted):
+            engine.up(renewing(), timeout_s=0.2)
+        cloud.pass_time(2)
+        cloud.queued[second(cloud)].steps.append("ACTIVE")
+        engine.up(renewing())
+        assert list(cloud.queued) == [second(cloud)]
+        assert (name(engine), other(engine)) == (second(cloud), None)
+
+
+MOMENTS: list[tuple[str, Callable[[FakeTpu], str]]] = [
+    ("at the request", lambda cloud: "POST"),
+    ("in the wait", second),
+    ("at the deletion of the old one", lambda cloud: "DELETE"),
+]
+
+
+class TestEnds:
+    @pytest.mark.parametrize(("moment", "text"), MOMENTS, ids=[moment for moment, _ in MOMENTS])
+    def test_after_ctrl_c_the_state_has_both_and_the_next_up_finishes(
+        self, engine: FakeEngine, cloud: FakeTpu, moment: str, text: Callable[[FakeTpu], str]
+    ):
+        engine.up(renewing())
+        cloud.pass_time(3)
+        cancel_at(engine, cloud, text(cloud))
+        with pytest.raises(Aborted, match="interrupted"):
+            engine.up(renewing())
+        known = {name(engine), *([other(engine)] if other(engine) else [])}
+        assert set(cloud.queued) <= known
+        engine.up(renewing())
+        assert list(cloud.queued) == [second(cloud)]
+        assert (name(engine), other(engine)) == (second(cloud), None)
+
+    @pytest.mark.parametrize("how", ["destroy", "refresh and destroy"])
+    @pytest.mark.parametrize(("moment", "text"), MOMENTS, ids=[moment for moment, _ in MOMENTS])
+    def test_after_ctrl_c_a_destroy_deletes_both(
+        self, engine: FakeEngine, cloud: FakeTpu, moment: str, text: Callable[[FakeTpu], str], how: str
+    ):
+        engine.up(renewing())
+        cloud.pass_time(3)
+        cancel_at(engine, cloud, text(cloud))
+        with pytest.raises(Aborted):
+            engine.up(renewing())
+        if "refresh" in how:
+            engine.refresh()
+        engine.destroy()
+        assert cloud.queued == {}
+
+    def test_what_a_lost_state_left_behind_is_found_under_either_id(self, engine: FakeEngine, cloud: FakeTpu):
+        engine.up(renewing())
+        cloud.pass_time(3)
+        engine.up(renewing())
+        engine.state = None
+        engine.up(renewing())
+        assert name(engine) == second(cloud)
+        assert len(cloud.made("POST")) == 2, "nothing was requested again"
+
+    def test_a_creation_that_finds_both_and_is_interrupted_keeps_both(self, engine: FakeEngine, cloud: FakeTpu):
+        def refuse(call: str) -> None:
+            if call.startswith("DELETE"):
+                raise GoogleError(503, "UNAVAILABLE", "try later")
+
+        engine.up(renewing())
+        for _ in range(2):
+            cloud.pass_time(3)
+            cloud.on_call = refuse
+            with pytest.raises(Aborted):
+                engine.up(renewing())
+            engine.state = None
+            cancel_at(engine, cloud, "DELETE")
+            with pytest.raises(Aborted):
+                engine.up(renewing())
+            assert {name(engine), other(engine)} == {first(cloud), second(cloud)}
+            engine.up(renewing())
+        engine.destroy()
+        assert cloud.queued == {}
+
+    def test_when_the_one_that_serves_is_gone_a_refresh_still_knows_the_other(self, engine: FakeEngine, cloud: FakeTpu):
+        engine.up(renewing())
+        cloud.pass_time(3)
+        cancel_at(engine, cloud, "DELETE")
+        with pytest.raises(Aborted):
+            engine.up(renewing())
+        cloud.drop(cloud.queued[second(cloud)])
+        cloud.queued[first(cloud)].state = "SUSPENDED"
+        cloud.queued[first(cloud)].steps.clear()
+        engine.refresh()
+        assert (name(engine), other(engine)) == (first(cloud), None)
+        engine.destroy()
+        assert cloud.queued == {}
+
+    def test_when_the_one_that_serves_is_gone_a_refresh_waits_for_a_request_without_an_answer(
+        self, engine: FakeEngine, cloud: FakeTpu
+    ):
+        engine.up(renewing())
+        cloud.pass_time(3)
+        cloud.hidden_s = 1000
+        cloud.faults.append(("POST", "lost"))
+        with pytest.raises(Aborted):
+            engine.up(renewing())
+        cloud.drop(cloud.queued[first(cloud)])
+        looks = 0
+
+        def appear(call: str) -> None:
+            nonlocal looks
+            looks += call.endswith(second(cloud))
+            if looks == 2:
+                cloud.queued[second(cloud)].visible_at_s = 0
+
+        cloud.on_call = appear
+        engine.refresh()
+        assert (name(engine), other(engine)) == (second(cloud), None)
+
+    def test_turned_off_in_the_middle_the_second_is_given_back(self, engine: FakeEngine, cloud: FakeTpu):
+        engine.up(renewing())
+        cloud.pass_time(3)
+        cloud.scripts[A] = ("WAITING_FOR_RESOURCES",)
+        with pytest.raises(Aborted):
+            engine.up(renewing(), timeout_s=0.2)
+        engine.up(wanted())
+        assert (list(cloud.queued), other(engine)) == ([first(cloud)], None)
+
+    def test_a_second_of_someone_else_is_left_alone_and_named(self, engine: FakeEngine, cloud: FakeTpu):
+        engine.up(renewing())
+        cloud.pass_time(3)
+        body = {"tpu": {"nodeSpec": [{"parent": "p", "nodeId": "n", "node": {"labels": {}}}]}}
+        cloud.create(f"projects/my-project/locations/{A}", A, {"queuedResourceId": "serve-b"}, body)
+        engine.up(renewing())
+        assert any("its labels do not name this Pulumi resource" in warning for warning in engine.warnings)
+        engine.destroy()
+        assert list(cloud.queued) == [second(cloud)]
+
+    def test_an_older_one_that_is_left_is_deleted_and_never_taken_for_the_successor(
+        self, engine: FakeEngine, cloud: FakeTpu
+    ):
+        given = wanted(renewBeforeS=3 * HOUR_S)
+        engine.up(given)
+        cloud.pass_time(1)
+        cancel_at(engine, cloud, "DELETE")
+        with pytest.raises(Aborted):
+            engine.up(given)
+        assert (name(engine), other(engine)) == (second(cloud), first(cloud))
+        cloud.pass_time(1)
+        engine.up(given)
+        assert engine.state
+        assert engine.state.outputs["deadline"] == "2026-11-20T14:00:00Z"
+        assert list(cloud.queued) == [first(cloud)]
+        assert len(cloud.made("POST")) == 3

@@ -1,0 +1,57 @@
+"""The resource types that the `gcp` stand-in knows: every type of `data/schema.json`.
+
+What the schema says needs no word here. A type that can be created has a `TypeOverlay` in the module of its service: how its requests are made, and
+what recordings of the real provider show about single properties. To add one, write its overlay and list it in `_OVERLAYS`.
+"""
+
+from collections.abc import Mapping
+from functools import cache
+from itertools import chain
+from types import MappingProxyType
+from typing import Final
+
+from localcloud.plugins import facts
+from localcloud.plugins.lifecycle import Lifecycle, ResourceType, TypeOverlay
+from localcloud.plugins.overlay.artifactregistry import ARTIFACTREGISTRY
+from localcloud.plugins.overlay.compute import COMPUTE
+from localcloud.plugins.overlay.members import MEMBERS
+from localcloud.plugins.overlay.monitoring import MONITORING
+from localcloud.plugins.overlay.nat import NAT
+from localcloud.plugins.overlay.objects import OBJECTS
+from localcloud.plugins.overlay.projects import PROJECTS
+from localcloud.plugins.overlay.run import RUN
+from localcloud.plugins.overlay.secretmanager import SECRETMANAGER
+from localcloud.plugins.overlay.storage import STORAGE
+from localcloud.plugins.rest import PluginError
+
+_ALL: Final = (ARTIFACTREGISTRY, COMPUTE, MEMBERS, MONITORING, NAT, OBJECTS, PROJECTS, RUN, SECRETMANAGER, STORAGE)
+OVERLAYS: Final[Mapping[str, TypeOverlay]] = MappingProxyType(dict(chain.from_iterable(each.items() for each in _ALL)))
+"""The types that can be created, by token such as `gcp:storage/bucket:Bucket`."""
+
+
+@cache
+def resource_type(type_name: str) -> ResourceType:
+    """Return a type's entry. Raises PluginError for a type that the schema does not have."""
+    if type_name not in facts.types():
+        raise PluginError(
+            f"the local gcp stand-in does not know the resource type {type_name}: add its schema to packages/localcloud/plugins/data/schema.json, "
+            "or run with the real provider (--providers real)"
+        )
+    overlay = OVERLAYS.get(type_name)
+    if overlay is None:
+        return ResourceType(type_name=type_name, fields=facts.specifications(type_name, "", {}))
+    fields = facts.specifications(type_name, overlay.message, overlay.properties)
+    return ResourceType(
+        type_name=type_name, fields=fields, lifecycle=overlay.lifecycle(fields=fields), foresee=overlay.foresee
+    )
+
+
+def lifecycle_of(type_name: str) -> Lifecycle:
+    """Return the operations of a type. Raises PluginError for a type that cannot be created here."""
+    found = resource_type(type_name).lifecycle
+    if found is None:
+        raise PluginError(
+            f"the local gcp stand-in checks and compares {type_name}, but cannot create it: add it to packages/localcloud/plugins/overlay, "
+            "or run with the real provider (--providers real)"
+        )
+    return found

@@ -1,0 +1,84 @@
+"""A local cloud in which nothing runs, with a small client."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import requests
+
+from localcloud.callers import SHARED_QUOTA_HEADER
+from localcloud.tests import idle_cloud
+from localcloud.world.scenario import Images, OperationDurations, Scenario
+
+PROJECT = "local-project"
+IMAGES = Images(
+    existing=(
+        *Images().existing,
+        "docker.io/x",
+        "docker.io/x:fails",
+        "docker.io/y",
+        "docker.io/vllm/vllm-openai:v1",
+        # That of gcloud's commands.
+        "us-east4-docker.pkg.dev/local-project/listrepo/vllm/vllm-tpu:v1@sha256:" + "a" * 64,
+    ),
+    docker_hub_pulls=100_000,
+)
+"""What the tests of services deploy."""
+SCENARIO = Scenario(operations=OperationDurations(instant=True), images=IMAGES)
+
+
+@dataclass
+class Client:
+    """Speaks JSON with a bearer token."""
+
+    base_url: str
+    token: str
+    session: requests.Session = field(default_factory=requests.Session)
+    headers: dict[str, str] = field(default_factory=dict[str, str])
+
+    def call(self, method: str, path: str, body: Any = None, **query: Any) -> tuple[int, dict[str, Any]]:
+        headers = self.headers | ({"Authorization": f"Bearer {self.token}"} if self.token else {})
+        response = self.session.request(
+            method, self.base_url + path, json=body, params=query, headers=headers, timeout=30
+        )
+        return response.status_code, response.json() if response.content else {}
+
+    def ok(self, method: str, path: str, body: Any = None, **query: Any) -> dict[str, Any]:
+        status, answer = self.call(method, path, body, **query)
+        assert status < 300, (status, answer)
+        return answer
+
+    def error(self, method: str, path: str, body: Any = None, **query: Any) -> tuple[int, str]:
+        status, answer = self.call(method, path, body, **query)
+        assert status >= 400, answer
+        return status, answer["error"]["message"]
+
+
+def gcloud_itself() -> dict[str, str]:
+    """Return what the stand-in for gcloud sends, whose calls need no project for quota."""
+    return {SHARED_QUOTA_HEADER: "gcloud"}
+
+
+@pytest.fixture(scope="session")
+def shared_cloud() -> Iterator[idle_cloud.Started]:
+    """One cloud for tests that use names of their own."""
+    with idle_cloud.start(scenario=SCENARIO) as cloud:
+        yield cloud
+
+
+@pytest.fixture
+def client(shared_cloud: idle_cloud.Started) -> Client:
+    return Client(shared_cloud.base_url, shared_cloud.token)
+
+
+@pytest.fixture
+def own_cloud() -> Iterator[idle_cloud.Started]:
+    """A cloud of the test's own."""
+    with idle_cloud.start(scenario=SCENARIO) as cloud:
+        yield cloud
+
+
+@pytest.fixture
+def own_client(own_cloud: idle_cloud.Started) -> Client:
+    return Client(own_cloud.base_url, own_cloud.token)

@@ -1,0 +1,166 @@
+"""Check: what a program may write, what is filled in, and how names are chosen."""
+
+import re
+
+import grpc.aio
+import pytest
+from pulumi.runtime.proto import provider_pb2
+
+from localcloud.tests.plugins.harness import (
+    UNKNOWN,
+    CheckFailedError,
+    Recorder,
+    Resource,
+    declared,
+    engine,
+    run,
+    secret,
+)
+
+BUCKET = "gcp:storage/bucket:Bucket"
+SERVICE = "gcp:cloudrunv2/service:Service"
+Options = provider_pb2.CheckRequest.AutonamingOptions
+
+
+def check(type_name, news, olds=None, *, name="thing", **options):
+    async def scenario():
+        async with engine(Recorder(lambda _: {}), project="p1", region="us-east4") as attached:
+            return await attached.check(type_name, name, news, olds, **options)
+
+    return run(scenario())
+
+
+def failures(type_name, news):
+    with pytest.raises(CheckFailedError) as caught:
+        check(type_name, news)
+    return dict(caught.value.failures)
+
+
+def test_an_unknown_property_is_named_with_its_path_and_the_way_to_add_it():
+    template = {"containers": [{"image": "i", "imagee": "x"}]}
+    found = failures(SERVICE, {"location": "us-east4", "template": template})
+    assert list(found) == ["template.containers[0].imagee"]
+    assert (
+        "does not know the property 'template.containers[0].imagee' of gcp:cloudrunv2/service:Service"
+        in found["template.containers[0].imagee"]
+    )
+    assert "--providers real" in found["template.containers[0].imagee"]
+
+
+def test_everything_that_is_wrong_is_reported_at_once():
+    found = failures(BUCKET, {"labels": {"a": 1}, "versioning": {}, "forceDestroy": "yes", "selfLink": "x"})
+    assert set(found) == {"labels.a", "versioning.enabled", "forceDestroy", "selfLink", "location"}
+    assert found["forceDestroy"] == f"'forceDestroy' of {BUCKET} must be true or false, got a text"
+    assert found["location"] == f"missing required property 'location' of {BUCKET}"
+    assert "computed" in found["selfLink"]
+
+
+def test_values_that_are_not_known_yet_are_neither_missing_nor_wrong():
+    inputs = check(BUCKET, {"location": UNKNOWN, "labels": UNKNOWN, "versioning": {"enabled": UNKNOWN}, "name": "b"})
+    assert inputs["location"] == UNKNOWN
+
+
+def test_an_unknown_type_is_refused_with_the_way_to_add_it():
+    with pytest.raises(
+        grpc.aio.AioRpcError, match="does not know the resource type gcp:pubsub/schema:Schema: add its schema"
+    ):
+        check("gcp:pubsub/schema:Schema", {})
+
+
+def test_a_type_that_cannot_be_created_here_is_checked_and_compared_by_its_schema():
+    topic = "gcp:pubsub/topic:Topic"
+    assert failures(topic, {"name": "t", "labels": {"a": 1}, "nmae": "x"}) == {
+        "labels.a": f"'labels.a' of {topic} must be a text, got a number",
+        "nmae": f"the local stand-in does not know the property 'nmae' of {topic}: check its spelling; "
+        "if a newer provider has it, use it (--providers real)",
+    }
+
+    async def scenario():
+        async with engine(Recorder(lambda _: {}), project="p1") as attached:
+            inputs = await attached.check(topic, "t", {"name": "t", "labels": {"a": "b"}})
+            foretold = await attached.create(topic, "t", inputs, preview=True)
+            state = Resource(topic, "t", "t", inputs, {"name": "other", "labels": {"a": "b"}, "project": "p1"})
+            answer = await attached.diff(state, inputs)
+            with pytest.raises(grpc.aio.AioRpcError) as refused:
+                await attached.create(topic, "t", inputs)
+            return foretold.state, set(answer.replaces), refused.value.details()
+
+    foretold, replaces, refused = run(scenario())
+    assert (foretold["name"], foretold["project"]) == ("t", "p1")
+    assert replaces == {"name"}
+    assert refused == (
+        f"the local gcp stand-in checks and compares {topic}, but cannot create it: add it to packages/localcloud/plugins/overlay, "
+        "or run with the real provider (--providers real)"
+    )
+
+
+def test_properties_that_exclude_each_other_are_refused_and_one_of_a_group_is_wanted():
+    firewall = "gcp:compute/firewall:Firewall"
+    tags = {"network": "n", "sourceTags": ["a"], "targetServiceAccounts": ["b"]}
+    assert "one of `allow,deny` must be specified" in failures(firewall, {"network": "n"})[""]
+    with pytest.raises(CheckFailedError) as caught:
+        check(firewall, {**tags, "allows": [{"protocol": "tcp"}]})
+    conflicts = {
+        "sourceTags": ("source_tags", "target_service_accounts"),
+        "targetServiceAccounts": ("target_service_accounts", "source_tags"),
+    }
+    assert {reason for _, reason in caught.value.failures} == {
+        f"Conflicting configuration arguments. \"{one}\": conflicts with {other}. Examine values at 'thing.{name}'."
+        for name, (one, other) in conflicts.items()
+    }
+
+
+def test_no_secret_is_in_a_failures_words():
+    found = failures("gcp:secretmanager/secretVersion:SecretVersion", {"secret": "s", "secretData": ["hf_canary"]})
+    assert "hf_canary" not in str(found)
+
+
+@pytest.mark.parametrize("name", sorted(declared()))
+def test_the_recorded_inputs_are_right_and_complete(name):
+    """They carry the defaults already, so nothing may be added but the list of what was."""
+    each = declared()[name]
+    added = {key: value for key, value in check(each["type"], each["inputs"]).items() if key not in each["inputs"]}
+    assert added == {"__defaults": []}
+
+
+def test_defaults_are_filled_in_inside_objects_too():
+    template = {"containers": [{"image": "i", "startupProbe": {"httpGet": {}}}]}
+    inputs = check(SERVICE, {"location": "us-east4", "name": "s", "template": template})
+    assert inputs["deletionProtection"] is True
+    probe = {"failureThreshold": 3, "periodSeconds": 10, "timeoutSeconds": 1, "httpGet": {"path": "/"}}
+    assert inputs["template"]["containers"][0]["startupProbe"] == probe
+
+
+def test_secrets_stay_secret():
+    inputs = check("gcp:secretmanager/secretVersion:SecretVersion", {"secret": "s", "secretData": secret("hf_canary")})
+    assert inputs["secretData"] == secret("hf_canary")
+
+
+def test_a_name_is_the_resources_and_seven_digits_that_the_seed_decides():
+    first = check(BUCKET, {"location": "US"}, name="Models", randomSeed=b"1")["name"]
+    assert re.fullmatch(r"models-[0-9a-f]{7}", first)
+    assert check(BUCKET, {"location": "US"}, name="Models", randomSeed=b"1")["name"] == first
+    assert check(BUCKET, {"location": "US"}, name="Models", randomSeed=b"2")["name"] != first
+
+
+def test_a_chosen_name_is_kept_and_a_written_one_is_not():
+    chosen = check(BUCKET, {"location": "US"}, randomSeed=b"1")
+    assert check(BUCKET, {"location": "EU"}, chosen, randomSeed=b"2")["name"] == chosen["name"]
+    written = check(BUCKET, {"location": "US", "name": "fixed"})
+    assert check(BUCKET, {"location": "US"}, written, randomSeed=b"2")["name"] != "fixed"
+
+
+def test_the_engines_autonaming_configuration_is_respected():
+    assert check(BUCKET, {"location": "US"}, autonaming=Options(proposed_name="wanted"))["name"] == "wanted"
+    with pytest.raises(CheckFailedError, match="autonaming is disabled"):
+        check(BUCKET, {"location": "US"}, autonaming=Options(mode=Options.DISABLE))
+
+
+def test_an_unknown_provider_setting_is_refused_and_a_known_one_is_not():
+    async def scenario():
+        async with engine(Recorder(lambda _: {})) as attached:
+            request = provider_pb2.CheckRequest()
+            request.news.update({"project": "p", "regoin": "us-east4", "runV2CustomEndpoint": "http://x"})
+            return await attached.stub.CheckConfig(request)
+
+    assert [(each.property, "project" in each.reason) for each in run(scenario()).failures] == [("regoin", True)]

@@ -1,0 +1,714 @@
+"""What becomes of resources: waits, failures, partial creations, deletions, previews."""
+
+import asyncio
+import copy
+import functools
+import json
+
+import grpc.aio
+import pytest
+from google.protobuf import empty_pb2
+
+from localcloud.plugins import rest, serve
+from localcloud.tests.plugins.harness import (
+    UNKNOWN,
+    BareStore,
+    InitFailedError,
+    Recorder,
+    Replay,
+    Resource,
+    connected,
+    create_all,
+    declared,
+    engine,
+    is_secret,
+    oracle,
+    run,
+    secret,
+)
+
+SERVICE = "gcp:cloudrunv2/service:Service"
+BUCKET = "gcp:storage/bucket:Bucket"
+NETWORK = "gcp:compute/network:Network"
+SECRET = "gcp:secretmanager/secret:Secret"
+SECRET_INPUTS = {"secretId": "s", "replication": {"auto": {}}}
+OPERATION = "projects/p1/locations/us-east4/operations/1"
+SERVICE_PATH = "/run/v2/projects/p1/locations/us-east4/services/gemma"
+
+
+def service_inputs():
+    return declared()["svc"]["inputs"]
+
+
+class Run:
+    """Cloud Run whose operations take some polls and end as the test says."""
+
+    def __init__(self, *, polls=2, error=None):
+        self.left, self.error, self.stored = polls, error, None
+
+    def __call__(self, request):
+        if request.path.endswith(OPERATION):
+            self.left -= 1
+            done = self.left <= 0
+            return {"name": OPERATION, "done": done, **({"error": self.error} if done and self.error else {})}
+        if request.method == "GET":
+            return self.stored or BareStore.missing(request.path)
+        self.stored = {**request.body, "name": SERVICE_PATH.removeprefix("/run/v2/"), "uri": "https://x"}
+        return {"name": OPERATION}
+
+
+FAILED = {"code": 13, "message": "Revision 'gemma-00001-abc' is not ready and cannot serve traffic."}
+CREATING = "Error waiting to create Service: Error waiting for Creating Service: Error code 13, message: Revision 'gemma-00001-abc' is not ready"
+
+
+def test_a_creation_follows_its_operation_to_the_end():
+    recorder = Recorder(Run(polls=3))
+
+    async def scenario():
+        async with engine(recorder, project="p1") as attached:
+            return await attached.up(SERVICE, "svc", service_inputs())
+
+    made = run(scenario())
+    assert [each.path for each in recorder.sent].count(f"/run/v2/{OPERATION}") == 3
+    assert made.id == "projects/p1/locations/us-east4/services/gemma"
+    assert made.state["uri"] == "https://x"
+
+
+def test_a_failed_revision_leaves_the_service_in_the_state_and_the_next_update_sends_it_again():
+    cloud = Run(error=FAILED)
+    recorder = Recorder(cloud)
+
+    async def scenario():
+        async with engine(recorder, project="p1") as attached:
+            inputs = await attached.check(SERVICE, "svc", service_inputs())
+            with pytest.raises(InitFailedError) as caught:
+                await attached.create(SERVICE, "svc", inputs)
+            cloud.left, cloud.error = 1, None
+            kept = Resource(SERVICE, "svc", caught.value.id, inputs, caught.value.state)
+            recorder.take()
+            await attached.update(kept, inputs)
+            return caught.value, kept
+
+    error, kept = run(scenario())
+    assert error.reasons[0].startswith(CREATING)
+    assert kept.id == "projects/p1/locations/us-east4/services/gemma"
+    assert kept.state["template"]["containers"][0]["name"] == "vllm"
+    assert [each.key for each in recorder.changes] == [("PATCH", SERVICE_PATH)]
+
+
+def test_a_failed_update_keeps_what_the_service_is_now():
+    cloud = Run(polls=1)
+
+    async def scenario():
+        async with engine(Recorder(cloud), project="p1") as attached:
+            made = await attached.up(SERVICE, "svc", service_inputs())
+            cloud.left, cloud.error = 1, FAILED
+            with pytest.raises(InitFailedError) as caught:
+                await attached.update(made, {**made.inputs, "description": "new"})
+            return caught.value
+
+    error = run(scenario())
+    assert "Error waiting to update Service: Error waiting for Updating Service" in error.reasons[0]
+    assert error.state["description"] == "new"
+
+
+def test_a_wait_has_an_end_the_programs_timeout_is_it_and_the_service_is_kept():
+    async def scenario():
+        async with engine(Recorder(Run(polls=10**6)), project="p1") as attached:
+            inputs = await attached.check(SERVICE, "svc", service_inputs())
+            await attached.create(SERVICE, "svc", inputs, limit_s=0.1)
+
+    with pytest.raises(
+        InitFailedError, match="Error waiting for Creating Service: timeout while waiting for state to become"
+    ) as caught:
+        run(scenario())
+    assert caught.value.id.endswith("/services/gemma")
+
+
+def test_a_wait_without_the_programs_timeout_ends_after_twenty_simulated_minutes(monkeypatch):
+    monkeypatch.setattr(rest, "_LEAST_WAIT_S", 0.1)
+
+    async def scenario():
+        async with engine(Recorder(Run(polls=10**6)), project="p1", speed=10_000) as attached:
+            inputs = await attached.check(SERVICE, "svc", service_inputs())
+            await attached.create(SERVICE, "svc", inputs)
+
+    with pytest.raises(InitFailedError) as caught:
+        run(scenario(), limit_s=60)
+    assert (
+        "timeout while waiting for state to become 'done: true' (last state: 'done: false', timeout: 20m0s)"
+        in (caught.value.reasons[0])
+    )
+    assert caught.value.id.endswith("/services/gemma")
+
+
+@pytest.mark.parametrize(
+    "name", sorted(set(declared()) - {"member", "secretiam", "bucketiam", "repoiam", "svciam", "api", "nat"})
+)
+def test_what_was_created_is_kept_even_where_it_cannot_be_read_back(name):
+    each = declared()[name]
+    replay = Replay("create.jsonl")
+    broken = True
+
+    def answer(request):
+        return (
+            (403, {"error": {"code": 403, "message": "no reading"}})
+            if broken and request.method == "GET"
+            else replay(request)
+        )
+
+    async def scenario():
+        nonlocal broken
+        async with engine(Recorder(answer), project="p1", region="us-east4") as attached:
+            inputs = await attached.check(each["type"], name, each["inputs"])
+            with pytest.raises(InitFailedError, match="no reading") as caught:
+                await attached.create(each["type"], name, inputs)
+            broken = False
+            kept = Resource(each["type"], name, caught.value.id, inputs, caught.value.state)
+            return await attached.read(kept)
+
+    assert run(scenario()) is not None
+
+
+def never_done():
+    """A cloud whose operation does not end by itself, an event for the first look at it, and the function that answers."""
+    cloud = Run(polls=10**6)
+    polled = asyncio.Event()
+
+    def answer(request):
+        if request.path.endswith(OPERATION):
+            polled.set()
+        return cloud(request)
+
+    return cloud, polled, answer
+
+
+def test_cancel_ends_no_wait_and_what_comes_into_being_is_recorded():
+    """The real provider does not stop: after one Ctrl-C the engine gets every result that is under way."""
+    cloud, polled, answer = never_done()
+
+    async def scenario():
+        async with engine(Recorder(answer), project="p1") as attached:
+            inputs = await attached.check(SERVICE, "svc", service_inputs())
+            waiting = asyncio.ensure_future(attached.create(SERVICE, "svc", inputs))
+            await polled.wait()
+            await attached.stub.Cancel(empty_pb2.Empty())
+            polled.clear()
+            await polled.wait()
+            cloud.left = 1
+            return await waiting
+
+    made = run(scenario())
+    assert made.id.endswith("/gemma")
+    assert made.state["uri"] == "https://x"
+
+
+def test_the_end_of_one_engines_run_leaves_the_waits_of_another_alone():
+    cloud, polled, answer = never_done()
+
+    async def scenario():
+        async with (
+            serve("http://127.0.0.1:9", transport=Recorder(answer), environment={}) as ports,
+            connected(ports.gcp) as waiting,
+            connected(ports.gcp) as ending,
+        ):
+            await waiting.configure(project="p1")
+            await ending.configure(project="p1")
+            inputs = await waiting.check(SERVICE, "svc", service_inputs())
+            creation = asyncio.ensure_future(waiting.create(SERVICE, "svc", inputs))
+            await polled.wait()
+            await ending.stub.Cancel(empty_pb2.Empty())
+            cloud.left = 1
+            return await creation
+
+    assert run(scenario()).id.endswith("/gemma")
+
+
+def test_a_protected_service_is_not_deleted():
+    recorder = Recorder(Run(polls=1))
+
+    async def scenario():
+        async with engine(recorder, project="p1") as attached:
+            made = await attached.up(SERVICE, "svc", {**service_inputs(), "deletionProtection": True})
+            recorder.take()
+            await attached.delete(made)
+
+    with pytest.raises(grpc.aio.AioRpcError, match="cannot destroy service without setting deletion_protection=false"):
+        run(scenario())
+    assert recorder.sent == []
+
+
+@functools.cache
+def everything():
+    """Every recorded resource, created once."""
+
+    async def made():
+        async with engine(Recorder(Replay("create.jsonl")), project="p1", region="us-east4") as attached:
+            return await create_all(attached)
+
+    return run(made())
+
+
+@pytest.mark.parametrize("name", sorted(declared()))
+def test_what_is_gone_already_is_deleted_successfully_and_read_as_gone(name):
+    resource = copy.deepcopy(everything()[name])
+
+    def nothing_there(request):
+        # Lists and policies of a project exist without anything in them.
+        if request.path.endswith("/services") or request.path.startswith("/cloudresourcemanager/"):
+            return {}
+        return BareStore.missing(request.path)
+
+    async def scenario():
+        async with engine(Recorder(nothing_there), project="p1", region="us-east4") as attached:
+            await attached.delete(resource)
+            return await attached.read(resource)
+
+    assert run(scenario()) is None
+
+
+def test_a_resource_that_exists_already_is_an_error_with_googles_words():
+    message = "Secret [projects/p1/secrets/s] already exists."
+
+    def answer(_request):
+        return 409, {"error": {"code": 409, "message": message, "status": "ALREADY_EXISTS"}}
+
+    async def scenario():
+        async with engine(Recorder(answer), project="p1") as attached:
+            await attached.up(SECRET, "s", SECRET_INPUTS)
+
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        run(scenario())
+    assert caught.value.details() == f"Error creating Secret: googleapi: Error 409: {message}"
+
+
+def test_a_compute_operation_that_fails_says_why():
+    def answer(request):
+        if "/operations/" in request.path:
+            return {
+                "name": "op",
+                "status": "DONE",
+                "error": {"errors": [{"code": "QUOTA", "message": "Quota 'NETWORKS' exceeded."}]},
+            }
+        return {"kind": "compute#operation", "name": "op", "status": "RUNNING"}
+
+    async def scenario():
+        async with engine(Recorder(answer), project="p1") as attached:
+            await attached.up(NETWORK, "net", {"name": "net"})
+
+    with pytest.raises(grpc.aio.AioRpcError, match="Error waiting for Creating Network: Quota 'NETWORKS' exceeded"):
+        run(scenario())
+
+
+def test_busy_answers_and_broken_connections_are_tried_again():
+    store = BareStore()
+    trouble = [429, 503, OSError("reset"), 500]
+
+    def answer(request):
+        if trouble:
+            each = trouble.pop(0)
+            if isinstance(each, OSError):
+                raise each
+            return each, {"error": {"code": each, "message": "later"}}
+        return store(request)
+
+    async def scenario():
+        async with engine(Recorder(answer), project="p1") as attached:
+            return await attached.up(SECRET, "s", SECRET_INPUTS)
+
+    assert run(scenario()).id == "projects/p1/secrets/s"
+
+
+def test_a_dead_endpoint_is_one_clear_sentence():
+    def refuse(_request):
+        raise OSError("no answer from http://127.0.0.1:9: ClientConnectorError")
+
+    async def scenario():
+        async with engine(Recorder(refuse), project="p1") as attached:
+            await attached.up(SECRET, "s", SECRET_INPUTS)
+
+    with pytest.raises(grpc.aio.AioRpcError, match="is the local cloud running"):
+        run(scenario())
+
+
+def test_a_policy_that_somebody_else_changes_meanwhile_is_read_and_written_again_and_keeps_their_change():
+    audit = [{"service": "allServices", "auditLogConfigs": [{"logType": "DATA_READ"}]}]
+    policy = {
+        "etag": "1",
+        "auditConfigs": audit,
+        "bindings": [{"role": "roles/viewer", "members": ["user:x@example.com"]}],
+    }
+    conflicts = [{"role": "roles/editor", "members": ["user:y@example.com"]}]
+
+    def answer(request):
+        if request.path.endswith(":setIamPolicy"):
+            if conflicts:
+                policy["bindings"].append(conflicts.pop())
+                policy["etag"] = "2"
+                return 409, {"error": {"code": 409, "message": "There were concurrent policy changes."}}
+            policy.update(request.body["policy"])
+        return json.loads(json.dumps(policy))
+
+    async def scenario():
+        async with engine(Recorder(answer), project="p1") as attached:
+            kind = "gcp:projects/iAMMember:IAMMember"
+            made = await attached.up(
+                kind, "m", {"project": "p1", "role": "roles/viewer", "member": "user:a@example.com"}
+            )
+            after = json.loads(json.dumps(policy))
+            await attached.delete(made)
+            return made, after
+
+    made, after = run(scenario())
+    assert made.id == "p1/roles/viewer/user:a@example.com"
+    both = [
+        {"role": "roles/editor", "members": ["user:y@example.com"]},
+        {"role": "roles/viewer", "members": ["user:a@example.com", "user:x@example.com"]},
+    ]
+    assert (after["bindings"], after["etag"], after["auditConfigs"]) == (both, "2", audit)
+    assert policy["bindings"][1]["members"] == ["user:x@example.com"]
+
+
+def test_members_of_one_policy_are_added_at_the_same_time_without_losing_one():
+    policy = {"etag": "0", "bindings": []}
+
+    async def answer(request):
+        await asyncio.sleep(0.001)
+        if request.path.endswith(":setIamPolicy"):
+            if request.body["policy"]["etag"] != policy["etag"]:
+                return 409, {"error": {"code": 409, "message": "conflict"}}
+            policy.update(request.body["policy"], etag=str(int(policy["etag"]) + 1))
+        return json.loads(json.dumps(policy))
+
+    async def scenario():
+        async with engine(Recorder(answer), project="p1") as attached:
+            kind = "gcp:projects/iAMMember:IAMMember"
+            inputs = [
+                {"project": "p1", "role": f"roles/r{index}", "member": "user:a@example.com"} for index in range(8)
+            ]
+            await asyncio.gather(*(attached.up(kind, f"m{index}", each) for index, each in enumerate(inputs)))
+
+    run(scenario())
+    assert sorted(each["role"] for each in policy["bindings"]) == [f"roles/r{index}" for index in range(8)]
+
+
+def bucket_with_objects():
+    objects = [{"name": "a/b c", "generation": "1"}, {"name": "a/b c", "generation": "2"}]
+
+    def answer(request):
+        if request.path == "/storage/storage/v1/b/models/o":
+            return {"items": objects}
+        return {} if request.method == "DELETE" else BareStore.missing(request.path)
+
+    return Recorder(answer)
+
+
+def delete_bucket(recorder, *, force):
+    async def scenario():
+        async with engine(recorder, project="p1") as attached:
+            await attached.delete(Resource(BUCKET, "models", "models", {}, {"name": "models", "forceDestroy": force}))
+
+    run(scenario())
+
+
+def test_a_bucket_with_objects_stays_unless_force_destroy_is_set():
+    recorder = bucket_with_objects()
+    with pytest.raises(grpc.aio.AioRpcError, match="containing objects without `force_destroy` set to true"):
+        delete_bucket(recorder, force=False)
+    assert recorder.changes == []
+
+
+def test_force_destroy_deletes_every_version_of_every_object_first():
+    recorder = bucket_with_objects()
+    delete_bucket(recorder, force=True)
+    path = "/storage/storage/v1/b/models/o/a%2Fb%20c"
+    gone = [(path, {"generation": "1"}), (path, {"generation": "2"}), ("/storage/storage/v1/b/models", {})]
+    assert [(each.path, each.query) for each in recorder.changes] == gone
+
+
+@pytest.mark.parametrize(("policy", "outcome"), [("ABANDON", None), ("PREVENT", "its deletionPolicy is PREVENT")])
+def test_a_deletion_policy_other_than_delete_sends_nothing(policy, outcome):
+    recorder = Recorder(lambda _: {})
+
+    async def scenario():
+        async with engine(recorder, project="p1") as attached:
+            await attached.delete(
+                Resource(SECRET, "s", "projects/p1/secrets/s", {}, {"secretId": "s", "deletionPolicy": policy})
+            )
+
+    if outcome is None:
+        run(scenario())
+    else:
+        with pytest.raises(grpc.aio.AioRpcError, match=outcome):
+            run(scenario())
+    assert recorder.sent == []
+
+
+@pytest.mark.parametrize(
+    ("state", "action"),
+    [
+        ({"deletionPolicy": "DELETE"}, ":destroy"),
+        ({"deletionPolicy": "DISABLE"}, ":disable"),
+        ({"deletionPolicy": "ABANDON"}, None),
+    ],
+)
+def test_a_secret_version_ends_as_its_policy_says(state, action):
+    recorder = Recorder(lambda _: {})
+
+    async def scenario():
+        async with engine(recorder) as attached:
+            await attached.delete(
+                Resource(
+                    "gcp:secretmanager/secretVersion:SecretVersion", "v", "projects/p1/secrets/s/versions/1", {}, state
+                )
+            )
+
+    run(scenario())
+    expected = [] if action is None else [f"/secretmanager/v1/projects/p1/secrets/s/versions/1{action}"]
+    assert [each.path for each in recorder.sent] == expected
+
+
+def test_an_api_is_disabled_only_where_the_program_asks_for_it():
+    recorder = Recorder(lambda _: {"done": True})
+
+    async def scenario():
+        async with engine(recorder, project="p1") as attached:
+            for flag in (False, True):
+                state = {"service": "run.googleapis.com", "disableOnDestroy": flag, "project": "p1"}
+                await attached.delete(
+                    Resource("gcp:projects/service:Service", "api", "p1/run.googleapis.com", {}, state)
+                )
+
+    run(scenario())
+    assert [each.key for each in recorder.sent] == [
+        ("POST", "/serviceusage/v1/projects/p1/services/run.googleapis.com:disable")
+    ]
+
+
+@pytest.mark.parametrize("name", sorted(declared()))
+def test_a_preview_has_no_effect_and_shows_unknowns_for_what_the_service_will_say(name):
+    recorder = Recorder(lambda _: (500, {}))
+    each = declared()[name]
+
+    async def scenario():
+        async with engine(recorder, project="p1", region="us-east4") as attached:
+            inputs = await attached.check(each["type"], name, each["inputs"])
+            return await attached.create(each["type"], name, inputs, preview=True)
+
+    foretold = run(scenario())
+    assert recorder.sent == []
+    assert foretold.id == ""
+    for key, value in each["inputs"].items():
+        known = foretold.state[key]
+        assert is_secret(known) if is_secret(value) else known is not None
+
+
+def test_a_preview_of_a_service_knows_its_labels_and_not_its_address():
+    async def scenario():
+        async with engine(Recorder(lambda _: (500, {})), project="p1") as attached:
+            inputs = await attached.check(SERVICE, "svc", service_inputs())
+            return await attached.create(SERVICE, "svc", inputs, preview=True)
+
+    state = run(scenario()).state
+    assert state["uri"] == UNKNOWN
+    assert state["latestReadyRevision"] == UNKNOWN
+    assert state["pulumiLabels"] == {"goog-pulumi-provisioned": "true", "managed-by": "pulumi"}
+
+
+def test_a_preview_of_an_update_keeps_what_stays_and_hides_what_changes():
+    async def scenario():
+        async with engine(Recorder(Replay("create.jsonl")), project="p1", region="us-east4") as attached:
+            made = await create_all(attached)
+        recorder = Recorder(lambda _: (500, {}))
+        async with engine(recorder, project="p1", region="us-east4") as attached:
+            service = await attached.update(
+                made["svc"], {**made["svc"].inputs, "description": "new", "labels": {"a": "b"}}, preview=True
+            )
+            content = await attached.update(
+                made["object"], {**made["object"].inputs, "content": secret("ho")}, preview=True
+            )
+        return recorder.sent, service.state, content.state
+
+    sent, service, content = run(scenario())
+    assert sent == []
+    assert (service["uri"], service["description"]) == ("https://svc-abc-uk.a.run.app", "new")
+    assert service["effectiveLabels"] == {"a": "b", "goog-pulumi-provisioned": "true"}
+    assert (content["md5hash"], content["generation"], is_secret(content["content"])) == (UNKNOWN, UNKNOWN, True)
+
+
+def test_a_reference_that_is_not_known_yet_shows_as_a_change_and_replaces_where_a_change_would():
+    async def scenario():
+        async with engine(Recorder(Replay("create.jsonl")), project="p1", region="us-east4") as attached:
+            made = await create_all(attached)
+            firewall = await attached.diff(made["fw"], {**made["fw"].inputs, "network": UNKNOWN})
+            subnet = await attached.diff(made["subnet"], {**made["subnet"].inputs, "network": UNKNOWN})
+            labels = await attached.diff(made["secret"], {**made["secret"].inputs, "labels": {"managed-by": UNKNOWN}})
+        return list(firewall.replaces), list(subnet.replaces), sorted(labels.detailedDiff)
+
+    assert run(scenario()) == ([], ["network"], ['labels["managed-by"]'])
+
+
+def test_explicit_and_default_providers_on_one_server_keep_their_own_project():
+    store = BareStore()
+    recorder = Recorder(store)
+
+    async def scenario():
+        async with (
+            serve(
+                "http://127.0.0.1:9", transport=recorder, environment={"GOOGLE_PROJECT": "from-environment"}
+            ) as ports,
+            connected(ports.gcp) as explicit,
+            connected(ports.gcp) as default,
+        ):
+            await explicit.configure(project="explicit")
+            await default.configure()
+            first = await explicit.up(SECRET, "s", SECRET_INPUTS)
+            second = await default.up(SECRET, "s", SECRET_INPUTS)
+            return first.id, second.id
+
+    assert run(scenario()) == ("projects/explicit/secrets/s", "projects/from-environment/secrets/s")
+
+
+def test_default_labels_and_the_attribution_label_follow_the_configuration():
+    recorder = Recorder(BareStore())
+
+    async def scenario():
+        async with engine(
+            recorder, project="p1", defaultLabels='{"team":"ml"}', addPulumiAttributionLabel="false"
+        ) as attached:
+            return await attached.up(SECRET, "s", {**SECRET_INPUTS, "labels": {"a": "b"}})
+
+    state = run(scenario()).state
+    assert recorder.changes[0].body["labels"] == {"team": "ml", "a": "b"}
+    assert (state["labels"], state["pulumiLabels"]) == ({"a": "b"}, {"team": "ml", "a": "b"})
+
+
+def test_without_a_project_the_error_says_where_to_set_one():
+    async def scenario():
+        async with engine(Recorder(lambda _: {})) as attached:
+            await attached.up("gcp:projects/service:Service", "api", {"service": "run.googleapis.com"})
+
+    with pytest.raises(grpc.aio.AioRpcError, match="no project: set it on the resource, as gcp:project"):
+        run(scenario())
+
+
+def test_secret_outputs_are_marked_and_no_error_shows_them():
+    def answer(request):
+        return (400, {"error": {"code": 400, "message": "no"}}) if request.path.endswith(":addVersion") else {}
+
+    async def scenario():
+        async with engine(Recorder(Replay("create.jsonl")), project="p1", region="us-east4") as attached:
+            made = await create_all(attached)
+        async with engine(Recorder(answer), project="p1") as attached:
+            inputs = {"secret": "projects/p1/secrets/s", "secretData": secret("hf_canary")}
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await attached.up("gcp:secretmanager/secretVersion:SecretVersion", "v", inputs)
+        return made, str(caught.value)
+
+    made, error = run(scenario())
+    assert made["version"].state["secretData"] == secret("hf_canary")
+    assert made["object"].state["content"] == secret("hi")
+    assert "hf_canary" not in error
+
+
+def test_the_sets_of_the_recorded_service_are_sent_in_the_recorded_order():
+    """The real provider orders environment variables by a hash; the recording shows HF_TOKEN first although the program wrote it last."""
+    body = next(
+        each["request"]["body"]
+        for each in oracle("create.jsonl")
+        if each["request"]["path"].startswith("/run/") and each["request"]["body"]
+    )
+    written = [each["name"] for each in service_inputs()["template"]["containers"][0]["envs"]]
+    assert (
+        [each["name"] for each in body["template"]["containers"][0]["env"]]
+        == ["HF_TOKEN", "VLLM_LOGGING_LEVEL"]
+        == written[::-1]
+    )
+
+
+def test_data_sources_answer_from_the_cloud():
+    def answer(request):
+        if request.path == "/cloudresourcemanager/v1/projects/p1":
+            return {"projectId": "p1", "projectNumber": "42", "name": "One"}
+        return {"name": "sub", "privateIpGoogleAccess": True, "region": "projects/p1/regions/us-east4"}
+
+    async def scenario():
+        from pulumi.runtime.proto import provider_pb2  # noqa: PLC0415 - used here only
+
+        from localcloud.tests.plugins.harness import from_struct, to_struct  # noqa: PLC0415 - used here only
+
+        async with engine(Recorder(answer), project="p1", region="us-east4") as attached:
+            answers = []
+            for function, arguments in (
+                ("gcp:organizations/getProject:getProject", {}),
+                ("gcp:compute/getSubnetwork:getSubnetwork", {"name": "sub"}),
+                ("gcp:organizations/getClientConfig:getClientConfig", {}),
+            ):
+                response = await attached.stub.Invoke(
+                    provider_pb2.InvokeRequest(tok=function, args=to_struct(arguments))
+                )
+                answers.append(from_struct(getattr(response, "return")))
+            with pytest.raises(grpc.aio.AioRpcError, match="does not know the function gcp:x"):
+                await attached.stub.Invoke(provider_pb2.InvokeRequest(tok="gcp:x"))
+            return answers
+
+    project, subnet, client = run(scenario())
+    assert (project["number"], project["projectId"]) == ("42", "p1")
+    assert (subnet["privateIpGoogleAccess"], subnet["region"]) == (True, "us-east4")
+    assert (client["project"], client["region"]) == ("p1", "us-east4")
+
+
+def test_a_new_service_account_is_read_until_it_is_visible():
+    each = declared()["sa"]
+    replay = Replay("create.jsonl")
+    hidden = [
+        (404, "Unknown service account"),
+        (403, "Permission 'iam.serviceAccounts.get' denied on resource (or it may not exist)."),
+    ] * 3
+
+    def answer(request):
+        if request.method == "GET" and hidden:
+            status, message = hidden.pop()
+            return status, {"error": {"code": status, "message": message}}
+        return replay(request)
+
+    async def scenario():
+        async with engine(Recorder(answer), project="p1", region="us-east4") as attached:
+            return await attached.up(each["type"], "sa", each["inputs"])
+
+    assert "/serviceAccounts/" in run(scenario()).id
+    assert hidden == []
+
+
+def test_an_annotation_that_another_client_changed_stays_only_if_the_program_declares_what_is_there():
+    """As the real provider: a refresh takes over the annotations that the program knows, and an update sends all that the state knows."""
+    cloud = Run(polls=1)
+    key, here, now = "gemma-serving-rollout-record", {"schema": "1"}, {"schema": "1", "share": "10"}
+    first, then = json.dumps(here), json.dumps(now)
+
+    def changed_by(known, written):
+        """Create with `known`, let another client write `then`, optionally refresh, and update with `written`."""
+
+        async def scenario():
+            async with engine(Recorder(cloud), project="p1", region="us-east4") as attached:
+                inputs = await attached.check(SERVICE, "svc", {**service_inputs(), **known})
+                cloud.stored, cloud.left = None, 1
+                made = await attached.create(SERVICE, "svc", inputs)
+                cloud.stored["annotations"] = {key: then, "theirs": "x"}
+                refreshed = await attached.read(made)
+                same = await attached.check(SERVICE, "svc", {**service_inputs(), **written}, refreshed.inputs)
+                drift = dict((await attached.diff(refreshed, same)).detailedDiff)
+                news = await attached.check(
+                    SERVICE, "svc", {**service_inputs(), **written, "description": "changed"}, made.inputs
+                )
+                cloud.left = 1
+                await attached.update(made, news)
+                return drift, cloud.stored.get("annotations")
+
+        return run(scenario())
+
+    # Not declared: an update without a refresh takes back what another client wrote.
+    assert changed_by({}, {})[1] is None
+    drift, after = changed_by({"annotations": {key: first}}, {"annotations": {key: then}})
+    assert drift == {}
+    assert after == {key: then}

@@ -1,0 +1,104 @@
+"""Values on their way between the engine and the tables: nothing is lost, and no secret is shown."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from localcloud.plugins.values import (
+    UNKNOWN,
+    Asset,
+    Concealed,
+    Secrets,
+    UnsupportedValueError,
+    conceal,
+    from_struct,
+    has_unknown,
+    plain,
+    render_path,
+    to_struct,
+)
+from localcloud.tests.plugins.harness import SIGNATURE, secret
+from localcloud.tests.plugins.harness import from_struct as as_json
+from localcloud.tests.plugins.harness import to_struct as struct_of
+
+SCALARS = st.one_of(
+    st.booleans(),
+    st.integers(min_value=-(2**53), max_value=2**53),
+    st.floats(allow_nan=False, allow_infinity=False).filter(lambda each: not each.is_integer()),
+    st.text(max_size=20),
+    st.just(UNKNOWN),
+    st.builds(Asset, text=st.text(max_size=10)),
+)
+NAMES = st.text(min_size=1, max_size=8).filter(lambda each: each != SIGNATURE)
+VALUES = st.recursive(
+    SCALARS,
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3), st.dictionaries(NAMES, inner, max_size=3), st.builds(Concealed, inner)
+    ),
+    max_leaves=12,
+)
+PROPERTIES = st.dictionaries(NAMES, VALUES, max_size=4)
+
+
+@given(PROPERTIES)
+def test_properties_survive_the_wire(properties):
+    assert from_struct(to_struct(properties)) == properties
+
+
+@given(PROPERTIES)
+def test_what_was_secret_is_secret_again_and_nothing_else_is_changed(properties):
+    bare, secrets = plain(properties)
+    again, places = plain(conceal(bare, secrets))
+    assert again == bare
+    for path in secrets.paths:
+        assert any(path[:length] in places.paths for length in range(1, len(path) + 1))
+
+
+def test_a_secret_that_moved_is_found_by_its_text():
+    _, secrets = plain({"template": {"envs": [{"value": Concealed("hf_canary")}]}})
+    assert conceal({"elsewhere": ["hf_canary", "other"]}, secrets) == {"elsewhere": [Concealed("hf_canary"), "other"]}
+
+
+def test_short_secrets_are_hidden_by_place_only():
+    bare, secrets = plain({"flag": Concealed("1"), "count": "1"})
+    assert conceal(bare, secrets) == {"flag": Concealed("1"), "count": "1"}
+
+
+def test_no_representation_shows_a_secret():
+    bare, secrets = plain({"token": Concealed("hf_canary")})
+    assert bare == {"token": "hf_canary"}
+    assert "hf_canary" not in repr(secrets) + repr(Concealed("hf_canary")) + str(Secrets())
+
+
+def test_unknowns_are_found_at_any_depth():
+    assert has_unknown({"a": [{"b": Concealed(UNKNOWN)}]})
+    assert not has_unknown({"a": [{"b": "c"}]})
+
+
+def test_secrets_are_marked_as_the_engine_marks_them():
+    assert as_json(to_struct({"token": Concealed("x")})) == {"token": secret("x")}
+
+
+def test_an_output_value_counts_as_unknown_until_it_has_one():
+    marker = "d0e6a833031e9bbcd3f4e8bde6ca49a4"
+    assert from_struct(struct_of({"a": {SIGNATURE: marker, "secret": True}})) == {"a": Concealed(UNKNOWN)}
+
+
+def test_archives_are_refused_by_name():
+    archive = {SIGNATURE: "0def7320c3a5731c473e5ecbe6d01bc7", "path": "x"}
+    with pytest.raises(UnsupportedValueError, match="do not take an archive"):
+        from_struct(struct_of({"source": archive}))
+
+
+@pytest.mark.parametrize(
+    ("path", "rendered"),
+    [
+        (("template", "containers", 0, "image"), "template.containers[0].image"),
+        (("labels", "managed-by"), 'labels["managed-by"]'),
+        (("limits", "nvidia.com/gpu"), 'limits["nvidia.com/gpu"]'),
+        (("labels", ""), 'labels[""]'),
+        (("__meta",), "__meta"),
+    ],
+)
+def test_paths_are_written_as_the_engine_writes_them(path, rendered):
+    assert render_path(path) == rendered

@@ -1,0 +1,358 @@
+"""Revisions: the real server under the real probe, on a fast clock."""
+
+import asyncio
+import contextlib
+import os
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from localcloud.running import probes
+from localcloud.running.fronts import DEFAULT_LIMITS
+from localcloud.running.processes import PlannedStart
+from localcloud.running.revisions import MayList, SimulatedRevisions, memory_mib
+from localcloud.tests.running.running_server import ask
+from localcloud.world.clock import Clock
+from localcloud.world.run_words import LogLine
+from localcloud.world.runtime import RevisionFailedError, RevisionSpec
+
+SERVICE = "projects/p/locations/us-east4/services/gemma"
+NAME = f"{SERVICE}/revisions/gemma-00001-abc"
+MODEL = "gemma-4-26B-A4B-it-qat-w4a16-ct"
+BUCKETS = {"models": {f"{MODEL}/config.json": 10, f"{MODEL}/model-00001.safetensors": 10}, "empty": {}}
+CANARY = "hf_canary0123456789"
+PROBE_FAILED = "The user-provided container failed the configured startup probe checks. Logs for this revision might contain more information."
+"""What Google says of every container that was not ready, where the template has a startup probe."""
+# The start over FUSE takes 778 simulated seconds: 664 of load, 99 of compiling.
+PASSES = {
+    "initialDelaySeconds": 240,
+    "periodSeconds": 60,
+    "failureThreshold": 12,
+    "httpGet": {"path": "/health", "port": 8000},
+}
+
+
+def template(**changes: Any) -> dict[str, Any]:
+    container: dict[str, Any] = {
+        "image": "us-docker.pkg.dev/p/r/vllm@sha256:0",
+        "command": ["vllm", "serve"],
+        "args": [f"/mnt/models/{MODEL}", "--port=8000", "--max-model-len=16384", "--kv-cache-dtype=fp8"],
+        "ports": [{"containerPort": 8000}],
+        "env": [
+            {"name": "HF_TOKEN", "valueSource": {"secretKeyRef": {"secret": "token", "version": "3"}}},
+            {"name": "VLLM_LOGGING_LEVEL", "value": "INFO"},
+        ],
+        "resources": {"limits": {"cpu": "8", "memory": "32Gi", "nvidia.com/gpu": "1"}},
+        "startupProbe": PASSES,
+        "volumeMounts": [{"name": "weights", "mountPath": "/mnt/models"}],
+    }
+    return {
+        "containers": [container | changes.pop("container", {})],
+        "volumes": [
+            {
+                "name": "weights",
+                "gcs": {"bucket": changes.pop("bucket", "models"), "mountOptions": changes.pop("options", [])},
+            }
+        ],
+        "nodeSelector": {"accelerator": "nvidia-l4"},
+        "serviceAccount": "server@p.iam.gserviceaccount.com",
+        "maxInstanceRequestConcurrency": 4,
+        "scaling": {"maxInstanceCount": 2},
+        "timeout": "600s",
+        **changes,
+    }
+
+
+@contextlib.asynccontextmanager
+async def revisions(
+    state: Path, *, uid: int = 0, lines: list[LogLine] | None = None, may_list: MayList = lambda *_: True
+) -> AsyncIterator[SimulatedRevisions]:
+    def secret(name: str, account: str) -> str:
+        if (name, account) != ("projects/p/secrets/token/versions/3", "server@p.iam.gserviceaccount.com"):
+            raise RevisionFailedError(f"Permission denied on secret: {name} for Revision service account {account}.")
+        return CANARY
+
+    def write_log(revision: str, line: LogLine) -> None:
+        assert revision == NAME
+        if lines is not None:
+            lines.append(line)
+
+    running = SimulatedRevisions(
+        clock=Clock(speed=1500),
+        state=state,
+        read_secret=secret,
+        list_objects=BUCKETS.get,
+        write_log=write_log,
+        user_of=lambda _: uid,
+        may_list=may_list,
+    )
+    try:
+        yield running
+    finally:
+        await asyncio.gather(*(running.stop(name) for name in list(running._instances)))
+
+
+def start(
+    state: Path,
+    given: dict[str, Any],
+    *,
+    uid: int = 0,
+    lines: list[LogLine] | None = None,
+    may_list: MayList = lambda *_: True,
+) -> str:
+    """Start one revision, ask it for its models, stop it; returns what it served."""
+
+    async def run() -> str:
+        async with revisions(state, uid=uid, lines=lines, may_list=may_list) as running:
+            url = await running.start(RevisionSpec(name=NAME, service=SERVICE, template=given))
+            return (await asyncio.to_thread(ask, f"{url}/v1/models")).json["data"][0]["id"]
+
+    return asyncio.run(run())
+
+
+def failure(
+    state: Path,
+    given: dict[str, Any],
+    *,
+    uid: int = 0,
+    lines: list[LogLine] | None = None,
+    may_list: MayList = lambda *_: True,
+) -> str:
+    """Start a revision that fails and return what the operation says."""
+    with pytest.raises(RevisionFailedError) as failed:
+        start(state, given, uid=uid, lines=lines, may_list=may_list)
+    return str(failed.value)
+
+
+def logged(state: Path, given: dict[str, Any], *, uid: int = 0) -> tuple[list[str], list[str]]:
+    """Start a revision that fails; return what the container printed, and what Cloud Run logged as `SEVERITY text`.
+
+    The operation says Google's sentence and no word of the container's.
+    """
+    lines: list[LogLine] = []
+    assert failure(state, given, uid=uid, lines=lines) == PROBE_FAILED
+    own = [line.text for line in lines if line.stream != "varlog/system"]
+    return own, [f"{line.severity} {line.text}".strip() for line in lines if line.stream == "varlog/system"]
+
+
+def test_a_revision_whose_probe_allows_the_measured_start_serves(tmp_path: Path):
+    assert start(tmp_path, template()) == f"/mnt/models/{MODEL}"
+    log = (tmp_path / "logs" / "gemma-00001-abc.log").read_text()
+    assert "Loading weights took 662" in log
+    assert "Application startup complete." in log
+
+
+def test_a_probe_budget_shorter_than_the_start_fails_the_revision_in_cloud_runs_words(tmp_path: Path):
+    short = {**PASSES, "failureThreshold": 5}  # 240 + 5 x 60 = 540 s
+    own, system = logged(tmp_path, template(container={"startupProbe": short}))
+    assert any("Loading safetensors checkpoint shards" in line for line in own)
+    said = (
+        'ERROR STARTUP HTTP probe failed 5 times consecutively for container "gemma-1" on port 8000 path "/health". '
+        "The instance was not started.\nConnection failed with status ERROR_CONNECTION_FAILED."
+    )
+    assert system == [said]
+
+
+def test_buffered_reads_are_as_slow_as_the_network_unless_direct_vpc_takes_all_traffic(tmp_path: Path):
+    """16.4 GB take 219 s at 75 MB/s and 41 s at the mount's own rate; compiling takes 115 s more."""
+    short = {**PASSES, "initialDelaySeconds": 0, "failureThreshold": 4}
+    buffered = {"container": {"startupProbe": short}, "options": ["enable-buffered-read=true"]}
+    assert "failed the configured startup probe checks" in failure(tmp_path, template(**buffered))
+    private = {"egress": "PRIVATE_RANGES_ONLY"}
+    assert "startup probe" in failure(tmp_path, template(**buffered, vpcAccess=private))
+    assert start(tmp_path, template(**buffered, vpcAccess={"egress": "ALL_TRAFFIC"}))
+
+
+@pytest.mark.parametrize(("delay_s", "attempts"), [(0, 78), (240, 1)])
+def test_a_server_is_ready_with_the_first_probe_that_it_answers(
+    monkeypatch: pytest.MonkeyPatch, delay_s: int, attempts: int
+):
+    """180 attempts, 10 s apart: each comes when it is due, and the first that is answered ends the start."""
+    given = {"initialDelaySeconds": delay_s, "periodSeconds": 10, "failureThreshold": 180, "timeoutSeconds": 5}
+    probe = probes.read_probe({**given, "httpGet": {"path": "/health"}}, 8000)
+    pauses: list[float] = []
+    answers = iter([False] * (attempts - 1) + [True])
+
+    async def ask_once(*_arguments: object) -> bool:
+        return next(answers)
+
+    async def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+
+    monkeypatch.setattr(probes, "_ask", ask_once)
+    monkeypatch.setattr(probes.asyncio, "sleep", sleep)
+    planned = PlannedStart(port=8000, start_s=60)
+    assert asyncio.run(probes.passes(probe, clock=Clock(speed=1), port=1, planned=planned))
+    assert len(pauses) == attempts
+    # Time stands still for this probe: each pause is the whole way to its attempt.
+    assert [round(pause, -1) for pause in (pauses[0], pauses[-1])] == [delay_s, delay_s + 10 * (attempts - 1)]
+
+
+def test_a_probe_of_another_port_than_the_server_listens_on_fails(tmp_path: Path):
+    other = {"periodSeconds": 60, "failureThreshold": 20, "tcpSocket": {"port": 8080}}
+    assert "failed the configured startup probe checks" in failure(
+        tmp_path, template(container={"startupProbe": other})
+    )
+
+
+def test_without_a_probe_the_default_of_240_s_applies_and_google_speaks_of_the_port(tmp_path: Path):
+    lines: list[LogLine] = []
+    said = failure(tmp_path, template(container={"startupProbe": {}}), lines=lines)
+    assert said.startswith(
+        "The user-provided container failed to start and listen on the port defined provided by the PORT=8000 environment variable "
+        "within the allocated timeout. This can happen when the container port is misconfigured or if the timeout is too short."
+    )
+    assert lines[-1].text.startswith(
+        'Default STARTUP TCP probe failed 1 time consecutively for container "gemma-1" on port 8000.'
+    )
+    quick = {"startupProbe": {}, "args": ["simulated/tiny", "--port=8000"]}
+    assert start(tmp_path, template(container=quick)) == "simulated/tiny"
+
+
+def test_a_container_that_exceeds_its_memory_is_killed_and_only_the_log_says_so(tmp_path: Path):
+    _, system = logged(tmp_path, template(container={"resources": {"limits": {"memory": "16Gi"}}}))
+    assert system[0].startswith("ERROR Memory limit of 16384 MiB exceeded with 16793 MiB used. Consider increasing")
+    assert system[1] == "WARNING Container terminated on signal 9."
+    assert "Connection failed with status CANCELLED." in system[2]
+
+
+@pytest.mark.parametrize(
+    ("changes", "uid", "says"),
+    [
+        ({"bucket": "empty"}, 0, "Invalid repository ID or local directory specified"),
+        ({}, 2000, "Permission denied: '/mnt/models/"),
+        ({"container": {"args": ["simulated/tiny", "--prot=8000"]}}, 0, "unrecognized arguments: --prot=8000"),
+    ],
+)
+def test_what_the_container_says_stands_in_its_log_alone(tmp_path: Path, changes: dict[str, Any], uid: int, says: str):
+    own, system = logged(tmp_path, template(**changes), uid=uid)
+    assert any(says in line for line in own)
+    assert system[0] in {"WARNING Container called exit(1).", "WARNING Container called exit(2)."}
+
+
+def test_a_bucket_that_cannot_be_mounted_stops_the_instance_before_the_container(tmp_path: Path):
+    own, system = logged(tmp_path, template(bucket="nobodys"))
+    assert own == []
+    assert "code = NotFound desc = The specified bucket does not exist." in system[0]
+    assert system[1:3] == [
+        "WARNING Container called exit(255).",
+        "ERROR terminated: Application failed to run: volume (type: gcs, name: weights): mount operation failed",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"serviceAccount": "other@p"}, "Permission denied on secret"),
+        ({"container": {"resources": {"limits": {"memory": "lots"}}}}, "'lots' is not a quantity"),
+    ],
+)
+def test_what_is_refused_before_the_start_stands_in_the_condition(tmp_path: Path, changes: dict[str, Any], says: str):
+    assert says in failure(tmp_path, template(**changes))
+
+
+def test_mount_options_with_the_images_uid_make_the_weights_readable(tmp_path: Path):
+    assert start(tmp_path, template(options=["implicit-dirs", "uid=2000", "gid=0"]), uid=2000) == f"/mnt/models/{MODEL}"
+
+
+def test_a_gs_model_is_refused_without_the_right_to_list_the_bucket_and_served_with_it(tmp_path: Path):
+    args = [f"gs://models/{MODEL}", "--port=8000", "--load-format=runai_streamer", "--max-model-len=16384"]
+    given = template(container={"args": args, "volumeMounts": []}, volumes=[], options=[])
+    lines: list[LogLine] = []
+    assert failure(tmp_path, given, lines=lines, may_list=lambda *_: False) == PROBE_FAILED
+    assert any(
+        "Forbidden: 403 GET https://storage.googleapis.com/storage/v1/b/models/o: server@p.iam.gserviceaccount.com "
+        "does not have storage.objects.list access" in line.text
+        for line in lines
+    )
+    missing = template(
+        container={"args": [f"gs://nobodys/{MODEL}", *args[1:]], "volumeMounts": []}, volumes=[], options=[]
+    )
+    lines.clear()
+    failure(tmp_path, missing, lines=lines)
+    assert any("NotFound: 404 GET" in line.text for line in lines)
+    assert start(tmp_path, given) == f"gs://models/{MODEL}"
+
+
+def test_a_secret_reaches_the_server_and_cloud_logging_but_no_file(tmp_path: Path):
+    """Google keeps what a container prints as it is."""
+    leaky = {"args": ["simulated/tiny", "--port=8000", f"--served-model-name={CANARY}", f"--nonsense={CANARY}"]}
+    lines: list[LogLine] = []
+    assert CANARY not in failure(tmp_path, template(container=leaky), lines=lines)
+    assert any(CANARY in line.text for line in lines)
+    assert any("[removed]" in path.read_text() for path in (tmp_path / "logs").iterdir())
+    for path in tmp_path.rglob("*"):
+        assert path.is_dir() or CANARY not in path.read_text(), path
+
+
+def test_limits_follow_the_template_and_the_start(tmp_path: Path):
+    async def run() -> None:
+        async with revisions(tmp_path) as running:
+            url = await running.start(RevisionSpec(name=NAME, service=SERVICE, template=template()))
+            limits = running.limits(url)
+            assert (limits.concurrent, limits.timeout_s) == (8, 600)  # two instances of four
+            assert limits.queue_s == 600  # 3.5 starts are longer than the request may take
+            assert running.limits("http://127.0.0.1:1") == DEFAULT_LIMITS
+
+    asyncio.run(run())
+
+
+def test_an_instance_that_crashes_is_replaced_at_the_same_address(tmp_path: Path):
+    async def run() -> None:
+        async with revisions(tmp_path) as running:
+            given = template(container={"args": ["simulated/tiny", "--port=8000"]})
+            url = await running.start(RevisionSpec(name=NAME, service=SERVICE, template=given))
+            await asyncio.to_thread(ask, f"{url}/_sim/faults", {"faults": [{"kind": "crash"}]})
+            with pytest.raises(OSError):  # noqa: PT011 - reset, refused or an early end
+                await asyncio.to_thread(ask, f"{url}/v1/completions", {"prompt": "x"})
+            for _ in range(1200):
+                await asyncio.sleep(0.05)
+                with contextlib.suppress(OSError):
+                    if (await asyncio.to_thread(ask, f"{url}/health")).status == 200:
+                        return
+            raise AssertionError("the instance did not come back")
+
+    asyncio.run(run())
+
+
+def test_stopping_leaves_no_process(tmp_path: Path):
+    async def run() -> int:
+        async with revisions(tmp_path) as running:
+            given = template(container={"args": ["simulated/tiny", "--port=8000"]})
+            await running.start(RevisionSpec(name=NAME, service=SERVICE, template=given))
+            server = running._instances[NAME].server
+            assert server is not None
+            return server._process.pid
+
+    pid = asyncio.run(run())
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+
+
+@pytest.mark.parametrize(("text", "mib"), [("32Gi", 32768), ("512Mi", 512), ("1G", 953), ("2048", 0)])
+def test_quantities_are_read_in_mib(text: str, mib: int):
+    assert memory_mib(text) == mib
+
+
+def await_readiness(running: SimulatedRevisions, url: str, expected: bool) -> None:
+    end = time.monotonic() + 60
+    while running.ready(url) is not expected and time.monotonic() < end:
+        time.sleep(0.05)
+    assert running.ready(url) is expected
+
+
+@pytest.mark.parametrize(("path", "expected"), [("/health", True), ("/nothing", False)])
+def test_a_readiness_probe_decides_about_new_requests_and_ends_nothing(tmp_path: Path, path: str, expected: bool):
+    async def run() -> None:
+        probe = {"periodSeconds": 10, "failureThreshold": 2, "httpGet": {"path": path, "port": 8000}}
+        async with revisions(tmp_path) as running:
+            given = template(container={"readinessProbe": probe})
+            url = await running.start(RevisionSpec(name=NAME, service=SERVICE, template=given))
+            assert running.ready(url) is True
+            await asyncio.to_thread(await_readiness, running, url, expected)
+            assert (await asyncio.to_thread(ask, f"{url}/health")).status == 200
+
+    asyncio.run(asyncio.wait_for(run(), 120))

@@ -1,0 +1,151 @@
+"""The admin API: scenario, faults, time, the request log, what there is."""
+
+import pytest
+import requests
+
+from localcloud.tests import idle_cloud
+from localcloud.world.scenario import OperationDurations, Scenario, ScenarioError, Services, load, parse
+
+P = "/projects/local-project"
+SECRETS = f"/secretmanager/v1{P}/secrets"
+AUTOMATIC = {"replication": {"automatic": {}}}
+
+
+def put(client, scenario, **query):
+    headers = {"Authorization": f"Bearer {client.token}"}
+    return client.session.put(
+        client.base_url + "/admin/scenario", json=scenario, params=query, headers=headers, timeout=60
+    )
+
+
+class TestFaults:
+    def test_the_nth_call_fails_once_with_the_status(self, own_client):
+        put(own_client, {"faults": [{"method": "secretmanager.*.create", "nth": 2, "status": 503}]}).raise_for_status()
+        own_client.ok("POST", SECRETS, AUTOMATIC, secretId="a")
+        assert own_client.error("POST", SECRETS, AUTOMATIC, secretId="b")[0] == 503
+        own_client.ok("POST", SECRETS, AUTOMATIC, secretId="b")
+
+    def test_a_lost_answer_leaves_the_effect(self, own_client):
+        put(
+            own_client, {"faults": [{"method": "secretmanager.*.create", "action": "reset", "when": "after"}]}
+        ).raise_for_status()
+        with pytest.raises(requests.ConnectionError):
+            own_client.call("POST", SECRETS, AUTOMATIC, secretId="lost")
+        own_client.ok("GET", f"{SECRETS}/lost")
+
+    def test_a_hanging_call_is_cut_in_the_end(self, own_client):
+        put(
+            own_client, {"faults": [{"method": "*.secrets.list", "action": "hang", "hang_s": 0.1, "count": 2}]}
+        ).raise_for_status()
+        with pytest.raises(requests.ConnectionError):
+            own_client.call("GET", SECRETS)
+        assert own_client.call("GET", f"{SECRETS}/none")[0] == 404
+
+    def test_a_new_scenario_counts_anew(self, own_client):
+        fault = {"faults": [{"method": "*.secrets.list", "count": 1}]}
+        put(own_client, fault).raise_for_status()
+        assert own_client.error("GET", SECRETS)[0] == 503
+        own_client.ok("GET", SECRETS)
+        put(own_client, fault).raise_for_status()
+        assert own_client.error("GET", SECRETS)[0] == 503
+
+
+class TestScenario:
+    def test_it_can_be_laid_over_the_one_in_force(self, own_client):
+        answer = put(own_client, {"run": {"gpu_quota": 8}}, merge="true").json()
+        assert answer["run"]["gpu_quota"] == 8
+        assert answer["operations"]["instant"] is True
+
+    def test_an_unknown_key_is_one_sentence(self, own_client):
+        answer = put(own_client, {"tpu": {"speling": 1}})
+        assert answer.status_code == 400
+        assert "tpu.speling: Extra inputs are not permitted (given: 1)" in answer.json()["error"]["message"]
+
+    def test_a_file_is_read_or_refused_in_one_sentence(self, tmp_path):
+        path = tmp_path / "scenario.yaml"
+        path.write_text("tpu:\n  zones:\n    us-east5-a: {accelerator_types: [v6e-4], capacity: {v6e-4: 0}}\n")
+        assert load(path).tpu.zones["us-east5-a"].capacity == {"v6e-4": 0}
+        path.write_text("tpu: [")
+        with pytest.raises(ScenarioError, match="is not YAML"):
+            load(path)
+        with pytest.raises(ScenarioError, match="cannot be read"):
+            load(tmp_path / "none.yaml")
+        with pytest.raises(ScenarioError, match=r"faults\.0\.status"):
+            parse({"faults": [{"method": "x", "status": 200}]}, "x")
+
+    def test_a_strict_scenario_refuses_apis_until_they_are_enabled(self):
+        with idle_cloud.start(
+            scenario=Scenario(services=Services(enabled=()), operations=OperationDurations(instant=True))
+        ) as cloud:
+            session = requests.Session()
+            session.headers["Authorization"] = f"Bearer {cloud.token}"
+            refused = session.get(cloud.base_url + SECRETS, timeout=60)
+            assert refused.status_code == 403
+            assert refused.json()["error"]["details"][0]["reason"] == "SERVICE_DISABLED"
+            session.post(
+                f"{cloud.base_url}/serviceusage/v1{P}/services/secretmanager.googleapis.com:enable", json={}, timeout=60
+            ).raise_for_status()
+            assert session.get(cloud.base_url + SECRETS, timeout=60).status_code == 200
+
+
+class TestLooking:
+    def test_resources_are_listed_with_labels_and_descriptions(self, own_client):
+        own_client.ok("POST", SECRETS, {**AUTOMATIC, "labels": {"managed-by": "x"}}, secretId="seen")
+        own_client.ok(
+            "POST",
+            f"/compute/compute/beta{P}/global/networks",
+            {"name": "net", "autoCreateSubnetworks": False, "description": "managed-by=x"},
+        )
+        found = own_client.ok("GET", "/admin/resources")["resources"]
+        assert {
+            "api": "secretmanager",
+            "kind": "secrets",
+            "name": "projects/local-project/secrets/seen",
+            "labels": {"managed-by": "x"},
+            "description": "",
+        } in found
+        assert {
+            "api": "compute",
+            "kind": "networks",
+            "name": "projects/local-project/global/networks/net",
+            "labels": {},
+            "description": "managed-by=x",
+        } in found
+
+    def test_the_request_log_holds_no_payload(self, own_client):
+        own_client.ok("POST", SECRETS, AUTOMATIC, secretId="logged")
+        own_client.ok("POST", f"{SECRETS}/logged:addVersion", {"payload": {"data": "Y2FuYXJ5"}})
+        log = own_client.ok("GET", "/admin/requests", id="addVersion")
+        assert log["requests"][0]["id"] == "secretmanager.projects.secrets.addVersion"
+        assert log["requests"][0]["body"] == {"payload": {"data": "[redacted]"}}
+        assert "Y2FuYXJ5" not in str(own_client.ok("GET", "/admin/requests"))
+
+    def test_time_moves_on_demand(self, own_client):
+        before = own_client.ok("GET", "/admin/clock")
+        after = own_client.ok("POST", "/admin/advance", {"seconds": 3600})
+        assert after["simulatedS"] - before["simulatedS"] >= 3600
+        assert own_client.error("POST", "/admin/advance", {"seconds": -1})[0] == 400
+
+    def test_assigned_ids_are_given_out_in_order_and_then_run_out(self, own_client):
+        own_client.ok("POST", "/admin/assign", {"ids": ["7", "8"]})
+        path = f"/monitoring/v3{P}/notificationChannels"
+        body = {"type": "email", "labels": {"email_address": "a@example.com"}}
+        names = [own_client.ok("POST", path, body)["name"].rpartition("/")[2] for _ in range(3)]
+        assert names[:2] == ["7", "8"]
+        assert len(names[2]) == 19
+
+    def test_a_channel_in_use_is_deleted_with_force_only(self, own_client):
+        channel = own_client.ok(
+            "POST",
+            f"/monitoring/v3{P}/notificationChannels",
+            {"type": "email", "labels": {"email_address": "a@example.com"}},
+        )["name"]
+        condition = {"displayName": "c", "conditionPrometheusQueryLanguage": {"query": "up", "duration": "60s"}}
+        policy = own_client.ok(
+            "POST",
+            f"/monitoring/v3{P}/alertPolicies",
+            {"displayName": "p", "combiner": "OR", "conditions": [condition], "notificationChannels": [channel]},
+        )
+        assert own_client.error("DELETE", f"/monitoring/v3/{channel}")[0] == 400
+        own_client.ok("DELETE", f"/monitoring/v3/{channel}", force="true")
+        assert own_client.ok("GET", f"/monitoring/v3/{policy['name']}")["notificationChannels"] == []

@@ -1,0 +1,116 @@
+"""What the real pulumi-gcp provider was recorded to send is accepted as it is, in its order."""
+
+import json
+from pathlib import Path
+
+import pytest
+import requests
+
+from localcloud.tests import idle_cloud
+from localcloud.world.scenario import Images, OperationDurations, Scenario
+
+ORACLE = Path(__file__).resolve().parents[4] / "tests" / "fixtures" / "oracle"
+UPLOAD = b'--b\r\nContent-Type: application/json\r\n\r\n{"contentType": "application/json"}\r\n--b\r\nContent-Type: application/json\r\n\r\nhi\r\n--b--\r\n'
+GIVES_AN_ID = {
+    "/monitoring/v3/projects/p1/notificationChannels": {"ids": ["20"]},
+    "/monitoring/v3/projects/p1/alertPolicies": {"ids": ["22"]},
+    "/monitoring/v1/projects/p1/dashboards": {"ids": ["25"], "etags": ["x"]},
+    "/iam/v1/projects/p1/serviceAccounts": {"etags": ["x"]},
+}
+"""What the recorded requests take for granted of the server's own choices."""
+DISALLOWED_MOUNT, ALLOWED_MOUNT = '"/dev/shm"', '"/mnt/scratch"'
+"""The store behind the recordings accepted every mount path; Cloud Run refuses this one, and the provider passes on whatever it is given."""
+
+
+def recorded(name: str) -> list[dict]:
+    text = (ORACLE / f"{name}.jsonl").read_text().replace(DISALLOWED_MOUNT, ALLOWED_MOUNT)
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def send(base_url: str, token: str, request: dict) -> requests.Response:
+    headers = {"Authorization": f"Bearer {token}"}
+    if request["path"].startswith("/upload/"):
+        headers["Content-Type"] = "multipart/related; boundary=b"
+        return requests.post(
+            base_url + request["path"], params=request["query"], data=UPLOAD, headers=headers, timeout=30
+        )
+    return requests.request(
+        request["method"],
+        base_url + request["path"],
+        params=request["query"],
+        json=request["body"],
+        headers=headers,
+        timeout=30,
+    )
+
+
+IMAGE = "docker.io/vllm/vllm-openai@sha256:" + "0" * 64
+"""The image that the recorded services pull through their repository."""
+SCENARIO = Scenario(operations=OperationDurations(instant=True), images=Images(existing=(IMAGE,)))
+
+
+@pytest.fixture(scope="module")
+def replayed():
+    """Every recorded exchange with the answer of the local cloud."""
+    answers = []
+    with idle_cloud.start(scenario=SCENARIO) as cloud:
+        identity = {"Authorization": f"Bearer {cloud.token}"}
+        requests.post(
+            cloud.base_url + "/admin/projects",
+            json={"projectId": "p1", "projectNumber": "1234567890"},
+            headers=identity,
+            timeout=30,
+        ).raise_for_status()
+        for phase in ("create", "update", "delete"):
+            for line, exchange in enumerate(recorded(phase), start=1):
+                request = exchange["request"]
+                if request["method"] == "POST" and request["path"] in GIVES_AN_ID:
+                    requests.post(
+                        cloud.base_url + "/admin/assign",
+                        json=GIVES_AN_ID[request["path"]],
+                        headers=identity,
+                        timeout=30,
+                    ).raise_for_status()
+                answers.append((f"{phase}.jsonl:{line}", exchange, send(cloud.base_url, cloud.token, request)))
+        left = requests.get(cloud.base_url + "/admin/resources", headers=identity, timeout=30).json()["resources"]
+    return answers, left
+
+
+def test_every_recorded_request_is_accepted_in_order(replayed):
+    answers, _ = replayed
+    refused = [
+        (where, answer.status_code, answer.text[:400]) for where, _, answer in answers if answer.status_code >= 300
+    ]
+    assert refused == []
+    assert len(answers) == 73 + 37 + 49
+
+
+def test_what_was_sent_can_be_read_back(replayed):
+    answers, _ = replayed
+    service = next(
+        answer.json()
+        for where, exchange, answer in answers
+        if exchange["request"]["path"].endswith("/services/gemma") and where == "create.jsonl:59"
+    )
+    sent = next(
+        exchange["request"]["body"]
+        for _, exchange, _ in answers
+        if exchange["request"]["path"].endswith("/us-east4/services") and exchange["request"]["method"] == "POST"
+    )
+    assert service["template"]["containers"][0]["args"] == sent["template"]["containers"][0]["args"]
+    assert service["template"]["volumes"] == sent["template"]["volumes"]
+    assert service["labels"] == sent["labels"]
+    assert service["terminalCondition"]["state"] == "CONDITION_SUCCEEDED"
+
+
+def test_policies_carry_the_recorded_etags(replayed):
+    answers, _ = replayed
+    for where, exchange, answer in answers:
+        if "IamPolicy" in exchange["request"]["path"] and where.startswith("create"):
+            assert answer.json()["etag"] == exchange["response"]["etag"], where
+
+
+def test_nothing_recorded_is_left_after_the_delete(replayed):
+    _, left = replayed
+    ours = [resource for resource in left if "gemma" in resource["name"] or resource["labels"]]
+    assert ours == []

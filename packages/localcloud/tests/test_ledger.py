@@ -1,0 +1,140 @@
+"""The ledger of assumptions: its files, the tests that it names, and what the loader refuses."""
+
+import ast
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from localcloud.ledger.entries import DANGERS, LedgerError, join, load
+from localcloud.ledger.page import page
+
+ROOT = Path(__file__).resolve().parents[3]
+ENTRY = """
+[[assumption]]
+id = "one"
+statement = "Google refuses it."
+source = "assumed"
+kind = "refusal"
+danger = "low"
+if_false = "A user reads the wrong status."
+test = "packages/localcloud/tests/test_ledger.py::test_an_invalid_file_is_one_sentence[twice"
+try = "gcloud try"
+cost_usd = 0
+tried = ""
+"""
+
+
+def functions(path, classes=()):
+    """The body of a test file or of a class in it, as names of functions."""
+    body = ast.parse((ROOT / path).read_text()).body
+    for name in classes:
+        body = next(item.body for item in body if isinstance(item, ast.ClassDef) and item.name == name)
+    return {item.name for item in body if isinstance(item, ast.FunctionDef | ast.AsyncFunctionDef)}
+
+
+def missing(test):
+    """What of `FILE::[CLASS::]FUNCTION[PARAMETERS` does not exist; the parameters begin with a text of the file."""
+    target, _, parameters = test.partition("[")
+    path, *classes, function = target.split("::")
+    if not (ROOT / path).is_file():
+        return path
+    try:
+        if function not in functions(path, classes):
+            return function
+    except StopIteration:
+        return "::".join(classes)
+    start = parameters.removesuffix("]")
+    texts = [
+        item.value
+        for item in ast.walk(ast.parse((ROOT / path).read_text()))
+        if isinstance(item, ast.Constant) and isinstance(item.value, str)
+    ]
+    return "" if not start or any(text.startswith(start) or start.startswith(f"{text}-") for text in texts) else start
+
+
+def test_every_entry_names_a_test_that_exists(subtests):
+    for entry in (entry for entry in load().assumptions if entry.kind != "kinder"):
+        with subtests.test(entry.id):
+            assert missing(entry.test) == ""
+
+
+@pytest.mark.parametrize(
+    ("test", "absent"),
+    [
+        ("tests/none.py::test_x", "tests/none.py"),
+        ("packages/localcloud/tests/test_ledger.py::test_none", "test_none"),
+        ("packages/localcloud/tests/test_ledger.py::TestNone::test_x", "TestNone"),
+        ("packages/localcloud/tests/test_docs.py::test_the_page_names_every_variable[absent]", "absent"),
+        ("packages/localcloud/tests/services/test_queue.py::TestOrder::test_the_states_follow_one_another", ""),
+    ],
+)
+def test_a_test_that_does_not_exist_is_seen(test, absent):
+    assert missing(test) == absent
+
+
+def test_no_command_of_the_ledger_changes_the_policy_of_a_project():
+    commands = [entry.how_to_try for entry in load().assumptions]
+    assert [text for text in commands if "projects/PROJECT:setIamPolicy" in text or "projects set-iam" in text] == []
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        pytest.param(ENTRY + 'quote = ["x"]\n', "Extra inputs are not permitted", id="unknown"),
+        pytest.param(ENTRY + ENTRY, "two entries with the id 'one'", id="twice"),
+        pytest.param(ENTRY.replace('"assumed"', '""'), "source: String should have at least 1 character", id="source"),
+        pytest.param(ENTRY.replace('"refusal"', '"rule"'), "kind: Input should be 'refusal', 'behaviour'", id="kind"),
+        pytest.param(ENTRY.replace('"refusal"', '"kinder"'), "a kinder entry names none", id="kinder"),
+        pytest.param(ENTRY.replace('"low"', '"bad"'), "danger: Input should be 'critical', 'high'", id="danger"),
+        pytest.param(ENTRY.replace('danger = "low"\n', ""), "danger: Field required", id="no-danger"),
+        pytest.param(
+            ENTRY.replace('if_false = "A user reads the wrong status."\n', ""), "if_false: Field required", id="no-harm"
+        ),
+        pytest.param(ENTRY.replace("= 0", "= -1"), "cost_usd: Input should be greater than", id="cost"),
+        pytest.param(ENTRY.replace('"one"', '"One_1"'), "id: String should match pattern", id="id"),
+        pytest.param("[[assumption]\n", "is not TOML", id="toml"),
+    ],
+)
+def test_an_invalid_file_is_one_sentence(text, says):
+    with pytest.raises(LedgerError) as caught:
+        join({"some.toml": text})
+    assert says in str(caught.value)
+
+
+def test_every_toml_file_is_read():
+    files = sorted((ROOT / "packages" / "localcloud" / "ledger").glob("*.toml"))
+    entries = [tomllib.loads(path.read_text()) for path in files]
+    assert len(load().assumptions) == sum(len(part.get("assumption", ())) for part in entries) >= 60
+
+
+def places(text):
+    """(danger, cost) of the rows under "Not yet tried"."""
+    rows = text.partition("## Not yet tried on a real project")[2].partition("\n## ")[0].splitlines()
+    cells = [row.split(" | ") for row in rows if row.startswith("| ") and "`" in row]
+    return [(list(DANGERS).index(row[0].removeprefix("| ")), float(row[1])) for row in cells]
+
+
+def test_the_page_shows_every_entry_and_the_untried_ones_by_danger_and_price():
+    ledger = load()
+    text = page(ledger)
+    assert [entry.id for entry in ledger.assumptions if f"| `{entry.id}` |" not in text] == []
+    assert places(text) == sorted(places(text))
+    assert len(places(text)) == len([entry for entry in ledger.assumptions if not entry.tried])
+
+
+def test_the_first_screen_is_what_decides():
+    first = page(load()).splitlines()[:24]
+    critical = [entry.id for entry in load().assumptions if entry.danger == "critical" and not entry.tried]
+    assert [name for name in critical if not any(f"`{name}`" in line for line in first)] == []
+    assert len(critical) <= 15, "what decides is a short list"
+
+
+def test_an_entry_that_was_tried_leaves_the_list_and_shows_its_answer():
+    text = page(join({"some.toml": ENTRY.replace('tried = ""', 'tried = "2026-12-01, project p: as stated"')}))
+    assert places(text) == []
+    assert "| `one` | 2026-12-01, project p: as stated |" in text.partition("## Tried on a real project")[2]
+
+
+def test_the_readme_names_the_page():
+    assert "(docs/assumptions.md" in (ROOT / "README.md").read_text()

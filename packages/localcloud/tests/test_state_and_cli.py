@@ -1,0 +1,414 @@
+"""State folders survive and are locked; the command line passes on exit codes and signals and refuses in one sentence."""
+
+import fcntl
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import requests
+
+from localcloud.cli import main
+from localcloud.environment import in_shell
+from localcloud.tests import idle_cloud
+from localcloud.world.scenario import Images, OperationDurations, Scenario
+from localcloud.world.state import StateError, StateLock, describe, description
+
+ROOT = Path(__file__).resolve().parents[3]
+P = "/projects/local-project"
+IMAGES = Images(existing=("docker.io/x",))
+INSTANT = Scenario(operations=OperationDurations(instant=True), images=IMAGES)
+LIMIT_S = 60
+
+
+def identity(cloud):
+    return {"Authorization": f"Bearer {cloud.token}"}
+
+
+def call(cloud, method, path, body=None, **query):
+    answer = requests.request(
+        method, cloud.base_url + path, json=body, params=query, headers=identity(cloud), timeout=60
+    )
+    assert answer.status_code < 300, answer.text
+    return answer.json() if answer.content else {}
+
+
+@dataclass
+class CommandLine:
+    """The command line in this process: only what a signal, a kill or a shell has to meet is a process of its own."""
+
+    capture: pytest.CaptureFixture[str]
+
+    def __call__(self, *arguments):
+        self.capture.readouterr()
+        try:
+            code = main(arguments)
+        except SystemExit as refused:
+            code = refused.code
+        return subprocess.CompletedProcess(arguments, code, *self.capture.readouterr())
+
+
+@pytest.fixture
+def localcloud(capfd, monkeypatch):
+    for name in [name for name in os.environ if name.startswith(("GOOGLE_", "PULUMI_", "CLOUDSDK_"))]:
+        monkeypatch.delenv(name)
+    return CommandLine(capfd)
+
+
+class TestSurvival:
+    def test_everything_is_there_again_after_a_restart(self, tmp_path):
+        node = {
+            "parent": "projects/local-project/locations/us-east5-a",
+            "nodeId": "n",
+            "node": {"acceleratorType": "v6e-1", "runtimeVersion": "v2-alpha-tpuv6e"},
+        }
+        with idle_cloud.start(state=tmp_path, scenario=INSTANT) as cloud:
+            call(cloud, "POST", f"/secretmanager/v1{P}/secrets", {"replication": {"automatic": {}}}, secretId="kept")
+            call(cloud, "POST", f"/secretmanager/v1{P}/secrets/kept:addVersion", {"payload": {"data": "eA=="}})
+            call(cloud, "POST", "/storage/storage/v1/b", {"name": "kept-bucket"}, project="local-project")
+            answer = requests.post(
+                f"{cloud.base_url}/upload/storage/v1/b/kept-bucket/o",
+                params={"uploadType": "media", "name": "a"},
+                data=b"bytes",
+                headers=identity(cloud),
+                timeout=60,
+            )
+            answer.raise_for_status()
+            call(
+                cloud,
+                "POST",
+                f"/run/v2{P}/locations/us-east4/services",
+                {"template": {"containers": [{"image": "docker.io/x"}]}},
+                serviceId="kept",
+            )
+            call(
+                cloud,
+                "POST",
+                f"/tpu/v2alpha1{P}/locations/us-east5-a/queuedResources",
+                {"tpu": {"nodeSpec": [node]}},
+                queuedResourceId="kept",
+            )
+            service = call(cloud, "GET", f"/run/v2{P}/locations/us-east4/services/kept")
+            token = cloud.cloud.tokens.issue_access_token("a@example.com")
+            call(cloud, "POST", "/admin/advance", {"seconds": 1000})
+            first_url, key = cloud.base_url, cloud.credentials.read_text()
+        with idle_cloud.start(state=tmp_path, scenario=INSTANT) as cloud:
+            assert cloud.base_url == first_url
+            assert cloud.credentials.read_text() == key
+            assert cloud.cloud.tokens.access_token_email(token) == "a@example.com"
+            assert (
+                call(cloud, "GET", f"/secretmanager/v1{P}/secrets/kept/versions/latest:access")["payload"]["data"]
+                == "eA=="
+            )
+            content = requests.get(
+                f"{cloud.base_url}/storage/storage/v1/b/kept-bucket/o/a",
+                params={"alt": "media"},
+                headers=identity(cloud),
+                timeout=60,
+            )
+            assert content.content == b"bytes"
+            again = call(cloud, "GET", f"/run/v2{P}/locations/us-east4/services/kept")
+            assert (again["uri"], again["uid"]) == (service["uri"], service["uid"])
+            assert call(cloud, "GET", "/admin/clock")["simulatedS"] >= 1000
+            assert call(cloud, "GET", f"/tpu/v2alpha1{P}/locations/us-east5-a/nodes/n")["state"] == "READY"
+            end = time.monotonic() + 60
+            while time.monotonic() < end and not (
+                cloud.cloud.runtimes.machines.machines and cloud.cloud.runtimes.revisions.running
+            ):
+                time.sleep(0.01)
+            assert list(cloud.cloud.runtimes.machines.machines) == [
+                "projects/local-project/locations/us-east5-a/nodes/n"
+            ]
+            assert cloud.cloud.runtimes.revisions.running == {again["latestReadyRevision"]}
+
+    def test_a_deployment_that_was_under_way_goes_on(self, tmp_path):
+        slow = Scenario(operations=OperationDurations(run_s=10_000), images=IMAGES)
+        with idle_cloud.start(state=tmp_path, scenario=slow) as cloud:
+            operation = call(
+                cloud,
+                "POST",
+                f"/run/v2{P}/locations/us-east4/services",
+                {"template": {"containers": [{"image": "docker.io/x"}]}},
+                serviceId="slow",
+            )
+            assert "done" not in call(cloud, "GET", f"/run/v2/{operation['name']}")
+        with idle_cloud.start(state=tmp_path, scenario=INSTANT) as cloud:
+            done = call(cloud, "POST", f"/run/v2/{operation['name']}:wait", {"timeout": "20s"})
+            assert done["response"]["terminalCondition"]["state"] == "CONDITION_SUCCEEDED"
+
+
+class TestLock:
+    def test_a_second_cloud_on_the_same_state_is_refused(self, tmp_path):
+        lock = StateLock.take(tmp_path)
+        with pytest.raises(
+            StateError, match=f"Another local cloud \\(process {os.getpid()}\\) runs on the state folder"
+        ):
+            StateLock.take(tmp_path)
+        lock.release()
+        StateLock.take(tmp_path).release()
+
+    def test_the_lock_of_a_dead_process_does_not_stand_in_the_way(self, tmp_path):
+        script = (
+            "import os, sys; from pathlib import Path; from localcloud.world.state import *; "
+            "state = Path(sys.argv[1]); StateLock.take(state); describe(state, {}); os._exit(9)"
+        )
+        assert (
+            subprocess.run(
+                [sys.executable, "-c", script, str(tmp_path)], cwd=ROOT, timeout=LIMIT_S, check=False
+            ).returncode
+            == 9
+        )
+        with pytest.raises(StateError, match="No local cloud runs on the state folder"):
+            description(tmp_path)
+        StateLock.take(tmp_path).release()
+
+
+class TestPrivacy:
+    def test_everything_below_an_old_folder_becomes_its_owners_alone(self, tmp_path):
+        state = tmp_path / "open"
+        (state / "objects" / "deep").mkdir(parents=True)
+        for name in ("resources.sqlite", "resources.sqlite-wal", "resources.sqlite-shm", "objects/deep/a", "token-key"):
+            (state / name).write_bytes(b"")
+            (state / name).chmod(0o666)
+        (state / "objects").chmod(0o777)
+        (state / "tool").write_text("#!/bin/sh")
+        (state / "tool").chmod(0o755)
+        (state / "link").symlink_to(tmp_path)
+        tmp_path.chmod(0o755)
+        state.chmod(0o755)
+        StateLock.take(state).release()
+        found = {path.relative_to(state).as_posix(): path.lstat().st_mode & 0o777 for path in state.rglob("*")}
+        found.pop("link")
+        assert {found.pop(name) for name in ("objects", "objects/deep", "tool")} == {0o700}
+        assert set(found.values()) == {0o600}
+        assert state.stat().st_mode & 0o777 == 0o700
+        assert tmp_path.stat().st_mode & 0o777 == 0o755
+
+    def test_a_running_cloud_writes_for_its_owner_alone_and_leaves_the_commands_umask(self, tmp_path, localcloud):
+        state = tmp_path / "open"
+        state.mkdir(mode=0o755)
+        script = f"""
+import base64, json, os, pathlib, urllib.request as u
+def call(verb, path, body):
+    given = {{"Authorization": "Bearer " + os.environ["GOOGLE_OAUTH_ACCESS_TOKEN"], "Content-Type": "application/json"}}
+    return u.urlopen(u.Request(os.environ["LOCALCLOUD_URL"] + path, json.dumps(body).encode(), given, method=verb)).read()
+secrets = "/secretmanager/v1{P}/secrets"
+call("POST", secrets + "?secretId=s", {{"replication": {{"automatic": {{}}}}}})
+call("POST", secrets + "/s:addVersion", {{"payload": {{"data": "eA=="}}}})
+call("POST", "/storage/storage/v1/b?project=local-project", {{"name": "kept-bucket"}})
+call("POST", "/upload/storage/v1/b/kept-bucket/o?uploadType=media&name=a", {{}})
+state = pathlib.Path({str(state)!r})
+open_ones = [str(path) for path in [state, *state.rglob("*")] if path.lstat().st_mode & 0o077 and not path.is_symlink()]
+pathlib.Path({str(tmp_path / "made")!r}).touch()
+print(json.dumps([open_ones, sorted(path.name for path in state.glob("*")), os.umask(0)]))
+"""
+        old = os.umask(0o022)
+        try:
+            world = ("--scenario", "prepared")
+            done = localcloud("run", *world, "--state", str(state), "--", sys.executable, "-c", script)
+        finally:
+            os.umask(old)
+        assert done.returncode == 0, done.stderr
+        open_ones, names, umask = json.loads(done.stdout)
+        assert open_ones == []
+        assert {"resources.sqlite", "resources.sqlite-wal", "cloud.json", "credentials.json", "objects"} <= set(names)
+        assert umask == 0o022
+        assert (tmp_path / "made").stat().st_mode & 0o777 == 0o644
+
+    def test_the_folder_of_another_user_is_refused(self, tmp_path, monkeypatch):
+        owner = tmp_path.stat().st_uid
+        monkeypatch.setattr(os, "geteuid", lambda: owner + 1)
+        with pytest.raises(StateError, match=f"belongs to another user \\(uid {owner}\\), who could read its secrets"):
+            StateLock.take(tmp_path)
+
+
+class TestDescription:
+    """`localcloud env` speaks for a living cloud only (the process that wrote the description)."""
+
+    def killed(self, state):
+        """Leave the description of a process that was killed."""
+        script = (
+            "import os, signal, sys; from pathlib import Path; from localcloud.world.state import *; "
+            "state = Path(sys.argv[1]); lock = StateLock.take(state); kept = describe(state, {'environment': {}}); "
+            "os.kill(os.getpid(), signal.SIGKILL)"
+        )
+        code = subprocess.run([sys.executable, "-c", script, state], cwd=ROOT, timeout=LIMIT_S, check=False).returncode
+        assert code == -signal.SIGKILL
+        assert (state / "cloud.json").exists()
+
+    def test_a_restart_does_not_speak_for_the_killed_cloud(self, tmp_path):
+        self.killed(tmp_path)
+        lock = StateLock.take(tmp_path)
+        assert not (tmp_path / "cloud.json").exists()
+        with pytest.raises(StateError, match="is still starting; try again in a moment"):
+            description(tmp_path)
+        lock.release()
+
+    def test_the_moment_before_the_restart_removes_the_old_description(self, tmp_path):
+        self.killed(tmp_path)
+        with (tmp_path / "lock").open("r") as stream:
+            fcntl.flock(stream, fcntl.LOCK_EX)
+            with pytest.raises(StateError, match="is still starting"):
+                description(tmp_path)
+
+    def test_a_written_description_counts_until_it_is_closed(self, tmp_path):
+        lock = StateLock.take(tmp_path)
+        written = describe(tmp_path, {"environment": {"A": "b"}})
+        script = "import sys; from pathlib import Path; from localcloud.world.state import *; print(description(Path(sys.argv[1])))"
+        asked = [sys.executable, "-c", script, str(tmp_path)]
+        found = subprocess.run(asked, cwd=ROOT, capture_output=True, text=True, timeout=LIMIT_S, check=True).stdout
+        assert found == "{'environment': {'A': 'b'}}\n"
+        written.close()
+        lock.release()
+        with pytest.raises(StateError, match="No local cloud runs on the state folder"):
+            description(tmp_path)
+
+
+def test_lists_of_the_shell_do_not_grow_when_the_environment_is_asked_for_again(tmp_path):
+    shell = {"PATH": "/usr/bin:/bin", "NO_PROXY": "example.com"}
+    for _ in range(3):
+        shell = in_shell({"A": "b"}, str(tmp_path), shell)
+        assert shell["PATH"] == f"{Path(sys.executable).parent}:{tmp_path}:/usr/bin:/bin"
+        assert shell["NO_PROXY"] == "example.com,127.0.0.1,localhost"
+        assert shell["no_proxy"] == "127.0.0.1,localhost"
+        del shell["no_proxy"]
+
+
+class TestRun:
+    def test_the_exit_code_of_the_command_is_passed_on(self, localcloud):
+        done = localcloud("run", "--", sys.executable, "-c", "raise SystemExit(7)")
+        assert done.returncode == 7
+        assert done.stderr.count("\n") == 1
+        assert "SIMULATED" in done.stderr
+
+    def test_the_command_finds_the_cloud_by_its_environment(self, localcloud):
+        script = "import json, os, urllib.request as u; print(json.dumps([dict(os.environ), json.load(u.urlopen(os.environ['LOCALCLOUD_URL'] + '/admin/'))]))"
+        environment, overview = json.loads(
+            localcloud("run", "--project", "my-project", "--", sys.executable, "-c", script).stdout
+        )
+        assert (
+            overview["project"] == environment["GOOGLE_CLOUD_PROJECT"] == environment["GOOGLE_PROJECT"] == "my-project"
+        )
+        assert environment["PULUMI_BACKEND_URL"].endswith("/pulumi")
+        assert environment["PULUMI_CONFIG_PASSPHRASE"] == "local"
+        assert environment["PULUMI_DEBUG_PROVIDERS"].startswith("gcp:")
+        assert environment["CLOUDSDK_API_ENDPOINT_OVERRIDES_RUN"] == environment["LOCALCLOUD_URL"] + "/run/"
+        assert environment["PATH"].split(os.pathsep)[0] == str(Path(sys.executable).parent)
+        assert (
+            not Path(environment["GOOGLE_APPLICATION_CREDENTIALS"]).exists(),
+            "GOOGLE_COMPUTE_CUSTOM_ENDPOINT" in environment,
+        ) == (True, False)
+
+    def test_the_real_plugin_gets_endpoints_instead_of_stand_ins(self, localcloud):
+        script = "import json, os; print(json.dumps(dict(os.environ)))"
+        environment = json.loads(localcloud("run", "--providers", "real", "--", sys.executable, "-c", script).stdout)
+        assert "PULUMI_DEBUG_PROVIDERS" not in environment
+        assert environment["GOOGLE_COMPUTE_CUSTOM_ENDPOINT"] == environment["LOCALCLOUD_URL"] + "/compute/compute/beta/"
+        assert environment["GOOGLE_CLOUD_RUN_V2_CUSTOM_ENDPOINT"] == environment["LOCALCLOUD_URL"] + "/run/v2/"
+
+    def test_real_credentials_do_not_reach_the_command(self, localcloud, monkeypatch):
+        for name in ("GOOGLE_CREDENTIALS", "GOOGLE_OAUTH_ACCESS_TOKEN"):
+            monkeypatch.setenv(name, "real")
+        monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", "/real")
+        monkeypatch.setenv("HTTP_PROXY", "http://proxy")
+        script = "import json, os; print(json.dumps(dict(os.environ)))"
+        environment = json.loads(localcloud("run", "--", sys.executable, "-c", script).stdout)
+        assert "GOOGLE_CREDENTIALS" not in environment
+        assert "real" not in environment["GOOGLE_APPLICATION_CREDENTIALS"] + environment["GOOGLE_OAUTH_ACCESS_TOKEN"]
+        assert "127.0.0.1" in environment["NO_PROXY"]
+
+    def test_a_signal_goes_on_to_the_command(self):
+        script = "import signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: sys.exit(42)); print('up', flush=True); time.sleep(60)"
+        process = subprocess.Popen(
+            [sys.executable, "-m", "localcloud", "run", "--", sys.executable, "-c", script],
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"up\n"
+        process.send_signal(signal.SIGTERM)
+        _, errors = process.communicate(timeout=LIMIT_S)
+        assert process.returncode == 42
+        assert errors.count(b"\n") == 1
+
+    def test_refusals_are_one_sentence(self, localcloud):
+        absent = "the command 'no-such-command-anywhere' was not found on PATH."
+        refusals = (
+            (["run"], 2, "No command to run"),
+            (["run", "--", "no-such-command-anywhere"], 127, absent),
+            (["run", "--scenario", "none.yaml", "--", "true"], 2, "none.yaml: cannot be read"),
+            (["run", "--speed", "0", "--", "true"], 2, "0 is not above 0"),
+            (["env", "--state", "/nonexistent/state"], 2, "No local cloud runs on the state folder /nonexistent/state"),
+            (["run", "--state", "/proc/nothing", "--", "true"], 2, "The state folder /proc/nothing cannot be used"),
+        )
+        said = [localcloud(*arguments) for arguments, _, _ in refusals]
+        found = [
+            (done.args, done.returncode, message in done.stderr)
+            for done, (_, _, message) in zip(said, refusals, strict=True)
+        ]
+        assert found == [(tuple(arguments), code, True) for arguments, code, _ in refusals]
+        assert "Traceback" not in "".join(done.stderr for done in said)
+
+
+class TestServe:
+    """The cloud in a process of its own, which `env` finds."""
+
+    @staticmethod
+    def started(state, log):
+        return subprocess.Popen(
+            [sys.executable, "-m", "localcloud", "serve", "--state", state], cwd=ROOT, stdout=log, stderr=log
+        )
+
+    @staticmethod
+    def answered(localcloud, state):
+        end = time.monotonic() + LIMIT_S
+        while time.monotonic() < end:
+            found = localcloud("env", "--state", state, "--json")
+            if found.returncode == 0:
+                return json.loads(found.stdout)
+            assert found.returncode == 2, found.stderr
+            time.sleep(0.05)
+        raise AssertionError("no cloud came up")
+
+    def test_it_prints_how_to_use_it_and_env_finds_it_also_after_a_kill_and_a_restart(self, tmp_path, localcloud):
+        state, written = str(tmp_path / "state"), tmp_path / "log"
+        with written.open("w") as log:
+            first = self.started(state, log)
+            try:
+                before = self.answered(localcloud, state)
+                overview = requests.get(before["LOCALCLOUD_URL"] + "/admin/", timeout=60).json()
+                refused = localcloud("serve", "--state", state)
+            finally:
+                first.kill()
+                first.wait(timeout=LIMIT_S)
+            assert overview["simulated"] is True
+            assert (refused.returncode, "Another local cloud" in refused.stderr) == (2, True)
+            second = self.started(state, log)
+            try:
+                after = self.answered(localcloud, state)
+                assert after["PULUMI_DEBUG_PROVIDERS"] != before["PULUMI_DEBUG_PROVIDERS"]
+                for plugin in after["PULUMI_DEBUG_PROVIDERS"].split(","):
+                    socket.create_connection(("127.0.0.1", int(plugin.rpartition(":")[2])), 10).close()
+                exports = localcloud("env", "--state", state).stdout
+                assert "export LOCALCLOUD_URL=http://127.0.0.1:" in exports
+                twice = 'eval "$ENV"; one=$PATH:$NO_PROXY; eval "$($ASK)"; test "$one" = "$PATH:$NO_PROXY"'
+                ask = f"{sys.executable} -m localcloud env --state {state}"
+                subprocess.run(
+                    ["sh", "-c", twice],
+                    cwd=ROOT,
+                    env={**os.environ, "ENV": exports, "ASK": ask},
+                    timeout=LIMIT_S,
+                    check=True,
+                )
+            finally:
+                second.send_signal(signal.SIGINT)
+                assert second.wait(timeout=LIMIT_S) == 0
+        assert "localcloud env --state" in written.read_text()
+        assert localcloud("env", "--state", state).returncode == 2

@@ -1,0 +1,360 @@
+"""`localcloud try` against a local cloud in Google's place: verdicts, what is written, what is deleted, what is refused."""
+
+import argparse
+import io
+import json
+import re
+import shutil
+
+import pytest
+import requests
+
+from localcloud import cli
+from localcloud.environment import API_OVERRIDES
+from localcloud.ledger.entries import Answer, Assumption, Ledger, join, load
+from localcloud.trials import answers, command
+from localcloud.trials.command import TryRefusedError, evening, try_entries
+from localcloud.trials.judging import judge
+from localcloud.trials.placeholders import Kind
+from localcloud.trials.requests_of_entries import rank, trial
+from localcloud.trials.sending import ApiReply
+
+PROJECT = "local-project"
+SECRETS = f"/secretmanager/v1/projects/{PROJECT}/secrets"
+API = "https://secretmanager.googleapis.com/v1/projects/PROJECT/secrets"
+SECRET_OF_AN_EVENING = {"replication": {"automatic": {}}, "labels": {"localcloud-try": "0a0a0a"}}
+REFUSED = Answer(status=400, words="label")
+MACHINE = {"acceleratorType": "v6e-1", "runtimeVersion": "v2-alpha-tpuv6e"}
+RUN = "https://run.googleapis.com/v2/projects/PROJECT/locations/us-east4/services"
+QUEUE = "https://tpu.googleapis.com/v2alpha1/projects/PROJECT/locations/us-east5-a/queuedResources"
+
+
+def entry(
+    name="planted",
+    *,
+    command=f"api -X POST '{API}?secretId=TRY' -d '{{\"replication\": {{\"automatic\": {{}}}}}}'",
+    **more,
+):
+    given = {
+        "id": name,
+        "statement": "Google refuses it.",
+        "source": "assumed",
+        "kind": "refusal",
+        "danger": "high",
+        "if_false": "A command fails.",
+        "test": "packages/localcloud/tests/test_trials.py::test_one",
+        "try": command,
+        "answer": REFUSED,
+        "cost_usd": 0.0,
+        "tried": "",
+    }
+    return Assumption.model_validate({**given, **more})
+
+
+def endpoints(url):
+    return {f"CLOUDSDK_API_ENDPOINT_OVERRIDES_{api}": f"{url}/{path}" for api, path in API_OVERRIDES.items()}
+
+
+def options(tmp_path, **changes):
+    given = {
+        "project": PROJECT,
+        "budget_usd": 10.0,
+        "only": [],
+        "only_list": False,
+        "clean_up": False,
+        "yes": True,
+        "out": tmp_path / "tried.json",
+        "json": True,
+    }
+    return argparse.Namespace(**{**given, **changes})
+
+
+@pytest.fixture
+def session(own_cloud):
+    opened = requests.Session()
+    opened.headers["Authorization"] = f"Bearer {own_cloud.token}"
+    return opened
+
+
+@pytest.fixture
+def run(own_cloud, session, tmp_path, monkeypatch, capsys):
+    """Run `try` with a ledger of these entries, or with the real one. Returns the exit code and the report."""
+
+    def go(*entries, **changes):
+        if entries:
+            monkeypatch.setattr(command, "load", lambda: Ledger(assumption=tuple(entries)))
+        environment = {**endpoints(own_cloud.base_url), "LOCALCLOUD_SPEED": "100000"}
+        code = try_entries(options(tmp_path, **changes), environment, session=session)
+        text = capsys.readouterr().out
+        return code, json.loads(text) if text.startswith("{") else text
+
+    return go
+
+
+def names(client):
+    return {item["name"].rpartition("/")[2] for item in client.ok("GET", SECRETS).get("secrets", [])}
+
+
+def verdicts(report):
+    return {each["id"]: each["verdict"] for each in report["trials"]}
+
+
+@pytest.mark.timeout(600)
+def test_every_trial_of_the_ledger_is_as_the_local_cloud_has_it(run, tmp_path):
+    code, report = run()
+    assert [each for each in report["trials"] if each["verdict"] != "as assumed"] == []
+    assert (code, report["left"], report["not_searched"]) == (0, [], [])
+    assert len(report["trials"]) > 150
+    written = (tmp_path / "tried.json").read_text()
+    assert set(json.loads(written)) == set(verdicts(report))
+    assert [word for word in (PROJECT, "localcloud-try-") if word in written] == []
+
+
+@pytest.mark.parametrize(
+    "planted",
+    [
+        entry(),
+        entry(
+            command=f'api -X POST \'{RUN}?serviceId=TRY\' -d \'{{"template": {{"containers": [{{"image": "docker.io/x"}}]}}}}\''
+        ),
+        entry(
+            command=f"api -X POST '{QUEUE}?queuedResourceId=TRY' -d '"
+            + json.dumps(
+                {
+                    "tpu": {
+                        "nodeSpec": [
+                            {"parent": "projects/PROJECT/locations/us-east5-a", "nodeId": "TRY", "node": MACHINE}
+                        ]
+                    },
+                    "provisioningModel": "FLEX_START",
+                    "runDuration": {"maxRunDuration": "3600s"},
+                }
+            )
+            + "'"
+        ),
+        entry(
+            command="api -X POST 'https://storage.googleapis.com/storage/v1/b?project=PROJECT' -d '{\"name\": \"TRY\"}'"
+        ),
+        entry(
+            command="api -X POST 'https://iam.googleapis.com/v1/projects/PROJECT/serviceAccounts' -d '{\"accountId\": \"TRY\"}'"
+        ),
+    ],
+    ids=["secret", "service", "queued-resource", "bucket", "account"],
+)
+def test_a_false_assumption_differs_and_what_google_accepted_is_deleted(run, planted, tmp_path):
+    code, report = run(planted)
+    assert (code, verdicts(report), report["left"]) == (1, {"planted": "differs"}, [])
+    (found,) = report["trials"]
+    assert found["assumed"] == "Google refuses it."
+    assert found["answered"].startswith("200")
+    assert ": differs: 200" in json.loads((tmp_path / "tried.json").read_text())["planted"]
+    code, text = run(planted, clean_up=True)
+    assert (code, text.splitlines()[-1].startswith("Nothing is left")) == (0, True)
+
+
+def test_text_names_what_differs_with_both_sides(run):
+    _, text = run(entry(), json=False)
+    assert "differs: planted (high)" in text
+    assert "assumed:  Google refuses it." in text
+    assert "if so: A command fails." in text
+
+
+def test_an_interruption_deletes_what_was_created(run, own_client, monkeypatch):
+    before = names(own_client)
+    made = []
+
+    def interrupted(*_):
+        made.append(names(own_client) - before)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("localcloud.trials.running.judge", interrupted)
+    code, _ = run(entry())
+    assert code == 130
+    assert len(made[0]) == 1
+    assert names(own_client) == before
+
+
+def test_a_lost_answer_leaves_nothing(run, own_client, session, monkeypatch):
+    send = session.request
+
+    def lost(method, url, **rest):
+        answer = send(method, url, **rest)
+        if method == "POST":
+            raise requests.ConnectionError
+        return answer
+
+    monkeypatch.setattr(session, "request", lost)
+    before = names(own_client)
+    code, report = run(entry())
+    assert (code, verdicts(report)) == (0, {"planted": "unknown"})
+    assert names(own_client) == before
+
+
+def test_a_clean_up_deletes_what_has_name_and_mark_and_nothing_else(run, own_client):
+    own_client.ok("POST", SECRETS, SECRET_OF_AN_EVENING, secretId="localcloud-try-0a0a0a1")
+    for name in ("localcloud-try-of-a-person", "weights"):
+        own_client.ok("POST", SECRETS, {"replication": {"automatic": {}}}, secretId=name)
+    own_client.ok("POST", SECRETS, SECRET_OF_AN_EVENING, secretId="marked-only")
+    code, text = run(entry(), clean_up=True)
+    assert code == 0
+    assert "could not check" in text
+    assert "localcloud-try-of-a-person" in text
+    assert names(own_client) >= {"localcloud-try-of-a-person", "weights", "marked-only"}
+    assert "localcloud-try-0a0a0a1" not in names(own_client)
+
+
+def test_what_cannot_be_deleted_is_named(run, session, monkeypatch):
+    send = session.request
+
+    def kept(method, url, **rest):
+        if method == "DELETE":
+            answer = requests.Response()
+            answer.status_code = 403
+            answer._content = b"{}"
+            return answer
+        return send(method, url, **rest)
+
+    monkeypatch.setattr(session, "request", kept)
+    code, report = run(entry(answer=Answer(status=200, words=".")))
+    assert code == 1
+    assert len(report["left"]) == 1
+    assert "/secrets/localcloud-try-" in report["left"][0]
+
+
+@pytest.mark.parametrize(
+    ("reply", "verdict"),
+    [
+        (ApiReply(status=400, message="Invalid label key"), "as assumed"),
+        (ApiReply(status=400, message="Another reason"), "unknown"),
+        (ApiReply(status=403, reason="SERVICE_DISABLED", message="label"), "unknown"),
+        (ApiReply(status=403, message="Permission denied"), "unknown"),
+        (ApiReply(status=401), "unknown"),
+        (ApiReply(status=429, message="Quota exceeded"), "unknown"),
+        (ApiReply(status=503), "unknown"),
+        (ApiReply(status=0, message="no answer"), "unknown"),
+        (ApiReply(status=200, body={"name": "label"}), "differs"),
+        (ApiReply(status=404, message="label"), "differs"),
+    ],
+)
+def test_what_has_another_cause_is_unknown(reply, verdict):
+    assert judge(REFUSED, reply).verdict == verdict
+
+
+def test_the_answers_hold_no_token_and_no_project(run, tmp_path, monkeypatch):
+    token = "a-token-of-the-environment"
+    planted = entry(command=f"api '{API}/{token}'", answer=Answer(status=404, words=token))
+    monkeypatch.setattr("localcloud.trials.command.known_secrets", lambda _: iter([(Kind.TOKEN, token)]))
+    _, report = run(planted)
+    assert verdicts(report) == {"planted": "as assumed"}
+    for text in ((tmp_path / "tried.json").read_text(), report["trials"][0]["answered"]):
+        assert "token-1" in text
+        assert [word for word in (token, PROJECT) if word in text] == []
+
+
+def test_what_was_accepted_is_deleted_before_the_next_request_of_another_trial(run, session, monkeypatch):
+    send, verbs = session.request, []
+    monkeypatch.setattr(session, "request", lambda verb, url, **rest: (verbs.append(verb), send(verb, url, **rest))[1])
+    run(entry("one"), entry("two"))
+    changes = [verb for verb in verbs if verb != "GET"]
+    assert changes == ["POST", "DELETE", "POST", "DELETE"]
+
+
+def test_an_answer_is_written_into_the_entry_and_nothing_else_changes(tmp_path):
+    folder = tmp_path / "ledger"
+    shutil.copytree(answers.LEDGER, folder)
+    wanted = next(each for each in load().assumptions if each.id == "tpu-delete-needs-force")
+    text = 'a real "project", 2026-12-01: as assumed: 400\\n'
+    assert answers.write_to_ledger(folder, wanted, text)
+    again = join({path.name: path.read_text() for path in sorted(folder.glob("*.toml"))})
+    changed = [
+        (one.id, two.tried) for one, two in zip(load().assumptions, again.assumptions, strict=True) if one != two
+    ]
+    assert changed == [("tpu-delete-needs-force", text)]
+    assert not answers.write_to_ledger(folder, entry("none"), text)
+
+
+def test_answers_of_another_cloud_than_googles_never_reach_the_ledger(run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(answers, "write_to_ledger", lambda *_: pytest.fail("wrote into the ledger"))
+    run(entry(), out=None)
+    assert ", a local cloud: " in json.loads((tmp_path / "localcloud-tried.json").read_text())["planted"]
+
+
+def test_answers_of_google_go_into_the_ledger_of_a_checkout(run, tmp_path, monkeypatch):
+    folder = tmp_path / "ledger"
+    shutil.copytree(answers.LEDGER, folder)
+    monkeypatch.setattr(answers, "LEDGER", folder)
+    monkeypatch.setattr(answers, "is_checkout", lambda: True)
+    monkeypatch.setattr("localcloud.trials.sending.Sender.is_google", True)
+    chosen = next(each for each in load().assumptions if each.id == "rest-not-json")
+    code, _ = run(chosen, entry("page-token"), out=None)
+    again = join({path.name: path.read_text() for path in folder.glob("*.toml")})
+    texts = {each.id: each.tried.partition(", ")[2] for each in again.assumptions if each.tried}
+    assert code == 1
+    assert set(texts) == {"rest-not-json", "page-token"}
+    assert texts["rest-not-json"].startswith("a real project: as assumed: 400 ")
+    assert texts["page-token"].startswith("a real project: differs: 200 ")
+
+
+def test_free_ones_come_first_then_danger_per_dollar():
+    entries = [
+        entry("dear", danger="critical", cost_usd=8.0),
+        entry("cheap", danger="high", cost_usd=0.5),
+        entry("low", danger="low"),
+        entry("high"),
+    ]
+    assert [each.id for each in sorted(entries, key=rank)] == ["high", "low", "cheap", "dear"]
+    plan = evening(entries, 1.0)
+    assert [each.entry.id for each in plan.trials] == ["high", "low", "cheap"]
+    assert [each.entry.id for each in plan.over] == ["dear"]
+
+
+def test_every_untried_entry_is_a_trial_or_needs_a_person():
+    plan = evening(load().assumptions, None)
+    assert len(plan.trials) + len(plan.by_hand) == len([each for each in load().assumptions if not each.tried])
+    creating = [each for each in plan.trials if re.search(r"Id=|\"(name|accountId)\": ", each.entry.how_to_try)]
+    own = {"TRY", "SECRET", "BUCKET", "NETWORK", "REPOSITORY", "ACCOUNT"}
+    assert {each.entry.id for each in creating if not each.words & own} == {"compute-names", "stated-account-id-short"}
+
+
+@pytest.mark.parametrize(
+    "bad", ["gcloud run deploy", "api", "api -x 'https://x.googleapis.com'", "api 'https://a' 'https://b'"]
+)
+def test_a_command_that_is_not_a_request_is_refused(bad):
+    with pytest.raises(ValueError, match="planted"):
+        trial(entry(command=bad))
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"project": None}, "--project"),
+        ({"budget_usd": None}, "--budget-usd"),
+        ({"only": ["none"]}, "no entry 'none'"),
+        ({"only": ["node-patch"]}, "needs a deployed stack"),
+        ({"project": "someone-elses"}, "cannot be read"),
+        ({"yes": False}, "pass --yes"),
+    ],
+)
+def test_a_command_line_is_refused_in_one_sentence(run, changes, says, monkeypatch):
+    monkeypatch.setattr("sys.stdin", io.StringIO())
+    with pytest.raises(TryRefusedError, match=says):
+        run(**changes)
+
+
+def test_the_plan_is_printed_without_a_project_and_counts_what_needs_a_person(capsys):
+    assert cli.main(["try", "--list"]) == 0
+    text = capsys.readouterr().out
+    assert "By requests: " in text
+    assert "need a deployed stack, service or machine." in text
+    assert cli.main(["try", "--list", "--json", "--budget-usd", "0"]) == 0
+    plan = json.loads(capsys.readouterr().out)
+    assert plan["usd"] == 0
+    assert {each["id"] for each in plan["over_budget"]} == {"tpu-boot-disk-size", "tpu-delete-needs-force"}
+    assert "node-patch" in [each["id"] for each in plan["by_hand"]]
+
+
+def test_without_a_login_the_command_is_refused(monkeypatch, capsys, tmp_path):
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "absent.json"))
+    assert cli.main(["try", "--project", PROJECT, "--budget-usd", "0", "--yes"]) == 2
+    assert "gcloud auth application-default login" in capsys.readouterr().err

@@ -1,0 +1,367 @@
+"""The endpoints of a running server, over HTTP."""
+
+import contextlib
+import json
+import re
+import socket
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from localcloud.tests.running.running_server import Answer, ask, server
+
+MODEL = "simulated/tiny"
+TOOL = {
+    "type": "function",
+    "function": {
+        "name": "get_weather",
+        "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    words = [
+        "vllm",
+        "serve",
+        MODEL,
+        "--max-model-len=512",
+        "--served-model-name",
+        "gemma",
+        "alias",
+        "--max-num-seqs=64",
+    ]
+    words += [
+        "--reasoning-parser=gemma4",
+        "--enable-auto-tool-choice",
+        "--tool-call-parser=gemma4",
+        "--enable-prompt-tokens-details",
+    ]
+    with server(words, VLLM_SIM_TTFT_S="0.01", VLLM_SIM_TPOT_S="0.001") as address:
+        yield address
+
+
+def chat(url: str, content: str = "Tell me something.", **more: Any) -> Answer:
+    return ask(
+        f"{url}/v1/chat/completions", {"model": "gemma", "messages": [{"role": "user", "content": content}], **more}
+    )
+
+
+def metric(url: str, name: str) -> float:
+    text = ask(f"{url}/metrics").text
+    found = re.search(rf"^{re.escape(name)}(?:{{[^}}]*}})? (\S+)$", text, re.MULTILINE)
+    assert found is not None, name
+    return float(found[1])
+
+
+def test_every_answer_says_that_it_is_simulated(url: str):
+    for path in ("/health", "/ping", "/version", "/v1/models", "/metrics", "/nowhere"):
+        assert ask(url + path).headers["x-simulated"] == "vllm"
+    assert chat(url, stream=True).headers["x-simulated"] == "vllm"
+
+
+def test_the_models_are_listed_under_the_served_names(url: str):
+    listed = ask(f"{url}/v1/models").json["data"]
+    assert [(item["id"], item["max_model_len"], item["root"]) for item in listed] == [
+        ("gemma", 512, MODEL),
+        ("alias", 512, MODEL),
+    ]
+    assert {item["owned_by"] for item in listed} == {"vllm-simulated"}
+
+
+def test_a_known_question_is_answered_right_streamed_and_not(url: str):
+    question = "What is 2+2? Answer with the number only."
+    whole = chat(url, question, temperature=0).json
+    assert whole["choices"][0]["message"]["content"] == "4"
+    assert whole["choices"][0]["finish_reason"] == "stop"
+    events = chat(url, question, stream=True).events()
+    assert "".join(event["choices"][0]["delta"].get("content", "") for event in events) == "4"
+
+
+def test_a_stream_has_vllms_shape_and_usage_at_its_end(url: str):
+    events = chat(url, stream=True, max_tokens=7, ignore_eos=True, stream_options={"include_usage": True}).events()
+    first, *middle, last, usage = events
+    assert first["object"] == "chat.completion.chunk"
+    assert first["choices"][0]["delta"] == {"role": "assistant", "content": ""}
+    assert all(event["choices"][0]["finish_reason"] is None for event in (first, *middle))
+    assert last["choices"][0]["finish_reason"] == "length"
+    assert usage["choices"] == []
+    assert usage["usage"]["completion_tokens"] == 7
+    assert usage["usage"]["total_tokens"] == usage["usage"]["prompt_tokens"] + 7
+    assert len({event["id"] for event in events}) == 1
+
+
+def test_usage_comes_only_when_asked_for_and_with_every_event_when_asked_for_that(url: str):
+    assert all("usage" not in event for event in chat(url, stream=True, max_tokens=3).events())
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    events = chat(url, stream=True, max_tokens=5, ignore_eos=True, stream_options=options).events()
+    counts = [event["usage"]["completion_tokens"] for event in events]
+    assert counts == sorted(counts)
+    assert counts[-1] == 5
+
+
+def test_streamed_and_whole_answers_are_the_same_and_count_the_same(url: str):
+    asked = {"temperature": 0, "seed": 3, "max_tokens": 300}
+    whole = chat(url, "Tell me a story.", **asked).json
+    events = chat(url, "Tell me a story.", stream=True, stream_options={"include_usage": True}, **asked).events()
+    assert (
+        "".join(event["choices"][0]["delta"].get("content", "") for event in events[:-1])
+        == whole["choices"][0]["message"]["content"]
+    )
+    assert events[-1]["usage"]["completion_tokens"] == whole["usage"]["completion_tokens"]
+    counted = ask(
+        f"{url}/tokenize", {"prompt": whole["choices"][0]["message"]["content"], "add_special_tokens": False}
+    ).json
+    assert counted["count"] == whole["usage"]["completion_tokens"]
+
+
+def test_answers_differ_by_seed_and_without_temperature_0_by_call(url: str):
+    def content(**more: Any) -> str:
+        return chat(url, "Go on.", max_tokens=40, **more).json["choices"][0]["message"]["content"]
+
+    assert content(temperature=0) == content(temperature=0)
+    assert content(seed=1) == content(seed=1) != content(seed=2)
+    assert content() != content()
+
+
+def test_max_tokens_ignore_eos_and_min_tokens_bound_the_length(url: str):
+    def tokens(**more: Any) -> tuple[int, str]:
+        body = chat(url, "Go on.", temperature=0, **more).json
+        return body["usage"]["completion_tokens"], body["choices"][0]["finish_reason"]
+
+    assert tokens(max_tokens=9, ignore_eos=True) == (9, "length")
+    assert tokens(max_completion_tokens=9, ignore_eos=True) == (9, "length")
+    natural, reason = tokens()
+    assert reason == "stop"
+    assert tokens(min_tokens=natural + 30)[0] == natural + 30
+    assert tokens(max_tokens=natural - 5) == (natural - 5, "length")
+
+
+def test_a_stop_string_ends_the_text_before_it(url: str):
+    body = chat(url, "Reply with exactly: one two three", stop=["two"]).json
+    choice = body["choices"][0]
+    assert (choice["message"]["content"], choice["finish_reason"], choice["stop_reason"]) == ("one ", "stop", "two")
+    assert (
+        chat(url, "Reply with exactly: one two three", stop="two", include_stop_str_in_output=True).json["choices"][0][
+            "message"
+        ]["content"]
+        == "one two"
+    )
+    events = chat(url, "Reply with exactly: one two three", stop="two", stream=True).events()
+    assert "".join(event["choices"][0]["delta"].get("content", "") for event in events) == "one "
+
+
+def test_reasoning_comes_apart_from_content_when_thinking_is_enabled(url: str):
+    asked = {"chat_template_kwargs": {"enable_thinking": True}}
+    message = chat(url, "What is 2+2? Answer with the number only.", **asked).json["choices"][0]["message"]
+    assert message["content"] == "4"
+    assert "2+2" in message["reasoning"]
+    deltas = [
+        event["choices"][0]["delta"]
+        for event in chat(url, "What is 2+2? Answer with the number only.", stream=True, **asked).events()
+    ]
+    assert "".join(delta.get("reasoning", "") for delta in deltas) == message["reasoning"]
+    assert chat(url, "What is 2+2? Only the number.").json["choices"][0]["message"]["reasoning"] is None
+
+
+def test_a_tool_is_called_with_arguments_that_fit_and_its_result_is_answered_in_words(url: str):
+    question = "What is the weather in Paris?"
+    body = chat(url, question, tools=[TOOL]).json
+    call = body["choices"][0]["message"]["tool_calls"][0]
+    assert body["choices"][0]["finish_reason"] == "tool_calls"
+    assert call["function"] == {"name": "get_weather", "arguments": '{"city": "Paris"}'}
+    events = chat(url, question, tools=[TOOL], stream=True).events()
+    calls = [call for event in events for call in event["choices"][0]["delta"].get("tool_calls", [])]
+    assert calls[0]["function"]["name"] == "get_weather"
+    assert "".join(call["function"].get("arguments", "") for call in calls) == '{"city": "Paris"}'
+    messages = [{"role": "user", "content": question}, {"role": "tool", "content": "sunny", "tool_call_id": "x"}]
+    after = ask(f"{url}/v1/chat/completions", {"messages": messages, "tools": [TOOL]}).json
+    assert after["choices"][0]["message"]["tool_calls"] == []
+    assert chat(url, question, tools=[TOOL], tool_choice="none").json["choices"][0]["message"]["tool_calls"] == []
+
+
+def test_structured_output_fits_what_was_asked_for(url: str):
+    schema = {
+        "type": "object",
+        "properties": {"answer": {"type": "string"}, "sure": {"type": "boolean"}},
+        "required": ["answer", "sure"],
+    }
+    wanted = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
+    assert (
+        '"answer": "4"'
+        in chat(url, "What is 2+2? Only the number.", response_format=wanted).json["choices"][0]["message"]["content"]
+    )
+    assert (
+        chat(url, "Is water wet, no or yes?", structured_outputs={"choice": ["yes", "no"]}).json["choices"][0][
+            "message"
+        ]["content"]
+        == "yes"
+    )
+
+
+def test_text_completions_take_text_or_ids_and_default_to_16_tokens(url: str):
+    body = ask(f"{url}/v1/completions", {"prompt": "Once upon a time", "ignore_eos": True}).json
+    assert body["object"] == "text_completion"
+    assert body["usage"]["completion_tokens"] == 16
+    ids = ask(f"{url}/tokenize", {"prompt": "Once upon a time"}).json
+    again = ask(f"{url}/v1/completions", {"prompt": ids["tokens"], "ignore_eos": True}).json
+    assert again["usage"]["prompt_tokens"] == ids["count"] == body["usage"]["prompt_tokens"]
+    events = ask(f"{url}/v1/completions", {"prompt": "x", "stream": True, "max_tokens": 3, "ignore_eos": True}).events()
+    assert len("".join(event["choices"][0]["text"] for event in events).split()) == 3
+
+
+def test_tokens_of_chats_are_counted_as_the_usage_counts_them(url: str):
+    messages = [{"role": "user", "content": "How long is this?"}]
+    counted = ask(f"{url}/tokenize", {"messages": messages}).json
+    assert counted["count"] == ask(f"{url}/v1/chat/completions", {"messages": messages}).json["usage"]["prompt_tokens"]
+    assert counted["max_model_len"] == 512
+    ids = ask(f"{url}/tokenize", {"prompt": "Größe 日本", "add_special_tokens": False}).json["tokens"]
+    assert ask(f"{url}/detokenize", {"tokens": ids}).json == {"prompt": "Größe 日本"}
+
+
+def test_a_prompt_at_the_limit_is_refused_with_its_tokens(url: str):
+    ids = [600] * 512
+    answer = ask(f"{url}/v1/completions", {"prompt": ids, "max_tokens": 1})
+    assert answer.status == 400
+    error = answer.json["error"]
+    assert (error["type"], error["param"], error["code"]) == ("BadRequestError", "input_tokens", 400)
+    assert "maximum context length is 512 tokens" in error["message"]
+    assert "at least 512 input tokens" in error["message"]
+    assert ask(f"{url}/v1/completions", {"prompt": ids[:-1], "max_tokens": 1}).status == 200
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "says"),
+    [
+        ({"model": "other", "messages": [{"role": "user", "content": "x"}]}, 404, "The model `other` does not exist."),
+        ({"messages": []}, 400, "List should have at least 1 item"),
+        ({"messages": [{"role": "wizard", "content": "x"}]}, 400, "needs a role"),
+        ({"messages": [{"role": "user", "content": "x"}], "n": 2}, 400, "n has to be 1"),
+        ({"messages": [{"role": "user", "content": "x"}], "logprobs": True}, 400, "no logits"),
+        (
+            {"messages": [{"role": "user", "content": "x"}], "max_tokens": 0},
+            400,
+            "max_tokens must be at least 1, got 0",
+        ),
+        ({"messages": [{"role": "user", "content": "x"}], "temperature": "hot"}, 400, "temperature"),
+        (
+            {"messages": [{"role": "user", "content": "x"}], "stream_options": {"include_usage": True}},
+            400,
+            "only be defined when `stream=True`",
+        ),
+        ({"messages": [{"role": "user", "content": "x"}], "tool_choice": "required"}, 400, "`tools` must be set"),
+        (
+            {"messages": [{"role": "user", "content": "x"}], "structured_outputs": {"regex": "a"}},
+            400,
+            "does not support regex",
+        ),
+        ([1], 400, "valid dictionary"),
+    ],
+)
+def test_a_wrong_request_is_refused_in_one_sentence(url: str, body: Any, status: int, says: str):
+    answer = ask(f"{url}/v1/chat/completions", body)
+    assert answer.status == status
+    assert says in answer.json["error"]["message"]
+
+
+def test_metrics_parse_and_count_what_was_served(url: str):
+    prompt, generated, stopped = (
+        metric(url, f"vllm:{name}")
+        for name in ("prompt_tokens_total", "generation_tokens_total", "request_success_total")
+    )
+    body = chat(url, max_tokens=20, ignore_eos=True).json
+    assert metric(url, "vllm:prompt_tokens_total") == prompt + body["usage"]["prompt_tokens"]
+    assert metric(url, "vllm:generation_tokens_total") == generated + 20
+    assert metric(url, "vllm:request_success_total") == stopped  # the first line is finished_reason="stop"
+    text = ask(f"{url}/metrics").text
+    names = set(re.findall(r"^# TYPE (\S+) ", text, re.MULTILINE))
+    assert {
+        "vllm:num_requests_running",
+        "vllm:kv_cache_usage_perc",
+        "vllm:time_to_first_token_seconds",
+        "vllm:inter_token_latency_seconds",
+        "vllm:e2e_request_latency_seconds",
+    } <= names
+    for line in text.splitlines():
+        assert line.startswith("# ") or re.fullmatch(
+            r"[a-z0-9_:]+(\{[a-z_]+=\"[^\"]*\"(,[a-z_]+=\"[^\"]*\")*\})? [-\d.e+]+", line
+        ), line
+    config = re.search(r"vllm:cache_config_info\{([^}]*)\}", text)
+    assert config is not None
+    assert 'block_size="16"' in config[1]
+    assert re.search(r'num_gpu_blocks="\d+"', config[1])
+
+
+def test_a_repeated_prompt_hits_the_prefix_cache(url: str):
+    prompt = [700 + number for number in range(100)]
+    ask(f"{url}/v1/completions", {"prompt": prompt, "max_tokens": 1})
+    before = metric(url, "vllm:prefix_cache_hits_total")
+    again = ask(f"{url}/v1/completions", {"prompt": prompt, "max_tokens": 1}).json
+    assert metric(url, "vllm:prefix_cache_hits_total") == before + 96  # six whole blocks of 16
+    assert again["usage"]["prompt_tokens_details"] == {"cached_tokens": 96}
+
+
+def open_stream(url: str, body: object) -> socket.socket:
+    """Send a request, and leave its answer unread."""
+    host, port = url.removeprefix("http://").partition("/")[0].split(":")
+    data = json.dumps(body).encode()
+    stream = socket.create_connection((host, int(port)), 60)
+    head = f"POST /v1/completions HTTP/1.1\r\nHost: {host}:{port}\r\nContent-Type: application/json\r\nContent-Length: {len(data)}\r\n\r\n"
+    stream.sendall(head.encode() + data)
+    return stream
+
+
+def until(came_about: Callable[[], bool]) -> None:
+    """Wait until something has come about."""
+    end_s = time.monotonic() + 60
+    while not came_about():
+        assert time.monotonic() < end_s
+        time.sleep(0.02)
+
+
+def test_requests_beyond_the_limits_wait_their_turn():
+    words = ["vllm", "serve", MODEL, "--max-num-seqs=2", "--max-model-len=512"]
+    long = {"prompt": "x", "max_tokens": 400, "ignore_eos": True, "stream": True}
+    short = {"prompt": "x", "max_tokens": 5, "ignore_eos": True}
+    with server(words, VLLM_SIM_TTFT_S="0.01", VLLM_SIM_TPOT_S="1") as url, ThreadPoolExecutor(3) as pool:
+        running = [open_stream(f"{url}/v1/completions", long) for _ in range(2)]
+        until(lambda: metric(url, "vllm:num_requests_running") == 2)
+        asked = [pool.submit(ask, f"{url}/v1/completions", short, timeout_s=60) for _ in range(3)]
+        until(lambda: metric(url, "vllm:num_requests_waiting") == 3)
+        assert metric(url, "vllm:num_requests_running") == 2
+        assert metric(url, "vllm:kv_cache_usage_perc") > 0
+        assert not any(answer.done() for answer in asked)
+        for stream in running:
+            stream.close()  # the places of callers that leave are free
+        assert [answer.result().status for answer in asked] == [200] * 3
+        for name in ("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc"):
+            until(lambda name=name: metric(url, f"vllm:{name}") == 0)
+
+
+def test_a_low_limit_of_open_files_does_not_limit_the_streams():
+    with server(["vllm", "serve", MODEL], open_files=64) as url, contextlib.ExitStack() as stack:
+        port = int(url.rpartition(":")[2])
+        for _ in range(100):
+            stack.enter_context(socket.create_connection(("127.0.0.1", port)))
+        assert ask(f"{url}/health").status == 200
+
+
+def test_the_api_key_guards_v1_and_nothing_else():
+    with server(["vllm", "serve", MODEL, "--api-key", "one", "two"]) as url:
+        assert ask(f"{url}/v1/models").status == 401
+        assert ask(f"{url}/v1/models", headers={"Authorization": "Bearer three"}).status == 401
+        assert ask(f"{url}/v1/models", headers={"Authorization": "Bearer two"}).status == 200
+        assert ask(f"{url}/health").status == ask(f"{url}/metrics").status == 200
+        assert ask(f"{url}/invocations", {"prompt": "x", "max_tokens": 1}).status == 200
+        assert (
+            ask(
+                f"{url}/v1/chat/completions",
+                {"messages": [{"role": "user", "content": "x"}], "tools": [TOOL]},
+                headers={"Authorization": "Bearer one"},
+            ).status
+            == 400
+        )

@@ -1,0 +1,338 @@
+"""`python -m localcloud try`: what can be tried against a real project, within a budget."""
+
+import argparse
+import json
+import os
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final, Protocol
+
+from localcloud.json_values import as_object
+from localcloud.ledger.entries import Assumption, load, why_by_hand
+from localcloud.trials import answers
+from localcloud.trials.endpoints import Endpoints
+from localcloud.trials.judging import Judgement, summary
+from localcloud.trials.known import known_secrets
+from localcloud.trials.login import LoginError, open_session
+from localcloud.trials.placeholders import Placeholders
+from localcloud.trials.requests_of_entries import ApiRequest, LedgerTrial, rank, trial
+from localcloud.trials.resources import collection_of, created_by, fixture_collections
+from localcloud.trials.running import Runner, Surroundings, sweep
+from localcloud.trials.sending import Sender, Session
+
+DONE: Final = 0
+DIFFERS: Final = 1
+INTERRUPTED: Final = 130
+_WIDTH: Final = 78
+
+
+class TryRefusedError(Exception):
+    """The command is refused before anything was sent that could change the project. The message is one or two sentences."""
+
+
+class _Parsers(Protocol):
+    def add_parser(self, name: str, *, help: str) -> argparse.ArgumentParser: ...  # noqa: A002 - argparse's
+
+
+def add_parser(commands: _Parsers) -> None:
+    """Add `try` to the commands of `python -m localcloud`."""
+    parser = commands.add_parser("try", help="try on a real project what the local cloud assumes about Google")
+    parser.add_argument("--project", help="the project that the requests go to; it gets nothing that stays")
+    parser.add_argument(
+        "--budget-usd", type=_dollars, metavar="USD", help="the most that the trials may cost; 0: free ones"
+    )
+    parser.add_argument(
+        "--list", "--dry-run", dest="only_list", action="store_true", help="print the plan; send nothing"
+    )
+    parser.add_argument(
+        "--only", action="append", default=[], metavar="ID", help="only this entry, tried or not; repeatable"
+    )
+    parser.add_argument("--clean-up", action="store_true", help="only delete what an earlier run has left")
+    parser.add_argument("--yes", action="store_true", help="do not ask for confirmation")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="write the answers there instead of into the ledger")
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evening:
+    """The plan: what is tried, what the budget leaves out, and what needs a person."""
+
+    trials: tuple[LedgerTrial, ...]
+    over: tuple[LedgerTrial, ...]
+    by_hand: tuple[Assumption, ...]
+
+    @property
+    def usd(self) -> float:
+        """Return what the trials cost, in USD."""
+        return sum(each.entry.cost_usd for each in self.trials)
+
+    @property
+    def minutes(self) -> float:
+        """Return about how long they take."""
+        return sum(each.seconds for each in self.trials) / 60
+
+
+def evening(entries: Sequence[Assumption], budget_usd: float | None, only: Sequence[str] = ()) -> Evening:
+    """Return the plan of an evening. Raises TryRefusedError for an id that the ledger does not have or that cannot be tried by a request."""
+    known = {entry.id: entry for entry in entries}
+    for name in only:
+        if name not in known:
+            raise TryRefusedError(f"The ledger has no entry '{name}'; docs/assumptions.md lists them.")
+        if known[name].answer is None:
+            raise TryRefusedError(
+                f"'{name}' cannot be tried by a request: it needs {why_by_hand(known[name])}. Its command: {known[name].how_to_try}"
+            )
+    wanted = [known[name] for name in only] or [entry for entry in entries if not entry.tried]
+    trials: list[LedgerTrial] = []
+    over: list[LedgerTrial] = []
+    by_hand: list[Assumption] = []
+    usd = 0.0
+    for entry in sorted(wanted, key=rank):
+        found = trial(entry)
+        if found is None:
+            by_hand.append(entry)
+        elif budget_usd is not None and usd + entry.cost_usd > budget_usd:
+            over.append(found)
+        else:
+            trials.append(found)
+            usd += entry.cost_usd
+    return Evening(trials=tuple(trials), over=tuple(over), by_hand=tuple(by_hand))
+
+
+def try_entries(
+    options: argparse.Namespace, environment: Mapping[str, str] = os.environ, *, session: Session | None = None
+) -> int:
+    """Follow the command line. Raises TryRefusedError and LedgerError."""
+    plan = evening(load().assumptions, options.budget_usd, options.only)
+    if options.only_list:
+        print(json.dumps(_plan_json(plan), indent=1) if options.json else _plan_text(plan))
+        return DONE
+    if not options.project:
+        raise TryRefusedError("Name the project with --project; a project for tests is best.")
+    if options.budget_usd is None and not options.clean_up:
+        raise TryRefusedError("Name a budget with --budget-usd; 0 runs only what is free. --list prints the plan.")
+    world = _world(options.project, environment, session)
+    collections = _collections(world, plan)
+    if options.clean_up:
+        return _clean_up(world, collections)
+    _confirm(options, plan)
+    with _interruptible():
+        return _Evening(options, world, environment).run(plan, collections)
+
+
+def _world(project: str, environment: Mapping[str, str], session: Session | None) -> Surroundings:
+    try:
+        opened = session or open_session(project)
+    except LoginError as error:
+        raise TryRefusedError(str(error)) from None
+    sender = Sender(opened, Endpoints.of(environment))
+    found = sender.send("GET", f"https://cloudresourcemanager.googleapis.com/v1/projects/{project}")
+    if not found.is_accepted:
+        raise TryRefusedError(
+            f"The project {project} cannot be read: {summary(found)}. Check the id and the login "
+            "(gcloud auth application-default login), and enable cloudresourcemanager.googleapis.com."
+        )
+    speed = 1.0 if sender.is_google else float(environment.get("LOCALCLOUD_SPEED", "1"))
+    number = str(as_object(found.body).get("projectNumber") or "")
+    return Surroundings(sender=sender, project=project, number=number, report=_report, speed=speed)
+
+
+def _collections(world: Surroundings, plan: Evening) -> frozenset[str]:
+    """Return the listings in which anything that a trial can create would be found, those of all trials and not of this run alone."""
+    values = dict.fromkeys(("TRY", "SECRET", "BUCKET", "NETWORK", "REPOSITORY", "ACCOUNT"), "x")
+    values |= {"PROJECT": world.project, "PROJECT_NUMBER": world.number}
+    everything = evening(load().assumptions, None)
+    found = set(fixture_collections(world.project))
+    for each in (*plan.trials, *everything.trials):
+        for step in each.steps:
+            request = step.filled(values) if isinstance(step, ApiRequest) else None
+            if request is not None and created_by(request.method, request.url, request.body) is not None:
+                url = collection_of(request.url)
+                found.add(f"{url}?project={world.project}" if url.endswith("/b") else url)
+    return frozenset(found)
+
+
+def _clean_up(world: Surroundings, collections: frozenset[str]) -> int:
+    left, unknown = sweep(world, collections, delete=True)
+    _say_left(left, unknown, len(collections))
+    return DIFFERS if left else DONE
+
+
+def _confirm(options: argparse.Namespace, plan: Evening) -> None:
+    if options.yes or not plan.trials:
+        return
+    text = (
+        f"{len(plan.trials)} trials in project {options.project}: about {plan.minutes:.0f} min, at most "
+        f"{plan.usd:.2f} USD at list prices. What they create is deleted."
+    )
+    if not sys.stdin.isatty():
+        raise TryRefusedError(f"{text} Stdin is not a terminal; pass --yes to confirm.")
+    print(text, file=sys.stderr)
+    if input("Continue? [y/N] ").strip().lower() not in {"y", "yes"}:
+        raise TryRefusedError("Not confirmed; nothing was sent.")
+
+
+class _Evening:
+    """One run: sends, writes each answer when it is known, and proves at the end that nothing is left."""
+
+    def __init__(self, options: argparse.Namespace, world: Surroundings, environment: Mapping[str, str]) -> None:
+        self._options = options
+        self._world = world
+        placeholders = Placeholders(secrets=known_secrets(environment))
+        self._redaction = answers.Redaction(placeholders, world.project, world.number)
+        self._out: Path | None = options.out
+        if self._out is None and not (world.sender.is_google and answers.is_checkout()):
+            self._out = Path("localcloud-tried.json")
+        self._written: dict[str, str] = {}
+        self._found: list[tuple[LedgerTrial, Judgement]] = []
+
+    def run(self, plan: Evening, collections: frozenset[str]) -> int:
+        runner = Runner(world=self._world)
+        interrupted = False
+        try:
+            for number, (each, judgement) in enumerate(runner.try_all(plan.trials), start=1):
+                self._found.append((each, judgement))
+                _report(f"[{number}/{len(plan.trials)}] {judgement.verdict:<10} {each.entry.id}")
+                self._write(each.entry, judgement)
+        except KeyboardInterrupt:
+            interrupted = True
+            _report("interrupted; `--clean-up` deletes what a second Ctrl-C leaves behind")
+            runner.clean_up()
+        left, unknown = sweep(self._world, collections, delete=False)
+        left = sorted({*left, *runner.left})
+        self._print(plan, left, unknown, len(collections))
+        if interrupted:
+            return INTERRUPTED
+        return DIFFERS if left or any(each.verdict == "differs" for _, each in self._found) else DONE
+
+    def _write(self, entry: Assumption, judgement: Judgement) -> None:
+        if judgement.verdict == "unknown":
+            return
+        where = "a real project" if self._world.sender.is_google else "a local cloud"
+        day = datetime.now(UTC).date().isoformat()
+        text = answers.tried(day, judgement, self._redaction, where)
+        self._written[entry.id] = text
+        if self._out is not None:
+            answers.write_to_file(self._out, self._written)
+        else:
+            answers.write_to_ledger(answers.LEDGER, entry, text)
+
+    def _print(self, plan: Evening, left: list[str], unknown: list[str], searched: int) -> None:
+        if self._options.json:
+            print(json.dumps(self._json(plan, left, unknown), indent=1))
+            return
+        print(self._text(plan))
+        _say_left(left, unknown, searched)
+
+    def _json(self, plan: Evening, left: list[str], unknown: list[str]) -> dict[str, object]:
+        return {
+            "trials": [
+                {
+                    "id": each.entry.id,
+                    "danger": each.entry.danger,
+                    "verdict": judgement.verdict,
+                    "assumed": each.entry.statement,
+                    "answered": self._redaction.text(judgement.answered),
+                    "why": judgement.why,
+                }
+                for each, judgement in self._found
+            ],
+            "over_budget": [each.entry.id for each in plan.over],
+            "by_hand": [entry.id for entry in plan.by_hand],
+            "left": left,
+            "not_searched": unknown,
+        }
+
+    def _text(self, plan: Evening) -> str:
+        lines: list[str] = []
+        for verdict in ("differs", "unknown"):
+            for each, judgement in self._found:
+                if judgement.verdict == verdict:
+                    lines += [
+                        f"{verdict}: {each.entry.id} ({each.entry.danger})",
+                        f"  assumed:  {each.entry.statement}",
+                        f"  answered: {self._redaction.text(judgement.answered)}",
+                        f"  {f'why: {judgement.why}' if judgement.why else f'if so: {each.entry.if_false}'}",
+                    ]
+        counted = {
+            verdict: sum(judgement.verdict == verdict for _, judgement in self._found)
+            for verdict in ("as assumed", "differs", "unknown")
+        }
+        lines.append(", ".join(f"{count} {verdict}" for verdict, count in counted.items()) + ".")
+        if plan.over:
+            lines.append(f"{len(plan.over)} trials are over the budget.")
+        lines.append(f"{len(plan.by_hand)} entries need a person; --list prints their commands and prices.")
+        place = f"in {self._out}" if self._out else "in packages/localcloud/ledger; run `make docs`"
+        lines.append(f"{len(self._written)} answers are written {place}.")
+        return "\n".join(lines)
+
+
+def _say_left(left: Sequence[str], unknown: Sequence[str], searched: int) -> None:
+    for each in left:
+        print(f"left: {each}")
+    for each in unknown:
+        print(f"could not check: {each}")
+    count = f"{len(left)} resources are left" if left else "Nothing is left"
+    print(f"{count} in the {searched - len(unknown)} listings that were read." + (" Run --clean-up." if left else ""))
+
+
+def _plan_text(plan: Evening) -> str:
+    lines = [f"By requests: {len(plan.trials)}, about {plan.minutes:.0f} min, {plan.usd:.2f} USD at list prices."]
+    lines += [f"  {each.entry.cost_usd:>5.2f}  {each.entry.danger:<8}  {each.entry.id}" for each in plan.trials]
+    if plan.over:
+        lines.append(f"Over the budget: {len(plan.over)}.")
+        lines += [f"  {each.entry.cost_usd:>5.2f}  {each.entry.danger:<8}  {each.entry.id}" for each in plan.over]
+    reasons: dict[str, list[Assumption]] = {}
+    for entry in plan.by_hand:
+        reasons.setdefault(why_by_hand(entry), []).append(entry)
+    for reason, entries in reasons.items():
+        lines.append(f"By hand: {len(entries)} need {reason}.")
+        for entry in sorted(entries, key=lambda each: rank(each)[1:]):
+            lines.append(f"  {entry.cost_usd:>5.2f}  {entry.danger:<8}  {entry.id}")
+            if entry.danger == "critical":
+                lines.append(f"         {entry.how_to_try}")
+    lines.append("docs/assumptions.md has each command. `--only ID` tries one entry.")
+    return "\n".join(lines)
+
+
+def _plan_json(plan: Evening) -> dict[str, object]:
+    def one(entry: Assumption) -> dict[str, object]:
+        return {"id": entry.id, "danger": entry.danger, "usd": entry.cost_usd, "try": entry.how_to_try}
+
+    return {
+        "usd": round(plan.usd, 2),
+        "minutes": round(plan.minutes, 1),
+        "trials": [one(each.entry) for each in plan.trials],
+        "over_budget": [one(each.entry) for each in plan.over],
+        "by_hand": [{**one(entry), "needs": why_by_hand(entry)} for entry in plan.by_hand],
+    }
+
+
+@contextmanager
+def _interruptible():  # noqa: ANN202 - a context manager
+    """Make SIGTERM an interruption, so that it cleans up as Ctrl-C does."""
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _dollars(text: str) -> float:
+    value = float(text)
+    if not 0 <= value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text} is not an amount of 0 or more")
+    return value
+
+
+def _report(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)

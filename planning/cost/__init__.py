@@ -1,0 +1,1 @@
+"""What a deployment costs, and the subject that rules look at."""

@@ -1,0 +1,142 @@
+"""What a deployment costs: an hour with all its parts in each place that it names, the most it can cost, and a million tokens."""
+
+from dataclasses import dataclass
+
+from planning.data.prices import HourlyPart, Price, instance_parts, region_of, slice_parts
+from planning.machine.hardware import FLEX_START_MAX_RUN_S
+from planning.question.resolved import Resolved
+from planning.question.types import CostPlan, PlaceCost, ThroughputPlan
+from planning.units import HOUR_S, MONTH_H, duration
+
+_MILLION = 1_000_000
+
+
+def cost_plan(resolved: Resolved, throughput: ThroughputPlan) -> CostPlan:
+    """Return the cost of a resolved deployment in US dollars."""
+    places = tuple(_place_cost(resolved, place) for place in places_of(resolved))
+    dearest = max(places, key=lambda one: one.usd_per_hour)
+    hourly = dearest.usd_per_hour
+    maximum, basis = _maximum(resolved, hourly)
+    measured = resolved.deployment.measured_tok_per_s
+    dates = [price.as_of for price in dearest.prices]
+    return CostPlan(
+        usd_per_hour=hourly,
+        parts_usd_per_hour=tuple((part.name, part.usd_per_hour) for part in parts_at(resolved, dearest.place)),
+        lowest_usd_per_hour=min(one.usd_per_hour for one in places),
+        places=places,
+        max_usd=maximum,
+        max_usd_basis=basis,
+        idle_usd_per_hour=hourly * resolved.deployment.cloud_run.min_instances
+        if resolved.platform == "cloud-run"
+        else hourly,
+        usd_per_million_tokens=_per_million(hourly, measured or throughput.decode_tok_per_s),
+        usd_per_million_tokens_saturated=_per_million(hourly, measured or throughput.saturated_tok_per_s),
+        prices_as_of=min(dates, default=""),
+        is_known=bool(dates),
+    )
+
+
+def hourly_parts(resolved: Resolved) -> tuple[tuple[str, float], ...]:
+    """Return what one instance, machine or slice is billed for in an hour, in the dearest place that the deployment names."""
+    each = [parts_at(resolved, place) for place in places_of(resolved)]
+    dearest = max(each, key=_total)
+    return tuple((part.name, part.usd_per_hour) for part in dearest)
+
+
+def parts_at(resolved: Resolved, place: str) -> tuple[HourlyPart, ...]:
+    """Return what one instance, machine or slice is billed for in an hour in a zone or region ("": where none is named)."""
+    book, accelerator = resolved.prices, resolved.accelerator
+    if resolved.platform == "own":
+        return () if accelerator.usd_per_hour is None else (_own_part(resolved, accelerator.usd_per_hour),)
+    if resolved.platform == "cloud-run":
+        return instance_parts(
+            book,
+            gpu=accelerator.name,
+            vcpu=resolved.vcpu,
+            memory_gib=resolved.host_memory_gib,
+            zonal_redundancy=resolved.deployment.cloud_run.zonal_redundancy,
+            place=place,
+        )
+    if resolved.platform == "tpu-vm":
+        return slice_parts(
+            book,
+            generation=accelerator.name.partition("-")[0],
+            chips=accelerator.devices,
+            provisioning=resolved.deployment.tpu.provisioning_model,
+            place=place,
+        )
+    price = book.gce_hour(accelerator.name)
+    name = resolved.host.machine or accelerator.name
+    return (HourlyPart(name=name, amount=1, unit="machine-hour", price=price),)
+
+
+def _own_part(resolved: Resolved, usd_per_hour: float) -> HourlyPart:
+    """Return the price that somebody stated for a device of their own, as of today."""
+    today = resolved.deployment.today or ""
+    price = Price(key="--device usd", region="", usd=usd_per_hour, as_of=today, url="", is_own=True)
+    return HourlyPart(name=resolved.accelerator.name, amount=1, unit="machine-hour", price=price)
+
+
+def places_of(resolved: Resolved) -> tuple[str, ...]:
+    """Return the zones or the region that the deployment names, in its order; "" alone if it names none."""
+    if resolved.platform == "tpu-vm":
+        return resolved.deployment.tpu.zones or ("",)
+    return (resolved.deployment.cloud_run.region or "",) if resolved.platform == "cloud-run" else ("",)
+
+
+def regions_of(resolved: Resolved) -> tuple[str, ...]:
+    """Return the regions of these places, each once."""
+    return tuple(dict.fromkeys(region for place in places_of(resolved) if (region := region_of(place))))
+
+
+def _place_cost(resolved: Resolved, place: str) -> PlaceCost:
+    parts = parts_at(resolved, place)
+    return PlaceCost(place=place, usd_per_hour=_total(parts), prices=tuple(part.price for part in parts))
+
+
+def _total(parts: tuple[HourlyPart, ...]) -> float:
+    return sum(part.usd_per_hour for part in parts)
+
+
+def _maximum(resolved: Resolved, hourly: float) -> tuple[float, str]:
+    if resolved.platform == "tpu-vm":
+        tpu = resolved.deployment.tpu
+        run_s = tpu.max_run_duration_s
+        if run_s is None and tpu.provisioning_model == "flex-start":
+            run_s = FLEX_START_MAX_RUN_S
+        renews = renewals(resolved)
+        if renews is not None:
+            return hourly * MONTH_H * renews.most_machines, "a month of runs that are renewed"
+        if run_s is not None:
+            return hourly * run_s / HOUR_S, f"one run of {duration(run_s)}"
+        return hourly * MONTH_H, "a month without a run duration"
+    if resolved.platform == "cloud-run":
+        instances = max(resolved.deployment.cloud_run.max_instances, 1)
+        return (
+            hourly * instances * MONTH_H,
+            f"a month with {instances} {'instance' if instances == 1 else 'instances'} running",
+        )
+    return hourly * MONTH_H, "a month"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Renewals:
+    """How long two machines run beside each other when one takes over from the other."""
+
+    most_overlap_s: float
+    """The whole of `renew_before_s`: capacity came at once, and the new server took as long to become ready."""
+    most_machines: float
+    """The most machines that run at a time, over a month: each runs for its whole duration."""
+
+
+def renewals(resolved: Resolved) -> Renewals | None:
+    """Return the overlap of renewals, or None if the deployment is not renewed."""
+    tpu = resolved.deployment.tpu
+    before_s, run_s = tpu.renew_before_s, tpu.max_run_duration_s
+    if resolved.platform != "tpu-vm" or before_s is None or run_s is None:
+        return None
+    return Renewals(most_overlap_s=before_s, most_machines=run_s / (run_s - before_s))
+
+
+def _per_million(hourly: float, tok_per_s: float) -> float:
+    return hourly / HOUR_S / tok_per_s * _MILLION

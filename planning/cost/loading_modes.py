@@ -1,0 +1,146 @@
+"""Every way of reading weights on Cloud Run beside the others: the start, the host memory, and what they cost."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from planning.cost.costs import hourly_parts
+from planning.cost.running_costs import usual_start_s
+from planning.cost.subject import Subject
+from planning.data import overheads
+from planning.machine.hardware import CLOUD_RUN_GIB_PER_VCPU, cloud_run_vcpu
+from planning.memory.budget import memory_plan
+from planning.memory.resolve import resolve
+from planning.memory.weights import weights_of
+from planning.question.resolved import Resolved
+from planning.question.types import WeightsMode
+from planning.speed.startup import startup_plan
+from planning.units import HOUR_S, align_to, to_gib
+
+MODES: Final[tuple[WeightsMode, ...]] = ("fuse", "fuse-buffered", "fuse-cached", "streamer", "memory")
+"""Ways from the stack's bucket that a Cloud Run service can choose."""
+_RATES: Final = {
+    "fuse": "FUSE_BYTES_PER_S",
+    "fuse-buffered": "FUSE_BUFFERED_BYTES_PER_S",
+    "fuse-cached": "FUSE_CACHED_BYTES_PER_S",
+    "streamer": "STREAMER_BYTES_PER_S",
+    "memory": "BUCKET_COPY_BYTES_PER_S",
+}
+"""Constant of `planning.data.overheads` with the rate of each, and its source."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadingMode:
+    """One way, with or without Direct VPC."""
+
+    mode: WeightsMode
+    direct_vpc: bool
+    is_chosen: bool
+    """Whether the deployment has it."""
+    load_s: float
+    start_s: float
+    """With an empty compile cache."""
+    cached_start_s: float
+    """With `cloudRun.compileCache: bucket`, from the second start on."""
+    host_gib: float
+    """Highest host memory of the start."""
+    memory_gib: float | None
+    """Least memory that Cloud Run rents and that holds it, the deployment's own or more; None if the most is too little."""
+    vcpu: float | None
+    usd_per_hour: float | None
+    extra_usd_per_hour: float | None
+    """How much more than the deployment's own memory and vCPU cost."""
+    cold_start_usd: float | None
+    rate_source: str
+    """Where the rate stands with its source."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the way in JSON types."""
+
+        def rounded(value: float | None, digits: int) -> float | None:
+            return None if value is None else round(value, digits)
+
+        return {
+            "mode": self.mode,
+            "direct_vpc": self.direct_vpc,
+            "chosen": self.is_chosen,
+            "load_s": round(self.load_s, 1),
+            "start_s": round(self.start_s, 1),
+            "cached_start_s": round(self.cached_start_s, 1),
+            "host_gib": round(self.host_gib, 2),
+            "memory_gib": rounded(self.memory_gib, 2),
+            "vcpu": self.vcpu,
+            "usd_per_hour": rounded(self.usd_per_hour, 4),
+            "extra_usd_per_hour": rounded(self.extra_usd_per_hour, 4),
+            "cold_start_usd": rounded(self.cold_start_usd, 4),
+            "rate_source": self.rate_source,
+        }
+
+
+def loading_modes(subject: Subject) -> tuple[LoadingMode, ...]:
+    """Return all ways with and without Direct VPC; nothing for a deployment whose weights do not come from a bucket on Cloud Run."""
+    resolved = subject.resolved
+    if resolved.platform != "cloud-run" or resolved.weights_mode not in MODES:
+        return ()
+    return tuple(_modes(resolved))
+
+
+def _modes(resolved: Resolved) -> Iterator[LoadingMode]:
+    run = resolved.deployment.cloud_run
+    present = sum(usd for _, usd in hourly_parts(resolved))
+    for direct_vpc in (False, True):
+        for mode in MODES:
+            yield _mode(resolved, mode, direct_vpc=direct_vpc, present=present, is_chosen=run.direct_vpc == direct_vpc)
+
+
+def _mode(resolved: Resolved, mode: WeightsMode, *, direct_vpc: bool, present: float, is_chosen: bool) -> LoadingMode:
+    deployment = resolved.deployment
+    # A load format of one mode contradicts the next; a file cache that is not given holds the whole checkpoint.
+    cache_gib = deployment.cloud_run.file_cache_gib or to_gib(weights_of(resolved).checkpoint)
+    changed = replace(
+        deployment,
+        weights_mode=mode,
+        vllm=replace(deployment.vllm, load_format=None),
+        cloud_run=replace(deployment.cloud_run, direct_vpc=direct_vpc, file_cache_gib=cache_gib),
+    )
+    after = resolve(changed)
+    cached = resolve(replace(changed, cloud_run=replace(changed.cloud_run, graph_cache="bucket")))
+    startup, host_gib = startup_plan(after), memory_plan(after).load_peak_host_gib
+    host = _host_for(after, host_gib)
+    hourly = None
+    if host is not None:
+        hourly = sum(usd for _, usd in hourly_parts(replace(after, host_memory_gib=host[0], vcpu=host[1])))
+    return LoadingMode(
+        mode=mode,
+        direct_vpc=direct_vpc,
+        is_chosen=is_chosen and mode == resolved.weights_mode,
+        load_s=startup.load_s,
+        start_s=startup.total_s,
+        cached_start_s=usual_start_s(startup_plan(cached)),
+        host_gib=host_gib,
+        memory_gib=None if host is None else host[0],
+        vcpu=None if host is None else host[1],
+        usd_per_hour=hourly,
+        extra_usd_per_hour=None if hourly is None else hourly - present,
+        cold_start_usd=None if hourly is None else hourly * startup.total_s / HOUR_S,
+        rate_source=_source(after, mode),
+    )
+
+
+def _host_for(resolved: Resolved, need_gib: float) -> tuple[float, float] | None:
+    """Return the memory and the vCPU that hold a start: the present ones, else the next that Cloud Run rents."""
+    memory_gib, vcpu = resolved.host_memory_gib, resolved.vcpu
+    if need_gib > memory_gib:
+        memory_gib = float(max(align_to(int(need_gib) + 1, CLOUD_RUN_GIB_PER_VCPU), resolved.host.min_memory_gib))
+    enough = (float(one) for one in cloud_run_vcpu(resolved.host) if one * CLOUD_RUN_GIB_PER_VCPU >= memory_gib)
+    least = next(enough, None)
+    if least is None or memory_gib > resolved.host.max_memory_gib:
+        return None
+    return memory_gib, max(vcpu, least)
+
+
+def _source(resolved: Resolved, mode: WeightsMode) -> str:
+    is_capped = not resolved.deployment.cloud_run.direct_vpc
+    if is_capped and getattr(overheads, _RATES[mode]) > overheads.CLOUD_RUN_NETWORK_BYTES_PER_S:
+        return "planning.data.overheads.CLOUD_RUN_NETWORK_BYTES_PER_S"
+    return f"planning.data.overheads.{_RATES[mode]}"

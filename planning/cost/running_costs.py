@@ -1,0 +1,217 @@
+"""The whole bill of a deployment, what a cold start and an idle hour cost, and when running all the time is cheaper.
+
+The bill has what estimates forget beside the instance or slice: disk, Cloud NAT, the bucket, the image repository, secrets, traffic. Left
+out because they cost nothing here: logs (50 GiB a month are free, Cloud Logging pricing) and operations of the bucket (a checkpoint is
+some dozen reads).
+"""
+
+import math
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from planning.cost.costs import parts_at, places_of, regions_of, renewals
+from planning.cost.subject import Subject
+from planning.data.overheads import GRAPH_CACHE_GIB
+from planning.data.price_list import ROWS
+from planning.data.prices import Price, slice_parts
+from planning.machine.hardware import MIN_BOOT_DISK_GB
+from planning.memory.host_memory import keeps_graphs
+from planning.question.recommendation import FUSE_MODES
+from planning.question.types import BillBasis, BillPart, RunningCosts, StartupPlan, Window
+from planning.question.workload import DEFAULT_WORKLOAD
+from planning.units import DAY_S, GIB, HOUR_S, MONTH_H
+
+IMAGE_GIB: Final = 8.4
+"""A vLLM image in the repository of each region: 6 to 9 GB compressed (Docker Hub, vllm/vllm-openai and vllm/vllm-tpu tags); the upper end."""
+BYTES_PER_STREAMED_TOKEN: Final = 256
+"""A chunk of vLLM's stream has one token of some 4 bytes in about 250 bytes of JSON: id, object, created, model, choices."""
+CLOUD_RUN_LINGER_S: Final = 900
+"""Cloud Run keeps an idle instance for up to 15 minutes (Cloud Run documentation, instance autoscaling); billed in full with a GPU."""
+_CENT: Final = 0.01
+_DAY_H: Final = DAY_S / HOUR_S
+_MONTH_DAYS: Final = MONTH_H / _DAY_H
+_WINDOWS_H: Final = (1, 2, 4, 8, 12, 24)
+_BUCKET_MODES: Final = frozenset({"disk", "memory", "streamer", *FUSE_MODES})
+
+
+def running_costs(subject: Subject) -> RunningCosts:
+    """Return the bill and the break-evens of a deployment, at the prices of its dearest place."""
+    resolved, cost, startup = subject.resolved, subject.cost, subject.startup
+    hourly = cost.usd_per_hour
+    on_cloud_run = resolved.platform == "cloud-run"
+    start_s = usual_start_s(startup)
+    linger_s = CLOUD_RUN_LINGER_S if on_cloud_run else 0.0
+    always_usd_per_hour, always_on = _always_on(subject)
+    start_h = start_s / HOUR_S
+    windows = tuple(_window(hours, subject, linger_s) for hours in _WINDOWS_H)
+    answer_tokens = (resolved.deployment.workload or DEFAULT_WORKLOAD).output_tokens
+    answer_s = subject.throughput.ttft_s + answer_tokens / subject.throughput.decode_tok_per_s
+    return RunningCosts(
+        bill=tuple(_with_others(_bill(subject))),
+        cold_start_s=start_s,
+        cold_start_usd=hourly * start_h,
+        idle_usd_per_hour=hourly,
+        linger_s=linger_s,
+        always_on_usd_per_month=always_usd_per_hour * MONTH_H,
+        always_on=always_on,
+        commitments=tuple(_commitments(subject)) if resolved.platform == "tpu-vm" else (),
+        windows=windows,
+        even_requests_per_day=DAY_S / (start_s + answer_s + linger_s) if on_cloud_run else None,
+        even_hours_per_day=_DAY_H - start_h - linger_s / HOUR_S
+        if on_cloud_run
+        else _DAY_H * always_usd_per_hour / hourly
+        if hourly
+        else _DAY_H,
+        shortest_window_h=_shortest_window_h(hourly, always_usd_per_hour, start_h)
+        if resolved.platform == "tpu-vm"
+        else None,
+    )
+
+
+def usual_start_s(startup: StartupPlan) -> float:
+    """Return the seconds of every start but the first: with compiled graphs from the bucket, where they are kept there."""
+    return startup.total_s if startup.cached_total_s is None else startup.cached_total_s
+
+
+def _always_on(subject: Subject) -> tuple[float, str]:
+    """Return the hourly price of running all the time, and what that is."""
+    resolved = subject.resolved
+    if resolved.platform == "cloud-run":
+        return subject.cost.usd_per_hour, "one minimum instance"
+    if resolved.platform in {"gce", "own"}:
+        return subject.cost.usd_per_hour, "the machine"
+    each = (
+        slice_parts(
+            resolved.prices,
+            generation=resolved.accelerator.name.partition("-")[0],
+            chips=resolved.accelerator.devices,
+            provisioning="standard",
+            place=place,
+        )
+        for place in places_of(resolved)
+    )
+    return max(sum(part.usd_per_hour for part in parts) for parts in each), f"{resolved.accelerator.name} on demand"
+
+
+def _commitments(subject: Subject) -> Iterator[tuple[str, float]]:
+    """Yield a month under each commitment whose price is known in the dearest place."""
+    resolved = subject.resolved
+    generation, chips = resolved.accelerator.name.partition("-")[0], resolved.accelerator.devices
+    place = max(subject.cost.places, key=lambda one: one.usd_per_hour).place
+    for years in (1, 3):
+        key = f"{generation}_commitment_{years}y_usd_per_chip_hour"
+        price = resolved.prices.price(key, place) if key in ROWS else None
+        if price is not None and not price.is_assumed:
+            yield f"{resolved.accelerator.name}, commitment of {years} y", chips * price.usd * MONTH_H
+
+
+def _window(hours: float, subject: Subject, linger_s: float) -> Window:
+    """Return a month with one run of some hours a day. On Cloud Run start and linger come on top; on a machine the start is in the run."""
+    hourly, start_h = subject.cost.usd_per_hour, usual_start_s(subject.startup) / HOUR_S
+    if subject.resolved.platform == "cloud-run":
+        billed_h = min(hours + start_h + linger_s / HOUR_S, _DAY_H)
+        served_h = hours
+    else:
+        billed_h = hours
+        # A run of flex-start of 24 h a day ends and starts again; one machine cannot run longer than the day.
+        served_h = max(hours - start_h, 0.0)
+    per_served = hourly * billed_h / served_h if served_h > 0 else math.inf
+    return Window(hours_per_day=hours, usd_per_month=hourly * billed_h * _MONTH_DAYS, usd_per_served_hour=per_served)
+
+
+def _shortest_window_h(hourly: float, always_usd_per_hour: float, start_h: float) -> float | None:
+    """Return the run length N at which hourly x N / (N - start) is the on-demand price; None if no length gets there."""
+    saved = always_usd_per_hour - hourly
+    return start_h * always_usd_per_hour / saved if saved > 0 else None
+
+
+def _bill(subject: Subject) -> Iterator[BillPart]:
+    resolved = subject.resolved
+    dearest = max(subject.cost.places, key=lambda one: one.usd_per_hour).place
+    for part in parts_at(resolved, dearest):
+        yield _part(part.name, part.amount, part.unit, "hour", part.price)
+    if resolved.platform == "tpu-vm":
+        per_hour = resolved.prices.price("disk_usd_per_gib_month", dearest)
+        disk_gib = resolved.deployment.tpu.boot_disk_size_gb or MIN_BOOT_DISK_GB
+        yield _part(f"boot disk, {disk_gib} GiB", disk_gib / MONTH_H, "GiB-month", "hour", per_hour)
+    if resolved.platform == "own":
+        return
+    yield from _renewal(subject)
+    yield from _nat(subject)
+    yield from _stored(subject)
+    gib_per_hour = subject.throughput.saturated_tok_per_s * HOUR_S * BYTES_PER_STREAMED_TOKEN / GIB
+    yield _part("answers", gib_per_hour, "GiB", "busy hour", resolved.prices.price("egress_usd_per_gib"))
+
+
+def overlap_s(subject: Subject) -> float | None:
+    """Return how long two machines run at each renewal by the plan, in seconds: until the new server is ready. None without renewals."""
+    renews = renewals(subject.resolved)
+    return None if renews is None else min(subject.startup.total_s, renews.most_overlap_s)
+
+
+def _renewal(subject: Subject) -> Iterator[BillPart]:
+    """Yield what the second machine costs until it takes over: the first one is deleted then, so the hours after it are not paid twice."""
+    both_s = overlap_s(subject)
+    if both_s is not None:
+        hours = both_s / HOUR_S
+        usd = hours * subject.cost.usd_per_hour
+        yield BillPart(
+            name="two machines at a renewal", amount=hours, unit="hour", basis="renewal", usd=usd, price=None
+        )
+
+
+def _nat(subject: Subject) -> Iterator[BillPart]:
+    """Yield Cloud NAT: a machine without an external address reaches the hub, and docker's package, through it; Google's APIs need none."""
+    resolved = subject.resolved
+    run, from_hub = resolved.deployment.cloud_run, resolved.weights_mode == "hub"
+    installs = resolved.is_tpu and resolved.deployment.tpu.api == "compute-engine"
+    if not installs and not (from_hub and (resolved.is_tpu or (resolved.platform == "cloud-run" and run.direct_vpc))):
+        return
+    book = resolved.prices
+    yield _part("Cloud NAT, gateway", 1, "machine-hour", "hour", book.price("nat_usd_per_machine_hour"))
+    yield _part("Cloud NAT, address", 1, "hour", "hour", book.price("nat_address_usd_per_hour"))
+    if not from_hub:
+        return
+    gib = subject.memory.checkpoint_gib
+    yield _part("Cloud NAT, weights from the hub", gib, "GiB", "start", book.price("nat_usd_per_gib"))
+
+
+def _stored(subject: Subject) -> Iterator[BillPart]:
+    """Yield what is stored as long as the stack exists, and the way of the weights to another region."""
+    resolved, gib, regions = subject.resolved, subject.memory.checkpoint_gib, regions_of(subject.resolved)
+    book = resolved.prices
+    home = resolved.deployment.bucket_region or (regions[0] if regions else None)
+    if resolved.weights_mode in _BUCKET_MODES:
+        price = book.price("bucket_usd_per_gib_month", home)
+        yield _part(f"bucket{f' in {home}' if home else ''}", gib, "GiB-month", "month", price)
+        away = [(book.between_regions(home, region), region) for region in regions if home and region != home]
+        if away:
+            price, region = max(away, key=lambda one: one[0].usd)
+            yield _part(f"weights from {home} to {region}", gib, "GiB", "start", price)
+    image_gib = IMAGE_GIB + (gib if resolved.weights_mode == "image" else 0)
+    copies = max(len(regions), 1)
+    name = f"image repository, {copies} regions" if copies > 1 else "image repository"
+    yield _part(name, copies * image_gib, "GiB-month", "month", book.price("registry_usd_per_gib_month"))
+    if keeps_graphs(resolved):
+        price = book.price("bucket_usd_per_gib_month", home)
+        yield _part("compiled graphs in the bucket", GRAPH_CACHE_GIB, "GiB-month", "month", price)
+    if resolved.weights_mode == "hub":
+        yield _part("secret", 1, "version-month", "month", book.price("secret_usd_per_version_month"))
+
+
+def _part(name: str, amount: float, unit: str, basis: BillBasis, price: Price) -> BillPart:
+    return BillPart(name=name, amount=amount, unit=unit, basis=basis, usd=amount * price.usd, price=price)
+
+
+def _with_others(parts: Iterable[BillPart]) -> Iterator[BillPart]:
+    """Yield the parts of a cent and more, then for each basis the sum of the others."""
+    small: dict[BillBasis, list[BillPart]] = {}
+    for part in parts:
+        if part.usd >= _CENT:
+            yield part
+        else:
+            small.setdefault(part.basis, []).append(part)
+    for basis, others in small.items():
+        names = ", ".join(part.name for part in others)
+        usd = sum(part.usd for part in others)
+        yield BillPart(name=f"other ({names})", amount=1, unit=basis, basis=basis, usd=usd, price=None)

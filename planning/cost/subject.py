@@ -1,0 +1,65 @@
+"""What a rule looks at: the resolved deployment and everything that was computed from it."""
+
+from dataclasses import dataclass, replace
+
+from planning.cost.costs import cost_plan
+from planning.memory.budget import memory_plan
+from planning.memory.resolve import resolve
+from planning.memory.weights import WeightSizes, weights_of
+from planning.question.resolved import Resolved
+from planning.question.types import CostPlan, Deployment, MemoryPlan, StartupPlan, ThroughputPlan, WorkloadPlan
+from planning.speed.serving import workload_plan
+from planning.speed.startup import startup_plan
+from planning.speed.throughput import throughput_plan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """A deployment with its figures."""
+
+    resolved: Resolved
+    weights: WeightSizes
+    memory: MemoryPlan
+    startup: StartupPlan
+    throughput: ThroughputPlan
+    cost: CostPlan
+    workload: WorkloadPlan | None
+    """What it makes of the deployment's workload; None where none was given."""
+
+    @property
+    def device(self) -> str:
+        """What one device is called."""
+        return "chip" if self.resolved.is_tpu else "GPU"
+
+
+def examine(deployment: Deployment) -> Subject:
+    """Return the figures of a deployment, without findings. Raises PlanningError as `planning.plan` does."""
+    resolved = resolve(deployment)
+    startup = startup_plan(resolved)
+    is_late = startup.probe_limit_s is not None and startup.total_s > startup.probe_limit_s
+    if deployment.weights_mode is None and is_late:
+        # The plain mount is only the default, and it cannot start in time: take the mode that can.
+        resolved = replace(resolved, weights_mode="fuse-buffered")
+    return subject_of(resolved)
+
+
+def subject_of(resolved: Resolved) -> Subject:
+    """Return the figures of a resolved deployment."""
+    memory = memory_plan(resolved)
+    throughput = throughput_plan(resolved, memory)
+    cost = cost_plan(resolved, throughput)
+    workload = resolved.deployment.workload
+    return Subject(
+        resolved=resolved,
+        weights=weights_of(resolved),
+        memory=memory,
+        startup=startup_plan(resolved),
+        throughput=throughput,
+        cost=cost,
+        workload=None if workload is None else workload_plan(resolved, memory, cost.usd_per_hour, workload),
+    )
+
+
+def is_out_of_memory(memory: MemoryPlan) -> bool:
+    """Return whether the server runs out of device memory while it loads, or has none left for the KV cache."""
+    return memory.load_peak_device_gib > memory.usable_gib or memory.kv_gib <= 0

@@ -1,0 +1,308 @@
+"""Flags of `vllm serve` 0.30.0: spellings, kind, and the values where they are closed or numbers. Written by authors/vllm_flags.py."""
+
+from typing import Final
+
+VERSION: Final = "0.30.0"
+SOURCE: Final = "vllm 0.30.0, source archive on the Python package index"
+FLAGS: Final = """
+--additional-config value
+--aggregate-engine-logging switch
+--all2all-backend value allgather_reducescatter|deepep_high_throughput|deepep_low_latency|deepep_v2|flashinfer_all2allv|flashinfer_nvlink_one_sided|flashinfer_nvlink_two_sided|mori_high_throughput|mori_low_latency|naive|nixl_ep|pplx
+--allow-credentials toggle
+--allow-deprecated-quantization toggle
+--allowed-headers value
+--allowed-local-media-path value
+--allowed-media-domains values
+--allowed-methods value
+--allowed-origins value
+--api-key values
+--api-server-count -asc value <int>
+--async-scheduling toggle
+--attention-backend value
+--attention-config -ac value
+--block-size value <int>
+--chat-template value
+--chat-template-content-format value auto|openai|string
+--code-revision value
+--cohere-format value
+--cohere-is-reasoning-model toggle
+--collect-detailed-traces values
+--compilation-config -cc value
+--config value
+--config-format value
+--convert value auto|classify|embed|none
+--cp-kv-cache-interleave-size value <int>
+--cpu-distributed-timeout-seconds value <int?>
+--cpu-offload-gb value <float>
+--cpu-offload-params values
+--cudagraph-capture-sizes values
+--cudagraph-metrics toggle
+--data-parallel-address -dpa value
+--data-parallel-backend -dpb value
+--data-parallel-external-lb -dpe toggle
+--data-parallel-hybrid-lb -dph toggle
+--data-parallel-multi-port-external-lb -dpm switch
+--data-parallel-rank -dpn value <int>
+--data-parallel-rpc-port -dpp value <int>
+--data-parallel-size -dp value <int>
+--data-parallel-size-local -dpl value <int>
+--data-parallel-start-rank -dpr value <int>
+--data-parallel-supervisor-port value <int>
+--dbo-decode-token-threshold value <int>
+--dbo-prefill-token-threshold value <int>
+--dcp-comm-backend value a2a|ag_rs|None
+--dcp-kv-cache-interleave-size value <int>
+--dcp-q-replicate toggle
+--decode-context-parallel-size -dcp value <int>
+--default-chat-template-kwargs value
+--default-mm-loras value
+--device-ids value
+--diffusion-config -dc value
+--disable-access-log-for-endpoints value
+--disable-cascade-attn toggle
+--disable-chunked-mm-input toggle
+--disable-custom-all-reduce toggle
+--disable-fastapi-docs toggle
+--disable-hybrid-kv-cache-manager toggle
+--disable-log-stats switch
+--disable-nccl-for-dp-synchronization toggle
+--disable-sliding-window toggle
+--disable-uvicorn-access-log toggle
+--distributed-executor-backend value
+--distributed-timeout-seconds value <int?>
+--download-dir value
+--dp-supervisor-probe-failure-threshold value <int>
+--dp-supervisor-probe-interval-s value <float>
+--dp-supervisor-probe-timeout-s value <float>
+--dp-sync-interval value <int>
+--dtype value auto|bfloat16|float|float16|float32|half
+--ec-manager-config value
+--ec-transfer-config value
+--elastic-ep-max-dp-size value <int>
+--enable-auto-tool-choice toggle
+--enable-batch-sharded-sampling toggle
+--enable-chunked-prefill toggle
+--enable-cumem-allocator toggle
+--enable-dbo toggle
+--enable-elastic-ep toggle
+--enable-ep-weight-filter toggle
+--enable-eplb toggle
+--enable-expert-parallel -ep toggle
+--enable-fault-tolerance toggle
+--enable-flash-late-interaction toggle
+--enable-flashinfer-autotune toggle
+--enable-force-include-usage toggle
+--enable-layerwise-nvtx-tracing toggle
+--enable-log-deltas toggle
+--enable-log-outputs toggle
+--enable-log-requests toggle
+--enable-logging-iteration-details toggle
+--enable-lora toggle
+--enable-mamba-cache-stochastic-rounding toggle
+--enable-mamba-fine-grained-prefix-cache toggle
+--enable-mfu-metrics toggle
+--enable-mixed-moe-lora-format toggle
+--enable-mm-embeds toggle
+--enable-moe-shared-loras toggle
+--enable-nccl-comm-suspend toggle
+--enable-offline-docs toggle
+--enable-per-request-metrics toggle
+--enable-prefix-caching toggle
+--enable-prompt-embeds toggle
+--enable-prompt-tokens-details toggle
+--enable-request-id-headers toggle
+--enable-return-routed-experts toggle
+--enable-scale-out toggle
+--enable-server-load-tracking toggle
+--enable-sleep-mode toggle
+--enable-ssl-refresh toggle
+--enable-tokenizer-info-endpoint toggle
+--enable-tower-connector-lora toggle
+--enable-trace-replay toggle
+--enforce-eager toggle
+--engram-config value
+--eplb-config value
+--exclude-tools-when-tool-choice-none toggle
+--expert-placement-strategy value linear|round_robin
+--fail-on-environ-validation toggle
+--fault-tolerance-config value
+--fingerprint-mode value custom|full|hash|none
+--fingerprint-value value
+--fully-sharded-loras toggle
+--gdn-prefill-backend value flashinfer|triton|cutedsl
+--generation-config value
+--gpu-memory-utilization value <float>
+--grpc switch
+--h11-max-header-count value <int>
+--h11-max-incomplete-event-size value <int>
+--headless switch
+--hf-config-path value
+--hf-overrides value
+--hf-token optional
+--host value
+--ignore-patterns values
+--interleave-mm-strings toggle
+--io-processor-plugin value
+--ir-op-priority value
+--jit-monitor-mode value error|warn
+--jit-monitor-verbose toggle
+--kda-decode-backend value auto|native|flashinfer|triton
+--kda-prefill-backend value auto|triton|flashkda|flashinfer|fused
+--kernel-config value
+--kv-cache-dtype value auto|bfloat16|float16|fp8|fp8_ds_mla|fp8_e4m3|fp8_e5m2|fp8_inc|fp8_per_token_head|int4_per_token_head|int8_per_token_head|nvfp4|nvfp4_4over6|nvfp4_ds_mla|turboquant_3bit_nc|turboquant_4bit_nc|turboquant_k3v4_nc|turboquant_k8v4
+--kv-cache-dtype-skip-layers values
+--kv-cache-memory-bytes value <size?>
+--kv-cache-metrics toggle
+--kv-cache-metrics-sample value <float>
+--kv-events-config value
+--kv-offloading-backend value lmcache|native
+--kv-offloading-size value <float?>
+--kv-sharing-fast-prefill toggle
+--kv-transfer-config value
+--language-model-only toggle
+--limit-mm-per-prompt value
+--linear-backend value aiter|auto|b12x|conch|cutlass|deep_gemm|emulation|exllama|fbgemm|flashinfer_b12x|flashinfer_cudnn|flashinfer_cutedsl|flashinfer_cutlass|flashinfer_trtllm|humming|machete|marlin|torch|triton|xpu|xpu_woq
+--load-format value
+--log-config-file value
+--log-error-stack toggle
+--logits-processors values
+--logprobs-mode value processed_logits|processed_logprobs|raw_logits|raw_logprobs
+--long-prefill-token-threshold value <int>
+--lora-dtype value auto|bfloat16|float16
+--lora-modules values
+--lora-target-modules values
+--mamba-backend value
+--mamba-block-size value <int?>
+--mamba-cache-dtype value auto|bfloat16|float16|float32
+--mamba-cache-mode value align|all|none
+--mamba-cache-philox-rounds value <int>
+--mamba-ssm-cache-dtype value auto|bfloat16|float16|float32
+--mamba-ssu-algorithm value auto|horizontal|simple|vertical|None
+--master-addr value
+--master-port value <int>
+--max-cpu-loras value <int?>
+--max-cudagraph-capture-size value <int>
+--max-log-len value <int?>
+--max-logprobs value <int>
+--max-lora-rank value 1|128|16|256|32|320|512|64|8
+--max-loras value <int>
+--max-model-len value <size>
+--max-num-batched-tokens value <size>
+--max-num-queued-reqs value <int?>
+--max-num-queued-tokens value <size?>
+--max-num-scheduled-tokens value <size?>
+--max-num-seqs value <int>
+--max-parallel-loading-workers value <int?>
+--media-io-kwargs value
+--middleware value
+--mm-device-do-normalize toggle
+--mm-encoder-attn-backend value
+--mm-encoder-attn-dtype value fp8|None
+--mm-encoder-fp8-scale-path value
+--mm-encoder-fp8-scale-save-margin value <float>
+--mm-encoder-fp8-scale-save-path value
+--mm-encoder-only toggle
+--mm-encoder-tp-mode value data|weights
+--mm-hasher-algorithm value blake3|sha256|sha512
+--mm-ipc-gpu-memory-gb value <float>
+--mm-processor-cache-gb value <float>
+--mm-processor-cache-type value lru|shm
+--mm-processor-device value
+--mm-processor-kwargs value
+--mm-shm-cache-max-object-size-mb value <int>
+--mm-tensor-ipc value direct_rpc|torch_shm
+--model value
+--model-class-overrides value
+--model-impl value
+--model-loader-extra-config value
+--moe-backend value aiter|aiter_triton_mxfp4_bf16|auto|b12x|batched_triton|cutlass|deep_gemm|deep_gemm_mega_moe|emulation|flashinfer_b12x|flashinfer_cutedsl|flashinfer_cutlass|flashinfer_moe_ep_mega_cutedsl|flashinfer_moe_ep_mega_deep_gemm|flashinfer_trtllm|flydsl|hpc|humming|marlin|rdna3|triton|triton_unfused
+--nnodes -n value <int>
+--node-rank -r value <int>
+--num-gpu-blocks-override value <int?>
+--numa-bind toggle
+--numa-bind-cpus values
+--numa-bind-nodes values
+--offload-backend value auto|prefetch|uva
+--offload-group-size value <int>
+--offload-num-in-group value <int>
+--offload-params values
+--offload-prefetch-step value <int>
+--optimization-level value
+--otlp-traces-endpoint value
+--override-generation-config value
+--per-request-spec-decode-metrics value detailed|none|summary
+--performance-mode value balanced|interactivity|throughput
+--pipeline-parallel-size -pp value <int>
+--pooler-config value
+--port value <int>
+--prefill-context-parallel-size -pcp value <int>
+--prefill-schedule-interval value <int>
+--prefix-cache-retention-interval value <int?>
+--prefix-caching-hash-algo value sha256|sha256_cbor|xxhash|xxhash_cbor
+--prefix-match-unit value <int?>
+--profiler-config value
+--pt-load-map-location value
+--quantization -q value
+--quantization-config value
+--ray-workers-use-nsight toggle
+--reasoning-config value
+--reasoning-parser value
+--reasoning-parser-plugin value
+--renderer-num-workers value <int>
+--replayssm-buffer-len value <int>
+--response-role value
+--return-sampling-mask toggle
+--return-tokens-as-token-ids toggle
+--revision value
+--root-path value
+--runner value auto|draft|generate|pooling
+--safetensors-load-strategy value eager|lazy|prefetch|torchao|None
+--safetensors-prefetch-block-size value <size>
+--safetensors-prefetch-num-threads value <int>
+--scheduler-cls value
+--scheduler-reserve-full-isl toggle
+--scheduling-policy value fcfs|priority
+--seed value <int>
+--served-model-name values
+--show-hidden-metrics-for-version value
+--shutdown-timeout value <int>
+--skip-mm-profiling toggle
+--skip-tokenizer-init toggle
+--sparse-indexer-topk-backend value auto|cooperative|deep_select|flashinfer|per_row|persistent|torch
+--spec-method value bailing_hybrid_mtp|bailing_hybrid_v3_mtp|custom_class|deepseek_mtp|dflash|dots3_note_mtp|draft_model|dspark|eagle|eagle3|ernie_mtp|exaone4_5_mtp|exaone_moe_mtp|extract_hidden_states|gemma4_mtp|glm4_moe_lite_mtp|glm4_moe_mtp|glm5_next_mtp|glm_ocr_mtp|hy_v3_mtp|hy_v4_mtp|inkling_mtp|kimi_k3_mtp|longcat_flash_mtp|medusa|mimo_mtp|mimo_v2_mtp|minimax_m3_mtp|mlp_speculator|mtp|nemotron_h_mtp|ngram|ngram_gpu|pangu_ultra_moe_mtp|qwen3_5_mtp|qwen3_next_mtp|qwen4_exp_mtp|step3p5_mtp|suffix|None
+--spec-model value
+--spec-tokens value <int>
+--specialize-active-lora toggle
+--speculative-config -sc value
+--sse-keep-alive-interval value <int>
+--ssl-ca-certs value
+--ssl-cert-reqs value <int>
+--ssl-certfile value
+--ssl-ciphers value
+--ssl-keyfile value
+--stream-interval value <int>
+--structured-outputs-config value
+--tensor-parallel-size -tp value <int>
+--tokenizer value
+--tokenizer-mode value
+--tokenizer-revision value
+--tokens-only toggle
+--tool-call-parser value
+--tool-parser-plugin value
+--tool-server value
+--trust-remote-code toggle
+--trust-request-chat-template toggle
+--ubatch-size value <int>
+--uds value
+--use-fp64-gumbel toggle
+--use-replayssm toggle
+--use-tqdm-on-load toggle
+--uvicorn-log-level value critical|debug|error|info|trace|warning
+--video-pruning-method value evs|vidcom2
+--video-pruning-rate value <float?>
+--watermark value <float>
+--watermark-config value
+--weight-transfer-config value
+--worker-cls value
+--worker-extension-cls value
+"""

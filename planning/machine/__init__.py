@@ -1,0 +1,1 @@
+"""Accelerators, the platforms that rent them, and devices by their figures."""

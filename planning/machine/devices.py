@@ -1,0 +1,112 @@
+"""A GPU by its figures, as people read them off its box: `memory=24GiB,bandwidth=936GB/s,tflops=71,count=2`.
+
+The result is an `Accelerator` like those of `planning.machine.hardware`, on no platform of Google's.
+"""
+
+import math
+import re
+from collections.abc import Mapping
+from typing import Final
+
+from planning.errors import PlanningError
+from planning.machine.hardware import Accelerator
+
+PLATFORM: Final = "own"
+USABLE_SHARE: Final = 0.989
+"""Of the memory on the box, what the driver shows to a process: 0.989 to 0.992 for the RTX PRO 6000, A100, H100 and H200 of
+`planning.machine.hardware`, whose boxes count GB of 2^30 bytes; the least of them. Memory whose error correction takes a part of it (L4: 0.915)
+and memory that the processor shares (GB10: 0.951) show less: give `usable`."""
+LARGE_GIB: Final = 70.0
+"""vLLM gives GPUs from here on larger batches, except an A100 (engine/arg_utils.py)."""
+_MOST_DEVICES: Final = 16
+_PCIE_GB_PER_S: Final = 31.5
+"""PCIe 4.0 x16, one way: what most machines have."""
+
+_NUMBER: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z/]*)")
+_UNITS: Final[Mapping[str, Mapping[str, float]]] = {
+    # Boxes write GB and mean 2^30 bytes.
+    "memory": {"GiB": 1, "GB": 1, "TiB": 1024, "TB": 1024},
+    "usable": {"GiB": 1, "MiB": 1 / 1024},
+    "bandwidth": {"GB/s": 1, "TB/s": 1000},
+    "tflops": {"": 1, "TFLOPS": 1},
+    "link": {"GB/s": 1},
+    "count": {"": 1},
+    "usd": {"/h": 1, "": 1},
+}
+"""By key, the units that it takes and what each is in the unit of the field: GiB, GB/s, TFLOPS, US dollars an hour."""
+_LIMITS: Final[Mapping[str, tuple[float, float]]] = {
+    "memory": (1, 4_096),
+    "usable": (1, 4_096),
+    "bandwidth": (1, 100_000),
+    "tflops": (0.1, 100_000),
+    "link": (0.1, 2_000),
+    "count": (1, _MOST_DEVICES),
+    "usd": (0.001, 10_000),
+}
+"""Beyond them a figure is a slip of the pen."""
+_REQUIRED: Final = ("memory", "bandwidth", "tflops")
+_EXAMPLE: Final = "memory=24GiB,bandwidth=936GB/s,tflops=71"
+
+
+def parse_device(text: str) -> Accelerator:
+    """Return the accelerator that a text such as `memory=24GiB,bandwidth=936GB/s,tflops=71,name=RTX 3090` describes.
+
+    Further keys: `count`, `link` (one way, to the host), `usable` (what the driver shows), `name`, `usd` (of all devices, an hour).
+
+    Raises:
+        PlanningError: for a key that is unknown, missing or given twice, and a figure without its unit or out of range.
+    """
+    given = _pairs(text)
+    name = given.pop("name", "this device")
+    figures = {key: _figure(key, value) for key, value in given.items()}
+    missing = [key for key in _REQUIRED if key not in figures]
+    if missing:
+        raise PlanningError(f"--device lacks {' and '.join(missing)}; write for example --device {_EXAMPLE}.")
+    memory = figures["memory"]
+    usable = figures.get("usable", memory * USABLE_SHARE)
+    if usable > memory:
+        raise PlanningError(f"--device usable is {given['usable']}, more than the memory of {given['memory']}.")
+    count = int(figures.get("count", 1))
+    return Accelerator(
+        name=f"{count} x {name}" if count > 1 else name,
+        kind="gpu",
+        devices=count,
+        usable_gib=usable,
+        bandwidth_gb_per_s=figures["bandwidth"],
+        bf16_tflops=figures["tflops"],
+        host_link_gb_per_s=figures.get("link", _PCIE_GB_PER_S),
+        platforms=(PLATFORM,),
+        is_large=memory >= LARGE_GIB and "a100" not in name.lower(),
+        usd_per_hour=figures.get("usd"),
+    )
+
+
+def _pairs(text: str) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for pair in text.split(","):
+        key, equals, value = (part.strip() for part in pair.partition("="))
+        if key not in {*_UNITS, "name"}:
+            raise PlanningError(f'--device knows no "{key}"; allowed are {", ".join((*_UNITS, "name"))}.')
+        if not equals or not value:
+            raise PlanningError(f"--device {key} has no value; write {key}=VALUE.")
+        if key in found:
+            raise PlanningError(f"--device gives {key} twice; keep one.")
+        found[key] = value
+    return found
+
+
+def _figure(key: str, text: str) -> float:
+    units, (least, most) = _UNITS[key], _LIMITS[key]
+    match = _NUMBER.fullmatch(text.removeprefix("$"))
+    if match is None or match[2] not in units:
+        spelled = " or ".join(f"{key}=NUMBER{unit}" for unit in units)
+        raise PlanningError(f'--device {key} is "{text}"; write {spelled}.')
+    value = float(match[1]) * units[match[2]]
+    if not math.isfinite(value) or not least <= value <= most or (key == "count" and value != int(value)):
+        raise PlanningError(f'--device {key} is "{text}"; allowed is {least:g} to {most:g}{_unit_of(key)}.')
+    return value
+
+
+def _unit_of(key: str) -> str:
+    unit = next(iter(_UNITS[key]))
+    return f" {unit}" if unit and key != "usd" else ""

@@ -1,0 +1,62 @@
+"""Host memory of a start, by the way the weights take."""
+
+from typing import Final
+
+from planning.data import overheads
+from planning.memory.weights import weights_of
+from planning.model.spec import ModelSpec
+from planning.question.resolved import Resolved
+from planning.units import GIB, to_gib
+
+_BF16: Final = 2
+
+
+def load_peak_gib(resolved: Resolved, offloaded_bytes: float) -> float:
+    """Return the highest host memory of a start in GiB: weights on their way, files in memory, and the server where nothing of it can be pushed out.
+
+    Args:
+        resolved: The deployment.
+        offloaded_bytes: Weights of one device that stay on the host.
+    """
+    checkpoint_gib = to_gib(weights_of(resolved).checkpoint)
+    # Prefetched pages and pinned offload push each other out of memory; the larger of the two has to fit.
+    through_gib = max(checkpoint_gib, 1.25 * to_gib(offloaded_bytes) * resolved.tp) + overheads.HOST_PROCESS_GIB
+    if resolved.platform != "cloud-run":
+        return through_gib
+    offloaded_gib = 1.25 * to_gib(offloaded_bytes) * resolved.tp
+    graphs_gib = overheads.GRAPH_CACHE_GIB if keeps_graphs(resolved) else 0.0
+    if resolved.weights_mode == "streamer":
+        return overheads.SERVER_HOST_GIB + to_gib(streamer_buffer_bytes(resolved)) + offloaded_gib + graphs_gib
+    if resolved.weights_mode == "memory":
+        return checkpoint_gib + overheads.SERVER_HOST_GIB + offloaded_gib + graphs_gib
+    cache_gib = resolved.deployment.cloud_run.file_cache_gib or 0.0
+    cached_gib = min(cache_gib, checkpoint_gib) if resolved.weights_mode == "fuse-cached" else 0.0
+    return through_gib + cached_gib + graphs_gib
+
+
+def keeps_graphs(resolved: Resolved) -> bool:
+    """Return whether the service keeps compiled graphs in its bucket, and compiles any."""
+    return (
+        resolved.platform == "cloud-run"
+        and resolved.deployment.cloud_run.graph_cache == "bucket"
+        and not resolved.eager
+    )
+
+
+def streamer_buffer_bytes(resolved: Resolved) -> int:
+    """Return the limit of the streamer's buffer: a smaller one than the largest tensor is refused, a larger one than the checkpoint is not filled."""
+    wanted = max(overheads.STREAMER_BUFFER_BYTES, _whole_gib(largest_tensor_bytes(resolved.spec)))
+    return min(wanted, _whole_gib(weights_of(resolved).checkpoint))
+
+
+def largest_tensor_bytes(spec: ModelSpec) -> int:
+    """Return the size of the largest single tensor of a checkpoint in bf16: a table of embeddings, or the experts of one layer."""
+    tables = (spec.hidden, spec.layer_embedding_dim * spec.layers)
+    widths = [
+        group.experts.count * group.experts.intermediate * 2 for group in spec.groups if group.experts is not None
+    ]
+    return _BF16 * max(*(spec.vocab * width for width in tables), *(spec.hidden * width for width in widths), 0)
+
+
+def _whole_gib(size: float) -> int:
+    return -(-int(size) // GIB) * GIB

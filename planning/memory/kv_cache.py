@@ -1,0 +1,152 @@
+"""The KV cache as vLLM lays it out: pages, blocks, tokens, and how many of the longest requests it holds.
+
+GPU (vLLM 0.21 and later, v1/kv_cache_interface.py and v1/core/kv_cache_utils.py): full-attention layers hold max-model-len tokens of
+a request, sliding layers min(window - 1 + tokens in flight, max-model-len) and one block more, each rounded up to blocks; in flight are
+the tokens of one step, or of two (`planning.question.releases.tokens_in_flight`). The page of the layer kind with the larger page is the page of
+all; the other kind gets longer blocks. Layers are put into groups of equal size, and a block is one page of each layer of one group. The
+tokens that vLLM logs are concurrency x max-model-len.
+
+TPU (tpu-inference, runner/kv_cache_manager.py and the ragged paged attention kernel): every layer that owns a cache holds the full
+length. KV heads are padded to the tensor-parallel size; the two numbers of each head are packed into 32-bit words, 2 of bf16 or 4 of
+fp8, so that fp8 saves nothing where a device has a single KV head.
+"""
+
+from dataclasses import dataclass
+
+from planning.data.overheads import TPU_LANES, TPU_WORD_BITS
+from planning.model.spec import LayerGroup
+from planning.question.resolved import Resolved
+from planning.units import align_to, ceil_div
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KvLayout:
+    """How one device stores KV."""
+
+    block_bytes: int
+    """Bytes of one block as `num_gpu_blocks` counts them."""
+    block_size: int
+    """Tokens in a block of the kind with the larger page; what `cache_config_info` reports."""
+    bytes_per_token: int
+    """What one further token of a long request costs."""
+    kinds: "tuple[KvLayers, ...]"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KvLayers:
+    """Layers that hold the same number of tokens of a request, in groups."""
+
+    groups: int
+    block_size: int
+    window: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KvCacheCapacity:
+    """What a given amount of memory holds."""
+
+    blocks: int
+    tokens: int
+    concurrency: float
+    request_bytes: int
+    """KV of one request of max-model-len on one device."""
+
+
+def layout_of(resolved: Resolved) -> KvLayout:
+    """Return the layout that vLLM would choose."""
+    return _tpu_layout(resolved) if resolved.is_tpu else _gpu_layout(resolved)
+
+
+def capacity_of(
+    layout: KvLayout, available_bytes: float, *, max_model_len: int, tokens_in_flight: int
+) -> KvCacheCapacity:
+    """Return blocks, logged tokens and concurrency of `available_bytes` on one device."""
+    blocks = max(int(available_bytes // layout.block_bytes), 0)
+    per_request = blocks_per_request(layout, max_model_len=max_model_len, tokens_in_flight=tokens_in_flight)
+    concurrency = blocks / per_request
+    tokens = blocks * layout.block_size if _holds_full_length(layout) else int(concurrency * max_model_len)
+    return KvCacheCapacity(
+        blocks=blocks, tokens=tokens, concurrency=concurrency, request_bytes=per_request * layout.block_bytes
+    )
+
+
+def blocks_per_request(layout: KvLayout, *, max_model_len: int, tokens_in_flight: int) -> int:
+    """Return the blocks that one request of `max_model_len` holds at most."""
+    total = 0
+    for kind in layout.kinds:
+        if kind.window is None:
+            total += kind.groups * ceil_div(max_model_len, kind.block_size)
+        else:
+            held = min(kind.window - 1 + tokens_in_flight, max_model_len)
+            total += kind.groups * (ceil_div(held, kind.block_size) + 1)
+    return max(total, 1)
+
+
+def largest_model_len(layout: KvLayout, available_bytes: float, *, tokens_in_flight: int, limit: int) -> int:
+    """Return the longest request, at most `limit`, that `available_bytes` hold once; 0 if there is none. Exact, as vLLM's own estimate."""
+    blocks = int(available_bytes // layout.block_bytes)
+    if blocks <= 0:
+        return 0
+    low, high = 0, limit
+    while low < high:
+        middle = (low + high + 1) // 2
+        if blocks_per_request(layout, max_model_len=middle, tokens_in_flight=tokens_in_flight) <= blocks:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def _holds_full_length(layout: KvLayout) -> bool:
+    return len(layout.kinds) == 1 and layout.kinds[0].window is None
+
+
+def _owners(resolved: Resolved) -> list[LayerGroup]:
+    return [group for group in resolved.spec.groups if group.owns_kv and group.count > 0]
+
+
+def _gpu_layout(resolved: Resolved) -> KvLayout:
+    counts: dict[tuple[int | None, int], int] = {}
+    for group in _owners(resolved):
+        attention = group.attention
+        heads = max(1, attention.kv_heads // resolved.tp)
+        key = (attention.window, 2 * heads * attention.head_dim * resolved.kv_bytes)
+        counts[key] = counts.get(key, 0) + group.count
+    growing = sum(count * token_bytes for (window, token_bytes), count in counts.items() if window is None)
+    windows = {window for window, _ in counts}
+    if len(windows) == 1:
+        # All layers hold the same tokens: one group, one block of it is a page of every layer.
+        per_token = sum(count * token_bytes for (_, token_bytes), count in counts.items())
+        kind = KvLayers(groups=1, block_size=resolved.block_size, window=windows.pop())
+        return KvLayout(
+            block_bytes=per_token * resolved.block_size,
+            block_size=resolved.block_size,
+            bytes_per_token=per_token,
+            kinds=(kind,),
+        )
+    page = resolved.block_size * max(token_bytes for _, token_bytes in counts)
+    smallest, largest = min(counts.values()), max(counts.values())
+    # vLLM: the smaller kind sets the size of a group, unless the kinds are nearly equal in number.
+    group_size = largest if largest < smallest * 1.5 else smallest
+    kinds = tuple(
+        KvLayers(groups=ceil_div(count, group_size), block_size=page // token_bytes, window=window)
+        for (window, token_bytes), count in counts.items()
+    )
+    return KvLayout(block_bytes=page * group_size, block_size=resolved.block_size, bytes_per_token=growing, kinds=kinds)
+
+
+def _tpu_layout(resolved: Resolved) -> KvLayout:
+    packing = TPU_WORD_BITS // (8 * resolved.kv_bytes)
+    per_token = 0
+    for group in _owners(resolved):
+        attention = group.attention
+        heads = ceil_div(max(attention.kv_heads, resolved.tp), resolved.tp)
+        head_bytes = align_to(attention.head_dim, TPU_LANES) * resolved.kv_bytes
+        per_token += group.count * align_to(2 * heads, packing) * head_bytes
+    kind = KvLayers(groups=1, block_size=resolved.block_size, window=None)
+    return KvLayout(
+        block_bytes=per_token * resolved.block_size,
+        block_size=resolved.block_size,
+        bytes_per_token=per_token,
+        kinds=(kind,),
+    )

@@ -1,0 +1,232 @@
+"""From what a person wrote to what a server would be started with: names found, defaults filled in, contradictions refused."""
+
+from dataclasses import replace
+from typing import Final, cast
+
+from planning.data import overheads
+from planning.data.checkpoints import find_checkpoint, stored_as, with_owner
+from planning.data.prices import LIST_PRICES
+from planning.data.quantization import QUANTIZED_BY_VLLM, SCHEMES, Scheme
+from planning.errors import PlanningError
+from planning.machine.hardware import (
+    ACCELERATORS,
+    MIN_BOOT_DISK_GB,
+    Accelerator,
+    find_accelerator,
+    host_of,
+    why_not_planned,
+)
+from planning.memory.budget import comfortable_utilization, memory_plan
+from planning.memory.margins import one_request
+from planning.model.catalog import spec_of, unknown_model
+from planning.model.spec import ModelSpec
+from planning.question.drafters import drafter_of
+from planning.question.fields import check_numbers
+from planning.question.recommendation import MAX_NUM_SEQS, SMALL_NUM_BATCHED_TOKENS, UTILIZATION, recommended_options
+from planning.question.resolved import Resolved, Runtime
+from planning.question.types import Deployment, Platform, WeightsMode
+from planning.question.vllm_args import TPU_BUCKET_PADDING_GAP, VllmOptions, check_options
+from planning.question.workload import check_workload
+from planning.units import ceil_div, next_power_of_two
+
+_SHORTEST_DEFAULT: Final = 2_048
+WEIGHTS_MODES: Final = ("hub", "disk", "memory", "fuse", "fuse-buffered", "fuse-cached", "streamer", "image")
+_KV_BYTES: Final = {"auto": 2, "bfloat16": 2, "float16": 2, "fp8": 1, "fp8_e4m3": 1, "fp8_e5m2": 1}
+
+
+def resolve(deployment: Deployment) -> Resolved:
+    """Fill in everything that the deployment leaves open.
+
+    Raises:
+        PlanningError: for an unknown name, a value out of range, or settings that contradict each other.
+    """
+    check_options(deployment.vllm)
+    check_numbers(deployment)
+    if deployment.workload is not None:
+        check_workload(deployment.workload)
+    accelerator = deployment.device or _accelerator(deployment.accelerator, deployment.platform)
+    platform = _platform(deployment.platform, accelerator)
+    model_id, spec, scheme, quantize_on_load = _model(deployment)
+    mode = _weights_mode(deployment, platform)
+    base = recommended_options(
+        spec,
+        accelerator,
+        weights_mode=mode,
+        quantize_on_load=quantize_on_load and not accelerator.is_tpu,
+        offloads=bool(deployment.vllm.cpu_offload_gib),
+    )
+    options = deployment.vllm.merged_over(base)
+    host = host_of(accelerator, platform)
+    runtime: Runtime = "cuda" if not accelerator.is_tpu else "tpu-torch" if spec.tpu_torch_path else "tpu-jax"
+    max_model_len = options.max_model_len or spec.max_positions
+    max_num_seqs = options.max_num_seqs or MAX_NUM_SEQS
+    batched = options.max_num_batched_tokens or _default_batch(spec, accelerator)
+    kv_dtype = options.kv_cache_dtype or "auto"
+    block = options.block_size or _default_block(accelerator, max_model_len, max_num_seqs)
+    offload = options.cpu_offload_gib or 0.0
+    if offload and accelerator.is_tpu:
+        raise PlanningError(
+            f"`vllm.cpu_offload_gib` is {offload:g}, but vLLM on TPU cannot offload weights; leave it out."
+        )
+    disk_gb = deployment.tpu.boot_disk_size_gb
+    if disk_gb is not None and disk_gb < MIN_BOOT_DISK_GB:
+        raise PlanningError(f"`tpu.boot_disk_size_gb` is {disk_gb}; it must be {MIN_BOOT_DISK_GB} or more.")
+    before_s, run_s = deployment.tpu.renew_before_s, deployment.tpu.max_run_duration_s
+    if before_s is not None and (run_s is None or not 0 < before_s < run_s):
+        raise PlanningError(
+            f"`tpu.renew_before_s` is {before_s}; it must be above 0 and less than `tpu.max_run_duration_s`, which it needs."
+        )
+    memory_gib = deployment.host_memory_gib if deployment.host_memory_gib is not None else host.memory_gib
+    found = Resolved(
+        deployment=deployment,
+        model_id=model_id,
+        spec=spec,
+        scheme=scheme,
+        accelerator=accelerator,
+        platform=platform,
+        host=host,
+        runtime=runtime,
+        vllm=replace(options, max_model_len=max_model_len),
+        tp=options.tensor_parallel_size or accelerator.devices,
+        utilization=options.gpu_memory_utilization or UTILIZATION,
+        max_model_len=max_model_len,
+        max_num_seqs=max_num_seqs,
+        max_num_batched_tokens=batched,
+        block_size=block,
+        kv_dtype=kv_dtype,
+        kv_bytes=_KV_BYTES[kv_dtype],
+        padding_gap=TPU_BUCKET_PADDING_GAP if accelerator.is_tpu and spec.is_moe else 0,
+        eager=bool(options.enforce_eager),
+        speculative_tokens=_speculative_tokens(options),
+        offload_gib=offload,
+        host_memory_gib=memory_gib,
+        vcpu=deployment.vcpu if deployment.vcpu is not None else host.vcpu,
+        weights_mode=mode,
+        prices=deployment.prices or LIST_PRICES,
+        drafter=drafter_of(options, deployment.draft_spec),
+    )
+    return _far_from_the_edge(_with_room_for_programs(found) if accelerator.is_tpu else found)
+
+
+def _far_from_the_edge(resolved: Resolved) -> Resolved:
+    """Return the same with smaller steps, then with shorter requests, where the default length would only just fit, or not at all.
+
+    A request holds the tokens of two steps in each of its sliding windows (`planning.question.releases.tokens_in_flight`). What fits with neither
+    stays as it is.
+    """
+    deployment = resolved.deployment
+    if deployment.vllm.max_model_len is not None:
+        return resolved
+    edge = one_request(memory_plan(resolved))
+    may_shrink = deployment.vllm.max_num_batched_tokens is None and not resolved.is_tpu
+    if may_shrink and resolved.max_num_batched_tokens > SMALL_NUM_BATCHED_TOKENS and (edge.may_fail or edge.is_short):
+        smaller = replace(deployment.vllm, max_num_batched_tokens=SMALL_NUM_BATCHED_TOKENS)
+        found = replace(resolve(replace(deployment, vllm=smaller)), deployment=deployment)
+        if not one_request(memory_plan(found)).is_short:
+            return found
+    length = resolved.max_model_len
+    found = resolved
+    while edge.may_fail and length > _SHORTEST_DEFAULT:
+        length //= 2
+        shorter = replace(deployment.vllm, max_model_len=length, max_num_batched_tokens=found.max_num_batched_tokens)
+        found = replace(resolve(replace(deployment, vllm=shorter)), deployment=deployment)
+        edge = one_request(memory_plan(found))
+    return found
+
+
+def _with_room_for_programs(resolved: Resolved) -> Resolved:
+    """Return the same with a lower utilization where the default one would leave too little for the compiled programs of a TPU."""
+    if resolved.deployment.vllm.gpu_memory_utilization is not None:
+        return resolved
+    utilization = min(resolved.utilization, comfortable_utilization(resolved))
+    return replace(resolved, utilization=utilization, vllm=replace(resolved.vllm, gpu_memory_utilization=utilization))
+
+
+def _accelerator(name: str, platform: str | None) -> Accelerator:
+    found = find_accelerator(name)
+    if found is None:
+        fitting = [one.name for one in ACCELERATORS.values() if (platform or "").lower() in one.platforms]
+        named = why_not_planned(name)
+        if named:
+            raise PlanningError(f'The accelerator "{name}": {named}.')
+        raise PlanningError(f'The accelerator "{name}" is unknown; allowed are {", ".join(fitting or ACCELERATORS)}.')
+    return found
+
+
+def _platform(name: str | None, accelerator: Accelerator) -> Platform:
+    if name is None:
+        return cast("Platform", accelerator.platforms[0])
+    if name.lower() not in accelerator.platforms:
+        allowed = ", ".join(accelerator.platforms)
+        raise PlanningError(f'The platform "{name}" does not have {accelerator.name}; allowed for it are {allowed}.')
+    return cast("Platform", name.lower())
+
+
+def _model(deployment: Deployment) -> tuple[str, ModelSpec, Scheme, bool]:
+    """Return id, architecture, precision, and whether vLLM has to quantize while loading."""
+    asked = deployment.quantization or deployment.vllm.quantization
+    asked = asked.lower() if asked else None
+    if asked is not None and asked not in SCHEMES:
+        raise PlanningError(f'The quantization "{asked}" is unknown; allowed are {", ".join(SCHEMES)}.')
+    checkpoint = find_checkpoint(deployment.model)
+    if deployment.model_spec is not None:
+        spec, architecture = deployment.model_spec, ""
+    elif checkpoint is None or checkpoint.is_drafter:
+        raise PlanningError(unknown_model(deployment.model))
+    else:
+        spec, architecture = spec_of(checkpoint.id), checkpoint.architecture
+    model_id = spec.name if deployment.model_spec is not None or checkpoint is None else checkpoint.id
+    native = spec.native_quantization or "bf16"
+    if asked is not None and asked != native:
+        _check_conversion(asked, native, model_id, architecture)
+        spec = replace(spec, checkpoint_bytes=None)
+    scheme = SCHEMES[asked or native]
+    return model_id, spec, scheme, scheme.name != native
+
+
+def _check_conversion(asked: str, native: str, model_id: str, architecture: str) -> None:
+    """Raise PlanningError if vLLM cannot serve a checkpoint in another precision than its own."""
+    if native != "bf16":
+        instead = f", or take {architecture}" if architecture else ""
+        raise PlanningError(
+            f'The checkpoint {model_id} is {native}, so `quantization` "{asked}" contradicts it; leave quantization out{instead}.'
+        )
+    if asked in QUANTIZED_BY_VLLM:
+        return
+    ready = [with_owner(one) for one in stored_as(architecture, asked)]
+    instead = f"take {' or '.join(ready)}" if ready else f"ask for {' or '.join(('bf16', *QUANTIZED_BY_VLLM))}"
+    raise PlanningError(
+        f'The quantization "{asked}" needs a checkpoint that is quantized already, and {model_id} is {native}; {instead}.'
+    )
+
+
+def _weights_mode(deployment: Deployment, platform: str) -> WeightsMode:
+    mode = deployment.weights_mode or ("fuse" if platform == "cloud-run" else "hub")
+    if mode not in WEIGHTS_MODES:
+        raise PlanningError(f'`weights_mode` is "{mode}"; allowed are {", ".join(WEIGHTS_MODES)}.')
+    return mode
+
+
+def _default_batch(spec: ModelSpec, accelerator: Accelerator) -> int:
+    """Return vLLM's own max-num-batched-tokens (engine/arg_utils.py), raised if one item has to fit into one step."""
+    tpu_batch = 1_024 if accelerator.name.startswith("v6e") else 512
+    gpu_batch = 8_192 if accelerator.is_large else 2_048
+    batch = tpu_batch if accelerator.is_tpu else gpu_batch
+    return max(batch, overheads.VIDEO_TOKENS) if spec.vision_bidirectional else batch
+
+
+def _default_block(accelerator: Accelerator, max_model_len: int, max_num_seqs: int) -> int:
+    """Return the block size that vLLM chooses: 16 on GPUs; on TPU by the length, so that page tables stay small (tpu-inference)."""
+    if not accelerator.is_tpu:
+        return overheads.VLLM_DEFAULT_BLOCK
+    by_length = 16 if max_model_len > 8_192 else min(max(next_power_of_two(max_model_len) // 16, 16), 256)  # noqa: PLR2004 - tpu-inference
+    pages = max((1024 * 1024 // 2) // max_num_seqs // 4, 1)
+    return max(by_length, next_power_of_two(ceil_div(max_model_len, pages)))
+
+
+def _speculative_tokens(options: VllmOptions) -> int:
+    config = options.speculative_config
+    if config is None:
+        return 0
+    tokens = config.get("num_speculative_tokens", 1)
+    return int(tokens) if isinstance(tokens, int | float) else 1

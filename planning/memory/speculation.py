@@ -1,0 +1,78 @@
+"""Speculative decoding: what a drafter weighs, what its proposals cost, and how many tokens a step gives.
+
+A step verifies `num_speculative_tokens` proposals of each sequence at once. Accepted ones and one more token are the step's output, so that
+1 + proposals x accepted share tokens come out (vLLM's own definition of the acceptance rate: accepted over proposed tokens).
+"""
+
+from dataclasses import dataclass, replace
+from typing import Final
+
+from planning.data.quantization import SCHEMES
+from planning.memory.weights import weights_of
+from planning.question.drafters import named_drafter
+from planning.question.resolved import Resolved
+
+NGRAM: Final = "ngram"
+ACCEPTED_NGRAM: Final = 0.25
+"""Accepted share if the workload names none: prompts that are not quoted back seldom repeat (assumed)."""
+ACCEPTED_DRAFTER: Final = 0.60
+"""The same with a drafter that was made for the model (assumed; draft models of other families are reported at 0.5 to 0.8)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drafter:
+    """The speculative part of a deployment."""
+
+    method: str
+    model: str | None
+    """Id as it was written; None for n-grams."""
+    resolved: Resolved | None
+    """The drafter as a deployment of its own; None for n-grams and for a model that the catalog does not have."""
+    proposals: int
+
+    @property
+    def is_unknown(self) -> bool:
+        """Whether its weights cannot be computed."""
+        return self.model is not None and self.resolved is None
+
+    def accepted_share(self, stated: float | None) -> float:
+        """Return the share of proposals that the model accepts: the stated one, else a typical one."""
+        if stated is not None:
+            return stated
+        return ACCEPTED_NGRAM if self.model is None else ACCEPTED_DRAFTER
+
+
+def speculation_of(resolved: Resolved) -> Drafter | None:
+    """Return the speculative part of a deployment; None without speculative decoding."""
+    config = resolved.vllm.speculative_config
+    if config is None or resolved.speculative_tokens <= 0:
+        return None
+    model = named_drafter(resolved.vllm)
+    return Drafter(
+        method=str(config.get("method", NGRAM if model is None else "draft_model")),
+        model=model,
+        resolved=None if model is None else _as_deployment(resolved),
+        proposals=resolved.speculative_tokens,
+    )
+
+
+def drafter_bytes(resolved: Resolved) -> float:
+    """Return the weights of the drafter on one device in bytes; 0 without one and for one that is unknown."""
+    drafter = speculation_of(resolved)
+    return 0.0 if drafter is None or drafter.resolved is None else weights_of(drafter.resolved).device
+
+
+def _as_deployment(resolved: Resolved) -> Resolved | None:
+    spec = resolved.drafter
+    if spec is None:
+        return None
+    text = replace(spec, vision=None, other_vision_params=0, audio_params=0)
+    return replace(
+        resolved,
+        spec=text,
+        scheme=SCHEMES[spec.native_quantization or "bf16"],
+        drafter=None,
+        runtime="cuda" if not resolved.is_tpu else "tpu-torch" if spec.tpu_torch_path else "tpu-jax",
+        speculative_tokens=0,
+        vllm=replace(resolved.vllm, speculative_config=None),
+    )

@@ -1,0 +1,154 @@
+"""Bytes of weights: in the checkpoint, on one device, and read for one token.
+
+Rules (vLLM 0.23, gemma4.py and its layers; tpu-inference, gemma4.py):
+- Linear layers, experts, embeddings and the output head are divided over the tensor-parallel devices; norms, routers and the small
+  per-layer gates of E2B and E4B are whole on each; key and value projections are divided by KV heads and copied where a device
+  would get less than one.
+- vLLM on GPU keeps a value projection where the checkpoint has none (k_eq_v), position tables for the model's full length, and a
+  buffer for per-layer embeddings; it leaves towers out whose modalities are limited to 0, and, while building the model, allocates an
+  output head before it ties it to the embeddings. From 0.28.0 on it keeps the head that a checkpoint of E2B or E4B stores
+  (`planning.question.releases.keeps_stored_head`): 8.01 GiB of weights in the log of the L4 (source qat-e2b-l4), with the head's 0.75.
+- vLLM on TPU (JAX) loads no audio tower and keeps no copies, but an output head that the checkpoint stores; models without a JAX
+  implementation (12B) go through its PyTorch path, which keeps the copies and an output head of its own.
+- The grouped matrix product of vLLM on TPU (backend GMM_TP, layers/common/process_weights/moe_weights.py, get_w13_padding_config)
+  pads each device's part of every expert's gate and up projections to a multiple of 128 columns; down projections keep their rows.
+  The boot log of 26B-A4B at tensor parallelism 4 shows 704 columns stored as 1,024, and 15.29 GiB of weights on each chip
+  (xbill9/gemma4-dev@395bf64, gce-vllm-v6e4-26b, 2026-09-26). Expert parallelism is not planned.
+- That product keeps the scales of 4-bit experts in 4 bytes (process_weights/moe_weights.py of tpu-inference 0.32.0), and repeats those
+  of a down projection until no group crosses from one device to the next (vllm-project/tpu-inference#3660): 26B-A4B has 704 rows, and
+  176 on each of four devices are 11 groups of 16, not 5.5 of 32. Scales of linear layers stay bf16.
+"""
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final
+
+from planning.data.overheads import TPU_LANES
+from planning.data.quantization import FULL_BYTES, GROUP, INT4_BYTES, Scheme
+from planning.model.spec import ModelSpec, Tensor, tensors
+from planning.question.releases import keeps_stored_head
+from planning.question.resolved import Resolved, Runtime
+from planning.units import align_to, ceil_div
+
+_SCALE_BYTES: Final = 4
+"""Scales of 4-bit experts on a TPU."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeightSizes:
+    """Bytes; `device` and what follows are of one device, before offload."""
+
+    checkpoint: float
+    device: float
+    layers: float
+    """The part of `device` that offload can move: the decoder layers."""
+    read_per_token: float
+    """What one decoded token reads at batch 1."""
+    expert_read: float
+    """The part of `read_per_token` that belongs to active experts."""
+    experts: float
+    """All experts on one device."""
+    load_extra: float
+    """Allocated on top of `device` while the model is built."""
+    tables: float
+    """Position tables and buffers, counted in `device`."""
+
+
+def weights_of(resolved: Resolved) -> WeightSizes:
+    """Return the weights of a resolved deployment."""
+    return _weights(
+        resolved.spec,
+        resolved.scheme,
+        resolved.runtime,
+        resolved.tp,
+        batched_tokens=resolved.max_num_batched_tokens if resolved.spec.layer_embedding_dim else 0,
+        with_vision=resolved.serves_images_or_video or resolved.is_tpu,
+        with_audio=resolved.serves_audio,
+        keeps_head=resolved.spec.head_in_checkpoint if resolved.is_tpu else keeps_stored_head(resolved),
+    )
+
+
+@lru_cache(maxsize=256)
+def _weights(
+    spec: ModelSpec,
+    scheme: Scheme,
+    runtime: Runtime,
+    tp: int,
+    *,
+    batched_tokens: int,
+    with_vision: bool,
+    with_audio: bool,
+    keeps_head: bool,
+) -> WeightSizes:
+    inventory = tensors(spec)
+    stored = {tensor: tensor.params * _bytes(tensor, scheme) for tensor in inventory}
+    whole_head = spec.vocab * spec.hidden * FULL_BYTES if spec.tied_embeddings else 0.0
+    stored_head = whole_head if spec.head_in_checkpoint else 0.0
+    checkpoint = sum(size for tensor, size in stored.items() if not tensor.copy) + stored_head
+    scale = spec.checkpoint_bytes / checkpoint if spec.checkpoint_bytes else 1.0
+    device = layers = read = expert_read = experts = 0.0
+    for tensor, size in stored.items():
+        if not _is_loaded(tensor, runtime, with_vision=with_vision, with_audio=with_audio):
+            continue
+        share = size * scale * _share(tensor, tp)
+        if tensor.expert_width and runtime != "cuda":
+            share *= _tpu_expert_factor(tensor, scheme, tp, spec.matrices_per_mlp)
+        device += share
+        read += share * tensor.active_share
+        if tensor.role in {"attention", "mlp", "experts", "router"}:
+            layers += share
+        if tensor.role == "experts":
+            experts += share
+            expert_read += share * tensor.active_share
+    head = whole_head / tp
+    tables = 0.0
+    if runtime != "tpu-jax":
+        tables += sum(spec.rope_cache_dims) * spec.max_positions * FULL_BYTES
+    if runtime == "cuda" and spec.layer_embedding_dim:
+        tables += batched_tokens * spec.layers * spec.layer_embedding_dim * FULL_BYTES
+    own_head = head if runtime == "tpu-torch" or keeps_head else 0.0
+    return WeightSizes(
+        checkpoint=checkpoint * scale,
+        device=device + tables + own_head,
+        layers=layers,
+        read_per_token=read,
+        expert_read=expert_read,
+        experts=experts,
+        load_extra=head if runtime == "cuda" and not keeps_head else 0.0,
+        tables=tables,
+    )
+
+
+def _bytes(tensor: Tensor, scheme: Scheme) -> float:
+    return scheme.bytes_of(tensor.role) if tensor.quantizable else FULL_BYTES
+
+
+def _is_loaded(tensor: Tensor, runtime: Runtime, *, with_vision: bool, with_audio: bool) -> bool:
+    if tensor.role == "audio":
+        return with_audio and runtime == "cuda"
+    if tensor.role == "vision":
+        return with_vision
+    return not (tensor.copy and runtime == "tpu-jax")
+
+
+def _share(tensor: Tensor, tp: int) -> float:
+    if tensor.placement == "split":
+        return 1 / tp
+    if tensor.placement == "kv":
+        return 1 / min(tp, tensor.kv_heads)
+    return 1.0
+
+
+def _tpu_expert_factor(tensor: Tensor, scheme: Scheme, tp: int, matrices: int) -> float:
+    """Return how many times their size in the checkpoint the experts take on a TPU.
+
+    All matrices but the last, the down projection, get more columns; in 4 bits all of them get wider scales.
+    """
+    part = ceil_div(tensor.expert_width, tp)
+    stored = _bytes(tensor, scheme)
+    wide = down = stored
+    if scheme.name == "w4a16":
+        wide = INT4_BYTES + _SCALE_BYTES / GROUP
+        down = INT4_BYTES + _SCALE_BYTES / math.gcd(GROUP, part)
+    return ((matrices - 1) * align_to(part, TPU_LANES) / part * wide + down) / (matrices * stored)

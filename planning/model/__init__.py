@@ -1,0 +1,1 @@
+"""Models by their architecture, and what loads where."""

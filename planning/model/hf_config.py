@@ -1,0 +1,305 @@
+"""A model from its Hugging Face files: config.json, and the safetensors index for the exact size of the checkpoint.
+
+Pure: takes parsed JSON, reads no file. Understands decoder models with full and sliding attention, grouped heads, mixtures of
+experts, per-layer embeddings and shared KV (Gemma 4), and the usual quantized checkpoints. Multi-head latent attention and linear
+attention are refused, because their caches follow other rules.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Final, cast
+
+from planning.errors import PlanningError
+from planning.model.spec import Attention, Experts, LayerGroup, ModelSpec, VisionTower
+from planning.numbers import LARGEST, is_number
+
+_PLAIN_MLP: Final = frozenset({"gpt2", "gpt_neox", "falcon", "opt", "phi", "starcoder2"})
+"""Model types whose feed-forward block has two matrices instead of three."""
+_STATE_SPACE: Final = ("mamba_", "ssm_", "linear_conv_", "linear_num_", "rwkv_")
+"""Beginnings of keys of models that keep a state beside the KV cache, or instead of it."""
+_FULL: Final = "full_attention"
+_SLIDING: Final = "sliding_attention"
+_DRAFTERS: Final = frozenset({"gemma4_assistant", "gemma4_unified_assistant"})
+"""Drafters that ask the KV cache of the model they draft for, so that their attention has no keys and values of its own."""
+_GEMMA4: Final = frozenset({"gemma4", "gemma4_text", "gemma4_unified", "gemma4_unified_text"}) | _DRAFTERS
+_SUPPORTED_LAYERS: Final = frozenset({_FULL, _SLIDING})
+_HEAD: Final = "lm_head.weight"
+_FOUR_BITS: Final = 4
+_EIGHT_BITS: Final = 8
+_MOST_CHARACTERS: Final = 60
+_AUDIO_LAYER_WIDTHS: Final = 4 * 4 + 5 + 3
+"""Parameters of a conformer layer in squares of its width: two feed-forward blocks, attention, convolution."""
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= _MOST_CHARACTERS else f"{text[:_MOST_CHARACTERS]}..."
+
+
+class _Reader:
+    """Reads a config and names the key in every complaint."""
+
+    def __init__(self, values: Mapping[str, object], where: str) -> None:
+        self.values = values
+        self.where = where
+
+    def whole(self, *keys: str, default: int | None = None) -> int:
+        for key in keys:
+            value = self.values.get(key)
+            if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= LARGEST:
+                return value
+            if value is not None:
+                raise PlanningError(f'{self.where}: "{key}" is {_shown(value)}; it must be a whole number, 0 or more.')
+        if default is None:
+            raise PlanningError(f'{self.where}: "{keys[0]}" is missing; it must be a whole number.')
+        return default
+
+    def positive(self, *keys: str, default: int | None = None) -> int:
+        value = self.whole(*keys, default=default)
+        if value < 1:
+            raise PlanningError(f'{self.where}: "{keys[0]}" is {value}; it must be 1 or more.')
+        return value
+
+    def flag(self, key: str, *, default: bool = False) -> bool:
+        value = self.values.get(key)
+        return value if isinstance(value, bool) else default
+
+    def text(self, key: str) -> str:
+        value = self.values.get(key)
+        return value if isinstance(value, str) else ""
+
+    def block(self, key: str) -> "_Reader | None":
+        value = self.values.get(key)
+        return _Reader(cast("Mapping[str, object]", value), f"{self.where}, {key}") if isinstance(value, dict) else None
+
+
+def model_from_config(
+    config: Mapping[str, object], *, name: str, index: Mapping[str, object] | None = None
+) -> ModelSpec:
+    """Return the architecture that a config.json describes; `index` is model.safetensors.index.json where there is one.
+
+    Raises:
+        PlanningError: for a missing or impossible key, and for architectures that the planner does not know.
+    """
+    top = _Reader(config, name)
+    text = top.block("text_config") or top
+    if text.whole("kv_lora_rank", default=0):
+        raise PlanningError(
+            f"{name}: multi-head latent attention (kv_lora_rank) is not modelled; plan it by measurement."
+        )
+    state = sorted(key for key in text.values if key.startswith(_STATE_SPACE))
+    if state:
+        raise PlanningError(f'{name}: state-space layers ("{state[0]}") are not modelled; plan it by measurement.')
+    layers = text.positive("num_hidden_layers")
+    types = _layer_types(text, layers)
+    gemma = text.text("model_type") in _GEMMA4 or top.text("model_type") in _GEMMA4
+    hidden = text.positive("hidden_size")
+    head_dim = text.positive("head_dim", default=max(hidden // text.positive("num_attention_heads"), 1))
+    global_dim = text.positive("global_head_dim", default=head_dim)
+    tied = top.flag("tie_word_embeddings", default=text.flag("tie_word_embeddings", default=gemma))
+    vision = top.block("vision_config")
+    unified = "unified" in top.text("model_type")
+    drafts = top.text("model_type") in _DRAFTERS
+    return ModelSpec(
+        name=name,
+        hidden=hidden,
+        vocab=text.positive("vocab_size"),
+        groups=_groups(text, types, head_dim, global_dim, gemma=gemma, asks_target=drafts),
+        tied_embeddings=tied,
+        norms_per_layer=4 if gemma or "gemma" in text.text("model_type") else 2,
+        matrices_per_mlp=2 if text.text("model_type") in _PLAIN_MLP else 3,
+        layer_embedding_dim=text.whole("hidden_size_per_layer_input", default=0) if gemma else 0,
+        vision=_tower(vision) if vision is not None and not unified else None,
+        other_vision_params=_unified_embedder(vision, hidden) if vision is not None and unified else 0,
+        audio_params=0 if unified else _audio(top.block("audio_config")),
+        vision_bidirectional=text.text("use_bidirectional_attention") == "vision",
+        max_positions=text.positive("max_position_embeddings", default=131_072),
+        rope_cache_dims=tuple(sorted({head_dim, global_dim})),
+        is_gemma4=gemma,
+        tpu_torch_path=unified,
+        native_quantization=_quantization(top, name),
+        checkpoint_bytes=_index_bytes(index, name),
+        head_in_checkpoint=tied and _stores_head(index),
+        unmodelled=_unmodelled(top, text, index=index, gemma=gemma),
+        target_hidden=top.positive("backbone_hidden_size") if drafts else 0,
+        centroids=top.positive("num_centroids") if drafts and top.flag("use_ordered_embeddings") else 0,
+    )
+
+
+def _unmodelled(top: _Reader, text: _Reader, *, index: Mapping[str, object] | None, gemma: bool) -> tuple[str, ...]:
+    """Return what the config leaves open, or the planner does not compute, each as a clause."""
+    architectures = top.values.get("architectures")
+    named = cast("list[object]", architectures)[0] if isinstance(architectures, list) and architectures else None
+    clauses = {
+        "the size of its files, which is computed, since no index of safetensors was given": index is None,
+        f"whether the image's vLLM has the architecture {named or top.text('model_type') or 'of this config'}": not gemma,
+        "what its kernels pad or copy": not gemma,
+        "whether its output head is a matrix of its own (tie_word_embeddings is missing, and it is counted as one)": not gemma
+        and top.values.get("tie_word_embeddings") is None
+        and text.values.get("tie_word_embeddings") is None,
+        "which layers look at a window only (layer_types is missing, and sliding_window is taken for all)": "layer_types"
+        not in text.values
+        and bool(text.whole("sliding_window", default=0))
+        and not text.whole("sliding_window_pattern", default=0),
+        "what its encoders of images or audio need while they run": not gemma
+        and any(top.block(key) is not None for key in ("vision_config", "audio_config")),
+        "its own draft layers, whose weights are left out": bool(text.whole("num_nextn_predict_layers", default=0)),
+    }
+    return tuple(clause for clause, is_open in clauses.items() if is_open)
+
+
+def _layer_types(text: _Reader, layers: int) -> Sequence[str]:
+    given = text.values.get("layer_types")
+    if isinstance(given, list):
+        types = [str(item) for item in cast("list[object]", given)]
+        unknown = sorted(set(types) - _SUPPORTED_LAYERS)
+        if unknown:
+            raise PlanningError(
+                f"{text.where}: layers of type {', '.join(unknown)} are not modelled; only {_FULL} and {_SLIDING} are."
+            )
+        if len(types) != layers:
+            raise PlanningError(
+                f'{text.where}: "layer_types" names {len(types)} layers, and "num_hidden_layers" is {layers}.'
+            )
+        return types
+    if not text.whole("sliding_window", default=0) or not text.flag("use_sliding_window", default=True):
+        return [_FULL] * layers
+    pattern = text.whole("sliding_window_pattern", default=0)
+    return [_FULL if pattern and (i + 1) % pattern == 0 else _SLIDING for i in range(layers)]
+
+
+def _groups(
+    text: _Reader, types: Sequence[str], head_dim: int, global_dim: int, *, gemma: bool, asks_target: bool
+) -> tuple[LayerGroup, ...]:
+    heads = text.positive("num_attention_heads")
+    kv_heads = text.positive("num_key_value_heads", default=heads)
+    value_from_key = gemma and text.flag("attention_k_eq_v")
+    global_kv = text.positive("num_global_key_value_heads", default=kv_heads) if value_from_key else kv_heads
+    window = text.whole("sliding_window", default=0) or None
+    if asks_target:
+        kv_heads = global_kv = 0
+        value_from_key = False
+    sliding = Attention(heads=heads, kv_heads=kv_heads, head_dim=head_dim, window=window)
+    full = Attention(heads=heads, kv_heads=global_kv, head_dim=global_dim, value_from_key=value_from_key)
+    first_shared = len(types) - text.whole("num_kv_shared_layers", default=0)
+    wide = 2 if text.flag("use_double_wide_mlp") else 1
+    mlp = text.whole("intermediate_size", default=0)
+    experts = _experts(text)
+    counts: dict[tuple[bool, bool, bool], int] = {}
+    for i, kind in enumerate(types):
+        key = (kind == _SLIDING, i < first_shared, experts is not None and _is_sparse(text, i))
+        counts[key] = counts.get(key, 0) + 1
+    return tuple(
+        LayerGroup(
+            count=count,
+            attention=sliding if slides else full,
+            # Gemma 4 runs its experts beside the dense block; other families run them instead of it.
+            mlp=0 if sparse and not gemma else mlp * (1 if owns else wide),
+            experts=experts if sparse else None,
+            owns_kv=owns,
+        )
+        for (slides, owns, sparse), count in counts.items()
+    )
+
+
+def _experts(text: _Reader) -> Experts | None:
+    count = text.whole("num_experts", "num_local_experts", "n_routed_experts", default=0)
+    if not count:
+        return None
+    width = text.positive("moe_intermediate_size", "intermediate_size")
+    shared = text.whole("shared_expert_intermediate_size", default=text.whole("n_shared_experts", default=0) * width)
+    return Experts(
+        count=count,
+        active=text.positive("num_experts_per_tok", "top_k_experts"),
+        intermediate=width,
+        shared_intermediate=shared,
+    )
+
+
+def _is_sparse(text: _Reader, layer: int) -> bool:
+    dense = text.values.get("mlp_only_layers")
+    if isinstance(dense, list) and layer in cast("list[object]", dense):
+        return False
+    step = text.positive("decoder_sparse_step", default=1)
+    return layer >= text.whole("first_k_dense_replace", default=0) and (layer + 1) % step == 0
+
+
+def _tower(vision: _Reader) -> VisionTower:
+    return VisionTower(
+        layers=vision.positive("num_hidden_layers", "depth", "num_layers"),
+        hidden=vision.positive("hidden_size", "embed_dim"),
+        intermediate=vision.positive("intermediate_size", default=4 * vision.positive("hidden_size", "embed_dim")),
+        patch_pixels=vision.positive("patch_size", default=16),
+        positions=vision.whole("position_embedding_size", default=0),
+        patches_per_token=vision.positive("pooling_kernel_size", default=1) ** 2,
+    )
+
+
+def _unified_embedder(vision: _Reader, hidden: int) -> int:
+    patch = vision.positive("model_patch_size", default=48) ** 2 * 3
+    return patch * hidden + 2 * vision.positive("mm_posemb_size", default=1_120) * hidden + hidden * hidden
+
+
+def _audio(audio: _Reader | None) -> int:
+    if audio is None:
+        return 0
+    width = audio.positive("hidden_size", default=1_024)
+    out = audio.positive("output_proj_dims", default=1_536)
+    return (
+        audio.positive("num_hidden_layers", default=12) * _AUDIO_LAYER_WIDTHS * width**2
+        + width * width
+        + width * out
+        + out * out
+    )
+
+
+def _quantization(top: _Reader, name: str) -> str:
+    """Return the name of the scheme (`planning.data.quantization`) in which the checkpoint holds its linear layers."""
+    block = top.block("quantization_config") or top.block("compression_config")
+    if block is None:
+        return "bf16"
+    method, weights = block.text("quant_method"), _compressed_weights(block)
+    bits = block.whole("bits", "weight_bits", default=0) or weights.whole("num_bits", default=0)
+    algorithm = block.text("quant_algo").upper()
+    if algorithm == "NVFP4" or (bits == _FOUR_BITS and weights.text("type") == "float"):
+        return "nvfp4-mlp" if _leaves_attention(block) else "nvfp4"
+    if method == "fp8" or algorithm == "FP8" or (method == "compressed-tensors" and bits == _EIGHT_BITS):
+        return "fp8"
+    if method in {"awq", "gptq", "compressed-tensors"} and bits == _FOUR_BITS:
+        return "w4a16"
+    raise PlanningError(
+        f'{name}: quantization "{method}" with {bits or "unknown"} bits is not modelled; fp8 and 4-bit weights are.'
+    )
+
+
+def _compressed_weights(block: _Reader) -> _Reader:
+    """Return how the first group of layers stores its weights; an empty block where no group says it."""
+    groups = block.block("config_groups")
+    for group in groups.values if groups is not None else ():
+        scheme = groups.block(group) if groups is not None else None
+        weights = scheme.block("weights") if scheme is not None else None
+        if weights is not None:
+            return weights
+    return _Reader({}, block.where)
+
+
+def _leaves_attention(block: _Reader) -> bool:
+    """Return whether the checkpoint leaves the attention of its language model unquantized."""
+    left = block.values.get("ignore") or block.values.get("exclude_modules")
+    names = [str(item) for item in cast("list[object]", left)] if isinstance(left, list) else []
+    return any("self_attn" in one and "vision" not in one and "audio" not in one for one in names)
+
+
+def _stores_head(index: Mapping[str, object] | None) -> bool:
+    """Return whether the files hold an output head: llm-compressor writes one for models that tie it to the embeddings."""
+    tensors = index.get("weight_map") if index is not None else None
+    return isinstance(tensors, dict) and any(str(one).endswith(_HEAD) for one in cast("dict[object, object]", tensors))
+
+
+def _index_bytes(index: Mapping[str, object] | None, name: str) -> int | None:
+    if index is None:
+        return None
+    metadata = index.get("metadata")
+    size = cast("Mapping[str, object]", metadata).get("total_size") if isinstance(metadata, dict) else None
+    if is_number(size) and size > 0:
+        return int(size)
+    raise PlanningError(f'{name}: the safetensors index has no "metadata.total_size".')

@@ -1,0 +1,317 @@
+"""A model by its architecture: layers, attention, experts, embeddings, towers, and the tensors that follow from them.
+
+Nothing here is a table of sizes: parameter counts come from dimensions, so that a model that nobody has measured is planned by the
+same arithmetic as one that was.
+
+Sources: the checkpoints' config.json, transformers' Gemma 4 classes (gemma4, gemma4_unified), and vLLM's gemma4.py, gemma4_mm.py
+and gemma4_unified.py (0.23) for what a server makes of them.
+"""
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final, Literal
+
+Role = Literal[
+    "embedding", "layer-embedding", "attention", "mlp", "experts", "router", "norm", "lm-head", "vision", "audio"
+]
+Placement = Literal["split", "replicated", "kv"]
+"""Over tensor-parallel devices: divided, whole on each, or divided by KV heads (and copied where there are too few of them)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attention:
+    """One kind of attention layer."""
+
+    heads: int
+    kv_heads: int
+    head_dim: int
+    window: int | None = None
+    """Tokens that the layer looks back; None is full attention."""
+    value_from_key: bool = False
+    """The checkpoint has no value projection: the key projection serves as both (Gemma 4's `attention_k_eq_v`)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Experts:
+    """The sparse part of a mixture-of-experts layer."""
+
+    count: int
+    active: int
+    """Experts that one token is sent to."""
+    intermediate: int
+    shared_intermediate: int = 0
+    """Width of the experts that every token uses, where there are some."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerGroup:
+    """Layers that are alike."""
+
+    count: int
+    attention: Attention
+    mlp: int
+    """Width of the dense feed-forward block; 0 where there is none."""
+    experts: Experts | None = None
+    owns_kv: bool = True
+    """False where the layer reads the KV cache of an earlier one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VisionTower:
+    """A vision transformer in front of the language model; `None` in `ModelSpec` where there is none."""
+
+    layers: int
+    hidden: int
+    intermediate: int
+    patch_pixels: int = 16
+    positions: int = 10_240
+    patches_per_token: int = 9
+    """Patches that are pooled into one soft token (3 x 3)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelSpec:
+    """A decoder model, with whatever looks and listens in front of it."""
+
+    name: str
+    hidden: int
+    vocab: int
+    groups: tuple[LayerGroup, ...]
+    tied_embeddings: bool = True
+    norms_per_layer: int = 4
+    matrices_per_mlp: int = 3
+    """3 for gated feed-forward blocks, 2 for plain ones."""
+    layer_embedding_dim: int = 0
+    """Width of the per-layer embedding of each token (Gemma 4 E2B, E4B); 0 where there is none."""
+    vision: VisionTower | None = None
+    other_vision_params: int = 0
+    """Parameters of a vision embedder without a tower (Gemma 4 12B)."""
+    audio_params: int = 0
+    vision_bidirectional: bool = False
+    """Image tokens see each other both ways, so an item cannot be split over two steps."""
+    max_positions: int = 131_072
+    rope_cache_dims: tuple[int, ...] = ()
+    """Head dimensions for which the server keeps a cosine and sine table of `max_positions` rows."""
+    is_gemma4: bool = False
+    tpu_torch_path: bool = False
+    """vLLM on TPU has no JAX implementation and serves it through its PyTorch code."""
+    native_quantization: str | None = None
+    """The precision of a checkpoint, as its files hold it, a name of `planning.data.quantization`; None is bf16."""
+    head_in_checkpoint: bool = False
+    """The checkpoint stores an output head although it is tied to the embeddings. vLLM on GPU drops it, on TPU it keeps it."""
+    checkpoint_bytes: int | None = None
+    """Size of the checkpoint where its index says it; None computes it."""
+    target_hidden: int = 0
+    """Of a drafter that reads the hidden states of the model it drafts for: their width; 0 for any other model."""
+    centroids: int = 0
+    """Clusters of the vocabulary, of which a drafter computes only the most likely (Gemma 4 E2B, E4B); 0 where it computes all."""
+    unmodelled: tuple[str, ...] = ()
+    """What the planner does not know of an architecture from outside the catalog, each as a clause."""
+
+    @property
+    def layers(self) -> int:
+        """Decoder layers."""
+        return sum(group.count for group in self.groups)
+
+    @property
+    def is_moe(self) -> bool:
+        """Whether some layers send each token to a few experts of many."""
+        return any(group.experts is not None for group in self.groups)
+
+    @property
+    def is_multimodal(self) -> bool:
+        """Whether the model takes images (and perhaps audio)."""
+        return self.vision is not None or self.other_vision_params > 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tensor:
+    """Parameters that are stored, placed and read alike."""
+
+    role: Role
+    params: int
+    quantizable: bool
+    placement: Placement
+    kv_heads: int = 0
+    """For placement `kv`: heads that can be divided."""
+    copy: bool = False
+    """Not in the checkpoint: a second copy that vLLM on GPU keeps so that keys and values are one matrix."""
+    active_share: float = 1.0
+    """Part that one token reads: active experts of all; 0 for tables in which it looks up a row."""
+    expert_width: int = 0
+    """Of experts: columns of one expert's projections, which a kernel may pad on each device; 0 for other tensors."""
+
+
+_NORMS_OF_ATTENTION: Final = 2  # query and key norms of Gemma
+_PIXEL_CHANNELS: Final = 3
+_BYTES_OF_AN_INDEX: Final = 8
+_BYTES_OF_A_PARAMETER: Final = 2
+
+
+@lru_cache(maxsize=64)
+def tensors(model: ModelSpec) -> tuple[Tensor, ...]:
+    """Return the tensor inventory, alike tensors of alike layers summed. Parameters, not bytes."""
+    found: list[Tensor] = [*_embeddings(model)]
+    for group in model.groups:
+        found += _attention(model, group)
+        found += _feed_forward(model, group)
+        norm_params = model.norms_per_layer * model.hidden + (
+            _NORMS_OF_ATTENTION * group.attention.head_dim + 1 if model.is_gemma4 else 0
+        )
+        found.append(Tensor(role="norm", params=group.count * norm_params, quantizable=False, placement="replicated"))
+    found.append(Tensor(role="norm", params=model.hidden, quantizable=False, placement="replicated"))
+    found += _towers(model)
+    return tuple(t for t in found if t.params > 0)
+
+
+@lru_cache(maxsize=64)
+def linear_params(model: ModelSpec) -> int:
+    """Return the parameters of layers that can be quantized and that every token passes through: all but the experts."""
+    return sum(t.params for t in tensors(model) if t.quantizable and t.role != "experts" and not t.copy)
+
+
+def _embeddings(model: ModelSpec) -> list[Tensor]:
+    # With tied embeddings the table is the output head as well, and every decoded token reads all of it.
+    table = model.vocab * model.hidden
+    found = [
+        Tensor(
+            role="embedding",
+            params=table,
+            quantizable=False,
+            placement="split",
+            active_share=1.0 if model.tied_embeddings else 0.0,
+        )
+    ]
+    if not model.tied_embeddings:
+        found.append(Tensor(role="lm-head", params=table, quantizable=False, placement="split"))
+    if model.target_hidden:
+        found += _bridge(model)
+    if model.layer_embedding_dim:
+        width = model.layer_embedding_dim * model.layers
+        found += [
+            Tensor(
+                role="layer-embedding",
+                params=model.vocab * width,
+                quantizable=False,
+                placement="split",
+                active_share=0.0,
+            ),
+            Tensor(role="mlp", params=model.hidden * width, quantizable=True, placement="split"),
+            Tensor(
+                role="mlp",
+                params=2 * model.layers * model.hidden * model.layer_embedding_dim,
+                quantizable=True,
+                placement="replicated",
+            ),
+            Tensor(
+                role="norm",
+                params=model.layers * model.hidden + model.layer_embedding_dim,
+                quantizable=False,
+                placement="replicated",
+            ),
+        ]
+    return found
+
+
+def _bridge(model: ModelSpec) -> list[Tensor]:
+    """Return what joins a drafter to its target: two states in, one out, and the clusters of the vocabulary with their order (8 bytes each)."""
+    order = _BYTES_OF_AN_INDEX // _BYTES_OF_A_PARAMETER * model.vocab if model.centroids else 0
+    return [
+        Tensor(role="mlp", params=3 * model.target_hidden * model.hidden, quantizable=False, placement="replicated"),
+        Tensor(role="mlp", params=model.centroids * model.hidden, quantizable=False, placement="replicated"),
+        Tensor(role="norm", params=order, quantizable=False, placement="replicated", active_share=0.0),
+    ]
+
+
+def _attention(model: ModelSpec, group: LayerGroup) -> list[Tensor]:
+    a = group.attention
+    query = model.hidden * a.heads * a.head_dim
+    key = model.hidden * a.kv_heads * a.head_dim
+    in_checkpoint = key * (1 if a.value_from_key else 2)
+    found = [
+        Tensor(role="attention", params=group.count * 2 * query, quantizable=True, placement="split"),
+        Tensor(
+            role="attention", params=group.count * in_checkpoint, quantizable=True, placement="kv", kv_heads=a.kv_heads
+        ),
+    ]
+    if a.value_from_key:
+        found.append(
+            Tensor(
+                role="attention",
+                params=group.count * key,
+                quantizable=True,
+                placement="kv",
+                kv_heads=a.kv_heads,
+                copy=True,
+            )
+        )
+    return found
+
+
+def _feed_forward(model: ModelSpec, group: LayerGroup) -> list[Tensor]:
+    found = [
+        Tensor(
+            role="mlp",
+            params=group.count * model.matrices_per_mlp * model.hidden * group.mlp,
+            quantizable=True,
+            placement="split",
+        )
+    ]
+    if group.experts is not None:
+        experts = group.experts
+        one = model.matrices_per_mlp * model.hidden * experts.intermediate
+        found += [
+            Tensor(
+                role="experts",
+                params=group.count * experts.count * one,
+                quantizable=True,
+                placement="split",
+                active_share=experts.active / experts.count,
+                expert_width=experts.intermediate,
+            ),
+            Tensor(
+                role="mlp",
+                params=group.count * model.matrices_per_mlp * model.hidden * experts.shared_intermediate,
+                quantizable=True,
+                placement="split",
+            ),
+            Tensor(
+                role="router",
+                params=group.count
+                * (model.hidden * experts.count + (model.hidden + experts.count if model.is_gemma4 else 0)),
+                quantizable=False,
+                placement="replicated",
+            ),
+            Tensor(
+                role="norm",
+                params=group.count * (3 * model.hidden if model.is_gemma4 else 0),
+                quantizable=False,
+                placement="replicated",
+            ),
+        ]
+    return found
+
+
+def _towers(model: ModelSpec) -> list[Tensor]:
+    found: list[Tensor] = []
+    if model.vision is not None:
+        v = model.vision
+        per_layer = 4 * v.hidden * v.hidden + 3 * v.hidden * v.intermediate + 4 * v.hidden
+        patches = _PIXEL_CHANNELS * v.patch_pixels**2 * v.hidden + 2 * v.positions * v.hidden
+        params = v.layers * per_layer + patches + v.hidden * model.hidden
+        found.append(Tensor(role="vision", params=params, quantizable=False, placement="split", active_share=0.0))
+    for role, params in (("vision", model.other_vision_params), ("audio", model.audio_params)):
+        found.append(Tensor(role=role, params=params, quantizable=False, placement="split", active_share=0.0))  # pyright: ignore[reportArgumentType] - both are roles
+    return found
+
+
+def text_params(model: ModelSpec) -> int:
+    """Return the parameters of the language model as the checkpoint has them: without towers, without vLLM's copies."""
+    return sum(t.params for t in tensors(model) if t.role not in {"vision", "audio"} and not t.copy)
+
+
+def active_params(model: ModelSpec) -> int:
+    """Return the parameters that one token uses: without embedding rows and idle experts, with the output head."""
+    return round(
+        sum(t.params * t.active_share for t in tensors(model) if t.role not in {"vision", "audio"} and not t.copy)
+    )

@@ -1,0 +1,83 @@
+"""The vLLM options that we set when the settings say nothing, by model and hardware.
+
+From the Gemma 4 recipe of the vLLM project and the turbo-stable configuration of 26B-A4B on v6e-4; where they are silent, vLLM's own
+defaults hold. Every recommendation is an option that a user can override.
+"""
+
+from typing import Final
+
+from planning.errors import PlanningError
+from planning.machine.hardware import ACCELERATORS, PLATFORMS, Accelerator, find_accelerator
+from planning.model.catalog import find_id, spec_of
+from planning.model.spec import ModelSpec
+from planning.question.vllm_args import SAFETENSORS, STREAMER, Modality, VllmOptions
+
+UTILIZATION: Final = 0.90
+"""The middle of the recipe's 0.85 to 0.95; on TPU the rest holds compiled programs."""
+MAX_MODEL_LEN: Final = 16_384
+MAX_NUM_BATCHED_TOKENS: Final = 4_096
+SMALL_NUM_BATCHED_TOKENS: Final = 2_560
+"""Holds the longest multimodal item (2,496 tokens) in one step."""
+MAX_NUM_SEQS: Final = 256
+SMALL_DEVICE_GIB: Final = 40.0
+SMALL_DEVICE_MAX_NUM_SEQS: Final = 16
+"""On a 24 GB card more sequences would reserve memory for logits and graphs that its KV cache needs."""
+TPU_MOE_BLOCK_SIZE: Final = 32
+FUSE_MODES: Final = ("fuse", "fuse-buffered", "fuse-cached")
+
+
+def recommended(model: str, platform: str, *, accelerator: str | None = None) -> VllmOptions:
+    """Return the recommended options for a model id of the catalog on a platform ("tpu-vm", "cloud-run" or "gce").
+
+    `accelerator` settles what depends on the hardware (tensor parallelism, batch sizes); without it the smallest one of the platform
+    is assumed. Raises PlanningError for unknown names.
+    """
+    model_id = find_id(model)
+    if model_id is None:
+        raise PlanningError(f'The model "{model}" is not in the catalog.')
+    if platform not in PLATFORMS:
+        raise PlanningError(f'The platform "{platform}" is unknown; allowed are {", ".join(PLATFORMS)}.')
+    found = (
+        find_accelerator(accelerator)
+        if accelerator
+        else next(a for a in ACCELERATORS.values() if platform in a.platforms)
+    )
+    if found is None:
+        raise PlanningError(f'The accelerator "{accelerator}" is unknown; allowed are {", ".join(ACCELERATORS)}.')
+    return recommended_options(spec_of(model_id), found, weights_mode="fuse" if platform == "cloud-run" else "hub")
+
+
+def recommended_options(
+    spec: ModelSpec,
+    accelerator: Accelerator,
+    *,
+    weights_mode: str,
+    quantize_on_load: bool = False,
+    offloads: bool = False,
+) -> VllmOptions:
+    """Return the same for any architecture; `quantize_on_load` asks vLLM to make fp8 of a bf16 checkpoint, `offloads` keeps weights on the host."""
+    is_tpu, gemma = accelerator.is_tpu, spec.is_gemma4
+    small = not is_tpu and accelerator.usable_gib < SMALL_DEVICE_GIB
+    strategy = "prefetch" if weights_mode in FUSE_MODES or (is_tpu and spec.is_moe) else None
+    if offloads and strategy:
+        # Prefetched pages and offloaded weights would push each other out of the host's memory.
+        strategy = "lazy"
+    limits: dict[Modality, int] = {"image": 4, "audio": 1} if spec.audio_params else {"image": 4}
+    return VllmOptions(
+        tensor_parallel_size=accelerator.devices,
+        quantization="fp8" if quantize_on_load else None,
+        gpu_memory_utilization=UTILIZATION,
+        max_model_len=min(MAX_MODEL_LEN, spec.max_positions),
+        max_num_seqs=SMALL_DEVICE_MAX_NUM_SEQS if small else MAX_NUM_SEQS,
+        max_num_batched_tokens=MAX_NUM_BATCHED_TOKENS,
+        block_size=TPU_MOE_BLOCK_SIZE if is_tpu and spec.is_moe else None,
+        enable_prefix_caching=True if is_tpu and spec.is_moe else None,
+        async_scheduling=None if is_tpu else True,
+        disable_chunked_mm_input=True if gemma else None,
+        limit_mm_per_prompt=limits if gemma else None,
+        enable_auto_tool_choice=True if gemma else None,
+        tool_call_parser="gemma4" if gemma else None,
+        reasoning_parser="gemma4" if gemma else None,
+        load_format=STREAMER if weights_mode == "streamer" else SAFETENSORS,
+        safetensors_load_strategy=strategy,
+    )

@@ -1,0 +1,85 @@
+"""A deployment without gaps, as `planning.memory.resolve` makes it: what memory, speed, cost and rules are computed from."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal, cast
+
+from planning.data.prices import PriceBook
+from planning.data.quantization import Scheme
+from planning.machine.hardware import Accelerator, Host
+from planning.model.spec import ModelSpec
+from planning.question.types import Deployment, Platform, WeightsMode
+from planning.question.vllm_args import VllmOptions
+
+Runtime = Literal["cuda", "tpu-jax", "tpu-torch"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resolved:
+    """A deployment without gaps: every figure that the formulas need."""
+
+    deployment: Deployment
+    model_id: str
+    spec: ModelSpec
+    scheme: Scheme
+    accelerator: Accelerator
+    platform: Platform
+    host: Host
+    runtime: Runtime
+    vllm: VllmOptions
+    tp: int
+    utilization: float
+    max_model_len: int
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    block_size: int
+    kv_dtype: str
+    kv_bytes: int
+    """Bytes of one number in the KV cache."""
+    padding_gap: int
+    """Tokens between buckets of steps on TPU from this size on; 0 doubles them (VLLM_TPU_BUCKET_PADDING_GAP, which the stacks set)."""
+    eager: bool
+    speculative_tokens: int
+    offload_gib: float
+    host_memory_gib: float
+    vcpu: float
+    weights_mode: WeightsMode
+    prices: PriceBook
+    drafter: ModelSpec | None = None
+    """The model that drafts for the served one."""
+
+    @property
+    def is_tpu(self) -> bool:
+        """Whether vLLM runs on TPU."""
+        return self.accelerator.is_tpu
+
+    @property
+    def unpacks_int4(self) -> bool:
+        """Whether the device unpacks 4-bit weights before each product, and the host before it sends them: vLLM on TPU."""
+        return self.is_tpu and self.scheme.name == "w4a16"
+
+    def item_limit(self, modality: str) -> int:
+        """Return the items of a modality that one request may carry; unlimited counts as one."""
+        limits = cast("Mapping[str, int] | None", self.vllm.limit_mm_per_prompt)
+        return 1 if limits is None else limits.get(modality, 1)
+
+    @property
+    def serves_only_text(self) -> bool:
+        """Whether vLLM treats the model as one for text: every limit that is given is 0 (tpu-inference b8692ff, runner/tpu_runner.py)."""
+        limits = self.vllm.limit_mm_per_prompt
+        return not self.spec.is_multimodal or (bool(limits) and not any((limits or {}).values()))
+
+    @property
+    def serves_images_or_video(self) -> bool:
+        """Whether images or videos are served at all."""
+        return self.spec.is_multimodal and (self.item_limit("image") > 0 or self.item_limit("video") > 0)
+
+    @property
+    def serves_audio(self) -> bool:
+        """Whether audio is served at all."""
+        return self.spec.audio_params > 0 and self.item_limit("audio") > 0
+
+    @property
+    def has_processor(self) -> bool:
+        """Whether vLLM prepares a processor of images, video and audio: some limit is not 0, and one that is not given is not."""
+        return self.serves_images_or_video or self.serves_audio

@@ -1,0 +1,393 @@
+"""vLLM's server options: one annotated field each. Settings, `--set`, the settings page and its JSON schema are made from them.
+
+To add an option, add a field to `VllmOptions`. Options without a field go through `extra_args`, unchanged.
+None means "not given": the flag is left out and vLLM's own default holds.
+
+Sources: vLLM's engine arguments (docs.vllm.ai, `vllm serve --help`), the vLLM recipe for Gemma 4, and the environment variables
+of vLLM on TPU (tpu-inference).
+"""
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, fields, replace
+from types import UnionType
+from typing import Annotated, Any, Final, Literal, NamedTuple, TypeAlias, Union, cast, get_args, get_origin
+
+from contracts.fields import Doc, camel_case, to_json
+from planning.data.exposure import EXPOSURE_ENVIRONMENT, exposure_arguments, media_domains
+from planning.errors import PlanningError
+from planning.numbers import is_number, read_json, whole_number
+
+DEFAULT_PORT: Final = 8000
+XLA_CACHE_PATH: Final = "/dev/shm/vllm_cache"  # noqa: S108 - inside the container
+"""Folder of the container where vLLM keeps compiled programs. The agent mounts a folder of the machine's disk there (vm_agent.compile_cache);
+one of an earlier release leaves it in shared memory."""
+TPU_BUCKET_PADDING_GAP: Final = 512
+REVISION: Final = "--revision"
+TOKENIZER: Final = "--tokenizer"
+TOKENIZER_REVISION: Final = "--tokenizer-revision"
+SAFETENSORS: Final = "safetensors"
+"""Value of `load_format` with which vLLM opens no other files: `auto` takes pickled ones (.bin, .pt) where there are no safetensors."""
+STREAMER: Final = "runai_streamer"
+"""Value of `load_format` with which vLLM reads weights straight from a bucket."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limit:
+    """The numbers that an option allows. Keeps the protocol of `annotated_types`, so that pydantic checks the same limits."""
+
+    at_least: float | None = None
+    above: float | None = None
+    at_most: float | None = None
+
+    def __str__(self) -> str:
+        """Return the limits in words: "1 or more", "above 0 and at most 1"."""
+        words = (
+            None if self.at_least is None else f"{self.at_least:g} or more",
+            None if self.above is None else f"above {self.above:g}",
+            None if self.at_most is None else f"at most {self.at_most:g}",
+        )
+        return " and ".join(word for word in words if word)
+
+    def allows(self, value: float) -> bool:
+        """Return whether the value is a number within the limits; nan, inf and booleans are not."""
+        return (
+            is_number(value)
+            and (self.at_least is None or value >= self.at_least)
+            and (self.above is None or value > self.above)
+            and (self.at_most is None or value <= self.at_most)
+        )
+
+    @property
+    def __is_annotated_types_grouped_metadata__(self) -> Literal[True]:
+        return True
+
+    def __iter__(self) -> Iterator[object]:
+        """Yield the limits as `annotated_types` constraints."""
+        from annotated_types import Interval  # noqa: PLC0415 - 10 ms, and only pydantic asks for it
+
+        yield from Interval(ge=self.at_least, gt=self.above, le=self.at_most)
+
+
+class Unit(NamedTuple):
+    """The unit of a value whose name does not state it."""
+
+    name: str
+
+
+class Flag(NamedTuple):
+    """The flag of `vllm serve`: the field's name with hyphens, or `name`. With `has_no_form`, `--no-...` turns the option off."""
+
+    name: str = ""
+    has_no_form: bool = False
+
+
+Modality: TypeAlias = Literal["image", "audio", "video"]
+"""Kinds of items in a prompt beside text."""
+
+_Count: TypeAlias = Annotated[int, Limit(at_least=1)] | None
+_Tokens: TypeAlias = Annotated[int, Limit(at_least=1), Unit("tokens")] | None
+_Fraction: TypeAlias = Annotated[float, Limit(above=0, at_most=1)] | None
+_Gib: TypeAlias = Annotated[float, Limit(at_least=0)] | None
+_Switch: TypeAlias = Annotated[bool, Flag(has_no_form=True)] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VllmOptions:
+    """Options of the vLLM server that the planner understands. Every other option goes into `extraArgs`."""
+
+    tensor_parallel_size: Annotated[
+        _Count, Doc("Devices that share one copy of the model. On a TPU it must equal the chips of the slice.")
+    ] = None
+    dtype: Annotated[
+        Literal["auto", "bfloat16", "float16"] | None,
+        Doc("Precision of activations and of weights that are not quantized. Gemma 4 was trained in bfloat16."),
+    ] = None
+    quantization: Annotated[
+        Literal["fp8"] | None,
+        Doc("Quantize a bf16 checkpoint while it loads. Leave it out if the checkpoint is quantized already."),
+    ] = None
+    kv_cache_dtype: Annotated[
+        Literal["auto", "bfloat16", "float16", "fp8", "fp8_e4m3", "fp8_e5m2"] | None,
+        Doc(
+            "Precision of the KV cache. fp8 halves it on GPUs with FP8 units. On v6e TPUs it saves nothing for Gemma 4."
+        ),
+    ] = None
+    gpu_memory_utilization: Annotated[
+        _Fraction, Doc("Fraction of the device's memory for weights, activations and KV cache together.")
+    ] = None
+    max_model_len: Annotated[
+        _Tokens, Doc("Longest request, prompt and answer together. One such request must fit into the KV cache.")
+    ] = None
+    max_num_seqs: Annotated[
+        _Count, Doc("Most requests that one step computes together. More requests wait in the queue.")
+    ] = None
+    max_num_batched_tokens: Annotated[
+        _Tokens, Doc("Most tokens that one step computes. The longest image or audio item must fit into one step.")
+    ] = None
+    block_size: Annotated[
+        _Tokens, Doc("Size of one block of the KV cache. On a TPU the default depends on the longest request.")
+    ] = None
+    enforce_eager: Annotated[
+        _Switch, Doc("Do not use torch.compile and CUDA graphs: starts sooner, needs less memory, decodes more slowly.")
+    ] = None
+    cpu_offload_gib: Annotated[
+        _Gib,
+        Flag("--cpu-offload-gb"),
+        Doc("GiB of weights kept in host memory. vLLM reads them over PCIe for every token, so it is a last resort."),
+    ] = None
+    enable_prefix_caching: Annotated[
+        _Switch, Doc("Reuse the KV cache of prompts that begin alike. Turn it off for benchmarks.")
+    ] = None
+    async_scheduling: Annotated[_Switch, Doc("Schedule the next step while the current one computes.")] = None
+    disable_chunked_mm_input: Annotated[
+        _Switch, Doc("Never split an image or audio item over two steps. TPUs need this.")
+    ] = None
+    limit_mm_per_prompt: Annotated[
+        Mapping[Modality, Annotated[int, Limit(at_least=0)]] | None,
+        Unit("items"),
+        Doc(
+            "Most items of each kind in one request. If all are 0, encoders reserve no memory and only text is served."
+        ),
+    ] = None
+    enable_auto_tool_choice: Annotated[
+        _Switch, Doc("Let the model decide when to call a tool. It needs `toolCallParser`.")
+    ] = None
+    tool_call_parser: Annotated[
+        str | None, Doc("Parser that turns the model's tool-call tokens into OpenAI tool calls: gemma4 for Gemma 4.")
+    ] = None
+    reasoning_parser: Annotated[
+        str | None, Doc("Parser that separates the reasoning from the answer: gemma4 for Gemma 4.")
+    ] = None
+    chat_template: Annotated[
+        str | None, Doc("Chat template file inside the image, used instead of the checkpoint's.")
+    ] = None
+    load_format: Annotated[
+        str | None,
+        Doc(
+            "How vLLM reads weights. safetensors opens no pickled files, auto falls back to them. runai_streamer reads gs:// directly with many "
+            "streams at a time."
+        ),
+    ] = None
+    safetensors_load_strategy: Annotated[
+        Literal["lazy", "eager", "prefetch"] | None,
+        Doc("lazy maps files, eager reads them whole, prefetch fills the page cache first, best on network mounts."),
+    ] = None
+    speculative_config: Annotated[
+        Mapping[str, str | int | float | bool] | None,
+        Doc("Speculative decoding, for example n-gram: one step gives several tokens if the guess is right."),
+    ] = None
+    trust_remote_code: Annotated[
+        bool | None, Doc("Run Python code from the checkpoint's repository. Gemma 4 does not need it.")
+    ] = None
+    served_model_name: Annotated[
+        str | None, Doc("Name that clients send as `model`. The default is the model's id.")
+    ] = None
+    seed: Annotated[int | None, Doc("Random seed for sampling.")] = None
+    allowed_media_domains: Annotated[
+        tuple[str, ...] | None,
+        Flag("--allowed-media-domains"),
+        Doc(
+            "Host names from which the server may read images, audio and video by URL. The default is none; `data:` URLs always work. "
+            "The server reads from its own network and follows no redirects."
+        ),
+    ] = None
+    extra_args: Annotated[
+        tuple[str, ...],
+        Doc(
+            "More arguments of `vllm serve`. They follow all others, and have to be flags of the image's vLLM without a key here."
+        ),
+    ] = ()
+
+    def merged_over(self, base: "VllmOptions") -> "VllmOptions":
+        """Return these options where they are given and `base` elsewhere; `extra_args` of both, base's first."""
+        given = {f.name: value for f in fields(self) if (value := getattr(self, f.name)) is not None}
+        return replace(base, **{**given, "extra_args": (*base.extra_args, *self.extra_args)})
+
+
+def _boolean(text: str) -> bool:
+    return {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}[text.lower()]
+
+
+def _json_object(text: str) -> object:
+    value = read_json(text)
+    if not isinstance(value, dict):
+        raise ValueError("not an object")  # noqa: TRY004 - JSON of another type is a wrong value like any other
+    return cast("object", value)
+
+
+KINDS: Final[Mapping[object, tuple[str, Callable[[str], object]]]] = {
+    bool: ("true or false", _boolean),
+    int: ("a whole number", lambda text: whole_number(text.replace(",", ""))),
+    float: ("a number", float),
+    str: ("text", str),
+    Mapping: ("a JSON object", _json_object),
+    tuple: ("words with spaces between them", lambda text: tuple(text.split())),
+}
+"""For each kind of option: what its value is called, and how it is read from a command line."""
+
+
+class VllmOption(NamedTuple):
+    """One field of `VllmOptions`, read from its annotations."""
+
+    name: str
+    """Python name, such as max_model_len."""
+    key: str
+    """Key in the settings and of `--set`, such as maxModelLen."""
+    kind: object
+    """int, float, bool, str, tuple or Mapping."""
+    choices: tuple[str, ...]
+    """The only values that are allowed, or the only keys of a mapping; empty if any is allowed."""
+    limit: Limit | None
+    """Limits of the number, or of each number in a mapping."""
+    flag: str
+    """Flag of `vllm serve`; empty for `extra_args`."""
+    has_no_form: bool
+    """Whether `--no-...` turns the option off."""
+    unit: str
+    """Unit of the value; empty if it has none or the name states it."""
+    help: str
+    """What the option does, in whole sentences."""
+
+    def read(self, text: str) -> object:
+        """Return the value of a command line's text. Raises PlanningError: the key, the value and what is allowed."""
+        words, reader = KINDS[self.kind]
+        try:
+            value = reader(text.lower() if self.kind is str and self.choices else text)
+        except (ValueError, KeyError):
+            raise PlanningError(f'{self.key} is "{text}"; it must be {words}.') from None
+        self.check(value)
+        return value
+
+    def check(self, value: object) -> None:
+        """Raise PlanningError if the value is not allowed: the key, the value and what is allowed."""
+        if not isinstance(value, Mapping):
+            self._check_part(self.key, choice=value, value=value)
+            return
+        for key, part in cast("Mapping[str, object]", value).items():
+            self._check_part(f"{self.key}.{key}", choice=key, value=part)
+
+    def _check_part(self, key: str, *, choice: object, value: object) -> None:
+        if self.choices and choice not in self.choices:
+            raise PlanningError(f'{key} is "{choice}"; allowed are {", ".join(self.choices)}.')
+        if self.limit and not (isinstance(value, int | float) and self.limit.allows(value)):
+            raise PlanningError(f"{key} is {value}; it must be {self.limit}.")
+        if isinstance(value, int | float) and not isinstance(value, bool) and not is_number(value):
+            raise PlanningError(f"{key} is {value}; it must be a number.")
+
+    def spell(self, value: object) -> tuple[str, ...]:
+        """Return the words of `vllm serve` for a value; none if the value needs none."""
+        if value is None or not self.flag:
+            return ()
+        if isinstance(value, bool):
+            off = (f"--no-{self.flag.removeprefix('--')}",) if self.has_no_form else ()
+            return (self.flag,) if value else off
+        if isinstance(value, tuple):
+            words = cast("tuple[str, ...]", value)
+            return (f"{self.flag}={words[0]}",) if len(words) == 1 else (self.flag, *words)
+        if isinstance(value, float):
+            return (f"{self.flag}={value:g}",)
+        if isinstance(value, int | str):
+            return (f"{self.flag}={value}",)
+        return (f"{self.flag}={json.dumps(value, sort_keys=True, separators=(',', ':'))}",)
+
+
+def _option(name: str, annotation: Any) -> VllmOption:  # noqa: ANN401 - an annotation is any object
+    """Return what a field's annotation says."""
+    value = annotation.__origin__
+    if get_origin(value) in {Union, UnionType}:
+        value = get_args(value)[0]  # the other is None
+    kind, choices = get_origin(value) or value, value
+    if kind is Mapping:
+        choices, value = get_args(value)
+    markers: dict[type[object], Any] = {
+        type(marker): marker for marker in (*getattr(value, "__metadata__", ()), *annotation.__metadata__)
+    }
+    flag: Flag = markers.get(Flag, Flag())
+    return VllmOption(
+        name=name,
+        key=camel_case(name),
+        kind=str if kind is Literal else value.__origin__ if kind is Annotated else kind,
+        choices=get_args(choices) if get_origin(choices) is Literal else (),
+        limit=markers.get(Limit),
+        flag="" if kind is tuple and Flag not in markers else flag.name or f"--{name.replace('_', '-')}",
+        has_no_form=flag.has_no_form,
+        unit=markers[Unit].name if Unit in markers else "",
+        help=markers[Doc].text,
+    )
+
+
+_OPTIONS: Final = tuple(_option(f.name, f.type) for f in fields(VllmOptions))
+
+OPTIONS: Final[Mapping[str, VllmOption]] = {option.key: option for option in _OPTIONS}
+"""Every option by its settings key, in the order of the command line."""
+
+
+def given_options(options: VllmOptions) -> dict[str, object]:
+    """Return the options that are given, by their settings keys."""
+    values: dict[str, object] = to_json(options)
+    return {key: value for key, value in values.items() if value not in (None, [], {})}
+
+
+def check_options(options: VllmOptions) -> None:
+    """Raise PlanningError for the first option whose value is not allowed."""
+    for option in _OPTIONS:
+        value: object = getattr(options, option.name)
+        if value is not None:
+            option.check(value)
+
+
+def vllm_arguments(
+    options: VllmOptions,
+    *,
+    model_or_path: str,
+    port: int = DEFAULT_PORT,
+    host: str = "0.0.0.0",
+    has_api_key: bool = False,
+    revision: str | None = None,
+) -> tuple[str, ...]:
+    """Return the arguments after `vllm serve`, spelled `--flag=value`. `revision` is a commit of the hub, for a model that comes from there.
+
+    The order is fixed: model, host, port, revision, the options in the order of their declaration, what closes the server, `extra_args`.
+    The same options always give the same tuple, so that a change of the tuple is a change of the deployment.
+    """
+    closed = replace(options, allowed_media_domains=media_domains(options.allowed_media_domains))
+    spelled = (option.spell(getattr(closed, option.name)) for option in _OPTIONS)
+    return (
+        model_or_path,
+        f"--host={host}",
+        f"--port={port}",
+        *(f"{flag}={revision}" for flag in _revision_flags(options) if revision is not None),
+        *(word for words in spelled for word in words),
+        *exposure_arguments(has_api_key=has_api_key),
+        *options.extra_args,
+    )
+
+
+def _revision_flags(options: VllmOptions) -> tuple[str, ...]:
+    """Return the flags that take the model's commit. A tokenizer of another repository has commits of its own."""
+    has_tokenizer = any(word.partition("=")[0] == TOKENIZER for word in options.extra_args)
+    return (REVISION,) if has_tokenizer else (REVISION, TOKENIZER_REVISION)
+
+
+def vllm_environment(
+    *, is_tpu: bool, is_moe: bool, cuda_compatibility: bool | None = None, xla_cache_path: str | None = XLA_CACHE_PATH
+) -> dict[str, str]:
+    """Return the environment variables of the server's container, sorted by name.
+
+    Args:
+        is_tpu: The server is vLLM on TPU.
+        is_moe: The model is a mixture of experts (Gemma 4 26B-A4B). Buckets of 512 tokens then keep XLA from recompiling for
+            each shape of its speculative kernels, which caused latency spikes of 132 s.
+        cuda_compatibility: Whether vLLM puts the image's CUDA compatibility libraries before the driver's, which a driver older than the
+            image's CUDA needs and a newer one refuses. None leaves it to the image.
+        xla_cache_path: Folder for compiled XLA programs in local memory or on a local disk; None turns the cache off.
+    """
+    environment = dict(EXPOSURE_ENVIRONMENT)
+    if is_tpu and xla_cache_path is not None:
+        environment["VLLM_XLA_CACHE_PATH"] = xla_cache_path
+    if is_tpu and is_moe:
+        environment["VLLM_TPU_BUCKET_PADDING_GAP"] = str(TPU_BUCKET_PADDING_GAP)
+    if cuda_compatibility is not None:
+        environment["VLLM_ENABLE_CUDA_COMPATIBILITY"] = "1" if cuda_compatibility else "0"
+    return dict(sorted(environment.items()))

@@ -1,0 +1,1 @@
+"""Rules: what is wrong with a deployment, and the remedies."""

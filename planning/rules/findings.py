@@ -1,0 +1,209 @@
+"""All rules: the findings of a subject, with remedies that were tried, and the ids that settings may name."""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+
+from planning.cost.subject import Subject, examine
+from planning.errors import PlanningError
+from planning.question.fields import changed, differing
+from planning.question.types import Finding, Remedy, Severity
+from planning.rules import arguments as rules_arguments  # importing them registers their rules
+from planning.rules import memory as rules_memory
+from planning.rules import models as rules_models
+from planning.rules import workload as rules_workload
+from planning.rules.platforms import host as rules_host  # importing them registers their rules
+from planning.rules.platforms import loading as rules_loading
+from planning.rules.platforms import places as rules_platform
+from planning.rules.platforms import quota as rules_quota
+from planning.rules.registry import REGISTRY, Rule, RuleResult, id_of
+from planning.rules.security import exposure as rules_exposure  # importing them registers their rules
+from planning.rules.security import pinned as rules_pinned
+
+__all__ = [
+    "ACCEPTABLE_IDS",
+    "QUOTA_IDS",
+    "RULES",
+    "RULE_IDS",
+    "check_accepted",
+    "findings_of",
+    "rules_arguments",
+    "rules_exposure",
+    "rules_host",
+    "rules_loading",
+    "rules_memory",
+    "rules_models",
+    "rules_pinned",
+    "rules_platform",
+    "rules_quota",
+    "rules_workload",
+]
+
+_FIRST = (
+    "planning.rules.memory",
+    "planning.rules.models",
+    "planning.rules.platforms.host",
+    "planning.rules.platforms.loading",
+    "planning.rules.platforms.places",
+    "planning.rules.platforms.quota",
+)
+"""Modules whose findings come first, in this order: what does not fit before what is spelled wrongly."""
+
+
+def _place(rule: Rule) -> int:
+    module = rule.check.__module__
+    return _FIRST.index(module) if module in _FIRST else len(_FIRST)
+
+
+RULES: Mapping[str, Rule] = {rule.id: rule for rule in sorted(REGISTRY.values(), key=_place)}
+RULE_IDS = tuple(RULES)
+ACCEPTABLE_IDS = tuple(rule.id for rule in RULES.values() if rule.is_acceptable)
+
+QUOTA_IDS = tuple(map(id_of, (rules_platform.quota, rules_quota.compute_quota, rules_quota.compute_quota_at_an_update)))
+"""Findings about the quota of a project: it can be requested, and says nothing about what fits."""
+
+_ORDER: Mapping[Severity, int] = {"block": 0, "warn": 1, "info": 2}
+_SHOWN = {("accelerator", True): 3, ("accelerator", False): 2, ("model", True): 2, ("model", False): 2}
+"""Moves that a finding shows, by what they replace and by whether this project can deploy the result."""
+_CENT = 0.005
+
+
+def check_accepted(ids: Iterable[str]) -> str | None:
+    """Return what is wrong with a list of accepted findings, as one sentence without a full stop; None if nothing is."""
+    for identifier in ids:
+        if identifier not in RULES:
+            return f'"{identifier}" is the id of no finding; those that can be accepted are {", ".join(ACCEPTABLE_IDS)}'
+        if identifier not in ACCEPTABLE_IDS:
+            return f"{identifier} ({RULES[identifier].what}) cannot be accepted; remove it and change the deployment"
+    return None
+
+
+def findings_of(subject: Subject) -> tuple[Finding, ...]:
+    """Return everything that was found, blocking findings first."""
+    trial = _Trial(subject)
+    findings = [
+        Finding(
+            id=rule.id,
+            severity=_severity(rule, result),
+            message=result.message,
+            remedies=tuple(trial.remedies(rule.id, result.remedies))
+            or tuple(trial.remedies(rule.id, result.last_resorts)),
+            advice=result.advice,
+            source=result.source or rule.source,
+        )
+        for rule, result in _results(subject)
+    ]
+    return tuple(sorted(findings, key=lambda finding: _ORDER[finding.severity]))
+
+
+def detected(subject: Subject) -> Mapping[str, Severity]:
+    """Return the ids of what is found, with their severities; much cheaper than findings, since no remedy is tried."""
+    return {rule.id: _severity(rule, result) for rule, result in _results(subject)}
+
+
+def _results(subject: Subject) -> Iterator[tuple[Rule, RuleResult]]:
+    for rule in RULES.values():
+        result = rule.check(subject)
+        if result is not None:
+            yield rule, result
+
+
+def _severity(rule: Rule, result: RuleResult) -> Severity:
+    return result.severity or rule.severities[0]
+
+
+def _blocking(found: Mapping[str, Severity]) -> frozenset[str]:
+    return frozenset(identifier for identifier, severity in found.items() if severity == "block")
+
+
+class _Trial:
+    """Tries candidates for the remedies of one subject; those of several findings are planned once."""
+
+    def __init__(self, subject: Subject) -> None:
+        self._subject = subject
+        self._blocking = _blocking(detected(subject))
+        self._after: dict[str, tuple[Subject, Mapping[str, Severity]] | None] = {}
+        self._fitting: dict[str, bool] = {}
+
+    def remedies(self, identifier: str, candidates: Iterable[Remedy]) -> Iterator[Remedy]:
+        """Yield the candidates that keep what a remedy promises; of moves only as many as people read."""
+        shown: Counter[tuple[str, bool]] = Counter()
+        titles: set[str] = set()
+        for candidate in candidates:
+            group = (candidate.move or "", candidate.is_deployable)
+            if candidate.title in titles or shown[group] >= _SHOWN.get(group, 1):
+                continue
+            remedy = self._tried(identifier, candidate)
+            if remedy is None:
+                continue
+            if remedy.move is not None:
+                shown[group] += 1
+                titles.add(remedy.title)
+            yield remedy
+
+    def _tried(self, identifier: str, candidate: Remedy) -> Remedy | None:
+        """Return the candidate with its price; None if it is no remedy.
+
+        A remedy removes its finding and adds none that blocks. A move also has to fit, at the latest when the findings that are left
+        are removed by remedies of their own.
+        """
+        candidate = replace(candidate, changes=differing(self._subject.resolved.deployment, candidate.changes))
+        outcome = self._outcome(candidate.changes)
+        if outcome is None:
+            return None
+        after, found = outcome
+        if identifier in found or _blocking(found) - self._blocking:
+            return None
+        if candidate.move is not None and not self._fits(candidate.changes, after):
+            return None
+        if not after.cost.is_known:
+            return candidate
+        before = self._subject.cost
+        extra = after.cost.usd_per_hour - before.usd_per_hour if before.is_known else 0.0
+        if candidate.move is None and abs(extra) < _CENT:
+            return candidate
+        return replace(candidate, usd_per_hour=after.cost.usd_per_hour, extra_usd_per_hour=extra)
+
+    def first_change(self) -> Mapping[str, object] | None:
+        """Return the first remedy of a blocking finding that keeps the accelerator and the model; None if there is none."""
+        accepted = _accepted(self._subject)
+        for rule, result in _results(self._subject):
+            if _severity(rule, result) != "block" or rule.id in accepted:
+                continue
+            for candidate in result.remedies:
+                if candidate.move is None and self._tried(rule.id, candidate) is not None:
+                    return candidate.changes
+        return None
+
+    def _fits(self, changes: Mapping[str, object], after: Subject) -> bool:
+        key = repr(changes)
+        if key not in self._fitting:
+            self._fitting[key] = _can_fit(after)
+        return self._fitting[key]
+
+    def _outcome(self, changes: Mapping[str, object]) -> tuple[Subject, Mapping[str, Severity]] | None:
+        """Return the changed deployment's figures and what is found in it; None if it cannot be planned."""
+        key = repr(changes)
+        if key not in self._after:
+            try:
+                after = examine(changed(self._subject.resolved.deployment, changes))
+                self._after[key] = (after, detected(after))
+            except PlanningError:
+                self._after[key] = None
+        return self._after[key]
+
+
+def _accepted(subject: Subject) -> frozenset[str]:
+    return frozenset(subject.resolved.deployment.accept_findings) & frozenset(ACCEPTABLE_IDS)
+
+
+def _can_fit(subject: Subject) -> bool:
+    """Return whether nothing blocks, or nothing after remedies that keep the accelerator and the model."""
+    for _ in RULES:
+        if not _blocking(detected(subject)) - _accepted(subject):
+            return True
+        change = _Trial(subject).first_change()
+        if change is None:
+            return False
+        subject = examine(changed(subject.resolved.deployment, change))
+    return False

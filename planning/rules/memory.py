@@ -1,0 +1,436 @@
+"""Rules of memory, precision and length: what cannot be loaded, held or served."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from planning.cost.subject import Subject, is_out_of_memory
+from planning.data import overheads
+from planning.machine.hardware import CLOUD_RUN_GIB_PER_VCPU, CLOUD_RUN_VCPU
+from planning.memory import margins
+from planning.memory.budget import comfortable_utilization, memory_plan
+from planning.memory.kv_cache import largest_model_len, layout_of
+from planning.model.support import support_of
+from planning.question.recommendation import UTILIZATION
+from planning.question.releases import tokens_in_flight
+from planning.question.types import Remedy
+from planning.rules.registry import RuleResult, change, rule
+from planning.rules.ways_out import other_accelerators, smaller_models, to_bf16, trillium_note, ways_out
+from planning.units import align_to, from_gib, to_gib
+
+_LONGEST_BLOCK = 256
+"""Tokens of the longest block that vLLM on TPU chooses; a length that it divides fills its blocks."""
+_WORTH_HALF = 0.55
+"""fp8 KV that costs no more than this part of bf16 KV delivers what people expect of it."""
+
+
+def _more_utilization(subject: Subject) -> Iterator[Remedy]:
+    if subject.resolved.utilization < UTILIZATION:
+        yield change("vllm.gpu_memory_utilization", UTILIZATION)
+
+
+@rule(
+    "FIT01",
+    "block",
+    source="vLLM model_executor/models/gemma4.py; device memory as the driver shows it",
+    what="the weights, or the peak while they load, exceed the memory of the device",
+    is_acceptable=False,
+)
+def out_of_memory(subject: Subject) -> RuleResult | None:
+    """Find a server that dies for lack of device memory."""
+    memory, resolved = subject.memory, subject.resolved
+    if not is_out_of_memory(memory):
+        return None
+    if memory.load_peak_device_gib > memory.usable_gib:
+        message = (
+            f"{resolved.model_id} does not fit: loading needs {memory.load_peak_device_gib:.1f} GiB on a {subject.device} "
+            f"({_parts_of_loading(subject)}), and {resolved.accelerator.name} has {memory.usable_gib:.2f} GiB usable."
+        )
+    else:
+        rest = 0.0 if resolved.is_tpu else memory.activations_gib + memory.graphs_gib
+        message = (
+            f"{resolved.model_id} leaves nothing for the KV cache: weights{'' if resolved.is_tpu else ', activations and graphs'} "
+            f"take {memory.weights_gib + rest:.1f} GiB, and `vllm.gpu_memory_utilization` {resolved.utilization:g} gives "
+            f"{memory.budget_gib:.1f} of {memory.usable_gib:.2f} GiB."
+        )
+
+    def remedies() -> Iterator[Remedy]:
+        yield from _more_utilization(subject)
+        yield from ways_out(subject)
+
+    return RuleResult(message=message, remedies=remedies(), advice=trillium_note(subject))
+
+
+def _parts_of_loading(subject: Subject) -> str:
+    parts = [f"{subject.memory.weights_gib:.1f} GiB of weights"]
+    if subject.weights.load_extra:
+        head = to_gib(subject.weights.load_extra)
+        parts.append(f"{head:.1f} GiB of output head that exists twice until it is tied to the embeddings")
+    if not subject.resolved.is_tpu:
+        parts.append(f"{overheads.CUDA_CONTEXT_GIB:.1f} GiB of CUDA context")
+    return ", ".join(parts)
+
+
+@rule(
+    "FIT02",
+    "warn",
+    source="vLLM model_executor/offloader/uva.py; NVIDIA data sheet (PCIe)",
+    what="offloaded weights cross PCIe for every token",
+)
+def offload(subject: Subject) -> RuleResult | None:
+    """Find offloaded weights, which make PCIe the bottleneck."""
+    if subject.memory.offloaded_gib <= 0:
+        return None
+    link = subject.resolved.accelerator.host_link_gb_per_s * overheads.ZERO_COPY_EFFICIENCY
+
+    def remedies() -> Iterator[Remedy]:
+        yield change("vllm.cpu_offload_gib", None)
+        yield from ways_out(subject)
+
+    return RuleResult(
+        message=(
+            f"{subject.memory.offloaded_gib:.1f} GiB of weights stay in host memory and cross PCIe for every token at about "
+            f"{link:.1f} GB/s: expect {subject.throughput.decode_tok_per_s:.2g} tokens/s for one request."
+        ),
+        remedies=remedies(),
+    )
+
+
+@rule(
+    "FIT03",
+    "block",
+    source="vLLM model_executor/model_loader/weight_utils.py (prefetch); Cloud Run memory limits",
+    what="the host has less memory than loading needs",
+)
+def host_memory(subject: Subject) -> RuleResult | None:
+    """Find a host that runs out of memory while the weights pass through it."""
+    host, need = subject.resolved.host, subject.memory.load_peak_host_gib
+    have = min(subject.resolved.host_memory_gib, host.max_memory_gib)  # more is refused by HST01
+    if need <= have:
+        return None
+    is_too_large = need > host.max_memory_gib
+    return RuleResult(
+        message=(
+            f"Loading peaks at {need:.2f} GiB of host memory (a checkpoint of {subject.memory.checkpoint_gib:.2f} GiB), "
+            f"and the host has {have:g} GiB."
+        ),
+        remedies=_larger_hosts(subject),
+        last_resorts=() if is_out_of_memory(subject.memory) else ways_out(subject),  # FIT01 names them too
+        advice=f"This platform has {host.max_memory_gib:g} GiB at most." if is_too_large else "",
+    )
+
+
+def _larger_hosts(subject: Subject) -> Iterator[Remedy]:
+    """Yield enough host memory, with the vCPU that Cloud Run asks for beside it."""
+    resolved = subject.resolved
+    host, need = resolved.host, subject.memory.load_peak_host_gib
+    if resolved.platform != "cloud-run":
+        yield change("host_memory_gib", float(min(int(need) + 1, host.max_memory_gib)))
+        return
+    usual = host.memory_gib if need <= host.memory_gib else 0
+    memory_gib = max(align_to(int(need) + 1, CLOUD_RUN_GIB_PER_VCPU), host.min_memory_gib, usual)
+    enough = (vcpu for vcpu in CLOUD_RUN_VCPU if vcpu * CLOUD_RUN_GIB_PER_VCPU >= memory_gib)
+    vcpu = next(enough, None)
+    if memory_gib > host.max_memory_gib or vcpu is None:
+        return
+    changes: dict[str, object] = {"host_memory_gib": float(memory_gib)}
+    if resolved.vcpu < vcpu:
+        changes["vcpu"] = float(vcpu)
+    yield Remedy(changes=changes)
+
+
+@rule(
+    "FIT04",
+    "block",
+    source="vLLM v1/core/kv_cache_utils.py",
+    what="the KV cache holds less than one request of the longest length",
+)
+def one_request(subject: Subject) -> RuleResult | None:
+    """Find a KV cache that holds less than one request of full length."""
+    memory, resolved = subject.memory, subject.resolved
+    if is_out_of_memory(memory) or memory.max_concurrency >= 1:
+        return None
+    longest = memory.largest_max_model_len
+
+    def remedies() -> Iterator[Remedy]:
+        if longest > 0:
+            yield change("vllm.max_model_len", longest)
+        yield from _more_utilization(subject)
+        yield from other_accelerators(subject)
+
+    return RuleResult(
+        message=(
+            f"The KV cache holds {memory.kv_tokens:,} tokens ({memory.kv_gib:.2f} GiB), but one request of `vllm.max_model_len` "
+            f"{resolved.max_model_len:,} needs {memory.kv_request_gib:.2f} GiB: vLLM refuses to start. "
+            + (
+                f"The longest request that fits has {longest:,} tokens."
+                if longest
+                else "No request of any length fits."
+            )
+        ),
+        remedies=remedies(),
+        last_resorts=smaller_models(subject),
+    )
+
+
+@rule(
+    margins.OUTSIDE_RULE,
+    "block",
+    "warn",
+    source=(
+        "vLLM v1/worker/utils.py (request_memory); tpu-inference worker/tpu_worker.py; "
+        "xbill9/gemma4-dev, 2026-08-07-gpu-mem-util-v5e1 (E2B on v5e-1 dies at 0.95 and serves at 0.92)"
+    ),
+    what="too little device memory stays outside the budget",
+)
+def headroom(subject: Subject) -> RuleResult | None:
+    """Find a budget that leaves too little memory for what is outside it."""
+    edge, resolved = margins.outside(subject.memory), subject.resolved
+    if not edge.is_short and not edge.may_fail:
+        return None
+    left = f"`vllm.gpu_memory_utilization` {resolved.utilization:g} leaves {edge.has_gib:.2f} GiB of a {subject.device} outside the budget"
+    if edge.is_short:
+        fact = (
+            f"its compiled programs need at least {edge.needs_gib:.2f} GiB there: the server dies while it loads them."
+            if resolved.is_tpu
+            else f"the CUDA context alone takes {edge.needs_gib:.2f} GiB: vLLM finds less free memory than the budget and refuses to start."
+        )
+    else:
+        outside = "compiled programs" if resolved.is_tpu else "the CUDA context, fragmentation and CUDA graphs"
+        fact = f"{outside} need {edge.needs_gib:.2f} to {edge.enough_gib:.2f} GiB there: the server may fail while it starts."
+    return RuleResult(
+        message=f"{left}, and {fact}",
+        severity="block" if edge.is_short else "warn",
+        remedies=_smaller_budgets(subject),
+        last_resorts=ways_out(subject) if edge.is_short else (),
+        advice="A lower utilization also shrinks the KV cache.",
+    )
+
+
+def _smaller_budgets(subject: Subject) -> Iterator[Remedy]:
+    """Yield a utilization that leaves enough outside the budget, and the same with requests that the rest still holds."""
+    resolved = subject.resolved
+    utilization = comfortable_utilization(resolved)
+    yield change("vllm.gpu_memory_utilization", utilization)
+    longest = memory_plan(replace(resolved, utilization=utilization)).largest_max_model_len
+    if 0 < longest < resolved.max_model_len:
+        yield Remedy(changes={"vllm.gpu_memory_utilization": utilization, "vllm.max_model_len": longest})
+
+
+@rule(
+    "FIT06",
+    "block",
+    "warn",
+    "info",
+    source="planning/model/support.py",
+    what="a precision that the image does not load on this device, or not for certain",
+)
+def precision(subject: Subject) -> RuleResult | None:
+    """Find a precision that the image does not load on the device, is not known to load, or computes in another."""
+    resolved = subject.resolved
+    if resolved.is_tpu and not resolved.spec.is_gemma4:
+        return None  # the table has the models that vLLM on TPU has a JAX class for
+    row = support_of(
+        resolved.scheme.name,
+        resolved.spec,
+        resolved.accelerator,
+        image_version=resolved.deployment.image_version,
+        image_supports=resolved.deployment.image_supports,
+    )
+    served = f"{resolved.model_id} as {resolved.scheme.name}"
+    source = f"{row.source}, {row.seen_on}" if row.seen_on else row.source
+    if row.answer == "yes":
+        if resolved.is_tpu or not row.is_weight_only:
+            return None
+        return RuleResult(
+            severity="info",
+            source=source,
+            message=(
+                f"{served} computes in bf16 on {resolved.accelerator.name}, which has no arithmetic for {resolved.scheme.name}: 16 bits "
+                "of time, fewer bits of memory."
+            ),
+        )
+
+    def remedies() -> Iterator[Remedy]:
+        if resolved.deployment.model_spec is None:
+            yield Remedy(changes=to_bf16(resolved.model_id))
+        yield from other_accelerators(subject)
+
+    if row.answer == "no":
+        message = f"{served} does not load on {resolved.accelerator.name}: {row.note}."
+    else:
+        message = f"Whether {served} loads on {resolved.accelerator.name} is not known: {row.note}."
+    return RuleResult(
+        severity="block" if row.answer == "no" else "warn",
+        source=source,
+        message=message,
+        remedies=remedies(),
+        last_resorts=smaller_models(subject),
+        advice="If your image loads it, say so in `image_supports`.",
+    )
+
+
+@rule(
+    "FIT07",
+    "warn",
+    source="tpu-inference kernels/ragged_paged_attention (get_kv_cache_shape)",
+    what="fp8 KV on TPU does not double the tokens",
+)
+def fp8_kv_on_tpu(subject: Subject) -> RuleResult | None:
+    """Find fp8 KV on TPU that brings less than twice the tokens."""
+    resolved = subject.resolved
+    if not resolved.is_tpu or resolved.kv_bytes != 1:
+        return None
+    plain = layout_of(replace(resolved, kv_bytes=2)).bytes_per_token
+    packed = layout_of(resolved).bytes_per_token
+    if packed <= plain * _WORTH_HALF:
+        return None
+    gain = "not one more" if packed == plain else f"{plain / packed:.2f} times as many"
+    return RuleResult(
+        message=(
+            f"`vllm.kv_cache_dtype` {resolved.kv_dtype} does not double the KV cache on {resolved.accelerator.name}: "
+            f"{subject.memory.kv_tokens:,} tokens at {packed / 1024:.0f} KiB each, {gain} than with bf16. "
+            "A chip with a single KV head pads its fp8 to the width of bf16."
+        ),
+        remedies=(change("vllm.kv_cache_dtype", None),),
+        advice="" if packed == plain else "Keep it if the gain is worth the loss of precision.",
+    )
+
+
+@rule(
+    "FIT08",
+    "block",
+    source="vLLM model_executor/models/gemma4.py (Gemma4Attention)",
+    what="tensor parallelism that the GPUs or the attention heads do not allow",
+)
+def parallelism(subject: Subject) -> RuleResult | None:
+    """Find tensor parallelism that the GPUs or the attention heads do not allow."""
+    resolved = subject.resolved
+    heads, devices = resolved.spec.groups[0].attention.heads, resolved.accelerator.devices
+    if not resolved.is_tpu and resolved.tp > devices:
+        fact = f"{resolved.accelerator.name} on {resolved.platform} has {devices} GPU(s)"
+    elif heads % resolved.tp:
+        fact = f"that does not divide the {heads} attention heads of {resolved.model_id}"
+    else:
+        return None
+
+    def remedies() -> Iterator[Remedy]:
+        yield change("vllm.tensor_parallel_size", None)
+        divisors = [count for count in range(devices, 0, -1) if heads % count == 0]
+        yield from (change("vllm.tensor_parallel_size", count) for count in divisors)
+
+    return RuleResult(
+        message=f"`vllm.tensor_parallel_size` is {resolved.tp}, and {fact}.",
+        remedies=remedies(),
+        last_resorts=ways_out(subject),
+    )
+
+
+@rule(
+    margins.CLOSE_RULE,
+    "warn",
+    source="docs/accuracy.md (planned against measured weights)",
+    what="memory that is nearer to an edge than the planner's own error",
+)
+def close_to_an_edge(subject: Subject) -> RuleResult | None:
+    """Find a deployment that fits by less than the planner's weights may be wrong."""
+    memory, scatter = subject.memory, f"{overheads.WEIGHTS_SCATTER:.0%}"
+    if is_out_of_memory(memory) or memory.max_concurrency < 1:
+        return None
+    load, request = margins.loading(memory), margins.one_request(memory)
+    if load.may_fail:
+        message = (
+            f"Loading takes {load.needs_gib:.2f} of the {load.has_gib:.2f} GiB of a {subject.device}. Measured weights differ from "
+            f"planned ones by up to {scatter}: the server may fail while it loads."
+        )
+    elif request.may_fail:
+        message = (
+            f"The KV cache of {request.has_gib:.2f} GiB holds one request of `vllm.max_model_len` {subject.resolved.max_model_len:,} "
+            f"({request.needs_gib:.2f} GiB) and little more. Measured weights differ from planned ones by up to {scatter}, here "
+            f"{request.enough_gib - request.needs_gib:.2f} GiB: the server may fail for lack of KV cache."
+        )
+    else:
+        return None
+
+    def remedies() -> Iterator[Remedy]:
+        if not load.may_fail:
+            yield from _shorter_requests(subject)
+        yield from ways_out(subject)
+
+    return RuleResult(message=message, remedies=remedies())
+
+
+def _shorter_requests(subject: Subject) -> Iterator[Remedy]:
+    """Yield the longest request that the KV cache also holds if the weights are as heavy as they may be."""
+    resolved, memory = subject.resolved, subject.memory
+    certain_gib = memory.kv_gib - overheads.WEIGHTS_SCATTER * memory.weights_gib
+    longest = largest_model_len(
+        layout_of(resolved),
+        from_gib(max(certain_gib, 0.0)),
+        tokens_in_flight=tokens_in_flight(resolved),
+        limit=resolved.max_model_len,
+    )
+    for length in dict.fromkeys((longest, longest - longest % _LONGEST_BLOCK)):
+        if length > 0:
+            yield change("vllm.max_model_len", length)
+
+
+@rule(
+    "LEN02",
+    "block",
+    source="vLLM multimodal encoder budget; gemma4_mm.py (32 frames of 70 + 8 tokens)",
+    what="a multimodal item is longer than one step",
+)
+def multimodal_item(subject: Subject) -> RuleResult | None:
+    """Find an image, audio or video item that fits into no step."""
+    resolved = subject.resolved
+    whole_items = resolved.spec.vision_bidirectional or bool(resolved.vllm.disable_chunked_mm_input)
+    lengths = item_lengths(subject)
+    too_long = {name: tokens for name, tokens in lengths.items() if tokens > resolved.max_num_batched_tokens}
+    if not whole_items or not too_long:
+        return None
+    modality, tokens = max(too_long.items(), key=lambda item: item[1])
+    limits = {**(resolved.vllm.limit_mm_per_prompt or {}), **dict.fromkeys(too_long, 0)}
+    return RuleResult(
+        message=(
+            f"One {modality} item has up to {tokens:,} tokens and cannot be split over steps, but `vllm.max_num_batched_tokens` is "
+            f"{resolved.max_num_batched_tokens:,}: the engine stops at start."
+        ),
+        remedies=(
+            change("vllm.max_num_batched_tokens", tokens),
+            change("vllm.limit_mm_per_prompt", limits),
+        ),
+        last_resorts=ways_out(subject),
+    )
+
+
+def item_lengths(subject: Subject) -> dict[str, int]:
+    """Return the tokens of the longest item of each modality that the limits allow."""
+    resolved = subject.resolved
+    if not resolved.spec.is_gemma4 or not resolved.spec.is_multimodal:
+        return {}
+    lengths = {"video": overheads.VIDEO_TOKENS, "image": overheads.IMAGE_TOKENS}
+    if resolved.spec.audio_params:
+        lengths["audio"] = overheads.AUDIO_TOKENS
+    return {name: tokens for name, tokens in lengths.items() if resolved.item_limit(name) > 0}
+
+
+@rule(
+    "LEN03",
+    "block",
+    source="config.json of the checkpoint (max_position_embeddings)",
+    what="requests longer than the model was made for",
+)
+def model_length(subject: Subject) -> RuleResult | None:
+    """Find requests longer than the model was made for."""
+    resolved = subject.resolved
+    longest = resolved.spec.max_positions
+    if resolved.max_model_len <= longest:
+        return None
+    return RuleResult(
+        message=(
+            f"`vllm.max_model_len` is {resolved.max_model_len:,}, and {resolved.model_id} was made for {longest:,} tokens: "
+            "vLLM refuses to start."
+        ),
+        remedies=(change("vllm.max_model_len", longest),),
+        last_resorts=ways_out(subject),
+    )

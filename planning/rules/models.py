@@ -1,0 +1,145 @@
+"""Rules of models: what is not known of an architecture, ids that the hub does not have, base checkpoints, drafters that do not fit."""
+
+from collections.abc import Iterator
+
+from planning.cost.subject import Subject
+from planning.data.checkpoints import Checkpoint, find_checkpoint, near_spellings, nearest_ids
+from planning.model.catalog import absent_model
+from planning.model.spec import text_params
+from planning.question.drafters import drafters_for, mismatch, named_drafter
+from planning.question.types import Remedy
+from planning.rules.registry import RuleResult, change, rule
+from planning.rules.ways_out import smaller_models
+
+
+@rule(
+    "MOD01",
+    "info",
+    source="planning.model.hf_config",
+    what="a model outside the catalog, and what the planner does not know of it",
+)
+def unknown_architecture(subject: Subject) -> RuleResult | None:
+    """Find a model that is planned from its config.json."""
+    resolved = subject.resolved
+    spec = resolved.deployment.model_spec
+    if spec is None:
+        return None
+    size = f"{text_params(spec) / 1e9:.2f} billion parameters in {resolved.scheme.name}, {subject.memory.checkpoint_gib:.2f} GiB of files"
+    unknown = f" Not known: {'; '.join(spec.unmodelled)}." if spec.unmodelled else ""
+    near = near_spellings(resolved.deployment.model)
+    meant = f" Its id is spelled almost like {' and '.join(near)}." if near else ""
+    return RuleResult(
+        message=f"{spec.name} is planned from its config.json as {size}.{unknown}{meant}",
+        advice="Compare the plan with the server's first log before you rely on it.",
+    )
+
+
+@rule(
+    "MOD02",
+    "warn",
+    source="vLLM, OpenAI-compatible server: chat template",
+    what="a base checkpoint, which has no chat template",
+)
+def base_checkpoint(subject: Subject) -> RuleResult | None:
+    """Find a checkpoint that was not trained to follow instructions."""
+    resolved = subject.resolved
+    found = find_checkpoint(resolved.model_id) if resolved.deployment.model_spec is None else None
+    if found is None or found.kind != "base" or resolved.vllm.chat_template is not None:
+        return None
+    return RuleResult(
+        message=(
+            f"{found.id} is the pre-trained model: it has no chat template, so /v1/chat/completions answers 400, and the smoke "
+            "checks fail."
+        ),
+        remedies=(change("model", found.architecture),),
+        advice="Set `vllm.chat_template`, or use /v1/completions.",
+    )
+
+
+@rule(
+    "MOD03",
+    "block",
+    source="vllm-project/vllm#41745; vLLM, speculative decoding (one vocabulary)",
+    what="a drafter for another model",
+)
+def foreign_drafter(subject: Subject) -> RuleResult | None:
+    """Find a drafter whose vocabulary or hidden states are not those of the served model."""
+    resolved = subject.resolved
+    drafter, config = resolved.drafter, resolved.vllm.speculative_config
+    why = mismatch(drafter, resolved.spec) if drafter is not None else None
+    if drafter is None or config is None or why is None:
+        return None
+
+    def remedies() -> Iterator[Remedy]:
+        for fitting in drafters_for(resolved.spec):
+            yield change("vllm.speculative_config", {**config, "model": fitting})
+        yield change("vllm.speculative_config", None)
+
+    return RuleResult(
+        message=f"{drafter.name} cannot draft for {resolved.model_id}: {why}. The server stops at start.",
+        remedies=remedies(),
+    )
+
+
+@rule(
+    "MOD04",
+    "block",
+    source="planning.data.checkpoints, with the page that says so",
+    what="an id that the Hugging Face hub does not have",
+)
+def absent_checkpoint(subject: Subject) -> RuleResult | None:
+    """Find a model or a drafter whose id answered 404 on the hub."""
+    deployment = subject.resolved.deployment
+    config, drafter = subject.resolved.vllm.speculative_config, named_drafter(subject.resolved.vllm)
+    model, draft = _absent(deployment.model), _absent(drafter)
+    found = model or draft
+    if found is None or found.absent is None:
+        return None
+    if model is not None:
+        remedies: Iterator[Remedy] = (
+            Remedy(changes=_served_as(one)) for one in nearest_ids(model) if deployment.model_spec is None
+        )
+        last_resorts = smaller_models(subject)
+    else:
+        fitting = drafters_for(subject.resolved.spec)
+        remedies = (change("vllm.speculative_config", {**(config or {}), "model": one}) for one in fitting)
+        last_resorts = iter((change("vllm.speculative_config", None),))
+    return RuleResult(
+        message=absent_model(found, found.absent),
+        remedies=remedies,
+        last_resorts=last_resorts,
+        advice="If files of that name are already in your bucket or image, accept this finding.",
+        source=f"{found.absent.url}, {found.absent.date}",
+    )
+
+
+def _absent(name: str | None) -> Checkpoint | None:
+    found = find_checkpoint(name) if name else None
+    return found if found is not None and found.absent is not None else None
+
+
+def _served_as(model_id: str) -> dict[str, object]:
+    """Return the changes that serve a checkpoint in its own precision."""
+    return {"model": model_id, "quantization": None, "vllm.quantization": None}
+
+
+@rule(
+    "MOD05",
+    "info",
+    source="planning.data.checkpoints",
+    what="a checkpoint of a private person",
+)
+def personal_checkpoint(subject: Subject) -> RuleResult | None:
+    """Find a checkpoint that neither Google nor a vendor publishes."""
+    found = find_checkpoint(subject.resolved.deployment.model)
+    if found is None or not found.is_personal:
+        return None
+    return RuleResult(
+        message=(
+            f"{found.id} is published by a private person ({found.owner}), not by Google or a vendor. The owner can change or delete it "
+            "at any time."
+        ),
+        advice=(
+            "Read its model card before you rely on it. python -m scripts.stage_model copies it into your bucket, and what is staged stays."
+        ),
+    )

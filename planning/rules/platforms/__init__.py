@@ -1,0 +1,1 @@
+"""Rules of the platforms: places, probes, hosts, quotas, loading."""

@@ -1,0 +1,169 @@
+"""Rules of Cloud Run's quotas of vCPU and memory in a region."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from planning.cost.subject import Subject
+from planning.machine.hardware import (
+    CLOUD_RUN_GIB_PER_VCPU,
+    NEW_PROJECT_MEMORY_GIB,
+    NEW_PROJECT_VCPU,
+    REVISIONS_AT_AN_UPDATE,
+    cloud_run_vcpu,
+)
+from planning.question.resolved import Resolved
+from planning.question.types import Remedy
+from planning.rules.registry import RuleResult, change, rule
+
+_SOURCE: Final = "Cloud Run quotas; googlecodelabs/feedback#1856, #1868, #2311"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Use:
+    """What one instance uses of a quota, and what the region allows."""
+
+    setting: str
+    quota: str
+    unit: str
+    each: float
+    allowed: float
+    is_known: bool
+    """False where the quota is not set: then it is that of a new project."""
+
+    def needed(self, instances: int) -> float:
+        """Return what so many instances use."""
+        return self.each * instances
+
+    def sentence(self, instances: str, needed: float, region: str) -> str:
+        """Return what is needed and what is allowed, in one clause."""
+        kind = "vCPU" if self.unit == "vCPU" else "memory"
+        known = "is" if self.is_known else "is not set; in a new project it is"
+        return (
+            f"{instances} x `{self.setting}` {self.each:g} {self.unit} is {needed:g} {self.unit}, "
+            f"and the {kind} quota of {region} {known} {self.allowed:g} {self.unit}"
+        )
+
+
+@rule(
+    "SCL04",
+    "block",
+    "warn",
+    source=_SOURCE,
+    what="more vCPU or memory than the region's quota allows to a service, or a new project's quota if none is set",
+)
+def compute_quota(subject: Subject) -> RuleResult | None:
+    """Find a service whose instances together exceed the quota of vCPU or memory."""
+    uses, instances = _uses(subject.resolved), subject.resolved.deployment.cloud_run.max_instances
+    over = [use for use in uses if use.needed(instances) > use.allowed]
+    if not over:
+        return None
+    said = f"`cloud_run.max_instances` {instances}"
+    return RuleResult(
+        severity="block" if any(use.is_known for use in over) else "warn",
+        message=f"{_message(subject, over, said, instances)}: the service would fail to deploy.",
+        remedies=_remedies(subject, uses, revisions=1),
+        advice=_advice(uses, instances),
+    )
+
+
+@rule(
+    "SCL05",
+    "warn",
+    source=f"{_SOURCE}; ledger run-quota-at-an-update",
+    what="an update whose old and new revision together exceed the quota of vCPU or memory",
+)
+def compute_quota_at_an_update(subject: Subject) -> RuleResult | None:
+    """Find a service that can be deployed and not be updated."""
+    uses, instances = _uses(subject.resolved), subject.resolved.deployment.cloud_run.max_instances
+    both = REVISIONS_AT_AN_UPDATE * instances
+    over = [use for use in uses if use.needed(both) > use.allowed]
+    if not over or any(use.needed(instances) > use.allowed for use in uses):
+        return None
+    said = f"{REVISIONS_AT_AN_UPDATE} x `cloud_run.max_instances` {instances}"
+    return RuleResult(
+        message=(
+            "At an update the instances of the old and the new revision count together: "
+            f"{_message(subject, over, said, both)}: the new revision would fail to start, and the old one goes on serving."
+        ),
+        remedies=_remedies(subject, uses, revisions=REVISIONS_AT_AN_UPDATE),
+        advice=_advice(uses, instances),
+    )
+
+
+def _uses(resolved: Resolved) -> Sequence[_Use]:
+    """Return what an instance uses of each quota; nothing if neither a quota nor a region is given, because then there is no project."""
+    run = resolved.deployment.cloud_run
+    if resolved.platform != "cloud-run":
+        return ()
+    uses = (
+        ("vcpu", "cloud_run.cpu_quota", "vCPU", resolved.vcpu, run.cpu_quota, NEW_PROJECT_VCPU),
+        (
+            "host_memory_gib",
+            "cloud_run.memory_quota_gib",
+            "GiB",
+            resolved.host_memory_gib,
+            run.memory_quota_gib,
+            NEW_PROJECT_MEMORY_GIB,
+        ),
+    )
+    return [
+        _Use(
+            setting=setting,
+            quota=quota,
+            unit=unit,
+            each=each,
+            allowed=default if given is None else given,
+            is_known=given is not None,
+        )
+        for setting, quota, unit, each, given, default in uses
+        if given is not None or run.region is not None
+    ]
+
+
+def _message(subject: Subject, over: Sequence[_Use], said: str, instances: int) -> str:
+    region = subject.resolved.deployment.cloud_run.region or "the region"
+    return "; ".join(use.sentence(said, use.needed(instances), region) for use in over)
+
+
+def _remedies(subject: Subject, uses: Sequence[_Use], *, revisions: int) -> Iterator[Remedy]:
+    """Yield fewer instances, smaller ones, and one instance as small as the start allows."""
+    run = subject.resolved.deployment.cloud_run
+    fewer = min(int(use.allowed / (use.each * revisions)) for use in uses)
+    if fewer >= 1:
+        yield _instances(subject, fewer)
+    smaller = _smaller(subject, uses, revisions * run.max_instances)
+    if smaller is not None:
+        yield Remedy(changes=smaller)
+    one = _smaller(subject, uses, revisions) if fewer < 1 < run.max_instances else None
+    if one is not None:
+        yield Remedy(changes={**_instances(subject, 1).changes, **one})
+
+
+def _instances(subject: Subject, instances: int) -> Remedy:
+    run = subject.resolved.deployment.cloud_run
+    found = change("cloud_run.max_instances", instances)
+    if run.min_instances <= instances:
+        return found
+    return Remedy(changes={**found.changes, "cloud_run.min_instances": instances})
+
+
+def _smaller(subject: Subject, uses: Sequence[_Use], instances: int) -> dict[str, object] | None:
+    """Return the largest instance that fits the quota so many times and that the weights pass through; None if there is none."""
+    host, room = subject.resolved.host, {use.setting: use.allowed / instances for use in uses}
+    most_gib = min(room.get("host_memory_gib", host.max_memory_gib), subject.resolved.host_memory_gib)
+    for vcpu in reversed(cloud_run_vcpu(host)):
+        memory_gib = int(min(most_gib, vcpu * CLOUD_RUN_GIB_PER_VCPU))
+        fits = vcpu <= min(room.get("vcpu", vcpu), subject.resolved.vcpu)
+        if fits and memory_gib >= max(host.min_memory_gib, subject.memory.load_peak_host_gib):
+            return {"host_memory_gib": float(memory_gib), "vcpu": float(vcpu)}
+    return None
+
+
+def _advice(uses: Sequence[_Use], instances: int) -> str:
+    """Return which quota allows the service and its updates."""
+    needs = [(use, use.needed(REVISIONS_AT_AN_UPDATE * instances)) for use in uses]
+    enough = " and ".join(f"{need:g} {use.unit} (`{use.quota}`)" for use, need in needs if need > use.allowed)
+    return (
+        f"To raise the quota, request {enough}: the command python -m scripts.doctor --stack NAME prints the request."
+    )

@@ -1,0 +1,1 @@
+"""Rules of what a server exposes and what it loads."""

@@ -1,0 +1,192 @@
+"""Rules of what a server exposes: who can call it, what it reads for a caller, known vulnerabilities of its vLLM, programs in a bucket."""
+
+from collections.abc import Mapping
+from typing import Final
+
+from planning.cost.subject import Subject
+from planning.data.exposure import inner_domains, open_domains
+from planning.model.support import version_in_use, version_key
+from planning.question.server_flags import ServerArgument
+from planning.rules.arguments import kept_arguments, read_arguments
+from planning.rules.registry import RuleResult, change, rule
+from planning.rules.security.advisories import advisories_of
+
+_GUIDE: Final = "vLLM docs/usage/security.md"
+_OPENS: Final[Mapping[str, str]] = {
+    "--allowed-local-media-path": "lets callers read files of the container",
+    "--allowed-origins": "lets web pages call the server from the browsers of their visitors",
+    "--config": "reads more arguments from a file that this plan does not see",
+    "--middleware": "runs code before the server's own checks",
+    "--profiler-config": "adds paths that start and stop a profiler",
+    "--trust-request-chat-template": "runs a chat template that a caller sends",
+}
+"""Flags that open a server -> how, as the end of a sentence."""
+_CLOSED: Final = {"--allowed-origins": ("[]",), "--allowed-local-media-path": ("",)}
+"""Values with which they open nothing."""
+
+
+@rule(
+    "SEC02",
+    "block",
+    "warn",
+    source=f"Cloud Run IAM (allUsers); {_GUIDE}",
+    what="an endpoint that the internet can reach",
+)
+def public(subject: Subject) -> RuleResult | None:
+    """Find an endpoint for everybody. The path guard leaves a caller without the key nothing but /health."""
+    deployment, cost = subject.resolved.deployment, subject.cost
+    if not deployment.public:
+        return None
+    at_most = f"${cost.max_usd:,.0f} ({cost.max_usd_basis})"
+    limit = "" if deployment.max_usd is not None else " No `max_usd` limits what that costs."
+    if not deployment.has_api_key:
+        return RuleResult(
+            message=f"Anyone on the internet could use the endpoint, at up to {at_most}.{limit}",
+            remedies=(change("public", False),),
+            advice="Name the callers instead, or accept this finding, with `max_usd` and a guard (docs/limits.md).",
+        )
+    return RuleResult(
+        severity="warn" if deployment.max_usd is not None else "block",
+        message=(
+            "The internet can reach the endpoint. Every path but /health requires the API key, but any request can start an instance and "
+            f"keep it running, at up to {at_most}.{limit}"
+        ),
+        remedies=(change("public", False),),
+        advice="Or keep it public and set `max_usd`, which a scheduled guard enforces (docs/limits.md).",
+    )
+
+
+@rule("SEC05", "block", source=_GUIDE, what="an API key that does not protect every way to the server")
+def unguarded(subject: Subject) -> RuleResult | None:
+    """Find a way to the server that has no path guard."""
+    if not subject.resolved.deployment.has_api_key:
+        return None
+    found = [one for one in read_arguments(subject) if one.flag is not None and one.flag.name == "--grpc"]
+    if not found:
+        return None
+    return RuleResult(
+        message=(
+            f"`vllm.extra_args` has {len(found)} argument(s) past the path guard: with --grpc vLLM serves gRPC, which checks no API key, and not the /health "
+            "that the stack waits for."
+        ),
+        remedies=(change("vllm.extra_args", kept_arguments(subject, found)),),
+    )
+
+
+@rule(
+    "SEC06",
+    "warn",
+    "block",
+    source=f"{_GUIDE} (SSRF); vllm-project/vllm#57157",
+    what="media that the server reads by URL",
+)
+def read_media(subject: Subject) -> RuleResult | None:
+    """Find domains from which the server reads what a caller names."""
+    resolved = subject.resolved
+    domains = open_domains(resolved.vllm.allowed_media_domains)
+    if not domains or not resolved.has_processor:
+        return None
+    inner = tuple(inner_domains(domains))
+    network = _inner_network(subject)
+    where = f" The server is in a network of yours ({network})." if network else ""
+    named = f" {', '.join(inner)} can only be inside it or on the server's own machine." if inner else ""
+    return RuleResult(
+        severity="block" if network or inner else "warn",
+        message=(
+            f"`vllm.allowed_media_domains` has {len(domains)} host(s): every caller can make the server read URLs of {', '.join(domains)} from its own "
+            f"network, and whoever controls the DNS of such a name can point it to an inner address.{where}{named}"
+        ),
+        remedies=(change("vllm.allowed_media_domains", None),),
+        advice="Clients can send images, audio and video as data: URLs instead.",
+    )
+
+
+def _inner_network(subject: Subject) -> str:
+    """Return the setting that puts the server into a network beside other machines; empty if none does."""
+    deployment, resolved = subject.resolved.deployment, subject.resolved
+    if resolved.is_tpu and deployment.tpu.private_google_access is not None:
+        return "tpu.existingNetwork"
+    return "`cloud_run.direct_vpc`" if resolved.platform == "cloud-run" and deployment.cloud_run.direct_vpc else ""
+
+
+@rule("SEC10", "warn", source=_GUIDE, what="an argument in extraArgs that opens what the stack closes")
+def opened(subject: Subject) -> RuleResult | None:
+    """Find arguments that give callers or web pages more than the stack does."""
+    found = {one: words for one in read_arguments(subject) if (words := _opens(one))}
+    if not found:
+        return None
+    said = "; ".join(dict.fromkeys(found.values()))
+    return RuleResult(
+        message=f"`vllm.extra_args` has {len(found)} argument(s) that open the server: {said}.",
+        remedies=(change("vllm.extra_args", kept_arguments(subject, tuple(found))),),
+    )
+
+
+def _opens(argument: ServerArgument) -> str:
+    """Return what an argument opens, with its flag; empty if it opens nothing."""
+    flag = argument.flag.name if argument.flag is not None else ""
+    if flag not in _OPENS or argument.is_off or argument.value in {(value,) for value in _CLOSED.get(flag, ())}:
+        return ""
+    return f"{flag} {_OPENS[flag]}"
+
+
+@rule(
+    "SEC04",
+    "info",
+    source="planning/rules/security/advisories.py: OSV, GitHub's advisory database",
+    what="a version of vLLM with published vulnerabilities, or one that is not known",
+)
+def vulnerable(subject: Subject) -> RuleResult | None:
+    """Find what a caller can do to a server of this version."""
+    resolved = subject.resolved
+    version, found = version_in_use(resolved.accelerator, resolved.deployment.image_version), advisories_of(resolved)
+    if found is None:
+        return RuleResult(
+            message="The image's version of vLLM is not known, so whether it has published vulnerabilities is not known either.",
+            advice="Set `image_version` to the version that its log states at the start.",
+        )
+    if not found:
+        return None
+    fixed = max((one.fixed for one in found), key=lambda release: version_key(release) or (0, 0, 0, 0))
+    ways = dict.fromkeys(one.what for one in found)
+    named = ", ".join(f"{way} ({', '.join(one.id for one in found if one.what == way)})" for way in ways)
+    has_template_way = all(one.needs == "no chat template of the server" for one in found)
+    return RuleResult(
+        message=f"vLLM {version} has published vulnerabilities: a caller can {named}. vLLM {fixed} has none of them.",
+        severity="warn" if resolved.deployment.public else None,
+        remedies=(change("vllm.trust_remote_code", None),)
+        if all(one.needs == "trustRemoteCode" for one in found)
+        else (),
+        advice=(
+            "Let in only callers whom you trust, or name an image of that version by its digest (`image`)."
+            + (
+                " A chat template of the server's own (`vllm.chat_template`) closes this way too."
+                if has_template_way
+                else ""
+            )
+        ),
+    )
+
+
+@rule(
+    "SEC08",
+    "warn",
+    source="docs/decisions/0036-archives-are-signed.md; vllm-project/vllm#38920",
+    what="archives of compiled programs in a bucket that the stack did not make",
+)
+def archives_in_existing_bucket(subject: Subject) -> RuleResult | None:
+    """Find archives in a bucket whose other writers the stack does not know."""
+    deployment = subject.resolved.deployment
+    cache = ("tpu.compile_cache", "machine") if subject.resolved.is_tpu else ("cloud_run.graph_cache", "off")
+    value = deployment.tpu.compile_cache if subject.resolved.is_tpu else deployment.cloud_run.graph_cache
+    if deployment.existing_bucket is None or value != "bucket":
+        return None
+    return RuleResult(
+        message=(
+            f"`{cache[0]}` is bucket, but `existing_bucket` is {deployment.existing_bucket}, which the stack did not create. "
+            "Archives are signed (HMAC-SHA-256), so its other writers cannot make the server run their programs, but they can delete archives and bring "
+            "back older ones of this stack."
+        ),
+        remedies=(change(*cache),),
+        advice="Accept this finding if you trust every writer of the bucket.",
+    )

@@ -1,0 +1,208 @@
+"""Candidates for remedies that move a deployment: to another accelerator, or to a smaller model.
+
+They are changes only. `planning.rules.findings` plans each as a whole and shows those that fit.
+"""
+
+from collections.abc import Iterator
+
+from planning.cost.costs import hourly_parts
+from planning.cost.subject import Subject, is_out_of_memory
+from planning.data.checkpoints import checkpoint_of, original_of, stored_as, with_owner
+from planning.errors import PlanningError
+from planning.machine.hardware import (
+    ACCELERATORS,
+    FLEX_START_V6E_ZONES,
+    MACHINE_TYPES,
+    V5E_ZONES,
+    Accelerator,
+    AcceleratorKind,
+    gpu_regions,
+    host_of,
+)
+from planning.memory.budget import memory_plan
+from planning.memory.resolve import resolve
+from planning.model.catalog import MODELS
+from planning.model.support import support_of
+from planning.question.fields import changed
+from planning.question.recommendation import (
+    MAX_NUM_SEQS,
+    SMALL_DEVICE_GIB,
+    SMALL_DEVICE_MAX_NUM_SEQS,
+    recommended_options,
+)
+from planning.question.types import Deployment, Remedy
+
+_SHORT_REQUEST = 8_192
+_RUN_S = 4 * 3_600
+_PLACES = {"cloud-run": " on Cloud Run", "gce": " on Compute Engine", "tpu-vm": "", "own": ""}
+_DEPLOYABLE = ("cloud-run", "tpu-vm")
+"""Platforms for which this project has a target."""
+_HARDWARE_OPTIONS = (
+    "vllm.tensor_parallel_size",
+    "vllm.gpu_memory_utilization",
+    "vllm.max_num_seqs",
+    "vllm.max_num_batched_tokens",
+    "vllm.block_size",
+    "vllm.cpu_offload_gib",
+)
+"""Options that were chosen for the present hardware; after a move the recommended ones hold."""
+
+Changes = dict[str, object]
+
+
+def ways_out(subject: Subject) -> Iterator[Remedy]:
+    """Yield the same model elsewhere, then smaller models on the same hardware."""
+    yield from other_accelerators(subject)
+    yield from smaller_models(subject)
+
+
+def other_accelerators(subject: Subject, *, kind: AcceleratorKind | None = None) -> Iterator[Remedy]:
+    """Yield the same model on each other accelerator, cheapest first. A quantized model goes to TPUs as its bf16 original."""
+    deployment = subject.resolved.deployment
+    candidates: list[tuple[float, Remedy]] = []
+    for accelerator in ACCELERATORS.values():
+        if accelerator.name == subject.resolved.accelerator.name or kind not in {None, accelerator.kind}:
+            continue
+        moved = _moved(subject, accelerator)
+        if moved is None:
+            continue
+        try:
+            after = resolve(changed(deployment, moved))
+        except PlanningError:
+            continue
+        precision = f" as {after.scheme.name}" if after.scheme is not subject.resolved.scheme else ""
+        title = f"{accelerator.name}{_PLACES[after.platform]}{precision}"
+        usd_per_hour = sum(price for _, price in hourly_parts(after))
+        is_deployable = after.platform in _DEPLOYABLE
+        candidates.append(
+            (usd_per_hour, Remedy(changes=moved, move="accelerator", title=title, is_deployable=is_deployable))
+        )
+    yield from (remedy for _, remedy in sorted(candidates, key=lambda candidate: candidate[0]))
+
+
+def smaller_models(subject: Subject) -> Iterator[Remedy]:
+    """Yield what may fit on the same hardware: the same model in 4 bits, then the largest smaller models."""
+    resolved = subject.resolved
+    deployment = resolved.deployment
+    if deployment.model_spec is not None:
+        return
+    base, names = checkpoint_of(resolved.model_id).architecture, list(MODELS)
+    smaller = list(reversed(names[: names.index(base)]))
+    if resolved.is_tpu:
+        candidates = smaller
+    elif resolved.scheme.name == "w4a16":
+        candidates = [four for name in smaller for four in stored_as(name, "w4a16")]
+    else:
+        candidates = [
+            *stored_as(base, "w4a16"),
+            *(each for name in smaller for each in (name, *stored_as(name, "w4a16"))),
+        ]
+    short = {"vllm.max_model_len": _SHORT_REQUEST} if resolved.max_model_len > _SHORT_REQUEST else {}
+    usual = dict.fromkeys(_HARDWARE_OPTIONS, None)
+    for name in candidates:
+        model: Changes = {"model": name, "quantization": None, "vllm.quantization": None}
+        for change in (model, model | usual, model | usual | short):
+            yield Remedy(
+                changes=change,
+                move="model",
+                title=f"{with_owner(name)} here",
+                is_deployable=resolved.platform in _DEPLOYABLE,
+            )
+
+
+def trillium_note(subject: Subject) -> str:
+    """Return why one v6e chip, the usual cheap idea for a 4-bit model, does not hold it; empty where it does."""
+    resolved, accelerator = subject.resolved, ACCELERATORS["v6e-1"]
+    moved = _moved(subject, accelerator) if resolved.scheme.name == "w4a16" and not resolved.is_tpu else None
+    if moved is None:
+        return ""
+    after = resolve(changed(resolved.deployment, moved))
+    memory = memory_plan(after)
+    if after.scheme.name == resolved.scheme.name or not is_out_of_memory(memory):
+        return ""
+    price = sum(usd for _, usd in hourly_parts(after))
+    return (
+        f"One v6e chip (v6e-1, ${price:.2f}/h) does not hold it: 4-bit checkpoints do not load on TPU, and bf16 takes "
+        f"{memory.weights_gib:.1f} GiB of its {memory.usable_gib:.2f} GiB."
+    )
+
+
+def to_bf16(model_id: str) -> Changes:
+    """Return the changes that serve the unquantized original of a checkpoint."""
+    return {"model": original_of(model_id), "quantization": None, "vllm.quantization": None}
+
+
+def _moved(subject: Subject, accelerator: Accelerator) -> Changes | None:
+    """Return the changes that move the deployment, set up as recommended there; None if its weights cannot load there."""
+    resolved = subject.resolved
+    deployment = resolved.deployment
+    platform = accelerator.platforms[0]
+    usual = recommended_options(resolved.spec, accelerator, weights_mode="hub")
+    changes: Changes = {"accelerator": accelerator.name}
+    if deployment.device is not None:
+        changes["device"] = None
+    for path in _HARDWARE_OPTIONS:
+        name = path.partition(".")[2]
+        if getattr(deployment.vllm, name) != getattr(usual, name):  # an option that is right there too stays
+            changes[path] = None
+    if deployment.platform is not None:
+        changes["platform"] = platform
+    if accelerator.is_tpu and not _loads(subject, accelerator):
+        if deployment.model_spec is not None:
+            return None
+        changes |= to_bf16(resolved.model_id)
+    if platform != resolved.platform and deployment.weights_mode not in {None, "hub"}:
+        from_bucket = deployment.weights_mode != "image"
+        bucket_mode = "fuse-buffered" if platform == "cloud-run" else "disk"
+        changes["weights_mode"] = bucket_mode if from_bucket else "hub"
+    changes |= _cloud_run(deployment, accelerator) if platform == "cloud-run" else _machine(deployment, accelerator)
+    return changes
+
+
+def _loads(subject: Subject, accelerator: Accelerator) -> bool:
+    """Return whether the precision is known to load there. Another kind of accelerator takes this project's image."""
+    resolved, deployment = subject.resolved, subject.resolved.deployment
+    is_same_kind = accelerator.is_tpu == resolved.is_tpu
+    row = support_of(
+        resolved.scheme.name,
+        resolved.spec,
+        accelerator,
+        image_version=deployment.image_version if is_same_kind else None,
+        image_supports=deployment.image_supports if is_same_kind else (),
+    )
+    return row.answer == "yes"
+
+
+def _cloud_run(deployment: Deployment, accelerator: Accelerator) -> Changes:
+    """Return what a Cloud Run service with this GPU needs. What the deployment leaves open stays open."""
+    run, is_explicit = deployment.cloud_run, deployment.platform is not None
+    host, regions = host_of(accelerator, "cloud-run"), gpu_regions(accelerator)
+    is_small = accelerator.usable_gib < SMALL_DEVICE_GIB
+    usual_concurrency = (SMALL_DEVICE_MAX_NUM_SEQS if is_small else MAX_NUM_SEQS) if is_explicit else None
+    return {
+        "host_memory_gib": host.memory_gib if is_explicit else None,
+        "vcpu": host.vcpu if is_explicit else None,
+        "cloud_run.startup_probe": None,
+        "cloud_run.cuda_compatibility": None,
+        "cloud_run.region": run.region if run.region in regions or not is_explicit else regions[0],
+        "cloud_run.concurrency": usual_concurrency if run.concurrency is None else run.concurrency,
+    }
+
+
+def _machine(deployment: Deployment, accelerator: Accelerator) -> Changes:
+    """Return what a machine with this accelerator needs: its own memory, and for a TPU a zone that has it and an end."""
+    changes: Changes = {"host_memory_gib": None, "vcpu": None}
+    tpu = deployment.tpu
+    if not accelerator.is_tpu:
+        return changes
+    known = FLEX_START_V6E_ZONES if accelerator.name.startswith("v6e") else V5E_ZONES
+    if deployment.platform is not None:
+        kept = tuple(zone for zone in tpu.zones if zone in known)
+        changes["tpu.zones"] = kept or known
+        if not kept:
+            changes["tpu.private_google_access"] = None  # an existing subnet is in the region of the present zones
+    if tpu.api == "compute-engine" and accelerator.name not in MACHINE_TYPES:
+        changes["tpu.api"] = "cloud-tpu"
+    if tpu.max_run_duration_s is None:
+        changes["tpu.max_run_duration_s"] = _RUN_S
+    return changes

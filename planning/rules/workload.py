@@ -1,0 +1,243 @@
+"""Rules of the workload: what clients will ask that the server cannot give, or gives only after a wait."""
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Final, cast
+
+from planning.cost.subject import Subject, is_out_of_memory
+from planning.memory.adapters import ENABLE_LORA, adapter_arguments
+from planning.memory.speculation import speculation_of
+from planning.question.drafters import likely_drafters
+from planning.question.types import Remedy
+from planning.question.vllm_args import Modality
+from planning.question.workload import Workload
+from planning.rules.registry import RuleResult, change, rule
+from planning.speed import bands
+from planning.speed.multimodal import media_tokens, prompt_tokens
+from planning.speed.prefill import prompt_of
+from planning.speed.serving import server_of
+from planning.units import HOUR_S, duration
+
+_UNLIMITED: Final = 999
+"""Items of a kind that vLLM allows in one request if nobody limits them."""
+_MODALITIES: Final[tuple[tuple[Modality, str], ...]] = (("image", "images"), ("video", "videos"))
+
+
+def _asked(subject: Subject) -> Workload | None:
+    """Return the workload of a deployment that can serve at all; how fast it would be does not matter otherwise."""
+    return None if is_out_of_memory(subject.memory) else subject.resolved.deployment.workload
+
+
+@rule(
+    "WRK01",
+    "warn",
+    source="planning.speed.serving; the band of the rate in planning.speed.bands",
+    what="requests arrive faster than the server answers them",
+)
+def arrivals(subject: Subject) -> RuleResult | None:
+    """Find a rate at which the queue grows without end, or may do so."""
+    workload, answer = _asked(subject), subject.workload
+    if workload is None or answer is None or workload.rate_per_s is None:
+        return None
+    rate, most = workload.rate_per_s, answer.most_requests_per_s
+    band = bands.band("rate", bands.kind_of(subject.resolved, prompt_of(subject.resolved, workload)), most)
+    if rate <= band.low:
+        return None
+    is_certain = rate > band.high
+    grows = (
+        f"the queue grows by {(rate - most) * HOUR_S:,.0f} requests per hour"
+        if is_certain
+        else "the queue may grow without end"
+    )
+    return RuleResult(
+        message=(
+            f"`workload.rate_per_s` is {rate:g}, and the server answers {most:.3g} such requests per second "
+            f"({band.low:.3g} to {band.high:.3g}): {grows}."
+        ),
+        remedies=_more_capacity(subject, change("workload.rate_per_s", _rounded_down(band.low))),
+    )
+
+
+@rule(
+    "WRK02",
+    "warn",
+    source="vLLM v1 scheduler; planning.speed.serving",
+    what="more users ask at a time than the server computes",
+)
+def users(subject: Subject) -> RuleResult | None:
+    """Find users who wait although all of the server is busy."""
+    workload, answer = _asked(subject), subject.workload
+    if workload is None or answer is None or workload.users is None or workload.users <= answer.most_users:
+        return None
+    server = server_of(subject.resolved, subject.memory, workload)
+    limit = (
+        f"the KV cache holds {answer.most_users:,} requests of {round(server.held_tokens):,} tokens"
+        if server.kv_slots < subject.resolved.max_num_seqs
+        else f"`vllm.max_num_seqs` is {subject.resolved.max_num_seqs:,}"
+    )
+    return RuleResult(
+        message=(
+            f"`workload.users` is {workload.users:,}, but {limit}: {workload.users - answer.most_users:,} of them wait, "
+            f"each {duration(answer.queue_s.typical)} per request."
+        ),
+        remedies=_more_capacity(subject, change("workload.users", answer.most_users)),
+    )
+
+
+def _more_capacity(subject: Subject, less: Remedy) -> Iterator[Remedy]:
+    """Yield a larger batch if the KV cache holds one, then a smaller workload."""
+    workload = subject.resolved.deployment.workload
+    if workload is not None:
+        server = server_of(subject.resolved, subject.memory, workload)
+        if server.kv_slots > subject.resolved.max_num_seqs:
+            yield change("vllm.max_num_seqs", min(server.kv_slots, max(workload.users or 0, 256)))
+    yield less
+
+
+def _rounded_down(rate: float) -> float:
+    """Return two significant digits of a rate, rounded down."""
+    digits = 1 - math.floor(math.log10(rate))
+    return math.floor(rate * 10**digits) / 10**digits
+
+
+@rule(
+    "WRK03",
+    "block",
+    source="vLLM entrypoints/openai (a longer request is answered with 400)",
+    what="a request of the workload is longer than max-model-len",
+)
+def length(subject: Subject) -> RuleResult | None:
+    """Find requests that the server refuses for their length."""
+    workload, limit = subject.resolved.deployment.workload, subject.resolved.max_model_len
+    if workload is None:
+        return None
+    prompt = prompt_tokens(workload)
+    need = prompt + workload.output_tokens
+    if need <= limit:
+        return None
+
+    def remedies() -> Iterator[Remedy]:
+        if need <= subject.resolved.spec.max_positions:
+            yield change("vllm.max_model_len", need)
+        if prompt < limit:
+            yield change("workload.output_tokens", limit - prompt)
+        rest = limit - workload.output_tokens - (prompt - workload.input_tokens)
+        if rest > 0:
+            yield change("workload.input_tokens", rest)
+        yield _longest_request(subject, workload)
+
+    return RuleResult(
+        message=(
+            f"A request of the workload has {need:,} tokens ({prompt:,} in, {workload.output_tokens:,} out), and "
+            f"`vllm.max_model_len` is {limit:,}: the server refuses it."
+        ),
+        remedies=remedies(),
+    )
+
+
+def _longest_request(subject: Subject, workload: Workload) -> Remedy:
+    """Return the change to the longest request that the KV cache holds, with as much of the workload as goes into it."""
+    longest = max(subject.memory.largest_max_model_len or subject.resolved.spec.max_positions, 2)
+    changes: dict[str, object] = {"vllm.max_model_len": longest}
+    media = media_tokens(workload)
+    if media > longest - 2:
+        changes |= {"workload.images": 0, "workload.videos": 0, "workload.audio_s": 0.0}
+        media = 0
+    outputs = min(workload.output_tokens, longest - media - 1)
+    inputs = min(workload.input_tokens, longest - media - outputs)
+    return Remedy(changes=changes | {"workload.input_tokens": inputs, "workload.output_tokens": outputs})
+
+
+@rule(
+    "WRK04",
+    "block",
+    source="vLLM, limits of items per prompt (a request with more items is answered with 400)",
+    what="a request of the workload carries items that the server refuses",
+)
+def items(subject: Subject) -> RuleResult | None:
+    """Find pictures, videos or audio beyond the limits of a request, or for a model that does not take them."""
+    resolved, workload = subject.resolved, subject.resolved.deployment.workload
+    if workload is None:
+        return None
+    refused: dict[str, tuple[int, int]] = {}
+    for modality, name in _MODALITIES:
+        asked, allowed = getattr(workload, name), _allowed(subject, modality)
+        if asked > allowed:
+            refused[name] = (asked, allowed)
+    has_audio = resolved.serves_audio and not resolved.is_tpu
+    texts = [f"{asked} {name}, and {allowed} are allowed" for name, (asked, allowed) in refused.items()]
+    if workload.audio_s > 0 and not has_audio:
+        texts.append(f"{workload.audio_s:g} s of audio, and this server takes none")
+    if not texts:
+        return None
+
+    def remedies() -> Iterator[Remedy]:
+        limits = dict(resolved.vllm.limit_mm_per_prompt or {})
+        for modality, name in _MODALITIES:
+            if name in refused:
+                limits[modality] = refused[name][0]
+        if resolved.spec.is_multimodal:
+            yield change("vllm.limit_mm_per_prompt", limits)
+        fewer: dict[str, object] = {f"workload.{name}": allowed for name, (_, allowed) in refused.items()}
+        yield Remedy(changes=fewer if has_audio or not workload.audio_s else fewer | {"workload.audio_s": 0.0})
+
+    return RuleResult(
+        message=f"A request of the workload carries {'; '.join(texts)}: the server refuses it.", remedies=remedies()
+    )
+
+
+def _allowed(subject: Subject, modality: str) -> int:
+    """Return the items of a modality that one request may carry. vLLM's own limit is not stated, so that no limit allows all."""
+    resolved = subject.resolved
+    if not resolved.spec.is_multimodal:
+        return 0
+    limits = cast("Mapping[str, int]", resolved.vllm.limit_mm_per_prompt or {})
+    return limits.get(modality, _UNLIMITED)
+
+
+@rule(
+    "WRK05",
+    "block",
+    source="vLLM, LoRA adapters (a request that names an adapter of a server without --enable-lora is answered with 404)",
+    what="the workload uses LoRA adapters, and the server loads none",
+)
+def adapters(subject: Subject) -> RuleResult | None:
+    """Find adapters that no argument of the server enables."""
+    resolved, workload = subject.resolved, subject.resolved.deployment.workload
+    if workload is None or not workload.adapters or ENABLE_LORA in resolved.vllm.extra_args:
+        return None
+    given = resolved.deployment.vllm.extra_args
+    wanted = adapter_arguments(workload)
+    none = change("workload.adapters", 0)
+    return RuleResult(
+        message=f"`workload.adapters` is {workload.adapters}, but `vllm.extra_args` has no {ENABLE_LORA}.",
+        # Arguments that are given already may hold secrets, which no text repeats.
+        remedies=(none,) if given else (change("vllm.extra_args", wanted), none),
+        advice=f"Add {' '.join(wanted)} to `vllm.extra_args`." if given else "",
+    )
+
+
+@rule(
+    "WRK06",
+    "warn",
+    source="vLLM, speculative decoding; planning.model.catalog",
+    what="the drafter is not in the catalog, so that its weights are not counted",
+)
+def unknown_drafter(subject: Subject) -> RuleResult | None:
+    """Find a drafter whose weights nobody can compute."""
+    drafter = speculation_of(subject.resolved)
+    if drafter is None or not drafter.is_unknown:
+        return None
+    resolved = subject.resolved
+    config, meant = resolved.vllm.speculative_config or {}, likely_drafters(drafter.model or "", resolved.spec)
+    return RuleResult(
+        message=(
+            f"`vllm.speculative_config` names the drafter {drafter.model}, which is not in the catalog: 0 GiB are counted for it, and "
+            "no time for its proposals."
+        ),
+        remedies=(
+            *(change("vllm.speculative_config", {**config, "model": one}) for one in meant),
+            change("vllm.speculative_config", None),
+        ),
+        advice="Or give its config.json (scripts.plan --draft-config FILE; draftConfig in a stack).",
+    )

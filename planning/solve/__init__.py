@@ -1,0 +1,1 @@
+"""The search for a deployment, and everything said about a plan."""

@@ -1,0 +1,321 @@
+"""What this project can deploy: checkpoints, accelerators with their places and prices, hosts, and settings from mild to bold.
+
+`planning.solve.search` searches in it. Hosts, settings and places are those of the planner's own rules, so that what is found raises none of them.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Final
+
+from planning.data.checkpoints import CHECKPOINTS, Checkpoint, find_checkpoint
+from planning.data.images import DEFAULT_IMAGES, built_images
+from planning.data.prices import LIST_PRICES, HourlyPart, PriceBook, instance_parts, region_of, slice_parts
+from planning.data.quantization import QUANTIZED_BY_VLLM
+from planning.errors import PlanningError
+from planning.machine.hardware import (
+    ACCELERATORS,
+    CLOUD_RUN_GIB_PER_VCPU,
+    CLOUD_RUN_MAX_CONCURRENCY,
+    Accelerator,
+    cloud_run_vcpu,
+    find_accelerator,
+    host_of,
+    known_places,
+)
+from planning.memory.adapters import adapter_arguments
+from planning.memory.budget import comfortable_utilization
+from planning.memory.resolve import resolve
+from planning.model.catalog import refuse_absent, spec_of, unknown_model
+from planning.model.support import generation_of, kind_of_model, support_of
+from planning.question.recommendation import MAX_MODEL_LEN, MAX_NUM_SEQS, SMALL_DEVICE_GIB, SMALL_DEVICE_MAX_NUM_SEQS
+from planning.question.types import CloudRunOptions, Deployment, Platform, TpuOptions, WeightsMode
+from planning.question.vllm_args import Modality, VllmOptions
+from planning.question.workload import Workload
+from planning.speed.multimodal import prompt_tokens
+from planning.units import align_to, next_power_of_two
+
+RUN_S: Final = 4 * 3_600
+"""How long a slice lives: the run of the shipped stacks."""
+PROVISIONING: Final = "flex-start"
+"""How slices are bought: the cheapest way in which Google does not take a running slice back."""
+WEIGHTS_MODES: Final[dict[Platform, tuple[WeightsMode, ...]]] = {
+    "tpu-vm": ("hub", "disk"),
+    "cloud-run": ("fuse", "fuse-buffered", "hub"),
+}
+"""Weights that need no image of one's own, by platform."""
+_SEQUENCES_STEP: Final = 8
+_LENGTH_STEP: Final = 256
+"""The longest block that vLLM on TPU chooses: a length that it divides fills its blocks."""
+_BOLD_UTILIZATION: Final = 0.95
+"""The upper end of the recipe's range (`planning.question.recommendation.UTILIZATION` is its middle)."""
+_USUAL_IMAGES: Final = 4
+"""Pictures per request that the planner recommends to allow."""
+_CENTS: Final = 6
+"""Digits after which prices count as equal."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Served:
+    """A checkpoint, and the precision that it is served in."""
+
+    checkpoint: Checkpoint
+    quantization: str | None = None
+    """A scheme that vLLM makes of it while loading; None for its own."""
+
+    @property
+    def scheme(self) -> str:
+        """The scheme of `planning.data.quantization` that is served."""
+        return self.quantization or self.checkpoint.scheme
+
+    @property
+    def words(self) -> str:
+        """The checkpoint's id, with the precision if it is made while loading."""
+        return f"{self.checkpoint.id} as {self.quantization}" if self.quantization else self.checkpoint.id
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rented:
+    """An accelerator where it is cheapest, with its host."""
+
+    accelerator: Accelerator
+    platform: Platform
+    places: tuple[str, ...]
+    """Zones of a slice, or the one region of a service."""
+    usd_per_hour: float
+    vcpu: float | None = None
+    """Of a service; None for a slice, whose machine comes with it."""
+    memory_gib: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Knobs:
+    """Settings of the server that decide what it holds; None leaves one to the planner."""
+
+    max_model_len: int
+    utilization: float | None
+    kv_cache_dtype: str | None
+    max_num_seqs: int | None
+
+
+def checkpoints_of(asked: str | None) -> tuple[Checkpoint, ...]:
+    """Return the checkpoints that a family (`12B`) or an id means; without either, all that follow instructions.
+
+    Base checkpoints and unrounded QAT checkpoints are found by their id only: the first cannot chat, the second are as large as the original.
+
+    Raises:
+        PlanningError: for a model that is not in the catalog, that is absent from the hub, or that serves nobody alone.
+    """
+    served = tuple(one for one in CHECKPOINTS.values() if one.kind == "instruct")
+    if asked is None:
+        return served
+    family = tuple(one for one in served if asked.strip().lower() in _families(one))
+    if family:
+        return family
+    found = find_checkpoint(asked)
+    if found is None or found.is_drafter:
+        raise PlanningError(unknown_model(asked))
+    refuse_absent(found.id)
+    return (found,)
+
+
+def _families(checkpoint: Checkpoint) -> tuple[str, str]:
+    """Return the names of a checkpoint's family: its size, with and without the number of active parameters."""
+    size = checkpoint.architecture.rpartition("gemma-4-")[2].removesuffix("-it").lower()
+    return size, size.partition("-")[0]
+
+
+def servings_of(checkpoints: tuple[Checkpoint, ...]) -> Iterator[Served]:
+    """Yield each checkpoint in its own precision, then in those that vLLM makes of a bf16 one."""
+    for checkpoint in checkpoints:
+        yield Served(checkpoint=checkpoint)
+        if checkpoint.scheme == "bf16":
+            for scheme in QUANTIZED_BY_VLLM:
+                yield Served(checkpoint=checkpoint, quantization=scheme)
+
+
+def image_for(served: Served, accelerator: Accelerator) -> str | None:
+    """Return the name of the image that is known to load the precision there: the one of the target, else one that this project builds.
+
+    None if there is no such image.
+    """
+    spec = spec_of(served.checkpoint.id)
+    if support_of(served.scheme, spec, accelerator).answer == "yes":
+        return DEFAULT_IMAGES["tpu" if accelerator.is_tpu else "cloud-run"]
+    for name, image in built_images("tpu" if accelerator.is_tpu else "cuda").items():
+        if generation_of(accelerator) not in image.generations or kind_of_model(spec) not in image.model_kinds:
+            continue
+        row = support_of(served.scheme, spec, accelerator, image_version=image.version, image_supports=image.supports)
+        if row.answer == "yes":
+            return name
+    return None
+
+
+def rented(
+    regions: tuple[str, ...], *, accelerator: str | None = None, prices: PriceBook | None = None
+) -> tuple[tuple[Rented, ...], ...]:
+    """Return what can be rented, by accelerator: its hosts, cheapest first, at the cheapest known places of these regions (none: all).
+
+    Raises:
+        PlanningError: for an accelerator that this project cannot deploy, or a region that has none of them.
+    """
+    named = deployable_accelerators(accelerator)
+    known = {region_of(place) for one in named for place in known_places(one)}
+    for region in regions:
+        if region not in known:
+            what = named[0].name if accelerator else "an accelerator that this project deploys"
+            raise PlanningError(
+                f"--region {region} is not known to have {what}; known are {', '.join(sorted(filter(None, known)))}."
+            )
+    found = (tuple(_hosts(one, regions, prices or LIST_PRICES)) for one in named)
+    return tuple(hosts for hosts in found if hosts)
+
+
+def deployable_accelerators(name: str | None, *, option: str = "--accelerator") -> tuple[Accelerator, ...]:
+    """Return the accelerator with this name, or all that this project deploys. Raises PlanningError for any other, naming the option."""
+    deployable = tuple(one for one in ACCELERATORS.values() if one.is_tpu or "cloud-run" in one.platforms)
+    if name is None:
+        return deployable
+    found = find_accelerator(name)
+    if found not in deployable:
+        raise PlanningError(f'{option} is "{name}"; this project deploys {", ".join(one.name for one in deployable)}.')
+    return (found,)
+
+
+def _hosts(accelerator: Accelerator, regions: tuple[str, ...], prices: PriceBook) -> Iterator[Rented]:
+    places = tuple(place for place in known_places(accelerator) if not regions or region_of(place) in regions)
+    if not places:
+        return
+    if accelerator.is_tpu:
+        generation = accelerator.name.partition("-")[0]
+        cheapest, usd = _cheapest(
+            {
+                place: slice_parts(
+                    prices,
+                    generation=generation,
+                    chips=accelerator.devices,
+                    provisioning=PROVISIONING,
+                    place=place,
+                )
+                for place in places
+            }
+        )
+        yield Rented(accelerator=accelerator, platform="tpu-vm", places=cheapest, usd_per_hour=usd)
+        return
+    host = host_of(accelerator, "cloud-run")
+    for vcpu in cloud_run_vcpu(host):
+        memory_gib = float(min(vcpu * CLOUD_RUN_GIB_PER_VCPU, host.max_memory_gib))
+        if memory_gib < host.min_memory_gib:
+            continue
+        cheapest, usd = _cheapest(
+            {
+                place: instance_parts(
+                    prices,
+                    gpu=accelerator.name,
+                    vcpu=vcpu,
+                    memory_gib=memory_gib,
+                    zonal_redundancy=False,
+                    place=place,
+                )
+                for place in places
+            }
+        )
+        yield Rented(
+            accelerator=accelerator,
+            platform="cloud-run",
+            places=cheapest[:1],
+            usd_per_hour=usd,
+            vcpu=float(vcpu),
+            memory_gib=memory_gib,
+        )
+
+
+def _cheapest(parts: dict[str, tuple[HourlyPart, ...]]) -> tuple[tuple[str, ...], float]:
+    """Return the places with the lowest price, and that price. A price that is known goes before one that is assumed."""
+    ranks = {
+        place: (round(sum(part.usd_per_hour for part in each), _CENTS), any(part.price.is_assumed for part in each))
+        for place, each in parts.items()
+    }
+    best = min(ranks.values())
+    return tuple(place for place, rank in ranks.items() if rank == best), best[0]
+
+
+def longest_request(workload: Workload, min_context: int | None) -> int:
+    """Return the tokens of the longest request that has to be possible."""
+    return max(prompt_tokens(workload) + workload.output_tokens, min_context or 1)
+
+
+def knobs_of(deployment: Deployment, need: int, users: int) -> Iterator[Knobs]:
+    """Yield settings for requests of `need` tokens from `users` at a time, the planner's own first.
+
+    Longer requests than needed, bf16 KV cache, the usual utilization and batch are tried before what costs precision or room.
+    """
+    resolved = resolve(deployment)
+    limit = resolved.spec.max_positions
+    usual_length = min(MAX_MODEL_LEN, limit)
+    wanted = {min(next_power_of_two(need), limit), min(align_to(need, _LENGTH_STEP), limit)}
+    lengths = sorted(wanted | ({usual_length} if usual_length >= need else set()), reverse=True)
+    bold = min(comfortable_utilization(resolved), _BOLD_UTILIZATION)
+    utilizations = (None, bold) if bold > resolved.utilization else (None,)
+    for kv_cache_dtype in (None, "fp8"):
+        for utilization in utilizations:
+            for max_num_seqs in _sequences(resolved.accelerator, users):
+                for length in lengths:
+                    yield Knobs(
+                        max_model_len=length,
+                        utilization=utilization,
+                        kv_cache_dtype=kv_cache_dtype,
+                        max_num_seqs=max_num_seqs,
+                    )
+
+
+def _sequences(accelerator: Accelerator, users: int) -> tuple[int | None, ...]:
+    """Return the requests at a time to allow: as recommended where that is enough, then more. `users` is 0 if only a rate is known."""
+    is_small = not accelerator.is_tpu and accelerator.usable_gib < SMALL_DEVICE_GIB
+    usual = SMALL_DEVICE_MAX_NUM_SEQS if is_small else MAX_NUM_SEQS
+    if users:
+        return (None,) if users <= usual else (align_to(users, _SEQUENCES_STEP),)
+    return (None, *(more for more in (64, MAX_NUM_SEQS, CLOUD_RUN_MAX_CONCURRENCY) if more > usual))
+
+
+def deployment_of(served: Served, place: Rented, workload: Workload, prices: PriceBook | None) -> Deployment:
+    """Return the deployment of a checkpoint there, with all that the workload asks for by its form."""
+    image = built_images("tpu").get(image_for(served, place.accelerator) or "")
+    images: dict[Modality, int] = {"image": workload.images, "audio": 1}
+    spec = spec_of(served.checkpoint.id)
+    if not spec.audio_params:
+        del images["audio"]
+    return Deployment(
+        model=served.checkpoint.id,
+        accelerator=place.accelerator.name,
+        platform=place.platform,
+        quantization=served.quantization,
+        vllm=VllmOptions(
+            limit_mm_per_prompt=images if workload.images > _USUAL_IMAGES else None,
+            extra_args=adapter_arguments(workload),
+        ),
+        weights_mode=WEIGHTS_MODES[place.platform][0],
+        host_memory_gib=place.memory_gib,
+        vcpu=place.vcpu,
+        tpu=TpuOptions(provisioning_model=PROVISIONING, max_run_duration_s=RUN_S, zones=place.places)
+        if place.platform == "tpu-vm"
+        else TpuOptions(),
+        cloud_run=CloudRunOptions(region=place.places[0]) if place.platform == "cloud-run" else CloudRunOptions(),
+        workload=workload,
+        image_version=image.version if image else None,
+        image_supports=image.supports if image else (),
+        prices=prices,
+    )
+
+
+def tuned(deployment: Deployment, knobs: Knobs) -> Deployment:
+    """Return the deployment with these settings."""
+    return replace(
+        deployment,
+        vllm=replace(
+            deployment.vllm,
+            max_model_len=knobs.max_model_len,
+            gpu_memory_utilization=knobs.utilization,
+            kv_cache_dtype=knobs.kv_cache_dtype,
+            max_num_seqs=knobs.max_num_seqs,
+        ),
+    )

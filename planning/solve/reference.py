@@ -1,0 +1,170 @@
+"""Generated documentation of the rules, of the checkpoints and of what loads where."""
+
+from typing import Final
+
+from planning.cost.subject import examine, is_out_of_memory
+from planning.data.checkpoints import ABSENT, CHECKPOINTS, Checkpoint, Page, nearest_ids, with_owner
+from planning.data.quantization import FULL_BYTES
+from planning.machine.hardware import ACCELERATORS
+from planning.model.catalog import spec_of
+from planning.model.spec import tensors
+from planning.model.support import TABLE, Support, support_of
+from planning.question.types import Deployment
+from planning.question.workload import parse_workload
+from planning.rules.findings import RULES, detected
+from planning.solve.candidates import checkpoints_of, rented
+from planning.solve.search import ServiceLimits, solve
+from planning.units import to_gib
+
+_EXAMPLE: Final = parse_workload("in=4000,out=500,users=32")
+_EXAMPLE_LIMITS: Final = ServiceLimits(max_ttft_s=1, max_tpot_s=0.05, max_usd_per_hour=6)
+"""The question of docs/planning.md, "Search for a workload"."""
+_HEAD = """# Findings
+
+Written by `make docs` from `planning/rules/memory.py`, `planning/rules/models.py` and the other `planning/rules_*.py`.
+
+`block` stops `pulumi preview` and `pulumi up`. `warn` and `info` are only shown.
+`gemma-serving:acceptFindings: [ID, ...]` accepts findings: they are shown and stop nothing.
+`python -m scripts.plan --stack NAME --fix` shows how to change the settings so that nothing blocks.
+
+"""
+
+
+def rules_page() -> str:
+    """Return the page of all rules in Markdown."""
+    return _HEAD + rules_table()
+
+
+def rules_table() -> str:
+    """Return the table of all rules in Markdown, in the order in which findings are shown."""
+    rows = (
+        f"| {rule.id} | {' or '.join(rule.severities)} | {'yes' if rule.is_acceptable else 'no'} | {rule.what} | {rule.source} |"
+        for rule in RULES.values()
+    )
+    head = ("| id | severity | can be accepted | what it finds | source |", "| --- | --- | --- | --- | --- |")
+    return "\n".join((*head, *rows)) + "\n"
+
+
+_CHECKPOINTS_HEAD = """# Checkpoints
+
+Written by `make docs` from `planning/data/checkpoints.py`.
+
+The planner knows these ids.
+Any other model is planned from its `config.json`: see [planning.md](planning.md).
+
+- Files: GiB of the checkpoint's files, computed from its dimensions.
+- Loaded: GiB of weights on one GPU that holds all of them, with position tables for the full length.
+- Runs on: the accelerators of this project where it fits as recommended, with requests of 16,384 tokens, or of half that where 16,384 only just fit.
+  Where nobody knows whether the precision loads, it is left out; other warnings are not counted.
+
+"""
+_DRAFTERS_HEAD = """
+## Drafters
+
+A drafter proposes tokens that its model checks: `speculativeConfig: {model: ID, num_speculative_tokens: 3}`.
+
+"""
+_COMMITS_HEAD = """
+## Commits
+
+Public sources state these commits.
+`modelRevision` of the shipped stacks is one of them, and the finding about a repository without a commit names it as its remedy.
+The hub was not asked: `python -m scripts.doctor` says whether it has the commit, and where its main branch is.
+
+"""
+_ABSENT_HEAD = """
+## Not on the hub
+
+The hub answered 404 for these ids.
+Nothing here offers them, and a stack that names one is blocked ([rules.md](rules.md)).
+
+"""
+_SHOWN_NEAR: Final = 3
+
+
+def checkpoints_page() -> str:
+    """Return the page of all checkpoints in Markdown."""
+    served = [one for one in CHECKPOINTS.values() if not one.is_drafter]
+    drafters = [one for one in CHECKPOINTS.values() if one.is_drafter]
+    table = ("| id | kind | precision | files | loaded | runs on | named by |", "| --- " * 7 + "|", *map(_row, served))
+    others = ("| id | drafts for | files | named by |", "| --- " * 4 + "|", *map(_drafter_row, drafters))
+    absent = ("| id | nearest that exist | absent by |", "| --- " * 3 + "|", *map(_absent_row, ABSENT.values()))
+    stated = (f"| {one.id} | `{one.commit}` | {one.commit_source} |" for one in CHECKPOINTS.values() if one.commit)
+    commits = ("| id | commit | stated by |", "| --- " * 3 + "|", *stated)
+    parts = (_CHECKPOINTS_HEAD, table, _DRAFTERS_HEAD, others, _COMMITS_HEAD, commits, _ABSENT_HEAD, absent)
+    return "".join(part if isinstance(part, str) else "\n".join(part) + "\n" for part in parts)
+
+
+def _absent_row(one: Checkpoint) -> str:
+    near = ", ".join(with_owner(each) for each in nearest_ids(one)[:_SHOWN_NEAR])
+    return f"| {one.id} | {near} | {_link(one.absent) if one.absent else ''} |"
+
+
+def _row(one: Checkpoint) -> str:
+    memory = examine(Deployment(model=one.id, accelerator="H200")).memory
+    fitting = ", ".join(
+        name for name, known in ACCELERATORS.items() if known.platforms != ("gce",) and _fits(one, name)
+    )
+    kind = f"{one.kind}, a private person's" if one.is_personal else one.kind
+    return (
+        f"| {one.id} | {kind} | {one.scheme} | {memory.checkpoint_gib:.2f} | {memory.weights_gib:.2f} | {fitting or 'none'} "
+        f"| {_source(one)} |"
+    )
+
+
+def _fits(one: Checkpoint, accelerator: str) -> bool:
+    subject = examine(Deployment(model=one.id, accelerator=accelerator))
+    resolved = subject.resolved
+    if support_of(resolved.scheme.name, resolved.spec, resolved.accelerator).answer != "yes":
+        return False
+    return not is_out_of_memory(subject.memory) and "block" not in detected(subject).values()
+
+
+def _drafter_row(one: Checkpoint) -> str:
+    size = sum(tensor.params for tensor in tensors(spec_of(one.id))) * FULL_BYTES
+    return f"| {one.id} | {one.architecture} | {to_gib(size):.2f} | {_source(one)} |"
+
+
+def _source(one: Checkpoint) -> str:
+    return _link(one.source)
+
+
+def _link(page: Page) -> str:
+    return f"[{page.date}]({page.url})"
+
+
+def support_table() -> str:
+    """Return the table of precisions that load, as docs/planning.md shows it."""
+    head = "| precision | devices | models | vLLM | loads | source |\n| --- | --- | --- | --- | --- | --- |\n"
+    return head + "".join(
+        f"| {row.scheme}{' made while loading' if row.loading == 'on-load' else ''} | {', '.join(row.devices) or 'all'} "
+        f"| {', '.join(row.models) or 'all'} | {_versions(row)} | {_answer(row)} | {row.source}, {row.seen_on} |\n"
+        for row in TABLE
+    )
+
+
+def _versions(row: Support) -> str:
+    if row.first or row.last:
+        return f"{f'from {row.first}' if row.first else ''}{f'up to {row.last}' if row.last else ''}"
+    return "all"
+
+
+def _answer(row: Support) -> str:
+    if row.answer == "yes":
+        return "yes, computed in bf16" if row.is_weight_only else "yes"
+    return f"{'no' if row.answer == 'no' else 'not known'}: {row.note}"
+
+
+def solve_table() -> str:
+    """Return the answer to the question of docs/planning.md in Markdown: the cheapest of each family, and what is marked."""
+    answer = solve(_EXAMPLE, _EXAMPLE_LIMITS, checkpoints=checkpoints_of(None), places=rented(()))
+    head = "| model | on | TP | length | weights | USD/h | TTFT s | TPOT ms | tok/s | USD/M tokens | bound by | best |"
+    rows = [
+        f"| `{one.served.words}` | {one.subject.resolved.accelerator.name} | {one.subject.resolved.tp} | "
+        f"{one.subject.resolved.max_model_len:,} | {one.subject.resolved.weights_mode} | {one.usd_per_hour:.2f} | "
+        f"{one.answer.ttft_s.typical:.2f} | {one.answer.tpot_s.typical * 1e3:.1f} | "
+        f"{one.answer.output_tok_per_s.typical:,.0f} | {one.usd_per_million_tokens:.3f} | {one.answer.bound} | "
+        f"{', '.join(answer.marks(one)) or '-'} |"
+        for one in answer.best_per_model()
+    ]
+    return "\n".join((head, "| --- " * 12 + "|", *rows)) + "\n"

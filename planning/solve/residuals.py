@@ -1,0 +1,135 @@
+"""Measured figures against planned ones: what the planner expects of the smoke checks' requests, and what a figure outside its band means.
+
+A band of `planning.speed.bands` holds nine of ten points. A check of one server uses a wider one, so that one healthy server in ten raises no alarm.
+"""
+
+from dataclasses import dataclass
+from typing import Final, Literal, TypeAlias
+
+from planning.cost.subject import Subject
+from planning.question.types import Band, WorkloadPlan
+from planning.question.workload import Workload
+from planning.speed.bands import BANDS
+from planning.speed.serving import workload_plan
+
+Residual: TypeAlias = Literal["within", "below", "above", "not measured"]
+
+SMOKE_PROMPT_TOKENS: Final = 64
+SMOKE_OUTPUT_TOKENS: Final = 128
+"""The streams of the smoke checks (`scripts.smoke.checks_speed`): one sentence with its chat template in, 128 tokens out."""
+TTFT_FLOOR_S: Final = 2.0
+"""A constant, no estimate: a first token over a tunnel, or from a client far away, may always take this long.
+
+It decides for every estimate below 0.5 s, so for every stack of this repository (0.01 s to 0.09 s)."""
+TTFT_MARGIN: Final = 4.0
+"""A first token may take this many times the planner's estimate for one short request: cold caches are not in the estimate."""
+LEAST_MARGIN: Final = 0.8
+"""Share of an estimate that a healthy server reaches at least, however narrow the band: `planning.speed.throughput` is good to about 20 %."""
+THRESHOLD_MARGIN: Final = 0.5
+"""Share of an estimate that a server has to reach. A threshold fails a check and may end a roll-out, so it is for servers that are wrong, not for
+busy ones: a figure outside its band is a warning of its own."""
+KV_TOLERANCE: Final = 0.10
+"""The planner is accurate to 5 % of KV tokens. Driver and image versions may differ by as much again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SmokeFigures:
+    """What the planner expects of the smoke checks' requests."""
+
+    decode_tok_per_s: Band
+    """One stream alone, after its first token."""
+    ttft_s: Band | None = None
+    """Seconds to the first token of one stream alone, over a line that may be slow."""
+    burst_tok_per_s: Band | None = None
+    """All streams of the burst together, over a line that may be slow."""
+
+
+def _smoke_load(subject: Subject, users: int) -> WorkloadPlan:
+    """Return what the planner expects of the smoke checks' own requests, which are shorter than those of the stack's workload."""
+    load = Workload(input_tokens=SMOKE_PROMPT_TOKENS, output_tokens=SMOKE_OUTPUT_TOKENS, users=users)
+    return workload_plan(subject.resolved, subject.memory, subject.cost.usd_per_hour, load)
+
+
+def _least_burst(burst: WorkloadPlan, requests: int, margin: float) -> float:
+    """Return the lowest output rate of a healthy server in the burst: the low end of the band, over a line that is as slow as allowed."""
+    tokens = requests * SMOKE_OUTPUT_TOKENS
+    least = min(burst.output_tok_per_s.low, burst.output_tok_per_s.typical * margin)
+    return tokens / (tokens / least + TTFT_FLOOR_S)
+
+
+def smoke_figures(subject: Subject, burst_requests: int) -> SmokeFigures:
+    """Return the figures of the smoke checks' requests with their bands."""
+    decode, ttft, burst = _smoke_bands(subject, burst_requests, LEAST_MARGIN)
+    return SmokeFigures(decode_tok_per_s=decode, ttft_s=ttft, burst_tok_per_s=burst)
+
+
+def smoke_thresholds(subject: Subject, burst_requests: int) -> tuple[float, float, float]:
+    """Return what a server has to reach: the longest time to the first token, the lowest rates of one stream and of the burst."""
+    decode, ttft, burst = _smoke_bands(subject, burst_requests, THRESHOLD_MARGIN)
+    return ttft.high, decode.low, burst.low
+
+
+def _smoke_bands(subject: Subject, burst_requests: int, margin: float) -> tuple[Band, Band, Band]:
+    """Return the rate of one stream, its first token, and the rate of the burst; `margin` is the share of an estimate that is reached at least."""
+    alone, burst = _smoke_load(subject, 1), _smoke_load(subject, burst_requests)
+    together = burst.output_tok_per_s
+    return (
+        decode_band(subject.throughput.decode_tok_per_s, is_tpu=subject.resolved.is_tpu, margin=margin),
+        Band(
+            low=0.0,
+            typical=subject.throughput.ttft_s,
+            high=max(subject.throughput.ttft_s * TTFT_MARGIN, alone.ttft_s.high, TTFT_FLOOR_S),
+        ),
+        Band(
+            low=_least_burst(burst, burst_requests, margin),
+            typical=together.typical,
+            high=max(together.high, together.typical / margin),
+        ),
+    )
+
+
+def decode_band(tok_per_s: float, *, is_tpu: bool, margin: float = LEAST_MARGIN) -> Band:
+    """Return the planned rate of one stream alone with the ends that a healthy server keeps."""
+    spread = BANDS["tpot", "tpu-short" if is_tpu else "gpu"]
+    return Band(
+        low=tok_per_s * min(1 / spread.high, margin),
+        typical=tok_per_s,
+        high=tok_per_s * max(1 / spread.low, 1 / margin),
+    )
+
+
+def kv_band(planned: float) -> Band:
+    """Return planned KV blocks or tokens with their tolerance."""
+    return Band(low=planned * (1 - KV_TOLERANCE), typical=planned, high=planned * (1 + KV_TOLERANCE))
+
+
+def residual(band: Band, measured: float | None) -> Residual:
+    """Return on which side of its band a measured figure lies."""
+    if measured is None:
+        return "not measured"
+    if measured < band.low:
+        return "below"
+    return "above" if measured > band.high else "within"
+
+
+def usual_causes(figure: str, found: Residual) -> str:
+    """Return what usually puts a figure outside its band; empty within it. Figures in seconds are worse above the band, rates below it."""
+    if found == "within":
+        return ""
+    if found == "not measured":
+        return "the check that measures it has no figure"
+    if figure.startswith("kv"):
+        return _KV_LOST if found == "below" else _KV_WON
+    if figure.endswith("_s") and not figure.endswith("_per_s"):
+        return _LATE if found == "above" else _FAST
+    return _SLOW if found == "below" else _FAST
+
+
+_SLOW: Final = (
+    "usual causes: another client uses the server, it runs on another accelerator than planned, the network or the tunnel is throttled, "
+    "or the checkpoint has another quantization"
+)
+_LATE: Final = "usual causes: another client's requests wait in front, or the network or the tunnel is slow"
+_FAST: Final = "usual causes: a smaller or more strongly quantized checkpoint than planned, a faster accelerator, or a cache in front"
+_KV_LOST: Final = "usual causes: another process on the device, or a checkpoint of another quantization"
+_KV_WON: Final = "usual causes: a more strongly quantized checkpoint than planned, or a device with more memory"

@@ -1,0 +1,410 @@
+"""The cheapest deployments of this project that serve a workload within limits, and the nearest miss if there is none.
+
+Each checkpoint on each accelerator is tried with settings from mild to bold, until one serves the workload within the limits; then on the
+cheapest host and with the mode of weights that starts soonest. What is found raises no finding that blocks or warns, and is not so
+close to an edge of the memory that it may fail. Prices come before memory, memory before speed: each is cheaper to compute than the next.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from enum import IntEnum
+from typing import Final
+
+from planning.cost.subject import Subject, is_out_of_memory, subject_of
+from planning.data.checkpoints import Checkpoint
+from planning.data.images import DEFAULT_IMAGES
+from planning.data.prices import PriceBook
+from planning.errors import PlanningError
+from planning.machine.hardware import CLOUD_RUN_MAX_CONCURRENCY
+from planning.memory.budget import memory_plan
+from planning.memory.margins import margin_of
+from planning.memory.resolve import resolve
+from planning.model.catalog import spec_of
+from planning.question.resolved import Resolved
+from planning.question.types import Band, Deployment, MemoryPlan, WeightsMode, WorkloadPlan
+from planning.question.workload import Workload, check_workload
+from planning.rules.findings import QUOTA_IDS, RULES, detected
+from planning.solve.candidates import (
+    WEIGHTS_MODES,
+    Rented,
+    Served,
+    deployment_of,
+    image_for,
+    knobs_of,
+    longest_request,
+    servings_of,
+    tuned,
+)
+from planning.speed.bands import band as band_of
+from planning.speed.bands import kind_of
+from planning.speed.serving import server_of, workload_plan
+from planning.speed.startup import startup_plan
+from planning.units import HOUR_S
+
+_MILLION: Final = 1_000_000
+_MOST_TRIED: Final = 100
+"""Nearest misses of which the first that could be deployed is named."""
+_CENT: Final = 0.005
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceLimits:
+    """What a deployment has to keep; None where nothing was asked."""
+
+    max_ttft_s: float | None = None
+    max_tpot_s: float | None = None
+    max_usd_per_hour: float | None = None
+    min_context: int | None = None
+    """Tokens of the longest request that has to be possible; the workload's own requests always are."""
+    sure: bool = False
+    """Whether times are compared at the slow end of their bands, instead of at their typical values."""
+
+    def judged(self, band: Band) -> float:
+        """Return the value of a time that is compared with its limit."""
+        return band.high if self.sure else band.typical
+
+    @property
+    def judged_by(self) -> str:
+        """Which end of the bands that is."""
+        return "high" if self.sure else "typical"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Solution:
+    """A deployment that is enough."""
+
+    served: Served
+    deployment: Deployment
+    """With every setting that was chosen."""
+    subject: Subject
+    answer: WorkloadPlan
+
+    @property
+    def usd_per_hour(self) -> float:
+        """The price of one slice or instance, in its dearest place."""
+        return self.subject.cost.usd_per_hour
+
+    @property
+    def usd_per_million_tokens(self) -> float:
+        """The price of a million tokens of the workload, prompts and answers together."""
+        tokens = self.answer.prompt_tokens + self.answer.workload.output_tokens
+        return self.usd_per_hour / HOUR_S / (self.answer.requests_per_s.typical * tokens) * _MILLION
+
+    @property
+    def architecture(self) -> str:
+        """Id of the family's bf16 checkpoint."""
+        return self.served.checkpoint.architecture
+
+    @property
+    def image(self) -> str | None:
+        """Name of the image that loads it, if that is not the one of the target: this repository builds it."""
+        name = image_for(self.served, self.subject.resolved.accelerator)
+        return name if name not in DEFAULT_IMAGES.values() else None
+
+
+class Stage(IntEnum):
+    """What a candidate fails at; the later, the nearer it is to be enough."""
+
+    MEMORY = 0
+    FINDING = 1
+    """A finding blocks or warns."""
+    LOAD = 2
+    """It computes fewer requests, at a time or per second, than are asked."""
+    LIMITS = 3
+    """It serves the workload, and breaks limits."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Miss:
+    """Why a checkpoint on an accelerator is not enough."""
+
+    served: Served
+    place: Rented
+    reasons: tuple[str, ...]
+    excess: float
+    """How many times the limit the worst figure is; the nearest miss has the least."""
+    stage: Stage
+    """How far it got."""
+    deployment: Deployment | None = None
+    """What was tried, with the settings that decide what the server holds; None if nothing could be."""
+
+    def __str__(self) -> str:
+        """Return it in one line."""
+        where = f"{self.served.words} on {self.place.accelerator.name} (${self.place.usd_per_hour:.2f}/h)"
+        return f"{where}: {'; '.join(self.reasons)}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SolutionSet:
+    """What was found."""
+
+    solutions: tuple[Solution, ...]
+    """Cheapest first; one for each checkpoint, precision and accelerator."""
+    nearest: Miss | None
+    """The nearest miss, if nothing is enough."""
+
+    @property
+    def cheapest(self) -> Solution | None:
+        """The lowest price of an hour; of equal prices the fastest."""
+        return self.solutions[0] if self.solutions else None
+
+    @property
+    def fastest(self) -> Solution | None:
+        """The shortest time for a whole request."""
+        return min(self.solutions, key=lambda one: one.answer.request_s.typical, default=None)
+
+    @property
+    def cheapest_per_token(self) -> Solution | None:
+        """The lowest price of a million tokens."""
+        return min(self.solutions, key=lambda one: one.usd_per_million_tokens, default=None)
+
+    def marks(self, one: Solution) -> tuple[str, ...]:
+        """Return in what a solution is the best of all."""
+        marked = (("cheapest", self.cheapest), ("fastest", self.fastest), ("cheapest/M", self.cheapest_per_token))
+        return tuple(name for name, best in marked if best is one)
+
+    def best_per_model(self) -> tuple[Solution, ...]:
+        """Return the cheapest of each family, and what is marked, cheapest first."""
+        first = {one.architecture: one for one in reversed(self.solutions)}
+        return tuple(one for one in self.solutions if first[one.architecture] is one or self.marks(one))
+
+
+def solve(
+    workload: Workload,
+    limits: ServiceLimits,
+    *,
+    checkpoints: tuple[Checkpoint, ...],
+    places: tuple[tuple[Rented, ...], ...],
+    prices: PriceBook | None = None,
+) -> SolutionSet:
+    """Return the deployments that serve the workload within the limits.
+
+    Args:
+        workload: What clients ask of one slice or instance.
+        limits: What has to be kept.
+        checkpoints: What may be served (`planning.solve.candidates.checkpoints_of`).
+        places: What may be rented (`planning.solve.candidates.rented`).
+        prices: Prices that replace the list prices.
+
+    Raises:
+        PlanningError: for a workload without users or a rate: nobody then says how many wait.
+    """
+    check_workload(workload)
+    if workload.users is None and workload.rate_per_s is None:
+        raise PlanningError("--solve needs to know how much is asked; add users=N or rate=N to --workload.")
+    search = _Search(workload=workload, limits=limits, prices=prices)
+    pairs = [
+        (served, hosts)
+        for served in servings_of(checkpoints)
+        for hosts in places
+        if image_for(served, hosts[0].accelerator)
+    ]
+    affordable = [pair for pair in pairs if search.is_affordable(pair[1][0])]
+    outcomes = [search.best(*pair) for pair in affordable]
+    solutions = sorted(
+        (one for one in outcomes if isinstance(one, Solution)),
+        key=lambda one: (round(one.usd_per_hour, 2), one.answer.request_s.typical),
+    )
+    if solutions:
+        return SolutionSet(solutions=tuple(solutions), nearest=None)
+    misses = [miss for outcome in outcomes if not isinstance(outcome, Solution) for miss in outcome]
+    # What is too dear was not examined yet; it may be nearer than the rest.
+    misses += [miss for pair in pairs if pair not in affordable for miss in search.too_dear(*pair)]
+    return SolutionSet(solutions=(), nearest=search.nearest(misses, places))
+
+
+def _distance(miss: Miss) -> tuple[int, float, float]:
+    return (-miss.stage, miss.excess, miss.place.usd_per_hour)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Search:
+    """One question."""
+
+    workload: Workload
+    limits: ServiceLimits
+    prices: PriceBook | None
+
+    def is_affordable(self, place: Rented) -> bool:
+        """Return whether the price of an hour is within the limit."""
+        return self.limits.max_usd_per_hour is None or place.usd_per_hour < self.limits.max_usd_per_hour + _CENT
+
+    def nearest(self, misses: Iterable[Miss], places: tuple[tuple[Rented, ...], ...]) -> Miss | None:
+        """Return the nearest miss that could be deployed if its limits were looser; None if there is no miss."""
+        ordered = sorted(misses, key=_distance)
+        for miss in ordered[:_MOST_TRIED]:
+            if miss.stage < Stage.LIMITS or miss.deployment is None:
+                return miss
+            hosts = next(each for each in places if each[0].accelerator == miss.place.accelerator)
+            outcome = self.unpriced.deployed(miss.deployment, miss.served, hosts)
+            if isinstance(outcome, Solution):
+                return self._with_host(miss, _place_of(outcome, hosts))
+        return ordered[0] if ordered else None
+
+    @property
+    def unpriced(self) -> "_Search":
+        """The same question without a limit of the price."""
+        return replace(self, limits=replace(self.limits, max_usd_per_hour=None))
+
+    def _with_host(self, miss: Miss, place: Rented) -> Miss:
+        """Return a miss with the host that it takes, whose price may be another limit that is broken."""
+        limit = self.limits.max_usd_per_hour
+        if limit is None or self.is_affordable(place):
+            return replace(miss, place=place)
+        dear = self._dear(miss.served, place, miss.deployment, limit)
+        return replace(dear, reasons=tuple(dict.fromkeys((*miss.reasons, *dear.reasons))))
+
+    def too_dear(self, served: Served, hosts: tuple[Rented, ...]) -> Iterator[Miss]:
+        """Yield what a pair misses whose price is above the limit, beside its price."""
+        limit = self.limits.max_usd_per_hour
+        if limit is None:
+            return
+        outcome = self.unpriced.best(served, hosts)
+        if isinstance(outcome, Solution):
+            yield self._dear(outcome.served, _place_of(outcome, hosts), outcome.deployment, limit)
+            return
+        for miss in outcome:
+            dear = self._dear(served, miss.place, miss.deployment, limit)
+            yield replace(miss, reasons=(*miss.reasons, *dear.reasons), excess=max(miss.excess, dear.excess))
+
+    @staticmethod
+    def _dear(served: Served, place: Rented, deployment: Deployment | None, limit: float) -> Miss:
+        return Miss(
+            served=served,
+            place=place,
+            reasons=(f"it costs ${place.usd_per_hour:.2f}/h, and --max-usd-per-hour is {limit:g}",),
+            excess=place.usd_per_hour / limit,
+            stage=Stage.LIMITS,
+            deployment=deployment,
+        )
+
+    def best(self, served: Served, hosts: tuple[Rented, ...]) -> Solution | tuple[Miss, ...]:
+        """Return the mildest settings that are enough, on the cheapest host on which they are; else what each misses."""
+        need = longest_request(self.workload, self.limits.min_context)
+        longest = spec_of(served.checkpoint.id).max_positions
+        if need > longest:
+            reason = f"requests of {need:,} tokens are asked, and the model takes {longest:,}"
+            return (Miss(served=served, place=hosts[0], reasons=(reason,), excess=need / longest, stage=Stage.MEMORY),)
+        deployment = deployment_of(served, hosts[0], self.workload, self.prices)
+        misses: list[Miss] = []
+        refused: set[tuple[str, ...]] = set()
+        for knobs in knobs_of(deployment, need, self.workload.users or 0):
+            candidate = tuned(deployment, knobs)
+            outcome = self._shortfall(candidate, served, hosts[0]) or self.deployed(candidate, served, hosts)
+            if isinstance(outcome, Solution):
+                return outcome
+            if outcome.stage == Stage.FINDING and outcome.reasons in refused:
+                break  # bolder settings do not remove such a finding
+            refused.add(outcome.reasons)
+            misses.append(outcome)
+        return tuple(misses)
+
+    def _shortfall(self, deployment: Deployment, served: Served, place: Rented) -> Miss | None:
+        """Return what memory and speed lack, computed from the cheaper to the dearer; None if they are enough."""
+        resolved = resolve(deployment)
+        memory = memory_plan(resolved)
+        too_large = _memory_reason(memory, place, resolved)
+        if too_large is not None:
+            reason, excess = too_large
+            return Miss(served=served, place=place, reasons=(reason,), excess=excess, stage=Stage.MEMORY)
+        late = self._arrivals(resolved, memory)
+        if late is not None:
+            reason, excess = late
+            return Miss(served=served, place=place, reasons=(reason,), excess=excess, stage=Stage.LOAD)
+        answer = workload_plan(resolved, memory, place.usd_per_hour, self.workload)
+        if self.workload.users is not None and self.workload.users > answer.most_users:
+            reason = f"it computes {answer.most_users:,} of {self.workload.users:,} users at a time"
+            excess = self.workload.users / answer.most_users
+            return Miss(served=served, place=place, reasons=(reason,), excess=excess, stage=Stage.LOAD)
+        broken = tuple(self._broken(answer))
+        if not broken:
+            return None
+        reasons, ratios = zip(*broken, strict=True)
+        return Miss(
+            served=served, place=place, reasons=reasons, excess=max(ratios), stage=Stage.LIMITS, deployment=deployment
+        )
+
+    def _arrivals(self, resolved: Resolved, memory: MemoryPlan) -> tuple[str, float] | None:
+        """Return what a rate lacks, at the low end of the band as WRK01 does, and how many times too low it is; None if it is enough."""
+        rate = self.workload.rate_per_s
+        if rate is None:
+            return None
+        server = server_of(resolved, memory, self.workload)
+        most = server.load(float(server.slots), wave=0.0).requests_per_s
+        certain = band_of("rate", kind_of(resolved, server.prompt), most).low
+        return (
+            None
+            if rate <= certain
+            else (f"it surely answers {certain:.3g} requests/s, and {rate:g} arrive", rate / certain)
+        )
+
+    def _broken(self, answer: WorkloadPlan) -> Iterator[tuple[str, float]]:
+        """Yield each limit of time that is broken, with how many times the limit the figure is."""
+        for name, option, band, limit in (
+            ("TTFT", "--max-ttft-s", answer.ttft_s, self.limits.max_ttft_s),
+            ("TPOT", "--max-tpot-s", answer.tpot_s, self.limits.max_tpot_s),
+        ):
+            value = self.limits.judged(band)
+            if limit is not None and value > limit:
+                end = " at worst" if self.limits.sure else ""
+                yield f"{name} is {value:.3g} s{end}, and {option} is {limit:g}", value / limit
+
+    def deployed(self, deployment: Deployment, served: Served, hosts: tuple[Rented, ...]) -> Solution | Miss:
+        """Return the deployment on the cheapest host on which nothing blocks or warns. A quota that is not set stops nothing: it can be requested."""
+        reasons: tuple[str, ...] = ()
+        for place in hosts:
+            if not self.is_affordable(place):
+                return self._dear(served, place, deployment, self.limits.max_usd_per_hour or place.usd_per_hour)
+            here = replace(deployment, host_memory_gib=place.memory_gib, vcpu=place.vcpu)
+            for mode in _soonest_first(here, WEIGHTS_MODES[place.platform]):
+                subject = _examined(replace(here, weights_mode=mode))
+                seen = detected(subject).items()
+                found = tuple(name for name, severity in seen if severity != "info" and name not in QUOTA_IDS)
+                answer = subject.workload
+                if answer is not None and not found:
+                    whole = subject.resolved.deployment
+                    return Solution(served=served, deployment=whole, subject=subject, answer=answer)
+                reasons = tuple(f"{name}: {RULES[name].what}" for name in found)
+        return Miss(served=served, place=hosts[0], reasons=reasons, excess=1.0, stage=Stage.FINDING)
+
+
+def _place_of(solution: Solution, hosts: tuple[Rented, ...]) -> Rented:
+    """Return the host of a solution."""
+    return next(one for one in hosts if one.memory_gib == solution.deployment.host_memory_gib)
+
+
+def _memory_reason(memory: MemoryPlan, place: Rented, resolved: Resolved) -> tuple[str, float] | None:
+    """Return what of the memory is too small, and how many times what there is would be needed; None if it is enough."""
+    name, peak = place.accelerator.name, memory.load_peak_device_gib
+    if peak > memory.usable_gib:
+        return f"loading takes {peak:.1f} GiB of the {memory.usable_gib:.2f} of {name}", peak / memory.usable_gib
+    if is_out_of_memory(memory):
+        return "nothing is left for the KV cache", memory.usable_gib / max(memory.budget_gib - memory.weights_gib, 1.0)
+    if memory.max_concurrency < 1:
+        length = resolved.max_model_len
+        reason = f"the KV cache holds {memory.largest_max_model_len:,} tokens of one request, not {length:,}"
+        return reason, 1 / max(memory.max_concurrency, 1e-6)
+    margin = margin_of(memory)
+    if margin is not None:
+        return f"it may fail ({margin.has_gib:.2f} GiB where {margin.enough_gib:.2f} are enough)", 1.0
+    return None
+
+
+def _soonest_first(deployment: Deployment, modes: Iterable[WeightsMode]) -> list[WeightsMode]:
+    """Return the modes by the start that each gives."""
+
+    def start_s(mode: WeightsMode) -> float:
+        return startup_plan(resolve(replace(deployment, weights_mode=mode))).total_s
+
+    return sorted(modes, key=start_s)
+
+
+def _examined(deployment: Deployment) -> Subject:
+    """Return the figures; a Cloud Run service passes on as many requests as the server computes at a time."""
+    subject = subject_of(resolve(deployment))
+    answer = subject.workload
+    if answer is None or deployment.cloud_run.region is None:
+        return subject
+    concurrency = min(answer.most_users, CLOUD_RUN_MAX_CONCURRENCY)
+    here = replace(deployment, cloud_run=replace(deployment.cloud_run, concurrency=concurrency))
+    return replace(subject, resolved=resolve(here))

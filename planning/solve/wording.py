@@ -1,0 +1,102 @@
+"""Findings in the words of a caller: settings keys for a stack, options for the command line.
+
+Messages name fields of a `Deployment` by path in backticks, remedies are changes of fields. A `Wording` knows the caller's keys.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from planning.question.types import Finding, Remedy
+
+_FIELD = re.compile(r"`([a-z_]+(?:\.[a-z_]+)*)`")
+_VERBS = {"accelerator": "move to ", "model": "serve ", None: ""}
+
+
+class Wording(Protocol):
+    """How a caller names fields and writes changes of them."""
+
+    def key(self, path: str) -> str:
+        """Return the caller's name of a field."""
+        ...
+
+    def change(self, changes: Mapping[str, object]) -> str | None:
+        """Return an instruction that makes the changes, starting with a verb; None if the caller cannot make them."""
+        ...
+
+
+class FieldWording:
+    """The planner's own words: fields of `Deployment` by their path."""
+
+    def key(self, path: str) -> str:
+        """Return the path itself."""
+        return path
+
+    def change(self, changes: Mapping[str, object]) -> str:
+        """Return the changes as assignments."""
+        return "set " + ", ".join(f"{path} = {value!r}" for path, value in changes.items())
+
+
+FIELDS = FieldWording()
+
+
+def worded(text: str, wording: Wording) -> str:
+    """Return a message or an advice with the caller's keys in place of the fields."""
+    return _FIELD.sub(lambda match: wording.key(match[1]), text)
+
+
+def remedy_of(finding: Finding, wording: Wording) -> str:
+    """Return what to do about a finding in whole sentences, or as a list if there are moves; empty if there is nothing to do."""
+    ways = [text for remedy in finding.remedies if remedy.is_deployable and (text := _way(remedy, wording))]
+    outside = [f"{remedy.title}{_price(remedy)}" for remedy in finding.remedies if not remedy.is_deployable]
+    rest = [f"Outside this project: {'; '.join(outside)}."] if outside else []
+    rest += [worded(finding.advice, wording)] if finding.advice else []
+    if any(remedy.move for remedy in finding.remedies if remedy.is_deployable):
+        # A move changes several fields: one line for each.
+        return "\n".join(["Choose one:", *(f"  - {way}" for way in ways), " ".join(rest)]).rstrip()
+    if ways:
+        rest.insert(0, "; or ".join(ways) + ".")
+    elif finding.severity == "block" and not rest:
+        rest.append("No change of this deployment removes it; choose another model or accelerator.")
+    return " ".join(sentence[:1].upper() + sentence[1:] for sentence in rest)
+
+
+def finding_json(finding: Finding, wording: Wording) -> dict[str, Any]:
+    """Return a finding as JSON types: its texts in the caller's words, its remedies also as data."""
+    return {
+        "id": finding.id,
+        "severity": finding.severity,
+        "message": worded(finding.message, wording),
+        "remedy": remedy_of(finding, wording),
+        "source": finding.source,
+        "remedies": [
+            {
+                "changes": {path: _json(value) for path, value in remedy.changes.items()},
+                "text": wording.change(remedy.changes) if remedy.is_deployable else None,
+                "usd_per_hour": None if remedy.usd_per_hour is None else round(remedy.usd_per_hour, 4),
+                "deployable": remedy.is_deployable,
+            }
+            for remedy in finding.remedies
+        ],
+    }
+
+
+def _way(remedy: Remedy, wording: Wording) -> str | None:
+    change = wording.change(remedy.changes)
+    if change is None:
+        return None
+    if remedy.move is None:
+        return f"{change}{_price(remedy)}"
+    return f"{_VERBS[remedy.move]}{remedy.title}{_price(remedy)}: {change}"
+
+
+def _price(remedy: Remedy) -> str:
+    if remedy.usd_per_hour is None:
+        return ""
+    extra = remedy.extra_usd_per_hour
+    more = f", ${abs(extra):.2f}/h {'more' if extra > 0 else 'less'}" if abs(extra) >= 0.005 else ""  # noqa: PLR2004 - half a cent
+    return f" (${remedy.usd_per_hour:.2f}/h{more})"
+
+
+def _json(value: object) -> object:
+    return list(value) if isinstance(value, tuple) else value  # pyright: ignore[reportUnknownArgumentType,reportUnknownVariableType] - a tuple of words

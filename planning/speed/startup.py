@@ -1,0 +1,204 @@
+"""From the container's start to the first healthy answer: image, weights, compilation.
+
+Each part is a size or a count from the architecture times a constant of `planning.data.overheads`.
+"""
+
+import math
+from typing import Final
+
+from planning.data import overheads
+from planning.machine.hardware import CLOUD_RUN_MAX_GPU_PROBE_S, CLOUD_RUN_MAX_STARTUP_S
+from planning.memory.buckets import buckets_of
+from planning.memory.budget import captured_graphs
+from planning.memory.host_memory import keeps_graphs
+from planning.memory.weights import weights_of
+from planning.model.spec import linear_params, tensors
+from planning.question.releases import STARTS_FASTER_ON_TPU, is_known_from
+from planning.question.resolved import Resolved
+from planning.question.types import StartupPlan, StartupProbe
+from planning.speed.probes import default_probe, seen_after_s
+from planning.units import from_gib
+
+_BILLION: Final = 1e9
+_PROBE_STEP_S: Final = 60
+_MIN_PROBE_S: Final = 120
+
+_STREAM_RATES: Final = {
+    "fuse-buffered": overheads.FUSE_BUFFERED_BYTES_PER_S,
+    "fuse-cached": overheads.FUSE_CACHED_BYTES_PER_S,
+    "streamer": overheads.STREAMER_BYTES_PER_S,
+}
+_KEPT_MODES: Final = ("hub", "disk", "memory")
+"""Weights that stay on a TPU VM when its server ends."""
+
+
+def startup_plan(resolved: Resolved) -> StartupPlan:
+    """Return the start of a resolved deployment, in seconds."""
+    pull_s = _pull_s(resolved)
+    load_s = _load_s(resolved)
+    compile_s = compile_s_of(resolved, is_cached=False)
+    total_s = pull_s + load_s + compile_s
+    cached_s = graphs_s_of(resolved) + compile_s_of(resolved, is_cached=True) if keeps_graphs(resolved) else None
+    process_s = _process_s(resolved)
+    cache = resolved.deployment.tpu.compile_cache
+    restart_s = (
+        process_s + _restart_load_s(resolved, load_s) + compile_s_of(resolved, is_cached=keeps_programs(resolved))
+    )
+    is_machine = resolved.platform == "tpu-vm"
+    archived_s = compile_s_of(resolved, is_cached=resolved.is_tpu and cache == "bucket")
+    budget_s = max(math.ceil(total_s * overheads.PROBE_MARGIN / _PROBE_STEP_S) * _PROBE_STEP_S, _MIN_PROBE_S)
+    limit_s = CLOUD_RUN_MAX_STARTUP_S if resolved.platform == "cloud-run" else None
+    # A start that the platform allows gets all the margin that the platform allows, and no more.
+    if limit_s is not None and total_s <= limit_s:
+        budget_s = min(budget_s, CLOUD_RUN_MAX_GPU_PROBE_S if total_s <= CLOUD_RUN_MAX_GPU_PROBE_S else limit_s)
+    probe = _probe(resolved, total_s)
+    return StartupPlan(
+        pull_s=pull_s,
+        load_s=load_s,
+        cached_total_s=None if cached_s is None else pull_s + load_s + cached_s,
+        compile_s=compile_s,
+        total_s=total_s,
+        probe_budget_s=budget_s,
+        probe_limit_s=limit_s,
+        probe=probe,
+        ready_s=total_s if probe is None or probe.period_s < 1 else seen_after_s(probe, total_s),
+        restart_s=restart_s,
+        recompile_s=process_s + _restart_load_s(resolved, load_s) + compile_s if is_machine else None,
+        reboot_s=_reboot_s(resolved, restart_s, load_s) if is_machine else None,
+        lost_machine_s=overheads.VM_BOOT_S + pull_s + load_s + archived_s if is_machine else None,
+    )
+
+
+def keeps_programs(resolved: Resolved) -> bool:
+    """Return whether a restarted server finds its compiled XLA programs on the machine (vm_agent.compile_cache)."""
+    return resolved.is_tpu and resolved.deployment.tpu.compile_cache != "off"
+
+
+def _reboot_s(resolved: Resolved, restart_s: float, load_s: float) -> float:
+    """Return the seconds of a reboot: image, weights and programs lie on the disk, but weights in shared memory are fetched again."""
+    fetched_s = load_s - _reload_s(resolved) if resolved.weights_mode == "memory" else 0.0
+    return overheads.VM_BOOT_S + restart_s + fetched_s
+
+
+def _probe(resolved: Resolved, total_s: float) -> StartupProbe | None:
+    if resolved.platform != "cloud-run":
+        return None
+    return resolved.deployment.cloud_run.startup_probe or default_probe(total_s * overheads.PROBE_MARGIN)
+
+
+def _pull_s(resolved: Resolved) -> float:
+    if resolved.platform == "cloud-run":
+        return overheads.CLOUD_RUN_CONTAINER_START_S + overheads.GPU_PROCESS_START_S
+    installs = resolved.is_tpu and resolved.deployment.tpu.api == "compute-engine"
+    docker_s = overheads.DOCKER_INSTALL_S if installs else 0
+    return docker_s + overheads.VM_IMAGE_PULL_S + _process_s(resolved)
+
+
+def _process_s(resolved: Resolved) -> float:
+    """Return the seconds that a server takes beside loading and compiling."""
+    if not resolved.is_tpu:
+        return overheads.GPU_PROCESS_START_S
+    if is_known_from(resolved, STARTS_FASTER_ON_TPU):
+        process_s, processor_s = overheads.TPU_PROCESS_START_S, overheads.TPU_MULTIMODAL_WARM_UP_S
+    else:
+        process_s, processor_s = overheads.TPU_OLD_PROCESS_START_S, overheads.TPU_OLD_MULTIMODAL_WARM_UP_S
+    return process_s + (processor_s if resolved.has_processor else 0)
+
+
+def _load_s(resolved: Resolved) -> float:
+    size = weights_of(resolved).checkpoint
+    mode = resolved.weights_mode
+    if mode == "fuse":
+        reads = overheads.FUSE_PREFETCH_READS if resolved.vllm.safetensors_load_strategy == "prefetch" else 1
+        return size * reads / overheads.FUSE_BYTES_PER_S
+    if mode in _STREAM_RATES:
+        return size / _network_rate(resolved, _STREAM_RATES[mode])
+    fetch = {
+        "hub": overheads.HUB_BYTES_PER_S,
+        "disk": overheads.BUCKET_COPY_BYTES_PER_S,
+        "memory": overheads.BUCKET_COPY_BYTES_PER_S,
+    }
+    # `image`: the layers are streamed or already on the machine's disk, then read like local files.
+    fetched_s = size / _network_rate(resolved, fetch[mode]) if mode in fetch else size / overheads.IMAGE_BYTES_PER_S
+    return fetched_s + _reload_s(resolved)
+
+
+def _restart_load_s(resolved: Resolved, load_s: float) -> float:
+    """Return the seconds for the weights of a restarted server: read again from the machine where they were kept, else fetched again.
+
+    A TPU VM keeps them outside the container: the hub's cache on the boot disk (vm_agent.base.HUB_CACHE), copies from the bucket on disk
+    or in shared memory. A restarted instance of Cloud Run begins with an empty file system, and a mount is read through the network.
+    """
+    mode, platform = resolved.weights_mode, resolved.platform
+    kept = mode == "image" or (platform == "tpu-vm" and mode in _KEPT_MODES) or (platform == "gce" and mode == "disk")
+    return _reload_s(resolved) if kept else load_s
+
+
+def _network_rate(resolved: Resolved, bytes_per_s: float) -> float:
+    """Return the rate at which the instance can read from the network: less on Cloud Run without Direct VPC."""
+    if resolved.platform == "cloud-run" and not resolved.deployment.cloud_run.direct_vpc:
+        return min(bytes_per_s, overheads.CLOUD_RUN_NETWORK_BYTES_PER_S)
+    return bytes_per_s
+
+
+def _reload_s(resolved: Resolved) -> float:
+    """Return the seconds for reading weights that are on the machine already."""
+    if not resolved.is_tpu:
+        rate = overheads.PAGE_CACHE_TO_GPU_BYTES_PER_S
+    elif is_known_from(resolved, STARTS_FASTER_ON_TPU):
+        rate = overheads.DISK_TO_DEVICE_BYTES_PER_S
+    else:
+        rate = overheads.OLD_DISK_TO_DEVICE_BYTES_PER_S
+    return weights_of(resolved).checkpoint / rate + _unpack_s(resolved)
+
+
+def _unpack_s(resolved: Resolved) -> float:
+    """Return the seconds in which the host of a TPU unpacks 4-bit weights; 0 for all others."""
+    if not resolved.unpacks_int4:
+        return 0.0
+    experts = sum(tensor.params for tensor in tensors(resolved.spec) if tensor.role == "experts")
+    return (
+        resolved.spec.layers * overheads.TPU_W4A16_LAYER_S
+        + linear_params(resolved.spec) / overheads.TPU_W4A16_LINEAR_PARAMS_PER_S
+        + experts / overheads.TPU_W4A16_EXPERT_PARAMS_PER_S
+    )
+
+
+def compile_s_of(resolved: Resolved, *, is_cached: bool) -> float:
+    """Return the seconds for compilation, graph capture and warm-up."""
+    if resolved.is_tpu:
+        return xla_programs(resolved) * _xla_program_s(resolved) * (overheads.XLA_CACHED_FACTOR if is_cached else 1.0)
+    if resolved.eager:
+        return overheads.GPU_EAGER_WARM_UP_S
+    factor = 1.0 if resolved.platform == "cloud-run" else overheads.GPU_DEDICATED_COMPILE_FACTOR
+    compile_s = overheads.GPU_COMPILE_BASE_S + overheads.GPU_COMPILE_S_PER_LAYER * resolved.spec.layers
+    if is_cached:
+        factor *= overheads.GPU_CACHED_COMPILE_FACTOR
+    return (
+        factor * compile_s + captured_graphs(resolved) * overheads.GPU_GRAPH_CAPTURE_S + overheads.GPU_EAGER_WARM_UP_S
+    )
+
+
+def graphs_s_of(resolved: Resolved) -> float:
+    """Return the seconds for downloading the archive of compiled graphs: one reader, as fast as the network."""
+    return from_gib(overheads.GRAPH_CACHE_GIB) / _network_rate(resolved, overheads.BUCKET_COPY_BYTES_PER_S)
+
+
+def xla_programs(resolved: Resolved) -> int:
+    """Return how many programs a cold start compiles: one per bucket, and one more with embeddings as input unless only text is served.
+
+    Source: tpu-inference b8692ff, runner/compilation_manager.py (capture_model). A boot log has 190 s for the first nine of E2B and 165 s
+    for the second nine (xbill9/gemma4-dev 4cf2d8b, gce-vllm-v6e1-2b/benchmarks/runs/2026-08-10-gce-flex-v6e1/logs/vllm-boot.log).
+    """
+    return buckets_of(resolved) * (1 if resolved.serves_only_text else 2)
+
+
+def _xla_program_s(resolved: Resolved) -> float:
+    slower = overheads.XLA_V5E_FACTOR if resolved.accelerator.name.startswith("v5e") else 1.0
+    speculation = overheads.XLA_SPECULATION_FACTOR if resolved.speculative_tokens else 1.0
+    torch = overheads.XLA_TORCH_FACTOR if resolved.runtime == "tpu-torch" else 1.0
+    program_s = overheads.XLA_PROGRAM_S
+    if resolved.unpacks_int4:
+        billions = linear_params(resolved.spec) / resolved.tp / _BILLION
+        program_s += overheads.XLA_W4A16_PROGRAM_S + overheads.XLA_W4A16_S_PER_BILLION * billions
+    return program_s * slower * torch * speculation

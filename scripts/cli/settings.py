@@ -1,0 +1,23 @@
+"""Read a stack's settings without the engine."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from contracts.errors import CommandRefusedError
+from engine.runner import project_folder
+
+if TYPE_CHECKING:
+    from stacks.settings import Settings
+
+
+def stack_settings(stack: str, *, project: str | None = None, folder: Path | None = None) -> "Settings":
+    """Return the settings in `Pulumi.<stack>.yaml`; `project` stands in if neither the file nor the environment names one.
+
+    `folder` is the project's folder by default. Raises CommandRefusedError if the file is missing or wrong.
+    """
+    from stacks.loading import SettingsError, from_file  # noqa: PLC0415 - pydantic and YAML take 0.2 s to load
+
+    try:
+        return from_file((folder or project_folder()) / f"Pulumi.{stack}.yaml", project=project)
+    except SettingsError as error:
+        raise CommandRefusedError(str(error)) from None

@@ -1,0 +1,431 @@
+"""What servers really did, read from measured.toml: boots with their outcomes and figures, and what the planner computes for them.
+
+A file that `python -m scripts.plan learn` made, learned.toml or any other, has the same form and is read beside it.
+"""
+
+import datetime as dt
+import json
+import re
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import cache
+from pathlib import Path
+from typing import Any, Final, Literal, TypeVar, cast
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from planning.cost.subject import Subject, examine
+from planning.cost.subject import subject_of as planned_subject
+from planning.data.overheads import VM_IMAGE_PULL_S
+from planning.model.catalog import spec_of
+from planning.model.spec import ModelSpec
+from planning.question.types import Deployment
+
+T = TypeVar("T")
+
+FILE: Final = Path(__file__).with_name("measured.toml")
+LEARNED_FILE: Final = FILE.with_name("learned.toml")
+"""What this checkout has learned from logs of its own."""
+
+Outcome = Literal["runs", "dies", "files"]
+"""`files`: nothing was started; the figures are those of a list of files."""
+DiedAt = Literal["arguments", "loading", "memory", "programs"]
+
+WEIGHTS: Final = 0.03
+KV: Final = 0.05
+STARTUP: Final = 0.20
+DECODE: Final = 0.30
+SATURATION: Final = 0.50
+
+_VERSION: Final = re.compile(r"\b\d+\.\d+(?:\.\d+)?(?:rc\d+)?(?:\.dev\d+)?")
+
+_LAST_ALLOCATION_GIB: Final = 2.625
+"""The output head before it is tied, which report 003 could not allocate."""
+
+
+class MeasurementError(ValueError):
+    """measured.toml is wrong; the message is one sentence that names the key."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FigureKind:
+    """One kind of figure: its name on the page, where the planner has it, and how close the planner must come."""
+
+    name: str
+    read: Callable[[Subject], float]
+    tolerance: float
+    unit: str = ""
+
+
+KINDS: Final[Mapping[str, FigureKind]] = {
+    "checkpoint": FigureKind(name="checkpoint", read=lambda s: s.memory.checkpoint_gib, tolerance=WEIGHTS, unit="GiB"),
+    "weights": FigureKind(name="weights a device", read=lambda s: s.memory.weights_gib, tolerance=WEIGHTS, unit="GiB"),
+    "host_load_peak": FigureKind(
+        name="host memory while loading", read=lambda s: s.memory.load_peak_host_gib, tolerance=WEIGHTS, unit="GiB"
+    ),
+    "before_last_allocation": FigureKind(
+        name="in use before the last allocation",
+        read=lambda s: s.memory.load_peak_device_gib - _LAST_ALLOCATION_GIB,
+        tolerance=WEIGHTS,
+        unit="GiB",
+    ),
+    "kv": FigureKind(name="KV cache a device", read=lambda s: s.memory.kv_gib, tolerance=KV, unit="GiB"),
+    "kv_tokens": FigureKind(name="KV tokens", read=lambda s: s.memory.kv_tokens, tolerance=KV),
+    "kv_blocks": FigureKind(name="KV blocks", read=lambda s: s.memory.kv_blocks, tolerance=KV),
+    "kv_request": FigureKind(
+        name="KV of one request", read=lambda s: s.memory.kv_request_gib, tolerance=KV, unit="GiB"
+    ),
+    "load": FigureKind(name="loading", read=lambda s: s.startup.load_s, tolerance=STARTUP, unit="s"),
+    "compile": FigureKind(name="compile and warm-up", read=lambda s: s.startup.compile_s, tolerance=STARTUP, unit="s"),
+    "startup": FigureKind(name="start-up in all", read=lambda s: s.startup.total_s, tolerance=STARTUP, unit="s"),
+    "restart": FigureKind(
+        name="start-up, image pulled", read=lambda s: s.startup.total_s - VM_IMAGE_PULL_S, tolerance=STARTUP, unit="s"
+    ),
+    "warm_restart": FigureKind(
+        name="restart, compile cache kept", read=lambda s: s.startup.restart_s, tolerance=STARTUP, unit="s"
+    ),
+    "decode": FigureKind(
+        name="decoding, one request", read=lambda s: s.throughput.decode_tok_per_s, tolerance=DECODE, unit="tok/s"
+    ),
+    "decode_16": FigureKind(
+        name="decoding, 16 requests",
+        read=lambda s: s.throughput.saturated_tok_per_s,
+        tolerance=SATURATION,
+        unit="tok/s",
+    ),
+    "decode_64": FigureKind(
+        name="decoding, 64 requests",
+        read=lambda s: s.throughput.saturated_tok_per_s,
+        tolerance=SATURATION,
+        unit="tok/s",
+    ),
+}
+"""The figures that measured.toml may give, by their keys."""
+
+
+class _Table(BaseModel):
+    """A table of the file; unknown keys and other types are refused."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class ReportSource(_Table):
+    """Who reported a figure. `url` and `date` are there where they are known."""
+
+    citation: str
+    url: str = ""
+    date: dt.date | None = None
+    failures: tuple[str, ...] = ()
+    """Ids of the boots of this source that died. A test fails if one of them is missing."""
+
+
+class Contradiction(_Table):
+    """A statement of a report that the planner does not follow."""
+
+    report: str
+    planner: str
+    why: str
+
+
+class LeftOut(_Table):
+    """Something that was read and is not in the corpus."""
+
+    what: str
+    why: str
+
+
+class ReadConstant(_Table):
+    """A constant of `planning/data/overheads.py` that was read off runs."""
+
+    name: str
+    read_off: tuple[str, ...] = Field(min_length=1)
+    """The figures that it came from: "BOOT KIND"."""
+
+
+class _Architecture(_Table):
+    """A model that is not in the catalog, as changes of one that is."""
+
+    model: str
+    quantization: str = "bf16"
+    changes: Mapping[str, bool | int | str]
+
+    @field_validator("changes")
+    @classmethod
+    def _names_fields(cls, changes: Mapping[str, object]) -> Mapping[str, object]:
+        known = [field.name for field in fields(ModelSpec)]
+        if unknown := sorted(set(changes) - set(known)):
+            raise ValueError(f"{unknown[0]} is no field of a model; known are {', '.join(known)}")
+        return changes
+
+    def spec(self) -> ModelSpec:
+        """Return the model's dimensions."""
+        return replace(spec_of(self.model, self.quantization), **cast("dict[str, Any]", self.changes))
+
+
+class _Logged(_Table):
+    """A figure as it was logged."""
+
+    logged: float
+    divided_by: float = 1
+    note: str = ""
+    beyond: str = ""
+
+
+class _BootTable(_Table):
+    id: str
+    title: str
+    deployment: str
+    sources: tuple[str, ...] = Field(min_length=1)
+    outcome: Outcome
+    at: DiedAt | None = None
+    message: str = ""
+    image: str = ""
+    figures: Mapping[str, float | _Logged] = Field(default_factory=dict[str, float | _Logged])
+    usable_gib: float | None = None
+    padding_gap: int | None = None
+    spare_gib: float | None = None
+    held_out: bool = False
+    patched: bool = False
+    superseded: str = ""
+    beyond: str = ""
+    ambiguous: str = ""
+
+    @model_validator(mode="after")
+    def _says_how_it_died(self) -> "_BootTable":
+        if (self.outcome == "dies") is (self.at is None or not self.message):
+            raise ValueError(f"{self.id}: a boot that died says at and message, and no other does")
+        return self
+
+
+class _File(_Table):
+    sources: Mapping[str, ReportSource]
+    deployments: Mapping[str, Deployment]
+    architectures: Mapping[str, _Architecture]
+    boots: tuple[_BootTable, ...]
+    constants: tuple[ReadConstant, ...] = ()
+    left_out: tuple[LeftOut, ...] = ()
+    contradictions: tuple[Contradiction, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figure:
+    """One figure: what was reported, and what it is compared with."""
+
+    key: str
+    """The kind's key in `KINDS`."""
+    kind: FigureKind
+    measured: float
+    note: str = ""
+    """How the figure follows from the log, where the log has no such number."""
+    beyond: str = ""
+    """Why the planner cannot know of this figure alone. It counts on the page all the same, and not for the stated bounds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Boot:
+    """A deployment that somebody started, what became of it, and what was reported about it."""
+
+    id: str
+    title: str
+    deployment_id: str
+    deployment: Deployment
+    sources: tuple[ReportSource, ...]
+    outcome: Outcome
+    died_at: DiedAt | None
+    message: str
+    """The last words of a server that died, as logged."""
+    image: str
+    figures: tuple[Figure, ...]
+    padding_gap: int | None
+    """VLLM_TPU_BUCKET_PADDING_GAP of the server, where it is not what the stacks set."""
+    usable_gib: float | None
+    """Memory of a device that the catalog does not have; everything else is that of `deployment.accelerator`."""
+    spare_gib: float | None
+    """Device memory that was left when it ran, where somebody measured it."""
+    is_held_out: bool
+    """Nothing in the planner was chosen with this boot in view."""
+    is_patched: bool
+    superseded: str
+    beyond: str
+    """Why the planner cannot know of this failure, or of this figure. It counts on the page all the same."""
+    ambiguous: str
+
+    @property
+    def died(self) -> bool:
+        """Whether the server died before it served."""
+        return self.outcome == "dies"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measurements:
+    """Everything that the files hold."""
+
+    sources: Mapping[str, ReportSource]
+    deployments: Mapping[str, Deployment]
+    boots: tuple[Boot, ...]
+    constants: tuple[ReadConstant, ...]
+    left_out: tuple[LeftOut, ...]
+    contradictions: tuple[Contradiction, ...]
+
+    def boot(self, boot_id: str) -> Boot:
+        """Return the boot with an id. Raises MeasurementError."""
+        return _defined({boot.id: boot for boot in self.boots}, boot_id, "boots")
+
+
+@cache
+def load() -> Measurements:
+    """Return the measurements of the project, with what this checkout has learned. Raises MeasurementError."""
+    return load_files(FILE, LEARNED_FILE)
+
+
+def load_files(*paths: Path) -> Measurements:
+    """Return the measurements of several files together; later ones may use the ids of earlier ones. Raises MeasurementError."""
+    return parse(*(path.read_text(encoding="utf-8") for path in paths))
+
+
+def parse(*texts: str) -> Measurements:
+    """Return the measurements that TOML texts hold.
+
+    Raises:
+        MeasurementError: for the first mistake: an unknown key, a value of another type, or an id that nothing defines.
+    """
+    try:
+        document = _resolved(_together([tomllib.loads(text) for text in texts]))
+        file = _File.model_validate_json(json.dumps(document, default=dt.date.isoformat))
+    except tomllib.TOMLDecodeError as error:
+        raise MeasurementError(f"{FILE.name} is not TOML: {error}.") from None
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise MeasurementError(f"{FILE.name}: {where}: {first['msg']}.") from None
+    deployments = {
+        key: replace(found, model_spec=file.architectures[key].spec()) if key in file.architectures else found
+        for key, found in file.deployments.items()
+    }
+    found = Measurements(
+        sources=file.sources,
+        deployments=deployments,
+        boots=tuple(_boot(table, deployments, file.sources) for table in file.boots),
+        constants=file.constants,
+        left_out=file.left_out,
+        contradictions=file.contradictions,
+    )
+    _check_failures(found)
+    return found
+
+
+def subject_of(boot: Boot) -> Subject:
+    """Return what the planner computes for the boot."""
+    subject = examine(boot.deployment)
+    if boot.usable_gib is None and boot.padding_gap is None:
+        return subject
+    resolved = subject.resolved
+    if boot.usable_gib is not None:
+        resolved = replace(resolved, accelerator=replace(resolved.accelerator, usable_gib=boot.usable_gib))
+    if boot.padding_gap is not None:
+        resolved = replace(resolved, padding_gap=boot.padding_gap)
+    return planned_subject(resolved)
+
+
+def read_off(constant: ReadConstant, measurements: Measurements) -> tuple[tuple[Boot, Figure], ...]:
+    """Return the figures that a constant came from. Raises MeasurementError for one that the file does not have."""
+    return tuple(_figure_of(entry, measurements) for entry in constant.read_off)
+
+
+def _figure_of(entry: str, measurements: Measurements) -> tuple[Boot, Figure]:
+    boot_id, _, key = entry.partition(" ")
+    boot = measurements.boot(boot_id)
+    return boot, _defined({figure.key: figure for figure in boot.figures}, key, entry)
+
+
+def _check_failures(measurements: Measurements) -> None:
+    """Raise MeasurementError unless each source lists exactly the boots of it that died, and no id is used twice."""
+    ids = [boot.id for boot in measurements.boots]
+    if twice := next((boot_id for boot_id in ids if ids.count(boot_id) > 1), None):
+        raise MeasurementError(f"{FILE.name}: boots: the id {twice} is used twice.")
+    for key, source in measurements.sources.items():
+        died = {boot.id for boot in measurements.boots if boot.died and source in boot.sources}
+        if died != set(source.failures):
+            wrong = ", ".join(sorted(died ^ set(source.failures)))
+            raise MeasurementError(
+                f"{FILE.name}: sources.{key}.failures must list exactly the boots of it that died; check {wrong}."
+            )
+
+
+def _together(documents: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return several documents as one: their tables side by side, their lists one after the other."""
+    whole: dict[str, Any] = {"sources": {}, "deployments": {}, "boots": []}
+    for document in documents:
+        for key, value in document.items():
+            if isinstance(value, dict):
+                whole[key] = {**whole.get(key, {}), **value}
+            elif isinstance(value, list):
+                whole[key] = [*whole.get(key, []), *value]
+            else:
+                whole[key] = value
+    return whole
+
+
+def _resolved(document: dict[str, Any]) -> dict[str, Any]:
+    """Return the document with the fields that a deployment takes from another, and the architectures in a table of their own."""
+    deployments: dict[str, dict[str, Any]] = {}
+    for key, table in document.get("deployments", {}).items():
+        own = dict(table)
+        like = own.pop("like", None)
+        deployments[key] = own if like is None else _merged(_defined(deployments, like, key), own)
+    architectures = {key: table["architecture"] for key, table in deployments.items() if "architecture" in table}
+    plain = {key: {k: v for k, v in table.items() if k != "architecture"} for key, table in deployments.items()}
+    return {**document, "deployments": plain, "architectures": architectures}
+
+
+def _merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a table with changes, also inside the tables that it holds."""
+    merged = dict(base)
+    for key, value in changes.items():
+        merged[key] = _merged(base[key], value) if isinstance(base.get(key), dict) else value
+    return merged
+
+
+def _boot(table: _BootTable, deployments: Mapping[str, Deployment], sources: Mapping[str, ReportSource]) -> Boot:
+    return Boot(
+        id=table.id,
+        title=table.title,
+        deployment_id=table.deployment,
+        deployment=_of_its_release(_defined(deployments, table.deployment, table.id), table.image),
+        sources=tuple(_defined(sources, key, table.id) for key in table.sources),
+        outcome=table.outcome,
+        died_at=table.at,
+        message=table.message,
+        image=table.image,
+        figures=tuple(_figure(key, logged, table.id) for key, logged in table.figures.items()),
+        padding_gap=table.padding_gap,
+        usable_gib=table.usable_gib,
+        spare_gib=table.spare_gib,
+        is_held_out=table.held_out,
+        is_patched=table.patched,
+        superseded=table.superseded,
+        beyond=table.beyond,
+        ambiguous=table.ambiguous,
+    )
+
+
+def _of_its_release(deployment: Deployment, image: str) -> Deployment:
+    """Return the deployment with the version of vLLM that its image names. Without one, it is that of this project's image."""
+    version = _VERSION.search(image)
+    return deployment if version is None else replace(deployment, image_version=version.group())
+
+
+def _figure(key: str, found: float | _Logged, where: str) -> Figure:
+    logged = found if isinstance(found, _Logged) else _Logged(logged=found)
+    kind = _defined(KINDS, key, where)
+    return Figure(
+        key=key, kind=kind, measured=logged.logged / logged.divided_by, note=logged.note, beyond=logged.beyond
+    )
+
+
+def _defined(known: Mapping[str, T], key: str, where: str) -> T:
+    """Return what an id stands for."""
+    if key not in known:
+        raise MeasurementError(f"{FILE.name}: {where}: {key} is not defined; known are {', '.join(known)}.")
+    return known[key]

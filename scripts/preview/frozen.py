@@ -1,0 +1,216 @@
+"""A private copy of what decides a deployment. The engine runs in the copy, so that an edit of the checkout cannot reach a run that has begun."""
+
+import hashlib
+import os
+import re
+import stat
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from contracts.errors import CommandRefusedError
+from engine import runner
+from planning import plan as planned
+from scripts.cli.settings import stack_settings
+from stacks.planned import to_deployment
+from stacks.settings import Settings
+
+ROOMS: Final = ("cloud", "components", "contracts", "packages/gcp-tpu", "planning", "stacks", "vm_agent")
+"""Folders whose files decide what the program declares, beside `__main__.py`."""
+FILES: Final = ("__main__.py", "Pulumi.yaml", "requirements.txt")
+_SKIPPED: Final = frozenset({"tests", "__pycache__", ".pytest_cache", ".ruff_cache"})
+_LARGE_BYTES: Final = 64 * 1024**2
+"""A larger file beside a config.json holds weights: the copy has a link, and size and time stand in for the content."""
+_PACKAGES: Final = ".venv/lib/python*/site-packages/*.dist-info"
+_OUTSIDE: Final = re.compile(r"^/|(^|/)\.\.(/|$)")
+_ENGINE_LINE: Final = re.compile(r"^(encryptionsalt|secretsprovider|encryptedkey):.*$", re.MULTILINE)
+"""What the engine writes into a stack's settings file by itself, when it encrypts for the stack for the first time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FrozenProject:
+    """The copy. The hashes (SHA-256, hex) are of what was copied."""
+
+    folder: Path
+    stack: str
+    settings: Settings
+    program_hash: str
+    """Of the files that declare resources, and of requirements.txt."""
+    settings_hash: str
+    """Of the stack's file, and of what it names: a folder with a Dockerfile, a config.json, prices."""
+    packages_hash: str
+    """Of the names and versions of the packages that are installed. Their files are not copied."""
+    files: Mapping[str, str]
+    """What was copied: the path in the project -> a hash of the content."""
+    source: str
+    """Path in the project of the file that the stack's settings were copied from."""
+
+    @property
+    def most_usd_per_hour(self) -> float:
+        """The most that the stack can cost an hour, US dollars, with all instances that it may have. Raises PlanningError."""
+        return most_usd_per_hour(self.settings, self.folder)
+
+    def edited(self, root: Path) -> Sequence[str]:
+        """Return the paths in the project whose files are not those of the copy any more: edited, new or deleted."""
+        now = {str(path.relative_to(root)): _content(path, may_link=may_link) for path, may_link in _live(self, root)}
+        return sorted(path for path in {*self.files, *now} if self.files.get(path) != now.get(path))
+
+    def bring_back_engine_lines(self, root: Path) -> Sequence[str]:
+        """Add what the engine wrote into the copy's settings file, such as the salt of the stack's secrets, to that of the project.
+
+        Returns a sentence for each line: the state needs it, so that a line which the project's file has otherwise is shown and not replaced.
+        """
+        name = f"Pulumi.{self.stack}.yaml"
+        path, written = root / name, _engine_lines(self.folder / name)
+        before = _engine_lines(path)
+        sentences: list[str] = []
+        for key, line in written.items():
+            if before.get(key) == line:
+                continue
+            if key in before or not path.is_file():
+                sentences.append(
+                    f"The deployed state needs this line in {name}, which has another one or is gone: {line}"
+                )
+                continue
+            text = path.read_text(encoding="utf-8")
+            path.write_text(f"{text}{'' if text.endswith(chr(10)) or not text else chr(10)}{line}\n", encoding="utf-8")
+            sentences.append(f"The engine added {key} to {name}; keep the line, because the stack's secrets need it.")
+        return sentences
+
+
+def most_usd_per_hour(settings: Settings, folder: Path) -> float:
+    """Return the most that a stack with these settings can cost an hour, US dollars, with all instances that it may have.
+
+    Raises PlanningError.
+    """
+    prices = settings.prices and str(folder / settings.prices)
+    absolute = settings.model_copy(update={"prices": prices})
+    instances = absolute.cloud_run.max_instances if absolute.cloud_run else 1
+    return planned(to_deployment(absolute, folder)).cost.usd_per_hour * instances
+
+
+def freeze(stack: str, into: Path, *, settings_of: str | None = None) -> FrozenProject:
+    """Copy the program, the stack's settings and the files that they name into an empty folder, and return the copy.
+
+    With `settings_of`, the stack gets the settings of that stack.
+
+    Raises CommandRefusedError if the settings are missing or wrong, or name a file outside the project.
+    """
+    root, name = runner.project_folder(), f"Pulumi.{stack}.yaml"
+    source = root / f"Pulumi.{settings_of or stack}.yaml"
+    if not source.is_file():
+        raise CommandRefusedError(f"{source.name} not found. Name a stack that has a settings file.")
+    copied = {name: _copy(source, into / name)}
+    settings = stack_settings(stack, folder=into)
+    program = {str(path.relative_to(root)): _copy(path, into / path.relative_to(root)) for path in _program(root)}
+    for key, named, may_link in _named(settings):
+        if _OUTSIDE.search(named):
+            raise CommandRefusedError(
+                f"{name}: {key} = {named} is outside the project, and a plan covers only files of the project. "
+                "Copy it into the project and name the copy."
+            )
+        for path in _files(root / named):
+            inside = path.relative_to(root)
+            copied[str(inside)] = _copy(path, into / inside, may_link=may_link)
+    if (root / ".venv").exists():
+        (into / ".venv").symlink_to((root / ".venv").resolve())
+    return FrozenProject(
+        folder=into,
+        stack=stack,
+        settings=settings,
+        program_hash=_hash(program),
+        settings_hash=_hash(copied),
+        packages_hash=_joined(_packages(root)),
+        files={
+            **program,
+            **{path: content for path, content in copied.items() if path != name},
+            source.name: copied[name],
+        },
+        source=source.name,
+    )
+
+
+def _live(frozen: FrozenProject, root: Path) -> Iterator[tuple[Path, bool]]:
+    """Yield the files of the project that the copy would hold now, and whether a large one counts by its size and time."""
+    source = root / frozen.source
+    if source.is_file():
+        yield source, False
+    yield from ((path, False) for path in _program(root))
+    for _, named, may_link in _named(frozen.settings):
+        yield from ((path, may_link) for path in _files(root / named))
+
+
+def _engine_lines(path: Path) -> Mapping[str, str]:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        return {}
+    return {found[1]: found[0].rstrip() for found in _ENGINE_LINE.finditer(text)}
+
+
+def _content(path: Path, *, may_link: bool) -> str:
+    """Return what stands for a file's content, as `_copy` does; empty if it cannot be read, as one that is deleted at this moment."""
+    try:
+        found = path.stat()
+        if may_link and found.st_size > _LARGE_BYTES:
+            return _size_and_time(found)
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError:
+        return ""
+
+
+def _size_and_time(found: os.stat_result) -> str:
+    return f"{found.st_size} {found.st_mtime_ns}"
+
+
+def _copy(source: Path, target: Path, *, may_link: bool = False) -> str:
+    """Copy a file, and return the hash of what was written, not of what the source holds a moment later."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.unlink(missing_ok=True)  # two settings may name one file
+    found = source.stat()
+    if may_link and found.st_size > _LARGE_BYTES:
+        target.symlink_to(source.resolve())
+        return _size_and_time(found)
+    data = source.read_bytes()
+    target.write_bytes(data)
+    target.chmod(stat.S_IMODE(found.st_mode))  # the digest of an image's build context has it
+    return hashlib.sha256(data).hexdigest()
+
+
+def _hash(contents: Mapping[str, str]) -> str:
+    return _joined([f"{path}\0{content}" for path, content in contents.items()])
+
+
+def _joined(lines: Sequence[str]) -> str:
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+
+
+def _program(root: Path) -> Iterator[Path]:
+    yield from (root / name for name in FILES if (root / name).is_file())
+    for room in ROOMS:
+        yield from _below(root / room)
+
+
+def _named(settings: Settings) -> Iterator[tuple[str, str, bool]]:
+    """Yield the files and folders that the settings name: the key, the path, and whether a large file in it is only read for its size."""
+    if settings.image.build_context:
+        yield "image.buildContext", settings.image.build_context, False
+    for key, value in (("modelConfig", settings.architecture_file), ("draftConfig", settings.drafter_file)):
+        if value:
+            yield key, value, True
+    if settings.prices:
+        yield "prices", settings.prices, False
+
+
+def _files(place: Path) -> Sequence[Path]:
+    return [place] if place.is_file() else _below(place)
+
+
+def _below(folder: Path) -> Sequence[Path]:
+    found = (path for path in folder.rglob("*") if path.is_file())
+    return sorted(path for path in found if not _SKIPPED & set(path.relative_to(folder).parts))
+
+
+def _packages(root: Path) -> Sequence[str]:
+    return sorted(path.name for path in root.glob(_PACKAGES))

@@ -1,0 +1,107 @@
+"""What a previewed plan is valid for. A plan whose identity is another one now is not run."""
+
+import hashlib
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Final, cast
+from urllib.parse import urlsplit
+
+from contracts.errors import CommandRefusedError
+from contracts.fields import as_mapping
+from engine import runner
+from engine.deployment import parse_deployment
+from engine.steps import PlannedStep
+from scripts.preview.frozen import FrozenProject
+
+_MEANINGS: Final = {
+    "stack": "it is a plan of another stack",
+    "project": "another Google Cloud project is set",
+    "program": "the program's files changed",
+    "settings": "the stack's settings, or a file that they name, changed",
+    "packages": "other packages are installed",
+    "backend": "another backend or account is logged in",
+    "state": "the stack was deployed or refreshed",
+    "image": "the image changed",
+}
+_READABLE: Final = ("stack", "project", "backend", "image")
+"""Fields that are no hashes: a message shows both values."""
+_ID_DIGITS: Final = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanIdentity:
+    """What a plan holds for. Without a meaning in words: SHA-256 in hex."""
+
+    stack: str
+    project: str
+    """The Google Cloud project."""
+    program: str
+    settings: str
+    """Of the stack's file, and of what it names: a folder with a Dockerfile, a config.json, prices."""
+    packages: str
+    """Of the names and versions of the packages that are installed."""
+    backend: str
+    """Where the state is kept, and whose it is, without credentials: two backends can have a stack of one name."""
+    state: str
+    """Empty where nothing is deployed."""
+    image: str
+    """Digest of the image."""
+
+    def changed_since(self, other: "PlanIdentity") -> Sequence[str]:
+        """Return what is different now, each as a clause."""
+        before, now = asdict(other), asdict(self)
+        return [
+            f"{meaning} ({before[name]} → {now[name]})" if name in _READABLE else meaning
+            for name, meaning in _MEANINGS.items()
+            if before[name] != now[name]
+        ]
+
+
+def plan_id_of(identity: PlanIdentity, steps: Sequence[PlannedStep], *, refresh: bool, usd_per_hour: float) -> str:
+    """Return a short name of what a plan is valid for and what it does: two previews with different steps are two plans."""
+    content = [asdict(identity), [step.digest for step in steps], refresh, usd_per_hour]
+    return f"plan-{hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:_ID_DIGITS]}"
+
+
+def identity_of(frozen: FrozenProject, *, must_exist: bool = True) -> PlanIdentity:
+    """Return what a plan of this copy is valid for now.
+
+    Raises CommandRefusedError if the stack must exist and does not, and ScriptError if the state cannot be read.
+    """
+    return PlanIdentity(
+        stack=frozen.stack,
+        project=frozen.settings.project,
+        program=frozen.program_hash,
+        settings=frozen.settings_hash,
+        packages=frozen.packages_hash,
+        backend=_backend(),
+        state=_state(frozen.stack, must_exist=must_exist),
+        image=frozen.settings.image.digest,
+    )
+
+
+def _state(stack: str, *, must_exist: bool) -> str:
+    try:
+        text = runner.query(["stack", "export", "--stack", stack])
+    except CommandRefusedError:
+        if must_exist:
+            raise
+        return ""
+    deployment = parse_deployment(stack, text)
+    # An empty stack is the same as none: a deployment that creates the stack may be refused afterwards.
+    if not deployment.resources and not deployment.pending:
+        return ""
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _backend() -> str:
+    """Return the backend's address without user, password and query, and the account if the engine knows one."""
+    url, account = os.environ.get("PULUMI_BACKEND_URL", ""), ""
+    if not url:
+        said = as_mapping(cast("object", json.loads(runner.query(["whoami", "--verbose", "--json"]))))
+        url, account = str(said.get("url") or ""), str(said.get("user") or "")
+    parts = urlsplit(url)
+    place = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+    return f"{place} ({account})" if account else place

@@ -1,0 +1,157 @@
+"""A preview that can read no secret: the state and the settings with stand-ins, in a backend and with a passphrase of their own.
+
+The engine decrypts the settings and the state of a stack before it previews anything. It exports a state without that, so that the preview
+of code which nobody has reviewed needs neither the passphrase nor the key in Cloud KMS. Every secret is the same stand-in in the settings
+and in the state: a secret that is new or gone is a change, and another value of one is not seen.
+"""
+
+import contextlib
+import json
+import os
+import secrets
+from collections.abc import Generator, Iterator, Mapping
+from typing import Final, cast
+
+import yaml
+
+from contracts.errors import ScriptError
+from contracts.fields import as_mapping, as_sequence
+from engine import runner
+from engine.deployment import (
+    SECRET_SIGNATURE,
+    ResourceState,
+    StackDeployment,
+    deployment_of,
+    is_secret,
+    parse_deployment,
+    write_deployment,
+)
+from engine.previewed import NO_STACK, PREVIEW_LIMIT_S, scratch_backend
+from stacks.loading import read_yaml
+
+STAND_IN: Final = "[not read]"
+"""The value of every secret."""
+_PASSPHRASE: Final = "PULUMI_CONFIG_PASSPHRASE"  # noqa: S105 - the variable's name
+_ENGINE_KEYS: Final = ("encryptionsalt", "secretsprovider", "encryptedkey")
+_KEY: Final = "gemma-serving:standIn"
+_LABELS: Final = frozenset({"effectiveLabels", "pulumiLabels"})
+"""Outputs of pulumi-gcp that it marks as secrets, whatever the labels are."""
+_ATTRIBUTION: Final = {"goog-pulumi-provisioned": "true"}
+"""The label that pulumi-gcp adds by itself."""
+
+
+@contextlib.contextmanager
+def without_secrets(stack: str, *, create: bool) -> Generator[bool]:
+    """Work with a stack that has stand-ins for its secrets, and yield whether the backend knows it. The current folder must be a copy.
+
+    Raises ScriptError if the state cannot be read, and if the backend does not know the stack and `create` is not set.
+    """
+    deployed = _deployed(stack, create=create)
+    path = runner.project_folder() / f"Pulumi.{stack}.yaml"
+    text = path.read_text(encoding="utf-8")
+    with scratch_backend(stack), _passphrase():
+        path.write_text("", encoding="utf-8")
+        _done(stack, "stack", "init", stack)
+        _done(stack, "config", "set", "--secret", _KEY, "--stack", stack, stdin=STAND_IN)
+        made = as_mapping(read_yaml(path.read_text(encoding="utf-8")))
+        path.write_text(settings_with_stand_ins(text, made), encoding="utf-8")
+        if deployed is not None:
+            empty = parse_deployment(stack, runner.query(["stack", "export", "--stack", stack]))
+            write_deployment(stack, with_stand_ins(stack, deployed, empty))
+        yield deployed is not None
+
+
+def _deployed(stack: str, *, create: bool) -> StackDeployment | None:
+    """Return the stack's state; None if the backend does not know the stack. Nothing is decrypted."""
+    answer = runner.run("stack", "export", "--stack", stack, limit_s=PREVIEW_LIMIT_S)
+    if answer.returncode == 0:
+        return parse_deployment(stack, answer.stdout)
+    if create and NO_STACK in answer.stderr + answer.stdout:
+        return None
+    raise ScriptError(f"The state of stack {stack} cannot be read: {runner.error_of(answer)}")
+
+
+def _done(stack: str, *command: str, stdin: str | None = None) -> None:
+    answer = runner.run(*command, limit_s=PREVIEW_LIMIT_S, stdin=stdin)
+    if answer.returncode != 0:
+        raise ScriptError(f"The copy of stack {stack} without secrets failed: {runner.error_of(answer)}")
+
+
+@contextlib.contextmanager
+def _passphrase() -> Generator[None]:
+    """Use a passphrase that nobody knows."""
+    before = os.environ.get(_PASSPHRASE)
+    os.environ[_PASSPHRASE] = secrets.token_hex()
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[_PASSPHRASE]
+        else:
+            os.environ[_PASSPHRASE] = before
+
+
+def settings_with_stand_ins(text: str, made: Mapping[str, object]) -> str:
+    """Return a settings file whose secrets are the stand-in of another one, with that one's salt. Everything else stays as it is.
+
+    `made` is the file that the engine wrote for the stand-in.
+    """
+    config = as_mapping(made.get("config"))
+    stand_in = str(as_mapping(config.get(_KEY))["secure"])
+    root = yaml.compose(text, Loader=yaml.SafeLoader)  # pyright: ignore[reportUnknownMemberType] - untyped
+    spans = [] if root is None else sorted([*_engine_lines(root), *_secure_values(root)], reverse=True)
+    for start, end, is_value in spans:
+        text = f"{text[:start]}{json.dumps(stand_in) if is_value else ''}{text[end:]}"
+    return f"{text.rstrip()}\nencryptionsalt: {made['encryptionsalt']}\n"
+
+
+_Span = tuple[int, int, bool]
+"""Where a text begins and ends, and whether it is the value of a secret."""
+
+
+def _pairs(node: yaml.Node) -> Iterator[tuple[yaml.Node, yaml.Node]]:
+    if isinstance(node, yaml.MappingNode):
+        yield from cast("list[tuple[yaml.Node, yaml.Node]]", node.value)
+
+
+def _engine_lines(root: yaml.Node) -> Iterator[_Span]:
+    for key, value in _pairs(root):
+        if key.value in _ENGINE_KEYS:
+            yield key.start_mark.index, value.end_mark.index, False
+
+
+def _secure_values(node: yaml.Node) -> Iterator[_Span]:
+    """Yield the values of `{secure: ...}` below a node: a mapping with this one key is a secret for the engine."""
+    pairs = list(_pairs(node))
+    if [key.value for key, _ in pairs] == ["secure"] and isinstance(pairs[0][1], yaml.ScalarNode):
+        yield pairs[0][1].start_mark.index, pairs[0][1].end_mark.index, True
+        return
+    items = (
+        cast("list[yaml.Node]", node.value) if isinstance(node, yaml.SequenceNode) else [value for _, value in pairs]
+    )
+    for item in items:
+        yield from _secure_values(item)
+
+
+def with_stand_ins(stack: str, deployed: StackDeployment, empty: StackDeployment) -> StackDeployment:
+    """Return a state whose secrets are stand-ins in clear, for a backend whose stack was exported as `empty`."""
+    inner = as_mapping(deployed.document.get("deployment"))
+    provider = as_mapping(empty.document.get("deployment")).get("secrets_providers")
+    changed = deployment_of(stack, {**deployed.document, "deployment": {**inner, "secrets_providers": provider}})
+    return changed.changed(resources=[_stripped(resource) for resource in changed.resources], pending=())
+
+
+def _stripped(resource: ResourceState) -> ResourceState:
+    labels = {**as_mapping(resource.inputs.get("labels")), **_ATTRIBUTION}
+    return ResourceState(as_mapping(_replaced(resource.raw, "", labels)))
+
+
+def _replaced(value: object, key: str, labels: Mapping[str, object]) -> object:
+    if is_secret(value):
+        mark, signature = SECRET_SIGNATURE
+        return {mark: signature, "plaintext": json.dumps(labels if key in _LABELS else STAND_IN)}
+    if isinstance(value, dict):
+        return {name: _replaced(item, name, labels) for name, item in as_mapping(cast("object", value)).items()}
+    if isinstance(value, list):
+        return [_replaced(item, key, labels) for item in as_sequence(cast("object", value))]
+    return value

@@ -1,0 +1,129 @@
+"""Save a secret of a stack: the Hugging Face token or the API key.
+
+Asks for the value without showing it, or reads it from standard input, so that it stands in no history and no list of processes.
+By default Pulumi keeps it, encrypted, in the stack's file. With --secret it goes straight to Secret Manager, and the stack's file names
+only the version: the value then never passes through Pulumi.
+"""
+
+import getpass
+import json
+import re
+import secrets
+import sys
+from dataclasses import dataclass
+from typing import Annotated, Final
+
+from contracts.errors import CommandRefusedError, ScriptError
+from contracts.exit_codes import ExitCode
+from engine import runner
+from scripts.cli.command import Command, run_command, say
+from scripts.cli.options import JsonSwitch, Option, StackName
+from scripts.cli.settings import stack_settings
+from stacks.secrets import API_KEY, HF_TOKEN, KINDS, SecretKind
+
+_LEAST_KEY_CHARACTERS: Final = 16
+_GENERATED_BYTES: Final = 32
+_TOKEN: Final = re.compile(r"(hf|api_org)_[A-Za-z0-9]+")
+_SECRET_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,255}")
+
+
+def _kind(text: str) -> SecretKind:
+    found = next((kind for kind in KINDS if kind.key == text), None)
+    if found is None:
+        raise ValueError(" or ".join(kind.key for kind in KINDS))
+    return found
+
+
+def _secret_id(text: str) -> str:
+    if not _SECRET_ID.fullmatch(text):
+        raise ValueError("1 to 255 of A-Z, a-z, 0-9, - and _")
+    return text
+
+
+@dataclass(frozen=True, kw_only=True)
+class SaveOptions:
+    """Options of the command."""
+
+    key: Annotated[SecretKind, Option("hfToken or apiKey.", positional=True, parse=_kind)]
+    stack: StackName
+    secret: Annotated[
+        str | None,
+        Option("Keep the value in this secret of Secret Manager, not in Pulumi.", metavar="ID", parse=_secret_id),
+    ] = None
+    generate: Annotated[bool, Option("Make a random API key instead of asking for one.")] = False
+    as_json: JsonSwitch = False
+
+
+def _save(options: SaveOptions) -> ExitCode:
+    kind, stack = options.key, options.stack
+    if options.generate and kind is not API_KEY:
+        raise CommandRefusedError(f"--generate makes an apiKey; a {kind.what} comes from its owner.")
+    value = secrets.token_urlsafe(_GENERATED_BYTES) if options.generate else _checked(_read(kind), kind)
+    place = f"Pulumi.{stack}.yaml" if options.secret is None else _to_secret_manager(options.secret, stack, value)
+    if options.secret is None:
+        _configure(stack, "set", "--secret", kind.key, stdin=value)
+        _configure(stack, "rm", kind.reference_key)
+    else:
+        # The engine takes the name of a version for a secret, and asks.
+        _configure(stack, "set", "--plaintext", kind.reference_key, place)
+        _configure(stack, "rm", kind.key)
+    if options.as_json:
+        print(
+            json.dumps(
+                {"stack": stack, "key": kind.key, "place": place, "by": "reference" if options.secret else "value"}
+            )
+        )
+    else:
+        how = "encrypted in" if options.secret is None else "in Secret Manager as"
+        say("save_token", f"the {kind.what} of stack {stack} is saved, {how} {place}. Next: pulumi up --stack {stack}")
+    return ExitCode.DONE
+
+
+def _to_secret_manager(secret: str, stack: str, value: str) -> str:
+    from cloud.secret_values import store_secret
+
+    return store_secret(stack_settings(stack).project, secret, value)
+
+
+def _read(kind: SecretKind) -> str:
+    """Ask for the value without showing it, or read one line of standard input."""
+    if sys.stdin.isatty():
+        return getpass.getpass(f"{kind.what} (not shown): ").strip()
+    return sys.stdin.read().strip()
+
+
+def _checked(value: str, kind: SecretKind) -> str:
+    """Return a value that can be one. Raises CommandRefusedError without the value."""
+    if not value:
+        raise CommandRefusedError(f"The {kind.what} is empty; give it at the prompt or on standard input.")
+    if not value.isascii() or not value.isprintable() or " " in value:
+        raise CommandRefusedError(f"The {kind.what} has to be one line of printable ASCII without blanks.")
+    if kind is HF_TOKEN and not _TOKEN.fullmatch(value):
+        raise CommandRefusedError(
+            "A Hugging Face token begins with hf_; copy it from https://huggingface.co/settings/tokens."
+        )
+    if kind is API_KEY and len(value) < _LEAST_KEY_CHARACTERS:
+        raise CommandRefusedError(f"An API key needs {_LEAST_KEY_CHARACTERS} characters or more; --generate makes one.")
+    return value
+
+
+def _configure(stack: str, *arguments: str, stdin: str | None = None) -> None:
+    """Change the stack's configuration. Raises ScriptError with the engine's words, in which no value stands."""
+    answer = runner.run("config", *arguments, "--stack", stack, stdin=stdin)
+    if answer.returncode != 0:
+        raise ScriptError(
+            f"`pulumi config {arguments[0]}` failed: {runner.first_error(answer.stderr, answer.returncode)}"
+        )
+
+
+COMMAND: Final = Command(
+    name="save_token",
+    help=__doc__,
+    options=SaveOptions,
+    run=_save,
+    after_interrupt="Run it again: what was saved is complete or not there.",
+)
+
+
+if __name__ == "__main__":
+    sys.exit(run_command(COMMAND))

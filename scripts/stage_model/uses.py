@@ -1,0 +1,144 @@
+"""What reads a folder of staged weights: deployments in the states, revisions at Google, settings of stacks."""
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import cast
+
+from cloud.google_api import GoogleApi, answer_of
+from contracts.answers import Absent, Present, Unknown
+from contracts.errors import CommandRefusedError
+from contracts.naming import Names
+from contracts.service_traffic import serving_shares, short_name
+from contracts.staged_weights import MODELS_FOLDER, folder_uri
+from engine.deployment import SERVICE_TYPE
+from engine.state import StackState
+from engine.steps import CAPACITY_TYPES
+from scripts.cli.settings import stack_settings
+from stacks.settings import Settings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FolderUses:
+    """What reads one folder. It may be removed if nothing serves it and nothing is unknown."""
+
+    served_by: Sequence[str]
+    """Deployments and revisions that read it now, or at their next start."""
+    older: Sequence[str]
+    """Revisions without requests that could not be returned to afterwards."""
+    named_by: Sequence[str]
+    """Stacks whose settings name it for the next `up`."""
+    unknown: Sequence[str]
+    """What could not be checked, each a clause."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Revision:
+    name: str
+    text: str
+    serves: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BucketReaders:
+    """Everything that may read a bucket, read once for all of its folders."""
+
+    bucket: str
+    states: Sequence[StackState]
+    settings: Mapping[str, Settings]
+    """Stack -> its settings, of the stacks that have files here."""
+    revisions: Sequence[_Revision]
+    unknown: Sequence[str]
+
+    def of(self, folder: str) -> FolderUses:
+        """Return what reads a folder."""
+        uri = _pattern(folder_uri(self.bucket, folder))
+        mounted = re.compile(f"{uri.pattern}|{_pattern(f'{MODELS_FOLDER}/{folder}').pattern}")
+        deployed = [f"stack {state.stack}" for state in self.states if self._reads(state, uri, mounted)]
+        reading = [one for one in self.revisions if mounted.search(one.text)]
+        named = [
+            f"Pulumi.{stack}.yaml"
+            for stack, settings in self.settings.items()
+            if settings.weights == "bucket"
+            and (settings.bucket_name(stack), settings.weights_prefix) == (self.bucket, folder)
+        ]
+        return FolderUses(
+            served_by=[*deployed, *(f"revision {one.name}" for one in reading if one.serves)],
+            older=[f"revision {one.name}" for one in reading if not one.serves],
+            named_by=named,
+            unknown=self.unknown,
+        )
+
+    def _reads(self, state: StackState, uri: re.Pattern[str], mounted: re.Pattern[str]) -> bool:
+        for resource in state.resources:
+            text = json.dumps(resource)
+            # A machine's own copy has the path of every folder; a service's path is that of its bucket.
+            wanted = mounted if resource.get("type") == SERVICE_TYPE and self.bucket in text else uri
+            if resource.get("type") in CAPACITY_TYPES and wanted.search(text):
+                return True
+        return False
+
+
+def bucket_readers(
+    bucket: str, states: Sequence[StackState], settings: Mapping[str, Settings], api: GoogleApi
+) -> BucketReaders:
+    """Read what may use a bucket. What cannot be read is unknown, and then nothing is removed."""
+    unknown = [
+        f"the state of stack {state.stack} could not be read"
+        for state in states
+        if state.status in {"unreadable", "no engine"}
+    ]
+    revisions: list[_Revision] = []
+    for service in sorted(_services(bucket, states, settings)):
+        match answer_of("run", lambda service=service: _revisions(api, service, bucket)):
+            case Present(value):
+                revisions += value
+            case Absent():
+                pass
+            case Unknown(why=why):
+                unknown.append(f"the revisions of service {short_name(service)} could not be read: {why.rstrip('.')}")
+    return BucketReaders(bucket=bucket, states=states, settings=settings, revisions=revisions, unknown=tuple(unknown))
+
+
+def settings_of(stacks: Sequence[str]) -> Mapping[str, Settings]:
+    """Return the settings of the stacks whose files can be read. Others cannot be deployed, so that they name no folder."""
+    found: dict[str, Settings] = {}
+    for stack in stacks:
+        try:
+            found[stack] = stack_settings(stack)
+        except CommandRefusedError:
+            continue
+    return found
+
+
+def _services(bucket: str, states: Sequence[StackState], settings: Mapping[str, Settings]) -> Iterator[str]:
+    for stack, known in settings.items():
+        if known.cloud_run is not None and known.bucket_name(stack) == bucket:
+            base = Names(project=known.project, stack=stack).base
+            yield f"projects/{known.project}/locations/{known.cloud_run.region}/services/{base}"
+    for state in states:
+        for resource in state.resources:
+            if resource.get("type") == SERVICE_TYPE and bucket in json.dumps(resource):
+                yield str(resource.get("id") or "")
+
+
+def _revisions(api: GoogleApi, service: str, bucket: str) -> Sequence[_Revision]:
+    """Return the revisions of a service that read the bucket. Raises GoogleListError."""
+    document = api.get("run", f"v2/{service}")
+    names = {short_name(document.get(key)) for key in ("latestReadyRevision", "latestCreatedRevision")}
+    names |= set(serving_shares(document))
+    traffic = cast("Sequence[Mapping[str, object]]", document.get("traffic") or ())
+    names |= {str(entry.get("revision") or "") for entry in traffic}
+    listed = [
+        revision
+        for page in api.pages("run", f"v2/{service}/revisions")
+        for revision in cast("Sequence[Mapping[str, object]]", page.get("revisions") or ())
+    ]
+    texts = {short_name(revision.get("name")): json.dumps(revision) for revision in listed}
+    return [_Revision(name=name, text=text, serves=name in names) for name, text in texts.items() if bucket in text]
+
+
+def _pattern(path: str) -> re.Pattern[str]:
+    """Match a path and what is below it, not a path that only begins like it."""
+    return re.compile(rf"{re.escape(path)}(?![\w.-])")

@@ -1,0 +1,81 @@
+"""What to try when no zone gives TPU capacity, in the words of the settings file.
+
+The provider ends its error with these sentences: it knows what each zone answered, and nothing of models and prices.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from planning import plan
+from planning.data.prices import LIST_PRICES, PriceBook, region_of
+from planning.machine.hardware import ACCELERATORS, COMPUTE_QUOTAS, Accelerator, find_accelerator, known_places
+from planning.question.types import Deployment
+
+_OTHER_POOLS = {
+    "flex-start": ("spot", "which Google may take back at any time"),
+    "spot": ("flex-start", "which needs gemma-serving:tpu.maxRunDuration"),
+    "standard": ("flex-start", "which needs gemma-serving:tpu.maxRunDuration"),
+    "reservation": ("flex-start", "which needs gemma-serving:tpu.maxRunDuration"),
+}
+"""By provisioning model: another one that asks another pool of machines, and what it costs beside money."""
+
+
+def next_steps(deployment: Deployment, stack: str) -> tuple[str, ...]:
+    """Return the next steps, one sentence each: zones that are not tried, another provisioning model, smaller slices that fit."""
+    if deployment.tpu.api == "compute-engine":
+        quota = COMPUTE_QUOTAS[deployment.tpu.provisioning_model]
+        command = f"gcloud alpha quotas info describe {quota} --service=compute.googleapis.com"
+        return (*_steps(deployment), f"Without quota a request waits as without stock. See the quota: {command}")
+    return (*_steps(deployment), f"See what each zone offers: python -m scripts.capacity --stack {stack}")
+
+
+def _steps(deployment: Deployment) -> Iterator[str]:
+    accelerator = find_accelerator(deployment.accelerator)
+    if accelerator is None:
+        return
+    untried = _untried(deployment, accelerator)
+    if untried:
+        yield f"Zones not tried: add {', '.join(untried)} to gemma-serving:tpu.zones."
+    other = _other_pool(deployment, accelerator)
+    if other:
+        yield other
+    smaller = _smaller(deployment, accelerator)
+    if smaller:
+        yield f"A smaller slice that fits by the plan: gemma-serving:tpu.acceleratorType: {smaller}."
+
+
+def _untried(deployment: Deployment, accelerator: Accelerator) -> tuple[str, ...]:
+    """Return the known zones that the settings do not name. The subnet of an existing network keeps to its region."""
+    tried = deployment.tpu.zones
+    is_bound = deployment.tpu.private_google_access is not None
+    regions = {region_of(zone) for zone in tried}
+    return tuple(
+        zone for zone in known_places(accelerator) if zone not in tried and (not is_bound or region_of(zone) in regions)
+    )
+
+
+def _other_pool(deployment: Deployment, accelerator: Accelerator) -> str:
+    present = deployment.tpu.provisioning_model
+    other, note = _OTHER_POOLS[present]
+    generation = accelerator.name.partition("-")[0]
+    if not PriceBook.has_chip_hour(generation, other):
+        return ""
+    place = next(iter(deployment.tpu.zones), None)
+    book = deployment.prices or LIST_PRICES
+    prices = [accelerator.devices * book.tpu_chip_hour(generation, model, place).usd for model in (other, present)]
+    return f"Another pool: gemma-serving:tpu.provisioning: {other}, {note} (${prices[0]:.2f}/h; {present} ${prices[1]:.2f}/h)."
+
+
+def _smaller(deployment: Deployment, accelerator: Accelerator) -> str:
+    """Return the largest smaller slice of the generation on which the plan fits with the same settings, or an empty text."""
+    generation = accelerator.name.partition("-")[0]
+    slices = [
+        one
+        for one in ACCELERATORS.values()
+        if one.is_tpu and one.name.partition("-")[0] == generation and one.devices < accelerator.devices
+    ]
+    for one in sorted(slices, key=lambda found: -found.devices):
+        planned = plan(replace(deployment, accelerator=one.name))
+        if planned.fits and planned.margin is None and not planned.stopping:
+            return one.name
+    return ""

@@ -1,0 +1,208 @@
+"""What `pulumi up` says when a revision of the Cloud Run service does not start.
+
+Cloud Run's own error gives no reason: the container's words stand in Cloud Logging. So an error hook of the Pulumi engine reads the last lines
+there and adds the planner's hint. It never changes the outcome, and takes no longer than `stacks.hooks.container_logs.LIMIT_S`.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+import pulumi
+from pulumi.runtime import get_config_env, get_config_secret_keys_env
+
+from cloud.google_calls import GoogleCallError
+from contracts.fields import as_mapping, as_sequence
+from contracts.masking import LineMask, masked
+from contracts.plain_text import for_terminal
+from planning.question.types import StartupProbe
+from stacks.base import Context
+from stacks.hooks.container_logs import ContainerLine, RevisionLog, last_lines, why_unread
+from stacks.hooks.failure_hints import Cause, FailedStart, cause_of
+from stacks.project.late_grants import LateGrants, denied_secret, denies_bucket
+from stacks.project.propagation import NewGrants
+from stacks.secrets import API_KEY
+from stacks.settings import CloudRunSettings
+from stacks.units import format_memory
+
+SERVICE_TYPE: Final = "gcp:cloudrunv2/service:Service"
+_SHOWN: Final = 20
+_LONGEST_LINE: Final = 400
+_NOT_STARTED: Final = re.compile(
+    r"user-provided container failed|Container failed to start|container exited|HealthCheckContainer|HEALTH_CHECK_CONTAINER_ERROR|ran out of memory",
+    re.IGNORECASE,
+)
+_OVER_QUOTA: Final = re.compile(r"Quota violated:|Quota exceeded for total allowable|do not have quota for using GPUs")
+_REVISION: Final = re.compile(r"revision_name%3D%22(?P<linked>[\w-]+)%22|Revision '(?P<named>[\w-]+)' is not ready")
+OUTPUTS_KEPT: Final = "Outputs of the stack that are listed with a minus are kept: a failed update removes none, and `pulumi stack output` shows them."
+"""The engine prints so, because a program with a failed resource registers no outputs. Its state keeps the older ones."""
+_CLOCK_SKEW: Final = timedelta(minutes=2)
+
+
+def explain_failures(context: Context, run: CloudRunSettings, probe: StartupProbe, grants: NewGrants) -> None:
+    """Let a service that is declared from now on explain why its revision did not start, and try again where a grant of this run is too new."""
+    start = FailedStart(
+        stack=context.names.stack,
+        settings=context.settings,
+        run=run,
+        plan=context.plan,
+        probe=probe,
+        bucket=context.settings.bucket.existing or context.names.bucket,
+        account=f"{context.names.account_id}@{context.settings.project}.iam.gserviceaccount.com",
+    )
+    late = LateGrants(
+        project=context.settings.project, ownership=context.ownership, account=start.account, grants=grants
+    )
+    report = FailureReport(start=start, service=context.names.base, secrets=_secret_values(), late=late)
+    hook = pulumi.ErrorHook("explain-failed-revision", report.tell)
+
+    def transform(args: pulumi.ResourceTransformationArgs) -> pulumi.ResourceTransformationResult | None:
+        if args.type_ != SERVICE_TYPE:
+            return None
+        hooks = pulumi.ResourceHookBinding(on_error=[hook])
+        return pulumi.ResourceTransformationResult(
+            props=args.props, opts=pulumi.ResourceOptions.merge(args.opts, pulumi.ResourceOptions(hooks=hooks))
+        )
+
+    pulumi.runtime.register_stack_transformation(transform)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailureReport:
+    """Explains the failures of one service."""
+
+    start: FailedStart
+    service: str
+    secrets: Sequence[str]
+    """Values that are never shown."""
+    late: LateGrants
+
+    async def tell(self, args: pulumi.ErrorHookArgs) -> bool:
+        """Log why the revision did not start. Return whether to try again: only if a grant of this run may be too new."""
+        message = args.errors[0] if args.errors else ""
+        if await self._tries_again(args, message):
+            return True
+        if args.failed_operation == "update":
+            pulumi.log.info(OUTPUTS_KEPT)
+        old_key = text_of_old_key(args, self.start.settings.project)
+        if old_key:
+            pulumi.log.warn(old_key)
+        return False
+
+    async def _tries_again(self, args: pulumi.ErrorHookArgs, message: str) -> bool:
+        """Log what is known about the failure. Return whether to try again."""
+        denied = await self._denied(message)
+        if denied is not None and await self.late.again(args, denied):
+            return True
+        if _OVER_QUOTA.search(message):
+            pulumi.log.error(self._over_quota())
+        elif _NOT_STARTED.search(message):
+            try:
+                pulumi.log.error(await self.text(message))
+            except Exception as error:  # noqa: BLE001 - an error of the hook would take the place of Google's
+                pulumi.log.warn(f"The revision's log could not be explained ({type(error).__name__}).")
+        return False
+
+    async def _denied(self, message: str) -> str | None:
+        """Return what the revision's account may not read, by the error or by its log; None if neither says so. The log is read after a grant only."""
+        secret = denied_secret(message)
+        if secret is not None or self.late.grants.newest_s is None or not _NOT_STARTED.search(message):
+            return secret
+        try:
+            lines = await last_lines(self._log(message))
+        except GoogleCallError:
+            return None
+        return f"gs://{self.start.bucket}" if any(denies_bucket(line.text) for line in lines) else None
+
+    async def text(self, message: str) -> str:
+        """Return what is known about a failure of which Cloud Run says `message`."""
+        log = self._log(message)
+        name = f"Revision {log.revision}" if log.revision else f"The new revision of {self.service}"
+        try:
+            lines = self._masked(await last_lines(log))
+        except GoogleCallError as error:
+            return f"{name} did not start, and its log could not be read: {self._unread(error)} Read it with:\n  {log.command}"
+        if not lines:
+            return f"{name} did not start, and Cloud Logging has no lines of it yet. Read them with:\n  {log.command}"
+        cause = cause_of([line.text for line in lines], self.start)
+        hint = cause.hint if cause else "No line shows a cause that the planner knows."
+        text = "\n".join(f"  {line[:_LONGEST_LINE]}" for line in _excerpt(lines, cause))
+        return f"{name} did not start. {hint}\nThe last lines of its log:\n{text}\nRead the whole log with:\n  {log.command}"
+
+    def _over_quota(self) -> str:
+        """Return what the service needs of the quotas, and the command that prints how to request it."""
+        run = self.start.cloud_run
+        each = f"{run.cpu} vCPU and {format_memory(run.memory_mib)}"
+        return (
+            f"The quotas of Cloud Run in {run.region} do not allow cloudRun.maxInstances {run.max_instances} x one GPU, {each}; at an update the "
+            f"instances of the old revision count too. `python -m scripts.doctor --stack {self.start.stack}` reads the quotas and prints the "
+            "request for more; or lower cloudRun.maxInstances, cloudRun.cpu or cloudRun.memory."
+        )
+
+    def _log(self, message: str) -> RevisionLog:
+        found = _REVISION.search(message)
+        return RevisionLog(
+            project=self.start.settings.project,
+            location=self.start.cloud_run.region,
+            service=self.service,
+            revision=found["linked"] or found["named"] if found else None,
+            since=(datetime.now(UTC) - self._longest()).isoformat(),
+        )
+
+    def _longest(self) -> timedelta:
+        """Return how long ago the revision can have started: its probe has just ended."""
+        return timedelta(seconds=self.start.startup_probe.budget_s) + _CLOCK_SKEW
+
+    def _masked(self, lines: Sequence[ContainerLine]) -> Sequence[ContainerLine]:
+        mask = LineMask(tuple(self.secrets))
+        return [ContainerLine(source=line.source, text=for_terminal(mask(line.text))) for line in lines]
+
+    def _unread(self, error: GoogleCallError) -> str:
+        project = self.start.settings.project
+        said = f"{masked(str(error), self.secrets).rstrip('.')}."
+        return why_unread(project, status=error.status, reason=error.reason, said=said)
+
+
+def text_of_old_key(args: pulumi.ErrorHookArgs, project: str) -> str:
+    """Return that the API key from before a rotation still works, because the old revision keeps serving; empty if no key was rotated."""
+    old, new = _api_key(args.old_inputs), _api_key(args.new_inputs)
+    if old is None or new is None or old == new:
+        return ""
+    name, version = old
+    parts = name.split("/")
+    secret, owner = parts[-1], parts[1] if len(parts) > 1 else project
+    return (
+        "The API key was rotated, but the revision with the new key did not start: the old revision keeps serving, and the OLD KEY STILL WORKS "
+        f"(version {version} of secret {secret}). Fix the cause and run `pulumi up` again. If the old key has leaked, run "
+        f"`gcloud secrets versions disable {version} --secret={secret} --project={owner}`: no instance of the old revision starts then, and those "
+        "that run keep the key until they stop."
+    )
+
+
+def _api_key(inputs: Mapping[str, Any] | None) -> tuple[str, str] | None:
+    """Return the secret and the version of the API key in a service's inputs; None if it has none."""
+    template = as_mapping(as_mapping(inputs).get("template"))
+    for container in map(as_mapping, as_sequence(template.get("containers"))):
+        for variable in map(as_mapping, as_sequence(container.get("envs"))):
+            source = as_mapping(as_mapping(variable.get("valueSource")).get("secretKeyRef"))
+            if variable.get("name") == API_KEY.variable and source.get("secret"):
+                return str(source["secret"]), str(source.get("version"))
+    return None
+
+
+def _excerpt(lines: Sequence[ContainerLine], cause: Cause | None) -> Iterator[str]:
+    """Yield the last lines, and before them the line that shows the cause if it is older."""
+    shown = lines[-_SHOWN:]
+    if cause is not None and all(line.text != cause.line for line in shown):
+        yield cause.line
+        yield "..."
+    for line in shown:
+        yield f"[{line.source}] {line.text}"
+
+
+def _secret_values() -> Sequence[str]:
+    """Return the values of the stack's secrets, the Hugging Face token among them."""
+    values = get_config_env()
+    return [values[key] for key in get_config_secret_keys_env() if values.get(key)]

@@ -1,0 +1,249 @@
+"""Keep the record of a stack's machines (contracts.run_record) in every `up`: before anything is changed, and after a machine or service is there.
+
+The first look records what this `up` may delete; the second records what it made. A preview writes nothing. Pulumi does not manage the record: the
+account's description is one of its `ignoreChanges`, so that neither an `up` nor a refresh shows or removes it.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
+from typing import Final, TypeVar
+
+import pulumi
+
+from cloud.google_calls import GoogleCallError, call_now
+from cloud.seen_machines import node_name, seen_instance, seen_queued, seen_service
+from contracts.run_record import MOST_BYTES, RecordError, RunRecord, Seen
+from stacks.base import Context
+from stacks.hooks.run_failures import SERVICE_TYPE
+from stacks.planned import doctor_hint
+
+T = TypeVar("T")
+
+LIMIT_S: Final = 20.0
+_TRIES: Final = 3
+_PAUSE_S: Final = 1.0
+_NOT_FOUND: Final = 404
+_NO_SUCH_ZONE: Final = frozenset({403, _NOT_FOUND})
+"""Google answers 403 for a zone that does not exist, and where the caller may not read."""
+_CHANGED: Final = 409
+_FATAL: Final = 500
+_TOO_MANY: Final = 429
+_CAPACITY_TYPE: Final = "gcp-tpu:index:QueuedResource"
+_SECOND: Final = "-b"
+"""Suffix of the second queued resource's id (docs/provider-gcp-tpu.md, renewal)."""
+
+
+class RunsNotKeptError(ValueError):
+    """The record of a stack with limits could not be read or written. The message is one sentence with the way out."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunKeeper:
+    """Where a stack's record and its machines are."""
+
+    project: str
+    stack: str
+    account: str
+    """The account's full name."""
+    identity: str
+    """The words by which the account is the stack's."""
+    machines: Sequence[str] = ()
+    """Full names that its queued resources or instances can have."""
+    service: str = ""
+    """Full name of its Cloud Run service; empty without one."""
+    has_limits: bool = False
+
+    def note(self) -> None:
+        """Record what Google shows now; again if somebody else changed the account in between. Raises GoogleCallError, RecordError."""
+        _retried(self._note, _was_changed, pauses=False)
+
+    def _note(self) -> None:
+        headers: dict[str, str] = {}
+        account = self._account(headers)
+        if account is None:
+            return
+        description = str(account.get("description") or "")
+        if not set(self.identity.split()) <= set(description.split()):
+            return  # somebody else's account of the same name: Google will refuse to create ours
+        before = RunRecord.of(description) or RunRecord()
+        seen, complete = self._seen()
+        text = before.after(seen, _googles_time_s(headers), complete=complete).written_into(description)
+        if text == description:
+            return
+        if len(text.encode()) > MOST_BYTES:
+            raise RecordError(text)
+        changed = {"description": text, **({"etag": account["etag"]} if "etag" in account else {})}
+        body = {"serviceAccount": changed, "updateMask": "description"}
+        self._ask("iam", f"v1/{self.account}", body, verb="PATCH")
+
+    def note_first(self) -> None:
+        """Record what this `up` may delete. Raises RunsNotKeptError if the stack has limits, which would then count too little."""
+        try:
+            self.note()
+        except (GoogleCallError, RecordError) as error:
+            text = (
+                f"When stack {self.stack} first started and what it has spent could not be recorded in the description of {self.account} "
+                f"({_why(error)})"
+            )
+            if self.has_limits:
+                raise RunsNotKeptError(
+                    f"{text}, and `maxAge` and `maxUsd` count from there. Nothing was changed. Try again. {doctor_hint(self.stack)}"
+                ) from None
+            pulumi.log.info(f"{text}. The stack has no limits, so the update goes on.")
+
+    async def note_failed(self, _args: pulumi.ErrorHookArgs) -> bool:
+        """Record the machine of an `up` that fails: its server may not start, and it costs all the same. Never tries again."""
+        await self._note_after()
+        return False
+
+    async def note_after(self, _args: pulumi.ResourceHookArgs) -> None:
+        """Record what this `up` has made."""
+        await self._note_after()
+
+    async def _note_after(self) -> None:
+        """Record what exists; warn if that fails: the guard still sees the machine, and the next `up` records it."""
+        try:
+            await asyncio.to_thread(self.note)
+        except Exception as error:  # noqa: BLE001 - an error of the hook would fail an update that succeeded
+            pulumi.log.warn(
+                f"The start of stack {self.stack} could not be recorded in the description of {self.account} ({_why(error)}); "
+                "the next `pulumi up` tries again."
+            )
+
+    def _account(self, headers: MutableMapping[str, str]) -> Mapping[str, object] | None:
+        try:
+            return self._ask("iam", f"v1/{self.account}", headers=headers)
+        except GoogleCallError as error:
+            if error.status == _NOT_FOUND or error.reason == "SERVICE_DISABLED":
+                return None
+            raise
+
+    def _seen(self) -> tuple[Sequence[Seen], bool]:
+        """Return the machines and the service that exist, and whether all could be read."""
+        found: list[Seen] = []
+        complete = True
+        for name in (*self.machines, *([self.service] if self.service else [])):
+            try:
+                one = self._look(name)
+            except GoogleCallError as error:
+                if error.status not in _NO_SUCH_ZONE:
+                    raise
+                complete = complete and error.status == _NOT_FOUND
+                continue
+            found += [] if one is None else [one]
+        return found, complete
+
+    def _look(self, name: str) -> Seen | None:
+        """Return what Google shows of a machine or the service by its full name. Raises GoogleCallError."""
+        place = name.split("/")[3]
+        if "/services/" in name:
+            return seen_service(self._ask("run", f"v2/{name}"), place)
+        if "/instances/" in name:
+            return seen_instance(self._ask("compute", f"compute/v1/{name}"), place)
+        return self._queued(name)
+
+    def _ask(
+        self,
+        api: str,
+        path: str,
+        body: Mapping[str, object] | None = None,
+        *,
+        verb: str | None = None,
+        headers: MutableMapping[str, str] | None = None,
+    ) -> Mapping[str, object]:
+        """Return an answer; what may pass is tried again. Raises GoogleCallError."""
+
+        def read() -> Mapping[str, object]:
+            return call_now(api, path, project=self.project, limit_s=LIMIT_S, body=body, verb=verb, headers=headers)
+
+        return _retried(read)
+
+    def _queued(self, name: str) -> Seen | None:
+        document = self._ask("tpu", f"v2alpha1/{name}")
+        node: Mapping[str, object] | None = None
+        made = node_name(document)
+        if made:
+            try:
+                node = self._ask("tpu", f"v2alpha1/{made}")
+            except GoogleCallError as error:
+                if error.status != _NOT_FOUND:
+                    raise
+        return seen_queued(document, node)
+
+
+def keep_runs(context: Context) -> None:
+    """Keep the stack's record from now on. Raises RunsNotKeptError."""
+    keeper = keeper_of(context)
+    if not pulumi.runtime.is_dry_run():
+        keeper.note_first()
+    hook = pulumi.ResourceHook("keep-runs", keeper.note_after)
+    failed = pulumi.ErrorHook("keep-runs-of-a-failure", keeper.note_failed)
+
+    def transform(args: pulumi.ResourceTransformationArgs) -> pulumi.ResourceTransformationResult | None:
+        if args.type_ not in {SERVICE_TYPE, _CAPACITY_TYPE}:
+            return None
+        errors = [failed] if args.type_ == _CAPACITY_TYPE else []
+        hooks = pulumi.ResourceHookBinding(after_create=[hook], after_update=[hook], on_error=errors)
+        return pulumi.ResourceTransformationResult(
+            props=args.props, opts=pulumi.ResourceOptions.merge(args.opts, pulumi.ResourceOptions(hooks=hooks))
+        )
+
+    pulumi.runtime.register_stack_transformation(transform)
+
+
+def keeper_of(context: Context) -> RunKeeper:
+    """Return where the record and the machines of a stack are."""
+    settings, names = context.settings, context.names
+    tpu, run = settings.tpu, settings.cloud_run
+    kind = ("zones", "instances") if tpu and tpu.api == "compute-engine" else ("locations", "queuedResources")
+    ids = (names.base, f"{names.base}{_SECOND}")
+    return RunKeeper(
+        project=settings.project,
+        stack=names.stack,
+        account=f"projects/{settings.project}/serviceAccounts/{names.account_email}",
+        identity=context.ownership.description,
+        machines=[
+            f"projects/{settings.project}/{kind[0]}/{zone}/{kind[1]}/{each}"
+            for zone in (tpu.zones if tpu else ())
+            for each in ids
+        ],
+        service=f"projects/{settings.project}/locations/{run.region}/services/{names.base}" if run else "",
+        has_limits=bool(context.ownership.limits.labels),
+    )
+
+
+def _may_pass(error: BaseException) -> bool:
+    """Whether another attempt can succeed: there was no answer, or Google asks to wait."""
+    return isinstance(error, GoogleCallError) and (error.status in {0, _TOO_MANY} or error.status >= _FATAL)
+
+
+def _was_changed(error: BaseException) -> bool:
+    """Whether somebody else changed the account in between."""
+    return isinstance(error, GoogleCallError) and error.status == _CHANGED
+
+
+def _retried(work: Callable[[], T], passes: Callable[[BaseException], bool] = _may_pass, *, pauses: bool = True) -> T:
+    """Return what work returns, in one of three attempts while its error passes. Raises its last error."""
+    from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_fixed  # noqa: PLC0415 - no preview needs it
+
+    attempts = Retrying(
+        stop=stop_after_attempt(_TRIES),
+        wait=wait_fixed(_PAUSE_S if pauses else 0),
+        retry=retry_if_exception(passes),
+        reraise=True,
+    )
+    return attempts(work)
+
+
+def _googles_time_s(headers: Mapping[str, str]) -> int:
+    """Return Google's time of an answer: this machine's clock may be wrong, and starts are Google's."""
+    date = {name.lower(): text for name, text in headers.items()}.get("date")
+    return int(parsedate_to_datetime(date).timestamp() if date else time.time())
+
+
+def _why(error: Exception) -> str:
+    text = f"its record cannot be read: {error}" if isinstance(error, RecordError) else str(error)
+    return text.rstrip(".")

@@ -1,0 +1,62 @@
+"""Grants that meet those of a deleted service account with the same e-mail.
+
+Google keeps the grants of a deleted account as `deleted:serviceAccount:EMAIL?uid=N` for a time, and refuses a policy that names a new account of
+that e-mail beside them (GoogleCloudPlatform/k8s-config-connector#279). They give nobody anything: they are removed, and the grant is made again.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Final, cast
+
+from cloud.google_calls import GoogleCallError, call
+from cloud.policies import POLICIES, PolicyCall, last_segments
+
+LIMIT_S: Final = 30.0
+MOST_TRIES: Final = 5
+"""How often a grant is tried: others may change the same policy at the same time."""
+
+_CONFLICTS: Final = frozenset({409, 412})
+_CLASH: Final = re.compile(
+    r"Inconsistent representation of deleted member: '(?P<deleted>deleted:[^']+)' and '(?P<member>serviceAccount:[^']+)'"
+)
+
+
+def deleted_member(message: str, type_: str, inputs: Mapping[str, object]) -> str | None:
+    """Return the deleted account, `deleted:serviceAccount:EMAIL?uid=N`, that keeps a grant from being made; None if none does."""
+    found = _CLASH.search(message) if type_ in POLICIES else None
+    return found["deleted"] if found is not None and found["member"] == inputs.get("member") else None
+
+
+async def remove_grants(deleted: str, type_: str, inputs: Mapping[str, object], *, project: str) -> str | None:
+    """Remove a deleted account from the policy that a grant belongs to, and return the name of the policy's resource.
+
+    Returns None if somebody else changed the policy meanwhile.
+
+    Raises:
+        GoogleCallError: if the policy cannot be read or written.
+    """
+    of, given = POLICIES[type_], {"project": project, **inputs}
+    name = of.name_of(given)
+    policy = await _ask(of.api, of.read(name), project)
+    bindings = [
+        {**binding, "members": kept}
+        for binding in cast("Sequence[Mapping[str, object]]", policy.get("bindings") or ())
+        if (kept := [one for one in cast("Sequence[str]", binding.get("members") or ()) if one != deleted])
+    ]
+    try:
+        await _ask(of.api, of.write(name, {**policy, "bindings": bindings}), project)
+    except GoogleCallError as error:
+        if error.status in _CONFLICTS:
+            return None
+        raise
+    return name
+
+
+def removal_command(deleted: str, type_: str, inputs: Mapping[str, object], *, project: str) -> str:
+    """Return the command that removes a deleted account's grant of the same role."""
+    words = POLICIES[type_].command.format_map(last_segments({"project": project, **inputs}))
+    return f"gcloud {words} --member='{deleted}' --role={inputs.get('role')}"
+
+
+async def _ask(api: str, asked: PolicyCall, project: str) -> Mapping[str, object]:
+    return await call(api, asked.path, project=project, limit_s=LIMIT_S, body=asked.body, verb=asked.verb)

@@ -1,0 +1,307 @@
+"""The list of gcloud's commands: run with a real gcloud, recorded as requests, replayed without gcloud.
+
+`python -m tests.agreement.gcloud_commands` records the requests of the installed gcloud again.
+"""
+
+import contextlib
+import http.client
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import tomllib
+import urllib.parse
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, ClassVar
+
+from cloud.inventory.grants import PolicyHolder
+from cloud.inventory.kinds import KINDS
+from localcloud.environment import API_OVERRIDES
+from localcloud.tests.conftest import SCENARIO
+from localcloud.tests.idle_cloud import start
+
+FOLDER = Path(__file__).parents[1] / "fixtures" / "gcloud"
+_PROVIDER = Path(__file__).parents[2] / "packages" / "gcp-tpu" / "gcp_tpu_provider" / "capacity.py"
+COMMANDS, REQUESTS = FOLDER / "commands.toml", FOLDER / "requests.json"
+PROJECT = "local-project"
+_LIMIT_S = 240
+
+_DRIVER = """
+import json, os, socket, sys, tempfile
+resolve = socket.getaddrinfo
+def local(host, *others, **options):
+    # gcloud puts the region before the host of Cloud Run.
+    return resolve("127.0.0.1" if str(host).endswith("-127.0.0.1") else host, *others, **options)
+socket.getaddrinfo = local
+root, results = sys.argv[1], os.fdopen(os.dup(1), "w")
+sys.path[:0] = [root + "/lib", root + "/lib/third_party"]
+from googlecloudsdk import gcloud_main
+from googlecloudsdk.core import log
+cli = gcloud_main.CreateCLI([])
+for line in sys.stdin:
+    with tempfile.TemporaryFile("w+") as printed:
+        # Some commands write to the file descriptor and close it.
+        os.dup2(printed.fileno(), 1)
+        os.dup2(printed.fileno(), 2)
+        sys.stdout, sys.stderr = (os.fdopen(number, "w", closefd=False) for number in (1, 2))
+        log.Reset(sys.stdout, sys.stderr)
+        try:
+            cli.Execute(json.loads(line))
+            code = 0
+        except SystemExit as end:
+            code = end.code or 0
+        except Exception as error:
+            code = repr(error)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        printed.seek(0)
+        print(json.dumps({"code": code, "said": printed.read()}), file=results, flush=True)
+"""
+"""Runs all commands in one Python process of gcloud: each start of gcloud would take a second."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Command:
+    """A command of the list. `says` stands in what it prints."""
+
+    argv: tuple[str, ...]
+    says: str
+    code: int = 0
+
+    def describes(self, outcome: "Outcome") -> bool:
+        """Whether the command did what the list says."""
+        return outcome.code == self.code and self.says in outcome.said
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gcloud:
+    """An installed gcloud with its alpha track."""
+
+    python: str
+    root: str
+    version: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What a command did."""
+
+    code: int | str
+    """The exit code, or an error of gcloud itself."""
+    said: str
+
+
+def commands() -> list[Command]:
+    """The list."""
+    found = tomllib.loads(COMMANDS.read_text())["command"]
+    return [Command(argv=tuple(item["argv"]), says=item["says"], code=item.get("code", 0)) for item in found]
+
+
+def installed() -> Gcloud | None:
+    """The real gcloud on PATH, or None."""
+    path = shutil.which("gcloud")
+    if path is None:
+        return None
+    said = subprocess.run(
+        [path, "info", "--format=json"], capture_output=True, text=True, check=False, timeout=60, env=clean()
+    )
+    if said.returncode != 0:
+        return None
+    info = json.loads(said.stdout)
+    if "alpha" not in info["installation"]["components"]:
+        return None
+    return Gcloud(
+        python=info["basic"]["python_location"],
+        root=info["installation"]["sdk_root"],
+        version=info["basic"]["version"],
+    )
+
+
+def clean(**variables: str) -> dict[str, str]:
+    """The environment without settings and credentials of gcloud."""
+    kept = {key: value for key, value in os.environ.items() if not key.startswith(("CLOUDSDK_", "GOOGLE_", "PYTHON"))}
+    return {**kept, **variables}
+
+
+def run(gcloud: Gcloud, url: str, folder: Path, argvs: Sequence[Sequence[str]], *, token: str | None) -> list[Outcome]:
+    """Run commands against a local cloud and return what they did. Without a token, gcloud ends after it has read its arguments."""
+    account = folder / "token"
+    account.write_text(token or "")
+    settings = {
+        "CLOUDSDK_CONFIG": str(folder / "config"),
+        **({"CLOUDSDK_AUTH_ACCESS_TOKEN_FILE": str(account)} if token else {}),
+        "CLOUDSDK_CORE_PROJECT": PROJECT,
+        "CLOUDSDK_CORE_DISABLE_PROMPTS": "1",
+        "CLOUDSDK_CORE_DISABLE_USAGE_REPORTING": "true",
+        "CLOUDSDK_CORE_CHECK_GCE_METADATA": "false",
+        "CLOUDSDK_COMPONENT_MANAGER_DISABLE_UPDATE_CHECK": "true",
+        "CLOUDSDK_STORAGE_PROCESS_COUNT": "1",
+        "CLOUDSDK_STORAGE_THREAD_COUNT": "1",
+        "NO_PROXY": "127.0.0.1",
+    }
+    overrides = {f"CLOUDSDK_API_ENDPOINT_OVERRIDES_{api}": f"{url}/{path}" for api, path in API_OVERRIDES.items()}
+    done = subprocess.run(
+        [gcloud.python, "-S", "-c", _DRIVER, gcloud.root],
+        input="".join(json.dumps(list(argv)) + "\n" for argv in argvs),
+        env=clean(**settings, **overrides),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=_LIMIT_S,
+    )
+    return [Outcome(**json.loads(line)) for line in done.stdout.splitlines()]
+
+
+def prepared(folder: Path) -> list[tuple[str, ...]]:
+    """Write the files that the commands use, and return the commands with the folder's path."""
+    (folder / "small.txt").write_text("a small file\n")
+    (folder / "large.bin").write_bytes(b"0123456789" * 900_000)
+    return [tuple(word.replace("{tmp}", str(folder)) for word in command.argv) for command in commands()]
+
+
+_HOLDERS = (
+    PolicyHolder(kind="project", project=PROJECT, name=f"projects/{PROJECT}"),
+    PolicyHolder(kind="bucket", project=PROJECT, name="projects/_/buckets/nothing"),
+    PolicyHolder(kind="secret", project=PROJECT, name=f"projects/{PROJECT}/secrets/nothing"),
+)
+
+
+def suggested() -> list[tuple[str, ...]]:
+    """The commands that messages of this project suggest, for resources that do not exist."""
+    kinds = [kind.command for kind in KINDS]
+    hints = re.findall(r'command = f"(compute [^"]+)"', _PROVIDER.read_text())
+    assert [" ".join(hint.split()[:3]) for hint in hints] == ["compute tpus tpu-vm", "compute instances add-labels"]
+    named_by_hand = {"{node}": "{id}", "{found.zone}": "us-east5-a", "{labels}": "a=b"}
+    labels = [re.sub(r"\{[\w.]+\}", lambda found: named_by_hand[found[0]], hint) for hint in hints]
+    named = [
+        tuple(text.format(id="a@b.com" if text.startswith("iam") else "nothing", l="us-east5-a").split())
+        for text in (*kinds, *labels)
+    ]
+    condition = {"title": "t", "expression": "a in [1, 2] || b", "description": "x=y"}
+    removals = [
+        holder.command("roles/run.invoker", "user:a@b.com", given) for holder in _HOLDERS for given in ({}, condition)
+    ]
+    return [*named, *(tuple(shlex.split(text))[1:] for text in removals)]
+
+
+def refused_by_parser(outcome: Outcome) -> bool:
+    """Whether gcloud does not know the command or one of its flags."""
+    return outcome.code == 2
+
+
+def replay(url: str, token: str, recorded: Sequence[dict[str, Any]]) -> list[tuple[str, int, int]]:
+    """Send recorded requests and return those that were answered with another status: request, recorded and new status."""
+    differing: list[tuple[str, int, int]] = []
+    connection = http.client.HTTPConnection(urllib.parse.urlsplit(url).netloc, timeout=30)
+    for item in recorded:
+        body = item["body"].replace(_BASE, url).encode()
+        headers = {"Authorization": f"Bearer {token}", **({"Content-Type": item["type"]} if item["type"] else {})}
+        if "region" in item:
+            headers["Host"] = f"{item['region']}-{urllib.parse.urlsplit(url).netloc}"
+        connection.request(item["method"], item["path"].replace(_BASE, url), body=body, headers=headers)
+        response = connection.getresponse()
+        response.read()
+        if response.status != item["status"]:
+            differing.append((f"{item['method']} {item['path']}", item["status"], response.status))
+    return differing
+
+
+_BASE = "http://localcloud"
+_NOT_RECORDED = re.compile(r"/operations/|upload_id=|uploadType=resumable|large\.bin|^/download/")
+"""Requests that name what an earlier answer named, and the file that is sent in chunks."""
+_VARYING = {"generation", "sourceGeneration", "ifSourceGenerationMatch", "ifMetagenerationMatch", "requestId"}
+_REGIONAL_HOST = re.compile(r"([a-z]+-[a-z]+\d+)-127\.0\.0\.1")
+_HOP_HEADERS = {"content-length", "transfer-encoding", "connection", "server", "date"}
+
+
+class _Passing(BaseHTTPRequestHandler):
+    """Passes requests on to `url` and keeps them in `kept`."""
+
+    protocol_version = "HTTP/1.1"
+    url = ""
+    kept: ClassVar[list[dict[str, Any]]] = []
+
+    def _pass(self) -> None:
+        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        own = f"http://{self.headers['Host']}"
+        connection = http.client.HTTPConnection(urllib.parse.urlsplit(self.url).netloc, timeout=60)
+        headers = {key: value for key, value in self.headers.items() if key not in {"Accept-Encoding", "Host"}}
+        region = _REGIONAL_HOST.match(self.headers["Host"])
+        if region:
+            headers["Host"] = f"{region[1]}-{urllib.parse.urlsplit(self.url).netloc}"
+        connection.request(self.command, self.path, body.replace(own.encode(), self.url.encode()), headers)
+        response = connection.getresponse()
+        answer = response.read()
+        self.send_response(response.status)
+        for key, value in response.getheaders():
+            if key.lower() not in _HOP_HEADERS:
+                self.send_header(key, value.replace(self.url, own))
+        self.send_header("Content-Length", str(len(answer)))
+        self.end_headers()
+        self.wfile.write(answer)
+        if _NOT_RECORDED.search(self.path) is None:
+            self._keep(body.decode().replace(own, _BASE), response.status)
+
+    do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = _pass  # noqa: N815 - names that http.server looks up
+
+    def _keep(self, body: str, status: int) -> None:
+        path, _, query = self.path.partition("?")
+        region = _REGIONAL_HOST.match(self.headers["Host"])
+        lasting = [pair for pair in query.split("&") if pair.partition("=")[0] not in _VARYING]
+        self.kept.append(
+            {
+                "method": self.command,
+                "path": f"{path}?{'&'.join(lasting)}",
+                "type": self.headers.get("Content-Type", ""),
+                "body": re.sub(r'"etag": ?"[^"]*"(, ?)?', "", body),
+                "status": status,
+                **({"region": region[1]} if region else {}),
+            }
+        )
+
+    def log_message(self, *_: object) -> None:
+        """Print nothing."""
+
+
+@contextlib.contextmanager
+def recording(url: str) -> Iterator[tuple[str, list[dict[str, Any]]]]:
+    """Yield a URL that passes requests on to another, and the list in which they are kept."""
+    kept: list[dict[str, Any]] = []
+    handler = type("Passing", (_Passing,), {"url": url, "kept": kept})
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_address[1]}", kept
+        server.shutdown()
+
+
+def record() -> int:
+    """Write the requests of the installed gcloud to the file of recorded requests."""
+    gcloud = installed()
+    if gcloud is None:
+        print("gcloud with its alpha component is not installed.", file=sys.stderr)
+        return 1
+    with tempfile.TemporaryDirectory() as folder, start(scenario=SCENARIO) as cloud:
+        with recording(cloud.base_url) as (url, recorded):
+            outcomes = run(gcloud, url, Path(folder), prepared(Path(folder)), token=cloud.token)
+        hints = suggested()
+        accepted = zip(hints, run(gcloud, cloud.base_url, Path(folder), hints, token=None), strict=True)
+        parsed = [list(argv) for argv, outcome in accepted if not refused_by_parser(outcome)]
+    for command, outcome in zip(commands(), outcomes, strict=True):
+        if not command.describes(outcome):
+            print(f"{' '.join(command.argv)}: {outcome}", file=sys.stderr)
+    lines = ",\n".join(json.dumps(item) for item in recorded)
+    head = f'"gcloud": "{gcloud.version}",\n"parsed": {json.dumps(parsed)}'
+    REQUESTS.write_text(f'{{{head},\n"requests": [\n{lines}\n]}}\n')
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(record())

@@ -1,0 +1,494 @@
+"""Machines: start-up scripts that really run, with docker, systemd and a metadata server of their own."""
+
+import asyncio
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from dataclasses import replace
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from components.startup_script import startup_script
+from contracts.path_guard import GUARD_ARGUMENT
+from contracts.serving_document import DOCUMENT_METADATA_KEY
+from localcloud.running.machines import SimulatedMachines
+from localcloud.running.shims import docker_run
+from localcloud.running.shims.docker_devices import device_files, problem_of
+from localcloud.running.shims.machine import Machine
+from localcloud.tests.running.machine_world import ABSENT, CANARY, IMAGE, NODE, document, machines, spec, until
+from localcloud.tests.running.running_server import ask, environment
+
+
+def attributes(running: SimulatedMachines, name: str = NODE) -> dict[str, str]:
+    return dict(running.guest_attributes(name).get("gemma-serving", {}))
+
+
+async def phase(running: SimulatedMachines, wanted: str, text: str) -> None:
+    wanted_hash = hashlib.sha256(text.encode()).hexdigest()
+
+    def reached() -> bool:
+        now = attributes(running)
+        return (now.get("phase"), now.get("document-hash")) == (wanted, wanted_hash)
+
+    await until(reached, f"phase {wanted} (now {attributes(running)})")
+
+
+TOKEN = "service-accounts/default/token"
+
+
+def metadata_host_of_the_container(state: Path) -> str:
+    """Where a program in the server's container finds the metadata server."""
+    (box,) = (state / "machines").glob("*/containers/gemma-serving.json")
+    environ = Path(f"/proc/{json.loads(box.read_text())['pid']}/environ").read_text()
+    return dict(item.split("=", 1) for item in environ.split("\0") if "=" in item)["GCE_METADATA_HOST"]
+
+
+async def statuses(host: str, *paths: str) -> list[int]:
+    """What the metadata server answers."""
+    found: list[int] = []
+    async with aiohttp.ClientSession(headers={"Metadata-Flavor": "Google"}) as session:
+        for path in paths:
+            async with session.get(f"http://{host}/computeMetadata/v1/instance/{path}") as answer:
+                found.append(answer.status)
+    return found
+
+
+def run_script(state: Path, script: str, *, name: str = NODE) -> str:
+    """Boot a machine with a shell script that ends by writing `done`; returns what it wrote to its console."""
+
+    async def run() -> str:
+        async with machines(state) as running:
+            await running.boot(spec("#!/bin/sh\n" + textwrap.dedent(script) + "\necho done\n", name=name))
+            console = running._machines[name].folder / "serial.log"
+            await until(lambda: console.exists() and console.read_text().endswith("done\n"), "the script's end")
+            return console.read_text()
+
+    return asyncio.run(run())
+
+
+def downloads(state: Path) -> int:
+    """How often a server on the machine downloaded weights from the hub, by the logs of all its containers."""
+    logs = [*state.rglob("containers/*.log"), *state.rglob("old-logs/*.log")]
+    return sum(log.read_text().count("Time spent downloading weights") for log in logs)
+
+
+def test_the_real_startup_script_brings_a_server_up_changes_it_in_place_and_goes_with_the_machine(tmp_path: Path):
+    """The weights are downloaded once, whatever happens to the server. The second document has an API key, and with it the path guard."""
+    key = {"VLLM_API_KEY": "projects/p/secrets/s/versions/3"}
+    first = document("--max-model-len=16384")
+    second = document("--max-model-len=8192", GUARD_ARGUMENT, secretEnv=key)
+    bearer = {"Authorization": f"Bearer {CANARY}"}
+    prompt = {"prompt": "x", "max_tokens": 1}
+
+    async def run() -> list[int]:
+        async with machines(tmp_path) as running:
+            given = spec(startup_script(), **{"gemma-serving-document": first})
+            await running.boot(given)
+            await phase(running, "ready", first)
+            assert attributes(running)["container"] == "confined"
+            if sys.platform == "linux":
+                host = metadata_host_of_the_container(tmp_path)
+                assert await statuses(host, f"attributes/{DOCUMENT_METADATA_KEY}", TOKEN) == [200, 403]
+            address = running.address(NODE, 8000)
+            assert address is not None
+            server = f"http://{address[0]}:{address[1]}"
+            url = f"{server}/v1/models"
+            assert (await asyncio.to_thread(ask, url)).json["data"][0]["max_model_len"] == 16384
+            assert (await asyncio.to_thread(ask, f"{server}/invocations", prompt)).status == 200
+            counts = [downloads(tmp_path)]
+            running.set_metadata(NODE, {**given.metadata, "gemma-serving-document": second})
+            await phase(running, "ready", second)
+            served = await asyncio.to_thread(ask, url, headers=bearer)
+            assert served.json["data"][0]["max_model_len"] == 8192
+            for path, body in (("/invocations", prompt), ("/metrics", None)):
+                assert (await asyncio.to_thread(ask, server + path, body)).status == 401
+                assert (await asyncio.to_thread(ask, server + path, body, headers=bearer)).status == 200
+            counts.append(downloads(tmp_path))
+            container = running._machines[NODE].folder / "containers" / "gemma-serving.json"
+            crashed = json.loads(container.read_text())
+            os.kill(crashed["pid"], signal.SIGKILL)
+            await until(lambda: attributes(running)["phase"] == "retrying", "the crash is told")
+            await phase(running, "ready", second)
+            assert json.loads(container.read_text())["id"] != crashed["id"]
+            counts.append(downloads(tmp_path))
+            await running.stop(NODE)
+            assert running.address(NODE, 8000) is None
+            with pytest.raises(OSError):  # noqa: PT011 - refused, or no route
+                await asyncio.to_thread(ask, url)
+            return counts
+
+    assert asyncio.run(run()) == [1, 1, 1]
+    for path in tmp_path.rglob("*"):
+        assert path.is_dir() or CANARY not in path.read_text(), path
+
+
+def test_another_model_is_in_the_hub_cache_before_the_old_server_stops(tmp_path: Path):
+    first = document("--max-model-len=8192")
+    second = first.replace("gemma-4-E2B-it", "gemma-4-E4B-it")
+
+    async def run() -> tuple[int, str, str]:
+        async with machines(tmp_path) as running:
+            given = spec(startup_script(), **{"gemma-serving-document": first})
+            await running.boot(given)
+            await phase(running, "ready", first)
+            running.set_metadata(NODE, {**given.metadata, "gemma-serving-document": second})
+            await until(lambda: attributes(running)["phase"] == "fetching weights", "the model is fetched")
+            serving = attributes(running)["serving-hash"]
+            await phase(running, "ready", second)
+            return downloads(tmp_path), serving, attributes(running)["serving-hash"]
+
+    count, serving, served = asyncio.run(run())
+    assert count == 1, "the second server downloads nothing: `hf` of its image did"
+    assert serving == hashlib.sha256(first.encode()).hexdigest()
+    assert served == hashlib.sha256(second.encode()).hexdigest()
+
+
+def has_own_view(state: Path) -> bool:
+    """Whether the system lets a machine have its own /mnt; without, the agent would write to the real one."""
+    given = {"machine": {}, "startupScript": ""}
+    subprocess.run(
+        [sys.executable, "-m", "localcloud.running.shims.warden", str(state)],
+        input=json.dumps(given) + "\n",
+        text=True,
+        check=True,
+        capture_output=True,
+    )
+    return json.loads((state / "machine.json").read_text())["paths"] == {}
+
+
+def test_weights_from_a_bucket_are_copied_to_the_machine_and_served(tmp_path: Path):
+    if not has_own_view(tmp_path / "probe"):
+        pytest.skip("the system allows no mount namespaces")
+    path = "/mnt/models/gemma-4-E2B-it"
+    text = document(
+        weights={"mode": "bucket", "uri": "gs://models/gemma", "path": path}, args=[path, "--enforce-eager", "-tp=4"]
+    )
+
+    async def run() -> None:
+        async with machines(tmp_path) as running:
+            await running.boot(spec(startup_script(), **{"gemma-serving-document": text}))
+            await phase(running, "ready", text)
+            assert (
+                tmp_path / "machines" / "p-us-east5-a-n1" / "mnt" / "models" / "gemma-4-E2B-it" / "model.safetensors"
+            ).exists()
+
+    asyncio.run(run())
+    assert not Path(path).exists()
+
+
+@pytest.mark.parametrize(
+    ("volume", "real"),
+    [
+        ("/dev/shm:/dev/shm", "{folder}/dev-shm"),
+        ("/mnt/models/none:/models:ro", "{folder}/mnt/models/none"),
+        ("/usr:/usr", "/usr"),
+    ],
+)
+def test_where_a_machine_has_no_view_of_its_own_docker_keeps_its_folders_apart(tmp_path: Path, volume: str, real: str):
+    machine = Machine(
+        folder=tmp_path,
+        name="n",
+        address="127.0.0.1",
+        accelerator="v6e-4",
+        clock_speed=1,
+        base_url="",
+        warden_pid=1,
+        paths={"/dev/shm": f"{tmp_path}/dev-shm", "/mnt": f"{tmp_path}/mnt"},
+    )
+    wanted = docker_run.parse(["-v", volume, "img", "vllm", "serve", "m"])
+    assert docker_run._paths(machine, wanted)[volume.split(":")[1]] == real.format(folder=tmp_path)
+
+
+def test_a_server_that_may_not_open_the_chips_is_started_again_with_the_whole_machine(
+    tmp_path: Path,
+):
+    async def run() -> None:
+        async with machines(tmp_path) as running:
+            given = spec(startup_script(), **{"gemma-serving-document": document()})
+            await running.boot(replace(given, devices="denied"))
+            await phase(running, "ready", document())
+            said = attributes(running)["container"]
+            assert said.startswith("privileged: the confined server could not use the accelerator")
+            log = next((tmp_path / "machines").glob("*/units/gemma-serving-agent.log")).read_text()
+            assert "started again with --privileged" in log
+
+    asyncio.run(run())
+
+
+def test_a_container_needs_every_chip_its_control_device_and_memory_that_it_may_lock(
+    tmp_path: Path, subtests: pytest.Subtests
+):
+    machine = Machine(
+        folder=tmp_path, name="n", address="a", accelerator="v6e-4", clock_speed=1, base_url="", warden_pid=1, paths={}
+    )
+    devices = [f"--device={tmp_path}/dev/{name}:/dev/{name}" for name in device_files("v6e-4")]
+    for name, options, words in (
+        ("all of them", [*devices, "--ulimit=memlock=-1"], ""),
+        ("as much as Google's guide", [*devices, "--ulimit", "memlock=68719476736:68719476736"], ""),
+        ("privileged", ["--privileged"], ""),
+        ("no devices", ["--ulimit=memlock=-1"], "open(/dev/vfio/0): No such file or directory"),
+        ("one chip is left out", [*devices[:3], devices[4], "--ulimit=memlock=-1"], "open(/dev/vfio/3)"),
+        ("no control device", [*devices[:4], "--ulimit=memlock=-1"], "open(/dev/vfio/vfio)"),
+        ("the limit of docker", devices, "Cannot allocate memory"),
+        ("too little", [*devices, "--ulimit=memlock=8388608"], "Cannot allocate memory"),
+    ):
+        with subtests.test(name):
+            problem = problem_of(machine, docker_run.parse([*options, "img"]).rights)
+            assert words in problem
+            assert bool(problem) is bool(words)
+            denied = problem_of(replace(machine, denies_devices=True), docker_run.parse([*options, "img"]).rights)
+            assert bool(denied) is (name != "privileged")
+
+
+def test_accelerators_have_the_device_files_of_their_generation():
+    assert device_files("v4-8") == ("accel0", "accel1", "accel2", "accel3")
+    assert device_files("v5p-8") == ("vfio/0", "vfio/1", "vfio/2", "vfio/3", "vfio/vfio")
+    assert device_files("v5litepod-1") == device_files("v6e-1") == ("vfio/0", "vfio/vfio")
+    assert device_files("") == ()
+
+
+def test_a_document_that_cannot_run_fails_with_the_servers_own_words(tmp_path: Path):
+    wrong = document("--max-modle-len=1")
+
+    async def run() -> str:
+        async with machines(tmp_path) as running:
+            await running.boot(spec(startup_script(), **{"gemma-serving-document": wrong}))
+            await phase(running, "failed", wrong)
+            return attributes(running)["detail"]
+
+    assert "unrecognized arguments: --max-modle-len=1" in asyncio.run(run())
+
+
+def test_a_script_has_its_own_view_and_none_of_the_callers_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("GOOGLE_OAUTH_ACCESS_TOKEN", CANARY)
+    monkeypatch.setenv("PYTHONPATH", "/nowhere")
+    said = run_script(
+        tmp_path, "env; which docker systemctl; python3 -c 'import sys; print(sys.version_info[:2] >= (3, 10))'"
+    )
+    assert CANARY not in said
+    assert "PYTHONPATH" not in said
+    assert "GCE_METADATA_HOST=127." in said
+    assert f"{tmp_path}/machines/p-us-east5-a-n1/bin/docker" in said
+    assert "True" in said
+
+
+def test_docker_shows_the_status_of_a_broken_registry_only(tmp_path: Path):
+    said = run_script(
+        tmp_path,
+        """
+        echo token-of-vm@p.iam.gserviceaccount.com | docker login -u oauth2accesstoken --password-stdin https://us-docker.pkg.dev
+        docker pull us-docker.pkg.dev/p/repo/broken:1 || echo "failed: $?"
+        """,
+    )
+    assert "received unexpected HTTP status: 502 Bad Gateway" in said
+    assert "external repository" not in said
+    assert "failed: 1" in said
+
+
+def test_docker_speaks_like_docker(tmp_path: Path):
+    said = run_script(
+        tmp_path,
+        f"""
+        docker inspect --type=image --format='{{{{.Id}}}}' img || echo "no image: $?"
+        docker pull {IMAGE} || echo "denied: $?"
+        TOKEN=token-of-vm@p.iam.gserviceaccount.com
+        echo "$TOKEN" | docker login -u oauth2accesstoken --password-stdin https://us-docker.pkg.dev
+        docker pull {IMAGE} | tail -1
+        docker pull us-docker.pkg.dev/p/other/vllm:1 || echo "not found: $?"
+        docker pull vllm/vllm-tpu@sha256:{"0" * 64} || echo "unknown: $?"
+        docker pull 'Bad Name' || echo "bad: $?"
+        docker run -d --name=one --net=host --privileged --log-opt=max-size=9m --log-opt=max-file=2 --label=a=b vllm/vllm-tpu:1 vllm serve simulated/tiny
+        docker run -d --name=one vllm/vllm-tpu:1 vllm serve simulated/tiny || echo "conflict: $?"
+        docker run -d --nmae=x img || echo "flag: $?"
+        docker run -d --cap-add=TIME_TRAVEL img || echo "capability: $?"
+        docker run -d --security-opt=no-privileges img || echo "security: $?"
+        docker run -d --ulimit=memlok=-1 img || echo "limit: $?"
+        docker run -d --shm-size=much img || echo "size: $?"
+        docker run -d --device=/dev/vfio/77:/dev/vfio/77 img || echo "device: $?"
+        docker logs -f one > follow.txt &
+        docker inspect --format='{{{{.State.Running}}}} {{{{.State.ExitCode}}}} {{{{index .Config.Labels "a"}}}}' one
+        docker ps --format '{{{{.Names}}}} {{{{.Status}}}}'
+        docker rm one || echo "running: $?"
+        docker rmi vllm/vllm-tpu:1 || echo "in use: $?"
+        until docker logs one | grep -q "startup complete"; do sleep 0.05; done
+        docker stop -t 5 one
+        wait
+        tail -1 follow.txt
+        docker inspect --format='{{{{.State.Status}}}} {{{{.State.ExitCode}}}}' one
+        docker rm one
+        docker rmi vllm/vllm-tpu:1
+        docker rmi vllm/vllm-tpu:1 || echo "no such image: $?"
+        docker inspect one || echo "gone: $?"
+        docker run --rm --name=two img vllm serve simulated/tiny --nonsense 2>&1 | tail -1
+        docker run --rm --name=three img vllm serve simulated/tiny --nonsense > /dev/null 2>&1; echo "exit: $?"
+        docker ps -a -q | wc -l
+        docker compose up || echo "unknown command: $?"
+        """,
+    )
+    for words in (
+        "no image: 1",
+        "Unauthenticated request",
+        "denied: 1",
+        "Login Succeeded",
+        f"Status: Downloaded newer image for {IMAGE}",
+        'Repository "other" not found',
+        "manifest unknown",
+        "unknown: 1",
+        "invalid reference format",
+        'The container name "/one" is already in use',
+        "conflict: 125",
+        "flag: 125",
+        'invalid CapAdd: unknown capability: "CAP_TIME_TRAVEL"',
+        "capability: 125",
+        'invalid --security-opt 1: "no-privileges"',
+        "security: 125",
+        'invalid argument "memlok=-1" for "--ulimit" flag: invalid ulimit type: memlok',
+        "limit: 125",
+        'invalid argument "much" for "--shm-size" flag',
+        "size: 125",
+        'error gathering device information while adding custom device "/dev/vfio/77": no such file or directory',
+        "device: 125",
+        "true 0 b\n",
+        "one Up\n",
+        "running: 1",
+        'unable to remove repository reference "vllm/vllm-tpu:1"',
+        "in use: 1",
+        "Untagged: vllm/vllm-tpu:1\n",
+        "no such image: 1",
+        "INFO:     Application shutdown complete.",
+        "exited 0\n",
+        "Error: No such object: one",
+        "gone: 1",
+        "unrecognized arguments: --nonsense",
+        "exit: 2",
+        "unknown command: 1",
+    ):
+        assert words in said, words
+    assert "\n0\n" in said
+
+
+def test_systemd_restarts_what_ends_and_stops_what_it_is_told_to(tmp_path: Path):
+    said = run_script(
+        tmp_path,
+        """
+        systemctl stop thing.service || echo "not loaded: $?"
+        systemd-run --unit=thing --collect --property=Restart=always --property=RestartSec=50ms --setenv=WORD=hello \
+            /bin/sh -c 'echo "$WORD from $$, home ${HOME:-none}"; exit 3'
+        while [ "$(journalctl -u thing | wc -l)" -lt 3 ]; do sleep 0.05; done
+        echo "state $(systemctl is-active thing)"
+        systemd-run --unit=thing true || echo "again: $?"
+        systemctl stop thing.service && systemctl is-active thing || echo "inactive: $?"
+        journalctl -u thing -n 1
+        systemd-run --unit=once --quiet true
+        while systemctl reset-failed once; do sleep 0.05; done
+        systemctl reset-failed once || echo "unloaded: $?"
+        """,
+    )
+    assert "not loaded: 5" in said
+    assert "Running as unit: thing.service" in said
+    assert "state activ" in said  # active, or activating between two runs
+    assert "already loaded" in said
+    assert "inactive: 3" in said
+    assert "hello from" in said
+    assert "home none" in said
+    assert "unloaded: 1" in said
+
+
+def test_what_detaches_itself_ends_with_the_machine(tmp_path: Path):
+    marker = f"sleep 61{os.getpid()}"
+    script = f"""
+    setsid sh -c '({marker} &) ; exec {marker}' &
+    systemd-run --unit=deep --property=Restart=always sh -c 'trap "" TERM; {marker} & wait'
+    sleep 0.2
+    """
+    said = run_script(tmp_path, script)
+    assert "done" in said
+    if sys.platform.startswith("linux"):
+        assert processes_with(marker) == []
+
+
+def processes_with(words: str) -> list[str]:
+    found: list[str] = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            text = path.read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+        except OSError:
+            continue
+        if words in text:
+            found.append(text)
+    return found
+
+
+PARENT = """
+import asyncio, sys
+from pathlib import Path
+from components.startup_script import startup_script
+from localcloud.tests.running.machine_world import NODE, document, machines, spec
+from localcloud.tests.running.test_revisions import NAME, SERVICE, revisions, template
+from localcloud.world.runtime import RevisionSpec
+
+async def main() -> None:
+    state = Path(sys.argv[1])
+    async with machines(state) as running, revisions(state) as others:
+        await running.boot(spec(startup_script(), **{"gemma-serving-document": document()}))
+        given = template(container={"args": ["simulated/tiny", "--port=8000"]})
+        await others.start(RevisionSpec(name=NAME, service=SERVICE, template=given))
+        while running.guest_attributes(NODE).get("gemma-serving", {}).get("phase") != "ready":
+            await asyncio.sleep(0.05)
+        print("ready", flush=True)
+        await asyncio.sleep(600)
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+def test_nothing_is_left_when_the_cloud_is_killed(tmp_path: Path, number: signal.Signals):
+    parent = subprocess.Popen(
+        [sys.executable, "-c", PARENT, str(tmp_path)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        env=environment(),
+    )
+    try:
+        assert parent.stdout is not None
+        assert parent.stdout.readline() == "ready\n"
+        # The parent, the warden, the supervisors of the agent and of the container.
+        assert len(processes_with(str(tmp_path))) >= 4
+        parent.send_signal(number)
+        parent.wait(20)
+    finally:
+        parent.kill()
+        parent.wait()
+
+    async def gone() -> None:
+        await until(lambda: not processes_with(str(tmp_path)), "the end of all processes of the cloud")
+
+    asyncio.run(gone())
+
+
+@pytest.mark.long
+def test_a_model_that_the_hub_does_not_have_is_told_and_the_old_server_keeps_serving(tmp_path: Path):
+    first = document("--max-model-len=8192")
+    second = first.replace("google/gemma-4-E2B-it", ABSENT)
+
+    async def run() -> tuple[str, str]:
+        async with machines(tmp_path) as running:
+            given = spec(startup_script(), **{"gemma-serving-document": first})
+            await running.boot(given)
+            await phase(running, "ready", first)
+            running.set_metadata(NODE, {**given.metadata, "gemma-serving-document": second})
+            await until(lambda: "Cannot fetch" in attributes(running).get("detail", ""), "the refusal is published")
+            return attributes(running)["detail"], attributes(running)["serving-hash"]
+
+    message, serving = asyncio.run(run())
+    assert f"Cannot fetch {ABSENT} from the hub: Error: Model '{ABSENT}' not found." in message
+    assert serving == hashlib.sha256(first.encode()).hexdigest()

@@ -1,0 +1,104 @@
+"""The provider as a distribution: its package, its generated files, and the words that it shares with contracts/ without importing them."""
+
+import ast
+import importlib
+import json
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from contracts import guest_attributes, labels
+from gcp_tpu_provider import TOKEN, VERSION, desired_state, python_sdk, schema, tpu_api
+
+ROOT = Path(__file__).parents[2]
+FOLDER = ROOT / "packages" / "gcp-tpu"
+PACKAGE = FOLDER / "gcp_tpu_provider"
+PROJECT = tomllib.loads((FOLDER / "pyproject.toml").read_text())["project"]
+DISTRIBUTION_OF = {
+    "google.auth": "google-auth",
+    "google.oauth2": "google-auth",
+    "google.protobuf": "protobuf",
+    "google.rpc": "googleapis-common-protos",
+}
+RUN = "run: PYTHONPATH=packages/gcp-tpu .venv/bin/python -m gcp_tpu_provider"
+
+
+@pytest.mark.parametrize(
+    ("path", "module", "text"),
+    [
+        ("packages/gcp-tpu/schema.json", "schema", schema.package_schema()),
+        ("components/gcp_tpu.py", "python_sdk", python_sdk.python_module()),
+    ],
+)
+def test_generated_files_are_what_the_property_table_makes(path: str, module: str, text: str):
+    assert (ROOT / path).read_text() == text, f"{RUN}.{module} > {path}"
+
+
+@pytest.mark.engine
+def test_the_cli_reads_the_schema_from_the_folder(tmp_path: Path):
+    link = Path(sys.executable).with_name("pulumi").read_text()
+    cli = tmp_path / "pulumi"  # the language host of this checkout, also where several share one environment
+    cli.write_text(re.sub(r'GEMMA_SERVING_ROOT="[^"]*"', f'GEMMA_SERVING_ROOT="{ROOT}"', link))
+    cli.chmod(0o755)
+    command = [str(cli), "package", "get-schema", str(FOLDER)]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    answered, committed = json.loads(done.stdout), json.loads((FOLDER / "schema.json").read_text())
+    assert answered["name"] == "gcp-tpu"
+    assert answered["resources"][TOKEN]["properties"] == committed["resources"][TOKEN]["properties"]
+    assert answered["types"].keys() == committed["types"].keys()
+
+
+def test_a_wheel_holds_every_module_and_the_command():
+    packages = tomllib.loads((FOLDER / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
+    modules = {path.parent.relative_to(FOLDER).as_posix().replace("/", ".") for path in FOLDER.rglob("*.py")}
+    assert modules - {"."} == set(packages)
+    assert PROJECT["dynamic"] == ["version"]
+    assert json.loads(schema.package_schema())["version"] == VERSION
+    module, _, name = PROJECT["scripts"]["pulumi-resource-gcp-tpu"].partition(":")
+    assert callable(getattr(importlib.import_module(module), name))
+
+
+def test_it_requires_what_it_imports_in_the_versions_of_the_repository():
+    required = {re.split(r"[^\w-]", text)[0] for text in PROJECT["dependencies"]}
+    imported = {name for path in PACKAGE.glob("*.py") for name in _imports(path)}
+    assert imported | {"requests"} == required  # google-auth imports requests only when it refreshes credentials
+    pinned, pinned_in_root = _pins(FOLDER / "requirements.txt"), _pins(ROOT / "requirements.txt")
+    assert required <= pinned.keys()
+    assert pinned.items() <= pinned_in_root.items()
+
+
+def _imports(path: Path) -> set[str]:
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            names.add(node.module or "")
+    names = {name for name in names if name.split(".")[0] not in {*sys.stdlib_module_names, PACKAGE.name}}
+    parts = {".".join(name.split(".")[:2]) if name.startswith("google.") else name.split(".")[0] for name in names}
+    return {{**DISTRIBUTION_OF, "grpc": "grpcio"}.get(part, part) for part in parts}
+
+
+def _pins(path: Path) -> dict[str, str]:
+    lines = (line.removesuffix(" \\").partition(" ;")[0] for line in path.read_text().splitlines() if "==" in line)
+    return dict(line.split("==") for line in lines)
+
+
+def test_its_words_are_those_of_the_contracts():
+    asked = (guest_attributes.PHASE_KEY, guest_attributes.DOCUMENT_HASH_KEY, guest_attributes.DETAIL_KEY)
+    serves = (guest_attributes.SERVING_HASH_KEY, guest_attributes.PAUSE_BEGAN_KEY, guest_attributes.PAUSE_ENDED_KEY)
+    assert (*asked, *serves, guest_attributes.CONTAINER_KEY) == tpu_api.GUEST_ATTRIBUTE_KEYS
+    phases = (
+        guest_attributes.READY,
+        guest_attributes.FAILED,
+        guest_attributes.RESTORING,
+        guest_attributes.ENDING,
+    )
+    assert phases == (tpu_api.READY_PHASE, tpu_api.FAILED_PHASE, tpu_api.RESTORING_PHASE, tpu_api.ENDING_PHASE)
+    owner = desired_state.DesiredState("urn:x", {"labels": {labels.MANAGED_BY_LABEL: labels.PRODUCT}}).owner_labels
+    assert {key: len(value) for key, value in owner.items()} == {labels.URN_LABEL: labels.URN_DIGITS}

@@ -1,0 +1,164 @@
+"""Waits of hours with the intervals that are in use, on a virtual clock: how long each lasts, and how many requests it costs."""
+
+import asyncio
+import random
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from authors.benchmarks import provider_wait
+from gcp_tpu_provider.errors import GoogleError
+from gcp_tpu_provider.http_transport import HttpTpuTransport
+from gcp_tpu_provider.operation import PollTimer
+from gcp_tpu_provider.tests.cloud import FakeTpu
+from gcp_tpu_provider.tests.harness import Aborted, FakeEngine, wanted
+from gcp_tpu_provider.tests.test_lifecycle import serving
+from gcp_tpu_provider.tests.virtual_time import VirtualLoop
+from gcp_tpu_provider.transport import Pacing
+
+WAITING = ("CREATING", "WAITING_FOR_RESOURCES")
+ZONES = ("us-east5-a", "us-east5-b", "europe-west4-a")
+TWO_HOURS_S = 7200
+MOST_REQUESTS = 1000
+
+
+def waiting(*, zones: tuple[str, ...] = ZONES, **scripts: tuple[str, ...]) -> FakeTpu:
+    given = {zone.replace("_", "-"): script for zone, script in scripts.items()}
+    return FakeTpu(scripts={**dict.fromkeys(ZONES, WAITING), **given}, zones=zones)
+
+
+def real(cloud: FakeTpu) -> FakeEngine:
+    random.seed(0)
+    return FakeEngine(cloud, pacing=Pacing(), virtual=True)
+
+
+class TestTotal:
+    def test_it_ends_the_waits_of_all_zones_with_what_each_answered_and_what_was_not_tried(self):
+        cloud = waiting()
+        engine = real(cloud)
+        with pytest.raises(Aborted) as ended:
+            engine.up(wanted(zones=list(ZONES), waitPerZoneS=1800, waitTotalS=2700))
+        assert "us-east5-a      no stock: WAITING_FOR_RESOURCES for 30m" in ended.value.message
+        assert "the wait for this zone is over." in ended.value.message
+        assert "us-east5-b      no stock: WAITING_FOR_RESOURCES for 15m" in ended.value.message
+        assert ": the total wait is over." in ended.value.message
+        third = "europe-west4-a  not tried: the total wait of 45m ended before this zone was asked."
+        assert third in ended.value.message
+        assert "not tried: raise `waitTotalS`" in ended.value.message
+        assert (engine.state, cloud.queued) == (None, {}), "nothing is left"
+        assert 2700 <= engine.waited_s < 2800
+
+    def test_capacity_that_is_being_provisioned_at_its_end_has_half_an_hour_more(self):
+        provisioning = (*["WAITING_FOR_RESOURCES"] * 60, *["PROVISIONING"] * 60, "ACTIVE")
+        engine = real(waiting(us_east5_a=provisioning))
+        engine.up(wanted(zones=list(ZONES), waitPerZoneS=7200, waitTotalS=300))
+        assert engine.state
+        assert engine.state.outputs["state"] == "ACTIVE"
+        assert 300 < engine.waited_s < 2100
+
+    def test_without_it_every_zone_has_its_whole_wait(self):
+        engine = real(waiting())
+        with pytest.raises(Aborted):
+            engine.up(wanted(zones=list(ZONES), waitPerZoneS=1800))
+        assert 3 * 1800 <= engine.waited_s < 3 * 1900
+
+    def test_an_up_that_goes_on_after_a_timeout_has_the_whole_wait_again(self):
+        cloud = waiting()
+        engine = real(cloud)
+        given = wanted(zones=list(ZONES), waitPerZoneS=1800, waitTotalS=1500)
+        with pytest.raises(Aborted) as ended:
+            engine.up(given, timeout_s=1000)
+        assert ended.value.partial, "the request is kept"
+        with pytest.raises(Aborted) as ended:
+            engine.up(given)
+        assert 1500 <= engine.waited_s < 1600
+        assert "europe-west4-a  not tried" in ended.value.message
+        assert cloud.queued == {}
+
+    def test_it_must_be_above_zero(self):
+        engine = real(waiting())
+        assert "must be above 0 (seconds)" in engine.mistakes(wanted(waitTotalS=0))["waitTotalS"]
+
+
+class TestRequests:
+    def test_two_hours_in_one_zone(self):
+        cloud = waiting(zones=ZONES * 15)
+        engine = real(cloud)
+        with pytest.raises(Aborted):
+            engine.up(wanted(zones=[ZONES[0]], waitPerZoneS=TWO_HOURS_S))
+        assert engine.waited_s >= TWO_HOURS_S
+        assert len(cloud.calls) < MOST_REQUESTS
+
+    def test_two_hours_over_five_zones_cost_no_more_than_the_bound_either(self):
+        zones = (*ZONES, "asia-northeast1-b", "southamerica-west1-a")
+        cloud = FakeTpu(scripts=dict.fromkeys(zones, WAITING), zones=zones)
+        engine = real(cloud)
+        with pytest.raises(Aborted):
+            engine.up(wanted(zones=list(zones), waitPerZoneS=TWO_HOURS_S // 5))
+        assert engine.waited_s >= TWO_HOURS_S
+        assert len(cloud.calls) < MOST_REQUESTS
+
+    def test_two_hours_until_the_machine_is_ready(self):
+        cloud = FakeTpu(boots=lambda _metadata: [{"phase": "loading", "document-hash": "", "detail": ""}])
+        engine = real(cloud)
+        ready = {**serving()["ready"], "timeoutS": TWO_HOURS_S}
+        with pytest.raises(Aborted):
+            engine.up({**serving(), "ready": ready})
+        assert engine.waited_s >= TWO_HOURS_S
+        assert len(cloud.calls) < MOST_REQUESTS
+
+    def test_the_bound_tells_a_pace_that_is_too_quick(self):
+        cloud = waiting()
+        engine = real(cloud)
+        engine.provider.pacing = Pacing(poll_most_s=5)
+        with pytest.raises(Aborted):
+            engine.up(wanted(zones=[ZONES[0]], waitPerZoneS=TWO_HOURS_S))
+        assert len(cloud.calls) > MOST_REQUESTS
+
+    def test_two_waits_that_begin_together_do_not_stay_in_step(self):
+        async def moments(seed: int) -> list[float]:
+            random.seed(seed)
+            timer = PollTimer(Pacing())
+            found: list[float] = []
+            while timer.seconds() < TWO_HOURS_S:
+                await timer.pause()
+                found.append(timer.seconds())
+            return found
+
+        with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+            one, other = runner.run(moments(1)), runner.run(moments(2))
+        pauses = [after - before for before, after in pairwise(one[100:])]
+        assert 0.9 * 15 <= min(pauses) < max(pauses) <= 1.1 * 15
+        assert not set(one) & set(other)
+
+
+class Overloaded(HttpTpuTransport):
+    """Answers 429 with Retry-After three times, then the request."""
+
+    calls = 0
+
+    async def _once(self, method: str, path: str, query: Any, body: Any) -> dict[str, Any]:
+        self.calls += 1
+        if self.calls <= 3:
+            raise GoogleError(429, "RESOURCE_EXHAUSTED", "slow down", retry_after_s=30)
+        return {"name": path}
+
+
+def test_retry_after_is_the_pause_and_no_request_is_sent_before_it_ended():
+    transport = Overloaded(pacing=Pacing())
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        answer = runner.run(transport.call("GET", "v2alpha1/projects/p/locations"))
+        assert runner.get_loop().time() == pytest.approx(90)
+    assert answer["name"]
+    assert transport.calls == 4
+
+
+def test_the_benchmark_of_a_wait_makes_as_many_requests_as_the_bound_allows(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    for name in ("CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU", "GOOGLE_OAUTH_ACCESS_TOKEN"):
+        monkeypatch.setenv(name, "")
+    assert provider_wait.REQUESTS == MOST_REQUESTS
+    provider_wait.main()
+    assert "1000 requests, " in capsys.readouterr().out

@@ -1,0 +1,161 @@
+"""A container whose command is a Python program: it runs as the instance's account, with real folders behind the volumes in memory."""
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from components.container_starter import container_command
+from contracts.container_start import ContainerStart
+from contracts.path_guard import GUARD_ARGUMENT
+from localcloud.running.revisions import SimulatedRevisions
+from localcloud.running.starters import GoogleAccess, is_starter
+from localcloud.tests.running.running_server import Answer, ask
+from localcloud.world.clock import Clock
+from localcloud.world.run_words import LogLine
+from localcloud.world.runtime import RevisionFailedError, RevisionSpec
+
+SERVICE = "projects/p/locations/us-east4/services/gemma"
+NAME = f"{SERVICE}/revisions/gemma-00001-abc"
+ACCOUNT = "server@p.iam.gserviceaccount.com"
+MODEL = "gemma-4-E2B-it"
+PROGRAM = """
+import os, pathlib, sys, urllib.request
+url = f"http://{os.environ['GCE_METADATA_HOST']}/computeMetadata/v1/instance/service-accounts/default/token"
+token = urllib.request.urlopen(urllib.request.Request(url, headers={"Metadata-Flavor": "Google"}), timeout=30).read().decode()
+folder = pathlib.Path(sys.argv[1])
+print("found", sorted(item.name for item in folder.iterdir()), flush=True)
+folder = folder / "gemma-4-E2B-it"
+folder.mkdir()
+(folder / "config.json").write_text("{}")
+(folder / "model.safetensors").write_text("x")
+print("token for", token.split('"')[3], os.environ["VLLM_CACHE_ROOT"] != "/mnt/weights/cache", flush=True)
+try:
+    import localcloud
+except ImportError:
+    print("a bare interpreter", flush=True)
+os.execvp(sys.argv[2], sys.argv[2:])
+"""
+
+
+def template(**container: Any) -> dict[str, Any]:
+    return {
+        "containers": [
+            {
+                "image": "us-docker.pkg.dev/p/r/vllm@sha256:0",
+                "command": ["python3", "-c", PROGRAM],
+                "args": [
+                    "/mnt/weights/",
+                    "vllm",
+                    "serve",
+                    f"/mnt/weights/{MODEL}",
+                    "--port=8000",
+                    "--served-model-name=m",
+                ],
+                "ports": [{"containerPort": 8000}],
+                "env": [{"name": "VLLM_CACHE_ROOT", "value": "/mnt/weights/cache"}],
+                "resources": {"limits": {"cpu": "8", "memory": "32Gi", "nvidia.com/gpu": "1"}},
+                "startupProbe": {
+                    "periodSeconds": 10,
+                    "failureThreshold": 180,
+                    "httpGet": {"path": "/health", "port": 8000},
+                },
+                "volumeMounts": [{"name": "weights", "mountPath": "/mnt/weights"}],
+                **container,
+            }
+        ],
+        "volumes": [{"name": "weights", "emptyDir": {"medium": "MEMORY", "sizeLimit": "12Gi"}}],
+        "nodeSelector": {"accelerator": "nvidia-l4"},
+        "serviceAccount": ACCOUNT,
+    }
+
+
+def run(state: Path, given: dict[str, Any], *, google: bool = True) -> tuple[str, list[str]]:
+    """Start one revision; return the model that it serves, and its log."""
+    answers, said = asked(state, given, ("/v1/models",), google=google)
+    return answers[0].json["data"][0]["id"], said
+
+
+def asked(
+    state: Path, given: dict[str, Any], paths: Sequence[str], *, key: str = "", google: bool = True
+) -> tuple[list[Answer], list[str]]:
+    """Start one revision; return its answers to GET, and its log."""
+    lines: list[LogLine] = []
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
+
+    async def serve() -> list[Answer]:
+        running = SimulatedRevisions(
+            clock=Clock(speed=1500),
+            state=state,
+            read_secret=lambda *_: "",
+            list_objects=lambda _: {},
+            write_log=lambda _, line: lines.append(line),
+            google=GoogleAccess(base_url="", access_token=lambda email: f"of-{email}", id_token=lambda *_: "")
+            if google
+            else None,
+        )
+        try:
+            url = await running.start(RevisionSpec(name=NAME, service=SERVICE, template=given))
+            return [await asyncio.to_thread(ask, url + path, headers=headers) for path in paths]
+        finally:
+            await running.stop(NAME)
+
+    return asyncio.run(serve()), [line.text for line in lines]
+
+
+def test_the_program_runs_as_the_instances_account_and_becomes_the_server(tmp_path: Path):
+    model, said = run(tmp_path, template())
+    assert model == "m"
+    assert [line for line in said if "token for" in line] == [f"token for of-{ACCOUNT} True"]
+    assert "a bare interpreter" in said
+    assert any("copying the weights into memory took" in line for line in said)
+    assert any("Loading weights took" in line for line in said)
+
+
+def test_the_starter_of_the_stacks_puts_the_path_guard_in_front_of_the_server(tmp_path: Path):
+    """The container's own PYTHONPATH stays behind the guard's folder."""
+    words = ["simulated/tiny", "--port=8000", GUARD_ARGUMENT]
+    given = template(
+        command=list(container_command()),
+        args=[ContainerStart().text(), "vllm", "serve", *words],
+        env=[{"name": "VLLM_API_KEY", "value": "sk-key"}],
+    )
+    paths = ("/health", "/metrics", "/v1/models", "/version")
+    assert [answer.status for answer in asked(tmp_path, given, paths)[0]] == [200, 401, 401, 401]
+    assert [answer.status for answer in asked(tmp_path, given, paths, key="sk-key")[0]] == [200] * 4
+    without = template(command=["vllm", "serve"], args=words, env=[{"name": "VLLM_API_KEY", "value": "sk-key"}])
+    with pytest.raises(RevisionFailedError):
+        run(tmp_path, without)
+    log = "".join(path.read_text() for path in tmp_path.glob("logs/*.log"))
+    assert "ModuleNotFoundError: No module named 'gemma_serving_path_guard'" in log
+
+
+def test_each_instance_begins_with_empty_volumes(tmp_path: Path):
+    for _ in range(2):
+        assert "found []" in run(tmp_path, template())[1]
+
+
+def test_a_program_that_fails_fails_the_revision(tmp_path: Path):
+    with pytest.raises(RevisionFailedError, match="failed the configured startup probe checks"):
+        run(tmp_path, template(command=["python3", "-c", "raise SystemExit(3)"]))
+
+
+def test_without_a_way_to_google_the_local_cloud_says_what_it_does_not_model(tmp_path: Path):
+    with pytest.raises(RevisionFailedError, match="only where instances reach Google"):
+        run(tmp_path, template(), google=False)
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        (["python3", "-c", "pass"], True),
+        (["/usr/bin/python3", "-c", "pass", "x"], True),
+        (["vllm", "serve", "m"], False),
+        (["python3", "-m", "vllm.entrypoints.openai.api_server"], False),
+        (["python3", "-c"], False),
+    ],
+)
+def test_a_starter_is_python_with_a_text(words: list[str], found: bool):
+    assert is_starter(words) is found

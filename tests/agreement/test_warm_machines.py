@@ -1,0 +1,140 @@
+"""How a TPU machine starts again, with the real agent: from its disk, from the archive, and what happens if the archive is of no use.
+
+Simulated seconds and bytes are compared, never real ones: they do not depend on this computer.
+"""
+
+import asyncio
+import hashlib
+import io
+import tarfile
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from authors.benchmarks.warm_starts import (
+    ACCELERATOR,
+    BUCKET,
+    MODEL,
+    MeasuredMachine,
+    MeasuredStart,
+    document_of,
+    measure,
+    open_machine,
+    table,
+)
+from contracts.compile_cache import ARCHIVE_PREFIX, programs_key
+from contracts.guest_attributes import ARCHIVES_KEY
+from contracts.serving_document import parse_document
+from planning import Deployment, plan
+from tests.agreement.test_machines import has_own_view
+from vm_agent.signing import ArchiveSigner
+
+DOCUMENT = document_of("hub", "bucket")
+CHECKPOINT_BYTES = plan(Deployment(model=MODEL, accelerator=ACCELERATOR)).memory.checkpoint_gib * 2**30
+
+
+@pytest.fixture(autouse=True)
+def own_view(tmp_path: Path) -> None:
+    if not has_own_view(tmp_path / "probe"):
+        pytest.skip("the system allows no mount namespaces")
+
+
+def a_tar(name: str, data: bytes) -> bytes:
+    out, entry = io.BytesIO(), tarfile.TarInfo(name)
+    entry.size = len(data)
+    with tarfile.open(fileobj=out, mode="w") as tar:
+        tar.addfile(entry, io.BytesIO(data))
+    return out.getvalue()
+
+
+def signed_by(key: str, uri: str, data: bytes) -> str:
+    return ArchiveSigner(key, uri, ".tar.signed").name(hashlib.sha256(data).hexdigest(), len(data))
+
+
+def run(act: Callable[[MeasuredMachine], Awaitable[None]], *, weights: str = "hub", may_archive: bool = True) -> None:
+    async def inside() -> None:
+        async with open_machine(weights, "bucket", may_archive=may_archive) as machine:  # pyright: ignore[reportArgumentType]
+            machine.archives = False
+            await act(machine)
+
+    asyncio.run(inside())
+
+
+@pytest.mark.long
+def test_a_machine_keeps_what_it_has_and_a_new_one_gets_its_programs_from_the_archive():
+    cold, kept, recompiled, crash, reboot, lost = steps = asyncio.run(measure())
+    assert cold.charges_s["compile"] > 0
+    assert cold.downloaded_bytes["hub"] == pytest.approx(CHECKPOINT_BYTES, rel=0.02)
+    # No byte twice: what the machine fetched at its cold start, it never fetches again.
+    for step in (kept, recompiled, crash, reboot):
+        assert step.downloaded_bytes == {}, step.name
+    # The programs of the same set are found, those of another are compiled.
+    assert [("cached" in step.charges_s, "compile" in step.charges_s) for step in steps] == [
+        (False, True),
+        (True, False),
+        (False, True),
+        (True, False),
+        (True, False),
+        (True, False),
+    ]
+    # A change of a flag in place: nothing beyond the engine's own start, where 60 s are allowed.
+    assert kept.beyond_engine_s == recompiled.beyond_engine_s == crash.beyond_engine_s == 0
+    assert reboot.charges_s["boot"] == reboot.beyond_engine_s
+    assert lost.downloaded_bytes["programs"] > 0
+    assert lost.charged_s < cold.charged_s
+    assert_planned_nearly(steps)
+    assert table(steps)[2].startswith("| cold start")
+
+
+def assert_planned_nearly(steps: list[MeasuredStart]) -> None:
+    """The planner and the simulator have tables of their own, so they differ; a start that one of them forgot would differ more."""
+    for step in steps:
+        assert step.planned_s is not None
+        assert 0.7 < step.charged_s / step.planned_s < 1.3, step
+
+
+@pytest.mark.long
+def test_weights_of_a_bucket_are_read_once_by_the_count_of_the_server():
+    document = document_of("bucket", "bucket")
+
+    async def act(machine: MeasuredMachine) -> None:
+        cold = await machine.step("cold", None, lambda: machine.boot(document), document)
+        assert cold.downloaded_bytes["weights"] == pytest.approx(CHECKPOINT_BYTES, rel=0.01)
+        assert cold.charges_s["weights"] > 0
+        for again in (machine.crash, machine.reboot):
+            step = await machine.step("again", None, again, document)
+            assert "weights" not in step.downloaded_bytes
+
+    run(act, weights="bucket")
+
+
+def test_a_planted_archive_is_not_read_costs_compile_time_and_is_named_once():
+    async def act(machine: MeasuredMachine) -> None:
+        folder = f"{ARCHIVE_PREFIX}/{ACCELERATOR}/{programs_key(parse_document(DOCUMENT))}"
+        programs = a_tar("jit_step-0a-cache", b"the program of another writer")
+        names = [
+            f"{folder}/{hashlib.sha256(programs).hexdigest()}.tar",  # as every agent before signed archives took it
+            f"{folder}/{signed_by('0f' * 32, f'gs://{BUCKET}/{folder}', programs)}",
+        ]
+        for name in names:
+            await machine.put_object(name, programs)
+        cold = await machine.step("cold", None, lambda: machine.boot(DOCUMENT), DOCUMENT)
+        assert "compile" in cold.charges_s
+        assert "cached" not in cold.charges_s
+        line = f"2 of the objects in gs://{BUCKET}/{folder} are not signed with this stack's key"
+        assert machine.agent_log().count(line) == 1
+        assert machine.published(ARCHIVES_KEY).startswith(line)
+        assert all("programs" not in where for where in cold.downloaded_bytes)
+
+    run(act)
+
+
+@pytest.mark.long
+def test_without_the_grant_the_server_serves_and_a_line_says_what_to_grant():
+    async def act(machine: MeasuredMachine) -> None:
+        await machine.step("cold", None, lambda: machine.boot(DOCUMENT), DOCUMENT)
+        await machine.until(lambda: "Grant the machine's service account" in machine.agent_log(), "the line")
+        assert "roles/storage.objectUser" in machine.agent_log()
+
+    run(act, may_archive=False)

@@ -1,0 +1,82 @@
+"""The documentation's generated parts are what the code says."""
+
+import functools
+import shutil
+from pathlib import Path
+
+import pytest
+
+from authors import docs
+from contracts.errors import ScriptError
+from scripts.cli.command import run_command
+
+ROOT = Path(__file__).parents[2]
+PAGES = {name: functools.cache(make) for name, make in docs.PAGES.items()}
+TABLES = tuple(functools.cache(source) for source in docs.TABLES)
+
+
+@pytest.fixture(autouse=True)
+def made_once(monkeypatch):
+    """Each generator runs once for all tests: they are about what becomes of its text."""
+    monkeypatch.setattr(docs, "PAGES", PAGES)
+    monkeypatch.setattr(docs, "TABLES", TABLES)
+
+
+@pytest.fixture
+def copy(tmp_path, monkeypatch):
+    """A copy of the documentation that the command works on."""
+    shutil.copytree(ROOT / "docs", tmp_path / "docs")
+    for name in docs.PAGES:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        shutil.copy(ROOT / name, tmp_path / name)
+    monkeypatch.setattr(docs, "ROOT", tmp_path)
+    return tmp_path / "docs"
+
+
+def test_every_generated_page_is_up_to_date(capsys):
+    assert run_command(docs.COMMAND, ["--check"]) == 0, capsys.readouterr().out
+
+
+@pytest.mark.parametrize("page", ["contracts.md", "settings.md"])
+def test_a_page_that_was_edited_by_hand_is_named_with_the_command_that_writes_it(copy, capsys, page):
+    good = (copy / page).read_text()
+    row = next(line for line in reversed(good.splitlines()) if line.startswith("| `"))
+    (copy / page).write_text(good.replace(row, "| `planted` | fault |"))
+    assert run_command(docs.COMMAND, ["--check"]) == 1
+    assert capsys.readouterr().out == f"docs: docs/{page} is out of date; run `make docs`.\n"
+    assert run_command(docs.COMMAND, []) == 0
+    assert capsys.readouterr().out == f"docs: docs/{page} written.\n"
+    assert (copy / page).read_text() == good
+    assert run_command(docs.COMMAND, ["--check"]) == 0
+
+
+def test_the_text_between_the_tables_stays(copy):
+    page = copy / "contracts.md"
+    text = page.read_text()
+    page.write_text(text.replace("Every resource that supports labels", "Each resource that supports labels"))
+    run_command(docs.COMMAND, [])
+    assert "Each resource that supports labels" in page.read_text()
+
+
+@pytest.mark.parametrize(
+    ("page", "sentence"),
+    [
+        ("<!-- generated: nothing -->\n<!-- end -->\n", "x.md: no table is named nothing; known are labels"),
+        ("<!-- generated: labels -->\n", "x.md: a `<!-- generated: NAME -->` has no `<!-- end -->`"),
+        (
+            "<!-- generated: labels -->\n\n<!-- generated: labels -->\n<!-- end -->\n",
+            "x.md: a `<!-- generated: NAME -->` has no",
+        ),
+    ],
+)
+def test_a_wrong_marker_is_one_sentence(page, sentence):
+    with pytest.raises(ScriptError) as caught:
+        docs.fill(page, {"labels": "table"}, "x.md")
+    assert str(caught.value).startswith(sentence)
+
+
+def test_a_table_that_no_page_shows_is_refused(copy):
+    page = copy / "contracts.md"
+    page.write_text(page.read_text().replace("<!-- generated: phases -->", ""))
+    with pytest.raises(ScriptError, match="No page has the marker `<!-- generated: phases -->`"):
+        docs.generated_files(copy.parent)

@@ -1,0 +1,540 @@
+"""`python -m authors.oracle`: what it reads, what it refuses, and that no server is left. No vLLM is installed here; its files are recorded."""
+
+import argparse
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections import namedtuple
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from authors.oracle import __main__ as command
+from authors.oracle import environment, fault, server
+from authors.oracle.clients import SMOKE_VERDICTS, smoke_faults
+from authors.oracle.copies import preloaded_vllm
+from authors.oracle.environment import OracleError, OracleHome, OracleRefusedError
+from authors.oracle.judge import OracleRun
+from authors.oracle.measure import POINTS, our_run, settled_increase, their_run
+from authors.oracle.programs import run_tool
+from authors.oracle.render import OracleMeasured, OracleReport, as_json, as_markdown
+from authors.oracle.rounds import judged_point, measure_planted, measure_point
+
+ROOT = Path(__file__).resolve().parents[2]
+RECORDED = ROOT / "tests" / "fixtures" / "vllm_bench"
+COUNTERS = {
+    "requests": 64.0,
+    "input_tokens": 16389.0,
+    "output_tokens": 4096.0,
+    "ttft": 2.6,
+    "e2el": 36.0,
+    "decode": 33.4,
+}
+CORES = server.split_cores(tuple(os.sched_getaffinity(0)))
+
+
+def recorded(name):
+    return json.loads((RECORDED / name).read_text())
+
+
+# What is read
+
+
+def test_a_result_of_vllm_bench_serve_is_read_with_the_surplus_that_its_log_declares():
+    run = their_run(recorded("closed-c4.json"), (RECORDED / "closed-c4.log").read_text(), COUNTERS)
+    assert (run.requests, run.failed, run.input_tokens, run.output_tokens) == (64, 0, 16389, 4096)
+    assert run.surplus_tokens == 5
+    assert run.figures["tpot"] == pytest.approx(10.2798, abs=1e-4)
+    assert run.figures["throughput"] == pytest.approx(366.497, abs=1e-3)
+    fewer = their_run(recorded("closed-c4.json"), "there were 2 fewer tokens than expected", COUNTERS)
+    assert fewer.surplus_tokens == -2
+    assert their_run(recorded("closed-c4.json"), "", COUNTERS).surplus_tokens == 0
+
+
+def test_a_result_of_another_form_is_named():
+    found = recorded("closed-c4.json")
+    del found["mean_itl_ms"]
+    with pytest.raises(OracleError, match="another form than that of vLLM"):
+        their_run(found, "", COUNTERS)
+
+
+def test_a_result_of_our_benchmark_is_read_with_its_command():
+    run = our_run(recorded("ours-c4.json"), COUNTERS)
+    assert (run.requests, run.input_tokens, run.invalid_reasons) == (64, 16384, ())
+    assert run.command.startswith("vllm bench serve --backend openai-chat")
+    assert "--random-input-len 246" in run.command
+
+
+def test_metrics_are_summed_over_their_labels():
+    text = '# HELP a\n# TYPE a counter\na_total{engine="0",model="m n"} 2.5\na_total{engine="1"} 1\nb 1e3\n'
+    assert server.parse_metrics(text) == {"a_total": 3.5, "b": 1000.0}
+
+
+def counters(requests):
+    return {"vllm:e2e_request_latency_seconds_count": requests, "vllm:generation_tokens_total": requests * 64.0}
+
+
+def test_the_counters_are_read_until_they_have_all_requests():
+    readings = iter([counters(5.0), counters(11.0), counters(12.0)])
+    waits = []
+    found = settled_increase(counters(4.0), lambda: next(readings), 8, clock=lambda: 0.0, wait=waits.append)
+    assert (found["requests"], found["output_tokens"], len(waits)) == (8.0, 512.0, 2)
+
+
+def test_a_server_that_counts_nothing_is_named_and_one_that_misses_some_is_judged_as_it_counts():
+    clock = iter(range(0, 10_000, 10))
+    with pytest.raises(OracleError, match="counted no request"):
+        settled_increase(counters(4.0), lambda: counters(4.0), 8, clock=lambda: next(clock), wait=lambda _: None)
+    found = settled_increase(counters(4.0), lambda: counters(9.0), 8, clock=lambda: next(clock), wait=lambda _: None)
+    assert found["requests"] == 5.0
+
+
+def test_the_recorded_smoke_report_is_what_random_weights_must_get():
+    assert smoke_faults(recorded("smoke.json")) == []
+    assert sorted(SMOKE_VERDICTS.values()) == ["failed"] * 2 + ["passed"] * 9 + ["skipped"] * 4
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda checks: checks[3].update(verdict="passed"), "'chat' must be failed, but is passed"),
+        (lambda checks: checks[9].update(verdict="failed"), "'max-model-len' must be passed, but is failed"),
+        (lambda checks: checks.pop(4), "the check 'streaming' is missing"),
+        (lambda checks: checks.append({**checks[0], "name": "new"}), "the check 'new' is new"),
+    ],
+)
+def test_a_smoke_check_that_comes_out_otherwise_is_a_fault(change, said):
+    report = recorded("smoke.json")
+    change(report["checks"])
+    (found,) = smoke_faults(report)
+    assert said in found
+
+
+def test_a_simulated_server_is_no_oracle():
+    assert smoke_faults({**recorded("smoke.json"), "simulated": "localcloud"}) == [
+        "smoke: the server says that it is simulated (localcloud)"
+    ]
+
+
+def test_the_smoke_checks_are_those_that_the_command_has():
+    from scripts.smoke.run import CHECKS  # noqa: PLC0415 - the test joins two rooms
+
+    assert [check.name for check in CHECKS] == list(SMOKE_VERDICTS)
+
+
+# Rounds
+
+POINT = POINTS[1]
+
+
+class Tools:
+    """Both tools, without a server: every run is listed, and `invalid` are the numbers of our runs that say so of themselves."""
+
+    def __init__(self, invalid=(), factor=1.0):
+        self.listed = []
+        self.invalid = invalid
+        self.factor = factor
+        self.ran = 0
+
+    def run(self, label, factor, **more):
+        self.listed.append(label)
+        times = {"ttft": 20.0 * factor, "tpot": 3.0 * factor, "itl": 3.0 * factor, "e2el": 209.0 * factor}
+        seconds = {"ttft": 16 * 0.02, "e2el": 16 * 0.209, "decode": 16 * 63 * 0.003}
+        counts = {name: POINT.asked[name] for name in ("requests", "input_tokens", "output_tokens")}
+        figures = {**times, "throughput": 4 * 64 / 0.209 / factor}
+        return OracleRun(failed=0, figures=figures, server={**seconds, **counts}, **counts, **more)
+
+    def ours(self, point, label):
+        number, self.ran = self.ran, self.ran + 1
+        reasons = ("the client's loop was late",) if number in self.invalid else ()
+        return self.run(f"ours {label}", self.factor, command=f"command {number}", invalid_reasons=reasons)
+
+    def theirs(self, point, label, command):
+        return self.run(f"theirs {command}", 1.0)
+
+
+def silent(text):
+    """Say nothing."""
+
+
+def test_rounds_alternate_the_tools_and_run_each_printed_command_once():
+    tools = Tools()
+    outcome = measure_point(POINT, 6, tools.ours, tools.theirs, silent)
+    assert [each.partition(" ")[0] for each in tools.listed] == ["ours", *["ours", "theirs", "theirs", "ours"] * 3]
+    assert [each for each in tools.listed if "theirs" in each] == [f"theirs command {number}" for number in range(6)]
+    assert (len(outcome.pairs), outcome.faults) == (6, ())
+
+
+def test_rounds_that_our_benchmark_calls_invalid_are_left_out_named_and_repeated():
+    tools = Tools(invalid=(2, 5))
+    outcome = measure_point(POINT, 6, tools.ours, tools.theirs, silent)
+    assert (len(outcome.pairs), tools.ran, outcome.faults) == (6, 9, ())
+    assert outcome.left_out == ("round 2: the client's loop was late", "round 5: the client's loop was late")
+
+
+def test_a_point_without_a_valid_round_is_a_fault_and_ends():
+    tools = Tools(invalid=range(100))
+    outcome = measure_point(POINT, 6, tools.ours, tools.theirs, silent)
+    assert (outcome.pairs, tools.ran) == ((), 13)
+    assert "c4: no round is valid by our benchmark's own word: round 1: the client's loop was late" in outcome.faults[0]
+    with pytest.raises(OracleError, match="no round of c4 is valid"):
+        measure_planted(outcome, tools.ours, silent)
+
+
+def test_a_planted_fault_must_be_found_by_the_comparison_and_by_our_benchmark():
+    clean = measure_point(POINT, 6, Tools().ours, Tools().theirs, silent)
+    found = measure_planted(clean, Tools(factor=3.0, invalid=range(6)).ours, silent)
+    assert (found.faults, found.noticed) == ((), 6)
+    missed = measure_planted(clean, Tools().ours, silent)
+    assert len(missed.faults) == 3
+    assert "the planted fault changed the ttft, and the comparison did not say so" in missed.faults
+    assert "scripts.bench called only 0 invalid" in missed.faults[-1]
+
+
+def report(outcome, planted, **more):
+    return OracleReport(
+        date="2026-11-21",
+        machine="2 cores",
+        load=(1.0, 2.0),
+        measured=OracleMeasured(points=(outcome,), planted=planted, smoke_checks=15, client_faults=()),
+        exposure=None,
+        elapsed_s=600.0,
+        **more,
+    )
+
+
+def test_the_report_shows_figures_verdicts_and_faults():
+    clean = measure_point(POINT, 6, Tools().ours, Tools().theirs, silent)
+    planted = measure_planted(clean, Tools(factor=3.0, invalid=range(6)).ours, silent)
+    good = report(clean, planted)
+    text = as_markdown(good)
+    assert good.faults == ()
+    assert text.startswith("### The real vLLM agrees")
+    assert "| c4 | tpot | 3.00 ms | 3.00 ms | 1.000 | 1.000 | +0.0% (+0.0% to +0.0%) | agrees (5%) |" in text
+    assert (
+        "| c4, held back | ttft | 60.00 ms | 20.00 ms | 3.000 | 1.000 | +200.0% (+200.0% to +200.0%) | differs (20%) |"
+        in text
+    )
+    assert json.loads(json.dumps(as_json(good)))["faults"] == []
+    bad = report(measure_point(POINT, 6, Tools(factor=1.5).ours, Tools().theirs, silent), planted)
+    assert "- FAULT: c4: tpot differs by +50.0%" in as_markdown(bad)
+
+
+# The planted fault
+
+
+@pytest.mark.parametrize(
+    ("held", "goes_on"),
+    [
+        (b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n\r\n{}", True),
+        (b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\ndata: {}\n\n", False),
+        (b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\ndata: {}\n\ndata: [DONE]\n\n", True),
+    ],
+)
+def test_the_proxy_holds_a_stream_until_it_is_complete(held, goes_on):
+    assert fault.released(held) is goes_on
+
+
+def test_the_proxy_passes_the_whole_answer_in_one_piece():
+    head, tail = b"content-type: text/event-stream\r\n\r\ndata: 1\n\n", b"data: [DONE]\n\n"
+    listener = socket.create_server((server.HOST, 0))
+
+    def answer():
+        with listener.accept()[0] as connection:
+            connection.recv(100)
+            connection.sendall(head)
+            connection.sendall(tail)
+
+    thread = threading.Thread(target=answer)
+    thread.start()
+    with fault.buffering_proxy(listener.getsockname()[1]) as url:
+        port = int(url.rpartition(":")[2])
+        with socket.create_connection((server.HOST, port), timeout=60) as client:
+            client.sendall(b"GET /")
+            first = client.recv(1 << 16)
+            rest = b"".join(iter(lambda: client.recv(1 << 16), b""))
+    thread.join()
+    listener.close()
+    assert tail in first
+    assert first + rest == head + tail
+    with pytest.raises(OSError, match=r"refused|reset"):
+        socket.create_connection((server.HOST, port), timeout=60).recv(1)
+
+
+# Refusals
+
+
+@pytest.fixture
+def nothing_is_run(monkeypatch):
+    def fail(*given, **more):
+        raise AssertionError(given)
+
+    monkeypatch.setattr(subprocess, "run", fail)
+    monkeypatch.setattr(subprocess, "Popen", fail)
+    monkeypatch.delenv("GITHUB_STEP_SUMMARY", raising=False)
+
+
+def refused(capsys, *arguments):
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    code = command.main(arguments)
+    for number, handler in before.items():
+        signal.signal(number, handler)
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    return code, captured.err
+
+
+def test_too_little_disk_space_is_refused_and_changes_nothing(nothing_is_run, monkeypatch, tmp_path, capsys):
+    usage = namedtuple("usage", "total used free")  # noqa: PYI024 - as shutil has it
+    monkeypatch.setattr(environment.shutil, "disk_usage", lambda path: usage(0, 0, 4 << 30))
+    code, said = refused(capsys, "--folder", str(tmp_path / "none" / "oracle"))
+    assert code == 2
+    assert "has 4.0 GiB of free disk space, but the oracle needs 9 GiB; make room, or name a folder" in said
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("system", "machine"), [("darwin", "arm64"), ("linux", "riscv64")])
+@pytest.mark.usefixtures("nothing_is_run")
+def test_a_machine_without_vllm_for_processors_is_refused(monkeypatch, tmp_path, capsys, system, machine):
+    monkeypatch.setattr(environment.sys, "platform", system)
+    monkeypatch.setattr(environment.platform, "machine", lambda: machine)
+    monkeypatch.setattr(command, "free_port", lambda wanted: 1)
+    code, said = refused(capsys, "--folder", str(tmp_path / "oracle"))
+    assert code == 2
+    assert f"this is {system} on {machine}" in said
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_port_in_use_is_refused(nothing_is_run, tmp_path, capsys):
+    with socket.create_server((server.HOST, 0)) as taken:
+        port = taken.getsockname()[1]
+        code, said = refused(capsys, "--folder", str(tmp_path / "oracle"), "--port", str(port))
+    assert code == 2
+    assert f"port {port} cannot be used" in said
+
+
+def test_too_few_rounds_are_refused(nothing_is_run, tmp_path, capsys):
+    code, said = refused(capsys, "--rounds", "5", "--folder", str(tmp_path))
+    assert code == 2
+    assert "--rounds is 5, but fewer than 6 rounds can tell nothing" in said
+
+
+def test_an_installation_that_fails_is_one_sentence_with_its_log(monkeypatch, tmp_path):
+    def fail(arguments, *, stdout, **more):
+        stdout.write(b"ERROR: hash mismatch\n")
+        return argparse.Namespace(returncode=1)
+
+    monkeypatch.setattr(environment.subprocess, "run", fail)
+    monkeypatch.setattr(environment, "NEEDED_GIB", 0.0)
+    home = OracleHome(folder=tmp_path / "oracle")
+    with pytest.raises(OracleError, match=r"ended with 1: ERROR: hash mismatch; .*install\.log has the rest"):
+        environment.prepare(home, silent)
+    assert not (home.folder / "installed").exists()
+
+
+def test_a_second_run_installs_nothing_unless_the_lock_has_changed(nothing_is_run, monkeypatch, tmp_path):
+    home = OracleHome(folder=tmp_path)
+    home.programs.mkdir(parents=True)
+    (home.programs / "vllm").touch()
+    (tmp_path / "installed").write_text(environment.fingerprint())
+    assert environment.prepare(home, silent) is False
+    monkeypatch.setattr(environment, "NEEDED_GIB", 0.0)
+    (tmp_path / "installed").write_text("another lock")
+    with pytest.raises(AssertionError):
+        environment.prepare(home, silent)
+
+
+# The server
+
+
+@pytest.fixture
+def home(tmp_path):
+    """A home whose `vllm` is the script that a test writes."""
+    made = OracleHome(folder=tmp_path)
+    for folder in (made.programs, made.models, made.results):
+        folder.mkdir(parents=True)
+    return made
+
+
+def write_vllm(home, text):
+    path = home.programs / "vllm"
+    path.write_text(f"#!{sys.executable}\n{text}")
+    path.chmod(0o755)
+
+
+SERVER = """
+import http.server, pathlib, subprocess, sys
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+pathlib.Path("pids").write_text(f"{__import__('os').getpid()} {child.pid}")
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200); self.end_headers()
+http.server.HTTPServer(("127.0.0.1", int(sys.argv[sys.argv.index("--port") + 1])), Handler).serve_forever()
+"""
+
+
+def is_gone(pid):
+    """A process that ended and was not yet awaited by its parent is gone too."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return True
+    return state in {"Z", "X"}
+
+
+@pytest.mark.parametrize("ending", [KeyboardInterrupt, OracleError, None])
+def test_the_server_and_its_children_end_whatever_happens(home, ending):
+    write_vllm(home, SERVER)
+    port = server.free_port(0)
+
+    def serve():
+        with server.running_server(home, port, CORES, silent) as url:
+            assert url == f"http://127.0.0.1:{port}"
+            pids = [int(each) for each in (home.models / "pids").read_text().split()]
+            assert [os.sched_getaffinity(pid) for pid in pids] == [CORES.server] * 2
+            found.extend(pids)
+            if ending is not None:
+                raise ending
+
+    found: list[int] = []
+    if ending is None:
+        serve()
+    else:
+        with pytest.raises(ending):
+            serve()
+    assert len(found) == 2
+    for pid in found:
+        wait_for(lambda pid=pid: is_gone(pid))
+    assert server.free_port(port) == port
+    assert os.sched_getaffinity(0) == CORES.server | CORES.clients
+
+
+def wait_for(condition):
+    waited = threading.Event()
+    for _ in range(600):
+        if condition():
+            return
+        waited.wait(0.1)
+    raise AssertionError("it did not come about within 60 s")
+
+
+def test_a_server_that_ends_early_is_named_with_the_end_of_its_log(home):
+    write_vllm(home, "import sys; print('RuntimeError: no memory'); sys.exit(3)")
+    with (
+        pytest.raises(OracleError, match=r"(?s)vLLM ended with 3 before it was ready.*RuntimeError: no memory"),
+        server.running_server(home, server.free_port(0), CORES, silent),
+    ):
+        raise AssertionError("it was never ready")
+
+
+def test_the_server_gets_a_core_of_its_own_if_there_are_two():
+    cores = server.split_cores((5, 2, 3))
+    assert (cores.server, cores.clients) == ({5}, {2, 3})
+    single = server.split_cores((4,))
+    assert (single.server, single.clients) == ({4}, {4})
+
+
+def test_a_tool_that_fails_is_named_with_its_last_line(tmp_path):
+    program = [sys.executable, "-c", "import sys; print('out'); print('the reason', file=sys.stderr); sys.exit(7)"]
+    with pytest.raises(OracleError, match="ended with 7: the reason"):
+        run_tool(program, tmp_path, os.environ, tmp_path / "tool.log", CORES, allowed=(0,))
+    assert run_tool(program, tmp_path, os.environ, tmp_path / "tool.log", CORES, allowed=(7,)) == "out\n"
+
+
+def test_a_tool_that_does_not_end_is_ended(tmp_path):
+    program = [sys.executable, "-c", "import time; time.sleep(600)"]
+    with pytest.raises(OracleError, match="did not end within 1 s"):
+        run_tool(program, tmp_path, os.environ, tmp_path / "tool.log", CORES, allowed=(0,), limit_s=1.0)
+
+
+FAKE_VLLM = """
+import sys
+sys.stderr.write("loaded\\n") if "--help" in sys.argv else None
+def main():
+    if sys.argv[-1] == "raise":
+        raise RuntimeError("a word that vLLM does not know")
+    print(" ".join(sys.argv))
+    sys.exit(int(sys.argv[-1]) if sys.argv[-1].isdecimal() else 0)
+"""
+
+
+@pytest.fixture
+def copies(home, monkeypatch, tmp_path):
+    """The real `preloaded.py` with a `vllm` that prints its words, ends with a number, or raises."""
+    package = tmp_path / "packages" / "vllm" / "entrypoints" / "cli"
+    package.mkdir(parents=True)
+    (package / "main.py").write_text(FAKE_VLLM)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "packages"))
+    (home.programs / "python").symlink_to(sys.executable)
+    with preloaded_vllm(home, CORES, silent) as made:
+        yield made
+
+
+def test_a_copy_gets_the_words_as_they_are_and_its_output_is_kept(copies, home):
+    words = ["vllm", "bench", "serve", "--extra-body", '{"a": [1, "b c"]}']
+    assert copies.run(words, home.results / "one.log", 60.0) == " ".join(words) + "\n"
+    assert copies.run(["vllm", "again"], home.results / "two.log", 60.0) == "vllm again\n"
+    assert (home.results / "two.stdout").read_text() == "vllm again\n"
+
+
+@pytest.mark.parametrize(
+    ("last", "said"), [("3", "ended with 3"), ("raise", "ended with 1: RuntimeError: a word that")]
+)
+def test_a_copy_that_fails_is_named_and_the_next_one_runs(copies, home, last, said):
+    with pytest.raises(OracleError, match=said):
+        copies.run(["vllm", last], home.results / "one.log", 60.0)
+    assert copies.run(["vllm", "again"], home.results / "two.log", 60.0) == "vllm again\n"
+
+
+def test_a_process_that_holds_no_vllm_is_named(home):
+    (home.programs / "python").symlink_to("/bin/false")
+    with pytest.raises(OracleError, match="the process that holds vLLM is gone"), preloaded_vllm(home, CORES, silent):
+        raise AssertionError("it was never loaded")
+
+
+def test_an_interruption_ends_with_130_and_one_sentence(monkeypatch, tmp_path, capsys):
+    def interrupt(options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(command, "run_oracle", interrupt)
+    code, said = refused(capsys, "--folder", str(tmp_path))
+    assert (code, said) == (130, "oracle: interrupted; the server is ended, and `make oracle` starts anew.\n")
+
+
+# What belongs to it
+
+
+def test_the_points_are_one_four_and_sixteen_requests_at_once_and_a_tail_of_special_tokens():
+    assert [point.concurrency for point in POINTS] == [1, 4, 16, 4]
+    assert POINTS[3].extra_body["logit_bias"] == {"1": 100}
+    assert all(point.input_tokens + point.output_tokens < server.MAX_MODEL_LEN for point in POINTS)
+
+
+def test_the_makefile_runs_it_and_cleans_it_away():
+    makefile = (ROOT / "Makefile").read_text()
+    assert (
+        "-m authors.oracle --rounds $(ROUNDS) $(if $(POINT),--point $(POINT)) $(if $(PART),--part $(PART))\n"
+        in makefile
+    )
+    assert re.search(r"^clean:\n\trm -rf .*\.oracle ", makefile, re.MULTILINE)
+    assert ".oracle/" in (ROOT / ".gitignore").read_text().splitlines()
+    assert "oracle" not in re.search(r"^test: .*\n.*", makefile, re.MULTILINE).group()
+
+
+def test_a_round_with_another_count_is_a_fault_of_the_point():
+    tools = Tools()
+    clean = measure_point(POINT, 6, tools.ours, tools.theirs, silent)
+    ours, theirs = clean.pairs[0]
+    wrong = (replace(ours, output_tokens=ours.output_tokens - 1), theirs)
+    outcome = judged_point(POINT, [wrong, *clean.pairs[1:]], [])
+    assert any("round 1, scripts.bench: 1023 output tokens, but 1024 were asked for" in each for each in outcome.faults)
+
+
+def test_refusals_are_errors_of_the_oracle():
+    assert issubclass(OracleRefusedError, OracleError)

@@ -1,0 +1,237 @@
+"""A local cloud with everything that stacks can make, made by REST calls that the local cloud checks, beside things of others."""
+
+import base64
+import contextlib
+import os
+import time
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass, field, replace
+
+from cloud import google_api
+from cloud.google_api import GoogleApi, GoogleListError
+from contracts.labels import NO_LIMITS, Ownership, StackLimits
+from contracts.naming import Names
+from localcloud.environment import API_OVERRIDES
+from localcloud.tests import idle_cloud
+from localcloud.world.scenario import OperationDurations, Scenario
+
+PROJECT = "local-project"
+ZONE, REGION = "us-east5-a", "us-east5"
+TUNNEL_ROLE = "roles/iap.tunnelResourceAccessor"
+GLOBAL = f"projects/{PROJECT}/global"
+ALL_KINDS = frozenset(
+    {
+        "Cloud Run service",
+        "TPU queued resource",
+        "TPU node",
+        "router",
+        "firewall rule",
+        "subnetwork",
+        "network",
+        "secret",
+        "service account",
+        "IAM grant",
+        "image repository",
+        "bucket",
+    }
+)
+
+
+def owner(stack: str) -> Ownership:
+    return Ownership(project="gemma-serving", stack=stack)
+
+
+@dataclass
+class World:
+    """A local cloud, and a session of an operator."""
+
+    cloud: idle_cloud.Started
+    api: GoogleApi
+    project: str = PROJECT
+    made: list[str] = field(default_factory=list)
+
+    def call(self, verb: str, api: str, path: str, body: Mapping[str, object] | None = None) -> Mapping[str, object]:
+        """Call a method with a retry where the local cloud needs a moment for what was made before."""
+        url = google_api.endpoint(api) + path
+        answer = self.api.session.request(verb, url, json=body, timeout=30)
+        assert answer.ok, f"{verb} {path}: {answer.text}"
+        return answer.json() if answer.content else {}
+
+    def exists(self, api: str, path: str) -> bool:
+        try:
+            self.api.get(api, path)
+        except GoogleListError as error:
+            assert error.status == 404, error
+            return False
+        return True
+
+    def resources(self) -> set[str]:
+        """The names of everything in the store, apart from what each project has."""
+        kinds = (
+            "run.services",
+            "tpu.queuedResources",
+            "tpu.nodes",
+            "compute.routers",
+            "compute.firewalls",
+            "compute.subnetworks",
+            "compute.networks",
+            "secretmanager.secrets",
+            "iam.serviceAccounts",
+            "artifactregistry.repositories",
+            "storage.buckets",
+        )
+        found = {name for kind in kinds for name, _ in self.cloud.cloud.store.under(kind)}
+        own = ("/networks/default", "/subnetworks/default", "-compute@developer.gserviceaccount.com")
+        return {name for name in found if not name.endswith(own) and not name.startswith("local-operator@")}
+
+    def policy(self, path: str = f"v1/projects/{PROJECT}") -> set[tuple[str, str]]:
+        """Role and member of each grant on the project."""
+        body = {"options": {"requestedPolicyVersion": 3}}
+        policy = self.call("POST", "cloudresourcemanager", f"{path}:getIamPolicy", body)
+        return {(item["role"], member) for item in policy.get("bindings", []) for member in item["members"]}
+
+    def grant(self, role: str, member: str, condition: Mapping[str, str] | None = None) -> None:
+        path = f"v1/projects/{self.project}"
+        policy = self.call(
+            "POST", "cloudresourcemanager", f"{path}:getIamPolicy", {"options": {"requestedPolicyVersion": 3}}
+        )
+        binding = {"role": role, "members": [member], **({"condition": condition} if condition else {})}
+        bindings = [*policy.get("bindings", []), binding]
+        body = {"policy": {"version": 3, "bindings": bindings, "etag": policy["etag"]}}
+        self.call("POST", "cloudresourcemanager", f"{path}:setIamPolicy", body)
+
+    def grant_on_bucket(self, bucket: str, member: str) -> None:
+        policy = dict(self.call("GET", "storage", f"storage/v1/b/{bucket}/iam?optionsRequestedPolicyVersion=3"))
+        policy["bindings"] = [
+            *policy.get("bindings", []),
+            {"role": "roles/storage.objectViewer", "members": [member]},
+        ]
+        self.call("PUT", "storage", f"storage/v1/b/{bucket}/iam", policy)
+
+    # What a stack is made of
+
+    def network(self, name: str, description: str, region: str = REGION) -> None:
+        network = {"name": name, "autoCreateSubnetworks": False, "description": description}
+        self.call("POST", "compute", f"compute/v1/{GLOBAL}/networks", network)
+        link = f"{GLOBAL}/networks/{name}"
+        subnetwork = {"name": name, "network": link, "ipCidrRange": "10.64.0.0/24", "description": description}
+        self.call("POST", "compute", f"compute/v1/projects/{PROJECT}/regions/{region}/subnetworks", subnetwork)
+        nat = {
+            "name": name,
+            "natIpAllocateOption": "AUTO_ONLY",
+            "sourceSubnetworkIpRangesToNat": "ALL_SUBNETWORKS_ALL_IP_RANGES",
+        }
+        router = {"name": name, "network": link, "description": description, "nats": [nat]}
+        self.call("POST", "compute", f"compute/v1/projects/{PROJECT}/regions/{region}/routers", router)
+        rule = {
+            "name": f"{name}-iap",
+            "network": link,
+            "allowed": [{"IPProtocol": "tcp", "ports": ["22"]}],
+            "sourceRanges": ["35.235.240.0/20"],
+            "description": description,
+        }
+        self.call("POST", "compute", f"compute/v1/{GLOBAL}/firewalls", rule)
+
+    def account(self, name: str, description: str) -> str:
+        body = {"accountId": name, "serviceAccount": {"description": description}}
+        return str(self.call("POST", "iam", f"v1/projects/{PROJECT}/serviceAccounts", body)["email"])
+
+    def secret(self, name: str, labels: Mapping[str, str]) -> None:
+        body = {"replication": {"automatic": {}}, "labels": labels}
+        self.call("POST", "secretmanager", f"v1/projects/{PROJECT}/secrets?secretId={name}", body)
+        payload = {"payload": {"data": base64.b64encode(b"hf_x").decode()}}
+        self.call("POST", "secretmanager", f"v1/projects/{PROJECT}/secrets/{name}:addVersion", payload)
+
+    def bucket(self, name: str, labels: Mapping[str, str], *objects: str) -> None:
+        body = {"name": name, "location": REGION.upper(), "labels": labels}
+        self.call("POST", "storage", f"storage/v1/b?project={PROJECT}", body)
+        for item in objects:
+            url = f"{self.cloud.base_url}/upload/storage/v1/b/{name}/o?uploadType=media&name={item}"
+            assert self.api.session.post(url, data=b"weights", timeout=30).ok
+
+    def repository(self, name: str, labels: Mapping[str, str], location: str = REGION) -> None:
+        path = f"v1/projects/{PROJECT}/locations/{location}/repositories?repositoryId={name}"
+        self.call("POST", "artifactregistry", path, {"format": "DOCKER", "labels": labels})
+
+    def service(self, name: str, labels: Mapping[str, str], location: str = "us-east4", **scaling: int) -> None:
+        container = {
+            "image": "us-docker.pkg.dev/cloudrun/container/hello",
+            "resources": {"limits": {"cpu": "8", "memory": "32Gi", "nvidia.com/gpu": "1"}, "startupCpuBoost": True},
+        }
+        template = {
+            "containers": [container],
+            "nodeSelector": {"accelerator": "nvidia-l4"},
+            "gpuZonalRedundancyDisabled": True,
+            "scaling": {"minInstanceCount": 1, "maxInstanceCount": 1, **scaling},
+        }
+        path = f"v2/projects/{PROJECT}/locations/{location}/services?serviceId={name}"
+        self.call("POST", "run", path, {"labels": labels, "template": template})
+
+    def queued(self, name: str, labels: Mapping[str, str], zone: str = ZONE, *, active: bool = True) -> str:
+        parent = f"projects/{PROJECT}/locations/{zone}"
+        node = {"acceleratorType": "v6e-4", "runtimeVersion": "v2-alpha-tpuv6e", "labels": labels}
+        body = {
+            "tpu": {"nodeSpec": [{"parent": parent, "nodeId": f"{name}-node", "node": node}]},
+            "provisioningModel": "FLEX_START",
+            "runDuration": {"maxRunDuration": "14400s"},
+        }
+        full = f"{parent}/queuedResources/{name}"
+        self.call("POST", "tpu", f"v2alpha1/{parent}/queuedResources?queuedResourceId={name}", body)
+        end = time.monotonic() + 60
+        while active and self.call("GET", "tpu", f"v2alpha1/{full}")["state"]["state"] != "ACTIVE":
+            assert time.monotonic() < end
+            time.sleep(0.02)
+        return full
+
+    def everything(self, stack: str, zone: str = ZONE, limits: StackLimits = NO_LIMITS) -> None:
+        """Make one of each kind, as the components of a stack would."""
+        own, names = replace(owner(stack), limits=limits), Names(project=PROJECT, stack=stack)
+        labels = dict(own.labels)
+        self.network(names.base, own.description)
+        email = self.account(names.account_id, own.description)
+        self.grant("roles/logging.logWriter", f"serviceAccount:{email}")
+        self.secret(f"{names.base}-hf-token", labels)
+        self.bucket(names.bucket, labels, "m/config.json", "m/model.safetensors")
+        self.repository(names.base, labels)
+        self.service(names.base, labels)
+        self.queued(names.base, labels, zone)
+
+    def strangers(self, stack: str) -> None:
+        """Make things of others whose names and marks resemble those of the stack."""
+        near = dict(owner(f"{stack}-2").labels)
+        partly = {"managed-by": "gemma-serving", "gemma-serving-stack": stack}
+        words = f"managed-by=gemma-serving gemma-serving-project=gemma-serving gemma-serving-stack={stack}x"
+        base = f"gemma-{stack}"
+        self.network(f"{base}-theirs", words, "us-east4")
+        self.account(f"{base}-theirs"[:30], "managed-by=gemma-serving")
+        self.secret(f"{base}-hf-token-theirs", partly)
+        self.bucket(f"{PROJECT}-{base}-models-theirs", {"managed-by": "hand"}, "precious")
+        self.repository(f"{base}-theirs", partly)
+        self.service(f"{base}-theirs", {}, "europe-west1")
+        self.queued(base, {"managed-by": "gemma-serving"}, "us-east5-b")
+        self.queued(f"{base}-theirs", near)
+        self.grant(TUNNEL_ROLE, "user:bob@example.com")
+        condition = {
+            "title": "hours",
+            "expression": 'request.time < timestamp("2030-01-01T00:00:00Z")',
+            "description": words,
+        }
+        self.grant(TUNNEL_ROLE, "user:carol@example.com", condition)
+
+
+@contextlib.contextmanager
+def open_world(scenario: Scenario | None = None) -> Generator[World]:
+    """Run a local cloud with instant operations, and point this process at it."""
+    before = dict(os.environ)
+    with idle_cloud.start(scenario=scenario or Scenario(operations=OperationDurations(instant=True))) as cloud:
+        for name in [name for name in os.environ if name.startswith(("GOOGLE_", "CLOUDSDK_"))]:
+            del os.environ[name]
+        os.environ |= {
+            f"CLOUDSDK_API_ENDPOINT_OVERRIDES_{api}": f"{cloud.base_url}/{path}" for api, path in API_OVERRIDES.items()
+        }
+        os.environ["GOOGLE_OAUTH_ACCESS_TOKEN"] = cloud.cloud.tokens.issue_access_token(cloud.cloud.operator)
+        try:
+            yield World(cloud, google_api.connect())
+        finally:
+            os.environ.clear()
+            os.environ.update(before)

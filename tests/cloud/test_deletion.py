@@ -1,0 +1,156 @@
+"""A deletion reads again what it deletes, keeps what changed hands, and says why it failed."""
+
+import pytest
+
+from cloud.clock import WaitClock
+from cloud.deletion import delete_all
+from cloud.google_api import GoogleListError
+from cloud.inventory.kinds import KINDS, by_name, order_of
+from cloud.inventory.search import Scope, resource_of, search
+from localcloud.world.scenario import Fault, OperationDurations, Scenario
+from tests.cloud.populated import PROJECT, open_world, owner
+from tests.google_bodies import google_answer, google_body
+
+LABELS = dict(owner("x").labels)
+INSTANT = OperationDurations(instant=True)
+
+
+class Patience:
+    """A clock that only notes how long somebody wanted to wait."""
+
+    def __init__(self):
+        self.now_s, self.pauses = 0.0, []
+
+    def sleep(self, pause_s):
+        self.pauses.append(pause_s)
+        self.now_s += pause_s
+
+    @property
+    def clock(self):
+        return WaitClock(now_s=lambda: self.now_s, sleep=self.sleep)
+
+
+def delete(api, found, patience=None):
+    return delete_all(api, found, report=lambda _line: None, clock=(patience or Patience()).clock)
+
+
+def found_in(world, stack="x"):
+    return search(world.api, Scope(projects=[PROJECT], stack=stack)).found
+
+
+def test_what_a_network_consists_of_goes_before_it():
+    names = ["Cloud Run service", "TPU queued resource", "router", "subnetwork", "network", "bucket"]
+    assert sorted(names, key=order_of) == names
+    assert {order_of(kind.kind) for kind in KINDS} | {order_of("IAM grant")} == set(range(10))
+
+
+def test_what_carries_other_labels_by_now_stays():
+    with open_world() as world:
+        world.secret("gemma-x-hf-token", LABELS)
+        found = found_in(world)
+        path = f"v1/projects/{PROJECT}/secrets/gemma-x-hf-token?updateMask=labels"
+        world.call("PATCH", "secretmanager", path, {"labels": {"managed-by": "hand"}})
+        (deletion,) = delete(world.api, found)
+        assert deletion.outcome == "not ours"
+        assert world.exists("secretmanager", f"v1/projects/{PROJECT}/secrets/gemma-x-hf-token")
+
+
+def test_what_is_gone_already_counts_as_gone():
+    with open_world() as world:
+        world.secret("gemma-x-hf-token", LABELS)
+        found = found_in(world)
+        world.call("DELETE", "secretmanager", f"v1/projects/{PROJECT}/secrets/gemma-x-hf-token")
+        assert [item.outcome for item in delete(world.api, found)] == ["gone"]
+
+
+def test_a_grant_that_somebody_changes_at_the_same_time_is_read_again():
+    """The first write meets another etag, as when two people change the policy of a project."""
+    faults = (Fault(method="cloudresourcemanager.projects.setIamPolicy", nth=2, count=1, status=409),)
+    with open_world(Scenario(operations=INSTANT, faults=faults)) as world:
+        email = world.account("gemma-x", owner("x").description)
+        world.grant("roles/logging.logWriter", f"serviceAccount:{email}")
+        patience = Patience()
+        grants = [item for item in found_in(world) if item.kind == "IAM grant"]
+        assert [item.outcome for item in delete(world.api, grants, patience)] == ["deleted"]
+        assert len(patience.pauses) == 1
+        assert not any(email in member for _, member in world.policy())
+
+
+def test_what_uses_a_network_keeps_it_and_google_says_what():
+    with open_world() as world:
+        world.network("gemma-x", owner("x").description)
+        rule = {
+            "name": "by-hand",
+            "network": f"projects/{PROJECT}/global/networks/gemma-x",
+            "allowed": [{"IPProtocol": "tcp"}],
+            "sourceRanges": ["10.0.0.0/8"],
+        }
+        world.call("POST", "compute", f"compute/v1/projects/{PROJECT}/global/firewalls", rule)
+        done = {item.resource.kind: item for item in delete(world.api, found_in(world))}
+        assert done["network"].outcome == "failed"
+        assert "is already being used by" in done["network"].detail
+        assert "firewalls/by-hand" in done["network"].detail
+        assert done["router"].outcome == "deleted"
+        assert world.exists("compute", f"compute/v1/projects/{PROJECT}/global/firewalls/by-hand")
+
+
+class Slow:
+    """A queued resource whose deletion takes some looks, or whose operation fails. Bodies are checked against Google's documents."""
+
+    name = f"projects/{PROJECT}/locations/us-east5-a/queuedResources/gemma-x"
+
+    def __init__(self, looks, error=None):
+        self.looks, self.error, self.deleted = looks, error, False
+
+    def get(self, api, path):
+        if "/operations/" in path:
+            done = {"done": True, "error": self.error} if self.error else {}
+            return google_answer(
+                "GET", f"{api}/{path}", {"name": f"projects/{PROJECT}/locations/us-east5-a/operations/o", **done}
+            )
+        self.looks -= self.deleted
+        if self.looks < 0:
+            raise GoogleListError(404, "gone", "")
+        body = {"name": self.name, "tpu": {"nodeSpec": [{"node": {"labels": LABELS}}]}, "state": {"state": "ACTIVE"}}
+        return google_answer("GET", f"{api}/{path}", body)
+
+    def delete(self, api, path, parameters):
+        assert parameters == {"force": "true"}
+        self.deleted = True
+        return google_answer(
+            "DELETE", f"{api}/{path}", {"name": f"projects/{PROJECT}/locations/us-east5-a/operations/o"}
+        )
+
+
+def queued():
+    item = google_body("tpu.v2alpha1", "QueuedResource", {"name": Slow.name})
+    return resource_of(by_name("TPU queued resource"), item, project=PROJECT, owner=owner("x"))
+
+
+def test_a_deletion_is_waited_for_until_the_resource_is_gone():
+    patience = Patience()
+    assert [item.outcome for item in delete(Slow(5), [queued()], patience)] == ["deleted"]
+    assert len(patience.pauses) == 5
+
+
+def test_an_operation_that_fails_is_a_failed_deletion_with_googles_words():
+    (deletion,) = delete(Slow(10**6, {"code": 9, "message": "not supported when state is ACTIVE"}), [queued()])
+    assert (deletion.outcome, deletion.detail) == ("failed", "not supported when state is ACTIVE")
+
+
+def test_a_deletion_that_never_ends_is_given_up():
+    patience, said = Patience(), []
+    (deletion,) = delete_all(Slow(10**6), [queued()], report=said.append, clock=patience.clock)
+    assert (deletion.outcome, deletion.timed_out) == ("failed", True)
+    assert len(said) > 30
+    assert said[0].endswith("gemma-x: still being deleted, 35 s of at most 1800 s")
+    assert "it was still there after 1800 s" in deletion.detail
+    assert 1800 <= patience.now_s < 1900
+
+
+@pytest.mark.parametrize("count", [1, 250])
+def test_a_bucket_is_emptied_with_all_its_pages(count):
+    with open_world() as world:
+        world.bucket("weights-of-x", LABELS, *[f"part-{number:04}" for number in range(count)])
+        assert [item.outcome for item in delete(world.api, found_in(world))] == ["deleted"]
+        assert not world.exists("storage", "storage/v1/b/weights-of-x")

@@ -1,0 +1,431 @@
+"""A search finds everything of a stack wherever it is, names what it could not read, and never names what is not ours."""
+
+import itertools
+import threading
+
+import pytest
+from google.auth.transport.requests import AuthorizedSession
+
+from cloud import google_api
+from cloud.clock import WaitClock
+from cloud.google_api import GoogleListError
+from cloud.inventory import search as searching
+from cloud.inventory.found import Inventory
+from cloud.inventory.grants import Accounts, PolicyHolder, grants_in, without
+from cloud.inventory.kinds import KINDS, LOCATIONS, by_name
+from cloud.inventory.search import NO_SUCH_PLACE, NOT_ENABLED, Scope, search
+from contracts.answers import Absent, Unknown
+from contracts.labels import owner_of
+from contracts.naming import account_email
+from localcloud.world.scenario import Fault, OperationDurations, Scenario, Services
+from tests.cloud.populated import ALL_KINDS, PROJECT, TUNNEL_ROLE, open_world, owner
+from tests.google_bodies import google_answer, google_body
+
+INSTANT = OperationDurations(instant=True)
+LABELS = dict(owner("x").labels)
+
+
+def scope(stack="x", **more):
+    return Scope(projects=[PROJECT], stack=stack, **more)
+
+
+@pytest.fixture(scope="module")
+def world():
+    """Everything of the stack x, in a zone and a region that no settings name, beside things of others."""
+    with open_world() as opened:
+        opened.everything("x", zone="asia-northeast1-b")
+        opened.strangers("x")
+        yield opened
+
+
+def assert_complete(found: Inventory):
+    """Fail unless the search saw every kind that a stack can make."""
+    assert {item.kind for item in found.found} == ALL_KINDS
+    assert found.untold == ()
+
+
+def test_everything_of_a_stack_is_found_wherever_it_is_and_nothing_else(world):
+    found = search(world.api, scope())
+    assert_complete(found)
+    assert all("theirs" not in item.name for item in found.found)
+    assert {item.owner for item in found.found} == {owner("x")}
+    assert len(found.found) == len(ALL_KINDS)
+
+
+@pytest.mark.parametrize("kind", sorted(ALL_KINDS))
+def test_a_search_that_is_blind_to_a_kind_is_noticed(world, kind, monkeypatch):
+    monkeypatch.setattr(searching, "KINDS", [item for item in KINDS if item.kind != kind])
+    if kind == "IAM grant":
+        monkeypatch.setattr(searching, "grants_in", lambda *_: ())
+    with pytest.raises(AssertionError):
+        assert_complete(search(world.api, scope()))
+
+
+@pytest.mark.parametrize("api", LOCATIONS)
+def test_a_search_that_is_blind_to_the_apis_own_locations_is_noticed(world, api, monkeypatch):
+    monkeypatch.setattr(searching, "LOCATIONS", {name: path for name, path in LOCATIONS.items() if name != api})
+    with pytest.raises((AssertionError, KeyError)):
+        assert_complete(search(world.api, scope()))
+
+
+def test_each_resource_says_where_it_is_since_when_and_how_it_is_deleted(world):
+    found = {item.kind: item for item in search(world.api, scope()).found}
+    queued = found["TPU queued resource"]
+    assert queued.name == f"projects/{PROJECT}/locations/asia-northeast1-b/queuedResources/gemma-x"
+    assert (queued.location, queued.labels["gemma-serving-stack"]) == ("asia-northeast1-b", "x")
+    assert queued.created.endswith("Z")
+    assert queued.command == (
+        f"gcloud alpha compute tpus queued-resources delete gemma-x --project={PROJECT} --zone=asia-northeast1-b --force"
+    )
+    assert found["bucket"].etag == "1"
+    assert found["network"].name == f"projects/{PROJECT}/global/networks/gemma-x"
+    assert found["network"].command == f"gcloud compute networks delete gemma-x --project={PROJECT}"
+
+
+def test_all_stacks_of_the_product_are_found_by_their_labels(world):
+    found = search(world.api, scope(stack=None))
+    assert {item.owner.stack for item in found.found} == {"x", "x-2", "xx"}
+
+
+def test_every_call_is_on_the_record_with_its_count_and_time(world):
+    found = search(world.api, scope())
+    assert {call.api for call in found.calls} >= {kind.api for kind in KINDS}
+    zones = {call.path for call in found.calls if call.kind == "TPU queued resource"}
+    assert len(zones) == len(world.cloud.cloud.scenario.tpu.zones)
+    assert sum(call.items for call in found.calls if call.kind == "TPU queued resource") == 3
+    assert all(call.elapsed_s >= 0 and call.outcome == "read" for call in found.calls)
+
+
+def test_the_calls_go_out_side_by_side(monkeypatch):
+    """A call waits for seven others to be under way. The first ones have no company, and do not wait for long."""
+    under_way, lock, together, begun = [0], threading.Lock(), threading.Event(), itertools.count()
+    plain = AuthorizedSession.request
+
+    def counted(session, *arguments, **options):
+        with lock:
+            under_way[0] += 1
+            if under_way[0] >= 8:
+                together.set()
+        together.wait(1.0 if next(begun) < 4 else 30.0)
+        try:
+            return plain(session, *arguments, **options)
+        finally:
+            with lock:
+                under_way[0] -= 1
+
+    with open_world(Scenario(operations=INSTANT)) as world:
+        monkeypatch.setattr(AuthorizedSession, "request", counted)
+        found = search(world.api, scope())
+    assert len(found.calls) > 60
+    assert together.is_set()
+
+
+def test_an_empty_cloud_proves_that_nothing_is_left():
+    with open_world() as world:
+        found = search(world.api, scope(places={"tpu": ["us-nowhere1-a"]}))
+        assert (found.found, found.untold) == ((), ())
+        outcomes = {call.path: call.outcome for call in found.calls}
+        parent = f"v2alpha1/projects/{PROJECT}/locations/us-nowhere1-a"
+        assert outcomes[f"{parent}/queuedResources"] == NO_SUCH_PLACE
+
+
+def test_an_api_that_is_off_proves_nothing_unless_the_stacks_do_not_use_it():
+    """Google says the same of an API that was never enabled and of one that was turned off while its resources run."""
+    enabled = ("cloudresourcemanager.googleapis.com", "compute.googleapis.com", "iam.googleapis.com")
+    with open_world(Scenario(operations=INSTANT, services=Services(enabled=enabled))) as world:
+        found = search(world.api, scope(places={"tpu": ["us-east5-a"]}))
+        unused = search(world.api, scope(apis=frozenset({"compute", "iam", "cloudresourcemanager"})))
+        some = search(world.api, scope(apis=frozenset({"compute", "tpu"})))
+    assert isinstance(found.answer_about(()), Unknown)
+    off = " ".join(f"{api}.googleapis.com" for api in ("artifactregistry", "run", "secretmanager", "storage", "tpu"))
+    (sentence,) = found.untold
+    assert f"Run `gcloud services enable {off} --project={PROJECT}`, then the same command again." in sentence
+    assert {call.outcome for call in found.calls if call.api == "tpu"} == {NOT_ENABLED}
+    assert (unused.found, unused.untold, unused.answer_about(())) == ((), (), Absent())
+    assert [f"enable tpu.googleapis.com --project={PROJECT}" in line for line in some.untold] == [True]
+
+
+@pytest.mark.parametrize("comes", [True, False])
+def test_an_api_that_was_enabled_a_moment_ago_is_waited_for(comes):
+    """Service Usage calls it enabled at once, and for minutes it answers as if it were off."""
+    service = f"v1/projects/{PROJECT}/services/run.googleapis.com"
+    with open_world(Scenario(operations=INSTANT, services=Services(lag_s=1e9))) as world:
+        world.service("gemma-x", dict(owner("x").labels))
+        world.call("POST", "serviceusage", f"{service}:disable", {})
+        world.call("POST", "serviceusage", f"{service}:enable", {})
+        waited, said = [0.0], []
+
+        def sleep(seconds):
+            waited[0] += seconds
+            if comes and sum(waited) > 60:
+                world.api.session.post(f"{world.cloud.base_url}/admin/advance", json={"seconds": 2e9}, timeout=30)
+
+        clock = WaitClock(now_s=lambda: waited[0], sleep=sleep)
+        found = search(world.api, scope(), clock=clock, say=said.append)
+    assert said == ["run.googleapis.com was enabled a moment ago and does not answer yet: waiting up to 300 s"]
+    if comes:
+        assert [item.kind for item in found.found] == ["Cloud Run service"]
+        assert found.untold == ()
+    else:
+        assert waited[0] == searching.START_LIMIT_S
+        assert [line.endswith("run the same command again in some minutes.") for line in found.untold] == [True]
+
+
+def test_the_first_lists_of_an_api_that_begins_to_answer_are_read_once_more():
+    service = {"name": f"projects/{PROJECT}/locations/us-central1/services/gemma-x", "labels": dict(LABELS)}
+    off = GoogleListError(403, "Cloud Run Admin API has not been used", "SERVICE_DISABLED")
+
+    class Late(Pages):
+        answers = [off, {}, {"services": [service]}]  # noqa: RUF012 - of one test
+
+        def pages(self, api, path):
+            if path.endswith("/services"):
+                answer = self.answers.pop(0)
+                if isinstance(answer, Exception):
+                    raise answer
+                yield answer
+            else:
+                yield from super().pages(api, path)
+
+        def get(self, api, path):
+            names = [{"name": "projects/1/services/run.googleapis.com", "state": "ENABLED"}]
+            return {"services": names} if api == "serviceusage" else {}
+
+    clock = WaitClock(now_s=lambda: 0.0, sleep=lambda _s: None)
+    found = search(Late("bucket", {}), scope(), clock=clock)
+    assert [item.id for item in found.found] == ["gemma-x"]
+
+
+def test_a_zone_that_google_refuses_is_unknown_where_a_state_has_something_in_it():
+    with open_world() as world:
+        gone = {"places": {"tpu": ["us-nowhere1-a"]}}
+        assert search(world.api, scope(**gone)).untold == ()
+        held = search(world.api, scope(**gone, held=["us-nowhere1-a"]))
+    assert len(held.untold) == 2
+    assert all("us-nowhere1-a" in line for line in held.untold)
+
+
+def test_a_login_without_a_project_for_quota_proves_nothing(monkeypatch):
+    """Google refuses it with the reason of an API that is off."""
+    with open_world() as world:
+        person = world.cloud.cloud.tokens.issue_access_token("ann@example.com")
+        monkeypatch.setenv("GOOGLE_OAUTH_ACCESS_TOKEN", person)
+        found = search(google_api.connect(), Scope(projects=[PROJECT], stack=None))
+        assert any("requires a quota project" in sentence for sentence in found.untold)
+        assert NOT_ENABLED not in {call.outcome for call in found.calls}
+
+
+def test_each_call_of_a_search_counts_for_the_project_that_it_is_about(monkeypatch):
+    """An API that is off in one project says nothing about another."""
+    with open_world() as world:
+        ensure = {"projectId": "second-one"}
+        world.api.session.post(f"{world.cloud.base_url}/admin/projects", json=ensure, timeout=30).raise_for_status()
+        off = "v1/projects/local-project/services/{}.googleapis.com:disable"
+        for api in ("storage", "secretmanager"):
+            world.call("POST", "serviceusage", off.format(api), {})
+        found = search(google_api.connect(PROJECT, "second-one"), Scope(projects=[PROJECT, "second-one"], stack=None))
+        off_in = {call.path for call in found.calls if call.outcome == NOT_ENABLED}
+        assert off_in
+        assert not any("second-one" in path for path in off_in)
+        read = [call.outcome for call in found.calls if call.kind == "bucket"]
+        assert sorted(read) == [NOT_ENABLED, "read"]
+
+
+def test_what_cannot_be_read_is_not_called_gone():
+    faults = (
+        Fault(method="tpu.*.queuedResources.list", nth=1, count=1, status=403),
+        Fault(method="run.projects.locations.list", nth=1, count=1, status=403),
+        Fault(method="cloudresourcemanager.projects.getIamPolicy", nth=1, count=1, status=403),
+    )
+    with open_world(Scenario(operations=INSTANT, faults=faults)) as world:
+        found = search(world.api, scope())
+    assert len(found.untold) == 3
+    assert any("Could not check whether a TPU queued resource still exists" in line for line in found.untold)
+    assert any("Could not list the locations of run" in line for line in found.untold)
+    assert any(f"Could not check whether projects/{PROJECT} still has an IAM grant" in line for line in found.untold)
+
+
+class Pages:
+    """A session that answers one list by hand; all others are empty. Bodies are checked against Google's documents."""
+
+    def __init__(self, kind, page):
+        path = by_name(kind).path.format(p=PROJECT, l="here")
+        self.path, self.page = path, google_answer("GET", f"{by_name(kind).api}/{path}", page)
+
+    def pages(self, api, path):
+        if path.partition("?")[0].endswith("/locations"):
+            yield {"locations": [{"locationId": "us-central1"}]}
+        elif path.replace("us-central1", "here") == self.path:
+            yield self.page
+        else:
+            yield {}
+
+    def get(self, api, path):
+        return {}
+
+    def post(self, api, path, body):
+        return {}
+
+
+@pytest.mark.parametrize(
+    ("kind", "page", "named"),
+    [
+        ("TPU node", {"unreachable": ["projects/p/locations/us-central1"]}, "projects/p/locations/us-central1"),
+        ("Cloud Run service", {"unreachable": ["us-central1"]}, "us-central1"),
+        ("bucket", {"unreachable": ["projects/_/buckets/b"]}, "projects/_/buckets/b"),
+        ("router", {"items": {"regions/us-east5": {"warning": {"code": "UNREACHABLE"}}}}, "regions/us-east5"),
+        ("subnetwork", {"items": {}, "unreachables": ["regions/us-east4"]}, "regions/us-east4"),
+        ("network", {"items": [], "warning": {"code": "UNREACHABLE", "message": "try again"}}, "try again"),
+    ],
+)
+def test_an_answer_that_leaves_something_out_proves_nothing(kind, page, named):
+    path = by_name(kind).path.format(p=PROJECT, l="us-central1").partition("?")[0]
+    sentence = f"Could not check whether a {kind} still exists: {path} answered: {named} could not be reached"
+    assert search(Pages(kind, page), scope()).untold == (sentence,)
+
+
+def test_a_region_without_results_is_no_warning():
+    page = {"items": {"regions/us-east5": {"warning": {"code": "NO_RESULTS_ON_PAGE"}}}}
+    assert search(Pages("router", page), scope()).untold == ()
+
+
+# Whose it is
+
+
+@pytest.mark.parametrize(
+    ("item", "ours"),
+    [
+        ({"labels": dict(LABELS)}, True),
+        ({"labels": {**LABELS, "gemma-serving-stack": "y"}}, False),
+        ({"labels": {"managed-by": "gemma-serving"}}, False),
+        ({"description": "managed-by=gemma-serving gemma-serving-project=gemma-serving gemma-serving-stack=x"}, True),
+        ({"description": "managed-by=gemma-serving gemma-serving-project=gemma-serving gemma-serving-stack=xy"}, False),
+        ({}, False),
+    ],
+)
+def test_ours_means_all_three_labels_or_all_three_words(item, ours):
+    assert (
+        by_name("image repository").owner(google_body("artifactregistry.v1", "Repository", item)) == owner("x")
+    ) is ours
+
+
+def test_a_queued_resource_carries_its_labels_in_its_nodes():
+    def queued(*labels):
+        specs = [{"node": {"labels": item}} for item in labels]
+        return google_body("tpu.v2alpha1", "QueuedResource", {"tpu": {"nodeSpec": specs}})
+
+    kind = by_name("TPU queued resource")
+    assert kind.owner(queued(LABELS, LABELS)) == owner("x")
+    assert kind.owner(queued(LABELS, {**LABELS, "gemma-serving-stack": "y"})) is None
+    assert kind.owner(queued({})) is None
+
+
+def test_labels_of_another_product_are_nobodys():
+    assert owner_of(labels={**LABELS, "managed-by": "hand"}) is None
+
+
+# Grants
+
+
+PROJECT_HOLDER = PolicyHolder(kind="project", project="p", name="projects/p")
+ACCOUNT = "gemma-x@p.iam.gserviceaccount.com"
+OURS = Accounts(owners={ACCOUNT: owner("x")})
+
+
+def policy(*bindings):
+    return google_body("cloudresourcemanager.v1", "Policy", {"bindings": list(bindings), "etag": "BwX=", "version": 3})
+
+
+def binding(role, *members, **condition):
+    return {"role": role, "members": list(members), **({"condition": condition} if condition else {})}
+
+
+@pytest.mark.parametrize(
+    ("given", "ours"),
+    [
+        (binding("roles/logging.logWriter", f"serviceAccount:{ACCOUNT}"), True),
+        (binding("roles/logging.logWriter", f"deleted:serviceAccount:{ACCOUNT}?uid=42"), True),
+        (binding("roles/logging.logWriter", f"user:{ACCOUNT}"), False),
+        (binding("roles/logging.logWriter", f"serviceAccount:a-{ACCOUNT}"), False),
+        (binding(TUNNEL_ROLE, "user:a@b.com"), False),
+        (binding(TUNNEL_ROLE, "user:a@b.com", title="t", expression="true", description=owner("x").description), True),
+        (binding(TUNNEL_ROLE, "user:a@b.com", title=owner("x").description, expression="true"), True),
+        (
+            binding(TUNNEL_ROLE, "user:a@b.com", title="t", expression="true", description="gemma-serving-stack=x"),
+            False,
+        ),
+    ],
+)
+def test_a_grant_is_ours_by_its_account_or_by_its_conditions_words(given, ours):
+    assert [item.owner for item in grants_in(policy(given), PROJECT_HOLDER, OURS)] == [owner("x")] * ours
+
+
+def test_a_removal_takes_our_members_out_and_leaves_everything_else():
+    before = policy(
+        binding("roles/logging.logWriter", f"serviceAccount:{ACCOUNT}", "user:bob@b.com"),
+        binding("roles/viewer", "user:bob@b.com"),
+    )
+    grants = [*grants_in(before, PROJECT_HOLDER, OURS)]
+    renamed = policy(
+        binding("roles/logging.logWriter", f"deleted:serviceAccount:{ACCOUNT}?uid=42", "user:bob@b.com"),
+        binding("roles/viewer", "user:bob@b.com"),
+    )
+    for current in (before, renamed):
+        after, removed = without(current, grants, OURS)
+        assert removed == 1
+        assert after["bindings"] == [binding("roles/logging.logWriter", "user:bob@b.com"), before["bindings"][1]]
+        assert after["etag"] == "BwX="
+
+
+@pytest.mark.parametrize(
+    ("expression", "flag"),
+    [
+        ("true", "--condition=title=t,expression=true"),
+        ("a in [1, 2]", "--condition='^|^title=t|expression=a in [1, 2]'"),
+        ("a in [1, 2] || b", "--condition='^#^title=t#expression=a in [1, 2] || b'"),
+    ],
+)
+def test_a_grant_with_a_condition_has_a_command_that_names_the_condition(expression, flag):
+    command = PROJECT_HOLDER.command(TUNNEL_ROLE, "user:a@b.com", {"title": "t", "expression": expression})
+    assert command == f"gcloud projects remove-iam-policy-binding p --member=user:a@b.com --role={TUNNEL_ROLE} {flag}"
+
+
+def test_the_grants_of_a_deleted_account_stay_on_the_project_and_are_found():
+    with open_world() as world:
+        world.everything("x")
+        email = f"gemma-x@{PROJECT}.iam.gserviceaccount.com"
+        world.call("DELETE", "iam", f"v1/projects/{PROJECT}/serviceAccounts/{email}")
+        (grant,) = [item for item in search(world.api, scope()).found if item.kind == "IAM grant"]
+    assert grant.document["member"].startswith(f"deleted:serviceAccount:{email}?uid=")
+
+
+def test_the_grants_of_an_account_of_somebody_else_with_our_name_are_not_ours():
+    with open_world() as world:
+        email = world.account("gemma-x", "made by hand")
+        world.grant("roles/logging.logWriter", f"serviceAccount:{email}")
+        assert search(world.api, scope()).found == ()
+
+
+def test_a_grant_on_somebody_elses_bucket_is_found():
+    with open_world() as world:
+        world.everything("x")
+        world.bucket("their-weights", {})
+        world.grant_on_bucket("their-weights", f"serviceAccount:gemma-x@{PROJECT}.iam.gserviceaccount.com")
+        names = [item.name for item in search(world.api, scope()).found if item.kind == "IAM grant"]
+    assert len(names) == 2
+    assert names[0].startswith("projects/_/buckets/their-weights roles/storage.objectViewer ")
+
+
+def test_a_project_of_a_domain_has_its_domain_in_the_address():
+    assert account_email("gemma-x", "example.com:p") == "gemma-x@p.example.com.iam.gserviceaccount.com"
+
+
+def test_a_place_that_is_gone_holds_nothing():
+    class Gone(Pages):
+        def pages(self, api, path):
+            if path.endswith("/services"):
+                raise GoogleListError(404, "no such location", "")
+            yield from super().pages(api, path)
+
+    found = search(Gone("bucket", {}), scope())
+    assert (found.found, found.untold) == ((), ())

@@ -1,0 +1,590 @@
+"""The command that stages: what it refuses, and what it writes into the stack's file."""
+
+import errno
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import yaml
+
+from cloud.google_api import GoogleApi, GoogleListError
+from cloud.staging.sources import FolderSource
+from contracts.exit_codes import ExitCode
+from contracts.staged_weights import MANIFEST, manifest_hash
+from engine import runner
+from engine.deployment import ResourceState
+from engine.state import StackState
+from scripts.cli.command import run_command
+from scripts.stage_model import __main__ as stage_model
+from scripts.stage_model import bucket_creation, housekeeping
+from tests.cloud.conftest import PROJECT
+from tests.safetensors_files import safetensors
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def file(tmp_path, staging_world, monkeypatch):
+    """The settings of a stack whose bucket exists, so that no engine is needed."""
+    settings = (ROOT / "Pulumi.l4-qat.yaml").read_text()
+    bucket = f"  gemma-serving:bucket: {{existing: {staging_world.bucket}, prefix: m}}\n"
+    path = tmp_path / "Pulumi.mine.yaml"
+    path.write_text(re.sub(r"(?m)^config:\n", f"config:\n  gcp:project: {PROJECT}\n{bucket}", settings))
+    (tmp_path / "Pulumi.yaml").write_text((ROOT / "Pulumi.yaml").read_text())
+    (tmp_path / "checkpoint").mkdir()
+    (tmp_path / "checkpoint" / "config.json").write_text("{}")
+    (tmp_path / "checkpoint" / "model.safetensors").write_bytes(safetensors(b"weights"))
+    monkeypatch.chdir(tmp_path)
+    return path
+
+
+def stage(*options):
+    return run_command(stage_model.COMMAND, ["--stack", "mine", *options])
+
+
+class HubFolder(FolderSource):
+    """A folder that stands in for the hub at a commit."""
+
+    def __init__(self, folder, commit):
+        super().__init__(folder=folder)
+        object.__setattr__(self, "commit", commit)
+
+    @property
+    def revision(self):
+        return self.commit
+
+
+def staged_hash(world):
+    return manifest_hash(json.loads(world.content(f"{world.folder}/{MANIFEST}")))
+
+
+@pytest.mark.parametrize("origin", ["checkpoint", "gs://bucket/folder"])
+def test_a_revision_is_of_the_hub_alone(file, capsys, origin):
+    assert stage("--from", origin, "--revision", "main") == ExitCode.REFUSED
+    assert (
+        "--revision names a commit of the hub; leave it out with --from, or leave --from out."
+        in capsys.readouterr().err
+    )
+
+
+@pytest.mark.parametrize("prefix", ['""', "/"], ids=["empty", "root"])
+def test_staging_needs_a_folder(file, capsys, prefix):
+    """Parts lie beside the folder; in a bucket without one, the server would read them."""
+    file.write_text(file.read_text().replace("prefix: m", f"prefix: {prefix}"))
+    assert stage("--from", "checkpoint") == ExitCode.REFUSED
+    assert (
+        "bucket.prefix names no folder; weights are staged into one, such as prefix: models/" in capsys.readouterr().err
+    )
+
+
+def test_a_full_disk_at_the_end_leaves_the_file_as_it_was(file, staging_world, monkeypatch, capsys):
+    before, write = file.read_text(), Path.write_text
+
+    def full(path, text, **options):
+        write(path, "", **options)
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", full)
+    assert stage("--from", "checkpoint") == ExitCode.FAILED
+    assert file.read_text() == before
+    assert [path.name for path in sorted(file.parent.iterdir())] == ["Pulumi.mine.yaml", "Pulumi.yaml", "checkpoint"]
+    assert (
+        f"The weights are staged, but Pulumi.mine.yaml cannot be changed (No space left on device); "
+        f"set bucket.manifest in it to sha256:{staged_hash(staging_world)}." in capsys.readouterr().err
+    )
+
+
+@pytest.mark.parametrize("broken", ["config: [", "", "secretsprovider: x"], ids=["unclosed", "empty", "other"])
+def test_a_file_that_was_broken_meanwhile_is_one_sentence(file, staging_world, monkeypatch, capsys, broken):
+    read = Path.read_text
+    settings = file.read_text()
+
+    def broken_after_staging(path, **options):
+        staged = any(name.endswith(MANIFEST) for name in staging_world.target.objects("m-"))
+        return broken if staged and path.name == file.name else read(path, **options)
+
+    monkeypatch.setattr(Path, "read_text", broken_after_staging)
+    assert stage("--from", "checkpoint") == ExitCode.FAILED
+    monkeypatch.setattr(Path, "read_text", read)
+    assert file.read_text() == settings
+    assert "The weights are staged, but Pulumi.mine.yaml cannot be changed (" in capsys.readouterr().err
+
+
+def test_a_file_keeps_its_permissions_and_a_link_stays_a_link(file, staging_world):
+    target = file.with_name("settings.txt")
+    file.rename(target)
+    target.chmod(0o640)
+    file.symlink_to(target.name)
+    assert stage("--from", "checkpoint") == ExitCode.DONE
+    assert file.is_symlink()
+    assert target.stat().st_mode & 0o777 == 0o640
+    assert f"manifest: sha256:{staged_hash(staging_world)}" in target.read_text()
+
+
+def test_weights_that_are_not_bound_to_the_file_are_named(file, staging_world, capsys):
+    assert stage("--from", "checkpoint") == ExitCode.DONE
+    bound, before = staged_hash(staging_world), file.read_text()
+    capsys.readouterr()
+    assert stage("--from", "checkpoint", "--no-bind") == ExitCode.DONE
+    assert "bucket.manifest" not in capsys.readouterr().err
+    (file.parent / "checkpoint" / "model.safetensors").write_bytes(safetensors(b"others"))
+    assert stage("--from", "checkpoint", "--no-bind") == ExitCode.DONE
+    assert file.read_text() == before
+    said = f"bucket.manifest is sha256:{bound}, so `pulumi up` does not serve these weights yet. To serve them run "
+    line = f"`pulumi config set --stack mine --path gemma-serving:bucket.manifest sha256:{staged_hash(staging_world)}`."
+    assert said + line in capsys.readouterr().err
+
+
+def test_a_folder_proves_no_commit_so_that_the_setting_goes_and_unbound_it_is_named(file, capsys):
+    before = file.read_text()
+    assert "modelRevision: 2096d38dad51a19b8e982b44241c47102a8bbb00" in before
+    assert stage("--from", "checkpoint", "--no-bind", "--json") == ExitCode.DONE
+    printed = capsys.readouterr()
+    assert json.loads(printed.out)["setting"]["modelRevision"] is None
+    assert "proves no commit: run `pulumi config rm --stack mine gemma-serving:modelRevision`." in printed.err
+    assert file.read_text() == before
+    assert stage("--from", "checkpoint") == ExitCode.DONE
+    assert "Pulumi.mine.yaml: modelRevision is removed: this source proves no commit." in capsys.readouterr().err
+    assert "modelRevision" not in yaml.safe_load(file.read_text())["config"]
+    assert stage("--from", "checkpoint") == ExitCode.DONE
+    assert "modelRevision" not in capsys.readouterr().err
+
+
+def test_the_commit_of_the_settings_is_staged_and_another_one_is_written(file, monkeypatch, staging_world, capsys):
+    asked = []
+
+    def hub(model, revision):
+        asked.append((model, revision))
+        return HubFolder(Path("checkpoint"), revision if revision and len(revision) == 40 else "b" * 40)
+
+    monkeypatch.setattr("cloud.staging.sources.hub", hub)
+    model, commit = "xbill9/gemma-4-26B-A4B-it-qat-q4_0-w4a16-ct", "2096d38dad51a19b8e982b44241c47102a8bbb00"
+    assert stage() == ExitCode.DONE
+    assert asked == [(model, commit)]
+    assert json.loads(staging_world.content(f"{staging_world.folder}/{MANIFEST}"))["revision"] == commit
+    assert "modelRevision" not in capsys.readouterr().err
+    assert stage("--revision", "main", "--no-bind") == ExitCode.DONE
+    said = f"These weights are of commit {'b' * 40}: run `pulumi config set --stack mine gemma-serving:modelRevision {'b' * 40}`."
+    assert said in capsys.readouterr().err
+    assert stage("--revision", "main") == ExitCode.DONE
+    assert asked[1:] == [(model, "main")] * 2
+    assert f"Pulumi.mine.yaml: modelRevision is {'b' * 40} now." in capsys.readouterr().err
+    assert yaml.safe_load(file.read_text())["config"]["gemma-serving:modelRevision"] == "b" * 40
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, stage_model.CommandRefusedError("no more")])
+def test_a_terminal_has_no_rest_of_a_line_when_staging_ends_early(file, monkeypatch, capsys, error):
+    def stopped(_plan, _on_file, on_bytes):
+        on_bytes("copying", 0, 10)
+        on_bytes("copying", 1, 10)
+        raise error
+
+    monkeypatch.setattr("cloud.staging.copying.stage", stopped)
+    monkeypatch.setattr("scripts.cli.transfer.TERMINAL_PERIOD_S", 1e-9)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    stage("--from", "checkpoint")
+    shown = capsys.readouterr().err
+    assert shown.rpartition("stage_model: ")[0].endswith("\r\x1b[K")
+
+
+WHOLE = safetensors(b"weights")
+
+
+DAMAGED = {
+    b"": "has 0 bytes, which is no safetensors file",
+    b"weights": "has 7 bytes, which is no safetensors file",
+    b"\0" * 64: "has 64 bytes, and no safetensors header fits into them",
+    b"\xff" * 64: "has 64 bytes, and no safetensors header fits into them",
+    b"\x02" + b"\0" * 7 + b"[]": "has a header that is not one of safetensors",
+    WHOLE[:20]: "has 20 bytes, and no safetensors header fits into them",
+    WHOLE[:-3]: f"has {len(WHOLE) - 3} bytes, and its header says {len(WHOLE)}",
+    WHOLE + b"\0": f"has {len(WHOLE) + 1} bytes, and its header says {len(WHOLE)}",
+}
+
+
+@pytest.mark.parametrize("origin", ["folder", "bucket"])
+def test_damaged_weights_are_refused_before_anything_is_copied(file, staging_world, capsys, origin):
+    passed = []
+    place = "checkpoint" if origin == "folder" else f"gs://{staging_world.bucket}/theirs"
+    staging_world.put("theirs/config.json", b"{}")
+    for content, said in DAMAGED.items():
+        (file.parent / "checkpoint" / "model.safetensors").write_bytes(content)
+        staging_world.put("theirs/model.safetensors", content)
+        refused = stage("--from", place) == ExitCode.REFUSED
+        shown = capsys.readouterr().err
+        if not refused or f"model.safetensors of {place} {said}: its download did not end" not in shown:
+            passed.append((content, shown))
+    assert passed == []
+    assert staging_world.target.objects("m") == {}
+
+
+def test_weights_of_another_bucket_are_staged(file, staging_world):
+    staging_world.put("theirs/config.json", b"{}")
+    staging_world.put("theirs/model.safetensors", WHOLE)
+    assert stage("--from", f"gs://{staging_world.bucket}/theirs") == ExitCode.DONE
+    assert staging_world.content(f"{staging_world.folder}/model.safetensors") == WHOLE
+
+
+LOCKED = "error: the stack is currently locked by 1 lock(s).\n  {place}: created by me@{host} (pid {pid}) at {since}"
+
+
+def locked_by(tmp_path, pid):
+    """Return the words of an engine that meets a lock of this process, and the lock's file."""
+    path = tmp_path / "lock.json"
+    path.write_text("{}")
+    since = datetime.now(UTC).isoformat()
+    return LOCKED.format(place=f"file://{path}", host=socket.gethostname(), pid=pid, since=since), path
+
+
+def step(op, kind="gcp:storage/bucket:Bucket", name="models", **more):
+    urn = f"urn:pulumi:mine::gemma-serving::gemma-serving:index:ModelBucket${kind}::{name}"
+    return {"op": op, "urn": urn, "newState": {"type": kind, "inputs": {"name": name}}, **more}
+
+
+PREVIEW = {"steps": [step("create"), step("create", "gcp:projects/service:Service", "storage")]}
+
+
+@pytest.fixture
+def busy_engine(monkeypatch, file):
+    """An engine whose first `up` meets a lock. The stack has a bucket of its own."""
+    file.write_text(re.sub(r"(?m)^  gemma-serving:bucket:.*\n", "", file.read_text()))
+    tried = []
+
+    def make(output):
+        def change(stack, *arguments, after_failure):
+            tried.append(arguments[0])
+            if len(tried) == 1:
+                raise runner.PulumiFailedError(f"`pulumi up` failed. {after_failure}", output)
+            raise runner.PulumiFailedError("the second time", "")
+
+        monkeypatch.setattr(runner, "change", change)
+        monkeypatch.setattr(bucket_creation, "read_deployment", lambda _stack: SimpleNamespace(resources=()))
+        monkeypatch.setattr(bucket_creation, "previewed", lambda *_: PREVIEW)
+        return tried
+
+    return make
+
+
+def test_the_lock_of_a_killed_run_is_ended(file, tmp_path, busy_engine, capsys):
+    gone = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, check=True)
+    output, lock = locked_by(tmp_path, int(gone.stdout))
+    tried = busy_engine(output)
+    assert stage("--from", "checkpoint") == ExitCode.FAILED
+    said = capsys.readouterr().err
+    assert tried == ["up", "up"]
+    assert not lock.exists()
+    assert "stage_model: ended the lock of me@" in said
+    assert "the second time" in said
+
+
+def test_the_second_stager_says_who_holds_the_lock(file, tmp_path, busy_engine, capsys):
+    output, lock = locked_by(tmp_path, os.getpid())
+    tried = busy_engine(output)
+    assert stage("--from", "checkpoint") == ExitCode.REFUSED
+    said = capsys.readouterr().err
+    assert (tried, lock.exists()) == (["up"], True)
+    assert f"Stack mine is locked by me@{socket.gethostname()} (process {os.getpid()}, since " in said
+    assert "scripts.doctor" not in said
+
+
+# At most one thing runs in the engine.
+
+OWN = f"{PROJECT}-gemma-mine-models"
+
+
+class Engine:
+    """Stands in for the engine: a state, a preview, and what was run."""
+
+    def __init__(self, monkeypatch, *resources, preview=PREVIEW):
+        self.ran, self.preview = [], preview
+        monkeypatch.setattr(runner, "change", self.change)
+        monkeypatch.setattr(bucket_creation, "previewed", self.previewed)
+        found = SimpleNamespace(resources=tuple(ResourceState(resource) for resource in resources))
+        monkeypatch.setattr(bucket_creation, "read_deployment", lambda _stack: found)
+
+    def change(self, _stack, *arguments, after_failure):
+        assert after_failure
+        self.ran.append(arguments)
+
+    def previewed(self, _stack, *options):
+        self.ran.append(("preview", *options))
+        return self.preview
+
+
+def in_state(location="US-EAST4", **more):
+    kind = "gcp:storage/bucket:Bucket"
+    urn = f"urn:pulumi:mine::gemma-serving::gemma-serving:index:ModelBucket${kind}::models"
+    return {"urn": urn, "type": kind, "inputs": {"name": OWN, "location": location}, **more}
+
+
+@pytest.fixture
+def own(file, staging_world):
+    """The settings of a stack with a bucket of its own, which exists."""
+    file.write_text(
+        re.sub(r"(?m)^  gemma-serving:bucket:.*\n", "  gemma-serving:bucket: {prefix: m}\n", file.read_text())
+    )
+    staging_world.call("POST", f"storage/v1/b?project={PROJECT}", json={"name": OWN, "location": "us-east4"})
+    return file
+
+
+@pytest.mark.usefixtures("own")
+def test_a_bucket_that_the_state_has_needs_no_engine(monkeypatch):
+    ran = Engine(monkeypatch, in_state()).ran
+    assert stage("--from", "checkpoint") == ExitCode.DONE
+    assert ran == []
+
+
+@pytest.mark.usefixtures("own")
+def test_another_region_moves_no_bucket(monkeypatch, capsys):
+    """Staging once ran the engine on the bucket whatever it would do: it replaced that of a running service, with the weights in it."""
+    ran = Engine(monkeypatch, in_state("EUROPE-WEST4")).ran
+    assert stage("--from", "checkpoint") == ExitCode.REFUSED
+    said = capsys.readouterr().err
+    assert f"The bucket of stack mine is {OWN} in EUROPE-WEST4, and the settings have it as {OWN} in US-EAST4." in said
+    assert "`pulumi preview --stack mine`" in said
+    assert ran == []
+
+
+OTHER_STEPS = {
+    "a replacement": [step("replace"), step("delete-replaced"), step("create-replacement")],
+    "a deletion": [step("create"), step("delete", "gcp:storage/bucketIAMMember:BucketIAMMember", "models-server")],
+    "a change": [step("create"), step("update", "pulumi:providers:gcp", "gcp", diffReasons=["region"])],
+    "another resource": [step("create"), step("create", "gcp:cloudrunv2/service:Service", "vllm")],
+}
+
+
+@pytest.mark.usefixtures("own")
+@pytest.mark.parametrize("what", OTHER_STEPS)
+def test_only_creations_run(monkeypatch, capsys, what):
+    ran = Engine(monkeypatch, preview={"steps": OTHER_STEPS[what]}).ran
+    assert stage("--from", "checkpoint") == ExitCode.REFUSED
+    said = capsys.readouterr().err
+    assert "Staging creates the bucket and changes nothing else. Read `pulumi preview --stack mine`" in said
+    assert [each[0] for each in ran] == ["preview"]
+
+
+@pytest.mark.usefixtures("own")
+def test_the_creation_that_was_previewed_runs_in_the_same_copy(monkeypatch, capsys):
+    ran = Engine(monkeypatch).ran
+    assert stage("--from", "checkpoint") == ExitCode.DONE
+    (preview, shown, *targets), (up, changed, *same) = ran
+    assert (preview, up, changed, same) == ("preview", "up", shown, targets)
+    assert shown.startswith("--cwd=")
+    assert all(target.startswith("--target=") for target in targets)
+    assert "creates models (gcp:storage/bucket:Bucket)" in capsys.readouterr().err
+
+
+def test_what_runs_in_the_copy_has_the_projects_backend_and_leaves_its_salt(own, monkeypatch, capsys):
+    """A relative backend is another, empty one in a copy; the state is encrypted with the salt that the engine writes there."""
+    monkeypatch.setenv("PULUMI_BACKEND_URL", "file://./state")
+    seen, ran = [], Engine(monkeypatch)
+
+    def change(stack, up, in_copy, *_, after_failure):
+        seen.append((stack, up, os.environ["PULUMI_BACKEND_URL"], bool(after_failure)))
+        copy = Path(in_copy.removeprefix("--cwd="), own.name)
+        copy.write_text(copy.read_text() + "encryptionsalt: v1:abc\n")
+        raise runner.PulumiFailedError("update failed", "")
+
+    monkeypatch.setattr(runner, "change", change)
+    assert stage("--from", "checkpoint") == ExitCode.FAILED
+    assert seen == [("mine", "up", f"file://{own.parent}/state", True)]
+    assert own.read_text().endswith("\nencryptionsalt: v1:abc\n")
+    assert "The engine added encryptionsalt to Pulumi.mine.yaml; keep the line" in capsys.readouterr().err
+    assert [each[0] for each in ran.ran] == ["preview"]
+
+
+@pytest.mark.usefixtures("own")
+def test_a_creation_can_be_refused_or_bound_to_a_plan(monkeypatch, capsys):
+    ran = Engine(monkeypatch).ran
+    monkeypatch.setattr(bucket_creation, "creation_plan_id", lambda _frozen, _steps: "plan-0123456789abcdef")
+    assert stage("--from", "checkpoint", "--no-create") == ExitCode.REFUSED
+    assert stage("--from", "checkpoint", "--plan", "plan-ffffffffffffffff") == ExitCode.REFUSED
+    assert "plan-ffffffffffffffff is stale: the creation of the bucket is plan-0123456789abcdef now." in (
+        capsys.readouterr().err
+    )
+    assert [each[0] for each in ran] == ["preview"]
+    assert stage("--from", "checkpoint", "--plan", "plan-0123456789abcdef") == ExitCode.DONE
+    assert [each[0] for each in ran] == ["preview", "preview", "up"]
+
+
+@pytest.mark.usefixtures("own")
+def test_an_interrupted_replacement_is_ended_by_up_and_not_by_staging(monkeypatch, capsys):
+    ran = Engine(monkeypatch, in_state(delete=True)).ran
+    assert stage("--from", "checkpoint") == ExitCode.REFUSED
+    assert "was interrupted before it deleted models, and staging deletes nothing. Run `pulumi up --stack mine`" in (
+        capsys.readouterr().err
+    )
+    assert ran == []
+
+
+# A folder that is served never changes.
+
+
+def contents(world, folder):
+    return {name: each.generation for name, each in world.target.objects(f"{folder}/").items()}
+
+
+def test_other_weights_leave_the_folder_of_the_first_alone(file, staging_world):
+    """A stranger's files once replaced those that a running revision mounts, and a file of his stayed when the weights came back."""
+    assert stage("--from", "checkpoint") == ExitCode.DONE
+    served = staging_world.folder
+    before = contents(staging_world, served)
+    staging_world.put("evil/config.json", b'{"a": "stranger"}')
+    staging_world.put("evil/model.safetensors", safetensors(b"others"))
+    staging_world.put("evil/chat_template.jinja", b"{{ every prompt }}")
+    assert stage("--from", f"gs://{staging_world.bucket}/evil") == ExitCode.DONE
+    assert contents(staging_world, served) == before
+    assert staging_world.folder != served
+    assert stage("--from", "checkpoint") == ExitCode.DONE
+    assert contents(staging_world, served) == before
+    assert "chat_template" not in str(before)
+    assert f"manifest: sha256:{staged_hash_in(staging_world, served)}" in file.read_text()
+
+
+def staged_hash_in(world, folder):
+    return manifest_hash(json.loads(world.content(f"{folder}/{MANIFEST}")))
+
+
+@pytest.mark.usefixtures("file")
+@pytest.mark.parametrize("origin", ["checkpoint", "bucket"])
+def test_a_folder_with_anything_else_is_refused(staging_world, capsys, origin):
+    staging_world.put("from/config.json", b"{}")
+    staging_world.put("from/model.safetensors", WHOLE)
+    place = "checkpoint" if origin == "checkpoint" else f"gs://{staging_world.bucket}/from"
+    assert stage("--from", place) == ExitCode.DONE
+    folder = staging_world.folder
+    staging_world.put(f"{folder}/chat_template.jinja", b"{{ every prompt }}")
+    before = contents(staging_world, folder)
+    assert stage("--from", place) == ExitCode.REFUSED
+    assert f"Delete it with `gcloud storage rm gs://{staging_world.bucket}/{folder}/chat_template.jinja`" in (
+        capsys.readouterr().err
+    )
+    assert contents(staging_world, folder) == before
+    [stranger] = staging_world.target.objects(f"{folder}/chat_template").values()
+    staging_world.target.delete(stranger)
+    assert stage("--from", place) == ExitCode.DONE
+    staging_world.put(f"{folder}/{MANIFEST}", b'{"files": []}')
+    assert stage("--from", place) == ExitCode.REFUSED
+    assert (
+        f"has the manifest of other weights than its name says. Nothing was changed. Run `python -m scripts.stage_model --stack mine --remove {folder}`"
+        in (capsys.readouterr().err)
+    )
+
+
+@pytest.mark.usefixtures("file")
+def test_a_bucket_that_states_the_hash_of_other_bytes_overwrites_nothing(file, staging_world, capsys):
+    assert stage("--from", "checkpoint") == ExitCode.DONE
+    folder = staging_world.folder
+    before = contents(staging_world, folder)
+    entries = json.loads(staging_world.content(f"{folder}/{MANIFEST}"))["files"]
+    staging_world.put("liar/config.json", b"{}")
+    staging_world.put("liar/model.safetensors", safetensors(b"weightz"))
+    lies = [{**entry, "crc32c": None} for entry in entries]
+    staging_world.put(f"liar/{MANIFEST}", json.dumps({"files": lies}).encode())
+    assert stage("--from", f"gs://{staging_world.bucket}/liar") == ExitCode.REFUSED
+    assert "has other bytes than the source, although both state the same SHA-256" in capsys.readouterr().err
+    assert contents(staging_world, folder) == before
+    assert file.read_text().count("sha256:") >= 1
+
+
+# Old folders.
+
+SERVICE = "gcp:cloudrunv2/service:Service"
+
+
+def serving(bucket, *folders, status="read"):
+    """The states of a backend: one stack whose service mounts these folders."""
+    resources = [
+        {"type": SERVICE, "id": "", "inputs": {"bucket": bucket, "args": [f"/mnt/models/{each}"]}} for each in folders
+    ]
+    return [StackState(stack="other", status=status, resources=resources)]
+
+
+@pytest.fixture
+def google(monkeypatch):
+    """What Google answers about the services: at first, that there are none."""
+    answers = {}
+
+    def get(_api, service, path):
+        if path in answers:
+            return answers[path]
+        raise GoogleListError(404, f"{service} has no {path}", "")
+
+    monkeypatch.setattr(GoogleApi, "get", get)
+    monkeypatch.setattr(GoogleApi, "pages", lambda api, service, path: iter([get(api, service, path)]))
+    return answers
+
+
+def test_old_folders_are_listed_and_removed_unless_something_serves_them(
+    file, staging_world, monkeypatch, google, capsys
+):
+    assert stage("--from", "checkpoint") == ExitCode.DONE
+    old = staging_world.folder
+    (file.parent / "checkpoint" / "model.safetensors").write_bytes(safetensors(b"others"))
+    assert stage("--from", "checkpoint") == ExitCode.DONE
+    new, bucket = staging_world.folder, staging_world.bucket
+    staging_world.put("m/config.json", b"{}")
+    staging_world.put("theirs/config.json", b"{}")
+    capsys.readouterr()
+
+    def folders(states):
+        monkeypatch.setattr(housekeeping.states, "all_states", lambda: states)
+        assert stage("--list", "--json") == ExitCode.DONE
+        return {each["name"]: each for each in json.loads(capsys.readouterr().out)["folders"]}
+
+    found = folders(serving(bucket, new))
+    assert found.keys() == {"m", old, new}  # no folder of others in a bucket of theirs
+    assert {name: (each["served_by"], each["settings"], each["complete"]) for name, each in found.items()} == {
+        "m": ([], [], False),
+        old: ([], [], True),
+        new: (["stack other"], ["Pulumi.mine.yaml"], True),
+    }
+    monkeypatch.setattr(housekeeping.states, "all_states", lambda: serving(bucket, new))
+    assert stage("--list") == ExitCode.DONE
+    shown = capsys.readouterr().out
+    assert f"  {new}\n    3 files, 0.00 GiB; read by stack other, Pulumi.mine.yaml (settings)\n" in shown
+    assert "What other projects, backends and programs read in this bucket is not known here." in shown
+    assert stage("--remove", new, "--yes") == ExitCode.REFUSED
+    assert f"gs://{bucket}/{new} is served by stack other. Nothing was deleted." in capsys.readouterr().err
+    # A revision that has the requests after a roll-back is in no state.
+    service = f"projects/{PROJECT}/locations/us-east4/services/gemma-mine"
+    args = {"containers": [{"args": [f"/mnt/models/{old}"]}], "volumes": [{"gcs": {"bucket": bucket}}]}
+    google[f"v2/{service}"] = {"traffic": [{"revision": "old-1", "percent": 100}], "latestReadyRevision": "x/new-2"}
+    google[f"v2/{service}/revisions"] = {"revisions": [{"name": f"{service}/revisions/old-1", **args}]}
+    assert stage("--remove", old, "--yes") == ExitCode.REFUSED
+    assert f"gs://{bucket}/{old} is served by revision old-1." in capsys.readouterr().err
+    google[f"v2/{service}"] = {"traffic": [{"revision": "new-2", "percent": 100}], "latestReadyRevision": "x/new-2"}
+    assert folders([])[old]["older_revisions"] == ["revision old-1"]
+    # What cannot be read proves nothing.
+    monkeypatch.setattr(housekeeping.states, "all_states", lambda: serving(bucket, status="unreadable"))
+    assert stage("--remove", old, "--yes") == ExitCode.REFUSED
+    assert "is unknown: the state of stack other could not be read. Nothing was deleted." in capsys.readouterr().err
+    monkeypatch.setattr(housekeeping.states, "all_states", list)
+    assert stage("--remove", old) == ExitCode.REFUSED
+    assert "pass --yes to confirm" in capsys.readouterr().err
+    assert contents(staging_world, old)
+    assert stage("--remove", old, "--yes") == ExitCode.DONE
+    assert (contents(staging_world, old), len(contents(staging_world, new))) == ({}, 3)
+    assert stage("--remove", "nothing", "--yes") == ExitCode.REFUSED
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--list", "--remove", "m"), "pass one of them"),
+        (("--list", "--from", "checkpoint"), "stage nothing"),
+        (("--yes",), "--yes answers the question of --remove"),
+        (("--plan", "plan-0123456789abcdef", "--no-create"), "pass one of them"),
+    ],
+)
+@pytest.mark.usefixtures("file")
+def test_options_that_contradict_each_other(capsys, options, said):
+    assert stage(*options) == ExitCode.REFUSED
+    assert said in capsys.readouterr().err

@@ -1,0 +1,425 @@
+"""Staging copies what is missing, in parts, once, and says so in a manifest."""
+
+import hashlib
+import json
+import random
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from google.api_core.exceptions import RetryError, ServiceUnavailable
+from google.auth import exceptions
+from google.cloud.storage import retry
+from google.cloud.storage.exceptions import DataCorruption, InvalidResponse
+
+from cloud.staging import bucket as buckets
+from cloud.staging import copying
+from cloud.staging.copying import FilePart, parts_of
+from cloud.staging.sources import FolderSource, SourceFile
+from contracts.errors import CommandRefusedError, ScriptError
+from contracts.staged_weights import MANIFEST, PARTS, manifest_hash
+from localcloud.rest.errors import CloudError
+from localcloud.services import storage_objects
+from tests.cloud.conftest import PART
+
+LARGE = random.Random(5).randbytes(40 * PART + 17)  # noqa: S311 - planted bytes, no secret
+"""41 parts: more than one compose joins."""
+
+
+@pytest.fixture
+def checkpoint(tmp_path):
+    for name, content in {"config.json": b'{"a": 1}', "model-2.safetensors": b"bb", "original.pth": b"no"}.items():
+        (tmp_path / name).write_bytes(content)
+    (tmp_path / "model-1.safetensors").write_bytes(LARGE)
+    return tmp_path
+
+
+def test_a_file_has_its_parts_in_order_and_an_empty_one_has_one():
+    def ranges(size):
+        file = SourceFile(name="a", size_bytes=size, sha256=None)
+        return [(part.start, part.end, part.is_whole) for part in parts_of(file, 10)]
+
+    assert ranges(0) == [(0, 0, True)]
+    assert ranges(10) == [(0, 10, True)]
+    assert ranges(21) == [(0, 10, False), (10, 20, False), (20, 21, False)]
+    assert not FilePart(file=SourceFile(name="a", size_bytes=5, sha256=None), start=1, end=5).is_whole
+
+
+def test_everything_the_server_needs_is_copied_and_listed(staging_world, checkpoint):
+    outcome = staging_world.stage(checkpoint)
+    assert (outcome.copied, outcome.kept) == (3, 0)
+    names = {"m/config.json", "m/model-1.safetensors", "m/model-2.safetensors", f"m/{MANIFEST}"}
+    found = staging_world.target.objects("")
+    assert set(found) == names
+    assert staging_world.content("m/model-1.safetensors") == LARGE
+    manifest = json.loads(staging_world.content(f"m/{MANIFEST}"))
+    assert [file["name"] for file in manifest["files"]] == ["config.json", "model-1.safetensors", "model-2.safetensors"]
+    for file in manifest["files"]:
+        content = (checkpoint / file["name"]).read_bytes()
+        assert file["sha256"] == hashlib.sha256(content).hexdigest()
+        assert file["crc32c"] == buckets.crc32c(content) == found[f"m/{file['name']}"].crc32c
+        assert found[f"m/{file['name']}"].sha256 == file["sha256"]
+    assert manifest["config"] == {"a": 1}
+    assert manifest["revision"] == checkpoint.name
+    assert outcome.manifest == manifest_hash(manifest)
+    assert set(staging_world.writes().values()) == {1}
+    assert staging_world.progress[-1] == ("copying", len(LARGE) + 10, len(LARGE) + 10)
+
+
+def test_a_config_that_is_no_json_is_not_repeated(staging_world, checkpoint):
+    (checkpoint / "config.json").write_text("no JSON")
+    staging_world.stage(checkpoint)
+    assert json.loads(staging_world.content(f"m/{MANIFEST}"))["config"] is None
+
+
+def test_a_second_run_copies_and_writes_nothing(staging_world, checkpoint):
+    first = staging_world.stage(checkpoint)
+    staging_world.forget()
+    again = staging_world.stage(checkpoint)
+    assert (again.copied, again.kept, again.manifest) == (0, 3, first.manifest)
+    assert staging_world.writes() == {}
+
+
+def test_a_changed_file_of_the_same_size_is_copied_again(staging_world, checkpoint):
+    before = staging_world.stage(checkpoint)
+    (checkpoint / "model-2.safetensors").write_bytes(b"bc")
+    after = staging_world.stage(checkpoint)
+    assert (after.copied, after.kept) == (1, 2)
+    assert staging_world.content("m/model-2.safetensors") == b"bc"
+    assert after.manifest != before.manifest
+
+
+def test_the_old_manifest_is_gone_while_files_change(staging_world, checkpoint, monkeypatch):
+    staging_world.stage(checkpoint)
+    (checkpoint / "model-2.safetensors").write_bytes(b"bc")
+    seen = []
+    upload = buckets.WeightsBucket.upload
+
+    def watched(self, name, *arguments, **options):
+        seen.append((name, f"m/{MANIFEST}" in self.objects("m/")))
+        return upload(self, name, *arguments, **options)
+
+    monkeypatch.setattr(buckets.WeightsBucket, "upload", watched)
+    staging_world.stage(checkpoint)
+    assert seen == [("m/model-2.safetensors", False), (f"m/{MANIFEST}", False)]
+
+
+def test_a_manifest_that_another_run_wrote_meanwhile_is_gone_too(staging_world, checkpoint, monkeypatch):
+    class Meanwhile(FolderSource):
+        def read(self, file, start, end):
+            if staging_world.writes() == {}:
+                staging_world.put(f"m/{MANIFEST}", b"{}")
+            return FolderSource.read(self, file, start, end)
+
+    staging_world.stage(checkpoint)
+    (checkpoint / "model-2.safetensors").write_bytes(b"bc")
+    staging_world.forget()
+    seen = []
+    upload = buckets.WeightsBucket.upload
+
+    def watched(self, name, *arguments, **options):
+        seen.append((name, f"m/{MANIFEST}" in self.objects("m/")))
+        return upload(self, name, *arguments, **options)
+
+    monkeypatch.setattr(buckets.WeightsBucket, "upload", watched)
+    staging_world.stage(Meanwhile(folder=checkpoint))
+    assert seen == [("m/model-2.safetensors", False), (f"m/{MANIFEST}", False)]
+
+
+@pytest.mark.parametrize("change", ["deleted", "changed"])
+def test_no_manifest_lists_what_is_not_there(staging_world, checkpoint, monkeypatch, change):
+    write = copying.write_manifest
+
+    def late(target, *arguments):
+        if change == "changed":
+            staging_world.put("m/config.json", b"theirs")
+        else:
+            target.delete(target.objects("m/")["m/config.json"])
+        return write(target, *arguments)
+
+    monkeypatch.setattr(copying, "write_manifest", late)
+    with pytest.raises(
+        ScriptError, match=r"gs://.*/m/config.json was changed by somebody else while it was copied; end"
+    ):
+        staging_world.stage(checkpoint)
+    assert f"m/{MANIFEST}" not in staging_world.target.objects("m/")
+
+
+@pytest.mark.parametrize("broken_after", [0, 1, 7, 40, 41, 42])
+def test_a_broken_copy_goes_on_where_it_stopped(staging_world, checkpoint, monkeypatch, broken_after):
+    left = iter(range(broken_after))
+    upload = buckets.WeightsBucket.upload
+
+    def failing(self, name, *arguments, **options):
+        if name != f"m/{MANIFEST}" and next(left, None) is None:
+            raise ScriptError("no more")
+        return upload(self, name, *arguments, **options)
+
+    monkeypatch.setattr(buckets.WeightsBucket, "upload", failing)
+    with pytest.raises(ScriptError, match="no more"):
+        staging_world.stage(checkpoint)
+    monkeypatch.setattr(buckets.WeightsBucket, "upload", upload)
+    outcome = staging_world.stage(checkpoint)
+    assert outcome.copied + outcome.kept == 3
+    assert staging_world.content("m/model-1.safetensors") == LARGE
+    assert {count for name, count in staging_world.writes().items() if "-" in name and PARTS in name} <= {1}
+    assert [name for name in staging_world.target.objects("") if name.startswith(PARTS)] == []
+
+
+def test_a_damaged_part_of_an_earlier_run_is_not_accepted(staging_world, checkpoint):
+    damaged, wrong_size = f"{PARTS}/m/model-1.safetensors/0-1000", f"{PARTS}/m/model-1.safetensors/1000-2000"
+    staging_world.put(damaged, b"x" * PART)
+    staging_world.put(wrong_size, LARGE[1000:1999])
+    staging_world.put(f"{PARTS}/m/model-1.safetensors/2000-3000", LARGE[2000:3000])
+    staging_world.forget()
+    staging_world.stage(checkpoint)
+    assert staging_world.content("m/model-1.safetensors") == LARGE
+    writes = staging_world.writes()
+    assert (writes[damaged], writes[wrong_size]) == (1, 1)
+    assert f"{PARTS}/m/model-1.safetensors/2000-3000" not in writes
+
+
+def test_parts_of_another_size_and_of_other_files_are_deleted(staging_world, checkpoint):
+    for name in ("gone.safetensors/0-5", "model-1.safetensors/0-500"):
+        staging_world.put(f"{PARTS}/m/{name}", b"x")
+    (checkpoint / "tokenizer").mkdir()
+    (checkpoint / "tokenizer" / "vocab.json").write_bytes(b"{}")
+    staging_world.put(f"{PARTS}/m/tokenizer/vocab.json/0-1", b"x")
+    staging_world.put(f"{PARTS}/other/model/0-5", b"theirs")
+    staging_world.put(f"{PARTS}/m/below/model.safetensors/0-5", b"of the checkpoint m/below")
+    staging_world.put("m/theirs.bin", b"theirs")
+    staging_world.stage(checkpoint)
+    found = set(staging_world.target.objects(""))
+    assert {name for name in found if name.startswith(PARTS)} == {
+        f"{PARTS}/other/model/0-5",
+        f"{PARTS}/m/below/model.safetensors/0-5",
+    }
+    assert "m/theirs.bin" in found
+
+
+def test_a_folder_that_changes_meanwhile_is_refused(staging_world, checkpoint):
+    class Changing(FolderSource):
+        def read(self, file, start, end):
+            data = FolderSource.read(self, file, start, end)
+            if start == 5000:
+                (self.folder / file.name).write_bytes(LARGE[:-1] + b"?")
+            return data
+
+    with pytest.raises(ScriptError, match=r"model-1.safetensors was changed while it was copied; run this again."):
+        staging_world.stage(Changing(folder=checkpoint))
+    found = staging_world.target.objects("m/")
+    assert "m/model-1.safetensors" not in found
+    assert f"m/{MANIFEST}" not in found
+    (checkpoint / "model-1.safetensors").write_bytes(LARGE)
+    staging_world.stage(checkpoint)
+    assert staging_world.content("m/model-1.safetensors") == LARGE
+
+
+def test_a_second_writer_is_noticed(staging_world, checkpoint, monkeypatch):
+    upload = buckets.WeightsBucket.upload
+
+    def late(self, name, *arguments, **options):
+        if name == "m/config.json":
+            staging_world.put("m/config.json", b"theirs")
+        return upload(self, name, *arguments, **options)
+
+    monkeypatch.setattr(buckets.WeightsBucket, "upload", late)
+    with pytest.raises(ScriptError, match=r"changed by somebody else while it was copied; end the other copy"):
+        staging_world.stage(checkpoint)
+
+
+def test_the_same_bytes_of_an_attempt_whose_answer_was_lost_are_taken(staging_world):
+    first = staging_world.target.upload("m/a", b"abc", replaced=None)
+    assert staging_world.target.upload("m/a", b"abc", replaced=None) == first
+    with pytest.raises(ScriptError, match="somebody else"):
+        staging_world.target.upload("m/a", b"abd", replaced=None)
+
+
+def test_an_answer_that_was_lost_is_no_second_writer(staging_world, checkpoint, monkeypatch):
+    folder = f"{PARTS}/m/model-1.safetensors"
+    lost = (f"{folder}/0-1000", f"{folder}/0-32000", "m/model-1.safetensors", "m/model-2.safetensors", f"m/{MANIFEST}")
+    left = staging_world.lose_answers(monkeypatch, *lost)
+    staging_world.stage(checkpoint)
+    assert left == []
+    assert staging_world.content("m/model-1.safetensors") == LARGE
+    assert set(staging_world.writes().values()) == {1}
+
+
+def test_the_same_bytes_without_their_sha256_are_another_object(staging_world):
+    staging_world.put("m/a", b"abc")
+    with pytest.raises(ScriptError, match="somebody else"):
+        staging_world.target.upload("m/a", b"abc", replaced=None, sha256="0" * 64)
+
+
+def test_parts_that_another_run_deleted_are_named_as_such(staging_world, checkpoint, monkeypatch):
+    compose = buckets.WeightsBucket.compose
+
+    def late(self, name, sources, **options):
+        self.delete(sources[0])
+        return compose(self, name, sources, **options)
+
+    monkeypatch.setattr(buckets.WeightsBucket, "compose", late)
+    with pytest.raises(ScriptError, match=r"changed by somebody else while it was copied; end the other copy"):
+        staging_world.stage(checkpoint)
+
+
+def test_many_parts_at_a_time_have_a_connection_each(staging_world, checkpoint, caplog):
+    staging_world.stage(checkpoint, workers=32)
+    assert [record.message for record in caplog.records if "pool is full" in record.message] == []
+
+
+def test_a_cloud_storage_that_does_not_answer_is_not_said_to_refuse(staging_world, monkeypatch):
+    monkeypatch.setattr(retry.DEFAULT_RETRY, "_timeout", 0.1)
+    monkeypatch.setattr(buckets, "_RETRY_S", 0.1)
+    monkeypatch.setenv("CLOUDSDK_API_ENDPOINT_OVERRIDES_STORAGE", "http://127.0.0.1:9/storage/v1/")
+    for call in (
+        lambda: staging_world.target.objects(""),
+        lambda: staging_world.target.upload("a", b"", replaced=None),
+    ):
+        with pytest.raises(ScriptError, match=r"^Cloud Storage cannot be reached \(\w+\); run this again\.$"):
+            call()
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (exceptions.TransportError("no network"), "Cloud Storage cannot be reached (TransportError); run this again."),
+        (
+            exceptions.RefreshError("invalid_grant: expired", {}),
+            "Google refused the credentials (RefreshError); run `gcloud auth application-default login`.",
+        ),
+        (
+            RetryError("120 s exceeded", ServiceUnavailable("busy", response=SimpleNamespace(status_code=503))),
+            "Cloud Storage is not available (HTTP 503); run this again.",
+        ),
+        (
+            RetryError("120 s exceeded", InvalidResponse(SimpleNamespace(status_code=429), "busy")),
+            "Cloud Storage is not available (HTTP 429); run this again.",
+        ),
+        (
+            DataCorruption(None, "Checksum mismatch"),
+            "Cloud Storage received other bytes than were sent; run this again.",
+        ),
+    ],
+)
+def test_what_the_client_raises_is_one_sentence_with_its_remedy(error, said):
+    with pytest.raises(ScriptError) as raised, buckets.storage_errors("b"):
+        raise error
+    assert str(raised.value) == said
+
+
+def test_a_folder_that_is_no_checkpoint_is_refused(tmp_path):
+    with pytest.raises(CommandRefusedError, match=r"has no config.json"):
+        FolderSource(folder=tmp_path).files()
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(CommandRefusedError, match=r"has no \.safetensors files"):
+        FolderSource(folder=tmp_path).files()
+
+
+def test_a_folder_without_a_file_that_its_index_names_is_refused(checkpoint):
+    names = {"a": "model-1.safetensors", "b": "model-2.safetensors", "c": "model-3.safetensors"}
+    index = checkpoint / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": names}))
+    with pytest.raises(
+        CommandRefusedError, match=r"lacks model-3.safetensors, which model.safetensors.index.json names"
+    ):
+        FolderSource(folder=checkpoint).files()
+    index.write_text("no JSON")
+    with pytest.raises(CommandRefusedError, match=r"model.safetensors.index.json .* is no index of weights"):
+        FolderSource(folder=checkpoint).files()
+    index.write_text(json.dumps({"weight_map": dict(list(names.items())[:2])}))
+    assert len(FolderSource(folder=checkpoint).files()) == 4
+
+
+def test_a_folder_that_git_cloned_without_its_large_files_is_refused(checkpoint):
+    pointer = b"version https://git-lfs.github.com/spec/v1\noid sha256:" + b"0" * 64 + b"\nsize 12345\n"
+    (checkpoint / "model-2.safetensors").write_bytes(pointer)
+    with pytest.raises(
+        CommandRefusedError, match=r"model-2.safetensors is a pointer of Git LFS; run `git lfs pull` in"
+    ):
+        FolderSource(folder=checkpoint).files()
+
+
+def test_the_manifest_and_the_parts_of_an_earlier_copy_are_no_files_of_a_checkpoint(staging_world, checkpoint):
+    (checkpoint / MANIFEST).write_text(json.dumps({"revision": "of another copy", "files": []}))
+    (checkpoint / PARTS / "m" / "model-1.safetensors").mkdir(parents=True)
+    (checkpoint / PARTS / "m" / "model-1.safetensors" / "rewrite.json").write_text("{}")
+    assert [file.name for file in FolderSource(folder=checkpoint).files()] == [
+        "config.json",
+        "model-1.safetensors",
+        "model-2.safetensors",
+    ]
+    staging_world.stage(checkpoint)
+    assert json.loads(staging_world.content(f"m/{MANIFEST}"))["revision"] == checkpoint.name
+    assert staging_world.writes()[f"m/{MANIFEST}"] == 1
+
+
+def test_the_revision_of_a_folder_is_its_name_from_within_too(checkpoint, monkeypatch):
+    monkeypatch.chdir(checkpoint)
+    assert FolderSource(folder=Path()).revision == checkpoint.name
+
+
+def test_a_bucket_that_does_not_exist_is_one_sentence(staging_world, checkpoint):
+    staging_world.bucket = "no-such-bucket"
+    with pytest.raises(ScriptError, match=r"^Cloud Storage refused: 404 .*bucket does not exist"):
+        staging_world.stage(checkpoint)
+
+
+def test_the_hash_of_a_manifest_is_that_of_its_files_alone():
+    def manifest(*files, **more):
+        return {"schema": 1, "files": list(files), **more}
+
+    one = {"name": "a", "size_bytes": 1, "sha256": "00", "crc32c": "AA=="}
+    two = {"name": "b", "size_bytes": 2, "sha256": None, "crc32c": "BB=="}
+    told = manifest_hash(manifest(one, two, revision="x"))
+    assert told == manifest_hash(manifest(two, one, revision="y"))
+    assert (
+        len({told, *(manifest_hash(manifest(one, {**two, key: "9"})) for key in ("name", "size_bytes", "crc32c"))}) == 4
+    )
+
+
+@pytest.mark.parametrize("same", [True, False])
+def test_two_runs_at_once_never_leave_a_manifest_of_a_mixture(staging_world, checkpoint, tmp_path_factory, same):
+    other = tmp_path_factory.mktemp("other")
+    for path in checkpoint.iterdir():
+        content = path.read_bytes()
+        keeps = same or path.name == "config.json"
+        (other / path.name).write_bytes(content if keeps else content[::-1])
+
+    def run(folder):
+        try:
+            return staging_world.stage(folder).manifest
+        except ScriptError as error:
+            assert "by somebody else" in str(error) or "joined to other bytes" in str(error)
+            return None
+
+    with ThreadPoolExecutor(2) as threads:
+        ended = list(threads.map(run, (checkpoint, other)))
+    found = staging_world.target.objects("m/")
+    if f"m/{MANIFEST}" in found:
+        manifest = json.loads(staging_world.content(f"m/{MANIFEST}"))
+        assert manifest_hash(manifest) in ended
+        for file in manifest["files"]:
+            assert found[f"m/{file['name']}"].crc32c == file["crc32c"]
+    last = staging_world.stage(other)
+    assert last.copied + last.kept == 3
+    assert staging_world.content("m/model-1.safetensors") == (other / "model-1.safetensors").read_bytes()
+    assert staging_world.target.objects(PARTS) == {}
+
+
+def test_a_part_that_takes_minutes_is_sent_again(staging_world, monkeypatch):
+    """The client's library gives up 120 s after it began, so that the first failure of a slow part was the last."""
+    now_s, store = [0.0], storage_objects.Objects.put
+
+    def failing(objects, bucket, name, *arguments, **options):
+        if now_s[0] == 0:
+            now_s[0] = 200.0
+            raise CloudError(503, "UNAVAILABLE", "try again", reason="backendError")
+        return store(objects, bucket, name, *arguments, **options)
+
+    monkeypatch.setattr(storage_objects.Objects, "put", failing)
+    clock = SimpleNamespace(monotonic=lambda: now_s[0], sleep=lambda _seconds: None)
+    for module in ("retry_unary", "retry_base"):
+        monkeypatch.setattr(f"google.api_core.retry.{module}.time", clock)
+    assert staging_world.target.upload("m/a", b"abc", replaced=None).size_bytes == 3

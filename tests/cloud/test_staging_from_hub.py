@@ -1,0 +1,229 @@
+"""Staging reads a checkpoint of the hub in ranges, without a file on the disk, and checks every byte."""
+
+import hashlib
+import json
+import random
+import tempfile
+import threading
+
+import httpx2
+import pytest
+from huggingface_hub.utils import _http
+
+from cloud.staging.sources import HubSource, hub
+from contracts.errors import CommandRefusedError, ScriptError
+from contracts.staged_weights import MANIFEST
+from tests.cloud.small_hub import COMMIT, small_hub
+
+LARGE = random.Random(7).randbytes(12_345)  # noqa: S311 - planted bytes, no secret
+FILES = {"config.json": b"{}", "model.safetensors": LARGE, "README.md": b"not read", "empty.txt": b""}
+
+
+@pytest.fixture
+def world(staging_world, monkeypatch):
+    with small_hub(dict(FILES)) as running:
+        monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", running.url)
+        monkeypatch.setattr(
+            "huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE",
+            running.url + "/{repo_id}/resolve/{revision}/{filename}",
+        )
+        monkeypatch.setattr("huggingface_hub.hf_api.api.endpoint", running.url)
+        monkeypatch.setenv("HF_TOKEN", "hf_canary")
+        monkeypatch.setattr("huggingface_hub.utils._http.time.sleep", lambda _seconds: None)
+        yield staging_world, running
+        # Reads that were under way when a copy failed: the hub's client of the next test is theirs, and what they meet ends its requests.
+        for thread in threading.enumerate():
+            if thread.name.startswith("ordered-"):
+                thread.join(60)
+
+
+def test_parts_come_by_range_and_nothing_is_written_to_the_disk(world, monkeypatch):
+    staging, running = world
+
+    def no_files(*_arguments, **_options):
+        raise AssertionError("a file was written")
+
+    monkeypatch.setattr(tempfile, "TemporaryDirectory", no_files)
+    monkeypatch.setattr("huggingface_hub.file_download.hf_hub_download", no_files)
+    source = hub("org/model", None)
+    assert source.revision == COMMIT
+    outcome = staging.stage(source)
+    assert outcome.copied == 3
+    assert staging.content("m/model.safetensors") == LARGE
+    assert staging.content("m/empty.txt") == b""
+    manifest = json.loads(staging.content(f"m/{MANIFEST}"))
+    assert manifest["revision"] == COMMIT
+    assert {file["name"]: file["sha256"] for file in manifest["files"]} == {
+        name: hashlib.sha256(content).hexdigest() for name, content in FILES.items() if name != "README.md"
+    }
+    ranges = [wanted for place, name, wanted, _ in running.asked if (place, name) == ("storage", "model.safetensors")]
+    assert sorted(ranges) == sorted(
+        f"bytes={start}-{min(start + 1000, 12_345) - 1}" for start in range(0, 12_345, 1000)
+    )
+
+
+def test_the_token_goes_to_the_hub_and_not_to_its_storage(world):
+    staging, running = world
+    staging.stage(hub("org/model", None))
+    assert {(place, token) for place, _, _, token in running.asked} == {("hub", True), ("storage", False)}
+
+
+@pytest.mark.parametrize(("name", "what"), [("model.safetensors", "SHA-256"), ("config.json", "Git id")])
+def test_bytes_that_the_hub_does_not_state_are_refused_and_mended_by_the_next_run(world, name, what):
+    staging, running = world
+    running.damaged = {name}
+    with pytest.raises(ScriptError, match=rf"{name} has {what} .* after the download, the hub says .*; run this again"):
+        staging.stage(hub("org/model", None))
+    found = staging.target.objects("m/")
+    assert (f"m/{name}" in found, f"m/{MANIFEST}" in found) == (False, False)
+    running.damaged = set()
+    staging.stage(hub("org/model", None))
+    assert staging.content(f"m/{name}") == FILES[name]
+
+
+def test_a_busy_storage_is_asked_again(world):
+    staging, running = world
+    running.refusals = [503, 500, 503]
+    staging.stage(hub("org/model", None))
+    assert staging.content("m/model.safetensors") == LARGE
+
+
+def test_a_client_that_another_thread_closed_is_opened_again(world, monkeypatch):
+    """The hub's client closes the session that all threads share when one of them gets no connection."""
+    staging, _ = world
+    source, session, closed = hub("org/model", None), _http.get_session, []
+
+    def closing():
+        found = session()
+        if len(closed) < 3:
+            closed.append(found)
+            found.close()
+            _http.close_session()
+        return found
+
+    monkeypatch.setattr(_http, "get_session", closing)
+    staging.stage(source)
+    assert len(closed) == 3
+    assert staging.content("m/model.safetensors") == LARGE
+
+
+def test_a_client_that_stays_closed_is_one_sentence(world, monkeypatch):
+    staging, _ = world
+    source, closed = hub("org/model", None), _http.default_client_factory()
+    closed.close()
+    monkeypatch.setattr(_http, "get_session", lambda: closed)
+    with pytest.raises(ScriptError, match=r"^The Hugging Face hub cannot be reached \(RuntimeError\); run this again"):
+        staging.stage(source)
+
+
+@pytest.mark.usefixtures("world")
+def test_an_outage_of_two_minutes_ends_no_copy(monkeypatch):
+    source, waited = hub("org/model", None), []
+    monkeypatch.setattr("huggingface_hub.utils._http.time.sleep", waited.append)
+    get = _http.default_client_factory().get
+
+    class Down:
+        def request(self, method, url, **options):
+            if sum(waited) < 120:
+                raise httpx2.ConnectError("no route to host")
+            return get(url, **options)
+
+    monkeypatch.setattr(_http, "get_session", Down)
+    config = next(file for file in source.files() if file.name == "config.json")
+    assert source.read(config, 0, config.size_bytes) == b"{}"
+
+
+def test_a_signed_link_that_expired_is_one_sentence(world):
+    staging, running = world
+    running.refusals = [403] * 40
+    with pytest.raises(ScriptError) as caught:
+        staging.stage(hub("org/model", None))
+    assert str(caught.value) == (
+        "The Hugging Face hub refused org/model with HTTP 403: a link to its storage expired, or the token may not read it; "
+        "run this again to go on where it stopped."
+    )
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "advice"),
+    [
+        (401, "GatedRepo", "accept its terms at https://huggingface.co/org/model, and set HF_TOKEN to a token of"),
+        (403, "GatedRepo", "accept its terms at https://huggingface.co/org/model, and set HF_TOKEN to a token of"),
+        (401, "", "HF_TOKEN is not valid or has expired; create a token at https://huggingface.co/settings/tokens and"),
+        (404, "RepoNotFound", "it does not exist or is private; check the name, or set HF_TOKEN to a token that may"),
+        (
+            404,
+            "RevisionNotFound",
+            "it has no such revision; see its branches and commits at https://huggingface.co/org",
+        ),
+        (429, "", "it is busy or has a fault; wait a few minutes, or pass --from FOLDER with a downloaded checkpoint"),
+        (500, "", "it is busy or has a fault; wait a few minutes, or pass --from FOLDER with a downloaded checkpoint"),
+    ],
+    ids=["gated-401", "gated-403", "bad-token", "no-model", "no-revision", "busy", "fault"],
+)
+def test_a_refusal_of_the_hub_says_what_to_do_and_repeats_no_address(world, status, code, advice):
+    _, running = world
+    running.model_refusal = (status, code)
+    with pytest.raises(ScriptError) as caught:
+        hub("org/model", None)
+    said = str(caught.value)
+    assert said.startswith(f"The Hugging Face hub refused org/model with HTTP {status}: {advice}")
+    assert running.url not in said
+
+
+def test_a_server_that_ignores_ranges_is_named(world):
+    staging, running = world
+    running.ignores_ranges = True
+    with pytest.raises(ScriptError, match=r"localhost answered HTTP 200 without a range for bytes .* of model"):
+        staging.stage(hub("org/model", None))
+
+
+def test_another_file_of_the_same_name_is_noticed(world):
+    staging, running = world
+    source = hub("org/model", None)
+    running.files["model.safetensors"] = LARGE + b"more"
+    with pytest.raises(ScriptError, match=r"localhost answered bytes .*/12349 for bytes .* \(12345 bytes\)"):
+        staging.stage(source)
+
+
+def test_a_second_run_reads_only_what_the_hub_states_no_sha256_for(world):
+    staging, running = world
+    staging.stage(hub("org/model", None))
+    running.asked.clear()
+    assert staging.stage(hub("org/model", None)).kept == 3
+    assert {name for _, name, _, _ in running.asked} == {"config.json"}
+
+
+@pytest.mark.parametrize(
+    ("absent", "said"),
+    [
+        ("config.json", r"^org/model at c0ffee0* has no config.json, so it is not a checkpoint"),
+        ("model.safetensors", r"^org/model at c0ffee0* has no \.safetensors files"),
+    ],
+)
+def test_a_repository_that_is_no_checkpoint_is_refused(world, absent, said):
+    running = world[1]
+    del running.files[absent]
+    with pytest.raises(CommandRefusedError, match=said):
+        hub("org/model", None)
+
+
+def test_a_repository_without_a_file_that_its_index_names_is_refused(world):
+    running = world[1]
+    index = {"weight_map": {"a": "model.safetensors", "b": "model-2.safetensors"}}
+    running.files["model.safetensors.index.json"] = json.dumps(index).encode()
+    with pytest.raises(
+        CommandRefusedError, match=r"lacks model-2.safetensors, which model.safetensors.index.json names"
+    ):
+        hub("org/model", None)
+
+
+def test_a_hub_that_cannot_be_reached_says_how_to_go_on(staging_world, monkeypatch):
+    source = HubSource(model="org/model", revision=COMMIT, repository=())
+    file = type("File", (), {"name": "a", "size_bytes": 5})()
+    monkeypatch.setattr(
+        "huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE", "http://127.0.0.1:9/{repo_id}/{revision}/{filename}"
+    )
+    monkeypatch.setattr("huggingface_hub.utils._http.time.sleep", lambda _seconds: None)
+    with pytest.raises(ScriptError, match=r"cannot be reached .*; run this again to go on where it stopped"):
+        source.read(file, 0, 5)

@@ -1,0 +1,177 @@
+"""`stage_model` by hand on the local cloud's hub: what it stages, and one sentence for each thing that the hub refuses."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from contracts.exit_codes import ExitCode
+from contracts.staged_weights import MANIFEST, weights_bytes
+from localcloud.world.scenario import Fault, Hub
+from scripts.cli.command import run_command
+from scripts.plan.__main__ import main as plan
+from scripts.stage_model import __main__ as stage_model
+from tests.cloud.conftest import PROJECT
+
+ROOT = Path(__file__).resolve().parents[2]
+EXISTS = "xbill9/gemma-4-26B-A4B-it-qat-q4_0-w4a16-ct"
+ABSENT, GATED = "google/gemma-4-26B-A4B-it-qat-w4a16-ct", "google/gemma-3-4b-it"
+ALWAYS = 10_000
+
+
+@pytest.fixture
+def hub(staging_world, monkeypatch):
+    """A function that puts the hub into a scenario."""
+    cloud, before = staging_world.cloud.cloud, staging_world.cloud.cloud.scenario
+    at_hub(monkeypatch, staging_world.cloud.base_url + "/hub")
+
+    def scenario(faults=(), **changes):
+        cloud.scenario = before.model_copy(update={"hub": Hub(**changes), "faults": tuple(faults)})
+
+    yield scenario
+    cloud.scenario = before
+
+
+def at_hub(monkeypatch, url):
+    """Use another hub in a process that has loaded the hub's client already."""
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", url)
+    template = url + "/{repo_id}/resolve/{revision}/{filename}"
+    monkeypatch.setattr("huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE", template)
+    monkeypatch.setattr("huggingface_hub.hf_api.api.endpoint", url)
+    monkeypatch.setenv("HF_TOKEN", "hf_test")
+    monkeypatch.setattr("huggingface_hub.utils._http.time.sleep", lambda _seconds: None)
+
+
+@pytest.fixture
+def stack(tmp_path, staging_world, monkeypatch):
+    """A function that runs `stage_model` for a checkpoint. The stack's bucket exists, so that no engine is needed."""
+    file = tmp_path / "Pulumi.mine.yaml"
+    (tmp_path / "Pulumi.yaml").write_text((ROOT / "Pulumi.yaml").read_text())
+    monkeypatch.chdir(tmp_path)
+
+    def stage(model, *options):
+        bucket = f"  gemma-serving:bucket: {{existing: {staging_world.bucket}, prefix: m}}\n"
+        text = re.sub(r"(?m)^(  gemma-serving:model:).*$", rf"\1 {model}", (ROOT / "Pulumi.l4-qat.yaml").read_text())
+        if model != EXISTS:  # the commit is of that one
+            text = re.sub(r"(?m)^  gemma-serving:modelRevision:.*\n", "", text)
+        text = re.sub(r"(?m)^config:\n", f"config:\n  gcp:project: {PROJECT}\n{bucket}", text)
+        file.write_text(text)
+        code = run_command(stage_model.COMMAND, ["--stack", "mine", *options])
+        return code, file.read_text() == text
+
+    return stage
+
+
+@pytest.mark.usefixtures("hub")
+def test_a_checkpoint_is_staged_with_real_names_and_says_that_it_is_simulated(stack, staging_world, capsys):
+    code, _ = stack(EXISTS, "--json")
+    said = capsys.readouterr()
+    assert (code, json.loads(said.out)["simulated"]) == (ExitCode.DONE, True)
+    assert "15.30 GiB (simulated: the local cloud's hub sends 1.0 MiB instead)" in said.err
+    manifest = json.loads(staging_world.content(f"{staging_world.folder}/{MANIFEST}"))
+    assert "shrunk" in manifest["simulated"]
+    assert manifest["revision"] == "2096d38dad51a19b8e982b44241c47102a8bbb00"
+    names = {file["name"]: file for file in manifest["files"]}
+    assert {"config.json", "model-00005-of-00005.safetensors", "tokenizer.json"} <= names.keys()
+    for name, file in names.items():
+        assert len(staging_world.content(f"{staging_world.folder}/{name}")) == file["size_bytes"]
+    assert 16.4e9 < weights_bytes(manifest) < 16_457_920_691
+    again, _ = stack(EXISTS, "--json")
+    assert (again, json.loads(capsys.readouterr().out)["copied"]) == (ExitCode.DONE, 0)
+
+
+@pytest.mark.usefixtures("hub")
+def test_a_copy_of_a_simulated_checkpoint_keeps_the_real_sizes(stack, staging_world):
+    assert stack(EXISTS)[0] == ExitCode.DONE
+    first = json.loads(staging_world.content(f"{staging_world.folder}/{MANIFEST}"))
+    staging_world.make_bucket(staging_world.bucket + "2")
+    folder = f"gs://{staging_world.bucket}/{staging_world.folder}"
+    world, staging_world.bucket = staging_world.bucket, staging_world.bucket + "2"
+    try:
+        assert stack(EXISTS, "--from", folder)[0] == ExitCode.DONE
+        assert weights_bytes(json.loads(staging_world.content(f"{staging_world.folder}/{MANIFEST}"))) == weights_bytes(
+            first
+        )
+    finally:
+        staging_world.bucket = world
+
+
+DOES_NOT_EXIST = "it does not exist or is private; check the name"
+CASES = {
+    "absent": (
+        (ABSENT,),
+        {},
+        f"refused {ABSENT} with HTTP 404: {DOES_NOT_EXIST} (the nearest that the planner knows: ",
+    ),
+    "absent-nearest": ((ABSENT,), {}, EXISTS),
+    "misspelt": (("google/gema-4-12b-it",), {}, "the nearest that the planner knows: google/gemma-4-12B-it"),
+    "private": (
+        ("org/mine",),
+        {"repositories": {"org/mine": "private"}},
+        f"HTTP 404: {DOES_NOT_EXIST}, or set HF_TOKEN",
+    ),
+    "gated": ((GATED,), {}, f"HTTP 403: accept its terms at https://huggingface.co/{GATED}, and set HF_TOKEN"),
+    "revision": ((EXISTS, "--revision", "none"), {}, "HTTP 404: it has no such revision; see its branches and commits"),
+    "expired": ((EXISTS,), {"expired_tokens": ["hf_test"]}, "HTTP 401: HF_TOKEN is not valid or has expired; create a"),
+    "429": ((EXISTS,), {"faults": [Fault(method="hub.*", status=429, count=ALWAYS)]}, "HTTP 429: it is busy or has a"),
+    "503": (
+        (EXISTS,),
+        {"faults": [Fault(method="hub.*", count=ALWAYS)]},
+        "HTTP 503: it is busy or has a fault; wait a",
+    ),
+    "down": (
+        (EXISTS,),
+        {"faults": [Fault(method="hub.*", action="reset", count=ALWAYS)]},
+        "The Hugging Face hub cannot be reached (RemoteProtocolError); pass --from FOLDER with a downloaded checkpoint.",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_what_the_hub_refuses_is_one_sentence_and_nothing_is_half_done(hub, stack, staging_world, capsys, case):
+    arguments, scenario, wanted = CASES[case]
+    hub(**scenario)
+    code, unchanged = stack(*arguments)
+    said = capsys.readouterr().err
+    assert wanted in said
+    assert (code, unchanged, said.count("\n")) == (ExitCode.FAILED, True, 1)
+    assert "Traceback" not in said
+    assert staging_world.target.objects("") == {}
+
+
+@pytest.mark.parametrize(
+    ("model", "wanted"),
+    [(GATED, "HTTP 401: accept its terms"), (ABSENT, "HTTP 401: it does not exist or is private; check the name")],
+)
+def test_without_a_token(hub, stack, staging_world, monkeypatch, capsys, model, wanted):  # noqa: PLR0917 - fixtures
+    hub()
+    monkeypatch.delenv("HF_TOKEN")
+    monkeypatch.setattr("huggingface_hub.constants.HF_TOKEN_PATH", "none")
+    code, unchanged = stack(model)
+    assert wanted in capsys.readouterr().err
+    assert (code, unchanged, staging_world.target.objects("")) == (ExitCode.FAILED, True, {})
+
+
+def test_a_gated_repository_whose_terms_are_accepted_is_staged(hub, stack):
+    hub(readable=[GATED])
+    assert stack(GATED)[0] == ExitCode.DONE
+
+
+def test_nobody_listens(stack, staging_world, monkeypatch, capsys):
+    at_hub(monkeypatch, "http://127.0.0.1:9")
+    assert stack(EXISTS) == (ExitCode.FAILED, True)
+    assert "cannot be reached (ConnectError); pass --from FOLDER" in capsys.readouterr().err
+    assert staging_world.target.objects("") == {}
+
+
+@pytest.mark.usefixtures("hub")
+@pytest.mark.parametrize("model", ["google/gemma-4-31B-it", "google/gemma-4-E2B-it"])
+def test_a_plan_from_the_local_hub_is_that_of_the_catalog(model, monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    asked = ("--model", model, "--accelerator", "H100", "--json")
+    assert plan([*asked, "--from-hub"]) == 0
+    ours = json.loads(capsys.readouterr().out)["memory"]
+    assert plan([*asked]) == 0
+    theirs = json.loads(capsys.readouterr().out)["memory"]
+    assert ours["weights_gib"] == pytest.approx(theirs["weights_gib"], rel=0.03)

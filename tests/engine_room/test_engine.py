@@ -1,0 +1,94 @@
+"""What the engine says is passed on as one sentence with the next step."""
+
+import subprocess
+
+import pytest
+
+from contracts.errors import CommandRefusedError
+from engine import runner
+from engine import state as states
+from engine.previewed import preview_errors
+from engine.runner import PulumiFailedError
+
+NO_LOGIN = "error: PULUMI_ACCESS_TOKEN must be set for login during non-interactive CLI sessions\n"
+
+
+def answers(monkeypatch, said):
+    monkeypatch.setattr(
+        runner, "run", lambda *arguments, **_: subprocess.CompletedProcess(arguments, 255, "", f"{said}\n")
+    )
+
+
+def test_a_missing_login_names_the_command(monkeypatch):
+    answers(monkeypatch, NO_LOGIN)
+    with pytest.raises(PulumiFailedError, match=r"^Pulumi is not logged in; run `pulumi login`, or") as failed:
+        runner.query(["stack", "ls"])
+    assert "\n" not in str(failed.value)
+
+
+def test_a_missing_login_is_not_taken_for_a_missing_stack(monkeypatch, tmp_path):
+    monkeypatch.setattr(runner, "pulumi", lambda: "pulumi")
+    monkeypatch.setenv("PULUMI_BACKEND_URL", f"file://{tmp_path}")
+    answers(monkeypatch, NO_LOGIN)
+    assert states.read("x").status == "unreadable"
+    answers(monkeypatch, "error: no stack named 'x' found")
+    assert states.read("x").status == "missing"
+
+
+def test_a_missing_stack_names_the_command(monkeypatch):
+    answers(monkeypatch, "error: no stack named 'organization/p/mine' found")
+    with pytest.raises(CommandRefusedError, match="Stack mine does not exist; run `pulumi stack init mine`"):
+        runner.query(["stack", "output"])
+
+
+@pytest.mark.parametrize(
+    ("code", "printed", "told"),
+    [
+        (-9, "", "it was killed by SIGKILL, as by a machine that runs out of memory"),
+        (-9, "updating....", "it was killed by SIGKILL, as by a machine that runs out of memory"),
+        (-15, "error: update failed\n", "update failed"),
+        (-15, "", "it was killed by SIGTERM"),
+        (255, "", "it ended with exit code 255"),
+        (255, "error: update failed\n  gcp:S (x):\n    error: before hook failed: no x\n", "before hook failed: no x"),
+        (255, "error: preview failed\nerror: an unhandled error\nerror: later\n", "an unhandled error"),
+        (255, "error: update canceled\nerror: update failed\n", "update canceled"),
+    ],
+)
+def test_an_engine_that_had_no_time_to_say_why_is_told_by_its_end(code, printed, told):
+    assert runner.error_of(subprocess.CompletedProcess([], code, printed, "")) == told
+
+
+def test_a_killed_change_says_so(monkeypatch, tmp_path, capsys):
+    program = tmp_path / "pulumi"
+    program.write_text("#!/bin/sh\necho updating\nkill -9 $$\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(runner, "pulumi", lambda: str(program))
+    with pytest.raises(
+        PulumiFailedError,
+        match=r"`pulumi up --stack x` was killed by SIGKILL, as by a machine .* see above\. Then this\.",
+    ):
+        runner.change("x", "up", after_failure="Then this.")
+    assert capsys.readouterr().err == "updating\n"
+
+
+def test_a_failed_change_names_the_engines_reason(monkeypatch, tmp_path, capsys):
+    program = tmp_path / "pulumi"
+    program.write_text(
+        "#!/bin/sh\necho 'error: update failed'\necho '    error: before hook \"y\" failed: no weights'\nexit 255\n"
+    )
+    program.chmod(0o755)
+    monkeypatch.setattr(runner, "pulumi", lambda: str(program))
+    with pytest.raises(
+        PulumiFailedError,
+        match=r'ended with exit code 255, see above: before hook "y" failed: no weights\. Then this\.',
+    ):
+        runner.change("x", "up", after_failure="Then this.")
+    assert "update failed" in capsys.readouterr().err
+
+
+def test_the_reason_of_a_failed_preview_is_not_that_it_failed():
+    def said(*messages):
+        return {"diagnostics": [{"severity": "error", "message": f"{text}\n"} for text in messages]}
+
+    assert preview_errors(said("preview failed", "FIT01 does not fit", "preview failed")) == ["FIT01 does not fit"]
+    assert preview_errors(said("preview failed")) == ["preview failed"]

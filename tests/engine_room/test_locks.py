@@ -1,0 +1,145 @@
+"""A lock ends only when its holder is known to be gone: this host, and no process of that number and age."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from contracts.errors import CommandRefusedError
+from engine import runner
+from engine.locks import (
+    StackLock,
+    end_dead_locks,
+    is_lock_error,
+    parse_locks,
+    past_dead_locks,
+    read_locks,
+    require_dead,
+)
+
+REFUSAL = """Updating (tpu-v6e4):
+error: the stack is currently locked by 1 lock(s). Either wait for the other process(es) to end or delete the lock file with `pulumi cancel`.
+  file:///s/.pulumi/locks/organization/gemma-serving/tpu-v6e4/b783350e.json?no_tmp_dir=true: created by root@{host} (pid {pid}) at {since}
+"""
+"""Recorded from the engine 3.256, with another host and process."""
+
+
+def now(**ago):
+    return (datetime.now(UTC) - timedelta(**ago)).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def refusal(pid, host=None, since=None):
+    return REFUSAL.format(host=host or socket.gethostname(), pid=pid, since=since or now())
+
+
+def dead_pid():
+    with subprocess.Popen([sys.executable, "-c", ""]) as process:
+        process.wait()
+    return process.pid
+
+
+def test_the_engines_error_names_the_holder():
+    assert is_lock_error(refusal(1))
+    (lock,) = parse_locks(refusal(8586, "vm", "2026-11-20T17:27:26Z"))
+    assert lock == StackLock(
+        place="file:///s/.pulumi/locks/organization/gemma-serving/tpu-v6e4/b783350e.json",
+        user="root",
+        host="vm",
+        pid=8586,
+        since="2026-11-20T17:27:26Z",
+    )
+    assert lock.holder == "root@vm (process 8586, since 2026-11-20T17:27:26Z)"
+
+
+def test_other_errors_are_no_locks():
+    assert not is_lock_error("error: no stack named 'x' found")
+    assert is_lock_error("error: [409] Conflict: Another update is currently in progress.")
+
+
+@pytest.mark.parametrize(
+    ("pid", "host", "since", "dead"),
+    [
+        (dead_pid, None, None, True),
+        (os.getpid, None, None, False),
+        (os.getpid, None, "long ago", True),  # the number belongs to a younger process now
+        (dead_pid, "another-host", None, False),
+        (os.getpid, None, "not a time", False),
+    ],
+)
+def test_dead_means_this_host_and_no_such_process(pid, host, since, dead):
+    if since == "long ago":
+        since = now(days=4000)
+    (lock,) = parse_locks(refusal(pid(), host, since.replace(" ", "-") if since else None))
+    assert lock.is_dead is dead
+
+
+def test_a_live_holder_and_another_host_are_refused_by_name():
+    with pytest.raises(
+        CommandRefusedError, match=rf"process {os.getpid()}, since .*Wait until it ends, then try again"
+    ):
+        require_dead("dev", parse_locks(refusal(os.getpid())))
+    with pytest.raises(CommandRefusedError, match=r"root@far \(process 7.*run `pulumi cancel --yes --stack dev`"):
+        require_dead("dev", parse_locks(refusal(7, "far")))
+    with pytest.raises(CommandRefusedError, match="an update that the backend does not name"):
+        require_dead("dev", ())
+
+
+class Refusing:
+    """Work that a lock refuses once."""
+
+    def __init__(self, output):
+        self.output, self.calls = output, 0
+
+    def __call__(self):
+        self.calls += 1
+        if self.calls == 1:
+            raise runner.PulumiFailedError("refused", self.output)
+        return "done"
+
+
+def test_a_dead_lock_is_ended_and_the_work_done_again(monkeypatch):
+    asked, said = [], []
+    monkeypatch.setattr(runner, "query", asked.append)
+    work = Refusing(refusal(dead_pid()))
+    assert past_dead_locks("dev", work, report=said.append) == "done"
+    assert asked == [["cancel", "--yes", "--stack", "dev"]]
+    assert "that process is gone" in said[0]
+
+
+def test_the_files_of_dead_locks_are_deleted_and_no_others(monkeypatch, tmp_path):
+    """`pulumi cancel` would also end a lock that was taken since, and it fails where the state cannot be read."""
+    monkeypatch.setattr(runner, "query", lambda arguments: pytest.fail(str(arguments)))
+    content = {"pid": dead_pid(), "username": "root", "hostname": socket.gethostname(), "timestamp": now()}
+    for name in ("dead.json", "dead.json.attrs", "later.json"):
+        (tmp_path / name).write_text(json.dumps(content))
+    locks = [lock for lock in read_locks(tmp_path) if lock.place.endswith("/dead.json")]
+    end_dead_locks("dev", locks, report=str)
+    assert [path.name for path in tmp_path.iterdir()] == ["later.json"]
+
+
+@pytest.mark.parametrize("output", [refusal(os.getpid()), refusal(3, "far")])
+def test_a_lock_that_may_be_held_is_never_ended(monkeypatch, output):
+    asked = []
+    monkeypatch.setattr(runner, "query", asked.append)
+    work = Refusing(output)
+    with pytest.raises(CommandRefusedError):
+        past_dead_locks("dev", work, report=print)
+    assert (asked, work.calls) == ([], 1)
+
+
+def test_other_failures_of_the_engine_go_through(monkeypatch):
+    with pytest.raises(runner.PulumiFailedError, match="refused"):
+        past_dead_locks("dev", Refusing("error: something else"), report=print)
+
+
+def test_the_files_of_a_backend_say_the_same_as_the_error(tmp_path):
+    content = {"pid": 8586, "username": "root", "hostname": "vm", "timestamp": "2026-11-20T17:27:26.844582489Z"}
+    (tmp_path / "a.json").write_text(json.dumps(content))
+    (tmp_path / "a.json.attrs").write_text("{}")
+    (tmp_path / "b.json").write_text('{"pid": 85')
+    (lock,) = read_locks(tmp_path)
+    assert (lock.user, lock.host, lock.pid) == ("root", "vm", 8586)

@@ -1,0 +1,114 @@
+"""Two previews are compared step by step, and what differs is named."""
+
+import json
+
+import pytest
+
+from engine.steps import differences, shortened_differences, steps_of
+from scripts.preview.identity import PlanIdentity, plan_id_of
+
+CANARY = "hf_canaryCanaryCANARY0123456789"
+PARENT = "urn:pulumi:dev::gemma-serving::gemma-serving:index:CloudRunGpuService$gcp:cloudrunv2/service:Service"
+URN = f"{PARENT}::vllm"
+UPDATE = {
+    "op": "update",
+    "urn": URN,
+    "diffReasons": ["template"],
+    "detailedDiff": {"template.containers[0].args[1]": {"kind": "update", "inputDiff": False}},
+    "oldState": {"inputs": {"template": {"containers": [{"args": ["serve", "--max-model-len=8192"]}]}}},
+    "newState": {"inputs": {"template": {"containers": [{"args": ["serve", "--max-model-len=4096"]}]}, "name": "x"}},
+}
+IDENTITY = PlanIdentity(
+    stack="dev", project="g", program="p", settings="s", packages="v", backend="b", state="t", image="i"
+)
+
+
+def steps(*raw, **options):
+    quiet = [{"op": op, "urn": "urn:pulumi:dev::p::t::stack"} for op in ("same", "refresh")]
+    return steps_of({"steps": [*quiet, *raw]}, **options)
+
+
+def other(**changes):
+    return {**UPDATE, **changes}
+
+
+NEW_INPUTS = {"inputs": {"template": {"containers": [{"args": ["serve", "--max-model-len=2048"]}]}, "name": "x"}}
+OTHERS = {
+    "an operation": (
+        [other(op="replace", replaceReasons=["location"])],
+        "the plan has update of template; now it is replace of template, forced by location",
+    ),
+    "a property": (
+        [other(diffReasons=["labels", "template"])],
+        "the plan has update of template; now it is update of labels, template",
+    ),
+    "a value": ([other(newState=NEW_INPUTS)], "update of template is planned with another value of template than now"),
+    "a new input": (
+        [other(newState={"inputs": {**UPDATE["newState"]["inputs"], "ingress": "ALL"}})],
+        "update of template is planned with another value of ingress than now",
+    ),
+    "a resource less": ([], "the plan has update of template; now it is no change"),
+    "a second operation": (
+        [UPDATE, other(op="delete", diffReasons=[])],
+        "the plan has update of template; now it is delete and update of template",
+    ),
+}
+
+
+def test_the_same_steps_in_another_order_are_the_same_plan():
+    second = {"op": "create", "urn": "urn:pulumi:dev::p::t::bucket", "newState": {"inputs": {"a": 1}}}
+    one, two = steps(UPDATE, second), steps(second, UPDATE)
+    assert differences(one, two) == []
+    assert one == two
+
+
+@pytest.mark.parametrize("kind", OTHERS)
+def test_what_differs_is_named_with_what_was_and_what_is(kind):
+    raw, words = OTHERS[kind]
+    assert differences(steps(UPDATE), steps(*raw)) == [f"`{URN}`: {words}"]
+    ids = {plan_id_of(IDENTITY, found, refresh=False, usd_per_hour=1.0) for found in (steps(UPDATE), steps(*raw))}
+    assert len(ids) == 2
+
+
+def test_a_new_resource_is_named():
+    new = {"op": "create", "urn": "urn:pulumi:dev::p::t::bucket", "newState": {"inputs": {"a": 1}}}
+    assert differences(steps(), steps(new)) == [f"`{new['urn']}`: the plan has no change; now it is create"]
+
+
+def test_many_differences_are_counted():
+    many = steps(*({"op": "create", "urn": f"urn:pulumi:dev::p::t::b{n}"} for n in range(8)))
+    assert shortened_differences(differences((), many)).endswith("; and 3 more")
+
+
+def test_a_reviewer_sees_each_property_before_and_after():
+    (step,) = steps(UPDATE)
+    assert (step.name, step.type) == ("vllm", "gcp:cloudrunv2/service:Service")
+    (change,) = step.changes
+    assert (change.path, change.before, change.after) == (
+        "template.containers[0].args[1]",
+        "--max-model-len=8192",
+        "--max-model-len=4096",
+    )
+
+
+def test_long_values_are_shown_where_they_differ():
+    def document(length):
+        return {"inputs": {"metadata": {"a.b": "x" * 5000 + f"length={length}" + "y" * 5000}}}
+
+    raw = other(
+        detailedDiff={'metadata["a.b"]': {}}, oldState=document(8192), newState=document(4096), diffReasons=["metadata"]
+    )
+    (change,) = steps(raw)[0].changes
+    assert "length=8192" in change.before
+    assert "length=4096" in change.after
+    assert max(len(change.before), len(change.after)) < 100
+
+
+def test_no_secret_is_kept_neither_of_a_known_form_nor_of_the_environment_nor_in_part():
+    for secret in (CANARY, "a-passphrase-of-ours"):
+        for padding in range(0, 90, 7):
+            values = {"inputs": {"env": f"{'x' * padding}{secret}{'y' * 90}"}}
+            raw = other(diffReasons=["env"], detailedDiff={}, oldState={"inputs": {"env": "x"}}, newState=values)
+            found = steps(raw, secrets=["a-passphrase-of-ours"])
+            text = json.dumps([step.model_dump() for step in found])
+            assert secret[:12] not in text, (secret, padding)

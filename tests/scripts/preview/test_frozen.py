@@ -1,0 +1,180 @@
+"""The engine runs in a copy whose hash is known: an edit that comes later reaches no run."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from contracts.errors import CommandRefusedError
+from engine import runner
+from scripts.preview import frozen
+from scripts.preview.frozen import freeze
+from scripts.preview.identity import identity_of
+from stacks.settings import Settings
+
+ROOT = Path(__file__).resolve().parents[3]
+STACK = "l4-qat"
+STATE = '{"version": 3, "deployment": {"resources": [{"urn": "u", "type": "t", "inputs": {"a": %d}}]}}'
+EMPTY = '{"version": 3, "deployment": {}}'
+
+
+@pytest.fixture
+def project(monkeypatch, tmp_path):
+    """A project with an image of its own and prices, and an engine that says what `said` has."""
+    folder = tmp_path / "checkout"
+    for room in ("components", "contracts", "images/own", ".venv/lib/python3.12/site-packages/a-1.0.dist-info"):
+        (folder / room).mkdir(parents=True)
+        (folder / room / "a.py").write_text("x = 1\n")
+    (folder / "Pulumi.yaml").write_text((ROOT / "Pulumi.yaml").read_text())
+    image = f"{{ repository: me/mine, digest: 'sha256:{'a' * 64}', buildContext: images/own }}"
+    settings = (ROOT / f"Pulumi.{STACK}.yaml").read_text()
+    settings += f"  gemma-serving:image: {image}\n  gemma-serving:prices: prices.json\n"
+    (folder / f"Pulumi.{STACK}.yaml").write_text(settings)
+    (folder / "prices.json").write_text("{}")
+    monkeypatch.setenv("GOOGLE_CLOUD_PROJECT", "a-project")
+    monkeypatch.delenv("PULUMI_BACKEND_URL", raising=False)
+    monkeypatch.chdir(folder)
+    return folder
+
+
+@pytest.fixture
+def said(monkeypatch):
+    words = {"stack": EMPTY, "whoami": '{"url": "file:///one", "user": "me"}'}
+    monkeypatch.setattr(runner, "query", lambda asked, **_: words[asked[0]])
+    return words
+
+
+@pytest.fixture
+def identity(project, said, tmp_path):
+    count = iter(range(100))
+    return lambda: identity_of(freeze(STACK, tmp_path / f"copy-{next(count)}"))
+
+
+def test_a_plan_is_valid_for_program_settings_packages_project_backend_state_and_image(
+    project, said, identity, monkeypatch
+):
+    before = identity()
+    assert identity() == before
+    named = "the stack's settings, or a file that they name, changed"
+    for file, meaning in (
+        ("components/a.py", "the program's files changed"),
+        (f"Pulumi.{STACK}.yaml", named),
+        ("images/own/a.py", named),
+        ("prices.json", named),
+    ):
+        text = (project / file).read_text()
+        (project / file).write_text(text + "\n")
+        assert identity().changed_since(before) == [meaning], file
+        (project / file).write_text(text)
+    backend = "another backend or account is logged in (file:///one (me) → {})"
+    for command, text, meaning in (
+        ("stack", STATE % 1, "the stack was deployed or refreshed"),
+        ("whoami", '{"url": "file:///two", "user": "me"}', backend.format("file:///two (me)")),
+    ):
+        was, said[command] = said[command], text
+        assert identity().changed_since(before) == [meaning]
+        said[command] = was
+    monkeypatch.setenv("PULUMI_BACKEND_URL", "file:///three")
+    assert identity().changed_since(before) == [backend.format("file:///three")]
+    monkeypatch.delenv("PULUMI_BACKEND_URL")
+    monkeypatch.setenv("GOOGLE_CLOUD_PROJECT", "another")
+    assert identity().changed_since(before) == ["another Google Cloud project is set (a-project → another)"]
+    monkeypatch.setenv("GOOGLE_CLOUD_PROJECT", "a-project")
+    (project / ".venv/lib/python3.12/site-packages/a-1.0.dist-info").rename(
+        project / ".venv/lib/python3.12/site-packages/a-1.1.dist-info"
+    )
+    assert identity().changed_since(before) == ["other packages are installed"]
+
+
+def test_two_states_differ_and_an_empty_one_is_none(said, project, monkeypatch, tmp_path):
+    copy = freeze(STACK, tmp_path / "copy")
+    states = []
+    for text in (STATE % 1, STATE % 2, EMPTY):
+        said["stack"] = text
+        states.append(identity_of(copy).state)
+    assert len(set(states)) == 3
+    assert states[2] == ""
+
+    def none(_words, **_options):
+        raise CommandRefusedError("Stack l4-qat does not exist")
+
+    monkeypatch.setattr(runner, "query", none)
+    monkeypatch.setenv("PULUMI_BACKEND_URL", "file:///one")
+    assert identity_of(copy, must_exist=False).state == ""
+    with pytest.raises(CommandRefusedError):
+        identity_of(copy)
+
+
+def test_no_credentials_of_the_backend_are_kept(identity, monkeypatch):
+    monkeypatch.setenv("PULUMI_BACKEND_URL", "postgres://me:a-password@host:5432/pulumi?password=b-password")
+    assert identity().backend == "postgres://host:5432/pulumi"
+
+
+def test_what_is_edited_after_the_copy_is_not_in_it(project, tmp_path):
+    copy = freeze(STACK, tmp_path / "copy")
+    for file in ("components/a.py", f"Pulumi.{STACK}.yaml", "images/own/a.py", "prices.json"):
+        before = (copy.folder / file).read_bytes()
+        (project / file).write_text("edited")
+        assert (copy.folder / file).read_bytes() == before
+    assert copy.settings.image.build_context == "images/own"
+
+
+def test_a_preview_environment_gets_the_settings_of_its_stack(project, tmp_path):
+    copy = freeze("pr-12", tmp_path / "copy", settings_of=STACK)
+    assert (copy.folder / "Pulumi.pr-12.yaml").read_text() == (project / f"Pulumi.{STACK}.yaml").read_text()
+    assert not (project / "Pulumi.pr-12.yaml").exists()
+
+
+def test_a_file_outside_the_project_is_refused_with_the_key(project, tmp_path):
+    path = project / f"Pulumi.{STACK}.yaml"
+    path.write_text(path.read_text().replace("prices: prices.json", "prices: ../prices.json"))
+    with pytest.raises(CommandRefusedError, match=r"prices = \.\./prices\.json is outside the project"):
+        freeze(STACK, tmp_path / "copy")
+
+
+def test_settings_that_do_not_exist_are_refused(project, tmp_path):
+    with pytest.raises(CommandRefusedError, match=r"Pulumi\.nosuch\.yaml not found"):
+        freeze("nosuch", tmp_path / "copy")
+
+
+def test_weights_are_linked_and_counted_by_size_and_time(project, tmp_path, monkeypatch):
+    monkeypatch.setattr(frozen, "_LARGE_BYTES", 10)
+    folder = project / "models" / "own"
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text("{}")
+    (folder / "model.safetensors").write_bytes(b"x" * 20)
+    path = project / f"Pulumi.{STACK}.yaml"
+    named = "  gemma-serving:modelConfig: models/own\n  gemma-serving:draftConfig: models/own\n"
+    path.write_text(path.read_text() + named)
+    (project / "images/own/a.py").chmod(0o555)
+    first = freeze(STACK, tmp_path / "one")
+    assert (first.folder / "models/own/model.safetensors").is_symlink()
+    assert not (first.folder / "models/own/config.json").is_symlink()
+    assert not (first.folder / "images/own/a.py").is_symlink()
+    assert (first.folder / "images/own/a.py").stat().st_mode & 0o777 == 0o555
+    os.utime(folder / "model.safetensors", ns=(1, 1))
+    assert freeze(STACK, tmp_path / "two").settings_hash != first.settings_hash
+
+
+def test_every_path_that_settings_can_name_is_copied(project, tmp_path):
+    """A key with a path inside the project that `freeze` does not know would be read from the live folder."""
+    schema, example = Settings.model_json_schema(by_alias=True), "models/other/config.json"  # that of ProjectPath
+    paths = {key for key, value in schema["properties"].items() if example in json.dumps(value)}
+    assert not [name for name, block in schema["$defs"].items() if example in json.dumps(block)]
+    assert {"modelConfig", "draftConfig"} <= paths
+    path = project / f"Pulumi.{STACK}.yaml"
+    (project / "named").mkdir()
+    (project / "named" / "config.json").write_text("{}")
+    text = "".join(f"  gemma-serving:{key}: named/config.json\n" for key in sorted(paths))
+    path.write_text(path.read_text().replace("  gemma-serving:prices: prices.json\n", "") + text)
+    copy = freeze(STACK, tmp_path / "copy")
+    assert (copy.folder / "named" / "config.json").is_file()
+    assert {key for key, named, _ in frozen._named(copy.settings) if named == "named/config.json"} == paths
+
+
+def test_the_program_imports_from_its_own_folder_also_if_the_environment_names_this_checkout(monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), "/elsewhere"]))
+    assert runner.environment()["PYTHONPATH"] == "/elsewhere"
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    assert "PYTHONPATH" not in runner.environment()

@@ -1,0 +1,35 @@
+"""`python -m tools.link`: let this virtual environment find the distributions in `packages/` without installing them.
+
+The entries are relative to the environment, so that a copy of the folder with both finds its own packages.
+"""
+
+import os
+import sys
+import sysconfig
+from pathlib import Path
+from typing import Final
+
+ROOT: Final = Path(__file__).resolve().parents[1]
+FOLDERS: Final = ("packages", "packages/gcp-tpu")
+NAME: Final = "gemma_serving_packages.pth"
+
+
+def link(site_packages: Path, root: Path) -> Path:
+    """Write the file that `site` reads at start, and return its path."""
+    path = site_packages / NAME
+    lines = [os.path.relpath(root / folder, site_packages) for folder in FOLDERS]
+    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    return path
+
+
+def main() -> int:
+    """Link the packages of this checkout to the interpreter's own environment."""
+    if sys.prefix == sys.base_prefix:
+        print("link: this Python is no virtual environment; run .venv/bin/python -m tools.link", file=sys.stderr)
+        return 2
+    link(Path(sysconfig.get_path("purelib")), Path(os.path.abspath(sys.prefix)).parent)  # noqa: PTH100 - .venv may be a link
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
