@@ -118,12 +118,12 @@ def _agent() -> Mapping[str, str]:
 
 PAGES: Final[Mapping[str, Callable[[], str]]] = {
     "components/gcp_tpu.py": lambda: _printed_by("gcp_tpu_provider.python_sdk"),
-    "docs/accuracy.md": _accuracy_page,
-    "docs/assumptions.md": lambda: _printed_by("localcloud.ledger.page"),
-    "docs/checkpoints.md": _checkpoints_page,
-    "docs/commands.md": _commands_page,
-    "docs/rules.md": _rules_page,
-    "docs/settings.md": _settings_page,
+    "docs/authors/accuracy.md": _accuracy_page,
+    "docs/authors/assumptions.md": lambda: _printed_by("localcloud.ledger.page"),
+    "docs/reference/checkpoints.md": _checkpoints_page,
+    "docs/reference/commands.md": _commands_page,
+    "docs/reference/rules.md": _rules_page,
+    "docs/reference/settings.md": _settings_page,
     "docs/settings.schema.json": _settings_schema,
     "packages/gcp-tpu/schema.json": lambda: _printed_by("gcp_tpu_provider.schema"),
 }

@@ -1,4 +1,4 @@
-"""The tables of docs/contracts.md. `python -m authors.docs` writes them."""
+"""The tables of docs/authors/contracts.md. `python -m authors.docs` writes them."""
 
 import dataclasses
 import typing

@@ -1,4 +1,4 @@
-"""docs/settings.md and docs/settings.schema.json, made from the settings' models; `python -m authors.docs` writes them."""
+"""docs/reference/settings.md and docs/settings.schema.json, made from the settings' models; `python -m authors.docs` writes them."""
 
 import json
 from collections.abc import Iterator
@@ -25,12 +25,12 @@ All keys stand in `Pulumi.<stack>.yaml` under `{PRODUCT}:`.
 `gcp:project` names the Google Cloud project; without it `GOOGLE_CLOUD_PROJECT` does.
 Quantities carry their unit (`4h`, `32Gi`).
 An unknown key, a wrong unit or a contradiction is refused in one sentence before anything is declared.
-Each file names [settings.schema.json](settings.schema.json) on its first line, so that an editor with a YAML language server completes and checks keys.
+Each file names [settings.schema.json](../settings.schema.json) on its first line, so that an editor with a YAML language server completes and checks keys.
 """
 
 
 def page() -> str:
-    """Return docs/settings.md."""
+    """Return docs/reference/settings.md."""
     head = "| key | type | default | meaning |\n| --- | --- | --- | --- |\n"
     sections = (
         f"\n## `{path}`\n\n{_in_one_line(block['description'])}\n\n{head}{''.join(_rows(block))}"

@@ -571,7 +571,7 @@ class Settings(_Frozen):
     target: Target
     """What the stack runs on."""
     model: ModelId
-    """Hugging Face id of the checkpoint. An id that the planner does not know (docs/checkpoints.md) needs `modelConfig`."""
+    """Hugging Face id of the checkpoint. An id that the planner does not know (docs/reference/checkpoints.md) needs `modelConfig`."""
     model_revision: Commit | None = None
     """Commit of the model's repository on the Hugging Face hub. With weights hub the server loads this commit, whatever is pushed later. With weights
     bucket `scripts.stage_model` copies it, and `bucket.manifest` binds the server to the copy. `scripts.new` and `scripts.stage_model` write it."""

@@ -44,7 +44,7 @@ def test_a_picture_is_small_sound_and_complete_in_itself(name):
 
 
 def test_a_page_shows_each_picture_with_a_text_for_those_who_do_not_see_it():
-    pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
+    pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
     shown = dict(
         reversed(found)
         for page in pages

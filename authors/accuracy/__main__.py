@@ -1,4 +1,4 @@
-"""Predicted against measured: `python -m authors.accuracy` writes docs/accuracy.md; `--check` says whether it is up to date.
+"""Predicted against measured: `python -m authors.accuracy` writes docs/authors/accuracy.md; `--check` says whether it is up to date.
 
 `--with FILE` reads a file that `python -m scripts.plan learn --into FILE` made beside the corpus, and prints the page instead.
 
@@ -17,14 +17,14 @@ from authors.accuracy.sweeps import SweepFileError, load_points
 from scripts.plan.corpus.errors import compared
 from scripts.plan.corpus.measured import FILE, MeasurementError, Measurements, load, load_files
 
-PAGE: Final = Path(__file__).resolve().parents[2] / "docs" / "accuracy.md"
+PAGE: Final = Path(__file__).resolve().parents[2] / "docs" / "authors" / "accuracy.md"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Write, check or print the page; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m authors.accuracy", description="Predicted against measured.")
     parser.add_argument(
-        "--check", action="store_true", help="change nothing; exit 1 if docs/accuracy.md is out of date"
+        "--check", action="store_true", help="change nothing; exit 1 if docs/authors/accuracy.md is out of date"
     )
     parser.add_argument("--with", dest="own", type=Path, metavar="FILE", help="read this file too; print the page")
     args = parser.parse_args(argv)
@@ -44,7 +44,7 @@ def _run(*, own: Path | None, check: bool) -> int:
     if check:
         if PAGE.exists() and PAGE.read_text(encoding="utf-8") == text:
             return 0
-        print("accuracy: docs/accuracy.md is out of date; run python -m authors.accuracy", file=sys.stderr)
+        print("accuracy: docs/authors/accuracy.md is out of date; run python -m authors.accuracy", file=sys.stderr)
         return 1
     PAGE.write_text(text, encoding="utf-8")
     wrong = misses(measurements)

@@ -1,4 +1,4 @@
-"""The page docs/accuracy.md: outcomes with the wrong verdicts first, errors with their distribution, constants, sweeps, contradictions."""
+"""The page docs/authors/accuracy.md: outcomes with the wrong verdicts first, errors with their distribution, constants, sweeps, contradictions."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final

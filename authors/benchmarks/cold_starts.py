@@ -3,7 +3,7 @@
     python -m authors.benchmarks.cold_starts [--write]
 
 Both are computed, in simulated seconds: the planner from `planning.data.overheads`, the simulated server from its own table
-(`packages/localcloud/vllm/startup.py`). No clock is read, so that every machine prints the same. `--write` puts the table into docs/cold-starts.md.
+(`packages/localcloud/vllm/startup.py`). No clock is read, so that every machine prints the same. `--write` puts the table into docs/authors/cold-starts.md.
 """
 
 import json
@@ -28,7 +28,7 @@ from stacks.loading import from_file
 from stacks.planned import to_deployment
 
 ROOT: Final = Path(__file__).resolve().parents[2]
-PAGE: Final = ROOT / "docs" / "cold-starts.md"
+PAGE: Final = ROOT / "docs" / "authors" / "cold-starts.md"
 STACKS: Final = ("l4-12b-qat", "l4-qat", "rtx6000-31b")
 MARKS: Final = ("<!-- benchmark: cold-starts -->", "<!-- end -->")
 NETWORK_MB_PER_S: Final = "75"

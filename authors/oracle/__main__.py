@@ -1,6 +1,6 @@
 """`python -m authors.oracle`: compare our benchmark and smoke checks with a real vLLM and its own benchmark, and ask what it exposes.
 
-The first run installs vLLM (6 GB) below .oracle. docs/oracle.md says what is compared and what was measured.
+The first run installs vLLM (6 GB) below .oracle. docs/authors/oracle.md says what is compared and what was measured.
 """
 
 import argparse

@@ -13,7 +13,7 @@ from typing import Final, Literal
 
 FIGURES: Final = ("ttft", "tpot", "itl", "e2el", "throughput")
 SHARES: Final[Mapping[str, float]] = {"ttft": 0.20, "tpot": 0.05, "itl": 0.08, "e2el": 0.05, "throughput": 0.05}
-"""Share by which the figures of two tools may differ, after division by the server's own figure. docs/oracle.md has the measured noise."""
+"""Share by which the figures of two tools may differ, after division by the server's own figure. docs/authors/oracle.md has the measured noise."""
 RAW_SHARE: Final = 0.20
 """The same for figures that are not divided."""
 CONFIDENCE: Final = 0.95

@@ -2,7 +2,7 @@
 
 They are properties of vLLM, CUDA, XLA, Cloud Storage FUSE and the platforms, the same for every model: bytes, or seconds for a byte,
 a layer or a graph, never the outcome of a deployment. Memory constants follow from vLLM's code and from what its logs say of other
-models. Rates had to be read off somebody's log; docs/accuracy.md says which rows are therefore no independent check. Where sources
+models. Rates had to be read off somebody's log; docs/authors/accuracy.md says which rows are therefore no independent check. Where sources
 disagree, correcting a figure is one line here.
 """
 
@@ -29,7 +29,7 @@ ENOUGH_OUTSIDE_BUDGET_GIB: Final = 0.82
 Gemma 4 serves on 24 GB cards (23.56 GiB) at 0.965 (noonghunna/club-3090#537, 2026-07-01). Below CUDA_CONTEXT_GIB vLLM refuses to start,
 since it finds less free memory than total x utilization (v1/worker/utils.py, request_memory)."""
 WEIGHTS_SCATTER: Final = 0.03
-"""How far the planned weights of a device were from measured ones at most (docs/accuracy.md). An edge closer than that may be crossed."""
+"""How far the planned weights of a device were from measured ones at most (docs/authors/accuracy.md). An edge closer than that may be crossed."""
 VLLM_DEFAULT_BLOCK: Final = 16
 VIDEO_FRAMES: Final = 32
 VIDEO_TOKENS: Final = VIDEO_FRAMES * (70 + 2 + 6)

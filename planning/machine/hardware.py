@@ -284,7 +284,7 @@ NEW_PROJECT_MEMORY_GIB: Final = 40
 
 
 REVISIONS_AT_AN_UPDATE: Final = 2
-"""Revisions whose instances count at an update: the old and the new one (docs/assumptions.md, run-quota-at-an-update)."""
+"""Revisions whose instances count at an update: the old and the new one (docs/authors/assumptions.md, run-quota-at-an-update)."""
 GPUS_BY_REQUEST: Final = frozenset({"RTX PRO 6000"})
 """GPUs of Cloud Run of which a new project has none ("new projects often have 0", public notes of 2026). It has three L4."""
 

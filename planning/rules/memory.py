@@ -328,7 +328,7 @@ def parallelism(subject: Subject) -> RuleResult | None:
 @rule(
     margins.CLOSE_RULE,
     "warn",
-    source="docs/accuracy.md (planned against measured weights)",
+    source="docs/authors/accuracy.md (planned against measured weights)",
     what="memory that is nearer to an edge than the planner's own error",
 )
 def close_to_an_edge(subject: Subject) -> RuleResult | None:

@@ -50,7 +50,7 @@ _CHECKPOINTS_HEAD = """# Checkpoints
 Written by `make docs` from `planning/data/checkpoints.py`.
 
 The planner knows these ids.
-Any other model is planned from its `config.json`: see [planning.md](planning.md).
+Any other model is planned from its `config.json`: see [planning.md](../planning.md).
 
 - Files: GiB of the checkpoint's files, computed from its dimensions.
 - Loaded: GiB of weights on one GPU that holds all of them, with position tables for the full length.

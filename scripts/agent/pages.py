@@ -26,7 +26,7 @@ DOCS: Final = {
     "runbook": ("recovery.md", "What the engine and the scripts say after a crash, and the command for each message."),
     "tasks": ("tasks.md", "Tasks of a person, each with its commands."),
     "status": ("status.md", "What the lines of status mean."),
-    "settings": ("settings.md", "Every setting of a stack."),
+    "settings": ("reference/settings.md", "Every setting of a stack."),
     "agent": ("agent.md", "What this server does, and what it refuses."),
 }
 SKILL: Final = "SKILL.md"

@@ -36,7 +36,7 @@ def newest_cause(log: ServerLog, lines: Sequence[PrintedLine]) -> "Cause | None"
 
 def sentence(cause: "Cause") -> str:
     """Return a cause in words."""
-    finding = f" [{cause.finding}: docs/rules.md]" if cause.finding else ""
+    finding = f" [{cause.finding}: docs/reference/rules.md]" if cause.finding else ""
     return f"known cause{finding}: {cause.hint}"
 
 

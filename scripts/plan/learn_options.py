@@ -18,7 +18,7 @@ class LearnOptions:
     into: Annotated[
         Path | None,
         Option(
-            "File that takes the boot; scripts/plan/corpus/learned.toml without it, which docs/accuracy.md reads too."
+            "File that takes the boot; scripts/plan/corpus/learned.toml without it, which docs/authors/accuracy.md reads too."
         ),
     ] = None
     show: Annotated[bool, Option("Write nothing: only show the plan beside the log.")] = False

@@ -66,7 +66,7 @@ class CloudFacts:
     rollout: str = ""
     """What to know of the roll-out and what to run, whole sentences; empty if there is nothing to say."""
     rollout_record: Mapping[str, object] | None = None
-    """The record of the last roll-out as docs/contracts.md describes it; None if there is none, or if it cannot be read."""
+    """The record of the last roll-out as docs/authors/contracts.md describes it; None if there is none, or if it cannot be read."""
     age_s: float | None = None
     """Since then."""
     usd: float | None = None

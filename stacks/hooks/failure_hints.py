@@ -59,7 +59,7 @@ class Cause:
     line: str
     hint: str
     finding: str = ""
-    """Id of the planner's finding that warns of it (docs/rules.md); empty if there is none."""
+    """Id of the planner's finding that warns of it (docs/reference/rules.md); empty if there is none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,7 +27,7 @@ def copy(tmp_path, monkeypatch):
     """A copy of the documentation that the command works on."""
     shutil.copytree(ROOT / "docs", tmp_path / "docs")
     for name in docs.PAGES:
-        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, tmp_path / name)
     monkeypatch.setattr(docs, "ROOT", tmp_path)
     return tmp_path / "docs"
@@ -37,7 +37,7 @@ def test_every_generated_page_is_up_to_date(capsys):
     assert run_command(docs.COMMAND, ["--check"]) == 0, capsys.readouterr().out
 
 
-@pytest.mark.parametrize("page", ["contracts.md", "settings.md"])
+@pytest.mark.parametrize("page", ["authors/contracts.md", "reference/settings.md"])
 def test_a_page_that_was_edited_by_hand_is_named_with_the_command_that_writes_it(copy, capsys, page):
     good = (copy / page).read_text()
     row = next(line for line in reversed(good.splitlines()) if line.startswith("| `"))
@@ -51,7 +51,7 @@ def test_a_page_that_was_edited_by_hand_is_named_with_the_command_that_writes_it
 
 
 def test_the_text_between_the_tables_stays(copy):
-    page = copy / "contracts.md"
+    page = copy / "authors" / "contracts.md"
     text = page.read_text()
     page.write_text(text.replace("Every resource that supports labels", "Each resource that supports labels"))
     run_command(docs.COMMAND, [])
@@ -76,7 +76,7 @@ def test_a_wrong_marker_is_one_sentence(page, sentence):
 
 
 def test_a_table_that_no_page_shows_is_refused(copy):
-    page = copy / "contracts.md"
+    page = copy / "authors" / "contracts.md"
     page.write_text(page.read_text().replace("<!-- generated: phases -->", ""))
     with pytest.raises(ScriptError, match="No page has the marker `<!-- generated: phases -->`"):
         docs.generated_files(copy.parent)

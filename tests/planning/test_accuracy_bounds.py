@@ -1,6 +1,6 @@
 """How right the planner has to be about boots that nothing was chosen with in view: the bounds, and the rows that leave them.
 
-What the planner cannot know of (`beyond` in the corpus, of a boot or of one figure) counts on docs/accuracy.md and not here.
+What the planner cannot know of (`beyond` in the corpus, of a boot or of one figure) counts on docs/authors/accuracy.md and not here.
 """
 
 import pytest

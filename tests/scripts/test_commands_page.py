@@ -1,4 +1,4 @@
-"""docs/commands.md names every command with every option that its --help has."""
+"""docs/reference/commands.md names every command with every option that its --help has."""
 
 import re
 import shlex
@@ -16,7 +16,7 @@ from scripts.cli.reference import commands_page
 from tests.test_pages import GENERATED
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "commands.md").read_text()
+PAGE = (ROOT / "docs" / "reference" / "commands.md").read_text()
 COMMANDS = [
     (command, [sub.name] if sub else [], f"scripts.{command.name}{' ' + sub.name if sub else ''}")
     for command in all_commands()
@@ -88,7 +88,7 @@ def test_each_kind_of_option_is_described():
 
 
 HAND_WRITTEN = [
-    page for page in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))] if page.name not in GENERATED
+    page for page in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))] if page.name not in GENERATED
 ]
 LINE = re.compile(r"(?:\$ )?(?:\.venv/bin/)?python -m scripts\.(\w+) (.*)")
 

@@ -9,7 +9,7 @@ DOCS = Path(__file__).resolve().parents[2] / "docs"
 
 
 def test_the_page_is_up_to_date():
-    assert (DOCS / "settings.md").read_text() == page(), "run: python -m authors.docs"
+    assert (DOCS / "reference" / "settings.md").read_text() == page(), "run: python -m authors.docs"
 
 
 def test_the_schema_is_up_to_date():

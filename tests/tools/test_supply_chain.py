@@ -81,7 +81,7 @@ def test_packages_with_compiled_parts_have_a_file_for_every_python_and_system():
 
 
 def test_every_command_that_installs_requires_the_hashes():
-    texts = {path: path.read_text() for path in [ROOT / "Makefile", *ROOT.glob("*.md"), *ROOT.glob("docs/*.md")]}
+    texts = {path: path.read_text() for path in [ROOT / "Makefile", *ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]}
     texts |= {path: path.read_text() for path in [*ROOT.glob("*/README.md"), *WORKFLOWS, *ROOT.glob(".ci/*")]}
     texts |= {path: path.read_text() for path in [*ROOT.glob("packages/gcp-tpu/gcp_tpu_provider/*.py")]}
     commands = [

@@ -1,4 +1,4 @@
-"""The page about the ledger: `python -m localcloud.ledger.page` prints docs/assumptions.md."""
+"""The page about the ledger: `python -m localcloud.ledger.page` prints docs/authors/assumptions.md."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -19,7 +19,7 @@ Entries with the source `assumed` are guesses: where Google's documents are sile
 _DECIDE = "| USD | id | if it is false | how to try it |\n| --- | --- | --- | --- |\n"
 _COUNTS = """
 `python -m localcloud try` tries {trials} of the {untried} untried entries on a project of yours, within a budget.
-[local-cloud.md](local-cloud.md#try-it-on-a-real-project) says how.
+[local-cloud.md](../local-cloud.md#try-it-on-a-real-project) says how.
 The other {by_hand} need a person: {reasons}.
 
 """

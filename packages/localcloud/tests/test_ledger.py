@@ -137,4 +137,4 @@ def test_an_entry_that_was_tried_leaves_the_list_and_shows_its_answer():
 
 
 def test_the_readme_names_the_page():
-    assert "(docs/assumptions.md" in (ROOT / "README.md").read_text()
+    assert "(docs/authors/assumptions.md" in (ROOT / "README.md").read_text()

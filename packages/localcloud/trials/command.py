@@ -82,7 +82,7 @@ def evening(entries: Sequence[Assumption], budget_usd: float | None, only: Seque
     known = {entry.id: entry for entry in entries}
     for name in only:
         if name not in known:
-            raise TryRefusedError(f"The ledger has no entry '{name}'; docs/assumptions.md lists them.")
+            raise TryRefusedError(f"The ledger has no entry '{name}'; docs/authors/assumptions.md lists them.")
         if known[name].answer is None:
             raise TryRefusedError(
                 f"'{name}' cannot be tried by a request: it needs {why_by_hand(known[name])}. Its command: {known[name].how_to_try}"
@@ -296,7 +296,7 @@ def _plan_text(plan: Evening) -> str:
             lines.append(f"  {entry.cost_usd:>5.2f}  {entry.danger:<8}  {entry.id}")
             if entry.danger == "critical":
                 lines.append(f"         {entry.how_to_try}")
-    lines.append("docs/assumptions.md has each command. `--only ID` tries one entry.")
+    lines.append("docs/authors/assumptions.md has each command. `--only ID` tries one entry.")
     return "\n".join(lines)
 
 

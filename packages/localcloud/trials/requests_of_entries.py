@@ -1,4 +1,4 @@
-"""The requests of an entry of the ledger: its `try` is read as `api` and `curl` commands, the form that docs/assumptions.md explains."""
+"""The requests of an entry of the ledger: its `try` is read as `api` and `curl` commands, the form that docs/authors/assumptions.md explains."""
 
 import re
 import shlex

@@ -38,7 +38,7 @@ class Bucket:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuntimeEnvironment:
-    """The simulator's configuration; docs/simulated-server.md lists the variables.
+    """The simulator's configuration; docs/authors/simulated-server.md lists the variables.
 
     `image`: what the container was started from, empty if nobody says; `clock_speed`: simulated seconds of the start per real second;
     `speed`: the same for serving; `ttft_s` and `tpot_s` fix the timing (real seconds at speed 1); `memory_limit_mib`: the container's
