@@ -1,0 +1,130 @@
+"""`python -m authors.house`: the lines of hand-written Python in each room and the rooms that it imports, beside the table of docs/architecture.md.
+
+Counted are files outside tests that no generator wrote. Imports inside functions count; those for types only do not.
+"""
+
+import ast
+import re
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from contracts.exit_codes import ExitCode
+
+ROOT: Final = Path(__file__).resolve().parents[1]
+PAGE: Final = Path("docs/architecture.md")
+PACKAGES: Final = "packages"
+GUESTS: Final = ("authors", "tools", PACKAGES)
+"""Rooms that nobody has to know in order to change a stack."""
+SLACK: Final = 400
+"""Lines that a room may lie below its row. A row with more is out of date."""
+_GENERATED: Final = ('"""generated', "# generated")
+_ROW: Final = re.compile(r"^\| `(?P<room>[\w/-]+)/` \| .* \| (?P<knows>[^|]*) \| (?P<lines>[\d,]+) \|$", re.MULTILINE)
+_NAME: Final = re.compile(r"`(\w+)`")
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """One room: its lines outside tests, and the rooms that it imports, by the names of their folders."""
+
+    lines: int
+    knows: frozenset[str]
+
+
+def rooms_of(root: Path) -> Mapping[str, Room]:
+    """Return each room below the folder of a project by its path, such as `packages/localcloud`."""
+    folders = [path for path in sorted(root.iterdir()) if path.is_dir() and path.name.isidentifier()]
+    split = [each for path in folders for each in (sorted(path.iterdir()) if path.name == PACKAGES else [path])]
+    files = {path.relative_to(root).as_posix(): list(_files(path)) for path in split if path.is_dir()}
+    names = {name: _package(root / name) for name, found in files.items() if found}
+    homes = {package: name for name, package in names.items()}
+    return {
+        name: Room(
+            lines=sum(path.read_text(encoding="utf-8").count("\n") for path in files[name]),
+            knows=frozenset(homes[top] for top in _imported(files[name]) & set(homes) - {package}),
+        )
+        for name, package in names.items()
+    }
+
+
+def rows_of(page: str) -> Mapping[str, Room]:
+    """Return the rows of the page's table of rooms: the most lines of each, and the rooms that it may import."""
+    return {
+        match["room"]: Room(
+            lines=int(match["lines"].replace(",", "")), knows=frozenset(_NAME.findall(match["knows"]))
+        )
+        for match in _ROW.finditer(page)
+    }
+
+
+def differences(rooms: Mapping[str, Room], rows: Mapping[str, Room]) -> Iterator[str]:
+    """Yield each difference between the rooms and the table, as a sentence with what to do."""
+    for name in sorted(rooms.keys() - rows.keys()):
+        yield f"{PAGE} has no row for {name}/; add it to the table of rooms."
+    for name in sorted(rows.keys() - rooms.keys()):
+        yield f"{PAGE} has a row for {name}/, which has no Python; remove it."
+    for name in sorted(rooms.keys() & rows.keys()):
+        room, row = rooms[name], rows[name]
+        if room.lines > row.lines:
+            yield f"{name}/ has {room.lines:,} lines, and {PAGE} allows {row.lines:,}; remove some, or raise the row and say why in the commit."
+        elif room.lines < row.lines - SLACK:
+            yield f"{name}/ has {room.lines:,} lines, and {PAGE} allows {row.lines:,}; lower the row."
+        for other in sorted(room.knows - row.knows):
+            yield f"{name}/ imports {other}/, and {PAGE} does not say so; remove the import, or decide on it there."
+        for other in sorted(row.knows - room.knows):
+            yield f"{PAGE} lets {name}/ import {other}/, and it does not; remove it there."
+
+
+def main() -> ExitCode:
+    """Print the rooms, the sum that a newcomer has to know, and the differences from the page."""
+    rooms = rooms_of(ROOT)
+    for name, room in sorted(rooms.items(), key=lambda item: -item[1].lines):
+        print(f"{name:<20} {room.lines:>7,}  {', '.join(sorted(room.knows))}")
+    known = sum(room.lines for name, room in rooms.items() if not name.startswith(GUESTS))
+    arrows = sum(len(room.knows) for room in rooms.values())
+    print(f"{'in all':<20} {sum(room.lines for room in rooms.values()):>7,}  {arrows} arrows")
+    print(f"{'for a newcomer':<20} {known:>7,}")
+    found = list(differences(rooms, rows_of((ROOT / PAGE).read_text(encoding="utf-8"))))
+    for sentence in found:
+        print(f"house: {sentence}", file=sys.stderr)
+    return ExitCode.FAILED if found else ExitCode.DONE
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    """Yield the hand-written files of a room."""
+    for path in sorted(folder.rglob("*.py")):
+        inside = path.relative_to(folder).parts
+        if not {"tests", "__pycache__", "build"} & set(inside):
+            head = path.read_text(encoding="utf-8")[:200].lower()
+            if not head.startswith(_GENERATED):
+                yield path
+
+
+def _package(folder: Path) -> str:
+    """Return the name by which a room is imported: its own, or that of the one package in it."""
+    inside = [path.parent.name for path in sorted(folder.glob("*/__init__.py"))]
+    return inside[0] if not (folder / "__init__.py").is_file() and len(inside) == 1 else folder.name
+
+
+def _imported(files: Iterable[Path]) -> frozenset[str]:
+    """Return the first parts of the names of all modules that files import when they run."""
+    return frozenset(top for path in files for top in _tops(ast.parse(path.read_text(encoding="utf-8"))))
+
+
+def _tops(node: ast.AST) -> Iterator[str]:
+    if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
+        for other in node.orelse:
+            yield from _tops(other)
+        return
+    if isinstance(node, ast.Import):
+        yield from (alias.name.partition(".")[0] for alias in node.names)
+    elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+        yield node.module.partition(".")[0]
+    for child in ast.iter_child_nodes(node):
+        yield from _tops(child)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
