@@ -310,7 +310,7 @@ def newer_state(_tools):
 @produces("cannot be decrypted; set PULUMI_CONFIG_PASSPHRASE")
 def lost_passphrase(tools):
     answer = subprocess.CompletedProcess([], 1, "", "error: failed to decrypt: incorrect passphrase")
-    tools.patch.setattr("engine.previewed.engine.run", lambda *_, **__: answer)
+    tools.patch.setattr("engine.previewed.runner.run", lambda *_, **__: answer)
     previewed = importlib.import_module("engine.previewed")
     return refusal(lambda: previewed.declared("dev"))
 

@@ -28,13 +28,10 @@ WITHOUT_CALLS = {
     "agent": "its tools run the other commands",
     "bench": "asks the server only",
     "connect": "asks the server only, and its key as smoke does",
-    "demo": "starts a local cloud of its own",
     "deploy": "runs pulumi and the other commands",
-    "docs": "writes pages",
     "new": "writes settings",
     "plan": "asks Cloud Storage only, which counts for the project of the bucket",
     "preview": "runs pulumi and the planner",
-    "published": "asks the hub and registries, with no login of Google's",
 }
 pytestmark = pytest.mark.engine
 

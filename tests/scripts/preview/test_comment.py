@@ -299,7 +299,7 @@ def git(folder, *arguments):
 
 
 def test_the_base_is_read_from_git_and_planned_by_its_own_code(tmp_path, monkeypatch):
-    for room in ("contracts", "planning", "scripts", "stacks"):
+    for room in ("cloud", "contracts", "engine", "planning", "scripts", "stacks"):
         (tmp_path / room).symlink_to(ROOT / room)
     for path in ("Pulumi.yaml", "Pulumi.l4-qat.yaml"):
         (tmp_path / path).write_text((ROOT / path).read_text())
