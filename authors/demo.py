@@ -254,7 +254,7 @@ def _script(demo: Demo, script: str, *arguments: str) -> str:
 
 
 def _prepare(demo: Demo, *, with_chips: bool) -> str:
-    """Do what README.md asks of the owner of a new project: two APIs, and quota where the stack needs more than there is."""
+    """Do what docs/get-started.md asks of the owner of a new project: two APIs, and quota where the stack needs more than there is."""
     apis = [f"{api}.googleapis.com" for api in ("serviceusage", "cloudresourcemanager", "cloudquotas")]
     project = f"--project={os.environ['GOOGLE_CLOUD_PROJECT']}"
     demo.call("enable", ["gcloud", "services", "enable", *apis, project])
@@ -452,7 +452,7 @@ def _summary(demos: Sequence[Demo], elapsed_s: float, mishaps: str, *, failed: b
     _say(
         "On Google Cloud: `gcloud auth application-default login`, `pulumi login`, `pulumi stack init tpu-v6e4`, "
         "`pulumi config set gcp:project YOUR_PROJECT`, then `pulumi preview`, `pulumi up`, `python -m scripts.smoke --stack tpu-v6e4`, "
-        "`python -m scripts.teardown --stack tpu-v6e4` (README.md, section 'On Google Cloud')."
+        "`python -m scripts.teardown --stack tpu-v6e4` (docs/get-started.md)."
     )
 
 

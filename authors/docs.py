@@ -73,6 +73,12 @@ def _provider() -> Mapping[str, str]:
     }
 
 
+def _stacks_page() -> str:
+    from authors.stacks_page import stacks_page
+
+    return stacks_page(ROOT)
+
+
 def _checkpoints_page() -> str:
     from planning.solve.reference import checkpoints_page
 
@@ -124,6 +130,7 @@ PAGES: Final[Mapping[str, Callable[[], str]]] = {
     "docs/reference/commands.md": _commands_page,
     "docs/reference/rules.md": _rules_page,
     "docs/reference/settings.md": _settings_page,
+    "docs/reference/stacks.md": _stacks_page,
     "docs/settings.schema.json": _settings_schema,
     "packages/gcp-tpu/schema.json": lambda: _printed_by("gcp_tpu_provider.schema"),
 }

@@ -5,7 +5,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
-GENERATED = {"accuracy.md", "assumptions.md", "checkpoints.md", "commands.md", "rules.md", "settings.md"}
+GENERATED = {"accuracy.md", "assumptions.md", "checkpoints.md", "commands.md", "rules.md", "settings.md", "stacks.md"}
 PLACEHOLDER = re.compile(r"NAME|<|\*|\$|STATE|GROUP")
 
 

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-README = (ROOT / "README.md").read_text()
+PAGES = (ROOT / "README.md", ROOT / "docs" / "get-started.md")
+README = "\n".join(page.read_text() for page in PAGES)
 BLOCKS = re.findall(r"```sh\n(.*?)```", README, flags=re.DOTALL)
 INLINE = re.findall(r"`((?:make|pulumi|python -m) [^`]+)`", README)
 
@@ -100,7 +101,24 @@ def test_every_file_that_the_documents_link_to_exists():
     assert missing == []
 
 
-def test_every_stack_of_the_readme_has_settings_and_every_settings_file_is_in_the_readme():
-    table = README.partition("## The stacks")[2].partition("##")[0]
-    named = set(re.findall(r"^\| `([a-z0-9-]+)`", table, flags=re.MULTILINE))
-    assert named == {path.name.removeprefix("Pulumi.").removesuffix(".yaml") for path in ROOT.glob("Pulumi.*.yaml")}
+def test_every_stack_of_the_readme_has_settings_and_every_settings_file_is_in_the_page():
+    named = set(re.findall(r"^\| `([a-z0-9-]+)` \| Gemma", README, flags=re.MULTILINE))
+    stacks = {path.name.removeprefix("Pulumi.").removesuffix(".yaml") for path in ROOT.glob("Pulumi.*.yaml")}
+    assert named
+    assert named <= stacks
+    page = (ROOT / "docs" / "reference" / "stacks.md").read_text()
+    assert set(re.findall(r"^\| `([a-z0-9-]+)`", page, flags=re.MULTILINE)) == stacks
+
+
+def test_what_the_readme_shows_is_what_the_planner_prints():
+    (shown,) = re.findall(r"```console\n\$ python -m (scripts\.plan [^\n]+)\n(.*?)```", README, flags=re.DOTALL)
+    printed = [line.rstrip() for line in run([sys.executable, "-m", *shown[0].split()]).stdout.splitlines()]
+    assert [line for line in shown[1].splitlines() if line not in printed] == []
+
+
+def test_the_prices_of_the_readme_are_those_of_the_planner():
+    page = (ROOT / "docs" / "reference" / "stacks.md").read_text()
+    priced = dict(re.findall(r"^\| `([a-z0-9-]+)` .*\| (\$[\d.,]+) per hour", page, flags=re.MULTILINE))
+    shown = dict(re.findall(r"^\| `([a-z0-9-]+)` \| Gemma .*\| (\$[\d.,]+) per hour", README, flags=re.MULTILINE))
+    assert shown
+    assert shown == {name: priced[name] for name in shown}
