@@ -105,6 +105,13 @@ def all_commands() -> Sequence[Command[Any]]:
     return sorted(found, key=lambda command: command.name)
 
 
+def _options() -> Mapping[str, str]:
+    from scripts.cli.reference import options_table
+
+    commands = {command.name: command for command in all_commands()}
+    return {f"options-{name}": options_table(commands[name]) for name in WITH_OPTIONS}
+
+
 def _planning() -> Mapping[str, str]:
     from planning.solve.reference import solve_table, support_table
 
@@ -136,7 +143,10 @@ PAGES: Final[Mapping[str, Callable[[], str]]] = {
 }
 """Generated files by their path. To add one, add a line here."""
 
-TABLES: Final[tuple[Callable[[], Mapping[str, str]], ...]] = (_contracts, _provider, _planning, _agent)
+WITH_OPTIONS: Final = ("capacity", "connect", "doctor", "logs", "new", "plan", "status", "teardown")
+"""Commands whose pages show their options."""
+
+TABLES: Final[tuple[Callable[[], Mapping[str, str]], ...]] = (_contracts, _provider, _planning, _agent, _options)
 """Sources of generated tables, by the names in their markers. To add one, add it here and set its markers in a page."""
 
 

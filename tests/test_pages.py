@@ -49,3 +49,20 @@ def test_decisions_are_numbered_without_gaps_and_state_a_decision():
         assert text.startswith(f"# {int(page.name[:4])}. ")
         assert "## Question" in text
         assert "## Decision" in text
+
+
+BY_HAND = {
+    "docs/agent.md": 2,  # what counts for two limits
+    "docs/cloud-run.md": 1,  # sources of weights
+    "docs/local-cloud.md": 16,  # a package's own command line, and scenarios
+}
+"""Rows that begin with an option and are written by hand, by page. Tables of a command's options are generated."""
+
+
+def test_tables_of_options_are_generated():
+    found = {}
+    for page in PAGES:
+        if page.name not in GENERATED:
+            text = re.sub(r"<!-- generated: .*?<!-- end -->", "", page.read_text(), flags=re.DOTALL)
+            found[page.relative_to(ROOT).as_posix()] = len(re.findall(r"^\| `--", text, flags=re.MULTILINE))
+    assert {name: count for name, count in found.items() if count} == BY_HAND

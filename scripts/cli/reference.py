@@ -34,6 +34,11 @@ def commands_page(commands: Sequence[Command[Any]]) -> str:
     return "\n".join(parts)
 
 
+def options_table(command: Command[Any]) -> str:
+    """Return the table of a command's options, without those of its subcommands."""
+    return "\n".join(_options(command)).strip()
+
+
 def _section(command: Command[Any], program: str, heading: str) -> Iterator[str]:
     yield f"{heading} {program.removeprefix('python -m ')}"
     yield ""
@@ -44,6 +49,10 @@ def _section(command: Command[Any], program: str, heading: str) -> Iterator[str]
     if command.after_interrupt:
         yield f"After Ctrl-C: {command.after_interrupt}"
         yield ""
+    yield from _options(command)
+
+
+def _options(command: Command[Any]) -> Iterator[str]:
     for group, found in groupby(described_options(command.options), key=lambda option: option.group):
         yield f"| {group or 'option'} | meaning | default |"
         yield "| --- | --- | --- |"
