@@ -1,0 +1,34 @@
+"""Every folder of Python is read by pyright and import-linter, so that no room grows outside the rules."""
+
+import tomllib
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+TOOLS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]
+WITHOUT_TYPES = {"tests"}
+WITHOUT_IMPORTS = {"images", "tests"}  # copied into an image; not imported by a room
+
+
+def rooms():
+    """The folders on top that have Python files, with the packages in the place of their folder."""
+    for folder in sorted(path for path in ROOT.iterdir() if path.is_dir() and path.name.isidentifier()):
+        if next(folder.rglob("*.py"), None):
+            yield folder.name
+
+
+def packages():
+    """The names by which what is in `packages/` is imported."""
+    for folder in sorted(path for path in (ROOT / "packages").iterdir() if path.is_dir()):
+        here = [folder] if (folder / "__init__.py").exists() else [path.parent for path in folder.glob("*/__init__.py")]
+        yield from (path.name for path in here)
+
+
+def test_pyright_reads_every_room():
+    assert set(rooms()) - set(TOOLS["pyright"]["include"]) == WITHOUT_TYPES
+
+
+def test_import_linter_reads_every_room():
+    known = set(TOOLS["importlinter"]["root_packages"])
+    assert (set(rooms()) - {"packages"} | set(packages())) - known == WITHOUT_IMPORTS
+    (circles,) = (each for each in TOOLS["importlinter"]["contracts"] if each["type"] == "acyclic_siblings")
+    assert known == set(circles["ancestors"])
