@@ -1,4 +1,4 @@
-"""A Cloud Run service with one GPU per instance: weights on a Cloud Storage FUSE mount, a startup probe within Cloud Run's limits."""
+"""A Cloud Run service with one GPU per instance: weights on a Cloud Storage FUSE mount, a startup probe, and the grants of its callers."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -7,7 +7,6 @@ from typing import cast
 import pulumi
 import pulumi_gcp as gcp
 
-from components.errors import ComponentError
 from contracts.labels import Ownership
 from contracts.rollout_record import ROLLOUT_ANNOTATION, record_text
 from contracts.service_traffic import (
@@ -17,13 +16,6 @@ from contracts.service_traffic import (
     TrafficTarget,
     declared_targets,
     template_fingerprint,
-)
-from planning.machine.hardware import (
-    CLOUD_RUN_MAX_GPU_PROBE_S,
-    CLOUD_RUN_MAX_INITIAL_DELAY_S,
-    CLOUD_RUN_MAX_PERIOD_S,
-    find_accelerator,
-    host_of,
 )
 from planning.question.types import StartupProbe
 
@@ -193,61 +185,6 @@ class CloudRunGpuServiceArgs:
     """The traffic to keep; None lets the latest revision that is ready have all of it."""
 
 
-def check_startup_probe(probe: StartupProbe) -> None:
-    """Refuse a probe that Cloud Run would refuse.
-
-    Raises:
-        ComponentError: the message names the limit.
-    """
-    limits = (
-        (
-            probe.initial_delay_s > CLOUD_RUN_MAX_INITIAL_DELAY_S,
-            "initialDelay",
-            probe.initial_delay_s,
-            f"{CLOUD_RUN_MAX_INITIAL_DELAY_S}s",
-        ),
-        (probe.period_s > CLOUD_RUN_MAX_PERIOD_S, "period", probe.period_s, f"{CLOUD_RUN_MAX_PERIOD_S}s"),
-        (probe.timeout_s > probe.period_s, "timeout", probe.timeout_s, f"its period, {probe.period_s}s"),
-    )
-    for broken, key, value_s, limit in limits:
-        if broken:
-            raise ComponentError(f"startupProbe.{key} = {value_s}s is more than Cloud Run allows: at most {limit}.")
-    for key, value in (
-        ("period", probe.period_s),
-        ("timeout", probe.timeout_s),
-        ("failureThreshold", probe.failure_threshold),
-    ):
-        if value < 1:
-            raise ComponentError(f"startupProbe.{key} = {value} is less than Cloud Run allows: at least 1.")
-    failing_s = probe.failure_threshold * probe.period_s
-    if failing_s > CLOUD_RUN_MAX_GPU_PROBE_S:
-        raise ComponentError(
-            f"startupProbe allows {probe.failure_threshold} x {probe.period_s}s = {failing_s}s; "
-            f"Cloud Run allows failureThreshold x period of at most {CLOUD_RUN_MAX_GPU_PROBE_S}s beside a GPU."
-        )
-
-
-def check_machine(machine: GpuMachine) -> None:
-    """Refuse less vCPU or memory than the GPU requires.
-
-    Raises:
-        ComponentError: the message names the least that Cloud Run accepts.
-    """
-    gpu = machine.gpu
-    accelerator = find_accelerator(gpu)
-    if accelerator is None:
-        raise ComponentError(f"cloudRun.gpu = {gpu}: the planner knows no such GPU.")
-    host = host_of(accelerator, "cloud-run")
-    if machine.cpu < host.min_vcpu:
-        raise ComponentError(
-            f"cloudRun.cpu = {machine.cpu}: a {gpu} on Cloud Run needs at least {host.min_vcpu:g} vCPU."
-        )
-    if machine.memory_mib < host.min_memory_gib * 1024:
-        raise ComponentError(
-            f"cloudRun.memory = {machine.memory_mib} MiB: a {gpu} on Cloud Run needs at least {host.min_memory_gib:g}Gi."
-        )
-
-
 class CloudRunGpuService(pulumi.ComponentResource):
     """The service and the grants of its callers.
 
@@ -257,8 +194,6 @@ class CloudRunGpuService(pulumi.ComponentResource):
     uri: pulumi.Output[str]
 
     def __init__(self, name: str, args: CloudRunGpuServiceArgs, opts: pulumi.ResourceOptions | None = None) -> None:
-        check_startup_probe(args.container.startup_probe)
-        check_machine(args.machine)
         super().__init__("gemma-serving:index:CloudRunGpuService", name, None, opts)
         child = pulumi.ResourceOptions(parent=self)
         template = _template(args)

@@ -7,7 +7,6 @@ import pulumi
 import pulumi_docker as docker
 import pulumi_gcp as gcp
 
-from components.errors import ComponentError
 from contracts.labels import Ownership
 
 
@@ -58,10 +57,7 @@ class ServingImage(pulumi.ComponentResource):
 
     def __init__(self, name: str, args: ServingImageArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         if not args.digest.startswith("sha256:"):
-            raise ComponentError(
-                f'The image {args.upstream} has digest "{args.digest}"; pin it by "sha256:..." '
-                "so that a restart cannot change it."
-            )
+            raise ValueError(f'{args.upstream} has digest "{args.digest}"; pin it by "sha256:...".')
         super().__init__("gemma-serving:index:ServingImage", name, None, opts)
         child = pulumi.ResourceOptions(parent=self)
         building = args.build_context is not None

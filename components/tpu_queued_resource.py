@@ -10,7 +10,6 @@ from typing import Literal
 
 import pulumi
 
-from components.errors import ComponentError
 from components.gcp_tpu import QueuedResource, QueuedResourceArgs, ReadyArgs, ServiceAccountArgs
 from components.startup_script import startup_script
 from contracts.compile_cache import ARCHIVE_METADATA_KEY
@@ -105,17 +104,10 @@ def runtime_version(accelerator_type: str, api: str = "cloud-tpu") -> str:
     """Return the runtime version of an accelerator type such as "v6e-4", or the boot image for Compute Engine.
 
     Raises:
-        ComponentError: the generation is not known.
+        KeyError: no image is known for the generation; name one in `runtime_version`.
     """
-    generation = api_accelerator_type(accelerator_type).partition("-")[0]
     images = BOOT_IMAGES if api == "compute-engine" else RUNTIME_VERSIONS
-    if generation not in images:
-        known = ", ".join(sorted(images))
-        raise ComponentError(
-            f"tpu.acceleratorType = {accelerator_type}: no runtime version is known for {generation} (known: {known}); "
-            "set tpu.runtimeVersion."
-        )
-    return images[generation]
+    return images[api_accelerator_type(accelerator_type).partition("-")[0]]
 
 
 class TpuQueuedResource(pulumi.ComponentResource):

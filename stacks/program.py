@@ -3,7 +3,6 @@
 import pulumi
 from pulumi.runtime import get_config_env, get_config_secret_keys_env
 
-from components.errors import ComponentError
 from contracts.labels import Ownership, StackLimits
 from contracts.naming import Names, NamingError
 from planning import PlanningError, plan
@@ -23,7 +22,6 @@ UserError = (
     PlanningError,
     NamingError,
     BlockedError,
-    ComponentError,
     ProjectNotReadyError,
     ServiceNotReadError,
     RunsNotKeptError,

@@ -15,10 +15,11 @@ from vm_agent.cloud import MetadataClient
 from vm_agent.confinement import DEVICE_FOLDER_VARIABLE
 from vm_agent.containers import run_command, wait_for_docker
 from vm_agent.docker_package import ensure_docker
+from vm_agent.follow import LatestDocument, follow_document, follow_key
 from vm_agent.kept import STATE_FOLDER_VARIABLE
 from vm_agent.metadata_guard import CGROUP_FOLDER_VARIABLE
 from vm_agent.publishing import PhasePublisher
-from vm_agent.serving import Agent, LatestDocument, follow_document, follow_key
+from vm_agent.serving import Agent
 from vm_agent.shipping import LogShipper
 
 # The only variables of the start-up script's environment that the agent gets.
@@ -71,7 +72,7 @@ def serve_forever() -> NoReturn:
         ensure_docker()
         wait_for_docker()
         agent = Agent(metadata, latest, publisher, shipper)
-        for key, tell in ((ROLLOUT_METADATA_KEY, latest.set_limits), (ENDS_AT_METADATA_KEY, agent.set_end)):
+        for key, tell in ((ROLLOUT_METADATA_KEY, latest.set_limits), (ENDS_AT_METADATA_KEY, agent.run_end.set)):
             threading.Thread(target=follow_key, args=(metadata, key, tell), daemon=True).start()
         agent.run()
     except ServingError as error:

@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Annotated, Any, Final, cast
 
 from mcp.server.mcpserver import Context, MCPServer
@@ -21,7 +20,7 @@ from engine.private_folders import private_folder
 from engine.steps import CAPACITY_TYPES, differences, shortened_differences, steps_of
 from scripts.agent.events import EventLog
 from scripts.agent.hints import ASKS, CHANGES
-from scripts.agent.plans import VALID_S, KeptPlan
+from scripts.agent.plans import VALID_S, KeptPlan, PlanId
 from scripts.agent.programs import run_program
 from scripts.agent.reading import Stack
 from scripts.agent.runs import report
@@ -114,7 +113,7 @@ def add_changing_tools(server: MCPServer[Any], bench: Workbench) -> None:
         async def up(
             *,
             context: Context[Any, Any],
-            plan_id: Annotated[str, Field(description="Of the answer of preview.", pattern=r"^plan-[0-9a-f]{16}$")],
+            plan_id: Annotated[PlanId, Field(description="Of the answer of preview.")],
         ) -> UpAnswer:
             """Deploy exactly what a plan of `preview` says. A plan that does not hold any more is refused.
 
@@ -204,18 +203,6 @@ def takes_the_server_away(changes: Sequence[ResourceChange]) -> bool:
     return any(change.type in CAPACITY_TYPES and change.op not in {"create", "update", "read"} for change in changes)
 
 
-@dataclass(slots=True, kw_only=True)
-class _Watch:
-    """Passes the engine's events on as progress."""
-
-    log: EventLog
-    context: Context[Any, Any]
-
-    async def look(self) -> None:
-        for event in self.log.fresh():
-            await report(self.context, event.done, self.log.steps or None, event.text, step=event.step)
-
-
 async def _up(bench: Workbench, context: Context[Any, Any], plan_id: str) -> UpAnswer:
     kept = bench.shelf.find(plan_id)
     stack = kept.identity.stack
@@ -240,12 +227,14 @@ async def _up(bench: Workbench, context: Context[Any, Any], plan_id: str) -> UpA
         most = max(kept.usd_per_hour, bench.purse.price_of(stack) or 0.0)  # a run that fails may leave either
         bench.purse.reserve(stack, kept.usd_per_hour, counted=most)
         bench.shelf.take(plan_id, now)
-        log, root = (
-            EventLog(path=folder / "events", steps=len(kept.steps), secrets=bench.secrets),
-            runner.project_folder(),
-        )
-        watch = _Watch(log=log, context=context)
-        message = _message(plan_id)
+        log = EventLog(path=folder / "events", steps=len(kept.steps), secrets=bench.secrets)
+        root, message = runner.project_folder(), _message(plan_id)
+
+        async def look() -> None:
+            """Pass the engine's events on as progress."""
+            for event in log.fresh():
+                await report(context, event.done, log.steps or None, event.text, step=event.step)
+
         try:
             result = await run_program(
                 [
@@ -254,13 +243,13 @@ async def _up(bench: Workbench, context: Context[Any, Any], plan_id: str) -> UpA
                     *("--message", message, "--event-log", str(log.path), "--stack", stack),
                 ],
                 secrets=bench.secrets,
-                watch=watch.look,
+                watch=look,
                 folder=frozen.folder,
             )
         finally:
             edited = frozen.edited(root)
             settings_lines = frozen.bring_back_engine_lines(root)  # also after a cancelled call: the state has the salt
-        await watch.look()
+        await look()
     text = "\n".join([result.out, *result.said])
     ok = result.exit_code == ExitCode.DONE
     locked = None if ok else _locked(stack, text)

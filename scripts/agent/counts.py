@@ -7,11 +7,11 @@ import fcntl
 import json
 import os
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final, Protocol, cast
+from typing import Final, cast
 
 from contracts.errors import CommandRefusedError, ScriptError
 from contracts.fields import as_mapping
@@ -36,22 +36,6 @@ class _NoRecordError(ValueError):
     """A line is not one of the audit file."""
 
 
-class Book(Protocol):
-    """Where counts are kept."""
-
-    def read(self) -> Sequence[Count]:
-        """Return the counts that are kept. Raises CommandRefusedError if they cannot be read: what was spent is then unknown."""
-        ...
-
-    def add(self, count: Count) -> None:
-        """Keep a count. Raises ScriptError if it cannot be kept."""
-        ...
-
-    def alone(self) -> AbstractContextManager[None]:
-        """Hold the book, so that no other server counts between a check and its count."""
-        ...
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditBook:
     """The counts in the audit file, and in the older file that it was moved to when it had grown."""
@@ -59,7 +43,10 @@ class AuditBook:
     audit: AuditFile
 
     def read(self) -> Sequence[Count]:
-        """Return the counts of both files, the oldest first. Together they hold at least those of the last 24 hours."""
+        """Return the counts of both files, the oldest first. Together they hold at least those of the last 24 hours.
+
+        Raises CommandRefusedError if they cannot be read: what was spent is then unknown.
+        """
         lines = [*self._lines(self.audit.older), *self._lines(self.audit.path)]
         try:
             counts = [_count(line) for line in lines if line.get("outcome") == COUNTED]
@@ -68,7 +55,7 @@ class AuditBook:
         return sorted(counts, key=lambda count: count.at_s)
 
     def add(self, count: Count) -> None:
-        """Write a line."""
+        """Write a line. Raises ScriptError if it cannot be kept."""
         self.audit.write(
             AuditEntry(
                 call="",
@@ -83,7 +70,10 @@ class AuditBook:
 
     @contextmanager
     def alone(self) -> Generator[None]:
-        """Lock a file beside the audit file. Raises ScriptError if that cannot be done."""
+        """Lock a file beside the audit file, so that no other server counts between a check and its count.
+
+        Raises ScriptError if that cannot be done.
+        """
         path = self.audit.path.with_name(f"{self.audit.path.name}.lock")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -22,9 +22,10 @@ from pydantic import BaseModel, Field
 from contracts.errors import CommandRefusedError
 from engine import runner
 from scripts.agent.codes import FOLDER, VALID_S, CodeShelf
+from scripts.agent.command_tools import option_words
 from scripts.agent.hints import DELETES
 from scripts.agent.reading import Stack
-from scripts.agent.workbench import CommandAnswer, Workbench, option, sentences
+from scripts.agent.workbench import CommandAnswer, Workbench, sentences
 
 TOOL: Final = "teardown"
 
@@ -76,9 +77,8 @@ def add_teardown(server: MCPServer[Any], bench: Workbench) -> None:
             bench.require("teardown")
             bench.runs.claim(stack)  # a refusal uses up no code
             _require_typed(stack, typed, keeps_bucket=keep_bucket)
-            answer = await bench.answer(
-                context, "teardown", *option("--stack", stack), "--yes", *option("--keep-bucket", keep_bucket)
-            )
+            words = option_words("teardown", {"stack": stack, "yes": True, "keep_bucket": keep_bucket})
+            answer = await bench.answer(context, "teardown", *words)
             if answer.ok:
                 bench.purse.ends(stack)
             return answer

@@ -1,11 +1,11 @@
 """`rollout` and `recover`: a dry run makes a plan that a person can read, and only that plan runs, within the same ceilings as `up`."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Annotated, Any, Final
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final, Literal
 
-from mcp.server.mcpserver import Context, MCPServer
+from mcp.server.mcpserver import MCPServer
 from pydantic import Field
 
 from contracts.errors import CommandRefusedError
@@ -13,11 +13,11 @@ from contracts.fields import as_mapping, as_sequence
 from engine import runner
 from engine.deployment import type_in
 from engine.steps import CAPACITY_TYPES
+from scripts.agent.command_tools import Argument, CommandCall, command_tool
 from scripts.agent.hints import ASKS, CHANGES
-from scripts.agent.permissions import Change
-from scripts.agent.plans import KeptCommand
-from scripts.agent.reading import Stack
-from scripts.agent.workbench import CommandAnswer, Workbench, option, sentences
+from scripts.agent.plans import KeptCommand, PlanId
+from scripts.agent.reading import STACK_OF_CALL
+from scripts.agent.workbench import CommandAnswer, Workbench
 from scripts.cli.settings import stack_settings
 from scripts.preview.frozen import most_usd_per_hour
 
@@ -28,13 +28,11 @@ _OLD: Final = frozenset({"rolled back", "not verified"})
 _NOTHING: Final = frozenset({"held", "refused", "unknown", "failed"})
 """Outcomes of a run that moved no request."""
 
-PlanId = Annotated[
-    str | None,
-    Field(
-        description="Without it nothing is changed: the answer shows what would be done and names it with a plan_id. With it, that is done.",
-        pattern=r"^plan-[0-9a-f]{16}$",
-    ),
-]
+_PLAN_ID: Final = Argument(
+    kind=PlanId,
+    help="Without it nothing is changed: the answer shows what would be done and names it with a plan_id. With it, that is done.",
+    is_passed=False,
+)
 
 
 class GatedAnswer(CommandAnswer):
@@ -54,65 +52,60 @@ class _Prices:
     after: float | None
 
 
+@command_tool(
+    "rollout",
+    {
+        "stack": STACK_OF_CALL,
+        "to": Argument(help="Revision to go back to; the new one without it."),
+        "again": Argument(
+            help="Also a revision that was refused before. Read the reason first, and tell the person.",
+        ),
+        "plan_id": _PLAN_ID,
+    },
+    hint=CHANGES,
+)
+async def rollout(call: CommandCall) -> GatedAnswer:
+    """Shift a service's traffic to its new revision step by step, each step behind its checks; or back to another revision.
+
+    Call it without plan_id first, show the person what it would do and cost, then call it again with the plan_id of that answer.
+    The service keeps a record: `outcome` held names who moves the requests now, refused says why a revision is not offered again.
+    """
+    return await _gated(call, "rollout")
+
+
+@command_tool("recover", {"stack": STACK_OF_CALL, "plan_id": _PLAN_ID}, hint=CHANGES)
+async def recover(call: CommandCall) -> GatedAnswer:
+    """Look for what an interrupted run made and did not record; with a plan_id, where allowed, take that into the state.
+
+    Call it without plan_id first, and show the person what it found. A TPU or a service that it takes over counts against the ceilings.
+    """
+    return await _gated(call, "recover")
+
+
 def add_gated_tools(server: MCPServer[Any], bench: Workbench) -> None:
     """Register the tools. `rollout` is there only where the person allowed it; `recover` can always look."""
-    _add_recovery(server, bench)
+    (recover if bench.permissions.allows("recover") else replace(recover, hint=ASKS)).add(server, bench)
     if bench.permissions.allows("rollout"):
-        _add_rollout(server, bench)
+        rollout.add(server, bench)
 
 
-def _add_rollout(server: MCPServer[Any], bench: Workbench) -> None:
-    @server.tool(annotations=CHANGES)
-    async def rollout(
-        *,
-        context: Context[Any, Any],
-        stack: Stack,
-        to: Annotated[str | None, Field(description="Revision to go back to; the new one without it.")] = None,
-        again: Annotated[
-            bool,
-            Field(description="Also a revision that was refused before. Read the reason first, and tell the person."),
-        ] = False,
-        plan_id: PlanId = None,
-    ) -> GatedAnswer:
-        """Shift a service's traffic to its new revision step by step, each step behind its checks; or back to another revision.
-
-        Call it without plan_id first, show the person what it would do and cost, then call it again with the plan_id of that answer.
-        The service keeps a record: `outcome` held names who moves the requests now, refused says why a revision is not offered again.
-        """
-        with sentences(bench):
-            words = [*option("--stack", stack), *option("--to", to), *option("--again", again)]
-            return await _gated(bench, context, "rollout", stack, words, plan_id)
-
-
-def _add_recovery(server: MCPServer[Any], bench: Workbench) -> None:
-    @server.tool(annotations=CHANGES if bench.permissions.allows("recover") else ASKS)
-    async def recover(*, context: Context[Any, Any], stack: Stack, plan_id: PlanId = None) -> GatedAnswer:
-        """Look for what an interrupted run made and did not record; with a plan_id, where allowed, take that into the state.
-
-        Call it without plan_id first, and show the person what it found. A TPU or a service that it takes over counts against the ceilings.
-        """
-        with sentences(bench):
-            return await _gated(bench, context, "recover", stack, option("--stack", stack), plan_id)
-
-
-async def _gated(  # noqa: PLR0917 - the tools pass what they have
-    bench: Workbench, context: Context[Any, Any], command: Change, stack: str, words: Sequence[str], plan_id: str | None
-) -> GatedAnswer:
+async def _gated(call: CommandCall, command: Literal["rollout", "recover"]) -> GatedAnswer:
+    bench, words, stack, plan_id = call.bench, call.words, call.given["stack"], call.given["plan_id"]
     if plan_id is None:
-        return await _look(bench, context, command, stack, words)
+        return await _look(call, command)
     bench.require(command)
     bench.runs.claim(stack)
     kept = bench.shelf.find_command(plan_id, command, words)
     before, meanwhile = bench.purse.counted(stack), kept.usd_per_hour_meanwhile
     await _require(bench, stack, meanwhile)
-    bench.shelf.check_command(plan_id, command, words)  # another call may have run it meanwhile
+    bench.shelf.find_command(plan_id, command, words)  # another call may have run it meanwhile
     if meanwhile is not None:
         most = max(meanwhile, bench.purse.price_of(stack) or 0.0)
         bench.purse.reserve(stack, meanwhile, counted=most)
-    bench.shelf.take_command(plan_id, command, words)
+    bench.shelf.use(plan_id)
     yes = ["--yes"] if command == "recover" else []
     try:
-        answer = await bench.answer(context, command, *words, *yes, "--plan", kept.shown)
+        answer = await call.answer(*yes, "--plan", kept.shown)
     except CommandRefusedError:
         bench.purse.settles(stack, before)  # it refused before it changed anything
         raise
@@ -122,10 +115,9 @@ async def _gated(  # noqa: PLR0917 - the tools pass what they have
     return _answer(bench, answer, plan_id, meanwhile, changed=True)
 
 
-async def _look(
-    bench: Workbench, context: Context[Any, Any], command: Change, stack: str, words: Sequence[str]
-) -> GatedAnswer:
-    found = await bench.answer(context, command, *words, "--dry-run")
+async def _look(call: CommandCall, command: str) -> GatedAnswer:
+    bench, stack = call.bench, call.given["stack"]
+    found = await call.answer("--dry-run")
     document: Mapping[str, object] = found.document or {}
     shown = str(document.get("plan") or "")
     if not found.ok or not shown:
@@ -135,7 +127,7 @@ async def _look(
         KeptCommand(
             command=command,
             stack=stack,
-            words=tuple(words),
+            words=tuple(call.words),
             shown=shown,
             usd_per_hour_meanwhile=prices.meanwhile,
             usd_per_hour_after=prices.after,

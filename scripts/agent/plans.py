@@ -4,7 +4,9 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Annotated, Final
+
+from pydantic import Field
 
 from contracts.errors import CommandRefusedError
 from engine.steps import PlannedStep
@@ -15,6 +17,7 @@ VALID_S: Final = 3600.0
 _MOST_PLANS: Final = 50
 _SHOWN_PLANS: Final = 5
 _ID_DIGITS: Final = 16
+PlanId = Annotated[str, Field(pattern=r"^plan-[0-9a-f]{16}$")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +98,7 @@ class PlanShelf:
     def take(self, plan_id: str, now: PlanIdentity) -> KeptPlan:
         """Check a plan, and mark it as used."""
         plan = self.check(plan_id, now)
-        self._plans[plan_id] = replace(plan, used=True)
+        self.use(plan_id)
         return plan
 
     def find(self, plan_id: str) -> KeptPlan:
@@ -106,25 +109,18 @@ class PlanShelf:
         return plan
 
     def find_command(self, plan_id: str, command: str, words: Sequence[str]) -> KeptCommand:
-        """Return the plan of a command with these arguments. Raises CommandRefusedError if this server made none of this id."""
+        """Return a plan of a command with these arguments that may be run. Raises CommandRefusedError if it is unknown, used or too old."""
         plan = self._found(plan_id, command)
         if not isinstance(plan, KeptCommand) or (plan.command, plan.words) != (command, tuple(words)):
             raise CommandRefusedError(
                 f"{plan_id} is not a plan of {command} with these arguments; call {command} with them and without plan_id, and read it."
             )
-        return plan
-
-    def check_command(self, plan_id: str, command: str, words: Sequence[str]) -> KeptCommand:
-        """Return a plan of a command that may be run. Raises CommandRefusedError if it is unknown, used or too old."""
-        plan = self.find_command(plan_id, command, words)
         self._require_fresh(plan, command)
         return plan
 
-    def take_command(self, plan_id: str, command: str, words: Sequence[str]) -> KeptCommand:
-        """Check a plan of a command, and mark it as used. The command compares again what it showed."""
-        plan = self.check_command(plan_id, command, words)
-        self._plans[plan_id] = replace(plan, used=True)
-        return plan
+    def use(self, plan_id: str) -> None:
+        """Mark a plan as used. A command compares again what it showed."""
+        self._plans[plan_id] = replace(self._plans[plan_id], used=True)
 
     def _found(self, plan_id: str, maker: str) -> KeptPlan | KeptCommand:
         plan = self._plans.get(plan_id)

@@ -1,5 +1,6 @@
 """The SDK's server with short lists of tools, and sentences instead of validation errors."""
 
+import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,6 +16,8 @@ from contracts.fields import as_mapping, as_sequence
 from scripts.agent.presenting import own_parameters
 
 _VALUE_CHARACTERS: Final = 60
+_SHOULD: Final = re.compile(r"^\w+ should\b")
+"""How pydantic begins what it says of a value: `Input should be at least ...`."""
 _DROPPED: Final = frozenset({"title"})
 """Keys of a schema that repeat the name of the parameter."""
 
@@ -149,36 +152,9 @@ def _mistakes(tool: str, schema: Mapping[str, object], error: ValidationError) -
             words = f"{tool} needs {name}"
         else:
             place = "".join(f"[{part}]" for part in inner if part.isdigit())
-            words = f"{name}{place} of {tool} is {_quoted(mistake['input'])}; it {_wanted(cast('Mapping[str, object]', mistake))}"
+            words = f"{name}{place} of {tool} is {_quoted(mistake['input'])}; it {_SHOULD.sub('must', mistake['msg'])}"
         found.setdefault(name, f"{words}. {about}".strip())
     return " ".join(found.values())
-
-
-def _wanted(mistake: Mapping[str, object]) -> str:
-    """Return what an argument must be, from pydantic's mistake."""
-    context = as_mapping(mistake.get("ctx"))
-    words = {
-        "literal_error": "must be {expected}",
-        "string_pattern_mismatch": "must match {pattern}",
-        "greater_than_equal": "must be at least {ge}",
-        "greater_than": "must be above {gt}",
-        "less_than_equal": "must be at most {le}",
-        "string_too_long": "may have {max_length} characters",
-        "too_long": "may have {max_length} items",
-        "string_type": "must be a text",
-        "list_type": "must be a list",
-        "bool_type": "must be true or false",
-        "bool_parsing": "must be true or false",
-        "int_type": "must be a whole number",
-        "int_parsing": "must be a whole number",
-        "int_from_float": "must be a whole number",
-        "float_type": "must be a number",
-        "float_parsing": "must be a number",
-        "finite_number": "must be a finite number",
-    }.get(str(mistake.get("type")))
-    if words is None:
-        return str(mistake.get("msg") or "is not allowed").replace("Input should", "must")
-    return words.format(**context)
 
 
 def _quoted(value: object) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from contracts.errors import CommandRefusedError, ScriptError
-from scripts.agent.counts import Book, Count, running, spent_usd
+from scripts.agent.counts import AuditBook, Count, running, spent_usd
 from scripts.cli.command import say
 
 DEFAULT_USD_PER_HOUR: Final = 10.0
@@ -37,7 +37,7 @@ class Deployed:
 class Purse:
     """What is deployed and what was spent, in every server alike. List prices, and the most instances that a service may have: upper bounds."""
 
-    book: Book
+    book: AuditBook
     states: Callable[[], Deployed]
     """Reads what is deployed now. Raises CommandRefusedError if that is unknown."""
     usd_per_hour_limit: float = DEFAULT_USD_PER_HOUR

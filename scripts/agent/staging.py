@@ -3,19 +3,19 @@
 import asyncio
 import re
 from collections.abc import Sequence
-from typing import Annotated, Any, Final
+from typing import Final
 
-from mcp.server.mcpserver import Context, MCPServer
 from pydantic import Field
 
 from contracts.errors import CommandRefusedError
 from contracts.fields import as_mapping
 from engine.private_folders import private_folder
+from scripts.agent.command_tools import Argument, CommandCall, command_tool
 from scripts.agent.hints import CHANGES
-from scripts.agent.plans import KeptPlan
-from scripts.agent.reading import Stack
+from scripts.agent.plans import KeptPlan, PlanId
+from scripts.agent.reading import STACK_OF_CALL
 from scripts.agent.untrusted import Frozen
-from scripts.agent.workbench import CommandAnswer, Workbench, option, sentences
+from scripts.agent.workbench import CommandAnswer, Workbench
 from scripts.cli.settings import stack_settings
 from scripts.preview.frozen import freeze
 from scripts.preview.identity import identity_of
@@ -45,45 +45,35 @@ def parse_sources(given: Sequence[str]) -> frozenset[str]:
     return frozenset(source.rstrip("/") for source in given)
 
 
-def add_staging(server: MCPServer[Any], bench: Workbench) -> None:
-    """Register the tool."""
+@command_tool(
+    "stage_model",
+    {
+        "stack": STACK_OF_CALL,
+        "revision": Argument(help="Branch, tag or commit of the hub. Default: modelRevision of the stack, then main."),
+        "source": Argument(
+            option="origin", help="gs://BUCKET/FOLDER instead of the hub, of those that the person named."
+        ),
+        "plan_id": Argument(
+            option="plan", kind=PlanId, help="Plan of an earlier call, if the bucket does not exist yet."
+        ),
+    },
+    hint=CHANGES,
+    change="stage",
+)
+async def stage_weights(call: CommandCall) -> StagingAnswer:
+    """Copy the stack's weights into a folder of its own in its bucket: nothing that a running server reads is changed or deleted.
 
-    @server.tool(annotations=CHANGES)
-    async def stage_weights(
-        *,
-        context: Context[Any, Any],
-        stack: Stack,
-        revision: Annotated[
-            str | None,
-            Field(description="Branch, tag or commit of the hub. Default: modelRevision of the stack, then main."),
-        ] = None,
-        source: Annotated[
-            str | None, Field(description="gs://BUCKET/FOLDER instead of the hub, of those that the person named.")
-        ] = None,
-        plan_id: Annotated[
-            str | None,
-            Field(
-                description="Plan of an earlier call, if the bucket does not exist yet.", pattern=r"^plan-[0-9a-f]{16}$"
-            ),
-        ] = None,
-    ) -> StagingAnswer:
-        """Copy the stack's weights into a folder of its own in its bucket: nothing that a running server reads is changed or deleted.
-
-        If the bucket does not exist, the first call returns a plan that creates it, and the second one, with its plan_id, creates it and
-        copies. No settings file is written: show the person `setting`, the lines to write before preview and up serve these weights.
-        """
-        with sentences(bench):
-            bench.require("stage")
-            bench.purse.require_left()
-            _require_source(bench, source, revision)
-            if plan_id is None and not await asyncio.to_thread(_has_bucket, stack):
-                with bench.place():
-                    return _answer_of_plan(await asyncio.to_thread(_creation, bench, stack))
-            if plan_id is not None:
-                await asyncio.to_thread(_take, bench, stack, plan_id)
-            words = [*option("--stack", stack), *option("--revision", revision), *option("--from", source)]
-            creation = ["--plan", plan_id] if plan_id is not None else ["--no-create"]
-            return _answer_of_copy(await bench.answer(context, "stage_model", *words, *creation, "--no-bind"))
+    If the bucket does not exist, the first call returns a plan that creates it, and the second one, with its plan_id, creates it and
+    copies. No settings file is written: show the person `setting`, the lines to write before preview and up serve these weights.
+    """
+    bench, stack, plan_id = call.bench, call.given["stack"], call.given["plan_id"]
+    _require_source(bench, call.given["source"], call.given["revision"])
+    if plan_id is None and not await asyncio.to_thread(_has_bucket, stack):
+        with bench.place():
+            return _answer_of_plan(await asyncio.to_thread(_creation, bench, stack))
+    if plan_id is not None:
+        await asyncio.to_thread(_take, bench, stack, plan_id)
+    return _answer_of_copy(await call.answer(*(["--no-create"] if plan_id is None else []), "--no-bind"))
 
 
 def _require_source(bench: Workbench, source: str | None, revision: str | None) -> None:

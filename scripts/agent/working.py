@@ -9,16 +9,17 @@ from pydantic import Field
 
 from contracts.errors import CommandRefusedError
 from engine import runner
+from scripts.agent.command_tools import Argument, CommandCall, command_tool
 from scripts.agent.hints import ASKS, CHANGES
-from scripts.agent.reading import Stack
-from scripts.agent.staging import add_staging
-from scripts.agent.workbench import CommandAnswer, Workbench, option, sentences
+from scripts.agent.reading import STACK_OF_CALL
+from scripts.agent.staging import stage_weights
+from scripts.agent.workbench import CommandAnswer, Workbench, sentences
 
 RESULTS: Final = Path(".work") / "agent"
 """Folder of the project in which benchmarks lie."""
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,40}")
 
-_MOST_TOKENS: Final = 262_144
+_Tokens = Annotated[int, Field(ge=1, le=262_144)]
 """The longest context of a checkpoint. A prompt is made in memory before it is sent."""
 
 ResultName = Annotated[
@@ -26,62 +27,46 @@ ResultName = Annotated[
 ]
 
 
+@command_tool("smoke", {"stack": STACK_OF_CALL}, hint=CHANGES, change="smoke")
+async def smoke(call: CommandCall) -> CommandAnswer:
+    """Check a deployed server's health, API and speed against the stack's thresholds. Sends about 20 requests."""
+    return await call.answer()
+
+
+@command_tool(
+    "bench",
+    {
+        "stack": STACK_OF_CALL,
+        "name": Argument(kind=ResultName, required=True, is_passed=False),
+        "concurrency": Argument(
+            kind=Annotated[list[Annotated[int, Field(ge=1, le=4096)]], Field(max_length=12)],
+            help="Requests in flight, a point each.",
+        ),
+        "input_tokens": Argument(kind=_Tokens, help="Tokens of a prompt."),
+        "output_tokens": Argument(kind=_Tokens, help="Tokens of an answer."),
+        "requests": Argument(kind=Annotated[int, Field(ge=1, le=10_000)], help="Requests of each point."),
+    },
+    hint=CHANGES,
+    change="bench",
+)
+async def benchmark(call: CommandCall) -> CommandAnswer:
+    """Measure a deployed server under load, and keep the results under a name. Without figures: the quick sweep of 8 points."""
+    return await call.answer("--out", str(_new_results(call.given["name"])))
+
+
 def add_working_tools(server: MCPServer[Any], bench: Workbench) -> None:
     """Register the tools that are allowed, and those that only read what others left."""
-    _add_comparison(server, bench)
-    for change, add in (
-        ("smoke", _add_smoke),
-        ("bench", _add_bench),
-        ("stage", add_staging),
-    ):
-        if change in bench.permissions.allowed:
-            add(server, bench)
 
-
-def _add_smoke(server: MCPServer[Any], bench: Workbench) -> None:
-    @server.tool(annotations=CHANGES)
-    async def smoke(*, context: Context[Any, Any], stack: Stack) -> CommandAnswer:
-        """Check a deployed server's health, API and speed against the stack's thresholds. Sends about 20 requests."""
-        with sentences(bench):
-            bench.require("smoke")
-            bench.purse.require_left()
-            return await bench.answer(context, "smoke", *option("--stack", stack))
-
-
-def _add_bench(server: MCPServer[Any], bench: Workbench) -> None:
-    @server.tool(annotations=CHANGES)
-    async def benchmark(
-        *,
-        context: Context[Any, Any],
-        stack: Stack,
-        name: ResultName,
-        concurrency: Annotated[
-            list[Annotated[int, Field(ge=1, le=4096)]] | None,
-            Field(description="Requests in flight, a point each.", max_length=12),
-        ] = None,
-        input_tokens: Annotated[int | None, Field(description="Tokens of a prompt.", ge=1, le=_MOST_TOKENS)] = None,
-        output_tokens: Annotated[int | None, Field(description="Tokens of an answer.", ge=1, le=_MOST_TOKENS)] = None,
-        requests: Annotated[int | None, Field(description="Requests of each point.", ge=1, le=10_000)] = None,
-    ) -> CommandAnswer:
-        """Measure a deployed server under load, and keep the results under a name. Without figures: the quick sweep of 8 points."""
-        with sentences(bench):
-            bench.require("bench")
-            bench.purse.require_left()
-            words = [*option("--stack", stack), "--out", str(_new_results(name))]
-            words += [*option("--input-tokens", input_tokens), *option("--output-tokens", output_tokens)]
-            levels = ",".join(f"{level}" for level in concurrency or [])
-            return await bench.answer(
-                context, "bench", *words, *option("--concurrency", levels or None), *option("--requests", requests)
-            )
-
-
-def _add_comparison(server: MCPServer[Any], bench: Workbench) -> None:
     @server.tool(annotations=ASKS)
     async def compare_benchmarks(*, context: Context[Any, Any], before: ResultName, after: ResultName) -> CommandAnswer:
         """Compare two benchmarks by their names, point by point."""
         with sentences(bench):
             folders = [str(_kept_results(name)) for name in (before, after)]
             return await bench.answer(context, "bench", "compare", *folders)
+
+    for tool in (smoke, benchmark, stage_weights):
+        if tool.change in bench.permissions.allowed:
+            tool.add(server, bench)
 
 
 def _folder(name: str) -> Path:

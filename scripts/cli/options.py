@@ -97,6 +97,35 @@ def positional_names(kind: type[object]) -> Sequence[str]:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class OptionField:
+    """An option as a program needs it that writes a command line."""
+
+    option: Option
+    flag: str
+    kind: type[object]
+    """Type of one value."""
+
+    def words(self, values: Sequence[str]) -> Sequence[str]:
+        """Return the option with these values; several of one that takes a list are separated by commas."""
+        if self.option.positional:
+            return values
+        if self.option.repeated:
+            return [word for value in values for word in (self.flag, value)]
+        return (self.flag, ",".join(values))
+
+
+def option_fields(kind: type[object]) -> Mapping[str, OptionField]:
+    """Return every option of a dataclass by the name of its field, groups included."""
+    found: dict[str, OptionField] = {}
+    for field, hint, option in _fields(kind):
+        if option is None:
+            found |= option_fields(hint)
+        else:
+            found[field.name] = OptionField(option=option, flag=_flag(field, option), kind=hint)
+    return found
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class DescribedOption:
     """What a reference says of an option."""
 

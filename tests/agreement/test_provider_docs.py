@@ -8,7 +8,7 @@ from gcp_tpu_provider.compute_api import ComputeApi
 from gcp_tpu_provider.reference import reference
 from gcp_tpu_provider.tpu_api import TRIED_WITHOUT_FORCE, TpuApi
 from gcp_tpu_provider.transport import Pacing
-from vm_agent.serving import Agent
+from vm_agent.trial import AgentPacing
 
 PAGE = (Path(__file__).parents[2] / "docs" / "provider-gcp-tpu.md").read_text()
 
@@ -28,7 +28,7 @@ def test_the_limits_in_the_text_are_the_codes():
     assert "| a change of a node | ten minutes |" in PAGE
     assert (pacing.appear_s, pacing.late_s) == (60, 180)
     assert "| a request whose answer was lost | one minute; in a deletion or a refresh three |" in PAGE
-    delays = Agent.__dataclass_fields__["restart_delays_s"].default
+    delays = AgentPacing().restart_delays_s
     assert "restarted after {:g}, {:g}, {:g} and {:g} s".format(*delays) in PAGE
 
 

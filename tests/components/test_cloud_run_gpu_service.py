@@ -1,9 +1,8 @@
-"""The Cloud Run service: private, within the platform's limits, refused before anything is declared."""
+"""The Cloud Run service: private, with its probes and mounts, and requests that stay where they are."""
 
 import dataclasses
 
 import pulumi
-import pytest
 
 from components.cloud_run_gpu_service import (
     CloudRunGpuService,
@@ -18,12 +17,9 @@ from components.cloud_run_gpu_service import (
     SecretVariable,
     ServerContainer,
     ServiceAccess,
-    check_startup_probe,
 )
-from components.errors import ComponentError
 from contracts.labels import Ownership
 from planning.question.types import StartupProbe
-from planning.speed.probes import LONGEST_PROBE
 
 PROBE = StartupProbe(initial_delay_s=240, period_s=60, failure_threshold=30, timeout_s=50)
 CONTAINER = ServerContainer(
@@ -95,45 +91,6 @@ def test_a_secret_is_referred_to_by_its_version_and_never_written(declare):
 def test_direct_vpc_sends_all_traffic_through_the_subnet(declare):
     _, inputs, _ = service(declare, direct_vpc=DirectVpc(network="n", subnetwork="s", tag="t"))
     assert inputs["template"]["vpcAccess"]["egress"] == "ALL_TRAFFIC"
-
-
-REFUSED = [
-    ({"initial_delay_s": 241}, "startupProbe.initialDelay = 241s is more than Cloud Run allows: at most 240s."),
-    ({"period_s": 241}, "startupProbe.period = 241s is more than Cloud Run allows: at most 240s."),
-    ({"timeout_s": 61}, "startupProbe.timeout = 61s is more than Cloud Run allows: at most its period, 60s."),
-    (
-        {"failure_threshold": 31},
-        "startupProbe allows 31 x 60s = 1860s; Cloud Run allows failureThreshold x period of at most 1800s",
-    ),
-    ({"period_s": 0, "timeout_s": 0}, "startupProbe.period = 0 is less than Cloud Run allows: at least 1."),
-]
-
-
-@pytest.mark.parametrize(("change", "sentence"), REFUSED)
-def test_a_probe_outside_the_platforms_limits_is_refused_before_anything_is_declared(declare, change, sentence):
-    """Incident PRB02."""
-    container = dataclasses.replace(CONTAINER, startup_probe=dataclasses.replace(PROBE, **change))
-    with pytest.raises(ComponentError) as caught:
-        service(declare, container=container)
-    assert sentence in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("change", "sentence"),
-    [
-        ({"cpu": 2}, "cloudRun.cpu = 2: a nvidia-l4 on Cloud Run needs at least 4 vCPU."),
-        ({"memory_mib": 8192}, "needs at least 16Gi"),
-        ({"gpu": "nvidia-rtx-pro-6000"}, "needs at least 20 vCPU"),
-    ],
-)
-def test_less_than_the_gpu_needs_is_refused(declare, change, sentence):
-    with pytest.raises(ComponentError, match=sentence):
-        service(declare, machine=dataclasses.replace(MACHINE, **change))
-
-
-def test_the_longest_probe_is_allowed_and_gives_all_that_cloud_run_gives():
-    check_startup_probe(LONGEST_PROBE)
-    assert LONGEST_PROBE.budget_s == 240 + 1800
 
 
 NEXT = {"type": "TRAFFIC_TARGET_ALLOCATION_TYPE_LATEST", "tag": "next"}

@@ -8,7 +8,6 @@ import pulumi
 import pulumi_gcp as gcp
 import pytest
 
-from components.errors import ComponentError
 from components.model_bucket import ModelBucket, ModelBucketArgs
 from components.private_network import PrivateNetwork, PrivateNetworkArgs, subnet_range
 from components.runtime_identity import RuntimeIdentity, RuntimeIdentityArgs
@@ -289,7 +288,7 @@ def test_a_built_image_starts_from_the_pinned_one_and_is_used_by_its_own_digest(
 
 
 def test_an_image_without_a_digest_is_refused(declare, ownership):
-    with pytest.raises(ComponentError, match='has digest "latest"; pin it'):
+    with pytest.raises(ValueError, match='has digest "latest"; pin it'):
         declare(lambda: ServingImage("image", image_args(ownership, digest="latest")).ref)
 
 

@@ -13,7 +13,8 @@ from tests.vm_agent.docker import Threads, in_threads
 from tests.vm_agent.machine import Machine
 from vm_agent import cloud, containers, publishing
 from vm_agent.compile_cache import CompiledPrograms
-from vm_agent.serving import Agent, LatestDocument
+from vm_agent.follow import LatestDocument
+from vm_agent.serving import Agent
 
 LIMIT_S = 60.0
 SLICE_S = 0.1

@@ -15,9 +15,11 @@ from vm_agent import weights as weights_module
 from vm_agent.base import ServingError, SupersededError
 from vm_agent.cloud import MetadataClient, google_get, read_secret
 from vm_agent.containers import DENIED, pull_problem, remove_other_models
+from vm_agent.follow import LatestDocument
 from vm_agent.publishing import LogFollower, PhasePublisher
-from vm_agent.serving import Agent, LatestDocument
+from vm_agent.serving import Agent
 from vm_agent.shipping import LogShipper
+from vm_agent.trial import AgentPacing
 from vm_agent.weights import WeightsCopy
 
 
@@ -300,9 +302,7 @@ class TestRestarts:
             metadata,
             latest,
             PhasePublisher(metadata, progress_s=0.1),
-            restart_delays_s=(0.05, 0.05),
-            health_lost_s=health_lost_s,
-            health_poll_s=0.1,
+            pacing=AgentPacing(restart_delays_s=(0.05, 0.05), health_lost_s=health_lost_s, health_poll_s=0.1),
         )
         return agent, latest
 
@@ -324,7 +324,7 @@ class TestRestarts:
 
     def test_a_server_that_compiles_for_long_before_it_crashes_is_given_up_too(self, machine: Machine):
         agent, latest = self.agent()
-        agent.steady_s = 0.0
+        agent.pacing.steady_s = 0.0
         port = free_port()
         latest.set(document(port, args=["m", f"--port={port}", "--crash"], secretEnv={}))
         threading.Thread(target=agent.run, daemon=True).start()
@@ -333,7 +333,7 @@ class TestRestarts:
 
     def test_a_grant_that_takes_minutes_costs_no_restart(self, machine: Machine):
         agent, latest = self.agent()
-        agent.denied_delay_s = 0.05
+        agent.pacing.denied_delay_s = 0.05
         version = "projects/p/secrets/late/versions/1"
         text = document(free_port(), secretEnv={"HF_TOKEN": version})
         latest.set(text)
@@ -349,7 +349,7 @@ class TestRestarts:
 
     def test_a_permission_that_is_never_granted_fails_in_the_end(self, machine: Machine):
         agent, latest = self.agent()
-        agent.denied_delay_s, agent.denied_budget_s = 0.05, 0.2
+        agent.pacing.denied_delay_s, agent.pacing.denied_budget_s = 0.05, 0.2
         text = document(free_port(), secretEnv={"HF_TOKEN": "projects/p/secrets/never/versions/1"})
         latest.set(text)
         agent.serve(1, text)

@@ -12,8 +12,8 @@ from tests.vm_agent.machine import CANARY, IMAGE, Machine, document, eventually
 from tests.vm_agent.test_roll_back import Serving, calls, written
 from vm_agent import prefetch
 from vm_agent.base import SupersededError
+from vm_agent.ending import parse_time
 from vm_agent.prefetch import HubFetch, HubModel, hub_models
-from vm_agent.serving import parse_time
 
 HF = """
 import os, sys, time
@@ -162,7 +162,7 @@ class TestModels:
 class TestDrain:
     def test_a_server_that_knows_the_flag_drains_by_itself(self, serving: Serving, machine: Machine):
         limits, asked = RolloutLimits(drain_s=40, shutdown_flag=True), list[int]()
-        serving.agent._requests = lambda port: float(asked.append(port) or 0)  # type: ignore[method-assign]
+        serving.agent.server.requests = lambda port: float(asked.append(port) or 0)  # type: ignore[method-assign]
         first = serving.ask(limits=limits)
         serving.sees("ready", first, first)
         second = serving.ask("--max-num-seqs=4", limits=limits)
@@ -199,27 +199,27 @@ class TestTheEndOfTheRun:
     def test_is_published_and_the_server_drains_and_stops_before_it(self, serving: Serving, machine: Machine):
         good = serving.good()
         far = "2126-01-01T00:00:00.123456789Z"
-        serving.agent.set_end(far)
+        serving.agent.run_end.set(far)
         eventually(lambda: machine.guest().get("ends-at") == far, "the end is published")
         serving.sees("ready", good, good)
         near = (datetime.now(UTC) + timedelta(seconds=30)).isoformat()
-        serving.agent.set_end(near)
+        serving.agent.run_end.set(near)
         serving.sees("ending", good, "")
         assert len(calls(machine, "stop")) == 1
         other = serving.ask("--max-num-seqs=4")
         serving.sees("ending", other, "")
         assert len(calls(machine, "run")) == 1, "no server is started that Google would delete at once"
-        serving.agent.set_end(None)
+        serving.agent.run_end.set(None)
 
     def test_ends_a_change_that_is_prepared_and_the_old_server(self, serving: Serving, machine: Machine):
         good = serving.good()
         (machine.root / "hang-pull").touch()
         other = serving.ask(image=IMAGE.replace("a" * 64, "b" * 64))
         serving.sees("pulling image", other, good)
-        serving.agent.set_end((datetime.now(UTC) + timedelta(seconds=30)).isoformat())
+        serving.agent.run_end.set((datetime.now(UTC) + timedelta(seconds=30)).isoformat())
         serving.sees("ending", other, "")
         assert len(calls(machine, "stop")) == 1
-        serving.agent.set_end(None)
+        serving.agent.run_end.set(None)
 
     def test_reaches_the_machine_in_its_metadata(self, machine: Machine):
         machine.attributes["gemma-serving-ends-at"] = "2126-01-01T00:00:00Z"
@@ -227,7 +227,7 @@ class TestTheEndOfTheRun:
         eventually(lambda: machine.guest().get("ends-at") == "2126-01-01T00:00:00Z", "the end is published")
 
     def test_that_is_no_time_is_ignored(self, serving: Serving, machine: Machine):
-        serving.agent.set_end("soon")
+        serving.agent.run_end.set("soon")
         good = serving.good()
         assert machine.guest()["serving-hash"] == good
         assert written(machine, "ends-at") == []

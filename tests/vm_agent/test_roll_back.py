@@ -14,9 +14,11 @@ from tests.vm_agent.machine import IMAGE, Machine, document, eventually, free_po
 from vm_agent import containers, path_guard
 from vm_agent import kept as kept_module
 from vm_agent.cloud import MetadataClient
+from vm_agent.follow import LatestDocument
 from vm_agent.kept import FailedChange, GoodDocument, KeptState
 from vm_agent.publishing import PhasePublisher
-from vm_agent.serving import Agent, LatestDocument
+from vm_agent.serving import Agent
+from vm_agent.trial import AgentPacing
 from vm_agent.weights import remove_copy
 
 OTHER_IMAGE = IMAGE.replace("a" * 64, "b" * 64)
@@ -39,8 +41,7 @@ class Serving:
             metadata,
             self.latest,
             PhasePublisher(metadata, progress_s=0.1),
-            health_poll_s=0.1,
-            **{**options, **changes},  # pyright: ignore[reportArgumentType]
+            pacing=AgentPacing(health_poll_s=0.1, **{**options, **changes}),  # pyright: ignore[reportArgumentType]
         )
         self.port = free_port()
         threading.Thread(target=self.agent.run, daemon=True).start()
@@ -275,7 +276,7 @@ def with_key(serving: Serving, machine: Machine) -> str:
 def test_a_good_document_of_an_agent_that_knew_more_is_none_to_go_back_to(serving: Serving, machine: Machine):
     (machine.root / "state").mkdir()
     (machine.root / "state/good.json").write_text(json.dumps({"text": '{"schema": 2}', "image": IMAGE}))
-    serving.agent.kept = KeptState()
+    serving.agent.kept.__init__()  # type: ignore[misc] # it reads the files, as that of an agent that starts again
     serving.good()
 
 

@@ -111,7 +111,7 @@ def commands(monkeypatch):
     monkeypatch.setattr(changing, "freeze", frozen)
     monkeypatch.setattr(changing, "stack_locks", lambda _stack: ())
     monkeypatch.setattr(changing, "deployed_usd_per_hour", lambda _stack: 1.0)
-    monkeypatch.setattr(changing.engine, "pulumi", lambda: "pulumi")
+    monkeypatch.setattr(changing.runner, "pulumi", lambda: "pulumi")
     return Commands(monkeypatch)
 
 

@@ -433,9 +433,9 @@ def test_full_and_limit_return_more(whole):
         (
             "benchmark",
             {"stack": STACK, "name": "x", "concurrency": [1, 0]},
-            "concurrency[1] of benchmark is 0; it must be at least 1",
+            "concurrency[1] of benchmark is 0; it must be greater than or equal to 1",
         ),
-        ("benchmark", {"stack": STACK, "name": "x", "input_tokens": 10**9}, "it must be at most 262144"),
+        ("benchmark", {"stack": STACK, "name": "x", "input_tokens": 10**9}, "it must be less than or equal to 262144"),
         ("ask", {"stack": STACK, "prompt": ""}, "prompt of ask is ''"),
         (
             "solve",
@@ -450,7 +450,7 @@ def test_full_and_limit_return_more(whole):
         ("doctor", {"project": "; rm -rf /"}, "--project is '; rm -rf /'; it must be a project id"),
         ("plan", {"model": "gpt-5", "accelerator": "L4"}, 'The model "gpt-5" is not in the catalog'),
         ("destroy_vllm", {"confirm": True}, "This server has no tool 'destroy_vllm'; it has plan,"),
-        ("plan", {"stack": [STACK]}, "it must be a text"),
+        ("plan", {"stack": [STACK]}, "it must be a valid string"),
     ],
 )
 def test_a_mistake_is_a_sentence_that_names_what_is_allowed(whole, monkeypatch, tool, arguments, words):

@@ -80,7 +80,7 @@ def test_every_stack_of_the_backend_is_read_and_an_empty_one_is_not(monkeypatch)
         {"name": "empty", "resourceCount": 0},
     ]
     asked = []
-    monkeypatch.setattr(deployed.engine, "query", lambda _words: json.dumps(rows))
+    monkeypatch.setattr(deployed.runner, "query", lambda _words: json.dumps(rows))
     monkeypatch.setattr(deployed, "read", lambda stack: asked.append(stack) or state(stack))
     monkeypatch.setattr(deployed, "all_locks", lambda stacks: dict.fromkeys(stacks, ()))
     found = deployed_now()
@@ -90,7 +90,7 @@ def test_every_stack_of_the_backend_is_read_and_an_empty_one_is_not(monkeypatch)
     def failing(_words):
         raise StateUnreadableError("Pulumi is not logged in.", cut_off=False)
 
-    monkeypatch.setattr(deployed.engine, "query", failing)
+    monkeypatch.setattr(deployed.runner, "query", failing)
     with pytest.raises(CommandRefusedError, match=r"What is deployed now is unknown.*not logged in"):
         deployed_now()
 

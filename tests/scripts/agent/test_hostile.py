@@ -21,6 +21,7 @@ from contracts.errors import CommandRefusedError, ScriptError
 from contracts.outputs import StackOutputs
 from scripts.agent import changing, programs, talking
 from scripts.agent.audit import AuditEntry, AuditFile
+from scripts.agent.command_tools import require_word
 from scripts.agent.deleting import can_ask
 from scripts.agent.events import EventLog
 from scripts.agent.plans import PlanShelf
@@ -28,7 +29,7 @@ from scripts.agent.programs import MOST_BYTES, MOST_LINE_CHARACTERS, ProgramResu
 from scripts.agent.purse import awake_or_not_s
 from scripts.agent.server import build, guarded, http_app, http_token, run_http
 from scripts.agent.untrusted import untrusted
-from scripts.agent.workbench import ERROR_NOTE, MOST_COMMANDS, word
+from scripts.agent.workbench import ERROR_NOTE, MOST_COMMANDS
 from scripts.cli.hidden import environment_secrets
 from scripts.client.openai import ServerError
 from tests.scripts.agent.conftest import CANARY, PREVIEW, STACK, answering, call, identity, kept, lines, purse, typing
@@ -60,7 +61,7 @@ def test_a_stack_is_a_name_and_no_path_no_option_and_no_stack_of_another_project
 
 def test_an_argument_that_no_command_line_can_hold_is_refused():
     with pytest.raises(CommandRefusedError, match="--model has 200000 characters"):
-        word("a" * 200_000, "--model")
+        require_word("a" * 200_000, "--model")
 
 
 def test_tools_that_send_load_or_write_files_do_not_call_themselves_read_only(bench_of, audit):

@@ -15,7 +15,7 @@ from contracts.errors import CommandRefusedError, ScriptError
 from contracts.exit_codes import ExitCode
 from planning.errors import PlanningError
 from scripts.cli.command import Command, run_command
-from scripts.cli.options import JsonSwitch, Option, Parser, add_options, read_options
+from scripts.cli.options import JsonSwitch, Option, Parser, add_options, option_fields, read_options
 from tests.safetensors_files import safetensors
 
 ROOT = Path(__file__).parents[3]
@@ -58,6 +58,15 @@ def test_fields_are_options():
         inner=Inner(count=9, share=0.5, fast=True), folder=Path("x"), name=("a", "b"), as_json=True
     )
     assert read("--from", "x", "--fast", "--no-fast").inner.fast is False
+
+
+def test_the_words_that_a_program_writes_are_read_back():
+    fields = option_fields(Outer)
+    assert (fields["count"].kind, fields["count"].option.most) == (int, 9)
+    words = [*fields["folder"].words(["x"]), *fields["name"].words(["a", "b"]), *fields["share"].words(["0.5"])]
+    words.append(fields["as_json"].flag)
+    assert words == ["--from", "x", "--name", "a", "--name", "b", "--share", "0.5", "--json"]
+    assert read(*words) == Outer(inner=Inner(share=0.5), folder=Path("x"), name=("a", "b"), as_json=True)
 
 
 def test_an_environment_variable_stands_in_for_its_option(monkeypatch):

@@ -1,0 +1,73 @@
+"""Every package that is imported is named by the requirements of who imports it, and not only brought along by another package."""
+
+import ast
+import re
+import sys
+from importlib.metadata import packages_distributions
+from pathlib import Path
+
+from packaging.requirements import Requirement
+
+ROOT = Path(__file__).resolve().parents[2]
+PRODUCT = ("cloud", "components", "contracts", "engine", "planning", "scripts", "stacks", "tools", "vm_agent")
+AGENT = ROOT / "scripts" / "agent"
+OWN = {*PRODUCT, "authors", "gcp_tpu_provider", "localcloud", "tests"}
+SHARED = {"google"}
+"""Import names of several distributions: which one is meant, a name does not say."""
+
+
+def normal(name):
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def named(*files):
+    """Distributions that requirements name."""
+    lines = [line for file in files for line in (ROOT / file).read_text().splitlines()]
+    return {normal(Requirement(line).name) for line in lines if line.strip() and not line.startswith(("#", "-"))}
+
+
+def imported(path):
+    """(first part of the module, line) pairs of every import in a file, wherever it is."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        if isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            names = [node.module]
+        yield from ((name.partition(".")[0], node.lineno) for name in names)
+
+
+def strangers(files, wanted):
+    """Imports whose distribution is not one of these."""
+    known = packages_distributions()
+    return {
+        f"{path.relative_to(ROOT)}:{line} {name}"
+        for path in files
+        for name, line in imported(path)
+        if name not in sys.stdlib_module_names | OWN | SHARED
+        and not {normal(owner) for owner in known.get(name, [])} & wanted
+    }
+
+
+def test_the_product_names_what_it_imports_and_the_agent_its_own_packages():
+    product = {path for room in PRODUCT for path in (ROOT / room).rglob("*.py")} | {ROOT / "__main__.py"}
+    agent = {path for path in product if AGENT in path.parents}
+    assert strangers(product - agent, named("requirements.in")) == set()
+    assert strangers(agent, named("requirements.in", "requirements-agent.in")) == set()
+
+
+def test_the_tests_and_the_authors_name_what_they_import():
+    oracle = ROOT / "authors" / "oracle"  # runs within an environment of its own
+    files = {
+        path for room in ("authors", "tests") for path in (ROOT / room).rglob("*.py") if oracle not in path.parents
+    }
+    wanted = named(
+        "requirements.in", "requirements-agent.in", "requirements-dev.in", "packages/localcloud/requirements.in"
+    )
+    assert strangers(files, wanted) == set()
+
+
+def test_what_is_named_is_locked():
+    for name in ("requirements", "requirements-agent", "requirements-dev"):
+        locked = {
+            normal(line.partition("==")[0]) for line in (ROOT / f"{name}.txt").read_text().splitlines() if "==" in line
+        }
+        assert named(f"{name}.in") - locked == set(), name

@@ -1,0 +1,144 @@
+"""The document's metadata key: its newest text and its limits, and what is served of it."""
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import NoReturn
+
+from contracts.guest_attributes import FAILED, READY, RESTORING
+from contracts.rollout import ROLLOUT_METADATA_KEY, RolloutLimits, parse_rollout
+from contracts.serving_document import DOCUMENT_METADATA_KEY, ServingDocument
+from vm_agent.base import log
+from vm_agent.cloud import CONNECTION_ERRORS, MetadataClient
+from vm_agent.kept import FailedChange
+from vm_agent.publishing import PhasePublisher
+
+
+@dataclass
+class LatestDocument:
+    """The newest text of the document, with its limits. Threads set it, the agent reads it. Of rapid changes only the last one counts."""
+
+    _text: str | None = None
+    _limits: str | None = None
+    _parsed: RolloutLimits = field(default_factory=RolloutLimits)
+    _version: int = 0
+    _given_up: int = 0
+    _changed: threading.Condition = field(default_factory=threading.Condition)
+
+    def set(self, text: str | None, limits: str | None = None) -> None:
+        """Store a text; None means that the metadata key is absent. The same text again is no new version."""
+        with self._changed:
+            if self._version and text == self._text:
+                self.set_limits(limits)
+                return
+            self._text = text
+            self._take_limits(limits)
+            self._version += 1
+            self._changed.notify_all()
+
+    def set_limits(self, limits: str | None) -> None:
+        """Store the limits of the document. They begin a new version only if the present one was given up: then it is tried again."""
+        with self._changed:
+            if limits == self._limits:
+                return
+            self._take_limits(limits)
+            if self._given_up == self._version:
+                self._version += 1
+                self._changed.notify_all()
+
+    def _take_limits(self, text: str | None) -> None:
+        self._limits = text
+        try:
+            self._parsed = parse_rollout(text)
+        except ValueError as error:
+            log(f"The limits of the change count as absent: {error}.")
+            self._parsed = RolloutLimits()
+
+    def give_up(self, version: int) -> None:
+        """Note that this version is not tried any more."""
+        with self._changed:
+            self._given_up = version
+
+    def get(self) -> tuple[int, str | None]:
+        """Return the newest version's number and text."""
+        with self._changed:
+            return self._version, self._text
+
+    def limits_text(self) -> str | None:
+        """Return the text of the limits; None if there are none."""
+        with self._changed:
+            return self._limits
+
+    def limits(self) -> RolloutLimits:
+        """Return the limits; the defaults if they cannot be read."""
+        with self._changed:
+            return self._parsed
+
+    def is_newer_than(self, version: int) -> bool:
+        """Whether there is a newer version than this one."""
+        return self.wait_for_newer(version, 0)
+
+    def wait_for_newer(self, version: int, timeout_s: float) -> bool:
+        """Wait until there is a newer version than this one. Return False after `timeout_s`."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self._version > version, timeout_s)
+
+
+def follow_document(metadata: MetadataClient, latest: LatestDocument, *, retry_s: float = 2.0) -> NoReturn:
+    """Follow the document's metadata key for ever with waiting GETs, and read its limits with it."""
+    etag: str | None = None
+    while True:
+        try:
+            text, new = metadata.attribute(DOCUMENT_METADATA_KEY, etag=etag)
+            limits = None if text is None else metadata.attribute(ROLLOUT_METADATA_KEY)[0]
+            latest.set(text, limits)
+            etag = new
+            if text is not None:
+                continue
+        except CONNECTION_ERRORS as error:
+            log(f"The metadata server did not answer: {error}")
+        time.sleep(retry_s)
+
+
+def follow_key(
+    metadata: MetadataClient, key: str, tell: Callable[[str | None], None], *, retry_s: float = 15.0
+) -> NoReturn:
+    """Follow another metadata key for ever."""
+    etag: str | None = None
+    while True:
+        try:
+            text, etag = metadata.attribute(key, etag=etag)
+            tell(text)
+            if text is not None:
+                continue
+        except CONNECTION_ERRORS as error:
+            log(f"The metadata server did not answer: {error}")
+        time.sleep(retry_s)
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """One document to serve, with its version's number and the hash of its text.
+
+    `failed` is the change in whose place the last good document serves; None if the document is the one that was asked for.
+    """
+
+    version: int
+    text_hash: str
+    document: ServingDocument
+    text: str
+    failed: "FailedChange | None" = None
+
+    @property
+    def asked_hash(self) -> str:
+        """Hash of the document that was asked for."""
+        return self.failed.text_hash if self.failed else self.text_hash
+
+    def publish(self, publisher: PhasePublisher, phase: str, detail: str = "") -> None:
+        """Publish a phase. While the last good document serves in place of a failed one, the phase is about the failed one."""
+        failed = self.failed
+        if failed is None:
+            publisher.publish(phase, self.text_hash, detail)
+        else:
+            publisher.publish(FAILED if phase == READY else RESTORING, failed.text_hash, failed.detail)

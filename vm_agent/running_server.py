@@ -1,0 +1,75 @@
+"""The server that runs: what it says of its health, and of its requests in its metrics."""
+
+import time
+import urllib.error
+import urllib.request
+from dataclasses import dataclass, field
+
+from contracts.serving_document import ServingDocument
+from vm_agent.base import environment_variable
+from vm_agent.cloud import CONNECTION_ERRORS, DIRECT
+from vm_agent.containers import ContainerState
+from vm_agent.follow import LatestDocument
+from vm_agent.kept import KeptState
+from vm_agent.known_secrets import KnownSecrets
+
+IDLE_METRICS = ("vllm:num_requests_running", "vllm:num_requests_waiting")
+ANSWERED_METRIC = "vllm:request_success_total"
+"""vLLM's counter of finished requests since its start, by `finished_reason`: also of those that were aborted or failed."""
+ANSWERED_REASONS = ('finished_reason="stop"', 'finished_reason="length"')
+
+
+@dataclass
+class RunningServer:
+    """Asks the server on this machine."""
+
+    kept: KeptState
+    latest: LatestDocument
+    secrets: KnownSecrets
+    loopback: str = field(default_factory=lambda: environment_variable("GEMMA_SERVING_LOOPBACK", "127.0.0.1"))
+
+    def health_problem(self, port: int) -> str:
+        """Return what is wrong with the server's /health, or an empty text if it answers."""
+        try:
+            with DIRECT.open(f"http://{self.loopback}:{port}/health", timeout=5):
+                return ""
+        except urllib.error.HTTPError as error:
+            with error:
+                return f"status {error.code}"
+        except CONNECTION_ERRORS as error:
+            return str(getattr(error, "reason", error))
+
+    def wait_until_idle(self, state: ContainerState, limit_s: float, version: "int | None" = None) -> None:
+        """Wait, at most `limit_s`, for a moment without requests, or for a version newer than this one.
+
+        A server that drains by itself needs no such moment.
+        """
+        served = self.kept.find(state.text_hash)
+        if state.drain_s or served is None:
+            return
+        deadline = time.monotonic() + limit_s
+        while time.monotonic() < deadline and self.requests(served.document):
+            if version is not None and self.latest.is_newer_than(version):
+                return
+            time.sleep(0.2)
+
+    def requests(self, document: ServingDocument) -> float:
+        """Return how many requests run and wait; 0 if the server does not say."""
+        return sum(value for line, value in self._metrics(document) if line.startswith(IDLE_METRICS))
+
+    def answered(self, document: ServingDocument) -> "float | None":
+        """Return how many requests the server has answered since its start; None if it does not say."""
+        found = [(line, value) for line, value in self._metrics(document) if line.startswith(ANSWERED_METRIC)]
+        answered = sum(value for line, value in found if any(reason in line for reason in ANSWERED_REASONS))
+        return answered if found else None
+
+    def _metrics(self, document: ServingDocument) -> "list[tuple[str, float]]":
+        """Return the lines of the server's metrics with their values; none if it does not answer."""
+        url = f"http://{self.loopback}:{document.port}/metrics"
+        asked = urllib.request.Request(url, headers=self.secrets.key_header(document))
+        try:
+            with DIRECT.open(asked, timeout=5) as response:
+                lines = response.read().decode(errors="replace").splitlines()
+            return [(line, float(line.rpartition(" ")[2])) for line in lines if line.startswith("vllm:")]
+        except CONNECTION_ERRORS:
+            return []
