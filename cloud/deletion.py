@@ -11,12 +11,15 @@ from itertools import groupby
 from typing import Final, Literal, cast
 from urllib.parse import quote
 
+from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_exponential
+
 from cloud.clock import WaitClock
+from cloud.found import FoundResource
 from cloud.google_api import CONNECTIONS, GoogleApi, GoogleListError
-from cloud.inventory.found import FoundResource
-from cloud.inventory.grants import Accounts, PolicyHolder, without
-from cloud.inventory.kinds import GRANT, Item, ResourceKind, by_name, order_of
+from cloud.grants import Accounts, PolicyHolder, without
+from cloud.kinds import BUCKET, GRANT, Item, ResourceKind, by_name, order_of
 from contracts.errors import ScriptError
+from contracts.fields import as_mapping, as_sequence
 from contracts.parallel import each
 
 Outcome = Literal["deleted", "gone", "not ours", "failed"]
@@ -112,23 +115,21 @@ class _Deleting:
 
     def run(self) -> None:
         """Delete the resource and wait until it is gone. Raises _GoneError, _NotOursError, GoogleListError and ScriptError."""
-        pause_s = _FIRST_PAUSE_S
-        for attempt in range(1, _ATTEMPTS + 1):
-            fresh = self._read()
-            if self._is_ending(fresh):
-                return self._wait({})
-            try:
-                if self.kind.kind == "bucket":
-                    self._empty()
-                return self._wait(self.api.delete(self.kind.api, self._address(fresh), self._parameters(fresh)))
-            except GoogleListError as error:
-                if error.status == _MISSING:
-                    return None
-                if error.status not in _CONFLICTS or attempt == _ATTEMPTS:
-                    raise
-            self.clock.sleep(pause_s)
-            pause_s = min(_LONGEST_PAUSE_S, pause_s * 3)
-        return None
+        _attempts(self.clock)(self._attempt)
+
+    def _attempt(self) -> None:
+        fresh = self._read()
+        if self._is_ending(fresh):
+            return self._wait({})
+        try:
+            if self.kind.kind == BUCKET:
+                self._empty()
+            operation = self.api.delete(self.kind.api, self._address(fresh), self._parameters(fresh))
+        except GoogleListError as error:
+            if error.status == _MISSING:
+                return None
+            raise
+        return self._wait(operation)
 
     def _read(self) -> Item:
         try:
@@ -144,7 +145,7 @@ class _Deleting:
     @staticmethod
     def _is_ending(fresh: Item) -> bool:
         state = fresh.get("state")
-        inner = cast("Item", state).get("state") if isinstance(state, dict) else state
+        inner = state if isinstance(state, str) else as_mapping(state).get("state")
         return inner == "DELETING"
 
     def _address(self, fresh: Item) -> str:
@@ -153,7 +154,8 @@ class _Deleting:
         return self.kind.address(f"{self.item.name.rpartition('/')[0]}/{unique}" if unique else self.item.name)
 
     def _parameters(self, fresh: Item) -> Mapping[str, str]:
-        guard = {self.kind.guard: str(fresh.get(self.kind.etag) or "")} if self.kind.guard else {}
+        of = self.kind.of_api
+        guard = {of.guard: str(fresh.get(of.etag) or "")} if of.guard else {}
         return {**dict(self.kind.parameters), **guard}
 
     def _wait(self, operation: Item) -> None:
@@ -189,7 +191,7 @@ class _Deleting:
         if "/operations/" not in name:
             return {}
         try:
-            return self.api.get(self.kind.api, self.kind.version + name)
+            return self.api.get(self.kind.api, self.kind.of_api.version + name)
         except GoogleListError as error:
             if error.status == _MISSING:
                 return {}
@@ -199,7 +201,7 @@ class _Deleting:
         """Delete all objects of the bucket, with their older versions."""
         bucket = f"storage/v1/b/{self.item.id}"
         for page in self.api.pages("storage", f"{bucket}/o?versions=true"):
-            objects = cast("Sequence[Item]", page.get("items") or ())
+            objects = map(as_mapping, as_sequence(page.get("items")))
             each([partial(self._delete_object, bucket, item) for item in objects], workers=CONNECTIONS)
 
     def _delete_object(self, bucket: str, item: Item) -> None:
@@ -213,8 +215,8 @@ class _Deleting:
 
 def _raise_for(operation: Item) -> None:
     """Raise ScriptError with the words of an operation that failed."""
-    error = cast("Item", operation.get("error") or {})
-    first = cast("Sequence[Item]", error.get("errors") or (error,))[0]
+    error = as_mapping(operation.get("error"))
+    first = as_mapping((as_sequence(error.get("errors")) or (error,))[0])
     if error:
         raise ScriptError(str(first.get("message") or error))
 
@@ -238,19 +240,27 @@ def _remove(
 
 def _removed(api: GoogleApi, holder: PolicyHolder, grants: Sequence[FoundResource], clock: WaitClock) -> Outcome:
     accounts = Accounts.of(grants)
-    pause_s = _FIRST_PAUSE_S
-    for attempt in range(1, _ATTEMPTS + 1):
-        try:
-            policy, removed = without(holder.read(api), grants, accounts)
-            if removed:
-                holder.write(api, policy)
-        except GoogleListError as error:
-            if error.status == _MISSING:
-                return "gone"
-            if error.status not in _CONFLICTS or attempt == _ATTEMPTS:
-                raise
-        else:
-            return "deleted" if removed else "gone"
-        clock.sleep(pause_s)
-        pause_s = min(_LONGEST_PAUSE_S, pause_s * 3)
-    return "failed"
+
+    def attempt() -> Outcome:
+        policy, removed = without(holder.read(api), grants, accounts)
+        if removed:
+            holder.write(api, policy)
+        return "deleted" if removed else "gone"
+
+    try:
+        return _attempts(clock)(attempt)
+    except GoogleListError as error:
+        if error.status == _MISSING:
+            return "gone"
+        raise
+
+
+def _attempts(clock: WaitClock) -> Retrying:
+    """Return what calls a function again, a limited number of times, while its error is a conflict. The last error is raised."""
+    return Retrying(
+        retry=retry_if_exception(lambda error: isinstance(error, GoogleListError) and error.status in _CONFLICTS),
+        stop=stop_after_attempt(_ATTEMPTS),
+        wait=wait_exponential(multiplier=_FIRST_PAUSE_S, exp_base=3, max=_LONGEST_PAUSE_S),
+        sleep=clock.sleep,
+        reraise=True,
+    )

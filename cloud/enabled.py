@@ -1,11 +1,11 @@
 """Which APIs of a project are enabled, by Service Usage, which answers in every project."""
 
-from collections.abc import Iterable, Mapping
-from typing import cast
+from collections.abc import Iterable
 from urllib.parse import urlencode
 
 from cloud.google_api import GoogleApi, answer_of
 from contracts.answers import Answer
+from contracts.fields import as_mapping, as_sequence
 
 SERVICE_USAGE = "serviceusage"
 
@@ -23,6 +23,6 @@ def read_enabled_apis(google: GoogleApi, project: str, apis: Iterable[str]) -> f
     parent = f"projects/{project}"
     query = urlencode([("names", f"{parent}/services/{api}.googleapis.com") for api in apis])
     answer = google.get(SERVICE_USAGE, f"v1/{parent}/services:batchGet?{query}")
-    services = cast("list[Mapping[str, object]]", answer.get("services") or [])
+    services = map(as_mapping, as_sequence(answer.get("services")))
     on = (str(service.get("name")) for service in services if service.get("state") == "ENABLED")
     return frozenset(name.rpartition("/")[2].removesuffix(".googleapis.com") for name in on)

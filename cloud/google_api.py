@@ -13,7 +13,7 @@ from google.auth.credentials import Credentials
 from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_exponential_jitter
 
 from cloud import google_session
-from cloud.google_calls import endpoint
+from cloud.google_session import GoogleCallError, endpoint, refusal_in
 from contracts.answers import Absent, Answer, Present, Unknown
 from contracts.errors import CommandRefusedError, ScriptError
 
@@ -45,16 +45,10 @@ _NO_QUOTA_PROJECT = "requires a quota project"
 
 
 T = TypeVar("T")
-_Details = list[Mapping[str, object]]
 
 
-class GoogleListError(Exception):
-    """Google answered with an error: the HTTP status, Google's message, and Google's machine-readable reason if it gave one."""
-
-    def __init__(self, status: int, message: str, reason: str) -> None:
-        super().__init__(message)
-        self.status = status
-        self.reason = reason
+class GoogleListError(GoogleCallError):
+    """Google answered with an error."""
 
     @property
     def is_api_off(self) -> bool:
@@ -151,7 +145,7 @@ class GoogleApi:
         if answer.status_code in _RETRIED:
             raise _TransientError(f"HTTP {answer.status_code}")
         if not answer.ok:
-            raise _error(answer)
+            raise GoogleListError(answer.status_code, *refusal_in(answer))
         try:
             return cast("Mapping[str, object]", answer.json() if answer.content else {})
         except ValueError:
@@ -199,16 +193,3 @@ def credentials() -> Credentials:
         raise CommandRefusedError(
             "There are no Google credentials; run `gcloud auth application-default login`."
         ) from None
-
-
-def _error(answer: requests.Response) -> GoogleListError:
-    message, reason = f"HTTP {answer.status_code}", ""
-    try:
-        error = cast("Mapping[str, object]", answer.json()["error"])
-        message = str(error.get("message") or message)
-        # Cloud Storage and Compute Engine answer `errors`, the other APIs `details`.
-        details = [*cast("_Details", error.get("details") or []), *cast("_Details", error.get("errors") or [])]
-        reason = next((str(detail["reason"]) for detail in details if "reason" in detail), "")
-    except (ValueError, KeyError, TypeError):
-        pass  # the body is not Google's error format: only the status is known
-    return GoogleListError(answer.status_code, message, reason)

@@ -4,38 +4,18 @@ Endpoints and credentials come from the environment, as for gcloud and the provi
 """
 
 import asyncio
-import os
-import queue
 import threading
 from collections.abc import Callable, Mapping, MutableMapping
+from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar, cast
+from typing import TypeAlias, cast
 
-from cloud.google_session import open_session
+from cloud.google_session import GoogleCallError, endpoint, open_session, refusal_in
 
-if TYPE_CHECKING:  # slow to load, and few runs need it
-    import requests
+__all__ = ["GoogleCallError", "call", "call_now", "endpoint"]
 
-T = TypeVar("T")
-
-
-class GoogleCallError(Exception):
-    """A call that gave no answer to work with: the HTTP status (0 if there was none), Google's message and machine-readable reason."""
-
-    def __init__(self, status: int, message: str, reason: str = "") -> None:
-        super().__init__(message)
-        self.status = status
-        self.reason = reason
-
-
-def endpoint(api: str) -> str:
-    """Return an API's root URL with a trailing slash: CLOUDSDK_API_ENDPOINT_OVERRIDES_<API>, else Google's.
-
-    For Cloud Storage and Compute Engine, gcloud expects `storage/v1/` and `compute/v1/` at the end of the variable; the root is without them.
-    """
-    override = os.environ.get(f"CLOUDSDK_API_ENDPOINT_OVERRIDES_{api.upper()}", "").rstrip("/")
-    return f"{override.removesuffix(f'/{api}/v1')}/" if override else f"https://{api}.googleapis.com/"
+Answer: TypeAlias = Mapping[str, object]
 
 
 async def call(
@@ -51,10 +31,24 @@ async def call(
 
     The call counts for the project: its quota and its enabled APIs.
     """
+    work = _started(partial(_ask, endpoint(api) + path, project, body, limit_s, verb))
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[None] = loop.create_future()
+
+    def finish() -> None:
+        if not done.done():
+            done.set_result(None)
+
+    def tell(_: object) -> None:
+        with suppress(RuntimeError):  # the loop is closed if nobody waits any more
+            loop.call_soon_threadsafe(finish)
+
+    work.add_done_callback(tell)
     try:
-        return await _within(limit_s, partial(_ask, endpoint(api) + path, project, body, limit_s, verb))
+        await asyncio.wait_for(done, limit_s)
     except TimeoutError:
-        raise GoogleCallError(0, f"no answer within {limit_s:.0f} s") from None
+        raise _late(limit_s) from None
+    return work.result()
 
 
 def call_now(
@@ -71,22 +65,15 @@ def call_now(
 
     The headers of the answer are added to `headers`.
     """
-    answers: queue.SimpleQueue[Mapping[str, object] | Exception] = queue.SimpleQueue()
-
-    def run() -> None:
-        try:
-            answers.put(_ask(endpoint(api) + path, project, body, limit_s, verb, headers=headers))
-        except Exception as error:  # noqa: BLE001 - it belongs to who waits
-            answers.put(error)
-
-    threading.Thread(target=run, name="google-call", daemon=True).start()
+    work = _started(partial(_ask, endpoint(api) + path, project, body, limit_s, verb, headers=headers))
     try:
-        answer = answers.get(timeout=limit_s)
-    except queue.Empty:
-        raise GoogleCallError(0, f"no answer within {limit_s:.0f} s") from None
-    if isinstance(answer, Exception):
-        raise answer
-    return answer
+        return work.result(limit_s)
+    except TimeoutError:
+        raise _late(limit_s) from None
+
+
+def _late(limit_s: float) -> GoogleCallError:
+    return GoogleCallError(0, f"no answer within {limit_s:.0f} s")
 
 
 def _ask(
@@ -112,49 +99,25 @@ def _ask(
     if headers is not None:
         headers.update(answer.headers)
     if not answer.ok:
-        raise _refusal(answer)
+        raise GoogleCallError(answer.status_code, *refusal_in(answer))
     try:
         return cast("Mapping[str, object]", answer.json())
     except ValueError:
         raise GoogleCallError(answer.status_code, "an answer that is not JSON") from None
 
 
-def _refusal(answer: "requests.Response") -> GoogleCallError:
-    message, reason = f"HTTP {answer.status_code}", ""
-    # A body that is not Google's error format says nothing more than the status.
-    with suppress(ValueError, KeyError, TypeError):
-        error = cast("Mapping[str, object]", answer.json()["error"])
-        message = str(error.get("message") or message)
-        details = cast("list[Mapping[str, object]]", error.get("details") or [])
-        reason = next((str(detail["reason"]) for detail in details if "reason" in detail), "")
-    return GoogleCallError(answer.status_code, message, reason)
-
-
-async def _within(limit_s: float, work: Callable[[], T]) -> T:
-    """Return what `work` returns in a thread that nobody waits for after the limit. Raises TimeoutError.
+def _started(work: Callable[[], Answer]) -> "Future[Answer]":
+    """Return what `work` will return, in a thread that nobody waits for after the limit.
 
     A request's own timeout does not end an answer that trickles, and the interpreter waits for threads of an executor.
     """
-    loop = asyncio.get_running_loop()
-    done: asyncio.Future[T] = loop.create_future()
-
-    def finish(result: T | None, error: BaseException | None) -> None:
-        if done.done():
-            return
-        if error is not None:
-            done.set_exception(error)
-        else:
-            done.set_result(cast("T", result))
+    future: Future[Answer] = Future()
 
     def run() -> None:
-        result, failure = None, None
         try:
-            result = work()
+            future.set_result(work())
         except Exception as error:  # noqa: BLE001 - it belongs to who waits
-            failure = error
-        # The loop is closed if nobody waits any more.
-        with suppress(RuntimeError):
-            loop.call_soon_threadsafe(finish, result, failure)
+            future.set_exception(error)
 
     threading.Thread(target=run, name="google-call", daemon=True).start()
-    return await asyncio.wait_for(done, limit_s)
+    return future

@@ -5,9 +5,10 @@ with the same functions (`planning.data.prices`).
 """
 
 import re
-from collections.abc import Mapping, Sequence
-from typing import Final, cast
+from collections.abc import Mapping
+from typing import Final
 
+from contracts.fields import as_mapping, as_sequence
 from planning.data.prices import LIST_PRICES, instance_parts, slice_parts
 from planning.machine.hardware import accelerator_of_machine, find_accelerator
 from planning.question.types import ProvisioningModel
@@ -37,15 +38,15 @@ Item = Mapping[str, object]
 
 def queued_usd_per_hour(document: Item, zone: str) -> float | None:
     """Return the price of a queued resource's nodes while they exist; None if the list of prices does not say."""
-    specs = cast("Sequence[Item]", part_of(document, "tpu").get("nodeSpec") or ())
-    rates = [node_usd_per_hour(part_of(spec, "node"), provisioning_of(document), zone) for spec in specs]
+    specs = map(as_mapping, as_sequence(as_mapping(document.get("tpu")).get("nodeSpec")))
+    rates = [node_usd_per_hour(as_mapping(spec.get("node")), provisioning_of(document), zone) for spec in specs]
     return None if None in rates else sum(rate for rate in rates if rate is not None)
 
 
 def instance_usd_per_hour(document: Item, zone: str) -> float | None:
     """Return the price of an instance of Compute Engine while it runs: its chips cost what those of a TPU VM cost (Cloud TPU pricing)."""
     kind = accelerator_of_machine(str(document.get("machineType") or ""))
-    model = _PROVISIONING.get(str(part_of(document, "scheduling").get("provisioningModel") or ""), "standard")
+    model = _PROVISIONING.get(str(as_mapping(document.get("scheduling")).get("provisioningModel") or ""), "standard")
     return node_usd_per_hour({"acceleratorType": kind}, model, zone) if kind else None
 
 
@@ -60,7 +61,7 @@ def node_usd_per_hour(document: Item, provisioning: str, zone: str) -> float | N
     generation, _, size = str(document.get("acceleratorType") or "").partition("-")
     if generation not in _GENERATIONS or not size.isdigit():
         return None
-    scheduling = part_of(document, "schedulingConfig")
+    scheduling = as_mapping(document.get("schedulingConfig"))
     kind = (
         "spot"
         if provisioning == "standard" and (scheduling.get("spot") or scheduling.get("preemptible"))
@@ -75,12 +76,12 @@ def node_usd_per_hour(document: Item, provisioning: str, zone: str) -> float | N
 
 def container_usd_per_hour(document: Item, region: str) -> float:
     """Return what one instance of a Cloud Run service costs in an hour; 0 without a container."""
-    template = part_of(document, "template")
-    containers = cast("Sequence[Item]", template.get("containers") or ())
+    template = as_mapping(document.get("template"))
+    containers = as_sequence(template.get("containers"))
     if not containers:
         return 0.0
-    limits = part_of(part_of(containers[0], "resources"), "limits")
-    gpu = find_accelerator(str(part_of(template, "nodeSelector").get("accelerator") or ""))
+    limits = as_mapping(as_mapping(as_mapping(containers[0]).get("resources")).get("limits"))
+    gpu = find_accelerator(str(as_mapping(template.get("nodeSelector")).get("accelerator") or ""))
     parts = instance_parts(
         LIST_PRICES,
         gpu=gpu.name if gpu else None,
@@ -90,11 +91,6 @@ def container_usd_per_hour(document: Item, region: str) -> float:
         place=region,
     )
     return sum(part.usd_per_hour for part in parts)
-
-
-def part_of(item: Item, key: str) -> Item:
-    """Return an object of an answer; empty if it is not there."""
-    return cast("Item", item.get(key) or {})
 
 
 def _quantity(text: object) -> float:

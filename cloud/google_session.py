@@ -7,9 +7,21 @@ import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, TypeAlias, cast
 
+from contracts.fields import as_mapping, as_sequence
+
 if TYPE_CHECKING:
     import requests
     from google.auth.credentials import Credentials
+
+
+class GoogleCallError(Exception):
+    """A call that gave no answer to work with: the HTTP status (0 if there was none), Google's message and machine-readable reason."""
+
+    def __init__(self, status: int, message: str, reason: str = "") -> None:
+        super().__init__(message)
+        self.status = status
+        self.reason = reason
+
 
 Counted: TypeAlias = "Callable[[requests.PreparedRequest], requests.PreparedRequest]"
 
@@ -19,6 +31,27 @@ QUOTA_HEADER: Final = "x-goog-user-project"
 """Names the project whose quota and enabled APIs a call counts against. The caller needs serviceusage.services.use on it."""
 _SCOPES: Final = ("https://www.googleapis.com/auth/cloud-platform",)
 _CONNECTIONS: Final = 32
+
+
+def endpoint(api: str) -> str:
+    """Return an API's root URL with a trailing slash: CLOUDSDK_API_ENDPOINT_OVERRIDES_<API>, else Google's.
+
+    For Cloud Storage and Compute Engine, gcloud expects `storage/v1/` and `compute/v1/` at the end of the variable; the root is without them.
+    """
+    override = os.environ.get(f"CLOUDSDK_API_ENDPOINT_OVERRIDES_{api.upper()}", "").rstrip("/")
+    return f"{override.removesuffix(f'/{api}/v1')}/" if override else f"https://{api}.googleapis.com/"
+
+
+def refusal_in(answer: "requests.Response") -> tuple[str, str]:
+    """Return Google's message and machine-readable reason in an answer that is an error; of another body, the status alone."""
+    try:
+        error = as_mapping(as_mapping(answer.json()).get("error"))
+    except ValueError:
+        error = as_mapping(None)
+    # Cloud Storage and Compute Engine answer `errors`, the other APIs `details`.
+    details = map(as_mapping, (*as_sequence(error.get("details")), *as_sequence(error.get("errors"))))
+    reason = next((str(detail["reason"]) for detail in details if "reason" in detail), "")
+    return str(error.get("message") or f"HTTP {answer.status_code}"), reason
 
 
 def credentials() -> "Credentials":

@@ -10,6 +10,7 @@ from typing import Final, cast
 from cloud.model_files import CONFIG, INDEX
 from contracts.answers import Present, Unknown
 from contracts.errors import ScriptError
+from contracts.fields import as_mapping
 from planning.data.checkpoints import other_ids
 
 _LIMIT_S: Final = 30.0
@@ -74,8 +75,8 @@ def real_sizes(info: object) -> Mapping[str, int]:
     Empty for the real hub, whose files are real.
     """
     about = getattr(info, "simulated", None)
-    sizes = cast("Mapping[str, object]", about).get("realBytes") if isinstance(about, dict) else None
-    return cast("Mapping[str, int]", sizes) if isinstance(sizes, dict) else {}
+    sizes = as_mapping(as_mapping(about).get("realBytes"))
+    return {name: size for name, size in sizes.items() if isinstance(size, int)}
 
 
 def _advice(error: OSError, status: int, model: str, otherwise: str) -> str:

@@ -7,10 +7,11 @@ Names of the metrics and their units: public programs that read them (2026-11). 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal, cast
+from typing import Final, Literal
 from urllib.parse import quote
 
 from cloud.google_api import GoogleApi
+from contracts.fields import as_mapping, as_sequence
 from planning.machine.hardware import api_accelerator_type
 
 VIEWER: Final = "roles/serviceusage.serviceUsageViewer"
@@ -122,7 +123,7 @@ def read_limits(google: GoogleApi, project: str, quota: Quota) -> Sequence[Mappi
     name = quote(f"{service}/{quota.metric}", safe="")
     path = f"v1beta1/projects/{project}/services/{service}/consumerQuotaMetrics/{name}?view=FULL"
     answer = google.get("serviceusage", path)
-    return cast("list[Mapping[str, object]]", answer.get("consumerQuotaLimits") or [])
+    return [as_mapping(limit) for limit in as_sequence(answer.get("consumerQuotaLimits"))]
 
 
 def limit_in(limits: Sequence[Mapping[str, object]], quota: Quota, place: str) -> float | None:
@@ -137,8 +138,8 @@ def _limit(limit: Mapping[str, object], quota: Quota, place: str) -> int | None:
     """Return a limit's value for a place, the nearest bucket first; None if the limit is about something else. An absent value is 0."""
     if f"{{{quota.dimension}}}" not in str(limit.get("unit")):
         return None
-    buckets = cast("list[Mapping[str, object]]", limit.get("quotaBuckets") or [])
-    own = [b for b in buckets if cast("Mapping[str, str]", b.get("dimensions") or {}) == quota.dimensions(place)]
-    general = [b for b in buckets if not b.get("dimensions")]
+    buckets = [as_mapping(bucket) for bucket in as_sequence(limit.get("quotaBuckets"))]
+    own = [bucket for bucket in buckets if as_mapping(bucket.get("dimensions")) == quota.dimensions(place)]
+    general = [bucket for bucket in buckets if not bucket.get("dimensions")]
     chosen = (own or general or [None])[0]
     return None if chosen is None else int(str(chosen.get("effectiveLimit") or 0))

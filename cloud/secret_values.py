@@ -2,13 +2,14 @@
 
 import base64
 import binascii
-from collections.abc import Mapping
 from http import HTTPStatus
-from typing import Final, cast
+from typing import Final
 
 from cloud import google_api
-from cloud.google_api import GoogleApi, GoogleListError
+from cloud.google_api import GoogleApi, GoogleListError, lookup
+from contracts.answers import Absent
 from contracts.errors import ScriptError
+from contracts.fields import as_mapping
 
 _API: Final = "secretmanager"
 
@@ -20,7 +21,7 @@ def read_secret(version: str, *, project: str, api: GoogleApi | None = None) -> 
     """
     try:
         answer = (api or google_api.connect(project)).get(_API, f"v1/{version}:access")
-        payload = cast("Mapping[str, object]", answer.get("payload") or {})
+        payload = as_mapping(answer.get("payload"))
         return base64.b64decode(str(payload.get("data") or ""), validate=True).decode()
     except GoogleListError as error:
         _, owner, _, secret, *_ = version.split("/")
@@ -44,18 +45,8 @@ def store_secret(project: str, secret: str, value: str, api: GoogleApi | None = 
     name = f"projects/{project}/secrets/{secret}"
     body = {"payload": {"data": base64.b64encode(value.encode()).decode()}}
     try:
-        if not _exists(google, name):
+        if isinstance(lookup(google, _API, f"v1/{name}"), Absent):
             google.post(_API, f"v1/projects/{project}/secrets?secretId={secret}", {"replication": {"automatic": {}}})
         return str(google.post(_API, f"v1/{name}:addVersion", body)["name"])
     except GoogleListError as error:
         raise ScriptError(f"{name} cannot be written: {error}") from None
-
-
-def _exists(google: GoogleApi, name: str) -> bool:
-    try:
-        google.get(_API, f"v1/{name}")
-    except GoogleListError as error:
-        if error.status == HTTPStatus.NOT_FOUND:
-            return False
-        raise
-    return True

@@ -5,51 +5,34 @@ that something has existed: an upper bound where contracts give discounts, and w
 Run start is read from Cloud Monitoring; where that is refused, only the instances that always run are counted, and the report says so.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Final, Literal, cast
+from typing import Final, Literal
 from urllib.parse import quote
 
+from cloud.capacity import Node
+from cloud.found import FoundResource
 from cloud.google_api import GoogleApi, GoogleListError
-from cloud.inventory.found import FoundResource
+from cloud.kinds import ACCOUNT, INSTANCE, NODE, QUEUED, SERVICE
 from cloud.prices import usd_per_hour
 from cloud.seen_machines import seen_instance, seen_node, seen_queued, seen_service
 from contracts.answers import Absent, Answer, Present, Unknown
 from contracts.errors import ScriptError
+from contracts.fields import as_mapping, as_sequence
 from contracts.labels import Ownership, StackLimits
 from contracts.naming import Names
 from contracts.run_record import MICROS, RecordError, RunRecord, Seen, Use
 from planning.units import duration
 
-QUEUED: Final = "TPU queued resource"
-NODE: Final = "TPU node"
-INSTANCE: Final = "TPU instance"
-SERVICE: Final = "Cloud Run service"
-ACCOUNT: Final = "service account"
 SERVING: Final = (QUEUED, NODE, INSTANCE, SERVICE)
 """Kinds whose age counts. A bucket or an account may be as old as it likes."""
 RecordWord = Literal["present", "absent", "unknown"]
-COMPUTE_ENGINE: Final = "compute-engine"
-"""Value of our provider's input `api` for instances of Compute Engine."""
 _HOUR_S: Final = 3600.0
 _METRIC: Final = "run.googleapis.com/container/billable_instance_time"
 """Billable time aggregated across all container instances (Google Cloud metrics list, Cloud Run), in seconds."""
 _LONGEST_WINDOW: Final = timedelta(weeks=6)
 """How long Cloud Monitoring keeps points of metrics of Google's services (Cloud Monitoring, quotas and limits, data retention)."""
-
-
-def capacity_kind(inputs: Mapping[str, object]) -> str:
-    """Return the kind of resource that our provider's resource with these inputs makes."""
-    return INSTANCE if inputs.get("api") == COMPUTE_ENGINE else QUEUED
-
-
-def capacity_name(inputs: Mapping[str, object], zone: str) -> str:
-    """Return the full name in a zone of what our provider's resource with these inputs makes."""
-    project, identifier = inputs.get("project"), inputs.get("queuedResourceId")
-    if capacity_kind(inputs) == INSTANCE:
-        return f"projects/{project}/zones/{zone}/instances/{identifier}"
-    return f"projects/{project}/locations/{zone}/queuedResources/{identifier}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -240,7 +223,7 @@ def _seen_one(item: FoundResource, found: Sequence[FoundResource]) -> Seen | Non
         nodes = sorted(_nodes_of(item, found), key=lambda node: node.created)
         return seen_queued(item.document, nodes[0].document if nodes else None)
     if item.kind == NODE:
-        return None if item.document.get("queuedResource") else seen_node(item.document)
+        return None if Node(item.document).request else seen_node(item.document)
     if item.kind == INSTANCE:
         return seen_instance(item.document, item.location)
     return seen_service(item.document, item.location) if item.kind == SERVICE else None
@@ -290,7 +273,7 @@ def _limits(found: Sequence[FoundResource]) -> StackLimits:
 
 def _nodes_of(item: FoundResource, found: Sequence[FoundResource]) -> Iterator[FoundResource]:
     for node in found:
-        if node.kind == NODE and str(node.document.get("queuedResource") or "").rpartition("/")[2] == item.id:
+        if node.kind == NODE and Node(node.document).request == item.id:
             yield node
 
 
@@ -309,8 +292,9 @@ def _billed_s(api: GoogleApi, project: str, service: str, start: datetime, now: 
     )
     total = 0.0
     for page in api.pages("monitoring", f"v3/projects/{project}/timeSeries?{query}"):
-        for series in cast("Sequence[dict[str, Sequence[dict[str, dict[str, object]]]]]", page.get("timeSeries") or ()):
-            total += sum(float(str(point["value"].get("doubleValue") or 0)) for point in series.get("points") or ())
+        for series in map(as_mapping, as_sequence(page.get("timeSeries"))):
+            values = (as_mapping(as_mapping(point).get("value")) for point in as_sequence(series.get("points")))
+            total += sum(float(str(value.get("doubleValue") or 0)) for value in values)
     return total
 
 

@@ -100,19 +100,6 @@ class Ownership:
         """
         return {"title": f"{PRODUCT} {self.stack}"[:100], "description": self.description, "expression": expression}
 
-    def owns_grant(self, *, member: str, condition: Mapping[str, object] | None, account: str) -> bool:
-        """Tell whether a grant on the project is the stack's: its condition has the stack's words, or its member is the stack's service account.
-
-        Args:
-            member: the grant's member; Google writes that of a deleted account as `deleted:serviceAccount:EMAIL?uid=ID`.
-            condition: the condition of the grant's binding, if it has one.
-            account: the e-mail address of the stack's service account.
-        """
-        if self.owns(description=str((condition or {}).get("description", ""))):
-            return True
-        own = f"serviceAccount:{account}"
-        return member == own or member.startswith(f"deleted:{own}?uid=")
-
     def owns(self, *, labels: Mapping[str, object] | None = None, description: str | None = None) -> bool:
         """Whether a resource with these labels, or with this description, belongs to the stack: all words must be there."""
         if labels and all(labels.get(key) == value for key, value in self.identity.items()):

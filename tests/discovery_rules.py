@@ -15,9 +15,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl
 
-from cloud.inventory.grants import PolicyHolder
-from cloud.inventory.kinds import KINDS, LOCATIONS
-from cloud.policies import POLICIES
+from cloud.grants import PolicyHolder
+from cloud.kinds import KINDS, LOCATIONS, POLICIES
 from gcp_tpu_provider.tpu_api import TpuApi
 from localcloud.rest.discovery import document_for
 
@@ -110,10 +109,10 @@ def _of_the_scripts() -> Iterator[tuple[str, str, Mapping[str, str], None]]:
         listed = kind.path.format(p="p", l="us-east5-a")
         yield "GET", f"{kind.api}/{listed.partition('?')[0]}", {}, None
         scope = "zones/us-east5-a/" if kind.items == "instances" else "regions/us-east5/"
-        plain = listed.partition("?")[0].removeprefix(kind.version).replace("aggregated/", scope)
+        plain = listed.partition("?")[0].removeprefix(kind.of_api.version).replace("aggregated/", scope)
         for verb, query in (
             ("GET", {}),
-            ("DELETE", {**dict(kind.parameters), **({kind.guard: ""} if kind.guard else {})}),
+            ("DELETE", {**dict(kind.parameters), **({kind.of_api.guard: ""} if kind.of_api.guard else {})}),
         ):
             yield verb, f"{kind.api}/{kind.address(f'{plain}/x')}", query, None
     inputs = dict.fromkeys(("project", "location", "serviceAccountId", "secretId", "bucket", "repository", "name"), "x")

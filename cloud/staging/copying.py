@@ -101,7 +101,7 @@ def sweep(target: WeightsBucket, prefix: str, files: Sequence[SourceFile], worke
 
 
 @dataclass(slots=True, kw_only=True)
-class _Reading:
+class Reading:
     """The hashes of a file whose bytes come in order, and the objects that hold them."""
 
     file: SourceFile
@@ -114,6 +114,7 @@ class _Reading:
         self.git_sha1 = git_blob(self.file.size_bytes)
 
     def add(self, data: bytes) -> None:
+        """Add the next bytes."""
         self.crc = extend_crc32c(self.crc, data)
         self.sha256.update(data)
         if self.file.git_sha1 is not None:
@@ -124,6 +125,17 @@ class _Reading:
         found = self.sha256.hexdigest()
         source.verify(self.file, found, self.git_sha1.hexdigest() if self.file.git_sha1 is not None else "")
         return found
+
+
+def read_whole(
+    source: CheckpointSource, file: SourceFile, part_bytes: int, on_part: Callable[[FilePart], None]
+) -> Reading:
+    """Read a file part by part, and return its hashes. `on_part` is called after each. Raises ScriptError as the source does."""
+    reading = Reading(file=file)
+    for part in parts_of(file, part_bytes):
+        reading.add(source.read(file, part.start, part.end))
+        on_part(part)
+    return reading
 
 
 class _Copy:
@@ -146,12 +158,12 @@ class _Copy:
         parts = [part for file in files for part in parts_of(file, self._plan.part_bytes)]
         self._begin(sum(file.size_bytes for file in files))
         tasks = [partial(self._carried, part) for part in parts]
-        reading = _Reading(file=files[0]) if files else None
+        reading = Reading(file=files[0]) if files else None
         # Half as many again are in memory as are carried, so that a slow part does not stop the others.
         ahead = self._plan.workers * 3 // 2 + 1
         for data, part, stored in in_order(tasks, workers=self._plan.workers, ahead=ahead):
             if reading is None or part.file is not reading.file:
-                reading = _Reading(file=part.file)
+                reading = Reading(file=part.file)
             reading.add(data)
             reading.parts.append(stored)
             if part.end == part.file.size_bytes:
@@ -168,10 +180,7 @@ class _Copy:
             return None
         stated = file.sha256
         if stated is None:
-            reading = _Reading(file=file)
-            for part in parts_of(file, self._plan.part_bytes):
-                reading.add(self._plan.source.read(file, part.start, part.end))
-                self._count("comparing", part)
+            reading = read_whole(self._plan.source, file, self._plan.part_bytes, partial(self._count, "comparing"))
             stated = reading.verify(self._plan.source)
             if crc32c_text(reading.crc) != found.crc32c:
                 return None
@@ -181,7 +190,7 @@ class _Copy:
         """Read a part, and write it unless the bucket has these bytes already."""
         data = self._plan.source.read(part.file, part.start, part.end)
         if part.is_whole:
-            reading = _Reading(file=part.file)
+            reading = Reading(file=part.file)
             reading.add(data)
             sha256 = reading.verify(self._plan.source)
             name, known = f"{self._plan.prefix}/{part.file.name}", self.present
@@ -193,10 +202,10 @@ class _Copy:
         self._count("copying", part)
         return data, part, stored
 
-    def _stored_whole(self, reading: _Reading, stored: BucketObject) -> StagedFile:
+    def _stored_whole(self, reading: Reading, stored: BucketObject) -> StagedFile:
         return StagedFile(file=reading.file, sha256=reading.sha256.hexdigest(), crc32c=stored.crc32c)
 
-    def _joined(self, reading: _Reading) -> StagedFile:
+    def _joined(self, reading: Reading) -> StagedFile:
         """Join the parts of a file that is what the source states, and delete them."""
         sha256, name = reading.verify(self._plan.source), f"{self._plan.prefix}/{reading.file.name}"
         temporary = {item.name: item for item in reading.parts}

@@ -1,17 +1,16 @@
 """The folder of its own that a checkpoint is staged into, named by what it holds: staging never changes a folder that is served."""
 
-import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from threading import Lock
-from typing import cast
 
 from cloud.staging.bucket import BucketObject, WeightsBucket, changed
-from cloud.staging.copying import OnBytes, parts_of
-from cloud.staging.sources import CheckpointSource, SourceFile, git_blob
+from cloud.staging.copying import FilePart, OnBytes, read_whole
+from cloud.staging.sources import CheckpointSource, SourceFile
 from contracts.errors import CommandRefusedError, ScriptError
+from contracts.fields import as_mapping
 from contracts.parallel import each
 from contracts.staged_weights import MANIFEST, manifest_hash, own_folder, strangers
 
@@ -58,19 +57,12 @@ class _Hashing:
         """Return the file with its SHA-256, which is read unless the source states it."""
         if file.sha256 is not None:
             return file
-        sha256, git = hashlib.sha256(), git_blob(file.size_bytes)
-        for part in parts_of(file, self.part_bytes):
-            data = self.source.read(file, part.start, part.end)
-            sha256.update(data)
-            git.update(data)
-            self._count(len(data))
-        found = sha256.hexdigest()
-        self.source.verify(file, found, git.hexdigest() if file.git_sha1 is not None else "")
-        return replace(file, sha256=found)
+        reading = read_whole(self.source, file, self.part_bytes, self._count)
+        return replace(file, sha256=reading.verify(self.source))
 
-    def _count(self, size_bytes: int) -> None:
+    def _count(self, part: FilePart) -> None:
         with self.lock:
-            self.done_bytes += size_bytes
+            self.done_bytes += part.end - part.start
             self.on_bytes("hashing", self.done_bytes, self.total_bytes)
 
 
@@ -148,7 +140,7 @@ def require_staged(expected: str, staged: str, folder: str) -> None:
 def _staged_hash(target: WeightsBucket, folder: str) -> str | None:
     """Return the hash of the manifest that a folder has; None if it cannot be read."""
     try:
-        document = cast("object", json.loads(target.text(f"{folder}/{MANIFEST}") or ""))
+        document = as_mapping(json.loads(target.text(f"{folder}/{MANIFEST}") or ""))
     except ValueError:
         return None
-    return manifest_hash(cast("Mapping[str, object]", document)) if isinstance(document, dict) else None
+    return manifest_hash(document) if document else None

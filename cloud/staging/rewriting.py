@@ -14,6 +14,7 @@ from cloud.staging.copying import WORKERS, OnBytes, OnFile, listed, sweep
 from cloud.staging.manifest import StagedFile, StagingOutcome, withdraw_manifest, write_manifest
 from cloud.staging.sources import SourceFile, is_wanted, require_checkpoint
 from contracts.errors import CommandRefusedError, ScriptError
+from contracts.fields import as_mapping, as_sequence
 from contracts.parallel import each
 from contracts.staged_weights import MANIFEST, PARTS, REAL_SIZE
 
@@ -174,15 +175,14 @@ class Rewriting:
 def _document(text: str | None) -> Mapping[str, object]:
     """Return the JSON object of a text; an empty one if it is no such text."""
     try:
-        found = cast("object", json.loads(text or "{}"))
+        return as_mapping(json.loads(text or "{}"))
     except ValueError:
-        found = {}
-    return cast("Mapping[str, object]", found) if isinstance(found, dict) else {}
+        return {}
 
 
 def _files(objects: Mapping[str, BucketObject], manifest: Mapping[str, object]) -> Sequence[SourceFile]:
     """Return the source's files, with the hash that the object itself, or the source's manifest for these bytes, states."""
-    entries = {one.get("name"): one for one in cast("Sequence[Mapping[str, object]]", manifest.get("files") or [])}
+    entries = {one.get("name"): one for one in map(as_mapping, as_sequence(manifest.get("files")))}
 
     def stated(name: str, item: BucketObject) -> str | None:
         entry = entries.get(name) or {}

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Final, cast
 
-from cloud.google_prices import container_usd_per_hour, node_usd_per_hour, part_of
+from cloud.google_prices import container_usd_per_hour, node_usd_per_hour
 from contracts.errors import CommandRefusedError, ScriptError
 from contracts.fields import as_mapping, as_sequence
 from contracts.labels import PRODUCT
@@ -74,7 +74,7 @@ def _usd_per_hour(state: StackState, item: Mapping[str, object]) -> float | None
 
 
 def _instances(inputs: Mapping[str, object]) -> int | None:
-    most = part_of(part_of(inputs, "template"), "scaling").get("maxInstanceCount")
+    most = as_mapping(as_mapping(inputs.get("template")).get("scaling")).get("maxInstanceCount")
     return int(most) if isinstance(most, int | float) else None
 
 

@@ -23,11 +23,11 @@ from scripts.cli.options import JsonSwitch, Option
 from scripts.cli.project_ids import project_id
 
 if TYPE_CHECKING:
+    from cloud.offers import Answers, CapacityQuestion
     from planning.question.types import ProvisioningModel
     from scripts.capacity.change import FileChange
     from scripts.capacity.gates import JudgedPlace, Need
     from scripts.capacity.history import StockHistory
-    from scripts.capacity.reading import Answers, CapacityQuestion
     from stacks.settings import Settings
 
 
@@ -82,19 +82,18 @@ class CapacityOptions:
 
 def _capacity(options: CapacityOptions) -> ExitCode:
     _check(options)
+    from cloud.caller import caller_of
+    from cloud.offers import deadline, read_all
     from scripts.capacity import table
     from scripts.capacity.gates import judge
-    from scripts.capacity.reading import deadline, read_all
     from scripts.cli.settings import stack_settings
-    from scripts.doctor.run import checkup_of
 
     stack = options.write or options.stack
     settings = stack_settings(stack, project=options.project) if stack else None
     _require_tpu_api(stack, settings)
     asked, need = _asked(options, settings), _need(stack, settings)
-    checkup = checkup_of(asked.project, stack, settings)
     say("capacity", f"asking about {', '.join(one.name for one in asked.accelerators)} in project {asked.project}")
-    answers = read_all(checkup, asked, remaining_s=deadline())
+    answers = read_all(caller_of(asked.project), asked, remaining_s=deadline())
     now = datetime.now(UTC)
     places = judge(asked, answers, _history(answers, now), need)
     problems = table.problems_of(answers)
@@ -134,8 +133,8 @@ def _check(options: CapacityOptions) -> None:
 
 
 def _asked(options: CapacityOptions, settings: "Settings | None") -> "CapacityQuestion":
+    from cloud.offers import CapacityQuestion
     from planning.solve.candidates import deployable_accelerators
-    from scripts.capacity.reading import CapacityQuestion
     from stacks.loading import project_from_environment
 
     project = options.project or (settings.project if settings else project_from_environment())

@@ -4,11 +4,13 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final, cast
+from typing import Final
 
 from cloud import quotas
-from cloud.inventory.kinds import Item, by_name
-from cloud.requests import CapacityRequest, request_of
+from cloud.capacity import QueuedResource
+from cloud.kinds import Item, by_name
+from cloud.offers import Answers, CapacityQuestion, Reply, zones_of
+from contracts.fields import as_mapping
 from planning.cost.provisioning import PROVISIONING_MODELS, Acceptance, Answer, acceptance, run_acceptance
 from planning.data.prices import LIST_PRICES, PriceBook, instance_parts, slice_parts
 from planning.machine.hardware import (
@@ -21,7 +23,6 @@ from planning.machine.hardware import (
 )
 from planning.question.types import ProvisioningModel
 from scripts.capacity.history import Sighting, StockHistory
-from scripts.capacity.reading import Answers, CapacityQuestion, Reply, zones_of
 
 ORDER: Final = (
     "Places are sorted by promise: first those with all three gates open, then those of which something is not known, then the closed ones; "
@@ -141,10 +142,10 @@ class Need:
         return self.places.index(place) if place in self.places else None
 
 
-def requests_in(answers: Answers) -> Sequence[CapacityRequest]:
+def requests_in(answers: Answers) -> Sequence[QueuedResource]:
     """Return every queued resource that was seen."""
     replies = (reply for (_, key), reply in answers.catalogs.items() if key == "queuedResources")
-    return [request_of(item) for reply in replies for item in reply.items]
+    return [QueuedResource(item) for reply in replies for item in reply.items]
 
 
 def judge(asked: CapacityQuestion, answers: Answers, history: StockHistory, need: Need) -> Sequence[JudgedPlace]:
@@ -169,7 +170,7 @@ class _Comparison:
     answers: Answers
     history: StockHistory
     need: Need
-    requests: Sequence[CapacityRequest]
+    requests: Sequence[QueuedResource]
 
     def zone(self, accelerator: Accelerator, zone: str) -> JudgedPlace:
         """Return a slice in a zone."""
@@ -247,7 +248,7 @@ class _Comparison:
             position=need.position(region),
         )
 
-    def _counts(self, request: CapacityRequest) -> bool:
+    def _counts(self, request: QueuedResource) -> bool:
         """Whether a request uses the quota that is asked about, and is not the stack's own."""
         same = quotas.is_preemptible(request.provisioning) == quotas.is_preemptible(self.asked.provisioning)
         return same and (self.need.stack is None or request.stack != self.need.stack)
@@ -317,18 +318,18 @@ def _names(reply: Reply, key: str) -> set[str]:
 
 def _instances(item: Item, asked: CapacityQuestion) -> int:
     """Return the most instances of a service, if they count against the quota that is asked about."""
-    template = _part(item, "template")
+    template = as_mapping(item.get("template"))
     if bool(template.get("gpuZonalRedundancyDisabled")) == asked.zonal_redundancy:
         return 0
-    return max(int(str(_part(part, "scaling").get("maxInstanceCount") or 0)) for part in (item, template))
+    return max(int(str(as_mapping(part.get("scaling")).get("maxInstanceCount") or 0)) for part in (item, template))
 
 
 def _gpu_of(item: Item) -> str:
-    return str(_part(_part(item, "template"), "nodeSelector").get("accelerator") or "")
+    return str(as_mapping(as_mapping(item.get("template")).get("nodeSelector")).get("accelerator") or "")
 
 
 def _own(item: Item, stack: str) -> Own:
-    condition = _part(item, "terminalCondition")
+    condition = as_mapping(item.get("terminalCondition"))
     return Own(
         name=str(item.get("name")),
         stack=stack,
@@ -336,7 +337,3 @@ def _own(item: Item, stack: str) -> Own:
         created=datetime.fromisoformat(str(item.get("createTime") or "1970-01-01T00:00:00Z")),
         detail=str(condition.get("message") or ""),
     )
-
-
-def _part(item: Item, key: str) -> Item:
-    return cast("Item", item.get(key) or {})

@@ -10,7 +10,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final, Literal
 
-from cloud.requests import CapacityRequest
+from cloud.capacity import QueuedResource
+from contracts.capacity_states import GRANTED, WAITING
 from contracts.errors import ScriptError
 from contracts.fields import ContractError, from_json, to_json
 from engine.runner import project_folder
@@ -22,10 +23,6 @@ SCHEMA_VERSION: Final = 1
 KEPT_DAYS: Final = 90
 """What is older says nothing about stock, and is dropped."""
 Outcome = Literal["granted", "waiting", "failed"]
-_GRANTED: Final = frozenset({"ACTIVE", "SUSPENDING", "SUSPENDED"})
-"""States of a queued resource that had its nodes. A suspended one lost them later."""
-_WAITING: Final = frozenset({"ACCEPTED", "WAITING_FOR_RESOURCES", "PROVISIONING"})
-"""CREATING asks for nothing yet, and DELETING says nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +57,7 @@ class StockHistory:
         found = (one for one in self.sightings if (one.zone, one.accelerator, one.provisioning) == asked)
         return max(found, key=lambda one: datetime.fromisoformat(one.at), default=None)
 
-    def with_requests(self, requests: Iterable[CapacityRequest], now: datetime) -> "StockHistory":
+    def with_requests(self, requests: Iterable[QueuedResource], now: datetime) -> "StockHistory":
         """Return the history with what is seen now, without what is older than KEPT_DAYS."""
         known = {(one.request, one.created, one.accelerator): one for one in self.sightings}
         for request in requests:
@@ -103,7 +100,7 @@ def read_history() -> StockHistory:
     return found
 
 
-def record_requests(requests: Iterable[CapacityRequest], now: datetime) -> StockHistory:
+def record_requests(requests: Iterable[QueuedResource], now: datetime) -> StockHistory:
     """Add what is seen of this product's requests to the file, and return the whole history. Raises HistoryError, and then changes nothing."""
     ours = [request for request in requests if request.stack is not None]
     if not ours:
@@ -121,13 +118,13 @@ def record_requests(requests: Iterable[CapacityRequest], now: datetime) -> Stock
     return changed[0]
 
 
-def _sightings(request: CapacityRequest, now: datetime) -> Iterable[Sighting]:
+def _sightings(request: QueuedResource, now: datetime) -> Iterable[Sighting]:
     outcome: Outcome
     at = now
-    if request.state in _GRANTED:
+    if request.state in GRANTED:
         # The grant lies between the request's creation and now: the earlier end does not make the stock look newer than it is.
         outcome, at = "granted", min(request.created, now)
-    elif request.state in _WAITING:
+    elif request.state in WAITING:
         outcome = "waiting"
     elif request.state == "FAILED":
         outcome = "failed"

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import Any
 
+from cloud.offers import Answers
 from cloud.simulated import is_simulated
 from planning.units import age
 from scripts.capacity.gates import ORDER, Gate, JudgedPlace, Own, QuotaUse
 from scripts.capacity.history import Sighting
-from scripts.capacity.reading import Answers
 from scripts.cli.tables import console, table
 
 

@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import IO, Any, Final
 from urllib.parse import urlsplit, urlunsplit
 
+from contracts.capacity_states import WITHOUT_MACHINE
 from contracts.errors import CommandRefusedError, ScriptError
 from contracts.fields import as_mapping
 from contracts.outputs import Auth, StackOutputs, Tunnel
@@ -50,10 +51,6 @@ TOKEN_LIFE_S: Final = 3600.0
 """Google's identity tokens are valid for one hour."""
 TOKEN_MARGIN_S: Final = 2100.0
 """A token with less time left is renewed. The benchmark reads its headers once per point, and a point may take half an hour."""
-
-
-WITHOUT_MACHINE: Final = frozenset({"UNKNOWN", "CREATING", "ACCEPTED", "WAITING_FOR_RESOURCES", "PROVISIONING"})
-"""States of a queued resource whose machine does not exist yet."""
 
 
 class AccessError(CommandRefusedError):

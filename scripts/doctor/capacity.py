@@ -8,6 +8,7 @@ from typing import Final
 
 from cloud import quotas
 from cloud.google_api import GoogleListError
+from cloud.offers import TPU_VIEWER
 from cloud.quotas import Quota
 from planning.machine.hardware import (
     MACHINE_TYPES,
@@ -185,7 +186,7 @@ def _text(number: int | None) -> str | None:
 
 def _zone(checkup: Checkup, kind: str, zone: str) -> Sequence[Diagnosis]:
     path = f"v2alpha1/projects/{checkup.project}/locations/{zone}/acceleratorTypes/{kind}"
-    return _offered(checkup, kind, zone, _Catalog(api="tpu", path=path, role="roles/tpu.viewer"))
+    return _offered(checkup, kind, zone, _Catalog(api="tpu", path=path, role=TPU_VIEWER))
 
 
 def _offered(checkup: Checkup, kind: str, zone: str, catalog: _Catalog) -> Sequence[Diagnosis]:

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Final, cast
+from typing import Final
 from urllib.parse import quote
 
 import requests
@@ -12,6 +12,7 @@ from cloud.google_api import GoogleListError, NotJsonError
 from cloud.model_files import CONFIG
 from cloud.secret_values import read_secret
 from contracts.errors import ScriptError
+from contracts.fields import as_mapping, as_sequence
 from contracts.staged_weights import (
     MANIFEST,
     StoredFile,
@@ -42,6 +43,7 @@ _MANIFEST_TYPES: Final = (
     "application/vnd.docker.distribution.manifest.v2+json",
 )
 _GIB: Final = 1024**3
+_SECRETS_VIEWER: Final = "roles/secretmanager.viewer"
 
 
 def checks(checkup: Checkup) -> Iterator[Check]:
@@ -104,13 +106,13 @@ def _staged(  # noqa: PLR0917 - what is known of a folder
     wrong = difference(manifest, stored, prefix)
     if wrong is not None:
         return missing(detail=wrong)
-    staged, bound = manifest_hash(cast("Mapping[str, object]", manifest)), settings.bucket.manifest_hash
+    staged, bound = manifest_hash(as_mapping(manifest)), settings.bucket.manifest_hash
     if bound not in {None, staged}:
         return missing(detail=f"{folder} has weights with the hash {staged}, and bucket.manifest is {bound}")
-    copied, wanted = str(cast("Mapping[str, object]", manifest).get("revision")), settings.model_revision
+    copied, wanted = str(as_mapping(manifest).get("revision")), settings.model_revision
     if wanted is not None and COMMIT.fullmatch(copied) and copied != wanted:
         return missing(detail=f"{folder} has weights of commit {copied}, and modelRevision is {wanted}")
-    names = file_names(cast("Mapping[str, object]", manifest))
+    names = file_names(as_mapping(manifest))
     total = sum(stored[object_name(prefix, name)].size_bytes for name in names)
     return Diagnosis(check="weights", state="ok", detail=f"{len(names)} files, {total / _GIB:.2f} GiB in {folder}")
 
@@ -125,7 +127,7 @@ def _manifest(checkup: Checkup, bucket: str, name: str) -> object:
 
 def _stored(checkup: Checkup, bucket: str, prefix: str) -> Mapping[str, StoredFile]:
     pages = checkup.google.pages("storage", listing_path(bucket, prefix))
-    return stored_files(item for page in pages for item in cast("list[Mapping[str, object]]", page.get("items") or []))
+    return stored_files(as_mapping(item) for page in pages for item in as_sequence(page.get("items")))
 
 
 def _hub(checkup: Checkup, settings: Settings) -> Sequence[Diagnosis]:
@@ -227,16 +229,21 @@ def _token(checkup: Checkup, settings: Settings) -> tuple[str | None, str]:
 def _reference(checkup: Checkup, kind: SecretKind, version: str) -> Sequence[Diagnosis]:
     """Return whether a version that the settings name exists and can be read by a server."""
     mend = f"{set_command(kind.key, checkup.stack or '')} --secret {version.split('/')[3]}"
+    state = _state_of(checkup, kind.reference_key, version)
+    if isinstance(state, Diagnosis):
+        return (state,)
+    if state == "ENABLED":
+        return (Diagnosis(check=kind.reference_key, state="ok", detail=version),)
+    detail = f"{version} is {state}" if state else f"{version} does not exist"
+    return (Diagnosis(check=kind.reference_key, state="missing", detail=detail, mend=mend),)
+
+
+def _state_of(checkup: Checkup, check: str, version: str) -> str | Diagnosis:
+    """Return the state of a version of a secret, empty if it does not exist; the check's line if Google does not say."""
     try:
-        state = str(checkup.google.get("secretmanager", f"v1/{version}").get("state"))
+        return str(checkup.google.get("secretmanager", f"v1/{version}").get("state"))
     except GoogleListError as error:
-        if error.status != _NOT_FOUND:
-            return (checkup.refused(kind.reference_key, "secretmanager", "roles/secretmanager.viewer", error),)
-        detail = f"{version} does not exist"
-        return (Diagnosis(check=kind.reference_key, state="missing", detail=detail, mend=mend),)
-    if state != "ENABLED":
-        return (Diagnosis(check=kind.reference_key, state="missing", detail=f"{version} is {state}", mend=mend),)
-    return (Diagnosis(check=kind.reference_key, state="ok", detail=version),)
+        return "" if error.status == _NOT_FOUND else checkup.refused(check, "secretmanager", _SECRETS_VIEWER, error)
 
 
 def _docker_hub(checkup: Checkup, account: DockerHubSettings) -> Sequence[Diagnosis]:
@@ -244,17 +251,14 @@ def _docker_hub(checkup: Checkup, account: DockerHubSettings) -> Sequence[Diagno
     check, version = "docker hub", account.token_secret
     secret, _, _ = version.partition("/versions/")
     _, project, _, name = secret.split("/")
-    try:
-        state = str(checkup.google.get("secretmanager", f"v1/{version}").get("state"))
-    except GoogleListError as error:
-        if error.status != _NOT_FOUND:
-            return (checkup.refused(check, "secretmanager", "roles/secretmanager.viewer", error),)
-        state = "missing"
+    state = _state_of(checkup, check, version)
+    if isinstance(state, Diagnosis):
+        return (state,)
     if state == "ENABLED":
         return (Diagnosis(check=check, state="ok", detail=f"pulls as {account.username}, with {version}"),)
-    detail = f"{version}, which dockerHub.tokenSecret names, is {state.lower()}"
+    detail = f"{version}, which dockerHub.tokenSecret names, is {state.lower() or 'missing'}"
     mend = f"gcloud secrets create {name} --project={project} --replication-policy=automatic --data-file=TOKEN_FILE"
-    if state != "missing":
+    if state:
         mend = f"gcloud secrets versions add {name} --project={project} --data-file=TOKEN_FILE"
     return (Diagnosis(check=check, state="missing", detail=detail, mend=mend),)
 

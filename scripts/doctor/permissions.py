@@ -7,7 +7,8 @@ TPU nodes apply.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from stacks.secrets import KINDS
+from cloud.kinds import KINDS, LOCATIONS
+from stacks.secrets import KINDS as SECRETS
 from stacks.settings import CloudRunSettings, Settings
 
 
@@ -42,24 +43,9 @@ COMMON: Sequence[RolePermissions] = (
     _of("roles/artifactregistry.admin", "artifactregistry.repositories", *_OWN, *_ACCESS),
     RolePermissions(
         "roles/viewer",
-        tuple(
-            f"{resource}.list"
-            for resource in (
-                "tpu.locations",
-                "run.locations",
-                "artifactregistry.locations",
-                "tpu.nodes",
-                "compute.instances",
-                "run.services",
-                "secretmanager.secrets",
-                "storage.buckets",
-                "artifactregistry.repositories",
-                "iam.serviceAccounts",
-                "compute.networks",
-                "compute.firewalls",
-                "compute.subnetworks",
-                "compute.routers",
-            )
+        (
+            *(f"{api}.locations.list" for api in LOCATIONS),
+            *dict.fromkeys(kind.permission for kind in KINDS),
         ),
     ),
     RolePermissions(
@@ -118,7 +104,7 @@ def permissions_of(settings: Settings | None) -> Sequence[RolePermissions]:
     needed = list(COMMON)
     if settings.secrets or settings.docker_hub is not None or settings.archives_programs:
         needed.append(_SECRETS)
-    elif any(settings.has_secret(kind.key) for kind in KINDS):
+    elif any(settings.has_secret(kind.key) for kind in SECRETS):
         needed.append(_REFERENCES)
     if settings.max_usd is not None and settings.cloud_run is not None:
         needed.append(_USE)

@@ -3,10 +3,12 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, cast
+from typing import Final
 
 from cloud.enabled import SERVICE_USAGE, read_enabled_apis
 from cloud.google_api import GoogleListError
+from cloud.quotas import VIEWER
+from contracts.fields import as_mapping, as_sequence
 from scripts.doctor.diagnosis import Check, Checkup, Diagnosis
 from scripts.doctor.permissions import RolePermissions, permissions_of
 from stacks.apis import COMMON_APIS, LOG_APIS, apis_of
@@ -14,7 +16,6 @@ from stacks.settings import TpuSettings
 
 FIRST_APIS: Final = ("serviceusage", "cloudresourcemanager")
 """APIs that must be on before the stack can enable any other: the provider's first calls go to them."""
-_VIEWER: Final = "roles/serviceusage.serviceUsageViewer"
 _POLICY_VIEWER: Final = "roles/orgpolicy.policyViewer"
 
 
@@ -34,7 +35,7 @@ def _apis(checkup: Checkup) -> Sequence[Diagnosis]:
     try:
         enabled = read_enabled_apis(checkup.google, checkup.project, apis)
     except GoogleListError as error:
-        line = checkup.refused("APIs", SERVICE_USAGE, _VIEWER, error)
+        line = checkup.refused("APIs", SERVICE_USAGE, VIEWER, error)
         return (line,)
     return [_api(checkup, api, enabled=api in enabled) for api in apis]
 
@@ -52,7 +53,7 @@ def _permissions(checkup: Checkup, needed: RolePermissions) -> Sequence[Diagnosi
         answer = checkup.google.post("cloudresourcemanager", path, {"permissions": list(needed.permissions)})
     except GoogleListError as error:
         return (checkup.refused(check, "cloudresourcemanager", needed.role, error),)
-    held = set(cast("list[str]", answer.get("permissions") or []))
+    held = set(as_sequence(answer.get("permissions")))
     lacking = [permission for permission in needed.permissions if permission not in held]
     if not lacking:
         return (Diagnosis(check=check, state="ok", detail=f"{len(needed.permissions)} held"),)
@@ -123,19 +124,21 @@ def _policy(checkup: Checkup, constraint: _Constraint) -> Sequence[Diagnosis]:
 
 
 def _refuses(consequence: str, policy: Mapping[str, object]) -> str:
-    enforced = cast("Mapping[str, object]", policy.get("booleanPolicy") or {}).get("enforced")
+    enforced = as_mapping(policy.get("booleanPolicy")).get("enforced")
     return consequence if enforced else ""
 
 
 def _refuses_everybody(policy: Mapping[str, object]) -> str:
-    rule = cast("Mapping[str, object]", policy.get("listPolicy") or {})
+    rule = as_mapping(policy.get("listPolicy"))
     free = not rule or rule.get("allValues") == "ALLOW"
     return "" if free else "allUsers cannot be granted a role, and cloudRun.public is set"
 
 
 def _refuses_location(region: str, policy: Mapping[str, object]) -> str:
-    rule = cast("Mapping[str, object]", policy.get("listPolicy") or {})
-    allowed, denied = (cast("list[str]", rule.get(key) or []) for key in ("allowedValues", "deniedValues"))
+    rule = as_mapping(policy.get("listPolicy"))
+    allowed, denied = (
+        [str(value) for value in as_sequence(rule.get(key))] for key in ("allowedValues", "deniedValues")
+    )
     if rule.get("allValues") == "DENY" or any(_covers(value, region) for value in denied):
         return f"{region} is denied"
     if allowed and not any(_covers(value, region) for value in allowed):

@@ -1,9 +1,7 @@
 """Run the checks, all at the same time."""
 
-import threading
-import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Final
 
 import google.auth.exceptions
@@ -12,15 +10,15 @@ from google.auth.credentials import Credentials
 from google.oauth2 import credentials as user
 
 from cloud import google_api
+from cloud.caller import CALLS, caller_of, member_of
 from contracts.errors import CommandRefusedError, ScriptError
+from contracts.parallel import each_within
 from scripts.doctor import capacity, machine, model, project, secrets_key, tunnel_role
 from scripts.doctor.diagnosis import Check, Checkup, Diagnosis
 from stacks.settings import Settings
 
 LIMIT_S: Final = 30.0
 """Longest wait for all checks together. One that is not done by then cannot be told."""
-CONNECTIONS: Final = 64
-"""Connections to one API at a time: as many as there can be checks."""
 QUOTA_PROJECT: Final = "quota project"
 USE_PROJECT: Final = "serviceusage.services.use"
 CONSUMER: Final = "roles/serviceusage.serviceUsageConsumer"
@@ -39,7 +37,8 @@ def examine(project_id: str, stack: str | None, settings: Settings | None) -> Se
     lines = _credentials(credentials)
     if any(line.state != "ok" and line.check == "credentials" for line in lines):
         return lines
-    checkup = _checkup(credentials, project_id, stack, settings)
+    caller = caller_of(project_id, credentials)
+    checkup = Checkup(project=project_id, google=caller.google, member=caller.member, stack=stack, settings=settings)
     found = concurrently([*_checks(checkup), Check(name=QUOTA_PROJECT, run=lambda: _quota_project(checkup))])
     refused = [line for line in found if line.check == QUOTA_PROJECT and line.state == "missing"]
     if not refused:
@@ -47,7 +46,7 @@ def examine(project_id: str, stack: str | None, settings: Settings | None) -> Se
     if isinstance(credentials, user.Credentials):
         return [*lines, *refused]
     # A service account's calls count for its own project without the header, so that everything that is missing can be said at once.
-    own = replace(checkup, google=google_api.connect(given=credentials, connections=CONNECTIONS))
+    own = replace(checkup, google=google_api.connect(given=credentials, connections=CALLS))
     return [*lines, *refused, *concurrently(_checks(own))]
 
 
@@ -56,53 +55,20 @@ def _checks(checkup: Checkup) -> Sequence[Check]:
     return [check for room in rooms for check in room.checks(checkup)]
 
 
-def checkup_of(project_id: str, stack: str | None, settings: Settings | None) -> Checkup:
-    """Return a project with the caller's credentials, for other commands that read it. Raises CommandRefusedError if there are none."""
-    return _checkup(google_api.credentials(), project_id, stack, settings)
-
-
-def _checkup(credentials: Credentials, project_id: str, stack: str | None, settings: Settings | None) -> Checkup:
-    return Checkup(
-        project=project_id,
-        stack=stack,
-        settings=settings,
-        google=google_api.connect(project_id, given=credentials, connections=CONNECTIONS),
-        member=_member(credentials),
-    )
-
-
 def concurrently(checks: Sequence[Check], limit_s: float = LIMIT_S) -> Sequence[Diagnosis]:
-    """Run each check in a thread of its own and return their lines in order."""
-    tasks = [_Task(check) for check in checks]
-    for task in tasks:
-        task.thread.start()
-    end_s = time.monotonic() + limit_s
-    for task in tasks:
-        task.thread.join(max(0.0, end_s - time.monotonic()))
-    return [line for task in tasks for line in task.found(limit_s)]
+    """Run each check in a thread of its own, which the command's end does not wait for, and return their lines in order."""
+    found = each_within([check.lines for check in checks], workers=len(checks), limit_s=limit_s)
+    return [
+        line for check, (lines, error) in zip(checks, found, strict=True) for line in lines or _unsaid(check, error)
+    ]
 
 
-@dataclass(slots=True)
-class _Task:
-    """A check in a thread that the command's end does not wait for."""
-
-    check: Check
-    lines: Sequence[Diagnosis] | None = None
-    thread: threading.Thread = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.thread = threading.Thread(target=self._run, name=self.check.name, daemon=True)
-
-    def _run(self) -> None:
-        self.lines = self.check.lines()
-
-    def found(self, limit_s: float) -> Sequence[Diagnosis]:
-        """Return the lines, or one that says why there are none."""
-        if self.lines is not None:
-            return self.lines
-        reason = f"no answer within {limit_s:g} s" if self.thread.is_alive() else "the check failed, see above"
-        required = self.check.required
-        return (Diagnosis(check=self.check.name, state="cannot be told", detail=reason, required=required),)
+def _unsaid(check: Check, error: BaseException | None) -> Sequence[Diagnosis]:
+    """Return the line of a check without an answer; nothing for one that had nothing to say."""
+    if error is None:
+        return ()
+    reason = str(error) if isinstance(error, TimeoutError) else f"the check failed: {type(error).__name__}: {error}"
+    return (Diagnosis(check=check.name, state="cannot be told", detail=reason, required=check.required),)
 
 
 def _credentials(credentials: Credentials) -> Sequence[Diagnosis]:
@@ -118,7 +84,7 @@ def _credentials(credentials: Credentials) -> Sequence[Diagnosis]:
         detail = f"Google cannot be reached: {type(error).__name__}"
         return (Diagnosis(check="credentials", state="cannot be told", detail=detail),)
     person = isinstance(credentials, user.Credentials) and bool(getattr(credentials, "refresh_token", None))
-    kind = "an access token" if isinstance(credentials, user.Credentials) else _member(credentials)
+    kind = "an access token" if isinstance(credentials, user.Credentials) else member_of(credentials)
     return (Diagnosis(check="credentials", state="ok", detail="a person's login" if person else kind),)
 
 
@@ -138,9 +104,3 @@ def _quota_project(checkup: Checkup) -> Sequence[Diagnosis]:
     except ScriptError:
         pass  # the other checks say so, each for its API
     return ()
-
-
-def _member(credentials: Credentials) -> str:
-    """Return the caller as IAM writes members; a person's address is known to gcloud only."""
-    email: object = getattr(credentials, "service_account_email", None)
-    return f"serviceAccount:{email}" if email else '"user:$(gcloud config get account)"'

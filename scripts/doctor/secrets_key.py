@@ -2,10 +2,11 @@
 
 from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import Final, cast
+from typing import Final
 
 from cloud.google_api import GoogleListError, lookup
 from contracts.answers import Absent
+from contracts.fields import as_sequence
 from engine.secrets_provider import KmsKey, key_of
 from scripts.doctor.diagnosis import Check, Checkup, Diagnosis
 
@@ -31,7 +32,7 @@ def _usable(checkup: Checkup, key: KmsKey) -> Sequence[Diagnosis]:
             detail = f"API {API} is off in project {checkup.project}, so the engine cannot decrypt"
             return (_missing(detail, checkup.enable(API)),)
         return (checkup.refused(_NAME, API, ROLE, error),)
-    held = set(cast("list[str]", answer.get("permissions") or []))
+    held = set(as_sequence(answer.get("permissions")))
     if _DECRYPT in held:
         can = "encrypts and decrypts" if _ENCRYPT in held else f"decrypts; making or changing a stack needs {ROLE}"
         return (Diagnosis(check=_NAME, state="ok", detail=f"{key.name} {can}"),)

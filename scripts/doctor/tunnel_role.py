@@ -2,9 +2,10 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from typing import Final, cast
+from typing import Final
 
 from cloud.google_api import GoogleListError
+from contracts.fields import as_sequence
 from contracts.tunnel_role import PERMISSIONS, TunnelRole, tunnel_role
 from scripts.doctor.diagnosis import Check, Checkup, Diagnosis
 
@@ -66,4 +67,4 @@ def _held(found: Mapping[str, object]) -> str:
 
 
 def _permissions(found: Mapping[str, object]) -> Sequence[str]:
-    return cast("list[str]", found.get("includedPermissions") or [])
+    return [str(permission) for permission in as_sequence(found.get("includedPermissions"))]

@@ -78,7 +78,7 @@ def _confirm(stack: str, findings: "Sequence[Examined]") -> None:
 
 
 def _grouped(findings: "Sequence[Examined]") -> Mapping[str, "Sequence[Examined]"]:
-    from scripts.recover.kinds import Owner
+    from scripts.recover.lookup import Owner
 
     return {
         "ours": [finding for finding in findings if finding.owner is Owner.OURS],

@@ -28,13 +28,11 @@ from engine.deployment import (
 from engine.locks import backend_folder, end_dead_locks, past_dead_locks, stack_locks
 from engine.previewed import declared
 from engine.secrets_provider import provider_options
-from scripts.recover.kinds import KINDS, REPEATABLE, Found, Owner, Search, lookup
-from scripts.recover.surgery import Candidate, adopted, candidates, without_pending
+from engine.surgery import empty, without_pending
+from scripts.recover.lookup import KINDS, REPEATABLE, Found, Owner, Search, lookup
+from scripts.recover.surgery import Candidate, adopted, candidates
 
 _MAX_ROUNDS: Final = 10
-_EMPTY: Final = (
-    '{"version": 3, "deployment": {"manifest": {"time": "0001-01-01T00:00:00Z", "magic": "", "version": ""}}}'
-)
 _SETTLE: Final = "The resources are in the state, but could not be read; run recover again."
 
 Report = Callable[[str], None]
@@ -292,7 +290,7 @@ def _readable(stack: str, report: Report, confirm: Confirm) -> tuple[Recovery, t
     report(f"the state of stack {stack} is {'missing' if missing else 'cut off'}: starting from {start}")
     if missing:
         runner.query(["stack", "init", stack, "--no-select", *provider_options(stack)])
-    fresh, begun = without_pending(earlier or parse_deployment(stack, _EMPTY))
+    fresh, begun = without_pending(earlier or empty(stack))
     past_dead_locks(stack, lambda: write_deployment(stack, fresh), report=report)
     return Recovery(stack=stack, state_was="missing" if missing else "unreadable", backups=backups), begun
 

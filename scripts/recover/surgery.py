@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from typing import Final
 from uuid import uuid4
 
+from cloud.capacity import CAPACITY_TYPE
 from contracts.fields import as_mapping, as_sequence
-from engine.deployment import PendingOperation, ResourceState, StackDeployment
-from scripts.recover.kinds import QUEUED_RESOURCE, UNKNOWN, Found, is_known
+from engine.deployment import ResourceState, StackDeployment
+from scripts.recover.lookup import UNKNOWN, Found, is_known
 
 REDACTED: Final = "[secret]"
 """What a preview shows for a secret."""
@@ -69,15 +70,10 @@ def adopted(
     return deployment.changed(resources=[*deployment.resources, entry])
 
 
-def without_pending(deployment: StackDeployment) -> tuple[StackDeployment, tuple[PendingOperation, ...]]:
-    """Return the deployment without its pending operations, and these."""
-    return deployment.changed(pending=()), deployment.pending
-
-
 def _entry(resource: ResourceState, found: Found) -> ResourceState:
     if is_known(dict(resource.inputs)) and not _redacted(dict(resource.inputs)):
         return resource.changed(id=found.id, outputs={**_plain(resource.inputs), **found.outputs})
-    if resource.type == QUEUED_RESOURCE:  # its provider imports by the full name, and reads the inputs
+    if resource.type == CAPACITY_TYPE:  # its provider imports by the full name, and reads the inputs
         return resource.changed(id=str(found.outputs["name"]), inputs={}, outputs={})
     inputs = {key: value for key, value in resource.inputs.items() if is_known(value) and not _redacted(value)}
     return resource.changed(id=found.id, inputs=inputs, outputs={})

@@ -4,7 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from cloud.google_prices import container_usd_per_hour, part_of
+from cloud.google_prices import container_usd_per_hour
+from contracts.fields import as_mapping
 from contracts.service_traffic import Service, known_shares, short_name
 from scripts.cli.looked import look_id
 from scripts.rollout.decisions import RolloutState
@@ -74,7 +75,7 @@ def look_at(
 
 def most_usd_per_hour(revision: Mapping[str, object] | None, region: str) -> float | None:
     """Return what a revision costs an hour with all instances that it may have; None if Google does not say what it has."""
-    most = part_of(revision or {}, "scaling").get("maxInstanceCount")
+    most = as_mapping((revision or {}).get("scaling")).get("maxInstanceCount")
     rate = container_usd_per_hour({"template": revision}, region) if revision else 0.0
     return round(rate * int(str(most)), 4) if rate and most else None
 

@@ -4,24 +4,23 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from http import HTTPStatus
-from typing import Final, cast
+from typing import Final
 
-from cloud.google_api import GoogleApi, GoogleListError, lookup
-from cloud.inventory.found import FoundResource
-from cloud.inventory.kinds import by_name
-from cloud.inventory.search import resource_of
-from cloud.requests import queued_names
-from cloud.spending import (
-    ACCOUNT,
-    INSTANCE,
-    NODE,
-    QUEUED,
-    SERVICE,
-    account_of,
+from cloud.capacity import (
+    CAPACITY_TYPE,
+    NO_SUCH_PLACE,
+    Instance,
+    Node,
+    QueuedResource,
     capacity_kind,
-    capacity_name,
-    spending,
+    capacity_names,
+    pairs_of,
 )
+from cloud.found import FoundResource
+from cloud.google_api import GoogleApi, GoogleListError, lookup
+from cloud.kinds import ACCOUNT, INSTANCE, NODE, QUEUED, SERVICE, by_name
+from cloud.search import resource_of
+from cloud.spending import account_of, spending
 from contracts.answers import Absent, Present, Unknown
 from contracts.errors import ScriptError
 from contracts.fields import as_mapping, as_sequence, to_json
@@ -48,22 +47,9 @@ from planning.units import duration
 from scripts.status.report import CloudFacts
 from stacks.hooks.rollout_state import view_of
 
-QUEUED_TYPE: Final = "gcp-tpu:index:QueuedResource"
 CAPACITY: Final = (QUEUED, INSTANCE)
 """Kinds that our provider makes."""
 MISSING: Final = "MISSING"
-_NO_SUCH_PLACE: Final = "'locations/"
-"""In Google's words for a zone that does not exist, or that the project may not use."""
-INSTANCE_STATES: Final = {
-    "PENDING": "WAITING_FOR_RESOURCES",
-    "STAGING": "PROVISIONING",
-    "RUNNING": "ACTIVE",
-    "TERMINATED": "SUSPENDED",
-    "STOPPED": "SUSPENDED",
-    "STOPPING": "SUSPENDING",
-    "PENDING_STOP": "SUSPENDING",
-}
-"""Status of an instance -> the state that our provider gives it. Others keep Compute Engine's word."""
 _SERVICE_STATES: Final = {"CONDITION_SUCCEEDED": "READY", "CONDITION_FAILED": "FAILED"}
 
 
@@ -85,7 +71,7 @@ def serving(state: StackState) -> DeployedServer | None:
         for item in items:
             kind, inputs, outputs = item.get("type"), as_mapping(item.get("inputs")), as_mapping(item.get("outputs"))
             project = str(inputs.get("project") or "")
-            if kind == QUEUED_TYPE and not item.get("delete"):
+            if kind == CAPACITY_TYPE and not item.get("delete"):
                 names, made = _capacity_names(inputs, outputs), capacity_kind(inputs)
                 return DeployedServer(kind=made, names=names, project=project, inputs=inputs, outputs=outputs)
             if kind == SERVICE_TYPE and not item.get("delete"):
@@ -99,10 +85,7 @@ def _capacity_names(inputs: Item, outputs: Item) -> Sequence[str]:
     zones += as_sequence(inputs.get("zones"))
     known = [str(zone) for zone in dict.fromkeys(zones) if zone]
     named = [str(outputs["name"])] if outputs.get("name") else []
-    if capacity_kind(inputs) == INSTANCE:
-        return list(dict.fromkeys([*named, *(capacity_name(inputs, zone) for zone in known)]))
-    others = queued_names(str(inputs.get("project")), str(inputs["queuedResourceId"]), known)
-    return list(dict.fromkeys([*named, *others]))
+    return list(dict.fromkeys([*named, *capacity_names(inputs, known)]))
 
 
 def cloud_facts(api: GoogleApi, found: DeployedServer, *, stack: str, now: datetime) -> CloudFacts:
@@ -127,7 +110,7 @@ def _read(api: GoogleApi, kind: str, names: Sequence[str]) -> Item | None:
             case Absent():
                 continue
             case Unknown(cause="denied", why=why):
-                is_other_place = _NO_SUCH_PLACE in why and name != names[0]
+                is_other_place = NO_SUCH_PLACE in why and name != names[0]
                 denied = denied if is_other_place else why
             case Unknown(why=why):
                 raise ScriptError(f"Google says: {why}")
@@ -141,31 +124,25 @@ def _instance(api: GoogleApi, found: DeployedServer, stack: str, now: datetime) 
     declared = _declared(found)
     if document is None:
         return CloudFacts(state=MISSING, declared=declared)
-    name, status = by_name(INSTANCE).name(document), str(document.get("status") or "UNKNOWN")
-    metadata = {
-        str(item.get("key")): str(item.get("value") or "")
-        for item in map(as_mapping, as_sequence(as_mapping(document.get("metadata")).get("items")))
-    }
-    deadline = as_mapping(as_mapping(document.get("resourceStatus")).get("scheduling")).get("terminationTimestamp")
-    stored = metadata.get(DOCUMENT_METADATA_KEY)
+    instance = Instance(document)
+    stored = instance.serving_document
     facts = CloudFacts(
-        machine=name,
-        state=INSTANCE_STATES.get(status, status),
-        state_since=str(document.get("lastStartTimestamp") or document.get("creationTimestamp") or "") or None,
-        place=name.split("/")[3],
+        machine=instance.name,
+        state=instance.state,
+        state_since=instance.started or instance.created or None,
+        place=instance.name.split("/")[3],
         declared=declared,
-        deadline=str(deadline) if deadline else None,
+        deadline=instance.ends,
         stored=document_hash(stored) if stored else None,
     )
-    if status == "RUNNING":
-        facts = _with_phase(facts, lambda: _published_by_instance(api, name))
+    if instance.status == "RUNNING":
+        facts = _with_phase(facts, lambda: _published_by_instance(api, instance.name))
     return _with_cost(api, facts, [_owned(INSTANCE, document, found.project, stack)], now)
 
 
 def _published_by_instance(api: GoogleApi, name: str) -> Mapping[str, str]:
     answer = api.get("compute", f"compute/v1/{name}/getGuestAttributes?queryPath={GUEST_ATTRIBUTE_NAMESPACE}/")
-    items = map(as_mapping, as_sequence(as_mapping(answer.get("queryValue")).get("items")))
-    return {str(item.get("key")): str(item.get("value") or "") for item in items}
+    return pairs_of(as_mapping(answer.get("queryValue")).get("items"))
 
 
 def _declared(found: DeployedServer) -> str | None:
@@ -180,41 +157,27 @@ def _queued(api: GoogleApi, found: DeployedServer, stack: str, now: datetime) ->
     declared = _declared(found)
     if document is None:
         return CloudFacts(state=MISSING, declared=declared)
-    name = str(document.get("name"))
+    queued = QueuedResource(document)
     facts = CloudFacts(
-        state=str(as_mapping(document.get("state")).get("state") or "UNKNOWN"),
+        state=queued.state,
         state_since=str(document.get("createTime") or "") or None,
-        place=name.split("/")[3],
+        place=queued.zone,
         declared=declared,
     )
     owned = [_owned(QUEUED, document, found.project, stack)]
-    node_name = _node_name(document, found.outputs)
+    node_name = queued.node_name or str(found.outputs.get("nodeName") or "")
     node = _read(api, NODE, [node_name]) if node_name else None
     if node is not None:
         owned.append(_owned(NODE, node, found.project, stack))
-        facts = _with_node(api, facts, node, node_name)
+        facts = _with_node(api, facts, Node(node), node_name)
     return _with_cost(api, facts, owned, now)
 
 
-def _node_name(document: Item, outputs: Item) -> str:
-    specs = as_sequence(as_mapping(document.get("tpu")).get("nodeSpec"))
-    spec = as_mapping(specs[0]) if specs else as_mapping(None)
-    if spec.get("nodeId"):
-        return f"{spec.get('parent')}/nodes/{spec['nodeId']}"
-    return str(outputs.get("nodeName") or "")
-
-
-def _with_node(api: GoogleApi, facts: CloudFacts, node: Item, name: str) -> CloudFacts:
-    stored = as_mapping(node.get("metadata")).get(DOCUMENT_METADATA_KEY)
-    deadline = as_mapping(node.get("schedulingConfig")).get("terminationTimestamp")
-    facts = replace(
-        facts,
-        machine=name,
-        deadline=str(deadline) if deadline else None,
-        stored=document_hash(stored) if isinstance(stored, str) else None,
-    )
-    if node.get("state") != "READY":
-        return replace(facts, phase=f"node {node.get('state')}")
+def _with_node(api: GoogleApi, facts: CloudFacts, node: Node, name: str) -> CloudFacts:
+    stored = node.serving_document
+    facts = replace(facts, machine=name, deadline=node.ends, stored=document_hash(stored) if stored else None)
+    if node.state != "READY":
+        return replace(facts, phase=f"node {node.state or 'UNKNOWN'}")
     return _with_phase(facts, lambda: _published(api, name))
 
 
@@ -243,11 +206,9 @@ def _with_phase(facts: CloudFacts, read: Callable[[], Mapping[str, str]]) -> Clo
 def _published(api: GoogleApi, node: str) -> Mapping[str, str]:
     body = {"queryPath": f"{GUEST_ATTRIBUTE_NAMESPACE}/"}
     answer = api.post("tpu", f"v2alpha1/{node}:getGuestAttributes", body)
-    each = cast(
-        "Sequence[Mapping[str, Mapping[str, Sequence[Mapping[str, str]]]]]", answer.get("guestAttributes") or ()
-    )
-    items = [item for worker in each[:1] for item in worker.get("queryValue", {}).get("items", ())]
-    return {item["key"]: item.get("value", "") for item in items}
+    workers = as_sequence(answer.get("guestAttributes"))
+    first = as_mapping(workers[0] if workers else None)
+    return pairs_of(as_mapping(first.get("queryValue")).get("items"))
 
 
 def _service(api: GoogleApi, found: DeployedServer, stack: str, now: datetime) -> CloudFacts:

@@ -4,19 +4,18 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Final
 
+from contracts.capacity_states import ACTIVE, DEAD, WITHOUT_MACHINE
 from contracts.guest_attributes import AGENT_ABILITIES, AGENT_VERSION, CONFINED, FAILED, PRIVILEGED, READY, RETRYING
 from engine.locks import StackLock
 from engine.state import StackState
 from planning.units import duration
-from scripts.client.access import WITHOUT_MACHINE
 from scripts.status.cloud import MISSING, serving
 from scripts.status.report import CloudFacts, StackStatus
 
 WAITING_STATES: Final = WITHOUT_MACHINE | {"DEPLOYING"}
 """States in which Google still makes what serves."""
-DEAD_STATES: Final = frozenset({MISSING, "FAILED", "SUSPENDED", "SUSPENDING"})
+DEAD_STATES: Final = DEAD | {MISSING}
 """States that no waiting changes: the next `up` makes it again."""
-ACTIVE: Final = "ACTIVE"
 _HASH_DIGITS: Final = 12
 _END_S: Final = 1800.0
 _END_SHARE: Final = 0.1

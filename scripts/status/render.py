@@ -10,6 +10,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 from rich.text import Text
 
+from contracts.capacity_states import IN_QUEUE
 from contracts.guest_attributes import FAILED, RESTORING, RETRYING
 from contracts.machine_reboot import reboot_command
 from planning.units import HOUR_S
@@ -23,8 +24,6 @@ _NUMBERS: Final = ("left", "KV", "USD/h", "USD")
 _STATES: Final[Mapping[str, str]] = {"WAITING_FOR_RESOURCES": "WAITING"}
 """States whose names are too long for the table; the lines below it have them whole."""
 _DETAIL_CHARACTERS: Final = 200
-_WAITING: Final = frozenset({"ACCEPTED", "WAITING_FOR_RESOURCES"})
-"""States in which Google ends a request after its `validUntilDuration`, which the provider always sets."""
 _COMMANDS: Final = frozenset({"next", "reboot"})
 """Lines that hold a command, which is never wrapped."""
 
@@ -207,7 +206,7 @@ def _enforced(status: StackStatus) -> str:
     limits, deadline, state = (cloud.limits, cloud.deadline, cloud.state) if cloud else ("", None, "")
     ours = f"{limits}: ended only by a scheduled `teardown --over-limit`" if limits else "none set"
     ends = "this machine at its run limit" if deadline else "nothing by itself"
-    return f"{ours}; Google ends {'this request when it waits too long' if state in _WAITING else ends}."
+    return f"{ours}; Google ends {'this request when it waits too long' if state in IN_QUEUE else ends}."
 
 
 def _load(status: StackStatus) -> str:

@@ -1,12 +1,12 @@
 """A bucket that stays after a teardown: how large it is, and what it costs in a month."""
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, cast
+from typing import Final
 
+from cloud.found import FoundResource
 from cloud.google_api import GoogleApi, GoogleListError
-from cloud.inventory.found import FoundResource
 from contracts.errors import ScriptError
+from contracts.fields import as_mapping, as_sequence
 from planning.data.prices import LIST_PRICES
 from planning.units import GIB
 
@@ -42,5 +42,5 @@ def kept_bucket(api: GoogleApi, resource: FoundResource) -> KeptBucket:
         pages = list(api.pages("storage", _OBJECTS.format(name=resource.id)))
     except (GoogleListError, ScriptError):
         return KeptBucket(resource=resource, size_gib=None)
-    items = [item for page in pages for item in cast("Sequence[Mapping[str, object]]", page.get("items") or ())]
+    items = [as_mapping(item) for page in pages for item in as_sequence(page.get("items"))]
     return KeptBucket(resource=resource, size_gib=sum(int(str(item.get("size") or 0)) for item in items) / GIB)

@@ -5,11 +5,10 @@ The engine forgets begun creations when a state is imported. A teardown that is 
 
 import json
 import os
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import cast
 
+from contracts.fields import as_mapping, as_sequence
 from engine.state import StackState
 from scripts.teardown.receipt import FOLDER
 
@@ -30,12 +29,12 @@ def remember(state: StackState) -> None:
 def remembered(state: StackState) -> StackState:
     """Return the state with what an interrupted teardown wrote down."""
     try:
-        noted = cast("Mapping[str, object]", json.loads(_path(state.stack).read_text(encoding="utf-8")))
+        noted = as_mapping(json.loads(_path(state.stack).read_text(encoding="utf-8")))
     except (OSError, ValueError):
         return state
-    earlier = cast("Sequence[Mapping[str, object]]", noted.get("pending") or ())
+    earlier = [as_mapping(item) for item in as_sequence(noted.get("pending"))]
     known = {item.get("urn") for item in state.pending}
-    projects = cast("Sequence[str]", noted.get("projects") or ())
+    projects = [str(project) for project in as_sequence(noted.get("projects"))]
     return replace(
         state,
         pending=(*state.pending, *(item for item in earlier if item.get("urn") not in known)),

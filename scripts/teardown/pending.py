@@ -4,25 +4,24 @@ After a crash, Google may still be making something that no list shows yet. The 
 or `APPEAR_S` after the state was written.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Final, cast
+from typing import Final
 
+from cloud.capacity import CAPACITY_TYPE, capacity_kind, capacity_names
 from cloud.clock import WaitClock
+from cloud.found import FoundResource
 from cloud.google_api import GoogleApi, GoogleListError, answer_of, lookup
-from cloud.inventory.found import FoundResource
-from cloud.inventory.grants import PolicyHolder
-from cloud.inventory.kinds import GRANT, by_name
-from cloud.inventory.search import resource_of
-from cloud.requests import queued_names
-from cloud.spending import INSTANCE, capacity_kind, capacity_name
+from cloud.grants import PolicyHolder, found_grant
+from cloud.kinds import BY_TYPE, Item, bindings_of, by_name, members_of
+from cloud.search import resource_of
 from contracts.answers import Absent, Present, Unknown
 from contracts.errors import ScriptError
+from contracts.fields import as_mapping, as_sequence
 from contracts.labels import PRODUCT, Ownership
 from engine.state import StackState
-
-Item = Mapping[str, object]
 
 APPEAR_S: Final = 120.0
 """How long after the last write of the state something may become visible. Assumed; the TPU provider allows 60 s."""
@@ -30,25 +29,6 @@ OPERATION_LIMIT_S: Final = 1800.0
 """How long an operation that still runs is waited for."""
 _PAUSE_S: Final = 2.0
 
-_NAMES: Final[Mapping[str, tuple[str, str]]] = {
-    "gcp:cloudrunv2/service:Service": ("Cloud Run service", "projects/{project}/locations/{location}/services/{name}"),
-    "gcp:compute/network:Network": ("network", "projects/{project}/global/networks/{name}"),
-    "gcp:compute/firewall:Firewall": ("firewall rule", "projects/{project}/global/firewalls/{name}"),
-    "gcp:compute/subnetwork:Subnetwork": ("subnetwork", "projects/{project}/regions/{region}/subnetworks/{name}"),
-    "gcp:compute/router:Router": ("router", "projects/{project}/regions/{region}/routers/{name}"),
-    "gcp:secretmanager/secret:Secret": ("secret", "projects/{project}/secrets/{secretId}"),
-    "gcp:serviceaccount/account:Account": (
-        "service account",
-        "projects/{project}/serviceAccounts/{accountId}@{project}.iam.gserviceaccount.com",
-    ),
-    "gcp:artifactregistry/repository:Repository": (
-        "image repository",
-        "projects/{project}/locations/{location}/repositories/{repositoryId}",
-    ),
-    "gcp:storage/bucket:Bucket": ("bucket", "projects/_/buckets/{name}"),
-}
-"""Type in the state -> kind and full name. What is not here has no name of its own, or carries marks that any search sees."""
-_QUEUED: Final = "gcp-tpu:index:QueuedResource"
 _PROJECT_GRANT: Final = "gcp:projects/iAMMember:IAMMember"
 
 
@@ -97,26 +77,19 @@ def _stated_grants(api: GoogleApi, state: StackState) -> Iterator[FoundResource]
     for item in (*state.pending, *state.resources):
         if item.get("type") != _PROJECT_GRANT:
             continue
-        inputs = cast("Item", item.get("inputs") or {})
+        inputs = as_mapping(item.get("inputs"))
         project = str(inputs.get("project"))
         holder = PolicyHolder(kind="project", project=project, name=f"projects/{project}")
         role, member = str(inputs.get("role")), str(inputs.get("member"))
-        given = cast("Item", inputs.get("condition") or {})
+        given = as_mapping(inputs.get("condition"))
         condition = {key: value for key, value in given.items() if key in {"title", "description", "expression"}}
         if project not in policies:
             policies[project] = _policy(api, holder)
-        for binding in cast("Sequence[Item]", policies[project].get("bindings") or ()):
-            same = binding.get("role") == role and cast("Item", binding.get("condition") or {}) == condition
-            if same and member in cast("Sequence[str]", binding.get("members") or ()):
-                yield FoundResource(
-                    kind=GRANT,
-                    name=f"{holder.name} {role} {member}",
-                    command=holder.command(role, member, condition),
-                    project=project,
-                    location="global",
-                    owner=Ownership(project=PRODUCT, stack=state.stack),
-                    document={"holder": holder, "role": role, "member": member, "condition": condition, "stated": True},
-                )
+        for binding in bindings_of(policies[project]):
+            same = binding.get("role") == role and as_mapping(binding.get("condition")) == condition
+            if same and member in members_of(binding):
+                found = found_grant(holder, role, member, condition, Ownership(project=PRODUCT, stack=state.stack))
+                yield replace(found, labels={}, document={**found.document, "stated": True})
 
 
 def _policy(api: GoogleApi, holder: PolicyHolder) -> Item:
@@ -155,21 +128,16 @@ def wait(
 
 
 def _expected(item: Item) -> Iterator[Expected]:
-    inputs = cast("Item", item.get("inputs") or {})
+    inputs = as_mapping(item.get("inputs"))
     kind, project = str(item.get("type")), str(inputs.get("project") or "")
-    if kind == _QUEUED:
-        zones = [*cast("Sequence[str]", inputs.get("zones") or ()), *([inputs["zone"]] if inputs.get("zone") else [])]
+    if kind == CAPACITY_TYPE:
+        zones = [*as_sequence(inputs.get("zones")), *([inputs["zone"]] if inputs.get("zone") else [])]
         if zones and inputs.get("queuedResourceId"):
-            names = queued_names(project, str(inputs["queuedResourceId"]), [str(zone) for zone in zones])
-            if capacity_kind(inputs) == INSTANCE:
-                names = [capacity_name(inputs, str(zone)) for zone in zones]
-            yield Expected(kind=capacity_kind(inputs), names=names, project=project)
-    elif kind in _NAMES:
-        found, template = _NAMES[kind]
-        try:
-            yield Expected(kind=found, names=[template.format(**inputs)], project=project)
-        except KeyError:
-            return
+            yield Expected(kind=capacity_kind(inputs), names=capacity_names(inputs, zones), project=project)
+    elif kind in BY_TYPE:
+        # What is not in the table has no name of its own, or carries marks that any search sees.
+        with suppress(KeyError):
+            yield Expected(kind=BY_TYPE[kind].kind, names=[BY_TYPE[kind].named(inputs)], project=project)
 
 
 def _visible(api: GoogleApi, item: Expected) -> bool:
@@ -198,8 +166,8 @@ def _runs(api: GoogleApi, kind_name: str, name: str) -> bool:
     if kind.api not in {"compute", "tpu", "run"}:
         return False
     try:
-        for page in api.pages(kind.api, f"{kind.version}{parent}/operations"):
-            operations = cast("Sequence[Item]", page.get("items") or page.get("operations") or ())
+        for page in api.pages(kind.api, f"{kind.of_api.version}{parent}/operations"):
+            operations = list(map(as_mapping, as_sequence(page.get("items") or page.get("operations"))))
             if any(_is_running(operation) and _target(operation).endswith(name) for operation in operations):
                 return True
     except (GoogleListError, ScriptError):
@@ -212,5 +180,5 @@ def _is_running(operation: Item) -> bool:
 
 
 def _target(operation: Item) -> str:
-    metadata = cast("Item", operation.get("metadata") or {})
+    metadata = as_mapping(operation.get("metadata"))
     return str(operation.get("targetLink") or metadata.get("target") or metadata.get("name") or "")

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from cloud.deletion import DeletedResource
-from cloud.inventory.found import FoundResource, Inventory
+from cloud.found import FoundResource, Inventory
 from cloud.prices import usd_per_hour, usd_so_far
 from cloud.simulated import is_simulated
 from scripts.teardown.kept import KeptBucket

@@ -4,33 +4,35 @@ Destroy asks the engine, which needs a stack, a state and a free lock. The searc
 always come afterwards, whatever destroy said.
 """
 
-import copy
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Final, cast
+from typing import Final
 
 from cloud.clock import WaitClock
 from cloud.deletion import DeletedResource, delete_all
+from cloud.found import FoundResource, Inventory
 from cloud.google_api import GoogleApi
-from cloud.inventory.found import FoundResource, Inventory
-from cloud.inventory.search import Scope, search
+from cloud.kinds import BUCKET
+from cloud.search import Scope, search
 from contracts.answers import Absent, Answer, Present, Unknown
 from contracts.errors import CommandRefusedError, ScriptError
 from contracts.labels import RETAINED, RETAINED_LABEL
 from engine import runner
 from engine import state as states
 from engine.deployment import (
+    StackDeployment,
     StateUnreadableError,
     back_up,
-    parse_deployment,
+    deployment_of,
     read_deployment,
     write_deployment,
 )
 from engine.locks import StackLock, is_lock_error, parse_locks, stack_locks
 from engine.state import StackState
+from engine.surgery import empty, unprotected, without_pending
 from scripts.cli.settings import stack_settings
 from scripts.teardown import locks, memory, pending
 from scripts.teardown.kept import KeptBucket, kept_bucket
@@ -42,11 +44,6 @@ from stacks.settings import Settings
 
 _ROUNDS: Final = 3
 """How often the API is asked to delete what a search finds. A later round sees what depended on something of the round before."""
-_BUCKET: Final = "bucket"
-_EMPTY: Final = (
-    '{"version": 3, "deployment": {"manifest": {"time": "0001-01-01T00:00:00Z", "magic": "", "version": ""}}}'
-)
-_PROTECTION: Final = "deletionProtection"
 _NAMELESS: Final = StackLock(place="", user="", host="", pid=0, since="")
 """A lock of a backend that does not say who holds it."""
 
@@ -211,7 +208,7 @@ class Teardown:
 
     def _stays(self, item: FoundResource) -> bool:
         retained = item.labels.get(RETAINED_LABEL) == RETAINED and not self.request.include_retained
-        return item.kind == _BUCKET and (self.request.keep_bucket or retained)
+        return item.kind == BUCKET and (self.request.keep_bucket or retained)
 
     def _refuse_the_unknown(self) -> None:
         """Refuse a name that no state, no settings and no resource has: it is most likely a mistake. Raises CommandRefusedError."""
@@ -251,8 +248,9 @@ class Teardown:
         """Let the engine destroy a stack. A failure is a remark: the search afterwards says what it means."""
         if state.status != "read" or not state.resources:
             return
-        changed = prepared(state.raw, keep_bucket=self.request.keep_bucket)
-        if changed is not None:
+        deployment = deployment_of(state.stack, state.raw)
+        changed = unprotected(deployment, keep_bucket=self.request.keep_bucket)
+        if changed != deployment:
             self._import(state.stack, changed)
         self._engine(state.stack, "destroy")
         after = states.read(state.stack)
@@ -263,10 +261,9 @@ class Teardown:
         after = "The search goes on without it."
         self._past_locks(stack, lambda: runner.change(stack, *arguments, after_failure=after))
 
-    def _import(self, stack: str, document: Mapping[str, object]) -> None:
-        """Replace the state: nothing in the cloud changes."""
-        deployment = parse_deployment(stack, json.dumps(document))
-        self._past_locks(stack, lambda: write_deployment(stack, deployment))
+    def _import(self, stack: str, deployment: StackDeployment) -> bool:
+        """Replace the state: nothing in the cloud changes. Return whether it was done."""
+        return self._past_locks(stack, lambda: write_deployment(stack, deployment))
 
     def _past_locks(self, stack: str, work: Callable[[], None]) -> bool:
         """Do work of the engine's; if a lock is in the way, end it and do it again. Return whether it was done; a failure is a remark."""
@@ -348,7 +345,7 @@ class Teardown:
             self._engine(state.stack, "destroy", "--refresh")
             after = states.read(state.stack)
         if after.status == "read" and after.pending:
-            self._import(state.stack, without_pending(after.raw))
+            self._import(state.stack, without_pending(deployment_of(state.stack, after.raw))[0])
             after = states.read(state.stack)
         if after.status == "read" and after.resources:
             self._write_empty(
@@ -377,7 +374,7 @@ class Teardown:
     def _write_empty(self, stack: str, before: str, remark: str) -> None:
         """Replace a state by an empty one. A copy of what it was is kept."""
         copied = f" A copy is in {back_up(stack, before)}." if before else ""
-        if self._past_locks(stack, lambda: write_deployment(stack, parse_deployment(stack, _EMPTY))):
+        if self._import(stack, empty(stack)):
             self.remarks.append(f"{remark}{copied}")
 
 
@@ -411,29 +408,3 @@ def known(request: TeardownRequest, say: Callable[[str], None]) -> Known:
         projects=tuple(dict.fromkeys(projects)),
         doubts=tuple(doubts),
     )
-
-
-def prepared(exported: Mapping[str, object], *, keep_bucket: bool) -> Mapping[str, object] | None:
-    """Return the state without protection, and with a bucket that stays if wanted; None if nothing has to change."""
-    changed = copy.deepcopy(dict(exported))
-    resources = cast("list[dict[str, object]]", _deployment(changed).get("resources") or [])
-    for item in resources:
-        item.pop("protect", None)
-        for key in ("inputs", "outputs"):
-            properties = cast("dict[str, object]", item.get(key) or {})
-            if properties.get(_PROTECTION) is True:
-                properties[_PROTECTION] = False
-        if keep_bucket and item.get("type") == "gcp:storage/bucket:Bucket":
-            item["retainOnDelete"] = True
-    return None if changed == exported else changed
-
-
-def without_pending(exported: Mapping[str, object]) -> Mapping[str, object]:
-    """Return the state without creations that never ended."""
-    changed = copy.deepcopy(dict(exported))
-    _deployment(changed).pop("pending_operations", None)
-    return changed
-
-
-def _deployment(exported: Mapping[str, object]) -> dict[str, object]:
-    return cast("dict[str, object]", exported.get("deployment") or {})

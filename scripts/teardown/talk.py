@@ -6,8 +6,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Final
 
-from cloud.inventory.found import FoundResource
-from cloud.inventory.kinds import GRANT, KINDS
+from cloud.found import FoundResource
+from cloud.kinds import GRANT, KINDS
 from cloud.prices import usd_per_hour, usd_so_far
 from cloud.simulated import is_simulated
 from cloud.spending import SERVICE

@@ -13,8 +13,9 @@ from typing import Final, TypeVar
 
 import pulumi
 
+from cloud.capacity import CAPACITY_TYPE, QueuedResource, capacity_names
 from cloud.google_calls import GoogleCallError, call_now
-from cloud.seen_machines import node_name, seen_instance, seen_queued, seen_service
+from cloud.seen_machines import seen_instance, seen_queued, seen_service
 from contracts.run_record import MOST_BYTES, RecordError, RunRecord, Seen
 from stacks.base import Context
 from stacks.hooks.run_failures import SERVICE_TYPE
@@ -31,9 +32,6 @@ _NO_SUCH_ZONE: Final = frozenset({403, _NOT_FOUND})
 _CHANGED: Final = 409
 _FATAL: Final = 500
 _TOO_MANY: Final = 429
-_CAPACITY_TYPE: Final = "gcp-tpu:index:QueuedResource"
-_SECOND: Final = "-b"
-"""Suffix of the second queued resource's id (docs/provider-gcp-tpu.md, renewal)."""
 
 
 class RunsNotKeptError(ValueError):
@@ -164,7 +162,7 @@ class RunKeeper:
     def _queued(self, name: str) -> Seen | None:
         document = self._ask("tpu", f"v2alpha1/{name}")
         node: Mapping[str, object] | None = None
-        made = node_name(document)
+        made = QueuedResource(document).node_name
         if made:
             try:
                 node = self._ask("tpu", f"v2alpha1/{made}")
@@ -183,9 +181,9 @@ def keep_runs(context: Context) -> None:
     failed = pulumi.ErrorHook("keep-runs-of-a-failure", keeper.note_failed)
 
     def transform(args: pulumi.ResourceTransformationArgs) -> pulumi.ResourceTransformationResult | None:
-        if args.type_ not in {SERVICE_TYPE, _CAPACITY_TYPE}:
+        if args.type_ not in {SERVICE_TYPE, CAPACITY_TYPE}:
             return None
-        errors = [failed] if args.type_ == _CAPACITY_TYPE else []
+        errors = [failed] if args.type_ == CAPACITY_TYPE else []
         hooks = pulumi.ResourceHookBinding(after_create=[hook], after_update=[hook], on_error=errors)
         return pulumi.ResourceTransformationResult(
             props=args.props, opts=pulumi.ResourceOptions.merge(args.opts, pulumi.ResourceOptions(hooks=hooks))
@@ -198,18 +196,13 @@ def keeper_of(context: Context) -> RunKeeper:
     """Return where the record and the machines of a stack are."""
     settings, names = context.settings, context.names
     tpu, run = settings.tpu, settings.cloud_run
-    kind = ("zones", "instances") if tpu and tpu.api == "compute-engine" else ("locations", "queuedResources")
-    ids = (names.base, f"{names.base}{_SECOND}")
+    capacity = {"project": settings.project, "queuedResourceId": names.base, "api": tpu.api if tpu else ""}
     return RunKeeper(
         project=settings.project,
         stack=names.stack,
         account=f"projects/{settings.project}/serviceAccounts/{names.account_email}",
         identity=context.ownership.description,
-        machines=[
-            f"projects/{settings.project}/{kind[0]}/{zone}/{kind[1]}/{each}"
-            for zone in (tpu.zones if tpu else ())
-            for each in ids
-        ],
+        machines=capacity_names(capacity, tpu.zones if tpu else ()),
         service=f"projects/{settings.project}/locations/{run.region}/services/{names.base}" if run else "",
         has_limits=bool(context.ownership.limits.labels),
     )

@@ -5,11 +5,11 @@ that e-mail beside them (GoogleCloudPlatform/k8s-config-connector#279). They giv
 """
 
 import re
-from collections.abc import Mapping, Sequence
-from typing import Final, cast
+from collections.abc import Mapping
+from typing import Final
 
 from cloud.google_calls import GoogleCallError, call
-from cloud.policies import POLICIES, PolicyCall, last_segments
+from cloud.kinds import POLICIES, PolicyCall, bindings_of, last_segments, members_of
 
 LIMIT_S: Final = 30.0
 MOST_TRIES: Final = 5
@@ -40,8 +40,8 @@ async def remove_grants(deleted: str, type_: str, inputs: Mapping[str, object], 
     policy = await _ask(of.api, of.read(name), project)
     bindings = [
         {**binding, "members": kept}
-        for binding in cast("Sequence[Mapping[str, object]]", policy.get("bindings") or ())
-        if (kept := [one for one in cast("Sequence[str]", binding.get("members") or ()) if one != deleted])
+        for binding in bindings_of(policy)
+        if (kept := [one for one in members_of(binding) if one != deleted])
     ]
     try:
         await _ask(of.api, of.write(name, {**policy, "bindings": bindings}), project)

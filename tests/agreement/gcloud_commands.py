@@ -22,8 +22,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, ClassVar
 
-from cloud.inventory.grants import PolicyHolder
-from cloud.inventory.kinds import KINDS
+from cloud.grants import PolicyHolder
+from cloud.kinds import KINDS
 from localcloud.environment import API_OVERRIDES
 from localcloud.tests.conftest import SCENARIO
 from localcloud.tests.idle_cloud import start

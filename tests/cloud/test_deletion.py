@@ -5,8 +5,8 @@ import pytest
 from cloud.clock import WaitClock
 from cloud.deletion import delete_all
 from cloud.google_api import GoogleListError
-from cloud.inventory.kinds import KINDS, by_name, order_of
-from cloud.inventory.search import Scope, resource_of, search
+from cloud.kinds import KINDS, by_name, order_of
+from cloud.search import Scope, resource_of, search
 from localcloud.world.scenario import Fault, OperationDurations, Scenario
 from tests.cloud.populated import PROJECT, open_world, owner
 from tests.google_bodies import google_answer, google_body

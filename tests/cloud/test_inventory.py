@@ -7,14 +7,15 @@ import pytest
 from google.auth.transport.requests import AuthorizedSession
 
 from cloud import google_api
+from cloud import search as searching
 from cloud.clock import WaitClock
+from cloud.found import Inventory
 from cloud.google_api import GoogleListError
-from cloud.inventory import search as searching
-from cloud.inventory.found import Inventory
-from cloud.inventory.grants import Accounts, PolicyHolder, grants_in, without
-from cloud.inventory.kinds import KINDS, LOCATIONS, by_name
-from cloud.inventory.search import NO_SUCH_PLACE, NOT_ENABLED, Scope, search
+from cloud.grants import Accounts, PolicyHolder, grants_in, without
+from cloud.kinds import KINDS, LOCATIONS, by_name
+from cloud.search import NO_SUCH_PLACE, NOT_ENABLED, Scope, search
 from contracts.answers import Absent, Unknown
+from contracts.errors import ScriptError
 from contracts.labels import owner_of
 from contracts.naming import account_email
 from localcloud.world.scenario import Fault, OperationDurations, Scenario, Services
@@ -282,6 +283,23 @@ def test_an_answer_that_leaves_something_out_proves_nothing(kind, page, named):
     path = by_name(kind).path.format(p=PROJECT, l="us-central1").partition("?")[0]
     sentence = f"Could not check whether a {kind} still exists: {path} answered: {named} could not be reached"
     assert search(Pages(kind, page), scope()).untold == (sentence,)
+
+
+@pytest.mark.parametrize(
+    ("kind", "page"),
+    [("network", {"items": "none"}), ("secret", {"secrets": {}}), ("router", {"items": {"regions/r": {"routers": 0}}})],
+)
+def test_an_answer_of_another_form_proves_nothing(kind, page):
+    world = Pages(kind, {})
+    world.page = page
+    (sentence,) = search(world, scope()).untold
+    assert sentence.startswith(f"Could not check whether a {kind} still exists: ")
+    assert "something else than a list" in sentence
+
+
+def test_a_policy_of_another_form_is_never_written_back():
+    with pytest.raises(ScriptError, match="something else than a list of bindings"):
+        without({"bindings": {}, "etag": "e"}, [], OURS)
 
 
 def test_a_region_without_results_is_no_warning():

@@ -4,9 +4,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from cloud.inventory.kinds import by_name
-from cloud.inventory.search import resource_of
+from cloud.kinds import by_name
 from cloud.prices import usd_per_hour, usd_so_far
+from cloud.search import resource_of
 from tests.cloud.populated import owner
 from tests.google_bodies import google_body
 
@@ -14,7 +14,7 @@ NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
 
 
 def found(kind, document, schema, **body):
-    created = {by_name(kind).created: (NOW - timedelta(hours=3)).strftime("%Y-%m-%dT%H:%M:%SZ")}
+    created = {by_name(kind).of_api.created: (NOW - timedelta(hours=3)).strftime("%Y-%m-%dT%H:%M:%SZ")}
     item = google_body(document, schema, {"name": "projects/p/locations/l/things/t", **created, **body})
     return resource_of(by_name(kind), item, project="p", owner=owner("x"))
 

@@ -5,10 +5,11 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from cloud.inventory.kinds import by_name
-from cloud.inventory.search import Scope, resource_of, search
+from cloud.capacity import capacity_kind, capacity_names
+from cloud.kinds import INSTANCE, QUEUED, by_name
 from cloud.prices import usd_per_hour
-from cloud.spending import INSTANCE, QUEUED, capacity_kind, capacity_name, spending
+from cloud.search import Scope, resource_of, search
+from cloud.spending import spending
 from contracts.labels import StackLimits
 from localcloud.tests.services.test_instances import body_of
 from tests.cloud.populated import PROJECT, World, open_world, owner
@@ -81,6 +82,7 @@ def test_the_wait_of_an_instance_is_free(world: World):
 
 def test_the_inputs_of_our_provider_name_what_it_makes():
     inputs = {"project": "p", "queuedResourceId": "q"}
-    assert (capacity_kind(inputs), capacity_name(inputs, "z")) == (QUEUED, "projects/p/locations/z/queuedResources/q")
+    names = [f"projects/p/locations/z/queuedResources/{name}" for name in ("q", "q-b")]
+    assert (capacity_kind(inputs), capacity_names(inputs, ["z"])) == (QUEUED, names)
     inputs["api"] = "compute-engine"
-    assert (capacity_kind(inputs), capacity_name(inputs, "z")) == (INSTANCE, "projects/p/zones/z/instances/q")
+    assert (capacity_kind(inputs), capacity_names(inputs, ["z"])) == (INSTANCE, ["projects/p/zones/z/instances/q"])

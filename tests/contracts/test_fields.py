@@ -118,17 +118,6 @@ def test_ownership_needs_every_word():
     assert not mine.owns()
 
 
-def test_a_grant_on_the_project_belongs_to_the_stack_of_its_condition_or_of_its_own_account():
-    mine, other = Ownership(project="p", stack="prod"), Ownership(project="p", stack="prod2")
-    alice, account = "user:alice@example.com", "server@p.iam.gserviceaccount.com"
-    assert mine.owns_grant(member=alice, condition=mine.condition(), account=account)
-    assert not mine.owns_grant(member=alice, condition=other.condition(), account=account)
-    assert not mine.owns_grant(member=alice, condition=None, account=account)
-    assert mine.owns_grant(member=f"serviceAccount:{account}", condition=None, account=account)
-    assert mine.owns_grant(member=f"deleted:serviceAccount:{account}?uid=1", condition=None, account=account)
-    assert not mine.owns_grant(member=f"serviceAccount:x{account}", condition=None, account=account)
-
-
 def test_a_condition_keeps_to_the_limits_of_iam():
     longest = Ownership(project="gemma-serving", stack="s" * 63)
     condition = longest.condition("destination.port == 22")

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from cloud import prices
-from cloud.inventory.kinds import by_name
-from cloud.inventory.search import resource_of
+from cloud.kinds import by_name
+from cloud.search import resource_of
 from cloud.spending import spending
 from planning import plan
 from planning.data.prices import LIST_PRICES
@@ -25,7 +25,7 @@ MODELS = {"flex-start": "FLEX_START", "spot": "SPOT", "standard": "STANDARD"}
 
 
 def made(kind, document, schema, place, collection, **body):
-    created = {by_name(kind).created: (NOW - timedelta(hours=3)).strftime("%Y-%m-%dT%H:%M:%SZ")}
+    created = {by_name(kind).of_api.created: (NOW - timedelta(hours=3)).strftime("%Y-%m-%dT%H:%M:%SZ")}
     name = f"projects/p/locations/{place}/{collection}/gemma-x"
     return resource_of(
         by_name(kind), google_body(document, schema, {"name": name, **created, **body}), project="p", owner=owner("x")

@@ -13,22 +13,21 @@ import requests
 from google.auth.transport.requests import AuthorizedSession
 from rich.console import Console
 
-from cloud import google_api
+from cloud import google_api, offers
+from cloud.caller import CALLS, GoogleCaller
+from cloud.capacity import QueuedResource
 from cloud.google_api import GoogleListError
-from cloud.requests import request_of
 from contracts.parallel import each_in_time
 from localcloud.tests import idle_cloud
 from localcloud.world import oauth
 from localcloud.world.scenario import Fault, OperationDurations, Run, Scenario, Tpu, TpuDurations, TpuZone
 from planning.planner import plan
 from planning.solve.candidates import deployable_accelerators
-from scripts.capacity import history, reading, table
+from scripts.capacity import history, table
 from scripts.capacity.__main__ import COMMAND
 from scripts.capacity.gates import Need, judge
 from scripts.capacity.history import HistoryError, StockHistory, read_history, record_requests
 from scripts.cli.command import run_command
-from scripts.doctor.diagnosis import Checkup
-from scripts.doctor.run import CONNECTIONS
 from stacks.loading import from_file
 from stacks.planned import to_deployment
 from tests.google_bodies import google_answer, google_body
@@ -233,9 +232,9 @@ class Google:
 def read(google, *, remaining_s=lambda: 30.0, **asked):
     names = asked.pop("names", ("v6e-4",))
     kinds = [one for name in names for one in deployable_accelerators(name)]
-    question = reading.CapacityQuestion(project=PROJECT, accelerators=kinds, **asked)
-    checkup = Checkup(project=PROJECT, google=google, member="user:me@example.com")
-    return question, reading.read_all(checkup, question, remaining_s=remaining_s)
+    question = offers.CapacityQuestion(project=PROJECT, accelerators=kinds, **asked)
+    caller = GoogleCaller(project=PROJECT, google=google, member="user:me@example.com")
+    return question, offers.read_all(caller, question, remaining_s=remaining_s)
 
 
 def judged(google, past=None, need=None, **more):
@@ -324,7 +323,7 @@ def test_what_did_not_end_in_time_is_none_and_what_fails_is_raised():
 def test_all_calls_of_forty_zones_are_under_way_together():
     """Forty zones need 120 calls; 64 at a time are two rounds after the list of zones, whatever a call takes."""
     names = [f"us-test{number}-a" for number in range(40)]
-    together = threading.Barrier(CONNECTIONS, timeout=60)
+    together = threading.Barrier(CALLS, timeout=60)
     lock, calls = threading.Lock(), []
 
     class Counted(Google):
@@ -332,7 +331,7 @@ def test_all_calls_of_forty_zones_are_under_way_together():
             if "acceleratorTypes" in path or "runtimeVersions" in path or "queuedResources" in path:
                 with lock:
                     calls.append(path)
-                    first = len(calls) <= CONNECTIONS
+                    first = len(calls) <= CALLS
                 if first:
                     together.wait()
             return super().pages(api, path)
@@ -421,7 +420,7 @@ def queued(state, *, created=NOW, stack="s", zone="us-east5-a", kind="v6e-4", **
 
 def test_chips_are_counted_by_node_and_by_topology():
     spec = {"multiNodeParams": {"nodeCount": 3}, "node": {"acceleratorConfig": {"type": "V6E", "topology": "2x4"}}}
-    request = request_of(queued("ACTIVE", tpu={"nodeSpec": [spec, {"node": {"acceleratorType": "v5litepod-4"}}]}))
+    request = QueuedResource(queued("ACTIVE", tpu={"nodeSpec": [spec, {"node": {"acceleratorType": "v5litepod-4"}}]}))
     assert (request.chips("v6e"), request.chips("v5litepod"), request.stack) == (24, 4, None)
 
 
@@ -435,11 +434,11 @@ def test_chips_are_counted_by_node_and_by_topology():
     ],
 )
 def test_a_request_says_how_it_buys(body, model):
-    assert request_of(queued("ACTIVE", **body)).provisioning == model
+    assert QueuedResource(queued("ACTIVE", **body)).provisioning == model
 
 
 def seen(past, state, at, **more):
-    return past.with_requests([request_of(queued(state, **more))], at)
+    return past.with_requests([QueuedResource(queued(state, **more))], at)
 
 
 def latest(past, zone="us-east5-a"):
@@ -459,7 +458,7 @@ def test_a_grant_is_never_made_newer_than_what_is_known():
 
 def test_a_failure_keeps_googles_words_and_the_time_at_which_it_was_seen_first():
     error = {"state": "FAILED", "failedData": {"error": {"code": 8, "message": "no more capacity"}}}
-    request = request_of({**queued("FAILED"), "state": google_body("tpu.v2alpha1", "QueuedResourceState", error)})
+    request = QueuedResource({**queued("FAILED"), "state": google_body("tpu.v2alpha1", "QueuedResourceState", error)})
     past = StockHistory().with_requests([request], NOW + timedelta(minutes=1))
     past = past.with_requests([request], NOW + timedelta(days=1))
     assert latest(past) == ("failed", NOW + timedelta(minutes=1))
@@ -510,7 +509,7 @@ def test_a_grant_to_us_opens_the_gate_of_the_provisioning_model():
 
 
 def test_requests_of_others_are_not_kept(world):
-    record_requests([request_of(queued("ACTIVE", stack=""))], NOW)
+    record_requests([QueuedResource(queued("ACTIVE", stack=""))], NOW)
     assert not (world.folder / "results").exists()
 
 

@@ -1058,23 +1058,28 @@ def test_following_the_commands_ends_in_a_ready_project(world, stack):
 
 def test_the_calls_are_few_and_run_at_the_same_time(world, monkeypatch):
     """With 300 ms a call it takes 300 ms times the depth, because no call waits for another check's."""
-    calls, lock = [], threading.Lock()
+    calls, lock, running = [], threading.Lock(), threading.local()
     together = threading.Event()
-    plain = AuthorizedSession.request
+    plain, lines = AuthorizedSession.request, Check.lines
+
+    def named(check):
+        running.check = check
+        return lines(check)
 
     def counted(session, *arguments, **options):
         with lock:
-            calls.append(threading.current_thread())  # the thread itself: numbers are used again
-            if len(set(calls)) >= 18:
+            calls.append(running.check)
+            if len(calls) >= 18:
                 together.set()
-        assert together.wait(60), f"only {len(set(calls))} checks called before one had its answer"
+        assert together.wait(60), f"only {len(calls)} checks called before one had its answer"
         return plain(session, *arguments, **options)
 
+    monkeypatch.setattr(Check, "lines", named)
     monkeypatch.setattr(AuthorizedSession, "request", counted)
     _, report = world.doctor("tpu-v6e4")
     assert report["ready"]
     assert 18 <= len(calls) <= 24
-    assert max(calls.count(thread) for thread in calls) == 1
+    assert max(sum(check is other for other in calls) for check in calls) == 1
 
 
 def test_a_check_that_does_not_end_cannot_be_told(monkeypatch):
@@ -1085,9 +1090,9 @@ def test_a_check_that_does_not_end_cannot_be_told(monkeypatch):
         return ()
 
     ok = Diagnosis(check="quick", state="ok", detail="")
-    # The clock at the start, when the slow check is waited for (0.05 s are left), and when the quick one is (all are).
-    readings_s = iter((0.0, 59.95, 0.0))
-    monkeypatch.setattr("scripts.doctor.run.time", SimpleNamespace(monotonic=lambda: next(readings_s)))
+    # The clock at the start, when the first check that ends is waited for (all are left), and then (0.05 s are).
+    readings_s = iter((0.0, 0.0, 59.95))
+    monkeypatch.setattr("contracts.parallel.time", SimpleNamespace(monotonic=lambda: next(readings_s)))
     lines = concurrently([Check(name="slow", run=hang), Check(name="quick", run=lambda: (ok,))], limit_s=60.0)
     release.set()
     assert [(line.check, line.state) for line in lines] == [("slow", "cannot be told"), ("quick", "ok")]

@@ -4,12 +4,12 @@ import hashlib
 
 import pytest
 
+from cloud.capacity import RENEWAL_SUFFIX
 from cloud.google_api import GoogleListError
-from cloud.requests import RENEWAL_SUFFIX
 from contracts.errors import ScriptError
 from contracts.labels import Ownership
 from gcp_tpu_provider.desired_state import SECOND
-from scripts.recover.kinds import KINDS, UNKNOWN, Owner, Search, lookup
+from scripts.recover.lookup import KINDS, UNKNOWN, Owner, Search, lookup
 from tests.google_bodies import google_answer, google_request
 
 OWNER = Ownership(project="gemma-serving", stack="dev")

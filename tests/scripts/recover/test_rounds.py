@@ -18,7 +18,7 @@ from engine.deployment import (
 from scripts.cli.command import run_command
 from scripts.recover import __main__ as command
 from scripts.recover import run
-from scripts.recover.kinds import Found, Owner
+from scripts.recover.lookup import Found, Owner
 
 STATE = Path(__file__).parents[2] / "fixtures" / "state" / "l4-qat.json"
 STACK = "l4-qat"

@@ -8,8 +8,9 @@ import pytest
 
 from engine.deployment import PendingOperation, ResourceState, is_secret, parse_deployment
 from engine.previewed import to_create
-from scripts.recover.kinds import KINDS, REPEATABLE, UNKNOWN, Found, Owner
-from scripts.recover.surgery import REDACTED, Candidate, adopted, candidates, without_pending
+from engine.surgery import without_pending
+from scripts.recover.lookup import KINDS, REPEATABLE, UNKNOWN, Found, Owner
+from scripts.recover.surgery import REDACTED, Candidate, adopted, candidates
 
 STATES = Path(__file__).parents[2] / "fixtures" / "state"
 STACKS = ["tpu-v6e4", "l4-qat"]

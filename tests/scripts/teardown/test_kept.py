@@ -2,8 +2,8 @@
 
 import pytest
 
+from cloud.found import FoundResource
 from cloud.google_api import GoogleListError
-from cloud.inventory.found import FoundResource
 from contracts.labels import Ownership
 from planning.data.prices import LIST_PRICES
 from scripts.teardown.kept import kept_bucket

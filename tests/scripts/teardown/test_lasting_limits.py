@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cloud.inventory.kinds import by_name
-from cloud.inventory.search import Scope, resource_of, search
+from cloud.kinds import ACCOUNT, INSTANCE, NODE, QUEUED, by_name
+from cloud.search import Scope, resource_of, search
 from cloud.seen_machines import seen_instance, seen_queued
-from cloud.spending import ACCOUNT, INSTANCE, NODE, QUEUED, spending
+from cloud.spending import spending
 from contracts.exit_codes import ExitCode
 from contracts.labels import NO_LIMITS, StackLimits
 from contracts.naming import Names

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from cloud.inventory.search import Scope, search
+from cloud.search import Scope, search
 from cloud.spending import spending
 from contracts.exit_codes import ExitCode
 from contracts.labels import Ownership, StackLimits

@@ -6,9 +6,10 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from cloud.google_api import GoogleListError
+from engine.deployment import deployment_of
 from engine.state import parse
+from engine.surgery import unprotected, without_pending
 from scripts.teardown import pending
-from scripts.teardown.run import prepared, without_pending
 from tests.cloud.test_deletion import Patience
 from tests.google_bodies import google_answer
 
@@ -69,6 +70,10 @@ def test_a_state_names_projects_zones_and_buckets():
     assert len(found.resources) == 3
 
 
+def written(deployment):
+    return json.loads(deployment.text())["deployment"]
+
+
 def test_protection_leaves_the_state_and_everything_else_stays():
     exported = {
         "version": 3,
@@ -77,20 +82,22 @@ def test_protection_leaves_the_state_and_everything_else_stays():
                 {**resource("gcp:cloudrunv2/service:Service", deletionProtection=True, name="s"), "protect": True},
                 resource("gcp:storage/bucket:Bucket", name="b"),
             ],
-            "pending_operations": [{"type": "creating"}],
+            "pending_operations": [{"type": "creating", "resource": resource("a:b:C")}],
         },
     }
-    before = json.dumps(exported)
-    service, bucket = prepared(exported, keep_bucket=False)["deployment"]["resources"]
+    before, deployment = json.dumps(exported), deployment_of("x", exported)
+    service, bucket = written(unprotected(deployment, keep_bucket=False))["resources"]
     assert service == resource("gcp:cloudrunv2/service:Service", deletionProtection=False, name="s")
     assert bucket == resource("gcp:storage/bucket:Bucket", name="b")
-    assert prepared(exported, keep_bucket=True)["deployment"]["resources"][1]["retainOnDelete"] is True
-    assert "pending_operations" not in without_pending(exported)["deployment"]
+    assert written(unprotected(deployment, keep_bucket=True))["resources"][1]["retainOnDelete"] is True
+    assert "pending_operations" in written(deployment)
+    assert "pending_operations" not in written(without_pending(deployment)[0])
     assert json.dumps(exported) == before
 
 
 def test_a_state_without_protection_is_not_written_again():
-    assert prepared({"version": 3, "deployment": {"resources": [resource("a:b:C")]}}, keep_bucket=False) is None
+    deployment = deployment_of("x", {"version": 3, "deployment": {"resources": [resource("a:b:C")]}})
+    assert unprotected(deployment, keep_bucket=False) == deployment
 
 
 class Google:

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from cloud.inventory import search as searching
-from cloud.inventory.kinds import KINDS
+from cloud import search as searching
+from cloud.kinds import KINDS
 from contracts.errors import CommandRefusedError
 from contracts.exit_codes import ExitCode
 from engine import runner

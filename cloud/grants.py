@@ -3,15 +3,13 @@
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Literal, cast
+from typing import Final, Literal
 
+from cloud.found import FoundResource
 from cloud.google_api import GoogleApi
-from cloud.inventory.found import FoundResource
-from cloud.inventory.kinds import GRANT
-from cloud.policies import POLICIES, PolicyCall, PolicyOf, last_segments
+from cloud.kinds import GRANT, POLICIES, Item, PolicyCall, PolicyOf, bindings_of, last_segments, members_of
+from contracts.fields import as_mapping
 from contracts.labels import Ownership, owner_of
-
-Item = Mapping[str, object]
 
 _DELETED: Final = "deleted:"
 _ACCOUNT: Final = "serviceAccount:"
@@ -107,23 +105,30 @@ def owner_of_grant(member: str, condition: Item, accounts: Accounts) -> Ownershi
 
 def grants_in(policy: Item, holder: PolicyHolder, accounts: Accounts) -> Iterator[FoundResource]:
     """Yield the grants of a policy that belong to a stack."""
-    for binding in cast("Sequence[Item]", policy.get("bindings") or ()):
-        condition = cast("Item", binding.get("condition") or {})
+    for binding in bindings_of(policy):
+        condition = as_mapping(binding.get("condition"))
         role = str(binding.get("role"))
-        for member in cast("Sequence[str]", binding.get("members") or ()):
+        for member in members_of(binding):
             owner = owner_of_grant(member, condition, accounts)
             if owner is not None:
-                yield FoundResource(
-                    kind=GRANT,
-                    name=f"{holder.name} {role} {member}",
-                    command=holder.command(role, member, condition),
-                    project=holder.project,
-                    location="global",
-                    owner=owner,
-                    labels=owner.labels,
-                    etag=str(policy.get("etag") or ""),
-                    document={"holder": holder, "role": role, "member": member, "condition": condition},
-                )
+                yield found_grant(holder, role, member, condition, owner, etag=str(policy.get("etag") or ""))
+
+
+def found_grant(
+    holder: PolicyHolder, role: str, member: str, condition: Item, owner: Ownership, *, etag: str = ""
+) -> FoundResource:
+    """Return a grant of a stack as a found resource."""
+    return FoundResource(
+        kind=GRANT,
+        name=f"{holder.name} {role} {member}",
+        command=holder.command(role, member, condition),
+        project=holder.project,
+        location="global",
+        owner=owner,
+        labels=owner.labels,
+        document={"holder": holder, "role": role, "member": member, "condition": condition},
+        etag=etag,
+    )
 
 
 def without(policy: Item, grants: Sequence[FoundResource], accounts: Accounts) -> tuple[Item, int]:
@@ -134,11 +139,11 @@ def without(policy: Item, grants: Sequence[FoundResource], accounts: Accounts) -
     wanted = {_key(grant.document, str(grant.document["member"])): grant for grant in grants}
     removed = 0
     bindings: list[Item] = []
-    for binding in cast("Sequence[Item]", policy.get("bindings") or ()):
+    for binding in bindings_of(policy):
         kept: list[str] = []
-        for member in cast("Sequence[str]", binding.get("members") or ()):
+        for member in members_of(binding):
             grant = wanted.get(_key(binding, member))
-            owner = owner_of_grant(member, cast("Item", binding.get("condition") or {}), accounts)
+            owner = owner_of_grant(member, as_mapping(binding.get("condition")), accounts)
             if grant is not None and (owner == grant.owner or grant.document.get("stated")):
                 removed += 1
             else:
@@ -150,7 +155,7 @@ def without(policy: Item, grants: Sequence[FoundResource], accounts: Accounts) -
 
 def _key(binding: Item, member: str) -> tuple[str, str, str]:
     """Return what identifies a grant: the role, the member, and the condition."""
-    condition = cast("Item", binding.get("condition") or {})
+    condition = as_mapping(binding.get("condition"))
     return str(binding.get("role")), _bare(member), "\n".join(f"{key}={condition[key]}" for key in sorted(condition))
 
 

@@ -12,11 +12,25 @@ from typing import Final, cast
 
 from cloud.clock import WaitClock
 from cloud.enabled import enabled_apis
+from cloud.found import FoundResource, Inventory, ListCall
 from cloud.google_api import CONNECTIONS, GoogleApi, answer_of, enable_command
-from cloud.inventory.found import FoundResource, Inventory, ListCall
-from cloud.inventory.grants import Accounts, PolicyHolder, grants_in
-from cloud.inventory.kinds import GRANT, KINDS, LOCATIONS, Item, Places, ResourceKind, by_name
+from cloud.grants import Accounts, PolicyHolder, grants_in
+from cloud.kinds import (
+    ACCOUNT,
+    BUCKET,
+    GRANT,
+    KINDS,
+    LOCATIONS,
+    SECRET,
+    Item,
+    Places,
+    ResourceKind,
+    bindings_of,
+    by_name,
+    list_in,
+)
 from contracts.answers import Absent, Answer, Present, Unknown
+from contracts.fields import as_mapping, as_sequence
 from contracts.labels import PRODUCT, Ownership
 from contracts.naming import Names, NamingError
 from contracts.parallel import each
@@ -200,7 +214,7 @@ def accounts_of(scope: Scope, existing: Sequence[Item], owners: Sequence[Ownersh
 
     An account that exists counts by its description. The name of an account that is gone counts for the stack that would have it.
     """
-    by_email = {str(item.get("email")): by_name("service account").owner(item) for item in existing}
+    by_email = {str(item.get("email")): by_name(ACCOUNT).owner(item) for item in existing}
     by_stack = {owner.stack: owner for owner in owners}
     found = {email: owner for email, owner in by_email.items() if owner is not None}
     for stack in {*([scope.stack] if scope.stack else []), *scope.stacks, *by_stack}:
@@ -220,10 +234,10 @@ def resource_of(kind: ResourceKind, item: Item, *, project: str, owner: Ownershi
         command=kind.delete_command(name, project=project, location=location),
         project=project,
         location=location,
-        created=str(item.get(kind.created) or "") if kind.created else "",
+        created=str(item.get(kind.of_api.created) or ""),
         owner=owner,
         labels=kind.marks(item),
-        etag=str(item.get(kind.etag) or "") if kind.etag else "",
+        etag=str(item.get(kind.of_api.etag) or ""),
         document=item,
     )
 
@@ -264,8 +278,8 @@ def _policy_tasks(api: GoogleApi, scope: Scope, first: Sequence[_Read]) -> Itera
             name = kind.name(item)
             if scope.wants(kind.owner(item)) and name not in scope.kept:
                 buckets.pop(name, None)
-            elif kind.kind in {"bucket", "secret"}:
-                (buckets if kind.kind == "bucket" else secrets)[name] = read.project
+            elif kind.kind in {BUCKET, SECRET}:
+                (buckets if kind.kind == BUCKET else secrets)[name] = read.project
     for name, project in sorted(buckets.items()):
         yield partial(_policy, api, PolicyHolder(kind="bucket", project=project, name=name), scope)
     for name, project in sorted(secrets.items()):
@@ -288,7 +302,7 @@ def _policy(api: GoogleApi, holder: PolicyHolder, scope: Scope) -> _Read:
     started_s = time.monotonic()
     raw = answer_of(holder.api, lambda: (holder.read(api),))
     answer, seen = _judged(raw, holder.api, scope, is_place=True), _seen(raw)
-    bindings = [binding for policy in seen for binding in cast("Sequence[Item]", policy.get("bindings") or ())]
+    bindings = [binding for policy in seen for binding in bindings_of(policy)]
     call = ListCall(
         kind=GRANT,
         api=holder.api,
@@ -330,22 +344,17 @@ def _pages(  # noqa: PLR0917 - what one list is
 
 
 def _items_of(page: Item, key: str) -> Sequence[Item]:
-    """Return the items of a page; those of an aggregated list stand by scope."""
-    scopes = page.get("items")
-    if isinstance(scopes, dict):
-        parts = cast("Mapping[str, Item]", scopes).values()
-        return [item for part in parts for item in cast("Sequence[Item]", part.get(key) or ())]
-    return cast("Sequence[Item]", page.get(key) or ())
+    """Return the items of a page; those of an aggregated list stand by scope. Raises ScriptError for an answer of another form."""
+    parts = [as_mapping(part) for part in as_mapping(page.get("items")).values()] if key != "items" else [page]
+    return [as_mapping(item) for part in parts or [page] for item in list_in(part, key)]
 
 
 def _unread(page: Item) -> Iterator[str]:
     """Yield what the answer itself says it leaves out."""
     for key in ("unreachable", "unreachables"):
-        yield from cast("Sequence[str]", page.get(key) or ())
-    scopes = page.get("items")
-    parts = {"": page, **(cast("Mapping[str, Item]", scopes) if isinstance(scopes, dict) else {})}
-    for scope, part in parts.items():
-        warning = cast("Item", part.get("warning") or {})
+        yield from map(str, as_sequence(page.get(key)))
+    for scope, part in {"": page, **as_mapping(page.get("items"))}.items():
+        warning = as_mapping(as_mapping(part).get("warning"))
         if warning and warning.get("code") not in _HARMLESS_WARNINGS:
             yield scope or str(warning.get("message") or warning.get("code"))
 
@@ -394,7 +403,7 @@ def _resources(reads: Sequence[_Read], scope: Scope) -> Iterator[FoundResource]:
 
 
 def _grants(reads: Sequence[_Read], scope: Scope) -> Iterator[FoundResource]:
-    existing = [item for read in reads if read.kind and read.kind.kind == "service account" for item in read.seen]
+    existing = [item for read in reads if read.kind and read.kind.kind == ACCOUNT for item in read.seen]
     owners = [owner for read in reads if read.kind for item in read.seen if (owner := read.kind.owner(item))]
     accounts = accounts_of(scope, existing, owners)
     for read in reads:

@@ -1,4 +1,4 @@
-"""Ask Google what the command compares: catalogs and queued resources of each zone, services of each region, and quotas. It only reads.
+"""Ask Google what it offers: catalogs and queued resources of each zone, services of each region, and quotas. It only reads.
 
 All calls are independent and run at the same time, two rounds at most: the list of zones, then what each zone says. A call that is refused,
 or has no answer in time, leaves the others alone: its place says what is not known.
@@ -8,25 +8,25 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Final, cast
+from typing import Final, TypeAlias
 
 from cloud import quotas
-from cloud.google_api import GoogleListError
-from cloud.inventory.kinds import LOCATIONS, Item, by_name
+from cloud.caller import CALLS, GoogleCaller
+from cloud.google_api import GoogleApi, GoogleListError
+from cloud.kinds import LOCATIONS, SERVICE, Item, by_name
 from cloud.quotas import Quota
 from contracts.errors import ScriptError
+from contracts.fields import as_mapping, as_sequence
 from contracts.parallel import each_in_time
 from planning.machine.hardware import CLOUD_RUN_GPUS, Accelerator, gpu_regions, known_places
 from planning.question.types import ProvisioningModel
-from scripts.doctor.diagnosis import Checkup
-from scripts.doctor.run import CONNECTIONS
 
 LIMIT_S: Final = 20.0
 """Longest wait for all answers together."""
 _TPU: Final = "v2alpha1/projects/{p}/locations/{l}/"
 _CATALOGS: Final = ("acceleratorTypes", "runtimeVersions")
-_TPU_VIEWER: Final = "roles/tpu.viewer"
-_RUN_VIEWER: Final = "roles/run.viewer"
+TPU_VIEWER: Final = "roles/tpu.viewer"
+RUN_VIEWER: Final = "roles/run.viewer"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,16 +102,17 @@ class Answers:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Listing:
-    """One list to read."""
+class _Call:
+    """One call: what it reads, of which API, with which role."""
 
-    api: str
-    path: str
-    key: str
-    """Key of the answer that holds the items."""
     what: str
+    api: str
     role: str
-    """The role that reads it."""
+    read: Callable[[], tuple[Sequence[Item], Sequence[object]]]
+    """Returns items, and the places that the answer says it leaves out."""
+
+
+_Calls: TypeAlias = Mapping[tuple[str, ...], _Call]
 
 
 def deadline(limit_s: float = LIMIT_S) -> Callable[[], float]:
@@ -120,13 +121,11 @@ def deadline(limit_s: float = LIMIT_S) -> Callable[[], float]:
     return lambda: end_s - time.monotonic()
 
 
-def read_all(checkup: Checkup, asked: CapacityQuestion, *, remaining_s: Callable[[], float]) -> Answers:
+def read_all(caller: GoogleCaller, asked: CapacityQuestion, *, remaining_s: Callable[[], float]) -> Answers:
     """Return all answers, and in the place of each that did not come in time that it did not."""
-    first: dict[tuple[str, ...], Callable[[], Reply]] = dict(_first_calls(checkup, asked))
-    replies = _ask(first, remaining_s)
+    replies = _ask(caller, dict(_first_calls(caller, asked)), remaining_s)
     zones = replies.get(("zones",), Reply())
-    second = dict(_zone_calls(checkup, asked, zones)) if asked.slices else {}
-    more = _ask(second, remaining_s)
+    more = _ask(caller, dict(_zone_calls(caller, asked, zones)) if asked.slices else {}, remaining_s)
     return Answers(
         zones=zones,
         catalogs={(key[1], key[2]): reply for key, reply in more.items()},
@@ -142,44 +141,42 @@ def zones_of(asked: CapacityQuestion, zones: Reply) -> Sequence[str]:
     return tuple(dict.fromkeys((*sorted(listed), *known, *asked.zones)))
 
 
-def _ask(
-    calls: Mapping[tuple[str, ...], Callable[[], Reply]], remaining_s: Callable[[], float]
-) -> dict[tuple[str, ...], Reply]:
-    replies = each_in_time(list(calls.values()), workers=CONNECTIONS, remaining_s=remaining_s)
-    late = (_late(key) for key in calls)
+def _ask(caller: GoogleCaller, calls: _Calls, remaining_s: Callable[[], float]) -> dict[tuple[str, ...], Reply]:
+    tasks = [partial(_reply, caller, call) for call in calls.values()]
+    replies = each_in_time(tasks, workers=CALLS, remaining_s=remaining_s)
+    late = (Reply(problem=f"{call.what}: no answer in time") for call in calls.values())
     return {key: reply or other for key, reply, other in zip(calls, replies, late, strict=True)}
 
 
-def _late(key: tuple[str, ...]) -> Reply:
-    kind, *rest = key
-    what = {
-        "zones": "the list of zones",
-        "limits": f"the quota {rest[0] if rest else ''}",
-        "services": f"the services in {rest[0] if rest else ''}",
-    }.get(kind) or f"{rest[-1]} in {rest[0]}"
-    return Reply(problem=f"{what}: no answer in time")
+def _reply(caller: GoogleCaller, call: _Call) -> Reply:
+    try:
+        items, missing = call.read()
+    except GoogleListError as error:
+        detail, command = caller.refusal(call.api, call.role, error)
+        return Reply(problem=f"{call.what}: {detail.rstrip('.')}", mend=command)
+    except ScriptError as error:
+        return Reply(problem=f"{call.what}: {error}")
+    unread = f"{call.what}: {', '.join(map(str, missing))} could not be reached" if missing else ""
+    return Reply(items=items, problem=unread)
 
 
-def _first_calls(checkup: Checkup, asked: CapacityQuestion) -> Iterator[tuple[tuple[str, ...], Callable[[], Reply]]]:
+def _first_calls(caller: GoogleCaller, asked: CapacityQuestion) -> Iterator[tuple[tuple[str, ...], _Call]]:
     """Yield what needs no list of zones."""
     if asked.slices:
-        path = LOCATIONS["tpu"].format(p=asked.project)
-        listing = _Listing(api="tpu", path=path, key="locations", what="the list of zones", role=_TPU_VIEWER)
-        yield ("zones",), partial(_items, checkup, listing)
+        read = partial(_listed, caller.google, "tpu", LOCATIONS["tpu"].format(p=asked.project), "locations")
+        yield ("zones",), _Call(what="the list of zones", api="tpu", role=TPU_VIEWER, read=read)
     for quota in {asked.quota_of(one) for one in asked.accelerators}:
         if quota is not None:
-            yield ("limits", quota.metric), partial(_limits, checkup, quota)
-    services = by_name("Cloud Run service")
+            read = partial(_limits, caller, quota)
+            what = f"the quota {quota.metric}"
+            yield ("limits", quota.metric), _Call(what=what, api="serviceusage", role=quotas.VIEWER, read=read)
+    services = by_name(SERVICE)
     for region in dict.fromkeys(region for gpu in asked.gpus for region in asked.regions_of(gpu)):
-        path = services.path.format(p=asked.project, l=region)
-        what = f"the services in {region}"
-        listing = _Listing(api="run", path=path, key=services.items, what=what, role=_RUN_VIEWER)
-        yield ("services", region), partial(_items, checkup, listing)
+        read = partial(_listed, caller.google, "run", services.path.format(p=asked.project, l=region), services.items)
+        yield ("services", region), _Call(what=f"the services in {region}", api="run", role=RUN_VIEWER, read=read)
 
 
-def _zone_calls(
-    checkup: Checkup, asked: CapacityQuestion, zones: Reply
-) -> Iterator[tuple[tuple[str, ...], Callable[[], Reply]]]:
+def _zone_calls(caller: GoogleCaller, asked: CapacityQuestion, zones: Reply) -> Iterator[tuple[tuple[str, ...], _Call]]:
     """Yield what each zone is asked. An API that is off answers nothing anywhere, so it is not asked again."""
     if "services enable" in zones.mend:
         return
@@ -187,31 +184,16 @@ def _zone_calls(
     for zone in zones_of(asked, zones):
         for key in (*_CATALOGS, "queuedResources", *reserved):
             path = f"{_TPU.format(p=asked.project, l=zone)}{key}?pageSize=500"
-            listing = _Listing(api="tpu", path=path, key=key, what=f"{key} in {zone}", role=_TPU_VIEWER)
-            yield ("zone", zone, key), partial(_items, checkup, listing)
+            read = partial(_listed, caller.google, "tpu", path, key)
+            yield ("zone", zone, key), _Call(what=f"{key} in {zone}", api="tpu", role=TPU_VIEWER, read=read)
 
 
-def _items(checkup: Checkup, listing: _Listing) -> Reply:
-    """Return the items of all pages."""
-    what = listing.what
-    try:
-        pages = list(checkup.google.pages(listing.api, listing.path))
-    except (GoogleListError, ScriptError) as error:
-        return _problem(checkup, what, listing.api, listing.role, error)
-    missing = [name for page in pages for name in cast("Sequence[str]", page.get("unreachable") or ())]
-    items = [item for page in pages for item in cast("Sequence[Item]", page.get(listing.key) or ())]
-    return Reply(items=items, problem=f"{what}: {', '.join(missing)} could not be reached" if missing else "")
+def _listed(google: GoogleApi, api: str, path: str, key: str) -> tuple[Sequence[Item], Sequence[object]]:
+    """Return the items of all pages, and what they leave out."""
+    pages = list(google.pages(api, path))
+    items = [as_mapping(item) for page in pages for item in as_sequence(page.get(key))]
+    return items, [name for page in pages for name in as_sequence(page.get("unreachable"))]
 
 
-def _limits(checkup: Checkup, quota: Quota) -> Reply:
-    try:
-        return Reply(items=quotas.read_limits(checkup.google, checkup.project, quota))
-    except (GoogleListError, ScriptError) as error:
-        return _problem(checkup, f"the quota {quota.metric}", "serviceusage", quotas.VIEWER, error)
-
-
-def _problem(checkup: Checkup, what: str, api: str, role: str, error: GoogleListError | ScriptError) -> Reply:
-    if isinstance(error, ScriptError):
-        return Reply(problem=f"{what}: {error}")
-    line = checkup.refused(what, api, role, error)
-    return Reply(problem=f"{what}: {line.detail.rstrip('.')}", mend=line.mend)
+def _limits(caller: GoogleCaller, quota: Quota) -> tuple[Sequence[Item], Sequence[object]]:
+    return quotas.read_limits(caller.google, caller.project, quota), ()

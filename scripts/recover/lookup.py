@@ -1,29 +1,37 @@
-"""Every type of resource that a stack makes: its id, where the API shows it, and how to tell whose it is.
+"""Look up every type of resource that a stack makes: its id in a state, and whose it is. `cloud.kinds` says where the APIs show it.
 
 Ids are those that the providers write into the state: provider `gcp` 10.2 (pulumi-gcp's schema and recorded states), and our own `gcp-tpu`.
 """
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
 from http import HTTPStatus
 from typing import Final, NamedTuple, TypeAlias
 
+from cloud.capacity import CAPACITY_TYPE, NO_SUCH_PLACE, capacity_kind, capacity_names, urn_marks
 from cloud.google_api import GoogleApi, GoogleListError, answer_of
-from cloud.policies import POLICIES, PolicyOf, last_segments
-from cloud.requests import queued_names
-from cloud.spending import INSTANCE, capacity_kind
+from cloud.kinds import (
+    BUCKET,
+    BY_TYPE,
+    INSTANCE,
+    POLICIES,
+    PolicyOf,
+    ResourceKind,
+    bindings_of,
+    last_segments,
+    members_of,
+)
 from contracts.answers import Absent, Answer, Present, Unknown
 from contracts.errors import ScriptError
 from contracts.fields import as_mapping, as_sequence
-from contracts.labels import URN_DIGITS, URN_LABEL, Ownership
+from contracts.labels import URN_DIGITS, Ownership
+from contracts.parallel import each
 
 UNKNOWN: Final = "04da6b54-80e4-46f7-96ec-b56ff0331ba9"
 """What a preview shows for a value that only the update determines (pulumi/pulumi, sdk, resource/plugin: UnknownStringValue)."""
-QUEUED_RESOURCE: Final = "gcp-tpu:index:QueuedResource"
 
 _ZONES_AT_ONCE: Final = 8
 
@@ -134,24 +142,22 @@ def _labels(body: Json) -> Json:
     return {"effectiveLabels": dict(labels), "pulumiLabels": dict(labels)} if labels else {}
 
 
-def _named(api: str, prefix: str, item: str) -> Lookup:
+def _named(kind: ResourceKind) -> Lookup:
     """Return the lookup of a resource whose name is its id."""
 
     def find(search: Search, _urn: str, inputs: Json) -> Found:
-        name = item.format_map(_Texts(inputs))
-        return search.whose(search.get(api, prefix + name), name=name, resource_id=name)
+        name = _filled(kind.id, inputs)
+        return search.whose(search.get(kind.api, kind.address(name)), name=name, resource_id=name)
 
     return find
 
 
-class _Texts(dict[str, str]):
-    """Inputs for a template; `accountId` and others stand as they are, a path counts as its last segment."""
-
-    def __init__(self, inputs: Json) -> None:
-        super().__init__(last_segments(inputs))
-
-    def __missing__(self, key: str) -> str:
-        raise _lacks(key)
+def _filled(template: str, inputs: Json) -> str:
+    """Return a template of a name with the inputs, of which a path counts as its last segment. Raises ScriptError if one is missing."""
+    try:
+        return template.format_map(last_segments(inputs))
+    except KeyError as missing:
+        raise _lacks(missing.args[0]) from None
 
 
 def _lacks(key: str) -> ScriptError:
@@ -171,8 +177,8 @@ def _bucket(search: Search, _urn: str, inputs: Json) -> Found:
 
 def _service(search: Search, _urn: str, inputs: Json) -> Found:
     """Look an API up. Enabled ones belong to the project and stay enabled, so an enabled one is as good as ours."""
-    name = "projects/{project}/services/{service}".format_map(_Texts(inputs))
-    found = "{project}/{service}".format_map(_Texts(inputs))
+    name = _filled("projects/{project}/services/{service}", inputs)
+    found = _filled("{project}/{service}", inputs)
     answer = search.get("serviceusage", f"v1/{name}")
     match answer:
         case Present(value=body):
@@ -183,19 +189,18 @@ def _service(search: Search, _urn: str, inputs: Json) -> Found:
 
 
 def _nat(search: Search, _urn: str, inputs: Json) -> Found:
-    texts = _Texts(inputs)
-    router = "projects/{project}/regions/{region}/routers/{router}".format_map(texts)
-    name = f"{router}/nats/{texts['name']}"
+    router = _filled("projects/{project}/regions/{region}/routers/{router}", inputs)
+    name = f"{router}/nats/{inputs['name']}"
     answer = search.get("compute", f"compute/v1/{router}")
     match answer:
         case Absent() | Unknown():
             return not_found(answer, name)
         case Present(value=body):
             nats = [as_mapping(nat) for nat in as_sequence(body.get("nats"))]
-    if not any(nat.get("name") == texts["name"] for nat in nats):
+    if not any(nat.get("name") == inputs["name"] for nat in nats):
         return Found(owner=Owner.NOBODY, name=name)
     owner = Owner.OURS if search.owns(body) else Owner.FOREIGN
-    return Found(owner=owner, name=name, id="{project}/{region}/{router}/{name}".format_map(texts))
+    return Found(owner=owner, name=name, id=_filled("{project}/{region}/{router}/{name}", inputs))
 
 
 def _secret_version(search: Search, _urn: str, inputs: Json) -> Found:
@@ -237,10 +242,10 @@ def _grant(of: PolicyOf) -> Lookup:
             case Absent() | Unknown():
                 return not_found(answer, f"{role} for {member} on {name}")
             case Present(value=policy):
-                bindings = [as_mapping(binding) for binding in as_sequence(policy.get("bindings"))]
+                bindings = bindings_of(policy)
         granted = any(
             binding.get("role") == role
-            and member in as_sequence(binding.get("members"))
+            and member in members_of(binding)
             and _same_condition(as_mapping(binding.get("condition")), condition)
             for binding in bindings
         )
@@ -269,7 +274,7 @@ def _queued_resource(search: Search, urn: str, inputs: Json) -> Found:
     if capacity_kind(inputs) == INSTANCE:
         answer = answer_of("compute", lambda: list(_instances(search, project, identifier)))
     else:
-        answer = answer_of("tpu", lambda: _queued(search, project, identifier, wanted))
+        answer = answer_of("tpu", lambda: _queued(search, inputs, wanted))
     match answer:
         case Unknown(why=why, cause=cause) if cause != "api off":
             raise ScriptError(f"Could not look up {stateless}: {why}")
@@ -277,7 +282,8 @@ def _queued_resource(search: Search, urn: str, inputs: Json) -> Found:
             return not_found(answer, stateless)
         case Present(value=existing):
             pass
-    ours = [name for name, body in existing if _carries(body, urn)]
+    mark = hashlib.sha256(urn.encode()).hexdigest()[:URN_DIGITS]
+    ours = [name for name, body in existing if mark in urn_marks(body)]
     if ours:
         zone = ours[0].split("/")[3]
         outputs = {"name": ours[0], "zone": zone, "state": "UNKNOWN", "stateHistory": list[object]()}
@@ -297,14 +303,13 @@ def _instances(search: Search, project: str, identifier: str) -> Iterator[tuple[
                 yield f"projects/{project}/{scope}/instances/{identifier}", as_mapping(item)
 
 
-def _queued(search: Search, project: str, identifier: str, wanted: Sequence[str]) -> Sequence[tuple[str, Json]]:
+def _queued(search: Search, inputs: Json, wanted: Sequence[str]) -> Sequence[tuple[str, Json]]:
     """Return the queued resources of this id in all zones. Raises GoogleListError and ScriptError."""
     zones = {*wanted}
-    for page in search.api.pages("tpu", f"v2alpha1/projects/{project}/locations"):
+    for page in search.api.pages("tpu", f"v2alpha1/projects/{inputs['project']}/locations"):
         zones |= {str(as_mapping(item).get("locationId")) for item in as_sequence(page.get("locations"))}
-    names = queued_names(project, identifier, sorted(zones))
-    with ThreadPoolExecutor(_ZONES_AT_ONCE) as pool:
-        bodies = list(pool.map(partial(_in_zone, search), names))
+    names = capacity_names(inputs, sorted(zones))
+    bodies = each([partial(_in_zone, search, name) for name in names], workers=_ZONES_AT_ONCE)
     return [(name, body) for name, body in zip(names, bodies, strict=True) if body is not None]
 
 
@@ -318,78 +323,23 @@ def _in_zone(search: Search, name: str) -> Json | None:
     except GoogleListError as error:
         if error.status in {HTTPStatus.NOT_FOUND, HTTPStatus.GONE}:
             return None
-        if error.status == HTTPStatus.FORBIDDEN and "'locations/" in str(error):
+        if error.status == HTTPStatus.FORBIDDEN and NO_SUCH_PLACE in str(error):
             return None
         if error.is_api_off:
             raise
         raise ScriptError(f"Google answered {error.status} for {name}: {error}") from None
 
 
-def _carries(body: Json, urn: str) -> bool:
-    digest = hashlib.sha256(urn.encode()).hexdigest()[:URN_DIGITS]
-    specs = [as_mapping(spec) for spec in as_sequence(as_mapping(body.get("tpu")).get("nodeSpec"))]
-    labels = [as_mapping(as_mapping(spec.get("node")).get("labels")) for spec in specs]
-    return any(item.get(URN_LABEL) == digest for item in (*labels, as_mapping(body.get("labels"))))
-
-
-_GLOBAL: Final = ("project", "name")
-_REGIONAL: Final = ("project", "region", "name")
 _MEMBER: Final = ("role", "member")
-_ACCOUNT: Final = "projects/{project}/serviceAccounts/{accountId}@{project}.iam.gserviceaccount.com"
-
-
-def _compute(item: str) -> Lookup:
-    return _named("compute", "compute/v1/", f"projects/{{project}}/{item}/{{name}}")
-
-
-_GRANTS: Final = {
-    "gcp:projects/iAMMember:IAMMember": ("grant on the project", ("project",)),
-    "gcp:serviceaccount/iAMMember:IAMMember": ("grant on a service account", ("serviceAccountId",)),
-    "gcp:secretmanager/secretIamMember:SecretIamMember": ("grant on a secret", ("secretId",)),
-    "gcp:storage/bucketIAMMember:BucketIAMMember": ("grant on a bucket", ("bucket",)),
-    "gcp:artifactregistry/repositoryIamMember:RepositoryIamMember": (
-        "grant on an image repository",
-        ("project", "location", "repository"),
-    ),
-    "gcp:cloudrunv2/serviceIamMember:ServiceIamMember": (
-        "grant on a Cloud Run service",
-        ("project", "location", "name"),
-    ),
-}
-"""Types of grants: the noun, and the inputs that name the resource."""
 
 KINDS: Final[Mapping[str, AdoptableKind]] = {
     "gcp:projects/service:Service": AdoptableKind("API", ("project", "service"), _service),
-    "gcp:serviceaccount/account:Account": AdoptableKind(
-        "service account", ("project", "accountId"), _named("iam", "v1/", _ACCOUNT)
-    ),
-    "gcp:compute/network:Network": AdoptableKind("network", _GLOBAL, _compute("global/networks")),
-    "gcp:compute/firewall:Firewall": AdoptableKind("firewall rule", _GLOBAL, _compute("global/firewalls")),
-    "gcp:compute/subnetwork:Subnetwork": AdoptableKind(
-        "subnetwork", _REGIONAL, _compute("regions/{region}/subnetworks")
-    ),
-    "gcp:compute/router:Router": AdoptableKind("router", _REGIONAL, _compute("regions/{region}/routers")),
-    "gcp:compute/routerNat:RouterNat": AdoptableKind("NAT", (*_REGIONAL, "router"), _nat),
-    "gcp:secretmanager/secret:Secret": AdoptableKind(
-        "secret", ("project", "secretId"), _named("secretmanager", "v1/", "projects/{project}/secrets/{secretId}")
-    ),
+    **{type_: AdoptableKind(kind.kind, kind.needs, _named(kind)) for type_, kind in BY_TYPE.items()},
+    "gcp:storage/bucket:Bucket": AdoptableKind(BUCKET, ("name",), _bucket),
+    "gcp:compute/routerNat:RouterNat": AdoptableKind("NAT", ("project", "region", "name", "router"), _nat),
     "gcp:secretmanager/secretVersion:SecretVersion": AdoptableKind("secret version", ("secret",), _secret_version),
-    "gcp:storage/bucket:Bucket": AdoptableKind("bucket", ("name",), _bucket),
-    "gcp:artifactregistry/repository:Repository": AdoptableKind(
-        "image repository",
-        ("project", "location", "repositoryId"),
-        _named("artifactregistry", "v1/", "projects/{project}/locations/{location}/repositories/{repositoryId}"),
-    ),
-    "gcp:cloudrunv2/service:Service": AdoptableKind(
-        "Cloud Run service",
-        ("project", "location", "name"),
-        _named("run", "v2/", "projects/{project}/locations/{location}/services/{name}"),
-    ),
-    **{
-        type_: AdoptableKind(noun, (*place, *_MEMBER), _grant(POLICIES[type_]))
-        for type_, (noun, place) in _GRANTS.items()
-    },
-    QUEUED_RESOURCE: AdoptableKind("queued resource", ("project", "queuedResourceId", "zones"), _queued_resource),
+    **{type_: AdoptableKind(of.noun, (*of.needs, *_MEMBER), _grant(of)) for type_, of in POLICIES.items()},
+    CAPACITY_TYPE: AdoptableKind("queued resource", ("project", "queuedResourceId", "zones"), _queued_resource),
 }
 """Types that recover takes over."""
 REPEATABLE: Final = frozenset({"docker:index/image:Image", "gcp:projects/serviceIdentity:ServiceIdentity"})

@@ -1,0 +1,241 @@
+"""Capacity as Google's APIs answer it: queued resources, their nodes, and instances of Compute Engine. Whoever needs one reads it here.
+
+What our provider makes is one of two kinds, by its input `api`: a queued resource with a node, or an instance, which is request and machine in one.
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+from cloud.google_prices import Item, provisioning_of
+from cloud.kinds import INSTANCE, QUEUED, by_name
+from contracts.capacity_states import INSTANCE_STATES
+from contracts.fields import as_mapping, as_sequence
+from contracts.labels import URN_LABEL
+from contracts.serving_document import DOCUMENT_METADATA_KEY
+from planning.question.types import ProvisioningModel
+
+CAPACITY_TYPE: Final = "gcp-tpu:index:QueuedResource"
+"""Type of our provider's resource in a state."""
+COMPUTE_ENGINE: Final = "compute-engine"
+"""Value of its input `api` for instances of Compute Engine."""
+RENEWAL_SUFFIX: Final = "-b"
+"""Ends the id of the second queued resource of a renewal (docs/provider-gcp-tpu.md); the two ids take turns. Instances are not renewed."""
+NO_SUCH_PLACE: Final = "'locations/"
+"""In Google's words, HTTP 403, for a zone that does not exist, or that the project may not use."""
+_FAMILIES: Final[Mapping[str, str]] = {"V6E": "v6e", "V5LITE_POD": "v5litepod", "V5P": "v5p"}
+"""Types of an accelerator configuration (discovery: tpu.v2alpha1 AcceleratorConfig) -> generation."""
+
+
+def capacity_kind(inputs: Item) -> str:
+    """Return the kind of resource that our provider's resource with these inputs makes."""
+    return INSTANCE if inputs.get("api") == COMPUTE_ENGINE else QUEUED
+
+
+def capacity_names(inputs: Item, zones: Sequence[object]) -> list[str]:
+    """Return the full names that what our provider's resource with these inputs makes can have in these zones.
+
+    Of queued resources there are two in each zone, the second ones at the end.
+    """
+    project, identifier = inputs.get("project"), inputs.get("queuedResourceId")
+    if capacity_kind(inputs) == INSTANCE:
+        return [by_name(INSTANCE).id.format(project=project, zone=zone, name=identifier) for zone in zones]
+    return [
+        by_name(QUEUED).id.format(project=project, location=zone, queuedResourceId=name)
+        for name in (identifier, f"{identifier}{RENEWAL_SUFFIX}")
+        for zone in zones
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class QueuedResource:
+    """A queued resource (tpu.v2alpha1 QueuedResource)."""
+
+    document: Item
+
+    @property
+    def name(self) -> str:
+        """projects/P/locations/Z/queuedResources/ID."""
+        return _text(self.document, "name")
+
+    @property
+    def zone(self) -> str:
+        """The zone."""
+        return self.name.split("/")[3]
+
+    @property
+    def stack(self) -> str | None:
+        """The stack of this product that its labels name; None for that of somebody else."""
+        owner = by_name(QUEUED).owner(self.document)
+        return owner.stack if owner else None
+
+    @property
+    def state(self) -> str:
+        """How far it is (contracts.capacity_states)."""
+        return _text(as_mapping(self.document.get("state")), "state") or "UNKNOWN"
+
+    @property
+    def provisioning(self) -> ProvisioningModel:
+        """How it buys its capacity."""
+        return provisioning_of(self.document)
+
+    @property
+    def accelerators(self) -> tuple[str, ...]:
+        """Type of each node, as the API names it: v5litepod-4."""
+        return tuple(kind for spec in self._specs for kind in _accelerators(spec))
+
+    @property
+    def created(self) -> datetime:
+        """When it was created."""
+        return datetime.fromisoformat(_text(self.document, "createTime") or "1970-01-01T00:00:00Z")
+
+    @property
+    def detail(self) -> str:
+        """Why it failed, in Google's words; empty otherwise."""
+        failed = as_mapping(as_mapping(self.document.get("state")).get("failedData"))
+        return _text(as_mapping(failed.get("error")), "message")
+
+    @property
+    def node_name(self) -> str:
+        """Full name of its first node; empty if it names none."""
+        first = next(iter(self._specs), as_mapping(None))
+        return f"{first.get('parent')}/nodes/{first['nodeId']}" if first.get("nodeId") else ""
+
+    @property
+    def longest_s(self) -> int | None:
+        """How long its nodes may exist; None without a limit."""
+        limit = as_mapping(self.document.get("runDuration")).get("maxRunDuration")
+        return math.ceil(float(str(limit).removesuffix("s"))) if limit else None
+
+    def chips(self, generation: str) -> int:
+        """Return its chips of a generation: they count against the quota until it is deleted, in every state."""
+        sizes = (kind.rpartition("-") for kind in self.accelerators)
+        return sum(int(count) for family, _, count in sizes if family == generation and count.isdigit())
+
+    @property
+    def _specs(self) -> Sequence[Item]:
+        return [as_mapping(spec) for spec in as_sequence(as_mapping(self.document.get("tpu")).get("nodeSpec"))]
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A TPU VM (tpu.v2alpha1 Node)."""
+
+    document: Item
+
+    @property
+    def name(self) -> str:
+        """projects/P/locations/Z/nodes/ID."""
+        return _text(self.document, "name")
+
+    @property
+    def state(self) -> str:
+        """Its state (discovery: tpu.v2alpha1, Node.state)."""
+        return _text(self.document, "state")
+
+    @property
+    def is_up(self) -> bool:
+        """Whether it exists for Google, and so costs something."""
+        return self.state not in {"STOPPED", "PREEMPTED", "TERMINATED"}
+
+    @property
+    def request(self) -> str:
+        """Id of the queued resource that made it; empty without one."""
+        return _text(self.document, "queuedResource").rpartition("/")[2]
+
+    @property
+    def ends(self) -> str | None:
+        """When Google deletes it (RFC 3339)."""
+        return _text(as_mapping(self.document.get("schedulingConfig")), "terminationTimestamp") or None
+
+    @property
+    def serving_document(self) -> str | None:
+        """The document that its metadata has."""
+        return _text(as_mapping(self.document.get("metadata")), DOCUMENT_METADATA_KEY) or None
+
+
+@dataclass(frozen=True, slots=True)
+class Instance:
+    """An instance of Compute Engine (compute.v1 Instance)."""
+
+    document: Item
+
+    @property
+    def name(self) -> str:
+        """projects/P/zones/Z/instances/ID."""
+        return by_name(INSTANCE).name(self.document)
+
+    @property
+    def status(self) -> str:
+        """Compute Engine's word."""
+        return _text(self.document, "status") or "UNKNOWN"
+
+    @property
+    def state(self) -> str:
+        """The state that our provider gives it."""
+        return INSTANCE_STATES.get(self.status, self.status)
+
+    @property
+    def created(self) -> str:
+        """When it was asked for (RFC 3339)."""
+        return _text(self.document, "creationTimestamp")
+
+    @property
+    def started(self) -> str:
+        """When it started last (RFC 3339); empty if it never did."""
+        return _text(self.document, "lastStartTimestamp")
+
+    @property
+    def stopped(self) -> str:
+        """When it stopped last (RFC 3339); empty if it never did."""
+        return _text(self.document, "lastStopTimestamp")
+
+    @property
+    def longest_s(self) -> int | None:
+        """How long it may run; None without a limit."""
+        limit = as_mapping(as_mapping(self.document.get("scheduling")).get("maxRunDuration")).get("seconds")
+        return None if limit is None else int(str(limit))
+
+    @property
+    def ends(self) -> str | None:
+        """When Google deletes it (RFC 3339)."""
+        scheduling = as_mapping(as_mapping(self.document.get("resourceStatus")).get("scheduling"))
+        return _text(scheduling, "terminationTimestamp") or None
+
+    @property
+    def serving_document(self) -> str | None:
+        """The document that its metadata has."""
+        items = pairs_of(as_mapping(self.document.get("metadata")).get("items"))
+        return items.get(DOCUMENT_METADATA_KEY) or None
+
+
+def pairs_of(items: object) -> Mapping[str, str]:
+    """Return metadata and guest attributes, which both APIs answer as a list of keys and values."""
+    return {_text(item, "key"): _text(item, "value") for item in map(as_mapping, as_sequence(items))}
+
+
+def urn_marks(document: Item) -> Iterator[str]:
+    """Yield the hashes of the URNs that our provider has put into the labels of a queued resource's nodes, or of an instance."""
+    for labels in (*by_name(QUEUED).labels(document), as_mapping(document.get("labels"))):
+        if labels.get(URN_LABEL):
+            yield str(labels[URN_LABEL])
+
+
+def _accelerators(spec: Item) -> Sequence[str]:
+    count = int(_text(as_mapping(spec.get("multiNodeParams")), "nodeCount") or 1)
+    return [_accelerator(as_mapping(spec.get("node")))] * count
+
+
+def _accelerator(node: Item) -> str:
+    """Return the type of a node, which is given by its name or by generation and topology."""
+    if node.get("acceleratorType"):
+        return str(node["acceleratorType"])
+    config = as_mapping(node.get("acceleratorConfig"))
+    sides = [int(side) for side in _text(config, "topology").split("x") if side.isdigit()]
+    return f"{_FAMILIES.get(str(config.get('type')), '')}-{math.prod(sides)}"
+
+
+def _text(item: Item, key: str) -> str:
+    return str(item.get(key) or "")

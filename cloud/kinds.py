@@ -1,0 +1,454 @@
+"""Every kind of resource that a stack can leave behind, in one table: its type in Pulumi, how to name, list, read and delete it, and its policy.
+
+The search, the deletion, recover and the doctor read it. Names are made of the inputs of the provider `gcp` 10.2 (pulumi-gcp's schema and
+recorded states). Cloud NAT is part of its router. Grants on a resource of the stack, versions of a secret, objects of a bucket and images of a
+repository disappear with it. Enabled APIs stay on purpose: others may use them.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from string import Formatter
+from typing import Final, Literal, NamedTuple, cast
+
+from contracts.errors import ScriptError
+from contracts.fields import as_mapping, as_sequence
+from contracts.labels import Ownership, owner_of, words_of
+
+Item = Mapping[str, object]
+Places = Literal["project", "aggregated", "tpu", "run", "artifactregistry"]
+"""`project`: one list for the project. `aggregated`: one list with all regions. Otherwise one list for each location of that API."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApiForm:
+    """What all resources of an API have in common."""
+
+    version: str = "v1/"
+    """What stands before the full name in the path of one resource."""
+    created: str = "createTime"
+    """Field with the time of creation; empty if there is none."""
+    etag: str = ""
+    """Field with the version of the document; empty if the API checks none at a deletion."""
+    guard: str = ""
+    """Query parameter of the deletion that takes the etag."""
+
+
+_APIS: Final[Mapping[str, ApiForm]] = {
+    "run": ApiForm(version="v2/", etag="etag", guard="etag"),
+    "tpu": ApiForm(version="v2alpha1/"),
+    "compute": ApiForm(version="compute/v1/", created="creationTimestamp"),
+    "secretmanager": ApiForm(etag="etag", guard="etag"),
+    "iam": ApiForm(created=""),
+    "artifactregistry": ApiForm(),
+    "storage": ApiForm(
+        version="storage/v1/", created="timeCreated", etag="metageneration", guard="ifMetagenerationMatch"
+    ),
+}
+
+LOCATIONS: Final[Mapping[Places, str]] = {
+    "tpu": "v2alpha1/projects/{p}/locations?pageSize=500",
+    "run": "v1/projects/{p}/locations?pageSize=500",
+    "artifactregistry": "v1/projects/{p}/locations?pageSize=500",
+}
+"""API -> the list of its locations. Of Cloud Run, only v1 has one (discovery: run.v2 has no projects.locations.list)."""
+
+
+def labels_of(item: Item) -> Iterator[Mapping[str, str]]:
+    """Yield the labels of a resource."""
+    labels = _texts(item.get("labels"))
+    if labels:
+        yield labels
+
+
+def _labels_of_nodes(item: Item) -> Iterator[Mapping[str, str]]:
+    """Yield the labels of each node: a queued resource has none of its own (discovery: tpu.v2alpha1 QueuedResource)."""
+    for spec in as_sequence(as_mapping(item.get("tpu")).get("nodeSpec")):
+        yield _texts(as_mapping(as_mapping(spec).get("node")).get("labels"))
+
+
+def _texts(labels: object) -> Mapping[str, str]:
+    return {key: str(value) for key, value in as_mapping(labels).items()}
+
+
+def list_in(answer: Item, key: str) -> Sequence[object]:
+    """Return a list of an answer; none without one. Raises ScriptError for a value that is no list: it says nothing about what exists."""
+    value = answer.get(key)
+    if value is not None and not isinstance(value, list | tuple):
+        raise ScriptError(f"Google answered something else than a list of {key}.")
+    return as_sequence(cast("object", value))
+
+
+def last_segments(inputs: Item) -> Mapping[str, str]:
+    """Return the inputs that are texts, of each path its last segment."""
+    return {key: value.rpartition("/")[2] for key, value in inputs.items() if isinstance(value, str)}
+
+
+def inputs_in(template: str) -> tuple[str, ...]:
+    """Return the inputs that a template of a name names, each once."""
+    return tuple(dict.fromkeys(key for _, key, _, _ in Formatter().parse(template) if key))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResourceKind:
+    """One kind of resource."""
+
+    kind: str
+    type_: str = ""
+    """Its type in a state; empty if no resource of a program is one."""
+    api: str
+    id: str
+    """Its full name, made of the inputs of that type. The list of a project or a place follows from it."""
+    command: str
+    """Arguments of gcloud; `{id}` is the id with the project, `{l}` the location."""
+    order: int
+    """Kinds with a lower number are deleted first."""
+    limit_s: float = 600
+    """How long a deletion may take."""
+    listing: str = ""
+    """Path of the list, with `{p}` for the project, where it does not follow from the name."""
+    key: str = ""
+    """Key of the list's answer that holds the resources, where it is not the collection's name."""
+    iam: str = ""
+    """What IAM calls the collection, where it is not the API's name for it."""
+    parameters: tuple[tuple[str, str], ...] = ()
+    """Query parameters of the deletion, besides the guard."""
+    labels: Callable[[Item], Iterator[Mapping[str, str]]] = labels_of
+    """Yields the labels of a resource, wherever they stand."""
+
+    @property
+    def of_api(self) -> ApiForm:
+        """What it has in common with the other resources of its API."""
+        return _APIS[self.api]
+
+    @property
+    def collection(self) -> str:
+        """The API's name for all resources of the kind."""
+        return self.id.split("/")[-2]
+
+    @property
+    def places(self) -> Places:
+        """Where its lists are."""
+        if "/{location}/" in self.id:
+            return next(places for places in LOCATIONS if places == self.api)
+        return "aggregated" if "/regions/" in self.id or "/zones/" in self.id else "project"
+
+    @property
+    def path(self) -> str:
+        """Path of the list; `{p}` is the project, `{l}` the location."""
+        if self.places == "aggregated":
+            return f"{self.of_api.version}projects/{{p}}/aggregated/{self.collection}"
+        parent = self.id.rpartition("/")[0].replace("{project}", "{p}").replace("{location}", "{l}")
+        return self.listing or self.of_api.version + parent
+
+    @property
+    def items(self) -> str:
+        """Key of the list's answer that holds the resources."""
+        return self.key or self.collection
+
+    @property
+    def permission(self) -> str:
+        """The permission to list it."""
+        return f"{self.api}.{self.iam or self.collection}.list"
+
+    def owner(self, item: Item) -> Ownership | None:
+        """Return the stack that a resource belongs to; None if it names none, or two."""
+        found = [labels for labels in self.labels(item) if labels] or [{}]
+        owners = {owner_of(labels=labels, description=str(item.get("description") or "")) for labels in found}
+        return owners.pop() if len(owners) == 1 else None
+
+    def marks(self, item: Item) -> Mapping[str, str]:
+        """Return the labels, or the words of the description."""
+        return next((labels for labels in self.labels(item) if labels), words_of(str(item.get("description") or "")))
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """The inputs that its full name is made of."""
+        return inputs_in(self.id)
+
+    def named(self, inputs: Item) -> str:
+        """Return the full name of what a program declares with these inputs. Raises KeyError if an input is missing."""
+        return self.id.format_map(last_segments(inputs))
+
+    def name(self, item: Item) -> str:
+        """Return the full name."""
+        if self.api == "storage":
+            return f"projects/_/buckets/{item.get('name')}"
+        link = str(item.get("selfLink") or "").partition("/compute/v1/")[2]
+        return link or str(item.get("name") or "")
+
+    def location(self, item: Item) -> str:
+        """Return the zone, region or multi-region in lower case, else `global`."""
+        if self.api == "storage":
+            return str(item.get("location") or "").lower()
+        parts = self.name(item).split("/")
+        return next((after for at, after in pairwise(parts) if at in _PLACES), "global")
+
+    def address(self, name: str) -> str:
+        """Return the path of one resource by its full name."""
+        return f"storage/v1/b/{name.rpartition('/')[2]}" if self.api == "storage" else self.of_api.version + name
+
+    def delete_command(self, name: str, *, project: str, location: str) -> str:
+        """Return the command that deletes a resource."""
+        identifier = f"{name.rpartition('/')[2]} --project={project}"
+        return f"gcloud {self.command.format(id=identifier, l=location)}"
+
+
+QUEUED: Final = "TPU queued resource"
+NODE: Final = "TPU node"
+INSTANCE: Final = "TPU instance"
+SERVICE: Final = "Cloud Run service"
+SECRET: Final = "secret"  # noqa: S105 - a kind of resource
+ACCOUNT: Final = "service account"
+BUCKET: Final = "bucket"
+
+_PLACES: Final = ("locations", "regions", "zones")
+_TPU_LIMIT_S: Final = 1800.0
+
+KINDS: Final[Sequence[ResourceKind]] = (
+    ResourceKind(
+        kind=SERVICE,
+        type_="gcp:cloudrunv2/service:Service",
+        api="run",
+        id="projects/{project}/locations/{location}/services/{name}",
+        order=0,
+        command="run services delete {id} --region={l}",
+    ),
+    ResourceKind(
+        kind=QUEUED,
+        api="tpu",
+        id="projects/{project}/locations/{location}/queuedResources/{queuedResourceId}",
+        iam="nodes",
+        labels=_labels_of_nodes,
+        parameters=(("force", "true"),),
+        order=0,
+        limit_s=_TPU_LIMIT_S,
+        command="alpha compute tpus queued-resources delete {id} --zone={l} --force",
+    ),
+    ResourceKind(
+        kind=NODE,
+        api="tpu",
+        id="projects/{project}/locations/{location}/nodes/{nodeId}",
+        order=1,
+        limit_s=_TPU_LIMIT_S,
+        command="compute tpus tpu-vm delete {id} --zone={l}",
+    ),
+    ResourceKind(
+        kind=INSTANCE,
+        api="compute",
+        id="projects/{project}/zones/{zone}/instances/{name}",
+        order=0,
+        limit_s=_TPU_LIMIT_S,
+        command="compute instances delete {id} --zone={l}",
+    ),
+    ResourceKind(
+        kind="router",
+        type_="gcp:compute/router:Router",
+        api="compute",
+        id="projects/{project}/regions/{region}/routers/{name}",
+        order=2,
+        command="compute routers delete {id} --region={l}",
+    ),
+    ResourceKind(
+        kind="firewall rule",
+        type_="gcp:compute/firewall:Firewall",
+        api="compute",
+        id="projects/{project}/global/firewalls/{name}",
+        key="items",
+        order=2,
+        command="compute firewall-rules delete {id}",
+    ),
+    ResourceKind(
+        kind="subnetwork",
+        type_="gcp:compute/subnetwork:Subnetwork",
+        api="compute",
+        id="projects/{project}/regions/{region}/subnetworks/{name}",
+        order=3,
+        command="compute networks subnets delete {id} --region={l}",
+    ),
+    ResourceKind(
+        kind="network",
+        type_="gcp:compute/network:Network",
+        api="compute",
+        id="projects/{project}/global/networks/{name}",
+        key="items",
+        order=4,
+        command="compute networks delete {id}",
+    ),
+    ResourceKind(
+        kind=SECRET,
+        type_="gcp:secretmanager/secret:Secret",
+        api="secretmanager",
+        id="projects/{project}/secrets/{secretId}",
+        order=5,
+        command="secrets delete {id}",
+    ),
+    ResourceKind(
+        kind=ACCOUNT,
+        type_="gcp:serviceaccount/account:Account",
+        api="iam",
+        id="projects/{project}/serviceAccounts/{accountId}@{project}.iam.gserviceaccount.com",
+        listing="v1/projects/{p}/serviceAccounts?pageSize=100",
+        key="accounts",
+        order=6,
+        command="iam service-accounts delete {id}",
+    ),
+    ResourceKind(
+        kind="image repository",
+        type_="gcp:artifactregistry/repository:Repository",
+        api="artifactregistry",
+        id="projects/{project}/locations/{location}/repositories/{repositoryId}",
+        order=8,
+        command="artifacts repositories delete {id} --location={l}",
+    ),
+    ResourceKind(
+        kind=BUCKET,
+        type_="gcp:storage/bucket:Bucket",
+        api="storage",
+        id="projects/_/buckets/{name}",
+        listing="storage/v1/b?project={p}",
+        key="items",
+        order=9,
+        limit_s=3600,
+        command="storage rm --recursive gs://{id}",
+    ),
+)
+"""Every kind of resource that has a name of its own."""
+
+BY_TYPE: Final[Mapping[str, ResourceKind]] = {kind.type_: kind for kind in KINDS if kind.type_}
+"""The kinds that a program declares, by type."""
+
+GRANT: Final = "IAM grant"
+"""Kind of a member of an IAM policy on the project, or on a bucket or secret of somebody else."""
+GRANT_ORDER: Final = 7
+
+
+def by_name(kind: str) -> ResourceKind:
+    """Return the kind with this name."""
+    return next(item for item in KINDS if item.kind == kind)
+
+
+def order_of(kind: str) -> int:
+    """Return the place of a kind in the order of deletion."""
+    return GRANT_ORDER if kind == GRANT else by_name(kind).order
+
+
+POLICY_VERSION: Final = 3
+"""The version that shows conditions (discovery: cloudresourcemanager.v1 GetPolicyOptions.requestedPolicyVersion)."""
+
+
+class PolicyCall(NamedTuple):
+    """A call of the REST API that has the policy. No body: the call is a GET."""
+
+    verb: str
+    path: str
+    body: Item | None = None
+
+
+class PolicyOf(NamedTuple):
+    """The resource whose policy holds a grant.
+
+    Its name is made of the grant's inputs, of which a path counts as its last segment; the input `subject` may be the whole name.
+    """
+
+    noun: str
+    """What a grant on it is called."""
+    api: str
+    name: str
+    resource: str
+    """Path of the resource with `{name}`."""
+    command: str
+    """What follows `gcloud` in the command that removes a grant, with the grant's inputs."""
+    id: str = "{name}"
+    """How the state names the resource."""
+    subject: str = ""
+
+    def read(self, name: str) -> PolicyCall:
+        """Return the call that reads the policy of the resource of this name, with its conditions."""
+        resource = self.resource.format(name=name)
+        if self.api == "storage":
+            return PolicyCall("GET", f"{resource}/iam?optionsRequestedPolicyVersion={POLICY_VERSION}")
+        if self.api == "cloudresourcemanager":
+            body = {"options": {"requestedPolicyVersion": POLICY_VERSION}}
+            return PolicyCall("POST", f"{resource}:getIamPolicy", body)
+        path = f"{resource}:getIamPolicy?options.requestedPolicyVersion={POLICY_VERSION}"
+        return PolicyCall("POST", path, {}) if self.api == "iam" else PolicyCall("GET", path)
+
+    def write(self, name: str, policy: Item) -> PolicyCall:
+        """Return the call that replaces a policy that was read; its etag refuses a policy that somebody changed since."""
+        resource, body = self.resource.format(name=name), {**policy, "version": POLICY_VERSION}
+        if self.api == "storage":
+            return PolicyCall("PUT", f"{resource}/iam", body)
+        return PolicyCall("POST", f"{resource}:setIamPolicy", {"policy": body})
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """The inputs that name the resource."""
+        return (self.subject,) if self.subject else inputs_in(self.name)
+
+    def name_of(self, inputs: Item) -> str:
+        """Return the resource's name. Raises KeyError if an input is missing."""
+        given = str(inputs.get(self.subject) or "")
+        return given if "/" in given else self.name.format_map(last_segments(inputs))
+
+
+def bindings_of(policy: Item) -> Sequence[Item]:
+    """Return the bindings of a policy. Raises ScriptError for a policy that could not be written back."""
+    return [as_mapping(binding) for binding in list_in(policy, "bindings")]
+
+
+def members_of(binding: Item) -> Sequence[str]:
+    """Return the members of a binding. Raises ScriptError as `bindings_of` does."""
+    return [str(member) for member in list_in(binding, "members")]
+
+
+_PLACE: Final = "projects/{project}/locations/{location}"
+
+POLICIES: Final[Mapping[str, PolicyOf]] = {
+    "gcp:projects/iAMMember:IAMMember": PolicyOf(
+        noun="grant on the project",
+        api="cloudresourcemanager",
+        name="{project}",
+        resource="v1/projects/{name}",
+        command="projects remove-iam-policy-binding {project}",
+    ),
+    "gcp:serviceaccount/iAMMember:IAMMember": PolicyOf(
+        noun="grant on a service account",
+        api="iam",
+        name="projects/-/serviceAccounts/{serviceAccountId}",
+        resource="v1/{name}",
+        command="iam service-accounts remove-iam-policy-binding {serviceAccountId} --project={project}",
+        subject="serviceAccountId",
+    ),
+    "gcp:secretmanager/secretIamMember:SecretIamMember": PolicyOf(
+        noun="grant on a secret",
+        api="secretmanager",
+        name="projects/{project}/secrets/{secretId}",
+        resource="v1/{name}",
+        command="secrets remove-iam-policy-binding {secretId} --project={project}",
+        subject="secretId",
+    ),
+    "gcp:storage/bucketIAMMember:BucketIAMMember": PolicyOf(
+        noun="grant on a bucket",
+        api="storage",
+        name="{bucket}",
+        resource="storage/v1/b/{name}",
+        command="storage buckets remove-iam-policy-binding gs://{bucket}",
+        id="b/{name}",
+    ),
+    "gcp:artifactregistry/repositoryIamMember:RepositoryIamMember": PolicyOf(
+        noun="grant on an image repository",
+        api="artifactregistry",
+        name=f"{_PLACE}/repositories/{{repository}}",
+        resource="v1/{name}",
+        command="artifacts repositories remove-iam-policy-binding {repository} --location={location} --project={project}",
+    ),
+    "gcp:cloudrunv2/serviceIamMember:ServiceIamMember": PolicyOf(
+        noun="grant on a Cloud Run service",
+        api="run",
+        name=f"{_PLACE}/services/{{name}}",
+        resource="v2/{name}",
+        command="run services remove-iam-policy-binding {name} --region={location} --project={project}",
+    ),
+}
+"""The policy of each type of grant that a stack makes. Types and inputs are those of the provider `gcp`."""
