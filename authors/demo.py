@@ -19,6 +19,7 @@ from typing import Final, cast
 
 from contracts.exit_codes import ExitCode
 from engine import runner
+from engine.children import ended
 from engine.stack import stack_outputs
 from scripts.cli.command import Command, run_command
 from scripts.cli.settings import stack_settings
@@ -110,15 +111,7 @@ class Demo:
         log = self.folder / "logs" / f"{self.stack}-{len(self.steps):02d}-{name.replace(' ', '-')}.log"
         log.parent.mkdir(parents=True, exist_ok=True)
         try:
-            answer = subprocess.run(
-                list(command),
-                cwd=self.folder / "project",
-                capture_output=True,
-                text=True,
-                timeout=_STEP_LIMIT_S,
-                check=False,
-                input=stdin,
-            )
+            answer = ended(command, folder=self.folder / "project", stdin=stdin, limit_s=_STEP_LIMIT_S)
         except subprocess.TimeoutExpired:
             raise StepError(
                 f"`{' '.join(command[:4])} ...` did not end within {_STEP_LIMIT_S:.0f} s; see {log}"
@@ -458,6 +451,7 @@ def _summary(demos: Sequence[Demo], elapsed_s: float, mishaps: str, *, failed: b
 
 COMMAND: Final = Command(
     name="demo",
+    room="authors",
     help=__doc__,
     options=DemoOptions,
     run=_demo,

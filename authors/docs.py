@@ -92,7 +92,7 @@ def _rules_page() -> str:
 
 
 def _commands_page() -> str:
-    from scripts.cli.reference import commands_page
+    from authors.commands_page import commands_page
 
     return commands_page(all_commands())
 
@@ -106,7 +106,7 @@ def all_commands() -> Sequence[Command[Any]]:
 
 
 def _options() -> Mapping[str, str]:
-    from scripts.cli.reference import options_table
+    from authors.commands_page import options_table
 
     commands = {command.name: command for command in all_commands()}
     return {f"options-{name}": options_table(commands[name]) for name in WITH_OPTIONS}
@@ -204,7 +204,7 @@ def _docs(options: DocsOptions) -> ExitCode:
     return ExitCode.FAILED if stale and options.check else ExitCode.DONE
 
 
-COMMAND: Final = Command(name="docs", help=__doc__, options=DocsOptions, run=_docs)
+COMMAND: Final = Command(name="docs", room="authors", help=__doc__, options=DocsOptions, run=_docs)
 
 if __name__ == "__main__":
     sys.exit(run_command(COMMAND))

@@ -1,6 +1,7 @@
 """Frozen dataclasses as JSON objects: camelCase keys, checked types, and a sentence for each field."""
 
 import dataclasses
+import json
 import types
 import typing
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,6 +29,14 @@ def as_mapping(value: object) -> Mapping[str, object]:
 def as_sequence(value: object) -> Sequence[object]:
     """Return a JSON array, or an empty one for any other value."""
     return cast("Sequence[object]", value) if isinstance(value, list | tuple) else ()
+
+
+def json_object(text: str) -> Mapping[str, object]:
+    """Return the JSON object in a text, or an empty one for any other text."""
+    try:
+        return as_mapping(json.loads(text))
+    except ValueError:
+        return {}
 
 
 def camel_case(name: str) -> str:

@@ -7,13 +7,16 @@ import contextlib
 import json
 import os
 import re
-from collections.abc import Generator, Mapping
+from collections.abc import Generator
 from pathlib import Path
-from typing import Final, cast
+from typing import Final
+from urllib.parse import unquote
 
+from contracts.errors import CommandRefusedError
+from contracts.fields import as_mapping
 from engine import runner
 
-VARIABLE: Final = "PULUMI_BACKEND_URL"
+BACKEND_VARIABLE: Final = "PULUMI_BACKEND_URL"
 _FILE: Final = "file://"
 _IN_PROJECT: Final = re.compile(
     r"^backend:[ \t]*\n(?:[ \t]+[^\n]*\n)*?[ \t]+url:[ \t]*[\"']?([^\"'\s#]+)", re.MULTILINE
@@ -21,21 +24,25 @@ _IN_PROJECT: Final = re.compile(
 
 
 @contextlib.contextmanager
-def absolute_backend() -> Generator[None]:
-    """Let every engine of this process use the backend that the project's folder has, whatever folder it runs in."""
-    url = absolute(_chosen(runner.project_folder()), runner.project_folder())
-    if url is None:
-        yield
-        return
-    before = os.environ.get(VARIABLE)
-    os.environ[VARIABLE] = url
+def variable(name: str, value: str) -> Generator[None]:
+    """Set a variable of this process's environment for a while."""
+    before = os.environ.get(name)
+    os.environ[name] = value
     try:
         yield
     finally:
         if before is None:
-            del os.environ[VARIABLE]
+            del os.environ[name]
         else:
-            os.environ[VARIABLE] = before
+            os.environ[name] = before
+
+
+@contextlib.contextmanager
+def absolute_backend() -> Generator[None]:
+    """Let every engine of this process use the backend that the project's folder has, whatever folder it runs in."""
+    url = absolute(_chosen(runner.project_folder()), runner.project_folder())
+    with contextlib.nullcontext() if url is None else variable(BACKEND_VARIABLE, url):
+        yield
 
 
 def absolute(url: str, folder: Path) -> str | None:
@@ -46,17 +53,31 @@ def absolute(url: str, folder: Path) -> str | None:
     return f"{_FILE}{(folder / path).resolve()}{mark}{options}"
 
 
+def state_folder() -> Path | None:
+    """Return the folder `.pulumi` of a file backend; None for other backends, and if nothing says which backend it is."""
+    try:
+        folder = runner.project_folder()
+    except CommandRefusedError:
+        folder = Path.cwd()
+    url = _chosen(folder)
+    if not url.startswith(_FILE):
+        return None
+    path = Path(unquote(url.removeprefix(_FILE).partition("?")[0])).expanduser()
+    return folder / path / ".pulumi"
+
+
 def _chosen(folder: Path) -> str:
     """Return the backend's URL as the engine chooses it: the variable, else the project's file, else the login; empty if none says it."""
-    given = os.environ.get(VARIABLE, "")
+    given = os.environ.get(BACKEND_VARIABLE, "")
     if given:
         return given
-    found = _IN_PROJECT.search((folder / "Pulumi.yaml").read_text(encoding="utf-8"))
+    project = folder / "Pulumi.yaml"
+    found = _IN_PROJECT.search(project.read_text(encoding="utf-8")) if project.is_file() else None
     if found:
         return found[1]
     home = os.environ.get("PULUMI_CREDENTIALS_PATH") or os.environ.get("PULUMI_HOME") or str(Path.home() / ".pulumi")
     try:
-        login: object = json.loads(Path(home, "credentials.json").read_text(encoding="utf-8"))
+        login = as_mapping(json.loads(Path(home, "credentials.json").read_text(encoding="utf-8")))
     except (OSError, ValueError):
         return ""
-    return str(cast("Mapping[str, object]", login).get("current") or "") if isinstance(login, dict) else ""
+    return str(login.get("current") or "")

@@ -8,8 +8,9 @@ import contextlib
 import signal
 import subprocess
 import threading
-from collections.abc import Callable, Coroutine, Generator, Sequence
+from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import FrameType
 from typing import Any, Final, TypeVar
 
@@ -86,6 +87,28 @@ def started(
         raise
     finally:
         _SIGNALS.children.discard(child)
+
+
+def ended(
+    words: Sequence[str],
+    *,
+    folder: Path | None = None,
+    env: Mapping[str, str] | None = None,
+    stdin: str = "",
+    limit_s: float | None = None,
+) -> "subprocess.CompletedProcess[str]":
+    """Run a program that leaves nothing half done, and return how it ended and what it printed.
+
+    It stays in the group of the command, so that Ctrl-C ends both. Raises OSError if it cannot be started, and subprocess.TimeoutExpired.
+    """
+    return subprocess.run(
+        list(words), cwd=folder, env=env, input=stdin, capture_output=True, text=True, timeout=limit_s, check=False
+    )
+
+
+def last_words(answer: "subprocess.CompletedProcess[str]") -> str:
+    """Return the last line that a program wrote on stderr."""
+    return (answer.stderr.strip().splitlines() or ["no message"])[-1]
 
 
 def run_async(work: Coroutine[Any, Any, T]) -> T:

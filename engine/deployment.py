@@ -5,7 +5,6 @@ module does not name is kept as it was read. Secrets stay ciphertext: no command
 """
 
 import json
-import os
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
@@ -16,16 +15,20 @@ from typing import Final, cast
 from contracts.errors import ScriptError
 from contracts.fields import as_mapping, as_sequence
 from engine import runner
+from engine.kept import write_private
 
 BACKUP_FOLDER: Final = Path(".work") / "deployments"
 """Where backups lie, below the project's folder."""
 SECRET_SIGNATURE: Final = ("4dabf18193072939515e22adb298388d", "1b47061264138c4ac30d75fd1eb44270")
 """The key and the value that mark a secret in a deployment (pulumi/pulumi, sdk/go/common/resource/sig)."""
 IMPORT_LIMIT_S: Final = 300.0
+CAPACITY_TYPE: Final = "gcp-tpu:index:QueuedResource"
 SERVICE_TYPE: Final = "gcp:cloudrunv2/service:Service"
 
 _UNREADABLE: Final = ("failed to load checkpoint", "could not deserialize deployment", "unmarshal", "unexpected EOF")
 _NEWEST_VERSION: Final = 4
+_CHECKPOINT_VERSION: Final = 3
+"""Version of the deployment in a file of a file backend that does not name it."""
 
 
 class StateUnreadableError(ScriptError):
@@ -169,6 +172,16 @@ def parse_deployment(stack: str, text: str) -> StackDeployment:
     return deployment_of(stack, document)
 
 
+def parse_checkpoint(stack: str, text: str) -> StackDeployment:
+    """Return the deployment in a file backend's file (pulumi/pulumi, apitype, VersionedCheckpoint). Raises StateUnreadableError."""
+    try:
+        raw = as_mapping(json.loads(text))
+    except ValueError as error:
+        raise _unreadable(stack, str(error)) from None
+    latest = as_mapping(raw.get("checkpoint")).get("latest")
+    return deployment_of(stack, {"version": raw.get("version", _CHECKPOINT_VERSION), "deployment": latest})
+
+
 def deployment_of(stack: str, document: object) -> StackDeployment:
     """Return the deployment in the document of an export. Raises StateUnreadableError."""
     if not isinstance(document, dict) or not isinstance(as_mapping(cast("object", document)).get("version"), int):
@@ -193,8 +206,7 @@ def back_up(stack: str, text: str) -> Path:
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     moment = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
     path = _free_path(folder, f"{stack}-{moment}")
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
-        file.write(text)
+    write_private(path, text, new=True)
     return path
 
 

@@ -5,19 +5,19 @@ refused (pulumi/pulumi, pkg/backend/diy/lock.go: lockContent and lockError).
 """
 
 import json
-import os
 import re
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, TypeVar, cast
-from urllib.parse import unquote, urlsplit
+from typing import Final, TypeVar
 
-from contracts.errors import CommandRefusedError, ScriptError
+from contracts.errors import CommandRefusedError
+from contracts.fields import as_mapping
 from contracts.labels import PRODUCT
 from contracts.processes import is_alive
 from engine import runner
+from engine.backend import state_folder
 
 Result = TypeVar("Result")
 
@@ -73,11 +73,11 @@ def read_locks(folder: Path) -> tuple[StackLock, ...]:
     found: list[StackLock] = []
     for path in sorted(folder.glob("*.json")):
         try:
-            raw: object = json.loads(path.read_text(encoding="utf-8"))
+            raw = as_mapping(json.loads(path.read_text(encoding="utf-8")))
         except (OSError, ValueError):
             continue
-        if isinstance(raw, dict):
-            found.append(_from_file(path, cast("Mapping[str, object]", raw)))
+        if raw:
+            found.append(_from_file(path, raw))
     return tuple(found)
 
 
@@ -86,13 +86,18 @@ def past_dead_locks(stack: str, work: Callable[[], Result], *, report: Callable[
 
     `report` is told whose lock was ended. Raises CommandRefusedError if a holder may be alive, and what the work raises.
     """
+    return past_locks(work, lambda found: end_dead_locks(stack, found, report=report))
+
+
+def past_locks(work: Callable[[], Result], end: Callable[[Sequence[StackLock]], None]) -> Result:
+    """Do work of the engine's. If a lock is in the way, `end` ends it or raises, and the work is done again."""
     try:
         return work()
     except runner.PulumiFailedError as error:
         if not is_lock_error(error.output):
             raise
         found = parse_locks(error.output)
-    end_dead_locks(stack, found, report=report)
+    end(found)
     return work()
 
 
@@ -119,31 +124,19 @@ def stack_locks(stack: str) -> tuple[StackLock, ...]:
 
 def all_locks(stacks: Sequence[str]) -> Mapping[str, tuple[StackLock, ...]]:
     """Return the locks of several stacks, as `stack_locks` does. The backend is looked up once."""
-    try:
-        folder = backend_folder()
-    except ScriptError:
-        folder = None
-    place = folder / "locks" / "organization" / PRODUCT if folder else None
-    return {stack: read_locks(place / stack) if place else () for stack in stacks}
+    folder = state_folder()
+    return {stack: read_locks(_place(folder, stack)) if folder else () for stack in stacks}
 
 
-def backend_folder() -> Path | None:
-    """Return the folder `.pulumi` of a file backend: of PULUMI_BACKEND_URL, else of the engine's login; None for other backends.
+def remove_lock_files(stack: str) -> None:
+    """Remove the locks of a stack from a file backend, as `pulumi cancel` does, for when the engine does not run or has nothing to do."""
+    folder = state_folder()
+    for path in _place(folder, stack).glob("*.json") if folder else ():
+        path.unlink(missing_ok=True)
 
-    Raises ScriptError if the variable is not set and there is no engine to ask.
-    """
-    given = os.environ.get("PULUMI_BACKEND_URL", "")
-    if given:
-        parts = urlsplit(given)
-        return Path(unquote(f"{parts.netloc}{parts.path}")).expanduser() / ".pulumi" if parts.scheme == "file" else None
-    answer = runner.run("whoami", "--verbose", "--json")
-    try:
-        url = str(json.loads(answer.stdout).get("url") or "")
-    except (ValueError, AttributeError):
-        return None
-    if not url.startswith(_FILE):
-        return None
-    return Path(url.partition("?")[0].removeprefix(_FILE)).expanduser() / ".pulumi"
+
+def _place(folder: Path, stack: str) -> Path:
+    return folder / "locks" / "organization" / PRODUCT / stack
 
 
 def require_dead(stack: str, locks: Sequence[StackLock]) -> None:

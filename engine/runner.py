@@ -1,5 +1,6 @@
 """Run the Pulumi CLI: the one that `make setup` linked, else the one on PATH."""
 
+import json
 import os
 import re
 import shutil
@@ -8,8 +9,9 @@ import subprocess
 import sys
 import threading
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import IO, Final
+from typing import IO, Any, Final
 
 from contracts.errors import CommandRefusedError, ScriptError
 from engine.children import started
@@ -46,6 +48,30 @@ def project_folder() -> Path:
     raise CommandRefusedError("There is no Pulumi.yaml here; run this command in the project's folder.")
 
 
+def stacks_in(folder: Path) -> Sequence[str]:
+    """Return the stacks that have a settings file in a folder, sorted."""
+    return sorted(path.name.removeprefix("Pulumi.").removesuffix(".yaml") for path in folder.glob("Pulumi.*.yaml"))
+
+
+def listed_stacks(*options: str) -> frozenset[str]:
+    """Return the names of the stacks that the backend knows. Raises as `query`."""
+    listed = json.loads(query(["stack", "ls", "--json", *options]))
+    return frozenset(str(item["name"]).rpartition("/")[2] for item in listed)
+
+
+def require_stacks(names: Sequence[str]) -> Sequence[str]:
+    """Return the stacks of the project that have a settings file, sorted. Raises CommandRefusedError if one of these has none, or none has one."""
+    known = stacks_in(project_folder())
+    if not known:
+        raise CommandRefusedError("There is no Pulumi.<stack>.yaml here.")
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        raise CommandRefusedError(
+            f"There is no Pulumi.{unknown[0]}.yaml; the stacks with settings here are: {', '.join(known)}."
+        )
+    return known
+
+
 def pulumi() -> str:
     """Return the path of the Pulumi CLI. Raises CommandRefusedError if there is none."""
     linked = Path(sys.executable).with_name("pulumi")
@@ -76,11 +102,8 @@ def run(
     `capture` keeps its output; otherwise all of it goes to stderr. `stdin` is what it reads, such as a secret, which belongs into
     no list of arguments. Raises ScriptError after `limit_s` seconds.
     """
-    with started(
-        [pulumi(), *arguments, "--non-interactive"],
-        cwd=project_folder(),
-        env=environment(),
-        pass_fds=held_locks(),
+    with _engine(
+        arguments,
         stdout=subprocess.PIPE if capture else sys.stderr,
         stderr=subprocess.PIPE if capture else None,
         stdin=subprocess.DEVNULL if stdin is None else subprocess.PIPE,
@@ -125,17 +148,23 @@ def recover_hint(stack: str, output: str) -> str:
 def _shown(*arguments: str) -> tuple[int, str]:
     """Run a Pulumi command with its output on stderr, and return its exit code and its output."""
     lines: list[str] = []
-    command = [pulumi(), *arguments, "--non-interactive"]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "stdin": subprocess.DEVNULL, "errors": "replace"}
-    with started(
-        command, cwd=project_folder(), env=environment(), pass_fds=held_locks(), read_by_caller=True, **pipes
-    ) as process:
+    with _engine(arguments, read_by_caller=True, **pipes) as process:
         assert process.stdout is not None  # noqa: S101 - it was asked for above
         reader = threading.Thread(target=_copy, args=(process.stdout, lines), daemon=True)
         reader.start()
         process.wait()
     reader.join(timeout=_LAST_WORDS_S)
     return process.returncode, "".join(lines)
+
+
+def _engine(
+    arguments: Sequence[str],
+    **options: Any,  # noqa: ANN401 - those of `started`
+) -> "AbstractContextManager[subprocess.Popen[str]]":
+    """Start a Pulumi command in the project's folder."""
+    words = [pulumi(), *arguments, "--non-interactive"]
+    return started(words, cwd=project_folder(), env=environment(), pass_fds=held_locks(), **options)
 
 
 def _copy(stream: IO[str], lines: list[str]) -> None:

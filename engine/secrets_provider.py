@@ -1,13 +1,14 @@
 """What encrypts a stack's secrets: a passphrase, or the key in Cloud KMS that its settings file names."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, cast
+from typing import Final
 
 import yaml
 
 from contracts.errors import CommandRefusedError
+from contracts.fields import as_mapping
 from engine import runner
 
 SCHEME: Final = "gcpkms://"
@@ -63,8 +64,7 @@ def provider_of(stack: str) -> str:
         found = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, yaml.YAMLError):  # what reads the settings says so
         return ""
-    document = cast("Mapping[str, object]", found) if isinstance(found, dict) else dict[str, object]()
-    return str(document.get("secretsprovider") or "")
+    return str(as_mapping(found).get("secretsprovider") or "")
 
 
 def key_of(stack: str) -> KmsKey | None:

@@ -3,25 +3,24 @@
 A state that is lost, broken or out of reach is no reason to stop: the search by labels needs none.
 """
 
-import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
-from pathlib import Path
-from typing import Final, Literal, cast
+from typing import Final, Literal
 
 from contracts.errors import CommandRefusedError, ScriptError
 from contracts.fields import as_mapping, as_sequence
 from contracts.labels import PRODUCT
 from contracts.outputs import DETAILS_TYPE, StackOutputs
 from contracts.parallel import each
-from engine import locks, runner
+from engine import runner
+from engine.backend import state_folder
 from engine.deployment import (
     ResourceState,
     StackDeployment,
     StateUnreadableError,
-    deployment_of,
+    parse_checkpoint,
     parse_deployment,
 )
 from engine.stack import STACK_TYPE, outputs_in
@@ -31,8 +30,6 @@ Item = Mapping[str, object]
 
 _READERS: Final = 4
 """States that are read at the same time; each starts an engine."""
-_CHECKPOINT_VERSION: Final = 3
-"""Version of the deployment in a file of a local backend, which does not name it."""
 _HIDDEN: Final = ("pulumi:pulumi:", "pulumi:providers:")
 _QUEUED: Final = "gcp-tpu:"
 _ENABLED_API: Final = "gcp:projects/service:"
@@ -71,13 +68,15 @@ class StackState:
     @property
     def zones(self) -> Sequence[str]:
         """Zones that it names."""
-        named = [zone for inputs in self._inputs() for zone in (inputs.get("zone"), *_texts(inputs.get("zones")))]
+        named = [zone for inputs in self._inputs() for zone in (inputs.get("zone"), *as_sequence(inputs.get("zones")))]
         return tuple(dict.fromkeys(str(zone) for zone in named if zone))
 
     @property
     def held_zones(self) -> Sequence[str]:
         """Zones in which a queued resource of it is."""
-        outputs = (_outputs(item) for item in self.resources if str(item.get("type")).startswith(_QUEUED))
+        outputs = (
+            as_mapping(item.get("outputs")) for item in self.resources if str(item.get("type")).startswith(_QUEUED)
+        )
         return tuple(dict.fromkeys(str(item["zone"]) for item in outputs if item.get("zone")))
 
     @property
@@ -129,13 +128,11 @@ def read(stack: str) -> StackState:
 
 def all_states() -> Sequence[StackState]:
     """Return the state of each stack that the backend or a settings file names, by name. They are read at the same time."""
-    files = runner.project_folder().glob("Pulumi.*.yaml")
-    known = {path.name.removeprefix("Pulumi.").removesuffix(".yaml") for path in files}
+    known = set(runner.stacks_in(runner.project_folder()))
     try:
-        listed = json.loads(runner.query(["stack", "ls", "--json", "--project", PRODUCT]))
-        deployed = {str(item["name"]).rpartition("/")[2] for item in listed}
+        deployed = runner.listed_stacks("--project", PRODUCT)
     except ScriptError:
-        backend = backend_folder()
+        backend = state_folder()
         deployed = {path.stem for path in (backend / "stacks" / PRODUCT).glob("*.json")} if backend else known
     absent = {name: StackState(stack=name, status="missing", detail="It is not deployed.") for name in known - deployed}
     names = sorted(deployed)
@@ -143,37 +140,24 @@ def all_states() -> Sequence[StackState]:
     return [absent.get(name) or found[name] for name in sorted(known | deployed)]
 
 
-def parse(stack: str, exported: Item) -> StackState:
-    """Return the state in a document of `pulumi stack export`. Raises StateUnreadableError."""
-    return of_deployment(stack, deployment_of(stack, exported))
-
-
 def of_deployment(stack: str, deployment: StackDeployment) -> StackState:
     """Return what a deployment says about a stack."""
-    inner = cast("Item", deployment.document.get("deployment") or {})
+    manifest = as_mapping(as_mapping(deployment.document.get("deployment")).get("manifest"))
     begun = tuple(one.resource.raw for one in deployment.pending if one.kind == "creating")
     return StackState(
         stack=stack,
         status="read",
         resources=tuple(item.raw for item in deployment.resources if not item.type.startswith(_HIDDEN)),
         pending=begun,
-        written=str(cast("Item", inner.get("manifest") or {}).get("time") or ""),
+        written=str(manifest.get("time") or ""),
         projects=_projects([*(item.raw for item in deployment.resources), *begun]),
         raw=deployment.document,
     )
 
 
-def backend_folder() -> Path | None:
-    """Return the folder `.pulumi` of a local backend; None for other backends, and if nothing says which backend it is."""
-    try:
-        return locks.backend_folder()
-    except ScriptError:
-        return None
-
-
 def file_text(stack: str) -> str:
     """Return the text of a local backend's state, whatever is in it; empty without one."""
-    folder = backend_folder()
+    folder = state_folder()
     try:
         path = folder / "stacks" / PRODUCT / f"{stack}.json" if folder else None
         return path.read_text(encoding="utf-8", errors="replace") if path else ""
@@ -185,26 +169,16 @@ def _from_file(stack: str, status: Status, detail: str) -> StackState:
     """Return what the file of a local backend still says; of a broken one, at least the projects."""
     text = file_text(stack)
     try:
-        checkpoint = cast("Item", cast("Item", json.loads(text)).get("checkpoint") or {})
-        found = parse(stack, {"version": _CHECKPOINT_VERSION, "deployment": checkpoint.get("latest")})
-    except (ValueError, TypeError, AttributeError, StateUnreadableError):
+        found = of_deployment(stack, parse_checkpoint(stack, text))
+    except StateUnreadableError:
         projects = tuple(dict.fromkeys(_PROJECT.findall(text)))
         return StackState(stack=stack, status=status, detail=detail, projects=projects)
-    return StackState(
-        stack=stack,
-        status=status,
-        detail=detail,
-        resources=found.resources,
-        pending=found.pending,
-        written=found.written,
-        projects=found.projects,
-        raw=found.raw,
-    )
+    return replace(found, status=status, detail=detail)
 
 
 def _projects(items: Sequence[Item]) -> Sequence[str]:
     outputs = [item for item in items if item.get("type") in {STACK_TYPE, DETAILS_TYPE}]
-    named = [cast("Item", item.get("outputs") or {}).get("project") for item in outputs]
+    named = [as_mapping(item.get("outputs")).get("project") for item in outputs]
     named += [_inputs(item).get("project") for item in items]
     return tuple(dict.fromkeys(name for name in named if isinstance(name, str) and name))
 
@@ -218,12 +192,4 @@ def _apis(item: Item) -> Iterator[str]:
 
 
 def _inputs(item: Item) -> Item:
-    return cast("Item", item.get("inputs") or {})
-
-
-def _outputs(item: Item) -> Item:
-    return cast("Item", item.get("outputs") or {})
-
-
-def _texts(value: object) -> Sequence[str]:
-    return [str(item) for item in cast("Sequence[object]", value)] if isinstance(value, list) else []
+    return as_mapping(item.get("inputs"))

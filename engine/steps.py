@@ -13,12 +13,13 @@ from pydantic import BaseModel, ConfigDict, Field
 from contracts.fields import as_mapping, as_sequence
 from contracts.masking import masked
 from contracts.plain_text import for_model
-from engine.deployment import SERVICE_TYPE, is_secret, type_in
+from engine.deployment import CAPACITY_TYPE, SERVICE_TYPE, is_secret, type_in
 
-CAPACITY_TYPES: Final = ("gcp-tpu:index:QueuedResource", SERVICE_TYPE)
+CAPACITY_TYPES: Final = (CAPACITY_TYPE, SERVICE_TYPE)
 """Types whose replacement takes the server away."""
 _QUIET: Final = frozenset({"same", "refresh"})
 """Operations that change nothing. What a refresh finds is a step of its own."""
+_KEEPS: Final = frozenset({"create", "update", "read", *_QUIET})
 _SHOWN_CHARACTERS: Final = 80
 _BEFORE_CHARACTERS: Final = 24
 """Of the part that two long values share, so many are shown before the first difference."""
@@ -80,9 +81,19 @@ class PlannedStep(BaseModel):
         return f"{words}, forced by {', '.join(self.forced_by)}" if self.forced_by else words
 
     @property
+    def takes_the_server_away(self) -> bool:
+        """Whether it replaces or deletes what serves."""
+        return takes_server_away(self.op, self.type)
+
+    @property
     def digest(self) -> str:
         """A hash of what it does."""
         return _sha256([self.op, self.urn, self.changed, self.forced_by, self.inputs])
+
+
+def takes_server_away(op: str, resource_type: str) -> bool:
+    """Return whether an operation on a resource of this type replaces or deletes what serves."""
+    return resource_type in CAPACITY_TYPES and op not in _KEEPS
 
 
 def steps_of(preview: Mapping[str, object], secrets: Sequence[str] = ()) -> tuple[PlannedStep, ...]:

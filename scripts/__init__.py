@@ -1,4 +1,4 @@
-"""Commands that a person or a workflow runs beside `pulumi`. Each is a module or a package: `python -m scripts.NAME --help`.
+"""Commands that a user or a workflow runs beside `pulumi`: `python -m scripts.NAME --help`.
 
-Libraries lie in `cli/` (command lines), `client/` (the served model), `cloud/` (Google's APIs) and `pulumi/` (engine and stack).
+Each is a folder, and `cli/` is what they share. Another command may import a command's `face.py` and nothing else of it.
 """

@@ -88,7 +88,7 @@ def _image(name: str) -> "requests.Response":
     return ask_registry(repository, digest)
 
 
-COMMAND: Final = Command(name="published", help=__doc__, options=PublishedOptions, run=_published)
+COMMAND: Final = Command(name="published", room="authors", help=__doc__, options=PublishedOptions, run=_published)
 
 
 if __name__ == "__main__":

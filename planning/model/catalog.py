@@ -194,7 +194,9 @@ def unknown_model(name: str) -> str:
             f"{found.id} drafts for {found.architecture} and serves nobody alone; take {found.architecture} as the model, and name "
             'the drafter in `vllm.speculative_config`: {"model": "' + found.id + '", "num_speculative_tokens": 3}.'
         )
-    known = f"{', '.join(MODEL_IDS[:_SHOWN_IDS])} and {len(MODEL_IDS) - _SHOWN_IDS} more (docs/reference/checkpoints.md)"
+    known = (
+        f"{', '.join(MODEL_IDS[:_SHOWN_IDS])} and {len(MODEL_IDS) - _SHOWN_IDS} more (docs/reference/checkpoints.md)"
+    )
     close = similar_ids(name)
     meant = f"; did you mean {' or '.join(close)}" if close else ""
     return (

@@ -5,6 +5,7 @@ from typing import Final
 
 from pydantic import BaseModel
 
+from engine.changes import ResourceChange
 from engine.steps import ShownChange
 from scripts.agent.changing import PreviewAnswer, UpAnswer
 from scripts.agent.gated import GatedAnswer
@@ -13,7 +14,6 @@ from scripts.agent.staging import StagingAnswer
 from scripts.agent.talking import EndpointAnswer, MetricsAnswer, ModelAnswer, WeightsAnswer
 from scripts.agent.untrusted import UntrustedText
 from scripts.agent.workbench import CommandAnswer
-from scripts.preview.report import ResourceChange
 
 _ANSWERS: Final[Mapping[str, type[BaseModel]]] = {
     "`preview`": PreviewAnswer,

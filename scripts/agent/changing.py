@@ -2,17 +2,17 @@
 
 import asyncio
 import contextlib
-import json
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Final, cast
+from typing import Annotated, Any, Final
 
 from mcp.server.mcpserver import Context, MCPServer
 from pydantic import Field
 
 from contracts.errors import CommandRefusedError, ScriptError
 from contracts.exit_codes import ExitCode
-from contracts.fields import as_mapping
+from contracts.fields import json_object
 from engine import runner
+from engine.changes import ResourceChange, changes_of
 from engine.checkout import git
 from engine.locks import StackLock, is_lock_error, parse_locks, stack_locks
 from engine.previewed import PREVIEW_LIMIT_S, preview_errors
@@ -26,10 +26,9 @@ from scripts.agent.reading import Stack
 from scripts.agent.runs import report
 from scripts.agent.untrusted import Frozen, UntrustedText, untrusted
 from scripts.agent.workbench import Workbench, sentences
-from scripts.preview.frozen import FrozenProject, freeze
-from scripts.preview.headline import deployed_usd_per_hour, headline
-from scripts.preview.identity import PlanIdentity, identity_of
-from scripts.preview.report import EnginePreview, ResourceChange, from_engine
+from scripts.cli.frozen import FrozenProject, freeze
+from scripts.cli.plan_identity import PlanIdentity, identity_of
+from scripts.preview.face import deployed_usd_per_hour, headline
 
 _MOST_CHARACTERS: Final = 400
 """Of one line of the engine: an error can hold a whole start-up script, and a stranger's words."""
@@ -137,7 +136,7 @@ async def _preview(bench: Workbench, context: Context[Any, Any], stack: str, *, 
         edited = await asyncio.to_thread(frozen.edited, runner.project_folder())
     if changed:
         raise ScriptError(f"{' and '.join(changed).capitalize()} while the preview ran; make another one.")
-    changes, unchanged, warnings = from_engine(EnginePreview.model_validate(document), bench.secrets)
+    changes, unchanged, warnings = changes_of(document, bench.secrets)
     plan_id = bench.shelf.keep(
         KeptPlan(
             identity=identity,
@@ -186,10 +185,7 @@ async def _previewed(bench: Workbench, frozen: FrozenProject, *, refresh: bool) 
             grace_s=_PREVIEW_GRACE_S,
             limit_s=PREVIEW_LIMIT_S,
         )
-    try:
-        document = as_mapping(cast("object", json.loads(result.printed)))
-    except ValueError:
-        document = as_mapping(None)
+    document = json_object(result.printed)
     if document and result.exit_code == ExitCode.DONE:
         return document
     text = "\n".join(preview_errors(document)) or "\n".join(result.said)

@@ -3,11 +3,9 @@
 A line with the outcome `counted` says from when on a stack costs how much an hour; 0 ends that. Prices are upper bounds, see docs/agent.md.
 """
 
-import fcntl
 import json
-import os
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,11 +13,11 @@ from typing import Final, cast
 
 from contracts.errors import CommandRefusedError, ScriptError
 from contracts.fields import as_mapping
+from engine.kept import locked
 from scripts.agent.audit import COUNTED, AuditEntry, AuditFile
 
 WINDOW_S: Final = 24 * 3600.0
 _HOUR_S: Final = 3600.0
-_OWNER_ONLY: Final = 0o600
 _TOOL: Final = "budget"
 
 
@@ -75,18 +73,15 @@ class AuditBook:
         Raises ScriptError if that cannot be done.
         """
         path = self.audit.path.with_name(f"{self.audit.path.name}.lock")
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, _OWNER_ONLY)
-        except OSError as error:
-            raise ScriptError(
-                f"{path} cannot be written ({error.strerror}), so nothing is done; start the agent with --audit FILE."
-            ) from None
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+        with ExitStack() as held:
+            try:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                held.enter_context(locked(path))
+            except OSError as error:
+                raise ScriptError(
+                    f"{path} cannot be written ({error.strerror}), so nothing is done; start the agent with --audit FILE."
+                ) from None
             yield
-        finally:
-            os.close(lock)
 
     def _lines(self, path: Path) -> Sequence[Mapping[str, object]]:
         try:

@@ -18,8 +18,8 @@ from scripts.agent.hints import ASKS, CHANGES
 from scripts.agent.plans import KeptCommand, PlanId
 from scripts.agent.reading import STACK_OF_CALL
 from scripts.agent.workbench import CommandAnswer, Workbench
+from scripts.cli.frozen import most_usd_per_hour
 from scripts.cli.settings import stack_settings
-from scripts.preview.frozen import most_usd_per_hour
 
 _NEW: Final = frozenset({"rolled out", "gone back", "nothing to do"})
 """Outcomes after which the revision of the plan has all requests."""

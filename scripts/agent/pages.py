@@ -13,13 +13,13 @@ from pydantic import Field
 from contracts.errors import CommandRefusedError, ScriptError
 from contracts.fields import to_json
 from engine import runner
+from engine.runner import stacks_in
 from planning import plan as planned
 from planning.errors import PlanningError
 from planning.solve.reference import rules_page
 from scripts.agent.untrusted import NOTE
 from scripts.agent.working import RESULTS
 from scripts.cli.settings import stack_settings
-from scripts.preview.plans import stacks_in
 from stacks.planned import to_deployment
 
 DOCS: Final = {

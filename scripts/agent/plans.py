@@ -11,7 +11,7 @@ from pydantic import Field
 from contracts.errors import CommandRefusedError
 from engine.steps import PlannedStep
 from scripts.agent.purse import awake_or_not_s
-from scripts.preview.identity import PlanIdentity, plan_id_of
+from scripts.cli.plan_identity import PlanIdentity, plan_id_of
 
 VALID_S: Final = 3600.0
 _MOST_PLANS: Final = 50

@@ -286,8 +286,7 @@ def _cause_answer(stack: str, target: str, lines: Sequence[str], cause: Cause | 
 
 def recognised(stack: str, text: str) -> CauseAnswer:
     """Return the cause that a text shows. Raises CommandRefusedError if the stack has no settings."""
-    from scripts.logs.causes import known_cause  # noqa: PLC0415 - brings Pulumi's SDK, which a start does not need
-    from scripts.logs.place import log_of_settings  # noqa: PLC0415
+    from scripts.logs.face import known_cause, log_of_settings  # noqa: PLC0415 - brings Pulumi's SDK, which a start does not need
 
     settings = stack_settings(stack)
     log = log_of_settings(stack, settings)

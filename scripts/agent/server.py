@@ -17,6 +17,7 @@ from mcp.server.mcpserver.exceptions import ToolError
 
 from contracts.errors import CommandRefusedError
 from engine import runner
+from engine.runner import stacks_in
 from scripts.agent.audit import AuditFile
 from scripts.agent.changing import add_changing_tools
 from scripts.agent.deleting import add_teardown
@@ -32,7 +33,6 @@ from scripts.agent.talking import add_talking_tools
 from scripts.agent.waiting import add_waiting_tools
 from scripts.agent.workbench import Workbench
 from scripts.agent.working import add_working_tools
-from scripts.preview.plans import stacks_in
 
 NAME: Final = "gemma-serving"
 HOST: Final = "127.0.0.1"

@@ -16,10 +16,10 @@ from scripts.agent.plans import KeptPlan, PlanId
 from scripts.agent.reading import STACK_OF_CALL
 from scripts.agent.untrusted import Frozen
 from scripts.agent.workbench import CommandAnswer, Workbench
+from scripts.cli.frozen import freeze
+from scripts.cli.plan_identity import identity_of
 from scripts.cli.settings import stack_settings
-from scripts.preview.frozen import freeze
-from scripts.preview.identity import identity_of
-from scripts.stage_model import bucket_creation
+from scripts.stage_model.face import creation_steps, has_bucket
 
 _BUCKET_FOLDER: Final = re.compile(r"gs://[a-z0-9][a-z0-9._-]{1,61}[a-z0-9](/(?!\.\.?(/|$))[\w.-]+)*/?", re.ASCII)
 _REFERENCE: Final = "refs/"
@@ -101,7 +101,7 @@ def _has_bucket(stack: str) -> bool:
     settings = stack_settings(stack)
     if settings.weights != "bucket" or settings.bucket.existing is not None:
         return True
-    return bucket_creation.has_bucket(stack, settings)
+    return has_bucket(stack, settings)
 
 
 def _creation(bench: Workbench, stack: str) -> KeptPlan:
@@ -109,7 +109,7 @@ def _creation(bench: Workbench, stack: str) -> KeptPlan:
     with private_folder() as folder:
         frozen = freeze(stack, folder / "project")
         identity = identity_of(frozen)
-        steps = bucket_creation.creation_steps(frozen)
+        steps = creation_steps(frozen)
     made_s = bench.creations.clock()
     plan = KeptPlan(identity=identity, steps=steps, refresh=False, usd_per_hour=0.0, made_s=made_s)
     bench.creations.keep(plan)

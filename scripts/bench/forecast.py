@@ -16,7 +16,7 @@ from scripts.bench.traffic.points import Point
 from scripts.bench.traffic.spec import Traffic
 
 Answers: TypeAlias = Callable[[Workload], WorkloadPlan | None]
-"""What a deployment makes of a workload; None if the deployment is not known (`scripts.measured.planned`)."""
+"""What a deployment makes of a workload; None if the deployment is not known (`scripts.cli.measured.planned`)."""
 
 WITHOUT_STACK: Final = "no forecast without --stack"
 OF_FILE: Final = "no forecast, because the planner describes no dataset"

@@ -6,8 +6,8 @@ from contracts.errors import ScriptError
 from engine.stack import stack_outputs
 from scripts.bench.store import read_results
 from scripts.cli.command import say
-from scripts.measured.planned import deployed_plan
-from scripts.measured.record import Measured, add, bench_points
+from scripts.cli.measured.planned import deployed_plan
+from scripts.cli.measured.record import Measured, add, bench_points
 
 
 def keep_sweep(stack: str, folder: Path, since: str) -> None:

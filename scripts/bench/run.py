@@ -22,9 +22,9 @@ from scripts.bench.store import read_results
 from scripts.bench.sweep import SweepOutcome, run_sweep, seed_of
 from scripts.bench.traffic.points import Sweep
 from scripts.cli.command import say
+from scripts.cli.measured.planned import deployed_plan
+from scripts.cli.measured.record import now
 from scripts.client.access import TOKEN_MARGIN_S, ServerAccess, open_stack_access, open_url_access
-from scripts.measured.planned import deployed_plan
-from scripts.measured.record import now
 
 NOT_IN_JSON: Final = frozenset({"input_lens", "output_lens", "ttfts", "e2els", "start_times", "timeline"})
 """Fields of a result with one value per request or moment; --json leaves them out."""

@@ -8,7 +8,7 @@ from pathlib import Path
 from contracts.errors import CommandRefusedError
 from planning.planner import plan
 from scripts.capacity.gates import JudgedPlace
-from scripts.plan.settings_file import SettingsFile
+from scripts.cli.settings_file import SettingsFile
 from stacks.loading import SettingsError
 from stacks.planned import to_deployment
 from stacks.settings import Settings

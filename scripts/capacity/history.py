@@ -13,11 +13,11 @@ from typing import Final, Literal
 from cloud.capacity import QueuedResource
 from contracts.capacity_states import GRANTED, WAITING
 from contracts.errors import ScriptError
-from contracts.fields import ContractError, from_json, to_json
+from contracts.fields import to_json
+from engine.kept import KeptFileError, change_file, read_kept
 from engine.runner import project_folder
 from planning.question.types import ProvisioningModel
-from scripts.cli.kept import change_file
-from scripts.measured.store import FOLDER
+from scripts.cli.measured.store import FOLDER
 
 SCHEMA_VERSION: Final = 1
 KEPT_DAYS: Final = 90
@@ -82,22 +82,15 @@ def read_history() -> StockHistory:
     """Return the history; an empty one if there is no file. Raises HistoryError."""
     path = history_path()
     try:
-        raw: object = json.loads(path.read_text(encoding="utf-8"))
-        found = from_json(StockHistory, raw)
-        for one in found.sightings:
-            datetime.fromisoformat(one.at)
-    except FileNotFoundError:
-        return StockHistory()
-    except (OSError, ValueError, ContractError) as error:
-        raise HistoryError(
-            f"the history of stock, {path}, cannot be read ({str(error).rstrip('.')}); move it away to begin a new one."
-        ) from None
-    if found.schema_version != SCHEMA_VERSION:
-        raise HistoryError(
-            f"the history of stock, {path}, has schemaVersion {found.schema_version}, and this version of the project reads "
-            f"{SCHEMA_VERSION}; move it away to begin a new one."
-        )
-    return found
+        found = read_kept(path, StockHistory, SCHEMA_VERSION, check=_require_times)
+    except KeptFileError as error:
+        raise HistoryError(f"the history of stock, {path}, {error}; move it away to begin a new one.") from None
+    return found or StockHistory()
+
+
+def _require_times(history: StockHistory) -> None:
+    for one in history.sightings:
+        datetime.fromisoformat(one.at)
 
 
 def record_requests(requests: Iterable[QueuedResource], now: datetime) -> StockHistory:

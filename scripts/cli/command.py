@@ -36,6 +36,13 @@ class Command(Generic[T]):
     after_interrupt: str = ""
     """What to know after Ctrl-C, a sentence."""
     subcommands: "tuple[Command[Any], ...]" = ()
+    room: str = "scripts"
+    """Package that it is run from: `python -m scripts.NAME`."""
+
+    @property
+    def program(self) -> str:
+        """How it is called."""
+        return f"python -m {self.room}.{self.name}"
 
 
 def run_command(command: Command[Any], arguments: Sequence[str] | None = None) -> int:
@@ -61,7 +68,7 @@ def say(name: str, text: str) -> None:
 
 
 def _read(command: Command[Any], arguments: Sequence[str] | None) -> tuple[Command[Any], Any]:
-    parser = _parser(command, f"python -m scripts.{command.name}")
+    parser = _parser(command, command.program)
     parsed = parser.parse_args(arguments)
     chosen = next((sub for sub in command.subcommands if sub.name == getattr(parsed, "subcommand", None)), command)
     return chosen, read_options(chosen.options, parsed)

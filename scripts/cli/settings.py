@@ -1,13 +1,16 @@
 """Read a stack's settings without the engine."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from contracts.errors import CommandRefusedError
 from engine.runner import project_folder
 
 if TYPE_CHECKING:
     from stacks.settings import Settings
+
+NO_PROJECT: Final = "planned-without-a-project"
+"""Stands in for a project that neither the file nor the environment names: a plan needs none."""
 
 
 def stack_settings(stack: str, *, project: str | None = None, folder: Path | None = None) -> "Settings":
@@ -21,3 +24,8 @@ def stack_settings(stack: str, *, project: str | None = None, folder: Path | Non
         return from_file((folder or project_folder()) / f"Pulumi.{stack}.yaml", project=project)
     except SettingsError as error:
         raise CommandRefusedError(str(error)) from None
+
+
+def registry_host(settings: "Settings") -> str:
+    """Return the host of the registry that a built image is pushed to: that of the stack's first region."""
+    return f"{settings.regions[0]}-docker.pkg.dev"

@@ -126,7 +126,7 @@ def _print(endpoint: "Endpoint", *, as_json: bool) -> None:
 
 def _run(command: Sequence[str], endpoint: "Endpoint") -> int:
     """Run a command against the endpoint and return its exit code."""
-    from scripts.connect.child import run_child
+    from engine.handed_over import run_child
 
     variables = {
         "OPENAI_BASE_URL": endpoint.base_url,

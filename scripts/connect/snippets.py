@@ -1,6 +1,12 @@
-"""Lines to paste: how common clients reach the server through `connect`."""
+"""Lines to paste: how common clients reach the server through `connect`. `snippets.toml` has them."""
 
-from dataclasses import dataclass
+import tomllib
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from string import Template
+from typing import Final
+
+_TEXTS: Final = Path(__file__).with_name("snippets.toml")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,55 +22,5 @@ class Endpoint:
 
 def snippets(endpoint: Endpoint) -> tuple[tuple[str, str], ...]:
     """Return title and text for each client. Every text works as it is pasted."""
-    return (
-        ("curl", _curl(endpoint)),
-        ("OpenAI SDK, Python", _python(endpoint)),
-        ("OpenAI SDK, JavaScript", _javascript(endpoint)),
-        ("LiteLLM", _litellm(endpoint)),
-        ("Open WebUI", _open_webui(endpoint)),
-        ("any OpenAI client", _variables(endpoint)),
-    )
-
-
-def _curl(endpoint: Endpoint) -> str:
-    return f"""curl -s {endpoint.base_url}/chat/completions \\
-  -H 'Content-Type: application/json' -H 'Authorization: Bearer {endpoint.key}' \\
-  -d '{{"model": "{endpoint.model}", "messages": [{{"role": "user", "content": "Say hello."}}]}}'"""
-
-
-def _python(endpoint: Endpoint) -> str:
-    return f"""from openai import OpenAI
-
-client = OpenAI(base_url="{endpoint.base_url}", api_key="{endpoint.key}")
-answer = client.chat.completions.create(
-    model="{endpoint.model}", messages=[{{"role": "user", "content": "Say hello."}}]
-)
-print(answer.choices[0].message.content)"""
-
-
-def _javascript(endpoint: Endpoint) -> str:
-    return f"""import OpenAI from "openai";
-
-const client = new OpenAI({{ baseURL: "{endpoint.base_url}", apiKey: "{endpoint.key}" }});
-const answer = await client.chat.completions.create({{
-  model: "{endpoint.model}", messages: [{{ role: "user", content: "Say hello." }}],
-}});
-console.log(answer.choices[0].message.content);"""
-
-
-def _litellm(endpoint: Endpoint) -> str:
-    return f"""import litellm
-
-answer = litellm.completion(
-    model="hosted_vllm/{endpoint.model}", api_base="{endpoint.base_url}", api_key="{endpoint.key}",
-    messages=[{{"role": "user", "content": "Say hello."}}],
-)
-print(answer.choices[0].message.content)"""
-
-
-def _open_webui(endpoint: Endpoint) -> str:
-    return f"OPENAI_API_BASE_URL={endpoint.base_url} OPENAI_API_KEY={endpoint.key} open-webui serve --port 8080"
-
-
-def _variables(endpoint: Endpoint) -> str:
-    return f"export OPENAI_BASE_URL={endpoint.base_url} OPENAI_API_KEY={endpoint.key}"
+    texts: dict[str, str] = tomllib.loads(_TEXTS.read_text(encoding="utf-8"))
+    return tuple((title, Template(text).substitute(asdict(endpoint))) for title, text in texts.items())

@@ -55,18 +55,13 @@ class DeployOptions:
 def _deploy(options: DeployOptions) -> ExitCode:
     from engine import runner
     from engine.checkout import require_committed
+    from scripts.cli.markdown import code, plain
     from scripts.cli.summary import write_summary
     from scripts.deploy.run import DeployRequest, deploy_stack
     from scripts.deploy.steps import EngineSteps
-    from scripts.preview.markdown import code, plain
-    from scripts.preview.plans import stacks_in
-    from scripts.preview.saved import read_plan
+    from scripts.preview.face import read_plan
 
-    wanted, known = options.settings_of or options.stack, stacks_in(runner.project_folder())
-    if wanted not in known:
-        raise CommandRefusedError(
-            f"There is no Pulumi.{wanted}.yaml; the stacks with settings here are: {', '.join(known)}."
-        )
+    known = runner.require_stacks([options.settings_of or options.stack])
     if options.settings_of is not None and options.stack in known:
         raise CommandRefusedError(
             f"Pulumi.{options.stack}.yaml exists; --settings-of would replace it. Choose another name for --stack."

@@ -6,8 +6,8 @@ from typing import Any, Literal
 
 from contracts.errors import ScriptError
 from contracts.exit_codes import ExitCode
-from scripts.deploy.steps import CheckVerdict, DeploySteps, NotVerifiedError
-from scripts.preview.saved import PlanRefusedError
+from scripts.deploy.steps import CheckVerdict, EngineSteps, NotVerifiedError
+from scripts.preview.face import PlanRefusedError
 
 Outcome = Literal["deployed", "not verified", "rolled back", "failed"]
 """`not verified`: this commit is what runs, and whether it serves is not known."""
@@ -61,7 +61,7 @@ class DeployRequest:
     """Id of the plan that is deployed; empty without one."""
 
 
-def deploy_stack(request: DeployRequest, steps: DeploySteps, say: Callable[[str], None]) -> DeployReport:
+def deploy_stack(request: DeployRequest, steps: EngineSteps, say: Callable[[str], None]) -> DeployReport:
     """Deploy, check, and roll back where a check fails. Raises nothing but KeyboardInterrupt and CommandRefusedError."""
     steps.require_plan()  # also before the measurement: a refused plan costs no GPU time
     good, model = steps.good_commit(), steps.model()
@@ -76,7 +76,7 @@ def deploy_stack(request: DeployRequest, steps: DeploySteps, say: Callable[[str]
 
 
 def _deployed(
-    request: DeployRequest, steps: DeploySteps, model: str | None, *, measured: bool, say: Callable[[str], None]
+    request: DeployRequest, steps: EngineSteps, model: str | None, *, measured: bool, say: Callable[[str], None]
 ) -> DeployReport:
     """Deploy and check. The outcome is `not verified` if a check could not reach the server."""
     report = DeployReport(stack=request.stack, commit=request.commit, plan=request.plan, outcome="deployed", reason="")
@@ -99,14 +99,14 @@ def _deployed(
     return replace(report, outcome="not verified", reason=reason)
 
 
-def _measured(steps: DeploySteps, say: Callable[[str], None]) -> CheckVerdict:
+def _measured(steps: EngineSteps, say: Callable[[str], None]) -> CheckVerdict:
     """Measure what runs now: the comparison is then of the same machine on the same day."""
     say("measuring what runs now")
     return steps.bench("before")
 
 
 def _benchmark(
-    report: DeployReport, steps: DeploySteps, model: str | None, *, measured: bool, say: Callable[[str], None]
+    report: DeployReport, steps: EngineSteps, model: str | None, *, measured: bool, say: Callable[[str], None]
 ) -> DeployReport:
     """Measure what was deployed, and return the report with the comparison."""
     say("measuring what was deployed")
@@ -127,7 +127,7 @@ def _benchmark(
 
 
 def _roll_back(
-    report: DeployReport, request: DeployRequest, steps: DeploySteps, good: str | None, say: Callable[[str], None]
+    report: DeployReport, request: DeployRequest, steps: EngineSteps, good: str | None, say: Callable[[str], None]
 ) -> DeployReport:
     if not request.roll_back:
         return _told(report, "It was not rolled back, because --no-roll-back was given.")

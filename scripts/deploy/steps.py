@@ -1,29 +1,31 @@
 """The steps of a deployment as other commands: `pulumi up`, the smoke checks, the quick benchmark and its comparison."""
 
 import contextlib
-import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Generator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Literal, Protocol, cast
+from typing import Final, Literal
 
 from contracts.errors import CommandRefusedError, ScriptError
 from contracts.exit_codes import ExitCode
+from contracts.fields import json_object
 from contracts.labels import PRODUCT
 from contracts.masking import masked
 from engine import runner
-from engine.checkout import git
-from engine.children import started
+from engine.checkout import other_checkout
+from engine.children import ended, last_words, started
 from engine.previewed import previewed
 from engine.secrets_provider import provider_options
 from engine.stack import stack_outputs
 from engine.steps import steps_of
 from scripts.cli.command import say
+from scripts.cli.frozen import frozen_here
 from scripts.cli.hidden import environment_secrets
-from scripts.preview.saved import SavedPlan, frozen_here
+from scripts.cli.settings import registry_host, stack_settings
+from scripts.preview.face import SavedPlan
 
 GOOD_TAG: Final = f"{PRODUCT}:good-commit"
 """Tag of a stack: the commit that was deployed last and passed its checks."""
@@ -46,49 +48,6 @@ CheckVerdict = Literal["passed", "failed", "unknown"]
 
 class NotVerifiedError(ScriptError):
     """The new commit is deployed, and whether it serves is not known."""
-
-
-class DeploySteps(Protocol):
-    """What a deployment does to the world."""
-
-    def model(self) -> str | None:
-        """Return the model that is deployed, None if the stack is not deployed."""
-        ...
-
-    def good_commit(self) -> str | None:
-        """Return the commit that was deployed last and passed, None if none did."""
-        ...
-
-    def require_plan(self) -> None:
-        """Compare with the plan, if there is one. Raises PlanRefusedError with what differs."""
-        ...
-
-    def up(self) -> None:
-        """Deploy the settings of this checkout. Raises ScriptError.
-
-        Raises PlanRefusedError if that is not what the plan says, and NotVerifiedError if a rollout could not reach the new revision.
-        """
-        ...
-
-    def smoke(self, name: str) -> CheckVerdict:
-        """Run the smoke checks, and return their verdict."""
-        ...
-
-    def bench(self, name: str) -> CheckVerdict:
-        """Measure. Passed: every point was measured."""
-        ...
-
-    def compare(self) -> BenchVerdict:
-        """Compare the benchmarks `before` and `after`."""
-        ...
-
-    def remember(self, commit: str) -> None:
-        """Keep a commit as the last good one."""
-        ...
-
-    def up_at(self, commit: str) -> None:
-        """Deploy the settings and the program of another commit. Raises ScriptError."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,19 +82,22 @@ class EngineSteps:
             return None
 
     def good_commit(self) -> str | None:
-        """Return the commit of the stack's tag."""
+        """Return the commit that was deployed last and passed, that of the stack's tag; None if none did."""
         answer = runner.run("stack", "tag", "get", GOOD_TAG, "--stack", self.stack)
         return answer.stdout.strip() or None if answer.returncode == 0 else None
 
     def require_plan(self) -> None:
-        """Preview again in a private copy, and compare."""
+        """Preview again in a private copy, and compare with the plan, if there is one. Raises PlanRefusedError with what differs."""
         if self.plan is not None:
             self._take_settings()
             with frozen_here(self.stack) as frozen:
                 self.plan.require_same(frozen)
 
     def up(self) -> None:
-        """Run `pulumi up` and the roll-out, if one is set; make the stack if the backend does not know it."""
+        """Run `pulumi up` and the roll-out, if one is set; make the stack if the backend does not know it. Raises ScriptError.
+
+        Raises PlanRefusedError if that is not what the plan says, and NotVerifiedError if a roll-out could not reach the new revision.
+        """
         self._take_settings()
         self._log_in_to_registry()
         if self.plan is None:
@@ -164,7 +126,7 @@ class EngineSteps:
         return "passed" if verdict == "passed" else "failed" if verdict == "failed" else "unknown"
 
     def bench(self, name: str) -> CheckVerdict:
-        """Run the quick benchmark, each point several times."""
+        """Run the quick benchmark, each point several times. Passed: every point was measured."""
         folder = str(self.out / f"bench-{name}")
         done = self._script("bench", "--stack", self.stack, "--repeats", str(REPEATS), "--out", folder, "--json")
         if done.report.get("ending") not in {"done", "server gone"}:
@@ -172,9 +134,12 @@ class EngineSteps:
         return "passed" if done.code == 0 else "failed"
 
     def compare(self) -> BenchVerdict:
-        """Compare the two benchmarks; a figure that is worse beyond the threshold fails."""
-        from scripts.bench.compare import compare_folders, comparison_markdown  # noqa: PLC0415 - numpy takes 0.1 s
-        from scripts.bench.errors import SweepError  # noqa: PLC0415 - the same
+        """Compare the benchmarks `before` and `after`; a figure that is worse beyond the threshold fails."""
+        from scripts.bench.face import (  # noqa: PLC0415 - numpy takes 0.1 s
+            SweepError,
+            compare_folders,
+            comparison_markdown,
+        )
 
         before, after = self.out / "bench-before", self.out / "bench-after"
         try:
@@ -189,13 +154,13 @@ class EngineSteps:
         return BenchVerdict(worse=True, reason=f"The benchmark got worse: {'; '.join(worse)}.")
 
     def remember(self, commit: str) -> None:
-        """Write the stack's tag."""
+        """Keep a commit as the last good one, in the stack's tag."""
         runner.query(["stack", "tag", "set", GOOD_TAG, commit, "--stack", self.stack])
 
     def up_at(self, commit: str) -> None:
         """Run `pulumi up` in a checkout of the commit: with its settings, its program and its provider, and the packages that are installed.
 
-        No approval covers its steps: they are printed before they run.
+        No approval covers its steps: they are printed before they run. Raises ScriptError.
         """
         with other_checkout(commit) as folder, contextlib.chdir(folder):
             self._take_settings()
@@ -227,20 +192,16 @@ class EngineSteps:
         """Let gcloud sign Docker in, if that is wanted and the stack builds its image. Raises ScriptError with gcloud's last line."""
         if not self.configure_docker:
             return
-        from scripts.cli.settings import stack_settings  # noqa: PLC0415 - the same
-        from scripts.doctor.image_build import registry_host  # noqa: PLC0415 - pydantic takes 0.2 s to load
-
         settings = stack_settings(self.stack)
         if settings.image.build_context is None:
             return
         words = ["gcloud", "auth", "configure-docker", registry_host(settings), "--quiet"]
         try:
-            done = subprocess.run(words, capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False)
+            done = ended(words)
         except OSError as error:
             raise ScriptError(f"`{' '.join(words)}` cannot be run: {error.strerror}. Install gcloud.") from None
         if done.returncode != 0:
-            last = (done.stderr.strip().splitlines() or ["no message"])[-1]
-            raise ScriptError(f"`{' '.join(words)}` failed: {last}")
+            raise ScriptError(f"`{' '.join(words)}` failed: {last_words(done)}")
 
     def _select(self) -> None:
         """Select the stack; create it if the backend does not know it."""
@@ -279,33 +240,4 @@ class EngineSteps:
             out, _ = process.communicate()
         if process.returncode == ExitCode.INTERRUPTED:
             raise KeyboardInterrupt
-        return ScriptRun(code=process.returncode, report=_report_in(out))
-
-
-def _report_in(text: str) -> Mapping[str, object]:
-    """Return the report that a command printed; empty if it printed none, as a command that broke."""
-    try:
-        found: object = json.loads(text)
-    except ValueError:
-        return {}
-    return cast("Mapping[str, object]", found) if isinstance(found, dict) else {}
-
-
-@contextlib.contextmanager
-def other_checkout(commit: str) -> Generator[Path]:
-    """Give a folder with another commit, beside this checkout and with its packages, and remove it afterwards.
-
-    Raises CommandRefusedError if git does not know the commit.
-    """
-    import tempfile  # noqa: PLC0415 - only for a roll-back
-
-    root = runner.project_folder()
-    with tempfile.TemporaryDirectory(prefix="checkout-") as parent:
-        folder = Path(parent) / "project"
-        git("worktree", "add", "--detach", "--force", str(folder), commit)
-        try:
-            if not (folder / ".venv").exists():
-                (folder / ".venv").symlink_to((root / ".venv").resolve())
-            yield folder
-        finally:
-            git("worktree", "remove", "--force", str(folder))
+        return ScriptRun(code=process.returncode, report=json_object(out))

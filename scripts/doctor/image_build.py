@@ -10,9 +10,9 @@ from typing import Final
 
 from contracts.fields import as_mapping
 from planning.data.overheads import IMAGE_ON_DISK_GIB
+from scripts.cli.settings import registry_host
 from scripts.doctor.diagnosis import Check, Checkup, Diagnosis
 from scripts.doctor.programs import answer_of
-from stacks.settings import Settings
 
 _GIB: Final = 2**30
 
@@ -25,11 +25,6 @@ def checks(checkup: Checkup) -> Iterator[Check]:
     yield Check(name="Docker", run=_docker)
     yield Check(name="registry login", run=partial(_login, registry_host(settings)))
     yield Check(name="disk for the image", run=_room, required=False)
-
-
-def registry_host(settings: Settings) -> str:
-    """Return the host of the registry that a built image is pushed to: that of the stack's first region."""
-    return f"{settings.regions[0]}-docker.pkg.dev"
 
 
 def _docker() -> Sequence[Diagnosis]:

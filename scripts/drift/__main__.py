@@ -39,8 +39,8 @@ class DriftOptions:
 
 
 def _drift(options: DriftOptions) -> ExitCode:
+    from scripts.cli.github import repository_from_environment
     from scripts.drift.run import MARKER, TITLE, drift_of_all, issue_body
-    from scripts.preview.github import repository_from_environment
 
     name = os.environ.get("GITHUB_REPOSITORY", "")
     if options.issue and not name:

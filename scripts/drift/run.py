@@ -1,11 +1,10 @@
 """Ask the engine what changed in the cloud since the last deployment. Nothing is changed, not even the state."""
 
-import json
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Final
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 
 from contracts.errors import ScriptError
 from contracts.fields import as_mapping
@@ -13,13 +12,12 @@ from contracts.masking import masked
 from contracts.outputs import DETAILS_TYPE
 from contracts.service_traffic import TEMPLATE_LABEL
 from engine import runner
+from engine.changes import ResourceChange, changes_of, outputs_after
 from engine.deployment import SERVICE_TYPE
-from engine.previewed import parse_preview, preview_errors
+from engine.previewed import PreviewFailedError, read_preview
 from scripts.cli.command import say
 from scripts.cli.hidden import environment_secrets
-from scripts.preview.markdown import code, fenced, row
-from scripts.preview.plans import stacks_in
-from scripts.preview.report import EnginePreview, ResourceChange, from_engine
+from scripts.cli.markdown import code, fenced, row
 from stacks.hooks.rollout_state import RolloutPhase, view_of
 
 MARKER: Final = "<!-- gemma-serving: drift -->"
@@ -53,8 +51,7 @@ def drift_of(stack: str) -> StackDrift:
     """Return what differs between a stack's state and the cloud."""
     say("drift", f"{stack} ...")
     try:
-        listed = json.loads(runner.query(["stack", "ls", "--json"]))
-        if stack not in {str(item["name"]).rpartition("/")[2] for item in listed}:
+        if stack not in runner.listed_stacks():
             return StackDrift(stack=stack, deployed=False)
         return _compared(stack, _refreshed(stack))
     except ScriptError as error:
@@ -63,7 +60,7 @@ def drift_of(stack: str) -> StackDrift:
 
 def drift_of_all(names: Sequence[str]) -> Sequence[StackDrift]:
     """Return what differs in these stacks, by default in all with a settings file."""
-    return [drift_of(stack) for stack in names or stacks_in(runner.project_folder())]
+    return [drift_of(stack) for stack in names or runner.stacks_in(runner.project_folder())]
 
 
 def issue_body(found: Sequence[StackDrift], run_url: str) -> str | None:
@@ -105,23 +102,19 @@ def _line(change: ResourceChange) -> str:
     return f"- {code(change.name)} ({code(change.type)}) is {_WORDS.get(change.op, change.op)}{what}"
 
 
-def _compared(stack: str, preview: EnginePreview) -> StackDrift:
+def _compared(stack: str, preview: Mapping[str, object]) -> StackDrift:
     """Return what a preview of a refresh says of a stack. Its service is as Google answered."""
-    changes, service = from_engine(preview, environment_secrets())[0], preview.outputs_of(SERVICE_TYPE)
+    changes, service = changes_of(preview, environment_secrets())[0], outputs_after(preview, SERVICE_TYPE)
     if TEMPLATE_LABEL not in as_mapping(service.get("labels")):
         return StackDrift(stack=stack, changes=changes)
-    is_fixed = as_mapping(preview.outputs_of(DETAILS_TYPE).get("rollout")).get("traffic") is not None
+    is_fixed = as_mapping(outputs_after(preview, DETAILS_TYPE).get("rollout")).get("traffic") is not None
     view = view_of(service, stack, datetime.now(UTC), fixed=is_fixed)
     return StackDrift(stack=stack, changes=changes, rollout_phase=view.phase, rollout=masked(view.sentence))
 
 
-def _refreshed(stack: str) -> EnginePreview:
+def _refreshed(stack: str) -> Mapping[str, object]:
     answer = runner.run("refresh", "--preview-only", "--json", "--stack", stack, limit_s=_LIMIT_S)
     try:
-        parsed = EnginePreview.model_validate_json(answer.stdout)
-    except ValidationError:
-        parsed = None
-    if answer.returncode != 0 or parsed is None:
-        said = preview_errors(parse_preview(answer.stdout))  # with `--json` the errors are part of it
-        raise ScriptError(next(iter(said), "") or runner.error_of(answer))
-    return parsed
+        return read_preview(answer)
+    except PreviewFailedError as failed:
+        raise ScriptError(failed.reasons[0]) from None

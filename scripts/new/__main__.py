@@ -72,7 +72,7 @@ class NewOptions:
 
 def _new(options: NewOptions) -> ExitCode:
     from engine.secrets_provider import parse_key
-    from scripts.plan.stack_text import new_file, write_stack
+    from scripts.plan.face import new_file, write_stack
 
     key = parse_key(options.secrets_key) if options.secrets_key else None
     path = new_file(options.name, option="NAME", overwrite=options.force)
@@ -117,7 +117,7 @@ def _solved(options: NewOptions) -> "tuple[Solution, ServiceLimits]":
     from planning.question.workload import parse_workload
     from planning.solve.candidates import checkpoints_of, rented
     from planning.solve.search import ServiceLimits, solve
-    from scripts.plan.solve import nothing_is_enough
+    from scripts.plan.face import nothing_is_enough
 
     limits = ServiceLimits(max_usd_per_hour=options.budget)
     answer = solve(
@@ -152,7 +152,7 @@ def _revision(model: str) -> str | None:
 def _planned(path: "Path") -> "tuple[Settings, Plan]":
     """Return the settings of the written file and their plan: what the next commands see."""
     from planning.planner import plan
-    from scripts.plan.question import NO_PROJECT
+    from scripts.cli.settings import NO_PROJECT
     from stacks.loading import from_file
     from stacks.planned import to_deployment
 
@@ -162,7 +162,7 @@ def _planned(path: "Path") -> "tuple[Settings, Plan]":
 
 def _next(name: str, settings: "Settings", key: "KmsKey | None") -> Sequence[str]:
     """Return the commands up to a first answer of the model, in their order."""
-    from scripts.plan.question import NO_PROJECT
+    from scripts.cli.settings import NO_PROJECT
 
     init = f"pulumi stack init {name}"
     commands = [init if key is None else f"{init} --secrets-provider={key.url}   # the key has to exist: docs/ci.md"]
@@ -185,7 +185,7 @@ def _places(settings: "Settings") -> str:
 def _show(path: "Path", plan: "Plan", following: Sequence[str]) -> None:
     from planning.rules.models import personal_checkpoint
     from planning.rules.registry import id_of
-    from scripts.plan.question import NO_PROJECT
+    from scripts.cli.settings import NO_PROJECT
     from stacks.loading import from_file
     from stacks.planned import finding_text, headline, to_deployment
     from stacks.wording import StackWording

@@ -10,8 +10,9 @@ from planning.errors import PlanningError
 from planning.planner import plan
 from planning.question.types import Deployment, Finding, Plan, Remedy
 from planning.solve.wording import remedy_of, worded
-from scripts.plan.question import NO_PROJECT, stack_file
-from scripts.plan.settings_file import SettingsFile
+from scripts.cli.settings import NO_PROJECT
+from scripts.cli.settings_file import SettingsFile
+from scripts.plan.question import stack_file
 from stacks.loading import SettingsError, from_file
 from stacks.planned import to_deployment
 from stacks.wording import StackWording, file_changes

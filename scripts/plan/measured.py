@@ -15,10 +15,11 @@ from planning.question.types import Band, CostPlan, Deployment, Plan
 from planning.question.vllm_args import given_options
 from planning.solve.plan_json import plan_json
 from planning.solve.residuals import kv_band, residual
-from scripts.measured.identity import kept_settings, settings_identity
-from scripts.measured.schema import BenchPoint, DeploymentRecord, Identity, MeasuredFile, SmokeMeasurement
-from scripts.measured.store import measured_path, read_measured
-from scripts.plan.question import NO_PROJECT, Question, deployment_from, stack_file, wording_of
+from scripts.cli.measured.identity import kept_settings, settings_identity
+from scripts.cli.measured.schema import BenchPoint, DeploymentRecord, Identity, MeasuredFile, SmokeMeasurement
+from scripts.cli.measured.store import measured_path, read_measured
+from scripts.cli.settings import NO_PROJECT
+from scripts.plan.question import Question, deployment_from, stack_file, wording_of
 from stacks.loading import from_file
 
 _SHOWN_DIGEST: Final = 19

@@ -22,6 +22,7 @@ from planning.rules.findings import check_accepted
 from planning.solve.wording import Wording
 from planning.units import format_duration, parse_duration_s
 from scripts.cli.options import Option
+from scripts.cli.settings import NO_PROJECT
 
 if typing.TYPE_CHECKING:
     from stacks.settings import Settings
@@ -29,7 +30,6 @@ if typing.TYPE_CHECKING:
 ROOT: Final = Path(__file__).resolve().parents[2]
 NONE: Final = "none"
 """The value of `--set` that leaves a field out."""
-NO_PROJECT: Final = "planned-without-a-project"
 TEXT_ONLY: Final[Mapping[Modality, int]] = {"image": 0, "video": 0, "audio": 0}
 _PROBE: Final = "cloud_run.startup_probe"
 _OPTIONS: Final = {name: f"--{name}" for name in ("model", "accelerator", "platform", "quantization")}

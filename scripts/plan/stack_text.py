@@ -20,7 +20,8 @@ from planning.question.workload import DEFAULT_WORKLOAD, Workload
 from planning.solve.candidates import RUN_S
 from planning.solve.search import ServiceLimits, Solution
 from planning.units import format_duration
-from scripts.plan.question import NO_PROJECT, ROOT, stack_file
+from scripts.cli.settings import NO_PROJECT
+from scripts.plan.question import ROOT, stack_file
 from stacks.loading import from_values, read_yaml, take_secrets
 from stacks.planned import to_deployment
 from stacks.secrets import SECRET_KEYS

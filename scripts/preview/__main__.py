@@ -111,8 +111,8 @@ def _comment(options: CommentOptions) -> ExitCode:
 
     The token comes from GITHUB_TOKEN.
     """
+    from scripts.cli.github import repository_from_environment
     from scripts.preview.comment import MARKER
-    from scripts.preview.github import repository_from_environment
     from scripts.preview.stored import stored_comment
 
     repository = repository_from_environment(options.repository)

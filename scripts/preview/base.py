@@ -1,15 +1,13 @@
 """The plans of another commit, made by that commit's own planner: a change of the planner or of its prices is a difference too."""
 
 import os
-import subprocess
 import sys
-import tarfile
-import tempfile
 from pathlib import Path
 from typing import Final
 
 from contracts.errors import CommandRefusedError, ScriptError
-from engine.runner import project_folder
+from engine.checkout import other_checkout
+from engine.children import ended
 from scripts.cli.command import say
 from scripts.preview.plans import PlansDocument, describe_checkout, read_plans
 
@@ -23,23 +21,20 @@ def plans_of_commit(commit: str) -> PlansDocument:
 
     Raises CommandRefusedError if git does not know the commit.
     """
-    with tempfile.TemporaryDirectory(prefix="base-") as folder:
-        checkout = Path(folder) / "checkout"
-        _extract(commit, checkout)
-        return plans_of_checkout(checkout, Path(folder) / "plans.json")
+    try:
+        with other_checkout(commit) as checkout:
+            return plans_of_checkout(checkout, checkout.with_name("plans.json"))
+    except CommandRefusedError as error:
+        raise CommandRefusedError(f"--base {commit}: {error}") from None
 
 
 def plans_of_checkout(checkout: Path, out: Path) -> PlansDocument:
     """Return the plans of another checkout, made by its own code; by this code where its own cannot."""
-    done = subprocess.run(
+    done = ended(
         [sys.executable, "-m", "scripts.preview", "plans", "--out", str(out.absolute())],
-        cwd=checkout,
+        folder=checkout,
         env={key: value for key, value in os.environ.items() if key in _KEPT},
-        capture_output=True,
-        text=True,
-        stdin=subprocess.DEVNULL,
-        timeout=_LIMIT_S,
-        check=False,
+        limit_s=_LIMIT_S,
     )
     if done.returncode == 0 and out.is_file():
         try:
@@ -48,25 +43,3 @@ def plans_of_checkout(checkout: Path, out: Path) -> PlansDocument:
             pass  # another version of the document: below, as for a checkout without the command
     say("preview", "the base's own planner could not be run; both sides are planned by this one")
     return describe_checkout(checkout).model_copy(update={"planner": "other"})
-
-
-def _extract(commit: str, into: Path) -> None:
-    """Unpack a commit's files. Nothing of the working tree or of git's own files changes."""
-    into.mkdir(parents=True)
-    archive = into.with_suffix(".tar")
-    done = subprocess.run(
-        ["git", "archive", "--format=tar", "--output", str(archive), "--end-of-options", commit],
-        cwd=project_folder(),
-        capture_output=True,
-        text=True,
-        stdin=subprocess.DEVNULL,
-        timeout=_LIMIT_S,
-        check=False,
-    )
-    if done.returncode != 0:
-        said = (done.stderr.strip().splitlines() or ["no message"])[-1]
-        raise CommandRefusedError(
-            f"--base {commit}: git cannot read this commit ({said}); fetch it, or name a commit of this repository."
-        )
-    with tarfile.open(archive) as packed:
-        packed.extractall(into, filter="data")

@@ -4,12 +4,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from engine.changes import ResourceChange
+from scripts.cli.markdown import code, fenced, named, plain, row
 from scripts.preview.difference import StackDifference, differences
 from scripts.preview.effects import ChangedValue, changed_values
 from scripts.preview.figures import figure_rows, most_change, usd_change
-from scripts.preview.markdown import code, fenced, named, plain, row
 from scripts.preview.plans import DescribedFinding, PlansDocument
-from scripts.preview.report import ResourceChange, StackPreview
+from scripts.preview.report import StackPreview
 from scripts.preview.verdicts import StackVerdict, verdicts
 
 MARKER: Final = "<!-- gemma-serving: preview of all stacks -->"

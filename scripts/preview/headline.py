@@ -1,33 +1,31 @@
 """What the engine's changes do to a deployed stack, in one sentence; and what the stack costs now."""
 
 from collections.abc import Sequence
-from typing import Final
 
 from contracts.errors import CommandRefusedError
 from contracts.fields import as_mapping
-from engine.deployment import SERVICE_TYPE, ResourceState, read_deployment
+from engine.changes import ResourceChange
+from engine.deployment import CAPACITY_TYPE, SERVICE_TYPE, ResourceState, read_deployment
 from engine.stack import outputs_in
+from engine.steps import CAPACITY_TYPES
 from scripts.preview.effects import StackEffect
-from scripts.preview.report import ResourceChange
-from scripts.preview.verdicts import CAPACITY_TYPE, HEADINGS
-
-_REPLACED: Final = frozenset({"replace", "create-replacement", "delete"})
+from scripts.preview.verdicts import HEADINGS
 
 
 def headline(stack: str, changes: Sequence[ResourceChange]) -> str:
     """Return the sentence. Its words are those of the comment on a pull request."""
-    made = [change for change in changes if change.op == "create" and change.type in {CAPACITY_TYPE, SERVICE_TYPE}]
+    made = [change for change in changes if change.op == "create" and change.type in CAPACITY_TYPES]
     effect = effect_of_changes(changes)
     if made and effect != "target":
         what = "requests TPU capacity" if made[0].type == CAPACITY_TYPE else "creates the service"
         return f"{stack}: {what}"
-    forced = dict.fromkeys(name for change in changes if _is_lost(change) for name in change.forced_by)
+    forced = dict.fromkeys(name for change in changes if change.takes_the_server_away for name in change.forced_by)
     return f"{stack}: {HEADINGS[effect]}" + (f", forced by {', '.join(forced)}" if forced else "")
 
 
 def effect_of_changes(changes: Sequence[ResourceChange]) -> StackEffect:
     """Return the strongest effect of the changes on what runs."""
-    lost = {change.type for change in changes if _is_lost(change)}
+    lost = {change.type for change in changes if change.takes_the_server_away}
     made = {change.type for change in changes if change.op == "create"}
     if (CAPACITY_TYPE in lost and SERVICE_TYPE in made) or (SERVICE_TYPE in lost and CAPACITY_TYPE in made):
         return "target"
@@ -41,10 +39,6 @@ def effect_of_changes(changes: Sequence[ResourceChange]) -> StackEffect:
     if (SERVICE_TYPE, "template") in updated:
         return "revision"
     return "update" if changes else "nothing"
-
-
-def _is_lost(change: ResourceChange) -> bool:
-    return change.type in {CAPACITY_TYPE, SERVICE_TYPE} and change.op in _REPLACED
 
 
 def deployed_usd_per_hour(stack: str) -> float | None:

@@ -12,6 +12,7 @@ from contracts.errors import CommandRefusedError
 from contracts.fields import camel_case
 from contracts.labels import PRODUCT
 from contracts.masking import masked
+from engine.runner import stacks_in
 from planning import PlanningError, plan
 from planning.question.types import Finding, Plan
 from planning.question.vllm_args import vllm_arguments
@@ -106,11 +107,6 @@ def describe_checkout(folder: Path, *, date: str | None = None) -> PlansDocument
     """
     on = date or today()
     return PlansDocument(stacks=tuple(describe_stack(folder, stack, date=on) for stack in stacks_in(folder)))
-
-
-def stacks_in(folder: Path) -> Sequence[str]:
-    """Return the stacks that have a settings file in a folder, sorted."""
-    return sorted(path.name.removeprefix("Pulumi.").removesuffix(".yaml") for path in folder.glob("Pulumi.*.yaml"))
 
 
 def describe_stack(folder: Path, stack: str, *, date: str) -> StackDescription:

@@ -1,8 +1,7 @@
 """A plan in a file: what a preview showed and what it is valid for, from the job that makes it to the job that deploys it."""
 
 import json
-from collections.abc import Generator, Sequence
-from contextlib import chdir, contextmanager
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final, Literal
@@ -11,14 +10,12 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, ValidationError
 
 from contracts.errors import CommandRefusedError, ScriptError
 from engine import runner
-from engine.backend import absolute_backend
 from engine.checkout import require_committed
 from engine.previewed import previewed_or_new
-from engine.private_folders import private_folder, remove_left_folders
 from engine.steps import PlannedStep, differences, shortened_differences, steps_of
+from scripts.cli.frozen import FrozenProject, frozen_here
 from scripts.cli.hidden import environment_secrets
-from scripts.preview.frozen import FrozenProject, freeze
-from scripts.preview.identity import PlanIdentity, identity_of, plan_id_of
+from scripts.cli.plan_identity import PlanIdentity, identity_of, plan_id_of
 from scripts.preview.plans import DescribedFinding, DescribedPlan, describe_stack
 from stacks.planned import today
 
@@ -115,16 +112,6 @@ def make_plan(stack: str, *, settings_of: str | None = None, refresh: bool = Fal
         planner=described.plan,
         findings=described.findings,
     )
-
-
-@contextmanager
-def frozen_here(stack: str, *, settings_of: str | None = None) -> Generator[FrozenProject]:
-    """Work in a private copy of this checkout: the current folder is the copy until the end, and then the copy is deleted."""
-    remove_left_folders()
-    with absolute_backend(), private_folder() as folder:
-        frozen = freeze(stack, folder, settings_of=settings_of)
-        with chdir(frozen.folder):
-            yield frozen
 
 
 def write_plan(path: Path, plan: SavedPlan) -> None:

@@ -3,13 +3,12 @@
 from collections.abc import Iterator
 from typing import Final
 
-from engine.steps import CAPACITY_TYPES, PlannedStep
-from scripts.preview.markdown import code, fenced, plain, row
+from engine.steps import PlannedStep
+from scripts.cli.markdown import code, fenced, plain, row
 from scripts.preview.saved import SavedPlan
 
 _MOST_CHARACTERS: Final = 900_000
 """GitHub shows a summary of a step of up to 1 MiB."""
-_KEEPS: Final = frozenset({"create", "update", "read"})
 
 
 def plan_markdown(plan: SavedPlan) -> str:
@@ -22,7 +21,7 @@ def plan_markdown(plan: SavedPlan) -> str:
 
 def _head(plan: SavedPlan) -> Iterator[str]:
     yield from (f"### {code(plan.stack)}: {code(plan.id)}", "")
-    lost = [step for step in plan.steps if step.type in CAPACITY_TYPES and step.op not in _KEEPS]
+    lost = [step for step in plan.steps if step.takes_the_server_away]
     if lost:
         names = ", ".join(dict.fromkeys(code(step.name) for step in lost))
         yield from (f"**This replaces or deletes what serves: {names}.**", "")

@@ -4,6 +4,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from engine.deployment import CAPACITY_TYPE
+from scripts.cli.markdown import code, plain
 from scripts.preview.difference import StackDifference
 from scripts.preview.effects import (
     TRAFFIC,
@@ -15,11 +17,9 @@ from scripts.preview.effects import (
     weights_to_stage,
 )
 from scripts.preview.figures import duration
-from scripts.preview.markdown import code, plain
 from scripts.preview.plans import StackDescription
 from scripts.preview.report import StackPreview
 
-CAPACITY_TYPE: Final = "gcp-tpu:index:QueuedResource"
 CapacityFate = Literal["untouched", "not deployed", "kept", "at risk", "given up"]
 _NEW_CAPACITY: Final = (
     "New capacity may take hours or not come at all: Google keeps no place, and a roll-back asks for it again."
@@ -75,10 +75,10 @@ class StackVerdict:
     def _engines_fate(self) -> CapacityFate | None:
         if self.real is None:
             return None
-        ops = {change.op for change in self.real.changes if change.type == CAPACITY_TYPE}
-        if ops & {"replace", "create-replacement", "delete"}:
+        changes = [change for change in self.real.changes if change.type == CAPACITY_TYPE]
+        if any(change.takes_the_server_away for change in changes):
             return "given up"
-        if "create" in ops:
+        if any(change.op == "create" for change in changes):
             return "not deployed"
         return "kept" if self.difference.effect == "capacity" else None
 

@@ -7,16 +7,14 @@ and in the state: a secret that is new or gone is a change, and another value of
 
 import contextlib
 import json
-import os
 import secrets
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Mapping, MutableMapping
 from typing import Final, cast
-
-import yaml
 
 from contracts.errors import ScriptError
 from contracts.fields import as_mapping, as_sequence
 from engine import runner
+from engine.backend import variable
 from engine.deployment import (
     SECRET_SIGNATURE,
     ResourceState,
@@ -27,6 +25,7 @@ from engine.deployment import (
     write_deployment,
 )
 from engine.previewed import NO_STACK, PREVIEW_LIMIT_S, scratch_backend
+from scripts.cli.settings_file import Block, dumped, parsed
 from stacks.loading import read_yaml
 
 STAND_IN: Final = "[not read]"
@@ -49,7 +48,7 @@ def without_secrets(stack: str, *, create: bool) -> Generator[bool]:
     deployed = _deployed(stack, create=create)
     path = runner.project_folder() / f"Pulumi.{stack}.yaml"
     text = path.read_text(encoding="utf-8")
-    with scratch_backend(stack), _passphrase():
+    with scratch_backend(stack), variable(_PASSPHRASE, secrets.token_hex()):  # a passphrase that nobody knows
         path.write_text("", encoding="utf-8")
         _done(stack, "stack", "init", stack)
         _done(stack, "config", "set", "--secret", _KEY, "--stack", stack, stdin=STAND_IN)
@@ -77,60 +76,30 @@ def _done(stack: str, *command: str, stdin: str | None = None) -> None:
         raise ScriptError(f"The copy of stack {stack} without secrets failed: {runner.error_of(answer)}")
 
 
-@contextlib.contextmanager
-def _passphrase() -> Generator[None]:
-    """Use a passphrase that nobody knows."""
-    before = os.environ.get(_PASSPHRASE)
-    os.environ[_PASSPHRASE] = secrets.token_hex()
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ[_PASSPHRASE]
-        else:
-            os.environ[_PASSPHRASE] = before
-
-
 def settings_with_stand_ins(text: str, made: Mapping[str, object]) -> str:
-    """Return a settings file whose secrets are the stand-in of another one, with that one's salt. Everything else stays as it is.
+    """Return a settings file whose secrets are the stand-in of another one, with that one's salt. Everything else means what it did.
 
     `made` is the file that the engine wrote for the stand-in.
     """
-    config = as_mapping(made.get("config"))
-    stand_in = str(as_mapping(config.get(_KEY))["secure"])
-    root = yaml.compose(text, Loader=yaml.SafeLoader)  # pyright: ignore[reportUnknownMemberType] - untyped
-    spans = [] if root is None else sorted([*_engine_lines(root), *_secure_values(root)], reverse=True)
-    for start, end, is_value in spans:
-        text = f"{text[:start]}{json.dumps(stand_in) if is_value else ''}{text[end:]}"
-    return f"{text.rstrip()}\nencryptionsalt: {made['encryptionsalt']}\n"
+    document = parsed(text or "{}")
+    for key in _ENGINE_KEYS:
+        document.pop(key, None)
+    _hide(document, str(as_mapping(as_mapping(made.get("config")).get(_KEY))["secure"]))
+    document["encryptionsalt"] = made["encryptionsalt"]
+    return dumped(document)
 
 
-_Span = tuple[int, int, bool]
-"""Where a text begins and ends, and whether it is the value of a secret."""
-
-
-def _pairs(node: yaml.Node) -> Iterator[tuple[yaml.Node, yaml.Node]]:
-    if isinstance(node, yaml.MappingNode):
-        yield from cast("list[tuple[yaml.Node, yaml.Node]]", node.value)
-
-
-def _engine_lines(root: yaml.Node) -> Iterator[_Span]:
-    for key, value in _pairs(root):
-        if key.value in _ENGINE_KEYS:
-            yield key.start_mark.index, value.end_mark.index, False
-
-
-def _secure_values(node: yaml.Node) -> Iterator[_Span]:
-    """Yield the values of `{secure: ...}` below a node: a mapping with this one key is a secret for the engine."""
-    pairs = list(_pairs(node))
-    if [key.value for key, _ in pairs] == ["secure"] and isinstance(pairs[0][1], yaml.ScalarNode):
-        yield pairs[0][1].start_mark.index, pairs[0][1].end_mark.index, True
-        return
-    items = (
-        cast("list[yaml.Node]", node.value) if isinstance(node, yaml.SequenceNode) else [value for _, value in pairs]
-    )
-    for item in items:
-        yield from _secure_values(item)
+def _hide(value: object, stand_in: str) -> None:
+    """Replace the values of `{secure: ...}` in a document: a mapping with this one key is a secret for the engine."""
+    if isinstance(value, MutableMapping):
+        block = cast("Block", value)
+        if list(block) == ["secure"] and not isinstance(block["secure"], MutableMapping | list):
+            block["secure"] = stand_in
+        for inner in block.values():
+            _hide(inner, stand_in)
+    elif isinstance(value, list):
+        for inner in cast("list[object]", value):
+            _hide(inner, stand_in)
 
 
 def with_stand_ins(stack: str, deployed: StackDeployment, empty: StackDeployment) -> StackDeployment:

@@ -8,24 +8,24 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Final, cast
+from typing import Final
 
 from cloud.google_api import GoogleApi, enable_command
 from contracts.errors import CommandRefusedError, ScriptError
-from contracts.fields import as_mapping
 from contracts.labels import PRODUCT, Ownership
 from engine import runner
+from engine.backend import state_folder
 from engine.deployment import (
     PendingOperation,
     ResourceState,
     StackDeployment,
     StateUnreadableError,
     back_up,
-    parse_deployment,
+    parse_checkpoint,
     read_deployment,
     write_deployment,
 )
-from engine.locks import backend_folder, end_dead_locks, past_dead_locks, stack_locks
+from engine.locks import end_dead_locks, past_dead_locks, stack_locks
 from engine.previewed import declared
 from engine.secrets_provider import provider_options
 from engine.surgery import empty, without_pending
@@ -304,7 +304,7 @@ def _read_mended(stack: str, report: Report) -> StackDeployment:
     try:
         return read_deployment(stack)
     except StateUnreadableError as error:
-        folder = backend_folder() if error.cut_off else None
+        folder = state_folder() if error.cut_off else None
         broken = [path for path in _side_files(folder, stack) if not _is_json(path)] if folder else []
         if not broken:
             raise
@@ -328,7 +328,7 @@ def _is_json(path: Path) -> bool:
 
 def _from_backend(stack: str) -> tuple[StackDeployment | None, tuple[Path, ...]]:
     """Return the copy that a file backend keeps of the state before, if it can be read; and our copies of both files, as they are."""
-    folder = backend_folder()
+    folder = state_folder()
     if folder is None:
         return None, ()
     files = [folder / "stacks" / PRODUCT / f"{stack}.json{suffix}" for suffix in ("", ".bak")]
@@ -340,10 +340,8 @@ def _from_backend(stack: str) -> tuple[StackDeployment | None, tuple[Path, ...]]
 def _checkpoint(stack: str, text: str) -> StackDeployment | None:
     """Return the deployment in a file backend's file (pulumi/pulumi, apitype, VersionedCheckpoint); None if it cannot be read."""
     try:
-        raw = as_mapping(cast("object", json.loads(text)))
-        latest = as_mapping(raw.get("checkpoint")).get("latest")
-        found = parse_deployment(stack, json.dumps({**raw, "checkpoint": None, "deployment": latest}))
-    except (ValueError, StateUnreadableError):
+        found = parse_checkpoint(stack, text)
+    except StateUnreadableError:
         return None
     if not found.resources:
         return None

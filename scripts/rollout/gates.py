@@ -5,35 +5,18 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from contracts.errors import ScriptError
 from contracts.outputs import StackOutputs
-from scripts.bench.progress import reporter_for_stderr
-from scripts.bench.settings import SweepSettings
-from scripts.bench.store import read_results
-from scripts.bench.sweep import run_sweep, seed_of
-from scripts.bench.traffic.points import Sweep
+from scripts.bench.face import Sweep, SweepSettings, read_results, reporter_for_stderr, run_sweep, seed_of
 from scripts.client.access import AccessError, IdTokenSource, ServerAccess, open_stack_access
 from scripts.rollout.decisions import Measured
-from scripts.smoke.run import run_smoke
-from scripts.smoke.target import stack_target
+from scripts.smoke.face import run_smoke, stack_target
 
 CONCURRENCY: Final = 4
 INPUT_TOKENS: Final = 128
 OUTPUT_TOKENS: Final = 64
-
-
-class Gates(Protocol):
-    """How a revision is checked."""
-
-    def smoke(self, url: str) -> str:
-        """Run the smoke checks, and return what failed as a sentence; empty if nothing did. Raises AccessError if they could not be made."""
-        ...
-
-    def measure(self, url: str, requests: int) -> Measured:
-        """Run the short benchmark. Raises ScriptError if there are no figures, and AccessError if the server could not be reached."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +32,10 @@ class TagGates:
     say: Callable[[str], None]
 
     def smoke(self, url: str) -> str:
-        """Run all smoke checks with the thresholds of the stack's outputs."""
+        """Run all smoke checks with the thresholds of the stack's outputs, and return what failed as a sentence; empty if nothing did.
+
+        Raises AccessError if they could not be made.
+        """
         with self._open() as access:
             report = run_smoke(self._at(access, url), stack_target(self.stack, self.outputs), self.say)
         if report.interrupted:
@@ -62,7 +48,10 @@ class TagGates:
         return f"The smoke checks failed: {'; '.join(failed) or 'not all of them ran'}."
 
     def measure(self, url: str, requests: int) -> Measured:
-        """Send some requests of one length, four at a time, and return the figures."""
+        """Send some requests of one length, four at a time, and return the figures.
+
+        Raises ScriptError if there are none, and AccessError if the server could not be reached.
+        """
         with self._open() as access, tempfile.TemporaryDirectory(prefix="rollout-") as folder:
             settings = SweepSettings(
                 url=url,

@@ -29,7 +29,7 @@ from scripts.rollout.decisions import (
     steps_left,
     whole,
 )
-from scripts.rollout.gates import Gates
+from scripts.rollout.gates import TagGates
 from scripts.rollout.hold import Clock, Hold, LostHoldError, refusal, this_run, utc_now
 from scripts.rollout.look import RolloutLook, look_at
 from scripts.rollout.patience import Patience
@@ -45,7 +45,7 @@ class Rollout:
     stack: str
     plan: RolloutPlan
     service: ServiceAtGoogle
-    gates: Gates
+    gates: TagGates
     refresh: Callable[[], None]
     """Lets the stack's state take over what Google has."""
     say: Callable[[str], None]

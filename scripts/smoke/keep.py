@@ -4,9 +4,9 @@ from dataclasses import dataclass
 
 from contracts.outputs import StackOutputs
 from scripts.cli.command import say
-from scripts.measured.planned import DeployedPlan
-from scripts.measured.record import Measured, add, now, smoke_measurement
-from scripts.measured.store import NotKeptError
+from scripts.cli.measured.planned import DeployedPlan
+from scripts.cli.measured.record import Measured, add, now, smoke_measurement
+from scripts.cli.measured.store import NotKeptError
 from scripts.smoke.results import SmokeReport
 
 

@@ -10,7 +10,6 @@ at a time, and only what is missing, so that the command can be run again at any
 """
 
 import json
-import shutil
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -304,8 +303,9 @@ def _bind(stack: str, settings: "Settings", changes: "Mapping[str, str | None]")
     """
     from ruamel.yaml.error import YAMLError
 
-    from scripts.cli.settings import project_folder
-    from scripts.plan.settings_file import SettingsFile
+    from engine.kept import replace_file
+    from engine.runner import project_folder
+    from scripts.cli.settings_file import SettingsFile
 
     path, setting = project_folder() / f"Pulumi.{stack}.yaml", changes["bucket.manifest"]
     try:
@@ -314,7 +314,7 @@ def _bind(stack: str, settings: "Settings", changes: "Mapping[str, str | None]")
         document.apply(changes)
         after = document.text()
         if after != before:
-            _replace(path.resolve(), after)
+            replace_file(path.resolve(), after)
     except (OSError, YAMLError, KeyError, TypeError) as error:
         why = (error.strerror if isinstance(error, OSError) else None) or type(error).__name__
         raise ScriptError(
@@ -334,17 +334,6 @@ def _bind(stack: str, settings: "Settings", changes: "Mapping[str, str | None]")
         say("stage_model", f"{path.name}: modelRevision {now}.")
 
 
-def _replace(path: Path, text: str) -> None:
-    """Write a file anew, all of it or nothing. Raises OSError."""
-    fresh = path.with_name(f"{path.name}.new")
-    try:
-        fresh.write_text(text, encoding="utf-8")
-        shutil.copymode(path, fresh)
-        fresh.replace(path)
-    finally:
-        fresh.unlink(missing_ok=True)
-
-
 def _require_bucket(options: StageOptions, settings: "Settings") -> None:
     """Create the stack's bucket if the state has none: the server needs its weights before it starts. Nothing else runs in the engine.
 
@@ -354,8 +343,8 @@ def _require_bucket(options: StageOptions, settings: "Settings") -> None:
     from engine.backend import absolute_backend
     from engine.locks import past_dead_locks
     from engine.private_folders import private_folder
+    from scripts.cli.frozen import freeze
     from scripts.cli.settings import project_folder
-    from scripts.preview.frozen import freeze
     from scripts.stage_model import bucket_creation
     from stacks.planned import doctor_hint
 

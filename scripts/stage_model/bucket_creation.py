@@ -14,8 +14,8 @@ from engine import runner
 from engine.deployment import ResourceState, read_deployment
 from engine.previewed import previewed
 from engine.steps import PlannedStep, shortened_differences, steps_of
-from scripts.preview.frozen import FrozenProject
-from scripts.preview.identity import identity_of, plan_id_of
+from scripts.cli.frozen import FrozenProject
+from scripts.cli.plan_identity import identity_of, plan_id_of
 from stacks.settings import Settings
 
 BUCKET_TYPE: Final = "gcp:storage/bucket:Bucket"

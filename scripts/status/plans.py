@@ -2,9 +2,9 @@
 
 from contracts.outputs import StackOutputs
 from planning.errors import PlanningError
+from scripts.cli.measured.identity import deployed_identity, settings_identity
+from scripts.cli.measured.store import read_measured
 from scripts.cli.settings import stack_settings
-from scripts.measured.identity import deployed_identity, settings_identity
-from scripts.measured.store import read_measured
 from scripts.status.report import RateFacts
 
 

@@ -4,11 +4,11 @@ The engine forgets begun creations when a state is imported. A teardown that is 
 """
 
 import json
-import os
 from dataclasses import replace
 from pathlib import Path
 
 from contracts.fields import as_mapping, as_sequence
+from engine.kept import write_private
 from engine.state import StackState
 from scripts.teardown.receipt import FOLDER
 
@@ -22,8 +22,7 @@ def remember(state: StackState) -> None:
     path = _path(state.stack)
     path.parent.mkdir(parents=True, exist_ok=True)
     pending = [{key: item[key] for key in _KEYS if key in item} for item in state.pending]
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
-        json.dump({"written": state.written, "projects": list(state.projects), "pending": pending}, file)
+    write_private(path, json.dumps({"written": state.written, "projects": list(state.projects), "pending": pending}))
 
 
 def remembered(state: StackState) -> StackState:

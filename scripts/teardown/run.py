@@ -30,11 +30,11 @@ from engine.deployment import (
     read_deployment,
     write_deployment,
 )
-from engine.locks import StackLock, is_lock_error, parse_locks, stack_locks
+from engine.locks import StackLock, past_locks, remove_lock_files, stack_locks
 from engine.state import StackState
 from engine.surgery import empty, unprotected, without_pending
 from scripts.cli.settings import stack_settings
-from scripts.teardown import locks, memory, pending
+from scripts.teardown import memory, pending
 from scripts.teardown.kept import KeptBucket, kept_bucket
 from scripts.teardown.receipt import Receipt
 from scripts.teardown.talk import Talk, counted
@@ -267,15 +267,13 @@ class Teardown:
 
     def _past_locks(self, stack: str, work: Callable[[], None]) -> bool:
         """Do work of the engine's; if a lock is in the way, end it and do it again. Return whether it was done; a failure is a remark."""
+
+        def end(found: Sequence[StackLock]) -> None:
+            self._end_locks(stack, found or (_NAMELESS,))
+            runner.query(["cancel", "--yes", "--stack", stack])
+
         try:
-            try:
-                work()
-            except runner.PulumiFailedError as error:
-                if not is_lock_error(error.output):
-                    raise
-                self._end_locks(stack, parse_locks(error.output) or (_NAMELESS,))
-                runner.query(["cancel", "--yes", "--stack", stack])
-                work()
+            past_locks(work, end)
         except CommandRefusedError:
             raise
         except ScriptError as error:
@@ -296,7 +294,7 @@ class Teardown:
             )
             self.talk.confirm(f"Stack {stack} is locked by {who}, which may still run. End the lock?", refusal=refusal)
         if held:
-            locks.remove_from_backend(stack)
+            remove_lock_files(stack)
 
     # What is left
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from engine import private_folders, runner
-from engine.backend import VARIABLE, absolute_backend
+from engine.backend import BACKEND_VARIABLE, absolute_backend
 from engine.private_folders import PREFIX, private_folder, remove_left_folders
 
 ROOT = Path(__file__).parents[2]
@@ -89,7 +89,7 @@ def test_what_is_no_folder_of_ours_stays(place):
 @pytest.fixture
 def project(monkeypatch, tmp_path):
     monkeypatch.setattr(runner, "project_folder", lambda: tmp_path)
-    monkeypatch.delenv(VARIABLE, raising=False)
+    monkeypatch.delenv(BACKEND_VARIABLE, raising=False)
     monkeypatch.delenv("PULUMI_CREDENTIALS_PATH", raising=False)
     monkeypatch.setenv("PULUMI_HOME", str(tmp_path / "home"))
     (tmp_path / "Pulumi.yaml").write_text("name: x\n")
@@ -98,7 +98,7 @@ def project(monkeypatch, tmp_path):
 
 def used():
     with absolute_backend():
-        return os.environ.get(VARIABLE)
+        return os.environ.get(BACKEND_VARIABLE)
 
 
 def test_a_relative_backend_is_the_one_of_the_project_wherever_it_is_named(project, monkeypatch):
@@ -109,9 +109,9 @@ def test_a_relative_backend_is_the_one_of_the_project_wherever_it_is_named(proje
     assert used() == state
     (project / "Pulumi.yaml").write_text("name: x\nbackend:\n  # the state\n  url: 'file://./own'\n")
     assert used() == f"file://{project}/own"
-    monkeypatch.setenv(VARIABLE, "file://state?metadata=skip")
+    monkeypatch.setenv(BACKEND_VARIABLE, "file://state?metadata=skip")
     assert used() == f"{state}?metadata=skip"
-    assert os.environ[VARIABLE] == "file://state?metadata=skip"
+    assert os.environ[BACKEND_VARIABLE] == "file://state?metadata=skip"
     for url in ("file:///one", "file://~", "gs://bucket", "https://api.pulumi.com"):
-        monkeypatch.setenv(VARIABLE, url)
+        monkeypatch.setenv(BACKEND_VARIABLE, url)
         assert used() == url

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from engine.steps import differences, shortened_differences, steps_of
-from scripts.preview.identity import PlanIdentity, plan_id_of
+from scripts.cli.plan_identity import PlanIdentity, plan_id_of
 
 CANARY = "hf_canaryCanaryCANARY0123456789"
 PARENT = "urn:pulumi:dev::gemma-serving::gemma-serving:index:CloudRunGpuService$gcp:cloudrunv2/service:Service"

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from planning import PlanningError, plan
+from scripts.cli.settings_file import SettingsFile
 from scripts.plan.__main__ import main
 from scripts.plan.fix import fixed_file
-from scripts.plan.settings_file import SettingsFile
 from stacks.loading import from_file
 from stacks.planned import to_deployment
 from tests.planning.test_incidents import EVERY, ROOT, SMALL, Incident

@@ -10,8 +10,8 @@ import pytest
 
 from cloud import google_api
 from contracts.staged_weights import MANIFEST
+from scripts.cli.settings import NO_PROJECT
 from scripts.plan.__main__ import main
-from scripts.plan.question import NO_PROJECT
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "tests" / "fixtures" / "models" / "other-8b"

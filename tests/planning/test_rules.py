@@ -290,7 +290,9 @@ def test_every_rule_is_replayed_both_ways():
 
 def test_the_page_of_the_rules_is_up_to_date():
     page = (Path(__file__).resolve().parents[2] / "docs" / "reference" / "rules.md").read_text(encoding="utf-8")
-    assert page == rules_page(), "docs/reference/rules.md is out of date: write planning.solve.reference.rules_page() there"
+    assert page == rules_page(), (
+        "docs/reference/rules.md is out of date: write planning.solve.reference.rules_page() there"
+    )
 
 
 def test_two_rules_cannot_have_the_same_id():

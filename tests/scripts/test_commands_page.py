@@ -8,11 +8,11 @@ from typing import Annotated
 
 import pytest
 
+from authors.commands_page import commands_page
 from authors.docs import all_commands
 from contracts.exit_codes import ExitCode
 from scripts.cli.command import Command, run_command
 from scripts.cli.options import JsonSwitch, Option
-from scripts.cli.reference import commands_page
 from tests.test_pages import GENERATED
 
 ROOT = Path(__file__).parents[2]

@@ -20,7 +20,7 @@ from scripts.agent.programs import ProgramResult
 from scripts.agent.purse import Deployed, Purse
 from scripts.agent.staging import parse_sources
 from scripts.agent.workbench import Workbench
-from scripts.preview.identity import PlanIdentity
+from scripts.cli.plan_identity import PlanIdentity
 
 STACK = "l4-qat"
 CANARY = "hf_canary0123456789abcdef"

@@ -8,8 +8,8 @@ import anyio
 import pytest
 
 from contracts.errors import CommandRefusedError, ScriptError
-from engine.deployment import StateUnreadableError
-from engine.state import StackState, parse
+from engine.deployment import StateUnreadableError, deployment_of
+from engine.state import StackState, of_deployment
 from engine.steps import CAPACITY_TYPES
 from scripts.agent import deployed
 from scripts.agent.audit import AuditEntry, AuditFile
@@ -32,7 +32,7 @@ def state(stack, *, without=(), **changes):
     for resource in kept_ones:
         resource.get("inputs", {}).update(changes)
     document["deployment"]["resources"] = kept_ones
-    return parse(stack, document)
+    return of_deployment(stack, deployment_of(stack, document))
 
 
 def server(audit, now, **values):

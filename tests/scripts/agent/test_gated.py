@@ -11,7 +11,7 @@ import yaml
 from engine import runner
 from scripts.agent import changing, gated
 from scripts.agent.server import build
-from scripts.preview.frozen import freeze
+from scripts.cli.frozen import freeze
 from tests.scripts.agent.conftest import STACK, call, identity
 
 ROOT = Path(__file__).parents[3]

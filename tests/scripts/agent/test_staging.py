@@ -21,7 +21,7 @@ def world(monkeypatch, commands):
     monkeypatch.setattr(staging, "freeze", frozen)
     monkeypatch.setattr(staging, "identity_of", lambda _frozen: IDENTITY)
     monkeypatch.setattr(staging, "_has_bucket", lambda _stack: False)
-    monkeypatch.setattr(staging.bucket_creation, "creation_steps", lambda _frozen: steps_of(PREVIEW))
+    monkeypatch.setattr(staging, "creation_steps", lambda _frozen: steps_of(PREVIEW))
     return commands
 
 

@@ -14,11 +14,11 @@ from contracts.exit_codes import ExitCode
 from contracts.fields import from_json
 from contracts.outputs import StackOutputs
 from engine import runner
-from engine.checkout import git
+from engine.checkout import git, other_checkout
 from scripts.cli.command import run_command
 from scripts.deploy import __main__ as command
 from scripts.deploy.run import NOT_BROUGHT_BACK, DeployRequest, deploy_stack
-from scripts.deploy.steps import BenchVerdict, EngineSteps, NotVerifiedError, ScriptRun, other_checkout
+from scripts.deploy.steps import BenchVerdict, EngineSteps, NotVerifiedError, ScriptRun
 from scripts.preview.saved import PlanRefusedError
 from tests.scripts.sample_outputs import sample_outputs
 

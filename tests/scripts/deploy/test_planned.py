@@ -81,8 +81,8 @@ def world(tmp_path, monkeypatch):
     found = World(folder)
     for name in ("query", "run", "change"):
         monkeypatch.setattr(runner, name, getattr(found, name))
-    for place in ("engine.previewed", "scripts.deploy.steps"):
-        monkeypatch.setattr(f"{place}.previewed", found.previewed)
+    for name in ("engine.previewed.preview", "scripts.deploy.steps.previewed"):
+        monkeypatch.setattr(name, found.previewed)
     monkeypatch.setattr("scripts.deploy.steps.stack_outputs", lambda _: from_json(StackOutputs, sample_outputs()))
     monkeypatch.setenv("GOOGLE_CLOUD_PROJECT", "a-project")
     monkeypatch.setenv("PULUMI_BACKEND_URL", "gs://me:b-password@state")
@@ -184,7 +184,7 @@ def test_a_state_that_changes_during_the_comparison_is_noticed(world, monkeypatc
         other_state(world)
         return {"steps": world.steps}
 
-    monkeypatch.setattr("engine.previewed.previewed", previewed)
+    monkeypatch.setattr("engine.previewed.preview", previewed)
     with pytest.raises(PlanRefusedError, match="the stack was deployed or refreshed during the comparison"):
         steps_with(plan, world).up()
     world.state = STATE % 1

@@ -9,13 +9,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from contracts.fields import from_json
+from contracts.fields import from_json, json_object
 from contracts.outputs import StackOutputs
 from localcloud.running.shims import gcloud_login
 from scripts.cli.command import run_command
 from scripts.client import access
 from scripts.deploy.run import DeployRequest, deploy_stack
-from scripts.deploy.steps import EngineSteps, ScriptRun, _report_in
+from scripts.deploy.steps import EngineSteps, ScriptRun
 from scripts.smoke import __main__ as smoke
 from scripts.smoke import checks_basic
 from tests.scripts.sample_outputs import sample_outputs
@@ -56,7 +56,9 @@ def deploy(monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(EngineSteps, "up_at", lambda _, commit: done.append(f"up at {commit[0]}"))
     monkeypatch.setattr(EngineSteps, "remember", lambda _, commit: done.append(f"remember {commit[0]}"))
     monkeypatch.setattr("scripts.smoke.keep.SmokeRecorder.keep", lambda *_: None)  # its import keeps the real plan
-    monkeypatch.setattr("scripts.measured.planned.deployed_plan", lambda *_: SimpleNamespace(smoke=None, answers=None))
+    monkeypatch.setattr(
+        "scripts.cli.measured.planned.deployed_plan", lambda *_: SimpleNamespace(smoke=None, answers=None)
+    )
     monkeypatch.setattr("scripts.smoke.failure.ServerFailure.__call__", lambda _: None)
     monkeypatch.setattr(checks_basic, "ACCESS_GRACE_S", 0.2)
     monkeypatch.setattr(checks_basic, "FORBIDDEN_GRACE_S", 0.2)
@@ -65,7 +67,7 @@ def deploy(monkeypatch, tmp_path, capsys):
         code = run_command(smoke.COMMAND, list(arguments))
         shown = capsys.readouterr()
         sys.stderr.write(shown.err)
-        return ScriptRun(code=code, report=_report_in(shown.out))
+        return ScriptRun(code=code, report=json_object(shown.out))
 
     monkeypatch.setattr(EngineSteps, "_script", staticmethod(script))
 

@@ -9,11 +9,11 @@ import pytest
 from contracts.exit_codes import ExitCode
 from contracts.rollout_record import ROLLOUT_ANNOTATION
 from engine import runner
+from engine.changes import ResourceChange
 from scripts.cli.command import run_command
 from scripts.drift import run as drift
 from scripts.drift.__main__ import COMMAND
 from scripts.drift.run import MARKER, StackDrift, drift_of, issue_body
-from scripts.preview.report import ResourceChange
 
 CAPACITY = "gcp-tpu:index:QueuedResource"
 URN = f"urn:pulumi:a::p::{CAPACITY}::capacity"

@@ -9,10 +9,11 @@ import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from engine.changes import ResourceChange
 from engine.steps import ShownChange
 from scripts.preview.comment import comment
 from scripts.preview.plans import PlansDocument, describe_checkout, write_plans
-from scripts.preview.report import ResourceChange, StackPreview
+from scripts.preview.report import StackPreview
 
 ROOT = Path(__file__).resolve().parents[3]
 HERE = Path(__file__).parent

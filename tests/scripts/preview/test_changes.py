@@ -6,11 +6,12 @@ import pytest
 
 from contracts.errors import CommandRefusedError
 from contracts.outputs import DETAILS_TYPE
+from engine import changes as engine_changes
+from engine.changes import ResourceChange
 from engine.deployment import ResourceState
 from scripts.preview import headline as deployed
 from scripts.preview.comment import _lines
 from scripts.preview.headline import SERVICE_TYPE, deployed_usd_per_hour, effect_of_changes, headline
-from scripts.preview.report import EnginePreview, ResourceChange, from_engine
 
 CANARY = "hf_canary0123456789abcdef"
 CAPACITY = "gcp-tpu:index:QueuedResource"
@@ -53,7 +54,7 @@ def machine(before, after, path="metadata"):
 
 
 def changes_of(*steps, secrets=()):
-    return from_engine(EnginePreview.model_validate({"steps": list(steps)}), secrets)[0]
+    return engine_changes.changes_of({"steps": list(steps)}, secrets)[0]
 
 
 def shown(*steps, secrets=()):

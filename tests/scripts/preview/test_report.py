@@ -12,11 +12,12 @@ import pytest
 from contracts.errors import ScriptError
 from contracts.exit_codes import ExitCode
 from engine import runner
+from engine.changes import changes_of
 from scripts.cli.command import run_command
+from scripts.cli.github import GitHubRepository
 from scripts.preview.__main__ import COMMAND
 from scripts.preview.comment import MARKER
-from scripts.preview.github import GitHubRepository
-from scripts.preview.report import EnginePreview, StackPreview, from_engine, read_all, write
+from scripts.preview.report import StackPreview, read_all, write
 from scripts.preview.run import _previewed
 
 URN = "urn:pulumi:x::gemma-serving::gcp:storage/bucket:Bucket::models"
@@ -46,7 +47,7 @@ ENGINE = {
 
 
 def preview_of_engine(stack="x", **changes):
-    found, unchanged, warnings = from_engine(EnginePreview.model_validate(ENGINE))
+    found, unchanged, warnings = changes_of(ENGINE)
     return StackPreview(stack=stack, changes=found, unchanged=unchanged, warnings=warnings, usd_per_hour=5.4, **changes)
 
 
@@ -181,9 +182,9 @@ def test_a_stack_that_the_backend_does_not_know_is_previewed_beside_it(monkeypat
     monkeypatch.setattr(runner, "run", run)
     monkeypatch.setattr(runner, "project_folder", lambda: tmp_path)
     with pytest.raises(ScriptError, match="no stack named"):
-        _previewed("new", create=False)
+        _previewed("new", create=False, hide=False)
     asked.clear()
-    found = _previewed("new", create=True)
+    found = _previewed("new", create=True, hide=False)
     assert found["new_stack"] is True
     assert asked[0][1] == "gs://real"
     assert all(backend.startswith("file://") for _, backend in asked[1:])
@@ -206,7 +207,7 @@ def test_a_preview_that_google_refuses_names_the_doctor(monkeypatch, said, named
 
     monkeypatch.setattr(runner, "run", refuse)
     with pytest.raises(ScriptError, match=re.escape(said)) as caught:
-        _previewed("l4-qat", create=False)
+        _previewed("l4-qat", create=False, hide=False)
     assert ("python -m scripts.doctor --stack l4-qat" in str(caught.value)) == named
 
 

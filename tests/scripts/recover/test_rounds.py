@@ -38,7 +38,7 @@ class World:
             "declared": lambda _stack: self.declared(),
             "lookup": self.lookup,
             "stack_locks": lambda _stack: (),
-            "backend_folder": lambda: None,
+            "state_folder": lambda: None,
         }.items():
             monkeypatch.setattr(run, name, value)
         monkeypatch.setattr(runner, "change", lambda stack, *arguments, **_: self.calls.append(arguments))
@@ -167,7 +167,7 @@ def test_a_cut_off_side_file_is_removed_and_the_state_kept(world, monkeypatch, t
     broken, whole = folder / f"{STACK}.json.attrs", folder / f"{STACK}.json.bak.attrs"
     broken.write_text("")
     whole.write_text("{}")
-    monkeypatch.setattr(run, "backend_folder", lambda: tmp_path)
+    monkeypatch.setattr(run, "state_folder", lambda: tmp_path)
 
     def read(_stack):
         if broken.exists():

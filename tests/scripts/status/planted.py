@@ -1,7 +1,8 @@
 """States as the engine exports them, for what a local cloud holds."""
 
 from contracts.serving_document import DOCUMENT_METADATA_KEY
-from engine.state import parse
+from engine.deployment import deployment_of
+from engine.state import of_deployment
 from tests.cloud.populated import PROJECT
 from tests.scripts.sample_outputs import sample_outputs
 
@@ -49,4 +50,4 @@ def state(*resources, pending=()):
         "resources": list(resources),
         "pending_operations": operations,
     }
-    return parse(STACK, {"version": 3, "deployment": deployment})
+    return of_deployment(STACK, deployment_of(STACK, {"version": 3, "deployment": deployment}))

@@ -7,7 +7,7 @@ import pytest
 
 from cloud.google_api import GoogleListError
 from engine.deployment import deployment_of
-from engine.state import parse
+from engine.state import of_deployment
 from engine.surgery import unprotected, without_pending
 from scripts.teardown import pending
 from tests.cloud.test_deletion import Patience
@@ -26,7 +26,7 @@ def state(*operations, resources=(), written=NOW):
         "resources": list(resources),
         "pending_operations": creating,
     }
-    return parse("x", {"version": 3, "deployment": deployment})
+    return of_deployment("x", deployment_of("x", {"version": 3, "deployment": deployment}))
 
 
 def resource(kind, **inputs):

@@ -8,9 +8,9 @@ import pytest
 
 from contracts.errors import CommandRefusedError
 from engine import runner
-from scripts.preview import frozen
-from scripts.preview.frozen import freeze
-from scripts.preview.identity import identity_of
+from scripts.cli import frozen
+from scripts.cli.frozen import freeze
+from scripts.cli.plan_identity import identity_of
 from stacks.settings import Settings
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -11,9 +11,9 @@ from contracts.outputs import StackOutputs
 from planning.errors import PlanningError
 from planning.numbers import as_number
 from planning.question.workload import Workload
-from scripts.measured.identity import deployed_identity, kept_settings
-from scripts.measured.planned import DeployedPlan
-from scripts.measured.schema import (
+from scripts.cli.measured.identity import deployed_identity, kept_settings
+from scripts.cli.measured.planned import DeployedPlan
+from scripts.cli.measured.schema import (
     SCHEMA_VERSION,
     BenchPoint,
     BootedFigures,
@@ -21,7 +21,7 @@ from scripts.measured.schema import (
     MeasuredFile,
     SmokeMeasurement,
 )
-from scripts.measured.store import change_measured
+from scripts.cli.measured.store import change_measured
 
 _WORD: Final = re.compile(r"[a-z0-9_]{1,16}")
 """A dtype as vLLM names it; what a server says otherwise is not kept."""

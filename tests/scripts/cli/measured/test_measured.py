@@ -16,8 +16,8 @@ from planning.question.vllm_args import given_options
 from planning.solve.residuals import SmokeFigures, decode_band, residual, usual_causes
 from scripts.bench.__main__ import COMMAND as BENCH
 from scripts.cli.command import run_command
+from scripts.cli.measured.store import measured_path, read_measured
 from scripts.client.access import ServerAccess, open_url_access
-from scripts.measured.store import measured_path, read_measured
 from scripts.plan.__main__ import main as plan_main
 from scripts.smoke.__main__ import COMMAND as SMOKE
 from scripts.smoke.context import Check
@@ -29,7 +29,7 @@ from stacks.planned import to_deployment
 from tests.scripts.bench.model_pool import ModelPool, ModelServer
 from tests.scripts.sample_outputs import sample_outputs
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 STACK = "l4-qat"
 CANARY = "sk-canary-3f9a"
 LOAD = ("--concurrency", "2", "--requests", "4", "--input-tokens", "16", "--output-tokens", "8", "--warm-up", "0")

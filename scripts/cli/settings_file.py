@@ -10,7 +10,7 @@ from ruamel.yaml import YAML
 from ruamel.yaml.comments import CommentedMap, CommentedSeq
 
 from contracts.labels import PRODUCT
-from scripts.plan.question import NO_PROJECT
+from scripts.cli.settings import NO_PROJECT
 from stacks.loading import from_values, take_secrets
 from stacks.settings import Settings
 
@@ -27,7 +27,7 @@ class SettingsFile:
         """Read the file, which has to be YAML with a `config` block."""
         self._name = path.name
         self._text = path.read_text(encoding="utf-8")
-        self._document = _parsed(self._text)
+        self._document = parsed(self._text)
         self._config = cast("Block", self._document["config"])
 
     def settings(self) -> Settings:
@@ -51,8 +51,8 @@ class SettingsFile:
     def text(self) -> str:
         """Return the file's text. Only changed lines are written anew: the writer has its own style for blanks and quotes."""
         kept = self._text.splitlines(keepends=True)
-        before = _dumped(_parsed(self._text)).splitlines(keepends=True)
-        after = _dumped(self._document).splitlines(keepends=True)
+        before = dumped(parsed(self._text)).splitlines(keepends=True)
+        after = dumped(self._document).splitlines(keepends=True)
         if len(before) != len(kept):
             return "".join(after)
         lines: list[str] = []
@@ -70,11 +70,13 @@ def _writer() -> YAML:
     return writer
 
 
-def _parsed(text: str) -> Block:
+def parsed(text: str) -> Block:
+    """Return the document of a settings file, with its comments and its spelling."""
     return cast("Block", cast("Any", _writer()).load(text))
 
 
-def _dumped(document: Block) -> str:
+def dumped(document: Block) -> str:
+    """Return a document as text."""
     stream = io.StringIO()
     cast("Any", _writer()).dump(document, stream)
     return stream.getvalue()

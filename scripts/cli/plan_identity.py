@@ -13,7 +13,7 @@ from contracts.fields import as_mapping
 from engine import runner
 from engine.deployment import parse_deployment
 from engine.steps import PlannedStep
-from scripts.preview.frozen import FrozenProject
+from scripts.cli.frozen import FrozenProject
 
 _MEANINGS: Final = {
     "stack": "it is a plan of another stack",

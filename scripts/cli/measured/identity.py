@@ -11,7 +11,7 @@ from contracts.fields import camel_case
 from contracts.outputs import StackOutputs
 from planning.question.resolved import Resolved
 from planning.question.vllm_args import given_options
-from scripts.measured.schema import Identity
+from scripts.cli.measured.schema import Identity
 
 if TYPE_CHECKING:
     from stacks.settings import Settings

@@ -10,8 +10,8 @@ from planning.question.types import WorkloadPlan
 from planning.question.workload import Workload
 from planning.solve.residuals import SmokeFigures, decode_band, smoke_figures
 from planning.speed.serving import workload_plan
-from scripts.measured.identity import deployed_identity, settings_identity
-from scripts.measured.schema import PlannedFigures
+from scripts.cli.measured.identity import deployed_identity, settings_identity
+from scripts.cli.measured.schema import PlannedFigures
 from stacks.loading import SettingsError, from_file
 from stacks.planned import to_deployment
 

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Final
 
 from contracts.errors import CommandRefusedError, ScriptError
-from contracts.fields import ContractError, from_json, to_json
+from contracts.fields import to_json
+from engine.kept import KeptFileError, change_file, read_kept
 from engine.runner import project_folder
-from scripts.cli.kept import change_file
-from scripts.measured.schema import SCHEMA_VERSION, MeasuredFile
+from scripts.cli.measured.schema import SCHEMA_VERSION, MeasuredFile
 
 FOLDER: Final = "results"
 
@@ -30,20 +30,10 @@ def read_measured(stack: str) -> MeasuredFile:
     """
     path = measured_path(stack)
     try:
-        raw: object = json.loads(path.read_text(encoding="utf-8"))
-        found = from_json(MeasuredFile, raw)
-    except FileNotFoundError:
-        return MeasuredFile(schema_version=SCHEMA_VERSION, stack=stack)
-    except (OSError, ValueError, ContractError) as error:
-        raise CommandRefusedError(
-            f"{path} cannot be read ({str(error).rstrip('.')}); move it away, and run smoke or bench again."
-        ) from None
-    if found.schema_version != SCHEMA_VERSION:
-        raise CommandRefusedError(
-            f"{path} has schemaVersion {found.schema_version}, and this version of the project reads {SCHEMA_VERSION}; move it away, "
-            "and run smoke or bench again."
-        )
-    return found
+        found = read_kept(path, MeasuredFile, SCHEMA_VERSION)
+    except KeptFileError as error:
+        raise CommandRefusedError(f"{path} {error}; move it away, and run smoke or bench again.") from None
+    return found or MeasuredFile(schema_version=SCHEMA_VERSION, stack=stack)
 
 
 def change_measured(stack: str, change: Callable[[MeasuredFile], MeasuredFile]) -> Path:

@@ -4,13 +4,16 @@ import hashlib
 import os
 import re
 import stat
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import chdir, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from contracts.errors import CommandRefusedError
 from engine import runner
+from engine.backend import absolute_backend
+from engine.private_folders import private_folder, remove_left_folders
 from planning import plan as planned
 from scripts.cli.settings import stack_settings
 from stacks.planned import to_deployment
@@ -129,6 +132,16 @@ def freeze(stack: str, into: Path, *, settings_of: str | None = None) -> FrozenP
         },
         source=source.name,
     )
+
+
+@contextmanager
+def frozen_here(stack: str, *, settings_of: str | None = None) -> Generator[FrozenProject]:
+    """Work in a private copy of this checkout: the current folder is the copy until the end, and then the copy is deleted."""
+    remove_left_folders()
+    with absolute_backend(), private_folder() as folder:
+        frozen = freeze(stack, folder, settings_of=settings_of)
+        with chdir(frozen.folder):
+            yield frozen
 
 
 def _live(frozen: FrozenProject, root: Path) -> Iterator[tuple[Path, bool]]:

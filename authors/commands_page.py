@@ -26,11 +26,8 @@ def commands_page(commands: Sequence[Command[Any]]) -> str:
     codes = [f"| {int(code)} | {code.meaning} |" for code in ExitCode]
     parts = [_TOP, "\n".join(["| exit code | meaning |", "| --- | --- |", *codes, ""])]
     for command in commands:
-        parts.append("\n".join(_section(command, f"python -m scripts.{command.name}", "##")))
-        parts += [
-            "\n".join(_section(sub, f"python -m scripts.{command.name} {sub.name}", "###"))
-            for sub in command.subcommands
-        ]
+        parts.append("\n".join(_section(command, command.program, "##")))
+        parts += ["\n".join(_section(sub, f"{command.program} {sub.name}", "###")) for sub in command.subcommands]
     return "\n".join(parts)
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -12,7 +13,7 @@ import pytest
 
 from engine.children import interruptible, run_async, started
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[2]
 ENGINE = """#!/bin/sh
 trap 'echo interrupted >>heard' INT
 touch running
@@ -109,3 +110,23 @@ def test_a_coroutine_that_is_cancelled_by_others_was_not_interrupted():
 
     with pytest.raises(asyncio.CancelledError), interruptible():
         run_async(work())
+
+
+MAY_START = frozenset({"engine/children.py", "engine/handed_over.py", "scripts/agent/programs.py"})
+"""The one runner; a person's own command, whose signals are its own; and commands of the assistant, which write to files."""
+GUESTS = ("scripts/bench/", "scripts/client/")
+"""They know no engine."""
+
+
+def starts_programs(text):
+    return (
+        re.search(r"subprocess\.(run|Popen|call|check_\w+)\(|os\.(system|popen|spawn\w*|exec\w*)\(", text) is not None
+    )
+
+
+def test_programs_are_started_in_one_place():
+    assert starts_programs("done = subprocess.run(words)")
+    assert starts_programs("with subprocess.Popen(words) as process:")
+    paths = [path for room in ("cloud", "engine", "scripts", "stacks") for path in (ROOT / room).rglob("*.py")]
+    found = {str(path.relative_to(ROOT)) for path in paths if starts_programs(path.read_text())}
+    assert {name for name in found if not name.startswith(GUESTS)} == MAY_START

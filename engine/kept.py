@@ -1,0 +1,76 @@
+"""Files that commands keep between runs: written under a lock, and a reader sees the old text or the new one, never half of one."""
+
+import fcntl
+import json
+import os
+import shutil
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final, TypeVar
+
+from contracts.fields import ContractError, from_json
+
+T = TypeVar("T")
+
+OWNER_ONLY: Final = 0o600
+
+
+class KeptFileError(Exception):
+    """A file that was kept cannot be read. The message says why, a clause without the file's name."""
+
+
+def read_kept(path: Path, kind: type[T], version: int, *, check: Callable[[T], object] = id) -> T | None:
+    """Return the contract in a file that names its `schemaVersion`; None if there is no file.
+
+    `check` raises ValueError for what the types of a contract cannot say. Raises KeptFileError.
+    """
+    try:
+        raw: object = json.loads(path.read_text(encoding="utf-8"))
+        found = from_json(kind, raw)
+        check(found)
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, ContractError) as error:
+        raise KeptFileError(f"cannot be read ({str(error).rstrip('.')})") from None
+    written = getattr(found, "schema_version", None)
+    if written != version:
+        raise KeptFileError(f"has schemaVersion {written}, and this version of the project reads {version}")
+    return found
+
+
+def change_file(path: Path, text: Callable[[], str]) -> None:
+    """Write a file anew. `text` reads it and returns the new text; nobody else writes in between. Raises OSError."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with locked(path.with_suffix(".lock")):
+        replace_file(path, text())
+
+
+@contextmanager
+def locked(path: Path) -> Generator[None]:
+    """Wait for the lock that this file is, and hold it: a second process waits. Raises OSError if it cannot be opened, as a link."""
+    lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, OWNER_ONLY)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(lock)
+
+
+def replace_file(path: Path, text: str) -> None:
+    """Write a file anew with the mode that it has, all of it or nothing. Raises OSError."""
+    fresh = path.with_name(f"{path.name}.new")
+    try:
+        fresh.write_text(text, encoding="utf-8")
+        if path.exists():
+            shutil.copymode(path, fresh)
+        fresh.replace(path)
+    finally:
+        fresh.unlink(missing_ok=True)
+
+
+def write_private(path: Path, text: str, *, new: bool = False) -> None:
+    """Write a file that only its owner can read. Raises OSError; with `new` also if it exists."""
+    flags = os.O_WRONLY | os.O_CREAT | (os.O_EXCL if new else os.O_TRUNC)
+    with os.fdopen(os.open(path, flags, OWNER_ONLY), "w", encoding="utf-8") as file:
+        file.write(text)

@@ -1,0 +1,6 @@
+"""What other commands may use of `scripts.smoke`: a run of all checks."""
+
+from scripts.smoke.run import run_smoke
+from scripts.smoke.target import stack_target
+
+__all__ = ["run_smoke", "stack_target"]

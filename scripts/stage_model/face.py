@@ -1,0 +1,5 @@
+"""What other commands may use of `scripts.stage_model`: the creation of a stack's bucket."""
+
+from scripts.stage_model.bucket_creation import creation_steps, has_bucket
+
+__all__ = ["creation_steps", "has_bucket"]
