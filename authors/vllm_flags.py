@@ -6,6 +6,7 @@ and of the dataclasses in `config/`. `pip download --no-deps --no-binary :all: v
 
 import argparse
 import ast
+import json
 import re
 import sys
 import tarfile
@@ -336,21 +337,20 @@ def _members(path: Path) -> Iterator[tuple[str, str]]:
 
 
 def text_of(version: str, flags: Sequence[DeclaredFlag]) -> str:
-    """Return the table as a Python module."""
-    lines = "\n".join(flag.line() for flag in flags)
-    return (
-        f'"""Flags of `vllm serve` {version}: spellings, kind, and the values where they are closed or numbers. Written by authors/vllm_flags.py."""\n\n'
-        f'from typing import Final\n\nVERSION: Final = "{version}"\n'
-        f'SOURCE: Final = "vllm {version}, source archive on the Python package index"\n'
-        f'FLAGS: Final = """\n{lines}\n"""\n'
-    )
+    """Return the table as JSON, one flag a line: spellings, kind, and the values where they are closed or numbers."""
+    table = {
+        "version": version,
+        "source": f"vllm {version}, source archive on the Python package index",
+        "flags": [flag.line() for flag in flags],
+    }
+    return json.dumps(table, indent=1) + "\n"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Return 0 when each table was written, 2 when an archive is refused."""
     parser = argparse.ArgumentParser(prog="python -m authors.vllm_flags", description=__doc__)
     parser.add_argument("archive", nargs="+", type=Path, help="wheel or source archive of vllm")
-    parser.add_argument("--out", type=Path, default=FOLDER, help="folder of the tables (default: planning/flags)")
+    parser.add_argument("--out", type=Path, default=FOLDER, help="folder of the tables (default: planning/data/flags)")
     options = parser.parse_args(arguments)
     for path in options.archive:
         try:
@@ -359,7 +359,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         except FlagsError as error:
             print(f"vllm_flags: {error}", file=sys.stderr)
             return 2
-        target = options.out / f"v{version.replace('.', '_')}.py"
+        target = options.out / f"{version}.json"
         target.write_text(text_of(version, flags), encoding="utf-8")
         print(f"vllm_flags: {len(flags)} flags of vllm {version} in {target}.", file=sys.stderr)
     return 0

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Build one image of this folder without a push, on the base that planning/data/images.py pins: `images/build.sh vllm-tpu-w4a16`.
+# Build one image of this folder without a push, on the base that planning/data/images.json pins: `images/build.sh vllm-tpu-w4a16`.
 # Exit code 0: it builds. 1: it does not, or the disk has no room for it. 2: there is no such image. Needs Docker with buildx, and Python.
 set -eu
 cd "$(dirname "$0")/.."

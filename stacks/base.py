@@ -24,6 +24,7 @@ from contracts.compile_cache import ARCHIVE_KEEP_DAYS
 from contracts.labels import Ownership
 from contracts.naming import Names
 from contracts.staged_weights import HASH_VARIABLE, MODELS_FOLDER, folder_uri
+from planning.cost.subject import Subject
 from planning.question.types import Plan
 from planning.question.vllm_args import OPTIONS, VllmOptions, vllm_arguments
 from stacks.apis import apis_of
@@ -52,6 +53,8 @@ class Context:
     """What a stack is made from."""
 
     settings: Settings
+    subject: Subject
+    """The deployment with the figures that the plan was made from."""
     plan: Plan
     names: Names
     ownership: Ownership

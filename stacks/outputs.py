@@ -7,14 +7,13 @@ import pulumi
 from components.stack_details import StackDetails
 from contracts.fields import to_json
 from contracts.outputs import DETAILS, Auth, RolloutPlan, SmokeThresholds, StackOutputs
-from planning.cost.subject import examine
+from planning.cost.subject import Subject
 from planning.question.types import Plan
 from planning.question.vllm_args import given_options
 from planning.solve.residuals import smoke_thresholds as planned_thresholds
 from stacks.base import Context, Foundation
-from stacks.planned import to_deployment
 from stacks.secrets import API_KEY
-from stacks.settings import Settings
+from stacks.settings import SmokeSettings
 
 T = TypeVar("T")
 
@@ -22,11 +21,10 @@ _STARTUP_MARGIN: Final = 1.5
 """A start may take this many times the planner's estimate."""
 
 
-def smoke_thresholds(settings: Settings, plan: Plan) -> SmokeThresholds:
+def smoke_thresholds(smoke: SmokeSettings, subject: Subject, plan: Plan) -> SmokeThresholds:
     """Return the thresholds of the smoke checks: those of the settings, else the planner's figures with a margin."""
-    smoke = settings.smoke
     startup_s = max(plan.startup.ready_s * _STARTUP_MARGIN, plan.startup.probe_budget_s)
-    ttft_s, rate, burst = planned_thresholds(examine(to_deployment(settings)), smoke.burst_requests)
+    ttft_s, rate, burst = planned_thresholds(subject, smoke.burst_requests)
     return SmokeThresholds(
         startup_budget_s=smoke.startup_budget_s or round(startup_s),
         max_ttft_s=smoke.max_ttft_s or round(ttft_s, 3),
@@ -60,7 +58,7 @@ def stack_outputs(
         image=known_after_up(foundation.serving.image),
         plan=plan.summary(),
         vllm=given_options(context.vllm),
-        smoke=smoke_thresholds(settings, plan),
+        smoke=smoke_thresholds(settings.smoke, context.subject, plan),
         labels={**settings.labels, **context.ownership.labels},
         project=settings.project,
         location=known_after_up(location),

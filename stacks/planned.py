@@ -3,16 +3,24 @@
 import json
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Final, cast
 
 from cloud.model_files import PROJECT, read_model
 from planning.errors import PlanningError
 from planning.memory.margins import margin_words
 from planning.model.spec import ModelSpec
-from planning.question.types import CloudRunOptions, Deployment, Finding, Plan, StartupProbe, TpuOptions, WeightsMode
+from planning.question.fields import changed
+from planning.question.types import Deployment, Finding, Plan, StartupProbe, WeightsMode
 from planning.rules.findings import ACCEPTABLE_IDS
 from planning.solve.wording import Wording, remedy_of, worded
 from stacks.price_file import book_of
-from stacks.settings import CloudRunSettings, ProbeSettings, Settings, TpuSettings
+from stacks.settings import ProbeSettings, Settings
+from stacks.settings.keys import SettingField, judged_fields, value_of
+
+_WORKED_OUT: Final = frozenset({"platform", "weights_mode"})
+"""Fields of the planner that follow from a setting and others."""
+_EMPTY_IF_NOT_SET: Final = frozenset({"model_revision", "image_version"})
+"""Fields that the planner takes as a question that was not asked where they are None; a stack that does not set them has none."""
 
 
 class BlockedError(ValueError):
@@ -32,35 +40,51 @@ def to_deployment(settings: Settings, folder: Path = PROJECT, *, today: str | No
     Raises:
         PlanningError: if a file that the settings name cannot be read, or has a mistake.
     """
-    tpu, run = settings.tpu, settings.cloud_run
-    return Deployment(
+    run = settings.cloud_run
+    deployment = Deployment(
         model=settings.model,
-        model_revision=settings.model_revision or "",
-        accelerator=tpu.accelerator_type if tpu else run.gpu if run else "",
-        platform="tpu-vm" if tpu else "cloud-run",
-        quantization=settings.quantization,
-        vllm=settings.vllm,
-        image_version=settings.image.version or "",
-        image_supports=tuple(settings.image.supports),
+        accelerator="",
+        platform="cloud-run" if run else "tpu-vm",
         weights_mode=_weights_mode(settings),
-        host_memory_gib=run.memory_mib / 1024 if run else None,
-        vcpu=run.cpu if run else None,
-        tpu=_tpu_options(tpu) if tpu else TpuOptions(),
-        cloud_run=_cloud_run_options(run, settings) if run else CloudRunOptions(),
-        public=run.public if run else False,
         has_api_key=settings.has_secret("apiKey"),
-        endpoint_url=settings.endpoint_url,
-        workload=settings.workload,
-        measured_tok_per_s=settings.measured_tok_per_s,
-        max_usd=settings.max_usd,
-        accept_findings=tuple(settings.accept_findings),
         model_spec=_model(settings.architecture_file, folder, settings.model, key="modelConfig"),
         draft_spec=_model(settings.drafter_file, folder, _drafter_id(settings), key="draftConfig"),
         prices=book_of(settings.prices),
         today=today,
-        existing_bucket=settings.bucket.existing,
-        bucket_region=settings.bucket.region,
     )
+    given: dict[str, object] = {
+        path: _as_judged(path, field.attributes[-1], value_of(settings, field))
+        for path, fields in judged_fields().items()
+        if path not in _WORKED_OUT
+        for field in fields
+        if _is_given(settings, field)
+    }
+    if run:
+        given |= {
+            "cloud_run.cuda13_image": settings.image.needs_cuda_13,
+            "cloud_run.rolls_out": run.rollout is not None,
+        }
+    return changed(deployment, given)
+
+
+def _is_given(settings: Settings, field: SettingField) -> bool:
+    """Whether the block of a field is there, of a target that has it. The user of an image matters to Cloud Run only."""
+    if (field.judged or "").startswith("cloud_run.") and settings.cloud_run is None:
+        return False
+    return (
+        len(field.attributes) == 1 or value_of(settings, field._replace(attributes=field.attributes[:-1])) is not None
+    )
+
+
+def _as_judged(path: str, name: str, value: object) -> object:
+    """Return a setting's value as the planner has it."""
+    if isinstance(value, ProbeSettings):
+        return to_probe(value)
+    if isinstance(value, list):
+        return tuple(cast("list[object]", value))
+    if path in _EMPTY_IF_NOT_SET:
+        return value or ""
+    return value / 1024 if isinstance(value, int) and name.endswith("_mib") else value
 
 
 def to_probe(probe: ProbeSettings) -> StartupProbe:
@@ -133,43 +157,3 @@ def _weights_mode(settings: Settings) -> WeightsMode:
     if settings.streams_on_tpu:
         return "streamer"
     return settings.cloud_run.mount.mode if settings.cloud_run else "disk"
-
-
-def _tpu_options(tpu: TpuSettings) -> TpuOptions:
-    return TpuOptions(
-        provisioning_model=tpu.provisioning,
-        api=tpu.api,
-        max_run_duration_s=tpu.max_run_duration_s,
-        zones=tuple(tpu.zones),
-        compile_cache=tpu.compile_cache,
-        boot_disk_size_gb=tpu.boot_disk_size_gb,
-        renew_before_s=tpu.renew_before_s,
-        ssh=tpu.ssh,
-        tunnel_members=tuple(tpu.tunnel_members),
-        tunnel_role=tpu.tunnel_role,
-        private_google_access=tpu.existing_network.private_google_access if tpu.existing_network else None,
-    )
-
-
-def _cloud_run_options(run: CloudRunSettings, settings: Settings) -> CloudRunOptions:
-    return CloudRunOptions(
-        region=run.region,
-        concurrency=run.concurrency,
-        min_instances=run.min_instances,
-        max_instances=run.max_instances,
-        startup_probe=to_probe(run.startup_probe) if run.startup_probe else None,
-        gpu_quota=run.gpu_quota,
-        cpu_quota=run.cpu_quota,
-        memory_quota_gib=None if run.memory_quota_mib is None else run.memory_quota_mib / 1024,
-        zonal_redundancy=run.zonal_redundancy,
-        direct_vpc=run.direct_vpc,
-        mount_uid=run.mount.uid,
-        mount_gid=run.mount.gid,
-        image_uid=settings.image.uid,
-        image_gid=settings.image.gid,
-        cuda13_image=settings.image.needs_cuda_13,
-        cuda_compatibility=run.cuda_compatibility,
-        rolls_out=run.rollout is not None,
-        graph_cache=run.compile_cache,
-        file_cache_gib=None if run.mount.cache_mib is None else run.mount.cache_mib / 1024,
-    )

@@ -5,7 +5,9 @@ from pulumi.runtime import get_config_env, get_config_secret_keys_env
 
 from contracts.labels import Ownership, StackLimits
 from contracts.naming import Names, NamingError
-from planning import PlanningError, plan
+from planning import PlanningError
+from planning.cost.subject import examine
+from planning.planner import plan_of
 from planning.question.types import Finding
 from planning.solve.wording import Wording, worded
 from stacks import loading
@@ -36,7 +38,8 @@ def run() -> None:
     deployment = to_deployment(settings, today=today())
     wording = StackWording(deployment)
     try:
-        planned = plan(deployment)
+        subject = examine(deployment)
+        planned = plan_of(subject)
     except PlanningError as error:
         raise PlanningError(worded(str(error), wording)) from None
     pulumi.log.info(headline(planned))
@@ -45,6 +48,7 @@ def run() -> None:
     require_unblocked(planned, stack, wording)
     context = Context(
         settings=settings,
+        subject=subject,
         plan=planned,
         names=Names(project=settings.project, stack=stack),
         ownership=Ownership(

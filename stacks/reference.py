@@ -52,7 +52,7 @@ def _images() -> str:
         for name, image in IMAGES.items()
     )
     head = "| name | image | platform | parsers | source of the digest |\n| --- | --- | --- | --- | --- |\n"
-    return f"\n## Images\n\nThe names that `image` takes (`planning/data/images.py`).\n\n{head}{''.join(rows)}"
+    return f"\n## Images\n\nThe names that `image` takes (`planning/data/images.json`).\n\n{head}{''.join(rows)}"
 
 
 def _built(image: Image) -> str:

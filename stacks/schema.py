@@ -5,6 +5,7 @@ import inspect
 from collections.abc import Iterator
 from functools import cache
 from itertools import pairwise
+from types import ModuleType
 from typing import Any, TypeAlias
 
 from pydantic import BaseModel
@@ -15,9 +16,8 @@ from contracts.labels import PRODUCT
 from contracts.outputs import SmokeThresholds
 from planning.question.vllm_args import OPTIONS, VllmOption, VllmOptions
 from planning.question.workload import Workload
-from stacks import settings
 from stacks.secrets import KINDS, set_command
-from stacks.settings import NOT_IN_FILE, Settings, SmokeSettings
+from stacks.settings import NOT_IN_FILE, Settings, SmokeSettings, bucket, cloud_run, image, stack, tpu
 
 Schema: TypeAlias = dict[str, Any]
 
@@ -64,17 +64,18 @@ def _meanings() -> Iterator[tuple[tuple[str, str], str]]:
     for name, field in SmokeSettings.model_fields.items():
         yield (SmokeSettings.__name__, field.alias or name), thresholds[camel_case(name)]
     # pydantic can read these texts too, but it would do so at each import, for 25 ms.
-    for block in ast.parse(inspect.getsource(settings)).body:
-        if isinstance(block, ast.ClassDef):
-            yield from (((block.name, key), text) for key, text in _texts_below_fields(block))
+    for module in (bucket, cloud_run, image, stack, tpu):
+        for block in ast.parse(inspect.getsource(module)).body:
+            if isinstance(block, ast.ClassDef):
+                yield from (((block.name, key), text) for key, text in _texts_below_fields(block, module))
 
 
-def _texts_below_fields(block: ast.ClassDef) -> Iterator[tuple[str, str]]:
+def _texts_below_fields(block: ast.ClassDef, module: ModuleType) -> Iterator[tuple[str, str]]:
     """Yield key and meaning of each setting of a class that has a text below it."""
     for field, text in pairwise(block.body):
         match field, text:
             case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(meaning))):
-                model: type[BaseModel] = getattr(settings, block.name)
+                model: type[BaseModel] = getattr(module, block.name)
                 yield model.model_fields[name].alias or name, meaning
             case _:
                 pass

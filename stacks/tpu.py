@@ -20,7 +20,6 @@ from stacks.base import PORT, Context, Foundation, lay_foundation
 from stacks.hooks.next_steps import next_steps
 from stacks.hooks.run_keeper import keep_runs
 from stacks.outputs import export, known_after_up, stack_outputs
-from stacks.planned import to_deployment
 from stacks.settings import ExistingNetworkSettings, Settings, TpuSettings
 
 PROJECT_ROLES = ("roles/logging.logWriter", "roles/monitoring.metricWriter")
@@ -223,7 +222,7 @@ def _arguments(context: Context, tpu: TpuSettings, foundation: Foundation, netwo
         ownership=context.ownership,
         labels=settings.labels,
         tags=[context.names.base],
-        next_steps=next_steps(to_deployment(settings), context.ownership.stack),
+        next_steps=next_steps(context.subject.resolved.deployment, context.ownership.stack),
         allow_replace_active=tpu.allow_replace_active,
     )
 

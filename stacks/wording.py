@@ -9,6 +9,7 @@ from planning.machine.hardware import CLOUD_RUN_GPUS, find_accelerator
 from planning.question.fields import changed, is_duration, value_at
 from planning.question.types import Deployment, Platform
 from planning.units import format_duration
+from stacks.settings.keys import judged_fields
 from stacks.units import format_memory
 
 _TARGETS = {"tpu-vm": "tpu", "cloud-run": "cloud-run"}
@@ -26,25 +27,6 @@ _REQUIRED = {
 }
 """Fields that the block of a target has to state."""
 
-_KEYS = {
-    "platform": "target",
-    "weights_mode": "weights",
-    "host_memory_gib": "cloudRun.memory",
-    "vcpu": "cloudRun.cpu",
-    "public": "cloudRun.public",
-    "tpu.provisioning_model": "tpu.provisioning",
-    "tpu.private_google_access": "tpu.existingNetwork.privateGoogleAccess",
-    "cloud_run.memory_quota_gib": "cloudRun.memoryQuota",
-    "cloud_run.graph_cache": "cloudRun.compileCache",
-    "cloud_run.mount_uid": "cloudRun.mount.uid",
-    "cloud_run.mount_gid": "cloudRun.mount.gid",
-    "existing_bucket": "bucket.existing",
-    "image_version": "image.version",
-    "image_supports": "image.supports",
-    "cloud_run.image_uid": "image.uid",
-    "cloud_run.image_gid": "image.gid",
-}
-"""Keys that do not follow from the field's name."""
 _BUCKET_MODES = frozenset({"disk", "fuse", "fuse-buffered", "fuse-cached", "streamer", "memory"})
 """Modes that settings express as `weights: bucket`."""
 _BLOCK_OF = {"tpu.private_google_access": "tpu.existingNetwork"}
@@ -53,10 +35,9 @@ _BLOCK_OF = {"tpu.private_google_access": "tpu.existingNetwork"}
 
 def settings_key(path: str, target: str) -> str:
     """Return the settings key of a field, from the namespace on: `vllm.max_model_len` is `vllm.maxModelLen`."""
-    if path == "accelerator":
-        return "tpu.acceleratorType" if target == "tpu" else "cloudRun.gpu"
-    if path in _KEYS:
-        return _KEYS[path]
+    keys = [field.key for field in judged_fields().get(path, ())]
+    if keys:
+        return next((key for key in keys if key.partition(".")[0] == _BLOCKS[target]), keys[0])
     return ".".join(camel_case(part.removesuffix("_s") if is_duration(part) else part) for part in path.split("."))
 
 

@@ -50,11 +50,11 @@ def _of_stacks(project: Path) -> Iterator[tuple[Kind, str, str]]:
 
 def _of_tables() -> Iterator[tuple[Kind, str, str]]:
     for name, one in CHECKPOINTS.items():
-        yield "checkpoint", name, "planning/data/checkpoints.py"
+        yield "checkpoint", name, "planning/data/checkpoints.json"
         if one.commit:
-            yield "commit", f"{name}@{one.commit}", "planning/data/checkpoints.py"
+            yield "commit", f"{name}@{one.commit}", "planning/data/checkpoints.json"
     for image in IMAGES.values():
-        yield "image", f"{image.repository}@{image.digest}", "planning/data/images.py"
+        yield "image", f"{image.repository}@{image.digest}", "planning/data/images.json"
 
 
 def _of_dockerfiles(project: Path) -> Iterator[tuple[Kind, str, str]]:

@@ -12,8 +12,7 @@ from typing import Final
 from planning.cost.costs import parts_at, places_of, regions_of, renewals
 from planning.cost.subject import Subject
 from planning.data.overheads import GRAPH_CACHE_GIB
-from planning.data.price_list import ROWS
-from planning.data.prices import Price, slice_parts
+from planning.data.prices import PRICES, Price, slice_parts
 from planning.machine.hardware import MIN_BOOT_DISK_GB
 from planning.memory.host_memory import keeps_graphs
 from planning.question.recommendation import FUSE_MODES
@@ -100,7 +99,7 @@ def _commitments(subject: Subject) -> Iterator[tuple[str, float]]:
     place = max(subject.cost.places, key=lambda one: one.usd_per_hour).place
     for years in (1, 3):
         key = f"{generation}_commitment_{years}y_usd_per_chip_hour"
-        price = resolved.prices.price(key, place) if key in ROWS else None
+        price = resolved.prices.price(key, place) if key in PRICES else None
         if price is not None and not price.is_assumed:
             yield f"{resolved.accelerator.name}, commitment of {years} y", chips * price.usd * MONTH_H
 

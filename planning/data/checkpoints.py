@@ -1,4 +1,4 @@
-"""Checkpoints by their Hugging Face id: which architecture each holds, how its weights are stored, and who says so.
+"""Checkpoints by their Hugging Face id (checkpoints.json): which architecture each holds, how its weights are stored, and who says so.
 
 `planning.model.catalog` has the architectures. A checkpoint that is not here is planned from its config.json (`planning.model.hf_config`).
 `CHECKPOINTS` has the ids that exist on the hub: whatever offers an id takes it from there. `ABSENT` has ids for which the hub answered
@@ -7,8 +7,10 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Final, Literal
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+from planning.data.tables import Table, data_file, row_of
 
 Kind = Literal["instruct", "base", "qat", "drafter"]
 """`instruct`: follows instructions, has a chat template. `base`: pre-trained only, has none. `qat`: `instruct` after training that makes
@@ -47,12 +49,15 @@ class Checkpoint:
     is_personal: bool = False
     """The repository belongs to a private person, not to Google or a vendor."""
     commit: str = ""
-    """A commit of the repository that public sources state; empty if none was found. `commit_source` says which."""
+    """A commit of the repository that public sources state, read 2026-11; empty if none was found. `commit_source` says which. The hub was not
+    asked: its main branch may be newer, and no commit disappears by that."""
     commit_source: str = ""
     absent: Page | None = None
     """The page that says that the hub answered 404 for the id; None for an id that exists."""
     source: Page
     """A page that names it."""
+    note: str = ""
+    """What is quantized, and sizes that were seen."""
 
     @property
     def is_drafter(self) -> bool:
@@ -65,168 +70,38 @@ class Checkpoint:
         return self.id.partition("/")[0]
 
 
-_POSTTRAIN: Final = "carbonteq-ai/posttrain, its plan for Gemma 4: the exact revisions that it uses"
-_LOCAL_VOICE: Final = "kutaelee/local-voice-agent, scripts: download by revision, size and SHA-256"
-_COMMITS: Final[Mapping[str, tuple[str, str]]] = {
-    "google/gemma-4-E2B-it": ("3e22461f65e89153144f8adb70e3b8c2cc9845a7", _POSTTRAIN),
-    "google/gemma-4-E4B-it": ("ee0ef6023621cff504d758262d4e04895a5af4a2", _POSTTRAIN),
-    "google/gemma-4-12B-it": ("707f0a3b8a3c7ad586ed01e27eafbad8a27dd0f7", _POSTTRAIN),
-    "google/gemma-4-26B-A4B-it": (
-        "4d7ae4984b7db7de8f8457170b3f1a419ee76d52",
-        "mishgon/decomposer, gyms/toolathlon_gym: the snapshot that it serves with vLLM",
-    ),
-    "google/gemma-4-31B-it": ("842da3794eaa0b77d5f08bae87a17459d91ff475", _POSTTRAIN),
-    "google/gemma-4-12B-it-qat-w4a16-ct": ("1d2c2d7f2466070e69d6fb3fd5ce9a7d75f2f6ee", _LOCAL_VOICE),
-    "google/gemma-4-31B-it-qat-w4a16-ct": ("52f3f65bc7a02d555763bc923bd1d9094898219d", _LOCAL_VOICE),
-    "google/gemma-4-12B-it-qat-q4_0-unquantized": ("b6ed86275a6a5735884e208bfed95b445a684ca2", _LOCAL_VOICE),
-    "google/gemma-4-31B-it-qat-q4_0-unquantized": ("1e4d8beecacb8b7590c1d8bedd7335f687bf311f", _LOCAL_VOICE),
-    "google/gemma-4-12B-it-qat-q4_0-unquantized-assistant": ("18934064dd4c5c6cc3621f6381e7d377fc8cb7bd", _LOCAL_VOICE),
-    "google/gemma-4-31B-it-qat-q4_0-unquantized-assistant": ("96d4c8ca3cb38c107a8478587878124895d1e844", _LOCAL_VOICE),
-    "google/gemma-4-31B": (
-        "5bbc2fb1c1b2c611d06e3d9f23c170ba21659d89",
-        "torch-spyre/spyre-inference, .github/cache_config/hf_models_and_datasets.yaml",
-    ),
-    "google/gemma-4-E2B-it-assistant": (
-        "5810c41a67974da9c7bd6f3e6c69d5d13854d9f0",
-        'a public lock file: "HF API reported private=false and gated=false on 2026-05-31"',
-    ),
-    "xbill9/gemma-4-26B-A4B-it-qat-q4_0-w4a16-ct": (
-        "2096d38dad51a19b8e982b44241c47102a8bbb00",
-        "OpenConsult, how the engine bench of 7 October 2026 was run: the revision that vLLM 0.31.0 served",
-    ),
-}
-"""Commits that public sources state, read 2026-11. The hub was not asked: its main branch may be newer, and no commit disappears by that."""
-_GEMMA: Final = "google/gemma-4-"
-_COLLECTION: Final = Page("https://huggingface.co/collections/google/gemma-4", "2026-07-20")
-_QAT_COLLECTION: Final = Page("https://huggingface.co/collections/google/gemma-4-qat-q4-0", "2026-06-05")
-_RED_HAT_RECIPES: Final = Page("https://github.com/vllm-project/recipes/pull/865", "2026-08-27")
-_SIZES: Final = ("E2B", "E4B", "12B", "26B-A4B", "31B")
-_HUB_LISTING: Final = Page("https://github.com/xbill9/gemma4-dev/blob/4cf2d8b/MODELS.md", "2026-07-31")
-"""Lists the hub's exports by size and format, and says that the 4-bit one of 26B-A4B answers 404."""
-_ABSENT_PAGES: Final[Mapping[str, Page]] = {"google/gemma-4-26B-A4B-it-qat-w4a16-ct": _HUB_LISTING}
+def _rows() -> Mapping[str, Checkpoint]:
+    """Return Google's kinds in turn, then conversions by others; absent ones too."""
+    return {row["id"]: row_of(Checkpoint, {**row, **_pages(row)}) for row in data_file("checkpoints.json")}
 
 
-def _google(size: str) -> tuple[Checkpoint, ...]:
-    name = f"{_GEMMA}{size}-it"
-    return (
-        Checkpoint(id=name, architecture=name, source=_COLLECTION),
-        Checkpoint(
-            id=name + QAT_SUFFIX,
-            architecture=name,
-            scheme="w4a16",
-            has_stored_head=size != "26B-A4B",  # 31B: 23,265,352,448 bytes, 12B: 10.26 GB
-            has_padded_experts=size == "26B-A4B",
-            absent=_ABSENT_PAGES.get(name + QAT_SUFFIX),
-            source=_QAT_COLLECTION,
-        ),
-        Checkpoint(id=name + UNQUANTIZED_SUFFIX, architecture=name, kind="qat", source=_QAT_COLLECTION),
-        Checkpoint(id=f"{_GEMMA}{size}", architecture=name, kind="base", source=_COLLECTION),
-        Checkpoint(id=name + DRAFTER_SUFFIX, architecture=name, kind="drafter", source=_COLLECTION),
-        Checkpoint(
-            id=name + UNQUANTIZED_SUFFIX + DRAFTER_SUFFIX, architecture=name, kind="drafter", source=_QAT_COLLECTION
-        ),
-    )
+def _pages(row: Mapping[str, Any]) -> Mapping[str, Page]:
+    return {name: Page(**row[name]) for name in ("source", "absent") if name in row}
 
 
-# FP8: every linear layer of the language model, one scale for each output row (Dynamic) or each block of 128 x 128 (block). NVFP4 of
-# Red Hat: the same layers in 4-bit floating point. NVFP4 of NVIDIA: feed-forward blocks and experts only; attention stays bf16.
-# Red Hat's Dynamic and NVFP4 files hold the output head: 26.67 GiB were seen for 26B-A4B FP8-Dynamic, about 10 GB for 12B NVFP4.
-# xbill9's repack has Google's QAT weights of 26B-A4B as compressed-tensors, groups of 32, without a stored head: 15.29 GiB.
-_CONVERSIONS: Final = (
-    Checkpoint(
-        id="xbill9/gemma-4-26B-A4B-it-qat-q4_0-w4a16-ct",
-        architecture="google/gemma-4-26B-A4B-it",
-        scheme="w4a16",
-        is_personal=True,
-        source=Page("https://huggingface.co/xbill9/gemma-4-26B-A4B-it-qat-q4_0-w4a16-ct", "2026-09-27"),
-    ),
-    Checkpoint(
-        id="RedHatAI/gemma-4-12B-it-FP8-Dynamic",
-        architecture="google/gemma-4-12B-it",
-        scheme="fp8",
-        has_stored_head=True,
-        source=_RED_HAT_RECIPES,
-    ),
-    Checkpoint(
-        id="RedHatAI/gemma-4-26B-A4B-it-FP8-Dynamic",
-        architecture="google/gemma-4-26B-A4B-it",
-        scheme="fp8",
-        has_stored_head=True,
-        source=Page("https://huggingface.co/RedHatAI/gemma-4-26B-A4B-it-FP8-Dynamic", "2026-10-08"),
-    ),
-    Checkpoint(
-        id="RedHatAI/gemma-4-31B-it-FP8-Dynamic",
-        architecture="google/gemma-4-31B-it",
-        scheme="fp8",
-        has_stored_head=True,
-        source=Page("https://github.com/cloudrift-ai/emmy/pull/133", "2026-05-15"),
-    ),
-    Checkpoint(
-        id="RedHatAI/gemma-4-31B-it-FP8-block",
-        architecture="google/gemma-4-31B-it",
-        scheme="fp8",
-        source=_RED_HAT_RECIPES,
-    ),
-    Checkpoint(
-        id="RedHatAI/gemma-4-12B-it-NVFP4",
-        architecture="google/gemma-4-12B-it",
-        scheme="nvfp4",
-        has_stored_head=True,
-        source=_RED_HAT_RECIPES,
-    ),
-    Checkpoint(
-        id="RedHatAI/gemma-4-26B-A4B-it-NVFP4",
-        architecture="google/gemma-4-26B-A4B-it",
-        scheme="nvfp4",
-        has_stored_head=True,
-        source=Page("https://github.com/redhat-performance/configiq/pull/103", "2026-09-15"),
-    ),
-    Checkpoint(
-        id="RedHatAI/gemma-4-31B-it-NVFP4",
-        architecture="google/gemma-4-31B-it",
-        scheme="nvfp4",
-        has_stored_head=True,
-        source=_RED_HAT_RECIPES,
-    ),
-    Checkpoint(
-        id="nvidia/Gemma-4-26B-A4B-NVFP4",
-        architecture="google/gemma-4-26B-A4B-it",
-        scheme="nvfp4-mlp",
-        source=Page("https://github.com/NVIDIA-AI-IOT/jetson-ai-lab/issues/394", "2026-05-07"),
-    ),
-    Checkpoint(
-        id="nvidia/Gemma-4-31B-IT-NVFP4",
-        architecture="google/gemma-4-31B-it",
-        scheme="nvfp4-mlp",
-        source=Page("https://huggingface.co/nvidia/Gemma-4-31B-IT-NVFP4", "2026-04-02"),
-    ),
+_KNOWN: Final = Table(_rows)
+CHECKPOINTS: Final[Mapping[str, Checkpoint]] = Table(
+    lambda: {name: one for name, one in _KNOWN.items() if one.absent is None}
 )
-
-_FAMILIES: Final = tuple(_google(size) for size in _SIZES)
-_KNOWN: Final = (*(row for rows in zip(*_FAMILIES, strict=True) for row in rows), *_CONVERSIONS)
-CHECKPOINTS: Final[Mapping[str, Checkpoint]] = {
-    one.id: replace(one, commit=_COMMITS[one.id][0], commit_source=_COMMITS[one.id][1]) if one.id in _COMMITS else one
-    for one in _KNOWN
-    if one.absent is None
-}
 """Every checkpoint that exists and that the planner knows, by id: Google's kinds in turn, then conversions by others."""
-ABSENT: Final[Mapping[str, Checkpoint]] = {one.id: one for one in _KNOWN if one.absent is not None}
+ABSENT: Final[Mapping[str, Checkpoint]] = Table(
+    lambda: {name: one for name, one in _KNOWN.items() if one.absent is not None}
+)
 """Ids that people name and that the hub does not have. Public reports measured files of such a name in a bucket, so each has dimensions."""
 
-_BY_LOWER_CASE: Final[Mapping[str, str]] = {one.id.lower(): one.id for one in _KNOWN}
+_BY_LOWER_CASE: Final[Mapping[str, Checkpoint]] = Table(lambda: {name.lower(): one for name, one in _KNOWN.items()})
 _PERSONAL: Final = "a private person's"
 
 
 def find_checkpoint(name: str) -> Checkpoint | None:
     """Return the checkpoint that a spelling means, or None. Case does not matter, and `google/` may be left out."""
     lower = name.strip().lower()
-    found = _BY_LOWER_CASE.get(lower) or _BY_LOWER_CASE.get(f"google/{lower}")
-    return checkpoint_of(found) if found else None
+    return _BY_LOWER_CASE.get(lower) or _BY_LOWER_CASE.get(f"google/{lower}")
 
 
 def checkpoint_of(model_id: str) -> Checkpoint:
     """Return the checkpoint of an id as the hub spells it, absent ones too. Raises KeyError for an id that the catalog does not know."""
-    return ABSENT[model_id] if model_id in ABSENT else CHECKPOINTS[model_id]
+    return _KNOWN[model_id]
 
 
 def hub_answer(name: str) -> HubAnswer:
@@ -285,7 +160,7 @@ def id_of_folder(name: str) -> str:
     The hash that staging adds to the name of a folder says nothing about it.
     """
     bare = _STAGED_HASH.sub("", name)
-    return next((one.id for one in _KNOWN if one.id.partition("/")[2] == bare), f"google/{bare}")
+    return next((name for name in _KNOWN if name.partition("/")[2] == bare), f"google/{bare}")
 
 
 def near_spellings(name: str) -> tuple[str, ...]:

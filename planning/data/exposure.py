@@ -1,7 +1,7 @@
 """What a server is reached by, and what it reaches for a caller: closed unless the settings open it.
 
 Sources: vLLM docs/usage/security.md (API key limitations, SSRF), entrypoints/openai/cli_args.py (`--allowed-origins` is `["*"]`),
-multimodal/media/connector.py (`--allowed-media-domains`), envs.py. planning/flags has each flag in every release with a table.
+multimodal/media/connector.py (`--allowed-media-domains`), envs.py. planning/data/flags has each flag in every release with a table.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,16 +1,16 @@
 """Prices in US dollars: each with its region, its date and its URL, and overridable as a whole or in part.
 
-`planning.data.price_list` has the list prices. A region without a known price is charged at the dearest known one, and the answer says so
+planning/data/prices.json has the list prices. A region without a known price is charged at the dearest known one, and the answer says so
 (`Price.is_assumed`). A contract, a credit or a commitment changes a price: pass your own.
 """
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from datetime import date
 from typing import Final, cast
 
-from planning.data.price_list import EVERYWHERE, ROWS, SOURCES
+from planning.data.tables import Table, data_file
 from planning.errors import PlanningError
 from planning.numbers import is_number
 from planning.units import HOUR_S
@@ -19,7 +19,54 @@ MAX_AGE_DAYS: Final = 60
 """A price that is older is called old: spot prices change up to once every 30 days (Cloud TPU pricing)."""
 _REGION: Final = re.compile(r"([a-z]+-[a-z]+\d+)(-[a-z])?")
 _DATE: Final = re.compile(r"\d{4}-\d{2}(-\d{2})?")
+_NONE: Final[Mapping[str, float]] = {}
 _NO_REGION: Final[Mapping[str, Mapping[str, float]]] = {}
+EVERYWHERE: Final = ""
+"""The region of a price that is the same in every region."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PriceSource:
+    """Where a price was read, and when it was right."""
+
+    url: str
+    as_of: str
+    """YYYY-MM-DD, or "" where the source has no date: old by definition, and shown as such."""
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PriceRow:
+    """The price of one region."""
+
+    usd: float
+    source: str
+    """The name of its source."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListPrice:
+    """One list price, by region or for the pair of continents between which traffic goes."""
+
+    what: str
+    usual: float
+    """Where no region is named."""
+    regions: Mapping[str, PriceRow]
+    """A region that is missing has no price that was found; nothing here is guessed from a neighbor."""
+
+
+def _list_prices() -> Mapping[str, ListPrice]:
+    return {
+        key: ListPrice(**(row | {"regions": {region: PriceRow(**one) for region, one in row["regions"].items()}}))
+        for key, row in data_file("prices.json")["prices"].items()
+    }
+
+
+SOURCES: Final[Mapping[str, PriceSource]] = Table(
+    lambda: {name: PriceSource(**row) for name, row in data_file("prices.json")["sources"].items()}
+)
+PRICES: Final[Mapping[str, ListPrice]] = Table(_list_prices)
+"""By key: the key of the price file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,46 +99,14 @@ class Price:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PriceBook:
-    """Prices of everything that a deployment is billed for: here where no region is named, by region in the list."""
+    """Prices of everything that a deployment is billed for: those of your own, and the list prices for all others."""
 
     as_of: str = ""
     """Date of the prices of your own."""
+    own: Mapping[str, float] = field(default_factory=lambda: _NONE)
+    """Prices of your own that hold in every region, by key."""
     regions: Mapping[str, Mapping[str, float]] = field(default_factory=lambda: _NO_REGION)
     """Prices of your own by region."""
-    own: frozenset[str] = frozenset()
-    """Keys of your own that hold in every region."""
-    cloud_run_vcpu_usd_per_s: float = 0.000018
-    cloud_run_gib_usd_per_s: float = 0.000002
-    cloud_run_l4_usd_per_s: float = 0.0001867
-    cloud_run_l4_redundant_usd_per_s: float = 0.0002909
-    """Zonal redundancy keeps capacity free in a second zone."""
-    cloud_run_rtx_pro_6000_usd_per_s: float = 0.00036522
-    cloud_run_rtx_pro_6000_redundant_usd_per_s: float = 0.00056913
-    v6e_flex_start_usd_per_chip_hour: float = 1.35
-    v6e_spot_usd_per_chip_hour: float = 1.78
-    v6e_standard_usd_per_chip_hour: float = 2.70
-    v5e_flex_start_usd_per_chip_hour: float = 0.60
-    v5e_spot_usd_per_chip_hour: float = 0.58
-    v5e_standard_usd_per_chip_hour: float = 1.20
-    v5e_commitment_1y_usd_per_chip_hour: float = 0.84
-    v5e_commitment_3y_usd_per_chip_hour: float = 0.54
-    v5p_spot_usd_per_chip_hour: float = 1.61
-    v5p_standard_usd_per_chip_hour: float = 4.20
-    gce_l4_usd_per_hour: float = 0.8536
-    gce_l4x2_usd_per_hour: float = 2.0008
-    gce_rtx_pro_6000_usd_per_hour: float = 4.50
-    gce_a100_80gb_usd_per_hour: float = 5.0688
-    gce_h100_usd_per_hour: float = 11.0612
-    gce_h200_usd_per_hour: float = 10.4365
-    disk_usd_per_gib_month: float = 0.10
-    nat_usd_per_machine_hour: float = 0.0014
-    nat_address_usd_per_hour: float = 0.005
-    nat_usd_per_gib: float = 0.045
-    bucket_usd_per_gib_month: float = 0.020
-    registry_usd_per_gib_month: float = 0.10
-    secret_usd_per_version_month: float = 0.06
-    egress_usd_per_gib: float = 0.12
-    between_regions_usd_per_gib: float = 0.14
 
     @classmethod
     def from_mapping(cls, given: Mapping[str, object]) -> "PriceBook":
@@ -109,35 +124,32 @@ class PriceBook:
                 f'The price file has "regions" {regions!r}; write regions with their prices, such as '
                 '{"us-east5": {"v6e_spot_usd_per_chip_hour": 1.4}}.'
             )
-        changes: dict[str, object] = {"own": frozenset(flat), **_checked(flat)}
-        changes["regions"] = {
+        own = _checked(flat)
+        by_region = {
             str(region): _checked_region(str(region), prices)
             for region, prices in cast("Mapping[object, object]", regions).items()
         }
-        if "as_of" in given:
-            changes["as_of"] = _checked_date(given["as_of"])
-        return replace(cls(), **changes)  # pyright: ignore[reportArgumentType] - keys and kinds were checked above
+        as_of = _checked_date(given["as_of"]) if "as_of" in given else ""
+        return cls(as_of=as_of, own=own, regions=by_region)
 
     def price(self, key: str, place: str | None = None) -> Price:
         """Return a price in a zone or region: your own, else the list's, else the dearest known one.
 
         Without a place, or with a text that is no place, it is the price where no region is named.
         """
-        region, rows = region_of(place) or "", ROWS[key]
-        own = self.regions.get(region, {}).get(key)
-        if own is None and key in self.own:
-            own = self._everywhere(key)
+        region, rows = region_of(place) or "", PRICES[key].regions
+        own = self.regions.get(region, {}).get(key) or self.own.get(key)
         if own is not None:
             return Price(key=key, region=region, usd=own, as_of=self.as_of, url="", is_own=True)
         found = rows.get(region) or rows.get(EVERYWHERE)
         if found is not None:
             return self._listed(key, region, found)
         if region:
-            dearest = max(rows.values())
+            dearest = max(rows.values(), key=_by_usd)
             return replace(self._listed(key, region, dearest), is_assumed=True)
-        usual = self._everywhere(key)
-        nearest = min(rows.values(), key=lambda row: abs(row[0] - usual))
-        return self._listed(key, region, (usual, nearest[1]))
+        usual = PRICES[key].usual
+        nearest = min(rows.values(), key=lambda row: abs(row.usd - usual))
+        return self._listed(key, region, replace(nearest, usd=usual))
 
     def tpu_chip_hour(self, generation: str, provisioning: str, place: str | None = None) -> Price:
         """Return the price of one chip for an hour. A reservation is billed like standard capacity."""
@@ -146,7 +158,7 @@ class PriceBook:
     @staticmethod
     def has_chip_hour(generation: str, provisioning: str) -> bool:
         """Return whether any price of such a chip is known."""
-        return _chip_key(generation, provisioning) in ROWS
+        return _chip_key(generation, provisioning) in PRICES
 
     def gce_hour(self, accelerator: str) -> Price:
         """Return the price of one machine with this accelerator for an hour, in us-central1."""
@@ -161,22 +173,21 @@ class PriceBook:
         """Return the price of a GiB from one region to another, by their continents; within one region it costs nothing."""
         if source == target:
             return Price(key="between_regions_usd_per_gib", region=target, usd=0.0, as_of="", url="")
-        key, rows = "between_regions_usd_per_gib", ROWS["between_regions_usd_per_gib"]
+        key = "between_regions_usd_per_gib"
+        rows = PRICES[key].regions
         if key in self.own:
             return self.price(key)
         pair = "-".join(sorted((_continent(source), _continent(target))))
         known = rows.get(pair)
         return replace(
-            self._listed(key, f"{source} to {target}", known or max(rows.values())), is_assumed=known is None
+            self._listed(key, f"{source} to {target}", known or max(rows.values(), key=_by_usd)),
+            is_assumed=known is None,
         )
 
-    def _everywhere(self, key: str) -> float:
-        return float(getattr(self, key))
-
     @staticmethod
-    def _listed(key: str, region: str, row: tuple[float, str]) -> Price:
-        source = SOURCES[row[1]]
-        return Price(key=key, region=region, usd=row[0], as_of=source.as_of, url=source.url)
+    def _listed(key: str, region: str, row: PriceRow) -> Price:
+        source = SOURCES[row.source]
+        return Price(key=key, region=region, usd=row.usd, as_of=source.as_of, url=source.url)
 
 
 LIST_PRICES: Final = PriceBook()
@@ -238,6 +249,10 @@ def _chip_key(generation: str, provisioning: str) -> str:
     return f"{generation}_{kind}_usd_per_chip_hour"
 
 
+def _by_usd(row: PriceRow) -> tuple[float, str]:
+    return row.usd, row.source
+
+
 def _in_key(accelerator: str) -> str:
     return accelerator.lower().replace(" ", "_").replace("-", "_")
 
@@ -248,10 +263,10 @@ def _day(text: str) -> date:
 
 def _checked(given: Mapping[str, object]) -> dict[str, float]:
     """Return prices that are positive numbers with known keys. Raises PlanningError for others."""
-    known = {f.name for f in fields(PriceBook)} - {"own"}
     for key, value in given.items():
-        if key not in known - {"as_of", "regions"}:
-            raise PlanningError(f'The price file has the unknown key "{key}"; allowed are {", ".join(sorted(known))}.')
+        if key not in PRICES:
+            known = ", ".join(sorted((*PRICES, "as_of", "regions")))
+            raise PlanningError(f'The price file has the unknown key "{key}"; allowed are {known}.')
         if not (is_number(value) and value > 0):
             raise PlanningError(f'The price "{key}" is {value!r}; it must be a number above 0, in US dollars.')
     return {key: float(cast("float", value)) for key, value in given.items()}

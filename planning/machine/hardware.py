@@ -1,12 +1,14 @@
 """Accelerators and the platforms that rent them: memory, speed, limits, places. Prices are in `planning.data.prices`.
 
-Sources by block; `usable_gib` is what the driver shows to one process (torch.cuda.mem_get_info, or the TPU runtime's bytes_limit),
-which is less than the box says.
+planning/data/machines.json has the rows with their sources. `usable_gib` is what the driver shows to one process
+(torch.cuda.mem_get_info, or the TPU runtime's bytes_limit), which is less than the box says.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
+
+from planning.data.tables import Table, data_file, row_of
 
 AcceleratorKind = Literal["gpu", "tpu"]
 
@@ -32,6 +34,7 @@ class Accelerator:
     """vLLM gives it larger batches: 70 GiB or more and not an A100."""
     usd_per_hour: float | None = None
     """Price of all devices where no price list has it: of a machine of your own. None if the price list has it, or nobody said."""
+    source: str = ""
 
     @property
     def is_tpu(self) -> bool:
@@ -51,6 +54,7 @@ class Host:
     max_vcpu: float = 0
     """0 if the machine has `vcpu` and no other number."""
     machine: str = ""
+    source: str = ""
 
     @property
     def most_vcpu(self) -> float:
@@ -58,97 +62,10 @@ class Host:
         return self.max_vcpu or self.vcpu
 
 
-# v5e: 16 GB, 819 GB/s, 197 TFLOPS; v6e: 32 GB, 1,638 GB/s, 918 TFLOPS (Cloud TPU documentation, system architecture). Usable memory
-# as the runtime reports it at start-up. Slices of 1, 4 and 8 chips are single hosts.
-_V5E: Final = {
-    "kind": "tpu",
-    "usable_gib": 15.75,
-    "bandwidth_gb_per_s": 819.0,
-    "bf16_tflops": 197.0,
-    "platforms": ("tpu-vm",),
-}
-_V6E: Final = {
-    "kind": "tpu",
-    "usable_gib": 31.24,
-    "bandwidth_gb_per_s": 1_638.0,
-    "bf16_tflops": 918.0,
-    "platforms": ("tpu-vm",),
-}
-
-
-def _tpu(generation: str, chips: int) -> Accelerator:
-    base = _V5E if generation == "v5e" else _V6E
-    return Accelerator(name=f"{generation}-{chips}", devices=chips, **base)  # pyright: ignore[reportArgumentType] - a table row
-
-
-def _l4(name: str, devices: int, platforms: tuple[str, ...]) -> Accelerator:
-    # NVIDIA L4 data sheet: 300 GB/s, 121 dense bf16 TFLOPS, PCIe 4.0 x16 (31.5 GB/s one way). On Cloud Run a process sees 21.96 GiB.
-    return Accelerator(
-        name=name,
-        kind="gpu",
-        devices=devices,
-        usable_gib=21.96,
-        bandwidth_gb_per_s=300.0,
-        bf16_tflops=121.0,
-        host_link_gb_per_s=31.5,
-        platforms=platforms,
-    )
-
-
-ACCELERATORS: Final[Mapping[str, Accelerator]] = {
-    a.name: a
-    for a in (
-        *(_tpu("v5e", chips) for chips in (1, 4, 8)),
-        *(_tpu("v6e", chips) for chips in (1, 4, 8)),
-        _l4("L4", 1, ("cloud-run", "gce")),
-        _l4("L4x2", 2, ("gce",)),
-        # RTX PRO 6000 Blackwell Server Edition: 96 GB GDDR7, 1,597 GB/s, 503 dense bf16 TFLOPS, PCIe 5.0 (NVIDIA data sheet).
-        Accelerator(
-            name="RTX PRO 6000",
-            kind="gpu",
-            devices=1,
-            usable_gib=94.97,
-            bandwidth_gb_per_s=1_597.0,
-            bf16_tflops=503.0,
-            host_link_gb_per_s=63.0,
-            platforms=("cloud-run", "gce"),
-            is_large=True,
-        ),
-        # A100 80 GB SXM: 2,039 GB/s, 312 TFLOPS; H100 SXM: 3,350 GB/s, 989 TFLOPS; H200: 4,800 GB/s, 989 TFLOPS (NVIDIA data sheets).
-        Accelerator(
-            name="A100-80GB",
-            kind="gpu",
-            devices=1,
-            usable_gib=79.25,
-            bandwidth_gb_per_s=2_039.0,
-            bf16_tflops=312.0,
-            host_link_gb_per_s=31.5,
-            platforms=("gce",),
-        ),
-        Accelerator(
-            name="H100",
-            kind="gpu",
-            devices=1,
-            usable_gib=79.18,
-            bandwidth_gb_per_s=3_350.0,
-            bf16_tflops=989.0,
-            host_link_gb_per_s=63.0,
-            platforms=("gce",),
-            is_large=True,
-        ),
-        Accelerator(
-            name="H200",
-            kind="gpu",
-            devices=1,
-            usable_gib=139.80,
-            bandwidth_gb_per_s=4_800.0,
-            bf16_tflops=989.0,
-            host_link_gb_per_s=63.0,
-            platforms=("gce",),
-            is_large=True,
-        ),
-    )
-}
+ACCELERATORS: Final[Mapping[str, Accelerator]] = Table(
+    lambda: {row["name"]: row_of(Accelerator, row) for row in data_file("machines.json")["accelerators"]}
+)
+"""By name. Slices of 1, 4 and 8 TPU chips are single hosts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,33 +88,12 @@ class NamedTpu:
     only_gke: bool
     """Whether neither the Cloud TPU API nor a machine of Compute Engine alone has it."""
     source: str
+    note: str = ""
 
 
-NAMED_TPUS: Final[Mapping[str, NamedTpu]] = {
-    # The size in a type counts TensorCores, two to a chip.
-    "v5p": NamedTpu(
-        names=("v5p-",),
-        hbm_gib=95,
-        bandwidth_gb_per_s=2_765,
-        bf16_tflops=459,
-        chips_per_host=4,
-        single_host="v5p-8",
-        zones=("us-central1-a", "us-east5-a"),
-        only_gke=False,
-        source="https://docs.cloud.google.com/tpu/docs/v5p",
-    ),
-    "TPU7x": NamedTpu(
-        names=("tpu7x", "v7x", "tpu-v7x", "ironwood"),
-        hbm_gib=192,
-        bandwidth_gb_per_s=7_380,
-        bf16_tflops=2_307,
-        chips_per_host=4,
-        single_host="tpu7x-standard-4t",
-        zones=("us-central1-c", "us-central1-ai1a"),
-        only_gke=True,
-        source="https://docs.cloud.google.com/tpu/docs/tpu7x",
-    ),
-}
+NAMED_TPUS: Final[Mapping[str, NamedTpu]] = Table(
+    lambda: {name: row_of(NamedTpu, row) for name, row in data_file("machines.json")["named_tpus"].items()}
+)
 
 
 def why_not_planned(name: str) -> str:
@@ -240,35 +136,17 @@ def find_accelerator(name: str) -> Accelerator | None:
     return ACCELERATORS[alias] if alias else None
 
 
-# Cloud Run: GPU types (limits of vCPU and memory for each GPU); Compute Engine: accelerator-optimized machine families; Cloud TPU:
-# VM types of v5e and v6e (host vCPU and memory of a whole host).
-_HOSTS: Final[Mapping[tuple[str, str], Host]] = {
-    ("L4", "cloud-run"): Host(vcpu=8, memory_gib=32, max_memory_gib=32, min_vcpu=4, min_memory_gib=16, max_vcpu=8),
-    ("RTX PRO 6000", "cloud-run"): Host(
-        vcpu=20, memory_gib=80, max_memory_gib=176, min_vcpu=20, min_memory_gib=80, max_vcpu=44
-    ),
-    ("L4", "gce"): Host(vcpu=8, memory_gib=32, max_memory_gib=128, max_vcpu=32, machine="g2-standard-8"),
-    ("L4x2", "gce"): Host(vcpu=24, memory_gib=96, max_memory_gib=192, machine="g2-standard-24"),
-    ("RTX PRO 6000", "gce"): Host(vcpu=48, memory_gib=180, max_memory_gib=180, machine="g4-standard-48"),
-    ("A100-80GB", "gce"): Host(vcpu=12, memory_gib=170, max_memory_gib=170, machine="a2-ultragpu-1g"),
-    ("H100", "gce"): Host(vcpu=26, memory_gib=234, max_memory_gib=234, machine="a3-highgpu-1g"),
-    ("H200", "gce"): Host(vcpu=28, memory_gib=369, max_memory_gib=369, machine="a3-ultragpu-8g, one of eight"),
-    ("v5e-1", "tpu-vm"): Host(vcpu=24, memory_gib=44, max_memory_gib=44),
-    ("v5e-4", "tpu-vm"): Host(vcpu=112, memory_gib=188, max_memory_gib=188),
-    ("v5e-8", "tpu-vm"): Host(vcpu=224, memory_gib=376, max_memory_gib=376),
-    ("v6e-1", "tpu-vm"): Host(vcpu=44, memory_gib=176, max_memory_gib=176),
-    ("v6e-4", "tpu-vm"): Host(vcpu=180, memory_gib=720, max_memory_gib=720),
-    ("v6e-8", "tpu-vm"): Host(vcpu=180, memory_gib=1_440, max_memory_gib=1_440),
-}
-
-
+_HOSTS: Final[Mapping[str, Host]] = Table(
+    lambda: {place: row_of(Host, row) for place, row in data_file("machines.json")["hosts"].items()}
+)
+"""By accelerator and platform."""
 _OWN_HOST: Final = Host(vcpu=16, memory_gib=1_024, max_memory_gib=4_096, machine="a machine of your own")
 """Nobody said how large it is: its memory stops nothing unless it is given."""
 
 
 def host_of(accelerator: Accelerator, platform: str) -> Host:
     """Return the machine or container that the accelerator comes with on this platform."""
-    return _OWN_HOST if platform == "own" else _HOSTS[accelerator.name, platform]
+    return _OWN_HOST if platform == "own" else _HOSTS[f"{accelerator.name} {platform}"]
 
 
 CLOUD_RUN_VCPU: Final = (4, 6, 8, 20, 22, 24, 26, 28, 30)

@@ -7,7 +7,7 @@ totals agree with what was loaded: 78.5 million parameters for E4B, 939,042,560 
 
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Final
 
 from planning.data.checkpoints import (
@@ -146,8 +146,11 @@ _26B: Final = replace(
 MODELS: Final[Mapping[str, ModelSpec]] = {m.name: m for m in (_E2B, _E4B, _12B, _26B, _31B)}
 """The bf16 checkpoints, by Hugging Face id."""
 
-MODEL_IDS: Final = tuple(one.id for one in CHECKPOINTS.values() if not one.is_drafter)
-"""Every id that exists and that can be served, as Hugging Face spells it."""
+
+@cache
+def model_ids() -> tuple[str, ...]:
+    """Return every id that exists and that can be served, as Hugging Face spells it."""
+    return tuple(one.id for one in CHECKPOINTS.values() if not one.is_drafter)
 
 
 def _drafter(target: ModelSpec, *, hidden: int, heads: int, mlp: int, centroids: int = 0) -> ModelSpec:
@@ -194,9 +197,8 @@ def unknown_model(name: str) -> str:
             f"{found.id} drafts for {found.architecture} and serves nobody alone; take {found.architecture} as the model, and name "
             'the drafter in `vllm.speculative_config`: {"model": "' + found.id + '", "num_speculative_tokens": 3}.'
         )
-    known = (
-        f"{', '.join(MODEL_IDS[:_SHOWN_IDS])} and {len(MODEL_IDS) - _SHOWN_IDS} more (docs/reference/checkpoints.md)"
-    )
+    ids = model_ids()
+    known = f"{', '.join(ids[:_SHOWN_IDS])} and {len(ids) - _SHOWN_IDS} more (docs/reference/checkpoints.md)"
     close = similar_ids(name)
     meant = f"; did you mean {' or '.join(close)}" if close else ""
     return (

@@ -1,14 +1,16 @@
 """Which precision loads on which device with which version of vLLM: a table with source and date, and the look-up.
 
 A row holds for all that it names; what it leaves open it holds for whatever stands there. The first row that matches answers.
-To record what an image learned, add a row above the one that it overrules.
+To record what an image learned, add a row to planning/data/support.json, above the one that it overrules.
 """
 
 import re
 from dataclasses import dataclass
+from functools import cache
 from typing import Final, Literal
 
 from planning.data.images import IMAGES
+from planning.data.tables import data_file, row_of
 from planning.machine.hardware import Accelerator
 from planning.model.spec import ModelSpec
 
@@ -20,7 +22,6 @@ ModelKind = Literal["dense", "shared-kv", "experts", "pytorch"]
 
 _ANY_DEVELOPMENT: Final = 10**9
 _VERSION: Final = re.compile(r"v?(\d+)\.(\d+)(?:\.(\d+))?(?:rc\d+)?(?:\.dev(\d+))?")
-_TPU: Final = ("v5e", "v6e")
 _GENERATIONS: Final = {
     "L4": "ada",
     "L4x2": "ada",
@@ -54,157 +55,10 @@ class Support:
     """Date of the source, YYYY-MM-DD."""
 
 
-TABLE: Final = (
-    Support(
-        scheme="bf16",
-        answer="yes",
-        source="vLLM supported models; vllm-project/tpu-inference models/common/model_loader.py",
-        seen_on="2026-08-22",
-    ),
-    Support(
-        scheme="w4a16",
-        devices=_TPU,
-        last="0.30.0",
-        answer="no",
-        note="vLLM on TPU does not implement 4-bit compressed-tensors checkpoints up to 0.30.0",
-        source=(
-            "vllm-project/tpu-inference#3540; the wheel of tpu-inference 0.30.0; NotImplementedError on 0.29.1rc1.dev468 "
-            "(xbill9/gemma4-dev, jev-tpu-31b/README.md)"
-        ),
-        seen_on="2026-11-21",
-    ),
-    Support(
-        scheme="w4a16",
-        devices=_TPU,
-        models=("experts",),
-        answer="unknown",
-        note=(
-            "experts in 4 bits need vllm-project/tpu-inference#3660, which is in no release up to 0.32.0 and not in the nightly of "
-            "2026-10-26; image vllm-tpu-w4a16-experts has it"
-        ),
-        source=(
-            "wheels of tpu-inference 0.31.0, 0.32.0 and 0.32.0.dev20261026; xbill9/gemma4-dev@395bf64 "
-            "(26B-A4B served with that patch on v6e-1 and v6e-4)"
-        ),
-        seen_on="2026-11-21",
-    ),
-    Support(
-        scheme="w4a16",
-        devices=_TPU,
-        models=("shared-kv",),
-        answer="unknown",
-        note="E2B and E4B in 4 bits need vllm-project/tpu-inference#3299 beside #3653, and 0.32.0 does not have it",
-        source="gemma4.py in the wheels of tpu-inference 0.29.0 to 0.32.0; xbill9/gemma4-dev@395bf64 (served with both patches)",
-        seen_on="2026-11-21",
-    ),
-    Support(
-        scheme="w4a16",
-        devices=("v6e",),
-        models=("dense",),
-        first="0.31.0",
-        answer="yes",
-        source=(
-            "vllm-project/tpu-inference#3653, in the wheel of 0.31.0 and not in that of 0.30.0; xbill9/gemma4-dev@395bf64 "
-            "(31B served with that patch on v6e-1)"
-        ),
-        seen_on="2026-11-21",
-    ),
-    Support(
-        scheme="w4a16",
-        devices=_TPU,
-        answer="unknown",
-        note=(
-            "4-bit linear layers (vllm-project/tpu-inference#3653) are in vLLM on TPU from 0.31.0 on, and this device or version of it "
-            "was not seen to serve them; image vllm-tpu-w4a16 has 0.31.0"
-        ),
-        source="wheels of tpu-inference 0.30.0 and 0.31.0; xbill9/gemma4-dev@395bf64 (served with that patch on v6e)",
-        seen_on="2026-11-21",
-    ),
-    Support(
-        scheme="fp8",
-        devices=_TPU,
-        loading="on-load",
-        answer="no",
-        note="vLLM on TPU does not implement quantizing Gemma 4 to fp8 while loading",
-        source="xbill9/gemma4-dev, QUANTIZATION.md (qwix does not boot)",
-        seen_on="2026-08-07",
-    ),
-    Support(
-        scheme="fp8",
-        devices=_TPU,
-        first="0.24.0",
-        answer="yes",
-        is_weight_only=True,
-        source="vllm-project/tpu-inference#3072, #3092; xbill9/gemma4-dev@395bf64 (26B-A4B FP8-dynamic served on v6e-1, 2026-09-26)",
-        seen_on="2026-09-26",
-    ),
-    Support(
-        scheme="nvfp4",
-        devices=_TPU,
-        models=("dense", "shared-kv", "experts"),
-        answer="no",
-        note="vLLM on TPU has NVFP4 in its PyTorch path alone, and serves this model in JAX",
-        source="vllm-project/tpu-inference#3067; xbill9/gemma4-dev, jev-tpu-31b/README.md",
-        seen_on="2026-09-24",
-    ),
-    Support(
-        scheme="nvfp4",
-        devices=_TPU,
-        models=("pytorch",),
-        answer="unknown",
-        note="vLLM on TPU has NVFP4 in the PyTorch path that serves this model, and nobody was seen to try it",
-        source="vllm-project/tpu-inference#3067",
-        seen_on="2026-07-01",
-    ),
-    Support(
-        scheme="w4a16",
-        devices=("ampere", "ada", "hopper", "blackwell"),
-        answer="yes",
-        source="vllm-project/recipes#514 (Marlin kernels, Google's QAT checkpoints)",
-        seen_on="2026-06-05",
-    ),
-    Support(
-        scheme="fp8",
-        devices=("ada", "hopper", "blackwell"),
-        answer="yes",
-        source="https://docs.vllm.ai/en/v0.32.0/features/quantization/llm_compressor/fp8/",
-        seen_on="2026-11-20",
-    ),
-    Support(
-        scheme="fp8",
-        devices=("ampere",),
-        models=("dense", "shared-kv", "pytorch"),
-        answer="yes",
-        is_weight_only=True,
-        source="https://docs.vllm.ai/en/v0.32.0/features/quantization/llm_compressor/fp8/ (W8A16 with Marlin kernels)",
-        seen_on="2026-11-20",
-    ),
-    Support(
-        scheme="fp8",
-        devices=("ampere",),
-        models=("experts",),
-        answer="unknown",
-        note="vLLM documents fp8 on Ampere for linear layers, and says nothing of experts",
-        source="https://docs.vllm.ai/en/v0.32.0/features/quantization/llm_compressor/fp8/",
-        seen_on="2026-11-20",
-    ),
-    Support(
-        scheme="nvfp4",
-        devices=("blackwell",),
-        answer="yes",
-        source="vllm-project/vllm#49376 (kernel selection); #46880 (26B-A4B)",
-        seen_on="2026-07-21",
-    ),
-    Support(
-        scheme="nvfp4",
-        devices=("ampere", "ada", "hopper"),
-        answer="yes",
-        is_weight_only=True,
-        source="vllm-project/vllm#49376 (weight-only Marlin where a GPU has no FP4 arithmetic)",
-        seen_on="2026-07-21",
-    ),
-)
-"""Every row, those that overrule others first."""
+@cache
+def support_rows() -> tuple[Support, ...]:
+    """Return every row of planning/data/support.json, those that overrule others first."""
+    return tuple(row_of(Support, row) for row in data_file("support.json"))
 
 
 def support_of(
@@ -226,7 +80,7 @@ def support_of(
     version = version_key(version_in_use(accelerator, image_version))
     loading: Loading = "on-load" if family == "fp8" != spec.native_quantization else "checkpoint"
     generation, kind = generation_of(accelerator), kind_of_model(spec)
-    for row in TABLE:
+    for row in support_rows():
         if (
             row.scheme == family
             and (not row.devices or generation in row.devices)
@@ -238,7 +92,7 @@ def support_of(
     return Support(
         scheme=scheme,
         answer="unknown",
-        note=f"planning/model/support.py has no row for it, as of {max(row.seen_on for row in TABLE)}",
+        note=f"planning/model/support.py has no row for it, as of {max(row.seen_on for row in support_rows())}",
         source="planning/model/support.py",
         seen_on="",
     )

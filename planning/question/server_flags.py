@@ -8,8 +8,9 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
-from importlib import import_module
 from typing import Final, Literal
+
+from planning.data.tables import data_file
 
 TABLES: Final = ("0.28.0", "0.29.0", "0.30.0")
 """Releases with a table, oldest first: vLLM of the GPU image, and the releases before and after vLLM of the TPU image (planning.data.images)."""
@@ -104,13 +105,11 @@ def _with_all_choices(flags: Mapping[str, ServerFlag], versions: Sequence[str]) 
 
 @cache
 def _flags(version: str) -> Mapping[str, ServerFlag]:
-    text: str = import_module(f"planning.data.flags.v{version.replace('.', '_')}").FLAGS
+    lines: list[str] = data_file(f"flags/{version}.json")["flags"]
     flags: dict[str, ServerFlag] = {}
-    for line in text.split("\n"):
+    for line in lines:
         words = line.split(" ")
         names = [word for word in words if word.startswith("-")]
-        if not names:
-            continue
         kind, allowed = (*words[len(names) :], "")[:2]
         is_number = allowed.startswith("<")
         choices = tuple(allowed.split("|")) if allowed and not is_number else ()

@@ -96,7 +96,7 @@ def own_key(subject: Subject) -> RuleResult | None:
     "ARG02",
     "block",
     "warn",
-    source="vLLM engine/arg_utils.py and cli_args.py, by release in planning/flags",
+    source="vLLM engine/arg_utils.py and cli_args.py, by release in planning/data/flags",
     what="an argument in extraArgs that the image's vLLM does not take",
 )
 def unknown_argument(subject: Subject) -> RuleResult | None:

@@ -8,7 +8,7 @@ from planning.data.quantization import FULL_BYTES
 from planning.machine.hardware import ACCELERATORS
 from planning.model.catalog import spec_of
 from planning.model.spec import tensors
-from planning.model.support import TABLE, Support, support_of
+from planning.model.support import Support, support_of, support_rows
 from planning.question.types import Deployment
 from planning.question.workload import parse_workload
 from planning.rules.findings import RULES, detected
@@ -47,7 +47,7 @@ def rules_table() -> str:
 
 _CHECKPOINTS_HEAD = """# Checkpoints
 
-Written by `make docs` from `planning/data/checkpoints.py`.
+Written by `make docs` from `planning/data/checkpoints.json`.
 
 The planner knows these ids.
 Any other model is planned from its `config.json`: see [planning.md](../planning.md).
@@ -139,7 +139,7 @@ def support_table() -> str:
     return head + "".join(
         f"| {row.scheme}{' made while loading' if row.loading == 'on-load' else ''} | {', '.join(row.devices) or 'all'} "
         f"| {', '.join(row.models) or 'all'} | {_versions(row)} | {_answer(row)} | {row.source}, {row.seen_on} |\n"
-        for row in TABLE
+        for row in support_rows()
     )
 
 

@@ -279,7 +279,7 @@ def _image(settings: Settings) -> Sequence[Diagnosis]:
         return (Diagnosis(check="image", state="ok", detail=f"{name}{table}{pulls}"),)
     if answer.status_code in {_UNAUTHORIZED, _NOT_FOUND}:
         detail = f"Docker Hub has no {name}{table}"
-        mend = "set gemma-serving:image to an entry of planning/data/images.py"
+        mend = "set gemma-serving:image to an entry of planning/data/images.json"
         return (Diagnosis(check="image", state="missing", detail=detail, mend=mend),)
     detail = f"Docker Hub answered HTTP {answer.status_code} for {name}{table}"
     return (Diagnosis(check="image", state="cannot be told", detail=detail, required=False),)

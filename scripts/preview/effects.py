@@ -3,13 +3,14 @@
 The engine decides in the end; where it has a state of the stack, its own preview stands beside this. A test compares the two.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
 from typing import Final, Literal
 
-from contracts.fields import camel_case
-from contracts.labels import StackLimits
 from scripts.preview.plans import StackDescription
+from stacks.settings.block import EffectName
+from stacks.settings.keys import setting_fields
 
 StackEffect = Literal["nothing", "update", "restart", "revision", "service", "capacity", "target"]
 """From the mildest: nothing that runs; resources beside the server; the server restarts on its machine; a new revision of the service; another
@@ -17,62 +18,9 @@ service; other TPU capacity; another target."""
 
 ORDER: Final[Sequence[StackEffect]] = ("nothing", "update", "restart", "revision", "service", "capacity", "target")
 
-_NOTHING: Final = (
-    "smoke.",
-    "workload",
-    "measuredTokPerS",
-    "acceptFindings",
-    "prices",
-    "endpointUrl",
-    "bucket.region",
-    "modelRevision",
-    "modelConfig",
-    "draftConfig",
-    "quantization",
-    "image.version",
-    "image.supports",
-    "tpu.waitPerZone",
-    "tpu.waitTotal",
-    "tpu.waitFor",
-    "tpu.renewBefore",
-    "tpu.readyTimeout",
-    "tpu.allowReplaceActive",
-    "tpu.existingNetwork.privateGoogleAccess",
-    "cloudRun.gpuQuota",
-    "cloudRun.cpuQuota",
-    "cloudRun.memoryQuota",
-)
-"""Settings that change the plan, the outputs, or a wait. Where they change the server, its arguments or its environment differ too."""
-_BESIDE: Final = (
-    "labels",
-    *(camel_case(field.name.removesuffix("_s")) for field in fields(StackLimits)),
-    "dockerHub.",
-    "bucket.forceDestroy",
-    "bucket.retainOnDestroy",
-    "tpu.compileCache",
-    "tpu.tunnelMembers",
-    "tpu.tunnelRole",
-    "cloudRun.public",
-    "cloudRun.invokers",
-    "cloudRun.deletionProtection",
-    "cloudRun.ingress",
-    "cloudRun.rollout.",
-)
-_CAPACITY: Final = (
-    "gcp:project",
-    "tpu.api",
-    "tpu.acceleratorType",
-    "tpu.provisioning",
-    "tpu.reservation",
-    "tpu.maxRunDuration",
-    "tpu.bootDiskSizeGb",
-    "tpu.runtimeVersion",
-    "tpu.existingNetwork.",
-)
-"""What a queued resource cannot change: those inputs of the provider `gcp-tpu` whose change replaces it."""
 _BEFORE_IT_EXISTED: Final = {"tpu.api": "cloud-tpu"}
 """Settings of capacity that plans of earlier releases do not have -> what those releases did. Such a plan against a new one is no change."""
-_SERVICE: Final = ("gcp:project", "cloudRun.region")
+PROJECT: Final = "gcp:project"
 ZONES: Final = "tpu.zones"
 _ROLLOUT: Final = "cloudRun.rollout."
 TRAFFIC: Final = f"{_ROLLOUT}traffic"
@@ -134,25 +82,28 @@ def capacity_reasons(before: StackDescription, after: StackDescription) -> Seque
     moved = [change for change in settings if change.key == "target"]
     if moved:
         return moved
-    names = _CAPACITY if after.settings.get("target") == "tpu" else _SERVICE
     gone = bool(removed_zones(before, after))
-    return [change for change in settings if _named(change.key, names) or (change.key == ZONES and gone)]
+    return [
+        change
+        for change in settings
+        if _effect(change, "restart") in {"capacity", "service"} or (change.key == ZONES and gone)
+    ]
 
 
 def _effect(change: ChangedValue, serves: StackEffect) -> StackEffect:
-    rules: tuple[tuple[Callable[[str], bool], StackEffect], ...] = (
-        (lambda key: key == ZONES, "update"),
-        (lambda key: _named(key, _NOTHING), "nothing"),
-        (lambda key: serves == "restart" and _named(key, _CAPACITY), "capacity"),
-        (lambda key: serves == "revision" and _named(key, _SERVICE), "service"),
-        (lambda key: _named(key, _BESIDE), "update"),
-        (lambda _: True, serves),
-    )
-    return next(effect for applies, effect in rules if applies(change.key))
+    """Return the effect that the setting states for itself, or that of its block; `serves` where neither states one."""
+    if change.key == PROJECT:
+        return "capacity" if serves == "restart" else "service"
+    effects, key = stated_effects(), change.key
+    while key and key not in effects:
+        key = key.rpartition(".")[0]
+    return effects.get(key) or serves
 
 
-def _named(key: str, names: Sequence[str]) -> bool:
-    return any(key.startswith(name) if name.endswith(".") else key == name for name in names)
+@cache
+def stated_effects() -> Mapping[str, EffectName | None]:
+    """Return the effect of each setting by key (`stacks.settings.block.OnChange`)."""
+    return {field.key: field.effect for field in setting_fields()}
 
 
 def weights_to_stage(before: StackDescription | None, after: StackDescription) -> Iterator[str]:

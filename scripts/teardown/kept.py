@@ -23,7 +23,7 @@ class KeptBucket:
 
     @property
     def usd_per_month(self) -> float | None:
-        """What it costs in a month at the list price of its place (planning.data.price_list); None if its size is not known."""
+        """What it costs in a month at the list price of its place (planning/data/prices.json); None if its size is not known."""
         if self.size_gib is None:
             return None
         return self.size_gib * LIST_PRICES.price("bucket_usd_per_gib_month", self.resource.location).usd

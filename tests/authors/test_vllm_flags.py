@@ -1,13 +1,14 @@
 """The table of flags follows from the syntax of vLLM's sources; nothing of the archive is run."""
 
 import io
+import json
 import tarfile
 import zipfile
 from pathlib import Path
 
 import pytest
 
-from authors.vllm_flags import FOLDER, flags_of, main, text_of
+from authors.vllm_flags import FOLDER, DeclaredFlag, flags_of, main, text_of
 
 ENGINE = """
 raise RuntimeError("this must not run")
@@ -130,7 +131,7 @@ def test_one_command_makes_the_table_of_a_release(tmp_path: Path, kind: str):
                 member.size = len(text)
                 archive.addfile(member, io.BytesIO(text.encode()))
     assert main([str(path), "--out", str(tmp_path)]) == 0
-    assert (tmp_path / "v9_8_7.py").read_text(encoding="utf-8") == text_of("9.8.7", flags_of(MODULES))
+    assert (tmp_path / "9.8.7.json").read_text(encoding="utf-8") == text_of("9.8.7", flags_of(MODULES))
 
 
 def test_an_archive_of_something_else_is_refused_in_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
@@ -143,7 +144,19 @@ def test_an_archive_of_something_else_is_refused_in_one_sentence(tmp_path: Path,
 
 
 def test_the_tables_of_the_project_have_the_form_that_the_command_writes():
-    for path in FOLDER.glob("v*.py"):
-        version = path.stem.removeprefix("v").replace("_", ".")
-        head = text_of(version, [])
-        assert path.read_text(encoding="utf-8").startswith(head[: head.index('FLAGS: Final = """') + 18])
+    paths = list(FOLDER.glob("*.json"))
+    assert paths
+    for path in paths:
+        text = path.read_text(encoding="utf-8")
+        lines = json.loads(text)["flags"]
+        assert text == text_of(path.stem, [_Line(line) for line in lines])
+
+
+class _Line(DeclaredFlag):
+    """A flag by its line."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__((text,), "")
+
+    def line(self) -> str:
+        return self.names[0]

@@ -19,7 +19,7 @@ from planning.data.checkpoints import (
 )
 from planning.data.quantization import SCHEMES
 from planning.memory.resolve import resolve
-from planning.model.catalog import MODEL_IDS, MODELS, spec_of
+from planning.model.catalog import MODELS, model_ids, spec_of
 from planning.model.hf_config import model_from_config
 from planning.model.spec import tensors
 from planning.question.drafters import drafter_of, drafters_for, mismatch
@@ -146,7 +146,7 @@ def test_a_checkpoint_that_is_quantized_already_gets_no_quantization_flag():
 def test_a_drafter_is_no_model_to_serve():
     with pytest.raises(PlanningError, match="drafts for google/gemma-4-31B-it and serves nobody alone"):
         plan(replace(H100, model="google/gemma-4-31B-it-assistant"))
-    assert not any(CHECKPOINTS[name].is_drafter for name in MODEL_IDS)
+    assert not any(CHECKPOINTS[name].is_drafter for name in model_ids())
 
 
 def test_the_options_name_the_drafter():
@@ -292,7 +292,7 @@ def test_an_id_exists_is_absent_or_is_unknown():
 
 def test_nothing_offers_an_absent_id():
     offers: dict[str, set[str]] = {
-        "ids that can be served": set(MODEL_IDS),
+        "ids that can be served": set(model_ids()),
         "candidates of the solver": {one.id for family in (None, "26B-A4B", "31B") for one in checkpoints_of(family)},
         "near spellings": {each for name in (ABSENT_ID, f"{ABSENT_ID}s", "26b-qat") for each in similar_ids(name)},
         "models in four bits": {each for model in MODELS for each in stored_as(model, "w4a16")},

@@ -11,12 +11,12 @@ from planning import CloudRunOptions, Deployment, PlanningError, StartupProbe, T
 from planning.machine.hardware import ACCELERATORS
 from planning.memory.budget import memory_plan
 from planning.memory.resolve import WEIGHTS_MODES, resolve
-from planning.model.catalog import MODEL_IDS
+from planning.model.catalog import model_ids
 from planning.solve.plan_json import plan_json
 from planning.units import align_to, ceil_div, from_gib, next_power_of_two, to_gib
 from tests.laws import examples
 
-MODELS = st.sampled_from(MODEL_IDS)
+MODELS = st.sampled_from(model_ids())
 PLACES = st.sampled_from(sorted(ACCELERATORS))
 LENGTHS = st.integers(min_value=64, max_value=131_072)
 UTILIZATIONS = st.floats(min_value=0.3, max_value=0.99)

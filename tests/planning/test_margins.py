@@ -13,7 +13,7 @@ from planning.machine.hardware import ACCELERATORS
 from planning.memory.budget import comfortable_utilization, memory_plan
 from planning.memory.margins import edges
 from planning.memory.resolve import resolve
-from planning.model.catalog import MODEL_IDS
+from planning.model.catalog import model_ids
 from planning.question.fields import changed
 from planning.solve.plan_json import plan_json
 from scripts.plan.__main__ import main
@@ -80,7 +80,7 @@ def test_programs_of_4_bit_models_take_more_on_v5e(model: str, utilization: floa
 
 
 def test_the_planners_own_defaults_are_far_from_every_edge(subtests: pytest.Subtests):
-    for model, (accelerator, platform) in product(MODEL_IDS, PLACES):
+    for model, (accelerator, platform) in product(model_ids(), PLACES):
         with subtests.test(f"{model} on {accelerator}, {platform}"):
             p = plan(Deployment(model=model, accelerator=accelerator, platform=platform))
             assert "FIT05" not in {f.id for f in p.findings}
@@ -92,7 +92,7 @@ def test_the_planners_own_defaults_are_far_from_every_edge(subtests: pytest.Subt
 
 
 def test_a_utilization_of_1_dies_everywhere(subtests: pytest.Subtests):
-    for model, (accelerator, platform) in product(MODEL_IDS, PLACES):
+    for model, (accelerator, platform) in product(model_ids(), PLACES):
         with subtests.test(f"{model} on {accelerator}, {platform}"):
             options = VllmOptions(gpu_memory_utilization=1.0)
             p = plan(Deployment(model=model, accelerator=accelerator, platform=platform, vllm=options))
@@ -160,7 +160,7 @@ OPTIONS = st.builds(
 
 @pytest.mark.law
 @laws
-@given(st.sampled_from(MODEL_IDS), st.sampled_from(PLACES), OPTIONS)
+@given(st.sampled_from(model_ids()), st.sampled_from(PLACES), OPTIONS)
 def test_every_remedy_of_an_edge_leads_away_from_it(model: str, place: tuple[str, str], options: VllmOptions):
     accelerator, platform = place
     deployment = Deployment(model=model, accelerator=accelerator, platform=platform, vllm=options)
@@ -176,7 +176,7 @@ def test_every_remedy_of_an_edge_leads_away_from_it(model: str, place: tuple[str
 
 @pytest.mark.law
 @laws
-@given(st.sampled_from(MODEL_IDS), st.sampled_from(PLACES), OPTIONS, st.floats(0, 64))
+@given(st.sampled_from(model_ids()), st.sampled_from(PLACES), OPTIONS, st.floats(0, 64))
 def test_more_memory_never_turns_fits_into_does_not(
     model: str, place: tuple[str, str], options: VllmOptions, more_gib: float
 ):
@@ -192,7 +192,7 @@ def test_more_memory_never_turns_fits_into_does_not(
 
 @pytest.mark.law
 @laws
-@given(st.sampled_from(MODEL_IDS), st.sampled_from(PLACES), OPTIONS)
+@given(st.sampled_from(model_ids()), st.sampled_from(PLACES), OPTIONS)
 def test_without_a_utilization_enough_stays_outside_the_budget(
     model: str, place: tuple[str, str], options: VllmOptions
 ):

@@ -3,7 +3,7 @@
 import pytest
 
 from planning.data.checkpoints import ABSENT
-from planning.model.catalog import AUDIO_TOWER_PARAMS, MODEL_IDS, MODELS, find_id, spec_of
+from planning.model.catalog import AUDIO_TOWER_PARAMS, MODELS, find_id, model_ids, spec_of
 from planning.model.spec import active_params, tensors, text_params
 
 GIB = 2**30
@@ -61,7 +61,7 @@ def test_four_bit_experts_are_padded_and_nothing_else_changes():
     assert spec_of("google/gemma-4-31B-it", "w4a16").groups == MODELS["google/gemma-4-31B-it"].groups
 
 
-@pytest.mark.parametrize("name", MODEL_IDS)
+@pytest.mark.parametrize("name", model_ids())
 def test_names_are_found_without_regard_to_case(name: str):
     assert find_id(name.upper()) == name
     assert find_id(name.removeprefix("google/").lower()) == name

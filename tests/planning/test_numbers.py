@@ -248,7 +248,7 @@ def test_a_price_file_is_refused_in_one_sentence(text: str, tmp_path: Path, caps
         )
     with pytest.raises(PlanningError):
         PriceBook.from_mapping({"gce_h100_usd_per_hour": math.inf})
-    assert is_number(LIST_PRICES.gce_h100_usd_per_hour)
+    assert is_number(LIST_PRICES.gce_hour("H100").usd)
 
 
 def test_a_config_is_refused_in_one_sentence(

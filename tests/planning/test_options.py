@@ -13,7 +13,7 @@ from contracts.path_guard import GUARD_ARGUMENT
 from planning import Deployment, PlanningError, VllmOptions, plan, recommended, vllm_arguments, vllm_environment
 from planning.data.prices import LIST_PRICES, PriceBook
 from planning.machine.hardware import ACCELERATORS
-from planning.model.catalog import MODEL_IDS
+from planning.model.catalog import model_ids
 from planning.question.server_flags import TABLES, flag_table, parse_arguments
 from planning.question.vllm_args import OPTIONS
 from planning.solve.plan_json import plan_json
@@ -192,7 +192,7 @@ def test_an_l4_under_a_cuda_13_image_gets_the_compatibility_libraries():
 
 
 def test_recommended_options_stop_at_nothing_but_memory_and_precision(subtests: pytest.Subtests):
-    for model, accelerator in product(MODEL_IDS, ACCELERATORS):
+    for model, accelerator in product(model_ids(), ACCELERATORS):
         with subtests.test(f"{model} on {accelerator}"):
             p = plan(Deployment(model=model, accelerator=accelerator))
             assert {f.id for f in p.stopping} <= {"FIT01", "FIT04", "FIT06", "PRB01", "FIT03"}
@@ -271,7 +271,7 @@ def test_prices_can_be_replaced_in_part():
     cost = plan(replace(E2B, prices=book)).cost
     assert cost.usd_per_hour == 8
     assert cost.prices_as_of == "2027-01"
-    assert book.gce_h100_usd_per_hour == LIST_PRICES.gce_h100_usd_per_hour
+    assert book.gce_hour("H100") == LIST_PRICES.gce_hour("H100")
 
 
 @pytest.mark.parametrize(
@@ -300,7 +300,7 @@ def test_a_measured_rate_decides_the_price_of_a_million_tokens():
 
 def test_provisioning_and_redundancy_change_the_price():
     standard = plan(replace(E2B, tpu=replace(E2B.tpu, provisioning_model="standard"))).cost
-    assert standard.usd_per_hour == 4 * LIST_PRICES.v6e_standard_usd_per_chip_hour
+    assert standard.usd_per_hour == 4 * LIST_PRICES.tpu_chip_hour("v6e", "standard").usd
     run = Deployment(model="google/gemma-4-12B-it-qat-w4a16-ct", accelerator="L4")
     redundant = replace(run, cloud_run=replace(run.cloud_run, zonal_redundancy=True))
     # Zonal redundancy has a price of its own: 0.0002909 a second, and 0.0001867 without it (Cloud Run pricing).

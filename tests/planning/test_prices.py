@@ -2,7 +2,7 @@
 
 import json
 import re
-from dataclasses import fields, replace
+from dataclasses import replace
 from datetime import date
 
 import pytest
@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from planning import CloudRunOptions, Deployment, PlanningError, TpuOptions, plan
-from planning.data.price_list import EVERYWHERE, ROWS, SOURCES
-from planning.data.prices import LIST_PRICES, PriceBook, region_of
+from planning.data.prices import EVERYWHERE, LIST_PRICES, PRICES, SOURCES, PriceBook, region_of
 from planning.question.types import CostPlan, Plan
 
 ZONES = ("us-east5-a", "europe-west4-a", "asia-northeast1-b")
@@ -38,14 +37,15 @@ def pasted_file(planned: Plan, identifier: str) -> PriceBook:
 
 
 def test_every_key_has_rows_and_every_row_a_source_with_a_url_and_a_date_or_none():
-    keys = {field.name for field in fields(PriceBook)} - {"as_of", "regions", "own"}
-    assert keys == set(ROWS)
-    assert {source for rows in ROWS.values() for _, source in rows.values()} == set(SOURCES)
+    assert {row.source for price in PRICES.values() for row in price.regions.values()} == set(SOURCES)
     for source in SOURCES.values():
         assert source.url.startswith("https://")
         assert not source.as_of or date.fromisoformat(source.as_of) <= date(2026, 11, 20)
-    for key, rows in ROWS.items():
-        assert all(usd > 0 for usd, _ in rows.values())
+    for key, price in PRICES.items():
+        rows = price.regions
+        assert price.usual > 0
+        assert rows
+        assert all(row.usd > 0 for row in rows.values())
         if key != "between_regions_usd_per_gib":
             assert all(region == EVERYWHERE or region_of(region) == region for region in rows)
 

@@ -26,7 +26,7 @@ from planning import (
 from planning.cost.subject import examine
 from planning.machine.hardware import ACCELERATORS
 from planning.memory.resolve import WEIGHTS_MODES
-from planning.model.catalog import MODEL_IDS, MODELS
+from planning.model.catalog import MODELS, model_ids
 from planning.question.fields import changed, field_types, value_at
 from planning.question.types import Finding, Remedy
 from planning.rules.findings import QUOTA_IDS, detected
@@ -161,7 +161,7 @@ WORKLOADS = st.builds(
     adapters=st.sampled_from([0, 0, 2]),
 ) | st.builds(Workload, rate_per_s=st.sampled_from([0.01, 1.0, 1_000.0]), input_tokens=st.just(40))
 PLACES = [(a.name, platform) for a in ACCELERATORS.values() for platform in (None, *a.platforms)]
-PRECISIONS = [(model, None) for model in MODEL_IDS] + [(model, "fp8") for model in MODELS]
+PRECISIONS = [(model, None) for model in model_ids()] + [(model, "fp8") for model in MODELS]
 
 
 @st.composite
@@ -240,7 +240,7 @@ def test_every_remedy_of_a_drawn_deployment_keeps_its_promise(deployment: Deploy
 
 
 EDITS: Mapping[str, st.SearchStrategy[Any]] = {
-    "model": st.sampled_from(MODEL_IDS),
+    "model": st.sampled_from(model_ids()),
     "weights": st.sampled_from(["hub", "bucket", "prefetched-image"]),
     "quantization": st.sampled_from(["bf16", "fp8", "w4a16"]),
     "endpointUrl": st.sampled_from(["http://localhost:8000", "https://models.example.com"]),

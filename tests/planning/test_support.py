@@ -13,9 +13,9 @@ from planning import Deployment, Finding, Plan, plan
 from planning.cost.subject import examine
 from planning.data.images import IMAGES
 from planning.machine.hardware import ACCELERATORS
-from planning.model.catalog import MODEL_IDS, MODELS
+from planning.model.catalog import MODELS, model_ids
 from planning.model.spec import ModelSpec
-from planning.model.support import TABLE, generation_of, support_of, version_key
+from planning.model.support import generation_of, support_of, support_rows, version_key
 from planning.question.fields import changed
 from planning.rules.findings import detected
 from planning.solve.wording import remedy_of
@@ -116,7 +116,7 @@ def test_versions_sort_as_vllm_counts_them():
 
 
 def test_every_row_has_a_source_and_a_date_and_says_what_is_missing():
-    for row in TABLE:
+    for row in support_rows():
         assert re.fullmatch(r"\d{4}-\d\d-\d\d", row.seen_on)
         assert row.source
         assert bool(row.note) == (row.answer != "yes")
@@ -128,7 +128,7 @@ def test_every_accelerator_has_a_generation_and_every_image_a_version_that_is_re
 
 
 def test_a_plan_blocks_a_no_and_warns_of_what_is_not_known(subtests: pytest.Subtests):
-    for model, accelerator in product(MODEL_IDS, ACCELERATORS):
+    for model, accelerator in product(model_ids(), ACCELERATORS):
         with subtests.test(f"{model} on {accelerator}"):
             deployment = Deployment(model=model, accelerator=accelerator)
             expected = {"yes": None, "no": "block", "unknown": "warn"}
@@ -142,7 +142,7 @@ def test_a_plan_blocks_a_no_and_warns_of_what_is_not_known(subtests: pytest.Subt
 
 
 def test_googles_4_bit_checkpoints_load_on_gpus_and_not_on_tpus_yet(subtests: pytest.Subtests):
-    four_bits = [model for model in MODEL_IDS if model.endswith("-qat-w4a16-ct")]
+    four_bits = [model for model in model_ids() if model.endswith("-qat-w4a16-ct")]
     for model, accelerator in product(four_bits, ACCELERATORS):
         with subtests.test(f"{model} on {accelerator}"):
             found = finding(plan(Deployment(model=model, accelerator=accelerator)))

@@ -12,7 +12,7 @@ from planning import Deployment, VllmOptions, Workload, WorkloadPlan, plan
 from planning.machine.hardware import ACCELERATORS
 from planning.memory.budget import memory_plan
 from planning.memory.resolve import resolve
-from planning.model.catalog import MODEL_IDS
+from planning.model.catalog import model_ids
 from planning.question.resolved import Resolved
 from planning.question.types import Band
 from planning.question.workload import IMAGE_TOKENS
@@ -53,7 +53,7 @@ def servers(draw: st.DrawFn) -> Resolved:
     )
     return resolve(
         Deployment(
-            model=draw(st.sampled_from(MODEL_IDS)),
+            model=draw(st.sampled_from(model_ids())),
             accelerator=draw(st.sampled_from(sorted(ACCELERATORS))),
             vllm=options,
         )

@@ -13,6 +13,7 @@ from contracts.outputs import DETAILS, StackOutputs
 from planning import plan
 from planning.cost.subject import examine
 from planning.data import overheads
+from planning.planner import plan_of
 from planning.question.types import StartupProbe
 from planning.question.vllm_args import given_options
 from planning.speed.probes import LONGEST_PROBE, PROMPT_PROBE, seen_after_s
@@ -96,21 +97,21 @@ def test_the_options_in_effect_have_their_given_options(exported):
 
 def test_a_threshold_of_the_settings_wins_over_the_planners_figure():
     settings = from_file(ROOT / "Pulumi.l4-qat.yaml", project="my-project")
-    planned = plan(to_deployment(settings))
-    derived = smoke_thresholds(settings, planned)
+    subject = examine(to_deployment(settings))
+    planned = plan_of(subject)
+    derived = smoke_thresholds(settings.smoke, subject, planned)
     assert derived.min_decode_tok_per_s == round(planned.throughput.decode_tok_per_s / 2, 1)
-    given = settings.model_copy(update={"smoke": settings.smoke.model_copy(update={"max_ttft_s": 0.7})})
-    assert smoke_thresholds(given, planned) == replace(derived, max_ttft_s=0.7)
+    given = settings.smoke.model_copy(update={"max_ttft_s": 0.7})
+    assert smoke_thresholds(given, subject, planned) == replace(derived, max_ttft_s=0.7)
     assert given_options(planned.vllm)["maxModelLen"] == derived.max_model_len
 
 
 @pytest.mark.parametrize(("estimate_s", "threshold_s"), [(3.0, 12.0), (0.01, 2.0)])
-def test_a_first_token_may_take_a_multiple_of_the_estimate_and_at_least_the_floor(monkeypatch, estimate_s, threshold_s):
+def test_a_first_token_may_take_a_multiple_of_the_estimate_and_at_least_the_floor(estimate_s, threshold_s):
     settings = from_file(ROOT / "Pulumi.l4-qat.yaml", project="my-project")
     subject = examine(to_deployment(settings))
     subject = replace(subject, throughput=replace(subject.throughput, ttft_s=estimate_s))
-    monkeypatch.setattr("stacks.outputs.examine", lambda _: subject)
-    assert smoke_thresholds(settings, plan(to_deployment(settings))).max_ttft_s == threshold_s
+    assert smoke_thresholds(settings.smoke, subject, plan_of(subject)).max_ttft_s == threshold_s
 
 
 @pytest.mark.parametrize(
@@ -130,11 +131,12 @@ def test_a_stack_without_a_probe_is_seen_soon_and_has_all_the_time_that_it_may_n
         monkeypatch.setattr(overheads, name, getattr(overheads, name) * slower)
     for name in ("FUSE_BYTES_PER_S", "CLOUD_RUN_NETWORK_BYTES_PER_S"):
         monkeypatch.setattr(overheads, name, getattr(overheads, name) / slower)
-    planned = plan(to_deployment(settings))
+    subject = examine(to_deployment(settings))
+    planned = plan_of(subject)
     probe = startup_probe(planned)
     assert (probe.initial_delay_s, probe.budget_s) == (delay_s, 1800 + delay_s)
     assert planned.startup.total_s <= planned.startup.ready_s < planned.startup.total_s + 10
-    assert smoke_thresholds(settings, planned).startup_budget_s > planned.startup.ready_s
+    assert smoke_thresholds(settings.smoke, subject, planned).startup_budget_s > planned.startup.ready_s
 
 
 def test_a_cold_start_ends_with_the_first_probe_that_finds_the_server_ready():

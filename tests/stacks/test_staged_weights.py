@@ -16,9 +16,11 @@ from contracts.staged_weights import MANIFEST, manifest_hash
 from localcloud.services import storage_objects
 from localcloud.tests import idle_cloud
 from localcloud.world.scenario import Fault, OperationDurations, Scenario
+from planning.cost.subject import examine
 from stacks.base import Context
 from stacks.hooks import staged_weights
 from stacks.hooks.staged_weights import StagedWeights, WeightsNotStagedError
+from stacks.planned import to_deployment
 from tests.stacks.failed_start import failed_start
 
 PROJECT, BUCKET, FOLDER = "local-project", "weights-of-a-stack", "models/gemma"
@@ -237,7 +239,12 @@ def test_only_a_service_that_reads_a_bucket_is_hooked(monkeypatch, declare, mode
     monkeypatch.setattr(pulumi.runtime, "register_stack_transformation", transforms.append)
     start = failed_start(weights=mode)
     context = Context(
-        settings=start.settings, plan=start.plan, names=Names(project=PROJECT, stack="x"), ownership=None, secrets={}
+        settings=start.settings,
+        subject=examine(to_deployment(start.settings)),
+        plan=start.plan,
+        names=Names(project=PROJECT, stack="x"),
+        ownership=None,
+        secrets={},
     )
     declare(lambda: staged_weights.require_staged_weights(context))
     assert len(transforms) == hooked

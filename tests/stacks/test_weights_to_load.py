@@ -5,6 +5,7 @@ import pytest
 from contracts.labels import Ownership
 from contracts.naming import Names
 from planning import plan
+from planning.cost.subject import examine
 from stacks.base import Context
 from stacks.loading import from_values
 from stacks.planned import to_deployment
@@ -36,6 +37,7 @@ def test_a_tpu_server_loads_from(weights, bucket, load_format, loaded):
     settings = from_values({**values, "weights": weights, "bucket": bucket}, project="my-project", origin="x")
     context = Context(
         settings=settings,
+        subject=examine(to_deployment(settings)),
         plan=plan(to_deployment(settings)),
         names=Names(project="my-project", stack="x"),
         ownership=Ownership(project="gemma-serving", stack="x"),
@@ -62,6 +64,7 @@ def test_a_service_loads_from_the_folder_of_its_manifest(mode, manifest, loaded)
     settings = from_values({**values, "bucket": {"manifest": manifest}}, project="my-project", origin="x")
     context = Context(
         settings=settings,
+        subject=examine(to_deployment(settings)),
         plan=plan(to_deployment(settings)),
         names=Names(project="my-project", stack="x"),
         ownership=Ownership(project="gemma-serving", stack="x"),

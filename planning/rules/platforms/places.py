@@ -620,7 +620,7 @@ def renewal_price(subject: Subject) -> RuleResult | None:
     )
 
 
-@rule("CST04", "info", source="planning/data/price_list.py", what="a price that is older than 60 days, or has no date")
+@rule("CST04", "info", source="planning/data/prices.json", what="a price that is older than 60 days, or has no date")
 def old_prices(subject: Subject) -> RuleResult | None:
     """Find prices of the hour that may have changed. Without a date of the question nothing is old."""
     today = subject.resolved.deployment.today
@@ -645,7 +645,7 @@ def old_prices(subject: Subject) -> RuleResult | None:
 @rule(
     "CST05",
     "info",
-    source="planning/data/price_list.py",
+    source="planning/data/prices.json",
     what="a place without a known price, where the dearest counts",
 )
 def assumed_prices(subject: Subject) -> RuleResult | None:

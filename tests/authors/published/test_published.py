@@ -90,7 +90,7 @@ def test_an_absent_checkpoint_and_an_absent_image_are_red(published):
 
 def test_a_commit_that_the_hub_does_not_have_is_red(published, monkeypatch):
     wrong = f"{EXISTS}@{'0' * 40}"
-    name = PublishedName(kind="commit", name=wrong, places=("planning/data/checkpoints.py",))
+    name = PublishedName(kind="commit", name=wrong, places=("planning/data/checkpoints.json",))
     monkeypatch.setattr("authors.published.names.published_names", lambda project: [name])
     code, answers = published()
     assert (code, answers[wrong]["answer"]) == (ExitCode.FAILED, "absent")

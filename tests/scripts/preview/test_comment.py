@@ -15,6 +15,7 @@ from scripts.preview.difference import differences
 from scripts.preview.plans import PlansDocument, StackDescription, describe_checkout, read_plans
 from scripts.preview.report import StackPreview
 from stacks.schema import known_keys
+from stacks.settings import NOT_IN_FILE
 from tests.scripts.preview.cases import (
     CASES,
     GOLDEN,
@@ -236,16 +237,15 @@ def test_a_move_to_another_target_gives_the_capacity_up():
     assert "`target` `tpu` → `cloud-run`" in text
 
 
-def test_every_setting_with_a_rule_exists():
-    known = {key for block in ("", ".tpu", ".cloudRun", ".image", ".bucket") for key in _keys(block)}
-    rules = (*effects._NOTHING, *effects._BESIDE, *effects._CAPACITY, *effects._SERVICE, effects.ZONES)
-    named = {rule.rstrip(".") for rule in rules} - {"gcp:project"}
-    assert {name for name in named if name not in known and not name.startswith("tpu.existingNetwork")} == set()
+def test_the_key_of_an_effect_is_a_key_of_the_file():
+    blocks = {key.rpartition(".")[0] for key in effects.stated_effects()}
+    known = {f"{block}.{key}".removeprefix(".") for block in blocks for key in _keys(block)}
+    assert set(effects.stated_effects()) - set(NOT_IN_FILE) <= known
+    assert {effects.ZONES, effects.TRAFFIC} <= known
 
 
 def _keys(block):
-    found = known_keys(f"gemma-serving{':' if block else ''}{block.removeprefix('.')}")
-    return {f"{block.removeprefix('.')}.{key}".removeprefix(".") for key in found}
+    return known_keys(f"gemma-serving{':' if block else ''}{block}")
 
 
 def test_the_settings_that_replace_capacity_are_those_of_the_provider():
@@ -260,12 +260,13 @@ def test_the_settings_that_replace_capacity_are_those_of_the_provider():
         "reservationName": "tpu.reservation",
         "maxRunDurationS": "tpu.maxRunDuration",
         "bootDiskSizeGb": "tpu.bootDiskSizeGb",
-        "network": "tpu.existingNetwork.",
-        "subnetwork": "tpu.existingNetwork.",
+        "network": "tpu.existingNetwork.network",
+        "subnetwork": "tpu.existingNetwork.subnetwork",
     }
     no_setting = {"queuedResourceId", "nodeId", "serviceAccount", "dataDisks"}
     assert replacing == {*spelled, *no_setting}
-    assert set(effects._CAPACITY) == set(spelled.values())
+    stated = {key for key, effect in effects.stated_effects().items() if effect == "capacity"}
+    assert {*stated, effects.PROJECT} - {"tpu.existingNetwork"} == set(spelled.values())
 
 
 def test_a_new_secret_is_a_change_whose_value_nobody_sees():

@@ -1,0 +1,50 @@
+"""The data files of the planner: JSON beside these modules, as frozen rows. Each is read at its first use and once, never at an import."""
+
+import json
+from collections.abc import Callable, Iterator, Mapping, ValuesView
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Final, TypeVar, cast
+
+T = TypeVar("T")
+
+_FOLDER: Final = Path(__file__).parent
+
+
+class Table(Mapping[str, T]):
+    """The rows of a data file by their names, in the order of the file."""
+
+    def __init__(self, rows: Callable[[], Mapping[str, T]]) -> None:
+        """Take the function that makes the rows; the first use calls it."""
+        self._make = rows
+
+    @cached_property
+    def _rows(self) -> Mapping[str, T]:
+        return self._make()
+
+    def __getitem__(self, name: str) -> T:
+        return self._rows[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._rows)
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def values(self) -> ValuesView[T]:
+        """Return the rows; a plan with ways out goes through them thousands of times."""
+        return self._rows.values()
+
+
+def data_file(name: str) -> Any:  # noqa: ANN401 - JSON is any of its types; a test checks every row against its dataclass
+    """Return the value of a data file, such as "prices.json"."""
+    return json.loads((_FOLDER / name).read_text(encoding="utf-8"))
+
+
+def row_of(kind: Callable[..., T], values: Mapping[str, Any]) -> T:
+    """Return a row as its dataclass; lists become tuples."""
+    return kind(**{name: _as_tuple(value) for name, value in values.items()})
+
+
+def _as_tuple(value: object) -> Any:  # noqa: ANN401 - as above
+    return tuple(cast("list[object]", value)) if isinstance(value, list) else value

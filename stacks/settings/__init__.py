@@ -1,0 +1,34 @@
+"""The settings of a stack: one frozen model for both targets, one file a block.
+
+Keys in the file are camelCase and quantities carry their unit (`maxRunDuration: 4h`, `memory: 32Gi`). Here they are numbers with
+the unit in the name (`max_run_duration_s`, `memory_mib`). `stacks.loading` turns each mistake into one sentence.
+"""
+
+from stacks.settings.bucket import BucketSettings
+from stacks.settings.cloud_run import (
+    CloudRunSettings,
+    MountSettings,
+    ProbeSettings,
+    ReadinessProbeSettings,
+    RolloutSettings,
+)
+from stacks.settings.image import DockerHubSettings, ImageSettings
+from stacks.settings.smoke import SmokeSettings
+from stacks.settings.stack import NOT_IN_FILE, Settings
+from stacks.settings.tpu import ExistingNetworkSettings, TpuSettings
+
+__all__ = [
+    "NOT_IN_FILE",
+    "BucketSettings",
+    "CloudRunSettings",
+    "DockerHubSettings",
+    "ExistingNetworkSettings",
+    "ImageSettings",
+    "MountSettings",
+    "ProbeSettings",
+    "ReadinessProbeSettings",
+    "RolloutSettings",
+    "Settings",
+    "SmokeSettings",
+    "TpuSettings",
+]

@@ -1,0 +1,60 @@
+"""What the fields of the settings say of themselves, by their keys: the planner's field, and the effect of a change."""
+
+from collections.abc import Iterator, Mapping
+from functools import cache
+from typing import NamedTuple, get_args
+
+from stacks.settings.block import Block, EffectName, Judged, OnChange
+from stacks.settings.stack import Settings
+
+
+class SettingField(NamedTuple):
+    """One field of the settings."""
+
+    key: str
+    """Its key in the file, such as `tpu.existingNetwork.privateGoogleAccess`."""
+    attributes: tuple[str, ...]
+    """The way to it from `Settings`."""
+    judged: str | None
+    """The field of the planner's question that it gives; None if the planner does not judge it."""
+    effect: EffectName | None
+    """What its change does, from its own annotation or from that of its block; None if it changes the server."""
+
+
+@cache
+def setting_fields() -> tuple[SettingField, ...]:
+    """Return every field of the settings, blocks before their fields; what lies inside the planner's own blocks is not among them."""
+    return tuple(_fields(Settings, SettingField("", (), None, None)))
+
+
+@cache
+def judged_fields() -> Mapping[str, tuple[SettingField, ...]]:
+    """Return the settings of each field of the planner's question: one for each target that has it under a key of its own."""
+    found: dict[str, tuple[SettingField, ...]] = {}
+    for field in setting_fields():
+        if field.judged is not None:
+            found[field.judged] = (*found.get(field.judged, ()), field)
+    return found
+
+
+def value_of(settings: Settings, field: SettingField) -> object:
+    """Return the value of a field; None also where its block is left out."""
+    value: object = settings
+    for name in field.attributes:
+        value = None if value is None else getattr(value, name)
+    return value
+
+
+def _fields(block: type[Block], above: SettingField) -> Iterator[SettingField]:
+    for name, info in block.model_fields.items():
+        effects: list[EffectName] = [mark.name for mark in info.metadata if isinstance(mark, OnChange)]
+        field = SettingField(
+            key=f"{above.key}.{info.alias or name}".removeprefix("."),
+            attributes=(*above.attributes, name),
+            judged=next((mark.path for mark in info.metadata if isinstance(mark, Judged)), None),
+            effect=effects[0] if effects else above.effect,
+        )
+        yield field
+        for kind in (info.annotation, *get_args(info.annotation)):
+            if isinstance(kind, type) and issubclass(kind, Block):
+                yield from _fields(kind, field)

@@ -1,0 +1,107 @@
+"""Texts of settings that match a pattern, and numbers above 0."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Annotated
+
+from annotated_types import GroupedMetadata
+from pydantic import AfterValidator, Field, WithJsonSchema
+
+
+@dataclass(frozen=True, slots=True)
+class Matching(GroupedMetadata):
+    """Text that matches a pattern; `what` and `example` name it in messages and in editors."""
+
+    pattern: str
+    what: str
+    example: str = ""
+
+    def __iter__(self) -> Iterator[object]:
+        """Yield the check and its JSON schema, for pydantic."""
+        examples = {"examples": [self.example]} if self.example else {}
+        yield AfterValidator(self._checked)
+        yield WithJsonSchema({"type": "string", "pattern": self.pattern, **examples})
+
+    def _checked(self, text: str) -> str:
+        if not re.fullmatch(self.pattern, text):
+            raise ValueError(f"expected {self.what}" + (f" such as {self.example}" if self.example else ""))
+        return text
+
+
+_PATH = r"^((https://\S+/)?projects/[^/\s]+/"
+_NAME = r"/)?[a-z]([a-z0-9-]*[a-z0-9])?$"
+ProjectId = Annotated[
+    str, Matching(r"^[a-z][a-z0-9-]{4,28}[a-z0-9]$", "a project id: 6 to 30 of a-z, 0-9 and -, a letter first")
+]
+ModelId = Annotated[str, Matching(r"^[A-Za-z0-9._-]+/[A-Za-z0-9._-]+$", "a Hugging Face id", "google/gemma-4-E2B-it")]
+Commit = Annotated[
+    str,
+    Matching(
+        r"^[0-9a-f]{40}$",
+        "the 40 hexadecimal digits of a commit (a branch or a tag can move)",
+        "905e84b50c4d2a365ebde34e685027578e6728db",
+    ),
+]
+Zone = Annotated[str, Matching(r"^[a-z]+(-[a-z]+)+[0-9]+-[a-z]$", "a zone", "us-east5-a")]
+Region = Annotated[str, Matching(r"^[a-z]+(-[a-z]+)+[0-9]+$", "a region", "us-east4")]
+AcceleratorType = Annotated[str, Matching(r"^v[0-9]+[a-z]*-[0-9]+$", "a slice", "v6e-4")]
+Network = Annotated[
+    str,
+    Matching(
+        _PATH + "global/networks" + _NAME, "a name or self link", "projects/my-project/global/networks/my-network"
+    ),
+]
+Subnetwork = Annotated[
+    str,
+    Matching(
+        _PATH + r"regions/[^/\s]+/subnetworks" + _NAME,
+        "a name or self link",
+        "projects/my-project/regions/us-east5/subnetworks/my-subnetwork",
+    ),
+]
+Repository = Annotated[str, Matching(r"^[a-z0-9._/-]+$", "a repository", "vllm/vllm-openai")]
+Digest = Annotated[str, Matching(r"^sha256:[0-9a-f]{64}$", "sha256: and 64 hexadecimal digits")]
+DockerUser = Annotated[str, Matching(r"^[a-z0-9][a-z0-9_-]{1,62}$", "the name of an account of Docker Hub", "someone")]
+LabelKey = Annotated[str, Matching(r"^[a-z][a-z0-9_-]{0,62}$", "1 to 63 of a-z, 0-9, - and _, a letter first")]
+LabelValue = Annotated[str, Matching(r"^[a-z0-9_-]{0,63}$", "at most 63 of a-z, 0-9, - and _")]
+RevisionName = Annotated[
+    str, Matching(r"^[a-z]([a-z0-9-]{0,61}[a-z0-9])?$", "a revision's name", "gemma-l4-qat-00003-abc")
+]
+TunnelRole = Annotated[
+    str,
+    Matching(
+        r"^((projects/[a-z][a-z0-9-]{4,28}[a-z0-9]|organizations/[0-9]+)/roles/)?[A-Za-z0-9_.]{3,64}$",
+        "a custom role, by its id or as projects/P/roles/ID or organizations/NUMBER/roles/ID,",
+        "gemmaTunnel",
+    ),
+]
+_MEMBER = r"^(user|group|serviceAccount|domain):[^\s:]+$"
+Member = Annotated[str, Matching(_MEMBER, "a member", "user:name@example.com")]
+Invoker = Annotated[str, Matching(_MEMBER, "a member (for everybody set public: true)", "user:name@example.com")]
+MountOption = Annotated[str, Matching(r"^[a-z-]+(=\S+)?$", "a gcsfuse option", "file-mode=444")]
+BucketName = Annotated[str, Matching(r"^[a-z0-9][a-z0-9._-]{1,61}[a-z0-9]$", "the name of a bucket", "my-models")]
+_FOLDER = r"(?!\.\.?(/|$))[A-Za-z0-9._-]+"
+Prefix = Annotated[str, Matching(rf"^/*({_FOLDER}(/{_FOLDER})*/*)?$", "a folder", "models/gemma-4-E2B-it")]
+ManifestHash = Annotated[
+    str,
+    Matching(r"^(sha256:)?[0-9a-f]{64}$", "sha256: and the 64 hexadecimal digits that scripts.stage_model prints"),
+]
+ProjectPath = Annotated[
+    str,
+    Matching(
+        r"^(?!/)(?!(.*/)?\.\.(/|$))[A-Za-z0-9._/-]+$",
+        "a path inside the project, without ..",
+        "models/other/config.json",
+    ),
+]
+SecretVersion = Annotated[
+    str,
+    Matching(
+        r"^projects/[^/\s]+/secrets/[A-Za-z0-9_-]{1,255}/versions/[1-9][0-9]*$",
+        "a version in Secret Manager by its number",
+        "projects/my-project/secrets/hf-token/versions/1",
+    ),
+]
+Positive = Annotated[int, Field(gt=0)]
+PositiveNumber = Annotated[float, Field(gt=0)]

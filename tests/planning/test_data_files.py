@@ -1,0 +1,66 @@
+"""The planner's data files: every row has the fields and the types of its dataclass, and no import reads one."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict
+
+import pytest
+from pydantic import TypeAdapter
+
+from planning.data.checkpoints import ABSENT, CHECKPOINTS, Checkpoint
+from planning.data.images import IMAGES, Image
+from planning.data.prices import PRICES, SOURCES, ListPrice, PriceSource
+from planning.data.tables import data_file, row_of
+from planning.machine import hardware
+from planning.machine.hardware import ACCELERATORS, NAMED_TPUS, Accelerator, Host, NamedTpu
+from planning.model.support import Support, support_rows
+from planning.question.server_flags import TABLES, flag_table
+from planning.rules.security.advisories import ADVISORIES, Advisory
+
+FILES: dict[str, tuple[type[object], Mapping[str, object]]] = {
+    "checkpoints": (Checkpoint, {**CHECKPOINTS, **ABSENT}),
+    "images": (Image, IMAGES),
+    "advisories": (Advisory, ADVISORIES),
+    "prices": (ListPrice, PRICES),
+    "sources": (PriceSource, SOURCES),
+    "precisions": (Support, {str(place): row for place, row in enumerate(support_rows())}),
+    "accelerators": (Accelerator, ACCELERATORS),
+    "hosts": (Host, hardware._HOSTS),
+    "TPUs that are not planned": (NamedTpu, NAMED_TPUS),
+}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_every_row_has_the_types_of_its_dataclass(name: str):
+    kind, rows = FILES[name]
+    assert rows
+    for row in rows.values():
+        assert TypeAdapter(kind).validate_json(json.dumps(asdict(row)), strict=True) == row  # pyright: ignore[reportArgumentType]
+
+
+def test_a_row_with_another_field_is_refused():
+    with pytest.raises(TypeError, match="colour"):
+        row_of(Image, {**data_file("images.json")["vllm-tpu"], "colour": "red"})
+
+
+def test_every_table_of_flags_is_of_its_version():
+    for version in TABLES:
+        table = data_file(f"flags/{version}.json")
+        assert table["version"] == version
+        assert version in table["source"]
+        assert len(flag_table(version).flags) > len(table["flags"]) > 200
+
+
+def test_no_import_of_the_planner_reads_a_data_file():
+    code = (
+        "import sys\nread = []\n"
+        "sys.addaudithook(lambda event, args: read.append(args[0]) if event == 'open' else None)\n"
+        "import planning.planner, planning.solve.search, planning.solve.reference\n"
+        "print([name for name in read if str(name).endswith('.json')])\n"
+        "planning.data.images.IMAGES['vllm-tpu']\n"
+        "print(len([name for name in read if str(name).endswith('images.json')]))\n"
+    )
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert shown.split("\n")[:2] == ["[]", "1"]

@@ -1,0 +1,63 @@
+"""A setting says once which field of the planner it gives and what its change does; wording, planning and previews read it there."""
+
+from pathlib import Path
+
+from planning.question.fields import field_types, value_at
+from stacks.loading import from_file, read_yaml
+from stacks.planned import to_deployment
+from stacks.settings.keys import judged_fields, setting_fields
+from stacks.wording import settings_key, spelled
+
+FILES = sorted(Path(__file__).resolve().parents[2].glob("Pulumi.*.yaml"))
+WORKED_OUT = {"has_api_key": "from the secrets", "cloud_run.startup_probe": "a block of fields"}
+"""Fields of the planner that no single setting gives."""
+
+
+def test_every_field_that_can_be_set_comes_from_a_setting():
+    blocks = {"vllm", "workload", *WORKED_OUT}
+    missing = [
+        path
+        for path in field_types()
+        if path not in judged_fields() and not any(path == one or path.startswith(f"{one}.") for one in blocks)
+    ]
+    assert missing == []
+
+
+def test_every_judged_path_is_a_field_of_the_planner():
+    deployment = to_deployment(from_file(FILES[0], project="my-project"))
+    for path in judged_fields():
+        owner: object = deployment
+        *blocks, name = path.split(".")
+        for block in blocks:
+            owner = getattr(owner, block)
+        assert hasattr(owner, name), path
+
+
+def test_what_a_file_says_is_what_the_planner_is_asked_under_the_key_that_messages_name():
+    compared: set[str] = set()
+    for path in FILES:
+        settings = from_file(path, project="my-project")
+        deployment, config = to_deployment(settings), read_yaml(path.read_text())["config"]
+        for field in judged_fields().keys() - {"platform", "weights_mode"}:
+            key = settings_key(field, settings.target)
+            given = _at(config, key)
+            if given is not None and not isinstance(given, dict):
+                assert spelled(field, value_at(deployment, field)) == given, (path.name, key)
+                compared.add(key)
+    assert {"tpu.acceleratorType", "cloudRun.gpu", "cloudRun.memory", "tpu.provisioning", "model"} <= compared
+
+
+def _at(config, key):
+    first, *rest = key.split(".")
+    found = config.get(f"gemma-serving:{first}")
+    for part in rest:
+        found = found.get(part) if isinstance(found, dict) else None
+    return found
+
+
+def test_a_setting_below_a_block_has_the_effect_of_the_block_unless_it_states_its_own():
+    effects = {field.key: field.effect for field in setting_fields()}
+    assert effects["tpu.existingNetwork.network"] == effects["tpu.existingNetwork"] == "capacity"
+    assert effects["tpu.existingNetwork.privateGoogleAccess"] == "nothing"
+    assert effects["cloudRun.rollout.traffic"] == "update"
+    assert effects["model"] is None
