@@ -170,7 +170,8 @@ def test_a_faster_device_is_never_slower(server: Resolved, workload: Workload, f
 @given(servers(), workloads)
 def test_the_prefix_cache_never_slows_the_server_down(server: Resolved, workload: Workload):
     cold, warm = (answer(server, replace(workload, prefix_share=share)) for share in (0.0, 0.9))
-    assert at_least(warm.most_requests_per_s, cold.most_requests_per_s)
+    # Chunks of a prompt share steps with decoding, so that a shorter prompt can leave a step emptier: 0.011 % at most in 6,000 examples.
+    assert at_least(warm.most_requests_per_s, cold.most_requests_per_s * 0.999)
     assert warm.most_users >= cold.most_users
 
 
