@@ -12,9 +12,11 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Final
 
+from authors.gcp_resources import MODULES as GCP_MODULES
 from contracts.errors import ScriptError
 from contracts.exit_codes import ExitCode
 from scripts.cli.command import Command, run_command
@@ -105,6 +107,12 @@ def all_commands() -> Sequence[Command[Any]]:
     return sorted(found, key=lambda command: command.name)
 
 
+def _gcp_resources(module: str) -> str:
+    from authors.gcp_resources import module_text
+
+    return module_text(module)
+
+
 def _options() -> Mapping[str, str]:
     from authors.commands_page import options_table
 
@@ -131,6 +139,7 @@ def _agent() -> Mapping[str, str]:
 
 PAGES: Final[Mapping[str, Callable[[], str]]] = {
     "components/gcp_tpu.py": lambda: _printed_by("gcp_tpu_provider.python_sdk"),
+    **{f"components/gcp/{module}.py": partial(_gcp_resources, module) for module in GCP_MODULES},
     "docs/authors/accuracy.md": _accuracy_page,
     "docs/authors/assumptions.md": lambda: _printed_by("localcloud.ledger.page"),
     "docs/reference/checkpoints.md": _checkpoints_page,

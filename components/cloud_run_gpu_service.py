@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import cast
 
 import pulumi
-import pulumi_gcp as gcp
 
+from components import gcp
 from contracts.labels import Ownership
 from contracts.rollout_record import ROLLOUT_ANNOTATION, record_text
 from contracts.service_traffic import (
@@ -200,28 +200,32 @@ class CloudRunGpuService(pulumi.ComponentResource):
         traffic, labels = _traffic(args, template)
         service = gcp.cloudrunv2.Service(
             name,
-            name=args.service_name,
-            project=args.project,
-            location=args.location,
-            # By default the service is private by IAM, not by its address: callers come from anywhere with an ID token.
-            ingress=INGRESS[args.ingress],
-            # pulumi-gcp's default is true, and then `pulumi destroy` cannot finish.
-            deletion_protection=args.deletion_protection,
-            labels=labels,
-            annotations=_annotations(args.kept_traffic),
-            template=template,
-            traffics=traffic,
+            gcp.cloudrunv2.ServiceArgs(
+                name=args.service_name,
+                project=args.project,
+                location=args.location,
+                # By default the service is private by IAM, not by its address: callers come from anywhere with an ID token.
+                ingress=INGRESS[args.ingress],
+                # pulumi-gcp's default is true, and then `pulumi destroy` cannot finish.
+                deletion_protection=args.deletion_protection,
+                labels=labels,
+                annotations=_annotations(args.kept_traffic),
+                template=template,
+                traffics=traffic,
+            ),
             opts=pulumi.ResourceOptions(parent=self, custom_timeouts=_timeouts(args.container.startup_probe)),
         )
         members = ["allUsers"] if args.access.public else args.access.invokers
         for member in members:
             gcp.cloudrunv2.ServiceIamMember(
                 f"{name}-{member}",
-                project=args.project,
-                location=args.location,
-                name=service.name,
-                role="roles/run.invoker",
-                member=member,
+                gcp.cloudrunv2.ServiceIamMemberArgs(
+                    project=args.project,
+                    location=args.location,
+                    name=service.name,
+                    role="roles/run.invoker",
+                    member=member,
+                ),
                 opts=child,
             )
         self.uri = service.uri

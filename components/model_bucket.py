@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import pulumi
-import pulumi_gcp as gcp
 
+from components import gcp
 from contracts.compile_cache import ARCHIVE_PREFIX
 from contracts.labels import RETAINED, RETAINED_LABEL, Ownership
 
@@ -55,7 +55,13 @@ class ModelBucket(pulumi.ComponentResource):
         self.bucket = pulumi.Output.from_input(args.existing) if args.existing else self._own(name, args, child).name
         self.grants = [
             gcp.storage.BucketIAMMember(
-                f"{name}-{reader}", bucket=self.bucket, role="roles/storage.objectViewer", member=member, opts=child
+                f"{name}-{reader}",
+                gcp.storage.BucketIAMMemberArgs(
+                    bucket=self.bucket,
+                    role="roles/storage.objectViewer",
+                    member=member,
+                ),
+                opts=child,
             )
             for reader, member in args.readers.items()
         ]
@@ -76,10 +82,12 @@ class ModelBucket(pulumi.ComponentResource):
 
         return gcp.storage.BucketIAMMember(
             name,
-            bucket=self.bucket,
-            role="roles/storage.objectUser",
-            member=member,
-            condition=self.bucket.apply(folder),
+            gcp.storage.BucketIAMMemberArgs(
+                bucket=self.bucket,
+                role="roles/storage.objectUser",
+                member=member,
+                condition=self.bucket.apply(folder),
+            ),
             opts=child,
         )
 
@@ -87,21 +95,23 @@ class ModelBucket(pulumi.ComponentResource):
     def _own(name: str, args: ModelBucketArgs, child: pulumi.ResourceOptions) -> gcp.storage.Bucket:
         return gcp.storage.Bucket(
             name,
-            name=args.name,
-            project=args.project,
-            location=args.location.upper(),
-            storage_class="STANDARD",
-            uniform_bucket_level_access=True,
-            public_access_prevention="enforced",
-            # Soft delete would keep deleted weights for a week, and bill them. They can be staged again from the hub.
-            soft_delete_policy=gcp.storage.BucketSoftDeletePolicyArgs(retention_duration_seconds=0),
-            lifecycle_rules=_lifecycle(args),
-            force_destroy=args.force_destroy,
-            labels={
-                **args.labels,
-                **args.ownership.labels,
-                **({RETAINED_LABEL: RETAINED} if args.retain else {}),
-            },
+            gcp.storage.BucketArgs(
+                name=args.name,
+                project=args.project,
+                location=args.location.upper(),
+                storage_class="STANDARD",
+                uniform_bucket_level_access=True,
+                public_access_prevention="enforced",
+                # Soft delete would keep deleted weights for a week, and bill them. They can be staged again from the hub.
+                soft_delete_policy=gcp.storage.BucketSoftDeletePolicyArgs(retention_duration_seconds=0),
+                lifecycle_rules=_lifecycle(args),
+                force_destroy=args.force_destroy,
+                labels={
+                    **args.labels,
+                    **args.ownership.labels,
+                    **({RETAINED_LABEL: RETAINED} if args.retain else {}),
+                },
+            ),
             opts=pulumi.ResourceOptions.merge(
                 child, pulumi.ResourceOptions(protect=args.protect, retain_on_delete=args.retain or None)
             ),

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pulumi
 
-from components.compute_resource import GoogleComputeResource
+from components import gcp
 from contracts.labels import Ownership
 
 IAP_RANGE = "35.235.240.0/20"
@@ -68,15 +68,14 @@ class PrivateNetwork(pulumi.ComponentResource):
     def __init__(self, name: str, args: PrivateNetworkArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         super().__init__("gemma-serving:index:PrivateNetwork", name, None, opts)
         child = pulumi.ResourceOptions(parent=self)
-        network = GoogleComputeResource(
-            "network:Network",
+        network = gcp.compute.Network(
             name,
-            {
-                "name": args.name,
-                "project": args.project,
-                "autoCreateSubnetworks": False,
-                "description": args.ownership.description,
-            },
+            gcp.compute.NetworkArgs(
+                name=args.name,
+                project=args.project,
+                auto_create_subnetworks=False,
+                description=args.ownership.description,
+            ),
             child,
         )
         self.network = network.id
@@ -92,81 +91,88 @@ class PrivateNetwork(pulumi.ComponentResource):
 
     @staticmethod
     def _subnet(
-        name: str, args: PrivateNetworkArgs, network: GoogleComputeResource, region: str, child: pulumi.ResourceOptions
+        name: str, args: PrivateNetworkArgs, network: gcp.compute.Network, region: str, child: pulumi.ResourceOptions
     ) -> pulumi.Resource:
-        properties = {
-            "name": args.name,
-            "project": args.project,
-            "region": region,
-            "network": network.id,
-            "ipCidrRange": subnet_range(region),
+        properties = gcp.compute.SubnetworkArgs(
+            name=args.name,
+            project=args.project,
+            region=region,
+            network=network.id,
+            ip_cidr_range=subnet_range(region),
             # Without it a machine without an external address can pull neither image nor weights.
-            "privateIpGoogleAccess": True,
-            "description": args.ownership.description,
-        }
+            private_ip_google_access=True,
+            description=args.ownership.description,
+        )
         # Earlier releases gave 10.64.N.0/24 to the region at position N. A subnet keeps its range: another would replace it.
         keeps_range = pulumi.ResourceOptions.merge(child, pulumi.ResourceOptions(ignore_changes=["ipCidrRange"]))
-        return GoogleComputeResource("subnetwork:Subnetwork", f"{name}-{region}", properties, keeps_range)
+        return gcp.compute.Subnetwork(f"{name}-{region}", properties, keeps_range)
 
     @staticmethod
     def _tunnel_rule(
-        name: str, args: PrivateNetworkArgs, network: GoogleComputeResource, child: pulumi.ResourceOptions
+        name: str, args: PrivateNetworkArgs, network: gcp.compute.Network, child: pulumi.ResourceOptions
     ) -> pulumi.Resource:
-        properties = {
-            "name": f"{args.name}-iap",
-            "project": args.project,
-            "network": network.id,
-            "direction": "INGRESS",
-            "priority": 1000,
+        properties = gcp.compute.FirewallArgs(
+            name=f"{args.name}-iap",
+            project=args.project,
+            network=network.id,
+            direction="INGRESS",
+            priority=1000,
             # SSH only: the tunnel ends at the machine's loopback address, where the server listens.
-            "allows": [{"protocol": "tcp", "ports": [SSH_PORT]}],
-            "sourceRanges": [IAP_RANGE],
-            "targetTags": [args.target_tag],
-            "description": args.ownership.description,
-        }
-        return GoogleComputeResource("firewall:Firewall", f"{name}-iap", properties, child)
+            allows=[gcp.compute.FirewallAllowArgs(protocol="tcp", ports=[SSH_PORT])],
+            source_ranges=[IAP_RANGE],
+            target_tags=[args.target_tag],
+            description=args.ownership.description,
+        )
+        return gcp.compute.Firewall(f"{name}-iap", properties, child)
 
     @staticmethod
     def _egress_rules(
         name: str,
         args: PrivateNetworkArgs,
         ports: Sequence[str],
-        network: GoogleComputeResource,
+        network: gcp.compute.Network,
         child: pulumi.ResourceOptions,
     ) -> pulumi.Resource:
         """Allow these ports, then deny the rest. Google's default domains have no fixed addresses, so that the rule names none."""
-        common = {
-            "project": args.project,
-            "network": network.id,
-            "direction": "EGRESS",
-            "destinationRanges": [EVERYWHERE],
-            "targetTags": [args.target_tag],
-            "description": args.ownership.description,
-        }
-        traffic = {"allows": [{"protocol": "tcp", "ports": list(ports)}]}
-        allowed = {**common, **traffic, "name": f"{args.name}-egress", "priority": 1000}
-        allow = GoogleComputeResource("firewall:Firewall", f"{name}-egress", allowed, child)
-        denied = {
-            **common,
-            "name": f"{args.name}-no-egress",
-            "priority": LAST_PRIORITY,
-            "denies": [{"protocol": "all"}],
-        }
+
+        def rule(suffix: str, priority: int) -> gcp.compute.FirewallArgs:
+            return gcp.compute.FirewallArgs(
+                name=f"{args.name}-{suffix}",
+                project=args.project,
+                network=network.id,
+                direction="EGRESS",
+                priority=priority,
+                destination_ranges=[EVERYWHERE],
+                target_tags=[args.target_tag],
+                description=args.ownership.description,
+            )
+
+        allowed, denied = rule("egress", 1000), rule("no-egress", LAST_PRIORITY)
+        allowed.allows = [gcp.compute.FirewallAllowArgs(protocol="tcp", ports=list(ports))]
+        denied.denies = [gcp.compute.FirewallDenyArgs(protocol="all")]
+        allow = gcp.compute.Firewall(f"{name}-egress", allowed, child)
         # A machine that runs must keep its way to Google while the rules appear.
         after_allow = pulumi.ResourceOptions.merge(child, pulumi.ResourceOptions(depends_on=[allow]))
-        return GoogleComputeResource("firewall:Firewall", f"{name}-no-egress", denied, after_allow)
+        return gcp.compute.Firewall(f"{name}-no-egress", denied, after_allow)
 
     @staticmethod
     def _nat(
-        name: str, args: PrivateNetworkArgs, network: GoogleComputeResource, region: str, child: pulumi.ResourceOptions
+        name: str, args: PrivateNetworkArgs, network: gcp.compute.Network, region: str, child: pulumi.ResourceOptions
     ) -> pulumi.Resource:
-        where = {"name": args.name, "project": args.project, "region": region}
-        described = {"network": network.id, "description": args.ownership.description}
-        router = GoogleComputeResource("router:Router", f"{name}-{region}", {**where, **described}, child)
-        properties = {
-            **where,
-            "router": router.name,
-            "natIpAllocateOption": "AUTO_ONLY",
-            "sourceSubnetworkIpRangesToNat": "ALL_SUBNETWORKS_ALL_IP_RANGES",
-        }
-        return GoogleComputeResource("routerNat:RouterNat", f"{name}-{region}", properties, child)
+        described = gcp.compute.RouterArgs(
+            name=args.name,
+            project=args.project,
+            region=region,
+            network=network.id,
+            description=args.ownership.description,
+        )
+        router = gcp.compute.Router(f"{name}-{region}", described, child)
+        properties = gcp.compute.RouterNatArgs(
+            name=args.name,
+            project=args.project,
+            region=region,
+            router=router.name,
+            nat_ip_allocate_option="AUTO_ONLY",
+            source_subnetwork_ip_ranges_to_nat="ALL_SUBNETWORKS_ALL_IP_RANGES",
+        )
+        return gcp.compute.RouterNat(f"{name}-{region}", properties, child)

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pulumi
-import pulumi_gcp as gcp
 
+from components import gcp
 from contracts.labels import Ownership
 
 
@@ -36,11 +36,13 @@ class RuntimeIdentity(pulumi.ComponentResource):
         child = pulumi.ResourceOptions(parent=self)
         account = gcp.serviceaccount.Account(
             name,
-            account_id=args.account_id,
-            project=args.project,
-            display_name=f"vLLM server of stack {args.ownership.stack}",
-            description=args.ownership.description,
-            # The record of the stack's runs is added to it (contracts.run_record): an update must not remove it, nor a refresh show it.
+            gcp.serviceaccount.AccountArgs(
+                account_id=args.account_id,
+                project=args.project,
+                display_name=f"vLLM server of stack {args.ownership.stack}",
+                description=args.ownership.description,
+                # The record of the stack's runs is added to it (contracts.run_record): an update must not remove it, nor a refresh show it.
+            ),
             opts=pulumi.ResourceOptions.merge(child, pulumi.ResourceOptions(ignore_changes=["description"])),
         )
         self.email, self.name = account.email, account.name
@@ -48,9 +50,11 @@ class RuntimeIdentity(pulumi.ComponentResource):
         self.grants = [
             gcp.projects.IAMMember(
                 f"{name}-{role.rpartition('/')[2]}",
-                project=args.project,
-                role=role,
-                member=self.member,
+                gcp.projects.IAMMemberArgs(
+                    project=args.project,
+                    role=role,
+                    member=self.member,
+                ),
                 opts=child,
             )
             for role in args.project_roles

@@ -4,9 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import pulumi
-import pulumi_docker as docker
-import pulumi_gcp as gcp
 
+from components import gcp
 from contracts.labels import Ownership
 
 
@@ -72,10 +71,9 @@ class ServingImage(pulumi.ComponentResource):
             repositories[location] = self._repository(name, suffix, location, args, child)
         self.repositories = repositories
         if building:
-            image = self._built(
+            self.ref = self._built(
                 name, args, repositories[first].apply(lambda repository: f"{repository}/{args.upstream}"), child
             )
-            self.ref = image.repo_digest
         else:
             self.ref = repositories[first].apply(lambda repository: f"{repository}/{args.upstream}@{args.digest}")
         self.register_outputs({"ref": self.ref})
@@ -87,24 +85,28 @@ class ServingImage(pulumi.ComponentResource):
         building = args.build_context is not None
         repository = gcp.artifactregistry.Repository(
             f"{name}{suffix}",
-            project=args.project,
-            location=location,
-            repository_id=f"{args.repository_id}{suffix}",
-            format="DOCKER",
-            mode="STANDARD_REPOSITORY" if building else "REMOTE_REPOSITORY",
-            remote_repository_config=None if building else _docker_hub(args.upstream_account),
-            description=args.ownership.description,
-            labels={**args.labels, **args.ownership.labels},
+            gcp.artifactregistry.RepositoryArgs(
+                project=args.project,
+                location=location,
+                repository_id=f"{args.repository_id}{suffix}",
+                format="DOCKER",
+                mode="STANDARD_REPOSITORY" if building else "REMOTE_REPOSITORY",
+                remote_repository_config=None if building else _docker_hub(args.upstream_account),
+                description=args.ownership.description,
+                labels={**args.labels, **args.ownership.labels},
+            ),
             opts=self._options,
         )
         self.grants += [
             gcp.artifactregistry.RepositoryIamMember(
                 f"{name}{suffix}-{reader}",
-                project=args.project,
-                location=location,
-                repository=repository.name,
-                role="roles/artifactregistry.reader",
-                member=member,
+                gcp.artifactregistry.RepositoryIamMemberArgs(
+                    project=args.project,
+                    location=location,
+                    repository=repository.name,
+                    role="roles/artifactregistry.reader",
+                    member=member,
+                ),
                 opts=child,
             )
             for reader, member in args.readers.items()
@@ -115,8 +117,11 @@ class ServingImage(pulumi.ComponentResource):
     @staticmethod
     def _built(
         name: str, args: ServingImageArgs, target: pulumi.Output[str], child: pulumi.ResourceOptions
-    ) -> docker.Image:
-        return docker.Image(
+    ) -> pulumi.Output[str]:
+        """Declare the image, and return its reference by digest."""
+        import pulumi_docker as docker  # noqa: PLC0415 - 0.1 CPU seconds, and few stacks build
+
+        image = docker.Image(
             name,
             image_name=target,
             build=docker.DockerBuildArgs(
@@ -127,18 +132,28 @@ class ServingImage(pulumi.ComponentResource):
             # Docker's own credential helper signs in (gcloud auth configure-docker): no password in the program or the state.
             opts=child,
         )
+        return image.repo_digest
 
 
 def _upstream_grant(account: UpstreamAccount, project: str, child: pulumi.ResourceOptions) -> pulumi.Resource:
     """Let Artifact Registry's service agent read the token. The grant stays after a teardown: other stacks may use the account."""
     service = "artifactregistry.googleapis.com"
     # The agent exists from the first use of the API on, which may be this.
-    agent = gcp.projects.ServiceIdentity("artifact-registry", project=project, service=service, opts=child)
+    agent = gcp.projects.ServiceIdentity(
+        "artifact-registry",
+        gcp.projects.ServiceIdentityArgs(
+            project=project,
+            service=service,
+        ),
+        opts=child,
+    )
     return gcp.secretmanager.SecretIamMember(
         "docker-hub-token",
-        secret_id=account.token_secret.partition("/versions/")[0],
-        role="roles/secretmanager.secretAccessor",
-        member=agent.email.apply(lambda email: f"serviceAccount:{email}"),
+        gcp.secretmanager.SecretIamMemberArgs(
+            secret_id=account.token_secret.partition("/versions/")[0],
+            role="roles/secretmanager.secretAccessor",
+            member=agent.email.apply(lambda email: f"serviceAccount:{email}"),
+        ),
         opts=pulumi.ResourceOptions.merge(child, pulumi.ResourceOptions(retain_on_delete=True)),
     )
 

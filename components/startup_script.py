@@ -91,7 +91,8 @@ def joined_program(header: str, sections: Sequence[str]) -> str:
     Its constant PATH_GUARD_TEXT is the file of the path guard, which the program writes for the server's container (vm_agent.guard_file).
     """
     sources = [_source(module) for module in sections]
-    nodes = [node for source in sources for node in ast.parse(source).body]
+    trees = [ast.parse(source) for source in sources]
+    nodes = [node for tree in trees for node in tree.body]
     plain = {ast.unparse(alias) for node in nodes if isinstance(node, ast.Import) for alias in node.names}
     named: dict[str, set[str]] = {}
     for node in nodes:
@@ -100,7 +101,9 @@ def joined_program(header: str, sections: Sequence[str]) -> str:
     imports = [f"import {name}" for name in sorted(plain)]
     imports += [f"from {module} import {', '.join(sorted(names))}" for module, names in sorted(named.items())]
     guard = f"PATH_GUARD_TEXT = {_source('vm_agent.path_guard')!r}"
-    return "\n\n".join([header.rstrip("\n"), "\n".join(imports), guard, *map(_section, sections, sources)]) + "\n"
+    return (
+        "\n\n".join([header.rstrip("\n"), "\n".join(imports), guard, *map(_section, sections, sources, trees)]) + "\n"
+    )
 
 
 def _source(module: str) -> str:
@@ -108,9 +111,8 @@ def _source(module: str) -> str:
     return files(package).joinpath(f"{name}.py").read_text(encoding="utf-8")
 
 
-def _section(module: str, source: str) -> str:
+def _section(module: str, source: str, tree: ast.Module) -> str:
     """Return a module's text with its docstring as a heading and without its imports."""
-    tree = ast.parse(source)
     left_out: set[int] = set()
     for node in tree.body:
         if node is tree.body[0] or isinstance(node, ast.Import | ast.ImportFrom):

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import pulumi
-import pulumi_gcp as gcp
 
+from components import gcp
 from contracts.labels import Ownership
 
 _ACCESSOR = "roles/secretmanager.secretAccessor"
@@ -47,18 +47,22 @@ class StoredSecret(pulumi.ComponentResource):
         child = pulumi.ResourceOptions(parent=self)
         secret = gcp.secretmanager.Secret(
             name,
-            secret_id=args.secret_id,
-            project=args.project,
-            replication=gcp.secretmanager.SecretReplicationArgs(auto=gcp.secretmanager.SecretReplicationAutoArgs()),
-            labels={**args.labels, **args.ownership.labels},
+            gcp.secretmanager.SecretArgs(
+                secret_id=args.secret_id,
+                project=args.project,
+                replication=gcp.secretmanager.SecretReplicationArgs(auto=gcp.secretmanager.SecretReplicationAutoArgs()),
+                labels={**args.labels, **args.ownership.labels},
+            ),
             opts=child,
         )
         version = gcp.secretmanager.SecretVersion(
             name,
-            secret=secret.id,
-            # Marked here too: the value must be a secret in the state whatever the caller passes.
-            secret_data=pulumi.Output.secret(args.value),
-            deletion_policy="DELETE",
+            gcp.secretmanager.SecretVersionArgs(
+                secret=secret.id,
+                # Marked here too: the value must be a secret in the state whatever the caller passes.
+                secret_data=pulumi.Output.secret(args.value),
+                deletion_policy="DELETE",
+            ),
             opts=pulumi.ResourceOptions.merge(
                 child, pulumi.ResourceOptions(ignore_changes=["secretData"] if args.keeps_value else None)
             ),
@@ -120,7 +124,14 @@ def _grants(
 ) -> list[pulumi.Resource]:
     return [
         gcp.secretmanager.SecretIamMember(
-            f"{name}-{reader}", project=project, secret_id=secret, role=_ACCESSOR, member=member, opts=opts
+            f"{name}-{reader}",
+            gcp.secretmanager.SecretIamMemberArgs(
+                project=project,
+                secret_id=secret,
+                role=_ACCESSOR,
+                member=member,
+            ),
+            opts=opts,
         )
         for reader, member in readers.items()
     ]

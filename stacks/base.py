@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from secrets import token_hex
 
 import pulumi
-import pulumi_gcp as gcp
 
+from components import gcp
 from components.model_bucket import ModelBucket, ModelBucketArgs
 from components.runtime_identity import RuntimeIdentity, RuntimeIdentityArgs
 from components.serving_image import ServingImage, ServingImageArgs, UpstreamAccount
@@ -154,9 +154,7 @@ def lay_foundation(
     """
     settings, names = context.settings, context.names
     # The provider reads no quota project of a login (hashicorp/terraform-provider-google#20459), and Google refuses most calls of a person without one.
-    provider = gcp.Provider(
-        "gcp", project=settings.project, region=region, billing_project=settings.project, user_project_override=True
-    )
+    provider = gcp.Provider("gcp", project=settings.project, region=region, billing_project=settings.project)
     require_resource_manager(settings.project, provider)
     before_change()
     new_grants = wait_for_google(project=settings.project)
@@ -238,9 +236,11 @@ def _enable(project: str, apis: Sequence[str], provider: gcp.Provider) -> list[p
     return [
         gcp.projects.Service(
             api,
-            project=project,
-            service=f"{api}.googleapis.com",
-            disable_on_destroy=False,
+            gcp.projects.ServiceArgs(
+                project=project,
+                service=f"{api}.googleapis.com",
+                disable_on_destroy=False,
+            ),
             opts=pulumi.ResourceOptions(provider=provider),
         )
         for api in apis

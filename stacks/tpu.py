@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import pulumi
-import pulumi_gcp as gcp
 
+from components import gcp
 from components.private_network import HTTP_PORT, HTTPS_PORT, PrivateNetwork, PrivateNetworkArgs
 from components.tpu_queued_resource import TpuQueuedResource, TpuQueuedResourceArgs
 from contracts.compile_cache import ARCHIVE_PREFIX, ArchiveSettings
@@ -169,17 +169,21 @@ def _tunnel_grants(context: Context, tpu: TpuSettings, foundation: Foundation) -
         for role, expression in tunnel_roles(tpu.api, tpu.ssh, custom).items():
             gcp.projects.IAMMember(
                 f"tunnel-{_short(role)}-{member}",
-                project=project,
-                role=role,
-                member=member,
-                condition=gcp.projects.IAMMemberConditionArgs(**context.ownership.condition(expression)),
+                gcp.projects.IAMMemberArgs(
+                    project=project,
+                    role=role,
+                    member=member,
+                    condition=gcp.projects.IAMMemberConditionArgs(**context.ownership.condition(expression)),
+                ),
                 opts=foundation.options,
             )
         gcp.serviceaccount.IAMMember(
             f"tunnel-{TUNNEL_ACCOUNT_ROLE.rpartition('.')[2]}-{member}",
-            service_account_id=foundation.identity.name,
-            role=TUNNEL_ACCOUNT_ROLE,
-            member=member,
+            gcp.serviceaccount.IAMMemberArgs(
+                service_account_id=foundation.identity.name,
+                role=TUNNEL_ACCOUNT_ROLE,
+                member=member,
+            ),
             opts=foundation.options,
         )
 

@@ -20,7 +20,6 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pulumi
-import pulumi_gcp as gcp
 import pytest
 
 from cloud.google_calls import GoogleCallError
@@ -358,10 +357,10 @@ def grants_of_a_deleted_account(tools):
 
 @produces("The Cloud Resource Manager API is off in project")
 def first_api_off(tools):
-    def refuse(**_arguments):
+    def refuse(*_arguments):
         raise RuntimeError("Cloud Resource Manager API has not been used in project 2 before")
 
-    tools.patch.setattr(gcp.organizations, "get_project", refuse)
+    tools.patch.setattr("components.gcp.get_project", refuse)
     return refusal(lambda: propagation.require_resource_manager("p", None), propagation.ProjectNotReadyError)
 
 

@@ -4,7 +4,6 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
-from contracts.masking import TOKEN_FORM
 from planning.cost.subject import Subject
 from planning.errors import PlanningError
 from planning.model.support import version_in_use
@@ -163,7 +162,7 @@ def _moved(repeated: Sequence[ServerArgument]) -> dict[str, object]:
             option is None
             or argument.key
             or argument.problem
-            or any(TOKEN_FORM.search(text) for text in argument.value)
+            or any(_token_form().search(text) for text in argument.value)
         ):
             continue
         text = " ".join(argument.value) if option.kind is not bool else str(not argument.is_off).lower()
@@ -179,7 +178,7 @@ def _secrets(read: Sequence[ServerArgument], arguments: Sequence[str]) -> list[S
     return [
         argument
         for argument in read
-        if _carries_secret(argument) or any(TOKEN_FORM.search(arguments[position]) for position in argument.words)
+        if _carries_secret(argument) or any(_token_form().search(arguments[position]) for position in argument.words)
     ]
 
 
@@ -197,4 +196,10 @@ def _without(arguments: Sequence[str], positions: frozenset[int]) -> tuple[str, 
 
 
 def _without_secret_text(text: str) -> str:
-    return TOKEN_FORM.sub("...", text)
+    return _token_form().sub("...", text)
+
+
+def _token_form() -> re.Pattern[str]:
+    from contracts.masking import TOKEN_FORM  # noqa: PLC0415 - its patterns take 5 ms, and few plans have arguments
+
+    return TOKEN_FORM

@@ -15,9 +15,9 @@ from time import monotonic
 from typing import Final
 
 import pulumi
-import pulumi_gcp as gcp
 
 from cloud.google_calls import GoogleCallError
+from components import gcp
 from stacks.planned import doctor_hint
 from stacks.project.deleted_members import MOST_TRIES, deleted_member, removal_command, remove_grants
 
@@ -60,7 +60,7 @@ class ProjectNotReadyError(ValueError):
 def require_resource_manager(project: str, provider: gcp.Provider) -> None:
     """Raise ProjectNotReadyError if Cloud Resource Manager is off, or refuses: the provider reads the project through it before it enables anything."""
     try:
-        gcp.organizations.get_project(project_id=project, opts=pulumi.InvokeOptions(provider=provider))
+        gcp.get_project(project, provider)
     except Exception as error:
         # The SDK raises plain exceptions for invokes.
         hint = doctor_hint(pulumi.get_stack())

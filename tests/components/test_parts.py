@@ -1,13 +1,12 @@
 """The small components: identity, token, bucket, network, image."""
 
 import ipaddress
-import re
 from dataclasses import replace
 
 import pulumi
-import pulumi_gcp as gcp
 import pytest
 
+from components import gcp
 from components.model_bucket import ModelBucket, ModelBucketArgs
 from components.private_network import PrivateNetwork, PrivateNetworkArgs, subnet_range
 from components.runtime_identity import RuntimeIdentity, RuntimeIdentityArgs
@@ -153,9 +152,9 @@ def test_a_bucket_with_weights_is_protected(declare, ownership, monkeypatch, pro
     """A change of its location would otherwise empty it and delete it, and with it what a running revision reads."""
     seen, made = [], gcp.storage.Bucket.__init__
 
-    def noted(resource, *arguments, opts=None, **inputs):
+    def noted(resource, *arguments, opts=None):
         seen.append(opts.protect)
-        made(resource, *arguments, opts=opts, **inputs)
+        made(resource, *arguments, opts=opts)
 
     monkeypatch.setattr(gcp.storage.Bucket, "__init__", noted)
     declare(lambda: ModelBucket("models", bucket_args(ownership, **({} if protect else {"protect": False}))).bucket)
@@ -297,20 +296,3 @@ def test_what_has_no_labels_says_whose_it_is_in_its_description(declare, ownersh
     recorder, _ = declare(lambda: PrivateNetwork("network", network_args(ownership, internet_egress=True)).network)
     for resource in recorder.all(f"gcp:compute/{kind}"):
         assert resource.inputs["description"] == ownership.description
-
-
-def test_a_thin_compute_resource_sends_what_the_generated_class_sends(declare, ownership):
-    """The generated class refuses a property that it does not have, and translates the names back."""
-    args = network_args(ownership, internet_egress=True, egress_ports=("443", "80"))
-    thin, _ = declare(lambda: PrivateNetwork("network", args).network)
-    sent = {(each.type, each.name): each.inputs for each in thin.all("gcp:compute/")}
-
-    def generated():
-        for (type_, name), inputs in sent.items():
-            properties = {re.sub("([A-Z])", r"_\1", key).lower(): value for key, value in inputs.items()}
-            getattr(gcp.compute, type_.rpartition(":")[2])(name, **properties)
-
-    recorder, _ = declare(generated)
-    assert {(each.type, each.name): each.inputs for each in recorder.all("gcp:compute/")} == sent
-    kinds = {type_.rpartition(":")[2] for type_, _ in sent}
-    assert kinds == {"Network", "Subnetwork", "Firewall", "Router", "RouterNat"}

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pulumi_gcp as gcp
 import pytest
 import yaml
 
 from cloud.grants import Accounts, owner_of_grant
+from components import gcp
 from components.stack_details import StackDetails
 from contracts.labels import Ownership
 from contracts.naming import NamingError
@@ -368,9 +368,9 @@ def test_the_key_of_archives_is_drawn_and_kept_and_the_server_gets_its_name(
 ):
     kept, version_of = {}, gcp.secretmanager.SecretVersion
 
-    def version(name, **arguments):
-        kept[name] = arguments["opts"].ignore_changes
-        return version_of(name, **arguments)
+    def version(name, args, opts):
+        kept[name] = opts.ignore_changes
+        return version_of(name, args, opts)
 
     monkeypatch.setattr(gcp.secretmanager, "SecretVersion", version)
     values = []

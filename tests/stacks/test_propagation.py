@@ -3,7 +3,6 @@
 import asyncio
 
 import pulumi
-import pulumi_gcp as gcp
 import pytest
 
 from stacks.project import propagation
@@ -145,10 +144,10 @@ def test_a_simulated_cloud_is_waited_for_at_its_speed(monkeypatch):
     ],
 )
 def test_a_refused_first_call_is_one_sentence_with_the_command(monkeypatch, text, kind):
-    def refuse(**_arguments):
+    def refuse(*_arguments):
         raise RuntimeError(text)
 
-    monkeypatch.setattr(gcp.organizations, "get_project", refuse)
+    monkeypatch.setattr("components.gcp.get_project", refuse)
     with pytest.raises(kind) as caught:
         require_resource_manager("my-project", None)
     command = (

@@ -1,0 +1,100 @@
+"""A bare Pulumi program that declares what a preview says: plain `pulumi` and `pulumi_gcp`, no plan, no settings, no hooks.
+
+It is what a person would write who knows every value beforehand. With the classes of `components.gcp` in the place of the SDK's it is the least that a
+preview of the same resources can cost.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, cast
+
+_HEAD: Final = """\
+import pulumi
+{gcp}
+{more}
+
+made = {{}}
+"""
+_COMPONENT: Final = "gemma-serving:"
+_QUEUED_RESOURCE: Final = "gcp-tpu:index:QueuedResource"
+_PROVIDER: Final = "pulumi:providers:gcp"
+_STACK: Final = "pulumi:pulumi:Stack"
+_SECRET: Final = "4dabf18193072939515e22adb298388d"  # noqa: S105  the engine's mark of a secret in JSON
+_UNKNOWN: Final = "04da6b54-80e4-46f7-96ec-b56ff0331ba9"
+"""What the engine shows for a value that is not known yet."""
+_LATER: Final = "known-after-up"
+
+Step = Mapping[str, Any]
+
+
+def program(steps: Sequence[Step], *, thin: bool = False) -> str:
+    """Return the source of the program for the steps of `pulumi preview --json`; `thin`: with the classes of `components.gcp`."""
+    resources = [step["newState"] for step in steps if step["newState"]["type"] != _STACK]
+    types = {resource["type"] for resource in resources}
+    more = ["from queued_resource import QueuedResource, QueuedResourceArgs"] if _QUEUED_RESOURCE in types else []
+    gcp = "from components import gcp" if thin else "import pulumi_gcp as gcp"
+    lines = [_HEAD.format(gcp=gcp, more="\n".join(more))]
+    lines += [line for resource in resources for line in _declared(resource, thin=thin)]
+    return "\n".join(lines) + "\n"
+
+
+def _declared(resource: Mapping[str, Any], *, thin: bool) -> Iterator[str]:
+    """Yield the statement that declares one resource."""
+    type_, urn = resource["type"], resource["urn"]
+    name = urn.rpartition("::")[2]
+    inputs = {key: _value(value) for key, value in resource.get("inputs", {}).items() if not key.startswith("__")}
+    options = f"opts=pulumi.ResourceOptions({', '.join(_options(resource))})"
+    if type_.startswith(_COMPONENT):
+        yield f"made[{urn!r}] = pulumi.ComponentResource({type_!r}, {name!r}, None, {options})"
+        return
+    if type_ == _QUEUED_RESOURCE:
+        arguments = ", ".join(f"{_snake_case(key)}={value!r}" for key, value in sorted(inputs.items()))
+        yield f"made[{urn!r}] = QueuedResource({name!r}, QueuedResourceArgs({arguments}), {options})"
+        return
+    if type_ == _PROVIDER:
+        inputs.pop("version", None)
+        # The engine keeps a provider's settings as JSON texts.
+        inputs = {key: json.loads(value) if value in ("true", "false") else value for key, value in inputs.items()}
+        if thin:
+            del inputs["userProjectOverride"]  # it always sets this
+            options = ""
+    arguments = ", ".join(f"{_snake_case(key)}={value!r}" for key, value in sorted(inputs.items()))
+    class_ = _class(type_)
+    given = arguments if type_ == _PROVIDER else f"{class_}Args({arguments})"
+    yield f"made[{urn!r}] = {class_}({', '.join(filter(None, (repr(name), given, options)))})"
+
+
+def _options(resource: Mapping[str, Any]) -> Iterator[str]:
+    parent = resource.get("parent", "")
+    if parent and f"::{_STACK}::" not in parent:
+        yield f"parent=made[{parent!r}]"
+    provider = str(resource.get("provider", "")).rpartition("::")[0]
+    if provider and "default" not in provider:
+        yield f"provider=made[{provider!r}]"
+    if resource.get("protect"):
+        yield "protect=True"
+
+
+def _class(type_: str) -> str:
+    """Return the SDK's class of a type: `gcp:storage/bucket:Bucket` is `gcp.storage.Bucket`."""
+    if type_ == _PROVIDER:
+        return "gcp.Provider"
+    package, module, name = type_.split(":")
+    if package != "gcp":
+        raise ValueError(f"no bare declaration is known for the type {type_}")
+    return f"gcp.{module.partition('/')[0]}.{name}"
+
+
+def _value(value: Any) -> Any:  # noqa: ANN401  JSON
+    """Return a value that the program can give: another text where the engine only says that it is a secret or not known yet."""
+    if isinstance(value, dict):
+        entries = cast("Mapping[str, Any]", value)
+        return _LATER if _SECRET in entries else {key: _value(item) for key, item in entries.items()}
+    if isinstance(value, list):
+        return [_value(item) for item in cast("Sequence[Any]", value)]
+    return _LATER if value in (_UNKNOWN, "[secret]") else value
+
+
+def _snake_case(name: str) -> str:
+    return re.sub(r"(?<=[a-z0-9])[A-Z]", lambda letter: f"_{letter.group()}", name).lower()

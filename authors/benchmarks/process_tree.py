@@ -1,0 +1,132 @@
+"""CPU seconds of a command and of all that it starts, by process.
+
+The whole is what the kernel says when the processes are over; what each of them took is read from /proc while it runs, in hundredths of a second. Processes
+whose parent ended first become children of this one, so that none is missed. Linux only.
+"""
+
+import ctypes
+import os
+import resource
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+TICKS: Final = os.sysconf("SC_CLK_TCK")
+POLL_S: Final = 0.01
+LIMIT_S: Final = 300.0
+_PR_SET_CHILD_SUBREAPER: Final = 36
+"""prctl(2)."""
+_USER_TICKS: Final = 11
+"""Place of `utime` in /proc/PID/stat after the command's name, `stime` comes next: proc_pid_stat(5)."""
+UNSEEN: Final = "ended between two looks"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TreeCost:
+    """What one command took."""
+
+    code: int
+    output: str
+    cpu_s: float
+    by_part: Mapping[str, float]
+    """CPU seconds by part; they add up to `cpu_s`."""
+
+
+def measured(
+    command: Sequence[str], *, folder: Path, environment: Mapping[str, str], part: Callable[[str], str]
+) -> TreeCost:
+    """Run a command and count the CPU seconds of its tree. `part` names the part that a command line belongs to."""
+    _adopt_orphans()
+    before_s = _children_s()
+    with (folder / "measured.out").open("w+b") as output:
+        process = subprocess.Popen(
+            command, cwd=folder, env=dict(environment), stdin=subprocess.DEVNULL, stdout=output, stderr=output
+        )
+        seen = _watch(process)
+        _wait_for_orphans()
+        output.seek(0)
+        text = output.read().decode(errors="replace")
+    cpu_s = _children_s() - before_s
+    by_part: dict[str, float] = {}
+    for command_line, seconds in seen.values():
+        by_part[part(command_line)] = by_part.get(part(command_line), 0.0) + seconds
+    by_part[UNSEEN] = cpu_s - sum(by_part.values())
+    return TreeCost(code=process.returncode, output=text, cpu_s=cpu_s, by_part=by_part)
+
+
+def _adopt_orphans() -> None:
+    if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")
+
+
+def _children_s() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def _watch(process: "subprocess.Popen[bytes]") -> Mapping[int, tuple[str, float]]:
+    """Return the command line and the CPU seconds of each process of a tree, as they were last seen."""
+    seen: dict[int, tuple[str, float]] = {}
+    end = time.monotonic() + LIMIT_S
+    while process.poll() is None:
+        if time.monotonic() > end:
+            process.kill()
+            process.wait()
+            raise TimeoutError(f"{process.args} took longer than {LIMIT_S:.0f} s")
+        for pid in _family(process.pid, seen):
+            now = _looked_at(pid)
+            if now is not None:
+                seen[pid] = now
+        time.sleep(POLL_S)
+    return seen
+
+
+def _family(root: int, known: Mapping[int, object]) -> set[int]:
+    """Return a process and its descendants: those of processes that are known by now, too, whose parent may be over."""
+    parents = {int(entry.name): _parent(entry) for entry in Path("/proc").iterdir() if entry.name.isdigit()}
+    family = {root, *known} & set(parents)
+    while more := {pid for pid, parent in parents.items() if parent in family} - family:
+        family |= more
+    return family
+
+
+def _parent(entry: Path) -> int:
+    fields = _stat(entry)
+    return int(fields[1]) if fields else 0
+
+
+def _stat(entry: Path) -> Sequence[str]:
+    """Return what follows the name in /proc/PID/stat, from the state on; nothing of a process that is over."""
+    try:
+        return (entry / "stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return ()
+
+
+def _looked_at(pid: int) -> tuple[str, float] | None:
+    entry = Path("/proc") / str(pid)
+    fields = _stat(entry)
+    try:
+        words = (entry / "cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return None
+    if not fields or not words[0]:
+        return None
+    used = int(fields[_USER_TICKS]) + int(fields[_USER_TICKS + 1])
+    return " ".join(word.decode(errors="replace") for word in words).strip(), used / TICKS
+
+
+def _wait_for_orphans() -> None:
+    """Wait until no child is left: what the engine leaves to end by itself counts too."""
+    end = time.monotonic() + LIMIT_S
+    while time.monotonic() < end:
+        try:
+            found, _ = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return
+        if found == 0:
+            time.sleep(POLL_S)
+    raise TimeoutError("a process of the tree did not end")

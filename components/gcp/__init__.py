@@ -1,0 +1,29 @@
+"""Google's resources as the components declare them: generated, and far smaller than the SDK's modules (authors.gcp_resources)."""
+
+from importlib import import_module
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+from components.gcp.provider import Provider, get_project
+
+if TYPE_CHECKING:
+    from components.gcp import artifactregistry, cloudrunv2, compute, projects, secretmanager, serviceaccount, storage
+
+__all__ = [
+    "Provider",
+    "artifactregistry",
+    "cloudrunv2",
+    "compute",
+    "get_project",
+    "projects",
+    "secretmanager",
+    "serviceaccount",
+    "storage",
+]
+
+
+def __getattr__(name: str) -> ModuleType:
+    """Load a module when a stack uses it: a TPU stack has no Cloud Run."""
+    if name not in __all__:
+        raise AttributeError(name)
+    return import_module(f"{__name__}.{name}")
