@@ -316,9 +316,9 @@ def _served_length(stack: str) -> str:
     from http import HTTPStatus
 
     from contracts.fields import as_mapping
-    from scripts.client.access import open_stack_access
-    from scripts.client.events import as_list
-    from scripts.client.openai import call_once
+    from loadtest.client.json_values import as_list
+    from loadtest.client.openai import call_once
+    from scripts.cli.access import open_stack_access
 
     outputs = stack_outputs(stack)
     with open_stack_access(outputs) as access:

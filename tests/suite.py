@@ -14,7 +14,7 @@ CASES, COMMANDS, STARTS, COLD = "test cases", "engine commands", "program starts
 """What decides the time of `make test`: CONTRIBUTING.md says how many there may be of each."""
 _KINDS = (CASES, COMMANDS, STARTS, COLD)
 BUDGET_PAGE = Path(__file__).resolve().parents[1] / "CONTRIBUTING.md"
-FIRST = ("tests/engine/", "tests/vm_agent/", "tests/scripts/bench/", "tests/agreement/test_provider_engine.py")
+FIRST = ("tests/engine/", "tests/vm_agent/", "packages/loadtest/tests/", "tests/agreement/test_provider_engine.py")
 """Folders whose tests wait most: their files begin first, so that no worker waits alone at the end."""
 _CPU_S = "cpu_s"
 _COUNTED = "counted"

@@ -55,7 +55,6 @@ ALLOWED: dict[tuple[str, str], str] = {
         "--allowed-media-domains",
         "authors/oracle/exposure.py",
     ): "tools know nobody, and a real vLLM is asked about this flag",
-    ("--seed", "scripts/bench/vllm_command.py"): "an option of `vllm bench serve` that has the same name",
     (
         "--enforce-eager",
         "authors/oracle/server.py",

@@ -5,7 +5,7 @@
 - accuracy: time to first token, time per output token and throughput against a server of known timing, at concurrency 1, 64 and 1,024.
 - streams: 2,048 streams held open at once, and the client's errors.
 
-The server (tests/scripts/bench/timed_server.py) counts its own lateness, printed beside: on few cores it shares them with the client.
+The server (packages/loadtest/tests/timed_server.py) counts its own lateness, printed beside: on few cores it shares them with the client.
 Figures of one machine; the ratios are what carries over.
 """
 
@@ -23,19 +23,19 @@ from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
-from scripts.bench.limits import raise_open_files_limit
-from scripts.bench.load import LoadGenerator, Share
-from scripts.bench.progress import Reporter
-from scripts.bench.prompts import POOL, PromptMaker, Recipe
-from scripts.bench.settings import SweepSettings
-from scripts.bench.store import read_results
-from scripts.bench.sweep import run_sweep
-from scripts.bench.traffic.points import Sweep
-from scripts.client.access import ServerAccess
-from scripts.client.wire import now_s
+from loadtest.client.wire import now_s
+from loadtest.endpoint import Endpoint
+from loadtest.generator.limits import raise_open_files_limit
+from loadtest.generator.load import LoadGenerator, Share
+from loadtest.progress import Reporter
+from loadtest.settings import SweepSettings
+from loadtest.store import read_results
+from loadtest.sweep import run_sweep
+from loadtest.traffic.points import Sweep
+from loadtest.traffic.prompts import POOL, PromptMaker, Recipe
 
 ROOT = Path(__file__).resolve().parents[2]
-SERVER = ROOT / "tests" / "scripts" / "bench" / "timed_server.py"
+SERVER = ROOT / "packages" / "loadtest" / "tests" / "timed_server.py"
 TTFT_S = 1.0
 TPOT_S = 0.05
 BODY = {"model": "timed", "stream": True, "stream_options": {"include_usage": True}}
@@ -168,7 +168,7 @@ def _sweep(url: str, out: Path, levels: tuple[int, ...], tokens: int) -> list[di
         seed=1,
     )
     settings = SweepSettings(url=url, model=None, out=out, warm_up=1)
-    outcome = run_sweep(settings, sweep, ServerAccess(base_url=url, auth="none"), Reporter())
+    outcome = run_sweep(settings, sweep, Endpoint(base_url=url), Reporter("bench_client"))
     if outcome.ending != "done":
         raise SystemExit(f"the sweep ended early: {outcome.detail}")
     return read_results(out)

@@ -24,7 +24,7 @@ NEEDED_GIB: Final = 9.0
 _GIB: Final = 1 << 30
 _INSTALL_LIMIT_S: Final = 3600
 _STAMP: Final = "installed"
-_TEXTS: Final = ("docs/glossary.md", "scripts/bench/prompts.py")
+_TEXTS: Final = ("docs/glossary.md", "packages/loadtest/traffic/prompts.py")
 """Texts whose words the tokenizer learns: the benchmark's own words are one token each, as in Gemma's tokenizer."""
 
 OracleSay = Callable[[str], None]

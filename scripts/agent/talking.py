@@ -17,16 +17,16 @@ from contracts.errors import CommandRefusedError, ScriptError
 from contracts.outputs import StackOutputs
 from contracts.staged_weights import MANIFEST, object_name
 from engine.stack import stack_outputs
+from loadtest.client.metrics import Scrape
 from scripts.agent.hints import ASKS, WAKES
 from scripts.agent.reading import Stack
 from scripts.agent.untrusted import Frozen, UntrustedText, untrusted
 from scripts.agent.workbench import Workbench, sentences
+from scripts.cli.access import ServerAccess, open_stack_access
 from scripts.cli.settings import stack_settings
-from scripts.client.access import ServerAccess, open_stack_access
-from scripts.client.metrics import Scrape
 
 if TYPE_CHECKING:
-    from scripts.client.openai import OpenAIClient
+    from loadtest.client.openai import OpenAIClient
 
 ANSWER_LIMIT_S: Final = 300.0
 SCRAPE_LIMIT_S: Final = 30.0
@@ -129,7 +129,7 @@ def add_talking_tools(server: MCPServer[Any], bench: Workbench) -> None:
 
         A service that is scaled to zero starts an instance for it, which costs money.
         """
-        from scripts.client.openai import ServerError, chat_body  # noqa: PLC0415
+        from loadtest.client.openai import ServerError, chat_body  # noqa: PLC0415
 
         with sentences(bench):
             bench.purse.require_left()
@@ -168,7 +168,7 @@ async def _client(stack: str) -> AsyncGenerator[tuple[StackOutputs, "OpenAIClien
 
     A cancelled call waits until the tunnel is open, and closes it: a thread cannot be ended in between.
     """
-    from scripts.client.openai import OpenAIClient  # noqa: PLC0415
+    from loadtest.client.openai import OpenAIClient  # noqa: PLC0415
 
     outputs = await asyncio.to_thread(stack_outputs, stack)
     opening = open_stack_access(outputs)

@@ -1,21 +1,5 @@
-"""What other commands may use of `scripts.bench`: a sweep, its results, and the comparison of two."""
+"""What other commands may use of `scripts.bench`: how a load test's refusals become a command's."""
 
-from scripts.bench.compare import compare_folders, comparison_markdown
-from scripts.bench.errors import SweepError
-from scripts.bench.progress import reporter_for_stderr
-from scripts.bench.settings import SweepSettings
-from scripts.bench.store import read_results
-from scripts.bench.sweep import run_sweep, seed_of
-from scripts.bench.traffic.points import Sweep
+from scripts.bench.refusals import refused
 
-__all__ = [
-    "Sweep",
-    "SweepError",
-    "SweepSettings",
-    "compare_folders",
-    "comparison_markdown",
-    "read_results",
-    "reporter_for_stderr",
-    "run_sweep",
-    "seed_of",
-]
+__all__ = ["refused"]

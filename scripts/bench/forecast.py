@@ -6,14 +6,16 @@ the limits, and a measured load below it is no surprise where times vary.
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final, Literal, TypeAlias
 
-from planning.question.types import Band, WorkloadPlan
+from loadtest.forecast import LEAST, MOST_RATE, MOST_USERS, Band
+from loadtest.measure import Objective
+from loadtest.traffic.points import Point
+from loadtest.traffic.spec import Traffic
+from planning.question.types import Band as PlannedBand
+from planning.question.types import WorkloadPlan
 from planning.question.workload import Workload
-from scripts.bench.measure import Objective
-from scripts.bench.traffic.points import Point
-from scripts.bench.traffic.spec import Traffic
 
 Answers: TypeAlias = Callable[[Workload], WorkloadPlan | None]
 """What a deployment makes of a workload; None if the deployment is not known (`scripts.cli.measured.planned`)."""
@@ -22,16 +24,33 @@ WITHOUT_STACK: Final = "no forecast without --stack"
 OF_FILE: Final = "no forecast, because the planner describes no dataset"
 NOT_DEPLOYED: Final = "no forecast, because the stack's settings file is not what is deployed"
 
-LEAST: Final = 0.01
-MOST_RATE: Final = 10_000.0
-MOST_USERS: Final = 4_096.0
-"""Loads that a forecast looks at: those of a search without limits of its own."""
 WIDTH: Final = 1.005
 """A forecast of a rate is exact to this factor."""
 
 _End: TypeAlias = Literal["low", "typical", "high"]
 _LATENCY_END: Final[dict[_End, _End]] = {"low": "high", "typical": "typical", "high": "low"}
 """The load is at its low end where times are at their high end."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlanForecast:
+    """The forecast of a stack's plan."""
+
+    answers: Answers
+
+    def level(self, traffic: Traffic, point: Point, objective: Objective, *, whole: bool) -> Band | None:
+        """Return the highest load that keeps the limits."""
+        shape = shape_of(traffic, point)
+        return None if shape is None else level_forecast(self.answers, shape, objective, whole=whole)
+
+    def output_tok_per_s(self, traffic: Traffic, point: Point, *, whole: bool) -> Band | None:
+        """Return the output rate of a point."""
+        shape = shape_of(traffic, point)
+        return None if shape is None else output_forecast(self.answers, shape, point.level, whole=whole)
+
+    def why_none(self, traffic: Traffic) -> str:
+        """Return why there is no forecast."""
+        return OF_FILE if traffic.dataset is not None or traffic.trace is not None else NOT_DEPLOYED
 
 
 def shape_of(traffic: Traffic, point: Point) -> Workload | None:
@@ -82,7 +101,7 @@ def output_forecast(answers: Answers, shape: Workload, level: float, *, whole: b
     """
     if whole:
         plan = answers(at_level(shape, level, whole=True))
-        return None if plan is None else plan.output_tok_per_s
+        return None if plan is None else _band(plan.output_tok_per_s)
     full = answers(shape)
     if full is None:
         return None
@@ -91,7 +110,11 @@ def output_forecast(answers: Answers, shape: Workload, level: float, *, whole: b
     return Band(low=ends[0], typical=ends[1], high=ends[2])
 
 
-def _saturated_per_s(full: WorkloadPlan) -> Band:
+def _band(planned: PlannedBand) -> Band:
+    return Band(low=planned.low, typical=planned.typical, high=planned.high)
+
+
+def _saturated_per_s(full: WorkloadPlan) -> PlannedBand:
     """Return the requests per second at which the server is saturated, with the band of its output rate."""
     output = full.output_tok_per_s
     return output.times(full.most_requests_per_s / output.typical)
@@ -113,12 +136,3 @@ def _highest(keeps: Callable[[float], bool], *, whole: bool) -> float:
         middle = float((low + high) // 2) if whole else math.sqrt(low * high)
         low, high = (middle, high) if keeps(middle) else (low, middle)
     return low
-
-
-def forecast_text(forecast: Band, unit: str, *, whole: bool) -> str:
-    """Return the forecast as the end of a sentence."""
-    band = f"({forecast.low:.3g} to {forecast.high:.3g})"
-    if forecast.typical == 0.0:
-        return f"the plan expects no load to keep them {band}"
-    more = " or more" if forecast.typical >= (MOST_USERS if whole else MOST_RATE) else ""
-    return f"the plan expects {forecast.typical:.3g} {unit}{more} {band}"

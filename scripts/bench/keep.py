@@ -4,7 +4,8 @@ from pathlib import Path
 
 from contracts.errors import ScriptError
 from engine.stack import stack_outputs
-from scripts.bench.store import read_results
+from loadtest.errors import SweepError
+from loadtest.store import read_results
 from scripts.cli.command import say
 from scripts.cli.measured.planned import deployed_plan
 from scripts.cli.measured.record import Measured, add, bench_points
@@ -22,7 +23,7 @@ def keep_sweep(stack: str, folder: Path, since: str) -> None:
             return
         simulated = next((str(row["simulated"]) for row in rows if row["simulated"]), None)
         path = add(stack, Measured(outputs=outputs, plan=plan, simulated=simulated, bench=points))
-    except ScriptError as error:
+    except (ScriptError, SweepError) as error:
         say("bench", str(error))
     else:
         kept = "1 point is" if len(points) == 1 else f"{len(points)} points are"

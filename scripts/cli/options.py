@@ -184,8 +184,25 @@ def _fields(kind: type[object]) -> Iterator[tuple["dataclasses.Field[object]", t
     hints = typing.get_type_hints(kind, include_extras=True)
     for field in dataclasses.fields(cast("Any", kind)):
         hint: object = hints[field.name]
-        option = next((item for item in getattr(hint, "__metadata__", ()) if isinstance(item, Option)), None)
+        option = next((found for item in getattr(hint, "__metadata__", ()) if (found := _as_option(item))), None)
         yield field, _value_type(getattr(hint, "__origin__", hint) if option else hint), option
+
+
+@typing.runtime_checkable
+class _OptionOfAPackage(typing.Protocol):
+    """The option of a package that has its own command line, as `loadtest.command_line.Option`: a dataclass with some of our fields."""
+
+    help: str
+    metavar: str | None
+    parse: Callable[[str], object] | None
+    __dataclass_fields__: typing.ClassVar[dict[str, "dataclasses.Field[Any]"]]
+
+
+def _as_option(marker: object) -> Option | None:
+    """Return the option that a marker of a field describes; None for any other marker."""
+    if isinstance(marker, Option):
+        return marker
+    return Option(**vars(marker)) if isinstance(marker, _OptionOfAPackage) else None
 
 
 def _value_type(hint: object) -> type[object]:

@@ -22,7 +22,7 @@ from scripts.cli.command import Command, run_command, say
 from scripts.cli.options import JsonSwitch, Option
 
 if TYPE_CHECKING:
-    from scripts.client.access import ServerAccess
+    from scripts.cli.access import ServerAccess
     from scripts.connect.snippets import Endpoint
 
 DEFAULT_PORT: Final = 8000
@@ -88,7 +88,7 @@ def _connected(options: ConnectionOptions, default_port: int) -> "Generator[Endp
 
 def _opener(options: ConnectionOptions) -> "Callable[[], AbstractContextManager[ServerAccess]]":
     from engine.stack import stack_outputs
-    from scripts.client.access import open_stack_access, open_url_access
+    from scripts.cli.access import open_stack_access, open_url_access
 
     stack, url = options.stack, options.url
     if stack is not None and url is None:

@@ -13,7 +13,8 @@ import requests
 from contracts.errors import ScriptError
 from contracts.fields import as_mapping
 from contracts.plain_text import for_terminal
-from scripts.client.events import DONE, EventSplitter, as_list, decoded, error_message, parse_event
+from loadtest.client.events import DONE, EventSplitter, decoded, error_message, parse_event
+from loadtest.client.json_values import as_list
 
 if TYPE_CHECKING:
     from scripts.connect.snippets import Endpoint

@@ -21,9 +21,9 @@ from multidict import CIMultiDict
 from yarl import URL
 
 from contracts.errors import CommandRefusedError, ScriptError
-from scripts.client.access import ServerAccess
-from scripts.client.openai import connector_of
-from scripts.client.unix_url import plain_url, socket_path
+from loadtest.client.openai import connector_of
+from loadtest.client.unix_url import plain_url, socket_path
+from scripts.cli.access import ServerAccess
 from scripts.connect.upstream import Upstream
 
 HOST: Final = "127.0.0.1"

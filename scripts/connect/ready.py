@@ -9,7 +9,7 @@ from typing import Final
 import requests
 
 from contracts.errors import ScriptError
-from scripts.client.events import SIMULATED_HEADER, decoded, error_message, served_models
+from loadtest.client.events import SIMULATED_HEADER, decoded, error_message, served_models
 
 _PERIOD_S: Final = 1.0
 _SAID_EVERY_S: Final = 10.0

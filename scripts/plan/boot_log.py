@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Final, Literal, cast
 
 from contracts.errors import CommandRefusedError
-from scripts.client.metrics import CACHE_CONFIG, parse_metrics
+from loadtest.client.metrics import CACHE_CONFIG, parse_metrics
 
 DiedAt = Literal["arguments", "loading", "memory", "programs"]
 

@@ -9,8 +9,15 @@ from typing import Any, Final
 
 from contracts.errors import ScriptError
 from contracts.outputs import StackOutputs
-from scripts.bench.face import Sweep, SweepSettings, read_results, reporter_for_stderr, run_sweep, seed_of
-from scripts.client.access import AccessError, IdTokenSource, ServerAccess, open_stack_access
+from engine.children import run_async
+from loadtest.progress import reporter_for_stderr
+from loadtest.settings import SweepSettings
+from loadtest.store import read_results
+from loadtest.sweep import run_sweep, seed_of
+from loadtest.traffic.points import Sweep
+from scripts.bench.face import refused
+from scripts.cli.access import AccessError, IdTokenSource, ServerAccess, open_stack_access
+from scripts.cli.reach import endpoint_of
 from scripts.rollout.decisions import Measured
 from scripts.smoke.face import run_smoke, stack_target
 
@@ -69,7 +76,9 @@ class TagGates:
                 duration_s=None,
                 seed=seed_of(settings, None),
             )
-            outcome = run_sweep(settings, sweep, self._at(access, url), reporter_for_stderr())
+            endpoint = endpoint_of(self._at(access, url))
+            with refused():
+                outcome = run_sweep(settings, sweep, endpoint, reporter_for_stderr("bench"), run=run_async)
             if outcome.ending == "interrupted":
                 raise KeyboardInterrupt
             results = read_results(settings.out) if outcome.stored else []

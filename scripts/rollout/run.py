@@ -17,7 +17,7 @@ from contracts.rollout_record import (
 )
 from contracts.service_traffic import ALL, LAST_TAG, NEXT_TAG, Service, is_ready, known_shares, short_name, tag_urls
 from planning.units import duration
-from scripts.client.access import AccessError
+from scripts.cli.access import AccessError
 from scripts.rollout.decisions import (
     Measured,
     RolloutState,

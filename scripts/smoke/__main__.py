@@ -60,8 +60,8 @@ class SmokeOptions:
 
 def _smoke(options: SmokeOptions) -> ExitCode:
     from engine.stack import stack_outputs
+    from scripts.cli.access import open_stack_access, open_url_access
     from scripts.cli.measured.planned import deployed_plan
-    from scripts.client.access import open_stack_access, open_url_access
     from scripts.smoke.failure import ServerFailure
     from scripts.smoke.keep import SmokeRecorder
     from scripts.smoke.render import publish

@@ -8,11 +8,11 @@ from http import HTTPStatus
 from typing import Final
 
 from contracts.fields import as_mapping
-from scripts.client.access import API_KEY_VARIABLE
-from scripts.client.events import first_message, parse_usage, served_models
-from scripts.client.metrics import PROCESS_START, Scrape
-from scripts.client.openai import ServerAnswer, UnreachableError, chat_body
-from scripts.client.reach import not_reached
+from loadtest.client.events import first_message, parse_usage, served_models
+from loadtest.client.metrics import PROCESS_START, Scrape
+from loadtest.client.openai import ServerAnswer, UnreachableError, chat_body
+from scripts.cli.access import API_KEY_VARIABLE
+from scripts.cli.reach import not_reached
 from scripts.smoke.context import CheckContext
 from scripts.smoke.results import Outcome, failed, judged, passed, unknown
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Final
 
-from scripts.client.openai import ServerAnswer, UnreachableError
+from loadtest.client.openai import ServerAnswer, UnreachableError
 from scripts.smoke.context import CheckContext
 from scripts.smoke.results import Outcome, Verdict, skipped
 

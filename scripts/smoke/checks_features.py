@@ -6,8 +6,9 @@ from http import HTTPStatus
 from typing import Final, cast
 
 from contracts.fields import as_mapping
-from scripts.client.events import as_list, first_message, was_cut
-from scripts.client.openai import chat_body
+from loadtest.client.events import first_message, was_cut
+from loadtest.client.json_values import as_list
+from loadtest.client.openai import chat_body
 from scripts.smoke.context import CheckContext
 from scripts.smoke.results import Outcome, failed, judged, passed, skipped, warned
 

@@ -5,8 +5,7 @@ from http import HTTPStatus
 from typing import Final
 
 from contracts.outputs import MemorySummary
-from planning.solve.residuals import KV_TOLERANCE
-from scripts.client.metrics import (
+from loadtest.client.metrics import (
     CACHE_CONFIG,
     GENERATION_TOKENS,
     KV_USAGE,
@@ -15,6 +14,7 @@ from scripts.client.metrics import (
     Scrape,
     parse_metrics,
 )
+from planning.solve.residuals import KV_TOLERANCE
 from scripts.smoke.context import CheckContext, percent_over
 from scripts.smoke.results import Outcome, Verdict, failed, passed, skipped, warned
 

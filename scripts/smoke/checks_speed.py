@@ -5,7 +5,7 @@ import secrets
 import statistics
 from typing import Final
 
-from scripts.client.openai import ServerError, Streamed, UnreachableError, chat_body
+from loadtest.client.openai import ServerError, Streamed, UnreachableError, chat_body
 from scripts.smoke.context import CheckContext, percent_over
 from scripts.smoke.results import Outcome, failed, judged
 from scripts.smoke.target import SmokeTarget

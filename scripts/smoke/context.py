@@ -3,10 +3,10 @@
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
-from scripts.client.access import ServerAccess
-from scripts.client.events import Usage
-from scripts.client.metrics import Scrape
-from scripts.client.openai import OpenAIClient
+from loadtest.client.events import Usage
+from loadtest.client.metrics import Scrape
+from loadtest.client.openai import OpenAIClient
+from scripts.cli.access import ServerAccess
 from scripts.smoke.results import Outcome, Values
 from scripts.smoke.target import SmokeTarget
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from engine.children import run_async
-from scripts.client.access import AccessError, ServerAccess
-from scripts.client.openai import OpenAIClient, ServerError
-from scripts.client.reach import not_reached
-from scripts.client.unix_url import plain_url
+from loadtest.client.openai import OpenAIClient, ServerError
+from loadtest.client.unix_url import plain_url
+from scripts.cli.access import AccessError, ServerAccess
+from scripts.cli.reach import not_reached
 from scripts.smoke import checks_basic, checks_exposure, checks_features, checks_operations, checks_plan, checks_speed
 from scripts.smoke.context import Check, CheckContext, Say
 from scripts.smoke.results import CheckResult, Outcome, SmokeReport, failed, unknown

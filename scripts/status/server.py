@@ -7,7 +7,7 @@ from typing import Final
 from contracts.errors import ScriptError
 from contracts.fields import as_mapping
 from contracts.outputs import StackOutputs
-from scripts.client.metrics import KV_USAGE, RUNNING, WAITING, parse_metrics
+from loadtest.client.metrics import KV_USAGE, RUNNING, WAITING, parse_metrics
 from scripts.status.cloud import DeployedServer
 from scripts.status.report import ServerFacts
 
@@ -31,8 +31,8 @@ def _sleeps(found: DeployedServer | None) -> bool:
 
 def server_facts(outputs: StackOutputs) -> ServerFacts:
     """Return what the server says. Raises ScriptError if there is no way to it."""
-    from scripts.client.access import open_stack_access  # noqa: PLC0415 - 0.1 s, and few stacks are asked
-    from scripts.client.openai import UnreachableError, call_once  # noqa: PLC0415 - as above
+    from loadtest.client.openai import UnreachableError, call_once  # noqa: PLC0415 - as above
+    from scripts.cli.access import open_stack_access  # noqa: PLC0415 - 0.1 s, and few stacks are asked
 
     with open_stack_access(outputs) as access:
         try:

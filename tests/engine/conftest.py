@@ -41,8 +41,8 @@ LIMIT_S = 480
 
 ASK = """
 import sys
-from scripts.client.access import open_stack_access
-from scripts.client.openai import call_once
+from scripts.cli.access import open_stack_access
+from loadtest.client.openai import call_once
 from engine.stack import stack_outputs
 outputs = stack_outputs(sys.argv[1])
 with open_stack_access(outputs) as access:

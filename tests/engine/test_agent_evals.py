@@ -43,7 +43,7 @@ def test_a_model_can_do_the_tasks_over_any_compatible_server(workspace):
     workspace.pulumi("stack", "select", STACK)
     endpoint = workspace.outputs(STACK)["endpoint"]
     token = workspace.run(
-        "python", "-c", f"from scripts.client.access import fetch_id_token; print(fetch_id_token('{endpoint}'))"
+        "python", "-c", f"from scripts.cli.access import fetch_id_token; print(fetch_id_token('{endpoint}'))"
     ).out.strip()
     short = (*TOOLSETS["status"], *TOOLSETS["logs"])  # the stack's longest request is 8,192 tokens
     driver = model(f"{endpoint}/v1", workspace.outputs(STACK)["servedModel"], token, short)

@@ -39,7 +39,7 @@ def test_without_the_proxy_a_token_that_has_ended_is_refused(deployed):
     """Planted: the same requests with one token, so that the test above cannot pass by a cloud that admits anybody."""
     program = (
         "import sys, time, requests\n"
-        "from scripts.client.access import fetch_id_token\n"
+        "from scripts.cli.access import fetch_id_token\n"
         "url = sys.argv[1]\n"
         "headers = {'Authorization': 'Bearer ' + fetch_id_token(url)}\n"
         "first = requests.get(url + '/v1/models', headers=headers, timeout=60).status_code\n"

@@ -12,7 +12,7 @@ from tests.engine.conftest import KEY_CANARY, assert_golden_urns, assert_nowhere
 STACK = "l4-qat"
 ASK_WITHOUT_KEY = """
 import sys, requests
-from scripts.client.access import open_access
+from scripts.cli.access import open_access
 from engine.stack import stack_outputs
 outputs = stack_outputs(sys.argv[1])
 with open_access(endpoint=outputs.endpoint, auth=outputs.auth) as access:

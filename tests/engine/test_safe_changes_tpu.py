@@ -19,8 +19,8 @@ STACK = "tpu-v6e1"
 UNKNOWN_FLAG = "--no-such-flag"
 CLIENT = """
 import json, sys, time
-from scripts.client.access import open_stack_access
-from scripts.client.openai import UnreachableError, call_once
+from scripts.cli.access import open_stack_access
+from loadtest.client.openai import UnreachableError, call_once
 from engine.stack import stack_outputs
 outputs = stack_outputs(sys.argv[1])
 body = {"model": outputs.model, "prompt": "a", "max_tokens": 8}

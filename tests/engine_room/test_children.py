@@ -114,7 +114,7 @@ def test_a_coroutine_that_is_cancelled_by_others_was_not_interrupted():
 
 MAY_START = frozenset({"engine/children.py", "engine/handed_over.py", "scripts/agent/programs.py"})
 """The one runner; a person's own command, whose signals are its own; and commands of the assistant, which write to files."""
-GUESTS = ("scripts/bench/", "scripts/client/")
+GUESTS = ("packages/",)
 """They know no engine."""
 
 

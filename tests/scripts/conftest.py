@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-SERVER = Path(__file__).parent / "bench" / "timed_server.py"
+SERVER = Path(__file__).parents[2] / "packages" / "loadtest" / "tests" / "timed_server.py"
 
 
 @pytest.fixture(scope="module")

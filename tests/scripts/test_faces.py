@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-SHARED = ("cli", "client")
+SHARED = ("cli",)
 
 
 def rooms_of(root: Path) -> list[Path]:

@@ -18,8 +18,8 @@ from contracts.outputs import StackOutputs
 from engine import runner
 from localcloud.tests import idle_cloud
 from localcloud.world.scenario import OperationDurations, Scenario
+from scripts.cli.access import open_stack_access
 from scripts.cli.command import run_command
-from scripts.client.access import open_stack_access
 from scripts.save_token.__main__ import COMMAND
 from tests.scripts.sample_outputs import sample_outputs
 

@@ -8,7 +8,7 @@ ROOMS = ("authors", "cloud", "engine", "stacks", "scripts", "components", "contr
 OPENS = re.compile(r"AuthorizedSession\(|google\.auth\.default\(|AuthorizedHttp|Credentials\(token=")
 ALLOWED = {
     "cloud/google_session.py": "the one that opens sessions",
-    "scripts/client/access.py": "exchanges a federated identity for an ID token: the call is a service account's about itself",
+    "scripts/cli/access.py": "exchanges a federated identity for an ID token: the call is a service account's about itself",
 }
 CONNECTS = re.compile(r"(?<!def )\bconnect\((?P<given>[^)]*)\)")
 WITHOUT_A_PROJECT = {

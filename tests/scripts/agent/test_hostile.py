@@ -19,6 +19,7 @@ from mcp.client.client import Client
 
 from contracts.errors import CommandRefusedError, ScriptError
 from contracts.outputs import StackOutputs
+from loadtest.client.openai import ServerError
 from scripts.agent import changing, programs, talking
 from scripts.agent.audit import AuditEntry, AuditFile
 from scripts.agent.command_tools import require_word
@@ -31,7 +32,6 @@ from scripts.agent.server import build, guarded, http_app, http_token, run_http
 from scripts.agent.untrusted import untrusted
 from scripts.agent.workbench import ERROR_NOTE, MOST_COMMANDS
 from scripts.cli.hidden import environment_secrets
-from scripts.client.openai import ServerError
 from tests.scripts.agent.conftest import CANARY, PREVIEW, STACK, answering, call, identity, kept, lines, purse, typing
 
 QUOTED = 'pass"word\\of\nthe person'

@@ -5,8 +5,8 @@ import io
 import pytest
 
 from gcp_tpu_provider.tpu_api import GuestReport
+from loadtest.client.events import error_message
 from scripts.cli.command import say
-from scripts.client.events import error_message
 
 CLIPBOARD = "\x1b]52;c;ZXZpbA==\x07\x1b[2J"
 

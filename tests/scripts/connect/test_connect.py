@@ -22,8 +22,8 @@ import pytest
 
 from contracts.errors import CommandRefusedError, ScriptError
 from engine import handed_over as child
-from scripts.client.access import IdTokenSource, ServerAccess
-from scripts.client.unix_url import unix_url
+from loadtest.client.unix_url import unix_url
+from scripts.cli.access import IdTokenSource, ServerAccess
 from scripts.connect.__main__ import command_of, main
 from scripts.connect.chat import Chat, ChatError
 from scripts.connect.proxy import ConnectProxy

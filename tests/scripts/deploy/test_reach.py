@@ -12,8 +12,8 @@ import pytest
 from contracts.fields import from_json, json_object
 from contracts.outputs import StackOutputs
 from localcloud.running.shims import gcloud_login
+from scripts.cli import access
 from scripts.cli.command import run_command
-from scripts.client import access
 from scripts.deploy.run import DeployRequest, deploy_stack
 from scripts.deploy.steps import EngineSteps, ScriptRun
 from scripts.smoke import __main__ as smoke

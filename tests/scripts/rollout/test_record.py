@@ -14,8 +14,8 @@ from contracts.errors import CommandRefusedError, ScriptError
 from contracts.exit_codes import ExitCode
 from contracts.rollout_record import ROLLOUT_ANNOTATION, RolloutHolder, RolloutRecord, UnreadableRecord
 from contracts.service_traffic import BY_REVISION
+from scripts.cli.access import AccessError
 from scripts.cli.command import run_command
-from scripts.client.access import AccessError
 from scripts.rollout import __main__ as main
 from scripts.rollout import hold as holds
 from scripts.rollout.patience import LIMIT_S, Patience

@@ -8,8 +8,7 @@ from contracts.exit_codes import ExitCode
 from contracts.outputs import RolloutPlan
 from contracts.rollout_record import RolloutRecord, read_record
 from contracts.service_traffic import BY_REVISION, LATEST
-from scripts.bench.errors import SweepError
-from scripts.client.access import AccessError
+from scripts.cli.access import AccessError
 from scripts.rollout.decisions import (
     Measured,
     fault_of,
@@ -130,11 +129,11 @@ class Checks:
     def measure(self, url, requests):
         self.asked.append(url)
         if url.startswith(self.dead):
-            raise SweepError(f"{url} cannot be measured: connection refused")
+            raise CommandRefusedError(f"{url} cannot be measured: connection refused")
         if url.startswith("https://next"):
             self.measured += 1
             if self.measured == self.dead_from:
-                raise SweepError(f"{url} cannot be measured: connection refused")
+                raise CommandRefusedError(f"{url} cannot be measured: connection refused")
             if self.measured == self.slow_from:
                 return Measured(requests=4, failed=0, ttft_s=0.5, tok_per_s=90.0)
         return FAST

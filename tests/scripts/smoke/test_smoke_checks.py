@@ -12,11 +12,11 @@ from rich.console import Console
 from contracts.fields import from_json
 from contracts.outputs import SmokeThresholds, StackOutputs
 from contracts.path_guard import GUARD_MODULE
+from loadtest.client.metrics import CACHE_CONFIG, KV_USAGE, RUNNING, parse_metrics
+from loadtest.client.openai import OpenAIClient, ServerError, UnreachableError
 from localcloud.tests.running.running_server import server as vllm_server
 from planning import VllmOptions, vllm_arguments
-from scripts.client.access import AccessError, IdTokenSource, ServerAccess
-from scripts.client.metrics import CACHE_CONFIG, KV_USAGE, RUNNING, parse_metrics
-from scripts.client.openai import OpenAIClient, ServerError, UnreachableError
+from scripts.cli.access import AccessError, IdTokenSource, ServerAccess
 from scripts.smoke import checks_basic, checks_exposure, checks_features, checks_operations
 from scripts.smoke.context import Check, CheckContext
 from scripts.smoke.render import print_table, summary, to_json, to_junit

@@ -9,15 +9,16 @@ import pytest
 
 from contracts.fields import from_json, to_json
 from contracts.outputs import SmokeThresholds, StackOutputs
+from loadtest.tests.model_pool import ModelPool, ModelServer
 from planning.cost.subject import examine
 from planning.planner import plan_of
 from planning.question.types import Band
 from planning.question.vllm_args import given_options
 from planning.solve.residuals import SmokeFigures, decode_band, residual, usual_causes
 from scripts.bench.__main__ import COMMAND as BENCH
+from scripts.cli.access import ServerAccess, open_url_access
 from scripts.cli.command import run_command
 from scripts.cli.measured.store import measured_path, read_measured
-from scripts.client.access import ServerAccess, open_url_access
 from scripts.plan.__main__ import main as plan_main
 from scripts.smoke.__main__ import COMMAND as SMOKE
 from scripts.smoke.context import Check
@@ -26,7 +27,6 @@ from scripts.smoke.run import PLAN_CHECK, run_smoke
 from scripts.smoke.target import SmokeTarget
 from stacks.loading import from_file
 from stacks.planned import to_deployment
-from tests.scripts.bench.model_pool import ModelPool, ModelServer
 from tests.scripts.sample_outputs import sample_outputs
 
 ROOT = Path(__file__).parents[4]
@@ -75,8 +75,8 @@ def deployed(project, slower, monkeypatch):
             monkeypatch.setattr(f"{room}.stack_outputs", lambda _: outputs)
         # A busy machine makes a real load invalid, and an invalid point is not kept.
         server = ModelServer(slots=2, ttft_s=0.025, tpot_s=0.025)
-        monkeypatch.setattr("scripts.bench.sweep.WorkerPool", lambda: ModelPool(server))
-        for room in ("scripts.client.access", "scripts.bench.run"):
+        monkeypatch.setattr("loadtest.sweep.WorkerPool", lambda: ModelPool(server))
+        for room in ("scripts.cli.access", "scripts.bench.run"):
             monkeypatch.setattr(f"{room}.open_stack_access", lambda _: open_url_access(slower))
         return raw
 

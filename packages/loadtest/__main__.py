@@ -1,0 +1,68 @@
+"""Measure an OpenAI-compatible server under load.
+
+  python -m loadtest --url URL --concurrency 1,8,64 --out DIR
+  python -m loadtest --url URL --find slo --slo ttft=1,tpot=0.05 --input-tokens 1024 --out DIR
+  python -m loadtest compare DIR DIR
+  python -m loadtest report DIR
+
+Loads are closed loops (--concurrency), open loops (--request-rate), or both, over a grid of prompt and answer lengths. Every point
+is stored when it ends, and --resume continues a sweep. OPENAI_API_KEY in the environment goes into each request.
+"""
+
+import argparse
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from loadtest.command_line import Parser, add_options, read_options
+from loadtest.errors import SweepError
+from loadtest.options import CompareOptions, LoadTestOptions, ReportFolder
+from loadtest.progress import say
+from loadtest.run import INTERRUPTED, OWN, REFUSED, compare, measure, report
+
+ENDINGS: Final = "exit codes: 0 done, 1 failed or worse, 2 refused, 130 interrupted"
+COMMANDS: Final[dict[str, tuple[type[Any], Callable[[Any], int]]]] = {
+    "compare": (CompareOptions, compare),
+    "report": (ReportFolder, report),
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run with these arguments, by default those of the process, and return the exit code. Errors become one sentence on stderr."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    kind, run = COMMANDS.get(words[0], (LoadTestOptions, measure)) if words else (LoadTestOptions, measure)
+    program = "python -m loadtest"
+    help_text = __doc__
+    if run is not measure:
+        program, help_text = f"{program} {words.pop(0)}", run.__doc__
+    parser = Parser(
+        prog=program,
+        description=help_text,
+        epilog=ENDINGS,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    add_options(parser, kind)
+    try:
+        return run(read_options(kind, parser.parse_args(words)))
+    except SweepError as error:
+        say(OWN.name, str(error))
+        return REFUSED
+    except KeyboardInterrupt:
+        say(OWN.name, "interrupted.")
+        return INTERRUPTED
+
+
+def _end_as_ctrl_c(_number: int, _frame: object) -> None:
+    signal.raise_signal(signal.SIGINT)
+
+
+def console() -> int:
+    """Run as a program of its own, which SIGTERM ends as Ctrl-C does."""
+    signal.signal(signal.SIGTERM, _end_as_ctrl_c)
+    return main()
+
+
+if __name__ == "__main__":
+    sys.exit(console())

@@ -1,0 +1,208 @@
+"""Read the parts of an OpenAI-compatible answer: deltas, usage, errors.
+
+Pure functions over decoded JSON, shared by the smoke checks and the benchmark, so that both stop the clock at the same event.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, cast
+
+from loadtest.client.json_values import as_list, as_mapping
+from loadtest.client.plain_text import for_terminal
+
+DONE: Final = b"[DONE]"
+ABORT: Final = "abort"
+"""The finish reason of a request that vLLM ended before its answer was complete."""
+SIMULATED_HEADER: Final = "x-simulated"
+MESSAGE_LIMIT: Final = 300
+"""Characters of a server's message that are kept in reports."""
+
+
+def decoded(raw: bytes) -> object:
+    """Return a body as JSON types, or as text if it is not JSON."""
+    try:
+        return json.loads(raw)
+    except ValueError:
+        return raw.decode("utf-8", errors="replace")
+
+
+def first_message(body: object) -> Mapping[str, object]:
+    """Return `choices[0].message` of a chat completion; empty if there is none."""
+    choices = as_list(as_mapping(body).get("choices"))
+    return as_mapping(as_mapping(choices[0]).get("message")) if choices else {}
+
+
+def was_cut(body: object) -> bool:
+    """Return whether a chat completion ended at its token limit, before the model had finished."""
+    choices = as_list(as_mapping(body).get("choices"))
+    return bool(choices) and as_mapping(choices[0]).get("finish_reason") == "length"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServedModel:
+    """One row of /v1/models."""
+
+    id: str
+    max_model_len: int | None
+    simulator: str | None
+    """Name of the simulator that owns the model; None for a real server."""
+
+
+def served_models(body: object) -> list[ServedModel]:
+    """Return the models that a server's /v1/models names; rows without an id name none."""
+    rows = [as_mapping(row) for row in as_list(as_mapping(body).get("data"))]
+    return [
+        ServedModel(
+            id=str(row["id"]),
+            max_model_len=_int(row.get("max_model_len")),
+            simulator=str(row["owned_by"]) if "simulated" in str(row.get("owned_by", "")) else None,
+        )
+        for row in rows
+        if "id" in row
+    ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usage:
+    """Token counts as the server states them. They are the only source of counts, because a stream chunk is not a token."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int | None = None
+    """Prompt tokens from the prefix cache; None if the server does not state them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delta:
+    """Content of one stream event."""
+
+    text: str = ""
+    """New characters of the answer (`content`, or `text` of a completion)."""
+    reasoning: str = ""
+    """New characters of the reasoning (`reasoning`, or `reasoning_content` of older servers)."""
+    tool_call: bool = False
+    role: bool = False
+    """Whether the event names the role, as the first event of a chat does."""
+    has_choice: bool = False
+    """Whether the event belongs to a choice; usage and errors do not."""
+    finish_reason: str | None = None
+    usage: Usage | None = None
+    error: str | None = None
+
+    @property
+    def generated(self) -> bool:
+        """Whether the event has output. The time to first token ends with the first such event, not with the role."""
+        return bool(self.text or self.reasoning or self.tool_call)
+
+    @property
+    def opens(self) -> bool:
+        """Whether the event is the one that only names the role. It has no time when it comes first."""
+        return self.role and not self.generated and self.finish_reason is None
+
+
+def _int(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+
+
+def parse_usage(value: object) -> Usage | None:
+    """Return the `usage` of an answer or an event; None if it is missing or malformed."""
+    usage = as_mapping(value)
+    prompt, completion = _int(usage.get("prompt_tokens")), _int(usage.get("completion_tokens"))
+    if prompt is None or completion is None:
+        return None
+    cached = _int(as_mapping(usage.get("prompt_tokens_details")).get("cached_tokens"))
+    return Usage(prompt_tokens=prompt, completion_tokens=completion, cached_tokens=cached)
+
+
+def error_message(value: object) -> str:
+    """Return the message of an error body: `error.message`, `message`, `detail`, or the body itself, shortened."""
+    found: object = value
+    if isinstance(value, dict):
+        body = cast("Mapping[str, object]", value)
+        error = body.get("error", body)
+        if isinstance(error, dict):
+            inner = cast("Mapping[str, object]", error)
+            found = inner.get("message") or inner.get("detail") or json.dumps(inner)
+        else:
+            found = error
+    text = for_terminal(" ".join(str(found).split()))
+    return text if len(text) <= MESSAGE_LIMIT else text[: MESSAGE_LIMIT - 1] + "…"
+
+
+def _text(mapping: Mapping[str, object], key: str) -> str:
+    value = mapping.get(key)
+    return value if isinstance(value, str) else ""
+
+
+def parse_event(payload: bytes | str) -> Delta:
+    """Read one `data:` payload of a chat or text completion stream. The caller handles `[DONE]`.
+
+    Raises ValueError if it is not a JSON object.
+    """
+    decoded: object = json.loads(payload)
+    if not isinstance(decoded, dict):
+        raise ValueError(f"a stream event must be a JSON object, got {type(decoded).__name__}")  # noqa: TRY004 - callers catch one kind
+    event = as_mapping(cast("object", decoded))
+    if "error" in event:
+        return Delta(error=error_message(event))
+    usage = parse_usage(event.get("usage"))
+    choices = as_list(event.get("choices"))
+    if not choices:
+        return Delta(usage=usage)
+    choice = as_mapping(choices[0])
+    finish = choice.get("finish_reason")
+    parts = as_mapping(choice.get("delta"))
+    if "delta" in choice:
+        text = _text(parts, "content")
+        reasoning = _text(parts, "reasoning") or _text(parts, "reasoning_content")
+        tool_call = bool(parts.get("tool_calls"))
+    else:
+        text, reasoning, tool_call = _text(choice, "text"), "", False
+    return Delta(
+        text=text,
+        reasoning=reasoning,
+        tool_call=tool_call,
+        role="role" in parts,
+        has_choice=True,
+        finish_reason=finish if isinstance(finish, str) else None,
+        usage=usage,
+    )
+
+
+class EventSplitter:
+    """Split a byte stream into the payloads of its server-sent events.
+
+    Events end with a blank line, and lines with LF or CRLF. Several `data:` lines of one event are joined with a line feed. Comments
+    and other fields are ignored. Bytes may be cut anywhere.
+    """
+
+    __slots__ = ("_lines", "_rest")
+
+    def __init__(self) -> None:
+        self._rest = b""
+        self._lines: list[bytes] = []
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """Return the payloads that `data` completes, in order."""
+        lines = (self._rest + data).split(b"\n")
+        self._rest = lines.pop()
+        found: list[bytes] = []
+        for raw in lines:
+            line = raw.removesuffix(b"\r")
+            if line.startswith(b"data:"):
+                self._lines.append(line[6:] if line.startswith(b"data: ") else line[5:])
+            elif not line and self._lines:
+                found.append(b"\n".join(self._lines))
+                self._lines = []
+        return found
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing has been kept for later, so that an event begins with the next byte."""
+        return not self._rest and not self._lines
+
+    @property
+    def pending(self) -> bool:
+        """Whether an event has begun and not ended, so that the stream was cut."""
+        return bool(self._rest.strip() or self._lines)

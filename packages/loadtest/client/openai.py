@@ -1,0 +1,335 @@
+"""An asynchronous client for OpenAI-compatible servers, for checks of single requests.
+
+Every call has a time limit. The benchmark's load generator has its own reader (`loadtest.client.wire`). Both read events with
+`loadtest.client.events`, so that they agree on what a first token is.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from http import HTTPStatus
+from types import TracebackType
+from typing import Self, TypeAlias
+from urllib.parse import urlsplit
+
+import aiohttp
+
+from loadtest.client.events import (
+    DONE,
+    SIMULATED_HEADER,
+    EventSplitter,
+    Usage,
+    decoded,
+    error_message,
+    parse_event,
+    parse_usage,
+)
+from loadtest.client.json_values import as_mapping
+from loadtest.client.metrics import Scrape, parse_metrics
+from loadtest.client.proxy import LOOPBACK
+from loadtest.client.unix_url import plain_url, socket_path
+
+Headers: TypeAlias = Callable[[], Mapping[str, str]]
+"""Returns the headers of the next request, so that tokens are renewed in time."""
+
+
+class ServerError(Exception):
+    """The server's answer is not usable; the message is one sentence about it."""
+
+
+class UnreachableError(ServerError):
+    """No HTTP answer arrived: refused, reset, timed out."""
+
+
+class NotConnectedError(UnreachableError):
+    """No connection came about: the name has no address, or the connection was refused. The request was not sent."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerAnswer:
+    """A complete HTTP answer."""
+
+    status: int
+    body: object
+    """Decoded JSON, or the text if it is not JSON."""
+    headers: Mapping[str, str]
+    """Names in lower case."""
+    elapsed_s: float
+
+    @property
+    def simulated(self) -> str | None:
+        """Name of the simulator; None for a real server."""
+        return self.headers.get(SIMULATED_HEADER)
+
+    @property
+    def usage(self) -> Usage | None:
+        """The token counts that the server states."""
+        return parse_usage(as_mapping(self.body).get("usage"))
+
+    @property
+    def message(self) -> str:
+        """The server's error message, shortened."""
+        return error_message(self.body)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Streamed:
+    """One streamed completion. Times are seconds from the moment the request was sent, on a monotonic clock."""
+
+    text: str
+    reasoning: str
+    events: int
+    """Events with output."""
+    usage: Usage | None
+    finish_reason: str | None
+    done: bool
+    """Whether the stream ended with [DONE]."""
+    content_type: str
+    simulated: str | None
+    ttft_s: float | None
+    last_s: float | None
+    """Arrival of the last event of the choice, with or without output. Special tokens have events without output."""
+    end_s: float
+    started_at_s: float
+    """Monotonic clock when the request was sent; for spans over several requests."""
+
+    @property
+    def decode_tok_per_s(self) -> float | None:
+        """Output tokens after the first, over the time they took; None where there are fewer than two or no usage."""
+        if self.usage is None or self.ttft_s is None or self.last_s is None or self.usage.completion_tokens <= 1:
+            return None
+        span_s = self.last_s - self.ttft_s
+        return (self.usage.completion_tokens - 1) / span_s if span_s > 0 else None
+
+
+def chat_body(
+    model: str, prompt: str, *, max_tokens: int, stream: bool = False, extra: Mapping[str, object] | None = None
+) -> dict[str, object]:
+    """Return a greedy chat completion request with one user message."""
+    body: dict[str, object] = {
+        "model": model,
+        "messages": [{"role": "user", "content": prompt}],
+        "max_tokens": max_tokens,
+        "temperature": 0,
+    }
+    if stream:
+        body |= {"stream": True, "stream_options": {"include_usage": True}}
+    return body | dict(extra or {})
+
+
+def connector_of(socket: str | None) -> aiohttp.BaseConnector:
+    """Return a connector for as many requests at once as are sent, over TCP or over the socket at a path."""
+    return aiohttp.TCPConnector(limit=0) if socket is None else aiohttp.UnixConnector(socket, limit=0)
+
+
+def call_once(
+    base_url: str, headers: Headers, method: str, path: str, *, body: object = None, limit_s: float
+) -> ServerAnswer:
+    """Send one request from code without an event loop, and return the whole answer. Raises UnreachableError."""
+
+    async def call() -> ServerAnswer:
+        async with OpenAIClient(base_url, headers) as client:
+            return await client.request(method, path, body=body, limit_s=limit_s)
+
+    return asyncio.run(call())
+
+
+class OpenAIClient:
+    """One server. Use as an asynchronous context manager."""
+
+    def __init__(self, base_url: str, headers: Headers | None = None) -> None:
+        self.base_url = plain_url(base_url).rstrip("/")
+        """Address as HTTP names it, for messages too: a server behind a socket is `http://localhost`."""
+        self._socket = socket_path(base_url)
+        self._headers: Headers = headers or dict
+        self._session: aiohttp.ClientSession | None = None
+
+    async def __aenter__(self) -> Self:
+        # A proxy from the environment must not stand between a tunnel's local end and us.
+        trust_env = urlsplit(self.base_url).hostname not in LOOPBACK
+        connector = connector_of(self._socket)
+        self._session = aiohttp.ClientSession(trust_env=trust_env, connector=connector)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+    @property
+    def _open(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            raise RuntimeError("OpenAIClient must be entered first: `async with OpenAIClient(url) as client`")
+        return self._session
+
+    async def _prepared(
+        self,
+        method: str,
+        path: str,
+        body: object,
+        limit_s: float,
+        *,
+        anonymous: bool = False,
+        extra: Mapping[str, str] | None = None,
+    ) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
+        """Return a context that sends the request when it is entered."""
+        # Renewing an identity token may call the metadata server or start gcloud: never in the event loop.
+        headers = {} if anonymous else dict(await asyncio.to_thread(self._headers))
+        return self._open.request(
+            method,
+            self.base_url + path,
+            json=body,
+            headers={**headers, **(extra or {})},
+            timeout=aiohttp.ClientTimeout(total=limit_s),
+            allow_redirects=False,
+        )
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        body: object = None,
+        limit_s: float,
+        anonymous: bool = False,
+        extra: Mapping[str, str] | None = None,
+    ) -> ServerAnswer:
+        """Send one request, with `extra` headers, and read the whole answer, whatever its status.
+
+        Raises UnreachableError when no complete answer arrived within `limit_s` seconds.
+        """
+        sending = await self._prepared(method, path, body, limit_s, anonymous=anonymous, extra=extra)
+        start_s = time.monotonic()
+        try:
+            async with sending as response:
+                raw = await response.read()
+                return ServerAnswer(
+                    status=response.status,
+                    body=decoded(raw),
+                    headers={k.lower(): v for k, v in response.headers.items()},
+                    elapsed_s=time.monotonic() - start_s,
+                )
+        except TimeoutError as error:
+            raise UnreachableError(f"{method} {path} got no answer within {limit_s:.0f} s.") from error
+        except aiohttp.ClientConnectorError as error:
+            raise NotConnectedError(f"{method} {path} failed: {_reason(error)}.") from error
+        except aiohttp.ClientError as error:
+            raise UnreachableError(f"{method} {path} failed: {_reason(error)}.") from error
+
+    async def get(self, path: str, *, limit_s: float, anonymous: bool = False) -> ServerAnswer:
+        """Send a GET request."""
+        return await self.request("GET", path, limit_s=limit_s, anonymous=anonymous)
+
+    async def post(self, path: str, body: object, *, limit_s: float) -> ServerAnswer:
+        """Send a POST request with a JSON body."""
+        return await self.request("POST", path, body=body, limit_s=limit_s)
+
+    async def scrape(self, *, limit_s: float) -> Scrape | None:
+        """Return the server's metrics, or None if they cannot be read."""
+        try:
+            answer = await self.get("/metrics", limit_s=limit_s)
+        except UnreachableError:
+            return None
+        return parse_metrics(str(answer.body)) if answer.status == HTTPStatus.OK else None
+
+    async def chat(self, body: Mapping[str, object], *, limit_s: float) -> ServerAnswer:
+        """Return a chat completion that is not streamed. Raises ServerError if the status is not 200."""
+        answer = await self.post("/v1/chat/completions", body, limit_s=limit_s)
+        if answer.status != HTTPStatus.OK:
+            raise ServerError(f"POST /v1/chat/completions answered {answer.status}: {answer.message}")
+        return answer
+
+    async def stream(
+        self, body: Mapping[str, object], *, limit_s: float, path: str = "/v1/chat/completions"
+    ) -> Streamed:
+        """Return a streamed completion with its times.
+
+        Raises ServerError if the status is not 200 or an event is malformed or has an error, and UnreachableError if the stream breaks
+        or does not end within `limit_s` seconds.
+        """
+        sending = await self._prepared("POST", path, body, limit_s)
+        reader = _StreamReader()
+        try:
+            async with sending as response:
+                if response.status != HTTPStatus.OK:
+                    raw = await response.read()
+                    raise ServerError(f"POST {path} answered {response.status}: {error_message(decoded(raw))}")
+                async for data in response.content.iter_any():
+                    reader.feed(data)
+                return reader.finish(
+                    content_type=response.headers.get("content-type", ""),
+                    simulated=response.headers.get(SIMULATED_HEADER),
+                )
+        except TimeoutError as error:
+            raise UnreachableError(
+                f"the stream of {path} did not end within {limit_s:.0f} s ({reader.events} events had arrived)."
+            ) from error
+        except aiohttp.ClientConnectorError as error:
+            raise NotConnectedError(f"POST {path} failed: {_reason(error)}.") from error
+        except aiohttp.ClientError as error:
+            raise UnreachableError(
+                f"the stream of {path} broke after {reader.events} events: {_reason(error)}."
+            ) from error
+
+
+class _StreamReader:
+    """Times of the events of one stream."""
+
+    def __init__(self) -> None:
+        self.events = 0
+        self._start_s = time.monotonic()
+        self._split = EventSplitter()
+        self._text: list[str] = []
+        self._reasoning: list[str] = []
+        self._usage: Usage | None = None
+        self._finish: str | None = None
+        self._done = False
+        self._first_s: float | None = None
+        self._last_s: float | None = None
+
+    def feed(self, data: bytes) -> None:
+        now_s = time.monotonic() - self._start_s
+        for payload in self._split.feed(data):
+            if payload == DONE:
+                self._done = True
+                continue
+            try:
+                delta = parse_event(payload)
+            except ValueError as error:
+                raise ServerError(f"the stream holds a malformed event: {payload[:80]!r}.") from error
+            if delta.error is not None:
+                raise ServerError(f"the stream ended in an error: {delta.error}")
+            if delta.generated:
+                self.events += 1
+                self._first_s = now_s if self._first_s is None else self._first_s
+            if delta.has_choice and not (self._last_s is None and delta.opens):
+                self._last_s = now_s
+            self._text.append(delta.text)
+            self._reasoning.append(delta.reasoning)
+            self._usage = delta.usage or self._usage
+            self._finish = delta.finish_reason or self._finish
+
+    def finish(self, *, content_type: str, simulated: str | None) -> Streamed:
+        return Streamed(
+            text="".join(self._text),
+            reasoning="".join(self._reasoning),
+            events=self.events,
+            usage=self._usage,
+            finish_reason=self._finish,
+            done=self._done,
+            content_type=content_type,
+            simulated=simulated,
+            ttft_s=self._first_s,
+            last_s=self._last_s,
+            end_s=time.monotonic() - self._start_s,
+            started_at_s=self._start_s,
+        )
+
+
+def _reason(error: Exception) -> str:
+    text = " ".join(str(error).split())
+    return text or type(error).__name__

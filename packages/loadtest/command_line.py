@@ -1,0 +1,138 @@
+"""Command-line options as frozen dataclasses, read by argparse.
+
+A field is an option: `turns: Annotated[int, Option("Requests of a session.", least=1)] = 1` is `--turns`. A field without a default is
+required. A field whose type is such a dataclass is a group of options; the dataclass's docstring is its heading.
+"""
+
+import argparse
+import dataclasses
+import math
+import types
+import typing
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Final, NoReturn, TypeVar, cast
+
+from loadtest.errors import SweepError
+
+T = TypeVar("T")
+
+LARGEST: Final = 1e15
+"""Largest number that an option may be."""
+_METAVARS: Final[Mapping[type[object], str]] = {int: "N", float: "NUMBER", Path: "PATH"}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Option:
+    """How a field is given on the command line."""
+
+    help: str = dataclasses.field(kw_only=False)
+    flag: str = ""
+    """Left out, it is the field's name: `--max-in-flight` for `max_in_flight`."""
+    metavar: str | None = None
+    least: float | None = None
+    most: float | None = None
+    parse: Callable[[str], object] | None = None
+    """Reads the text. A ValueError's message completes the sentence "it must be ..."."""
+    positional: bool = False
+
+
+JsonSwitch = Annotated[bool, Option("Print one JSON object on stdout.", flag="--json")]
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse whose mistakes are one sentence."""
+
+    def error(self, message: str) -> NoReturn:
+        """Refuse a command line."""
+        sentence = message[:1].upper() + message[1:].rstrip(".")
+        raise SweepError(f"{sentence}; --help lists what is allowed.")
+
+
+def number(text: str) -> float:
+    """Return the number that a text is. Raises ValueError, also for nan, inf and 1e400."""
+    value = float(text)
+    if not -LARGEST <= value <= LARGEST:
+        raise ValueError("not a number")
+    return value
+
+
+def add_options(parser: argparse.ArgumentParser, kind: type[object]) -> None:
+    """Add every field of a dataclass to a parser."""
+    for field, hint, option in _fields(kind):
+        if option is not None:
+            _add(parser.add_argument, field, hint, option)
+            continue
+        group = parser.add_argument_group((hint.__doc__ or "").rstrip("."))
+        for inner, inner_hint, inner_option in _fields(hint):
+            if inner_option is not None:
+                _add(group.add_argument, inner, inner_hint, inner_option)
+
+
+def read_options(kind: type[T], parsed: argparse.Namespace) -> T:
+    """Return the dataclass with what was given on the command line."""
+    return kind(
+        **{
+            field.name: read_options(hint, parsed) if option is None else getattr(parsed, field.name)
+            for field, hint, option in _fields(kind)
+        }
+    )
+
+
+def _fields(kind: type[object]) -> Iterator[tuple["dataclasses.Field[object]", type[object], Option | None]]:
+    """Yield each field, the type of its value, and its option; a group of options has none."""
+    hints = typing.get_type_hints(kind, include_extras=True)
+    for field in dataclasses.fields(cast("Any", kind)):
+        hint: object = hints[field.name]
+        option = next((item for item in getattr(hint, "__metadata__", ()) if isinstance(item, Option)), None)
+        yield field, _value_type(getattr(hint, "__origin__", hint) if option else hint), option
+
+
+def _value_type(hint: object) -> type[object]:
+    """Return the type of one value: `int` for `int | None` and for `tuple[int, ...]`."""
+    members = [member for member in typing.get_args(hint) if member is not types.NoneType] or [hint]
+    return cast("type[object]", members[0])
+
+
+def _add(add: Callable[..., object], field: "dataclasses.Field[object]", hint: type[object], option: Option) -> None:
+    flag = option.flag or f"--{field.name.replace('_', '-')}"
+    required = field.default is dataclasses.MISSING
+    default = None if required else field.default
+    shown = "" if default is None or default is False or default == () else f" (default: {default})"
+    words: dict[str, Any] = {"help": f"{option.help}{shown}", "default": default}
+    if hint is bool:
+        words["action"] = "store_true"
+    else:
+        words["type"] = _reader(flag, hint, option)
+        words["metavar"] = option.metavar or (field.name.upper() if option.positional else _METAVARS.get(hint, "TEXT"))
+    if option.positional:
+        add(field.name, **words)
+    else:
+        add(flag, dest=field.name, required=required, **words)
+
+
+def _reader(flag: str, hint: type[object], option: Option) -> Callable[[str], object]:
+    def read(text: str) -> object:
+        try:
+            if option.parse is not None:
+                return option.parse(text)
+            return _number(text, hint, option) if hint in {int, float} else cast("Any", hint)(text)
+        except ValueError as error:
+            raise SweepError(f"{flag} is {text!r}; it must be {error}.") from None
+
+    return read
+
+
+def _number(text: str, hint: type[object], option: Option) -> float:
+    try:
+        value = int(text) if hint is int else float(text)
+    except ValueError:
+        value = math.nan
+    least, most = option.least, option.most
+    allowed = -LARGEST <= value <= LARGEST and (least is None or value >= least) and (most is None or value <= most)
+    if allowed:
+        return value
+    limits = [f"{least:g} or more"] if least is not None else []
+    limits += [f"{most:g} or less"] if most is not None else []
+    kind = "a whole number" if hint is int else "a number"
+    raise ValueError(f"{kind} of {' and '.join(limits)}" if limits else kind)

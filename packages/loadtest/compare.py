@@ -1,0 +1,387 @@
+"""Compare two sweeps: the change of each figure, its confidence interval, and what got worse.
+
+Intervals are for the logarithm of the ratio. A point with three or more repeats in both sweeps has an interval from Student's t over
+the repeats, with the variance of all points of a figure or its own, whichever is larger. A point with fewer repeats has one from a
+block bootstrap over its requests in the order of time (H. R. Kuensch, Annals of Statistics 17, 1989). It shows the noise within a
+run and cannot see what varies from run to run, so that its verdict is never more than "unclear". Intervals are widened for the number
+of comparisons (Bonferroni), so that a grid of a hundred points does not raise an alarm by chance.
+"""
+
+import math
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import NormalDist
+from typing import Any, Final
+
+import numpy as np
+
+from loadtest.errors import SweepError
+from loadtest.foreign import aligned, read_foreign
+from loadtest.measure import SCHEMA_VERSION, load_text
+from loadtest.store import RESULTS, read_results, read_run
+from loadtest.student import student_t
+
+RESAMPLES: Final = 400
+REPEATS_WANTED: Final = 3
+FEWEST_REQUESTS: Final = 8
+SEED: Final = 20_240_229
+"""Seed of the resampling: the same folders give the same report."""
+
+Columns = dict[str, Any]
+Statistic = Callable[[Columns, Any], Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metric:
+    """A figure to compare."""
+
+    name: str
+    field: str
+    unit: str
+    higher_is_better: bool
+
+
+METRICS: Final = (
+    Metric(name="output throughput", field="output_throughput", unit="tok/s", higher_is_better=True),
+    Metric(name="median TTFT", field="median_ttft_ms", unit="ms", higher_is_better=False),
+    Metric(name="p99 TTFT", field="p99_ttft_ms", unit="ms", higher_is_better=False),
+    Metric(name="mean TPOT", field="mean_tpot_ms", unit="ms", higher_is_better=False),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FigureChange:
+    """One figure of one point, before and after. Ratios are after over before."""
+
+    point: str
+    metric: str
+    unit: str
+    before: float
+    after: float
+    ratio: float
+    low: float
+    high: float
+    verdict: str
+    """worse, better, same, or unclear."""
+    basis: str
+    """Source of the interval: requests or repeats."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """All changes between two sweeps."""
+
+    before: str
+    after: str
+    threshold: float
+    confidence: float
+    changes: tuple[FigureChange, ...]
+    failures: tuple[str, ...]
+    """Points whose share of failed requests grew beyond the threshold, or that no longer have a complete answer."""
+    left_out: tuple[str, ...]
+    """Points that only one sweep has, and invalid points."""
+    differences: tuple[str, ...]
+    """Settings in which the two sweeps differ."""
+    simulated: bool
+
+    @property
+    def worse(self) -> bool:
+        """Whether a figure got worse beyond the threshold."""
+        return bool(self.failures) or any(change.verdict == "worse" for change in self.changes)
+
+
+def point_name(result: dict[str, Any]) -> str:
+    """Return what makes two points the same: load and lengths, without the repeat."""
+    point = result["point"]
+    asked = point["requested_input_tokens"] or point["input_tokens"]
+    return f"{'concurrency' if point['mode'] == 'closed' else 'rate'} {load_text(result)}, {asked} in, {point['output_tokens']} out{_traffic_name(point)}"
+
+
+def _traffic_name(point: dict[str, Any]) -> str:
+    return f", {point['traffic']}" if point.get("traffic") else ""
+
+
+def results_of(path: Path) -> list[dict[str, Any]]:
+    """Return the results of a sweep's folder, or of a file or folder of `vllm bench serve`."""
+    foreign = [] if (path / RESULTS).exists() else read_foreign(path)
+    return foreign or read_results(path)
+
+
+def _grouped(folder: Path) -> dict[str, list[dict[str, Any]]]:
+    found: dict[str, list[dict[str, Any]]] = {}
+    for result in results_of(folder):
+        found.setdefault(point_name(result), []).append(result)
+    if not found:
+        raise SweepError(f"{folder} has no results to compare.")
+    return found
+
+
+def compare_folders(before: Path, after: Path, *, threshold: float, confidence: float) -> Comparison:
+    """Compare the points that both folders have.
+
+    `threshold` is the share by which a figure may get worse; `confidence` that of all intervals together. Raises SweepError when a
+    folder has no results or the two have no point in common.
+    """
+    first, second = aligned(_grouped(before), _grouped(after), point_name)
+    _same_definitions(before, after, [*first.values(), *second.values()])
+    common = [name for name in first if name in second]
+    if not common:
+        raise SweepError(f"{before} and {after} have no point in common; measure the same loads and lengths.")
+    left_out = [f"{name}: only in {before}" for name in first if name not in second]
+    left_out += [f"{name}: only in {after}" for name in second if name not in first]
+    left_out += [f"{name}: invalid" for name in common if not _all_valid(first[name] + second[name])]
+    usable = [name for name in common if _all_valid(first[name] + second[name])]
+    error = (1 - confidence) / max(1, len(usable) * len(METRICS))
+    changes = [
+        change
+        for metric in METRICS
+        for spread in [_pooled(metric, [group[name] for name in usable for group in (first, second)])]
+        for name in usable
+        if (change := _change(name, metric, first[name], second[name], _Judge(threshold, error, spread))) is not None
+    ]
+    return Comparison(
+        before=str(before),
+        after=str(after),
+        threshold=threshold,
+        confidence=confidence,
+        changes=tuple(changes),
+        failures=tuple(_grown_failures(common, first, second, threshold)),
+        left_out=tuple(left_out),
+        differences=tuple(_differences(before, after)),
+        simulated=any(result["simulated"] for group in (*first.values(), *second.values()) for result in group),
+    )
+
+
+def _differences(before: Path, after: Path) -> list[str]:
+    first, second = read_run(before), read_run(after)
+    names = ("model", "endpoint", "extra_body", "poisson")
+    return [
+        f"{name} is {first.get(name)} before and {second.get(name)} after"
+        for name in names
+        if name in first and name in second and first[name] != second[name]
+    ]
+
+
+def _all_valid(results: Sequence[dict[str, Any]]) -> bool:
+    return all(result["valid"] for result in results)
+
+
+def _grown_failures(
+    names: Sequence[str],
+    first: dict[str, list[dict[str, Any]]],
+    second: dict[str, list[dict[str, Any]]],
+    threshold: float,
+) -> list[str]:
+    """Return the points whose share of failed requests grew by more than the threshold."""
+    found: list[str] = []
+    for name in names:
+        shares = [
+            sum(r["failed"] for r in group) / max(1, sum(r["failed"] + r["completed"] for r in group))
+            for group in (first[name], second[name])
+        ]
+        if shares[1] > shares[0] + threshold:
+            found.append(f"{name}: {shares[1]:.1%} of the requests failed, {shares[0]:.1%} before")
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Spread:
+    """Standard deviation of a figure's logarithm from repeat to repeat, over all points, and its degrees of freedom."""
+
+    deviation: float
+    freedom: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Judge:
+    """How to judge one figure of one point."""
+
+    threshold: float
+    error: float
+    """Probability of error of one interval."""
+    spread: _Spread | None
+
+
+def _same_definitions(before: Path, after: Path, groups: Sequence[Sequence[dict[str, Any]]]) -> None:
+    versions = {result.get("schema_version", SCHEMA_VERSION) for group in groups for result in group}
+    if len(versions) > 1:
+        raise SweepError(
+            f"{before} and {after} were measured by different versions of this tool, whose figures have other definitions; measure the older one again."
+        )
+
+
+def _logs(metric: Metric, results: Sequence[dict[str, Any]]) -> list[float]:
+    return [math.log(r[metric.field]) for r in results if r[metric.field] and r["completed"]]
+
+
+def _pooled(metric: Metric, groups: Sequence[Sequence[dict[str, Any]]]) -> _Spread | None:
+    """Return the spread of a figure from repeat to repeat, over all points that have enough repeats; None without any."""
+    logs = [found for group in groups if len(found := _logs(metric, group)) >= REPEATS_WANTED]
+    freedom = sum(len(found) - 1 for found in logs)
+    if not freedom:
+        return None
+    squares = math.fsum(statistics.variance(found) * (len(found) - 1) for found in logs)
+    return _Spread(math.sqrt(squares / freedom), freedom)
+
+
+def _change(
+    name: str, metric: Metric, first: list[dict[str, Any]], second: list[dict[str, Any]], judge: _Judge
+) -> FigureChange | None:
+    logs = [_logs(metric, group) for group in (first, second)]
+    if not logs[0] or not logs[1]:
+        return None
+    before, after = (statistics.fmean(math.exp(value) for value in found) for found in logs)
+    ratio = after / before
+    by_repeats = judge.spread is not None and min(len(logs[0]), len(logs[1])) >= REPEATS_WANTED
+    half = (
+        _half_of_repeats(logs, judge)
+        if by_repeats
+        else NormalDist().inv_cdf(1 - judge.error / 2)
+        * math.hypot(*(_spread_of_requests(group, metric.field) for group in (first, second)))
+    )
+    known = math.isfinite(half)
+    low, high = (ratio * math.exp(-half), ratio * math.exp(half)) if known else (0.0, math.inf)
+    verdict = _verdict(metric, ratio, low, high, judge.threshold)
+    return FigureChange(
+        point=name,
+        metric=metric.name,
+        unit=metric.unit,
+        before=before,
+        after=after,
+        ratio=ratio,
+        low=low,
+        high=high,
+        verdict=verdict if by_repeats or verdict == "same" else "unclear",
+        basis="repeats" if by_repeats else "requests",
+    )
+
+
+def _half_of_repeats(logs: Sequence[Sequence[float]], judge: _Judge) -> float:
+    """Return half the width of the interval. A point that varies more than the others keeps its own spread."""
+    if judge.spread is None:
+        return math.inf
+    own = max(statistics.stdev(found) for found in logs)
+    error_s = max(judge.spread.deviation, own) * math.sqrt(sum(1 / len(found) for found in logs))
+    return student_t(judge.error, judge.spread.freedom) * error_s
+
+
+def _verdict(metric: Metric, ratio: float, low: float, high: float, threshold: float) -> str:
+    """Return the verdict. A change beyond the threshold counts only if its interval excludes no change at all."""
+    gain = ratio if metric.higher_is_better else 1 / ratio
+    certain = low > 1 or high < 1
+    if gain < 1 - threshold:
+        return "worse" if certain else "unclear"
+    if gain > 1 + threshold:
+        return "better" if certain else "unclear"
+    return "same"
+
+
+def _spread_of_requests(results: Sequence[dict[str, Any]], field: str) -> float:
+    """Return the standard error of a figure's logarithm, from resampled blocks of neighbouring requests of the point."""
+    names = ("ttfts", "e2els", "output_lens")
+    columns: Columns = {name: np.concatenate([_by_time(r, name) for r in results]) for name in names}
+    count = len(columns["ttfts"])
+    if count < FEWEST_REQUESTS:
+        return math.inf
+    random = np.random.default_rng(SEED)
+    length = max(2, round(count ** (1 / 3)))
+    starts = random.integers(0, count, size=(RESAMPLES, -(-count // length)), dtype=np.int32)
+    picks = ((starts[:, :, None] + np.arange(length)) % count).reshape(RESAMPLES, -1)[:, :count]
+    found = _STATISTICS[field](columns, picks)
+    positive = found[found > 0]
+    return float(np.std(np.log(positive))) if len(positive) > RESAMPLES // 2 else math.inf
+
+
+def _by_time(result: dict[str, Any], name: str) -> Any:  # noqa: ANN401 - a numpy array
+    order = np.argsort(np.asarray(result["start_times"], dtype=float), kind="stable")
+    return np.asarray(result[name], dtype=float)[order]
+
+
+def _throughput(columns: Columns, picks: Any) -> Any:  # noqa: ANN401 - numpy arrays
+    # At a given load, throughput is proportional to tokens per residence time (Little's law).
+    return columns["output_lens"][picks].sum(axis=1) / columns["e2els"][picks].sum(axis=1)
+
+
+def _ttft_percentile(share: float) -> Statistic:
+    return lambda columns, picks: np.percentile(columns["ttfts"][picks], share, axis=1)
+
+
+def _mean_tpot(columns: Columns, picks: Any) -> Any:  # noqa: ANN401 - numpy arrays
+    steps = np.maximum(columns["output_lens"] - 1, 1)
+    return ((columns["e2els"] - columns["ttfts"]) / steps)[picks].mean(axis=1)
+
+
+_STATISTICS: Final[dict[str, Statistic]] = {
+    "output_throughput": _throughput,
+    "median_ttft_ms": _ttft_percentile(50),
+    "p99_ttft_ms": _ttft_percentile(99),
+    "mean_tpot_ms": _mean_tpot,
+}
+
+
+def _percent(ratio: float) -> str:
+    return f"{ratio - 1:+.1%}" if math.isfinite(ratio) else "?"
+
+
+def verdict_counts(comparison: Comparison) -> tuple[str, str]:
+    """Return how many figures are worse, and the rest of the verdict."""
+    worse = sum(change.verdict == "worse" for change in comparison.changes) + len(comparison.failures)
+    better = sum(change.verdict == "better" for change in comparison.changes)
+    rest = (
+        f"{better} better, {len(comparison.changes)} compared; threshold {comparison.threshold:.0%},"
+        f" intervals of {comparison.confidence:.0%} over all comparisons together."
+    )
+    return f"{worse} worse", rest
+
+
+def basis_note(comparison: Comparison) -> str:
+    """Return why the verdicts are at most unclear; empty if they are not."""
+    if all(change.basis != "requests" for change in comparison.changes):
+        return ""
+    return (
+        f"Points with fewer than {REPEATS_WANTED} repeats are at most unclear, because one run cannot show what varies from run to run:"
+        f" measure with --repeats {REPEATS_WANTED} or more."
+    )
+
+
+def comparison_markdown(comparison: Comparison) -> str:
+    """Return Markdown for a pull request: the verdict first, then the table."""
+    worse, rest = verdict_counts(comparison)
+    lines = ["### Benchmark comparison", "", f"**{worse}**, {rest}", ""]
+    note = basis_note(comparison)
+    if note:
+        lines += [f"> {note}", ""]
+    if comparison.simulated:
+        lines += ["> Simulated server: these figures show the tool, not any hardware.", ""]
+    lines += [f"> Not the same load: {text}." for text in comparison.differences] + (
+        [""] if comparison.differences else []
+    )
+    lines += [f"- **{failure}**" for failure in comparison.failures] + ([""] if comparison.failures else [])
+    lines += [
+        "| point | figure | before | after | change | interval | verdict |",
+        "| --- | --- | ---: | ---: | ---: | ---: | --- |",
+    ]
+    order = {"worse": 0, "better": 1, "unclear": 2, "same": 3}
+    for change in sorted(comparison.changes, key=lambda c: order[c.verdict]):
+        mark = "**worse**" if change.verdict == "worse" else change.verdict
+        lines.append(
+            f"| {change.point} | {change.metric} | {change.before:,.4g} {change.unit} | {change.after:,.4g} {change.unit} |"
+            f" {_percent(change.ratio)} | {_percent(change.low)} to {_percent(change.high)} | {mark} |"
+        )
+    if comparison.left_out:
+        lines += ["", "Left out:", "", *(f"- {text}" for text in comparison.left_out)]
+    return "\n".join([*lines, ""])
+
+
+def comparison_json(comparison: Comparison) -> dict[str, Any]:
+    """Return the comparison as JSON types; an interval without a bound is null."""
+    changes = [
+        {
+            key: (value if not isinstance(value, float) or math.isfinite(value) else None)
+            for key, value in asdict(change).items()
+        }
+        for change in comparison.changes
+    ]
+    return asdict(comparison) | {"schema_version": 1, "changes": changes, "worse": comparison.worse}

@@ -1,0 +1,42 @@
+"""The server that a sweep measures."""
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from loadtest.client.given_url import server_root
+from loadtest.client.openai import Headers
+from loadtest.errors import SweepError
+
+API_KEY_VARIABLE: Final = "OPENAI_API_KEY"
+
+
+def _no_headers() -> Mapping[str, str]:
+    return {}
+
+
+def _reached(_error: Exception) -> str:
+    return ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Endpoint:
+    """A server that can be called now."""
+
+    base_url: str
+    """`http://HOST[:PORT]`, `https://HOST`, or `http+unix://PATH` (`loadtest.client.unix_url`)."""
+    headers: Headers = field(default=_no_headers, repr=False)
+    """Returns the headers of the next request. It may block, and is never called in the event loop."""
+    not_reached: Callable[[Exception], str] = field(default=_reached, repr=False)
+    """Returns why an error is about the way to the server and not about the server, a sentence; empty if it is the server's."""
+
+
+def given_endpoint(url: str) -> Endpoint:
+    """Return the server at `--url`, with the API key of the environment if there is one. Raises SweepError if the address is not usable."""
+    try:
+        root = server_root(url)
+    except ValueError as error:
+        raise SweepError(str(error)) from None
+    key = os.environ.get(API_KEY_VARIABLE)
+    return Endpoint(base_url=root, headers=lambda: {"Authorization": f"Bearer {key}"} if key else {})

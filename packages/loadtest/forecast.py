@@ -1,0 +1,56 @@
+"""What is expected of a search for limits, by whoever knows the server."""
+
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from loadtest.measure import Objective
+from loadtest.traffic.points import Point
+from loadtest.traffic.spec import Traffic
+
+NO_FORECAST: Final = "no forecast"
+LEAST: Final = 0.01
+MOST_RATE: Final = 10_000.0
+MOST_USERS: Final = 4_096.0
+"""Loads that a forecast looks at: those of a search without limits of its own."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Band:
+    """A figure with its uncertainty."""
+
+    low: float
+    typical: float
+    high: float
+
+    def rounded(self, digits: int) -> dict[str, float]:
+        """Return the band in JSON types."""
+        return {
+            "low": round(self.low, digits),
+            "typical": round(self.typical, digits),
+            "high": round(self.high, digits),
+        }
+
+
+class Forecast(Protocol):
+    """What is known of a server before it is measured. `whole`: loads are users, not requests per second."""
+
+    def level(self, traffic: Traffic, point: Point, objective: Objective, *, whole: bool) -> Band | None:
+        """Return the highest load that keeps the limits, whatever the level of the point; None without a forecast."""
+        ...
+
+    def output_tok_per_s(self, traffic: Traffic, point: Point, *, whole: bool) -> Band | None:
+        """Return the output rate of a point; None without a forecast."""
+        ...
+
+    def why_none(self, traffic: Traffic) -> str:
+        """Return why there is no forecast."""
+        ...
+
+
+def forecast_text(forecast: Band, unit: str, *, whole: bool) -> str:
+    """Return the forecast as the end of a sentence."""
+    band = f"({forecast.low:.3g} to {forecast.high:.3g})"
+    if forecast.typical == 0.0:
+        return f"the plan expects no load to keep them {band}"
+    more = " or more" if forecast.typical >= (MOST_USERS if whole else MOST_RATE) else ""
+    return f"the plan expects {forecast.typical:.3g} {unit}{more} {band}"

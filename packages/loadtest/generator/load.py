@@ -1,0 +1,517 @@
+"""Generate one worker's share of a point's load.
+
+Closed loop: a fixed number of slots, each with a connection of its own, each sending its next request when the last is answered.
+Open loop: requests leave at times drawn beforehand, whatever the server does; their latency counts from the intended time, so that a
+late client makes the server look worse and never better.
+"""
+
+import asyncio
+import gc
+import json
+import math
+import random
+import ssl
+import time
+from array import array
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate, count, islice, takewhile
+from typing import Any, Final
+
+from loadtest.client.proxy import HttpProxy, open_tunnel
+from loadtest.client.wire import Exchange, Origin, WireConnection, now_s, request_bytes, request_head
+from loadtest.generator.lag import LagSampler, run_queue_s
+from loadtest.generator.verdicts import Verdicts
+from loadtest.measure import Objective
+from loadtest.records import RequestRecord, WorkerResult
+from loadtest.traffic.makers import Maker, PlannedRequest, PromptSource
+from loadtest.traffic.prompts import PromptMaker, Recipe
+from loadtest.traffic.ramp import Ramp
+
+WATCH_PERIOD_S: Final = 0.25
+MOST_READY: Final = 2048
+"""Requests that are made before the start. A worker has 512 streams; long prompts and images must not fill the memory."""
+CONNECT_LIMIT_S: Final = 30.0
+CONNECTS_AT_ONCE: Final = 128
+"""New connections opened at the same time before the start. A server's backlog is often 128."""
+STALE_AFTER_S: Final = 1.0
+"""If a reused connection ends this soon without a byte, the server had closed it while it was idle."""
+GIVE_UP_AFTER: Final = 20
+"""Consecutive failed connections after which the server counts as gone."""
+RAMP_S: Final = 0.0001
+"""Delay between the first requests of two slots of a closed loop. A thousand simultaneous requests would wait for one another in the
+server's accept loop, and their time to first token would measure that."""
+PAUSES_S: Final = (0.0, 0.05, 0.1, 0.2, 0.5, 1.0)
+"""Pauses of a slot after consecutive failures, so that a refusing server is not overloaded."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Share:
+    """One worker's share of one point. Worker `worker` of `workers` sends the requests whose index leaves that remainder."""
+
+    url: str
+    path: str
+    headers: Mapping[str, str]
+    body: Mapping[str, object]
+    """Body of the request without its prompt."""
+    recipe: Recipe
+    first_index: int
+    """Index of the point's first request. Warm-up and measurement use different indexes."""
+    worker: int
+    workers: int
+    concurrency: int
+    """Slots of this worker (closed loop), or most requests or sessions of this worker in flight (open loop)."""
+    rate_per_s: float | None
+    """Requests per second of all workers together, or new sessions if they have several turns; None for a closed loop."""
+    poisson: bool
+    requests: int | None
+    """Requests, or sessions if they have several turns."""
+    duration_s: float | None
+    request_limit_s: float
+    stall_limit_s: float
+    source: PromptSource | None = None
+    """What makes the requests; None makes prompts of one length by the recipe."""
+    times_s: "array[float] | None" = None
+    """Intended send times of an open loop; None draws them from the rate."""
+    ramp: Ramp | None = None
+    turns: int = 1
+    """Requests of a session; each sends the conversation so far."""
+    think_time_s: float = 0.0
+    max_model_len: int | None = None
+    objective: Objective | None = None
+    """Limits of a search. Each request is then judged as soon as its verdict is certain."""
+    proxy: HttpProxy | None = None
+    """The proxy of the environment; None for a direct connection."""
+    honour_retry_after: bool = False
+    """Whether a request that got 429 or 503 with Retry-After is sent again after that time, within its request limit."""
+
+
+def arrivals(rate_per_s: float, count: int, seed: int, *, poisson: bool) -> "array[float]":
+    """Return the intended send times of an open loop, in seconds from the start. All workers draw the same times.
+
+    `count` requests take exactly `count / rate_per_s` seconds, as in `vllm bench serve`: drawn gaps are scaled to that time, so that a
+    draw changes the pattern and never the rate.
+    """
+    if not poisson:
+        return array("d", [number / rate_per_s for number in range(count)])
+    rng = random.Random(seed)  # noqa: S311 - filler text and load patterns, no secret
+    gaps_s = [rng.expovariate(1.0) for _ in range(count)]
+    scale = count / rate_per_s / math.fsum(gaps_s) if count else 0.0
+    return array("d", [at_s * scale for at_s in accumulate(gaps_s[:-1], initial=0.0)][:count])
+
+
+def arrival_count(rate_per_s: float, requests: int | None, duration_s: float | None) -> int:
+    """Return the requests of an open loop: rate x duration, at most `requests`."""
+    if duration_s is None:
+        return requests or 0
+    by_time = max(1, round(rate_per_s * duration_s))
+    return by_time if requests is None else min(requests, by_time)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Request:
+    """A request that is ready to be sent."""
+
+    data: bytes
+    asked_tokens: int
+    """Output tokens that the server must generate; 0 if the model may end its answer."""
+
+
+class _FixedMaker:
+    """Make prompts of one length."""
+
+    def __init__(self, share: Share) -> None:
+        self._maker = PromptMaker(share.recipe)
+
+    def asked(self, index: int) -> PlannedRequest:
+        """Return the request of an index."""
+        return PlannedRequest(content=self._maker.prompt(index), output_tokens=None)
+
+    def session(self, number: int, turns: int) -> Sequence[PlannedRequest]:
+        """Return the turns of a session."""
+        return [self.asked(number * turns + turn) for turn in range(turns)]
+
+
+class LoadGenerator:
+    """Run one share. `prepare` opens connections and makes the first prompts; `run` starts at a given time."""
+
+    def __init__(self, share: Share, loop: asyncio.AbstractEventLoop) -> None:
+        self._share = share
+        self._loop = loop
+        self._origin = Origin.of(share.url)
+        self._head = request_head(self._origin, share.path, share.headers, share.proxy)
+        self._maker: Maker = _FixedMaker(share) if share.source is None else share.source.maker()
+        self._tls = ssl.create_default_context() if self._origin.tls else None
+        self._idle: list[WireConnection] = []
+        self._active: set[WireConnection] = set()
+        self._ready: dict[int, _Request] = {}
+        self._records: list[RequestRecord] = []
+        self._start_s = 0.0
+        self._failures_in_a_row = 0
+        self._gave_up: str | None = None
+        self._stopping = False
+        self._ending = False
+        self._sessions = self._sessions_cut = 0
+        self._verdicts = Verdicts(share.objective)
+        self._stale_retries = 0
+        self._shed = 0
+        self._retry_after_waits = 0
+        self._simulated = False
+
+    @property
+    def finished(self) -> int:
+        """Requests that have ended."""
+        return len(self._records)
+
+    @property
+    def in_flight(self) -> int:
+        """Requests in flight."""
+        return len(self._active)
+
+    def new_verdicts(self) -> tuple[tuple[int, bool], ...]:
+        """Return the verdicts since the last call."""
+        return self._verdicts.take(now_s() - self._start_s)
+
+    def end(self) -> None:
+        """Send no more requests. Those in flight are answered."""
+        self._ending = True
+
+    def stop(self) -> None:
+        """Send no more requests and end those in flight."""
+        self._stopping = True
+        for connection in list(self._active):
+            connection.abort("aborted", "the point was ended before the answer was complete")
+
+    async def prepare(self) -> None:
+        """Open connections and make prompts, so that the measurement does not include either."""
+        share = self._share
+        for index in self._indexes() if share.turns == 1 else ():
+            if len(self._ready) >= min(share.concurrency * 2, MOST_READY):
+                break
+            self._ready[index] = self._request(self._maker.asked(index))
+        wanted = share.concurrency if share.rate_per_s is None else 0
+        gate, reachable = asyncio.Semaphore(CONNECTS_AT_ONCE), True
+
+        async def open_one() -> None:
+            nonlocal reachable
+            async with gate:
+                if reachable:
+                    try:
+                        self._idle.append(await self._connect())
+                    except (OSError, TimeoutError):
+                        reachable = False  # the requests themselves connect again and are counted
+
+        await asyncio.gather(*(open_one() for _ in range(wanted)))
+
+    async def run(self, start_s: float) -> WorkerResult:
+        """Generate the load from `start_s` (a reading of `now_s`) until all requests are answered."""
+        self._start_s = start_s
+        sampler = LagSampler(self._loop)
+        frozen_before = gc.get_freeze_count()
+        gc.collect()
+        gc.freeze()
+        gc.disable()  # a collection during a measurement would delay all times
+        await asyncio.sleep(max(0.0, start_s - now_s()))
+        cpu_s, queued_s = time.process_time(), run_queue_s()
+        sampler.start()
+        watch = self._loop.create_task(self._watch())
+        try:
+            if self._share.rate_per_s is None:
+                await self._closed_loop()
+            else:
+                await self._open_loop(self._share.rate_per_s)
+        finally:
+            watch.cancel()
+            sampler.stop()
+            wall_s, cpu_s = now_s() - start_s, time.process_time() - cpu_s
+            queued_now_s = run_queue_s()
+            gc.enable()
+            if not frozen_before:  # else what the caller froze would thaw with ours
+                gc.unfreeze()
+            for connection in self._idle:
+                connection.close()
+        return WorkerResult(
+            records=tuple(self._records),
+            lags_s=sampler.lags_s,
+            cpu_s=cpu_s,
+            wall_s=wall_s,
+            stale_retries=self._stale_retries,
+            shed=self._shed,
+            gave_up=self._gave_up,
+            simulated=self._simulated,
+            sessions=self._sessions,
+            sessions_cut=self._sessions_cut,
+            retry_after_waits=self._retry_after_waits,
+            run_queue_s=None if queued_s is None or queued_now_s is None else queued_now_s - queued_s,
+        )
+
+    def _indexes(self) -> Iterator[int]:
+        share = self._share
+        last = None if share.requests is None else share.first_index + share.requests
+        for index in count(share.first_index + share.worker, share.workers):
+            if last is not None and index >= last:
+                return
+            yield index
+
+    def _request(self, asked: PlannedRequest) -> "_Request":
+        share = self._share
+        body: dict[str, Any] = dict(share.body)
+        if not share.path.endswith("/chat/completions"):
+            body["prompt"] = asked.content
+        elif asked.messages is not None:
+            body["messages"] = asked.messages
+        else:
+            body["messages"] = [{"role": "user", "content": asked.content}]
+        if asked.output_tokens is not None:
+            body["max_tokens"] = asked.output_tokens
+        if asked.ends_by_itself:
+            body.pop("ignore_eos", None)
+        data = request_bytes(self._head, json.dumps(body, separators=(",", ":")).encode())
+        return _Request(data=data, asked_tokens=0 if asked.ends_by_itself else body["max_tokens"])
+
+    async def _connect(self) -> WireConnection:
+        origin, proxy = self._origin, self._share.proxy
+        name = origin.host if self._tls else None
+        async with asyncio.timeout(CONNECT_LIMIT_S):
+            if origin.socket is not None:
+                _, connection = await self._loop.create_unix_connection(WireConnection, origin.socket)
+            elif proxy is not None and origin.tls:
+                tunnel = await open_tunnel(proxy, origin.host, origin.port)
+                _, connection = await self._loop.create_connection(
+                    WireConnection, sock=tunnel, ssl=self._tls, server_hostname=name
+                )
+            else:
+                host, port = (origin.host, origin.port) if proxy is None else (proxy.host, proxy.port)
+                _, connection = await self._loop.create_connection(
+                    WireConnection, host, port, ssl=self._tls, server_hostname=name
+                )
+        return connection
+
+    def _time_is_up(self) -> bool:
+        share = self._share
+        return self._stopping or self._ending or self._gave_up is not None or (
+            share.duration_s is not None and now_s() - self._start_s >= share.duration_s
+        )  # fmt: skip
+
+    async def _closed_loop(self) -> None:
+        share, indexes = self._share, self._indexes()  # one iterator: the next free slot takes the next index
+        slots: list[asyncio.Task[None]] = []
+        for number in range(share.concurrency):
+            user = number * share.workers + share.worker
+            starts_s = user * RAMP_S if share.ramp is None else share.ramp.user_starts_s(user)
+            delay_s = self._start_s + starts_s - now_s()
+            if delay_s > 0:
+                await asyncio.sleep(delay_s)
+            slots.append(self._loop.create_task(self._slot(indexes)))
+        await asyncio.gather(*slots)
+
+    async def _slot(self, indexes: Iterator[int]) -> None:
+        failures = 0
+        while not self._time_is_up():
+            index = next(indexes, None)
+            if index is None:
+                return
+            record = await self._one(index, None)
+            failures = 0 if record.error is None else failures + 1
+            if failures:
+                await asyncio.sleep(PAUSES_S[min(failures, len(PAUSES_S) - 1)])
+
+    def _one(self, index: int, intended_s: float | None) -> Coroutine[Any, Any, RequestRecord]:
+        """Send the request of an index, or the session of that number."""
+        return self._send(index, intended_s) if self._share.turns == 1 else self._session(index, intended_s)
+
+    async def _session(self, number: int, intended_s: float | None) -> RequestRecord:
+        """Send the turns of a session one after the other, each with the conversation so far. Return the last one's record.
+
+        In an open loop `intended_s` is when the session arrives, and each further turn is intended the think time after the answer
+        before it.
+        """
+        share = self._share
+        turns = self._maker.session(number, share.turns)
+        messages: list[dict[str, Any]] = []
+        held_tokens = 0
+        self._sessions += 1
+        record: RequestRecord | None = None
+        for turn, asked in enumerate(turns):
+            if record is not None:
+                await asyncio.sleep(share.think_time_s)
+                if self._time_is_up():
+                    break
+            output = asked.output_tokens or 0
+            if record is not None and share.max_model_len is not None:
+                # The next message is about as long as the one before; a longer conversation would only be refused.
+                grown = held_tokens + output + max(1, record.prompt_tokens // (turn * 2))
+                if grown > share.max_model_len:
+                    self._sessions_cut += 1
+                    break
+            messages.append({"role": "user", "content": asked.content})
+            request = self._request(replace(asked, messages=tuple(messages)))
+            texts: list[str] = []
+            due_s = intended_s if record is None or intended_s is None else record.end_s + share.think_time_s
+            record = await self._send(number * share.turns + turn, due_s, request, texts)
+            if record.error is not None:
+                break
+            held_tokens = record.prompt_tokens + record.output_tokens
+            messages.append({"role": "assistant", "content": "".join(texts)})
+        if record is None:
+            raise AssertionError("unreachable: a session has at least one turn")
+        return record
+
+    def _times(self, rate_per_s: float) -> "array[float]":
+        """Return the intended send times of an open loop."""
+        share = self._share
+        if share.times_s is not None:
+            return share.times_s
+        if share.ramp is not None:
+            end_s = share.duration_s or share.ramp.over_s
+            risen = takewhile(lambda at_s: at_s < end_s, share.ramp.arrivals(share.recipe.seed, poisson=share.poisson))
+            return array("d", islice(risen, share.requests))
+        total = arrival_count(rate_per_s, share.requests, share.duration_s)
+        return arrivals(rate_per_s, total, share.recipe.seed, poisson=share.poisson)
+
+    async def _open_loop(self, rate_per_s: float) -> None:
+        share = self._share
+        tasks: set[asyncio.Task[RequestRecord]] = set()
+        for number, at_s in enumerate(self._times(rate_per_s)):
+            if number % share.workers != share.worker:
+                continue
+            delay_s = self._start_s + at_s - now_s()
+            if delay_s > 0:
+                await asyncio.sleep(delay_s)
+            elif number % 16 == 0:
+                await asyncio.sleep(0)  # already late: catch up, but read answers
+            if self._stopping or self._ending or self._gave_up is not None:
+                break
+            if len(tasks) >= share.concurrency:
+                self._shed += 1
+                continue
+            task = self._loop.create_task(self._one(share.first_index + number, at_s))
+            tasks.add(task)
+            task.add_done_callback(tasks.discard)
+        if tasks:
+            await asyncio.gather(*tasks)
+
+    async def _send(
+        self,
+        index: int,
+        intended_s: float | None,
+        request: "_Request | None" = None,
+        texts: list[str] | None = None,
+    ) -> RequestRecord:
+        """Send one request and wait for its end. Every request gives exactly one record. `texts` takes the answer's text."""
+        request = request or self._ready.pop(index, None) or self._request(self._maker.asked(index))
+        began_s, first_sent_s = now_s(), None
+        self._verdicts.began(index, began_s - self._start_s if intended_s is None else intended_s)
+        while True:
+            exchange, connect_s = await self._exchange(index, request.data, keep_text=texts is not None)
+            first_sent_s = exchange.sent_s if first_sent_s is None else first_sent_s
+            wait_s = exchange.retry_after_s if self._share.honour_retry_after else None
+            if wait_s is None or now_s() + wait_s - began_s > self._share.request_limit_s or self._stopping:
+                exchange.sent_s = first_sent_s  # all attempts are one request: its latencies count from the first
+                if texts is not None:
+                    texts.append(exchange.text)
+                return self._keep(index, intended_s, connect_s, exchange, request.asked_tokens)
+            self._retry_after_waits += 1
+            await asyncio.sleep(wait_s)
+
+    async def _exchange(self, index: int, request: bytes, *, keep_text: bool) -> tuple[Exchange, float]:
+        """Send one request and return its exchange and the seconds to open a connection; once more, if the connection was stale."""
+        for attempt in (0, 1):
+            began_s = now_s()
+            connection = self._take()
+            connect_s = 0.0
+            if connection is None:
+                try:
+                    connection = await self._connect()
+                except (OSError, TimeoutError) as error:
+                    why = str(error) or f"no connection within {CONNECT_LIMIT_S:.0f} s"
+                    return Exchange(sent_s=began_s, end_s=now_s(), error="connect", error_detail=why), 0.0
+                connect_s = now_s() - began_s
+            reused = connection.reused
+            exchange, done = connection.exchange(request, keep_text=keep_text)
+            self._active.add(connection)
+            self._verdicts.sent(index, exchange)
+            await done
+            self._active.discard(connection)
+            if connection.usable:
+                self._idle.append(connection)
+            stale = (
+                reused
+                and attempt == 0
+                and exchange.error in {"reset", "closed"}
+                and not exchange.any_bytes
+                and exchange.end_s - exchange.sent_s < STALE_AFTER_S
+            )
+            if not stale or self._stopping:
+                return exchange, connect_s
+            self._stale_retries += 1
+        raise AssertionError("unreachable: the second attempt always returns")
+
+    def _take(self) -> WireConnection | None:
+        while self._idle:
+            connection = self._idle.pop()
+            if connection.usable:
+                return connection
+        return None
+
+    def _keep(
+        self, index: int, intended_s: float | None, connect_s: float, exchange: Exchange, asked_tokens: int
+    ) -> RequestRecord:
+        if exchange.any_bytes:
+            self._failures_in_a_row = 0
+        elif exchange.error in {"connect", "reset", "closed"}:
+            self._failures_in_a_row += 1
+            if self._failures_in_a_row >= GIVE_UP_AFTER:
+                self._gave_up = exchange.error
+        self._simulated = self._simulated or exchange.simulated
+        start_s, usage = self._start_s, exchange.usage
+        error, detail = judge(exchange)
+        sent_s = exchange.sent_s - start_s
+        record = RequestRecord(
+            index=index,
+            intended_s=sent_s if intended_s is None else intended_s,
+            sent_s=sent_s,
+            connect_s=connect_s,
+            end_s=exchange.end_s - start_s,
+            times_s=array("d", [at_s - start_s for at_s in exchange.times_s]),
+            prompt_tokens=usage.prompt_tokens if usage else 0,
+            output_tokens=usage.completion_tokens if usage else 0,
+            cached_tokens=usage.cached_tokens if usage else None,
+            error=error,
+            error_detail=detail[:300],
+            asked_tokens=asked_tokens,
+            silent=exchange.silent,
+        )
+        self._records.append(record)
+        self._verdicts.ended(record)
+        return record
+
+    async def _watch(self) -> None:
+        """End requests that exceed the request limit or the stall limit."""
+        share = self._share
+        while True:
+            await asyncio.sleep(WATCH_PERIOD_S)
+            at_s = now_s()
+            for connection in list(self._active):
+                since = connection.waiting_since()
+                if since is None:
+                    continue
+                sent_s, last_byte_s, answered = since
+                if at_s - sent_s > share.request_limit_s:
+                    connection.abort("timeout", f"not complete within {share.request_limit_s:g} s")
+                elif at_s - last_byte_s > share.stall_limit_s:
+                    when = "during the answer" if answered else "before the first token"
+                    connection.abort("stall", f"no byte for {share.stall_limit_s:g} s {when}; see --stall-limit")
+
+
+def judge(exchange: Exchange) -> tuple[str | None, str]:
+    """Return the kind of failure of a finished exchange and its message; None for a complete answer with usage."""
+    if exchange.error is not None:
+        return exchange.error, exchange.error_detail
+    if not exchange.finished:
+        return "closed", "the stream ended without [DONE] or a finish_reason"
+    if exchange.usage is None:
+        return "missing_usage", "the server stated no usage, so its tokens cannot be counted"
+    if not exchange.times_s or exchange.usage.completion_tokens == 0:
+        return "empty", "the answer held no token"
+    return None, ""

@@ -1,0 +1,195 @@
+"""Start and control the processes of the load generator."""
+
+import asyncio
+import contextlib
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final, Self
+
+from loadtest.client.wire import now_s
+from loadtest.generator.load import Share
+from loadtest.records import FRAME, EndLoad, Progress, Ready, StartLoad, StopLoad, WorkerResult, packed, unpacked
+
+HOME: Final = Path(__file__).resolve().parents[len((__package__ or "").split("."))]
+"""The folder in which Python finds this package."""
+READY_LIMIT_S: Final = 180.0
+"""Time limit to open some thousand TLS connections and make their first prompts."""
+START_DELAY_S: Final = 0.05
+"""Delay before the first request, so that all workers start together."""
+CLOSE_LIMIT_S: Final = 3.0
+STOP_LIMIT_S: Final = 45.0
+"""Time limit to end requests in flight. Opening a connection takes up to 30 s."""
+STREAMS_PER_WORKER: Final = 512
+"""A worker handles about 50,000 events per second; 512 streams at 50 tokens per second are half of that."""
+
+ShowProgress = Callable[[int, int], None]
+"""Receives the number of finished requests and of requests in flight."""
+
+
+Judge = Callable[[Sequence[tuple[int, bool]]], "EndLoad | StopLoad | None"]
+"""Receives new verdicts of requests, and returns how to end the point; None if it goes on."""
+
+
+class WorkerError(Exception):
+    """A process of the load generator ended or did not answer."""
+
+
+def usable_cores() -> int:
+    """Return the number of cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def workers_for(streams: int, cores: int) -> int:
+    """Return the number of processes for concurrent streams: one per STREAMS_PER_WORKER, and no more than cores."""
+    return max(1, min(cores, -(-streams // STREAMS_PER_WORKER)))
+
+
+class _Worker:
+    """One process."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self.process = process
+        self.finished = 0
+        self.in_flight = 0
+
+    async def send(self, message: object) -> None:
+        stdin = self.process.stdin
+        if stdin is None:
+            raise WorkerError("a worker has no input")
+        stdin.write(packed(message))
+        try:
+            await stdin.drain()
+        except (ConnectionError, BrokenPipeError) as error:
+            raise WorkerError("a process of the load generator died") from error
+
+    async def receive(self) -> object:
+        stdout = self.process.stdout
+        if stdout is None:
+            raise WorkerError("a worker has no output")
+        try:
+            (size,) = FRAME.unpack(await stdout.readexactly(FRAME.size))
+            return unpacked(await stdout.readexactly(size))
+        except asyncio.IncompleteReadError as error:
+            raise WorkerError("a process of the load generator died") from error
+
+
+class WorkerPool:
+    """Processes that are started when needed and kept for the next point. Use it as an asynchronous context manager."""
+
+    def __init__(self) -> None:
+        self._workers: list[_Worker] = []
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """End all processes, by force if necessary."""
+        workers, self._workers = self._workers, []
+        for worker in workers:
+            if worker.process.stdin is not None:
+                worker.process.stdin.close()
+        for worker in workers:
+            try:
+                async with asyncio.timeout(CLOSE_LIMIT_S):
+                    await worker.process.wait()
+            except TimeoutError:
+                with contextlib.suppress(ProcessLookupError):
+                    worker.process.kill()
+                await worker.process.wait()
+
+    async def _grow(self, count: int) -> None:
+        while len(self._workers) < count:
+            process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-m",
+                f"{__package__}.worker",
+                stdin=asyncio.subprocess.PIPE,
+                process_group=0,  # Ctrl-C of the terminal reaches only the parent, which ends its workers
+                stdout=asyncio.subprocess.PIPE,
+                cwd=HOME,
+            )
+            self._workers.append(_Worker(process))
+
+    async def run(
+        self, shares: Sequence[Share], *, limit_s: float, progress: ShowProgress, judge: Judge | None = None
+    ) -> list[WorkerResult]:
+        """Run one point with one worker per share. After `limit_s` seconds the remaining requests are ended and reported as aborted.
+
+        `judge` may end the point earlier.
+
+        Raises WorkerError when a process died. A cancellation ends all processes: what they know of the point is lost.
+        """
+        await self._grow(len(shares))
+        workers = self._workers[: len(shares)]
+        try:
+            async with asyncio.timeout(READY_LIMIT_S):
+                await asyncio.gather(
+                    *(self._prepare(worker, share) for worker, share in zip(workers, shares, strict=True))
+                )
+        except TimeoutError as error:
+            await self.close()
+            raise WorkerError(f"the load generator was not ready within {READY_LIMIT_S:.0f} s") from error
+        start_s = now_s() + START_DELAY_S
+        results = [asyncio.ensure_future(self._result(worker, workers, progress, judge)) for worker in workers]
+        for result in results:
+            result.add_done_callback(_look)
+        try:
+            for worker in workers:
+                await worker.send(StartLoad(start_s))
+            done = await _all_done(results, limit_s)
+            if not done:
+                for worker in workers:
+                    await worker.send(StopLoad())
+                done = await _all_done(results, STOP_LIMIT_S)
+            if not done:
+                raise WorkerError(f"the load generator did not stop within {STOP_LIMIT_S:.0f} s")  # noqa: TRY301 - it is cleaned up like the others
+            return [result.result() for result in results]
+        except (asyncio.CancelledError, WorkerError):
+            for result in results:
+                result.cancel()
+            await asyncio.gather(*results, return_exceptions=True)
+            await self.close()
+            raise
+
+    @staticmethod
+    async def _prepare(worker: _Worker, share: Share) -> None:
+        await worker.send(share)
+        answer = await worker.receive()
+        if not isinstance(answer, Ready):
+            raise WorkerError(f"the load generator answered {answer!r} instead of ready")
+        worker.finished = worker.in_flight = 0
+
+    @staticmethod
+    async def _result(
+        worker: _Worker, workers: Sequence[_Worker], progress: ShowProgress, judge: Judge | None
+    ) -> WorkerResult:
+        while not isinstance(message := await worker.receive(), WorkerResult):
+            if isinstance(message, Progress):
+                worker.finished, worker.in_flight = message.finished, message.in_flight
+                ending = judge(message.verdicts) if judge is not None else None
+                if ending is not None:
+                    for other in workers:
+                        await other.send(ending)
+            progress(sum(w.finished for w in workers), sum(w.in_flight for w in workers))
+        return message
+
+
+def _look(result: "asyncio.Future[WorkerResult]") -> None:
+    """Look at a failure: asyncio prints one that nobody has looked at, and a signal can end the point before anybody does."""
+    if not result.cancelled():
+        result.exception()
+
+
+async def _all_done(results: Sequence["asyncio.Future[WorkerResult]"], limit_s: float) -> bool:
+    """Wait until all results are there, or until one has failed, at most `limit_s` seconds. Raises the failure."""
+    done, pending = await asyncio.wait(results, timeout=limit_s, return_when=asyncio.FIRST_EXCEPTION)
+    for result in done:
+        result.result()
+    return not pending

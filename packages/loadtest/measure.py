@@ -1,0 +1,264 @@
+"""Compute the figures of a point from its requests. Pure functions.
+
+Field names and definitions are those of `vllm bench serve`, so that results stay comparable. Times in `_ms` fields are milliseconds,
+all others seconds.
+"""
+
+import math
+import statistics
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Final
+
+from loadtest.records import RequestRecord, WorkerResult
+
+PERCENTILES: Final = (90, 95, 99, 99.9)
+ALWAYS: Final = frozenset({90, 99})
+"""Percentiles that a result has whatever the number of its requests, as `vllm bench serve` has them."""
+OUTSIDE: Final = 0.05
+"""A percentile is supported if the largest value lies below it with at most this probability (S. S. Wilks, Determination of Sample Sizes
+for Setting Tolerance Limits, Annals of Mathematical Statistics 12, 1941)."""
+SKETCH_SHARES: Final = (0, 1, *range(5, 100, 5), 99, 99.9, 100)
+"""Percentiles, in percent, that a result keeps of the times between events, which are too many to keep."""
+SCHEMA_VERSION: Final = 2
+"""2: `duration` ends with the last request of any kind; `tpot`, `itl` and `e2el` end with the last event of the choice."""
+
+MAX_LAG_SHARE: Final = 0.10
+"""A result is invalid when the client's 99th percentile lag is more than this share of the median time to first token ..."""
+MAX_LAG_FLOOR_S: Final = 0.05
+"""... and more than this."""
+MAX_CPU_SHARE: Final = 0.95
+"""A result is invalid when a process of the client was busy for this share of the time."""
+MAX_RUN_QUEUE_SHARE: Final = 0.02
+"""A late client that waited for a core for more than this share of the time, and longer than it ran, is on a busy machine."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Objective:
+    """A service-level objective in seconds. A request is good if it meets every limit that is set."""
+
+    ttft_s: float | None = None
+    tpot_s: float | None = None
+    e2e_s: float | None = None
+
+    def kept_by(self, record: RequestRecord) -> bool:
+        """Whether a completed request is good. A single token has no time per output token and meets that limit."""
+        pairs = ((self.ttft_s, record.ttft_s), (self.tpot_s, record.tpot_s or 0.0), (self.e2e_s, record.e2e_s))
+        return all(limit is None or value <= limit for limit, value in pairs)
+
+
+def percentile(ordered: Sequence[float], share: float) -> float:
+    """Return a percentile of sorted values, `share` in percent, linear between neighbours (numpy's default)."""
+    if not ordered:
+        return math.nan
+    position = (len(ordered) - 1) * share / 100
+    low = math.floor(position)
+    high = min(low + 1, len(ordered) - 1)
+    return ordered[low] + (ordered[high] - ordered[low]) * (position - low)
+
+
+def requests_for(share: float) -> int:
+    """Return the values that support a percentile, `share` in percent: 59 for p95, 299 for p99, 2,995 for p99.9."""
+    return math.ceil(math.log(OUTSIDE) / math.log(share / 100))
+
+
+def _percentile_if_supported(ordered: Sequence[float], share: float) -> float | None:
+    return percentile(ordered, share) if share in ALWAYS or len(ordered) >= requests_for(share) else None
+
+
+def _sketch(values_s: Iterable[float]) -> list[list[float]]:
+    """Return percentiles as pairs of share in percent and value in ms; empty without values."""
+    ordered = sorted(values_s)
+    return [[share, round(percentile(ordered, share) * 1000, 3)] for share in SKETCH_SHARES] if ordered else []
+
+
+def _statistics(name: str, values_s: Iterable[float]) -> dict[str, float | None]:
+    ordered = sorted(values_s)
+    keys = ("mean", "median", "std", *(f"p{share:g}" for share in PERCENTILES))
+    if not ordered:
+        return {f"{key}_{name}_ms": None for key in keys}
+    figures = (
+        statistics.fmean(ordered),
+        percentile(ordered, 50),
+        statistics.pstdev(ordered),
+        *(_percentile_if_supported(ordered, share) for share in PERCENTILES),
+    )
+    return {
+        f"{key}_{name}_ms": None if value is None else round(value * 1000, 4)
+        for key, value in zip(keys, figures, strict=True)
+    }
+
+
+def inter_token_s(record: RequestRecord) -> list[float]:
+    """Return the times between a request's events. An event may hold several tokens."""
+    times = record.times_s
+    return [later - earlier for earlier, later in pairwise(times)]
+
+
+def _peak_tokens_per_s(records: Sequence[RequestRecord]) -> float:
+    """Return the most output tokens in any whole second. A request's tokens are spread evenly over its events."""
+    buckets: Counter[int] = Counter()
+    for record in records:
+        weight = record.output_tokens / len(record.times_s)
+        for at_s in record.times_s:
+            buckets[int(at_s)] += weight  # pyright: ignore[reportArgumentType] - a Counter of fractions is a Counter
+    return max(buckets.values(), default=0.0)
+
+
+def _peak_concurrency(records: Sequence[RequestRecord]) -> int:
+    """Return the most requests in flight at any moment."""
+    changes = sorted([(record.sent_s, 1) for record in records] + [(record.end_s, -1) for record in records])
+    running = peak = 0
+    for _, change in changes:
+        running += change
+        peak = max(peak, running)
+    return peak
+
+
+def load_figures(records: Sequence[RequestRecord], objective: Objective | None) -> dict[str, Any]:
+    """Return all figures of a point. Failed requests count as failed and in no other figure."""
+    done = [record for record in records if record.error is None]
+    failed = [record for record in records if record.error is not None]
+    # Until the last request of any kind is over, as in vllm bench serve: a server that hangs or refuses is not fast.
+    begin_s = min((record.intended_s for record in records), default=0.0)
+    duration = max((record.end_s for record in records), default=begin_s) - begin_s
+    tokens_in, tokens_out = sum(r.prompt_tokens for r in done), sum(r.output_tokens for r in done)
+
+    def rate(amount: float) -> float:
+        return round(amount / duration, 4) if duration > 0 else 0.0
+
+    good = [record for record in done if objective is not None and objective.kept_by(record)]
+    figures: dict[str, Any] = {
+        "duration": round(duration, 6),
+        "completed": len(done),
+        "failed": len(failed),
+        "total_input_tokens": tokens_in,
+        "total_output_tokens": tokens_out,
+        "request_throughput": rate(len(done)),
+        "request_goodput": rate(len(good)) if objective is not None else None,
+        "output_throughput": rate(tokens_out),
+        "total_token_throughput": rate(tokens_in + tokens_out),
+        "max_output_tokens_per_s": round(_peak_tokens_per_s(done), 1),
+        "max_concurrent_requests": _peak_concurrency(records),
+    }
+    figures |= _statistics("ttft", (record.ttft_s for record in done))
+    figures |= _statistics("tpot", (tpot for record in done if (tpot := record.tpot_s) is not None))
+    gaps_s = [gap for record in done for gap in inter_token_s(record)]
+    figures |= _statistics("itl", gaps_s)
+    figures |= _statistics("e2el", (record.e2e_s for record in done))
+    figures |= {
+        "itl_quantiles_ms": _sketch(gaps_s),
+        "ttfts": [round(record.ttft_s, 6) for record in done],
+        "e2els": [round(record.e2e_s, 6) for record in done],
+        "input_lens": [record.prompt_tokens for record in done],
+        "output_lens": [record.output_tokens for record in done],
+        "start_times": [round(record.intended_s, 6) for record in done],
+    }
+    return figures
+
+
+def failed_share(result: Mapping[str, Any]) -> float:
+    """Return the share of a point's requests that failed."""
+    return result["failed"] / max(1, result["failed"] + result["completed"])
+
+
+def failed_text(share: float) -> str:
+    """Return a share of failed requests as text. A share that is not zero never reads as zero."""
+    least = 0.001
+    return f"<{least:.1%}" if 0 < share < least else f"{share:.1%}"
+
+
+def has_too_many_failures(result: Mapping[str, Any], most: float) -> bool:
+    """Return whether more than the share `most` of a point's requests failed."""
+    return failed_share(result) > most
+
+
+def failure_reason(figures: Mapping[str, Any], most: float) -> str | None:
+    """Return why too many failures make a point invalid, or None."""
+    if not has_too_many_failures(figures, most):
+        return None
+    total = figures["failed"] + figures["completed"]
+    return f"{figures['failed']} of {total} requests failed ({failed_share(figures):.1%}), more than --max-failed {most:.3g}"
+
+
+def error_figures(records: Sequence[RequestRecord]) -> dict[str, Any]:
+    """Return the failures by kind, with the message of the first of each."""
+    kinds: Counter[str] = Counter()
+    examples: dict[str, str] = {}
+    for record in records:
+        if record.error is not None:
+            kinds[record.error] += 1
+            examples.setdefault(record.error, record.error_detail)
+    return {"errors_by_kind": dict(kinds.most_common()), "error_examples": examples}
+
+
+def client_figures(results: Sequence[WorkerResult]) -> dict[str, Any]:
+    """Return the load generator's own figures: lag, processor time, requests not sent."""
+    lags = sorted(lag for result in results for lag in result.lags_s)
+    records = [record for result in results for record in result.records]
+    late = sorted(record.sent_s - record.intended_s for record in records)
+    connects = [record.connect_s for record in records if record.connect_s > 0]
+    cpu_s = math.fsum(result.cpu_s for result in results)
+    return {
+        "workers": len(results),
+        "cpu_s": round(cpu_s, 4),
+        "cpu_s_per_1000_requests": round(cpu_s / len(records) * 1000, 4) if records else None,
+        "cpu_share_max": round(max((r.cpu_s / r.wall_s for r in results if r.wall_s > 0), default=0.0), 4),
+        "lag_mean_ms": round(statistics.fmean(lags) * 1000, 4) if lags else 0.0,
+        "lag_p99_ms": round(percentile(lags, 99) * 1000, 4) if lags else 0.0,
+        "lag_max_ms": round(lags[-1] * 1000, 4) if lags else 0.0,
+        "send_late_p99_ms": round(percentile(late, 99) * 1000, 4) if late else 0.0,
+        "mean_connect_ms": round(statistics.fmean(connects) * 1000, 4) if connects else None,
+        "stale_retries": sum(result.stale_retries for result in results),
+        "retry_after_waits": sum(result.retry_after_waits for result in results),
+        "run_queue_share_max": _run_queue_share(results),
+        "shed": sum(result.shed for result in results),
+    }
+
+
+def _run_queue_share(results: Sequence[WorkerResult]) -> float | None:
+    """Return the largest share of the time that a process waited for a core; None where the system does not say."""
+    shares = [r.run_queue_s / r.wall_s for r in results if r.run_queue_s is not None and r.wall_s > 0]
+    return round(max(shares), 4) if shares else None
+
+
+def _remedy(client: Mapping[str, Any]) -> str:
+    """Return what to do about a late client. A process that waits for a core is not slow: other processes have its core."""
+    waited, busy = client.get("run_queue_share_max"), client["cpu_share_max"]
+    if waited is not None and waited > MAX_RUN_QUEUE_SHARE and waited > busy:
+        return (
+            f"this machine is busy: a process of the client waited for a core for {waited:.0%} of the time and ran for {busy:.0%};"
+            " use an idler machine"
+        )
+    return "use a faster machine, or more --workers"
+
+
+def invalid_reasons(client: Mapping[str, Any], median_ttft_ms: float | None) -> list[str]:
+    """Return why the client was the limit; empty if it was not."""
+    limit_ms = max(MAX_LAG_FLOOR_S * 1000, MAX_LAG_SHARE * (median_ttft_ms or 0.0))
+    reasons: list[str] = []
+    for name, what in (
+        ("lag_p99_ms", "the client's loop was late by"),
+        ("send_late_p99_ms", "requests were sent late by"),
+    ):
+        if client[name] > limit_ms:
+            reasons.append(
+                f"{what} {client[name]:.0f} ms at the 99th percentile, more than {limit_ms:.0f} ms; {_remedy(client)}"
+            )
+    if client["cpu_share_max"] > MAX_CPU_SHARE:
+        reasons.append(
+            f"a process of the client was busy for {client['cpu_share_max']:.0%} of the time; use more --workers"
+        )
+    if client["shed"]:
+        reasons.append(
+            f"{client['shed']} requests were not sent because too many were in flight; lower --request-rate or raise --max-in-flight"
+        )
+    return reasons
+
+
+def load_text(result: Mapping[str, Any]) -> str:
+    """Return a point's load as text."""
+    point = result["point"]
+    return f"{point['level']:g}" if point["mode"] == "closed" else f"{point['level']:g}/s"

@@ -1,0 +1,405 @@
+"""Options of the load tester, and what they ask for."""
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Final, NoReturn, Protocol, cast
+
+from loadtest.command_line import JsonSwitch, Option, number
+from loadtest.errors import SweepError
+from loadtest.measure import Objective
+from loadtest.slo_search import DEFAULT_SHARE
+from loadtest.traffic.images import ImageSize, parse_image_size
+from loadtest.traffic.lengths import Lengths, parse_lengths
+from loadtest.traffic.points import PRESETS, Sweep
+from loadtest.traffic.ramp import Ramp, parse_ramp
+from loadtest.traffic.spec import DEFAULT_IMAGE, FIXED_LENGTHS, Traffic
+
+OBJECTIVES: Final = ("ttft", "tpot", "e2e")
+EXCLUDES: Final = {
+    "--trace": (
+        "--dataset", "--turns", "--prefix-share", "--prefix-tokens", "--images", "--ramp", "--concurrency", "--request-rate", "--input-tokens",
+        "--output-tokens",
+    ),
+    "--dataset": ("--prefix-share", "--prefix-tokens", "--images", "--input-tokens", "--output-tokens with a distribution"),
+    "--prefix-share": ("--prefix-tokens",),
+    "--ramp": ("--concurrency", "--request-rate"),
+}  # fmt: skip
+"""Options that say the same thing twice, or that a file decides."""
+RESERVED: Final = ("model", "messages", "prompt", "stream", "stream_options", "max_tokens")
+_MOST_DIGITS: Final = 15
+
+
+def _whole_numbers(text: str) -> tuple[int, ...]:
+    """Read `1,8,64`: whole numbers of 1 or more, each once, in ascending order."""
+    parts = [part.strip().replace("_", "") for part in text.split(",")]
+    if not all(part.isdecimal() and len(part) <= _MOST_DIGITS and int(part) >= 1 for part in parts):
+        raise ValueError("whole numbers of 1 or more, such as 1,8,64")
+    return tuple(sorted({int(part) for part in parts}))
+
+
+def _rates(text: str) -> tuple[float, ...]:
+    """Read `0.5,2`: positive numbers, each once, in ascending order."""
+    rates = {_positive(part) for part in text.split(",")}
+    if None in rates:
+        raise ValueError("positive numbers of requests per second, such as 0.5,2,8")
+    return tuple(sorted(rate for rate in rates if rate is not None))
+
+
+def _objective(text: str) -> Objective:
+    """Read `ttft=0.5,tpot=0.05,e2e=10`, in seconds."""
+    pairs = [part.strip().partition("=") for part in text.split(",")]
+    limits = {name: _positive(raw) for name, _, raw in pairs}
+    if not set(limits) <= set(OBJECTIVES) or None in limits.values():
+        raise ValueError(f"seconds for some of {', '.join(OBJECTIVES)}, such as ttft=0.5,tpot=0.05")
+    return Objective(ttft_s=limits.get("ttft"), tpot_s=limits.get("tpot"), e2e_s=limits.get("e2e"))
+
+
+def _positive(text: str) -> float | None:
+    try:
+        value = number(text)
+    except ValueError:
+        return None
+    return value if value > 0 else None
+
+
+def _extra_body(text: str) -> Mapping[str, object]:
+    """Read a JSON object that sets nothing that the benchmark itself sets."""
+    try:
+        found = _read_json(text)
+    except ValueError as error:
+        raise ValueError(f"a JSON object ({error})") from None
+    if not isinstance(found, dict):
+        raise ValueError("a JSON object")  # noqa: TRY004 - a wrong value of an option
+    body = cast("dict[str, object]", found)
+    taken = [name for name in RESERVED if name in body]
+    if taken:
+        raise ValueError(f"a JSON object that does not set {', '.join(taken)}, because the benchmark sets it")
+    return body
+
+
+def _read_json(text: str) -> object:
+    """Return the value of a JSON text. Raises ValueError, also for NaN, Infinity and 1e400."""
+
+    def refuse(word: str) -> NoReturn:
+        raise ValueError(f"{word} is no number")
+
+    def read_float(word: str) -> float:
+        value = float(word)
+        return value if math.isfinite(value) else refuse(word)
+
+    return json.loads(text, parse_constant=refuse, parse_float=read_float)
+
+
+def _lengths(text: str) -> tuple[int, ...] | Lengths:
+    """Read `128,1024`, or a distribution such as `lognormal:mean=1000,std=400`."""
+    return parse_lengths(text) if ":" in text else _whole_numbers(text)
+
+
+def _find(text: str) -> str:
+    if text != "slo":
+        raise ValueError("slo")
+    return text
+
+
+def _preset(text: str) -> Sweep:
+    if text not in PRESETS:
+        raise ValueError(" or ".join(PRESETS))
+    return PRESETS[text]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerOptions:
+    """Server."""
+
+    url: Annotated[str | None, Option("Measure the server at this address, without /v1.", metavar="URL")] = None
+    model: Annotated[
+        str | None, Option("Name of the model; by default the first that the server serves.", metavar="ID")
+    ] = None
+    usd_per_hour: Annotated[float | None, Option("Price of the server.", least=0, metavar="USD")] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadOptions:
+    """Load."""
+
+    preset: Annotated[
+        Sweep | None,
+        Option(
+            "quick (8 points, minutes), grid (12 x 12 points), or input/output tokens: 8000/1000, 1000/8000, 1000/1000.",
+            parse=_preset,
+            metavar="NAME",
+        ),
+    ] = None
+    concurrency: Annotated[
+        tuple[int, ...],
+        Option("Closed loop: requests in flight, such as 1,8,64.", parse=_whole_numbers, metavar="LIST"),
+    ] = ()
+    request_rate: Annotated[
+        tuple[float, ...], Option("Open loop: requests per second, such as 0.5,2,8.", parse=_rates, metavar="LIST")
+    ] = ()
+    input_tokens: Annotated[
+        tuple[int, ...] | Lengths,
+        Option(
+            "Prompt lengths, such as 128,1024, or a distribution, such as lognormal:mean=1000,std=400.",
+            parse=_lengths,
+            metavar="LIST",
+        ),
+    ] = ()
+    output_tokens: Annotated[
+        tuple[int, ...] | Lengths,
+        Option("Answer lengths, such as 128, or a distribution.", parse=_lengths, metavar="LIST"),
+    ] = ()
+    requests: Annotated[int | None, Option("Requests per point.", least=1)] = None
+    duration: Annotated[
+        float | None, Option("Seconds per point; no request is sent afterwards.", least=0.1, metavar="SECONDS")
+    ] = None
+    seed: Annotated[int | None, Option("Seed of prompts and arrivals; by default drawn and recorded.", least=0)] = None
+    repeats: Annotated[int, Option("Measurements of every point.", least=1, most=100)] = 1
+    warm_up: Annotated[int | None, Option("Requests before each point that are not counted.", least=0)] = None
+    even_arrivals: Annotated[bool, Option("Open loop: constant intervals instead of Poisson arrivals.")] = False
+    stop_when_saturated: Annotated[bool, Option("Skip loads above saturation.")] = False
+    completions: Annotated[bool, Option("Use /v1/completions instead of chat.")] = False
+    extra_body: Annotated[
+        Mapping[str, object] | None,
+        Option("JSON object to add to every request.", parse=_extra_body, metavar="JSON"),
+    ] = None
+
+    def sweep(self, seed: int, traffic: Traffic = FIXED_LENGTHS) -> Sweep:
+        """Return the sweep that the options ask for; what they leave out comes from the preset."""
+        traffic = replace(
+            traffic,
+            input_lengths=self.input_tokens if isinstance(self.input_tokens, Lengths) else None,
+            output_lengths=self.output_tokens if isinstance(self.output_tokens, Lengths) else None,
+        )
+        base = self.preset or PRESETS["quick"]
+        loads_given = self.concurrency or self.request_rate
+        default_duration_s = base.duration_s if self.requests is None else None
+        return replace(
+            base,
+            concurrency=self.concurrency if loads_given else base.concurrency,
+            request_rate=self.request_rate,
+            input_tokens=_means(self.input_tokens) or base.input_tokens,
+            output_tokens=_means(self.output_tokens) or base.output_tokens,
+            requests=self.requests,
+            duration_s=default_duration_s if self.duration is None else self.duration,
+            seed=seed,
+            repeats=self.repeats,
+            by_waves=self.duration is None,
+            traffic=traffic,
+        )
+
+
+def _means(lengths: tuple[int, ...] | Lengths) -> tuple[int, ...]:
+    """Return the lengths, or the mean of a distribution."""
+    return (max(1, round(lengths.mean)),) if isinstance(lengths, Lengths) else lengths
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrafficOptions:
+    """Requests."""
+
+    dataset: Annotated[
+        Path | None, Option("Prompts or conversations to send: JSONL, or ShareGPT's JSON.", metavar="FILE")
+    ] = None
+    trace: Annotated[Path | None, Option("Requests with timestamps to replay: JSONL.", metavar="FILE")] = None
+    time_scale: Annotated[
+        float, Option("Replay a trace this many times as fast as recorded.", least=0.001, most=1000, metavar="FACTOR")
+    ] = 1.0
+    turns: Annotated[
+        int,
+        Option(
+            "Requests of a session; each sends the conversation so far. --request-rate is then of new sessions.",
+            least=1,
+            most=1000,
+        ),
+    ] = 1
+    think_time: Annotated[
+        float, Option("Seconds between an answer and the next message of a session.", least=0, metavar="SECONDS")
+    ] = 0.0
+    prefix_share: Annotated[
+        float | None,
+        Option("Share of each prompt that all prompts have in common.", least=0, most=1, metavar="SHARE"),
+    ] = None
+    prefix_tokens: Annotated[
+        int | None, Option("Tokens at the start of each prompt that all prompts have in common.", least=1)
+    ] = None
+    images: Annotated[int, Option("Images in each request.", least=0, most=64)] = 0
+    image_size: Annotated[
+        ImageSize | None,
+        Option("Width and height of the images (default: 896x896).", parse=parse_image_size, metavar="WxH"),
+    ] = None
+    ramp: Annotated[
+        Ramp | None,
+        Option(
+            'A load that rises, such as "users 1..32 over 60s" or "rate 0.5..8 over 60s".',
+            parse=parse_ramp,
+            metavar="TEXT",
+        ),
+    ] = None
+
+    def traffic(self, load: LoadOptions) -> Traffic:
+        """Return what the load consists of. Raises SweepError if options exclude each other."""
+        for one, other in self._contradictions(load):
+            raise SweepError(f"{one} and {other} exclude each other; leave one of them out.")
+        if self.time_scale != 1.0 and self.trace is None:
+            raise SweepError(f"--time-scale is {self.time_scale:g}, but no trace is given; add --trace FILE.")
+        if self.turns > 1 and self.ramp is not None and self.ramp.of == "rate":
+            raise SweepError(f"--turns {self.turns} needs users; give --ramp as users, not as {self.ramp.text!r}.")
+        if self.think_time and self.turns == 1:
+            raise SweepError(f"--think-time is {self.think_time:g}, but sessions have one turn; add --turns N.")
+        if self.image_size is not None and not self.images:
+            raise SweepError("--image-size is given without images; add --images N.")
+        return Traffic(
+            prefix_share=self.prefix_share or None,
+            prefix_tokens=self.prefix_tokens,
+            images=self.images,
+            image_size=self.image_size or DEFAULT_IMAGE,
+            dataset=self.dataset,
+            trace=self.trace,
+            time_scale=self.time_scale,
+            turns=self.turns,
+            think_time_s=self.think_time,
+            ramp=self.ramp,
+        )
+
+    def _contradictions(self, load: LoadOptions) -> list[tuple[str, str]]:
+        given = {
+            "--dataset": self.dataset is not None,
+            "--trace": self.trace is not None,
+            "--turns": self.turns > 1,
+            "--prefix-share": self.prefix_share is not None,
+            "--prefix-tokens": self.prefix_tokens is not None,
+            "--images": self.images > 0,
+            "--ramp": self.ramp is not None,
+            "--input-tokens": bool(load.input_tokens),
+            "--output-tokens": bool(load.output_tokens),
+            "--output-tokens with a distribution": isinstance(load.output_tokens, Lengths),
+            "--concurrency": bool(load.concurrency),
+            "--request-rate": bool(load.request_rate),
+        }
+        return [(one, other) for one, others in EXCLUDES.items() for other in others if given[one] and given[other]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LimitOptions:
+    """Limits."""
+
+    request_limit: Annotated[float, Option("Time limit of one request.", least=1, metavar="SECONDS")] = 600.0
+    stall_limit: Annotated[
+        float,
+        Option("Longest time without a byte, before an answer begins and during it.", least=0.5, metavar="SECONDS"),
+    ] = 120.0
+    point_limit: Annotated[float, Option("Time limit of one point.", least=1, metavar="SECONDS")] = 1800.0
+    workers: Annotated[int | None, Option("Processes of the load generator.", least=1, most=64)] = None
+    max_in_flight: Annotated[int, Option("Open loop: most requests in flight.", least=1)] = 4096
+    max_failed: Annotated[
+        float,
+        Option("Share of failed requests above which a point is invalid and the run fails.", least=0, most=1),
+    ] = 0.01
+    honour_retry_after: Annotated[
+        bool, Option("Send a request that got 429 or 503 with Retry-After again after that time.")
+    ] = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReportOptions:
+    """Results."""
+
+    out: Annotated[Path | None, Option("Folder for results and report.", metavar="DIR")] = None
+    resume: Annotated[bool, Option("Continue the sweep in --out.")] = False
+    slo: Annotated[
+        Objective | None,
+        Option(
+            "Objectives for goodput in seconds, such as ttft=0.5,tpot=0.05,e2e=10.", parse=_objective, metavar="LIST"
+        ),
+    ] = None
+    find: Annotated[
+        str | None,
+        Option(
+            "slo: find the highest rate that keeps --slo, or between the given --concurrency or --request-rate.",
+            parse=_find,
+            metavar="WHAT",
+        ),
+    ] = None
+    slo_share: Annotated[
+        float,
+        Option("Share of the requests that have to keep --slo in a search.", least=0.5, most=0.9999, metavar="SHARE"),
+    ] = DEFAULT_SHARE
+    as_json: JsonSwitch = False
+
+
+class Asked(Protocol):
+    """What a command line asks for, whatever names the server."""
+
+    @property
+    def load(self) -> LoadOptions:
+        """How many requests, and how long they are."""
+        ...
+
+    @property
+    def traffic(self) -> TrafficOptions:
+        """What the requests are."""
+        ...
+
+    @property
+    def limits(self) -> LimitOptions:
+        """What ends a request or a point."""
+        ...
+
+    @property
+    def report(self) -> ReportOptions:
+        """Where the results go."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadTestOptions:
+    """Options of `python -m loadtest`."""
+
+    server: ServerOptions
+    load: LoadOptions
+    traffic: TrafficOptions
+    limits: LimitOptions
+    report: ReportOptions
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompareOptions:
+    """Options of `compare`."""
+
+    before: Annotated[
+        Path, Option("Folder of the sweep to compare with, or results of vllm bench serve.", positional=True)
+    ]
+    after: Annotated[Path, Option("Folder of the sweep to judge, or results of vllm bench serve.", positional=True)]
+    threshold: Annotated[float, Option("Share by which a figure may get worse.", least=0, most=1)] = 0.05
+    confidence: Annotated[float, Option("Confidence of the intervals.", least=0.5, most=0.9999)] = 0.95
+    out: Annotated[
+        Path | None, Option("Also write the Markdown to this file; FILE.html gets a page with charts.", metavar="FILE")
+    ] = None
+    as_json: JsonSwitch = False
+
+
+def _keys(text: str) -> tuple[str, ...]:
+    """Read `closed-c8-i128-o128-n0,closed-c64-i128-o128-n0`."""
+    keys = tuple(part.strip() for part in text.split(","))
+    if not all(keys):
+        raise ValueError("keys of points, such as closed-c8-i128-o128-n0")
+    return keys
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReportFolder:
+    """Options of `report`."""
+
+    folder: Annotated[Path, Option("Folder of a sweep.", positional=True)]
+    points: Annotated[
+        tuple[str, ...],
+        Option(
+            "Points to draw over time, by their keys (default: the highest loads, and points that are not valid).",
+            parse=_keys,
+            metavar="KEYS",
+        ),
+    ] = ()

@@ -1,0 +1,139 @@
+"""Progress of a sweep on stderr: a bar on a terminal, lines otherwise."""
+
+import sys
+import time
+from collections.abc import Mapping
+from typing import Any, Final
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    SpinnerColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+from loadtest.client.plain_text import for_terminal
+from loadtest.traffic.points import Point
+
+LINE_PERIOD_S: Final = 10.0
+
+
+def describe(point: Point) -> str:
+    """Return a point as text."""
+    load = f"concurrency {point.concurrency}" if point.concurrency is not None else f"rate {point.request_rate:g}/s"
+    return f"{load}, {point.input_tokens} in, {point.output_tokens} out"
+
+
+def outcome(result: Mapping[str, Any]) -> str:
+    """Return a point's figures as one line."""
+    if not result["completed"]:
+        kinds = ", ".join(f"{count} {kind}" for kind, count in result["errors_by_kind"].items())
+        return f"no complete answer ({kinds})"
+    failed = f", {result['failed']} FAILED" if result["failed"] else ""
+    tpot = f", TPOT {result['median_tpot_ms']:.1f} ms" if result["median_tpot_ms"] is not None else ""
+    valid = "" if result["valid"] else " INVALID"
+    return f"{result['output_throughput']:.1f} tok/s, TTFT {result['median_ttft_ms']:.1f} ms{tpot}{failed}{valid}"
+
+
+def say(name: str, text: str) -> None:
+    """Print one line of a program on stderr. What a server wrote in it cannot steer the terminal."""
+    print(f"{name}: {for_terminal(text)}", file=sys.stderr, flush=True)
+
+
+class Reporter:
+    """Progress as lines on stderr, for logs."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._total = self._measured = 0
+        self._begin_s = self._said_s = time.monotonic()
+        self._point = ""
+
+    def begin(self, points: int) -> None:
+        """Start a sweep of `points` points."""
+        self._total, self._begin_s = points, time.monotonic()
+
+    def start(self, point: Point) -> None:
+        """Start a point."""
+        self._point, self._said_s = describe(point), time.monotonic()
+
+    def progress(self, finished: int, in_flight: int) -> None:
+        """Report the point's requests so far."""
+        if time.monotonic() - self._said_s >= LINE_PERIOD_S:
+            self._said_s = time.monotonic()
+            self.line(f"{self._point}: {finished} done, {in_flight} in flight")
+
+    def done(self, point: Point, result: Mapping[str, Any]) -> None:
+        """Report a point that is measured and stored."""
+        self._measured += 1
+        self.line(f"[{self._measured}/{self._total}] {describe(point)}: {outcome(result)}{self._left()}")
+
+    def skipped(self, point: Point, reason: str) -> None:
+        """Report a point that is skipped."""
+        self._measured += 1
+        self.line(f"[{self._measured}/{self._total}] {describe(point)}: skipped, {reason}")
+
+    def line(self, text: str) -> None:
+        """Report a message."""
+        say(self._name, text)
+
+    def end(self) -> None:
+        """End the sweep."""
+
+    def _left(self) -> str:
+        left = self._total - self._measured
+        if not left:
+            return ""
+        left_s = (time.monotonic() - self._begin_s) / self._measured * left
+        return f"; about {left_s / 60:.0f} min left" if left_s > 90 else f"; about {left_s:.0f} s left"  # noqa: PLR2004 - minutes from here on
+
+
+class BarReporter(Reporter):
+    """Progress as a bar on the terminal, with the points' figures above it."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self._console = Console(file=sys.stderr, highlight=False, soft_wrap=False)
+        self._bar = Progress(
+            SpinnerColumn(),
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+            console=self._console,
+            transient=True,
+        )
+        self._task = self._bar.add_task("", total=None)
+
+    def begin(self, points: int) -> None:
+        """Start a sweep of `points` points."""
+        super().begin(points)
+        self._bar.update(self._task, total=points)
+        self._bar.start()
+
+    def start(self, point: Point) -> None:
+        """Start a point."""
+        super().start(point)
+        self._bar.update(self._task, description=self._point, completed=self._measured)
+
+    def progress(self, finished: int, in_flight: int) -> None:
+        """Report the point's requests so far."""
+        self._bar.update(self._task, description=f"{self._point}: {finished} done, {in_flight} in flight")
+
+    def line(self, text: str) -> None:
+        """Report a message."""
+        self._console.print(text, markup=False)
+
+    def end(self) -> None:
+        """End the sweep."""
+        self._bar.stop()
+
+
+def reporter_for_stderr(name: str) -> Reporter:
+    """Return a progress bar if stderr is a terminal, else lines. `name` is the program's."""
+    return BarReporter(name) if sys.stderr.isatty() else Reporter(name)

@@ -1,0 +1,115 @@
+"""Notes about points, one line per reason with the points that it concerns."""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from loadtest.measure import failure_reason, requests_for
+from loadtest.reports.chart_model import Result
+
+FIGURE: Final = re.compile(r"(?<![\w.-])\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?(?![\w.]*\w)")
+"""A number in a text, but not one that is part of a name."""
+ALL_FROM: Final = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupedNote:
+    """One reason and the keys of its points."""
+
+    text: str
+    points: tuple[str, ...]
+    of: int
+    """Points of the sweep."""
+
+    @property
+    def count(self) -> str:
+        """How many points it concerns, as text."""
+        if len(self.points) == self.of >= ALL_FROM:
+            return f"all {self.of} points"
+        return f"{len(self.points)} point{'s' if len(self.points) > 1 else ''}"
+
+    @property
+    def line(self) -> str:
+        """The reason with its points, on one line."""
+        names = "" if len(self.points) == self.of >= ALL_FROM else f": {', '.join(self.points)}"
+        return f"{self.text} ({self.count}{names})"
+
+
+def group_notes(pairs: Iterable[tuple[str, str]], of: int) -> list[GroupedNote]:
+    """Return one note per reason from pairs of point and text. Figures that differ become a range, from the lowest to the highest."""
+    groups: dict[str, list[tuple[str, str]]] = {}
+    for point, text in pairs:
+        groups.setdefault(FIGURE.sub("#", text), []).append((point, text))
+    return [
+        GroupedNote(
+            text=_merged([text for _, text in found]), points=tuple(dict.fromkeys(point for point, _ in found)), of=of
+        )
+        for found in groups.values()
+    ]
+
+
+def _merged(texts: Sequence[str]) -> str:
+    """Return one text for texts that differ in their figures only."""
+    columns = iter([_range(column) for column in zip(*(FIGURE.findall(text) for text in texts), strict=True)])
+    return FIGURE.sub(lambda _found: next(columns), texts[0])
+
+
+def _range(figures: Sequence[str]) -> str:
+    ordered = sorted(set(figures), key=lambda figure: float(figure.replace(",", "")))
+    return ordered[0] if len(ordered) == 1 else f"{ordered[0]} to {ordered[-1]}"
+
+
+def invalid_points(results: Sequence[Result], most: float) -> list[Result]:
+    """Return the points whose figures must not be used: invalid ones, and ones with more failures than `most` allows."""
+    return [result for result in results if not result["valid"] or failure_reason(result, most)]
+
+
+def invalid_notes(results: Sequence[Result], most: float) -> list[GroupedNote]:
+    """Return why points are not valid."""
+    return group_notes(
+        (
+            (result["point"]["key"], reason)
+            for result in invalid_points(results, most)
+            for reason in dict.fromkeys([failure_reason(result, most), *result["invalid_reasons"]])
+            if reason is not None
+        ),
+        len(results),
+    )
+
+
+def failed_notes(results: Sequence[Result]) -> list[GroupedNote]:
+    """Return the failures of all points by kind, with the message of the first."""
+    kinds: dict[str, list[Result]] = {}
+    for result in results:
+        for kind in result["errors_by_kind"]:
+            kinds.setdefault(kind, []).append(result)
+    return [
+        GroupedNote(
+            text=f"{sum(r['errors_by_kind'][kind] for r in found):,} x {kind}{_example(found[0], kind)}",
+            points=tuple(result["point"]["key"] for result in found),
+            of=len(results),
+        )
+        for kind, found in kinds.items()
+    ]
+
+
+def _example(result: Mapping[str, Any], kind: str) -> str:
+    message = result["error_examples"].get(kind)
+    return f", such as: {message}" if message else ""
+
+
+def point_notes(results: Sequence[Result]) -> list[GroupedNote]:
+    """Return all other notes about points, with the percentiles that the number of requests does not support."""
+    pairs = [(result["point"]["key"], str(note)) for result in results for note in result["notes"]]
+    unsupported = [
+        (result["point"]["key"], f"too few complete answers for {name}, which needs {needed:,}")
+        for name, field, needed in (
+            ("p95", "p95_ttft_ms", requests_for(95)),
+            ("a reliable p99 (marked ~)", "", requests_for(99)),
+            ("p99.9", "p99.9_ttft_ms", requests_for(99.9)),
+        )
+        for result in results
+        if result["completed"] and result["completed"] < needed and (not field or field in result)
+    ]
+    return group_notes([*pairs, *unsupported], len(results))

@@ -1,0 +1,58 @@
+"""Write the reports of a folder from its results: summary.csv, report.md, report.html and charts/*.svg."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from loadtest.errors import SweepError
+from loadtest.reports.chart_model import ChartGroup
+from loadtest.reports.facts import sweep_facts
+from loadtest.reports.html_report import html_report
+from loadtest.reports.markdown_report import markdown_report
+from loadtest.reports.report_charts import report_charts
+from loadtest.reports.svg import chart_file
+from loadtest.reports.table import summary_csv
+from loadtest.store import read_results, read_run, write_whole
+
+SIMULATED: Final = "simulated server"
+
+
+def write_reports(folder: Path, points: Sequence[str] = ()) -> list[Path]:
+    """Write all reports again and return their paths. `points` names the points to draw over time.
+
+    Raises SweepError if the folder has no results, or if such a point cannot be drawn.
+    """
+    results = sorted(
+        read_results(folder),
+        key=lambda r: (
+            r["point"]["mode"],
+            r["point"]["output_tokens"],
+            r["point"]["input_tokens"],
+            r["point"]["level"],
+            r["point"]["repeat"],
+        ),
+    )
+    if not results:
+        raise SweepError(f"{folder} has no complete point yet, so there is nothing to report.")
+    run = read_run(folder)
+    facts, groups = sweep_facts(run, results), report_charts(run, results, points)
+    texts = {
+        folder / "summary.csv": summary_csv(results),
+        folder / "report.md": markdown_report(facts, results, groups),
+        folder / "report.html": html_report(facts, results, groups),
+    }
+    for path, text in texts.items():
+        write_whole(path, text)
+    simulated = any(result["simulated"] for result in results)
+    return [*texts, *_write_charts(groups, folder / "charts", simulated=simulated)]
+
+
+def _write_charts(groups: Sequence[ChartGroup], folder: Path, *, simulated: bool) -> list[Path]:
+    """Write one file per chart that is not folded, and remove those of an earlier report. Charts of a simulated server say so."""
+    folder.mkdir(parents=True, exist_ok=True)
+    charts = {folder / f"{chart.key}.svg": chart for group in groups if not group.folded for chart in group.charts}
+    for old in set(folder.glob("*.svg")) - charts.keys():
+        old.unlink()
+    for path, chart in charts.items():
+        write_whole(path, chart_file(chart, remark=SIMULATED if simulated else ""))
+    return list(charts)

@@ -1,0 +1,145 @@
+"""The table and the CSV of a sweep's reports."""
+
+import csv
+import io
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from loadtest.client.json_values import as_mapping
+from loadtest.measure import failed_share, failed_text, load_text, requests_for
+from loadtest.reports.chart_model import NOTHING, Result
+
+CSV_FIELDS: Final = (
+    "completed", "failed", "failed_share", "duration", "request_throughput", "request_goodput", "output_throughput", "total_token_throughput",
+    "max_output_tokens_per_s", "max_concurrent_requests", "total_input_tokens", "total_output_tokens",
+    *(f"{key}_{name}_ms" for name in ("ttft", "tpot", "itl", "e2el") for key in ("mean", "median", "std", "p90", "p95", "p99", "p99.9")),
+    "usd_per_million_output_tokens", "valid", "simulated", "date",
+)  # fmt: skip
+STEADY_FIELDS: Final = ("requests", "output_throughput", "mean_in_flight", "median_ttft_ms", "mean_tpot_ms")
+SERVER_FIELDS: Final = (
+    "kv_cache_usage_max",
+    "requests_running_max",
+    "requests_waiting_max",
+    "prefix_cache_hit_rate",
+    "preemptions",
+)
+CLIENT_FIELDS: Final = ("workers", "cpu_share_max", "lag_p99_ms", "send_late_p99_ms")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """One column of the table."""
+
+    title: str
+    text: Callable[[Result], str]
+    term: str
+    """Key of `terms.toml` that explains it."""
+    optional: bool = False
+    """Whether the column is left out if no cell says more than `usual`."""
+    usual: str = NOTHING
+    alarming: Callable[[Result], bool] = lambda _result: False
+
+
+def _number(field: str, form: str) -> Callable[[Result], str]:
+    return lambda result: format(result[field], form) if result.get(field) is not None else NOTHING
+
+
+def _of(part: str, field: str, form: str) -> Callable[[Result], str]:
+    return lambda result: format(result[part][field], form) if result[part].get(field) is not None else NOTHING
+
+
+def _percentile(field: str, form: str, share: float) -> Callable[[Result], str]:
+    """Return a percentile's text, marked with ~ if the number of requests does not support it."""
+
+    def text(result: Result) -> str:
+        if result.get(field) is None:
+            return NOTHING
+        return ("~" if result["completed"] < requests_for(share) else "") + format(result[field], form)
+
+    return text
+
+
+COLUMNS: Final = (
+    Column(title="load", text=load_text, term="load"),
+    Column(
+        title="valid", text=lambda r: "yes" if r["valid"] else "NO", term="valid", alarming=lambda r: not r["valid"]
+    ),
+    Column(
+        title="failed",
+        text=lambda r: failed_text(failed_share(r)) if r["failed"] else "0",
+        term="failed",
+        alarming=lambda r: r["failed"] > 0,
+    ),
+    Column(title="in", text=lambda r: f"{r['point']['input_tokens']:,}", term="lengths"),
+    Column(title="out", text=lambda r: f"{r['point']['output_tokens']:,}", term="lengths"),
+    Column(title="done", text=_number("completed", ","), term="done"),
+    Column(title="req/s", text=_number("request_throughput", ",.2f"), term="rate"),
+    Column(title="goodput/s", text=_number("request_goodput", ",.2f"), term="goodput", optional=True),
+    Column(title="out tok/s", text=_number("output_throughput", ",.1f"), term="throughput"),
+    Column(
+        title="steady tok/s",
+        text=lambda r: f"{r['steady']['output_throughput']:,.1f}" if r.get("steady") else NOTHING,
+        term="steady",
+        optional=True,
+    ),
+    Column(title="all tok/s", text=_number("total_token_throughput", ",.1f"), term="throughput"),
+    Column(title="TTFT p50 ms", text=_number("median_ttft_ms", ",.1f"), term="ttft"),
+    Column(title="p95", text=_number("p95_ttft_ms", ",.1f"), term="percentile", optional=True),
+    Column(title="p99", text=_percentile("p99_ttft_ms", ",.1f", 99), term="percentile"),
+    Column(title="p99.9", text=_number("p99.9_ttft_ms", ",.1f"), term="percentile", optional=True),
+    Column(title="TPOT p50 ms", text=_number("median_tpot_ms", ",.2f"), term="tpot"),
+    Column(title="p95", text=_number("p95_tpot_ms", ",.2f"), term="percentile", optional=True),
+    Column(title="ITL p99 ms", text=_number("p99_itl_ms", ",.2f"), term="itl"),
+    Column(title="E2E p95 ms", text=_number("p95_e2el_ms", ",.0f"), term="e2e", optional=True),
+    Column(title="E2E p99 ms", text=_percentile("p99_e2el_ms", ",.0f", 99), term="e2e"),
+    Column(title="E2E p99.9 ms", text=_number("p99.9_e2el_ms", ",.0f"), term="e2e", optional=True),
+    Column(title="KV", text=_of("server", "kv_cache_usage_max", ".0%"), term="kv", optional=True),
+    Column(title="queue", text=_of("server", "requests_waiting_max", ",.0f"), term="kv", optional=True),
+)
+
+
+def columns_of(results: Sequence[Result]) -> list[Column]:
+    """Return the columns of a table: optional ones only if a point has such a figure."""
+    return [
+        column
+        for column in COLUMNS
+        if not column.optional or any(column.text(result) != column.usual for result in results)
+    ]
+
+
+def cell_text(column: Column, result: Result) -> str:
+    """Return one cell."""
+    return column.text(result)
+
+
+def summary_csv(results: Sequence[Result]) -> str:
+    """Return one CSV row per point; empty fields are unknown."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    point_fields = ("key", "mode", "level", "input_tokens", "output_tokens", "repeat", "seed")
+    writer.writerow(
+        [
+            *point_fields,
+            *CSV_FIELDS,
+            *(f"steady_{name}" for name in STEADY_FIELDS),
+            *SERVER_FIELDS,
+            *CLIENT_FIELDS,
+            "errors",
+            "notes",
+        ]
+    )
+    for result in results:
+        errors = " ".join(f"{kind}={count}" for kind, count in result["errors_by_kind"].items())
+        notes = "; ".join([*result["invalid_reasons"], *result["notes"]])
+        values = [
+            *(result["point"][name] for name in point_fields),
+            *(round(failed_share(result), 6) if name == "failed_share" else result.get(name) for name in CSV_FIELDS),
+            *(as_mapping(result.get("steady")).get(name) for name in STEADY_FIELDS),
+            *(result["server"].get(name) for name in SERVER_FIELDS),
+            *(result["client"].get(name) for name in CLIENT_FIELDS),
+            errors,
+            notes,
+        ]
+        writer.writerow(["" if value is None else value for value in values])
+    return text.getvalue()

@@ -1,0 +1,152 @@
+"""Build one line of results.jsonl: a point's figures and notes about them."""
+
+import datetime as dt
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any, Final
+
+from loadtest.measure import (
+    SCHEMA_VERSION,
+    client_figures,
+    error_figures,
+    failure_reason,
+    invalid_reasons,
+    load_figures,
+)
+from loadtest.proof import little_reasons, server_reasons
+from loadtest.records import WorkerResult
+from loadtest.server import ServerInfo, Watch
+from loadtest.settings import SweepSettings, warm_up_requests
+from loadtest.steady import saturation_figures, steady_figures, steady_window
+from loadtest.timeline import point_timeline
+from loadtest.traffic.figures import traffic_figures, traffic_notes
+from loadtest.traffic.points import Point
+from loadtest.traffic.prepare import PreparedTraffic
+from loadtest.traffic.prompts import Calibration
+from loadtest.vllm_command import vllm_command
+
+CACHED_SHARE: Final = 0.05
+"""A larger share of prefix-cache hits gets a note, because cached prompts are not computed."""
+OTHERS_SHARE: Final = 0.05
+"""If the server generated more tokens than received by this share, other clients use it too."""
+
+
+def point_result(
+    settings: SweepSettings,
+    info: ServerInfo,
+    point: Point,
+    results: list[WorkerResult],
+    watch: Watch,
+    *,
+    prepared: PreparedTraffic,
+    calibration: Calibration,
+) -> dict[str, Any]:
+    """Return one line of results.jsonl."""
+    records = sorted((record for result in results for record in result.records), key=lambda record: record.index)
+    figures = load_figures(records, settings.objective)
+    client, server = client_figures(results), watch.figures()
+    failing = failure_reason(figures, settings.max_failed)
+    reasons = ([failing] if failing else []) + invalid_reasons(client, figures["median_ttft_ms"])
+    # Sessions that arrive at a rate send later turns long after the first: the load fills up only when whole sessions end.
+    unsteady = prepared.traffic.unsteady or (prepared.traffic.turns > 1 and point.mode == "open")
+    window = None if unsteady else steady_window(records, point)
+    saturation = None if unsteady else saturation_figures(records, window, point.request_rate)
+    disagreements, not_compared = server_reasons(records, figures, server)
+    reasons += [*little_reasons(records, figures, point, window), *disagreements]
+    notes = [
+        *_notes(figures, server, client, point, prepared),
+        *traffic_notes(records, results, point, prepared),
+        *_saturation_notes(saturation),
+        *not_compared,
+    ]
+    if settings.roofline is not None:
+        cached = server["prefix_cache_hits"] or 0.0
+        impossible = settings.roofline.impossible(figures, cached_tokens=cached)
+        reasons += [impossible] if impossible else []
+    throughput = figures["output_throughput"]
+    price = settings.usd_per_hour
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "date": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
+        "point": asdict(point) | {"key": point.key},
+        "endpoint_type": "openai-chat" if settings.chat else "openai",
+        "backend": "openai-chat" if settings.chat else "openai",
+        "model_id": info.model,
+        "tokenizer_id": info.model,
+        "num_prompts": len(records),
+        "request_rate": point.request_rate if point.request_rate is not None else "inf",
+        "burstiness": 1.0 if settings.poisson else "inf",
+        "max_concurrency": point.concurrency,
+        "simulated": info.simulated or ("yes" if any(result.simulated for result in results) else None),
+        **figures,
+        "steady": steady_figures(records, window),
+        "saturation": saturation,
+        "timeline": point_timeline(records),
+        **error_figures(records),
+        "usd_per_million_output_tokens": round(price / 3600 / throughput * 1e6, 4)
+        if price is not None and throughput > 0
+        else None,
+        "server": server,
+        "client": client,
+        **traffic_figures(records, results, prepared),
+        "valid": not reasons,
+        "invalid_reasons": reasons,
+        "notes": notes,
+        "vllm_command": vllm_command(
+            settings.url,
+            info.model,
+            point,
+            requests=len(records),
+            chat=settings.chat,
+            poisson=settings.poisson,
+            overhead_tokens=calibration.overhead_tokens,
+            tokenizer=settings.tokenizer,
+            warm_ups=warm_up_requests(settings, point),
+            traffic=prepared.traffic,
+            extra_body=settings.extra_body,
+        ),
+    }
+
+
+def _saturation_notes(saturation: Mapping[str, Any] | None) -> list[str]:
+    if saturation is None or saturation["over"] is False:
+        return []
+    if saturation["over"] is None:
+        return [f"whether the server kept up with the rate is not known: {saturation['reason']}"]
+    note = (
+        f"over-saturated: requests in flight grew by {saturation['in_flight_growth_per_s']:.3g} a second and TTFT by"
+        f" {saturation['ttft_growth_s_per_s']:.3g} s a second; the server answered {saturation['answered_per_s']:.4g} requests a second"
+    )
+    return [note]
+
+
+def _notes(
+    figures: Mapping[str, Any],
+    server: Mapping[str, Any],
+    client: Mapping[str, Any],
+    point: Point,
+    prepared: PreparedTraffic,
+) -> list[str]:
+    """Return notes about one point."""
+    notes: list[str] = []
+    if client["retry_after_waits"]:
+        notes.append(
+            f"{client['retry_after_waits']} requests were sent again after the time in Retry-After; their latencies include that time"
+        )
+    asked = point.requested_input_tokens
+    if asked is not None:
+        notes.append(f"LEN01: input clamped from {asked} to {point.input_tokens} tokens")
+    rate = server["prefix_cache_hit_rate"]
+    if rate is not None and rate > CACHED_SHARE:
+        why = ", as the shared prompts ask for" if prepared.traffic.shares_prompts else ""
+        notes.append(f"{rate:.0%} of the prompt tokens came from the prefix cache{why}: they were not computed")
+    wanted = point.input_tokens + prepared.image_tokens
+    wrong = 0 if prepared.varied else sum(length != wanted for length in figures["input_lens"])
+    if wrong:
+        notes.append(f"{wrong} prompts are not {wanted} tokens long by the server's usage")
+    counted = server["generation_tokens"]
+    if counted is not None and counted > (1 + OTHERS_SHARE) * figures["total_output_tokens"] and not figures["failed"]:
+        notes.append(
+            f"the server generated {counted:.0f} tokens in this time, but {figures['total_output_tokens']} were received: other clients use it too"
+        )
+    return notes

@@ -1,0 +1,220 @@
+"""Run a sweep as a command line asks, write the reports, and tell how it ended."""
+
+import json
+import shlex
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from loadtest.endpoint import given_endpoint
+from loadtest.errors import SweepError
+from loadtest.options import Asked, CompareOptions, LoadTestOptions, ReportFolder
+from loadtest.progress import reporter_for_stderr, say
+from loadtest.reports.report import write_reports
+from loadtest.settings import SweepSettings
+from loadtest.store import read_results
+from loadtest.sweep import SweepOutcome, run_sweep, seed_of
+from loadtest.traffic.points import Sweep
+
+NOT_IN_JSON: Final = frozenset({"input_lens", "output_lens", "ttfts", "e2els", "start_times", "timeline"})
+"""Fields of a result with one value per request or moment; --json leaves them out."""
+DONE: Final = 0
+FAILED: Final = 1
+REFUSED: Final = 2
+INTERRUPTED: Final = 130
+"""Exit codes, of programs that measure with this package too."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """The program whose command line asked for the sweep, for its messages."""
+
+    name: str
+    words: tuple[str, ...]
+    """How it is started."""
+
+
+OWN: Final = Program(name="loadtest", words=("python", "-m", "loadtest"))
+
+
+def measure(options: LoadTestOptions) -> int:
+    """Measure the server at an address, write the reports, and return the exit code. Raises SweepError if the sweep cannot begin."""
+    server = options.server
+    if server.url is None:
+        raise SweepError("give --url URL.")
+    endpoint = given_endpoint(server.url)
+    settings = sweep_settings(options, url=endpoint.base_url, model=server.model, usd_per_hour=server.usd_per_hour)
+    outcome = run_sweep(settings, sweep_of(options, settings), endpoint, reporter_for_stderr(OWN.name))
+    files = conclude(settings, outcome, OWN)
+    if options.report.as_json:
+        print(json.dumps(as_json(settings, outcome, files)))
+    return exit_code(outcome)
+
+
+def compare(options: CompareOptions) -> int:
+    """Compare two sweeps point by point, as Markdown for a pull request. Exit code 1 if a figure got worse beyond the threshold."""
+    from loadtest.compare import (  # noqa: PLC0415 - numpy takes 0.1 s
+        compare_folders,
+        comparison_json,
+        comparison_markdown,
+    )
+    from loadtest.reports.compare_page import comparison_page  # noqa: PLC0415 - the same
+
+    comparison = compare_folders(
+        options.before, options.after, threshold=options.threshold, confidence=options.confidence
+    )
+    text = comparison_markdown(comparison)
+    if options.out is not None:
+        written = comparison_page(comparison) if options.out.suffix == ".html" else text
+        options.out.write_text(written, encoding="utf-8")
+    print(json.dumps(comparison_json(comparison)) if options.as_json else text)
+    return FAILED if comparison.worse else DONE
+
+
+def report(options: ReportFolder) -> int:
+    """Write the reports of a folder again from its results.jsonl."""
+    for path in write_reports(options.folder, options.points):
+        print(path)
+    return DONE
+
+
+def sweep_of(asked: Asked, settings: SweepSettings) -> Sweep:
+    """Return the loads that the options ask for. Raises SweepError if they contradict each other."""
+    sweep = asked.load.sweep(seed_of(settings, asked.load.seed), asked.traffic.traffic(asked.load))
+    return _search_sweep(asked, sweep) if settings.find else sweep
+
+
+def _search_sweep(options: Asked, sweep: Sweep) -> Sweep:
+    """Return the sweep of a search: without a load it is for a rate. Raises SweepError if the options do not allow a search."""
+    load, traffic = options.load, sweep.traffic
+    if options.report.slo is None:
+        raise SweepError("--find slo needs the limits; add --slo, such as --slo ttft=1,tpot=0.05.")
+    given = {
+        "--turns": traffic.turns > 1,
+        "--trace": traffic.trace is not None,
+        "--ramp": traffic.ramp is not None,
+        "--duration": load.duration is not None,
+        "--repeats": load.repeats > 1,
+        "--stop-when-saturated": load.stop_when_saturated,
+    }
+    for option in (option for option, is_given in given.items() if is_given):
+        raise SweepError(f"--find slo and {option} exclude each other; leave one of them out.")
+    if load.concurrency and load.request_rate:
+        raise SweepError("--find slo searches one load; give --concurrency or --request-rate.")
+    for name, lengths in (("--input-tokens", sweep.input_tokens), ("--output-tokens", sweep.output_tokens)):
+        if len(lengths) > 1 and traffic.dataset is None:
+            raise SweepError(f"--find slo searches with one length; give one of {name}, such as {name} {lengths[0]}.")
+    if load.concurrency:
+        return sweep
+    if options.report.slo.ttft_s is None and options.report.slo.e2e_s is None:
+        raise SweepError(
+            "--find slo for a rate needs a limit of ttft or e2e, because requests that wait in a queue keep tpot; add one to --slo, or give --concurrency."
+        )
+    return replace(sweep, concurrency=(), request_rate=load.request_rate or (1.0,))
+
+
+def sweep_settings(
+    asked: Asked, *, url: str, model: str | None, usd_per_hour: float | None, stack: str | None = None
+) -> SweepSettings:
+    """Return how the options ask to measure a server. Raises SweepError without a folder for the results."""
+    load, limits, results = asked.load, asked.limits, asked.report
+    if results.out is None:
+        raise SweepError("give --out DIR, the folder for results and report.")
+    return SweepSettings(
+        url=url,
+        model=model,
+        stack=stack,
+        find=results.find is not None,
+        slo_share=results.slo_share,
+        usd_per_hour=usd_per_hour,
+        out=results.out,
+        resume=results.resume,
+        objective=results.slo,
+        chat=not load.completions,
+        poisson=not load.even_arrivals,
+        warm_up=load.warm_up,
+        stop_when_saturated=load.stop_when_saturated,
+        extra_body=load.extra_body or {},
+        workers=limits.workers,
+        max_in_flight=limits.max_in_flight,
+        max_failed=limits.max_failed,
+        honour_retry_after=limits.honour_retry_after,
+        request_limit_s=limits.request_limit,
+        stall_limit_s=limits.stall_limit,
+        point_limit_s=limits.point_limit,
+    )
+
+
+def conclude(settings: SweepSettings, outcome: SweepOutcome, program: Program) -> Sequence[Path]:
+    """Write the reports, tell on stderr how the sweep ended, and return the paths of the reports."""
+    files = write_reports(settings.out) if outcome.stored else ()
+    _tell(settings, outcome, program, has_reports=bool(files))
+    return files
+
+
+def exit_code(outcome: SweepOutcome) -> int:
+    """Return the exit code of a program that ran a sweep."""
+    if outcome.ending == "interrupted":
+        return INTERRUPTED
+    if outcome.found is not None:
+        return DONE if outcome.found["valid"] else FAILED
+    if outcome.ending == "unreachable":
+        return REFUSED
+    return FAILED if outcome.ending != "done" or outcome.empty or outcome.failing else DONE
+
+
+def _tell(settings: SweepSettings, outcome: SweepOutcome, program: Program, *, has_reports: bool) -> None:
+    """Tell on stderr how the sweep ended and how to continue it."""
+    of_all = f"of {outcome.stored} points"
+    if outcome.failing:
+        say(
+            program.name,
+            f"{outcome.failing} {of_all} FAILED: more than {settings.max_failed:.3g} of their requests had no complete answer (--max-failed); see the report.",
+        )
+    if outcome.simulated is not None:
+        say(program.name, "the server is SIMULATED: its figures say nothing about real hardware.")
+    if outcome.invalid:
+        say(
+            program.name,
+            f"{outcome.invalid} {of_all} are INVALID: the client was the limit, or the figures cannot be true; see the report.",
+        )
+    if outcome.found is not None:
+        say(program.name, f"{outcome.found['sentence']}.")
+    if outcome.empty:
+        say(program.name, f"{outcome.empty} {of_all} have no complete answer; --resume measures them again.")
+    if outcome.ending != "done":
+        kept = f"{outcome.stored} of {outcome.planned} points are complete in {settings.out}"
+        say(program.name, f"{outcome.detail}; {kept}. Continue with: {_continuation(settings, program)}")
+    elif has_reports:
+        say(program.name, f"{outcome.stored} points in {settings.out}; the report is {settings.out / 'report.html'}.")
+        command = read_results(settings.out)[-1]["vllm_command"]
+        if command:
+            say(program.name, f"the last point with vLLM's own tool: {command}")
+
+
+def _continuation(settings: SweepSettings, program: Program) -> str:
+    words = [word for word in sys.argv[1:] if word != "--resume"]
+    if not words:
+        return f"--resume with --out {settings.out}"
+    return shlex.join([*program.words, *words, "--resume"])
+
+
+def as_json(settings: SweepSettings, outcome: SweepOutcome, files: Sequence[Path]) -> dict[str, object]:
+    """Return what `--json` prints of a sweep."""
+    results = read_results(settings.out) if outcome.stored else []
+    return {
+        "schema_version": 1,
+        "ending": outcome.ending,
+        "out": str(settings.out),
+        "simulated": outcome.simulated,
+        "planned": outcome.planned,
+        "stored": outcome.stored,
+        "invalid": outcome.invalid,
+        "failing": outcome.failing,
+        "found": outcome.found,
+        "left_out": [dict(row) for row in outcome.left_out],
+        "files": [str(file) for file in files],
+        "points": [{key: value for key, value in row.items() if key not in NOT_IN_JSON} for row in results],
+    }

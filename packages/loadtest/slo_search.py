@@ -1,0 +1,326 @@
+"""Find the highest load that keeps given limits, by bisection with a sequential test at each step. Pure functions and values.
+
+The test is Wald's sequential probability ratio test of a share (A. Wald, Sequential Tests of Statistical Hypotheses, Annals of
+Mathematical Statistics 16, 1945). With the share of requests that may miss a limit `m` (1 % by default), it tells a miss rate of m / 2
+from one of 2 m, with an error of 5 % each way. It takes the requests in the order of their sending, so that quick answers do not count
+before slow ones. Requests are not independent, so the 5 % hold for a
+steady load; what builds up at the start of a step is left out (`skipped_requests`). Near saturation they depend on one another most: a
+queue of random arrivals may stay short for a step. So the rate that bisection finds is confirmed by a longer step, or lowered.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
+
+from loadtest.forecast import NO_FORECAST, Band, forecast_text
+from loadtest.measure import Objective, invalid_reasons
+from loadtest.records import EndLoad, RequestRecord, StopLoad
+
+DEFAULT_SHARE: Final = 0.99
+"""Share of the requests that have to keep the limits."""
+ERROR: Final = 0.05
+"""Probability of a wrong verdict at a miss rate of m / 2 or 2 m."""
+FACTOR: Final = 2.0
+MOST_REQUESTS: Final = 1000
+"""Requests of one step, at most. The observed share decides then."""
+CONFIRM_S: Final = 600.0
+"""Requests that arrive in this time confirm a rate ..."""
+FEWEST_CONFIRMING: Final = 300
+"""... at least so many, and at most MOST_REQUESTS."""
+MOST_CONFIRMATIONS: Final = 8
+WIDTH: Final = 1.05
+"""The search ends when the lowest load that misses is this many times the highest that keeps, or less."""
+MOST_STEPS: Final = 16
+BACKLOG_TIMES: Final = 20.0
+"""The test of an open loop begins after this many times the shortest limit: a server that is overloaded by 5 % then has a backlog as
+long as the limit, and every further request misses it."""
+SKIPPED_WAVES: Final = 2
+"""The test of a closed loop begins after this many requests of each user."""
+MOST_BACKLOG_S: Final = 60.0
+
+HOPELESS: Final = 20
+"""So many requests in a row that miss end a step before its test has begun."""
+
+Verdict = Literal["keeps", "misses"]
+
+
+def backlog_s(objective: Objective) -> float:
+    """Return the time after which the backlog of an overloaded open loop shows."""
+    limits = [limit for limit in (objective.ttft_s, objective.e2e_s) if limit is not None]
+    return min(MOST_BACKLOG_S, BACKLOG_TIMES * min(limits)) if limits else 0.0
+
+
+def skipped_requests(objective: Objective, *, users: int | None, rate_per_s: float | None) -> int:
+    """Return the requests at the start of a step that its test leaves out."""
+    return SKIPPED_WAVES * users if users is not None else math.ceil((rate_per_s or 0.0) * backlog_s(objective))
+
+
+@dataclass(slots=True, kw_only=True)
+class ShareTest:
+    """Tell whether the share of requests that keep the limits is `share`, from as few of them as possible."""
+
+    share: float
+    kept: int = 0
+    missed: int = 0
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """The verdict; None while more requests are needed."""
+        allowed = 1 - self.share
+        low, high = allowed / FACTOR, min(allowed * FACTOR, (1 + allowed) / 2)
+        ratio = self.missed * math.log(high / low) + self.kept * math.log((1 - high) / (1 - low))
+        bound = math.log((1 - ERROR) / ERROR)
+        if ratio >= bound:
+            return "misses"
+        return "keeps" if ratio <= -bound else None
+
+    @property
+    def forced(self) -> Verdict:
+        """The verdict by the observed share alone, when no more requests may be sent."""
+        return self.verdict or ("keeps" if self.missed <= (1 - self.share) * (self.kept + self.missed) else "misses")
+
+
+@dataclass(slots=True, kw_only=True)
+class ConfirmationTest:
+    """Tell whether the share of requests that keep the limits is `share`, from `most` of them."""
+
+    share: float
+    most: int
+    kept: int = 0
+    missed: int = 0
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """The verdict; None while further requests can change it."""
+        if self.missed > (1 - self.share) * self.most:
+            return "misses"
+        return "keeps" if self.kept + self.missed >= self.most else None
+
+    @property
+    def forced(self) -> Verdict:
+        """The verdict when no more requests may be sent."""
+        return "keeps" if self.missed <= (1 - self.share) * (self.kept + self.missed) else "misses"
+
+
+def confirming_requests(rate_per_s: float, most: int) -> int:
+    """Return the requests that confirm a rate."""
+    return min(most, max(FEWEST_CONFIRMING, round(rate_per_s * CONFIRM_S)))
+
+
+@dataclass(slots=True, kw_only=True)
+class StepTest:
+    """The test of one step, fed with the verdicts of requests as they come."""
+
+    test: ShareTest | ConfirmationTest
+    skipped: int
+    """Requests at the start that the test leaves out: the backlog or the queue of users has to build up first."""
+    ended: Verdict | None = None
+    _waiting: dict[int, bool] = field(default_factory=dict[int, bool])
+    _next: int = 0
+    _missed_in_a_row: int = 0
+
+    def take(self, verdicts: Sequence[tuple[int, bool]]) -> EndLoad | StopLoad | None:
+        """Take verdicts in any order, and return how to end the step; None if it goes on."""
+        self._waiting.update(verdicts)
+        while self.ended is None and self._next in self._waiting:
+            self._count(kept=self._waiting.pop(self._next))
+            self._next += 1
+            if self.ended is not None:
+                # A backlog would take long to answer, and its answers change nothing.
+                return StopLoad() if self.ended == "misses" else EndLoad()
+        return None
+
+    def _count(self, *, kept: bool) -> None:
+        self._missed_in_a_row = 0 if kept else self._missed_in_a_row + 1
+        if self._next >= self.skipped:
+            self.test.kept, self.test.missed = self.test.kept + kept, self.test.missed + (not kept)
+            self.ended = self.test.verdict
+        elif self._missed_in_a_row >= HOPELESS:
+            self.ended = "misses"
+
+    def finish(self, records: Sequence[RequestRecord], objective: Objective) -> Verdict:
+        """Return the verdict of a step whose requests are all over."""
+        if self.ended is None:
+            for record in sorted(records, key=lambda record: record.index):
+                if self.ended is None and record.index >= self._next:
+                    self._next = record.index  # an index that is missing was never sent
+                    self.take([(record.index, record.error is None and objective.kept_by(record))])
+        return self.ended or self.test.forced
+
+
+@dataclass(slots=True, kw_only=True)
+class Bisection:
+    """Chooses the next load from the verdicts so far. Loads double or halve until both verdicts are known."""
+
+    first: float
+    least: float
+    most: float
+    whole: bool
+    """Whether loads are whole numbers: users, not requests per second."""
+    steps: int = 0
+    kept: float | None = None
+    missed: float | None = None
+
+    def learn(self, level: float, verdict: Verdict) -> None:
+        """Take the verdict of a step."""
+        self.steps += 1
+        if verdict == "keeps":
+            self.kept = level if self.kept is None else max(self.kept, level)
+        else:
+            self.missed = level if self.missed is None else min(self.missed, level)
+
+    def next_level(self) -> float | None:
+        """Return the load of the next step; None when the search is over."""
+        if self.steps >= MOST_STEPS:
+            return None
+        low, high = self.kept, self.missed
+        if low is None and high is None:
+            return self.rounded(self.first)
+        if high is None and low is not None:
+            return None if low >= self.most else self.rounded(min(self.most, low * 2))
+        if low is None and high is not None:
+            return None if high <= self.least else self.rounded(max(self.least, high / 2))
+        if low is None or high is None or high <= low * WIDTH or (self.whole and high - low <= 1):
+            return None
+        middle = self.rounded(math.sqrt(low * high))
+        return None if middle <= low or middle >= high else middle
+
+    def rounded(self, value: float) -> float:
+        """Return a load that can be measured: a whole number of users, or a rate of three digits."""
+        return float(max(1, round(value))) if self.whole else float(f"{value:.3g}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One measurement of a search."""
+
+    level: float
+    confirms: bool = False
+    """Whether it confirms the rate that was found, with more requests."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Search:
+    """Chooses the steps of a search: bisection, then longer steps until one confirms the rate. A rate that is not confirmed is lowered."""
+
+    bisection: Bisection
+    confirmed: bool = False
+    _tried: list[float] = field(default_factory=list[float])
+
+    def next_step(self) -> Step | None:
+        """Return the next step; None when the search is over."""
+        level = self.bisection.next_level()
+        if level is not None:
+            return Step(level=level)
+        kept = self.bisection.kept
+        # Users wait for their answers, so that no queue grows and bisection is enough.
+        if kept is None or self.bisection.whole or self.confirmed or len(self._tried) >= MOST_CONFIRMATIONS:
+            return None
+        level = kept if not self._tried else self.bisection.rounded(self._tried[-1] / WIDTH)
+        return Step(level=level, confirms=True) if level >= self.bisection.least else None
+
+    def learn(self, step: Step, verdict: Verdict) -> None:
+        """Take the verdict of a step."""
+        if step.confirms:
+            self._tried.append(step.level)
+            self.confirmed = verdict == "keeps"
+        else:
+            self.bisection.learn(step.level, verdict)
+
+
+def bisection_for(concurrency: Sequence[int], rates: Sequence[float]) -> Bisection:
+    """Return the search that the given loads ask for: users between the lowest and the highest, else rates."""
+    levels = [float(level) for level in (concurrency or rates)]
+    whole = bool(concurrency)
+    if len(levels) > 1:
+        return Bisection(first=math.sqrt(min(levels) * max(levels)), least=min(levels), most=max(levels), whole=whole)
+    return Bisection(
+        first=levels[0] if levels else 1.0,
+        least=1.0 if whole else 0.01,
+        most=4096.0 if whole else 10_000.0,
+        whole=whole,
+    )
+
+
+def limits_text(objective: Objective) -> str:
+    """Return the limits as text."""
+    pairs = (("ttft", objective.ttft_s), ("tpot", objective.tpot_s), ("e2e", objective.e2e_s))
+    return ", ".join(f"{name}<={limit:g}" for name, limit in pairs if limit is not None)
+
+
+def found_json(
+    results: Sequence[Mapping[str, Any]],
+    *,
+    name: str,
+    objective: Objective,
+    share: float,
+    whole: bool,
+    forecast: Band | None = None,
+    no_forecast: str = NO_FORECAST,
+) -> dict[str, Any]:
+    """Return what the search found, with its sentence, from the results of its steps.
+
+    It is valid if the highest load that keeps the limits is a valid point, and if no late client made the next load miss them.
+    """
+    steps = [result for result in results if "search" in result]
+    best, is_sure = _best(steps, whole=whole)
+    missed = [result for result in steps if result["search"]["verdict"] == "misses"]
+    above = [result for result in missed if best is None or result["point"]["level"] > best["point"]["level"]]
+    worst = min(above, key=lambda result: result["point"]["level"], default=None)
+    unit = "users" if whole else "req/s"
+    doubts = ([] if is_sure else ["no longer step confirmed it"]) + _doubts(best, worst, unit)
+    expected = no_forecast if forecast is None else forecast_text(forecast, unit, whole=whole)
+    sentence = f"{name} keeps {_wanted(objective, share)} {_found(best, worst, unit)}; {expected}"
+    return {
+        "sentence": "; ".join([sentence, *doubts]),
+        "level": best["point"]["level"] if best is not None else None,
+        "unit": unit,
+        "missed_at": worst["point"]["level"] if worst is not None else None,
+        "share": share,
+        "steps": len(steps),
+        "requests": sum(result["search"]["kept"] + result["search"]["missed"] for result in steps),
+        "usd_per_million_output_tokens": best["usd_per_million_output_tokens"] if best is not None else None,
+        "forecast": forecast.rounded(4) if forecast is not None else None,
+        "no_forecast": no_forecast if forecast is None else None,
+        "doubts": doubts,
+        "valid": best is not None and not doubts,
+    }
+
+
+def _best(steps: Sequence[Mapping[str, Any]], *, whole: bool) -> tuple[Mapping[str, Any] | None, bool]:
+    """Return the step with the highest load that keeps the limits, and whether it is sure: a rate needs a step that confirms it."""
+    kept = [step for step in steps if step["search"]["verdict"] == "keeps"]
+    sure = [step for step in kept if whole or step["search"].get("confirms")]
+    if sure:
+        return max(sure, key=lambda step: step["point"]["level"]), True
+    refuted = [s["point"]["level"] for s in steps if s["search"].get("confirms")]
+    quick = [step for step in kept if step["point"]["level"] < min(refuted, default=math.inf)]
+    return max(quick, key=lambda step: step["point"]["level"], default=None), not quick
+
+
+def _wanted(objective: Objective, share: float) -> str:
+    limits = limits_text(objective)
+    return limits if share == DEFAULT_SHARE else f"{limits} for {share:.4g} of the requests"
+
+
+def _found(best: Mapping[str, Any] | None, worst: Mapping[str, Any] | None, unit: str) -> str:
+    """Return the load that was found and its cost, as text."""
+    if best is None:
+        lowest = f", not even {worst['point']['level']:g} {unit}" if worst is not None else ""
+        return f"at no load that was tried{lowest}"
+    cost = best["usd_per_million_output_tokens"]
+    price = f"{cost:.2f} USD per million output tokens" if cost is not None else "no price without --usd-per-hour"
+    end = "" if worst is not None else ", the highest load that was tried"
+    return f"up to {best['point']['level']:g} {unit}{end}: {price}"
+
+
+def _doubts(best: Mapping[str, Any] | None, worst: Mapping[str, Any] | None, unit: str) -> list[str]:
+    """Return why the load that was found may be wrong. A late client makes requests miss limits that the server has kept."""
+    doubts: list[str] = []
+    if best is not None and not best["valid"]:
+        doubts.append(f"that point is invalid: {best['invalid_reasons'][0]}")
+    late = invalid_reasons(worst["client"], worst["median_ttft_ms"]) if worst is not None else []
+    if worst is not None and late:
+        doubts.append(f"at {worst['point']['level']:g} {unit} the client was the limit: {late[0]}")
+    return doubts

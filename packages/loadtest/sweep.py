@@ -1,0 +1,618 @@
+"""Run a sweep point by point, and store each point when it ends."""
+
+import asyncio
+import secrets
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from http import HTTPStatus
+from typing import Any, Final, Literal, TypeAlias
+
+from loadtest.client.json_values import as_mapping
+from loadtest.client.openai import OpenAIClient, ServerError, UnreachableError
+from loadtest.client.proxy import HttpProxy, proxy_of
+from loadtest.endpoint import Endpoint
+from loadtest.errors import NotReachedError, SweepError
+from loadtest.forecast import Band
+from loadtest.generator.limits import open_files_limit
+from loadtest.generator.load import Share
+from loadtest.generator.pool import WorkerError, WorkerPool, usable_cores, workers_for
+from loadtest.measure import SCHEMA_VERSION, Objective, has_too_many_failures
+from loadtest.progress import Reporter
+from loadtest.records import WorkerResult
+from loadtest.results import point_result
+from loadtest.server import ServerInfo, count_by_tokenizer, count_by_usage, inspect_server, watching
+from loadtest.settings import SweepSettings, warm_up_requests
+from loadtest.slo_search import (
+    MOST_CONFIRMATIONS,
+    MOST_REQUESTS,
+    MOST_STEPS,
+    Bisection,
+    ConfirmationTest,
+    Search,
+    ShareTest,
+    Step,
+    StepTest,
+    bisection_for,
+    confirming_requests,
+    found_json,
+    skipped_requests,
+)
+from loadtest.steady import steady_output
+from loadtest.store import ResultStore, open_store, read_run
+from loadtest.traffic.makers import SyntheticSource
+from loadtest.traffic.points import Point, Sweep, plan_points, point_seed
+from loadtest.traffic.prepare import PreparedTraffic, prepare_traffic
+from loadtest.traffic.prompts import Calibration, Recipe, calibrate, fit_recipe
+
+RECOVERY_LIMIT_S: Final = 30.0
+"""Time limit for a server that stopped answering to come back."""
+WARM_UP_TOKENS: Final = 16
+WARM_UP_INDEX: Final = 1 << 40
+"""First index of warm-up prompts, so that no measured prompt is in the cache."""
+SATURATED_GAIN: Final = 1.05
+"""Closed loops: the server is saturated if two consecutive loads gain less than this factor in throughput."""
+FILES_BESIDE: Final = 64
+"""Open files of a process besides its streams: pipes, modules, the event loop."""
+
+Ending = Literal["done", "interrupted", "server gone", "unreachable", "client failed"]
+"""`server gone`: the server stopped answering. `unreachable`: the way to it ended, which says nothing about the server."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepOutcome:
+    """How a sweep ended."""
+
+    ending: Ending
+    detail: str
+    measured: int
+    """Points measured in this run."""
+    stored: int
+    """Points in the folder."""
+    planned: int
+    empty: int
+    """Stored points without one complete answer."""
+    invalid: int
+    """Stored points whose figures are invalid."""
+    failing: int
+    """Stored points with more failures than `--max-failed` allows."""
+    left_out: tuple[Mapping[str, str], ...]
+    """Points that were not measured: `key` and `reason`."""
+    simulated: str | None
+    found: Mapping[str, Any] | None = None
+    """What a search found (`--find slo`); None without one."""
+
+
+class _GoneError(Exception):
+    """The server stopped answering and did not come back."""
+
+    def __init__(self, message: str, ending: Ending = "server gone") -> None:
+        super().__init__(message)
+        self.ending: Ending = ending
+
+
+@dataclass(slots=True, kw_only=True)
+class _Run:
+    """State that the points of one sweep share."""
+
+    settings: SweepSettings
+    endpoint: Endpoint
+    client: OpenAIClient
+    pool: WorkerPool
+    info: ServerInfo
+    calibration: Calibration
+    reporter: Reporter
+    prepared: PreparedTraffic
+    keys: tuple[str, ...]
+    """All points in their order."""
+    proxy: HttpProxy | None = None
+    ignore_eos: bool = True
+
+
+def run_config(settings: SweepSettings, sweep: Sweep) -> dict[str, Any]:
+    """Return the settings for `run.json`."""
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "stack": settings.stack,
+        # The address of a deployment may change with each run, so that its name stands for the server.
+        "url": f"stack {settings.stack}" if settings.stack else settings.url,
+        "model": settings.model,
+        "endpoint": "/v1/chat/completions" if settings.chat else "/v1/completions",
+        "concurrency": list(sweep.concurrency),
+        "request_rate": list(sweep.request_rate),
+        "input_tokens": list(sweep.input_tokens),
+        "output_tokens": list(sweep.output_tokens),
+        "requests": sweep.requests,
+        "duration_s": sweep.duration_s,
+        "repeats": sweep.repeats,
+        "seed": sweep.seed,
+        "slo": asdict(settings.objective) if settings.objective else None,
+        "poisson": settings.poisson,
+        "max_failed": settings.max_failed,
+        "honour_retry_after": settings.honour_retry_after,
+        "usd_per_hour": settings.usd_per_hour,
+        "extra_body": dict(settings.extra_body),
+        "roofline": asdict(settings.roofline) if settings.roofline else None,
+        "traffic": sweep.traffic.as_json(),
+        "find": {"slo_share": settings.slo_share} if settings.find else None,
+    }
+
+
+def seed_of(settings: SweepSettings, seed: int | None) -> int:
+    """Return the given seed, the seed of the sweep to continue, or a new one, because earlier prompts may be in the server's cache."""
+    if seed is not None:
+        return seed
+    before = read_run(settings.out).get("seed") if settings.resume else None
+    return before if isinstance(before, int) else secrets.randbelow(1 << 32)
+
+
+Run: TypeAlias = Callable[[Coroutine[Any, Any, "SweepOutcome"]], "SweepOutcome"]
+"""Runs a coroutine; an interrupt cancels it where it waits, and raises KeyboardInterrupt once it has ended, as `asyncio.run` does."""
+
+
+def run_sweep(
+    settings: SweepSettings, sweep: Sweep, endpoint: Endpoint, reporter: Reporter, *, run: Run = asyncio.run
+) -> SweepOutcome:
+    """Run a sweep and store it in its folder. Complete points are kept whatever ends the sweep.
+
+    Raises SweepError if it cannot begin: the server is not reachable, the model is wrong, or the folder is in use.
+    """
+    state = _State(max_failed=settings.max_failed)
+    try:
+        return run(_sweep(settings, sweep, endpoint, reporter, state))
+    except KeyboardInterrupt:
+        if state.planned:  # SIGTERM may come after a point was written and before it was counted
+            state.results |= ResultStore(settings.out).done()
+        return state.outcome("interrupted", "interrupted; the current point was not kept")
+
+
+@dataclass(slots=True)
+class _State:
+    """Counts that survive an interruption."""
+
+    measured: int = 0
+    planned: int = 0
+    simulated: str | None = None
+    found: dict[str, Any] | None = None
+    max_failed: float = 0.0
+    results: dict[str, dict[str, Any]] = field(default_factory=dict[str, dict[str, Any]])
+    left_out: list[dict[str, str]] = field(default_factory=list[dict[str, str]])
+
+    def outcome(self, ending: Ending, detail: str) -> SweepOutcome:
+        return SweepOutcome(
+            ending=ending,
+            detail=detail,
+            measured=self.measured,
+            stored=len(self.results),
+            planned=self.planned,
+            empty=sum(result["completed"] == 0 for result in self.results.values()),
+            invalid=sum(not result["valid"] for result in self.results.values()),
+            failing=sum(has_too_many_failures(result, self.max_failed) for result in self.results.values()),
+            left_out=tuple(self.left_out),
+            simulated=self.simulated,
+            found=self.found,
+        )
+
+
+async def _sweep(
+    settings: SweepSettings, sweep: Sweep, endpoint: Endpoint, reporter: Reporter, state: _State
+) -> SweepOutcome:
+    proxy = _proxy(endpoint.base_url)
+    async with OpenAIClient(endpoint.base_url, endpoint.headers) as client, WorkerPool() as pool:
+        try:
+            info = await inspect_server(client, settings.model, chat=settings.chat)
+        except UnreachableError as error:
+            unreached = endpoint.not_reached(error)
+            if unreached:
+                raise NotReachedError(unreached) from None
+            raise SweepError(f"{client.base_url} cannot be measured: {error}") from None
+        state.simulated = info.simulated
+        config = run_config(replace(settings, model=info.model), sweep)
+        with open_store(settings.out, config, resume=settings.resume) as store:
+            calibration = await _calibration(client, info, chat=settings.chat)
+            prepared = await prepare_traffic(sweep, info, client, calibration, chat=settings.chat)
+            first = (
+                _step_sweep(prepared.sweep, settings, Step(level=_bisection(sweep).first))
+                if settings.find
+                else prepared.sweep
+            )
+            points, planned_notes = plan_points(first, prepared.max_model_len)
+            notes = [*prepared.notes, *planned_notes]
+            if proxy is not None:
+                notes.append(
+                    f"all requests went through the proxy {proxy.name} of the environment, whose time is in the figures"
+                )
+            state.planned, state.results = len(points), store.done()
+            _check_open_file_limit(points, settings)
+            store.write_run(config | {"server": asdict(info), "notes": notes})
+            for note in notes:
+                reporter.line(note)
+            todo = [point for point in points if point.key not in state.results]
+            if len(todo) < len(points):
+                reporter.line(f"{len(points) - len(todo)} of {len(points)} points are measured already.")
+            run = _Run(
+                settings=settings,
+                endpoint=endpoint,
+                client=client,
+                pool=pool,
+                info=info,
+                calibration=calibration,
+                reporter=reporter,
+                prepared=prepared,
+                keys=tuple(point.key for point in points),
+                proxy=proxy,
+            )
+            if settings.find:
+                return await _find(run, store, state, Search(bisection=_bisection(sweep)))
+            return await _all_points(run, store, todo, state)
+
+
+def _bisection(sweep: Sweep) -> Bisection:
+    return bisection_for(sweep.concurrency, sweep.request_rate)
+
+
+def _step_sweep(sweep: Sweep, settings: SweepSettings, step: Step) -> Sweep:
+    """Return the sweep of one step of a search: one load, and as many requests as the test may need."""
+    most = sweep.requests or MOST_REQUESTS
+    users, rate = (int(max(1, round(step.level))), None) if sweep.concurrency else (None, step.level)
+    if rate is not None and step.confirms:
+        most = confirming_requests(rate, most)
+    skipped = skipped_requests(settings.objective, users=users, rate_per_s=rate) if settings.objective else 0
+    return replace(
+        sweep,
+        concurrency=() if users is None else (users,),
+        request_rate=() if rate is None else (rate,),
+        requests=skipped + most,
+        duration_s=None,
+        repeats=1 + step.confirms,
+    )
+
+
+def _step_point(run: _Run, step: Step) -> Point:
+    """Return the point of a step. A step that confirms is the second measurement of its load, with other prompts and arrivals."""
+    points, _ = plan_points(_step_sweep(run.prepared.sweep, run.settings, step), run.prepared.max_model_len)
+    return points[-1]
+
+
+async def _find(run: _Run, store: ResultStore, state: _State, search: Search) -> SweepOutcome:
+    """Measure the steps of a search. The steps of an earlier run are taken as they are."""
+    run.reporter.begin(MOST_STEPS + MOST_CONFIRMATIONS)
+    whole = search.bisection.whole
+    try:
+        while (step := search.next_step()) is not None:
+            point = _step_point(run, step)
+            result = state.results.get(point.key)
+            if result is None:
+                run.reporter.start(point)
+                result = await _measured(run, point)
+                result["search"] |= {
+                    "confirms": step.confirms,
+                    "forecast_output_tok_per_s": _expected_output(run, point, whole=whole),
+                }
+                store.append(result)
+                state.results[point.key] = result
+                state.measured += 1
+                run.reporter.done(point, result)
+            search.learn(step, result["search"]["verdict"])
+            run.reporter.line(f"{point.key}: {result['search']['verdict']} the limits")
+    except _GoneError as error:
+        return state.outcome(error.ending, str(error))
+    except WorkerError as error:
+        return state.outcome("client failed", str(error))
+    finally:
+        run.reporter.end()
+        state.planned = len(state.results)
+    if run.settings.objective is not None:
+        level, why_none = _expected_level(run, run.settings.objective, whole=whole)
+        state.found = found_json(
+            list(state.results.values()),
+            name=run.settings.stack or run.info.model,
+            objective=run.settings.objective,
+            share=run.settings.slo_share,
+            whole=whole,
+            forecast=level,
+            no_forecast=why_none,
+        )
+        store.write_run(store.run | {"found": state.found})
+    return state.outcome("done", "")
+
+
+def _expected_level(run: _Run, objective: Objective, *, whole: bool) -> tuple[Band | None, str]:
+    """Return the highest load that is expected to keep the limits, and why it is not known."""
+    forecast, traffic = run.settings.forecast, run.prepared.traffic
+    if forecast is None:
+        return None, run.settings.no_forecast
+    level = forecast.level(traffic, _step_point(run, Step(level=1.0)), objective, whole=whole)
+    return level, forecast.why_none(traffic) if level is None else ""
+
+
+def _expected_output(run: _Run, point: Point, *, whole: bool) -> dict[str, float] | None:
+    """Return the output rate that is expected of a step; None if it is not known."""
+    forecast = run.settings.forecast
+    band = None if forecast is None else forecast.output_tok_per_s(run.prepared.traffic, point, whole=whole)
+    return None if band is None else band.rounded(2)
+
+
+def _proxy(url: str) -> HttpProxy | None:
+    """Return the proxy that all requests use, those of the load too. Raises SweepError if it cannot be used."""
+    try:
+        return proxy_of(url)
+    except ValueError as error:
+        raise SweepError(str(error)) from None
+
+
+def _check_open_file_limit(points: list[Point], settings: SweepSettings) -> None:
+    """Refuse more streams than the system allows open files. Raises SweepError."""
+    limit = open_files_limit()
+    streams = max(point.concurrency or 0 for point in points)
+    workers = settings.workers or workers_for(streams, usable_cores())
+    if limit is not None and -(-streams // workers) + FILES_BESIDE > limit:
+        raise SweepError(
+            f"concurrency {streams} needs more open files than the {limit} that the system allows a process; raise `ulimit -Hn`, or use more --workers."
+        )
+
+
+async def _calibration(client: OpenAIClient, info: ServerInfo, *, chat: bool) -> Calibration:
+    try:
+        if info.has_tokenizer:
+            return await calibrate(lambda prompt: count_by_tokenizer(client, info.model, prompt, chat=chat), "tokenize")
+        return await calibrate(lambda prompt: count_by_usage(client, info.model, prompt, chat=chat), "usage")
+    except ServerError as error:
+        raise SweepError(f"the server's token count is not available: {error}") from None
+
+
+async def _all_points(run: _Run, store: ResultStore, todo: list[Point], state: _State) -> SweepOutcome:
+    saturation = _Saturation(enabled=run.settings.stop_when_saturated)
+    for result in state.results.values():
+        saturation.learn(_point_of(result), result)
+    run.reporter.begin(len(todo))
+    try:
+        for point in todo:
+            if saturation.over(point):
+                reason = "the server is saturated at a lower load"
+                run.reporter.skipped(point, reason)
+                state.left_out.append({"key": point.key, "reason": reason})
+                store.write_run(store.run | {"left_out": state.left_out})
+                continue
+            run.reporter.start(point)
+            result = await _measured(run, point)
+            store.append(result)
+            state.results[point.key] = result
+            state.measured += 1
+            saturation.learn(point, result)
+            run.reporter.done(point, result)
+    except _GoneError as error:
+        return state.outcome(error.ending, str(error))
+    except WorkerError as error:
+        return state.outcome("client failed", str(error))
+    finally:
+        run.reporter.end()
+    return state.outcome("done", "")
+
+
+def _point_of(result: Mapping[str, Any]) -> Point:
+    """Return the point of a stored result."""
+    return Point(**{name: value for name, value in result["point"].items() if name != "key"})
+
+
+class _Saturation:
+    """Detect when more load gives no more throughput."""
+
+    def __init__(self, *, enabled: bool) -> None:
+        self._enabled = enabled
+        self._best: dict[tuple[object, ...], float] = {}
+        self._flat: dict[tuple[object, ...], int] = {}
+
+    @staticmethod
+    def _series(point: Point) -> tuple[object, ...]:
+        return (point.mode, point.input_tokens, point.output_tokens, point.repeat)
+
+    def over(self, point: Point) -> bool:
+        return self._enabled and self._flat.get(self._series(point), 0) >= 2  # noqa: PLR2004 - twice in a row
+
+    def learn(self, point: Point, result: Mapping[str, Any]) -> None:
+        series, speed = self._series(point), steady_output(result)
+        if point.request_rate is not None:
+            # The throughput of a short open loop is below its rate whatever the server does, because the last answers come late.
+            flat = bool(as_mapping(result.get("saturation")).get("over"))
+        else:
+            flat = speed < self._best.get(series, 0.0) * SATURATED_GAIN
+        self._best[series] = max(speed, self._best.get(series, 0.0))
+        self._flat[series] = self._flat.get(series, 0) + 1 if flat else 0
+
+
+async def _measured(run: _Run, point: Point) -> dict[str, Any]:
+    """Measure one point. If the server stops answering and comes back, measure it again from its start."""
+    for attempt in (0, 1):
+        seeded = replace(point, seed=point_seed(point.seed, point.key, attempt)) if attempt else point
+        result, gone = await _measure(run, seeded)
+        if not gone:
+            if attempt:
+                result["notes"].append(
+                    "the server stopped answering during the point and came back; the point was measured again from its start"
+                )
+            return result
+        lost = await _lost(run)
+        if lost is not None:
+            unreached = run.endpoint.not_reached(lost)
+            if unreached:
+                raise _GoneError(f"{unreached} Point {point.key} was not kept", "unreachable")
+            break
+        run.reporter.line(f"{point.key}: the server stopped answering and came back; measuring the point again.")
+    raise _GoneError(f"the server stopped answering at point {point.key}, which was not kept")
+
+
+async def _lost(run: _Run) -> ServerError | None:
+    """Wait until the server is healthy, at most RECOVERY_LIMIT_S. Return None then, else how the last probe ended."""
+    last = ServerError("no probe has ended")
+    try:
+        async with asyncio.timeout(RECOVERY_LIMIT_S):
+            while True:
+                try:
+                    answer = await run.client.get("/health", limit_s=5.0)
+                    if answer.status == HTTPStatus.OK:
+                        return None
+                    last = ServerError(f"/health answered {answer.status}")
+                except ServerError as error:
+                    last = error
+                await asyncio.sleep(0.5)
+    except TimeoutError:
+        return last
+
+
+async def _measure(run: _Run, point: Point) -> tuple[dict[str, Any], bool]:
+    """Measure one point. The second value says whether the server stopped answering, which invalidates the figures."""
+    recipe, counted = await _recipe(run, point)
+    if not await _warm_up(run, point, recipe):
+        return {}, True
+    shares = _shares(run, point, recipe)
+    test = _step_test(run.settings, point)
+    async with watching(run.client, enabled=run.info.has_metrics) as watch:
+        results = await run.pool.run(
+            shares,
+            limit_s=run.settings.point_limit_s,
+            progress=run.reporter.progress,
+            judge=test.take if test is not None else None,
+        )
+    step: dict[str, Any] = {}
+    if test is not None and run.settings.objective is not None:
+        results, step = _judged(test, results, run.settings.objective)
+    if any(result.gave_up for result in results):
+        return {}, True
+    result = point_result(
+        run.settings, run.info, point, results, watch, prepared=run.prepared, calibration=run.calibration
+    )
+    result["input_lens_source"] = run.calibration.source
+    result.update(step)
+    if counted != point.input_tokens and not run.prepared.varied:
+        result["notes"].append(f"{point.input_tokens} input tokens cannot be made exactly: the server counts {counted}")
+    if result["completed"] == 0 and await _lost(run) is not None:
+        return {}, True
+    return result, False
+
+
+def _step_test(settings: SweepSettings, point: Point) -> StepTest | None:
+    if not settings.find or settings.objective is None:
+        return None
+    skipped = skipped_requests(settings.objective, users=point.concurrency, rate_per_s=point.request_rate)
+    share = settings.slo_share
+    if point.repeat and point.requests is not None:  # the step confirms (`_step_point`)
+        return StepTest(test=ConfirmationTest(share=share, most=point.requests - skipped), skipped=skipped)
+    return StepTest(test=ShareTest(share=share), skipped=skipped)
+
+
+def _judged(
+    test: StepTest, results: list[WorkerResult], objective: Objective
+) -> tuple[list[WorkerResult], dict[str, Any]]:
+    """Return the results without the requests that the search itself ended, and the fields of the step."""
+    records = [record for result in results for record in result.records]
+    verdict = test.finish(records, objective)
+    ended = sum(record.error == "aborted" for record in records) if test.ended == "misses" else 0
+    if ended:
+        results = [
+            replace(result, records=tuple(record for record in result.records if record.error != "aborted"))
+            for result in results
+        ]
+    search = {"verdict": verdict, "kept": test.test.kept, "missed": test.test.missed, "ended_in_flight": ended}
+    return results, {"search": search}
+
+
+async def _recipe(run: _Run, point: Point) -> tuple[Recipe, int]:
+    chat = run.settings.chat
+
+    async def count(prompt: str) -> int:
+        if run.info.has_tokenizer:
+            return await count_by_tokenizer(run.client, run.info.model, prompt, chat=chat)
+        return run.calibration.overhead_tokens + round(len(prompt.split()) * run.calibration.tokens_per_word)
+
+    try:
+        return await fit_recipe(run.calibration, count, input_tokens=point.input_tokens, seed=point.seed)
+    except ServerError:
+        # The server does not answer: the warm-up reports that.
+        words = run.calibration.words_for(point.input_tokens)
+        return Recipe(words=run.calibration.words, count=words, seed=point.seed), point.input_tokens
+
+
+async def _warm_up(run: _Run, point: Point, recipe: Recipe) -> bool:
+    """Send requests that are not counted, and find out whether the server supports `ignore_eos`. Return False if it does not answer."""
+    count = warm_up_requests(run.settings, point)
+    if count == 0:
+        return True
+    short = replace(
+        point,
+        output_tokens=min(point.output_tokens, WARM_UP_TOKENS),
+        requests=count,
+        duration_s=None,
+        mode="closed",
+        level=count,
+    )
+    share = replace(
+        _shares(run, short, recipe)[0],
+        first_index=WARM_UP_INDEX,
+        worker=0,
+        workers=1,
+        concurrency=count,
+        turns=1,
+        ramp=None,
+    )
+    if run.prepared.dataset is not None or run.prepared.trace is not None:
+        share = replace(share, source=None, times_s=None)  # a row of the file would be in the cache when it is measured
+    elif isinstance(share.source, SyntheticSource):
+        limit = share.source.output_tokens if share.source.output_lengths is None else WARM_UP_TOKENS
+        share = replace(share, source=replace(share.source, output_tokens=limit, output_lengths=None))
+    (result,) = await run.pool.run([share], limit_s=run.settings.point_limit_s, progress=lambda _done, _open: None)
+    refused = [
+        record for record in result.records if record.error == "http_400" and "ignore_eos" in record.error_detail
+    ]
+    if refused and run.ignore_eos:
+        run.ignore_eos = False
+        run.reporter.line("The server does not support ignore_eos: answers may be shorter than asked for.")
+        return await _warm_up(run, point, recipe)
+    return result.gave_up is None
+
+
+def _shares(run: _Run, point: Point, recipe: Recipe) -> list[Share]:
+    settings, traffic, trace = run.settings, run.prepared.traffic, run.prepared.trace
+    streams = point.concurrency or settings.max_in_flight
+    expected = point.concurrency or int(min(settings.max_in_flight, 16 * point.level))
+    workers = settings.workers or workers_for(expected, usable_cores())
+    workers = max(1, min(workers, streams))
+    part = run.keys.index(point.key) / len(run.keys) if point.key in run.keys else 0.0
+    source = run.prepared.source(point, recipe, run.calibration, part=part)
+    body: dict[str, object] = {
+        "model": run.info.model,
+        "max_tokens": point.output_tokens,
+        "temperature": 0,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+        **({"ignore_eos": True} if run.ignore_eos else {}),
+        **settings.extra_body,
+    }
+    return [
+        Share(
+            url=run.endpoint.base_url,
+            path="/v1/chat/completions" if settings.chat else "/v1/completions",
+            headers=dict(run.endpoint.headers()),
+            body=body,
+            recipe=recipe,
+            first_index=0,
+            worker=worker,
+            workers=workers,
+            concurrency=streams // workers + (worker < streams % workers),
+            rate_per_s=point.request_rate,
+            poisson=settings.poisson,
+            requests=None if point.requests is None else -(-point.requests // traffic.turns),
+            duration_s=point.duration_s,
+            request_limit_s=settings.request_limit_s,
+            stall_limit_s=settings.stall_limit_s,
+            source=source,
+            times_s=trace.times_s if trace is not None else None,
+            ramp=traffic.ramp,
+            turns=traffic.turns,
+            think_time_s=traffic.think_time_s,
+            max_model_len=run.info.max_model_len,
+            objective=settings.objective if settings.find else None,
+            proxy=run.proxy,
+            honour_retry_after=settings.honour_retry_after,
+        )
+        for worker in range(workers)
+    ]

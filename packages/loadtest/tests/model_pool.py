@@ -1,0 +1,142 @@
+"""A load generator and a server of known capacity on a clock of their own: the same load gives the same times on every machine.
+
+`ModelPool` stands in for `loadtest.generator.pool.WorkerPool`. The server answers so many requests at once, each with the same time to the
+first token and the same time per token; the others wait in the order of their arrival. It judges requests as the load generator does,
+every half second of its clock, and ends when the judge says so. What it returns goes through the real arithmetic of a point.
+"""
+
+import heapq
+from array import array
+from dataclasses import dataclass, replace
+
+from loadtest.generator.load import arrival_count, arrivals
+from loadtest.records import EndLoad, RequestRecord, StopLoad, WorkerResult
+
+LOOK_S = 0.5
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelServer:
+    ttft_s: float
+    tpot_s: float
+    slots: int | None = None
+    """Requests at once; None for any number."""
+
+    def held_s(self, tokens):
+        """How long one request holds its slot."""
+        return self.ttft_s + (tokens - 1) * self.tpot_s
+
+    def record(self, index, at_s, free, tokens, prompt_tokens):
+        start_s = max(at_s, heapq.heappop(free)) if free is not None else at_s
+        times = array("d", [start_s + self.ttft_s + step * self.tpot_s for step in range(tokens)])
+        if free is not None:
+            heapq.heappush(free, times[-1])
+        return RequestRecord(
+            index=index,
+            intended_s=at_s,
+            sent_s=at_s,
+            connect_s=0.0,
+            end_s=times[-1],
+            times_s=times,
+            prompt_tokens=prompt_tokens,
+            output_tokens=tokens,
+            cached_tokens=None,
+            error=None,
+            asked_tokens=tokens,
+        )
+
+    def _free(self):
+        return None if self.slots is None else [0.0] * self.slots
+
+    def at_rate(self, times_s, tokens, prompt_tokens=32):
+        """What happens to requests that arrive at these times."""
+        free = self._free()
+        return [self.record(index, at_s, free, tokens, prompt_tokens) for index, at_s in enumerate(times_s)]
+
+    def of_users(self, users, requests, tokens, prompt_tokens):
+        """What happens to users that each send the next request when the last is answered."""
+        free, ready, records = self._free(), [(0.0001 * user, user) for user in range(users)], []
+        while ready and len(records) < requests:
+            at_s, user = heapq.heappop(ready)
+            records.append(self.record(len(records), at_s, free, tokens, prompt_tokens))
+            heapq.heappush(ready, (records[-1].end_s, user))
+        return records
+
+
+def verdict_of(record, objective):
+    """When it is certain whether a request keeps the limits, and whether it does."""
+    certain_s = record.end_s
+    if objective.ttft_s is not None and record.ttft_s > objective.ttft_s:
+        certain_s = min(certain_s, record.intended_s + objective.ttft_s)
+    if objective.e2e_s is not None and record.e2e_s > objective.e2e_s:
+        certain_s = min(certain_s, record.intended_s + objective.e2e_s)
+    return certain_s, record.index, objective.kept_by(record)
+
+
+class ModelPool:
+    def __init__(self, server, late_s=lambda _share: 0.0):
+        self.server, self.late_s = server, late_s
+
+    async def __aenter__(self):
+        return self
+
+    async def __aexit__(self, *_):
+        pass
+
+    async def run(self, shares, *, limit_s, progress, judge=None):
+        (share,) = shares
+        tokens, prompt_tokens, rate = share.body["max_tokens"], share.recipe.count, share.rate_per_s
+        if rate is None:
+            records = self.server.of_users(share.concurrency, share.requests, tokens, prompt_tokens)
+        else:
+            count = arrival_count(rate, share.requests, share.duration_s)
+            records = self.server.at_rate(
+                arrivals(rate, count, share.recipe.seed, poisson=share.poisson), tokens, prompt_tokens
+            )
+        late_s = self.late_s(share)
+        if late_s:  # the client sends and reads late; the server is not slower
+            records = [
+                replace(r, sent_s=r.sent_s + late_s, end_s=r.end_s + late_s, times_s=array("d", [t + late_s for t in r.times_s]))
+                for r in records
+            ]  # fmt: skip
+        records = records if judge is None else self.judged(records, share.objective, judge)
+        end_s = max(record.end_s for record in records)
+        progress(len(records), 0)
+        return [
+            WorkerResult(
+                records=tuple(records),
+                lags_s=array("d", [late_s] * 100),
+                cpu_s=0.01 * end_s,
+                wall_s=end_s,
+                stale_retries=0,
+                shed=0,
+                gave_up=None,
+                simulated=True,
+            )
+        ]
+
+    @staticmethod
+    def judged(records, objective, judge):
+        """The requests of a point that its judge may end early."""
+        verdicts = sorted(verdict_of(record, objective) for record in records)
+        at_s, told = 0.0, 0
+        while told < len(verdicts):
+            at_s += LOOK_S
+            new = []
+            while told < len(verdicts) and verdicts[told][0] <= at_s:
+                new.append(verdicts[told][1:])
+                told += 1
+            order = judge(new)
+            if isinstance(order, EndLoad):
+                return [record for record in records if record.intended_s <= at_s]
+            if isinstance(order, StopLoad):
+                return [ended(record, at_s) for record in records if record.intended_s <= at_s]
+        return records
+
+
+def ended(record, at_s):
+    """A request that is ended at a time, if it has not ended before."""
+    if record.end_s <= at_s:
+        return record
+    seen = array("d", [time_s for time_s in record.times_s if time_s <= at_s])
+    return replace(record, end_s=at_s, times_s=seen, output_tokens=0, error="aborted", error_detail="ended")

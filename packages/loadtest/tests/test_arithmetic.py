@@ -1,0 +1,150 @@
+import io
+from array import array
+from dataclasses import replace
+
+import pytest
+
+from loadtest.generator.lag import run_queue_s
+from loadtest.measure import (
+    Objective,
+    client_figures,
+    error_figures,
+    invalid_reasons,
+    load_figures,
+    percentile,
+)
+from loadtest.records import RequestRecord, WorkerResult, packed, read_message
+
+
+def record(index, intended, times, *, sent=None, prompt=10, output=None, error=None, connect=0.0):
+    return RequestRecord(
+        index=index,
+        intended_s=intended,
+        sent_s=intended if sent is None else sent,
+        connect_s=connect,
+        end_s=(times[-1] if times else intended) + 0.01,
+        times_s=array("d", times),
+        prompt_tokens=prompt,
+        output_tokens=len(times) if output is None else output,
+        cached_tokens=None,
+        error=error,
+        error_detail="words" if error else "",
+    )
+
+
+# Worked by hand. A: sent at 0, tokens at 0.2, 0.3, 0.4, 0.5 => TTFT 0.2, TPOT 0.3 / 3 = 0.1, E2E 0.5, 4 tokens.
+# B: sent at 1, events at 1.4 and 2.0 that held 7 tokens => TTFT 0.4, TPOT 0.6 / 6 = 0.1, E2E 1.0, one gap of 0.6.
+# C: sent at 2, one token at 2.1 => TTFT 0.1, no TPOT, E2E 0.1.   D failed and counts in nothing but `failed`.
+TRACE = [
+    record(0, 0.0, [0.2, 0.3, 0.4, 0.5]),
+    record(1, 1.0, [1.4, 2.0], output=7),
+    record(2, 2.0, [2.1]),
+    record(3, 0.5, [0.9], error="closed"),
+]
+
+
+def test_a_trace_worked_by_hand_gives_the_figures_of_the_hand():
+    figures = load_figures(TRACE, Objective(ttft_s=0.3, tpot_s=0.1))
+    # From the first send at 0 to the end of the last request at 2.11; 12 output tokens, 30 input tokens, three requests.
+    assert figures["duration"] == pytest.approx(2.11)
+    assert (figures["completed"], figures["failed"]) == (3, 1)
+    assert (figures["total_input_tokens"], figures["total_output_tokens"]) == (30, 12)
+    assert figures["request_throughput"] == pytest.approx(3 / 2.11, abs=1e-4)
+    assert figures["output_throughput"] == pytest.approx(12 / 2.11, abs=1e-4)
+    assert figures["total_token_throughput"] == pytest.approx(42 / 2.11, abs=1e-4)
+    assert figures["mean_ttft_ms"] == pytest.approx((200 + 400 + 100) / 3, abs=1e-3)
+    assert figures["median_ttft_ms"] == pytest.approx(200)
+    assert figures["p90_ttft_ms"] == pytest.approx(360)  # 200 + 0.8 x (400 - 200)
+    assert figures["p99_ttft_ms"] == pytest.approx(396)
+    assert figures["mean_tpot_ms"] == pytest.approx(100)
+    assert figures["mean_itl_ms"] == pytest.approx((100 + 100 + 100 + 600) / 4)
+    assert figures["median_e2el_ms"] == pytest.approx(500)
+    assert figures["ttfts"] == pytest.approx([0.2, 0.4, 0.1])
+
+
+def test_goodput_counts_requests_that_keep_every_objective():
+    assert load_figures(TRACE, Objective(ttft_s=0.3))["request_goodput"] == pytest.approx(2 / 2.11, abs=1e-4)
+    assert load_figures(TRACE, Objective(ttft_s=0.3, e2e_s=0.2))["request_goodput"] == pytest.approx(1 / 2.11, abs=1e-4)
+    assert load_figures(TRACE, Objective(tpot_s=0.09))["request_goodput"] == pytest.approx(
+        1 / 2.11, abs=1e-4
+    )  # C has no TPOT
+    assert load_figures(TRACE, None)["request_goodput"] is None
+
+
+def test_latency_counts_from_the_intended_time_so_that_a_late_client_cannot_flatter_the_server():
+    late = record(0, 1.0, [1.6, 1.7], sent=1.5)
+    figures = load_figures([late], None)
+    assert figures["mean_ttft_ms"] == pytest.approx(600)
+    assert figures["mean_e2el_ms"] == pytest.approx(700)
+
+
+def test_failures_are_listed_by_kind_with_their_words():
+    assert error_figures(TRACE) == {"errors_by_kind": {"closed": 1}, "error_examples": {"closed": "words"}}
+
+
+def test_a_point_without_a_complete_answer_has_no_latencies_and_no_throughput():
+    figures = load_figures([record(0, 0.0, [], error="http_503")], None)
+    assert (figures["completed"], figures["failed"], figures["output_throughput"]) == (0, 1, 0.0)
+    assert figures["median_ttft_ms"] is None
+
+
+def test_peaks_count_tokens_a_second_and_requests_at_once():
+    figures = load_figures(TRACE, None)
+    assert figures["max_output_tokens_per_s"] == pytest.approx(4.5)  # second 2: half of B's seven, and C's one
+    assert figures["max_concurrent_requests"] == 2
+
+
+@pytest.mark.parametrize(("share", "wanted"), [(0, 1.0), (50, 2.5), (90, 3.7), (100, 4.0)])
+def test_percentiles_lie_between_neighbours_as_numpy_has_them(share, wanted):
+    assert percentile([1.0, 2.0, 3.0, 4.0], share) == pytest.approx(wanted)
+
+
+def worker(records, lags=(), cpu=1.0, wall=10.0, shed=0):
+    return WorkerResult(
+        records=tuple(records),
+        lags_s=array("d", lags),
+        cpu_s=cpu,
+        wall_s=wall,
+        stale_retries=2,
+        shed=shed,
+        gave_up=None,
+        simulated=True,
+    )
+
+
+def test_a_workers_report_survives_its_journey():
+    sent = worker(TRACE, lags=[0.001, 0.002])
+    assert read_message(io.BytesIO(packed(sent))) == sent
+
+
+def test_a_result_is_invalid_when_the_client_was_the_limit_and_says_why():
+    fine = client_figures([worker(TRACE, lags=[0.001] * 100)])
+    assert invalid_reasons(fine, 200.0) == []
+    lagging = client_figures([worker(TRACE, lags=[0.2] * 100)])
+    assert "late by 200 ms" in invalid_reasons(lagging, 200.0)[0]
+    busy = client_figures([worker(TRACE, cpu=9.9)])
+    assert "busy for 99%" in invalid_reasons(busy, 200.0)[0]
+    shedding = client_figures([worker(TRACE, shed=7)])
+    assert "7 requests were not sent" in invalid_reasons(shedding, 200.0)[0]
+    unpunctual = client_figures([worker([record(0, 0.0, [1.0], sent=0.8)])])
+    assert "sent late by 800 ms" in invalid_reasons(unpunctual, 200.0)[0]
+
+
+def test_a_lag_that_is_small_beside_the_time_to_first_token_invalidates_nothing():
+    lagging = client_figures([worker(TRACE, lags=[0.2] * 100)])
+    assert invalid_reasons(lagging, 5000.0) == []
+
+
+def test_a_late_client_says_whether_the_machine_or_the_workers_are_the_limit():
+    late = worker(TRACE, lags=[0.2] * 100, cpu=1.0)
+    (busy,) = invalid_reasons(client_figures([replace(late, run_queue_s=9.0)]), 200.0)
+    assert "this machine is busy: a process of the client waited for a core for 90% of the time and ran for 10%" in busy
+    (slow,) = invalid_reasons(client_figures([replace(late, cpu_s=9.0, run_queue_s=0.1)]), 200.0)
+    assert slow.endswith("use a faster machine, or more --workers")
+    (unknown,) = invalid_reasons(client_figures([late]), 200.0)
+    assert "--workers" in unknown
+
+
+def test_this_process_knows_how_long_it_waited_for_a_core():
+    waited_s = run_queue_s()
+    assert waited_s is None or waited_s >= 0

@@ -1,0 +1,79 @@
+"""Verdicts on planted sweeps, drawn many times: a wrong alarm is as rare as stated, and a real change is found."""
+
+import math
+import random
+from statistics import NormalDist
+
+import pytest
+
+from loadtest.compare import compare_folders
+from loadtest.errors import SweepError
+from loadtest.student import central_share, student_t
+from loadtest.tests.test_reports import folder, result
+
+LEVELS = (4, 16)
+
+
+def drawn(seed, slower, spread, repeats, *, levels=LEVELS):
+    """A sweep whose repeats vary by `spread`, as a machine does from run to run."""
+    rng = random.Random(seed)  # noqa: S311 - planted noise, no secret
+    return [
+        result(level, 256, slower=slower * math.exp(rng.gauss(0, spread)), repeat=n, requests=16)
+        for level in levels
+        for n in range(repeats)
+    ]
+
+
+def compared(tmp_path, seed, slower, spread, repeats, *, levels=LEVELS):
+    before = folder(tmp_path / f"a{seed}", drawn(seed, 1.0, spread, repeats, levels=levels))
+    after = folder(tmp_path / f"b{seed}", drawn(seed + 10_000, slower, spread, repeats, levels=levels))
+    return compare_folders(before, after, threshold=0.05, confidence=0.95)
+
+
+def test_four_identical_sweeps_of_one_run_give_no_worse(tmp_path):
+    paths = [folder(tmp_path / str(n), drawn(n, 1.0, 0.08, 1)) for n in range(4)]
+    for first in paths:
+        for second in paths:
+            comparison = compare_folders(first, second, threshold=0.05, confidence=0.95)
+            assert not comparison.worse
+            assert {change.verdict for change in comparison.changes} <= {"same", "unclear"}
+
+
+@pytest.mark.parametrize("repeats", [1, 2])
+def test_fewer_than_three_repeats_are_at_most_unclear(tmp_path, repeats):
+    comparison = compared(tmp_path, 1, 1.5, 0.01, repeats)
+    assert {change.verdict for change in comparison.changes} == {"unclear"}
+    assert {change.basis for change in comparison.changes} == {"requests"}
+
+
+def test_identical_servers_raise_an_alarm_as_rarely_as_stated(tmp_path):
+    # One point with three repeats has four degrees of freedom: intervals of the normal distribution would be far too narrow.
+    verdicts = [
+        change.verdict
+        for seed in range(150)
+        for change in compared(tmp_path, seed, 1.0, 0.1, 3, levels=(4,)).changes
+        if change.metric == "output throughput"
+    ]
+    assert len(verdicts) == 150
+    assert sum(verdict in {"worse", "better"} for verdict in verdicts) <= 0.05 * 150
+
+
+def test_a_server_that_is_a_tenth_slower_is_found_with_repeats(tmp_path):
+    found = sum(compared(tmp_path, seed, 1.10, 0.01, 4).worse for seed in range(40))
+    assert found >= 0.9 * 40
+
+
+def test_sweeps_of_different_versions_are_not_compared(tmp_path):
+    old = folder(tmp_path / "a", [{**result(8, 256), "schema_version": 1}])
+    new = folder(tmp_path / "b", [{**result(8, 256), "schema_version": 2}])
+    with pytest.raises(SweepError, match="measured by different versions of this tool"):
+        compare_folders(old, new, threshold=0.05, confidence=0.95)
+
+
+@pytest.mark.parametrize(
+    ("freedom", "bound"), [(1, 12.7062), (2, 4.3027), (3, 3.1824), (4, 2.7764), (9, 2.2622), (30, 2.0423)]
+)
+def test_students_t_has_the_values_of_the_tables(freedom, bound):
+    assert student_t(0.05, freedom) == pytest.approx(bound, abs=1e-4)
+    assert central_share(bound, freedom) == pytest.approx(0.95, abs=1e-5)
+    assert student_t(0.05, 500) == pytest.approx(NormalDist().inv_cdf(0.975))

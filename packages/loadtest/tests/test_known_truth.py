@@ -1,0 +1,268 @@
+"""Sweeps over sockets against a server that records what it did: every figure is the truth within 2 %, or the point is invalid.
+
+test_planted_times.py has the same definitions on a clock of its own, where no figure may differ at all.
+"""
+
+import asyncio
+import json
+import statistics
+from dataclasses import replace
+
+import pytest
+
+from loadtest.__main__ import main
+from loadtest.client.openai import OpenAIClient, chat_body
+from loadtest.endpoint import Endpoint
+from loadtest.settings import SweepSettings
+from loadtest.store import read_results, read_run
+from loadtest.sweep import run_sweep
+from loadtest.tests.test_sweep_runs import STALL_LIMIT_S, Quiet
+from loadtest.traffic.points import Sweep
+
+SWEEP = Sweep(
+    concurrency=(4,), request_rate=(), input_tokens=(32,), output_tokens=(16,), requests=24, duration_s=None, seed=1
+)
+NEAR = 0.02
+STOOD_STILL_S = 0.05
+"""A server that the machine kept from running for longer answers otherwise than it was told to."""
+
+
+@pytest.fixture
+def calm(server):
+    server.control({})
+    yield server
+    server.control({})
+
+
+def measured(server, out, sweep=SWEEP, **options):
+    """Measure one point, and return it with what the server saw of it."""
+    before = len(server.truth())
+    settings = SweepSettings(url=server.url, model=None, out=out, warm_up=0, workers=1, **options)
+    outcome = run_sweep(settings, sweep, Endpoint(base_url=server.url), Quiet())
+    assert outcome.ending == "done", outcome.detail
+    (result,) = read_results(out)
+    return result, server.truth()[before:]
+
+
+def truth_of(rows):
+    """The figures of vllm bench serve, from the readings of the server's own clock, in ms."""
+    done = [row for row in rows if row["completed"]]
+    spans = [(row["last_s"] - row["first_s"]) / (row["tokens"] - 1) for row in done if row["tokens"] > 1]
+    ttfts, e2es = ([row[name] - row["received_s"] for row in done] for name in ("first_s", "last_s"))
+    return {
+        "mean_ttft_ms": statistics.fmean(ttfts) * 1000,
+        "median_ttft_ms": statistics.median(ttfts) * 1000,
+        "mean_tpot_ms": statistics.fmean(spans) * 1000,
+        "median_tpot_ms": statistics.median(spans) * 1000,
+        "mean_e2el_ms": statistics.fmean(e2es) * 1000,
+        "median_e2el_ms": statistics.median(e2es) * 1000,
+        # The server reads `last_s` before it writes; `end_s` comes after, when the client may have read already.
+        "duration_ms": (max(row["last_s"] for row in rows) - min(row["received_s"] for row in rows)) * 1000,
+    }
+
+
+def assert_true_or_invalid(server, result, rows):
+    """No time is shorter than the server's own, whatever the machine does. If the point is valid, each is longer by 2 % at most.
+
+    Both add their lateness: the server's largest one and the client's. test_planted_times.py has the definitions without any.
+    """
+    figures, truth = {**result, "duration_ms": result["duration"] * 1000}, truth_of(rows)
+    for name, wanted in truth.items():
+        if "tpot" not in name:  # a late first token makes it shorter
+            assert figures[name] >= wanted - 0.01, name
+    if not result["valid"]:
+        assert result["invalid_reasons"]
+        return
+    late_ms = 1.0 + 2 * (result["client"]["lag_max_ms"] + 1000 * server.control()["late_max_s"])
+    for name, wanted in truth.items():
+        slack_ms = late_ms / 15 if "tpot" in name else late_ms
+        if name != "duration_ms" or not result["failed"]:  # a refused request is no stream of the server's list
+            assert figures[name] == pytest.approx(wanted, rel=NEAR, abs=slack_ms), name
+
+
+@pytest.mark.parametrize(
+    "tail",
+    [0, 12, 16],
+    ids=["text", "a tail of special tokens", "special tokens only"],
+)
+@pytest.mark.parametrize("chat", [True, False])
+def test_every_figure_is_the_servers_whatever_the_tokens_say(calm, tmp_path, tail, chat):
+    calm.control({"tail": tail})
+    result, rows = measured(calm, tmp_path, chat=chat)
+    assert (result["completed"], result["failed"]) == (24, 0)
+    assert result["total_output_tokens"] == 24 * 16
+    assert_true_or_invalid(calm, result, rows)
+    # A clock that stops at the last text would say a fifth.
+    assert result["median_tpot_ms"] > 0.5 * truth_of(rows)["median_tpot_ms"]
+
+
+@pytest.mark.parametrize(
+    ("fault", "error"),
+    [
+        ({"kind": "status", "status": 429}, "http_429"),
+        ({"kind": "status", "status": 503}, "http_503"),
+        ({"kind": "reset", "after_tokens": 3}, "reset"),
+        ({"kind": "close", "after_tokens": 3}, "closed"),
+        ({"kind": "malformed", "after_tokens": 3}, "malformed"),
+        ({"kind": "error_event", "after_tokens": 3}, "error_event"),
+        ({"kind": "no_usage"}, "missing_usage"),
+        ({"kind": "abort"}, "abort"),
+        ({"kind": "html"}, "html"),
+        ({"kind": "gzip"}, "compressed"),
+        ({"kind": "json"}, "no_stream"),
+        pytest.param({"kind": "stall", "after_tokens": 3}, "stall", marks=pytest.mark.long),
+        pytest.param({"kind": "hang"}, "stall", marks=pytest.mark.long),
+    ],
+    ids=lambda value: value.get("status", value["kind"]) if isinstance(value, dict) else value,
+)
+@pytest.mark.parametrize("tail", [pytest.param(0, marks=pytest.mark.long, id="text"), pytest.param(12, id="tail")])
+def test_failures_of_every_kind_leave_the_figures_of_the_others_true(calm, tmp_path, fault, error, tail):
+    every, limit_s = (12, STALL_LIMIT_S) if error == "stall" else (4, 120.0)
+    calm.control({**fault, "every": every, "tail": tail})
+    result, rows = measured(calm, tmp_path, max_failed=0.5, stall_limit_s=limit_s)
+    assert result["errors_by_kind"] == {error: 24 // every}
+    assert result["error_examples"][error]
+    assert (result["completed"], result["failed"]) == (24 - 24 // every, 24 // every)
+    assert len(result["ttfts"]) == len(result["e2els"]) == result["completed"]
+    assert_true_or_invalid(calm, result, rows)
+    if error == "stall":
+        assert result["duration"] >= STALL_LIMIT_S
+        assert result["p99_e2el_ms"] < STALL_LIMIT_S * 1000
+
+
+def test_the_first_output_ends_the_time_to_first_token_and_special_tokens_before_it_do_not(calm, tmp_path):
+    calm.control({"lead": 8})
+    result, rows = measured(calm, tmp_path)
+    assert result["completed"] == 24
+    assert result["median_ttft_ms"] > 20 + 8 * 5 * 0.9
+    assert_true_or_invalid(calm, result, rows)
+
+
+def test_a_server_whose_own_histograms_disagree_makes_the_point_invalid(calm, tmp_path):
+    calm.control({"metrics_factor": 10})
+    result, _ = measured(calm, tmp_path)
+    said = " ".join(result["invalid_reasons"])
+    assert "the mean time to first token is shorter than the server's own" in said
+    assert "in the server's histogram" in said
+
+
+def test_the_server_and_the_client_agree_and_the_steady_window_stands_beside(calm, tmp_path):
+    result, rows = measured(calm, tmp_path, replace(SWEEP, output_tokens=(40,)))
+    assert result["server"]["requests_begun"] == 24
+    truth = truth_of(rows)
+    assert result["server"]["mean_ttft_ms"] == pytest.approx(truth["mean_ttft_ms"], rel=0.01)
+    steady = result["steady"]
+    assert 4 < steady["requests"] < 24
+    assert steady["requests"] + steady["requests_left_out"] == 24
+    assert 0 < steady["start_s"] < steady["end_s"] < result["duration"]
+    assert result["saturation"] is None
+
+
+@pytest.mark.parametrize(("capacity", "over"), [(0, False), (2, True)])
+def test_a_limited_server_is_over_saturated_and_an_unlimited_one_is_not(start_server, tmp_path, capacity, over):
+    # Two at once for 100 ms each: 20 requests a second. Forty are offered.
+    server = start_server("--ttft-s", "0.05", "--tpot-s", "0.01", "--capacity", str(capacity))
+    sweep = replace(SWEEP, concurrency=(), request_rate=(40.0,), requests=80, output_tokens=(6,))
+    result, rows = measured(server, tmp_path, sweep, stall_limit_s=30.0)
+    if over or (result["valid"] and server.control()["stood_still_s"] <= STOOD_STILL_S):
+        assert result["saturation"]["over"] is over
+    assert_true_or_invalid(server, result, rows)
+    if over:
+        # The rate that the server had by its own clock; never more than 20.
+        ends = sorted(row["end_s"] for row in rows)
+        assert result["saturation"]["answered_per_s"] <= 20 * 1.1
+        assert not result["valid"] or result["saturation"]["answered_per_s"] > 0.5 * 79 / (ends[-1] - ends[0])
+        assert any("over-saturated" in note for note in result["notes"])
+
+
+def test_the_smoke_client_reads_the_same_speed_from_an_answer_that_ends_in_special_tokens(calm):
+    async def stream():
+        async with OpenAIClient(calm.url) as client:
+            return await client.stream(chat_body("timed", "hello", max_tokens=200, stream=True), limit_s=60)
+
+    before = len(calm.truth())
+    calm.control({"tail": 190})
+    streamed = asyncio.run(stream())
+    (row,) = calm.truth()[before:]
+    assert streamed.events == 10
+    assert streamed.decode_tok_per_s is not None
+    # A clock that stops at the last text would say a twentieth of the server's time.
+    served_s = row["last_s"] - row["first_s"]
+    assert streamed.last_s - streamed.ttft_s > 0.5 * served_s
+    assert streamed.decode_tok_per_s < 199 / (0.5 * served_s)
+
+
+@pytest.mark.parametrize(
+    ("kind", "error", "said"),
+    [
+        ("abort", "abort", "the server ended the answer with finish_reason abort"),
+        ("html", "html", "an HTML page (text/html; charset=utf-8)"),
+        ("gzip", "compressed", "content-encoding gzip"),
+        ("json", "no_stream", "content-type application/json, not text/event-stream"),
+    ],
+)
+def test_an_answer_that_is_none_is_named_as_what_it_is(calm, tmp_path, kind, error, said):
+    calm.control({"kind": kind, "every": 2})
+    result, _ = measured(calm, tmp_path)
+    assert result["errors_by_kind"] == {error: 12}
+    assert said in result["error_examples"][error]
+
+
+def test_a_hang_before_the_first_byte_falls_under_the_stall_limit(calm, tmp_path):
+    calm.control({"kind": "hang", "spare": 23})
+    result, rows = measured(calm, tmp_path, stall_limit_s=STALL_LIMIT_S)
+    assert result["errors_by_kind"] == {"stall": 1}
+    assert "before the first token" in result["error_examples"]["stall"]
+    # The last request hangs: the duration ends with it, although the complete answers were quick.
+    answered_s = max(row["last_s"] for row in rows) - min(row["received_s"] for row in rows)
+    assert result["duration"] >= max(STALL_LIMIT_S, answered_s)
+
+
+def test_a_server_that_refuses_is_not_fast_and_the_run_fails(calm, tmp_path):
+    calm.control({"kind": "status", "status": 429, "spare": 12})
+    settings = SweepSettings(url=calm.url, model=None, out=tmp_path, warm_up=0, workers=1)
+    outcome = run_sweep(settings, SWEEP, Endpoint(base_url=calm.url), Quiet())
+    (result,) = read_results(tmp_path)
+    assert (result["completed"], result["failed"]) == (12, 12)
+    assert not result["valid"]
+    assert result["invalid_reasons"][0] == "12 of 24 requests failed (50.0%), more than --max-failed 0.01"
+    assert outcome.failing == 1
+
+
+def test_failures_within_the_share_that_is_allowed_leave_a_point_valid(calm, tmp_path):
+    calm.control({"kind": "status", "status": 429, "times": 1})
+    result, _ = measured(calm, tmp_path, max_failed=0.05)
+    assert result["failed"] == 1
+    assert not [reason for reason in result["invalid_reasons"] if "--max-failed" in reason]
+
+
+def test_retry_after_is_honoured_when_asked(calm, tmp_path):
+    calm.control({"kind": "status", "status": 429, "retry_after": 1, "times": 3})
+    result, _ = measured(calm, tmp_path, honour_retry_after=True)
+    assert (result["completed"], result["failed"]) == (24, 0)
+    assert result["client"]["retry_after_waits"] == 3
+    assert sum(e2e_s > 1.0 for e2e_s in result["e2els"]) >= 3
+    assert "3 requests were sent again after the time in Retry-After" in result["notes"][0]
+
+
+def test_retry_after_beyond_the_request_limit_is_a_failure(calm, tmp_path):
+    calm.control({"kind": "status", "status": 503, "retry_after": 60, "times": 2})
+    result, _ = measured(calm, tmp_path, replace(SWEEP, requests=8), honour_retry_after=True, request_limit_s=30.0)
+    assert result["errors_by_kind"] == {"http_503": 2}
+
+
+def test_the_command_fails_and_says_so_first_when_requests_fail(calm, tmp_path, capsys):
+    calm.control({"kind": "status", "status": 429, "spare": 12})
+    load = "--concurrency 2 --requests 20 --input-tokens 16 --output-tokens 4"
+    words = ["--url", calm.url, *load.split()]
+    code = main([*words, "--warm-up", "0", "--json", "--out", str(tmp_path)])
+    captured = capsys.readouterr()
+    assert code == 1
+    assert json.loads(captured.out)["failing"] == 1
+    assert "1 of 1 points FAILED: more than 0.01 of their requests" in captured.err
+    text = (tmp_path / "report.html").read_text()
+    assert text.index("NOT VALID: NO point is valid") < text.index('class="facts"')
+    old = read_run(tmp_path) | {"schema_version": 1}
+    (tmp_path / "run.json").write_text(json.dumps(old))
+    assert main([*words, "--resume", "--out", str(tmp_path)]) == 2
+    assert "was measured by another version of this tool" in capsys.readouterr().err

@@ -1,0 +1,496 @@
+"""What the report shows: failures and reasons first, limits, distributions, time, repeats, and an explanation of each term."""
+
+import json
+import re
+import subprocess
+import sys
+from array import array
+from html.parser import HTMLParser
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from loadtest.__main__ import main
+from loadtest.compare import compare_folders
+from loadtest.measure import load_figures, percentile, requests_for
+from loadtest.records import RequestRecord
+from loadtest.reports import facts, html_report
+from loadtest.reports.chart_model import LimitLine, LineChart, Mark, Series
+from loadtest.reports.charts import latency_against_throughput, offered_and_achieved
+from loadtest.reports.compare_page import comparison_page
+from loadtest.reports.distribution_charts import MOST_LINES, chosen, distributions
+from loadtest.reports.notes import group_notes
+from loadtest.reports.report import write_reports
+from loadtest.reports.report_charts import report_charts
+from loadtest.reports.svg import chart_svg, far_limits
+from loadtest.reports.table import COLUMNS
+from loadtest.reports.terms import terms
+from loadtest.tests.test_reports import folder, grid, result
+from loadtest.timeline import BINS, point_timeline
+
+SLO = {"ttft_s": 0.25, "tpot_s": 0.02, "e2e_s": 2.0}
+ROOM = Path(facts.__file__).parent
+
+
+def record(index, sent_s, ttft_s, *, tokens=10, tpot_s=0.01, error=None):
+    times_s = array("d", [sent_s + ttft_s + step * tpot_s for step in range(tokens)])
+    return RequestRecord(
+        index=index,
+        intended_s=sent_s,
+        sent_s=sent_s,
+        connect_s=0.0,
+        end_s=times_s[-1] if error is None else sent_s + 0.5,
+        times_s=times_s if error is None else array("d"),
+        prompt_tokens=16,
+        output_tokens=tokens if error is None else 0,
+        cached_tokens=None,
+        error=error,
+    )
+
+
+def measured(level, records, mode="closed", steady=None, **more):
+    """A point as the sweep stores it, with the figures of planted records."""
+    base = result(level, 16, requests=8)
+    point = base["point"] | {"mode": mode, "key": f"{mode}-{'c' if mode == 'closed' else 'r'}{level:g}-i16-o32-n0"}
+    figures = load_figures(records, None)
+    return {**base, **figures, "point": point, "timeline": point_timeline(records), "steady": steady, **more}
+
+
+def planted(level, count=400):
+    return [record(index, index * 0.01, 0.05 + 0.001 * (index % 100)) for index in range(count)]
+
+
+def assert_failures_stand_in_front(html):
+    """The first words below the title say that points are not valid and why; the first tile and the table show the share."""
+    body = html[html.index("</h1>") :]
+    first = body[body.index("<div") :]
+    assert first.startswith('<div class="notice alarm"><p>NOT VALID: 1 of 2 points')
+    assert "of 80 requests failed (20.0%), more than --max-failed 0.01" in first[: first.index("</div>")]
+    assert body.partition('<div class="facts">')[2].startswith('<div class="fact alarm"><b>11.1%</b>')
+    assert re.search(r"<td>8</td>(<td[^>]*>[^<]*</td>)?<td class=\"bad\">20\.0%</td>", body)
+
+
+def failing_sweep(tmp_path):
+    run = {"max_failed": 0.01}
+    return folder(tmp_path / "r", [result(1, 16), result(8, 16, failed=16)], run=run)
+
+
+def test_failures_stand_in_front(tmp_path):
+    path = failing_sweep(tmp_path)
+    write_reports(path)
+    assert_failures_stand_in_front((path / "report.html").read_text())
+    first = (path / "report.md").read_text().splitlines()[4]
+    assert first == "> **NOT VALID: 1 of 2 points. Do not use their figures.**"
+    (charts, *_) = report_charts({"max_failed": 0.01}, [result(1, 16), result(8, 16, failed=16)])
+    assert charts.charts[0].title == "Failed requests"
+    assert [mark.y for mark in charts.charts[0].series[0].marks] == [0.0, 20.0]
+    assert charts.charts[0].limits == (LimitLine(axis="y", value=1.0, text="--max-failed 1 %"),)
+
+
+@pytest.mark.parametrize(
+    ("room", "name", "fault"),
+    [
+        (facts, "invalid_points", lambda *_: []),
+        (facts, "invalid_notes", lambda *_: []),
+        (facts, "_notices", lambda *_: []),
+        (facts, "has_too_many_failures", lambda *_: False),
+        (html_report, "columns_of", lambda _: [column for column in COLUMNS if column.term != "failed"]),
+        (html_report, "notice_block", lambda _: ""),
+    ],
+)
+def test_a_report_that_hides_failures_would_be_found(tmp_path, monkeypatch, room, name, fault):
+    path = failing_sweep(tmp_path)
+    monkeypatch.setattr(room, name, fault)
+    write_reports(path)
+    with pytest.raises((AssertionError, ValueError)):
+        assert_failures_stand_in_front((path / "report.html").read_text())
+
+
+def test_a_reason_has_one_line_with_its_points_and_the_range_of_its_figures():
+    notes = group_notes(
+        [
+            ("a", "the loop was late by 71 ms at p99, more than 50 ms (http_503)"),
+            ("b", "3 prompts are not 16 tokens long"),
+            ("c", "the loop was late by 1,200.5 ms at p99, more than 50 ms (http_503)"),
+            ("d", "the loop was late by 80 ms at p99, more than 50 ms (http_503)"),
+        ],
+        4,
+    )
+    assert [note.line for note in notes] == [
+        "the loop was late by 71 to 1,200.5 ms at p99, more than 50 ms (http_503) (3 points: a, c, d)",
+        "3 prompts are not 16 tokens long (1 point: b)",
+    ]
+    (everywhere,) = group_notes([("a", "same"), ("b", "same")], 2)
+    assert everywhere.line == "same (all 2 points)"
+
+
+def test_the_report_has_one_line_for_a_reason_that_many_points_share(tmp_path):
+    results = [result(level, 16) | {"notes": [f"{level} prompts are not 16 tokens long"]} for level in (1, 2, 4, 8, 16)]
+    path = folder(tmp_path / "r", results)
+    write_reports(path)
+    for name in ("report.md", "report.html"):
+        text = (path / name).read_text()
+        assert text.count("prompts are not 16 tokens long") == 1
+        assert "1 to 16 prompts are not 16 tokens long" in text
+        assert text.count("too few complete answers for p99.9") <= 1
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from("abcdef"), st.sampled_from(["x 1", "x 2.5", "y 1 of 3", "y 7 of 3"])), max_size=20
+    )
+)
+def test_no_point_is_lost_in_grouping(pairs):
+    notes = group_notes(pairs, 6)
+    assert len(notes) <= 2
+    for start in "xy":
+        wanted = {point for point, text in pairs if text.startswith(start)}
+        assert {point for note in notes if note.text.startswith(start) for point in note.points} == wanted
+
+
+def line_chart(limits, log_y=False):
+    marks = tuple(Mark(x=x, y=y, label="m") for x, y in ((1, 50.0), (8, 100.0)))
+    return LineChart(
+        key="k",
+        title="t",
+        x_label="x",
+        y_label="y",
+        series=(Series(name="s", marks=marks),),
+        log_y=log_y,
+        limits=tuple(LimitLine(axis="y", value=value, text=f"limit {value:g}") for value in limits),
+    )
+
+
+def test_a_limit_is_drawn_at_its_value():
+    drawing = chart_svg(line_chart([100.0]))
+    (place,) = re.findall(r'class="limit" x1="[\d.]+" x2="[\d.]+" y1="([\d.]+)"', drawing)
+    mark = re.findall(r'<circle class="mark" cx="[\d.]+" cy="([\d.]+)"', drawing)[1]
+    assert place == mark  # the second mark has the value of the limit
+    assert ">limit 100</text>" in drawing
+
+
+def test_a_limit_far_above_the_figures_is_said_and_squeezes_nothing():
+    near, far = line_chart([150.0]), line_chart([5000.0])
+    assert far_limits(near) == []
+    assert far_limits(far) == ["limit 5000"]
+    assert 'class="limit"' not in chart_svg(far)
+    assert chart_svg(far) == chart_svg(line_chart([]))
+
+
+def test_the_limits_of_slo_are_in_every_chart_of_their_latency(tmp_path):
+    results = [measured(level, planted(level)) for level in (1, 8)]
+    groups = report_charts({"slo": SLO}, results)
+    limited = {chart.key for group in groups for chart in group.charts if isinstance(chart, LineChart) and chart.limits}
+    assert limited == {
+        "ttft-closed-i16-o32", "latency-throughput-closed", "tpot-closed", "cdf-ttft-closed-i16-o32", "cdf-tpot-closed-i16-o32",
+        "cdf-e2e-closed-i16-o32", "time-median-ttft-ms-closed-c8-i16-o32-n0",
+    }  # fmt: skip
+    path = folder(tmp_path / "r", results, run={"slo": SLO})
+    write_reports(path)
+    html = (path / "report.html").read_text()
+    assert "limit TTFT 250 ms" in html
+    assert "Not on this scale: limit E2E 2,000 ms." in html
+
+
+def test_offered_and_achieved_rates_stand_in_one_chart():
+    steady = {"request_throughput": 7.9, "output_throughput": 80.0}
+    results = [
+        measured(8, planted(8), mode="open", steady=steady, request_goodput=6.0),
+        measured(16, planted(16), mode="open", steady=steady | {"request_throughput": 9.0}, request_goodput=1.0),
+    ]
+    chart = offered_and_achieved(results)
+    assert chart is not None
+    achieved, good, offered = chart.series
+    assert [(mark.x, mark.y) for mark in achieved.marks] == [(8.0, 7.9), (16.0, 9.0)]
+    assert [mark.y for mark in good.marks] == [6.0, 1.0]
+    assert offered.is_dashed
+    assert [(mark.x, mark.y) for mark in offered.marks] == [(8.0, 8.0), (16.0, 16.0)]
+    assert not any(c.key == "offered-achieved" for c in report_charts({}, [result(1, 16), result(8, 16)])[0].charts)
+
+
+def test_a_distribution_is_that_of_the_requests():
+    records = planted(4)
+    ((ttft, tpot, itl, e2e),) = distributions([measured(4, records)], "closed", SLO)
+    assert [chart.title for chart in (ttft, tpot, itl, e2e)] == [
+        f"{name}, 16 in, 32 out" for name in ("TTFT", "TPOT", "ITL", "E2E")
+    ]
+    ordered = sorted(record.ttft_s * 1000 for record in records)
+    for mark in ttft.series[0].marks:
+        assert mark.x == pytest.approx(percentile(ordered, mark.y), abs=0.001)
+    assert all(mark.x == pytest.approx(10.0, abs=0.01) for chart in (tpot, itl) for mark in chart.series[0].marks)
+    for chart in (ttft, tpot, itl, e2e):
+        (line,) = chart.series
+        assert [mark.y for mark in line.marks] == sorted({mark.y for mark in line.marks})
+        assert [mark.x for mark in line.marks] == sorted(mark.x for mark in line.marks)
+        assert (line.marks[0].y, line.marks[-1].y) == (0, 100)
+
+
+def test_repeats_are_one_distribution_and_a_point_that_is_not_valid_is_dashed():
+    first, second = [result(4, 16, slower=s, repeat=n) for n, s in enumerate((1.0, 3.0))]
+    ((ttft, *_),) = distributions([first, second, result(8, 16, valid=False)], "closed", {})
+    assert [line.name for line in ttft.series] == ["concurrency 4", "concurrency 8 (not valid)"]
+    assert [line.is_dashed for line in ttft.series] == [False, True]
+    both = sorted(1000 * value for r in (first, second) for value in r["ttfts"])
+    assert {mark.y: mark.x for mark in ttft.series[0].marks}[50] == pytest.approx(percentile(both, 50))
+
+
+@given(st.lists(st.integers(1, 4096), min_size=1, max_size=40))
+def test_chosen_loads_are_few_with_the_lowest_and_the_highest(levels):
+    found = chosen(levels)
+    assert len(found) <= MOST_LINES
+    assert (found[0], found[-1]) == (min(levels), max(levels))
+    assert found == sorted(set(found))
+    assert set(found) <= set(levels)
+
+
+def test_the_time_of_a_point_is_what_happened():
+    records = [
+        record(n, 2.0 * n, 1.0, tokens=5, tpot_s=0.25) for n in range(10)
+    ]  # each 2 s in flight, one after the other
+    records.append(record(10, 5.0, 0.0, error="http_503"))  # half a second
+    timeline = point_timeline(records)
+    assert timeline is not None
+    bin_s, count = timeline["bin_s"], len(timeline["in_flight"])
+    assert count <= BINS
+    assert bin_s * count == pytest.approx(20.0, rel=0.01)
+    assert sum(timeline["in_flight"]) * bin_s == pytest.approx(10 * 2.0 + 0.5, rel=0.001)
+    assert sum(timeline["output_tok_per_s"]) * bin_s == pytest.approx(50, rel=0.001)
+    assert sum(timeline["failed"]) == 1
+    assert timeline["failed"][int(5.5 / bin_s)] == 1
+    assert timeline["in_flight"][int(5.25 / bin_s)] == pytest.approx(2.0)
+    assert timeline["in_flight"][int(10.5 / bin_s)] == pytest.approx(1.0)
+    assert [value for value in timeline["median_ttft_ms"] if value is not None] == [1000.0] * 10
+    assert point_timeline([]) is None
+
+
+def test_a_point_keeps_its_time_and_its_distribution_in_little_space():
+    found = measured(64, planted(64, count=5000))
+    assert len(json.dumps(found["timeline"])) < 6000
+    assert len(json.dumps(found["itl_quantiles_ms"])) < 600
+
+
+def test_warm_up_and_drain_are_marked_as_cut():
+    steady = {"start_s": 0.5, "end_s": 3.5, "output_throughput": 100.0, "request_throughput": 10.0}
+    point = measured(8, planted(8), steady=steady)
+    (over_time,) = [group for group in report_charts({}, [point]) if group.title.startswith("Over time")]
+    for chart in over_time.charts:
+        assert isinstance(chart, LineChart)
+        filling, drain = chart.cuts
+        assert (filling.start, filling.end, filling.text) == (0.0, 0.5, "warm-up")
+        assert (drain.start, drain.end, drain.text) == (3.5, pytest.approx(chart.x_range[1]), "drain")
+        assert chart_svg(chart).count('class="cut"') == 2
+    assert [chart.title for chart in over_time.charts] == ["Requests in flight", "Time to first token", "Output rate"]
+    (unsteady,) = [
+        group for group in report_charts({}, [measured(8, planted(8))]) if group.title.startswith("Over time")
+    ]
+    assert 'class="cut"' not in chart_svg(unsteady.charts[0])
+    assert "no steady window" in unsteady.charts[0].about
+
+
+def test_points_to_draw_over_time_can_be_named(tmp_path, capsys):
+    path = folder(tmp_path / "r", [measured(level, planted(level)) for level in (1, 2, 4)])
+    assert main(["report", str(path)]) == 0
+    assert "Over time: concurrency 4" in (path / "report.html").read_text()
+    assert main(["report", str(path), "--points", "closed-c1-i16-o32-n0"]) == 0
+    html = (path / "report.html").read_text()
+    assert "Over time: concurrency 1" in html
+    assert "Over time: concurrency 4" not in html
+    assert not list((path / "charts").glob("time-*-closed-c4-*"))
+    assert main(["report", str(path), "--points", "closed-c3"]) == 2
+    assert "the sweep has no point closed-c3; it has closed-c1-i16-o32-n0" in capsys.readouterr().err
+    old = folder(tmp_path / "old", [result(1, 16)])
+    assert main(["report", str(old), "--points", "closed-c1-i16-o32-n0"]) == 2
+    assert "which kept no time series" in capsys.readouterr().err
+
+
+def test_repeats_have_error_bars_and_single_points_have_none():
+    single = [result(level, 16) for level in (1, 8)]
+    repeated = [result(level, 16, slower=s, repeat=n) for level in (1, 8) for n, s in enumerate((0.9, 1.0, 1.1))]
+    for results, bars in ((single, 0), (repeated, 2)):
+        chart = latency_against_throughput(results, "closed", {})
+        assert chart is not None
+        assert chart_svg(chart).count('class="error"') == bars
+    assert chart is not None
+    mark = chart.series[0].marks[0]
+    assert mark.spread is not None
+    values = [r["p99_e2el_ms"] for r in repeated if r["point"]["level"] == 1]
+    assert mark.spread == (min(values), max(values))
+    assert mark.y == pytest.approx(sum(values) / 3)
+    assert "mean of 3 repeats" in mark.label
+
+
+def test_a_percentile_needs_enough_requests_to_be_one():
+    assert [requests_for(share) for share in (90, 95, 99, 99.9)] == [29, 59, 299, 2995]
+    few, enough = (load_figures(planted(1, count=count), None) for count in (58, 59))
+    assert few["p95_ttft_ms"] is None
+    assert enough["p95_ttft_ms"] == pytest.approx(percentile(sorted(r.ttft_s * 1000 for r in planted(1, 59)), 95))
+    assert few["p99_ttft_ms"] is not None  # as vllm bench serve has it
+    assert enough["p99.9_ttft_ms"] is None
+    assert load_figures(planted(1, count=2995), None)["p99.9_ttft_ms"] is not None
+
+
+def test_the_report_says_which_percentiles_the_requests_do_not_support(tmp_path):
+    path = folder(tmp_path / "r", [measured(1, planted(1, 40)), measured(8, planted(8, 3000))])
+    write_reports(path)
+    text = (path / "report.md").read_text()
+    assert "too few complete answers for p95, which needs 59 (1 point: closed-c1-i16-o32-n0)" in text
+    assert "too few complete answers for a reliable p99 (marked ~), which needs 299 (1 point" in text
+    assert "too few complete answers for p99.9, which needs 2,995 (1 point" in text
+    rows = [line.split(" | ") for line in text.splitlines() if line.startswith("| ") and "---" not in line]
+    column = rows[0].index("p99.9")
+    assert rows[1][column] == "\N{EN DASH}"
+    assert float(rows[2][column]) > 100
+    assert rows[1][column - 1].startswith("~")
+    assert not rows[2][column - 1].startswith("~")
+
+
+class Terms(HTMLParser):
+    def __init__(self):
+        super().__init__()
+        self.links, self.ids, self.open = set(), set(), []
+
+    def handle_starttag(self, tag, attrs):
+        found = dict(attrs)
+        if tag == "a":
+            self.links.add(found["href"].removeprefix("#"))
+        if "id" in found:
+            self.ids.add(found["id"])
+
+
+def test_every_term_is_explained_where_it_stands_without_a_script(tmp_path):
+    path = folder(tmp_path / "r", [measured(level, planted(level)) for level in (1, 8)], run={"slo": SLO})
+    write_reports(path)
+    html = (path / "report.html").read_text()
+    page = Terms()
+    page.feed(html)
+    assert page.links
+    assert page.links <= page.ids  # every heading of the table leads to its definition
+    assert {column.term for column in COLUMNS} <= terms().keys()
+    for group in report_charts({"slo": SLO}, grid()):
+        for chart in group.charts:
+            assert set(chart.terms) <= terms().keys()
+            assert chart.terms or chart.key.startswith("time-in-flight")
+    figure = html[html.index("<figcaption>Throughput") :]
+    figure = figure[: figure.index("</figure>")]
+    assert '<details class="terms"><summary>What this means</summary>' in figure
+    assert terms()["throughput"].meaning in figure
+    assert "<script" not in html
+
+
+def test_files_and_page_have_the_same_drawings(tmp_path):
+    path = folder(tmp_path / "r", [r | {"simulated": "vllm"} for r in grid()])
+    write_reports(path)
+    html = (path / "report.html").read_text()
+    files = list((path / "charts").iterdir())
+    assert files
+    for file in files:
+        assert file.suffix == ".svg"
+        text = file.read_text()
+        root = ET.fromstring(text)  # noqa: S314 - our own file
+        assert "(simulated server)" in "".join(root.itertext())
+        (drawing,) = re.findall(r"<g transform=\"translate\(0 \d+\)\">(.*)</g>(?:<line|</svg>)", text, flags=re.DOTALL)
+        assert drawing.partition("</g><line")[0][:500] in html
+    assert "(charts/throughput-closed.svg)" in (path / "report.md").read_text()
+
+
+def test_there_is_one_renderer_with_one_set_of_colours():
+    coloured = [file.name for file in ROOM.glob("*.py") if re.search(r"#[0-9a-fA-F]{6}\b", file.read_text())]
+    assert coloured == []
+    script = "import sys, loadtest.reports.report, loadtest.reports.compare_page; print([m for m in sys.modules if 'matplotlib' in m])"
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=ROOM.parents[1], timeout=60
+    )
+    assert done.stdout.strip() == "[]"
+
+
+def luminance(colour):
+    """Relative luminance of #rrggbb (WCAG 2.2)."""
+    parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_texts_and_lines_have_contrast_in_both_schemes(scheme):
+    """WCAG 2.2: 4.5 for text (1.4.3), 3 for what must be seen in a drawing (1.4.11)."""
+    colours = {}
+    for name in ("charts.css", "report.css"):
+        text = (ROOM / name).read_text()
+        blocks = [block.group(1) for block in re.finditer(r":root \{(.*?)\}", text, flags=re.DOTALL)]
+        for block in blocks[: 1 if scheme == "light" else 2]:
+            colours |= dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6})", block))
+    texts = [
+        ("fg", "surface"),
+        ("fg", "bg"),
+        ("muted", "surface"),
+        ("muted", "bg"),
+        ("bad", "surface"),
+        ("bad", "bad-bg"),
+        ("fg", "bad-bg"),
+    ]
+    texts += [
+        ("warn", "warn-bg"),
+        ("fg", "warn-bg"),
+        ("accent", "surface"),
+        ("accent", "bad-bg"),
+        ("on-accent", "accent"),
+        ("muted", "cut"),
+    ]
+    lines = [(f"c{n}", ground) for n in range(6) for ground in ("surface", "cut")] + [
+        ("bad", "cut"),
+        ("good", "surface"),
+    ]
+    for pairs, least in ((texts, 4.5), (lines, 3.0)):
+        for front, back in pairs:
+            one, other = sorted((luminance(colours[front]), luminance(colours[back])))
+            assert (other + 0.05) / (one + 0.05) >= least, (front, back)
+
+
+def test_the_page_of_a_comparison_says_the_verdict_first_and_draws_intervals(tmp_path):
+    runs = [(level, repeat) for level in (1, 8) for repeat in range(3)]
+    slow = [result(level, 256, slower=1.2 * (1 + (n - 1) / 100), repeat=n) for level, n in runs]
+    fast = [result(level, 256, slower=1 + (n - 1) / 100, repeat=n) for level, n in runs]
+    before, after = folder(tmp_path / "a", fast), folder(tmp_path / "<b>", slow)
+    html = comparison_page(compare_folders(before, after, threshold=0.05, confidence=0.95))
+    body = html[html.index("</h1>") :]
+    assert body[body.index("<div") :].startswith('<div class="notice alarm"><p>8 worse, 0 better')
+    assert html.count("<svg") == 4
+    assert html.count('class="verdict worse"') == 8
+    assert "<b>/" not in html
+    same = comparison_page(compare_folders(before, before, threshold=0.05, confidence=0.95))
+    assert 'class="notice alarm"' not in same
+    assert main(["compare", str(before), str(after), "--out", str(tmp_path / "c.html")]) == 1
+    assert (tmp_path / "c.html").read_text() == html
+    assert main(["compare", str(before), str(after), "--out", str(tmp_path / "c.md")]) == 1
+    assert (tmp_path / "c.md").read_text().startswith("### Benchmark comparison")
+
+
+def test_points_without_repeats_have_intervals_without_end_that_stay_in_the_chart(tmp_path):
+    before = folder(tmp_path / "a", [result(1, 16, requests=4)])
+    html = comparison_page(compare_folders(before, before, threshold=0.05, confidence=0.95))
+    places = [float(x) for pair in re.findall(r'class="error" d="M([\d.]+),[\d.]+H([\d.]+)"', html) for x in pair]
+    assert len(places) == 8
+    assert all(0 <= x <= 440 for x in places)
+
+
+def test_results_of_the_former_version_are_still_reported(tmp_path):
+    former = [{**r, "schema_version": 1} for r in grid()]
+    path = folder(tmp_path / "r", former)
+    write_reports(path)
+    html = (path / "report.html").read_text()
+    assert "older version of this tool" in html
+    assert "TTFT, 16 in, 32 out" in html  # from the values per request, which the former version has too
+    assert "Over time" not in html
+
+
+def test_the_page_takes_its_facts_and_charts_from_outside(tmp_path):
+    """A point without any complete answer has a report too."""
+    dead = measured(4, [record(n, n * 0.1, 0.0, error="connect") for n in range(5)], errors_by_kind={"connect": 5})
+    run = {"max_failed": 0.01}
+    html = html_report.html_report(facts.sweep_facts(run, [dead]), [dead], report_charts(run, [dead]))
+    assert "NOT VALID: NO point is valid" in html
+    assert "<b>100.0%</b>" in html
+    assert "5 x connect" in html

@@ -1,0 +1,373 @@
+import csv
+import io
+import json
+import os
+import re
+import shutil
+import subprocess
+from html.parser import HTMLParser
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from loadtest.compare import compare_folders, comparison_json, comparison_markdown
+from loadtest.errors import SweepError
+from loadtest.reports.report import write_reports
+from loadtest.reports.report_charts import report_charts
+from loadtest.reports.svg_axes import log_ticks, nice_ticks
+from loadtest.server import Watch
+from loadtest.traffic.points import Point
+
+CHROMIUM = next(
+    (
+        found
+        for name in (os.environ.get("CHROMIUM", ""), "chromium", "chromium-browser", "google-chrome")
+        if name and (found := shutil.which(name))
+    ),
+    None,
+)
+NO_CHROMIUM = (
+    "no Chromium, so that the page is not opened in a browser; to enable this test install one (Debian: `apt-get install chromium`)"
+    " or set CHROMIUM to the path of one"
+)
+
+
+def result(level, tokens, *, slower=1.0, valid=True, failed=0, requests=64, output=32, repeat=0, wobble=0.05):
+    """A point as a server would give it whose latency grows with load; `slower` stretches every time."""
+    ttfts = [
+        slower * (0.05 + tokens / 20_000 + level / 2_000) * (1 + wobble * ((i * 37) % 11 - 5) / 5)
+        for i in range(requests)
+    ]
+    tpot = slower * (0.01 + level / 50_000)
+    e2els = [ttft + (output - 1) * tpot for ttft in ttfts]
+    mean_e2el = sum(e2els) / requests
+    ordered = sorted(ttfts)
+    point = Point(
+        mode="closed",
+        level=level,
+        input_tokens=tokens,
+        output_tokens=output,
+        requests=requests,
+        duration_s=None,
+        seed=1,
+        repeat=repeat,
+    )
+    speed = level * output / mean_e2el
+    latencies = {
+        f"{key}_{name}_ms": value * 1000
+        for name, values in (("ttft", ordered), ("tpot", [tpot]), ("itl", [tpot]), ("e2el", sorted(e2els)))
+        for key, value in (
+            ("mean", sum(values) / len(values)),
+            ("median", values[len(values) // 2]),
+            ("std", 0.0),
+            ("p90", values[int(0.9 * len(values))]),
+            ("p99", values[-1]),
+        )
+    }
+    return {
+        "point": {
+            "mode": "closed", "level": level, "input_tokens": tokens, "output_tokens": output, "requests": requests, "duration_s": None,
+            "seed": 1, "repeat": repeat, "requested_input_tokens": None, "key": point.key,
+        },
+        "date": "2026-01-01T00:00:00+00:00", "model_id": "org/<m>", "simulated": None, "valid": valid, "completed": requests, "failed": failed,
+        "duration": 1.0, "request_throughput": level / mean_e2el, "request_goodput": None, "output_throughput": speed,
+        "total_token_throughput": 2 * speed, "max_output_tokens_per_s": speed, "max_concurrent_requests": level,
+        "total_input_tokens": requests * tokens, "total_output_tokens": requests * output, **latencies,
+        "usd_per_million_output_tokens": 400 / speed, "ttfts": ttfts, "e2els": e2els, "output_lens": [output] * requests,
+        "input_lens": [tokens] * requests, "start_times": [0.0] * requests, "errors_by_kind": {"http_503": failed} if failed else {},
+        "error_examples": {"http_503": "<script>alert(1)</script>"} if failed else {}, "server": Watch().figures(),
+        "client": {"workers": 1, "cpu_share_max": 0.1, "lag_p99_ms": 0.2, "send_late_p99_ms": 0.0},
+        "invalid_reasons": [] if valid else ["the client's loop was late"], "notes": [], "vllm_command": "vllm bench serve --model 'org/<m>'",
+    }  # fmt: skip
+
+
+def folder(path, results, run=None):
+    path.mkdir()
+    (path / "results.jsonl").write_text("".join(json.dumps(r) + "\n" for r in results))
+    (path / "run.json").write_text(
+        json.dumps({"model": "org/<m>", "url": "http://h", "seed": 1, "usd_per_hour": 1.42, **(run or {})})
+    )
+    return path
+
+
+def grid():
+    return [
+        result(level, tokens, valid=(level, tokens) != (256, 4096), failed=3 if (level, tokens) == (64, 4096) else 0)
+        for tokens in (16, 256, 4096)
+        for level in (1, 8, 64, 256)
+    ]
+
+
+CHARTS = 6 + 1 + 2 + 3 * 3
+"""Six charts over the load, as some requests failed; a map; the first tokens of two more shapes; distributions of three shapes."""
+
+
+class Page(HTMLParser):
+    def __init__(self):
+        super().__init__()
+        self.tags, self.links, self.ids = [], [], 0
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        self.links += [
+            value for name, value in attrs if name in {"src", "href", "srcset", "data", "action"} and value is not None
+        ]
+
+
+def test_the_report_stands_alone_and_shows_all_its_charts(tmp_path):
+    files = write_reports(folder(tmp_path / "r", grid()))
+    html = (tmp_path / "r" / "report.html").read_text()
+    page = Page()
+    page.feed(html)
+    assert [link for link in page.links if not link.startswith("#")] == ["data:,"]
+    assert "script" not in page.tags
+    assert not re.search(r"url\(|@import|https?://(?!h\b|www\.w3\.org/2000/svg)", html)
+    for title in (
+        "Throughput",
+        "Time to first token",
+        "Latency against throughput",
+        "Cost of a million output tokens",
+        "Output tokens per second, 32",
+    ):
+        assert title in html
+    assert page.tags.count("svg") == CHARTS
+    assert {file.name for file in files} >= {
+        "summary.csv",
+        "report.md",
+        "report.html",
+        "throughput-closed.svg",
+        "grid-o32.svg",
+        "cost-closed.svg",
+    }
+    assert all((file).stat().st_size > 1000 for file in files if file.suffix == ".svg")
+
+
+def test_words_of_a_server_cannot_become_markup(tmp_path):
+    write_reports(folder(tmp_path / "r", grid()))
+    html = (tmp_path / "r" / "report.html").read_text()
+    assert "<script>alert" not in html
+    assert "&lt;script&gt;alert" in html
+    assert "org/&lt;m&gt;" in html
+
+
+def test_the_report_says_simulated_invalid_and_failed(tmp_path):
+    results = grid()
+    for found in results:
+        found["simulated"] = "vllm"
+    write_reports(folder(tmp_path / "r", results, run={"max_failed": 0.01}))
+    for name in ("report.html", "report.md"):
+        text = (tmp_path / "r" / name).read_text()
+        assert "Simulated server" in text
+        assert "NOT VALID: 2 of 12 points" in text
+        assert "3 x http_503" in text
+
+
+def test_an_invalid_point_is_hollow_and_never_the_best(tmp_path):
+    results = [result(1, 16), result(8, 16, valid=False)]
+    (charts, *_) = report_charts({}, results)
+    assert [mark.valid for mark in charts.charts[0].series[0].marks] == [True, False]
+    write_reports(folder(tmp_path / "r", results))
+    assert "(load 1)" in (tmp_path / "r" / "report.md").read_text()
+
+
+def test_the_csv_has_a_row_a_point_and_empty_fields_for_what_is_unknown(tmp_path):
+    write_reports(folder(tmp_path / "r", grid()))
+    rows = list(csv.DictReader(io.StringIO((tmp_path / "r" / "summary.csv").read_text())))
+    assert len(rows) == 12
+    assert rows[0]["key"] == "closed-c1-i16-o32-n0"
+    assert rows[0]["kv_cache_usage_max"] == ""
+    assert float(rows[0]["median_ttft_ms"]) > 0
+
+
+def test_a_point_without_an_answer_and_a_sweep_of_one_point_can_be_reported(tmp_path):
+    empty = {
+        **result(1, 16),
+        "completed": 0,
+        "failed": 4,
+        "median_ttft_ms": None,
+        "median_tpot_ms": None,
+        "usd_per_million_output_tokens": None,
+    }
+    empty |= {
+        "output_throughput": 0.0,
+        "p99_ttft_ms": None,
+        "p99_itl_ms": None,
+        "p99_e2el_ms": None,
+        "p90_ttft_ms": None,
+    }
+    write_reports(folder(tmp_path / "none", [empty]))
+    write_reports(folder(tmp_path / "one", [result(1, 16)]))
+    with pytest.raises(SweepError, match="cannot be read"):
+        write_reports(tmp_path / "nothing")
+
+
+@given(st.floats(1e-6, 1e9), st.floats(1.0, 1e6))
+def test_ticks_cover_what_they_mark_and_stay_few(low, factor):
+    high = low * factor
+    for ticks in (nice_ticks(0.0, high), log_ticks(low, high)):
+        assert ticks == sorted(set(ticks))
+        assert ticks[0] <= low * 1.0001
+        assert ticks[-1] >= high * 0.9999
+        assert len(ticks) <= 18
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason=NO_CHROMIUM)
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1280, 390])
+def test_a_browser_shows_the_page_without_errors_and_without_scrolling_sideways(tmp_path, width, scheme):
+    """Headless Chromium takes no window narrower than 500 px, so that the page is measured in a frame of the width."""
+    write_reports(folder(tmp_path / "r", grid()))
+    probe = tmp_path / "r" / "probe.html"
+    frame = (
+        f'<!doctype html><body style="margin:0"><iframe src="report.html" style="border:0;width:{width}px;height:900px"></iframe>'
+        "<script>onload=()=>{const f=document.querySelector('iframe'),d=f.contentDocument.documentElement;"
+        "d.querySelectorAll('details').forEach(e=>e.open=true);"
+        "const box=e=>e.getBoundingClientRect(),out=[...d.querySelectorAll('svg text')].filter(t=>{const a=box(t),b=box(t.closest('svg'));"
+        "return a.left<b.left-1||a.right>b.right+1}).map(t=>t.textContent);"
+        "document.title='width '+d.scrollWidth+' of '+d.clientWidth+' charts '+d.querySelectorAll('svg').length"
+        "+' background '+f.contentWindow.getComputedStyle(d.querySelector('body')).backgroundColor+' cut ['+out.join('|')+']'}</script></body>"
+    )
+    probe.write_text(frame)
+    flags = [
+        "--headless=new",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--allow-file-access-from-files",
+        "--enable-logging=stderr",
+        f"--blink-settings=preferredColorScheme={int(scheme == 'light')}",
+        f"--user-data-dir={tmp_path / 'p'}",
+    ]
+    done = subprocess.run(
+        [
+            str(CHROMIUM),
+            *flags,
+            f"--window-size={max(500, width)},1000",
+            "--virtual-time-budget=3000",
+            "--dump-dom",
+            probe.as_uri(),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    found = re.search(r"width (\d+) of (\d+) charts (\d+) background rgb\((\d+),.* cut \[(.*?)\]</title>", done.stdout)
+    assert found, done.stderr[-500:]
+    assert int(found[1]) <= int(found[2])
+    assert int(found[3]) == CHARTS
+    assert (int(found[4]) > 200) == (scheme == "light")
+    assert not found[5], f"texts that leave their chart: {found[5]}"
+    assert "CONSOLE" not in done.stderr
+
+
+def test_the_same_sweep_twice_shows_no_change(tmp_path):
+    comparison = compare_folders(
+        folder(tmp_path / "a", grid()), folder(tmp_path / "b", grid()), threshold=0.05, confidence=0.95
+    )
+    assert not comparison.worse
+    assert {change.verdict for change in comparison.changes} == {"same"}
+    assert comparison.left_out == ("concurrency 256, 4096 in, 32 out: invalid",)
+    assert len(comparison.changes) == 11 * 4
+
+
+def test_a_slower_server_is_worse_with_an_interval_around_what_happened(tmp_path):
+    runs = [(level, repeat) for level in (1, 8, 64) for repeat in range(3)]
+    slow = [result(level, 256, slower=1.2 * (1 + (n - 1) / 100), repeat=n) for level, n in runs]
+    fast = [result(level, 256, slower=1 + (n - 1) / 100, repeat=n) for level, n in runs]
+    comparison = compare_folders(
+        folder(tmp_path / "a", fast), folder(tmp_path / "b", slow), threshold=0.05, confidence=0.95
+    )
+    assert comparison.worse
+    throughput = [change for change in comparison.changes if change.metric == "output throughput"]
+    assert all(change.low < 1 / 1.2 < change.high < 1 for change in throughput)
+    assert {change.verdict for change in comparison.changes} == {"worse"}
+    assert "**12 worse**, 0 better, 12 compared" in comparison_markdown(comparison)
+    back = compare_folders(tmp_path / "b", tmp_path / "a", threshold=0.05, confidence=0.95)
+    assert not back.worse
+    assert {change.verdict for change in back.changes} == {"better"}
+
+
+def test_a_change_within_the_threshold_or_the_noise_raises_no_alarm(tmp_path):
+    small = compare_folders(
+        folder(tmp_path / "a", [result(8, 256)]),
+        folder(tmp_path / "b", [result(8, 256, slower=1.03)]),
+        threshold=0.05,
+        confidence=0.95,
+    )
+    assert not small.worse
+    noisy = compare_folders(
+        folder(tmp_path / "c", [result(8, 256, wobble=0.9, requests=10)]),
+        folder(tmp_path / "d", [result(8, 256, slower=1.08, wobble=0.9, requests=10)]),
+        threshold=0.05,
+        confidence=0.95,
+    )
+    ttft = next(change for change in noisy.changes if change.metric == "median TTFT")
+    assert ttft.verdict == "unclear"
+    assert ttft.low < 1 < ttft.high
+
+
+def test_repeats_are_compared_with_each_other_where_there_are_three(tmp_path):
+    before = [result(8, 256, slower=s, repeat=n) for n, s in enumerate((1.0, 1.1, 0.9))]
+    after = [result(8, 256, slower=s, repeat=n) for n, s in enumerate((1.08, 1.18, 0.98))]
+    comparison = compare_folders(
+        folder(tmp_path / "a", before), folder(tmp_path / "b", after), threshold=0.05, confidence=0.95
+    )
+    assert {change.basis for change in comparison.changes} == {"repeats"}
+    assert not comparison.worse  # from run to run it varies more than that
+
+
+def test_too_few_requests_give_no_interval_and_no_alarm(tmp_path):
+    comparison = compare_folders(
+        folder(tmp_path / "a", [result(1, 16, requests=4)]),
+        folder(tmp_path / "b", [result(1, 16, requests=4, slower=2)]),
+        threshold=0.05,
+        confidence=0.95,
+    )
+    assert {change.verdict for change in comparison.changes} == {"unclear"}
+    assert json.loads(json.dumps(comparison_json(comparison), allow_nan=False))["changes"][0]["high"] is None
+
+
+def test_more_failures_are_worse_whatever_the_latency(tmp_path):
+    comparison = compare_folders(
+        folder(tmp_path / "a", [result(8, 256)]),
+        folder(tmp_path / "b", [result(8, 256, failed=16)]),
+        threshold=0.05,
+        confidence=0.95,
+    )
+    assert comparison.worse
+    assert comparison.failures == ("concurrency 8, 256 in, 32 out: 20.0% of the requests failed, 0.0% before",)
+
+
+def test_a_comparison_says_where_the_sweeps_themselves_differ(tmp_path):
+    before, after = (
+        folder(tmp_path / "a", [result(8, 256)]),
+        folder(tmp_path / "b", [result(8, 256)], run={"model": "other"}),
+    )
+    comparison = compare_folders(before, after, threshold=0.05, confidence=0.95)
+    assert comparison.differences == ("model is org/<m> before and other after",)
+    assert "Not the same load: model is" in comparison_markdown(comparison)
+
+
+def test_sweeps_without_a_common_point_are_refused(tmp_path):
+    with pytest.raises(SweepError, match="no point in common"):
+        compare_folders(
+            folder(tmp_path / "a", [result(1, 16)]),
+            folder(tmp_path / "b", [result(2, 16)]),
+            threshold=0.05,
+            confidence=0.95,
+        )
+
+
+def test_failures_points_that_were_left_out_and_old_definitions_are_said_first(tmp_path):
+    results = [{**result(1, 16, failed=2), "schema_version": 1}, result(8, 16)]
+    left_out = [{"key": "closed-c64-i16-o32-n0", "reason": "the server is saturated at a lower load"}]
+    path = folder(tmp_path / "r", results, run={"max_failed": 0.01, "left_out": left_out})
+    write_reports(path)
+    notices = [line for line in (path / "report.md").read_text().splitlines() if line.startswith("> ")]
+    assert notices[:2] == [
+        "> **NOT VALID: 1 of 2 points. Do not use their figures.**",
+        "> - 2 of 66 requests failed (3.0%), more than --max-failed 0.01 (1 point: closed-c1-i16-o32-n0)",
+    ]
+    assert "1 points were not measured: closed-c64-i16-o32-n0: the server is saturated at a lower load" in notices[2]
+    assert "older version of this tool" in notices[3]

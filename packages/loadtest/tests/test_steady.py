@@ -1,0 +1,174 @@
+"""The steady window, the trends of an open loop, and the checks of a point against itself, on planted requests."""
+
+import random
+from array import array
+from dataclasses import replace
+
+import pytest
+
+from loadtest.generator.load import arrivals
+from loadtest.measure import load_figures
+from loadtest.proof import little_reasons, server_reasons
+from loadtest.records import RequestRecord
+from loadtest.steady import saturation_figures, steady_figures, steady_window
+from loadtest.traffic.points import Point
+
+TOKENS = 11
+
+
+def point(**load):
+    closed = "concurrency" in load
+    return Point(
+        mode="closed" if closed else "open",
+        level=load["concurrency"] if closed else load["rate"],
+        input_tokens=8,
+        output_tokens=TOKENS,
+        requests=None,
+        duration_s=None,
+        seed=1,
+    )
+
+
+def record(index, sent_s, ttft_s, e2e_s, *, end_s=None, error=None):
+    step_s = (e2e_s - ttft_s) / (TOKENS - 1)
+    times = [sent_s + ttft_s + number * step_s for number in range(TOKENS)]
+    return RequestRecord(
+        index=index,
+        intended_s=sent_s,
+        sent_s=sent_s,
+        connect_s=0.0,
+        end_s=times[-1] if end_s is None else end_s,
+        times_s=array("d", times),
+        prompt_tokens=8,
+        output_tokens=TOKENS,
+        cached_tokens=None,
+        error=error,
+    )
+
+
+def open_loop(rate, duration_s, seed, *, slots=None, e2e_s=1.0, noise_s=0.0):
+    """An open loop on a server that answers in `e2e_s`, with so many requests at once; the others wait in line."""
+    rng = random.Random(seed)  # noqa: S311 - a planted load, no secret
+    free = [0.0] * (slots or 100_000)
+    found = []
+    for index, at_s in enumerate(arrivals(rate, round(rate * duration_s), seed, poisson=True)):
+        slot = min(range(len(free)), key=free.__getitem__) if slots else index
+        start_s = max(at_s, free[slot])
+        free[slot] = start_s + e2e_s
+        late_s = rng.uniform(0, noise_s)
+        wait_s = start_s - at_s
+        found.append(record(index, at_s, wait_s + 0.1 + late_s, wait_s + e2e_s + late_s))
+    return found
+
+
+def judged(records, rate):
+    return saturation_figures(records, steady_window(records, point(rate=rate)), rate)
+
+
+@pytest.mark.parametrize("rate", [2.0, 8.0, 40.0])
+@pytest.mark.parametrize("e2e_s", [0.2, 3.0, 7.0])
+def test_unlimited_capacity_is_never_called_saturated(rate, e2e_s):
+    for seed in range(25):
+        records = open_loop(rate, 30.0, seed, e2e_s=e2e_s, noise_s=0.2)
+        assert not judged(records, rate)["over"], (rate, e2e_s, seed)
+
+
+def test_limited_capacity_is_found_within_a_tenth():
+    # Eight at once for half a second each: 16 requests a second.
+    over = {rate: [judged(open_loop(rate, 60.0, seed, slots=8, e2e_s=0.5), rate) for seed in range(10)] for rate in
+            (12.0, 14.4, 17.6, 20.0)}  # fmt: skip
+    for rate in (12.0, 14.4):
+        assert [found["over"] for found in over[rate]] == [False] * 10
+    for rate in (17.6, 20.0):
+        assert [found["over"] for found in over[rate]] == [True] * 10
+        assert all(found["answered_per_s"] == pytest.approx(16.0, rel=0.1) for found in over[rate])
+
+
+def test_a_point_that_is_shorter_than_its_answers_is_not_judged():
+    found = judged(open_loop(4.0, 5.0, 1, e2e_s=30.0), 4.0)
+    assert found["over"] is None
+    assert "too short" in found["reason"]
+    few = judged(open_loop(1.0, 10.0, 1), 1.0)
+    assert few["over"] is None
+    assert "too few for a trend" in few["reason"]
+
+
+def waves(concurrency, count, ttft_s=0.1, e2e_s=1.0):
+    """A closed loop in lockstep. The answers of its first wave begin a second late."""
+    found, at_s = [], 0.0
+    for number in range(count):
+        slow_s = 1.0 if number == 0 else 0.0
+        found += [
+            record(number * concurrency + slot, at_s, ttft_s + slow_s, e2e_s + slow_s) for slot in range(concurrency)
+        ]
+        at_s += e2e_s + slow_s
+    return found
+
+
+def test_the_first_wave_and_the_last_answers_are_not_in_the_steady_window():
+    records = waves(4, 4)
+    window = steady_window(records, point(concurrency=4))
+    assert window is not None
+    assert (window.start_s, window.end_s) == pytest.approx((2.0, 4.0))
+    steady = steady_figures(records, window)
+    assert steady is not None
+    assert (steady["requests"], steady["requests_left_out"]) == (12, 4)
+    assert steady["mean_ttft_ms"] == pytest.approx(100)
+    assert steady["mean_in_flight"] == pytest.approx(4.0)
+    assert steady["output_throughput"] == pytest.approx(4 * TOKENS, rel=0.06)
+    whole = load_figures(records, None)
+    assert whole["mean_ttft_ms"] == pytest.approx(350)
+    assert steady_figures(records[:3], steady_window(records[:3], point(concurrency=4))) is None
+
+
+def test_a_clock_that_stops_too_early_contradicts_littles_law():
+    records, load = waves(4, 4), point(concurrency=4)
+    window = steady_window(records, load)
+    assert little_reasons(records, load_figures(records, None), load, window) == []
+    cut = [replace(r, times_s=r.times_s[:4]) for r in records]  # times end with the fourth of eleven tokens
+    (reason,) = little_reasons(cut, load_figures(cut, None), load, window)
+    assert reason == (
+        "Little's law does not hold: 4.00 requests were in flight in the mean, but request rate x E2E is 1.98 (more than 10% apart)"
+    )
+
+
+def test_slots_that_stand_idle_are_named():
+    records = [record(n, n * 1.5, 0.1, 1.0) for n in range(12)]
+    load = point(concurrency=1)
+    reasons = little_reasons(records, load_figures(records, None), load, steady_window(records, load))
+    assert "0.65 requests were in flight in the mean of the steady window, not 1" in reasons[0]
+
+
+def server_side(records, *, ttft=1.0, decode=1.0, tokens=1.0, count=1.0):
+    return {
+        "requests_begun": round(len(records) * count),
+        "mean_ttft_ms": ttft * 1000 * sum(r.times_s[0] - r.sent_s for r in records) / len(records),
+        "decode_s": decode * sum(r.times_s[-1] - r.times_s[0] for r in records),
+        "generation_tokens": tokens * sum(r.output_tokens for r in records),
+        "round_trip_ms": 1.0,
+    }
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({}, None),
+        ({"ttft": 1.05, "decode": 0.95}, None),
+        ({"ttft": 1.5}, "time to first token is shorter than the server's own: 350.0 ms here, 525.0 ms in"),
+        ({"ttft": 0.5}, "time to first token is longer than the server's own: 350.0 ms here, 175.0 ms in"),
+        ({"decode": 1.5}, "time per output token is 90.00 ms here and 135.00 ms in the server's histogram"),
+        ({"tokens": 0.9}, "the answers state 176 output tokens, the server's counter 158"),
+    ],
+)
+def test_figures_that_disagree_with_the_servers_own_make_a_point_invalid(change, said):
+    records = waves(4, 4)
+    reasons, notes = server_reasons(records, load_figures(records, None), server_side(records, **change))
+    assert notes == []
+    assert [said in reason for reason in reasons] == ([True] if said else []), reasons
+
+
+def test_a_server_that_counted_other_requests_is_not_compared():
+    records = waves(4, 4)
+    reasons, notes = server_reasons(records, load_figures(records, None), server_side(records, count=0.5, ttft=9.0))
+    assert reasons == []
+    assert "the server's metrics have 8 requests and this point 16" in notes[0]

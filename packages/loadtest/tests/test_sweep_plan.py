@@ -1,0 +1,292 @@
+import asyncio
+import json
+import random
+import shlex
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from loadtest.command_line import Parser, add_options, read_options
+from loadtest.errors import SweepError
+from loadtest.generator.load import arrival_count, arrivals
+from loadtest.generator.pool import workers_for
+from loadtest.options import LoadTestOptions
+from loadtest.store import ResultStore, open_store, read_results
+from loadtest.traffic.points import PRESETS, Sweep, plan_points
+from loadtest.traffic.prompts import POOL, PromptMaker, Recipe, calibrate, fit_recipe
+from loadtest.vllm_command import vllm_command
+
+
+def read(*words):
+    parser = Parser()
+    add_options(parser, LoadTestOptions)
+    return read_options(LoadTestOptions, parser.parse_args(words))
+
+
+SWEEP = Sweep(
+    concurrency=(8, 1),
+    request_rate=(),
+    input_tokens=(16, 4096),
+    output_tokens=(32,),
+    requests=None,
+    duration_s=None,
+    seed=5,
+)
+
+
+def test_the_grid_preset_is_the_twelve_by_twelve_of_the_field():
+    points, notes = plan_points(PRESETS["grid"], 32_768)
+    assert len(points) == 144
+    assert notes == []
+    assert {p.level for p in points} == {2**n for n in range(12)}
+    assert {p.input_tokens for p in points} == {2**n for n in range(3, 15)}
+
+
+def test_a_point_ends_by_requests_by_waves_or_by_time_as_asked():
+    def ends(**changes):
+        return {
+            (p.requests, p.duration_s)
+            for p in plan_points(replace(SWEEP, **{"concurrency": (8,), "input_tokens": (16,), **changes}), None)[0]
+        }
+
+    assert ends() == {(32, None)}
+    assert ends(duration_s=9.0, by_waves=False) == {(None, 9.0)}
+    assert ends(duration_s=120.0) == {(32, 120.0)}
+    assert ends(requests=5, duration_s=9.0, by_waves=False) == {(5, 9.0)}
+    assert ends(concurrency=(), request_rate=(2.0,)) == {(None, 30.0)}
+    assert ends(concurrency=(), request_rate=(2.0,), requests=7) == {(7, None)}
+
+
+def test_input_is_clamped_at_max_model_len_and_said_so():
+    points, notes = plan_points(SWEEP, 4096)
+    assert {p.input_tokens for p in points} == {16, 4064}
+    assert notes == ["LEN01: 4096 input + 32 output tokens exceed max-model-len 4096; input clamped to 4064."]
+    assert [p.key for p in points] == [
+        "closed-c1-i16-o32-n0",
+        "closed-c8-i16-o32-n0",
+        "closed-c1-i4096-o32-n0",
+        "closed-c8-i4096-o32-n0",
+    ]
+
+
+def test_lengths_that_clamp_to_the_same_are_measured_once():
+    points, _ = plan_points(replace(SWEEP, input_tokens=(4064, 4096, 8192)), 4096)
+    assert [p.input_tokens for p in points] == [4064, 4064]
+
+
+def test_an_output_that_leaves_no_room_is_left_out_and_a_sweep_of_nothing_is_refused():
+    points, notes = plan_points(replace(SWEEP, output_tokens=(32, 4096)), 4096)
+    assert {p.output_tokens for p in points} == {32}
+    assert "leave no room for input" in " ".join(notes)
+    with pytest.raises(SweepError, match="no point is left"):
+        plan_points(replace(SWEEP, output_tokens=(4096,)), 4096)
+    with pytest.raises(SweepError, match="add --concurrency or --request-rate"):
+        plan_points(replace(SWEEP, concurrency=()), 4096)
+
+
+def test_every_point_has_a_seed_of_its_own_and_the_same_one_again():
+    first, _ = plan_points(replace(SWEEP, repeats=2), None)
+    again, _ = plan_points(replace(SWEEP, repeats=2), None)
+    assert len({p.seed for p in first}) == len(first) == 8
+    assert [p.seed for p in first] == [p.seed for p in again]
+
+
+@pytest.mark.parametrize("count", [1, 2, 7, 8, 40, 500])
+def test_prompts_are_of_the_length_asked_for_and_the_same_again(count):
+    recipe = Recipe(words=POOL, count=count, seed=3)
+    prompts = [PromptMaker(recipe).prompt(index) for index in range(50)]
+    assert {len(prompt.split()) for prompt in prompts} == {count}
+    assert len(set(prompts)) == 50
+    assert prompts == [PromptMaker(recipe).prompt(index) for index in range(50)]
+
+
+def test_prompts_of_two_points_share_no_beginning():
+    heads = {PromptMaker(Recipe(words=POOL, count=64, seed=seed)).prompt(i)[:60] for seed in (1, 2) for i in range(500)}
+    assert len(heads) == 1000
+
+
+def counting(overhead, cost):
+    async def count(prompt):
+        return overhead + sum(cost(word) for word in prompt.split())
+
+    return count
+
+
+def test_words_of_several_tokens_are_found_and_left_out():
+    odd = {"fox", "zoo", "via", "ski"}
+    count = counting(9, lambda word: 2 if word in odd else 1)
+    calibration = asyncio.run(calibrate(count, "tokenize"))
+    assert calibration.overhead_tokens == 9
+    assert calibration.tokens_per_word == 1.0
+    assert not odd & set(calibration.words)
+    recipe, counted = asyncio.run(fit_recipe(calibration, count, input_tokens=128, seed=1))
+    assert counted == 128
+    assert asyncio.run(count(PromptMaker(recipe).prompt(77))) == 128
+
+
+def test_a_tokenizer_that_is_not_one_of_words_is_met_on_the_average():
+    count = counting(4, lambda _word: 3)
+    calibration = asyncio.run(calibrate(count, "usage"))
+    recipe, counted = asyncio.run(fit_recipe(calibration, count, input_tokens=400, seed=1))
+    assert abs(counted - 400) <= 3
+    assert recipe.count == 132
+
+
+def test_a_prompt_shorter_than_the_template_is_one_word_and_known_to_be_longer():
+    count = counting(12, lambda _word: 1)
+    calibration = asyncio.run(calibrate(count, "tokenize"))
+    recipe, counted = asyncio.run(fit_recipe(calibration, count, input_tokens=8, seed=1))
+    assert (recipe.count, counted) == (1, 13)
+
+
+def test_poisson_arrivals_have_the_rate_and_spread_that_they_should_and_even_ones_none():
+    poisson = list(arrivals(50.0, 4000, seed=1, poisson=True))
+    gaps = [b - a for a, b in pairwise(poisson)]
+    mean = sum(gaps) / len(gaps)
+    assert mean == pytest.approx(0.02, rel=0.06)
+    assert (sum((g - mean) ** 2 for g in gaps) / len(gaps)) ** 0.5 == pytest.approx(mean, rel=0.1)
+    assert list(arrivals(4.0, 4, seed=1, poisson=False)) == pytest.approx([0, 0.25, 0.5, 0.75])
+    assert list(arrivals(50.0, 9, seed=1, poisson=True)) == list(arrivals(50.0, 9, seed=1, poisson=True))
+
+
+def test_one_process_serves_some_streams_and_more_never_outnumber_the_cores():
+    assert [workers_for(streams, 8) for streams in (1, 512, 513, 2048, 100_000)] == [1, 1, 2, 4, 8]
+
+
+@pytest.mark.parametrize("text", ["", "0", "-1", "1,x", "1.5", "1,,2"])
+def test_a_wrong_list_of_numbers_is_one_sentence(text):
+    with pytest.raises(SweepError, match=r"--concurrency is .* whole numbers of 1 or more"):
+        read(f"--concurrency={text}")
+
+
+def test_lists_and_objectives_are_read_as_people_write_them():
+    load = read("--input-tokens", "64, 8,64,16_384", "--request-rate", "2,0.5").load
+    assert load.input_tokens == (8, 64, 16_384)
+    assert load.request_rate == (0.5, 2.0)
+    objective = read("--slo", "ttft=0.5,tpot=0.05").report.slo
+    assert (objective.ttft_s, objective.tpot_s, objective.e2e_s) == (0.5, 0.05, None)
+    with pytest.raises(SweepError, match="--slo is 'ttfb=1'"):
+        read("--slo", "ttfb=1")
+    with pytest.raises(SweepError, match="--request-rate"):
+        read("--request-rate", "inf")
+    with pytest.raises(SweepError, match="does not set stream"):
+        read("--extra-body", '{"stream": false}')
+
+
+RUN = {"url": "u", "model": "m", "seed": 1}
+
+
+def line(key, completed=1):
+    return {"point": {"key": key}, "completed": completed}
+
+
+def test_a_line_cut_by_a_crash_is_dropped_and_the_point_measured_again(tmp_path):
+    with open_store(tmp_path, RUN, resume=False) as store:
+        store.append(line("a"))
+        store.append(line("b"))
+    path = tmp_path / "results.jsonl"
+    path.write_bytes(path.read_bytes()[:-9])
+    with open_store(tmp_path, RUN, resume=True) as store:
+        assert set(store.done()) == {"a"}
+        store.append(line("b"))
+    assert [r["point"]["key"] for r in read_results(tmp_path)] == ["a", "b"]
+    assert [json.loads(text)["point"]["key"] for text in path.read_text().splitlines()] == ["a", "b"]
+
+
+def test_of_two_results_of_a_point_the_later_counts_and_one_without_answers_is_not_done(tmp_path):
+    store = ResultStore(tmp_path)
+    store.append(line("a", completed=0))
+    assert store.done() == {}
+    store.append(line("a", completed=3))
+    assert read_results(tmp_path) == [line("a", completed=3)]
+
+
+def test_a_folder_with_results_is_not_overwritten_and_not_mixed_with_another_sweep(tmp_path):
+    with open_store(tmp_path, RUN, resume=False) as store:
+        store.append(line("a"))
+    with pytest.raises(SweepError, match="add --resume"), open_store(tmp_path, RUN, resume=False):
+        pass
+    with (
+        pytest.raises(SweepError, match='has model "m", this one "other"'),
+        open_store(tmp_path, RUN | {"model": "other"}, resume=True),
+    ):
+        pass
+
+
+def test_two_sweeps_cannot_write_into_one_folder(tmp_path):
+    with (
+        open_store(tmp_path, RUN, resume=False),
+        pytest.raises(SweepError, match="in use by another sweep"),
+        open_store(tmp_path, RUN, resume=True),
+    ):
+        pass
+
+
+def test_a_damaged_line_in_the_middle_is_refused_with_its_number(tmp_path):
+    (tmp_path / "results.jsonl").write_text(json.dumps(line("a")) + "\nrubbish\n" + json.dumps(line("b")) + "\n")
+    with pytest.raises(SweepError, match="line 2 is no result"):
+        read_results(tmp_path)
+
+
+def test_the_equivalent_vllm_command_names_the_same_load():
+    closed = plan_points(SWEEP, None)[0][1]
+    words = vllm_command("http://h", "org/m", closed, requests=32, chat=True, poisson=True).split()
+    pairs = dict(pairwise(words))
+    assert pairs["--max-concurrency"] == "8"
+    assert (pairs["--random-input-len"], pairs["--random-output-len"], pairs["--num-prompts"]) == ("16", "32", "32")
+    assert pairs["--endpoint"] == "/v1/chat/completions"
+    served = vllm_command(
+        "http://h",
+        "served",
+        closed,
+        requests=32,
+        chat=True,
+        poisson=True,
+        overhead_tokens=9,
+        tokenizer="org/m",
+        warm_ups=8,
+    )
+    pairs = dict(pairwise(served.split()))
+    assert (pairs["--model"], pairs["--served-model-name"], pairs["--tokenizer"]) == ("org/m", "served", "org/m")
+    assert (pairs["--random-input-len"], pairs["--temperature"], pairs["--num-warmups"]) == ("7", "0", "8")
+    extra = {"min_tokens": 20, "logit_bias": {"1": 100}}
+    command = vllm_command("http://h", "m", closed, requests=32, chat=True, poisson=True, extra_body=extra)
+    assert json.loads(dict(pairwise(shlex.split(command)))["--extra-body"]) == extra
+    open_loop = plan_points(replace(SWEEP, concurrency=(), request_rate=(2.5,), duration_s=8.0), None)[0][0]
+    command = vllm_command("http://h", "m", open_loop, requests=20, chat=False, poisson=True)
+    assert "--num-prompts 20" in command
+    assert "--request-rate 2.5 --burstiness 1.0" in command
+
+
+def test_no_measurement_reads_a_clock_that_can_be_set():
+    """A clock that is put right in the middle of a sweep changes no duration. Wall time is the date of a result only."""
+    home = Path(__file__).parents[1]
+    files = [path for path in home.rglob("*.py") if "tests" not in path.relative_to(home).parts]
+    assert len(files) > 50
+    readings = [
+        (path.name, text)
+        for path in files
+        for text in path.read_text().splitlines()
+        if "time.time(" in text or ".now(" in text
+    ]
+    assert readings == [("results.py", '        "date": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),')]
+
+
+def test_random_is_never_shared_between_points():
+    random.seed(1)
+    first = PromptMaker(Recipe(words=POOL, count=30, seed=9)).prompt(4)
+    random.seed(2)
+    assert PromptMaker(Recipe(words=POOL, count=30, seed=9)).prompt(4) == first
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_draw_of_arrivals_changes_the_pattern_and_never_the_rate(seed):
+    assert arrival_count(0.5, None, 30.0) == 15
+    assert arrival_count(6.0, 50, 12.0) == 50
+    times = arrivals(0.5, 15, seed, poisson=True)
+    assert len(times) == 15
+    assert times[0] == 0.0
+    assert list(times) == sorted(times)
+    assert times[-1] < 30.0

@@ -1,0 +1,461 @@
+"""Whole sweeps against a server of known timing in a process of its own, straight and with faults."""
+
+import contextlib
+import json
+import os
+import random
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from loadtest import sweep as sweeps
+from loadtest.__main__ import main
+from loadtest.endpoint import Endpoint
+from loadtest.errors import NotReachedError, SweepError
+from loadtest.generator.pool import HOME
+from loadtest.settings import SweepSettings
+from loadtest.store import ResultStore, read_results, read_run
+from loadtest.sweep import _Saturation, run_sweep, seed_of
+from loadtest.tests.model_pool import ModelPool, ModelServer
+from loadtest.traffic.points import Point, Sweep
+
+SWEEP = Sweep(
+    concurrency=(4,), request_rate=(), input_tokens=(32,), output_tokens=(8,), requests=12, duration_s=None, seed=1
+)
+
+
+class Quiet:
+    def __init__(self):
+        self.lines = []
+        self.on_done = None
+
+    def line(self, text):
+        self.lines.append(text)
+
+    def skipped(self, point, reason):
+        self.lines.append(f"{point.key} {reason}")
+
+    def done(self, point, result):
+        if self.on_done is not None:
+            self.on_done(point, result)
+
+    def begin(self, *_):
+        pass
+
+    start = progress = end = begin
+
+
+STALL_LIMIT_S = 6.0
+"""Of the tests in which a stream stalls: longer than a busy machine stands still."""
+
+
+def bench(url, out, sweep=SWEEP, reporter=None, endpoint=None, **options):
+    settings = SweepSettings(url=url, model=None, out=out, warm_up=0, workers=1, **options)
+    outcome = run_sweep(settings, sweep, endpoint or Endpoint(base_url=url), reporter or Quiet())
+    return outcome, {result["point"]["key"]: result for result in read_results(out)} if outcome.stored else {}
+
+
+def only(results):
+    (result,) = results.values()
+    return result
+
+
+@pytest.fixture
+def calm(server):
+    server.control({})
+    yield server
+    server.control({})
+
+
+def test_known_timing_is_measured_as_it_is(calm, tmp_path):
+    """Against the server's own clock, whatever the machine makes of 20 ms and 5 ms; authors/benchmarks/bench_client.py has the 2 %."""
+    before = len(calm.truth())
+    _, results = bench(calm.url, tmp_path, replace(SWEEP, concurrency=(1, 16), output_tokens=(40,), requests=16))
+    rows = calm.truth()[before:]
+    for result, streams in zip(results.values(), (rows[:16], rows[16:]), strict=True):
+        assert (result["completed"], result["failed"]) == (16, 0)
+        assert result["total_output_tokens"] == 640
+        # A timer is never early, and the client never sees a token before the server has sent it.
+        assert min(result["ttfts"]) >= 0.02
+        assert sorted(result["e2els"]) >= sorted(row["last_s"] - row["received_s"] for row in streams)
+        assert result["output_throughput"] == pytest.approx(640 / result["duration"], rel=0.01)
+        span_ms = statistics.median((row["last_s"] - row["first_s"]) / 39 * 1000 for row in streams)
+        assert not result["valid"] or span_ms / 3 < result["median_tpot_ms"] < span_ms * 3
+    assert results["closed-c1-i32-o40-n0"]["duration"] >= 16 * 0.02
+
+
+def test_prompts_are_exact_and_unique_and_the_server_agrees(calm, tmp_path):
+    before = calm.control()
+    _, results = bench(calm.url, tmp_path, replace(SWEEP, input_tokens=(9, 200), concurrency=(2, 4)))
+    after = calm.control()
+    assert after["duplicates"] == before["duplicates"]
+    assert after["requests"] - before["requests"] == 4 * 12
+    for result in results.values():
+        assert set(result["input_lens"]) == {result["point"]["input_tokens"]}
+        assert set(result["output_lens"]) == {8}
+        assert result["server"]["prefix_cache_hits"] == 0
+        assert result["server"]["generation_tokens"] == result["total_output_tokens"]
+        assert result["notes"] == []
+        assert result["simulated"] == "timed"
+
+
+def test_a_repeated_seed_meets_the_prefix_cache_and_the_result_says_so(calm, tmp_path):
+    for folder in ("a", "b"):
+        _, results = bench(calm.url, tmp_path / folder, replace(SWEEP, seed=99))
+    assert only(results)["server"]["prefix_cache_hit_rate"] == 1.0
+    assert "100% of the prompt tokens came from the prefix cache: they were not computed" in only(results)["notes"]
+
+
+def test_a_seed_that_nobody_gave_differs_from_run_to_run_and_a_continuation_keeps_it(tmp_path):
+    settings = SweepSettings(url="u", model=None, out=tmp_path)
+    assert len({seed_of(settings, None) for _ in range(5)}) > 1
+    (tmp_path / "run.json").write_text('{"seed": 7}')
+    assert seed_of(replace(settings, resume=True), None) == 7
+    assert seed_of(settings, 3) == 3
+
+
+def test_an_open_loop_sends_at_its_rate_whatever_the_server_does(calm, tmp_path):
+    sweep = replace(SWEEP, concurrency=(), request_rate=(40.0,), requests=None, duration_s=1.0)
+    _, results = bench(calm.url, tmp_path, sweep, poisson=False)
+    result = only(results)
+    assert result["num_prompts"] == 40
+    assert result["start_times"] == pytest.approx([n / 40 for n in range(40)], abs=1e-6)
+    assert result["max_concurrency"] is None
+    assert result["request_rate"] == 40.0
+
+
+@pytest.mark.parametrize(
+    ("slots", "left_out"),
+    [(4, ["open-r60-i32-o11-n0", "open-r70-i32-o11-n0"]), (None, [])],
+    ids=["limited", "unlimited"],
+)
+def test_loads_above_saturation_are_left_out_and_said_so(calm, tmp_path, monkeypatch, slots, left_out):
+    # On a model of a server, four at once for 100 ms each: 40 requests per second.
+    model = ModelServer(ttft_s=0.02, tpot_s=0.008, slots=slots)
+    monkeypatch.setattr("loadtest.sweep.WorkerPool", lambda: ModelPool(model))
+    rates = (5.0, 20.0, 44.0, 50.0, 60.0, 70.0)
+    sweep = replace(SWEEP, concurrency=(), request_rate=rates, output_tokens=(11,), requests=None, duration_s=30.0)
+    outcome, results = bench(calm.url, tmp_path, sweep, stop_when_saturated=True)
+    assert [row["key"] for row in outcome.left_out] == left_out
+    assert read_run(tmp_path).get("left_out", []) == [dict(row) for row in outcome.left_out]
+    over = [result["saturation"]["over"] for result in results.values()]
+    assert over == ([False, False, True, True] if left_out else [False] * 6)
+    if left_out:
+        assert all(row["reason"] == "the server is saturated at a lower load" for row in outcome.left_out)
+    assert all(result["valid"] for result in results.values())
+
+
+def test_an_open_loop_above_its_limit_sheds_and_is_invalid(calm, tmp_path):
+    sweep = replace(SWEEP, concurrency=(), request_rate=(200.0,), requests=40)
+    _, results = bench(calm.url, tmp_path, sweep, max_in_flight=2)
+    result = only(results)
+    assert not result["valid"]
+    assert any("not sent because too many were in flight" in reason for reason in result["invalid_reasons"])
+    assert result["num_prompts"] + result["client"]["shed"] == 40
+
+
+def test_two_processes_share_a_point_without_sending_anything_twice(calm, tmp_path):
+    before = calm.control()
+    settings = SweepSettings(url=calm.url, model=None, out=tmp_path, warm_up=0, workers=2)
+    run_sweep(settings, replace(SWEEP, requests=25), Endpoint(base_url=calm.url), Quiet())
+    (result,) = read_results(tmp_path)
+    assert result["client"]["workers"] == 2
+    assert result["completed"] == 25
+    assert calm.control()["requests"] - before["requests"] == 25
+
+
+def test_warm_up_is_not_counted(calm, tmp_path):
+    before = calm.control()["requests"]
+    settings = SweepSettings(url=calm.url, model=None, out=tmp_path, warm_up=5, workers=1)
+    run_sweep(settings, SWEEP, Endpoint(base_url=calm.url), Quiet())
+    assert calm.control()["requests"] - before == 17
+    assert read_results(tmp_path)[0]["num_prompts"] == 12
+
+
+def test_a_request_that_takes_too_long_is_ended(start_server, tmp_path):
+    slow = start_server("--ttft-s", "30")
+    outcome, results = bench(slow.url, tmp_path, replace(SWEEP, requests=2), request_limit_s=1.0)
+    assert only(results)["errors_by_kind"] == {"timeout": 2}
+    assert outcome.empty == 1
+
+
+def test_a_point_that_takes_too_long_is_ended_with_what_is_known(calm, tmp_path):
+    calm.control({"kind": "hang", "spare": 3})  # each of the four users gets into a request that has no end
+    outcome, results = bench(calm.url, tmp_path, replace(SWEEP, requests=100_000), point_limit_s=10.0)
+    assert outcome.ending == "done"
+    assert only(results)["completed"] == 3
+    assert only(results)["errors_by_kind"] == {"aborted": 4}
+
+
+def test_a_duration_ends_sending_and_waits_for_what_is_under_way(calm, tmp_path):
+    _, results = bench(calm.url, tmp_path, replace(SWEEP, requests=None, duration_s=4.0, by_waves=False))
+    result = only(results)
+    assert result["failed"] == 0
+    assert result["completed"] > 4  # more than one request of each user
+    assert max(result["start_times"]) <= 4.0 + 0.05 + result["client"]["lag_max_ms"] / 1000
+
+
+def test_a_server_killed_in_the_middle_ends_the_sweep_which_resumes_and_counts_nothing_twice(
+    start_server, tmp_path, monkeypatch
+):
+    monkeypatch.setattr("loadtest.sweep.RECOVERY_LIMIT_S", 0.5)
+    options = ("--ttft-s", "0.02", "--tpot-s", "0.005", "--port", str(port_that_nobody_takes()))
+    first = start_server(*options)
+    reporter = Quiet()
+    reporter.on_done = lambda point, _result: first.process.kill() if point.level == 2 else None
+    sweep = replace(SWEEP, concurrency=(1, 2, 4, 8))
+    outcome, results = bench(first.url, tmp_path, sweep, reporter)
+    assert outcome.ending == "server gone"
+    assert "closed-c4-i32-o8-n0" in outcome.detail
+    assert set(results) == {"closed-c1-i32-o8-n0", "closed-c2-i32-o8-n0"}
+    second = start_server(*options)
+    outcome, results = bench(second.url, tmp_path, sweep, resume=True)
+    assert (outcome.ending, outcome.measured, outcome.stored) == ("done", 2, 4)
+    assert second.control()["requests"] == 24
+    assert len((tmp_path / "results.jsonl").read_text().splitlines()) == 4
+
+
+def test_a_tunnel_that_ends_is_not_a_server_that_is_gone(start_server, tmp_path, monkeypatch):
+    monkeypatch.setattr("loadtest.sweep.RECOVERY_LIMIT_S", 0.5)
+    server = start_server("--ttft-s", "0.02", "--tpot-s", "0.005")
+    reporter = Quiet()
+    reporter.on_done = lambda *_: server.process.kill()
+    tunnel = Endpoint(
+        base_url=server.url,
+        not_reached=lambda error: "" if server.process.poll() is None else f"the tunnel ended: {error}",
+    )
+    outcome, results = bench(server.url, tmp_path / "a", replace(SWEEP, concurrency=(1, 2)), reporter, tunnel)
+    assert outcome.ending == "unreachable"
+    assert outcome.detail.startswith("the tunnel ended:")
+    assert len(results) == 1
+    with pytest.raises(NotReachedError, match="the tunnel ended"):
+        bench(server.url, tmp_path / "b", endpoint=tunnel)
+    with pytest.raises(SweepError, match="cannot be measured"):
+        bench(server.url, tmp_path / "c")
+
+
+def test_a_server_that_dies_while_it_answers_leaves_no_half_point(start_server, tmp_path, monkeypatch):
+    monkeypatch.setattr("loadtest.sweep.RECOVERY_LIMIT_S", 0.5)
+    dying = start_server("--ttft-s", "0.02", "--tpot-s", "0.005")
+    dying.control({"kind": "exit", "every": 9, "after_tokens": 2})
+    outcome, results = bench(dying.url, tmp_path, replace(SWEEP, requests=60))
+    assert outcome.ending == "server gone"
+    assert results == {}
+
+
+@pytest.mark.long
+def test_a_server_that_comes_back_has_its_point_measured_again_from_the_start(start_server, tmp_path, monkeypatch):
+    options = ("--ttft-s", "0.02", "--tpot-s", "0.005", "--port", str(port_that_nobody_takes()))
+    first = start_server(*options)
+    first.control({"kind": "exit", "every": 9, "after_tokens": 2})
+    second = []
+    lost = sweeps._lost
+
+    async def revive(run):
+        """Start the second server when the load generator has given up the first."""
+        second.append(start_server(*options))
+        return await lost(run)
+
+    monkeypatch.setattr(sweeps, "_lost", revive)
+    reporter = Quiet()
+    outcome, results = bench(first.url, tmp_path, replace(SWEEP, requests=60), reporter)
+    assert outcome.ending == "done"
+    assert any("measuring the point again" in text for text in reporter.lines)
+    assert (only(results)["completed"], only(results)["failed"]) == (60, 0)
+    assert "measured again from its start" in only(results)["notes"][-1]
+    assert second[0].control()["requests"] == 60
+
+
+def port_that_nobody_takes():
+    """A free port below the range from which Linux and macOS give ports to others, so that a second server can have it too."""
+    for port in random.sample(range(20_000, 32_000), 100):
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
+    raise AssertionError("no port is free")
+
+
+def until(came_about):
+    """Wait until something has come about."""
+    end_s = time.monotonic() + 60
+    while not came_about():
+        assert time.monotonic() < end_s
+        time.sleep(0.02)
+
+
+def workers_of_this_process():
+    for folder in Path("/proc").iterdir():
+        with contextlib.suppress(OSError):
+            if folder.name.isdecimal() and b".worker" in (folder / "cmdline").read_bytes():
+                parent = (folder / "stat").read_text().rsplit(")", 1)[1].split()[1]
+                if int(parent) == os.getpid():
+                    yield int(folder.name)
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="processes are found through /proc")
+def test_a_load_generator_that_is_killed_ends_the_sweep_and_is_not_blamed_on_the_server(calm, tmp_path):
+    reporter = Quiet()
+    reporter.progress = lambda *_: [os.kill(pid, signal.SIGKILL) for pid in workers_of_this_process()]
+    outcome, _ = bench(calm.url, tmp_path, replace(SWEEP, requests=100_000), reporter)
+    assert (outcome.ending, outcome.stored) == ("client failed", 0)
+    assert "a process of the load generator died" in outcome.detail
+    assert not list(workers_of_this_process())
+
+
+def test_a_sweep_that_cannot_begin_says_why(calm, tmp_path):
+    with pytest.raises(SweepError, match="cannot be measured: GET /v1/models failed"):
+        bench("http://127.0.0.1:9", tmp_path)
+    settings = SweepSettings(url=calm.url, model="other", out=tmp_path)
+    with pytest.raises(SweepError, match="--model is 'other'; the server serves timed"):
+        run_sweep(settings, SWEEP, Endpoint(base_url=calm.url), Quiet())
+    assert not (tmp_path / "results.jsonl").exists()
+
+
+def test_a_server_without_a_tokenizer_is_calibrated_by_usage(start_server, tmp_path):
+    plain = start_server("--ttft-s", "0.001", "--tpot-s", "0.001", "--no-tokenize")
+    _, results = bench(plain.url, tmp_path, replace(SWEEP, input_tokens=(77,)))
+    result = only(results)
+    assert result["input_lens_source"] == "usage"
+    assert set(result["input_lens"]) == {77}
+
+
+def test_a_server_that_does_not_know_ignore_eos_is_measured_without_it(start_server, tmp_path):
+    plain = start_server("--ttft-s", "0.001", "--tpot-s", "0.001", "--refuse-ignore-eos")
+    settings = SweepSettings(url=plain.url, model=None, out=tmp_path, warm_up=1, workers=1)
+    reporter = Quiet()
+    run_sweep(settings, SWEEP, Endpoint(base_url=plain.url), reporter)
+    assert read_results(tmp_path)[0]["completed"] == 12
+    assert any("ignore_eos" in text for text in reporter.lines)
+
+
+def test_more_streams_than_the_usual_limit_of_open_files_are_held(calm, tmp_path):
+    """The soft limit of a shell is raised by the load generator itself; only the hard one is refused."""
+    code = (
+        "import resource, sys\n"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (64, int(sys.argv.pop(1))))\n"
+        "sys.argv[0] = 'bench'\n"
+        "import sys\nfrom loadtest.__main__ import main\nsys.exit(main())\n"
+    )
+    load = "--concurrency 150 --requests 150 --input-tokens 16 --output-tokens 4 --warm-up 0"
+    words = ["--url", calm.url, *load.split()]
+    for hard, code_wanted, said in ((400, 0, "1 points in"), (100, 2, "needs more open files than the 100")):
+        command = [sys.executable, "-c", code, str(hard), *words, "--workers", "1", "--out", str(tmp_path / str(hard))]
+        done = subprocess.run(command, cwd=HOME, capture_output=True, text=True, timeout=120, check=False)
+        assert done.returncode == code_wanted, done.stderr
+        assert said in done.stderr
+    assert read_results(tmp_path / "400")[0]["failed"] == 0
+
+
+def test_text_completions_can_be_measured_too(calm, tmp_path):
+    _, results = bench(calm.url, tmp_path, chat=False)
+    assert only(results)["completed"] == 12
+    assert set(only(results)["input_lens"]) == {32}
+
+
+def test_loads_beyond_saturation_are_left_out_when_asked(calm, tmp_path, monkeypatch):
+    # No load gains a thousandfold, however busy this machine is: two loads after the first are flat.
+    monkeypatch.setattr("loadtest.sweep.SATURATED_GAIN", 1000.0)
+    sweep = replace(SWEEP, concurrency=(12, 13, 14, 15, 16))
+    reporter = Quiet()
+    outcome, results = bench(calm.url, tmp_path, sweep, reporter, stop_when_saturated=True)
+    assert outcome.ending == "done"
+    assert len(results) == 3
+    assert sum("saturated at a lower load" in text for text in reporter.lines) == 2
+    everything = bench(calm.url, tmp_path / "all", sweep, stop_when_saturated=False)[1]
+    assert len(everything) == 5
+
+
+@pytest.mark.parametrize(
+    ("tokens_per_s", "measured"),
+    [
+        ((100.0, 200.0, 400.0, 800.0, 1600.0), 5),
+        ((100.0, 101.0, 102.0, 300.0, 400.0), 3),
+        ((100.0, 200.0, 202.0, 400.0, 410.0), 5),
+        ((100.0, 200.0, 190.0, 180.0, 900.0), 4),
+    ],
+)
+def test_two_loads_in_a_row_that_gain_nothing_are_saturation(tokens_per_s, measured):
+    saturation, seen = _Saturation(enabled=True), 0
+    for level, throughput in enumerate(tokens_per_s, start=1):
+        point = Point(mode="closed", level=level, input_tokens=8, output_tokens=8, requests=1, duration_s=None, seed=1)
+        if saturation.over(point):
+            continue
+        saturation.learn(point, {"output_throughput": throughput, "request_throughput": 1.0})
+        seen += 1
+    assert seen == measured
+
+
+def run_cli(*words, **options):
+    return subprocess.Popen(
+        [sys.executable, "-m", "loadtest", *words],
+        cwd=HOME,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        **options,
+    )
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.long)])
+def test_an_interruption_leaves_complete_files_and_says_how_to_continue(calm, tmp_path, number):
+    load = "--concurrency 1,2,3 --input-tokens 8 --output-tokens 8 --requests 30"
+    words = ["--url", calm.url, *load.split()]
+    calm.control({"kind": "endless", "after_tokens": 2, "spare": 40})  # the second point is never complete
+    process = run_cli(*words, "--warm-up", "0", "--seed", "4", "--out", str(tmp_path))
+    stored = tmp_path / "results.jsonl"
+    until(lambda: stored.exists() and stored.read_bytes().endswith(b"\n"))
+    os.killpg(process.pid, number)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130, errors
+    assert "Traceback" not in errors
+    assert "exception was never retrieved" not in errors
+    assert len(read_results(tmp_path)) == 1
+    assert "1 of 3 points are complete" in errors
+    assert "--resume" in errors.rsplit("Continue with: ", 1)[1]
+    for name in ("report.html", "report.md", "summary.csv", "run.json"):
+        assert (tmp_path / name).stat().st_size > 0
+    assert read_run(tmp_path)["seed"] == 4
+    until(lambda: calm.control()["open"] == 0)  # no stream is left open
+    calm.control({})
+    again = run_cli(*words, "--warm-up", "0", "--resume", "--json", "--out", str(tmp_path))
+    output, errors = again.communicate(timeout=60)
+    assert again.returncode == 0, errors
+    told = json.loads(output)
+    assert (told["ending"], told["stored"], told["simulated"]) == ("done", 3, "timed")
+
+
+def test_a_point_that_was_written_when_the_interrupt_came_is_counted(calm, tmp_path, monkeypatch, capsys):
+    append = ResultStore.append
+
+    def interrupted(store, result):
+        append(store, result)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(ResultStore, "append", interrupted)
+    words = ["--url", calm.url, "--concurrency", "1,2,3", "--input-tokens", "8", "--output-tokens", "8"]
+    assert main([*words, "--requests", "4", "--warm-up", "0", "--out", str(tmp_path)]) == 130
+    assert "1 of 3 points are complete" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--out", "x"], "give --url URL"),
+        (["--url", "http://127.0.0.1:9"], "give --out DIR"),
+        (["--url", "http://localhost:9", "--out", "x"], "use 127.0.0.1"),
+        (["--url", "127.0.0.1:9", "--out", "x"], "it must be http://HOST"),
+        (["--url", "http://127.0.0.1:9", "--out", "x", "--preset", "huge"], "it must be quick or grid"),
+    ],
+)
+def test_a_mistake_on_the_command_line_is_one_sentence_and_exit_code_2(words, message, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    assert main(words) == 2
+    assert message in capsys.readouterr().err

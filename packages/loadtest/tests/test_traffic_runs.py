@@ -1,0 +1,272 @@
+"""Loads beyond fixed lengths, judged by what the server received: count, order, prefixes and its own times."""
+
+import itertools
+import json
+from dataclasses import replace
+
+import pytest
+
+from loadtest.endpoint import Endpoint
+from loadtest.errors import SweepError
+from loadtest.settings import SweepSettings
+from loadtest.store import read_results, read_run
+from loadtest.sweep import run_sweep
+from loadtest.tests.test_sweep_runs import Quiet, bench, only
+from loadtest.traffic.images import ImageSize
+from loadtest.traffic.lengths import parse_lengths
+from loadtest.traffic.points import Sweep
+from loadtest.traffic.ramp import parse_ramp
+from loadtest.traffic.spec import Traffic
+
+SWEEP = Sweep(
+    concurrency=(2,), request_rate=(), input_tokens=(40,), output_tokens=(6,), requests=8, duration_s=None, seed=1
+)
+
+
+@pytest.fixture
+def keeping(start_server):
+    return start_server("--ttft-s", "0.01", "--tpot-s", "0.002", "--keep-requests", "--image-tokens", "50")
+
+
+def lateness_s(server, result):
+    """How late a request may come to the server because the machine let the client or the server stand still."""
+    return result["client"]["lag_max_ms"] / 1000 + server.control()["stood_still_s"] + 0.05
+
+
+def contents(server):
+    return [item["body"]["messages"][-1]["content"] for item in server.received()]
+
+
+def test_a_dataset_is_sent_row_by_row_in_its_order(keeping, tmp_path):
+    path = tmp_path / "d.jsonl"
+    rows = [{"prompt": f"question {number}", "output_tokens": 3 + number} for number in range(5)]
+    rows += [{"messages": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "question 5"}]}]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    sweep = replace(SWEEP, concurrency=(1,), requests=6, traffic=Traffic(dataset=path))
+    _, results = bench(keeping.url, tmp_path / "out", sweep)
+    received = keeping.received()
+    assert contents(keeping) == [f"question {number}" for number in range(6)]
+    assert [item["body"]["max_tokens"] for item in received] == [3, 4, 5, 6, 7, 6]
+    assert ["ignore_eos" in item["body"] for item in received] == [True] * 5 + [False]
+    assert [message["role"] for message in received[5]["body"]["messages"]] == ["system", "user"]
+    result = only(results)
+    assert result["output_lens"] == [3, 4, 5, 6, 7, 6]
+    assert result["notes"] == []
+    run = read_run(tmp_path / "out")
+    assert run["traffic"]["dataset"] == str(path)
+    assert f"6 of 6 rows of {path} are used, in the file's order" in run["notes"]
+
+
+def test_a_dataset_that_is_too_short_repeats_its_rows_and_says_so(keeping, tmp_path):
+    path = tmp_path / "d.jsonl"
+    path.write_text("".join(json.dumps({"prompt": f"question {number}"}) + "\n" for number in range(3)))
+    _, results = bench(keeping.url, tmp_path / "out", replace(SWEEP, traffic=Traffic(dataset=path)))
+    assert sorted(contents(keeping)) == sorted(f"question {number % 3}" for number in range(8))
+    assert any("5 requests repeat one" in note for note in only(results)["notes"])
+
+
+@pytest.mark.parametrize("scale", [1.0, 4.0])
+def test_a_trace_arrives_at_its_times(keeping, tmp_path, scale):
+    times_s = [0.0, 0.1, 0.5, 0.5, 0.9, 1.2]
+    path = tmp_path / "t.jsonl"
+    rows = [
+        {"timestamp": 1000 + at_s, "input_tokens": 20 + number, "output_tokens": 2 + number}
+        for number, at_s in enumerate(times_s)
+    ]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    sweep = replace(SWEEP, requests=None, traffic=Traffic(trace=path, time_scale=scale))
+    _, results = bench(keeping.url, tmp_path / "out", sweep)
+    received, result = keeping.received(), only(results)
+    assert [len(text.split()) + 4 for text in contents(keeping)] == [20, 21, 22, 23, 24, 25]
+    assert [item["body"]["max_tokens"] for item in received] == [2, 3, 4, 5, 6, 7]
+    began_s = received[0]["at_s"]
+    # The server's clock against the trace's, with the lateness that both state themselves: a busy machine is no error.
+    late_s = lateness_s(keeping, result)
+    for item, at_s in zip(received, times_s, strict=True):
+        assert at_s / scale - late_s <= item["at_s"] - began_s <= at_s / scale + late_s
+    assert result["start_times"] == pytest.approx([at_s / scale for at_s in times_s])
+    assert result["completed"] == 6
+
+
+def test_each_turn_of_a_session_sends_the_conversation_so_far(keeping, tmp_path):
+    traffic = Traffic(turns=3, think_time_s=0.15)
+    _, results = bench(keeping.url, tmp_path / "out", replace(SWEEP, requests=12, traffic=traffic))
+    received = keeping.received()
+    assert len(received) == 12
+    sessions = {}
+    for item in received:
+        sessions.setdefault(item["body"]["messages"][0]["content"], []).append(item)
+    assert len(sessions) == 4
+    for turns in sessions.values():
+        assert [len(turn["body"]["messages"]) for turn in turns] == [1, 3, 5]
+        for before, after in itertools.pairwise(turns):
+            held = before["body"]["messages"]
+            assert after["body"]["messages"][: len(held)] == held
+            # The answer that the server gave: six of its words.
+            answer = after["body"]["messages"][len(held)]
+            assert answer == {"role": "assistant", "content": " alpha beta gamma delta epsilon zeta"}
+            assert after["at_s"] - before["at_s"] >= 0.15 + 0.01 + 5 * 0.002
+    result = only(results)
+    assert result["sessions"] == {"begun": 4, "ended_at_max_model_len": 0, "turns": 3, "think_time_s": 0.15}
+    assert sorted(result["input_lens"]) == sorted([40] * 4 + [82] * 4 + [124] * 4)
+
+
+OPEN_SESSIONS = replace(
+    SWEEP, concurrency=(), request_rate=(20.0,), requests=12, traffic=Traffic(turns=3, think_time_s=0.15)
+)
+
+
+def sessions_of(result, turns):
+    """The intended times and the durations of the turns of each session, in the order of the sessions."""
+    pairs = list(zip(result["start_times"], result["e2els"], strict=True))
+    return [pairs[number : number + turns] for number in range(0, len(pairs), turns)]
+
+
+def test_sessions_arrive_at_their_rate_and_each_turn_waits_for_the_answer_before_and_thinks(start_server, tmp_path):
+    # An answer takes longer than the time between two sessions: a closed loop would send one session after the other.
+    server = start_server("--ttft-s", "0.3", "--tpot-s", "0.002", "--keep-requests")
+    _, results = bench(server.url, tmp_path / "out", OPEN_SESSIONS, poisson=False, stall_limit_s=60.0)
+    result = only(results)
+    assert (result["completed"], result["failed"]) == (12, 0)
+    assert result["sessions"] == {"begun": 4, "ended_at_max_model_len": 0, "turns": 3, "think_time_s": 0.15}
+    sessions = sessions_of(result, 3)
+    # The plan of the load, whatever this machine does: sessions at 20 per second, and turns after answer and think time.
+    assert [turns[0][0] for turns in sessions] == pytest.approx([0.0, 0.05, 0.10, 0.15])
+    for turns in sessions:
+        for (before_s, took_s), (after_s, _) in itertools.pairwise(turns):
+            assert after_s >= before_s + took_s + 0.15 - 1e-5
+    # What the server received: never a turn before the answer to the one before, by its own clock.
+    by_session = {}
+    for item in server.received():
+        by_session.setdefault(item["body"]["messages"][0]["content"], []).append(item)
+    assert [[len(turn["body"]["messages"]) for turn in turns] for turns in by_session.values()] == [[1, 3, 5]] * 4
+    for turns in by_session.values():
+        for before, after in itertools.pairwise(turns):
+            assert after["at_s"] - before["at_s"] >= 0.3 + 5 * 0.002 + 0.15
+    # No judgement of a steady state, and words for the rate.
+    assert (result["steady"], result["saturation"]) == (None, None)
+    assert "20 per second is the rate of new sessions: 4 sessions sent 12 requests" in result["notes"]
+
+
+def test_sessions_of_an_open_loop_without_think_time_have_no_steady_window_and_end_with_the_duration(keeping, tmp_path):
+    sweep = replace(OPEN_SESSIONS, requests=None, duration_s=0.5, traffic=Traffic(turns=200))
+    _, results = bench(keeping.url, tmp_path / "out", sweep, poisson=False, stall_limit_s=60.0)
+    result = only(results)
+    assert result["sessions"]["begun"] == 10  # 20 per second x 0.5 s
+    assert (result["steady"], result["saturation"], result["failed"]) == (None, None, 0)
+    # A turn is sent only before the end; an answer of 20 ms leaves room for 25 of 200 turns.
+    assert max(result["start_times"]) <= 0.5
+    assert result["completed"] <= 10 * 25
+
+
+def test_two_processes_share_sessions_without_sending_any_twice(keeping, tmp_path):
+    traffic = Traffic(turns=2)
+    settings = SweepSettings(url=keeping.url, model=None, out=tmp_path / "out", warm_up=0, workers=2)
+    sweep = replace(OPEN_SESSIONS, requests=10, traffic=traffic)
+    run_sweep(settings, sweep, Endpoint(base_url=keeping.url), Quiet())
+    (result,) = read_results(tmp_path / "out")
+    assert (result["client"]["workers"], result["completed"], result["sessions"]["begun"]) == (2, 10, 5)
+    firsts = [item["body"]["messages"][0]["content"] for item in keeping.received()]
+    assert sorted(firsts.count(text) for text in set(firsts)) == [2] * 5
+
+
+def test_a_failed_turn_ends_its_session_and_no_other(keeping, tmp_path):
+    keeping.control({"kind": "status", "status": 503, "times": 1})
+    _, results = bench(keeping.url, tmp_path / "out", OPEN_SESSIONS, poisson=False, stall_limit_s=60.0)
+    result = only(results)
+    assert (result["completed"], result["errors_by_kind"]) == (9, {"http_503": 1})
+
+
+def test_a_session_ends_before_it_exceeds_max_model_len(start_server, tmp_path):
+    server = start_server("--ttft-s", "0.01", "--tpot-s", "0.002", "--keep-requests", "--max-model-len", "100")
+    sweep = replace(SWEEP, requests=40, traffic=Traffic(turns=5))
+    _, results = bench(server.url, tmp_path / "out", sweep)
+    result = only(results)
+    assert result["failed"] == 0
+    assert result["sessions"]["ended_at_max_model_len"] == result["sessions"]["begun"] == 8
+    assert max(len(item["body"]["messages"]) for item in server.received()) == 3
+    assert any("8 of 8 sessions ended early" in note for note in result["notes"])
+
+
+def test_conversations_of_a_dataset_are_replayed_turn_by_turn(keeping, tmp_path):
+    turns = [{"from": who, "value": f"{who} {turn}"} for turn in range(3) for who in ("human", "gpt")]
+    (tmp_path / "s.json").write_text(json.dumps([{"conversations": turns}]))
+    sweep = replace(SWEEP, concurrency=(1,), requests=2, traffic=Traffic(dataset=tmp_path / "s.json", turns=2))
+    bench(keeping.url, tmp_path / "out", sweep)
+    assert contents(keeping) == ["human 0", "human 1"]
+
+
+def test_prompts_share_the_stated_part_and_the_note_says_that_it_was_asked_for(keeping, tmp_path):
+    sweep = replace(SWEEP, input_tokens=(104,), traffic=Traffic(prefix_share=0.5))
+    _, results = bench(keeping.url, tmp_path / "out", sweep)
+    prompts = [text.split() for text in contents(keeping)]
+    assert len({tuple(words[:50]) for words in prompts}) == 1
+    assert len({tuple(words[50:66]) for words in prompts}) == 8
+    assert set(only(results)["input_lens"]) == {104}
+
+
+def test_lengths_of_a_distribution_are_what_the_server_counts(keeping, tmp_path):
+    traffic = Traffic(
+        input_lengths=parse_lengths("uniform:min=20,max=60"), output_lengths=parse_lengths("uniform:min=2,max=9")
+    )
+    _, results = bench(keeping.url, tmp_path / "out", replace(SWEEP, requests=30, traffic=traffic))
+    result = only(results)
+    assert [len(text.split()) + 4 for text in contents(keeping)] != [40] * 30
+    assert sorted(result["input_lens"]) == sorted(len(text.split()) + 4 for text in contents(keeping))
+    assert 20 <= min(result["input_lens"]) < max(result["input_lens"]) <= 60
+    assert result["output_lens"] == [length for length in result["output_lens"] if 2 <= length <= 9]
+    assert result["notes"] == []
+
+
+def test_images_are_sent_and_their_tokens_counted_by_usage(keeping, tmp_path):
+    traffic = Traffic(images=2, image_size=ImageSize(width=64, height=48))
+    _, results = bench(keeping.url, tmp_path / "out", replace(SWEEP, traffic=traffic))
+    urls = [
+        part["image_url"]["url"] for content in contents(keeping) for part in content if part["type"] == "image_url"
+    ]
+    assert len(urls) == len(set(urls)) == 16
+    assert all(url.startswith("data:image/png;base64,iVBOR") for url in urls)
+    result = only(results)
+    assert result["image_tokens"] == 100
+    assert set(result["input_lens"]) == {140}
+    assert result["notes"] == []
+
+
+def test_images_for_a_model_that_does_not_see_are_refused(start_server, tmp_path):
+    server = start_server()
+    sweep = replace(SWEEP, traffic=Traffic(images=1))
+    with pytest.raises(SweepError, match=r"timed takes no such image: .* 400, timed is not a multimodal model"):
+        bench(server.url, tmp_path / "out", sweep)
+
+
+def test_a_ramp_of_users_begins_one_after_the_other(keeping, tmp_path):
+    traffic = Traffic(ramp=parse_ramp("users 1..4 over 1s"))
+    _, results = bench(keeping.url, tmp_path / "out", replace(SWEEP, requests=None, traffic=traffic))
+    result = only(results)
+    windows = result["ramp"]
+    assert sum(window["sent"] for window in windows) == result["completed"] == len(keeping.received())
+    assert [windows[0]["level"], windows[-1]["level"]] == [1, 3]
+    assert keeping.control()["max_open"] <= 4
+    # One user until a third of a second, by the load's own clock: one request after the other.
+    begun = sorted(zip(result["start_times"], result["e2els"], strict=True))
+    alone = [(at_s, took_s) for at_s, took_s in begun if at_s < 0.333]
+    assert alone
+    for (before_s, took_s), (after_s, _) in itertools.pairwise(alone):
+        assert after_s >= before_s + took_s - 1e-5
+
+
+def test_a_ramp_of_a_rate_sends_more_and_more(keeping, tmp_path):
+    traffic = Traffic(ramp=parse_ramp("rate 5..45 over 1s"))
+    _, results = bench(keeping.url, tmp_path / "out", replace(SWEEP, requests=None, traffic=traffic), poisson=False)
+    assert only(results)["completed"] == len(keeping.received()) == 25  # (5 + 45) / 2 x 1 s
+
+
+def test_a_load_is_continued_only_as_it_was(keeping, tmp_path):
+    traffic = Traffic(prefix_share=0.5)
+    bench(keeping.url, tmp_path / "out", replace(SWEEP, traffic=traffic))
+    sent = len(keeping.received())
+    bench(keeping.url, tmp_path / "out", replace(SWEEP, traffic=traffic), resume=True)
+    assert len(keeping.received()) == sent
+    assert read_results(tmp_path / "out")[0]["point"]["traffic"] == "shared prefix 50%"
+    with pytest.raises(SweepError, match=r"--resume: the sweep in .* has traffic"):
+        bench(keeping.url, tmp_path / "out", replace(SWEEP, traffic=Traffic(prefix_share=0.25)), resume=True)

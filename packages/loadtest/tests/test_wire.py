@@ -1,0 +1,244 @@
+import asyncio
+import json
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from loadtest.client.events import EventSplitter, Usage, parse_event
+from loadtest.client.wire import (
+    Exchange,
+    Origin,
+    WireConnection,
+    _plain_token,
+    request_bytes,
+    request_head,
+    retry_after_s,
+)
+
+
+class FakeTransport(asyncio.Transport):
+    def __init__(self):
+        super().__init__()
+        self.sent = b""
+        self.aborted = False
+
+    def write(self, data):
+        self.sent += data
+
+    def is_closing(self):
+        return self.aborted
+
+    def abort(self):
+        self.aborted = True
+
+
+def chunk(data: bytes) -> bytes:
+    return b"%x\r\n%b\r\n" % (len(data), data)
+
+
+def event(obj) -> bytes:
+    return b"data: " + json.dumps(obj, separators=(",", ":")).encode() + b"\n\n"
+
+
+def token(text: str) -> dict:
+    return {"id": "x", "choices": [{"index": 0, "delta": {"content": text}, "logprobs": None, "finish_reason": None}]}
+
+
+HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\nX-Simulated: t\r\n\r\n"
+USAGE = {"prompt_tokens": 5, "completion_tokens": 3, "total_tokens": 8, "prompt_tokens_details": {"cached_tokens": 4}}
+STREAM = (
+    HEAD
+    + chunk(event({"choices": [{"delta": {"role": "assistant", "content": ""}, "finish_reason": None}]}))
+    + chunk(event(token(" a")))
+    + chunk(event(token(' "content":"" ')) + event(token(" b")))
+    + chunk(event({"choices": [{"delta": {}, "finish_reason": "length"}]}))
+    + chunk(event({"choices": [], "usage": USAGE}))
+    + chunk(b"data: [DONE]\n\n")
+    + b"0\r\n\r\n"
+)
+
+
+def receive(pieces, *, end=None) -> tuple[Exchange, WireConnection, bool]:
+    """What a connection makes of bytes that arrive in these pieces, a second apart."""
+
+    async def run():
+        connection, transport = WireConnection(), FakeTransport()
+        connection.connection_made(transport)
+        exchange, done = connection.exchange(b"POST")
+        for second, piece in enumerate(pieces):
+            connection.receive(piece, float(second))
+        if end is not None:
+            connection.connection_lost(None if end == "eof" else ConnectionResetError("reset by peer"))
+        return exchange, connection, done.done()
+
+    return asyncio.run(run())
+
+
+def test_a_stream_is_timed_counted_and_complete():
+    exchange, connection, done = receive([STREAM])
+    assert done
+    assert exchange.error is None
+    assert len(exchange.times_s) == 4  # three tokens, and the event that ends the choice
+    assert exchange.usage == Usage(prompt_tokens=5, completion_tokens=3, cached_tokens=4)
+    assert exchange.finished
+    assert exchange.simulated
+    assert connection.usable
+    assert connection.reused
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(st.integers(0, len(STREAM)), max_size=12))
+def test_bytes_may_be_cut_anywhere(cuts):
+    borders = sorted({0, len(STREAM), *cuts})
+    exchange, _, done = receive([STREAM[a:b] for a, b in pairwise(borders)])
+    assert done
+    assert exchange.error is None
+    assert len(exchange.times_s) == 4  # three tokens, and the event that ends the choice
+    assert exchange.usage is not None
+
+
+def test_the_first_token_is_timed_by_the_event_that_holds_it_and_not_by_the_role():
+    role_ends = STREAM.index(b'{"id"') - 20
+    exchange, _, _ = receive([STREAM[:role_ends], STREAM[role_ends:]])
+    assert exchange.times_s[0] == 1.0
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.sampled_from(
+        ["", " ", "x", '"', '"content":"', '"finish_reason":null', '\\"error":', "\n\n", "data: ", "}{", "é"]
+    ),
+    st.sampled_from([None, "stop"]),
+    st.booleans(),
+    st.booleans(),
+)
+def test_events_told_without_decoding_are_those_that_decoding_calls_plain_tokens(text, finish, with_usage, chat):
+    choice = {"delta": {"content": text}} if chat else {"text": text}
+    obj = {"choices": [{**choice, "finish_reason": finish}], "usage": USAGE if with_usage else None}
+    payload = json.dumps(obj, separators=(",", ":"), ensure_ascii=False).encode()
+    delta = parse_event(payload)
+    if _plain_token(payload):
+        assert delta.generated
+        assert delta.finish_reason is None
+        assert delta.usage is None
+        assert delta.error is None
+
+
+def test_the_usual_token_event_is_told_without_decoding():
+    assert _plain_token(json.dumps(token(" hello"), separators=(",", ":")).encode())
+
+
+@pytest.mark.parametrize(
+    ("pieces", "end", "kind"),
+    [
+        ([STREAM[:-40]], "eof", "closed"),
+        ([STREAM[:-40]], "reset", "reset"),
+        ([], "reset", "reset"),
+        (
+            [b"HTTP/1.1 429 Too Many\r\nContent-Length: 38\r\n\r\n" + b'{"error":{"message":"slow down, user"}}'[:38]],
+            None,
+            "http_429",
+        ),
+        ([b"HTTP/1.1 503 Busy\r\nContent-Length: 0\r\n\r\n"], None, "http_503"),
+        ([HEAD + chunk(b"data: {broken\n\n") + b"0\r\n\r\n"], None, "malformed"),
+        ([HEAD + chunk(event({"error": {"message": "engine died"}})) + b"0\r\n\r\n"], None, "error_event"),
+        ([HEAD + chunk(b"data: {") + b"0\r\n\r\n"], None, "closed"),
+        ([b"SSH-2.0-OpenSSH_9.2\r\n\r\n"], None, "malformed"),
+        ([HEAD + b"zz\r\nhello\r\n"], None, "malformed"),
+        ([b"HTTP/1.1 200 OK\r\nContent-Length: many\r\n\r\n"], None, "malformed"),
+        ([b"x" * 70_000], None, "malformed"),
+    ],
+)
+def test_every_kind_of_failure_has_its_name_and_ends_the_exchange(pieces, end, kind):
+    exchange, _, done = receive(pieces, end=end)
+    assert done
+    assert exchange.error == kind
+
+
+def test_a_body_without_framing_ends_with_the_connection():
+    body = event(token(" a")) + event({"choices": [], "usage": USAGE}) + b"data: [DONE]\n\n"
+    exchange, _, done = receive([b"HTTP/1.1 200 OK\r\n\r\n" + body], end="eof")
+    assert done
+    assert exchange.error is None
+    assert exchange.usage is not None
+
+
+def test_an_interim_answer_is_not_the_answer():
+    exchange, _, done = receive([b"HTTP/1.1 100 Continue\r\n\r\n" + STREAM])
+    assert done
+    assert exchange.status == 200
+
+
+def test_the_words_of_an_error_body_are_kept():
+    raw = json.dumps({"error": {"message": "maximum context length is 4096"}}).encode()
+    exchange, _, _ = receive([b"HTTP/1.1 400 Bad\r\nContent-Length: %d\r\n\r\n%b" % (len(raw), raw)])
+    assert exchange.error_detail == "maximum context length is 4096"
+
+
+def test_a_server_that_closes_after_its_answer_is_not_used_again():
+    _, connection, done = receive([STREAM.replace(b"X-Simulated: t", b"Connection: close")])
+    assert done
+    assert not connection.usable
+
+
+def test_events_are_joined_and_comments_ignored_as_the_standard_says():
+    splitter = EventSplitter()
+    assert splitter.feed(b": ping\r\n\r\ndata: a\r\ndata:b\r\n\r\nid: 3\n\ndata: c") == [b"a\nb"]
+    assert splitter.pending
+    assert splitter.feed(b"\n\n") == [b"c"]
+
+
+def test_a_request_is_whole_and_a_header_cannot_be_split():
+    origin = Origin.of("https://host.example:8443/base/")
+    head = request_head(origin, "/v1/completions", {"Authorization": "Bearer t"})
+    request = request_bytes(head, b"{}")
+    assert request.startswith(b"POST /base/v1/completions HTTP/1.1\r\nHost: host.example:8443\r\n")
+    assert request.endswith(b"Content-Length: 2\r\n\r\n{}")
+    with pytest.raises(ValueError, match="line breaks"):
+        request_head(origin, "/", {"X": "a\r\nEvil: b"})
+    with pytest.raises(ValueError, match="must be http"):
+        Origin.of("ftp://host")
+
+
+@pytest.mark.parametrize(
+    ("value", "date", "wanted_s"),
+    [
+        ("7", "", 7.0),
+        ("Fri, 20 Nov 2026 10:00:30 GMT", "Fri, 20 Nov 2026 10:00:00 GMT", 30.0),
+        ("Fri, 20 Nov 2026 09:00:00 GMT", "Fri, 20 Nov 2026 10:00:00 GMT", 0.0),
+        ("Fri, 20 Nov 2026 10:00:30 GMT", "", None),
+        ("soon", "Fri, 20 Nov 2026 10:00:00 GMT", None),
+        ("", "", None),
+    ],
+)
+def test_retry_after_is_a_number_or_a_date_by_the_servers_clock(value, date, wanted_s):
+    assert retry_after_s(value, date) == wanted_s
+
+
+def special(finish=None):
+    return {"choices": [{"index": 0, "delta": {"content": ""}, "finish_reason": finish}]}
+
+
+def test_special_tokens_have_times_and_the_role_has_none():
+    pieces = [
+        HEAD + chunk(event({"choices": [{"delta": {"role": "assistant", "content": ""}, "finish_reason": None}]}))
+    ]
+    pieces += [
+        chunk(event(special())),
+        chunk(event(token("a"))),
+        chunk(event(special())),
+        chunk(event(special("length"))),
+    ]
+    pieces += [chunk(event({"choices": [], "usage": USAGE})) + chunk(b"data: [DONE]\n\n") + b"0\r\n\r\n"]
+    exchange, _, done = receive(pieces)
+    assert done
+    assert exchange.error is None
+    assert list(exchange.times_s) == [1.0, 2.0, 3.0, 4.0]
+    assert exchange.silent == 1  # the first output is the second event
+
+
+def test_an_answer_that_the_server_aborted_is_a_failure():
+    exchange, _, _ = receive([HEAD + chunk(event(token("a"))) + chunk(event(special("abort"))) + b"0\r\n\r\n"])
+    assert exchange.error == "abort"

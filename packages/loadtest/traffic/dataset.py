@@ -1,0 +1,190 @@
+"""Prompts of a file: JSONL with `prompt` or `messages`, or conversations in ShareGPT's form.
+
+ShareGPT's form is a JSON array (or JSONL) of `{"conversations": [{"from": "human", "value": ...}, {"from": "gpt", "value": ...}]}`;
+vLLM's benchmark reads the same (vllm/benchmarks/datasets, `ShareGPTDataset`: the first human message is the prompt, the answer's length
+is the length to generate).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from loadtest.client.json_values import as_list, as_mapping
+from loadtest.errors import SweepError
+from loadtest.traffic.rows import Places, as_object, spans
+
+ROLES: Final = {
+    "human": "user", "user": "user", "gpt": "assistant", "chatgpt": "assistant", "bing": "assistant", "bard": "assistant",
+    "assistant": "assistant", "system": "system",
+}  # fmt: skip
+DEFAULT_CHARACTERS_PER_TOKEN: Final = 4.0
+SAMPLE_CHARACTERS: Final = 20_000
+
+Message = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DatasetRow:
+    """One prompt or conversation."""
+
+    prompt: str | None
+    """Text of a prompt; None for messages."""
+    messages: tuple[Message, ...]
+    """Messages up to the last user message, or those of a whole conversation (`turns`)."""
+    output_tokens: int | None
+    reply_characters: int | None
+    """Characters of the reply that the file holds; None if it holds none."""
+
+    @property
+    def characters(self) -> int:
+        """Characters of the input."""
+        return len(self.prompt or "") + sum(len(_text_of(message["content"])) for message in self.messages)
+
+    @property
+    def user_texts(self) -> list[Any]:
+        """The contents of the user's messages: the turns of a session."""
+        if self.prompt is not None:
+            return [self.prompt]
+        return [message["content"] for message in self.messages if message["role"] == "user"]
+
+
+def parse_row(raw: bytes, *, whole: bool = False) -> DatasetRow:
+    """Read one row. `whole` keeps every message of a conversation. Raises ValueError with what is wrong."""
+    row = as_object(raw)
+    output_tokens = row.get("output_tokens")
+    if output_tokens is not None and (not isinstance(output_tokens, int) or output_tokens < 1):
+        raise ValueError(f"has output_tokens {output_tokens!r}, which must be a whole number of 1 or more")
+    prompt = row.get("prompt")
+    if isinstance(prompt, str) and prompt:
+        return DatasetRow(prompt=prompt, messages=(), output_tokens=output_tokens, reply_characters=None)
+    messages = _messages(row)
+    asked = [number for number, message in enumerate(messages) if message["role"] == "user"]
+    if not asked:
+        raise ValueError("has no prompt, no user message in `messages`, and no human message in `conversations`")
+    # ShareGPT: the first exchange. Messages: the conversation up to its last question.
+    end = (asked[0] if "conversations" in row else asked[-1]) + 1
+    reply = messages[end] if end < len(messages) and messages[end]["role"] == "assistant" else None
+    return DatasetRow(
+        prompt=None,
+        messages=tuple(messages if whole else messages[:end]),
+        output_tokens=output_tokens,
+        reply_characters=len(_text_of(reply["content"])) if reply is not None else None,
+    )
+
+
+def _text_of(content: object) -> str:
+    """Return the text of a message's content; images and sounds have none."""
+    if isinstance(content, str):
+        return content
+    return "".join(str(as_mapping(part).get("text", "")) for part in as_list(content))
+
+
+def _messages(row: Mapping[str, Any]) -> list[Message]:
+    found: list[Message] = []
+    for item in as_list(row.get("messages")):
+        message = as_mapping(item)
+        if "role" not in message or "content" not in message:
+            raise ValueError("has a message without role or content")
+        found.append(message)
+    for item in as_list(row.get("conversations")):
+        message = as_mapping(item)
+        role, text = ROLES.get(str(message.get("from", message.get("role")))), message.get("value")
+        if role is None or not isinstance(text, str):
+            raise ValueError(f"has a turn from {message.get('from')!r} without text, or from somebody unknown")
+        found.append({"role": role, "content": text})
+    return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dataset:
+    """The usable rows of a file, and how long they are on average. It goes to the processes of the load generator."""
+
+    places: Places
+    default_output_tokens: int
+    characters_per_token: float
+
+    def output_tokens_of(self, row: DatasetRow) -> int:
+        """Return the tokens to generate: the row's own, those of the reply that the file holds, or the option's."""
+        if row.output_tokens is not None:
+            return row.output_tokens
+        if row.reply_characters is not None:
+            return max(1, round(row.reply_characters / self.characters_per_token))
+        return self.default_output_tokens
+
+
+@dataclass(slots=True, kw_only=True)
+class DatasetFacts:
+    """What a scan of a dataset has found."""
+
+    rows: int = 0
+    too_long: int = 0
+    input_tokens: float = 0.0
+    output_tokens: float = 0.0
+    characters: int = 0
+    all_text: bool = True
+    """Whether every row is a plain prompt, so that it can go to /v1/completions."""
+    replies_estimated: int = 0
+    multi_turn: int = 0
+
+
+def sample_text(path: Path) -> str:
+    """Return text of the first rows, to measure how many characters a token has."""
+    parts: list[str] = []
+    for _, raw in spans(path):
+        row = _checked(path, len(parts) + 1, raw, whole=False)
+        parts += [_text_of(content) for content in row.user_texts]
+        if sum(map(len, parts)) >= SAMPLE_CHARACTERS:
+            break
+    return "\n".join(parts)[:SAMPLE_CHARACTERS]
+
+
+def _checked(path: Path, number: int, raw: bytes, *, whole: bool) -> DatasetRow:
+    try:
+        return parse_row(raw, whole=whole)
+    except ValueError as error:
+        raise SweepError(
+            f"--dataset {path}: row {number} {error}; a row has prompt, messages or conversations, and may have output_tokens."
+        ) from None
+
+
+def scan_dataset(
+    path: Path,
+    *,
+    default_output_tokens: int,
+    characters_per_token: float,
+    overhead_tokens: int,
+    max_model_len: int | None,
+    whole: bool,
+) -> tuple[Dataset, DatasetFacts]:
+    """Check every row and note where the usable ones stand. Raises SweepError if a row is wrong or none is usable.
+
+    A row whose estimated length exceeds max-model-len is left out: it would only measure how fast the server refuses it.
+    """
+    dataset = Dataset(
+        places=Places(path=path),
+        default_output_tokens=default_output_tokens,
+        characters_per_token=characters_per_token,
+    )
+    facts = DatasetFacts()
+    for start, raw in spans(path):
+        facts.rows += 1
+        row = _checked(path, facts.rows, raw, whole=whole)
+        output = dataset.output_tokens_of(row)
+        given = row.characters / characters_per_token + overhead_tokens
+        if max_model_len is not None and given + output > max_model_len:
+            facts.too_long += 1
+            continue
+        dataset.places.add(start, len(raw))
+        facts.input_tokens += given
+        facts.output_tokens += output
+        facts.all_text = facts.all_text and row.prompt is not None
+        facts.replies_estimated += row.output_tokens is None and row.reply_characters is not None
+        facts.multi_turn += len(row.user_texts) > 1
+    usable = len(dataset.places)
+    if not usable:
+        why = f"all {facts.rows} rows are longer than max-model-len {max_model_len}" if facts.rows else "it has no rows"
+        raise SweepError(f"--dataset {path} has nothing to send: {why}.")
+    facts.input_tokens /= usable
+    facts.output_tokens /= usable
+    return dataset, facts

@@ -1,0 +1,260 @@
+"""Make the requests of a load in the processes that send them. The same description and index give the same request in any process."""
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from loadtest.traffic.dataset import Dataset, parse_row
+from loadtest.traffic.images import ImageSize, data_url
+from loadtest.traffic.lengths import Lengths
+from loadtest.traffic.prompts import HEAD_WORDS, Calibration, PromptMaker, Recipe
+from loadtest.traffic.rows import RowReader
+from loadtest.traffic.trace import Trace, clamped, parse_trace_row
+
+BODY_WORDS = 8192
+"""Words that prompts of different lengths are cut from; a longer prompt goes around."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedRequest:
+    """The parts of a request's body that differ from request to request."""
+
+    content: Any
+    """Content of the user's message: text, or parts with images."""
+    output_tokens: int | None
+    """Tokens to generate; None takes those of the point."""
+    ends_by_itself: bool = False
+    """Whether the model may end its answer before `output_tokens`."""
+    messages: Sequence[Mapping[str, Any]] | None = None
+    """Messages to send instead of one user message."""
+
+
+class Maker(Protocol):
+    """Makes requests by their index."""
+
+    def asked(self, index: int) -> PlannedRequest:
+        """Return the request of an index."""
+        ...
+
+    def session(self, number: int, turns: int) -> Sequence[PlannedRequest]:
+        """Return the turns of a session: the user's messages in order."""
+        ...
+
+
+class PromptSource(Protocol):
+    """Describes the requests of a point. It is sent to the processes of the load generator."""
+
+    def maker(self) -> Maker:
+        """Return what makes the requests."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromptWording:
+    """How many words make how many tokens, for a point."""
+
+    recipe: Recipe
+    overhead_tokens: int
+    tokens_per_word: float
+    correction: int
+    """Words that a sample of the point needed more than the calibration says."""
+
+    @classmethod
+    def of(cls, recipe: Recipe, calibration: Calibration, input_tokens: int) -> "PromptWording":
+        """Return the wording of a fitted recipe."""
+        return cls(
+            recipe=recipe,
+            overhead_tokens=calibration.overhead_tokens,
+            tokens_per_word=calibration.tokens_per_word,
+            correction=recipe.count - calibration.words_for(input_tokens),
+        )
+
+    def words_for(self, tokens: int) -> int:
+        """Return the words of a prompt of `tokens` tokens, at least one."""
+        return max(1, round((tokens - self.overhead_tokens) / self.tokens_per_word) + self.correction)
+
+
+class WordMaker:
+    """Make texts of any number of words. No two indexes share their beginning."""
+
+    def __init__(self, recipe: Recipe) -> None:
+        self._recipe = recipe
+        rng = random.Random(f"{recipe.seed}/body")  # noqa: S311 - filler text and load patterns, no secret
+        self._body = rng.choices(recipe.words, k=BODY_WORDS)
+
+    def text(self, index: int, count: int) -> str:
+        """Return the text of an index."""
+        return " ".join(self.words(index, count))
+
+    def words(self, index: int, count: int) -> list[str]:
+        """Return the words of an index."""
+        if count < HEAD_WORDS // 2:
+            return PromptMaker(
+                Recipe(words=self._recipe.words, count=count, seed=self._recipe.seed)
+            ).prompt(index).split()  # fmt: skip
+        rng = random.Random(f"{self._recipe.seed}/{index}")  # noqa: S311 - filler text and load patterns, no secret
+        head = rng.choices(self._recipe.words, k=min(count, HEAD_WORDS))
+        return head + self.cut(rng.randrange(BODY_WORDS), count - len(head))
+
+    def cut(self, start: int, count: int) -> list[str]:
+        """Return `count` words of the body from a place on, around its end."""
+        found: list[str] = []
+        while len(found) < count:
+            part = self._body[start : start + count - len(found)]
+            found += part
+            start = (start + len(part)) % BODY_WORDS
+        return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SyntheticSource:
+    """Prompts of words: lengths of a distribution, a shared prefix, images."""
+
+    wording: PromptWording
+    input_tokens: int
+    input_lengths: Lengths | None
+    output_lengths: Lengths | None
+    most_tokens: int | None
+    """Most tokens of text and answer together: max-model-len without the images."""
+    output_tokens: int
+    prefix_share: float | None
+    prefix_tokens: int | None
+    images: int
+    image_size: ImageSize
+
+    def maker(self) -> Maker:
+        """Return what makes the requests."""
+        return _SyntheticMaker(self)
+
+    def lengths_of(self, index: int) -> tuple[int, int]:
+        """Return the tokens of a request's prompt and answer, clamped to max-model-len."""
+        rng = random.Random(f"{self.wording.recipe.seed}/lengths/{index}")  # noqa: S311 - filler text and load patterns, no secret
+        given = self.input_lengths.draw(rng) if self.input_lengths else self.input_tokens
+        output = self.output_lengths.draw(rng) if self.output_lengths else self.output_tokens
+        if self.most_tokens is None:
+            return given, output
+        output = min(output, max(1, self.most_tokens - self.wording.overhead_tokens - 1))
+        return min(given, self.most_tokens - output), output
+
+
+class _SyntheticMaker:
+    def __init__(self, source: SyntheticSource) -> None:
+        self._source = source
+        self._words = WordMaker(source.wording.recipe)
+        self._prefix: list[str] = []
+
+    def asked(self, index: int) -> PlannedRequest:
+        return self._one(index, with_prefix=True)
+
+    def session(self, number: int, turns: int) -> Sequence[PlannedRequest]:
+        return [self._one(number * turns + turn, with_prefix=turn == 0) for turn in range(turns)]
+
+    def _one(self, index: int, *, with_prefix: bool) -> PlannedRequest:
+        source = self._source
+        given, output = source.lengths_of(index)
+        count = source.wording.words_for(given)
+        shared = self._shared(count) if with_prefix else 0
+        if shared > len(self._prefix):
+            rng = random.Random(f"{source.wording.recipe.seed}/prefix")  # noqa: S311 - filler text and load patterns, no secret
+            self._prefix = rng.choices(source.wording.recipe.words, k=max(shared, BODY_WORDS))
+        own = self._words.words(index, count - shared) if count > shared else []
+        text = " ".join([*self._prefix[:shared], *own])
+        return PlannedRequest(content=self._with_images(index, text), output_tokens=output)
+
+    def _shared(self, count: int) -> int:
+        """Return the words of the shared prefix. A prompt keeps one word of its own."""
+        source = self._source
+        if source.prefix_tokens is not None:
+            return min(round(source.prefix_tokens / source.wording.tokens_per_word), count - 1)
+        return min(round((source.prefix_share or 0.0) * count), count - 1)
+
+    def _with_images(self, index: int, text: str) -> object:
+        source = self._source
+        if not source.images:
+            return text
+        urls = (
+            data_url(source.image_size, f"{source.wording.recipe.seed}/{index}/{number}")
+            for number in range(source.images)
+        )
+        return [*({"type": "image_url", "image_url": {"url": url}} for url in urls), {"type": "text", "text": text}]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DatasetSource:
+    """Rows of a dataset, in the file's order; after the last row comes the first again."""
+
+    dataset: Dataset
+    first: int
+    """Row of the point's first request."""
+
+    def maker(self) -> Maker:
+        """Return what makes the requests."""
+        return _DatasetMaker(self)
+
+
+class _DatasetMaker:
+    def __init__(self, source: DatasetSource) -> None:
+        self._source = source
+        self._reader = RowReader(source.dataset.places)
+
+    def asked(self, index: int) -> PlannedRequest:
+        dataset = self._source.dataset
+        row = parse_row(self._reader.read(self._row(index)))
+        by_itself = row.output_tokens is None and row.reply_characters is None
+        return PlannedRequest(
+            content=row.prompt,
+            messages=None if row.prompt is not None else row.messages,
+            output_tokens=dataset.output_tokens_of(row),
+            ends_by_itself=by_itself,
+        )
+
+    def session(self, number: int, turns: int) -> Sequence[PlannedRequest]:
+        dataset = self._source.dataset
+        row = parse_row(self._reader.read(self._row(number)), whole=True)
+        return [
+            PlannedRequest(
+                content=content,
+                output_tokens=row.output_tokens or dataset.default_output_tokens,
+                ends_by_itself=row.output_tokens is None,
+            )
+            for content in row.user_texts[:turns]
+        ]
+
+    def _row(self, index: int) -> int:
+        return (self._source.first + index) % len(self._source.dataset.places)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TraceSource:
+    """Requests of a trace, in its order."""
+
+    trace: Trace
+    wording: PromptWording
+
+    def maker(self) -> Maker:
+        """Return what makes the requests."""
+        return _TraceMaker(self)
+
+
+class _TraceMaker:
+    def __init__(self, source: TraceSource) -> None:
+        self._source = source
+        self._reader = RowReader(source.trace.places)
+        self._words = WordMaker(source.wording.recipe)
+
+    def asked(self, index: int) -> PlannedRequest:
+        trace = self._source.trace
+        # Indexes of the warm-up lie far above the trace: it sends rows of the trace with other words.
+        row = parse_trace_row(self._reader.read(index % len(trace.places)))
+        given, output = clamped(row, trace.max_model_len)
+        if row.content is not None:
+            prompt = row.content.prompt
+            return PlannedRequest(
+                content=prompt, messages=None if prompt is not None else row.content.messages, output_tokens=output
+            )
+        words = self._source.wording.words_for(given or 1)
+        return PlannedRequest(content=self._words.text(index, words), output_tokens=output)
+
+    def session(self, number: int, turns: int) -> Sequence[PlannedRequest]:
+        raise ValueError(f"a trace has no sessions (session {number} of {turns} turns)")

@@ -1,0 +1,166 @@
+"""Plan the points of a sweep, in order and within the server's length limit."""
+
+import hashlib
+from dataclasses import dataclass, replace
+from typing import Final, Literal
+
+from loadtest.errors import SweepError
+from loadtest.traffic.spec import FIXED_LENGTHS, Traffic
+
+Mode = Literal["closed", "open"]
+
+LEAST_REQUESTS: Final = 8
+WAVES: Final = 4
+"""Default requests per point, as a multiple of the concurrency. The first wave fills the server and the last one drains it; the waves
+between them have to outweigh both."""
+OPEN_DURATION_S: Final = 30.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """One measurement: one load with one length of prompt and answer."""
+
+    mode: Mode
+    level: float
+    """Requests in flight (closed loop) or requests per second (open loop)."""
+    input_tokens: int
+    output_tokens: int
+    requests: int | None
+    """Requests to send; None sends until `duration_s` is over."""
+    duration_s: float | None
+    """Seconds after which no further request is sent; None sends all `requests`."""
+    seed: int
+    repeat: int = 0
+    requested_input_tokens: int | None = None
+    """The length asked for, if it was clamped."""
+    traffic: str = ""
+    """How the load differs from prompts of one length; empty if it does not."""
+
+    @property
+    def key(self) -> str:
+        """Name of the point. The same load and lengths give the same name with every seed."""
+        load = f"c{self.level:g}" if self.mode == "closed" else f"r{self.level:g}"
+        asked = self.requested_input_tokens or self.input_tokens
+        return f"{self.mode}-{load}-i{asked}-o{self.output_tokens}-n{self.repeat}"
+
+    @property
+    def concurrency(self) -> int | None:
+        """Requests in flight of a closed loop; None in an open loop."""
+        return int(self.level) if self.mode == "closed" else None
+
+    @property
+    def request_rate(self) -> float | None:
+        """Requests per second of an open loop; None in a closed loop."""
+        return self.level if self.mode == "open" else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sweep:
+    """The measurements asked for."""
+
+    concurrency: tuple[int, ...]
+    request_rate: tuple[float, ...]
+    input_tokens: tuple[int, ...]
+    output_tokens: tuple[int, ...]
+    requests: int | None
+    duration_s: float | None
+    seed: int
+    repeats: int = 1
+    by_waves: bool = True
+    """Whether a closed loop without `requests` ends after WAVES times its concurrency; otherwise `duration_s` alone ends it."""
+    traffic: Traffic = FIXED_LENGTHS
+
+
+_QUICK: Final = Sweep(
+    concurrency=(1, 4, 16, 64),
+    request_rate=(),
+    input_tokens=(128, 1024),
+    output_tokens=(128,),
+    requests=None,
+    duration_s=None,
+    seed=0,
+)
+PRESETS: Final = {
+    "quick": _QUICK,
+    "grid": replace(
+        _QUICK,
+        concurrency=tuple(2**power for power in range(12)),  # 1 to 2,048
+        input_tokens=tuple(2**power for power in range(3, 15)),  # 8 to 16,384
+        duration_s=120.0,
+    ),
+    # Lengths that others publish figures for: long prompts, long answers, and both.
+    "8000/1000": replace(_QUICK, input_tokens=(8000,), output_tokens=(1000,)),
+    "1000/8000": replace(_QUICK, input_tokens=(1000,), output_tokens=(8000,)),
+    "1000/1000": replace(_QUICK, input_tokens=(1000,), output_tokens=(1000,)),
+}
+
+
+def point_seed(sweep_seed: int, key: str, attempt: int = 0) -> int:
+    """Return the seed of a point and attempt. It is the same on every machine."""
+    digest = hashlib.blake2b(f"{sweep_seed}/{key}/{attempt}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest)
+
+
+def plan_points(sweep: Sweep, max_model_len: int | None) -> tuple[list[Point], list[str]]:
+    """Return all points in the order to run them, and notes about changes.
+
+    Points of one shape follow one another with rising load, so that saturation shows. Input is clamped to
+    `max_model_len - output`: a longer request would only measure how fast the server refuses it.
+    """
+    if not sweep.concurrency and not sweep.request_rate:
+        raise SweepError("no load is given: add --concurrency or --request-rate.")
+    notes: list[str] = []
+    points: dict[str, Point] = {}
+    for output in sweep.output_tokens:
+        shapes: set[int] = set()
+        for asked in sorted(sweep.input_tokens):
+            clamped = _clamped(asked, output, max_model_len, notes)
+            if clamped is None or clamped in shapes:
+                continue
+            shapes.add(clamped)
+            for point in _loads(sweep, clamped, output):
+                shaped = point if clamped == asked else replace(point, requested_input_tokens=asked)
+                points[shaped.key] = replace(shaped, seed=point_seed(sweep.seed, shaped.key))
+    if not points:
+        raise SweepError(
+            "every output length reaches the server's max-model-len, so that no point is left; give smaller --output-tokens."
+        )
+    return list(points.values()), notes
+
+
+def _clamped(asked: int, output: int, max_model_len: int | None, notes: list[str]) -> int | None:
+    if max_model_len is None or asked + output <= max_model_len:
+        return asked
+    room = max_model_len - output
+    if room < 1:
+        notes.append(
+            f"LEN01: {output} output tokens leave no room for input at max-model-len {max_model_len}; left out."
+        )
+        return None
+    notes.append(
+        f"LEN01: {asked} input + {output} output tokens exceed max-model-len {max_model_len}; input clamped to {room}."
+    )
+    return room
+
+
+def _loads(sweep: Sweep, input_tokens: int, output_tokens: int) -> list[Point]:
+    points: list[Point] = []
+    for repeat in range(sweep.repeats):
+        shape = Point(
+            mode="closed",
+            level=0,
+            input_tokens=input_tokens,
+            output_tokens=output_tokens,
+            requests=sweep.requests,
+            duration_s=sweep.duration_s,
+            seed=0,
+            repeat=repeat,
+            traffic=sweep.traffic.name,
+        )
+        for level in sorted(set(sweep.concurrency)):
+            waves = max(LEAST_REQUESTS, WAVES * level) * sweep.traffic.turns if sweep.by_waves else None
+            points.append(replace(shape, level=level, requests=waves if sweep.requests is None else sweep.requests))
+        has_end = sweep.duration_s is not None or sweep.requests is not None
+        open_loop = replace(shape, mode="open", duration_s=sweep.duration_s if has_end else OPEN_DURATION_S)
+        points += [replace(open_loop, level=rate) for rate in sorted(set(sweep.request_rate))]
+    return points

@@ -1,0 +1,242 @@
+"""Get a load ready before the first point: read its file, ask the server about images, and say what was changed."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from http import HTTPStatus
+from typing import Any, Final
+
+from loadtest.client.openai import OpenAIClient, ServerAnswer, ServerError
+from loadtest.errors import SweepError
+from loadtest.server import CALL_LIMIT_S, ServerInfo, count_by_tokenizer
+from loadtest.traffic.dataset import DEFAULT_CHARACTERS_PER_TOKEN, Dataset, sample_text, scan_dataset
+from loadtest.traffic.images import data_url
+from loadtest.traffic.makers import DatasetSource, PromptSource, PromptWording, SyntheticSource, TraceSource
+from loadtest.traffic.points import Point, Sweep
+from loadtest.traffic.prompts import Calibration, Recipe
+from loadtest.traffic.spec import Traffic
+from loadtest.traffic.trace import Trace, scan_trace
+
+RATE_DIGITS: Final = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreparedTraffic:
+    """A load that is ready to be sent."""
+
+    traffic: Traffic
+    sweep: Sweep
+    """The sweep with the lengths and levels that the load has."""
+    max_model_len: int | None
+    """Most tokens of text and answer together, for planning; None if the load is clamped already, or there is no limit."""
+    limit: int | None
+    """The server's max-model-len without the images."""
+    image_tokens: int
+    """Tokens that the images of one request add, by the server's usage."""
+    dataset: Dataset | None
+    trace: Trace | None
+    notes: tuple[str, ...]
+
+    @property
+    def varied(self) -> bool:
+        """Whether prompts of one point differ in length."""
+        traffic = self.traffic
+        return bool(self.dataset or self.trace or traffic.input_lengths or traffic.turns > 1)
+
+    def source(self, point: Point, recipe: Recipe, calibration: Calibration, *, part: float) -> PromptSource | None:
+        """Return what makes the requests of a point; None for prompts of one length. `part` is the point's place in the sweep, 0 to 1."""
+        traffic = self.traffic
+        if self.dataset is not None:
+            # Points begin at different rows, so that a point does not meet the prompts of the one before in the cache.
+            return DatasetSource(dataset=self.dataset, first=int(part * len(self.dataset.places)))
+        wording = PromptWording.of(recipe, calibration, point.input_tokens)
+        if self.trace is not None:
+            return TraceSource(trace=self.trace, wording=wording)
+        changed = traffic.input_lengths or traffic.output_lengths or traffic.images or traffic.shares_prompts
+        if not changed:
+            return None
+        return SyntheticSource(
+            wording=wording,
+            input_tokens=point.input_tokens,
+            input_lengths=traffic.input_lengths,
+            output_lengths=traffic.output_lengths,
+            most_tokens=self.limit,
+            output_tokens=point.output_tokens,
+            prefix_share=traffic.prefix_share,
+            prefix_tokens=traffic.prefix_tokens,
+            images=traffic.images,
+            image_size=traffic.image_size,
+        )
+
+
+async def prepare_traffic(
+    sweep: Sweep, info: ServerInfo, client: OpenAIClient, calibration: Calibration, *, chat: bool
+) -> PreparedTraffic:
+    """Return the load, ready to be sent. Raises SweepError if the file or the model does not allow it."""
+    traffic = sweep.traffic
+    if not chat and (traffic.images or traffic.turns > 1):
+        what = "--images" if traffic.images else "--turns"
+        raise SweepError(f"{what} needs /v1/chat/completions; leave out --completions.")
+    image_tokens = await _image_tokens(client, info, traffic) if traffic.images else 0
+    limit = None if info.max_model_len is None else info.max_model_len - image_tokens
+    if limit is not None and limit < 2:  # noqa: PLR2004 - one token of text and one of the answer
+        raise SweepError(
+            f"--images {traffic.images} of {traffic.image_size.text} take {image_tokens} tokens, which leaves no room at max-model-len"
+            f" {info.max_model_len}; give fewer or smaller images."
+        )
+    prepared = PreparedTraffic(
+        traffic=traffic,
+        sweep=_with_ramp(sweep),
+        max_model_len=limit,
+        limit=limit,
+        image_tokens=image_tokens,
+        dataset=None,
+        trace=None,
+        notes=(f"load: {traffic.name}",) if traffic.name else (),
+    )
+    if image_tokens:
+        note = f"the {traffic.images} images of a request add {image_tokens} prompt tokens by the server's usage"
+        prepared = replace(prepared, notes=(*prepared.notes, note))
+    if traffic.dataset is not None:
+        return await _with_dataset(prepared, info, client, calibration, chat=chat)
+    if traffic.trace is not None:
+        return _with_trace(prepared, chat=chat)
+    return replace(prepared, notes=(*prepared.notes, *_length_notes(prepared)))
+
+
+def _length_notes(prepared: PreparedTraffic) -> Sequence[str]:
+    traffic, sweep, limit = prepared.traffic, prepared.sweep, prepared.limit
+    if limit is None:
+        return ()
+    notes: list[str] = []
+    lengths = [found for found in (traffic.input_lengths, traffic.output_lengths) if found is not None]
+    most = sum(limit + 1 if found.most is None else found.most for found in lengths)
+    if lengths and most + (0 if traffic.input_lengths else min(sweep.input_tokens)) > limit:
+        notes.append(f"LEN01: requests longer than max-model-len {limit} are clamped to it, input first.")
+    if traffic.turns > 1 and traffic.turns * (max(sweep.input_tokens) + max(sweep.output_tokens)) > limit:
+        notes.append(f"LEN01: sessions end early when the conversation would exceed max-model-len {limit}.")
+    return notes
+
+
+def _with_ramp(sweep: Sweep) -> Sweep:
+    ramp = sweep.traffic.ramp
+    if ramp is None:
+        return sweep
+    duration_s = ramp.over_s if sweep.duration_s is None else sweep.duration_s
+    if ramp.of == "rate":
+        return replace(sweep, concurrency=(), request_rate=(ramp.last,), duration_s=duration_s)
+    return replace(sweep, concurrency=(int(ramp.last),), request_rate=(), duration_s=duration_s, by_waves=False)
+
+
+async def _with_dataset(
+    prepared: PreparedTraffic, info: ServerInfo, client: OpenAIClient, calibration: Calibration, *, chat: bool
+) -> PreparedTraffic:
+    traffic, sweep = prepared.traffic, prepared.sweep
+    path = traffic.dataset
+    if path is None:
+        return prepared
+    ratio = DEFAULT_CHARACTERS_PER_TOKEN
+    if info.has_tokenizer:
+        text = sample_text(path)
+        try:
+            tokens = await count_by_tokenizer(client, info.model, text, chat=False)
+        except ServerError as error:
+            raise SweepError(f"the server's token count is not available: {error}") from None
+        ratio = max(0.5, len(text) / max(1, tokens))
+    dataset, facts = scan_dataset(
+        path,
+        default_output_tokens=max(sweep.output_tokens),
+        characters_per_token=ratio,
+        overhead_tokens=calibration.overhead_tokens,
+        max_model_len=prepared.limit,
+        whole=traffic.turns > 1,
+    )
+    if not chat and not facts.all_text:
+        raise SweepError(f"--dataset {path} has messages, which --completions cannot send; leave out --completions.")
+    if traffic.turns > 1 and not facts.multi_turn:
+        raise SweepError(
+            f"--turns is {traffic.turns}, but every row of --dataset {path} has one user message; leave out --turns."
+        )
+    notes = [f"{len(dataset.places)} of {facts.rows} rows of {path} are used, in the file's order"]
+    if facts.too_long:
+        notes.append(
+            f"LEN01: {facts.too_long} of {facts.rows} rows are left out: by {ratio:.1f} characters a token they exceed max-model-len {prepared.limit}."
+        )
+    if facts.replies_estimated:
+        notes.append(
+            f"{facts.replies_estimated} rows state no output_tokens; the length of their reply is estimated by {ratio:.1f} characters a token"
+        )
+    lengths = (max(1, round(facts.input_tokens)), max(1, round(facts.output_tokens)))
+    return replace(
+        prepared,
+        sweep=replace(sweep, input_tokens=lengths[:1], output_tokens=lengths[1:]),
+        max_model_len=None,
+        dataset=dataset,
+        notes=(*prepared.notes, *notes),
+    )
+
+
+def _with_trace(prepared: PreparedTraffic, *, chat: bool) -> PreparedTraffic:
+    traffic, sweep = prepared.traffic, prepared.sweep
+    path = traffic.trace
+    if path is None:
+        return prepared
+    trace, facts = scan_trace(
+        path,
+        time_scale=traffic.time_scale,
+        requests=sweep.requests,
+        duration_s=sweep.duration_s,
+        max_model_len=prepared.limit,
+    )
+    if facts.with_text and not chat:
+        raise SweepError(f"--trace {path} has prompts or messages, which --completions cannot replay; leave it out.")
+    count = len(trace.places)
+    rate = count / facts.duration_s if facts.duration_s > 0 else float(count)
+    notes = [
+        f"{count} requests of {path} over {facts.duration_s:.1f} s, {traffic.time_scale:g} times as fast as recorded"
+    ]
+    if facts.clamped:
+        notes.append(f"LEN01: {facts.clamped} requests are clamped to max-model-len {prepared.limit}, input first.")
+    return replace(
+        prepared,
+        sweep=replace(
+            sweep,
+            concurrency=(),
+            request_rate=(float(f"{rate:.{RATE_DIGITS}g}"),),
+            input_tokens=(max(1, round(facts.input_tokens)),),
+            output_tokens=(max(1, round(facts.output_tokens)),),
+            requests=count,
+            duration_s=None,
+        ),
+        max_model_len=None,
+        trace=trace,
+        notes=(*prepared.notes, *notes),
+    )
+
+
+async def _image_tokens(client: OpenAIClient, info: ServerInfo, traffic: Traffic) -> int:
+    """Return the tokens that a request's images add. Raises SweepError if the model does not see."""
+    question = {"type": "text", "text": "the"}
+    images = [
+        {"type": "image_url", "image_url": {"url": data_url(traffic.image_size, f"probe/{number}")}}
+        for number in range(traffic.images)
+    ]
+    try:
+        plain = await _ask(client, info.model, [question])
+        seen = await _ask(client, info.model, [*images, question])
+    except ServerError as error:
+        raise SweepError(f"the server's answer to an image is not available: {error}") from None
+    if seen.status != HTTPStatus.OK or seen.usage is None or plain.usage is None:
+        raise SweepError(
+            f"--images is {traffic.images}, but {info.model} takes no such image: the server answered {seen.status}, {seen.message}"
+        )
+    added = seen.usage.prompt_tokens - plain.usage.prompt_tokens
+    if added < 1:
+        raise SweepError(
+            f"--images is {traffic.images}, but {info.model} does not see: an image adds no prompt tokens; leave out --images."
+        )
+    return added
+
+
+async def _ask(client: OpenAIClient, model: str, content: list[Any]) -> ServerAnswer:
+    body = {"model": model, "max_tokens": 1, "temperature": 0, "messages": [{"role": "user", "content": content}]}
+    return await client.post("/v1/chat/completions", body, limit_s=10 * CALL_LIMIT_S)

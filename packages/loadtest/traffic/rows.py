@@ -1,0 +1,118 @@
+"""Read the rows of large files one at a time.
+
+A file is scanned once. What stays in memory is where each row stands: 16 bytes a row. A row is read again when its request is made.
+"""
+
+import json
+from array import array
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any, Final
+
+from loadtest.errors import SweepError
+
+BLOCK: Final = 1 << 20
+LONGEST_ROW: Final = 64 << 20
+"""A row of more bytes is refused: no model takes a prompt of that length."""
+MOST_ROWS: Final = 4_000_000
+"""More rows are refused, because their places would need more than 64 MB in each process of the load generator."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Places:
+    """Where the rows of a file stand."""
+
+    path: Path
+    starts: "array[int]" = field(default_factory=lambda: array("Q"))
+    sizes: "array[int]" = field(default_factory=lambda: array("Q"))
+
+    def __len__(self) -> int:
+        """Return the number of rows."""
+        return len(self.starts)
+
+    def add(self, start: int, size: int) -> None:
+        """Add one row."""
+        if len(self.starts) >= MOST_ROWS:
+            raise SweepError(f"{self.path} has more than {MOST_ROWS:,} rows; limit them with --requests or --duration.")
+        self.starts.append(start)
+        self.sizes.append(size)
+
+
+class RowReader:
+    """A file that is open for reading single rows."""
+
+    def __init__(self, places: Places) -> None:
+        self._places = places
+        self._file: IO[bytes] = places.path.open("rb")
+
+    def read(self, number: int) -> bytes:
+        """Return the bytes of a row."""
+        self._file.seek(self._places.starts[number])
+        return self._file.read(self._places.sizes[number])
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+def spans(path: Path) -> Iterator[tuple[int, bytes]]:
+    """Yield the place and the bytes of each row: of a line of JSONL or CSV, or of an element of a JSON array.
+
+    Raises SweepError if the file cannot be read, or a row is too long.
+    """
+    try:
+        with path.open("rb") as file:
+            first = file.read(BLOCK).lstrip(b"\xef\xbb\xbf \t\r\n")[:1]
+            file.seek(0)
+            yield from (_elements(path, file) if first == b"[" else _lines(path, file))
+    except OSError as error:
+        raise SweepError(f"{path} cannot be read: {error.strerror}.") from None
+
+
+def _lines(path: Path, file: IO[bytes]) -> Iterator[tuple[int, bytes]]:
+    start = 0
+    while line := file.readline(LONGEST_ROW):
+        if len(line) == LONGEST_ROW:
+            raise SweepError(f"{path} has a row of more than {LONGEST_ROW >> 20} MiB at byte {start}.")
+        row = line.removeprefix(b"\xef\xbb\xbf") if start == 0 else line
+        if row.strip():
+            yield start + len(line) - len(row), row.rstrip(b"\r\n")
+        start += len(line)
+
+
+def _elements(path: Path, file: IO[bytes]) -> Iterator[tuple[int, bytes]]:
+    """Yield the elements of one JSON array, without holding more than a few of them.
+
+    The bytes are decoded as Latin-1, which keeps one character a byte: JSON's own characters are ASCII, so that the places stay right.
+    """
+    decoder = json.JSONDecoder()
+    text, base = file.read(BLOCK).decode("latin-1"), 0
+    position, ended = text.index("[") + 1, False
+    while True:
+        while position < len(text) and text[position] in " \t\r\n,":
+            position += 1
+        if position < len(text) and text[position] == "]":
+            return
+        try:
+            _, end = decoder.raw_decode(text, position)
+        except ValueError as error:
+            if ended or len(text) - position > LONGEST_ROW:
+                raise SweepError(f"{path} is no JSON array: {error.args[0]} after byte {base + position}.") from None
+            more = file.read(BLOCK).decode("latin-1")
+            ended = not more
+            base, text, position = base + position, text[position:] + more, 0
+            continue
+        yield base + position, text[position:end].encode("latin-1")
+        position = end
+
+
+def as_object(raw: bytes) -> dict[str, Any]:
+    """Return a row as a JSON object. Raises ValueError with what is wrong."""
+    try:
+        found: object = json.loads(raw)
+    except ValueError as error:
+        raise ValueError(f"is no JSON: {error}") from None
+    if not isinstance(found, dict):
+        raise ValueError("is no JSON object")  # noqa: TRY004 - a wrong row of a file
+    return found  # pyright: ignore[reportUnknownVariableType] - the keys of a JSON object are text

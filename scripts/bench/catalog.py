@@ -1,0 +1,55 @@
+"""The upper limits of an accelerator with a model, from the planner's catalog."""
+
+from typing import Final
+
+from loadtest.roofline import Attended, Roofline
+from planning.machine.hardware import find_accelerator
+from planning.model.catalog import find_id, spec_of
+from planning.model.spec import LayerGroup, tensors
+
+BYTES_PER_PARAM: Final = {"bf16": 2.0, "fp8": 1.0, "w4a16": 0.5}
+"""Of the weights that can be quantized; the scales are left out."""
+PEAK_GAIN: Final = {"fp8": 2.0, "nvfp4": 4.0, "nvfp4-mlp": 4.0}
+"""fp8 matrix units run at twice the bf16 rate on the accelerators that have them, fp4 units at four times."""
+_MATRICES: Final = frozenset({"attention", "mlp", "experts", "router"})
+
+
+def roofline_of(model: str, accelerator: str, quantization: str | None = None) -> Roofline | None:
+    """Return the roofline from the planner's catalog; None if the model or the accelerator is not in it."""
+    device, model_id = find_accelerator(accelerator), find_id(model)
+    if device is None or model_id is None:
+        return None
+    spec = spec_of(model_id, quantization)
+    precision = quantization or spec.native_quantization or "bf16"
+    active = {"matrices": 0.0, "head": 0.0}
+    step_bytes = 0.0
+    for tensor in tensors(spec):
+        read = tensor.params * tensor.active_share
+        if tensor.role in _MATRICES and not tensor.copy:
+            active["matrices"] += read
+        elif tensor.role in {"embedding", "lm-head"}:
+            active["head"] += read
+        else:
+            continue
+        step_bytes += read * (BYTES_PER_PARAM.get(precision, 0.5) if tensor.quantizable else 2.0)
+    # Layers that share another layer's keys and values skip prompt tokens (vLLM's fast prefill).
+    own = sum(group.count for group in spec.groups if group.owns_kv) / spec.layers
+    gain = PEAK_GAIN.get(precision, 1.0)
+    return Roofline(
+        model=model_id,
+        accelerator=device.name,
+        peak_flops_per_s=device.devices * device.bf16_tflops * 1e12 * gain,
+        bandwidth_bytes_per_s=device.devices * device.bandwidth_gb_per_s * 1e9,
+        flops_per_prompt_token=2 * active["matrices"] * own,
+        flops_per_output_token=2 * (active["matrices"] + active["head"]),
+        attention=tuple(_attended(group) for group in spec.groups if group.owns_kv),
+        bytes_per_step=step_bytes,
+    )
+
+
+def _attended(group: LayerGroup) -> Attended:
+    # Scores and their product with the values: two multiply-adds per element of each head.
+    attention = group.attention
+    return Attended(
+        flops_per_token_pair=4.0 * group.count * attention.heads * attention.head_dim, window=attention.window
+    )

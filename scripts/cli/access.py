@@ -1,0 +1,421 @@
+"""Access to a deployed server: identity tokens for Cloud Run, a tunnel for TPU machines, API keys.
+
+- `id-token`: an identity token from `google.oauth2.id_token` (a service account's file or the metadata server), from the service account
+  that a workload identity federation stands for (GitHub Actions), else from `gcloud auth print-identity-token` (a person's login). It is
+  renewed before it expires.
+- `tunnel`: the stack's own command, whose local end is a Unix socket in a folder that only this user can open. The tunnel and its child
+  processes are closed at the end.
+- `none`: no credentials.
+
+vLLM's `--api-key` uses the Authorization header too. If both are needed, the identity token goes into X-Serverless-Authorization,
+which Cloud Run checks and removes. No token appears in an argument list or in an exception.
+"""
+
+import base64
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any, Final
+from urllib.parse import urlsplit, urlunsplit
+
+from contracts.capacity_states import WITHOUT_MACHINE
+from contracts.errors import CommandRefusedError, ScriptError
+from contracts.fields import as_mapping
+from contracts.outputs import Auth, StackOutputs, Tunnel
+from loadtest.client.given_url import server_root
+from loadtest.client.unix_url import MOST_PATH_BYTES, unix_url
+
+API_KEY_VARIABLE: Final = "OPENAI_API_KEY"
+_IAM_CREDENTIALS: Final = "CLOUDSDK_API_ENDPOINT_OVERRIDES_IAMCREDENTIALS"
+_CLOUD_SCOPE: Final = "https://www.googleapis.com/auth/cloud-platform"
+TUNNEL_OPEN_LIMIT_S: Final = 180.0
+"""`gcloud alpha ... ssh --tunnel-through-iap` takes 5 to 20 s.
+
+The first time it also creates an SSH key, writes it into the node's metadata, and tries to log in ten times with 5 s between the attempts.
+"""
+TUNNEL_CLOSE_LIMIT_S: Final = 5.0
+_REFUSED_LOGIN: Final = "Permission denied (publickey)"
+_TAIL_LINES: Final = 6
+"""gcloud's refusal of a flag has five lines; the middle one says what to do."""
+TOKEN_LIMIT_S: Final = 30
+TOKEN_LIFE_S: Final = 3600.0
+"""Google's identity tokens are valid for one hour."""
+TOKEN_MARGIN_S: Final = 2100.0
+"""A token with less time left is renewed. The benchmark reads its headers once per point, and a point may take half an hour."""
+
+
+class AccessError(CommandRefusedError):
+    """The server cannot be reached as its stack or `--url` says; the message is one sentence with the way out."""
+
+
+class IdTokenSource:
+    """Identity tokens for one audience, renewed before they expire. Thread-safe."""
+
+    def __init__(self, audience: str, fetch: Callable[[str], str] | None = None) -> None:
+        self._audience = audience
+        self._fetch = fetch or fetch_id_token
+        self._lock = threading.Lock()
+        self._token: str | None = None
+        self._renew_at_s = 0.0
+
+    def token(self) -> str:
+        """Return a token that stays valid for some minutes at least. Raises AccessError if no source gives one."""
+        with self._lock:
+            if self._token is None or time.monotonic() >= self._renew_at_s:
+                self._token = self._fetch(self._audience)
+                left_s = _seconds_left(self._token)
+                # A metadata server may return a cached token: it is used for half of its remaining life.
+                self._renew_at_s = time.monotonic() + max(left_s - TOKEN_MARGIN_S, left_s / 2)
+            return self._token
+
+    def discard(self, token: str) -> None:
+        """Forget a token that the server refused. The clock that counts its life stands still while a machine sleeps."""
+        with self._lock:
+            if self._token == token:
+                self._token = None
+
+
+def _seconds_left(token: str) -> float:
+    """Return the seconds until a token expires, from its `exp`; TOKEN_LIFE_S if it cannot be read."""
+    try:
+        payload = token.split(".")[1]
+        claims: object = json.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))
+    except (IndexError, ValueError):
+        return TOKEN_LIFE_S
+    expires_at_s = as_mapping(claims).get("exp")
+    if not isinstance(expires_at_s, int | float):
+        return TOKEN_LIFE_S
+    return min(TOKEN_LIFE_S, max(0.0, expires_at_s - time.time()))
+
+
+def fetch_id_token(audience: str) -> str:
+    """Return a new identity token for `audience` (the service's URL). Each source may take TOKEN_LIMIT_S seconds."""
+    token, google_says = _google_token(audience)
+    if token is not None:
+        return token
+    token, federation_says = _federated_token(audience)
+    if token is not None:
+        return token
+    google_says = federation_says or google_says
+    token, gcloud_says = _gcloud_token(audience)
+    if token is not None:
+        return token
+    raise AccessError(
+        f"no identity token for {audience}: google-auth says {google_says!r}, gcloud says {gcloud_says!r}. Set GOOGLE_APPLICATION_CREDENTIALS"
+        " to a service account's file, or run `gcloud auth login`. The account needs roles/run.invoker."
+    )
+
+
+def _google_token(audience: str) -> tuple[str | None, str]:
+    import functools  # noqa: PLC0415 - google-auth takes 0.25 s to load
+
+    import google.auth.exceptions  # noqa: PLC0415 - the same
+    import google.auth.transport.requests  # noqa: PLC0415 - the same
+    import google.oauth2.id_token  # noqa: PLC0415 - the same
+
+    request: Any = functools.partial(google.auth.transport.requests.Request(), timeout=TOKEN_LIMIT_S)
+    library: Any = google.oauth2.id_token
+    try:
+        credentials = library.fetch_id_token_credentials(audience, request)
+        credentials.refresh(request)
+    except (google.auth.exceptions.GoogleAuthError, ValueError, OSError) as error:
+        return None, _first_line(str(error))
+    return str(credentials.token), ""
+
+
+def _federated_token(audience: str) -> tuple[str | None, str]:
+    """Return the token of the service account behind a workload identity federation; an empty text if there is no federation.
+
+    google.oauth2.id_token knows no federation; IAM Credentials' generateIdToken does what it does for other accounts.
+    """
+    path = os.environ.get("GOOGLE_APPLICATION_CREDENTIALS")
+    if not path:
+        return None, ""
+    import functools  # noqa: PLC0415 - google-auth takes 0.25 s to load
+
+    import google.auth.exceptions  # noqa: PLC0415 - the same
+    import google.auth.transport.requests  # noqa: PLC0415 - the same
+    from google.auth import identity_pool  # noqa: PLC0415 - the same
+
+    library: Any = identity_pool
+    try:
+        known = as_mapping(json.loads(Path(path).read_text(encoding="utf-8")))
+        if known.get("type") != "external_account":
+            return None, ""
+        credentials: Any = library.Credentials.from_info(known, scopes=[_CLOUD_SCOPE])
+        account: str | None = credentials.service_account_email
+        if account is None:
+            return None, "the federation stands for no service account, and only an account has identity tokens"
+        request: Any = functools.partial(google.auth.transport.requests.Request(), timeout=TOKEN_LIMIT_S)
+        session: Any = google.auth.transport.requests.AuthorizedSession(credentials, auth_request=request)
+        endpoint = os.environ.get(_IAM_CREDENTIALS) or "https://iamcredentials.googleapis.com/"
+        url = f"{endpoint}v1/projects/-/serviceAccounts/{account}:generateIdToken"
+        answer = session.post(url, json={"audience": audience, "includeEmail": True}, timeout=TOKEN_LIMIT_S)
+        said = f"generateIdToken of {account}: HTTP {answer.status_code}, it needs roles/iam.serviceAccountTokenCreator on itself"
+        return (str(answer.json()["token"]), "") if answer.ok else (None, said)
+    except (google.auth.exceptions.GoogleAuthError, KeyError, ValueError, OSError) as error:
+        return None, _first_line(str(error))
+
+
+def _gcloud_token(audience: str) -> tuple[str | None, str]:
+    """Return gcloud's token: a service account's needs the audience, and a person's login refuses it."""
+    token, said = _ask_gcloud(f"--audiences={audience}")
+    return (token, said) if token is not None else _ask_gcloud()
+
+
+def _ask_gcloud(*options: str) -> tuple[str | None, str]:
+    try:
+        done = subprocess.run(
+            ["gcloud", "auth", "print-identity-token", "--quiet", *options],
+            capture_output=True,
+            text=True,
+            timeout=TOKEN_LIMIT_S,
+            check=False,
+            stdin=subprocess.DEVNULL,
+        )
+    except FileNotFoundError:
+        return None, "not installed"
+    except subprocess.TimeoutExpired:
+        return None, f"no answer within {TOKEN_LIMIT_S} s"
+    token = done.stdout.strip()
+    if done.returncode != 0 or not token:
+        return None, _first_line(done.stderr) or f"exit code {done.returncode}"
+    return token, ""
+
+
+def _first_line(text: str) -> str:
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[0][:200] if lines else ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerAccess:
+    """A server that can be called now: its address and the headers of each request."""
+
+    base_url: str
+    """`http://HOST[:PORT]`, `https://HOST`, or for a tunnel `http+unix://PATH` (`loadtest.client.unix_url`)."""
+    auth: Auth
+    id_tokens: IdTokenSource | None = None
+    api_key: str | None = field(default=None, repr=False)
+    is_open: Callable[[], bool] = field(default=lambda: True, repr=False)
+    """Whether the way is still there: False once a tunnel has ended."""
+    behind_front_end: bool = False
+    """Whether Google's front end answers for the server, as for Cloud Run: then no connection means that the network here is down."""
+
+    def headers(self) -> Mapping[str, str]:
+        """Return the headers of the next request. Blocks for up to TOKEN_LIMIT_S seconds per token source; do not call it in an event loop."""
+        found: dict[str, str] = {}
+        if self.api_key is not None:
+            found["Authorization"] = f"Bearer {self.api_key}"
+        if self.id_tokens is not None:
+            name = "Authorization" if self.api_key is None else "X-Serverless-Authorization"
+            found[name] = f"Bearer {self.id_tokens.token()}"
+        return found
+
+    def renew(self) -> bool:
+        """Forget the identity token, because the server refused it. Returns whether there is one to renew."""
+        if self.id_tokens is None:
+            return False
+        self.id_tokens.discard(self.id_tokens.token())
+        return True
+
+    @property
+    def private(self) -> bool:
+        """Whether the server must refuse callers without credentials."""
+        return self.id_tokens is not None or self.api_key is not None
+
+
+@contextlib.contextmanager
+def open_access(
+    *,
+    endpoint: str,
+    auth: Auth,
+    tunnel: Tunnel | None = None,
+    api_key: str | None = None,
+    behind_front_end: bool = False,
+) -> Generator[ServerAccess]:
+    """Open access to a server as the outputs `endpoint`, `auth` and `tunnel` describe it, and close it at the end.
+
+    Raises AccessError if the tunnel does not open within TUNNEL_OPEN_LIMIT_S.
+    """
+    if auth == "none":
+        yield ServerAccess(base_url=endpoint.rstrip("/"), auth=auth, api_key=api_key, behind_front_end=behind_front_end)
+    elif auth == "id-token":
+        parts = urlsplit(endpoint)
+        audience = urlunsplit((parts.scheme, parts.netloc, "", "", ""))
+        yield ServerAccess(
+            base_url=endpoint.rstrip("/"),
+            auth=auth,
+            id_tokens=IdTokenSource(audience),
+            api_key=api_key,
+            behind_front_end=behind_front_end,
+        )
+    else:
+        if tunnel is None:
+            raise AccessError(
+                "the stack's output auth is tunnel, but its output tunnel is null; run `pulumi up` again."
+            )
+        with (
+            _private_socket() as path,
+            _running_tunnel(_with_socket(tunnel.argv, tunnel.local_port, path), path) as process,
+        ):
+            yield ServerAccess(
+                base_url=unix_url(path),
+                auth=auth,
+                api_key=api_key,
+                is_open=lambda: process.poll() is None,
+            )
+
+
+def open_stack_access(outputs: StackOutputs) -> AbstractContextManager[ServerAccess]:
+    """Open access to a stack's server, with the stack's API key, else that of the environment if there is one.
+
+    Raises ScriptError if the stack has a key that neither Secret Manager nor the environment gives, and AccessError if its TPU capacity
+    had not come when `up` ended.
+    """
+    if outputs.target == "tpu" and outputs.state in WITHOUT_MACHINE:
+        raise AccessError(
+            f"the capacity is not there yet: its request in {outputs.location} was {outputs.state} at the end of the last `pulumi up`; "
+            "run `pulumi up` again, which looks whether it has come."
+        )
+    api_key = _stack_api_key(outputs.api_key_secret, outputs.project) if outputs.api_key_secret else _api_key()
+    return open_access(
+        endpoint=outputs.endpoint,
+        auth=outputs.auth,
+        tunnel=outputs.tunnel,
+        api_key=api_key,
+        behind_front_end=outputs.target == "cloud-run",
+    )
+
+
+def open_url_access(url: str) -> AbstractContextManager[ServerAccess]:
+    """Open access to the server at `--url`, with the API key of the environment if there is one. Raises AccessError for a wrong address."""
+    try:
+        root = server_root(url)
+    except ValueError as error:
+        raise AccessError(str(error)) from None
+    return open_access(endpoint=root, auth="none", api_key=_api_key())
+
+
+def _stack_api_key(version: str, project: str) -> str:
+    """Return the key that Secret Manager holds; the environment's if the caller may not read it."""
+    from cloud.secret_values import read_secret  # noqa: PLC0415 - most servers have no key
+
+    try:
+        return read_secret(version, project=project)
+    except ScriptError as error:
+        given = _api_key()
+        if given is None:
+            raise ScriptError(f"{error} Or set {API_KEY_VARIABLE}.") from None
+        return given
+
+
+def _api_key() -> str | None:
+    """Return the value of OPENAI_API_KEY, or None if it is not set or empty."""
+    return os.environ.get(API_KEY_VARIABLE) or None
+
+
+def _with_socket(argv: Sequence[str], port: int, path: str) -> list[str]:
+    """Return the command with the socket at `path` as the local end of its forwarding (`-L [HOST:]PORT:HOST:PORT`, one argument or two)."""
+    replaced: list[str] = []
+    for part in argv:
+        prefix = "-L" if part.startswith("-L") else ""
+        forward = part.removeprefix(prefix).removeprefix("127.0.0.1:").removeprefix("localhost:")
+        head, colon, tail = forward.partition(":")
+        # Of a forwarding that names its local address, only the port and what follows is left.
+        replaced.append(f"{prefix}{path}:{tail}" if colon and head == str(port) else part)
+    if replaced == list(argv):
+        raise AccessError(
+            f"the stack's output tunnel has local port {port}, but its command does not forward that port; run `pulumi up` again."
+        )
+    return replaced
+
+
+@contextlib.contextmanager
+def _private_socket() -> Generator[str]:
+    """Yield a path for a socket, in a new folder that only this user can open. Raises AccessError if the folder for temporary files is too deep."""
+    with tempfile.TemporaryDirectory(prefix="tunnel-", ignore_cleanup_errors=True) as folder:
+        path = str(Path(folder) / "s")
+        if len(os.fsencode(path)) > MOST_PATH_BYTES or ":" in path:
+            raise AccessError(
+                f"the folder for temporary files is {tempfile.gettempdir()!r}, and a Unix socket in it needs a path of at most {MOST_PATH_BYTES} "
+                "bytes without a colon; set TMPDIR to a shorter one, such as /tmp."
+            )
+        yield path
+
+
+@contextlib.contextmanager
+def _running_tunnel(argv: Sequence[str], path: str) -> "Generator[subprocess.Popen[bytes]]":
+    with tempfile.TemporaryFile() as log:
+        try:
+            # A new session: gcloud starts ssh, and both have to end.
+            process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
+        except OSError as error:
+            raise AccessError(
+                f"the tunnel's command {argv[0]!r} cannot be run: {error.strerror}. Install it or put it on PATH."
+            ) from error
+        try:
+            _await_socket(process, path, log)
+            yield process
+        finally:
+            _end_group(process)
+
+
+def _await_socket(process: subprocess.Popen[bytes], path: str, log: IO[bytes]) -> None:
+    deadline_s = time.monotonic() + TUNNEL_OPEN_LIMIT_S
+    while time.monotonic() < deadline_s:
+        if process.poll() is not None:
+            said = _tail(log)
+            raise AccessError(
+                f"the tunnel ended with exit code {process.returncode} before it opened: {said}{_login_hint(said)}"
+            )
+        with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as probe:
+            probe.settimeout(1)
+            probe.connect(path)
+            return
+        time.sleep(0.1)
+    raise AccessError(f"the tunnel did not open within {TUNNEL_OPEN_LIMIT_S:.0f} s: {_tail(log)}")
+
+
+def _login_hint(said: str) -> str:
+    """Return what to do if the machine refused the login; empty if it did not."""
+    if _REFUSED_LOGIN not in said:
+        return ""
+    return (
+        ". The machine refused the login: an account outside the project's organization needs roles/compute.osLoginExternalUser on it; "
+        "where nobody grants that, set gemma-serving:tpu.ssh to metadata-key and run pulumi up (docs/tpu.md)"
+    )
+
+
+def _tail(log: IO[bytes]) -> str:
+    log.seek(0)
+    lines = [line.strip() for line in log.read().decode("utf-8", errors="replace").splitlines() if line.strip()]
+    return " | ".join(lines[-_TAIL_LINES:])[:500] or "no output"
+
+
+def _end_group(process: subprocess.Popen[bytes]) -> None:
+    for signum in (signal.SIGTERM, signal.SIGKILL):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signum)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(TUNNEL_CLOSE_LIMIT_S)
+            if not _group_alive(process.pid):
+                return
+
+
+def _group_alive(group: int) -> bool:
+    try:
+        os.killpg(group, 0)
+    except (ProcessLookupError, PermissionError):
+        return False
+    return True

@@ -1,0 +1,56 @@
+"""The load tester repeats a few words of the product, because a package knows nobody: the same words have to mean the same."""
+
+import re
+from pathlib import Path
+
+from contracts import fields, plain_text
+from contracts.exit_codes import ExitCode
+from loadtest import command_line, run
+from loadtest.client import json_values
+from loadtest.client import plain_text as theirs
+from loadtest.endpoint import API_KEY_VARIABLE
+from planning import numbers
+from planning.question.vllm_args import OPTIONS
+from scripts.bench.options import BenchOptions
+from scripts.cli import access
+from scripts.cli.options import described_options
+
+ROOT = Path(__file__).resolve().parents[2]
+PINS = re.compile(r"^(\S+==\S+)", re.MULTILINE)
+
+
+def test_text_of_a_server_cannot_steer_a_terminal_through_either():
+    every = "".join(chr(code) for code in range(0x11000))
+    assert theirs.for_terminal(every) == plain_text.for_terminal(every)
+
+
+def test_absent_json_reads_the_same():
+    for value in ({"a": 1}, [], "x", None, 3):
+        assert json_values.as_mapping(value) == fields.as_mapping(value)
+
+
+def test_numbers_and_exit_codes_are_the_same():
+    assert numbers.LARGEST == command_line.LARGEST
+    codes = (ExitCode.DONE, ExitCode.FAILED, ExitCode.REFUSED, ExitCode.INTERRUPTED)
+    assert codes == (run.DONE, run.FAILED, run.REFUSED, run.INTERRUPTED)
+    assert API_KEY_VARIABLE == access.API_KEY_VARIABLE
+
+
+def test_the_flag_of_vllm_for_the_served_name_is_the_same():
+    source = (ROOT / "packages" / "loadtest" / "vllm_command.py").read_text()
+    assert f'"{OPTIONS["servedModelName"].flag}", model' in source
+
+
+def test_its_pins_are_those_of_the_product():
+    ours = set(PINS.findall((ROOT / "requirements.txt").read_text()))
+    pins = set(PINS.findall((ROOT / "packages" / "loadtest" / "requirements.txt").read_text()))
+    assert len(pins) > 10
+    assert pins <= ours
+
+
+def test_the_command_has_every_option_of_the_load_tester_with_the_same_words():
+    ours = {option.words: option for option in described_options(BenchOptions)}
+    theirs = {option.words: option for option in described_options(run.LoadTestOptions)}
+    assert ours.keys() - theirs.keys() == {"--stack NAME", "--accelerator NAME"}
+    assert theirs.keys() <= ours.keys()
+    assert {words for words in theirs if theirs[words] != ours[words]} == {"--usd-per-hour USD"}  # a plan has a price

@@ -1,0 +1,21 @@
+from pathlib import Path
+
+SCRIPTS = Path(__file__).parents[3] / "scripts"
+
+
+def test_no_measurement_of_a_command_reads_a_clock_that_can_be_set():
+    """Wall time are the start of the server, which `/metrics` states in wall time only, and the age of what Google says of a machine."""
+    readings = [
+        (path.name, text)
+        for room in ("bench", "smoke")
+        for path in (SCRIPTS / room).glob("*.py")
+        for text in path.read_text().splitlines()
+        if "time.time(" in text or ".now(" in text
+    ]
+    assert sorted(readings) == [
+        ("checks_basic.py", "    start_s = time.time() - began_s if began_s is not None else 0.0"),
+        (
+            "failure.py",
+            "            facts = cloud_facts(api, self._found, stack=self._stack, now=datetime.now(UTC))",
+        ),
+    ]

@@ -1,0 +1,85 @@
+"""What the plan of a stack expects of a search for limits."""
+
+from pathlib import Path
+
+import pytest
+
+from loadtest.forecast import Band
+from loadtest.measure import Objective
+from loadtest.traffic.points import Point
+from loadtest.traffic.spec import Traffic
+from planning.cost.subject import examine
+from planning.question.types import Deployment
+from planning.question.workload import Workload
+from planning.speed.serving import workload_plan
+from scripts.bench.forecast import (
+    NOT_DEPLOYED,
+    OF_FILE,
+    PlanForecast,
+    at_level,
+    level_forecast,
+    output_forecast,
+    shape_of,
+)
+
+
+def planner():
+    """The planner's answers for E2B on one L4."""
+    subject = examine(Deployment(model="google/gemma-4-E2B-it", accelerator="L4"))
+    return lambda workload: workload_plan(subject.resolved, subject.memory, 1.0, workload)
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_the_forecast_is_the_highest_load_whose_planned_times_keep_the_limits(whole):
+    answers, shape, limits = (
+        planner(),
+        Workload(input_tokens=512, output_tokens=128),
+        Objective(ttft_s=1.0, tpot_s=0.05),
+    )
+    band = level_forecast(answers, shape, limits, whole=whole)
+    for level, end in ((band.low, "high"), (band.typical, "typical"), (band.high, "low")):
+        plan = answers(at_level(shape, min(level, level if whole else answers(shape).most_requests_per_s), whole=whole))
+        assert getattr(plan.ttft_s, end) <= 1.0
+        assert getattr(plan.tpot_s, end) <= 0.05
+    more = answers(at_level(shape, band.typical + 1 if whole else band.typical * 1.02, whole=whole))
+    assert more.ttft_s.typical > 1.0 or more.tpot_s.typical > 0.05 or band.typical * 1.02 > more.most_requests_per_s
+    assert level_forecast(answers, shape, Objective(ttft_s=1e-6), whole=whole).high == 0.0
+    assert level_forecast(lambda _workload: None, shape, limits, whole=whole) is None
+
+
+def test_the_output_that_is_forecast_is_what_is_asked_for_up_to_saturation():
+    answers, shape = planner(), Workload(input_tokens=512, output_tokens=128)
+    most = answers(shape).most_requests_per_s
+    little, much = (output_forecast(answers, shape, level, whole=False) for level in (most / 10, most * 10))
+    assert [little.low, little.typical, little.high] == pytest.approx([most * 12.8] * 3)
+    assert much.typical == pytest.approx(most * 128)
+    assert much.low < much.typical < much.high
+    # Between both ends of saturation only the low end is below what is asked for.
+    between = output_forecast(answers, shape, most * 0.9, whole=False)
+    assert between.low == much.low < between.typical == between.high
+    users = output_forecast(answers, shape, 4, whole=True)
+    planned = answers(at_level(shape, 4, whole=True)).output_tok_per_s
+    assert users == Band(low=planned.low, typical=planned.typical, high=planned.high)
+    assert output_forecast(lambda _workload: None, shape, 1.0, whole=False) is None
+
+
+def test_the_planner_is_asked_for_the_shape_of_the_load():
+    point = Point(mode="open", level=1.0, input_tokens=400, output_tokens=50, requests=None, duration_s=None, seed=1)
+    assert shape_of(Traffic(prefix_tokens=100, images=2), point) == Workload(
+        input_tokens=400, output_tokens=50, prefix_share=0.25, images=2
+    )
+    assert shape_of(Traffic(dataset=Path("d.jsonl")), point) is None
+
+
+def test_a_search_gets_the_forecast_of_the_stack_or_why_there_is_none():
+    point = Point(mode="open", level=0.5, input_tokens=512, output_tokens=128, requests=None, duration_s=None, seed=1)
+    limits, forecast = Objective(ttft_s=1.0, tpot_s=0.05), PlanForecast(planner())
+    shape = shape_of(Traffic(), point)
+    assert forecast.level(Traffic(), point, limits, whole=False) == level_forecast(
+        forecast.answers, shape, limits, whole=False
+    )
+    assert forecast.output_tok_per_s(Traffic(), point, whole=False) == Band(low=64.0, typical=64.0, high=64.0)
+    rows, unknown = Traffic(dataset=Path("d.jsonl")), PlanForecast(lambda _workload: None)
+    assert (forecast.level(rows, point, limits, whole=False), forecast.why_none(rows)) == (None, OF_FILE)
+    assert unknown.level(Traffic(), point, limits, whole=False) is None
+    assert unknown.why_none(Traffic()) == NOT_DEPLOYED

@@ -1,0 +1,111 @@
+"""`python -m scripts.bench`: the load tester with a stack, its plan and its credentials."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from contracts.fields import from_json
+from contracts.outputs import StackOutputs
+from loadtest.errors import NotReachedError, SweepError
+from loadtest.settings import SweepSettings
+from loadtest.store import read_results, read_run
+from loadtest.sweep import run_sweep
+from loadtest.tests.test_sweep_runs import Quiet
+from loadtest.traffic.points import Sweep
+from scripts.bench.__main__ import COMMAND
+from scripts.bench.refusals import refused
+from scripts.bench.run import open_target
+from scripts.cli.access import AccessError, ServerAccess
+from scripts.cli.command import run_command
+from scripts.cli.reach import endpoint_of
+from tests.scripts.sample_outputs import sample_outputs
+
+SWEEP = Sweep(
+    concurrency=(4,), request_rate=(), input_tokens=(32,), output_tokens=(8,), requests=12, duration_s=None, seed=1
+)
+
+
+def outputs(url):
+    return from_json(StackOutputs, sample_outputs(endpoint=url))
+
+
+def test_a_stack_is_measured_with_its_own_token_price_and_roofline(start_server, tmp_path, monkeypatch):
+    private = start_server("--ttft-s", "0.02", "--tpot-s", "0.005", "--token", "canary")
+    monkeypatch.setattr("scripts.bench.run.stack_outputs", lambda _stack: outputs(private.url))
+    monkeypatch.setattr("scripts.cli.access.fetch_id_token", lambda _audience: "canary")
+    settings = SweepSettings(url="", model=None, out=tmp_path, warm_up=0, workers=1, stack="l4")
+    with open_target(settings, None) as (access, ready):
+        outcome = run_sweep(ready, SWEEP, access, Quiet())
+    assert outcome.ending == "done"
+    (result,) = read_results(tmp_path)
+    assert result["completed"] == 12
+    price = 1.42 / 3600 / result["output_throughput"] * 1e6
+    assert result["usd_per_million_output_tokens"] == pytest.approx(price, rel=1e-3)
+    run = read_run(tmp_path)
+    assert (run["url"], run["roofline"]["accelerator"]) == ("stack l4", "L4")
+    assert not [path for path in tmp_path.rglob("*") if path.is_file() and b"canary" in path.read_bytes()]
+    with (
+        pytest.raises(SweepError, match="--point-limit is 3000"),
+        open_target(replace(settings, point_limit_s=3000), None),
+    ):
+        pass
+
+
+def test_the_same_words_measure_a_server_at_an_address_and_print_one_object(server, tmp_path, capsys):
+    words = [
+        "--url",
+        server.url,
+        "--concurrency",
+        "2",
+        "--requests",
+        "4",
+        "--input-tokens",
+        "8",
+        "--output-tokens",
+        "4",
+    ]
+    assert run_command(COMMAND, [*words, "--warm-up", "0", "--out", str(tmp_path / "a"), "--json"]) == 0
+    captured = capsys.readouterr()
+    told = json.loads(captured.out)
+    assert (told["ending"], told["stored"], told["points"][0]["completed"]) == ("done", 1, 4)
+    assert set(told["files"]) >= {str(tmp_path / "a" / name) for name in ("report.html", "report.md", "summary.csv")}
+    assert all(line.startswith("bench: ") for line in captured.err.splitlines())
+    assert run_command(COMMAND, ["report", str(tmp_path / "a")]) == 0
+    assert run_command(COMMAND, ["compare", str(tmp_path / "a"), str(tmp_path / "a"), "--json"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--out", "x"], "bench: give either --stack NAME or --url URL"),
+        (
+            ["--url", "http://127.0.0.1:9", "--stack", "l4", "--out", "x"],
+            "bench: give either --stack NAME or --url URL",
+        ),
+        (["--url", "http://127.0.0.1:9"], "bench: give --out DIR"),
+        (["--url", "http://localhost:9", "--out", "x"], "use 127.0.0.1"),
+        (["--url", "http://127.0.0.1:9", "--out", "x", "--preset", "huge"], "it must be quick or grid"),
+        (["--url", "http://127.0.0.1:9", "--out", "x", "--accelerator", "L4"], "is not in the planner's catalog"),
+        (["--url", "http://127.0.0.1:9", "--out", "x", "--turns", "2", "--trace", "t"], "exclude each other"),
+        (["report", "x"], "cannot be read"),
+        (["compare", "x", "y"], "cannot be read"),
+    ],
+)
+def test_a_mistake_is_one_sentence_and_exit_code_2(words, message, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert run_command(COMMAND, words) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_an_error_of_the_way_to_the_server_stays_one():
+    for error, kind in ((NotReachedError("gone"), AccessError), (SweepError("wrong"), None)):
+        with pytest.raises(Exception, match=str(error)) as caught, refused():
+            raise error
+        assert isinstance(caught.value, AccessError) is (kind is AccessError)
+
+
+def test_a_tunnel_that_has_ended_is_named_to_the_load_tester():
+    endpoint = endpoint_of(ServerAccess(base_url="http://x", auth="tunnel", is_open=lambda: False))
+    assert endpoint.not_reached(OSError("reset")) == "the tunnel ended: reset"
+    assert endpoint_of(ServerAccess(base_url="http://x", auth="none")).not_reached(OSError("reset")) == ""

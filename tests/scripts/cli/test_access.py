@@ -1,0 +1,393 @@
+import asyncio
+import base64
+import contextlib
+import json
+import os
+import stat
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import urllib.parse
+import urllib.request
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
+from google.auth import identity_pool
+
+from contracts.fields import from_json
+from contracts.outputs import StackOutputs
+from loadtest.client.openai import call_once
+from loadtest.client.unix_url import socket_path
+from loadtest.client.wire import Origin, WireConnection, request_bytes, request_head
+from scripts.cli import access
+from scripts.cli.access import AccessError, IdTokenSource, ServerAccess, open_access, open_stack_access
+from tests.scripts.sample_outputs import sample_outputs
+
+ROOT = Path(__file__).parents[3]
+
+# A stand-in for `gcloud ... ssh -- -N -L SOCKET:host:port`: forwards by a child of its own, as gcloud does by ssh.
+FORWARDER = """
+import asyncio, subprocess, sys
+if sys.argv[1] == "parent":
+    sys.exit(subprocess.call([sys.executable, "-c", open(sys.argv[2]).read(), "child", *sys.argv[2:]]))
+local, host, port = sys.argv[sys.argv.index("-L") + 1].split(":")
+async def pipe(reader, writer):
+    while data := await reader.read(65536):
+        writer.write(data)
+    writer.close()
+async def serve(reader, writer):
+    there = await asyncio.open_connection(host, int(port))
+    await asyncio.gather(pipe(reader, there[1]), pipe(there[0], writer))
+async def main():
+    async with await asyncio.start_unix_server(serve, local) as server:
+        await server.serve_forever()
+asyncio.run(main())
+"""
+
+
+@dataclass
+class Tunnel:
+    argv: list
+    local_port: int = 8000
+
+
+@pytest.fixture
+def forwarder(tmp_path, url):
+    script = tmp_path / "forward.py"
+    script.write_text(FORWARDER)
+    port = url.rsplit(":", 1)[1]
+    return Tunnel([sys.executable, str(script), "parent", str(script), "-N", "-L", f"8000:127.0.0.1:{port}"])
+
+
+def processes_with(word):
+    """Return the processes of this machine that have a word in their command."""
+    found = subprocess.run(["pgrep", "-f", word], capture_output=True, text=True, check=False).stdout
+    return {int(line) for line in found.split()}
+
+
+def gone(path):
+    """Wait until no process of the tunnel to a socket is left."""
+    end = time.monotonic() + 60
+    while processes_with(path) and time.monotonic() < end:
+        time.sleep(0.05)
+    return not processes_with(path) and not Path(path).parent.exists()
+
+
+def listening_ports(group):
+    """Return the ports of this machine on which the processes of a group listen."""
+    inodes = set()
+    for entry in Path("/proc").iterdir():
+        with contextlib.suppress(OSError):
+            if entry.name.isdecimal() and os.getpgid(int(entry.name)) == group:
+                inodes |= {str(fd.readlink()) for fd in (entry / "fd").iterdir()}
+    lines = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    return {
+        int(line[1].rpartition(":")[2], 16) for line in lines if line[3] == "0A" and f"socket:[{line[9]}]" in inodes
+    }
+
+
+def test_the_local_end_of_a_tunnel_is_a_socket_that_only_its_owner_can_open_and_it_ends_with_its_children(forwarder):
+    with open_access(endpoint="http://127.0.0.1:8000", auth="tunnel", tunnel=forwarder) as way:
+        path = socket_path(way.base_url)
+        assert stat.S_ISSOCK(Path(path).stat().st_mode)
+        assert stat.S_IMODE(Path(path).parent.stat().st_mode) == 0o700
+        groups = {os.getpgid(process) for process in processes_with(path)}
+        assert len(processes_with(path)) == 2
+        assert [listening_ports(group) for group in groups] == [set()]
+        assert call_once(way.base_url, way.headers, "GET", "/health", limit_s=30).status == 200
+        exchange = asyncio.run(streamed(way.base_url))
+        assert (exchange.status, exchange.error) == (200, None)
+    assert gone(path)
+
+
+async def streamed(url):
+    """Send one request as the benchmark does."""
+    origin = Origin.of(url)
+    _, connection = await asyncio.get_running_loop().create_unix_connection(WireConnection, origin.socket)
+    head = request_head(origin, "/v1/completions", {})
+    body = json.dumps({"model": "timed", "prompt": "a", "max_tokens": 4, "stream": True}).encode()
+    exchange, done = connection.exchange(request_bytes(head, body))
+    await asyncio.wait_for(done, 60)
+    connection.close()
+    return exchange
+
+
+def test_a_tunnel_is_closed_when_what_runs_in_it_breaks(forwarder):
+    def broken():
+        with open_access(endpoint="http://127.0.0.1:8000", auth="tunnel", tunnel=forwarder) as way:
+            paths.append(socket_path(way.base_url))
+            raise KeyboardInterrupt
+
+    paths = []
+    with pytest.raises(KeyboardInterrupt):
+        broken()
+    assert gone(paths[0])
+
+
+def test_a_folder_that_is_too_deep_for_a_socket_names_the_way_out(forwarder, tmp_path, monkeypatch):
+    deep = tmp_path / ("d" * 100)
+    deep.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(deep))
+    with pytest.raises(
+        AccessError, match=r"at most 103 bytes without a colon; set TMPDIR to a shorter one, such as /tmp"
+    ):
+        open_tunnel(forwarder)
+
+
+def open_tunnel(tunnel):
+    with open_access(endpoint="http://127.0.0.1:8000", auth="tunnel", tunnel=tunnel):
+        pass
+
+
+def test_a_tunnel_that_dies_says_its_own_words():
+    argv = [sys.executable, "-c", "import sys; sys.exit('permission denied for you')", "-L", "8000:127.0.0.1:8000"]
+    with pytest.raises(AccessError, match=r"ended with exit code 1 before it opened: permission denied for you$"):
+        open_tunnel(Tunnel(argv))
+
+
+def test_a_machine_that_refuses_the_login_names_both_ways_out():
+    words = "import sys; sys.exit('me@vm: Permission denied (publickey).')"
+    with pytest.raises(AccessError, match=r"osLoginExternalUser.*gemma-serving:tpu\.ssh to metadata-key"):
+        open_tunnel(Tunnel([sys.executable, "-c", words, "-L", "8000:127.0.0.1:8000"]))
+
+
+def test_a_tunnel_that_never_opens_ends_at_its_limit(monkeypatch):
+    monkeypatch.setattr(access, "TUNNEL_OPEN_LIMIT_S", 0.4)
+    with pytest.raises(AccessError, match="did not open within 0 s: no output"):
+        open_tunnel(Tunnel([sys.executable, "-c", "import time; time.sleep(60)", "-L", "8000:127.0.0.1:8000"]))
+
+
+def test_a_tunnel_may_take_as_long_as_the_first_connection_of_gcloud():
+    start_s, update_of_metadata_s, attempts_s = 20, 60, 10 * 5 + 10
+    assert start_s + update_of_metadata_s + attempts_s < access.TUNNEL_OPEN_LIMIT_S
+
+
+@pytest.mark.parametrize("state", ["ACCEPTED", "WAITING_FOR_RESOURCES", "PROVISIONING"])
+def test_a_stack_whose_capacity_has_not_come_is_not_reached_for(state):
+    queued = {"target": "tpu", "auth": "tunnel", "location": "us-east5-a", "state": state}
+    with pytest.raises(AccessError, match=f"its request in us-east5-a was {state} .*; run `pulumi up` again"):
+        open_stack_access(from_json(StackOutputs, sample_outputs(**queued)))
+
+
+def test_the_refusal_of_a_stack_of_an_earlier_release_says_what_to_use():
+    refusal = 'import sys; sys.exit("ERROR: unrecognized arguments:\\n  use gcloud alpha\\n\\na\\nb\\nc")'
+    argv = [sys.executable, "-c", refusal, "-L", "8000:127.0.0.1:8000"]
+    with pytest.raises(AccessError, match="use gcloud alpha"):
+        open_tunnel(Tunnel(argv))
+
+
+def test_a_command_that_is_not_there_and_one_that_forwards_nothing_are_named():
+    with pytest.raises(AccessError, match="'no-such-command' cannot be run"):
+        open_tunnel(Tunnel(["no-such-command", "-L", "8000:127.0.0.1:8000"]))
+    with pytest.raises(AccessError, match="does not forward that port"):
+        open_tunnel(Tunnel(["ssh", "-L", "9000:127.0.0.1:9000"]))
+    with pytest.raises(AccessError, match="output tunnel is null"):
+        open_tunnel(None)
+
+
+@pytest.mark.parametrize(
+    ("part", "wanted"),
+    [
+        ("8000:127.0.0.1:8000", "/d/s:127.0.0.1:8000"),
+        ("-L8000:127.0.0.1:8000", "-L/d/s:127.0.0.1:8000"),
+        ("127.0.0.1:8000:127.0.0.1:8000", "/d/s:127.0.0.1:8000"),
+        ("-Llocalhost:8000:127.0.0.1:8000", "-L/d/s:127.0.0.1:8000"),
+    ],
+)
+def test_only_the_local_end_of_a_forwarding_changes(part, wanted):
+    assert access._with_socket(["ssh", "-p", "8000", part], 8000, "/d/s") == ["ssh", "-p", "8000", wanted]
+
+
+def test_an_identity_token_goes_where_the_platform_looks_for_it():
+    tokens = IdTokenSource("https://s.run.app", lambda audience: f"token for {audience}")
+    alone = ServerAccess(base_url="https://s.run.app", auth="id-token", id_tokens=tokens)
+    assert alone.headers() == {"Authorization": "Bearer token for https://s.run.app"}
+    with_key = ServerAccess(base_url="https://s.run.app", auth="id-token", id_tokens=tokens, api_key="canary")
+    assert with_key.headers() == {
+        "Authorization": "Bearer canary",
+        "X-Serverless-Authorization": "Bearer token for https://s.run.app",
+    }
+    assert ServerAccess(base_url="http://h", auth="none").headers() == {}
+    assert "canary" not in repr(with_key)
+
+
+def test_a_token_is_kept_until_it_is_about_to_run_out(monkeypatch):
+    fetched = []
+    source = IdTokenSource("a", lambda audience: fetched.append(audience) or f"t{len(fetched)}")
+    assert [source.token(), source.token()] == ["t1", "t1"]
+    monkeypatch.setattr(source, "_renew_at_s", time.monotonic() - 1)
+    assert source.token() == "t2"
+
+
+def test_a_token_that_comes_half_spent_is_renewed_before_it_runs_out():
+    half_spent = jwt({"exp": int(time.time()) + 600})
+    source = IdTokenSource("a", lambda _audience: half_spent)
+    before = time.monotonic()
+    source.token()
+    assert before + 280 < source._renew_at_s < before + 310
+    assert access._seconds_left("no token at all") == access.TOKEN_LIFE_S
+
+
+def test_the_audience_is_the_services_address_without_a_path(monkeypatch):
+    asked = []
+    monkeypatch.setattr(access, "fetch_id_token", lambda audience: asked.append(audience) or "t")
+    with open_access(endpoint="https://s.run.app/v1/", auth="id-token") as way:
+        way.headers()
+    assert asked == ["https://s.run.app"]
+
+
+def test_without_any_credentials_the_sentence_names_both_ways_out(tmp_path):
+    """No key file, no metadata server, no gcloud: asked in a process of its own, whose environment has none of them."""
+    code = "from scripts.cli.access import fetch_id_token\nfetch_id_token('https://s.run.app')"
+    env = {
+        "PATH": str(tmp_path),
+        "HOME": str(tmp_path),
+        "NO_GCE_CHECK": "true",
+        "GOOGLE_APPLICATION_CREDENTIALS": str(tmp_path / "none.json"),
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=60, check=False, cwd=ROOT
+    )
+    assert "no identity token for https://s.run.app" in done.stderr
+    assert "`gcloud auth login`" in done.stderr
+    assert "gcloud says 'not installed'" in done.stderr
+
+
+def test_a_persons_own_login_is_taken_from_gcloud(tmp_path):
+    gcloud = tmp_path / "gcloud"
+    gcloud.write_text('#!/bin/sh\n[ "$1 $2" = "auth print-identity-token" ] && echo the-token\n')
+    gcloud.chmod(0o755)
+    code = "from scripts.cli.access import fetch_id_token\nprint(fetch_id_token('https://s.run.app'))"
+    env = {
+        "PATH": f"{tmp_path}:/bin:/usr/bin",
+        "HOME": str(tmp_path),
+        "GOOGLE_APPLICATION_CREDENTIALS": str(tmp_path / "none.json"),
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=60, check=True, cwd=ROOT
+    )
+    assert done.stdout.strip() == "the-token"
+
+
+def test_a_service_account_of_gcloud_is_asked_for_the_services_audience(tmp_path, monkeypatch):
+    """gcloud 528.0.0: "Invalid account type for `--audiences`. Requires valid service account." for a person's login."""
+    gcloud = tmp_path / "gcloud"
+    gcloud.write_text('#!/bin/sh\n[ "$4" = "--audiences=https://s.run.app" ] && echo "$4"\n')
+    gcloud.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
+    assert access._gcloud_token("https://s.run.app") == ("--audiences=https://s.run.app", "")
+
+
+class Federation(BaseHTTPRequestHandler):
+    """The token service, and IAM Credentials for one account."""
+
+    status = 200
+    asked: ClassVar = []
+
+    def do_POST(self):
+        body = self.rfile.read(int(self.headers["Content-Length"])).decode()
+        self.asked.append((self.path, self.headers.get("Authorization"), body))
+        answers = {
+            "/sts": {"access_token": "federated", "issued_token_type": "t", "token_type": "Bearer", "expires_in": 3600},
+            f"{ACCOUNT}:generateAccessToken": {"accessToken": "of-the-account", "expireTime": "2099-01-01T00:00:00Z"},
+            f"{ACCOUNT}:generateIdToken": {"token": "the-id-token"},
+        }
+        text = json.dumps(answers[self.path]).encode()
+        self.send_response(self.status if self.path.endswith(":generateIdToken") else 200)
+        self.send_header("Content-Length", str(len(text)))
+        self.end_headers()
+        self.wfile.write(text)
+
+    def log_message(self, *_words):
+        """Print nothing."""
+
+
+ACCOUNT = "/v1/projects/-/serviceAccounts/ci@p.iam.gserviceaccount.com"
+
+
+@pytest.mark.parametrize(
+    ("status", "impersonates", "said"), [(200, True, ""), (403, True, "TokenCreator"), (200, False, "stands for no")]
+)
+def test_a_workload_identity_federation_has_the_token_of_its_account(tmp_path, monkeypatch, status, impersonates, said):
+    server = HTTPServer(("127.0.0.1", 0), Federation)
+    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+    base = f"http://127.0.0.1:{server.server_port}"
+    (tmp_path / "subject").write_text("a-token-of-the-workflow")
+    config = {
+        "type": "external_account",
+        "audience": "//iam.googleapis.com/projects/1/locations/global/workloadIdentityPools/p/providers/g",
+        "subject_token_type": "urn:ietf:params:oauth:token-type:jwt",
+        "token_url": f"{base}/sts",
+        "credential_source": {"file": str(tmp_path / "subject")},
+        **({"service_account_impersonation_url": f"{base}{ACCOUNT}:generateAccessToken"} if impersonates else {}),
+    }
+    (tmp_path / "federation.json").write_text(json.dumps(config))
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "federation.json"))
+    monkeypatch.setenv("CLOUDSDK_API_ENDPOINT_OVERRIDES_IAMCREDENTIALS", f"{base}/")
+    lookup = "_is_regional_access_boundary_lookup_required"
+    monkeypatch.setattr(identity_pool.Credentials, lookup, lambda _self: False)
+    monkeypatch.setattr(Federation, "status", status)
+    monkeypatch.setattr(Federation, "asked", [])
+    token, reason = access._federated_token("https://s.run.app")
+    server.shutdown()
+    assert (token, said in reason) == (None if said else "the-id-token", True)
+    if not said:
+        path, bearer, body = Federation.asked[-1]
+        assert (path, bearer) == (f"{ACCOUNT}:generateIdToken", "Bearer of-the-account")
+        assert json.loads(body) == {"audience": "https://s.run.app", "includeEmail": True}
+
+
+def jwt(claims):
+    parts = [
+        base64.urlsafe_b64encode(json.dumps(part).encode()).rstrip(b"=").decode() for part in ({"alg": "none"}, claims)
+    ]
+    return ".".join([*parts, "c2ln"])
+
+
+class TokenEndpoint(BaseHTTPRequestHandler):
+    def do_POST(self):
+        form = urllib.parse.parse_qs(self.rfile.read(int(self.headers["content-length"])).decode())
+        payload = form["assertion"][0].split(".")[1]
+        claims = json.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))
+        body = json.dumps(
+            {"id_token": jwt({"aud": claims["target_audience"], "exp": int(time.time()) + 3600})}
+        ).encode()
+        self.send_response(200)
+        self.send_header("content-type", "application/json")
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_):
+        pass
+
+
+def test_a_service_accounts_file_gives_a_token_for_the_service(tmp_path, monkeypatch):
+    endpoint = HTTPServer(("127.0.0.1", 0), TokenEndpoint)
+    threading.Thread(target=endpoint.serve_forever, daemon=True).start()
+    key = rsa.generate_private_key(public_exponent=65537, key_size=2048).private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    account = {
+        "type": "service_account",
+        "client_email": "smoke@p.iam.gserviceaccount.com",
+        "private_key": key.decode(),
+        "token_uri": f"http://127.0.0.1:{endpoint.server_port}/token",
+    }
+    file = tmp_path / "account.json"
+    file.write_text(json.dumps(account))
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(file))
+    try:
+        token = access.fetch_id_token("https://s.run.app")
+    finally:
+        endpoint.shutdown()
+        endpoint.server_close()
+    payload = token.split(".")[1]
+    assert json.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))["aud"] == "https://s.run.app"
