@@ -1,11 +1,11 @@
-# gemma-serving. `make setup`, `make demo`, `make test`, `make long`, `make nightly`, `make kills`, `make oracle`, `make audit`, `make check`, `make docs`, `make pictures`, `make clean`; see README.md.
+# gemma-serving. `make setup`, `make demo`, `make test`, `make test-packages`, `make long`, `make nightly`, `make kills`, `make oracle`, `make audit`, `make check`, `make docs`, `make pictures`, `make clean`; see README.md.
 SHELL := /bin/sh
 PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3; do command -v $$p >/dev/null 2>&1 && $$p -c 'import sys, venv, ensurepip; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' >/dev/null 2>&1 && { echo $$p; break; }; done)
 STAMP := .venv/.requirements-dev.txt
 # Each command here starts many interpreters: they keep what they compile, whatever the environment says.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup demo test long nightly kills oracle audit check docs pictures format lock clean
+.PHONY: setup demo test test-packages long nightly kills oracle audit check docs pictures format lock clean
 
 setup: $(STAMP)
 	@.venv/bin/python -m tools.link
@@ -28,12 +28,19 @@ demo: setup
 
 # Tests of the engine wait two thirds of their time, so that few cores take three times as many processes.
 WORKERS = $$(.venv/bin/python -c 'import os; n = os.cpu_count() or 2; print(max(n, min(3 * n, 8)))')
-PYTEST = .venv/bin/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+PYTEST = .venv/bin/python -m pytest -c pyproject.toml -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
-# Everything that a change can break, with one whole life of each target. TESTS=tests/planning runs less; tools.suites says what a change needs.
+# The product's suite, with one whole life of each target, and the suites of the packages that differ from the main branch (tools/suites.py).
+# TESTS=tests/planning runs less, PACKAGES=all or PACKAGES=localcloud chooses the packages.
 TESTS ?=
+PACKAGES ?=
 test: setup
-	@$(PYTEST) $(TESTS)
+	@paths="$(TESTS)"; test -n "$$paths" || paths=$$(.venv/bin/python -m tools.suites here --packages "$(PACKAGES)") || exit 2; \
+		$(PYTEST) $$paths
+
+# The packages' own suites, which know nobody of the product: all, or PACKAGES=localcloud.
+test-packages: setup
+	@paths=$$(.venv/bin/python -m tools.suites here --no-product --packages "$(or $(PACKAGES),all)") || exit 2; $(PYTEST) $$paths
 
 # Kills, all stacks, the longest waits that Google documents, thousands of examples of each law. Hours with PROFILE=long.
 # `make long PART=2/4 PROFILE=part` is what continuous integration runs: one part, hundreds of examples.

@@ -20,7 +20,7 @@ from cloud.kinds import KINDS, LOCATIONS, POLICIES
 from gcp_tpu_provider.tpu_api import TpuApi
 from localcloud.rest.discovery import document_for
 
-ORACLE = Path(__file__).parent / "fixtures" / "oracle"
+ORACLE = Path(__file__).parents[1] / "packages" / "localcloud" / "tests" / "fixtures" / "oracle"
 RECORDINGS = ("create", "update", "delete")
 NOT_DECLARED = ("monitoring", "logging")
 """The recordings have resources of these APIs too; no component declares one."""

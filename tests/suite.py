@@ -13,6 +13,8 @@ SHOWN_FILES = 10
 CASES, COMMANDS, STARTS, COLD = "test cases", "engine commands", "program starts", "cold program starts"
 """What decides the time of `make test`: CONTRIBUTING.md says how many there may be of each."""
 _KINDS = (CASES, COMMANDS, STARTS, COLD)
+PRODUCT, PACKAGES = "product", "packages"
+"""The two budgets: the suite of `tests/`, and those of `packages/` together."""
 BUDGET_PAGE = Path(__file__).resolve().parents[1] / "CONTRIBUTING.md"
 FIRST = ("tests/engine/", "tests/vm_agent/", "packages/loadtest/tests/", "tests/agreement/test_provider_engine.py")
 """Folders whose tests wait most: their files begin first, so that no worker waits alone at the end."""
@@ -110,23 +112,31 @@ def count(what, number=1):
 
 
 def budget(page):
-    """Return how many there may be of each, as a page's table says."""
+    """Return how many there may be of each in the product's suite and in the packages', as a page's table says."""
     text = page.read_text()
-    rows = {what: re.search(rf"^\| {what} \| ([0-9,]+) \|", text, flags=re.MULTILINE) for what in _KINDS}
-    return {what: int(row[1].replace(",", "")) for what, row in rows.items() if row}
+    rows = {what: re.search(rf"^\| {what} \| ([0-9,]+) \| ([0-9,]+) \|", text, flags=re.MULTILINE) for what in _KINDS}
+    return {
+        side: {what: int(row[column].replace(",", "")) for what, row in rows.items() if row}
+        for column, side in enumerate((PRODUCT, PACKAGES), start=1)
+    }
 
 
-def excess(counted, allowed, page):
+def side_of(file):
+    """Return the budget to which a file of tests belongs."""
+    return PACKAGES if file.startswith("packages/") else PRODUCT
+
+
+def excess(counted, allowed, side, page):
     """Return a sentence for each number that is above the table."""
     return [
-        f"The suite has {counted[what]:,} {what}, and {page.name} allows {most:,}: remove some, or raise the number there and say why."
+        f"The tests of the {side} have {counted[what]:,} {what}, and {page.name} allows {most:,}: remove some, or raise the number there and say why."
         for what, most in allowed.items()
         if counted[what] > most
     ]
 
 
-def _whole():
-    return sum(_BY_FILE.values(), Counter())
+def _whole(side=None):
+    return sum((counted for file, counted in _BY_FILE.items() if side in {None, side_of(file)}), Counter())
 
 
 class _Meter:
@@ -175,7 +185,11 @@ def pytest_sessionfinish(session):
 def _above(config):
     """Return the sentences about the budget. A part of the suite is below it, so that only too much of the whole fails."""
     page = config.getoption("--budget")
-    return [] if config.getoption("--long") else excess(_whole(), budget(page), page)
+    if config.getoption("--long"):
+        return []
+    return [
+        sentence for side, allowed in budget(page).items() for sentence in excess(_whole(side), allowed, side, page)
+    ]
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -189,12 +203,20 @@ def pytest_terminal_summary(terminalreporter, config):
     terminalreporter.section("cost")
     for name, wall_s in _WALL.most_common(SHOWN_FILES):
         terminalreporter.write_line(f"{wall_s:7.1f} s {_CPU[name]:7.1f} CPU s  {name}{_counts(_BY_FILE[name])}")
-    terminalreporter.write_line(f"whole: {_counts(_whole()).strip(' ()')}")
+    for side in (PRODUCT, PACKAGES):
+        if _whole(side):
+            terminalreporter.write_line(
+                f"{side}: {_cpu_of(side):.0f} CPU s in tests; {_counts(_whole(side)).strip(' ()')}"
+            )
     terminalreporter.write_line(
         f"{spent_s / 60:.1f} CPU minutes, {spent_s / calibration_s():,.0f} times a fixed loop; children that nobody waited for are not counted"
     )
     for sentence in _above(config):
         terminalreporter.write_line(sentence, red=True)
+
+
+def _cpu_of(side):
+    return sum(spent_s for file, spent_s in _CPU.items() if side_of(file) == side)
 
 
 def _counts(counted):

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md")), *sorted(ROOT.glob("packages/*/*.md"))]
 GENERATED = {"accuracy.md", "assumptions.md", "checkpoints.md", "commands.md", "rules.md", "settings.md", "stacks.md"}
 PLACEHOLDER = re.compile(r"NAME|<|\*|\$|STATE|GROUP")
 
@@ -18,7 +18,7 @@ def named_files(page):
 
 
 def test_every_file_that_a_page_names_exists(subtests):
-    for page in PAGES:
+    for page in (page for page in PAGES if page.name != "CHANGELOG.md"):  # it names files of its time
         with subtests.test(page.relative_to(ROOT).as_posix()):
             assert [name for name in named_files(page) if not (ROOT / name).exists()] == []
 

@@ -1,66 +1,131 @@
-"""`git diff --name-only BASE... | python -m tools.suites`: print the folders of tests that a change can break, for `make test TESTS=...`.
+"""Which suites run: the one place that decides it, for `make test`, `.ci/run` and the jobs of a pull request.
 
-A pull request runs these only. Everything runs on the main branch and at night, so that a wrong row here costs a day and loses nothing.
+`python -m tools.suites here` prints what `make test` runs: the product's suite, and the suites of the packages that differ from the main branch.
+`git diff --name-only BASE... | python -m tools.suites product` prints the folders of the product's tests that a change can break.
+`git diff --name-only BASE... | python -m tools.suites packages` prints the packages whose own suites a change can break, as JSON.
+
+Everything runs on the main branch and at night, so that a wrong row here costs a day and loses nothing.
 """
 
+import argparse
+import json
+import subprocess
 import sys
-from collections.abc import Iterable, Sequence
-from pathlib import PurePosixPath
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
 from typing import Final
+
+ROOT: Final = Path(__file__).resolve().parents[1]
 
 BELOW: Final = {
     "contracts": (),
     "planning": ("contracts",),
     "vm_agent": ("contracts",),
-    "provider": (),
-    "localcloud": (),
-    "tools": (),
+    "cloud": ("contracts", "planning"),
+    "engine": ("contracts",),
     "components": ("planning", "contracts", "vm_agent"),
-    "stacks": ("components", "planning", "contracts", "vm_agent"),
+    "stacks": ("components", "cloud", "planning", "contracts", "vm_agent"),
     "scripts": (
         "stacks",
         "components",
+        "cloud",
+        "engine",
         "planning",
         "contracts",
         "vm_agent",
-        "provider",
+        "gcp-tpu",
+        "loadtest",
         "localcloud",
         "tools",
-        "benchmarks",
     ),
-    "benchmarks": ("scripts", "stacks", "components", "planning", "contracts", "vm_agent", "provider", "localcloud"),
+    "authors": (
+        "scripts",
+        "stacks",
+        "components",
+        "cloud",
+        "engine",
+        "planning",
+        "contracts",
+        "vm_agent",
+        "gcp-tpu",
+        "loadtest",
+        "localcloud",
+        "tools",
+    ),
+    "tools": (),
+    "gcp-tpu": (),
+    "loadtest": (),
+    "localcloud": (),
 }
-"""What each room needs: what it imports, starts, or reads as text."""
+"""What each room needs: what it imports, starts, or reads as text. A package has the name of its folder and needs nobody."""
 
 TESTED: Final = {
+    "agreement": ("authors", "gcp-tpu", "loadtest", "localcloud", "stacks"),
+    "authors": ("authors",),
+    "cloud": ("cloud", "engine", "localcloud", "scripts"),
+    "components": ("components", "gcp-tpu", "localcloud"),
     "contracts": ("contracts",),
-    "vm_agent": ("vm_agent", "components"),
-    "components": ("components", "provider", "localcloud"),
-    "provider": ("provider", "components", "localcloud", "vm_agent", "benchmarks", "tools"),
-    "planning": ("planning", "scripts", "stacks", "benchmarks", "localcloud", "vm_agent"),
-    "stacks": ("stacks", "scripts", "localcloud"),
-    "localcloud": ("localcloud", "scripts", "stacks"),
-    "tools": ("tools", "scripts", "stacks"),
-    "scripts": ("scripts", "stacks", "localcloud", "provider", "benchmarks"),
-    "engine": ("scripts", "stacks", "localcloud", "provider", "tools", "benchmarks"),
+    "engine": ("authors", "gcp-tpu", "localcloud", "scripts", "stacks", "tools"),
+    "engine_room": ("engine", "scripts"),
     "evals": ("scripts",),
-    "kills": ("scripts", "stacks", "localcloud", "provider"),
+    "kills": ("gcp-tpu", "localcloud", "scripts", "stacks"),
+    "planning": ("authors", "localcloud", "planning", "scripts", "stacks", "vm_agent"),
+    "scripts": ("authors", "gcp-tpu", "localcloud", "scripts", "stacks"),
+    "stacks": ("authors", "localcloud", "scripts", "stacks", "tools"),
+    "tools": ("localcloud", "scripts", "stacks", "tools"),
+    "vm_agent": ("components", "localcloud", "planning", "vm_agent"),
 }
 """The rooms that the tests of a folder of `tests/` use. What those rooms need follows from `BELOW`."""
 
 SHARED: Final = {
-    "localcloud": ("scripts", "stacks", "engine", "provider", "tools"),
-    "engine": ("scripts", "evals", "kills", "provider"),
-    "planning": ("stacks",),
-    "tools": ("localcloud", "scripts", "engine"),
-    "vm_agent": ("engine",),
-    "evals": ("scripts", "engine"),
+    "agreement": ("engine",),
+    "cloud": ("scripts",),
+    "engine": ("agreement", "evals", "kills", "scripts"),
+    "evals": ("engine", "scripts"),
     "kills": ("engine",),
+    "planning": ("stacks",),
+    "tools": ("agreement", "engine", "scripts"),
+    "vm_agent": ("engine",),
 }
 """Folders of tests whose helpers other folders import."""
 
-PAGES: Final = ("tests/scripts", "tests/provider", "tests/tools", "tests/localcloud", "tests/planning", "tests/stacks")
+PAGES: Final = (
+    "tests/agreement",
+    "tests/authors",
+    "tests/planning",
+    "tests/scripts",
+    "tests/stacks",
+    "tests/tools",
+)
 """Folders whose tests read pages; `tests/engine/test_readme.py` runs the commands of the README."""
+
+EVERY_PACKAGE: Final = frozenset(
+    {"conftest.py", "pyproject.toml", "requirements-dev.txt", "tests/suite.py", "tools/suites.py"}
+)
+"""Files that decide how each package's suite runs."""
+
+
+class SuiteError(ValueError):
+    """A package that does not exist; the message is for the user."""
+
+
+def suites_of_packages(root: Path = ROOT) -> Mapping[str, str]:
+    """Return the packages by the name of their folder, each with the path of its tests."""
+    found: dict[str, str] = {}
+    for file in sorted((root / "packages").glob("*/pyproject.toml")):
+        (tests,) = tomllib.loads(file.read_text(encoding="utf-8"))["tool"]["pytest"]["ini_options"]["testpaths"]
+        found[file.parent.name] = (file.parent / tests).relative_to(root).as_posix()
+    return found
+
+
+def packages(changed: Iterable[str], known: Iterable[str]) -> Sequence[str]:
+    """Return the packages whose own suites these changed files can break: nobody else's code is in them."""
+    files = {PurePosixPath(name) for name in changed}
+    if any(file.as_posix() in EVERY_PACKAGE for file in files):
+        return sorted(known)
+    return sorted({file.parts[1] for file in files if file.parts[0] == "packages" and len(file.parts) > 1} & {*known})
 
 
 def suites(changed: Iterable[str]) -> Sequence[str]:
@@ -82,12 +147,99 @@ def _suites_of(path: PurePosixPath) -> set[str]:
     if room == "tests":
         folder = path.parts[1] if len(path.parts) > 2 else ""  # noqa: PLR2004 - tests/FOLDER/FILE
         return {f"tests/{each}" for each in (folder, *SHARED.get(folder, ()))} if folder in TESTED else set()
+    room = path.relative_to(room).parts[0] if room == "packages" else room
     return {f"tests/{folder}" for folder, used in TESTED.items() if any(room in (each, *BELOW[each]) for each in used)}
 
 
-def main() -> int:
-    """Print the paths for the changed files on standard input."""
-    print(" ".join(suites(line.strip() for line in sys.stdin if line.strip())))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BranchChanges:
+    """The files that differ from the main branch, uncommitted changes and new files included."""
+
+    base: str
+    """What it was compared with, in words."""
+    files: tuple[str, ...]
+
+
+def difference(root: Path = ROOT) -> BranchChanges | None:
+    """Return what differs from where this branch left `origin/main`, or else the branch that it tracks; None if that cannot be told."""
+    for name in ("origin/main", "@{upstream}"):
+        commit = _git(root, "merge-base", "HEAD", name)
+        if commit:
+            changed = _git(root, "diff", "--name-only", "-z", commit.strip())
+            new = _git(root, "ls-files", "--others", "--exclude-standard", "-z")
+            if changed is None or new is None:
+                return None
+            shown = name if name == "origin/main" else "the branch that this one tracks"
+            files = tuple(file for file in f"{changed}{new}".split("\0") if file)
+            return BranchChanges(base=f"{shown} ({commit.strip()[:7]})", files=files)
+    return None
+
+
+def _git(root: Path, *words: str) -> str | None:
+    """Return what git prints, or None if it fails or is not installed."""
+    try:
+        done = subprocess.run(["git", *words], cwd=root, capture_output=True, text=True, check=False)
+    except OSError:
+        return None
+    return done.stdout if done.returncode == 0 else None
+
+
+def chosen(wanted: str, known: Iterable[str], found: BranchChanges | None) -> tuple[Sequence[str], str]:
+    """Return the packages whose suites run, and a sentence that says why, or an empty text if the caller chose.
+
+    `wanted` is `all`, names with spaces between, or nothing: then those that differ from the main branch.
+    Raises SuiteError if a name is no package.
+    """
+    everyone = sorted(known)
+    if wanted and wanted != "all":
+        strange = sorted(set(wanted.split()) - set(everyone))
+        if strange:
+            raise SuiteError(f"{', '.join(strange)}: no such package; there are {', '.join(everyone)}, or all.")
+        return sorted(set(wanted.split())), ""
+    if wanted == "all":
+        return everyone, ""
+    if found is None:
+        return everyone, "All packages' suites run: there is no origin/main and no tracked branch to compare with."
+    run = packages(found.files, everyone)
+    left = [f"packages/{name}" for name in everyone if name not in run]
+    return run, (
+        f"Left out: the suites of {' and '.join(left)}, which are as in {found.base}; `make test-packages` runs all."
+        if left
+        else ""
+    )
+
+
+def _here(wanted: str, *, product: bool) -> int:
+    known = suites_of_packages()
+    try:
+        run, sentence = chosen(wanted, known, None if wanted else difference())
+    except SuiteError as error:
+        print(error, file=sys.stderr)
+        return 2
+    if sentence:
+        print(sentence, file=sys.stderr)
+    print(" ".join([*(["tests"] if product else []), *(known[name] for name in run)]))
+    return 0
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print the paths or packages; the files that changed are on standard input."""
+    parser = argparse.ArgumentParser(prog="python -m tools.suites", description=(__doc__ or "").partition("\n")[0])
+    commands = parser.add_subparsers(dest="command", required=True)
+    here = commands.add_parser("here", help="paths that `make test` runs")
+    here.add_argument("--packages", default="", help="`all`, or names of packages; else those that differ")
+    here.add_argument("--no-product", action="store_true", help="leave out the product's suite")
+    commands.add_parser("product", help="folders of the product's tests for the changed files")
+    commands.add_parser("packages", help="packages for the changed files, as a JSON array")
+    options = parser.parse_args(arguments)
+    if options.command == "here":
+        return _here(options.packages, product=not options.no_product)
+    changed = [line.strip() for line in sys.stdin if line.strip()]
+    if options.command == "product":
+        print(" ".join(suites(changed)))
+    else:
+        known = suites_of_packages()
+        print(json.dumps(packages(changed, known) if changed else sorted(known)))
     return 0
 
 

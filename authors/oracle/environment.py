@@ -16,6 +16,7 @@ from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 HERE: Final = Path(__file__).resolve().parent
+INSTALLER: Final = ROOT / "tools" / "installer.txt"
 DEFAULT_FOLDER: Final = ROOT / ".oracle"
 MODEL: Final = "oracle/tiny-gemma-4"
 """Name of the model, and its folder below `models`: vLLM and its benchmark find it by this name when they start there."""
@@ -85,7 +86,7 @@ def prepare(home: OracleHome, say: OracleSay) -> bool:
 def fingerprint() -> str:
     """Return a text that changes when the environment or the model has to be made anew."""
     digest = hashlib.sha256(sys.version.encode())
-    for file in (HERE / "requirements.txt", HERE.parent / "installer.txt", HERE / "checkpoint.py"):
+    for file in (HERE / "requirements.txt", INSTALLER, HERE / "checkpoint.py"):
         digest.update(file.read_bytes())
     return digest.hexdigest()
 
@@ -119,7 +120,7 @@ def _install(home: OracleHome, say: OracleSay) -> None:
         "install.log",
         [
             *(python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"),
-            *("--require-hashes", "-r", str(HERE.parent / "installer.txt")),
+            *("--require-hashes", "-r", str(INSTALLER)),
         ],
     )
     # The cache lies beside the environment, so that files are linked and not copied.

@@ -2,7 +2,10 @@
 
 import sys
 
-from localcloud.cli import main
+from localcloud.thin_sdk import leave_the_sdk_out
 
 if __name__ == "__main__":
+    leave_the_sdk_out()
+    from localcloud.cli import main
+
     sys.exit(main(sys.argv[1:]))

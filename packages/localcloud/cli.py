@@ -13,12 +13,11 @@ from tempfile import TemporaryDirectory
 
 from localcloud import environment
 from localcloud.child import SIGNALS, run_child
-from localcloud.ledger.entries import LedgerError
 from localcloud.plugins import serve as serve_providers
 from localcloud.running.shims import OPERATOR_TOKEN, install
 from localcloud.running.simulated import simulated_runtimes
 from localcloud.server.app import DEFAULT_PROJECT, DEFAULT_SPEED, OpenCloud, Options, open_cloud
-from localcloud.trials.command import TryRefusedError, add_parser, try_entries
+from localcloud.trials.options import TryRefusedError, add_parser
 from localcloud.world.oauth import login_file
 from localcloud.world.scenario import BUILT_IN, DEFAULT_WORLD, ScenarioError
 from localcloud.world.scenario import load as load_scenario
@@ -48,7 +47,7 @@ def main(arguments: Sequence[str]) -> int:
     options = _parser().parse_args(own)
     try:
         return _follow(options, command)
-    except (RefusedError, StateError, ScenarioError, TryRefusedError, LedgerError) as error:
+    except (RefusedError, StateError, ScenarioError, TryRefusedError) as error:
         print(f"localcloud: {error}", file=sys.stderr)
         return EXIT_REFUSED
     except KeyboardInterrupt:
@@ -63,7 +62,7 @@ def _follow(options: argparse.Namespace, command: list[str]) -> int:
     if options.what == "env":
         return _env(options)
     if options.what == "try":
-        return try_entries(options)
+        return _try(options)
     return asyncio.run(_run(options, command) if options.what == "run" else _serve(options))
 
 
@@ -138,6 +137,17 @@ def _env(options: argparse.Namespace) -> int:
     found = environment.in_shell(known["environment"], known["commands"])
     print(json.dumps(found, indent=1) if options.json else environment.exports(found))
     return 0
+
+
+def _try(options: argparse.Namespace) -> int:
+    # What a trial loads is a tenth of a second of CPU at each start of a cloud, which tries nothing.
+    from localcloud.ledger.entries import LedgerError  # noqa: PLC0415
+    from localcloud.trials.command import try_entries  # noqa: PLC0415
+
+    try:
+        return try_entries(options)
+    except LedgerError as error:
+        raise RefusedError(str(error)) from error
 
 
 async def _run(options: argparse.Namespace, command: list[str]) -> int:

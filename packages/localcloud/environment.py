@@ -124,7 +124,8 @@ def in_shell(found: Mapping[str, str], commands: str, inherited: Mapping[str, st
 
 def _joined(commands: Path, given: Mapping[str, str]) -> dict[str, str]:
     """Return the variables that extend a list of the caller's: folders of commands, hosts without a proxy."""
-    first = [str(Path(sys.executable).parent), str(commands)]
+    python = os.path.abspath(sys.executable)  # noqa: PTH100 - a link must stay one, and `..` must go, so that a second shell finds the same
+    first = [str(Path(python).parent), str(commands)]
     path = given.get("PATH") or os.defpath
     rest = [folder for folder in path.split(os.pathsep) if folder not in first]
     return {"PATH": os.pathsep.join([*first, *rest]), **without_proxy(given)}

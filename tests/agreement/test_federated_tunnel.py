@@ -9,13 +9,12 @@ import pytest
 from localcloud.environment import REMOVED
 from localcloud.running.shims import gcloud, gcloud_login
 from localcloud.running.shims.gcloud import CommandError, CrashError
-from tests.agreement import gcloud_commands
+from localcloud.tests.conftest import PROJECT_POLICY, grant
+from localcloud.tests.server import gcloud_commands
 from tests.agreement.test_tunnel_rights import (
     NODE,
     PROJECT,
-    PROJECT_POLICY,
     SERVER_POLICY,
-    grant,
     node,
 )
 from tests.tools.ci_page import WORKFLOWS, account_grants, page_commands

@@ -191,7 +191,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
     (folder / "program" / "Pulumi.yaml").write_text(
         "name: provider-engine\n"
         f"runtime: {{name: python, options: {{virtualenv: {sys.prefix}}}}}\n"
-        f"plugins: {{providers: [{{name: gcp-tpu, path: {ROOT / 'provider'}}}]}}\n"
+        f"plugins: {{providers: [{{name: gcp-tpu, path: {ROOT / 'packages' / 'gcp-tpu'}}}]}}\n"
     )
     hidden = ("PULUMI_", "GOOGLE_", "CLOUDSDK_")
     base = {key: value for key, value in os.environ.items() if not key.startswith(hidden)}

@@ -9,7 +9,7 @@ from contracts import tunnel_role
 from localcloud.running.shims import gcloud
 from localcloud.running.shims.gcloud import CommandError
 from localcloud.running.shims.gcloud_login import Login
-from localcloud.tests.conftest import gcloud_itself
+from localcloud.tests.conftest import PROJECT_POLICY, gcloud_itself, grant
 from localcloud.tests.services.test_instances import body_of
 from stacks import tpu
 
@@ -19,18 +19,7 @@ NODE = f"{ZONE}/nodes/n1"
 ALICE = "alice@example.com"
 ROLES = tpu.tunnel_roles("cloud-tpu", "os-login")
 SERVER = "server@local-project.iam.gserviceaccount.com"
-PROJECT_POLICY = f"/cloudresourcemanager/v1/{PROJECT}"
 SERVER_POLICY = f"/iam/v1/{PROJECT}/serviceAccounts/{SERVER}"
-
-
-def grant(client, policy, role, expression="", member=f"user:{ALICE}"):
-    version = {"options.requestedPolicyVersion": 3} if "/serviceAccounts/" in policy else {}
-    body = None if version else {"options": {"requestedPolicyVersion": 3}}
-    found = client.ok("POST", f"{policy}:getIamPolicy", body, **version)
-    condition = {"condition": {"title": "t", "expression": expression}} if expression else {}
-    binding = {"role": role, "members": [member], **condition}
-    bindings = [*found.get("bindings", []), binding]
-    client.ok("POST", f"{policy}:setIamPolicy", {"policy": {**found, "version": 3, "bindings": bindings}})
 
 
 @pytest.fixture

@@ -86,6 +86,10 @@ def test_the_workflow_runs_targets_of_the_makefile_and_may_only_read():
     assert commands == {
         "kills": ["make setup", kills],
         "long": ["make setup", 'make long PART="$PART"'],
+        "packages": [
+            "make setup",
+            'for folder in packages/*/; do (cd "$folder" && ../../.venv/bin/python -m pytest -n 4 --dist loadfile) || failed=1; done; exit "${failed:-0}"',
+        ],
         "real-plugin": ["make setup", "make nightly"],
         "images": [
             "sudo rm -rf /usr/local/lib/android /usr/share/dotnet /opt/ghc /opt/hostedtoolcache/CodeQL",

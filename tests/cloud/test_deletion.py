@@ -7,9 +7,9 @@ from cloud.deletion import delete_all
 from cloud.google_api import GoogleListError
 from cloud.kinds import KINDS, by_name, order_of
 from cloud.search import Scope, resource_of, search
+from localcloud.tests.google_bodies import google_answer, google_body
 from localcloud.world.scenario import Fault, OperationDurations, Scenario
 from tests.cloud.populated import PROJECT, open_world, owner
-from tests.google_bodies import google_answer, google_body
 
 LABELS = dict(owner("x").labels)
 INSTANT = OperationDurations(instant=True)

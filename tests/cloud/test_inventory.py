@@ -18,9 +18,9 @@ from contracts.answers import Absent, Unknown
 from contracts.errors import ScriptError
 from contracts.labels import owner_of
 from contracts.naming import account_email
+from localcloud.tests.google_bodies import google_answer, google_body
 from localcloud.world.scenario import Fault, OperationDurations, Scenario, Services
 from tests.cloud.populated import ALL_KINDS, PROJECT, TUNNEL_ROLE, open_world, owner
-from tests.google_bodies import google_answer, google_body
 
 INSTANT = OperationDurations(instant=True)
 LABELS = dict(owner("x").labels)

@@ -7,8 +7,8 @@ import pytest
 from cloud.kinds import by_name
 from cloud.prices import usd_per_hour, usd_so_far
 from cloud.search import resource_of
+from localcloud.tests.google_bodies import google_body
 from tests.cloud.populated import owner
-from tests.google_bodies import google_body
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
 

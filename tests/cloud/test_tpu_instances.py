@@ -11,9 +11,9 @@ from cloud.prices import usd_per_hour
 from cloud.search import Scope, resource_of, search
 from cloud.spending import spending
 from contracts.labels import StackLimits
+from localcloud.tests.google_bodies import google_body
 from localcloud.tests.services.test_instances import body_of
 from tests.cloud.populated import PROJECT, World, open_world, owner
-from tests.google_bodies import google_body
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
 

@@ -1,4 +1,4 @@
-"""`pip install --require-hashes -r requirements.txt` alone is enough to deploy and to use the scripts: no local cloud, no test tools."""
+"""`pip install --require-hashes -r requirements.txt` and `python -m tools.link` are enough to deploy and to use the scripts: no local cloud, no test tools."""
 
 import os
 import shutil
@@ -30,6 +30,7 @@ for name in found:
             missing.add(error.name)
 print(json.dumps({"found": len(found), "missing": sorted(missing)}))
 """
+FROM_ELSEWHERE = ("-c", "import os; os.chdir('/'); import gcp_tpu_provider; print(gcp_tpu_provider.__file__)")
 NOT_IN_THE_COPY = set[str]()
 """A folder of every checkout, which the copies of the engine tests do without."""
 OF_THE_AGENT = {"mcp", "httpx2", "anyio", "uvicorn", "starlette"}
@@ -85,7 +86,11 @@ def user(workspace, tmp_path_factory):
     for tool in Path(sys.executable).parent.glob("pulumi*"):
         (environment / "bin" / tool.name).symlink_to(tool)
     path = os.pathsep.join([str(environment / "bin"), workspace.environment["PATH"]])
-    return Workspace(folder, {**workspace.environment, "PATH": path, "VIRTUAL_ENV": str(environment)})
+    variables = {name: value for name, value in workspace.environment.items() if name != "PYTHONPATH"}
+    made = Workspace(folder, {**variables, "PATH": path, "VIRTUAL_ENV": str(environment)})
+    assert made.run(python(made), *FROM_ELSEWHERE, expect=1).err.endswith("No module named 'gcp_tpu_provider'\n")
+    made.run(python(made), "-m", "tools.link")
+    return made
 
 
 def python(user):
@@ -98,6 +103,18 @@ def test_the_environment_has_nothing_of_the_local_cloud_and_the_tests(user):
         assert (
             user.run(python(user), "-c", f"import {name}", expect=1).err.strip().endswith(f"No module named '{name}'")
         )
+
+
+def test_the_pages_lines_let_it_find_the_packages_of_its_own_checkout(user):
+    (line,) = [
+        line
+        for line in (ROOT / "docs" / "get-started.md").read_text().splitlines()
+        if "A machine that only deploys" in line
+    ]
+    assert "`pip install --require-hashes -r requirements.txt`" in line
+    assert "`.venv/bin/python -m tools.link`" in line
+    found = user.run(python(user), *FROM_ELSEWHERE).out.strip()
+    assert Path(found).is_relative_to(user.folder / "project" / "packages" / "gcp-tpu")
 
 
 def test_every_module_loads_without_the_packages_of_the_tests(user):

@@ -9,6 +9,7 @@ from cloud import prices
 from cloud.kinds import by_name
 from cloud.search import resource_of
 from cloud.spending import spending
+from localcloud.tests.google_bodies import google_body
 from planning import plan
 from planning.data.prices import LIST_PRICES
 from scripts.preview.run import _usd_per_hour as preview_usd_per_hour
@@ -16,7 +17,6 @@ from scripts.teardown.receipt import described
 from stacks.loading import from_file
 from stacks.planned import to_deployment
 from tests.cloud.populated import owner
-from tests.google_bodies import google_body
 
 ROOT = Path(__file__).resolve().parents[2]
 STACKS = sorted(path.name.removeprefix("Pulumi.").removesuffix(".yaml") for path in ROOT.glob("Pulumi.*.yaml"))

@@ -5,7 +5,18 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.suite import BUDGET_PAGE, CASES, COLD, COMMANDS, STARTS, budget, part_of, pytest_collection_modifyitems
+from tests.suite import (
+    BUDGET_PAGE,
+    CASES,
+    COLD,
+    COMMANDS,
+    PACKAGES,
+    PRODUCT,
+    STARTS,
+    budget,
+    part_of,
+    pytest_collection_modifyitems,
+)
 
 FILES = {f"tests/{name}.py" for name in "abcdefgh"}
 ROOT = Path(__file__).resolve().parents[2]
@@ -83,7 +94,9 @@ def test_b(workspace): count(COMMANDS, 2)
 
 
 def test_the_budget_names_all_that_is_counted():
-    assert budget(BUDGET_PAGE).keys() == {CASES, COMMANDS, STARTS, COLD}
+    assert {side: set(allowed) for side, allowed in budget(BUDGET_PAGE).items()} == {
+        key: {CASES, COMMANDS, STARTS, COLD} for key in (PRODUCT, PACKAGES)
+    }
 
 
 def test_a_number_above_the_table_fails_the_whole_and_a_part_is_below_it(pytester, monkeypatch):
@@ -93,21 +106,29 @@ def test_a_number_above_the_table_fails_the_whole_and_a_part_is_below_it(pyteste
     pytester.makeini("[pytest]\nmarkers =\n    long\n    law\n")
     page = pytester.path / "BUDGET.md"
 
-    def run(*options, room):
+    def run(*options, room, of_packages=0):
         rows = {CASES: 4 + room, COMMANDS: 6 + room, STARTS: 4 + room, COLD: 0}
-        page.write_text("".join(f"| {what} | {most:,} | words |\n" for what, most in rows.items()))
+        page.write_text("".join(f"| {what} | {most:,} | {of_packages} | words |\n" for what, most in rows.items()))
         return pytester.runpytest_subprocess(*PLUGINS, "--budget", page, *options)
 
     fits = run("-n2", "--dist=loadfile", room=0)
     assert fits.ret == 0
-    fits.stdout.fnmatch_lines(["whole: 4 test cases, 6 engine commands, 4 program starts"])
+    fits.stdout.fnmatch_lines(["product: * CPU s in tests; 4 test cases, 6 engine commands, 4 program starts"])
     for workers in ("-n2", "-n0"):
         above = run(workers, "--dist=loadfile", room=-1)
         assert above.ret == 1
-        sentences = [line for line in above.outlines if line.startswith("The suite has")]
+        sentences = [line for line in above.outlines if line.startswith("The tests of the")]
         assert [line.partition(":")[0] for line in sentences] == [
-            f"The suite has {most + 1} {what}, and BUDGET.md allows {most}"
+            f"The tests of the product have {most + 1} {what}, and BUDGET.md allows {most}"
             for what, most in ((CASES, 3), (COMMANDS, 5), (STARTS, 3))
         ]
     assert run("-n0", "test_one.py", room=-1).ret == 0
     assert run("-n0", "--long", room=-1).ret == 0
+    # A package's tests count in a budget of their own, in which there is room or not.
+    folder = pytester.mkdir("packages") / "one"
+    folder.mkdir()
+    (folder / "test_three.py").write_text("def test_a(): pass\n")
+    assert run("-n0", room=0, of_packages=1).ret == 0
+    above = run("-n0", room=0, of_packages=0)
+    assert above.ret == 1
+    above.stdout.fnmatch_lines(["The tests of the packages have 1 test cases, and BUDGET.md allows 0: *"])

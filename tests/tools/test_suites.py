@@ -1,14 +1,31 @@
 """Which tests a pull request runs follows from what it changes, and no test that imports a changed room is left out."""
 
 import ast
+import json
+import subprocess
 from pathlib import Path
 
 import pytest
 
-from tools.suites import BELOW, SHARED, TESTED, suites
+from tools import suites as tool
+from tools.suites import (
+    BELOW,
+    EVERY_PACKAGE,
+    SHARED,
+    TESTED,
+    BranchChanges,
+    SuiteError,
+    chosen,
+    difference,
+    packages,
+    suites,
+    suites_of_packages,
+)
 
 ROOT = Path(__file__).resolve().parents[2]
-ROOM = {"gcp_tpu_provider": "provider"}
+MODULES = {"gcp_tpu_provider": "gcp-tpu"}
+"""Names of modules whose package has another name."""
+KNOWN = suites_of_packages()
 
 
 def imported(file):
@@ -22,7 +39,7 @@ def imported(file):
 def rooms_of(folder):
     """The rooms that files of a folder import, and the folders of tests whose helpers they import."""
     parts = [part for file in sorted(folder.rglob("*.py")) for part in imported(file)]
-    rooms = {ROOM.get(part[0], part[0]) for part in parts} & set(BELOW)
+    rooms = {MODULES.get(part[0], part[0]) for part in parts} & set(BELOW)
     return rooms, {part[1] for part in parts if part[0] == "tests" and len(part) > 1 and part[1] in TESTED}
 
 
@@ -30,6 +47,13 @@ def test_every_room_and_every_folder_of_tests_has_a_row():
     folders = {path.name for path in (ROOT / "tests").iterdir() if any(path.glob("*.py"))}
     assert set(TESTED) == folders
     assert {room for row in [*BELOW.values(), *TESTED.values()] for room in row} <= set(BELOW)
+    assert set(KNOWN) <= set(BELOW)
+    assert all((ROOT / room).is_dir() for room in set(BELOW) - set(KNOWN))
+
+
+def test_a_package_needs_nobody_and_each_has_a_suite_with_tests():
+    assert {BELOW[name] for name in KNOWN} == {()}
+    assert [name for name, folder in KNOWN.items() if not list((ROOT / folder).rglob("test_*.py"))] == []
 
 
 def test_what_a_folder_of_tests_imports_is_in_its_row():
@@ -49,7 +73,7 @@ def test_what_a_folder_of_tests_imports_is_in_its_row():
 def test_what_a_room_imports_is_below_it():
     missing = []
     for room, below in BELOW.items():
-        rooms, _ = rooms_of(ROOT / room)
+        rooms, _ = rooms_of(ROOT / "packages" / room if room in KNOWN else ROOT / room)
         missing += [f"{room} imports {other}" for other in rooms - {room, *below}]
     assert missing == []
 
@@ -57,16 +81,18 @@ def test_what_a_room_imports_is_below_it():
 @pytest.mark.parametrize(
     ("changed", "runs", "leaves_out"),
     [
-        (["vm_agent/serving.py"], "tests/vm_agent tests/provider tests/engine", "tests/tools/test_x tests/contracts"),
+        (["vm_agent/serving.py"], "tests/vm_agent tests/agreement tests/engine", "tests/tools/test_x tests/contracts"),
         (
             ["packages/gcp-tpu/gcp_tpu_provider/diff.py"],
-            "tests/provider tests/engine",
+            "tests/agreement tests/engine",
             "tests/vm_agent tests/contracts",
         ),
+        (["packages/localcloud/world/queue.py"], "tests/agreement tests/engine tests/stacks", "tests/contracts"),
+        (["packages/localcloud/tests/idle_cloud.py"], "tests/stacks tests/cloud", "tests/contracts"),
         (["planning/data/prices.py"], "tests/planning tests/stacks tests/engine", "tests/contracts"),
         (["scripts/smoke/checks.py"], "tests/scripts tests/engine", "tests/contracts tests/components tests/vm_agent"),
         (["docs/tpu.md"], "tests/scripts tests/engine/test_readme.py tests/test_*.py", "tests/engine tests/vm_agent"),
-        (["tests/vm_agent/machine.py"], "tests/vm_agent tests/engine", "tests/planning tests/localcloud"),
+        (["tests/vm_agent/machine.py"], "tests/vm_agent tests/engine", "tests/planning tests/agreement"),
         (["contracts/labels.py"], "tests/contracts tests/vm_agent tests/planning tests/engine", ""),
     ],
 )
@@ -82,3 +108,94 @@ def test_a_change_runs_what_it_can_break(changed, runs, leaves_out):
 )
 def test_everything_runs_where_a_change_has_no_row(changed):
     assert suites(changed) == ["tests"]
+
+
+@pytest.mark.parametrize(
+    ("changed", "runs"),
+    [
+        ("packages/localcloud/world/queue.py", ["localcloud"]),
+        ("packages/localcloud/ledger/limits.toml", ["localcloud"]),
+        ("packages/gcp-tpu/gcp_tpu_provider/tests/cloud.py", ["gcp-tpu"]),
+        ("planning/data/prices.py", []),
+        ("tests/engine/conftest.py", []),
+        ("docs/local-cloud.md", []),
+        ("packages/README.md", []),
+        *((file, sorted(KNOWN)) for file in sorted(EVERY_PACKAGE)),
+    ],
+)
+def test_a_package_is_tested_when_it_changes(changed, runs):
+    assert packages([changed], KNOWN) == runs
+    assert packages(["planning/units.py", changed], KNOWN) == runs
+
+
+def test_what_was_not_chosen_is_said_in_one_line_with_the_reason():
+    since = BranchChanges(base="origin/main (1a2b3c4)", files=("planning/units.py", "packages/localcloud/cli.py"))
+    others = " and ".join(f"packages/{name}" for name in sorted(KNOWN) if name != "localcloud")
+    said = f"Left out: the suites of {others}, which are as in origin/main (1a2b3c4); `make test-packages` runs all."
+    assert chosen("", KNOWN, since) == (["localcloud"], said)
+    assert chosen("all", KNOWN, since) == (sorted(KNOWN), "")
+    assert chosen("gcp-tpu", KNOWN, since) == (["gcp-tpu"], "")
+    run, said = chosen("", KNOWN, None)
+    assert (run, said.startswith("All packages' suites run: ")) == (sorted(KNOWN), True)
+    with pytest.raises(SuiteError, match=r"^nothing: no such package; there are gcp-tpu, "):
+        chosen("localcloud nothing", KNOWN, since)
+
+
+@pytest.fixture
+def clone(tmp_path, monkeypatch):
+    """A clone with a file of a package, and git in it."""
+    for name in ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE"):
+        monkeypatch.delenv(name, raising=False)
+
+    def git(folder, *words):
+        identity = ("-c", "user.name=a", "-c", "user.email=a@example.com", "-c", "init.defaultBranch=main")
+        subprocess.run(["git", *identity, *words], cwd=folder, check=True, capture_output=True, timeout=60)
+
+    origin, folder = tmp_path / "origin", tmp_path / "clone"
+    (origin / "packages" / "localcloud").mkdir(parents=True)
+    (origin / "packages" / "localcloud" / "cli.py").write_text("")
+    git(origin, "init")
+    git(origin, "add", ".")
+    git(origin, "commit", "-m", "first")
+    git(tmp_path, "clone", str(origin), str(folder))
+    return folder, lambda *words: git(folder, *words)
+
+
+def test_the_main_branch_is_compared_with_what_is_here_committed_or_not(clone):
+    folder, git = clone
+    assert difference(folder).files == ()
+    (folder / "new.py").write_text("")
+    (folder / "packages" / "localcloud" / "cli.py").write_text("changed")
+    assert set(difference(folder).files) == {"new.py", "packages/localcloud/cli.py"}
+    git("checkout", "-b", "work")
+    git("commit", "-am", "second")
+    assert set(difference(folder).files) == {"new.py", "packages/localcloud/cli.py"}
+    assert difference(folder).base.startswith("origin/main (")
+
+
+def test_a_branch_of_a_remote_without_main_is_compared_with_the_one_that_it_tracks(clone):
+    folder, git = clone
+    git("push", "origin", "HEAD:refs/heads/trunk")
+    git("checkout", "-b", "work", "--track", "origin/trunk")
+    git("update-ref", "-d", "refs/remotes/origin/main")
+    (folder / "new.py").write_text("")
+    assert difference(folder).files == ("new.py",)
+    assert difference(folder).base.startswith("the branch that this one tracks (")
+
+
+def test_what_cannot_be_compared_is_unknown(clone, tmp_path):
+    folder, git = clone
+    git("remote", "remove", "origin")
+    assert difference(folder) is None
+    assert difference(tmp_path) is None
+
+
+def test_a_pull_request_gets_a_job_for_each_package_that_it_changes(monkeypatch, capsys):
+    def jobs(*changed):
+        monkeypatch.setattr("sys.stdin", [f"{name}\n" for name in changed])
+        assert tool.main(["packages"]) == 0
+        return json.loads(capsys.readouterr().out)
+
+    assert jobs("packages/localcloud/cli.py", "planning/units.py") == ["localcloud"]
+    assert jobs("planning/units.py") == []
+    assert jobs() == sorted(KNOWN)

@@ -11,12 +11,12 @@ from typing import get_args
 import pytest
 import yaml
 
+from localcloud.tests.server import gcloud_commands
 from localcloud.world.conditions import MODIFIED_ROLES
 from localcloud.world.roles import grants
 from planning.question.types import CapacityApiName, SshAccess
 from scripts.doctor import permissions
 from stacks.tpu import PROJECT_ROLES, tunnel_roles
-from tests.agreement import gcloud_commands
 from tests.tools.ci_page import (
     GITHUB,
     PAGE,
@@ -296,8 +296,11 @@ def test_every_grant_on_the_project_is_one_of_those_that_the_limit_names():
     found = {}
     for room in ("components", "stacks"):
         for path in (ROOT / room).rglob("*.py"):
-            found[path.name] = len(re.findall(r"\bprojects\.IAM(?:Member|Binding|Policy)\(", path.read_text()))
-    assert {name: count for name, count in found.items() if count} == {"runtime_identity.py": 1, "tpu.py": 1}
+            found[path.relative_to(ROOT).as_posix()] = len(re.findall(r"\bprojects\.IAM(?:Member|Binding|Policy)\(", path.read_text()))
+    assert {name: count for name, count in found.items() if count} == {
+        "components/runtime_identity.py": 1,
+        "stacks/tpu.py": 1,
+    }
 
 
 def test_only_what_runs_reviewed_code_decrypts():
@@ -350,11 +353,34 @@ def test_the_rules_of_the_main_branch_ask_for_the_checks_that_run_and_for_an_own
     by_type = {rule["type"]: rule.get("parameters", {}) for rule in rules["rules"]}
     versions = WORKFLOWS["test.yml"]["jobs"]["test"]["strategy"]["matrix"]["python"]
     contexts = [check["context"] for check in by_type["required_status_checks"]["required_status_checks"]]
-    assert contexts == [f"test ({version})" for version in versions]
+    assert contexts == [*(f"test ({version})" for version in versions), "packages"]
     assert by_type["pull_request"]["require_code_owner_review"] is True
     assert by_type["pull_request"]["required_approving_review_count"] == 1
     assert rules["conditions"]["ref_name"]["include"] == ["~DEFAULT_BRANCH"]
     assert page_files() == {"CODEOWNERS": "* @my-org/ml-platform\n"}
+
+
+def test_the_check_of_the_packages_is_green_only_when_each_passed_or_none_changed():
+    jobs_of = WORKFLOWS["test.yml"]["jobs"]
+    assert jobs_of["packages"]["needs"] == ["changed", "package"]
+    assert jobs_of["packages"]["if"].startswith("always() && ")
+    assert jobs_of["package"]["if"] == "needs.changed.outputs.packages != '[]'"
+    (step,) = jobs_of["packages"]["steps"]
+
+    def code(results):
+        environment = {"PATH": os.environ["PATH"], "RESULTS": results}
+        return subprocess.run(
+            ["bash", "-ec", step["run"]], env=environment, capture_output=True, check=False
+        ).returncode
+
+    assert [code(f"success {result}") for result in ("success", "skipped", "failure", "cancelled", "")] == [
+        0,
+        0,
+        1,
+        1,
+        1,
+    ]
+    assert [code(f"{result} skipped") for result in ("failure", "cancelled", "skipped")] == [1, 1, 1]
 
 
 def test_a_deployment_warns_as_long_as_nobody_owns_the_files(tmp_path):

@@ -20,7 +20,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 from components.startup_script import startup_script
 from contracts.serving_document import SCRIPT_METADATA_KEY
-from tests.google_bodies import google_body, google_request
+from localcloud.tests.google_bodies import google_body, google_request
 from tests.vm_agent import docker
 from vm_agent.base import TMPFS
 

@@ -3,6 +3,7 @@
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Any, TypeVar
 
 from localcloud.json_values import JsonObject, part, strings
@@ -39,8 +40,8 @@ class ApiService:
         """Return the marked functions by discovery method id."""
         return {
             f"{self.prefix}.{name}": getattr(self, attribute)
-            for attribute, function in inspect.getmembers(type(self), inspect.isfunction)
-            for name in getattr(function, _MARK, ())
+            for attribute, names in _marked(type(self))
+            for name in names
         }
 
     def stored(self, kind: str, name: str, missing: str) -> JsonObject:
@@ -53,6 +54,13 @@ class ApiService:
     def visible_under(self, kind: str, prefix: str) -> list[tuple[str, JsonObject]]:
         """Return name and visible document of everything whose name starts with the prefix, sorted by name."""
         return [(name, visible(document)) for name, document in self._store.under(kind, prefix)]
+
+
+@cache
+def _marked(service: type[ApiService]) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    """Return the handlers of a class: attribute, and the names that it has."""
+    functions = inspect.getmembers(service, inspect.isfunction)
+    return tuple((attribute, getattr(function, _MARK)) for attribute, function in functions if hasattr(function, _MARK))
 
 
 class PolicyService(ApiService, ABC):

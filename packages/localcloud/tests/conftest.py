@@ -6,12 +6,20 @@ from typing import Any
 
 import pytest
 import requests
+from hypothesis import settings
 
 from localcloud.callers import SHARED_QUOTA_HEADER
 from localcloud.tests import idle_cloud
 from localcloud.world.scenario import Images, OperationDurations, Scenario
 
+# Alone: a property's example may take long on a busy machine, and each run draws the same. From the repository's root its profiles hold.
+if settings.get_current_profile_name() not in {"project", "part", "long"}:
+    settings.register_profile("alone", deadline=None, derandomize=True)
+    settings.load_profile("alone")
+
 PROJECT = "local-project"
+PROJECT_POLICY = f"/cloudresourcemanager/v1/projects/{PROJECT}"
+ALICE = "user:alice@example.com"
 IMAGES = Images(
     existing=(
         *Images().existing,
@@ -58,6 +66,17 @@ class Client:
 def gcloud_itself() -> dict[str, str]:
     """Return what the stand-in for gcloud sends, whose calls need no project for quota."""
     return {SHARED_QUOTA_HEADER: "gcloud"}
+
+
+def grant(client: Client, policy: str, role: str, expression: str = "", member: str = ALICE) -> None:
+    """Add a binding to the policy at a path, as a client does: read, change, write."""
+    version = {"options.requestedPolicyVersion": 3} if "/serviceAccounts/" in policy else {}
+    body = None if version else {"options": {"requestedPolicyVersion": 3}}
+    found = client.ok("POST", f"{policy}:getIamPolicy", body, **version)
+    condition = {"condition": {"title": "t", "expression": expression}} if expression else {}
+    binding = {"role": role, "members": [member], **condition}
+    bindings = [*found.get("bindings", []), binding]
+    client.ok("POST", f"{policy}:setIamPolicy", {"policy": {**found, "version": 3, "bindings": bindings}})
 
 
 @pytest.fixture(scope="session")

@@ -1,15 +1,15 @@
-"""The ledger of assumptions: its files, the tests that it names, and what the loader refuses."""
+"""The ledger of assumptions: its files, what the loader refuses, and the page that is made from it."""
 
-import ast
 import tomllib
 from pathlib import Path
 
 import pytest
 
+from localcloud.ledger import entries
 from localcloud.ledger.entries import DANGERS, LedgerError, join, load
 from localcloud.ledger.page import page
 
-ROOT = Path(__file__).resolve().parents[3]
+LEDGER = Path(entries.__file__).parent
 ENTRY = """
 [[assumption]]
 id = "one"
@@ -18,59 +18,11 @@ source = "assumed"
 kind = "refusal"
 danger = "low"
 if_false = "A user reads the wrong status."
-test = "packages/localcloud/tests/test_ledger.py::test_an_invalid_file_is_one_sentence[twice"
+test = "tests/test_one.py::test_it"
 try = "gcloud try"
 cost_usd = 0
 tried = ""
 """
-
-
-def functions(path, classes=()):
-    """The body of a test file or of a class in it, as names of functions."""
-    body = ast.parse((ROOT / path).read_text()).body
-    for name in classes:
-        body = next(item.body for item in body if isinstance(item, ast.ClassDef) and item.name == name)
-    return {item.name for item in body if isinstance(item, ast.FunctionDef | ast.AsyncFunctionDef)}
-
-
-def missing(test):
-    """What of `FILE::[CLASS::]FUNCTION[PARAMETERS` does not exist; the parameters begin with a text of the file."""
-    target, _, parameters = test.partition("[")
-    path, *classes, function = target.split("::")
-    if not (ROOT / path).is_file():
-        return path
-    try:
-        if function not in functions(path, classes):
-            return function
-    except StopIteration:
-        return "::".join(classes)
-    start = parameters.removesuffix("]")
-    texts = [
-        item.value
-        for item in ast.walk(ast.parse((ROOT / path).read_text()))
-        if isinstance(item, ast.Constant) and isinstance(item.value, str)
-    ]
-    return "" if not start or any(text.startswith(start) or start.startswith(f"{text}-") for text in texts) else start
-
-
-def test_every_entry_names_a_test_that_exists(subtests):
-    for entry in (entry for entry in load().assumptions if entry.kind != "kinder"):
-        with subtests.test(entry.id):
-            assert missing(entry.test) == ""
-
-
-@pytest.mark.parametrize(
-    ("test", "absent"),
-    [
-        ("tests/none.py::test_x", "tests/none.py"),
-        ("packages/localcloud/tests/test_ledger.py::test_none", "test_none"),
-        ("packages/localcloud/tests/test_ledger.py::TestNone::test_x", "TestNone"),
-        ("packages/localcloud/tests/test_docs.py::test_the_page_names_every_variable[absent]", "absent"),
-        ("packages/localcloud/tests/services/test_queue.py::TestOrder::test_the_states_follow_one_another", ""),
-    ],
-)
-def test_a_test_that_does_not_exist_is_seen(test, absent):
-    assert missing(test) == absent
 
 
 def test_no_command_of_the_ledger_changes_the_policy_of_a_project():
@@ -103,9 +55,9 @@ def test_an_invalid_file_is_one_sentence(text, says):
 
 
 def test_every_toml_file_is_read():
-    files = sorted((ROOT / "packages" / "localcloud" / "ledger").glob("*.toml"))
-    entries = [tomllib.loads(path.read_text()) for path in files]
-    assert len(load().assumptions) == sum(len(part.get("assumption", ())) for part in entries) >= 60
+    files = sorted(LEDGER.glob("*.toml"))
+    parts = [tomllib.loads(path.read_text()) for path in files]
+    assert len(load().assumptions) == sum(len(part.get("assumption", ())) for part in parts) >= 60
 
 
 def places(text):
@@ -134,7 +86,3 @@ def test_an_entry_that_was_tried_leaves_the_list_and_shows_its_answer():
     text = page(join({"some.toml": ENTRY.replace('tried = ""', 'tried = "2026-12-01, project p: as stated"')}))
     assert places(text) == []
     assert "| `one` | 2026-12-01, project p: as stated |" in text.partition("## Tried on a real project")[2]
-
-
-def test_the_readme_names_the_page():
-    assert "(docs/authors/assumptions.md" in (ROOT / "README.md").read_text()

@@ -20,11 +20,12 @@ from localcloud.tests import idle_cloud
 from localcloud.world.scenario import Images, OperationDurations, Scenario
 from localcloud.world.state import StateError, StateLock, describe, description
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[2]  # where `python -m localcloud` is found
 P = "/projects/local-project"
 IMAGES = Images(existing=("docker.io/x",))
 INSTANT = Scenario(operations=OperationDurations(instant=True), images=IMAGES)
 LIMIT_S = 60
+PROGRAMS = str(Path(os.path.abspath(sys.executable)).parent)  # noqa: PTH100 - the environment's, though its python is a link
 
 
 def identity(cloud):
@@ -274,7 +275,7 @@ def test_lists_of_the_shell_do_not_grow_when_the_environment_is_asked_for_again(
     shell = {"PATH": "/usr/bin:/bin", "NO_PROXY": "example.com"}
     for _ in range(3):
         shell = in_shell({"A": "b"}, str(tmp_path), shell)
-        assert shell["PATH"] == f"{Path(sys.executable).parent}:{tmp_path}:/usr/bin:/bin"
+        assert shell["PATH"] == f"{PROGRAMS}:{tmp_path}:/usr/bin:/bin"
         assert shell["NO_PROXY"] == "example.com,127.0.0.1,localhost"
         assert shell["no_proxy"] == "127.0.0.1,localhost"
         del shell["no_proxy"]
@@ -299,7 +300,7 @@ class TestRun:
         assert environment["PULUMI_CONFIG_PASSPHRASE"] == "local"
         assert environment["PULUMI_DEBUG_PROVIDERS"].startswith("gcp:")
         assert environment["CLOUDSDK_API_ENDPOINT_OVERRIDES_RUN"] == environment["LOCALCLOUD_URL"] + "/run/"
-        assert environment["PATH"].split(os.pathsep)[0] == str(Path(sys.executable).parent)
+        assert environment["PATH"].split(os.pathsep)[0] == PROGRAMS
         assert (
             not Path(environment["GOOGLE_APPLICATION_CREDENTIALS"]).exists(),
             "GOOGLE_COMPUTE_CUSTOM_ENDPOINT" in environment,
@@ -355,6 +356,19 @@ class TestRun:
         ]
         assert found == [(tuple(arguments), code, True) for arguments, code, _ in refusals]
         assert "Traceback" not in "".join(done.stderr for done in said)
+
+
+def test_a_start_loads_neither_pulumis_sdk_nor_the_trials():
+    loaded = (
+        "import runpy, sys\n"
+        "sys.argv[1:] = ['--help']\n"
+        "try:\n    runpy.run_module('localcloud', run_name='__main__')\n"
+        "finally:\n    print(sorted({'pulumi.resource', 'requests', 'localcloud.trials.command'} & set(sys.modules)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", loaded], cwd=ROOT, capture_output=True, text=True, timeout=LIMIT_S, check=False
+    )
+    assert (done.returncode, done.stdout.splitlines()[-1], done.stderr) == (0, "[]", "")
 
 
 class TestServe:

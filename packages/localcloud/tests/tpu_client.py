@@ -9,10 +9,10 @@ import sys
 from pathlib import Path
 
 from localcloud.tests.idle_cloud import start
+from localcloud.tests.server.gcloud_commands import recording
 from localcloud.world.scenario import OperationDurations, Scenario
-from tests.agreement.gcloud_commands import recording
 
-REQUESTS = Path(__file__).parents[3] / "tests" / "fixtures" / "tpu_client" / "requests.json"
+REQUESTS = Path(__file__).parent / "fixtures" / "tpu_client" / "requests.json"
 _LIMIT_S = 120
 
 _SESSION = """

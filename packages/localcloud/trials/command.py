@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
 from localcloud.json_values import as_object
 from localcloud.ledger.entries import Assumption, load, why_by_hand
@@ -19,6 +19,7 @@ from localcloud.trials.endpoints import Endpoints
 from localcloud.trials.judging import Judgement, summary
 from localcloud.trials.known import known_secrets
 from localcloud.trials.login import LoginError, open_session
+from localcloud.trials.options import TryRefusedError
 from localcloud.trials.placeholders import Placeholders
 from localcloud.trials.requests_of_entries import ApiRequest, LedgerTrial, rank, trial
 from localcloud.trials.resources import collection_of, created_by, fixture_collections
@@ -29,33 +30,6 @@ DONE: Final = 0
 DIFFERS: Final = 1
 INTERRUPTED: Final = 130
 _WIDTH: Final = 78
-
-
-class TryRefusedError(Exception):
-    """The command is refused before anything was sent that could change the project. The message is one or two sentences."""
-
-
-class _Parsers(Protocol):
-    def add_parser(self, name: str, *, help: str) -> argparse.ArgumentParser: ...  # noqa: A002 - argparse's
-
-
-def add_parser(commands: _Parsers) -> None:
-    """Add `try` to the commands of `python -m localcloud`."""
-    parser = commands.add_parser("try", help="try on a real project what the local cloud assumes about Google")
-    parser.add_argument("--project", help="the project that the requests go to; it gets nothing that stays")
-    parser.add_argument(
-        "--budget-usd", type=_dollars, metavar="USD", help="the most that the trials may cost; 0: free ones"
-    )
-    parser.add_argument(
-        "--list", "--dry-run", dest="only_list", action="store_true", help="print the plan; send nothing"
-    )
-    parser.add_argument(
-        "--only", action="append", default=[], metavar="ID", help="only this entry, tried or not; repeatable"
-    )
-    parser.add_argument("--clean-up", action="store_true", help="only delete what an earlier run has left")
-    parser.add_argument("--yes", action="store_true", help="do not ask for confirmation")
-    parser.add_argument("--out", type=Path, metavar="FILE", help="write the answers there instead of into the ledger")
-    parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -325,13 +299,6 @@ def _interruptible():  # noqa: ANN202 - a context manager
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
-
-
-def _dollars(text: str) -> float:
-    value = float(text)
-    if not 0 <= value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text} is not an amount of 0 or more")
-    return value
 
 
 def _report(text: str) -> None:

@@ -149,7 +149,7 @@ class Tokens:
         path = self._state / "signing-key.pem"
         if not path.exists():
             _write_private(path, new_private_key())
-        return cast("rsa.RSAPrivateKey", serialization.load_pem_private_key(path.read_bytes(), password=None))
+        return _loaded(path.read_bytes())
 
 
 def assertion_issuer(assertion: str) -> str:
@@ -168,11 +168,17 @@ def new_private_key() -> str:
     ).decode()
 
 
+def _loaded(pem: bytes) -> rsa.RSAPrivateKey:
+    """Return a key that this module wrote. A check of its primes is left out: it would be a third of the time in which a cloud starts."""
+    key = serialization.load_pem_private_key(pem, password=None, unsafe_skip_rsa_key_validation=True)
+    return cast("rsa.RSAPrivateKey", key)
+
+
 def public_key(private_key_pem: str) -> str:
     """Return the public key (PEM) of a private key."""
-    key = serialization.load_pem_private_key(private_key_pem.encode(), password=None)
     return (
-        key.public_key()
+        _loaded(private_key_pem.encode())
+        .public_key()
         .public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
         .decode()
     )

@@ -1,12 +1,11 @@
 """The store of resources: in memory, written through to one SQLite file of the state folder, so that they survive a killed process."""
 
-import copy
 import json
 import sqlite3
 from pathlib import Path
 from typing import cast
 
-from localcloud.json_values import JsonObject
+from localcloud.json_values import JsonObject, copied
 
 
 class ResourceStore:
@@ -27,7 +26,7 @@ class ResourceStore:
     def get(self, kind: str, name: str) -> JsonObject | None:
         """Return a copy of a document, or None."""
         found = self._kinds.get(kind, {}).get(name)
-        return None if found is None else copy.deepcopy(found)
+        return None if found is None else copied(found)
 
     def has(self, kind: str, name: str) -> bool:
         """Tell if a document exists."""
@@ -50,7 +49,7 @@ class ResourceStore:
     def under(self, kind: str, prefix: str = "") -> list[tuple[str, JsonObject]]:
         """Return copies of the documents whose names start with `prefix`, sorted by name."""
         found = self._kinds.get(kind, {})
-        return [(name, copy.deepcopy(found[name])) for name in sorted(found) if name.startswith(prefix)]
+        return [(name, copied(found[name])) for name in sorted(found) if name.startswith(prefix)]
 
     def kinds(self) -> list[str]:
         """Return all kinds that have documents."""

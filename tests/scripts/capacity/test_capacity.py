@@ -19,6 +19,7 @@ from cloud.capacity import QueuedResource
 from cloud.google_api import GoogleListError
 from contracts.parallel import each_in_time
 from localcloud.tests import idle_cloud
+from localcloud.tests.google_bodies import google_answer, google_body
 from localcloud.world import oauth
 from localcloud.world.scenario import Fault, OperationDurations, Run, Scenario, Tpu, TpuDurations, TpuZone
 from planning.planner import plan
@@ -30,7 +31,6 @@ from scripts.capacity.history import HistoryError, StockHistory, read_history, r
 from scripts.cli.command import run_command
 from stacks.loading import from_file
 from stacks.planned import to_deployment
-from tests.google_bodies import google_answer, google_body
 
 PROJECT = "capacity-project"
 ROOT = Path(__file__).resolve().parents[3]

@@ -11,6 +11,7 @@ from contracts.errors import CommandRefusedError, ScriptError
 from contracts.machine_log import machine_log_name
 from contracts.masking import MASK, LineMask, masked
 from engine.state import StackState
+from localcloud.tests.google_bodies import google_request
 from localcloud.world.scenario import Logging, OperationDurations, Scenario
 from scripts.cli.command import run_command
 from scripts.logs import __main__ as command
@@ -18,7 +19,6 @@ from scripts.logs.causes import known_cause, newest_cause
 from scripts.logs.place import ServerLog, server_log
 from scripts.logs.reading import PrintedLine, follow, newest
 from tests.cloud.populated import PROJECT, open_world
-from tests.google_bodies import google_request
 from tests.scripts.status.planted import stack_resource, state
 
 CANARY = "hf_canaryCanaryCANARY0123456789"

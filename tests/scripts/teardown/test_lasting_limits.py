@@ -16,11 +16,11 @@ from contracts.exit_codes import ExitCode
 from contracts.labels import NO_LIMITS, StackLimits
 from contracts.naming import Names
 from contracts.run_record import MOST_BYTES, RecordedRun, RecordError, RunRecord
+from localcloud.tests.google_bodies import google_body
 from localcloud.world.scenario import Fault, OperationDurations, Scenario
 from scripts.teardown import guard
 from stacks.hooks.run_keeper import RunKeeper, RunsNotKeptError
 from tests.cloud.populated import PROJECT, ZONE, open_world, owner
-from tests.google_bodies import google_body
 from tests.laws import examples
 from tests.scripts.teardown.test_teardown import Desk
 

@@ -9,9 +9,9 @@ from cloud.google_api import GoogleListError
 from engine.deployment import deployment_of
 from engine.state import of_deployment
 from engine.surgery import unprotected, without_pending
+from localcloud.tests.google_bodies import google_answer
 from scripts.teardown import pending
 from tests.cloud.test_deletion import Patience
-from tests.google_bodies import google_answer
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
 SUBNETWORK = {"project": "p", "region": "us-east5", "name": "gemma-x"}

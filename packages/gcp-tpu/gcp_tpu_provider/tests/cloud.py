@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 from urllib.parse import parse_qs, urlsplit
 
 from gcp_tpu_provider.errors import GoogleError, NoAnswerError
-from tests.google_bodies import google_answer, google_request
+from gcp_tpu_provider.tests.google_bodies import google_answer, google_request
 
 LOCATIONS = re.compile(r"v2alpha1/projects/[^/]+/locations")
 NAME = re.compile(

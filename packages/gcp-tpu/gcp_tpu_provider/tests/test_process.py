@@ -22,11 +22,11 @@ from pulumi.runtime.proto import engine_pb2, engine_pb2_grpc, plugin_pb2, provid
 
 from gcp_tpu_provider import TOKEN, VERSION, wire
 from gcp_tpu_provider.properties import INPUTS, OUTPUTS
+from gcp_tpu_provider.tests.google_bodies import google_body
 from gcp_tpu_provider.tests.harness import URN, wanted
-from tests.google_bodies import google_body
 
-ROOT = Path(__file__).parents[4]
-PLUGIN = ROOT / "packages" / "gcp-tpu" / "pulumi-resource-gcp-tpu"
+HOME = Path(__file__).parents[2]
+PLUGIN = HOME / "pulumi-resource-gcp-tpu"
 
 
 @contextmanager
@@ -94,7 +94,7 @@ def _runs(pid: int) -> bool:
 
 
 def test_without_its_packages_it_says_in_one_sentence_what_to_install(tmp_path: Path):
-    shutil.copytree(ROOT / "packages" / "gcp-tpu", tmp_path / "provider", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(HOME, tmp_path / "provider", ignore=shutil.ignore_patterns("__pycache__"))
     bare = tmp_path / "bare"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(bare)], check=True)
     environment = {"PATH": os.environ["PATH"], "VIRTUAL_ENV": str(bare)}
@@ -119,9 +119,7 @@ def test_a_start_loads_neither_the_sdk_nor_what_calls_google_and_knows_that_both
     for absent in ("", "tenacity"):
         prepared = f"sys.modules[{absent!r}] = None" if absent else "pass"
         command = [sys.executable, "-c", start.format(prepared, late)]
-        answers[absent] = subprocess.run(
-            command, cwd=ROOT / "packages" / "gcp-tpu", capture_output=True, text=True, timeout=120, check=False
-        )
+        answers[absent] = subprocess.run(command, cwd=HOME, capture_output=True, text=True, timeout=120, check=False)
     assert (answers[""].stdout, answers[""].stderr) == ("[]\n", "")
     assert answers["tenacity"].returncode == 1
     assert "cannot import tenacity; install the provider's requirements" in answers["tenacity"].stderr
@@ -195,7 +193,7 @@ server.serve_forever()
 def test_the_schema_describes_every_property_and_names_what_replaces():
     with plugin() as (_, port):
         answered = stub(port).GetSchema(provider_pb2.GetSchemaRequest(), timeout=60).schema
-    assert answered == (ROOT / "packages" / "gcp-tpu" / "schema.json").read_text()
+    assert answered == (HOME / "schema.json").read_text()
     schema = json.loads(answered)
     resource = schema["resources"][TOKEN]
     assert set(resource["inputProperties"]) == {item.name for item in INPUTS}

@@ -20,8 +20,8 @@ from gcp_tpu_provider.desired_state import urn_hash
 from gcp_tpu_provider.errors import GoogleError
 from gcp_tpu_provider.tests.cloud import FakeTpu, Queued
 from gcp_tpu_provider.tests.compute_cloud import FakeCompute
+from gcp_tpu_provider.tests.conftest import examples
 from gcp_tpu_provider.tests.harness import URN, Aborted, FakeEngine, wanted
-from tests.laws import examples
 
 ZONES = ("us-east5-a", "us-east5-b", "europe-west4-a", "asia-northeast1-b")
 EXAMPLES = examples(test=40, part=150, night=2000)

@@ -1,6 +1,7 @@
 """`docker` on a simulated machine: docker's messages and exit codes, and a simulated vLLM server as the container.
 
-Commands: pull, login, logout, run, ps, logs, inspect, stop, kill, rm, wait, images, rmi, version, info. See docs/authors/simulated-server.md for what each does here.
+Commands: pull, login, logout, run, ps, logs, inspect, stop, kill, rm, wait, images, rmi, version, info.
+docs/authors/simulated-server.md says what each does here.
 """
 
 import argparse

@@ -18,7 +18,7 @@ from pulumi.runtime.proto import provider_pb2, provider_pb2_grpc
 from localcloud.plugins import serve
 from localcloud.plugins.rest import TransportReply
 
-ORACLE = Path(__file__).parents[4] / "tests" / "fixtures" / "oracle"
+ORACLE = Path(__file__).parents[1] / "fixtures" / "oracle"
 UNKNOWN = "04da6b54-80e4-46f7-96ec-b56ff0331ba9"
 SIGNATURE = "4dabf18193072939515e22adb298388d"
 SECRET_SIGNATURE = "1b47061264138c4ac30d75fd1eb44270"

@@ -1,10 +1,13 @@
 """Rules that Google's documents state in sentences are enforced, and the refusal repeats the sentence."""
 
 import base64
+import tomllib
+from importlib.resources import files
 
 import pytest
 
-from localcloud.rest.stated_rules import PAGE_SIZE, REQUEST_ID, RULES
+from localcloud.rest import stated_rules
+from localcloud.rest.stated_rules import PAGE_SIZE, REQUEST_ID, rules
 
 P = "/projects/local-project"
 SERVICES = f"/run/v2{P}/locations/us-east4/services"
@@ -365,8 +368,8 @@ def of_place(place):
     schema, _, field = place.partition(".")
     return [
         rule.sentence
-        for key, rules in RULES.items()
-        for rule in rules
+        for key, of_schema in rules().items()
+        for rule in of_schema
         if key.partition(" ")[2].removeprefix("GoogleCloudRunV2").removeprefix("GoogleIamV1") == schema
         and rule.field == field
     ]
@@ -443,7 +446,7 @@ def test_a_repository_of_the_same_name_is_refused(client):
 
 def test_every_stated_rule_has_a_case():
     covered = {sentence for *_, place in CASES for sentence in of_place(place)}
-    assert {rule.sentence for rules in RULES.values() for rule in rules} - covered == set()
+    assert {rule.sentence for of_schema in rules().values() for rule in of_schema} - covered == set()
 
 
 def test_a_page_beyond_the_stated_size_is_refused(client):
@@ -477,3 +480,10 @@ def test_a_request_id_that_is_no_uuid_is_refused(client, given):
 )
 def test_what_the_sentences_allow_is_taken(own_client, path, query, body):
     own_client.ok("POST", path, body, **query)
+
+
+def test_the_table_names_every_function_and_a_row_without_a_rule_is_refused():
+    table = tomllib.loads((files("localcloud.rest") / "data" / "stated_rules.toml").read_text())["rule"]
+    assert {row["check"] for row in table if "check" in row} == set(stated_rules._CHECKS)
+    with pytest.raises(ValueError, match="says nothing that an object could obey"):
+        stated_rules._test({"of": ["x"], "field": "y", "sentence": "z"})

@@ -11,9 +11,9 @@ from typing import Any
 from aiohttp import web
 
 from localcloud.running.machines import SimulatedMachines
+from localcloud.tests.google_bodies import google_body
 from localcloud.world.clock import Clock
 from localcloud.world.runtime import MachineSpec
-from tests.google_bodies import google_body
 
 NODE = "projects/p/locations/us-east5-a/nodes/n1"
 CANARY = "hf_canary0123456789"

@@ -9,7 +9,7 @@ import requests
 from localcloud.tests import idle_cloud
 from localcloud.world.scenario import Images, OperationDurations, Scenario
 
-ORACLE = Path(__file__).resolve().parents[4] / "tests" / "fixtures" / "oracle"
+ORACLE = Path(__file__).parents[1] / "fixtures" / "oracle"
 UPLOAD = b'--b\r\nContent-Type: application/json\r\n\r\n{"contentType": "application/json"}\r\n--b\r\nContent-Type: application/json\r\n\r\nhi\r\n--b--\r\n'
 GIVES_AN_ID = {
     "/monitoring/v3/projects/p1/notificationChannels": {"ids": ["20"]},

@@ -6,8 +6,8 @@ import sys
 
 from localcloud.tests.conftest import Client
 from localcloud.tests.idle_cloud import Started
+from localcloud.tests.server.gcloud_commands import replay
 from localcloud.tests.tpu_client import EXPECTED, REQUESTS, session
-from tests.agreement.gcloud_commands import replay
 
 RECORDED = json.loads(REQUESTS.read_text())
 ZONE = "projects/local-project/locations/us-east5-a"

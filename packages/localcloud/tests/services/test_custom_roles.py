@@ -4,8 +4,7 @@ import pytest
 
 from localcloud.running.shims import gcloud_project
 from localcloud.running.shims.gcloud_project import Api, Words
-from localcloud.tests.conftest import PROJECT, gcloud_itself
-from tests.agreement.test_tunnel_rights import PROJECT_POLICY, grant
+from localcloud.tests.conftest import PROJECT, PROJECT_POLICY, gcloud_itself, grant
 
 PARENT = f"/iam/v1/projects/{PROJECT}"
 ROLES = f"{PARENT}/roles"

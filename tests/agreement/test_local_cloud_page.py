@@ -5,7 +5,7 @@ from pathlib import Path
 
 from localcloud import environment, services
 
-PAGE = Path(__file__).resolve().parents[3] / "docs" / "local-cloud.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "local-cloud.md"
 
 
 def methods_table(cloud):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.google_bodies import google_answer, google_body, google_request
+from gcp_tpu_provider.tests.google_bodies import google_answer, google_body, google_request
 
 ZONE = "tpu/v2alpha1/projects/p/locations/us-east5-a"
 QUEUED = {"name": "projects/p/locations/us-east5-a/queuedResources/q", "state": {"state": "ACTIVE"}}

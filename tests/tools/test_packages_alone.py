@@ -1,0 +1,67 @@
+"""Each package stands alone, its tests included: no file of it imports the product, the product's tests or another package."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from tools.suites import BELOW, suites_of_packages
+
+ROOT = Path(__file__).resolve().parents[2]
+KNOWN = suites_of_packages()
+MODULES = {"gcp-tpu": "gcp_tpu_provider"}
+"""Names of packages whose module has another name."""
+
+
+def strangers(name, folder):
+    """FILE:LINE and the module for each import, anywhere in a file, of what a package may not know."""
+    others = {MODULES.get(other, other) for other in KNOWN if other != name}
+    forbidden = {"tests", *others, *(room for room in BELOW if room not in KNOWN)}
+    found = []
+    for file in sorted(folder.rglob("*.py")):
+        for node in ast.walk(ast.parse(file.read_text())):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module] if isinstance(node, ast.ImportFrom) and node.module and not node.level else []
+            found += [
+                f"{file.relative_to(folder)}:{node.lineno} {module}"
+                for module in names
+                if module.partition(".")[0] in forbidden
+            ]
+    return found
+
+
+@pytest.mark.parametrize("name", KNOWN)
+def test_a_package_and_its_tests_import_nothing_of_the_rest(name):
+    assert strangers(name, ROOT / "packages" / name) == []
+
+
+def test_a_stranger_is_seen_wherever_it_stands(tmp_path):
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests" / "test_x.py").write_text(
+        "import json\nfrom tests.suite import count\nfrom localcloud.tests import idle_cloud\n"
+        "def test_x():\n    from gcp_tpu_provider import TOKEN\n    import planning.units as units\n"
+    )
+    assert strangers("localcloud", tmp_path) == [
+        "tests/test_x.py:2 tests.suite",
+        "tests/test_x.py:5 gcp_tpu_provider",
+        "tests/test_x.py:6 planning.units",
+    ]
+
+
+def test_no_test_of_a_package_reads_files_of_the_repository_around_it():
+    """Its own folder may be reached from `__file__`, and nothing above; the folder that holds a flat package is where Python finds it."""
+    above = {}
+    for name, suite in KNOWN.items():
+        home = ROOT / "packages" / name
+        for file in sorted((ROOT / suite).rglob("*.py")):
+            depth = len(file.relative_to(home).parts)  # parents[depth - 1] is the package's own folder
+            steps = [
+                node.slice.value
+                for node in ast.walk(ast.parse(file.read_text()))
+                if isinstance(node, ast.Subscript)
+                and isinstance(node.value, ast.Attribute)
+                and node.value.attr == "parents"
+                and isinstance(node.slice, ast.Constant)
+            ]
+            above |= {file.relative_to(ROOT).as_posix(): step for step in steps if step >= depth}
+    assert above == {"packages/localcloud/tests/test_state_and_cli.py": 2}
