@@ -10,7 +10,10 @@ ROOT = Path(__file__).resolve().parents[2]
 LOCKED = sorted(
     [
         *ROOT.glob("requirements*.txt"),
-        *(ROOT / name / "requirements.txt" for name in ("packages/gcp-tpu", "packages/loadtest", "packages/localcloud")),
+        *(
+            ROOT / name / "requirements.txt"
+            for name in ("packages/gcp-tpu", "packages/loadtest", "packages/localcloud")
+        ),
     ]
 )
 APART = [

@@ -296,7 +296,9 @@ def test_every_grant_on_the_project_is_one_of_those_that_the_limit_names():
     found = {}
     for room in ("components", "stacks"):
         for path in (ROOT / room).rglob("*.py"):
-            found[path.relative_to(ROOT).as_posix()] = len(re.findall(r"\bprojects\.IAM(?:Member|Binding|Policy)\(", path.read_text()))
+            found[path.relative_to(ROOT).as_posix()] = len(
+                re.findall(r"\bprojects\.IAM(?:Member|Binding|Policy)\(", path.read_text())
+            )
     assert {name: count for name, count in found.items() if count} == {
         "components/runtime_identity.py": 1,
         "stacks/tpu.py": 1,
