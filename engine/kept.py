@@ -58,11 +58,17 @@ def locked(path: Path) -> Generator[None]:
 
 
 def replace_file(path: Path, text: str) -> None:
-    """Write a file anew with the mode that it has, all of it or nothing. Raises OSError."""
+    """Write a file anew with the mode that it has, all of it or nothing. Raises OSError.
+
+    Until it has that mode, only its owner can read it.
+    """
     fresh = path.with_name(f"{path.name}.new")
+    exists = path.exists()
     try:
-        fresh.write_text(text, encoding="utf-8")
-        if path.exists():
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+        with os.fdopen(os.open(fresh, flags, OWNER_ONLY if exists else 0o666), "w", encoding="utf-8") as file:
+            file.write(text)
+        if exists:
             shutil.copymode(path, fresh)
         fresh.replace(path)
     finally:
