@@ -321,10 +321,6 @@ _STATISTICS: Final[dict[str, Statistic]] = {
 }
 
 
-def _percent(ratio: float) -> str:
-    return f"{ratio - 1:+.1%}" if math.isfinite(ratio) else "?"
-
-
 def verdict_counts(comparison: Comparison) -> tuple[str, str]:
     """Return how many figures are worse, and the rest of the verdict."""
     worse = sum(change.verdict == "worse" for change in comparison.changes) + len(comparison.failures)
@@ -344,35 +340,6 @@ def basis_note(comparison: Comparison) -> str:
         f"Points with fewer than {REPEATS_WANTED} repeats are at most unclear, because one run cannot show what varies from run to run:"
         f" measure with --repeats {REPEATS_WANTED} or more."
     )
-
-
-def comparison_markdown(comparison: Comparison) -> str:
-    """Return Markdown for a pull request: the verdict first, then the table."""
-    worse, rest = verdict_counts(comparison)
-    lines = ["### Benchmark comparison", "", f"**{worse}**, {rest}", ""]
-    note = basis_note(comparison)
-    if note:
-        lines += [f"> {note}", ""]
-    if comparison.simulated:
-        lines += ["> Simulated server: these figures show the tool, not any hardware.", ""]
-    lines += [f"> Not the same load: {text}." for text in comparison.differences] + (
-        [""] if comparison.differences else []
-    )
-    lines += [f"- **{failure}**" for failure in comparison.failures] + ([""] if comparison.failures else [])
-    lines += [
-        "| point | figure | before | after | change | interval | verdict |",
-        "| --- | --- | ---: | ---: | ---: | ---: | --- |",
-    ]
-    order = {"worse": 0, "better": 1, "unclear": 2, "same": 3}
-    for change in sorted(comparison.changes, key=lambda c: order[c.verdict]):
-        mark = "**worse**" if change.verdict == "worse" else change.verdict
-        lines.append(
-            f"| {change.point} | {change.metric} | {change.before:,.4g} {change.unit} | {change.after:,.4g} {change.unit} |"
-            f" {_percent(change.ratio)} | {_percent(change.low)} to {_percent(change.high)} | {mark} |"
-        )
-    if comparison.left_out:
-        lines += ["", "Left out:", "", *(f"- {text}" for text in comparison.left_out)]
-    return "\n".join([*lines, ""])
 
 
 def comparison_json(comparison: Comparison) -> dict[str, Any]:

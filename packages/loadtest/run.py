@@ -58,9 +58,8 @@ def compare(options: CompareOptions) -> int:
     from loadtest.compare import (  # noqa: PLC0415 - numpy takes 0.1 s
         compare_folders,
         comparison_json,
-        comparison_markdown,
     )
-    from loadtest.reports.compare_page import comparison_page  # noqa: PLC0415 - the same
+    from loadtest.reports.compare_page import comparison_markdown, comparison_page  # noqa: PLC0415 - the same
 
     comparison = compare_folders(
         options.before, options.after, threshold=options.threshold, confidence=options.confidence

@@ -135,8 +135,9 @@ class EngineSteps:
 
     def compare(self) -> BenchVerdict:
         """Compare the benchmarks `before` and `after`; a figure that is worse beyond the threshold fails."""
-        from loadtest.compare import compare_folders, comparison_markdown  # noqa: PLC0415 - numpy takes 0.1 s
+        from loadtest.compare import compare_folders  # noqa: PLC0415 - numpy takes 0.1 s
         from loadtest.errors import SweepError  # noqa: PLC0415 - the same
+        from loadtest.reports.compare_page import comparison_markdown  # noqa: PLC0415 - the same
 
         before, after = self.out / "bench-before", self.out / "bench-after"
         try:

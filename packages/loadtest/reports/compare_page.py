@@ -1,12 +1,13 @@
-"""Write a comparison as one HTML page: the verdict first, then each figure's changes with their intervals."""
+"""Write a comparison as an HTML page or as Markdown: the verdict first, then each figure's changes with their intervals."""
 
-from html import escape
+import math
+from collections.abc import Sequence
 from typing import Final
 
 from loadtest.compare import Comparison, FigureChange, basis_note, verdict_counts
 from loadtest.reports.chart_model import ChartGroup, IntervalChart, IntervalRow
 from loadtest.reports.facts import Notice
-from loadtest.reports.html_report import bullet_section, chart_groups, notice_block, page
+from loadtest.reports.pages import page
 
 ORDER: Final = ("worse", "better", "unclear", "same")
 
@@ -26,14 +27,13 @@ def change_charts(comparison: Comparison) -> list[IntervalChart]:
     charts: list[IntervalChart] = []
     for metric in dict.fromkeys(change.metric for change in comparison.changes):
         group = [change for change in comparison.changes if change.metric == metric]
-        ordered = sorted(group, key=lambda change: ORDER.index(change.verdict))
         charts.append(
             IntervalChart(
                 key=f"change-{metric.lower().replace(' ', '-')}",
                 title=f"Change of {metric}",
                 x_label=f"% against {comparison.before}",
                 y_label="",
-                rows=tuple(_row(change) for change in ordered),
+                rows=tuple(_row(change) for change in _ordered(group)),
                 threshold=100 * comparison.threshold,
                 about=f"Dashed: the threshold of {comparison.threshold:.0%}.",
                 terms=("interval",),
@@ -42,30 +42,47 @@ def change_charts(comparison: Comparison) -> list[IntervalChart]:
     return charts
 
 
-def comparison_page(comparison: Comparison) -> str:
-    """Return the page."""
+def _notices(comparison: Comparison) -> list[Notice]:
+    """Return what the page says first: the verdict, what got worse otherwise, and what the figures cannot show."""
     worse, rest = verdict_counts(comparison)
+    note = basis_note(comparison)
     notices = [Notice(text=f"{worse}, {rest}", alarming=comparison.worse)]
     notices += [Notice(text=failure, alarming=True) for failure in comparison.failures]
-    note = basis_note(comparison)
     notices += [Notice(text=note)] if note else []
     notices += [Notice(text=f"Not the same load: {text}.") for text in comparison.differences]
-    if comparison.simulated:
-        notices.append(Notice(text="Simulated server: these figures show the tool, not any hardware."))
-    group = ChartGroup(title="Changes", charts=tuple(change_charts(comparison)))
-    left_out = bullet_section("Left out", [f"<li>{escape(text)}</li>" for text in comparison.left_out])
-    body = "".join(map(notice_block, notices)) + chart_groups([group]) + _table(comparison) + left_out
-    return page("Benchmark comparison", f"{comparison.before} and {comparison.after}", body)
+    notices += [Notice(text="Simulated server: these figures show the tool, not any hardware.")] * comparison.simulated
+    return notices
 
 
-def _table(comparison: Comparison) -> str:
-    head = "".join(
-        f'<th scope="col">{title}</th>' for title in ("point", "figure", "before", "after", "change", "verdict")
+def _ordered(changes: Sequence[FigureChange]) -> list[FigureChange]:
+    return sorted(changes, key=lambda change: ORDER.index(change.verdict))
+
+
+def _percent(ratio: float) -> str:
+    return f"{ratio - 1:+.1%}" if math.isfinite(ratio) else "?"
+
+
+def comparison_page(comparison: Comparison) -> str:
+    """Return the page."""
+    return page(
+        "comparison.html.j2",
+        comparison=comparison,
+        notices=_notices(comparison),
+        groups=[ChartGroup(title="Changes", charts=tuple(change_charts(comparison)))],
+        changes=_ordered(comparison.changes),
+        percent=_percent,
     )
-    rows = "".join(
-        f"<tr><td>{escape(change.point)}</td><td>{escape(change.metric)}</td><td>{change.before:,.4g} {change.unit}</td>"
-        f"<td>{change.after:,.4g} {change.unit}</td><td>{change.ratio - 1:+.1%}</td>"
-        f"<td{' class=bad' if change.verdict == 'worse' else ''}>{change.verdict}</td></tr>"
-        for change in sorted(comparison.changes, key=lambda change: ORDER.index(change.verdict))
+
+
+def comparison_markdown(comparison: Comparison) -> str:
+    """Return Markdown for a pull request."""
+    worse, rest = verdict_counts(comparison)
+    return page(
+        "comparison.md.j2",
+        comparison=comparison,
+        worse=worse,
+        rest=rest,
+        note=basis_note(comparison),
+        changes=_ordered(comparison.changes),
+        percent=_percent,
     )
-    return f'<h2>Figures</h2><div class="scroll" tabindex="0"><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>'

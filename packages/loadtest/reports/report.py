@@ -7,8 +7,7 @@ from typing import Final
 from loadtest.errors import SweepError
 from loadtest.reports.chart_model import ChartGroup
 from loadtest.reports.facts import sweep_facts
-from loadtest.reports.html_report import html_report
-from loadtest.reports.markdown_report import markdown_report
+from loadtest.reports.pages import sweep_report
 from loadtest.reports.report_charts import report_charts
 from loadtest.reports.svg import chart_file
 from loadtest.reports.table import summary_csv
@@ -38,8 +37,8 @@ def write_reports(folder: Path, points: Sequence[str] = ()) -> list[Path]:
     facts, groups = sweep_facts(run, results), report_charts(run, results, points)
     texts = {
         folder / "summary.csv": summary_csv(results),
-        folder / "report.md": markdown_report(facts, results, groups),
-        folder / "report.html": html_report(facts, results, groups),
+        folder / "report.md": sweep_report("md", facts, results, groups),
+        folder / "report.html": sweep_report("html", facts, results, groups),
     }
     for path, text in texts.items():
         write_whole(path, text)

@@ -108,11 +108,6 @@ def columns_of(results: Sequence[Result]) -> list[Column]:
     ]
 
 
-def cell_text(column: Column, result: Result) -> str:
-    """Return one cell."""
-    return column.text(result)
-
-
 def summary_csv(results: Sequence[Result]) -> str:
     """Return one CSV row per point; empty fields are unknown."""
     text = io.StringIO()

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 from array import array
@@ -12,12 +13,13 @@ from xml.etree import ElementTree as ET
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from jinja2 import UndefinedError
 
 from loadtest.__main__ import main
 from loadtest.compare import compare_folders
 from loadtest.measure import load_figures, percentile, requests_for
 from loadtest.records import RequestRecord
-from loadtest.reports import facts, html_report
+from loadtest.reports import facts, pages
 from loadtest.reports.chart_model import LimitLine, LineChart, Mark, Series
 from loadtest.reports.charts import latency_against_throughput, offered_and_achieved
 from loadtest.reports.compare_page import comparison_page
@@ -97,8 +99,7 @@ def test_failures_stand_in_front(tmp_path):
         (facts, "invalid_notes", lambda *_: []),
         (facts, "_notices", lambda *_: []),
         (facts, "has_too_many_failures", lambda *_: False),
-        (html_report, "columns_of", lambda _: [column for column in COLUMNS if column.term != "failed"]),
-        (html_report, "notice_block", lambda _: ""),
+        (pages, "columns_of", lambda _: [column for column in COLUMNS if column.term != "failed"]),
     ],
 )
 def test_a_report_that_hides_failures_would_be_found(tmp_path, monkeypatch, room, name, fault):
@@ -107,6 +108,39 @@ def test_a_report_that_hides_failures_would_be_found(tmp_path, monkeypatch, room
     write_reports(path)
     with pytest.raises((AssertionError, ValueError)):
         assert_failures_stand_in_front((path / "report.html").read_text())
+
+
+@pytest.mark.parametrize(
+    ("template", "part"),
+    [
+        ("report.html.j2", "{{ parts.notice_block(notice) }}"),
+        ("report.html.j2", "{{ parts.tile_block(tile) }}"),
+        ("report.html.j2", ' class="bad"'),
+        ("parts.html.j2", "{{ ' alarm' if notice.alarming }}"),
+        ("parts.html.j2", "{% for reason in notice.reasons %}{{ note(reason) }}{% endfor %}"),
+    ],
+)
+def test_a_template_that_hides_failures_would_be_found(tmp_path, monkeypatch, template, part):
+    room = tmp_path / "templates"
+    shutil.copytree(ROOM, room)
+    text = (room / template).read_text()
+    assert part in text
+    (room / template).write_text(text.replace(part, ""))
+    monkeypatch.setattr(pages, "FOLDER", room)
+    monkeypatch.setattr(pages, "_environment", pages._environment.__wrapped__)
+    path = failing_sweep(tmp_path)
+    write_reports(path)
+    with pytest.raises((AssertionError, ValueError)):
+        assert_failures_stand_in_front((path / "report.html").read_text())
+
+
+def test_a_template_that_names_what_a_page_does_not_have_is_an_error(tmp_path, monkeypatch):
+    (tmp_path / "report.html.j2").write_text("{{ facts.titel }}")
+    (tmp_path / "report.css").write_text("")
+    monkeypatch.setattr(pages, "FOLDER", tmp_path)
+    monkeypatch.setattr(pages, "_environment", pages._environment.__wrapped__)
+    with pytest.raises(UndefinedError, match="titel"):
+        pages.sweep_report("html", facts.sweep_facts({}, grid()), grid(), [])
 
 
 def test_a_reason_has_one_line_with_its_points_and_the_range_of_its_figures():
@@ -490,7 +524,7 @@ def test_the_page_takes_its_facts_and_charts_from_outside(tmp_path):
     """A point without any complete answer has a report too."""
     dead = measured(4, [record(n, n * 0.1, 0.0, error="connect") for n in range(5)], errors_by_kind={"connect": 5})
     run = {"max_failed": 0.01}
-    html = html_report.html_report(facts.sweep_facts(run, [dead]), [dead], report_charts(run, [dead]))
+    html = pages.sweep_report("html", facts.sweep_facts(run, [dead]), [dead], report_charts(run, [dead]))
     assert "NOT VALID: NO point is valid" in html
     assert "<b>100.0%</b>" in html
     assert "5 x connect" in html

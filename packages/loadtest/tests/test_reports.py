@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadtest.compare import compare_folders, comparison_json, comparison_markdown
+from loadtest.compare import compare_folders, comparison_json
 from loadtest.errors import SweepError
+from loadtest.reports.compare_page import comparison_markdown
 from loadtest.reports.report import write_reports
 from loadtest.reports.report_charts import report_charts
 from loadtest.reports.svg_axes import log_ticks, nice_ticks

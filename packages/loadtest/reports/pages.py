@@ -1,0 +1,73 @@
+"""Render the pages of a sweep and of a comparison from the templates beside this file.
+
+An HTML page is one self-contained file without scripts or external files. What a server or a user wrote is escaped in it.
+"""
+
+from collections.abc import Sequence
+from functools import cache
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Literal, cast
+
+from loadtest.reports.chart_model import ChartGroup, Result
+from loadtest.reports.facts import Facts
+from loadtest.reports.svg import STYLE as CHART_STYLE
+from loadtest.reports.svg import chart_svg, far_limits, legend_entries
+from loadtest.reports.svg_rows import WIDE_COLUMNS
+from loadtest.reports.table import columns_of
+from loadtest.reports.terms import terms
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+    from jinja2.nodes import EvalContext
+
+FOLDER: Final = Path(__file__).parent
+MOST_NAMES: Final = 4
+"""Points that a note names at once; more are shown on demand."""
+
+
+@cache
+def _environment() -> "Environment":
+    import jinja2  # noqa: PLC0415 - takes 0.1 s
+    from markupsafe import Markup  # noqa: PLC0415 - the same
+
+    @jinja2.pass_eval_context
+    def as_in_drawings(context: "EvalContext", value: object) -> object:
+        """Escape with the entities of the drawings; what has `__html__` is escaped already."""
+        if not context.autoescape or hasattr(value, "__html__"):
+            return value
+        return Markup(escape(str(value)))  # noqa: S704 - escaped here
+
+    found = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(FOLDER),
+        autoescape=jinja2.select_autoescape(["html.j2"]),
+        undefined=jinja2.StrictUndefined,
+        finalize=as_in_drawings,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    cast("dict[str, object]", found.globals).update(
+        chart_svg=chart_svg,
+        far_limits=far_limits,
+        legend_entries=legend_entries,
+        most_names=MOST_NAMES,
+        style="".join(path.read_text(encoding="utf-8") for path in (CHART_STYLE, FOLDER / "report.css")),
+        terms=terms(),
+        wide_columns=WIDE_COLUMNS,
+    )
+    return found
+
+
+def page(template: str, **data: object) -> str:
+    """Return a page. Raises UndefinedError if its template names what `data` does not have."""
+    return _environment().get_template(template).render(data)
+
+
+def sweep_report(
+    form: Literal["html", "md"], facts: Facts, results: Sequence[Result], groups: Sequence[ChartGroup]
+) -> str:
+    """Return the report of a sweep."""
+    columns = columns_of(results)
+    used = dict.fromkeys(column.term for column in columns)
+    return page(f"report.{form}.j2", facts=facts, results=results, groups=groups, columns=columns, used=used)
