@@ -52,7 +52,7 @@ class Up:
 
 def provider_process(workspace):
     """Return the number of our provider's process."""
-    command = re.compile(re.escape(f"{workspace.folder}/project/provider") + r"\x00127\.0\.0\.1:\d+\x00$")
+    command = re.compile(re.escape(f"{workspace.folder}/project/packages/gcp-tpu") + r"\x00127\.0\.0\.1:\d+\x00$")
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
             if command.search(path.read_text()):
