@@ -65,9 +65,9 @@ def replace_file(path: Path, text: str) -> None:
     fresh = path.with_name(f"{path.name}.new")
     exists = path.exists()
     try:
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
-        with os.fdopen(os.open(fresh, flags, OWNER_ONLY if exists else 0o666), "w", encoding="utf-8") as file:
-            file.write(text)
+        fresh.unlink(missing_ok=True)  # left by a kill, with whatever mode
+        fresh.touch(mode=OWNER_ONLY if exists else 0o666)
+        fresh.write_text(text, encoding="utf-8")
         if exists:
             shutil.copymode(path, fresh)
         fresh.replace(path)
