@@ -38,7 +38,7 @@ test: setup
 	@paths="$(TESTS)"; test -n "$$paths" || paths=$$(.venv/bin/python -m tools.suites here --packages "$(PACKAGES)") || exit 2; \
 		$(PYTEST) $$paths
 
-# The packages' own suites, which know nobody of the product: all, or PACKAGES=localcloud.
+# The packages' own suites, which import nothing of the product: all, or PACKAGES=localcloud.
 test-packages: setup
 	@paths=$$(.venv/bin/python -m tools.suites here --no-product --packages "$(or $(PACKAGES),all)") || exit 2; $(PYTEST) $$paths
 

@@ -162,7 +162,7 @@ def _fields(module: str, name: str) -> Fields:
     """Return the properties of a class as its source has them."""
     (class_,) = ast.parse(_source(module, name)).body
     if not isinstance(class_, ast.ClassDef):
-        raise TypeError(f"pulumi_gcp.{name} is no class")
+        raise TypeError(f"pulumi_gcp.{name} is not a class")
     fields: list[tuple[str, str, str]] = []
     for function in class_.body:
         if not isinstance(function, ast.FunctionDef) or function.returns is None:

@@ -17,8 +17,6 @@ from contracts.labels import URN_LABEL
 from contracts.serving_document import DOCUMENT_METADATA_KEY
 from planning.question.types import ProvisioningModel
 
-CAPACITY_TYPE: Final = "gcp-tpu:index:QueuedResource"
-"""Type of our provider's resource in a state."""
 COMPUTE_ENGINE: Final = "compute-engine"
 """Value of its input `api` for instances of Compute Engine."""
 RENEWAL_SUFFIX: Final = "-b"

@@ -6,7 +6,7 @@ from typing import Final
 from pydantic import BaseModel, ConfigDict, Field
 
 from contracts.fields import as_mapping, as_sequence
-from engine.previewed import diagnostics
+from engine.previewed import diagnostics, steps_in
 from engine.stack import STACK_TYPE
 from engine.steps import ShownChange, shown_changes, takes_server_away
 
@@ -37,8 +37,9 @@ def changes_of(
     preview: Mapping[str, object], secrets: Sequence[str] = ()
 ) -> tuple[tuple[ResourceChange, ...], int, tuple[str, ...]]:
     """Return the changes without these secrets, the number of unchanged resources and the warnings of an engine's preview."""
-    steps = [as_mapping(step) for step in as_sequence(preview.get("steps"))]
-    changes = tuple(_change(step, secrets) for step in steps if step.get("op") in _SHOWN and _type(step) != STACK_TYPE)
+    changes = tuple(
+        _change(step, secrets) for step in steps_in(preview) if step.get("op") in _SHOWN and _type(step) != STACK_TYPE
+    )
     warnings = tuple(text.removeprefix("warning:").strip() for text in diagnostics(preview, "warning"))
     unchanged = as_mapping(preview.get("changeSummary")).get("same")
     return changes, unchanged if isinstance(unchanged, int) else 0, warnings
@@ -46,7 +47,7 @@ def changes_of(
 
 def outputs_after(preview: Mapping[str, object], kind: str) -> Mapping[str, object]:
     """Return the outputs of the first resource of a type, as they are after the steps of a preview; empty if there is none."""
-    states = [as_mapping(as_mapping(step).get("newState")) for step in as_sequence(preview.get("steps"))]
+    states = [as_mapping(step.get("newState")) for step in steps_in(preview)]
     return next(
         (as_mapping(state.get("outputs")) for state in states if state.get("type") == kind), dict[str, object]()
     )

@@ -19,11 +19,11 @@ from engine.kept import write_private
 
 BACKUP_FOLDER: Final = Path(".work") / "deployments"
 """Where backups lie, below the project's folder."""
+UNKNOWN: Final = "04da6b54-80e4-46f7-96ec-b56ff0331ba9"
+"""How a preview writes a value that is known only after `up` (pulumi/pulumi, sdk/go/common/resource/plugin/rpc.go)."""
 SECRET_SIGNATURE: Final = ("4dabf18193072939515e22adb298388d", "1b47061264138c4ac30d75fd1eb44270")
 """The key and the value that mark a secret in a deployment (pulumi/pulumi, sdk/go/common/resource/sig)."""
 IMPORT_LIMIT_S: Final = 300.0
-CAPACITY_TYPE: Final = "gcp-tpu:index:QueuedResource"
-SERVICE_TYPE: Final = "gcp:cloudrunv2/service:Service"
 
 _UNREADABLE: Final = ("failed to load checkpoint", "could not deserialize deployment", "unmarshal", "unexpected EOF")
 _NEWEST_VERSION: Final = 4

@@ -56,9 +56,14 @@ def read_preview(answer: "subprocess.CompletedProcess[str]") -> Mapping[str, obj
     return parsed
 
 
+def steps_in(preview: Mapping[str, object]) -> Sequence[Mapping[str, object]]:
+    """Return the steps of a preview in JSON, as the engine writes them."""
+    return [as_mapping(step) for step in as_sequence(preview.get("steps"))]
+
+
 def to_create(preview: Mapping[str, object]) -> Mapping[str, ResourceState]:
     """Return the new resources of a preview in JSON, by URN."""
-    steps = [as_mapping(step) for step in as_sequence(preview.get("steps"))]
+    steps = steps_in(preview)
     states = [ResourceState(as_mapping(step.get("newState"))) for step in steps if step.get("op") == "create"]
     return {state.urn: state for state in states if state.urn}
 

@@ -13,7 +13,9 @@ from pydantic import BaseModel, ConfigDict, Field
 from contracts.fields import as_mapping, as_sequence
 from contracts.masking import masked
 from contracts.plain_text import for_model
-from engine.deployment import CAPACITY_TYPE, SERVICE_TYPE, is_secret, type_in
+from contracts.resource_types import CAPACITY_TYPE, SERVICE_TYPE
+from engine.deployment import UNKNOWN, is_secret, type_in
+from engine.previewed import steps_in
 
 CAPACITY_TYPES: Final = (CAPACITY_TYPE, SERVICE_TYPE)
 """Types whose replacement takes the server away."""
@@ -33,8 +35,6 @@ _MOST_LINES: Final = 5
 _PATH_CHARACTERS: Final = 200
 _NO_VALUE: Final = object()
 _SECRET: Final = "[secret]"  # noqa: S105 - as the engine shows one
-_UNKNOWN: Final = "04da6b54-80e4-46f7-96ec-b56ff0331ba9"
-"""How a preview writes a value that is known only after `up` (pulumi/pulumi, sdk/go/common/resource/plugin/rpc.go)."""
 
 
 class ShownChange(BaseModel):
@@ -98,8 +98,7 @@ def takes_server_away(op: str, resource_type: str) -> bool:
 
 def steps_of(preview: Mapping[str, object], secrets: Sequence[str] = ()) -> tuple[PlannedStep, ...]:
     """Return the steps of the engine's preview in JSON that change something, sorted: independent resources come in any order."""
-    raw = (as_mapping(step) for step in as_sequence(preview.get("steps")))
-    found = [_step(step, secrets) for step in raw if step.get("op") not in _QUIET]
+    found = [_step(step, secrets) for step in steps_in(preview) if step.get("op") not in _QUIET]
     return tuple(sorted(found, key=lambda step: (step.urn, step.op, step.digest)))
 
 
@@ -266,7 +265,7 @@ def _text(value: object) -> str:
     if is_secret(value):
         return _SECRET
     text = value if isinstance(value, str) else json.dumps(value, sort_keys=True, default=str)
-    return text.replace(_UNKNOWN, "(known after up)")
+    return text.replace(UNKNOWN, "(known after up)")
 
 
 def _shared(one: str, two: str) -> int:

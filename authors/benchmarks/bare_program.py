@@ -9,6 +9,9 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, cast
 
+from contracts.resource_types import CAPACITY_TYPE
+from engine.deployment import SECRET_SIGNATURE, UNKNOWN
+
 _HEAD: Final = """\
 import pulumi
 {gcp}
@@ -17,12 +20,8 @@ import pulumi
 made = {{}}
 """
 _COMPONENT: Final = "gemma-serving:"
-_QUEUED_RESOURCE: Final = "gcp-tpu:index:QueuedResource"
 _PROVIDER: Final = "pulumi:providers:gcp"
 _STACK: Final = "pulumi:pulumi:Stack"
-_SECRET: Final = "4dabf18193072939515e22adb298388d"  # noqa: S105  the engine's mark of a secret in JSON
-_UNKNOWN: Final = "04da6b54-80e4-46f7-96ec-b56ff0331ba9"
-"""What the engine shows for a value that is not known yet."""
 _LATER: Final = "known-after-up"
 
 Step = Mapping[str, Any]
@@ -32,7 +31,7 @@ def program(steps: Sequence[Step], *, thin: bool = False) -> str:
     """Return the source of the program for the steps of `pulumi preview --json`; `thin`: with the classes of `components.gcp`."""
     resources = [step["newState"] for step in steps if step["newState"]["type"] != _STACK]
     types = {resource["type"] for resource in resources}
-    more = ["from queued_resource import QueuedResource, QueuedResourceArgs"] if _QUEUED_RESOURCE in types else []
+    more = ["from queued_resource import QueuedResource, QueuedResourceArgs"] if CAPACITY_TYPE in types else []
     gcp = "from components import gcp" if thin else "import pulumi_gcp as gcp"
     lines = [_HEAD.format(gcp=gcp, more="\n".join(more))]
     lines += [line for resource in resources for line in _declared(resource, thin=thin)]
@@ -48,7 +47,7 @@ def _declared(resource: Mapping[str, Any], *, thin: bool) -> Iterator[str]:
     if type_.startswith(_COMPONENT):
         yield f"made[{urn!r}] = pulumi.ComponentResource({type_!r}, {name!r}, None, {options})"
         return
-    if type_ == _QUEUED_RESOURCE:
+    if type_ == CAPACITY_TYPE:
         arguments = ", ".join(f"{_snake_case(key)}={value!r}" for key, value in sorted(inputs.items()))
         yield f"made[{urn!r}] = QueuedResource({name!r}, QueuedResourceArgs({arguments}), {options})"
         return
@@ -90,10 +89,10 @@ def _value(value: Any) -> Any:  # noqa: ANN401  JSON
     """Return a value that the program can give: another text where the engine only says that it is a secret or not known yet."""
     if isinstance(value, dict):
         entries = cast("Mapping[str, Any]", value)
-        return _LATER if _SECRET in entries else {key: _value(item) for key, item in entries.items()}
+        return _LATER if SECRET_SIGNATURE[0] in entries else {key: _value(item) for key, item in entries.items()}
     if isinstance(value, list):
         return [_value(item) for item in cast("Sequence[Any]", value)]
-    return _LATER if value in (_UNKNOWN, "[secret]") else value
+    return _LATER if value in (UNKNOWN, "[secret]") else value
 
 
 def _snake_case(name: str) -> str:

@@ -14,6 +14,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
 
+from authors.benchmarks.pages import write_tables
 from contracts.exit_codes import ExitCode
 from localcloud.vllm.arguments import parse
 from localcloud.vllm.settings import read
@@ -30,7 +31,7 @@ from stacks.planned import to_deployment
 ROOT: Final = Path(__file__).resolve().parents[2]
 PAGE: Final = ROOT / "docs" / "authors" / "cold-starts.md"
 STACKS: Final = ("l4-12b-qat", "l4-qat", "rtx6000-31b")
-MARKS: Final = ("<!-- benchmark: cold-starts -->", "<!-- end -->")
+BENCHMARK: Final = "cold-starts"
 NETWORK_MB_PER_S: Final = "75"
 _HEAD: Final = (
     "| stack | way | Direct VPC | start planned | start simulated | with graphs planned | with graphs simulated | host memory planned |\n"
@@ -121,9 +122,7 @@ def main(arguments: Sequence[str]) -> int:
     if not arguments:
         print(table())
         return ExitCode.DONE
-    before, _, rest = PAGE.read_text(encoding="utf-8").partition(MARKS[0])
-    _, _, after = rest.partition(MARKS[1])
-    PAGE.write_text(f"{before}{MARKS[0]}\n\n{table()}\n\n{MARKS[1]}{after}", encoding="utf-8")
+    write_tables(PAGE, BENCHMARK, table())
     return ExitCode.DONE
 
 

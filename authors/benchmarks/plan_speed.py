@@ -8,7 +8,6 @@ figure is the best of its runs, and the runs of the command and of the empty int
 
 import argparse
 import json
-import resource
 import subprocess
 import sys
 import time
@@ -17,6 +16,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
+from authors.benchmarks.process_tree import children_s
 from planning import Deployment, plan
 
 ROOT: Final = Path(__file__).resolve().parents[2]
@@ -87,14 +87,9 @@ def measure(runs: int) -> list[Timing]:
 
 
 def _process_s(command: Sequence[str]) -> float:
-    before_s = _children_s()
+    before_s = children_s()
     subprocess.run(command, cwd=ROOT, stdout=subprocess.DEVNULL, check=False, timeout=_LIMIT_S)
-    return _children_s() - before_s
-
-
-def _children_s() -> float:
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
+    return children_s() - before_s
 
 
 def _call_s(deployment: Deployment) -> float:

@@ -21,12 +21,12 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 from authors.benchmarks.bare_program import program
+from authors.benchmarks.pages import write_tables
 from authors.benchmarks.process_tree import UNSEEN, TreeCost, measured
 from contracts.exit_codes import ExitCode
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 PAGE: Final = ROOT / "docs" / "authors" / "preview-cost.md"
-MARKS: Final = ("<!-- benchmark: preview-cost -->", "<!-- end -->")
 STACKS: Final = {"tpu-v6e1": 1.1, "l4-12b-qat": 1.3}
 """Each stack, and how many times the CPU seconds of the bare program its preview may take."""
 DEFAULT_RUNS: Final = 5
@@ -146,7 +146,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.json:
         print(json.dumps([{**asdict(cost), "ratio": cost.ratio} for cost in costs], indent=2))
     elif args.write:
-        _write(report(costs))
+        write_tables(PAGE, "preview-cost", report(costs))
     else:
         print(report(costs))
     return ExitCode.DONE
@@ -314,12 +314,6 @@ def report(costs: Sequence[StackCost]) -> str:
         lines += ["| package | seconds |", "| --- | --- |"]
         lines += [f"| {package} | {seconds:.3f} |" for package, seconds in cost.imports.items()]
     return "\n".join(lines)
-
-
-def _write(tables: str) -> None:
-    before, _, rest = PAGE.read_text(encoding="utf-8").partition(MARKS[0])
-    _, _, after = rest.partition(MARKS[1])
-    PAGE.write_text(f"{before}{MARKS[0]}\n\n{tables}\n\n{MARKS[1]}{after}", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -40,7 +40,7 @@ def measured(
 ) -> TreeCost:
     """Run a command and count the CPU seconds of its tree. `part` names the part that a command line belongs to."""
     _adopt_orphans()
-    before_s = _children_s()
+    before_s = children_s()
     with (folder / "measured.out").open("w+b") as output:
         process = subprocess.Popen(
             command, cwd=folder, env=dict(environment), stdin=subprocess.DEVNULL, stdout=output, stderr=output
@@ -49,7 +49,7 @@ def measured(
         _wait_for_orphans()
         output.seek(0)
         text = output.read().decode(errors="replace")
-    cpu_s = _children_s() - before_s
+    cpu_s = children_s() - before_s
     by_part: dict[str, float] = {}
     for command_line, seconds in seen.values():
         by_part[part(command_line)] = by_part.get(part(command_line), 0.0) + seconds
@@ -62,7 +62,8 @@ def _adopt_orphans() -> None:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")
 
 
-def _children_s() -> float:
+def children_s() -> float:
+    """Return the CPU seconds of all children that are over and were waited for."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 

@@ -16,10 +16,6 @@ Kind = Literal["instruct", "base", "qat", "drafter"]
 """`instruct`: follows instructions, has a chat template. `base`: pre-trained only, has none. `qat`: `instruct` after training that makes
 rounding to 4 bits harmless, stored unrounded. `drafter`: proposes tokens for another model and serves nobody alone."""
 
-QAT_SUFFIX: Final = "-qat-w4a16-ct"
-UNQUANTIZED_SUFFIX: Final = "-qat-q4_0-unquantized"
-DRAFTER_SUFFIX: Final = "-assistant"
-
 HubAnswer = Literal["exists", "absent", "unknown"]
 """What is known of an id on the hub. `unknown`: the catalog has neither a page that names it nor one that says that it is absent."""
 

@@ -10,8 +10,8 @@ from contracts.errors import CommandRefusedError, ScriptError
 from contracts.fields import as_mapping, as_sequence
 from contracts.labels import PRODUCT
 from contracts.parallel import each
+from contracts.resource_types import SERVICE_TYPE
 from engine import runner
-from engine.deployment import SERVICE_TYPE
 from engine.locks import all_locks
 from engine.state import StackState, read
 from engine.steps import CAPACITY_TYPES

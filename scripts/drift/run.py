@@ -10,10 +10,10 @@ from contracts.errors import ScriptError
 from contracts.fields import as_mapping
 from contracts.masking import masked
 from contracts.outputs import DETAILS_TYPE
+from contracts.resource_types import SERVICE_TYPE
 from contracts.service_traffic import TEMPLATE_LABEL
 from engine import runner
 from engine.changes import ResourceChange, changes_of, outputs_after
-from engine.deployment import SERVICE_TYPE
 from engine.previewed import PreviewFailedError, read_preview
 from scripts.cli.command import say
 from scripts.cli.hidden import environment_secrets

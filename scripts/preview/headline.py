@@ -4,8 +4,9 @@ from collections.abc import Sequence
 
 from contracts.errors import CommandRefusedError
 from contracts.fields import as_mapping
+from contracts.resource_types import CAPACITY_TYPE, SERVICE_TYPE
 from engine.changes import ResourceChange
-from engine.deployment import CAPACITY_TYPE, SERVICE_TYPE, ResourceState, read_deployment
+from engine.deployment import ResourceState, read_deployment
 from engine.stack import outputs_in
 from engine.steps import CAPACITY_TYPES
 from scripts.preview.effects import StackEffect

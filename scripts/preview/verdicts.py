@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from engine.deployment import CAPACITY_TYPE
+from contracts.resource_types import CAPACITY_TYPE
 from scripts.cli.markdown import code, plain
 from scripts.preview.difference import StackDifference
 from scripts.preview.effects import (

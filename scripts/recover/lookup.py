@@ -11,7 +11,7 @@ from functools import partial
 from http import HTTPStatus
 from typing import Final, NamedTuple, TypeAlias
 
-from cloud.capacity import CAPACITY_TYPE, NO_SUCH_PLACE, capacity_kind, capacity_names, urn_marks
+from cloud.capacity import NO_SUCH_PLACE, capacity_kind, capacity_names, urn_marks
 from cloud.google_api import GoogleApi, GoogleListError, answer_of
 from cloud.kinds import (
     BUCKET,
@@ -29,9 +29,8 @@ from contracts.errors import ScriptError
 from contracts.fields import as_mapping, as_sequence
 from contracts.labels import URN_DIGITS, Ownership
 from contracts.parallel import each
-
-UNKNOWN: Final = "04da6b54-80e4-46f7-96ec-b56ff0331ba9"
-"""What a preview shows for a value that only the update determines (pulumi/pulumi, sdk, resource/plugin: UnknownStringValue)."""
+from contracts.resource_types import CAPACITY_TYPE
+from engine.deployment import UNKNOWN
 
 _ZONES_AT_ONCE: Final = 8
 

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from typing import Final
 from uuid import uuid4
 
-from cloud.capacity import CAPACITY_TYPE
 from contracts.fields import as_mapping, as_sequence
-from engine.deployment import ResourceState, StackDeployment
-from scripts.recover.lookup import UNKNOWN, Found, is_known
+from contracts.resource_types import CAPACITY_TYPE
+from engine.deployment import UNKNOWN, ResourceState, StackDeployment
+from scripts.recover.lookup import Found, is_known
 
 REDACTED: Final = "[secret]"
 """What a preview shows for a secret."""

@@ -96,8 +96,9 @@ def _text_of(look: "RolloutLook") -> str:
 
 def _of_stack(stack: str) -> "Rollout":
     from cloud.google_api import connect
+    from contracts.resource_types import SERVICE_TYPE
     from engine import runner
-    from engine.deployment import SERVICE_TYPE, read_deployment
+    from engine.deployment import read_deployment
     from engine.locks import past_dead_locks
     from engine.stack import outputs_in
     from scripts.rollout.gates import TagGates

@@ -10,9 +10,9 @@ from cloud.google_api import GoogleApi, answer_of
 from contracts.answers import Absent, Present, Unknown
 from contracts.errors import CommandRefusedError
 from contracts.naming import Names
+from contracts.resource_types import SERVICE_TYPE
 from contracts.service_traffic import serving_shares, short_name
 from contracts.staged_weights import MODELS_FOLDER, folder_uri
-from engine.deployment import SERVICE_TYPE
 from engine.state import StackState
 from engine.steps import CAPACITY_TYPES
 from scripts.cli.settings import stack_settings

@@ -6,16 +6,7 @@ from datetime import datetime
 from http import HTTPStatus
 from typing import Final
 
-from cloud.capacity import (
-    CAPACITY_TYPE,
-    NO_SUCH_PLACE,
-    Instance,
-    Node,
-    QueuedResource,
-    capacity_kind,
-    capacity_names,
-    pairs_of,
-)
+from cloud.capacity import NO_SUCH_PLACE, Instance, Node, QueuedResource, capacity_kind, capacity_names, pairs_of
 from cloud.found import FoundResource
 from cloud.google_api import GoogleApi, GoogleListError, lookup
 from cloud.kinds import ACCOUNT, INSTANCE, NODE, QUEUED, SERVICE, by_name
@@ -38,10 +29,10 @@ from contracts.guest_attributes import (
 )
 from contracts.labels import PRODUCT, Ownership, StackLimits
 from contracts.plain_text import for_terminal
+from contracts.resource_types import CAPACITY_TYPE, SERVICE_TYPE
 from contracts.rollout_record import RolloutRecord
 from contracts.service_traffic import TEMPLATE_LABEL, known_shares
 from contracts.serving_document import DOCUMENT_METADATA_KEY, document_hash
-from engine.deployment import SERVICE_TYPE
 from engine.state import Item, StackState
 from planning.units import duration
 from scripts.status.report import CloudFacts

@@ -3,8 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from contracts.fields import as_mapping, as_sequence
-from engine.previewed import previewed
+from engine.previewed import previewed, steps_in
 
 _SAME: Final = frozenset({"same", "read", "refresh"})
 _OPERATIONS: Final[Mapping[str, str]] = {
@@ -24,7 +23,7 @@ def refreshed_drift(stack: str) -> Sequence[str]:
 
 def _sentences(preview: Mapping[str, object]) -> Sequence[str]:
     found: dict[str, str] = {}
-    for step in (as_mapping(item) for item in as_sequence(preview.get("steps"))):
+    for step in steps_in(preview):
         operation, urn = str(step.get("op") or ""), str(step.get("urn") or "")
         if operation not in _SAME and urn:
             found[urn] = _OPERATIONS.get(operation, operation)

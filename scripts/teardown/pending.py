@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Final
 
-from cloud.capacity import CAPACITY_TYPE, capacity_kind, capacity_names
+from cloud.capacity import capacity_kind, capacity_names
 from cloud.clock import WaitClock
 from cloud.found import FoundResource
 from cloud.google_api import GoogleApi, GoogleListError, answer_of, lookup
@@ -21,6 +21,7 @@ from contracts.answers import Absent, Present, Unknown
 from contracts.errors import ScriptError
 from contracts.fields import as_mapping, as_sequence
 from contracts.labels import PRODUCT, Ownership
+from contracts.resource_types import CAPACITY_TYPE
 from engine.state import StackState
 
 APPEAR_S: Final = 120.0

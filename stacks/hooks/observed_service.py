@@ -9,6 +9,7 @@ from urllib.parse import quote
 import pulumi
 
 from cloud.google_calls import GoogleCallError, call_now
+from contracts.resource_types import SERVICE_TYPE
 from contracts.service_traffic import (
     LONGEST_TAG_AND_SERVICE,
     NEXT_TAG,
@@ -19,7 +20,6 @@ from contracts.service_traffic import (
     short_name,
 )
 from stacks.hooks.rollout_state import view_of
-from stacks.hooks.run_failures import SERVICE_TYPE
 from stacks.planned import doctor_hint
 
 LIMIT_S: Final = 20.0

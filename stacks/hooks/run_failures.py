@@ -17,6 +17,7 @@ from cloud.google_calls import GoogleCallError
 from contracts.fields import as_mapping, as_sequence
 from contracts.masking import LineMask, masked
 from contracts.plain_text import for_terminal
+from contracts.resource_types import SERVICE_TYPE
 from planning.question.types import StartupProbe
 from stacks.base import Context
 from stacks.hooks.container_logs import ContainerLine, RevisionLog, last_lines, why_unread
@@ -27,7 +28,6 @@ from stacks.secrets import API_KEY
 from stacks.settings import CloudRunSettings
 from stacks.units import format_memory
 
-SERVICE_TYPE: Final = "gcp:cloudrunv2/service:Service"
 _SHOWN: Final = 20
 _LONGEST_LINE: Final = 400
 _NOT_STARTED: Final = re.compile(

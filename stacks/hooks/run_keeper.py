@@ -13,12 +13,12 @@ from typing import Final, TypeVar
 
 import pulumi
 
-from cloud.capacity import CAPACITY_TYPE, QueuedResource, capacity_names
+from cloud.capacity import QueuedResource, capacity_names
 from cloud.google_calls import GoogleCallError, call_now
 from cloud.seen_machines import seen_instance, seen_queued, seen_service
+from contracts.resource_types import CAPACITY_TYPE, SERVICE_TYPE
 from contracts.run_record import MOST_BYTES, RecordError, RunRecord, Seen
 from stacks.base import Context
-from stacks.hooks.run_failures import SERVICE_TYPE
 from stacks.planned import doctor_hint
 
 T = TypeVar("T")

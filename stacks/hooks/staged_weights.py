@@ -15,6 +15,7 @@ import pulumi
 from cloud.google_calls import GoogleCallError, call
 from cloud.model_files import CONFIG
 from contracts.answers import Absent, Answer, Present, Unknown
+from contracts.resource_types import SERVICE_TYPE
 from contracts.staged_weights import (
     MANIFEST,
     StoredFile,
@@ -26,7 +27,6 @@ from contracts.staged_weights import (
     stored_files,
 )
 from stacks.base import Context
-from stacks.hooks.run_failures import SERVICE_TYPE
 from stacks.planned import doctor_hint
 
 LIMIT_S: Final = 10.0

@@ -5,6 +5,7 @@ import re
 import pytest
 
 from authors.benchmarks import cold_starts
+from authors.benchmarks.pages import END, mark_of
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +28,7 @@ def seconds(cell: str) -> float:
 
 def test_the_page_shows_what_the_program_computes(table: str):
     page = cold_starts.PAGE.read_text(encoding="utf-8")
-    found = re.search(rf"{cold_starts.MARKS[0]}\n\n(.*?)\n\n{cold_starts.MARKS[1]}", page, re.DOTALL)
+    found = re.search(rf"{mark_of(cold_starts.BENCHMARK)}\n\n(.*?)\n\n{END}", page, re.DOTALL)
     assert found is not None
     assert found[1] == table, "run python -m authors.benchmarks.cold_starts --write"
 

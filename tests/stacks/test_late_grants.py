@@ -9,11 +9,12 @@ import pytest
 
 from cloud.google_calls import GoogleCallError
 from contracts.labels import Ownership
+from contracts.resource_types import SERVICE_TYPE
 from localcloud.tests import idle_cloud
 from localcloud.tests.conftest import Client
 from localcloud.world.scenario import Iam, Images, OperationDurations, Scenario
 from stacks.hooks import container_logs
-from stacks.hooks.run_failures import SERVICE_TYPE, FailureReport
+from stacks.hooks.run_failures import FailureReport
 from stacks.project import late_grants
 from stacks.project.late_grants import LateGrants
 from stacks.project.propagation import SPEED_VARIABLE, NewGrants

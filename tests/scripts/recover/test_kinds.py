@@ -8,9 +8,10 @@ from cloud.capacity import RENEWAL_SUFFIX
 from cloud.google_api import GoogleListError
 from contracts.errors import ScriptError
 from contracts.labels import Ownership
+from engine.deployment import UNKNOWN
 from gcp_tpu_provider.desired_state import SECOND
 from localcloud.tests.google_bodies import google_answer, google_request
-from scripts.recover.lookup import KINDS, UNKNOWN, Owner, Search, lookup
+from scripts.recover.lookup import KINDS, Owner, Search, lookup
 
 OWNER = Ownership(project="gemma-serving", stack="dev")
 URN = "urn:pulumi:dev::gemma-serving::t::n"

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from engine.deployment import PendingOperation, ResourceState, is_secret, parse_deployment
+from engine.deployment import UNKNOWN, PendingOperation, ResourceState, is_secret, parse_deployment
 from engine.previewed import to_create
 from engine.surgery import without_pending
-from scripts.recover.lookup import KINDS, REPEATABLE, UNKNOWN, Found, Owner
+from scripts.recover.lookup import KINDS, REPEATABLE, Found, Owner
 from scripts.recover.surgery import REDACTED, Candidate, adopted, candidates
 
 STATES = Path(__file__).parents[2] / "fixtures" / "state"
