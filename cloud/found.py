@@ -62,7 +62,7 @@ class Inventory:
 
     found: Sequence[FoundResource]
     calls: Sequence[ListCall]
-    untold: Sequence[str]
+    unknown: Sequence[str]
     """What could not be read, each a sentence."""
     elapsed_s: float
 
@@ -70,4 +70,4 @@ class Inventory:
         """Return whether any of these is there: some of `found`, those that count. Absent only if everything could be read."""
         if items:
             return Present(items)
-        return Unknown(" ".join(self.untold)) if self.untold else Absent()
+        return Unknown(" ".join(self.unknown)) if self.unknown else Absent()

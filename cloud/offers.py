@@ -36,7 +36,7 @@ class Reply:
     items: Sequence[Item] = ()
     problem: str = ""
     """Why it could not be read; empty if it was."""
-    mend: str = ""
+    fix: str = ""
     """The command that lets it be read; empty if there is none."""
 
     @property
@@ -153,7 +153,7 @@ def _reply(caller: GoogleCaller, call: _Call) -> Reply:
         items, missing = call.read()
     except GoogleListError as error:
         detail, command = caller.refusal(call.api, call.role, error)
-        return Reply(problem=f"{call.what}: {detail.rstrip('.')}", mend=command)
+        return Reply(problem=f"{call.what}: {detail.rstrip('.')}", fix=command)
     except ScriptError as error:
         return Reply(problem=f"{call.what}: {error}")
     unread = f"{call.what}: {', '.join(map(str, missing))} could not be reached" if missing else ""
@@ -178,7 +178,7 @@ def _first_calls(caller: GoogleCaller, asked: CapacityQuestion) -> Iterator[tupl
 
 def _zone_calls(caller: GoogleCaller, asked: CapacityQuestion, zones: Reply) -> Iterator[tuple[tuple[str, ...], _Call]]:
     """Yield what each zone is asked. An API that is off answers nothing anywhere, so it is not asked again."""
-    if "services enable" in zones.mend:
+    if "services enable" in zones.fix:
         return
     reserved = ("reservations",) if asked.provisioning == "reservation" else ()
     for zone in zones_of(asked, zones):

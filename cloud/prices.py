@@ -35,7 +35,7 @@ def usd_per_hour(found: FoundResource) -> float | None:
 
 
 def usd_so_far(found: FoundResource, now: datetime) -> float | None:
-    """Return the most that a resource can have cost since its creation; None if that cannot be told."""
+    """Return the most that a resource can have cost since its creation; None if that is unknown."""
     rate, age_s = usd_per_hour(found), found.age_s(now)
     if rate is None or age_s is None:
         return None

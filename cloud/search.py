@@ -124,7 +124,7 @@ def search(api: GoogleApi, scope: Scope, *, clock: WaitClock | None = None, say:
     return Inventory(
         found=tuple(sorted(found, key=lambda item: (item.kind, item.name))),
         calls=tuple(read.call for read in reads),
-        untold=tuple(dict.fromkeys([*_unread_lists(reads), *asking.switched_off(reads)])),
+        unknown=tuple(dict.fromkeys([*_unread_lists(reads), *asking.switched_off(reads)])),
         elapsed_s=time.monotonic() - started_s,
     )
 

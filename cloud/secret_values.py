@@ -25,13 +25,13 @@ def read_secret(version: str, *, project: str, api: GoogleApi | None = None) -> 
         return base64.b64decode(str(payload.get("data") or ""), validate=True).decode()
     except GoogleListError as error:
         _, owner, _, secret, *_ = version.split("/")
-        mend = (
+        fix = (
             f" The command that allows it: gcloud secrets add-iam-policy-binding {secret} --project={owner} "
             '--member="user:$(gcloud config get account)" --role=roles/secretmanager.secretAccessor'
             if error.status == HTTPStatus.FORBIDDEN
             else ""
         )
-        raise ScriptError(f"{version} cannot be read: {str(error).rstrip('.')}.{mend}") from None
+        raise ScriptError(f"{version} cannot be read: {str(error).rstrip('.')}.{fix}") from None
     except (binascii.Error, UnicodeDecodeError):
         raise ScriptError(f"{version} does not hold text.") from None
 

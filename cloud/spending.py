@@ -47,7 +47,7 @@ class StackSpending:
     """What the stack has cost since then, past machines included."""
     usd_per_hour: float
     """What it costs now while nobody calls."""
-    untold: Sequence[str] = ()
+    unknown: Sequence[str] = ()
     """What could not be counted, each a sentence."""
     record: RecordWord = "absent"
     """Whether the record of past machines was read (contracts.run_record)."""
@@ -73,7 +73,7 @@ class StackSpending:
             return "no limit"
         if self.exceeded:
             return "exceeded"
-        return "unknown" if self.untold else "within"
+        return "unknown" if self.unknown else "within"
 
     def sentence(self) -> str:
         """Return the stack's use of its limits in words."""
@@ -116,7 +116,7 @@ class _Read:
     now: datetime
     found: Sequence[FoundResource]
     lines: list[str] = field(default_factory=list[str])
-    untold: list[str] = field(default_factory=list[str])
+    unknown: list[str] = field(default_factory=list[str])
 
     @property
     def now_s(self) -> int:
@@ -163,7 +163,7 @@ def _spending(api: GoogleApi, owner: Ownership, found: Sequence[FoundResource], 
             record, word = RunRecord(), "absent"
         case Unknown(why=why):
             record, word = RunRecord(), "unknown"
-            read.untold.append(why)
+            read.unknown.append(why)
     first_s = record.first_start_s(seen)
     age_s = 0.0 if first_s is None else max(0.0, now.timestamp() - first_s)
     if first_s is not None:
@@ -179,7 +179,7 @@ def _spending(api: GoogleApi, owner: Ownership, found: Sequence[FoundResource], 
         if not use.run.is_service:
             read.lines.append(_line(use))
             if not use.run.micros_per_hour and limits.max_usd is not None:
-                read.untold.append(f"The list of prices has none for {_name(use)}, so its cost is unknown.")
+                read.unknown.append(f"The list of prices has none for {_name(use)}, so its cost is unknown.")
     usd = micros / MICROS + sum(_billed_usd(read, use, limits) for use in uses if use.run.is_service)
     return StackSpending(
         owner=owner,
@@ -187,7 +187,7 @@ def _spending(api: GoogleApi, owner: Ownership, found: Sequence[FoundResource], 
         age_s=age_s,
         usd=usd,
         usd_per_hour=sum(usd_per_hour(item) or 0.0 for item in found if item.kind in SERVING),
-        untold=tuple(read.untold),
+        unknown=tuple(read.unknown),
         record=word,
         since=None if first_s is None else _shown(first_s),
         read=tuple(read.lines),
@@ -236,13 +236,13 @@ def _billed_usd(read: _Read, use: Use, limits: StackLimits) -> float:
     owner, project = read.found[0].owner, read.found[0].project
     name = service.id if service else Names(project=project, stack=owner.stack).base
     if limits.max_usd is not None:
-        read.untold += _doubts(name, use, start, read.now)
+        read.unknown += _doubts(name, use, start, read.now)
     try:
         billed_s = _billed_s(read.api, project, name, start, read.now)
     except (GoogleListError, ScriptError) as error:
         least = (usd_per_hour(service) or 0.0) if service else 0.0
         usd = least * (read.now - start).total_seconds() / _HOUR_S
-        read.untold.append(f"Use of {name} could not be read, so only instances that always run count: {error}")
+        read.unknown.append(f"Use of {name} could not be read, so only instances that always run count: {error}")
         read.lines.append(f"${usd:,.2f}: instances of {name} that always run, since {_shown(run.start_s)}")
         return usd
     usd = run.micros_per_hour / MICROS * billed_s / _HOUR_S

@@ -28,7 +28,7 @@ class ResourceChange(BaseModel):
     changes_left_out: int = Field(default=0, description="Number of differences that `changes` leaves out.")
 
     @property
-    def takes_the_server_away(self) -> bool:
+    def is_disruptive(self) -> bool:
         """Whether it replaces or deletes what serves."""
         return takes_server_away(self.op, self.type)
 

@@ -15,7 +15,7 @@ from typing import Final, cast
 from contracts.errors import ScriptError
 from contracts.fields import as_mapping, as_sequence
 from engine import runner
-from engine.kept import write_private
+from engine.atomic_file import write_private
 
 BACKUP_FOLDER: Final = Path(".work") / "deployments"
 """Where backups lie, below the project's folder."""

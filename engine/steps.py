@@ -81,7 +81,7 @@ class PlannedStep(BaseModel):
         return f"{words}, forced by {', '.join(self.forced_by)}" if self.forced_by else words
 
     @property
-    def takes_the_server_away(self) -> bool:
+    def is_disruptive(self) -> bool:
         """Whether it replaces or deletes what serves."""
         return takes_server_away(self.op, self.type)
 

@@ -28,7 +28,7 @@ from planning.cost.subject import Subject
 from planning.question.types import Plan
 from planning.question.vllm_args import OPTIONS, VllmOptions, vllm_arguments
 from stacks.apis import apis_of
-from stacks.project.bucket_in_the_way import watch_for_bucket
+from stacks.project.bucket_conflict import watch_for_bucket
 from stacks.project.propagation import NewGrants, require_resource_manager, wait_for_google
 from stacks.secrets import API_KEY, HF_TOKEN, KINDS, SecretKey, SecretKind
 from stacks.settings import Settings

@@ -113,7 +113,7 @@ def headline(plan: Plan) -> str:
 
 def doctor_hint(stack: str) -> str:
     """Return the sentence that names the command which finds everything that Google would refuse."""
-    return f"python -m scripts.doctor --stack {stack} lists what the project lacks, with the commands that mend it."
+    return f"python -m scripts.doctor --stack {stack} lists what the project lacks, with the commands that fix it."
 
 
 def require_unblocked(plan: Plan, stack: str, wording: Wording) -> None:

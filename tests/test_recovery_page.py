@@ -442,7 +442,7 @@ def teardown_that_is_refused(tools):
 def guard(_tools):
     limits = (StackLimits(max_age_s=60), StackLimits(max_usd=1), StackLimits())
     used = [StackSpending(owner=owner("x"), limits=each, age_s=90, usd=2, usd_per_hour=1) for each in limits]
-    doubtful = replace(used[0], age_s=1, untold=("The account was not found.",))
+    doubtful = replace(used[0], age_s=1, unknown=("The account was not found.",))
     return "\n".join(each.sentence() for each in (*used, doubtful))
 
 

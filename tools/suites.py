@@ -129,7 +129,7 @@ def packages(changed: Iterable[str], known: Iterable[str]) -> Sequence[str]:
 
 
 def suites(changed: Iterable[str]) -> Sequence[str]:
-    """Return the paths below `tests/` that these changed files can break, sorted; `["tests"]` if that cannot be told."""
+    """Return the paths below `tests/` that these changed files can break, sorted; `["tests"]` if that is unknown."""
     found: set[str] = set()
     for name in changed:
         here = _suites_of(PurePosixPath(name))
@@ -161,7 +161,7 @@ class BranchChanges:
 
 
 def difference(root: Path = ROOT) -> BranchChanges | None:
-    """Return what differs from where this branch left `origin/main`, or else the branch that it tracks; None if that cannot be told."""
+    """Return what differs from where this branch left `origin/main`, or else the branch that it tracks; None if that is unknown."""
     for name in ("origin/main", "@{upstream}"):
         commit = _git(root, "merge-base", "HEAD", name)
         if commit:

@@ -331,7 +331,7 @@ class ReportOptions:
     as_json: JsonSwitch = False
 
 
-class Asked(Protocol):
+class LoadTestRequest(Protocol):
     """What a command line asks for, whatever names the server."""
 
     @property

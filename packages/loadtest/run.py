@@ -10,7 +10,7 @@ from typing import Final
 
 from loadtest.endpoint import given_endpoint
 from loadtest.errors import SweepError
-from loadtest.options import Asked, CompareOptions, LoadTestOptions, ReportFolder
+from loadtest.options import CompareOptions, LoadTestOptions, LoadTestRequest, ReportFolder
 from loadtest.progress import reporter_for_stderr, say
 from loadtest.reports.report import write_reports
 from loadtest.settings import SweepSettings
@@ -79,13 +79,13 @@ def report(options: ReportFolder) -> int:
     return DONE
 
 
-def sweep_of(asked: Asked, settings: SweepSettings) -> Sweep:
+def sweep_of(asked: LoadTestRequest, settings: SweepSettings) -> Sweep:
     """Return the loads that the options ask for. Raises SweepError if they contradict each other."""
     sweep = asked.load.sweep(seed_of(settings, asked.load.seed), asked.traffic.traffic(asked.load))
     return _search_sweep(asked, sweep) if settings.find else sweep
 
 
-def _search_sweep(options: Asked, sweep: Sweep) -> Sweep:
+def _search_sweep(options: LoadTestRequest, sweep: Sweep) -> Sweep:
     """Return the sweep of a search: without a load it is for a rate. Raises SweepError if the options do not allow a search."""
     load, traffic = options.load, sweep.traffic
     if options.report.slo is None:
@@ -115,7 +115,7 @@ def _search_sweep(options: Asked, sweep: Sweep) -> Sweep:
 
 
 def sweep_settings(
-    asked: Asked, *, url: str, model: str | None, usd_per_hour: float | None, stack: str | None = None
+    asked: LoadTestRequest, *, url: str, model: str | None, usd_per_hour: float | None, stack: str | None = None
 ) -> SweepSettings:
     """Return how the options ask to measure a server. Raises SweepError without a folder for the results."""
     load, limits, results = asked.load, asked.limits, asked.report

@@ -98,7 +98,7 @@ class ResultStore:
         self.run = dict(run)
         write_whole(self.folder / RUN, json.dumps(run, indent=2) + "\n")
 
-    def mend(self) -> None:
+    def fix(self) -> None:
         """Drop an incomplete last line."""
         if not self._path.exists():
             return
@@ -140,7 +140,7 @@ def open_store(folder: Path, run: Mapping[str, Any], *, resume: bool) -> Generat
                     f"--out {folder} has results already; add --resume to continue that sweep, or give another folder."
                 )
             _same_sweep(folder, run)
-            store.mend()
+            store.fix()
         store.write_run(run)
         yield store
 

@@ -13,8 +13,8 @@ from planning.model.support import support_of
 from planning.question.recommendation import UTILIZATION
 from planning.question.releases import tokens_in_flight
 from planning.question.types import Remedy
+from planning.rules.alternatives import other_accelerators, smaller_models, to_bf16, trillium_note, ways_out
 from planning.rules.registry import RuleResult, change, rule
-from planning.rules.ways_out import other_accelerators, smaller_models, to_bf16, trillium_note, ways_out
 from planning.units import align_to, from_gib, to_gib
 
 _LONGEST_BLOCK = 256

@@ -8,8 +8,8 @@ from planning.model.catalog import absent_model
 from planning.model.spec import text_params
 from planning.question.drafters import drafters_for, mismatch, named_drafter
 from planning.question.types import Remedy
+from planning.rules.alternatives import smaller_models
 from planning.rules.registry import RuleResult, change, rule
-from planning.rules.ways_out import smaller_models
 
 
 @rule(

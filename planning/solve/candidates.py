@@ -74,7 +74,7 @@ class Served:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rented:
+class HostShape:
     """An accelerator where it is cheapest, with its host."""
 
     accelerator: Accelerator
@@ -152,7 +152,7 @@ def image_for(served: Served, accelerator: Accelerator) -> str | None:
 
 def rented(
     regions: tuple[str, ...], *, accelerator: str | None = None, prices: PriceBook | None = None
-) -> tuple[tuple[Rented, ...], ...]:
+) -> tuple[tuple[HostShape, ...], ...]:
     """Return what can be rented, by accelerator: its hosts, cheapest first, at the cheapest known places of these regions (none: all).
 
     Raises:
@@ -181,7 +181,7 @@ def deployable_accelerators(name: str | None, *, option: str = "--accelerator") 
     return (found,)
 
 
-def _hosts(accelerator: Accelerator, regions: tuple[str, ...], prices: PriceBook) -> Iterator[Rented]:
+def _hosts(accelerator: Accelerator, regions: tuple[str, ...], prices: PriceBook) -> Iterator[HostShape]:
     places = tuple(place for place in known_places(accelerator) if not regions or region_of(place) in regions)
     if not places:
         return
@@ -199,7 +199,7 @@ def _hosts(accelerator: Accelerator, regions: tuple[str, ...], prices: PriceBook
                 for place in places
             }
         )
-        yield Rented(accelerator=accelerator, platform="tpu-vm", places=cheapest, usd_per_hour=usd)
+        yield HostShape(accelerator=accelerator, platform="tpu-vm", places=cheapest, usd_per_hour=usd)
         return
     host = host_of(accelerator, "cloud-run")
     for vcpu in cloud_run_vcpu(host):
@@ -219,7 +219,7 @@ def _hosts(accelerator: Accelerator, regions: tuple[str, ...], prices: PriceBook
                 for place in places
             }
         )
-        yield Rented(
+        yield HostShape(
             accelerator=accelerator,
             platform="cloud-run",
             places=cheapest[:1],
@@ -277,7 +277,7 @@ def _sequences(accelerator: Accelerator, users: int) -> tuple[int | None, ...]:
     return (None, *(more for more in (64, MAX_NUM_SEQS, CLOUD_RUN_MAX_CONCURRENCY) if more > usual))
 
 
-def deployment_of(served: Served, place: Rented, workload: Workload, prices: PriceBook | None) -> Deployment:
+def deployment_of(served: Served, place: HostShape, workload: Workload, prices: PriceBook | None) -> Deployment:
     """Return the deployment of a checkpoint there, with all that the workload asks for by its form."""
     image = built_images("tpu").get(image_for(served, place.accelerator) or "")
     images: dict[Modality, int] = {"image": workload.images, "audio": 1}

@@ -26,7 +26,7 @@ from planning.question.workload import Workload, check_workload
 from planning.rules.findings import QUOTA_IDS, RULES, detected
 from planning.solve.candidates import (
     WEIGHTS_MODES,
-    Rented,
+    HostShape,
     Served,
     deployment_of,
     image_for,
@@ -115,11 +115,11 @@ class Stage(IntEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Miss:
+class NearestMiss:
     """Why a checkpoint on an accelerator is not enough."""
 
     served: Served
-    place: Rented
+    place: HostShape
     reasons: tuple[str, ...]
     excess: float
     """How many times the limit the worst figure is; the nearest miss has the least."""
@@ -140,7 +140,7 @@ class SolutionSet:
 
     solutions: tuple[Solution, ...]
     """Cheapest first; one for each checkpoint, precision and accelerator."""
-    nearest: Miss | None
+    nearest: NearestMiss | None
     """The nearest miss, if nothing is enough."""
 
     @property
@@ -174,7 +174,7 @@ def solve(
     limits: ServiceLimits,
     *,
     checkpoints: tuple[Checkpoint, ...],
-    places: tuple[tuple[Rented, ...], ...],
+    places: tuple[tuple[HostShape, ...], ...],
     prices: PriceBook | None = None,
 ) -> SolutionSet:
     """Return the deployments that serve the workload within the limits.
@@ -213,7 +213,7 @@ def solve(
     return SolutionSet(solutions=(), nearest=search.nearest(misses, places))
 
 
-def _distance(miss: Miss) -> tuple[int, float, float]:
+def _distance(miss: NearestMiss) -> tuple[int, float, float]:
     return (-miss.stage, miss.excess, miss.place.usd_per_hour)
 
 
@@ -225,11 +225,11 @@ class _Search:
     limits: ServiceLimits
     prices: PriceBook | None
 
-    def is_affordable(self, place: Rented) -> bool:
+    def is_affordable(self, place: HostShape) -> bool:
         """Return whether the price of an hour is within the limit."""
         return self.limits.max_usd_per_hour is None or place.usd_per_hour < self.limits.max_usd_per_hour + _CENT
 
-    def nearest(self, misses: Iterable[Miss], places: tuple[tuple[Rented, ...], ...]) -> Miss | None:
+    def nearest(self, misses: Iterable[NearestMiss], places: tuple[tuple[HostShape, ...], ...]) -> NearestMiss | None:
         """Return the nearest miss that could be deployed if its limits were looser; None if there is no miss."""
         ordered = sorted(misses, key=_distance)
         for miss in ordered[:_MOST_TRIED]:
@@ -246,7 +246,7 @@ class _Search:
         """The same question without a limit of the price."""
         return replace(self, limits=replace(self.limits, max_usd_per_hour=None))
 
-    def _with_host(self, miss: Miss, place: Rented) -> Miss:
+    def _with_host(self, miss: NearestMiss, place: HostShape) -> NearestMiss:
         """Return a miss with the host that it takes, whose price may be another limit that is broken."""
         limit = self.limits.max_usd_per_hour
         if limit is None or self.is_affordable(place):
@@ -254,7 +254,7 @@ class _Search:
         dear = self._dear(miss.served, place, miss.deployment, limit)
         return replace(dear, reasons=tuple(dict.fromkeys((*miss.reasons, *dear.reasons))))
 
-    def too_dear(self, served: Served, hosts: tuple[Rented, ...]) -> Iterator[Miss]:
+    def too_dear(self, served: Served, hosts: tuple[HostShape, ...]) -> Iterator[NearestMiss]:
         """Yield what a pair misses whose price is above the limit, beside its price."""
         limit = self.limits.max_usd_per_hour
         if limit is None:
@@ -268,8 +268,8 @@ class _Search:
             yield replace(miss, reasons=(*miss.reasons, *dear.reasons), excess=max(miss.excess, dear.excess))
 
     @staticmethod
-    def _dear(served: Served, place: Rented, deployment: Deployment | None, limit: float) -> Miss:
-        return Miss(
+    def _dear(served: Served, place: HostShape, deployment: Deployment | None, limit: float) -> NearestMiss:
+        return NearestMiss(
             served=served,
             place=place,
             reasons=(f"it costs ${place.usd_per_hour:.2f}/h, and --max-usd-per-hour is {limit:g}",),
@@ -278,15 +278,19 @@ class _Search:
             deployment=deployment,
         )
 
-    def best(self, served: Served, hosts: tuple[Rented, ...]) -> Solution | tuple[Miss, ...]:
+    def best(self, served: Served, hosts: tuple[HostShape, ...]) -> Solution | tuple[NearestMiss, ...]:
         """Return the mildest settings that are enough, on the cheapest host on which they are; else what each misses."""
         need = longest_request(self.workload, self.limits.min_context)
         longest = spec_of(served.checkpoint.id).max_positions
         if need > longest:
             reason = f"requests of {need:,} tokens are asked, and the model takes {longest:,}"
-            return (Miss(served=served, place=hosts[0], reasons=(reason,), excess=need / longest, stage=Stage.MEMORY),)
+            return (
+                NearestMiss(
+                    served=served, place=hosts[0], reasons=(reason,), excess=need / longest, stage=Stage.MEMORY
+                ),
+            )
         deployment = deployment_of(served, hosts[0], self.workload, self.prices)
-        misses: list[Miss] = []
+        misses: list[NearestMiss] = []
         refused: set[tuple[str, ...]] = set()
         for knobs in knobs_of(deployment, need, self.workload.users or 0):
             candidate = tuned(deployment, knobs)
@@ -299,28 +303,28 @@ class _Search:
             misses.append(outcome)
         return tuple(misses)
 
-    def _shortfall(self, deployment: Deployment, served: Served, place: Rented) -> Miss | None:
+    def _shortfall(self, deployment: Deployment, served: Served, place: HostShape) -> NearestMiss | None:
         """Return what memory and speed lack, computed from the cheaper to the dearer; None if they are enough."""
         resolved = resolve(deployment)
         memory = memory_plan(resolved)
         too_large = _memory_reason(memory, place, resolved)
         if too_large is not None:
             reason, excess = too_large
-            return Miss(served=served, place=place, reasons=(reason,), excess=excess, stage=Stage.MEMORY)
+            return NearestMiss(served=served, place=place, reasons=(reason,), excess=excess, stage=Stage.MEMORY)
         late = self._arrivals(resolved, memory)
         if late is not None:
             reason, excess = late
-            return Miss(served=served, place=place, reasons=(reason,), excess=excess, stage=Stage.LOAD)
+            return NearestMiss(served=served, place=place, reasons=(reason,), excess=excess, stage=Stage.LOAD)
         answer = workload_plan(resolved, memory, place.usd_per_hour, self.workload)
         if self.workload.users is not None and self.workload.users > answer.most_users:
             reason = f"it computes {answer.most_users:,} of {self.workload.users:,} users at a time"
             excess = self.workload.users / answer.most_users
-            return Miss(served=served, place=place, reasons=(reason,), excess=excess, stage=Stage.LOAD)
+            return NearestMiss(served=served, place=place, reasons=(reason,), excess=excess, stage=Stage.LOAD)
         broken = tuple(self._broken(answer))
         if not broken:
             return None
         reasons, ratios = zip(*broken, strict=True)
-        return Miss(
+        return NearestMiss(
             served=served, place=place, reasons=reasons, excess=max(ratios), stage=Stage.LIMITS, deployment=deployment
         )
 
@@ -349,7 +353,7 @@ class _Search:
                 end = " at worst" if self.limits.sure else ""
                 yield f"{name} is {value:.3g} s{end}, and {option} is {limit:g}", value / limit
 
-    def deployed(self, deployment: Deployment, served: Served, hosts: tuple[Rented, ...]) -> Solution | Miss:
+    def deployed(self, deployment: Deployment, served: Served, hosts: tuple[HostShape, ...]) -> Solution | NearestMiss:
         """Return the deployment on the cheapest host on which nothing blocks or warns. A quota that is not set stops nothing: it can be requested."""
         reasons: tuple[str, ...] = ()
         for place in hosts:
@@ -365,15 +369,15 @@ class _Search:
                     whole = subject.resolved.deployment
                     return Solution(served=served, deployment=whole, subject=subject, answer=answer)
                 reasons = tuple(f"{name}: {RULES[name].what}" for name in found)
-        return Miss(served=served, place=hosts[0], reasons=reasons, excess=1.0, stage=Stage.FINDING)
+        return NearestMiss(served=served, place=hosts[0], reasons=reasons, excess=1.0, stage=Stage.FINDING)
 
 
-def _place_of(solution: Solution, hosts: tuple[Rented, ...]) -> Rented:
+def _place_of(solution: Solution, hosts: tuple[HostShape, ...]) -> HostShape:
     """Return the host of a solution."""
     return next(one for one in hosts if one.memory_gib == solution.deployment.host_memory_gib)
 
 
-def _memory_reason(memory: MemoryPlan, place: Rented, resolved: Resolved) -> tuple[str, float] | None:
+def _memory_reason(memory: MemoryPlan, place: HostShape, resolved: Resolved) -> tuple[str, float] | None:
     """Return what of the memory is too small, and how many times what there is would be needed; None if it is enough."""
     name, peak = place.accelerator.name, memory.load_peak_device_gib
     if peak > memory.usable_gib:

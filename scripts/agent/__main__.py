@@ -19,7 +19,7 @@ from contracts.errors import CommandRefusedError
 from contracts.exit_codes import ExitCode
 from scripts.agent.limits import ANSWER_WITHIN_S, LONGEST_WAIT_S
 from scripts.agent.permissions import Permissions, parse_permissions, parse_toolsets
-from scripts.agent.purse import DEFAULT_USD, DEFAULT_USD_PER_HOUR
+from scripts.agent.spending_limits import DEFAULT_USD, DEFAULT_USD_PER_HOUR
 from scripts.cli.command import Command, run_command, say
 from scripts.cli.options import Option, StackName
 
@@ -104,33 +104,33 @@ def _agent(options: AgentOptions) -> ExitCode:
     from engine.backend import absolute_backend
     from engine.private_folders import remove_left_folders
     from scripts.agent.audit import AuditFile
+    from scripts.agent.context import AgentContext
     from scripts.agent.counts import AuditBook
     from scripts.agent.deployed import deployed_now
-    from scripts.agent.plans import PlanShelf
-    from scripts.agent.purse import Purse
+    from scripts.agent.plans import PlanStore
     from scripts.agent.runs import Runs
     from scripts.agent.server import build, http_token, run_http, run_stdio
+    from scripts.agent.spending_limits import SpendingLimits
     from scripts.agent.staging import parse_sources
-    from scripts.agent.workbench import Workbench
     from scripts.cli.hidden import environment_secrets
 
     path = options.audit if options.audit.is_absolute() else runner.project_folder() / options.audit
     token, place = http_token(options.token_file) if options.http is not None else ("", "")
     audit = AuditFile(path=path)
-    bench = Workbench(
+    agent = AgentContext(
         permissions=permissions,
-        purse=Purse(
+        spending=SpendingLimits(
             book=AuditBook(audit=audit),
             states=deployed_now,
             usd_per_hour_limit=options.max_usd_per_hour,
             usd_limit=options.max_usd,
         ),
-        shelf=PlanShelf(),
+        plan_store=PlanStore(),
         runs=Runs(within_s=options.answer_within),
         stage_from=parse_sources(options.stage_from),
         secrets=(*environment_secrets(), *([token] if token else [])),
     )
-    server = build(bench, audit, tools)
+    server = build(agent, audit, tools)
     ceilings = f"ceilings ${options.max_usd_per_hour:g} an hour and ${options.max_usd:g} in 24 hours"
     say("agent", f"{_rights(permissions)}; {ceilings}; audit in {path}")
     remove_left_folders()

@@ -7,13 +7,13 @@ from pydantic import BaseModel
 
 from engine.changes import ResourceChange
 from engine.steps import ShownChange
-from scripts.agent.changing import PreviewAnswer, UpAnswer
+from scripts.agent.context import CommandAnswer
 from scripts.agent.gated import GatedAnswer
-from scripts.agent.reading import CauseAnswer, FindingAnswer, LogAnswer
+from scripts.agent.read_tools import CauseAnswer, FindingAnswer, LogAnswer
+from scripts.agent.server_tools import EndpointAnswer, MetricsAnswer, ModelAnswer, WeightsAnswer
 from scripts.agent.staging import StagingAnswer
-from scripts.agent.talking import EndpointAnswer, MetricsAnswer, ModelAnswer, WeightsAnswer
 from scripts.agent.untrusted import UntrustedText
-from scripts.agent.workbench import CommandAnswer
+from scripts.agent.update_tools import PreviewAnswer, UpAnswer
 
 _ANSWERS: Final[Mapping[str, type[BaseModel]]] = {
     "`preview`": PreviewAnswer,

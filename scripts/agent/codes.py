@@ -100,10 +100,10 @@ class CodeShelf:
         return self.folder / f"{hashlib.sha256(stack.encode()).hexdigest()[:32]}.json"
 
 
-def show_codes(stack: str, shelf: CodeShelf) -> None:
+def show_codes(stack: str, plan_store: CodeShelf) -> None:
     """Make codes and print them on the terminal of this process, and nowhere else. Raises CommandRefusedError without a terminal."""
     with _terminal() as terminal:
-        codes = shelf.new(stack)
+        codes = plan_store.new(stack)
         terminal.write(
             f"Codes for a deletion of stack {stack} by an assistant.\n"
             f"Type one into the question of your client, once, within {VALID_S // 60} minutes:\n"

@@ -12,9 +12,9 @@ from mcp.types import ToolAnnotations
 from pydantic import Field
 
 from contracts.errors import CommandRefusedError
+from scripts.agent.context import AgentContext, CommandAnswer, sentences
 from scripts.agent.permissions import Change
 from scripts.agent.untrusted import Frozen
-from scripts.agent.workbench import CommandAnswer, Workbench, sentences
 from scripts.cli.options import OptionField, option_fields
 
 _MOST_CHARACTERS: Final = 2000
@@ -46,7 +46,7 @@ Arguments = Mapping[str, Argument]
 class CommandCall:
     """One call of a tool."""
 
-    bench: Workbench
+    agent: AgentContext
     context: Context[Any, Any]
     command: str
     given: Mapping[str, Any]
@@ -56,7 +56,7 @@ class CommandCall:
 
     async def answer(self, *more: str) -> CommandAnswer:
         """Run the command with its options and with more words, and return its answer."""
-        return await self.bench.answer(self.context, self.command, *self.words, *more)
+        return await self.agent.answer(self.context, self.command, *self.words, *more)
 
 
 Body = Callable[[CommandCall], Awaitable[Frozen]]
@@ -73,17 +73,17 @@ class CommandTool:
     """What a person has to allow; it then costs money too."""
     body: Body
 
-    def add(self, server: MCPServer[Any], bench: Workbench) -> None:
+    def add(self, server: MCPServer[Any], agent: AgentContext) -> None:
         """Register the tool."""
 
         async def run(*, context: Context[Any, Any], **given: Any) -> object:  # noqa: ANN401 - its signature is below
-            with sentences(bench):
+            with sentences(agent):
                 if self.change is not None:
-                    bench.require(self.change)
-                    bench.purse.require_left()
+                    agent.require(self.change)
+                    agent.spending.require_left()
                 passed = {one.option or name: given[name] for name, one in self.takes.items() if one.is_passed}
                 words = option_words(self.command, passed)
-                call = CommandCall(bench=bench, context=context, command=self.command, given=given, words=words)
+                call = CommandCall(agent=agent, context=context, command=self.command, given=given, words=words)
                 return await self.body(call)
 
         cast("Any", run).__signature__ = self._signature()

@@ -13,7 +13,7 @@ from typing import Final, cast
 
 from contracts.errors import CommandRefusedError, ScriptError
 from contracts.fields import as_mapping
-from engine.kept import locked
+from engine.atomic_file import locked
 from scripts.agent.audit import COUNTED, AuditEntry, AuditFile
 
 WINDOW_S: Final = 24 * 3600.0

@@ -15,7 +15,7 @@ from engine import runner
 from engine.locks import all_locks
 from engine.state import StackState, read
 from engine.steps import CAPACITY_TYPES
-from scripts.agent.purse import Deployed
+from scripts.agent.spending_limits import Deployed
 
 _READERS: Final = 4
 """States that are read at the same time; each starts an engine."""

@@ -14,10 +14,10 @@ from engine import runner
 from engine.deployment import type_in
 from engine.steps import CAPACITY_TYPES
 from scripts.agent.command_tools import Argument, CommandCall, command_tool
+from scripts.agent.context import AgentContext, CommandAnswer
 from scripts.agent.hints import ASKS, CHANGES
 from scripts.agent.plans import KeptCommand, PlanId
-from scripts.agent.reading import STACK_OF_CALL
-from scripts.agent.workbench import CommandAnswer, Workbench
+from scripts.agent.read_tools import STACK_OF_CALL
 from scripts.cli.frozen import most_usd_per_hour
 from scripts.cli.settings import stack_settings
 
@@ -82,48 +82,48 @@ async def recover(call: CommandCall) -> GatedAnswer:
     return await _gated(call, "recover")
 
 
-def add_gated_tools(server: MCPServer[Any], bench: Workbench) -> None:
+def add_gated_tools(server: MCPServer[Any], agent: AgentContext) -> None:
     """Register the tools. `rollout` is there only where the person allowed it; `recover` can always look."""
-    (recover if bench.permissions.allows("recover") else replace(recover, hint=ASKS)).add(server, bench)
-    if bench.permissions.allows("rollout"):
-        rollout.add(server, bench)
+    (recover if agent.permissions.allows("recover") else replace(recover, hint=ASKS)).add(server, agent)
+    if agent.permissions.allows("rollout"):
+        rollout.add(server, agent)
 
 
 async def _gated(call: CommandCall, command: Literal["rollout", "recover"]) -> GatedAnswer:
-    bench, words, stack, plan_id = call.bench, call.words, call.given["stack"], call.given["plan_id"]
+    agent, words, stack, plan_id = call.agent, call.words, call.given["stack"], call.given["plan_id"]
     if plan_id is None:
         return await _look(call, command)
-    bench.require(command)
-    bench.runs.claim(stack)
-    kept = bench.shelf.find_command(plan_id, command, words)
-    before, meanwhile = bench.purse.counted(stack), kept.usd_per_hour_meanwhile
-    await _require(bench, stack, meanwhile)
-    bench.shelf.find_command(plan_id, command, words)  # another call may have run it meanwhile
+    agent.require(command)
+    agent.runs.claim(stack)
+    kept = agent.plan_store.find_command(plan_id, command, words)
+    before, meanwhile = agent.spending.counted(stack), kept.usd_per_hour_meanwhile
+    await _require(agent, stack, meanwhile)
+    agent.plan_store.find_command(plan_id, command, words)  # another call may have run it meanwhile
     if meanwhile is not None:
-        most = max(meanwhile, bench.purse.price_of(stack) or 0.0)
-        bench.purse.reserve(stack, meanwhile, counted=most)
-    bench.shelf.use(plan_id)
+        most = max(meanwhile, agent.spending.price_of(stack) or 0.0)
+        agent.spending.reserve(stack, meanwhile, counted=most)
+    agent.plan_store.use(plan_id)
     yes = ["--yes"] if command == "recover" else []
     try:
         answer = await call.answer(*yes, "--plan", kept.shown)
     except CommandRefusedError:
-        bench.purse.settles(stack, before)  # it refused before it changed anything
+        agent.spending.settles(stack, before)  # it refused before it changed anything
         raise
     if meanwhile is not None:
         outcome = "rolled out" if command == "recover" else str((answer.document or {}).get("outcome"))
-        bench.purse.settles(stack, _price_after(kept, outcome, before))
-    return _answer(bench, answer, plan_id, meanwhile, changed=True)
+        agent.spending.settles(stack, _price_after(kept, outcome, before))
+    return _answer(agent, answer, plan_id, meanwhile, changed=True)
 
 
 async def _look(call: CommandCall, command: str) -> GatedAnswer:
-    bench, stack = call.bench, call.given["stack"]
+    agent, stack = call.agent, call.given["stack"]
     found = await call.answer("--dry-run")
     document: Mapping[str, object] = found.document or {}
     shown = str(document.get("plan") or "")
     if not found.ok or not shown:
         raise CommandRefusedError(f"scripts.{command} has no plan of stack {stack}: {found.said.text}")
     prices = _prices_of_rollout(stack, document) if command == "rollout" else _prices_of_recovery(stack, document)
-    plan_id = bench.shelf.keep(
+    plan_id = agent.plan_store.keep(
         KeptCommand(
             command=command,
             stack=stack,
@@ -131,10 +131,10 @@ async def _look(call: CommandCall, command: str) -> GatedAnswer:
             shown=shown,
             usd_per_hour_meanwhile=prices.meanwhile,
             usd_per_hour_after=prices.after,
-            made_s=bench.shelf.clock(),
+            made_s=agent.plan_store.clock(),
         )
     )
-    return _answer(bench, found, plan_id, prices.meanwhile, changed=False)
+    return _answer(agent, found, plan_id, prices.meanwhile, changed=False)
 
 
 def _prices_of_rollout(stack: str, document: Mapping[str, object]) -> _Prices:
@@ -169,20 +169,20 @@ def _price_after(kept: KeptCommand, outcome: str, before: float | None) -> float
     return after if outcome in _NEW else meanwhile
 
 
-async def _require(bench: Workbench, stack: str, usd_per_hour: float | None) -> None:
+async def _require(agent: AgentContext, stack: str, usd_per_hour: float | None) -> None:
     if usd_per_hour is None:
-        bench.purse.require_left()
+        agent.spending.require_left()
     else:
-        await asyncio.to_thread(bench.purse.require, stack, usd_per_hour)
+        await asyncio.to_thread(agent.spending.require, stack, usd_per_hour)
 
 
 def _answer(
-    bench: Workbench, found: CommandAnswer, plan_id: str, usd_per_hour: float | None, *, changed: bool
+    agent: AgentContext, found: CommandAnswer, plan_id: str, usd_per_hour: float | None, *, changed: bool
 ) -> GatedAnswer:
     return GatedAnswer(
         **dict(found),
         plan_id=plan_id,
         changed=changed,
         usd_per_hour=usd_per_hour,
-        budget=bench.purse.sentence() if changed else "",
+        budget=agent.spending.sentence() if changed else "",
     )

@@ -17,8 +17,8 @@ from engine.runner import stacks_in
 from planning import plan as planned
 from planning.errors import PlanningError
 from planning.solve.reference import rules_page
+from scripts.agent.action_tools import RESULTS
 from scripts.agent.untrusted import NOTE
-from scripts.agent.working import RESULTS
 from scripts.cli.settings import stack_settings
 from stacks.planned import to_deployment
 

@@ -10,7 +10,7 @@ from pydantic import Field
 
 from contracts.errors import CommandRefusedError
 from engine.steps import PlannedStep
-from scripts.agent.purse import awake_or_not_s
+from scripts.agent.spending_limits import awake_or_not_s
 from scripts.cli.plan_identity import PlanIdentity, plan_id_of
 
 VALID_S: Final = 3600.0
@@ -65,7 +65,7 @@ class KeptCommand:
 
 
 @dataclass(slots=True, kw_only=True)
-class PlanShelf:
+class PlanStore:
     """The newest plans of this server."""
 
     maker: str = "preview"

@@ -15,11 +15,11 @@ from pydantic import BaseModel
 from contracts.errors import ScriptError
 from contracts.fields import as_mapping, as_sequence
 from scripts.agent.audit import AuditEntry, AuditFile, Outcome, recorded, seconds_since
-from scripts.agent.deleting import TOOL, can_ask
+from scripts.agent.context import ENDING, AgentContext, CallEnding
+from scripts.agent.delete_tools import TOOL, can_ask
 from scripts.agent.presenting import presented
 from scripts.agent.runs import CAN_BE_LEFT, CURRENT
 from scripts.agent.untrusted import each_text
-from scripts.agent.workbench import ENDING, CallEnding, Workbench
 from scripts.cli.command import say
 
 _DETAIL_CHARACTERS: Final = 500
@@ -30,7 +30,7 @@ _SHOWS_TEXT: Final = frozenset({"resources/read", "prompts/get"})
 class Recorder:
     """Middleware of the server."""
 
-    bench: Workbench
+    agent: AgentContext
     audit: AuditFile
 
     async def __call__(self, ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
@@ -38,7 +38,7 @@ class Recorder:
         if ctx.request_id is not None and ctx.method == "tools/call":
             return await self._recorded(ctx, call_next)
         if ctx.method in _SHOWS_TEXT:
-            shown = each_text(_plain(await self._next(ctx, call_next)), self.bench.mask)
+            shown = each_text(_plain(await self._next(ctx, call_next)), self.agent.mask)
             return cast("dict[str, Any]", shown)
         result = await call_next(ctx)
         if ctx.method == "tools/list":
@@ -49,8 +49,8 @@ class Recorder:
 
     async def _recorded(self, ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
         begun_s, params = time.monotonic(), as_mapping(ctx.params)
-        call, tool = uuid.uuid4().hex[:12], self.bench.mask(str(params.get("name") or ""))[:80]
-        arguments = as_mapping(each_text(as_mapping(params.get("arguments")), self.bench.mask))
+        call, tool = uuid.uuid4().hex[:12], self.agent.mask(str(params.get("name") or ""))[:80]
+        arguments = as_mapping(each_text(as_mapping(params.get("arguments")), self.agent.mask))
 
         def entry(outcome: Outcome, detail: str = "", result: Mapping[str, object] | None = None) -> AuditEntry:
             found = result or {}
@@ -60,11 +60,11 @@ class Recorder:
                 tool=tool,
                 arguments=recorded(arguments, again=outcome != "begun"),
                 outcome=outcome,
-                detail=self.bench.mask(detail)[:_DETAIL_CHARACTERS],
+                detail=self.agent.mask(detail)[:_DETAIL_CHARACTERS],
                 plan_id=str(found.get("plan_id") or arguments.get("plan_id") or "") or None,
                 usd_per_hour=rate if isinstance(rate, int | float) else None,
-                spent_usd=self.bench.purse.spent_usd(),
-                client=self.bench.mask(_client(ctx)),
+                spent_usd=self.agent.spending.spent_usd(),
+                client=self.agent.mask(_client(ctx)),
                 elapsed_s=seconds_since(begun_s),
             )
 
@@ -77,7 +77,7 @@ class Recorder:
             ending = CallEnding()
             running = ENDING.set(ending)
             try:
-                plain = _without_secrets(_plain(await self._next(ctx, call_next)), self.bench.mask)
+                plain = _without_secrets(_plain(await self._next(ctx, call_next)), self.agent.mask)
                 result = presented(tool, as_mapping(params.get("arguments")), plain)
             except anyio.get_cancelled_exc_class():
                 run = CURRENT.get()
@@ -93,7 +93,7 @@ class Recorder:
 
         if tool not in CAN_BE_LEFT:
             return await handled()
-        runs, stack = self.bench.runs, arguments.get("stack")
+        runs, stack = self.agent.runs, arguments.get("stack")
         run = runs.begin(tool, stack if isinstance(stack, str) else None)
         return await runs.attend(run, ctx.lifespan_context, handled, lambda why: self._end(entry("left", why)))
 
@@ -101,8 +101,8 @@ class Recorder:
         try:
             return await call_next(ctx)
         except MCPError as error:
-            data = each_text(error.error.data, self.bench.mask)
-            raise MCPError(code=error.error.code, message=self.bench.mask(error.error.message), data=data) from None
+            data = each_text(error.error.data, self.agent.mask)
+            raise MCPError(code=error.error.code, message=self.agent.mask(error.error.message), data=data) from None
 
     def _end(self, entry: AuditEntry) -> None:
         """Record the end of a call. What was done is done: its answer is given also where the end cannot be recorded."""

@@ -18,21 +18,21 @@ from mcp.server.mcpserver.exceptions import ToolError
 from contracts.errors import CommandRefusedError
 from engine import runner
 from engine.runner import stacks_in
+from scripts.agent.action_tools import add_working_tools
 from scripts.agent.audit import AuditFile
-from scripts.agent.changing import add_changing_tools
-from scripts.agent.deleting import add_teardown
+from scripts.agent.context import AgentContext
+from scripts.agent.delete_tools import add_teardown
 from scripts.agent.gated import add_gated_tools
 from scripts.agent.pages import add_prompts, add_resources
 from scripts.agent.permissions import CHANGES, TOOLSETS
 from scripts.agent.programs import TOKEN_VARIABLE
 from scripts.agent.protocol import AgentServer, project_version
-from scripts.agent.reading import add_reading_tools
+from scripts.agent.read_tools import add_reading_tools
 from scripts.agent.recording import Recorder
+from scripts.agent.server_tools import add_talking_tools
 from scripts.agent.sessions import HARD_LIMIT, App, LatestSessions, Receive, Scope, Send
-from scripts.agent.talking import add_talking_tools
+from scripts.agent.update_tools import add_changing_tools
 from scripts.agent.waiting import add_waiting_tools
-from scripts.agent.workbench import Workbench
-from scripts.agent.working import add_working_tools
 
 NAME: Final = "gemma-serving"
 HOST: Final = "127.0.0.1"
@@ -41,24 +41,24 @@ _OWNER_ONLY: Final = 0o600
 _CHUNK_BYTES: Final = 65536
 
 
-def build(bench: Workbench, audit: AuditFile, tools: frozenset[str] | None = None) -> MCPServer[Any]:
+def build(agent: AgentContext, audit: AuditFile, tools: frozenset[str] | None = None) -> MCPServer[Any]:
     """Return the server with the tools that are allowed; with `tools` only those of them."""
     server = AgentServer(
         NAME,
         title="Gemma 4 behind vLLM on Google Cloud",
         version=project_version(),
-        instructions=_instructions(bench),
+        instructions=_instructions(agent),
         log_level="WARNING",
-        lifespan=lambda _server: bench.runs.opened(),
+        lifespan=lambda _server: agent.runs.opened(),
     )
-    server.middleware.insert(0, Recorder(bench=bench, audit=audit))  # outermost: also what the SDK refuses is recorded
-    add_reading_tools(server, bench)
-    add_talking_tools(server, bench)
-    add_changing_tools(server, bench)
-    add_gated_tools(server, bench)
-    add_working_tools(server, bench)
-    add_waiting_tools(server, bench)
-    add_teardown(server, bench)
+    server.middleware.insert(0, Recorder(agent=agent, audit=audit))  # outermost: also what the SDK refuses is recorded
+    add_reading_tools(server, agent)
+    add_talking_tools(server, agent)
+    add_changing_tools(server, agent)
+    add_gated_tools(server, agent)
+    add_working_tools(server, agent)
+    add_waiting_tools(server, agent)
+    add_teardown(server, agent)
     if tools is not None:
         for name in {name for group in TOOLSETS.values() for name in group} - tools:
             with suppress(ToolError):  # it is not allowed
@@ -68,8 +68,8 @@ def build(bench: Workbench, audit: AuditFile, tools: frozenset[str] | None = Non
     return server
 
 
-def _instructions(bench: Workbench) -> str:
-    allowed = [change for change in CHANGES if bench.permissions.allows(change)]
+def _instructions(agent: AgentContext) -> str:
+    allowed = [change for change in CHANGES if agent.permissions.allows(change)]
     stacks = ", ".join(stacks_in(runner.project_folder()))
     may = f"You may {', '.join(allowed)}." if allowed else "You may only read."
     return (

@@ -11,11 +11,11 @@ from contracts.errors import CommandRefusedError
 from contracts.fields import as_mapping
 from engine.private_folders import private_folder
 from scripts.agent.command_tools import Argument, CommandCall, command_tool
+from scripts.agent.context import AgentContext, CommandAnswer
 from scripts.agent.hints import CHANGES
 from scripts.agent.plans import KeptPlan, PlanId
-from scripts.agent.reading import STACK_OF_CALL
+from scripts.agent.read_tools import STACK_OF_CALL
 from scripts.agent.untrusted import Frozen
-from scripts.agent.workbench import CommandAnswer, Workbench
 from scripts.cli.frozen import freeze
 from scripts.cli.plan_identity import identity_of
 from scripts.cli.settings import stack_settings
@@ -66,17 +66,17 @@ async def stage_weights(call: CommandCall) -> StagingAnswer:
     If the bucket does not exist, the first call returns a plan that creates it, and the second one, with its plan_id, creates it and
     copies. No settings file is written: show the person `setting`, the lines to write before preview and up serve these weights.
     """
-    bench, stack, plan_id = call.bench, call.given["stack"], call.given["plan_id"]
-    _require_source(bench, call.given["source"], call.given["revision"])
+    agent, stack, plan_id = call.agent, call.given["stack"], call.given["plan_id"]
+    _require_source(agent, call.given["source"], call.given["revision"])
     if plan_id is None and not await asyncio.to_thread(_has_bucket, stack):
-        with bench.place():
-            return _answer_of_plan(await asyncio.to_thread(_creation, bench, stack))
+        with agent.place():
+            return _answer_of_plan(await asyncio.to_thread(_creation, agent, stack))
     if plan_id is not None:
-        await asyncio.to_thread(_take, bench, stack, plan_id)
+        await asyncio.to_thread(_take, agent, stack, plan_id)
     return _answer_of_copy(await call.answer(*(["--no-create"] if plan_id is None else []), "--no-bind"))
 
 
-def _require_source(bench: Workbench, source: str | None, revision: str | None) -> None:
+def _require_source(agent: AgentContext, source: str | None, revision: str | None) -> None:
     """Refuse a source that the person did not name. Raises CommandRefusedError."""
     if revision is not None and revision.startswith(_REFERENCE):
         raise CommandRefusedError(
@@ -88,8 +88,8 @@ def _require_source(bench: Workbench, source: str | None, revision: str | None) 
         raise CommandRefusedError(
             f"source is {source[:80]!r}; it must be gs://BUCKET/FOLDER. Folders of this machine are for people."
         )
-    if source.rstrip("/") not in bench.stage_from:
-        named = ", ".join(sorted(bench.stage_from)) or "none"
+    if source.rstrip("/") not in agent.stage_from:
+        named = ", ".join(sorted(agent.stage_from)) or "none"
         raise CommandRefusedError(
             f"source is {source[:80]!r}, which the person who started this server did not name; named: {named}. Leave it out for the hub. A "
             f"person can start the server with --stage-from {source[:80]}. No argument changes that."
@@ -104,22 +104,22 @@ def _has_bucket(stack: str) -> bool:
     return has_bucket(stack, settings)
 
 
-def _creation(bench: Workbench, stack: str) -> KeptPlan:
+def _creation(agent: AgentContext, stack: str) -> KeptPlan:
     """Preview the creation of the bucket, and keep it."""
     with private_folder() as folder:
         frozen = freeze(stack, folder / "project")
         identity = identity_of(frozen)
         steps = creation_steps(frozen)
-    made_s = bench.creations.clock()
+    made_s = agent.creations.clock()
     plan = KeptPlan(identity=identity, steps=steps, refresh=False, usd_per_hour=0.0, made_s=made_s)
-    bench.creations.keep(plan)
+    agent.creations.keep(plan)
     return plan
 
 
-def _take(bench: Workbench, stack: str, plan_id: str) -> None:
+def _take(agent: AgentContext, stack: str, plan_id: str) -> None:
     """Use a plan up. The command compares it with what the engine would do at that moment. Raises CommandRefusedError."""
     with private_folder() as folder:
-        bench.creations.take(plan_id, identity_of(freeze(stack, folder / "project")))
+        agent.creations.take(plan_id, identity_of(freeze(stack, folder / "project")))
 
 
 def _answer_of_plan(plan: KeptPlan) -> StagingAnswer:

@@ -89,11 +89,11 @@ def _place(place: Document) -> Document:
 def _checks(document: Document, _arguments: Arguments) -> Document:
     """Keep what is missing or unknown in full, and of the rest the names."""
     checks = _objects(document.get("checks"))
-    good = [str(one.get("check")) for one in checks if one.get("state") == "ok"]
-    rest = [one for one in checks if one.get("state") != "ok"]
+    good = [str(one.get("check")) for one in checks if one.get("status") == "ok"]
+    rest = [one for one in checks if one.get("status") != "ok"]
     return {
         **document,
-        "checks": [_only(one, "check", "state", "detail", "mend", "fix") for one in rest],
+        "checks": [_only(one, "check", "status", "detail", "fix") for one in rest],
         "ok_checks": good,
     }
 

@@ -6,9 +6,9 @@ from mcp.server.mcpserver import Context, MCPServer
 from mcp.types import CallToolResult
 from pydantic import Field
 
+from scripts.agent.context import ENDING, AgentContext, sentences
 from scripts.agent.hints import ASKS, STOPS
 from scripts.agent.limits import LONGEST_WAIT_S
-from scripts.agent.workbench import ENDING, Workbench, sentences
 
 Handle = Annotated[
     str,
@@ -18,7 +18,7 @@ Handle = Annotated[
 ]
 
 
-def add_waiting_tools(server: MCPServer[Any], bench: Workbench) -> None:
+def add_waiting_tools(server: MCPServer[Any], agent: AgentContext) -> None:
     """Register the tools."""
 
     @server.tool(annotations=ASKS)
@@ -35,8 +35,8 @@ def add_waiting_tools(server: MCPServer[Any], bench: Workbench) -> None:
 
         Waiting, and giving a wait up, changes nothing: the work continues. Call it again as often as you like.
         """
-        with sentences(bench):
-            return _result(await bench.runs.wait(context, run, seconds))
+        with sentences(agent):
+            return _result(await agent.runs.wait(context, run, seconds))
 
     @server.tool(annotations=STOPS)
     async def cancel(run: Handle) -> Annotated[CallToolResult, dict[str, Any]]:
@@ -44,8 +44,8 @@ def add_waiting_tools(server: MCPServer[Any], bench: Workbench) -> None:
 
         Ask the person first: what was made so far remains, and costs money.
         """
-        with sentences(bench):
-            return _result(await bench.runs.cancel(run))
+        with sentences(agent):
+            return _result(await agent.runs.cancel(run))
 
 
 def _result(answer: dict[str, Any]) -> CallToolResult:

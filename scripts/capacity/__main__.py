@@ -201,7 +201,7 @@ def _change(
         return None
     from engine.runner import project_folder
     from scripts.capacity.change import change_of
-    from scripts.cli.asking import confirm
+    from scripts.cli.prompts import confirm
 
     path = project_folder() / f"Pulumi.{options.write}.yaml"
     change = change_of(path, options.write, settings, places)

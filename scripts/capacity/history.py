@@ -14,7 +14,7 @@ from cloud.capacity import QueuedResource
 from contracts.capacity_states import GRANTED, WAITING
 from contracts.errors import ScriptError
 from contracts.fields import to_json
-from engine.kept import KeptFileError, change_file, read_kept
+from engine.atomic_file import KeptFileError, change_file, read_kept
 from engine.runner import project_folder
 from planning.question.types import ProvisioningModel
 from scripts.cli.measured.store import FOLDER

@@ -73,16 +73,16 @@ def _reasons(shown: Sequence[JudgedPlace]) -> Iterator[str]:
 
 
 def problems_of(answers: Answers) -> Sequence[str]:
-    """Return what was not read, each reason once, or each command that mends it once."""
+    """Return what was not read, each reason once, or each command that fixes it once."""
     grouped: dict[str, list[tuple[str, str]]] = {}
     for reply in answers.problems:
         what, _, why = reply.problem.partition(": ")
-        grouped.setdefault(reply.mend or why, []).append((what, why))
+        grouped.setdefault(reply.fix or why, []).append((what, why))
     lines: list[str] = []
     for key, found in grouped.items():
         what, why = found[0]
         several = f"{what} and {len(found) - 1} more" if len(found) > 1 else what
-        lines.append(f"{several}: {why}" + (f"; to mend it: {key}" if key != why else ""))
+        lines.append(f"{several}: {why}" + (f"; to fix it: {key}" if key != why else ""))
     return lines
 
 

@@ -138,7 +138,7 @@ def _run(command: Sequence[str], endpoint: "Endpoint") -> int:
 
 
 def _chat(options: ChatOptions) -> ExitCode:
-    """Talk to the model in the terminal, or ask once.
+    """TeardownOutput to the model in the terminal, or ask once.
 
     The answer is printed as it comes. Its thinking is folded and its tool calls are shown, both on stderr.
     """

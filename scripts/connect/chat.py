@@ -1,4 +1,4 @@
-"""Talk to the model in the terminal: the answer as it comes, its thinking folded, its tool calls shown."""
+"""TeardownOutput to the model in the terminal: the answer as it comes, its thinking folded, its tool calls shown."""
 
 import json
 import sys

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated, Final
 
 from cloud.simulated import is_simulated
+from contracts import former_names
 from contracts.errors import CommandRefusedError
 from contracts.exit_codes import ExitCode
 from scripts.cli.command import Command, run_command
@@ -50,7 +51,7 @@ def _doctor(options: DoctorOptions) -> ExitCode:
     if settings is not None and settings.project != project:
         settings = settings.model_copy(update={"project": project})
     lines = examine(project, options.stack, settings)
-    ready = all(line.state == "ok" or (line.state == "cannot be told" and not line.required) for line in lines)
+    ready = all(line.state == "ok" or (line.state == "unknown" and not line.required) for line in lines)
     if options.as_json:
         print(json.dumps(_report(project, options.stack, lines, ready=ready)))
     else:
@@ -59,15 +60,13 @@ def _doctor(options: DoctorOptions) -> ExitCode:
 
 
 def _report(project: str, stack: str | None, lines: "Sequence[Diagnosis]", *, ready: bool) -> dict[str, object]:
-    from scripts.doctor.rendering import WORDS
-
-    # `state` and `mend` are the words of earlier releases, for whoever reads them; `status` and `fix` say the same as the report does.
     checks = [
-        {key: value for key, value in asdict(line).items() if key != "required"}
-        | {"status": WORDS[line.state], "fix": line.mend}
+        {key: value for key, value in asdict(line).items() if key not in {"required", "state"}}
+        | {"status": line.state, "state": former_names.DOCTOR_STATES.get(line.state, line.state)}
         for line in lines
     ]
-    return {"project": project, "stack": stack, "simulated": is_simulated(), "ready": ready, "checks": checks}
+    report = {"project": project, "stack": stack, "simulated": is_simulated(), "ready": ready, "checks": checks}
+    return former_names.with_former_names(report, former_names.DOCTOR)
 
 
 def _show(project: str, stack: str | None, lines: "Sequence[Diagnosis]") -> None:

@@ -86,7 +86,7 @@ def _in_region(
     check = f"quota of chips in {region}"
     if None in found.values() and all(limit is None or limit < needed for limit in found.values()):
         named = ", ".join(quota.quota_id for quota, limit in found.items() if limit is None)
-        return Diagnosis(check=check, state="cannot be told", detail=f"Service Usage names no limit of {named}")
+        return Diagnosis(check=check, state="unknown", detail=f"Service Usage names no limit of {named}")
     known = {quota: limit for quota, limit in found.items() if limit is not None}
     most = max(known.values())
     said = " and ".join(f"{limit:g} of {quota.quota_id}" for quota, limit in known.items())
@@ -94,8 +94,8 @@ def _in_region(
     values: Mapping[str, float] = {"needed": needed} if math.isinf(most) else {"limit": most, "needed": needed}
     if most >= needed:
         return Diagnosis(check=check, state="ok", detail=detail, values=values)
-    mend = _more_of(checkup, next(iter(known)), region, needed)
-    return Diagnosis(check=check, state="missing", detail=detail, mend=mend, values=values)
+    fix = _more_of(checkup, next(iter(known)), region, needed)
+    return Diagnosis(check=check, state="missing", detail=detail, fix=fix, values=values)
 
 
 def _more_of(checkup: Checkup, quota: Quota, place: str, needed: float) -> str:
@@ -146,14 +146,14 @@ def _in_place(checkup: Checkup, need: _Need, place: str, limits: Sequence[Mappin
     limit = quotas.limit_in(limits, quota, place)
     if limit is None:
         detail = f"Service Usage names no limit of {quota.metric} for {place}"
-        return Diagnosis(check=check, state="cannot be told", detail=detail)
+        return Diagnosis(check=check, state="unknown", detail=detail)
     if math.isinf(limit):
         return Diagnosis(check=check, state="ok", detail=f"no limit, {needed:g} needed", values={"needed": needed})
     values = {"limit": limit, "needed": needed}
     detail = f"{limit:g} {quota.unit}, {needed:g} needed"
     if limit < needed:
-        mend = _more_of(checkup, quota, place, max(needed, need.for_update))
-        return Diagnosis(check=check, state="missing", detail=detail, mend=mend, values=values)
+        fix = _more_of(checkup, quota, place, max(needed, need.for_update))
+        return Diagnosis(check=check, state="missing", detail=detail, fix=fix, values=values)
     if limit < need.for_update:
         more = _more_of(checkup, quota, place, need.for_update)
         detail += f"; an update needs {need.for_update:g}, because the old and the new revision count together: {more}"
@@ -196,6 +196,6 @@ def _offered(checkup: Checkup, kind: str, zone: str, catalog: _Catalog) -> Seque
     except GoogleListError as error:
         if error.status != _NOT_FOUND:
             return (checkup.refused(check, catalog.api, catalog.role, error),)
-        mend = f"take {zone} out of gemma-serving:tpu.zones in Pulumi.{checkup.stack}.yaml"
-        return (Diagnosis(check=check, state="missing", detail="the zone does not offer it", mend=mend),)
+        fix = f"take {zone} out of gemma-serving:tpu.zones in Pulumi.{checkup.stack}.yaml"
+        return (Diagnosis(check=check, state="missing", detail="the zone does not offer it", fix=fix),)
     return (Diagnosis(check=check, state="ok", detail="offered; whether it has stock shows only a request"),)

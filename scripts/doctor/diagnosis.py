@@ -9,22 +9,22 @@ from cloud.google_api import GoogleListError
 from contracts.errors import ScriptError
 from stacks.settings import Settings
 
-State = Literal["ok", "missing", "cannot be told"]
+State = Literal["ok", "missing", "unknown"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnosis:
-    """One line: what was checked, how it is, and the command that mends it."""
+    """One line: what was checked, how it is, and the command that fixes it."""
 
     check: str
     state: State
     detail: str
-    mend: str = ""
+    fix: str = ""
     """A command, or what to change in a settings file. Empty if nothing has to be done."""
     values: Mapping[str, float] = field(default_factory=dict[str, float])
     """What was read, as numbers: `limit` and `needed` of a quota, in the unit that the line names. No `limit`: there is none."""
     required: bool = True
-    """Whether `cannot be told` makes the command fail. False for the hub and the registry: the server reaches them from Google's network."""
+    """Whether `unknown` makes the command fail. False for the hub and the registry: the server reaches them from Google's network."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,8 +37,8 @@ class Checkup(GoogleCaller):
 
     def refused(self, check: str, api: str, role: str, error: GoogleListError, *, about: str = "") -> Diagnosis:
         """Return the line of a check whose call Google refused; `about` as in `refusal`."""
-        detail, mend = self.refusal(api, role, error, about=about)
-        return Diagnosis(check=check, state="cannot be told", detail=detail, mend=mend)
+        detail, fix = self.refusal(api, role, error, about=about)
+        return Diagnosis(check=check, state="unknown", detail=detail, fix=fix)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,4 +54,4 @@ class Check:
         try:
             return self.run()
         except (ScriptError, GoogleListError) as error:
-            return (Diagnosis(check=self.name, state="cannot be told", detail=str(error), required=self.required),)
+            return (Diagnosis(check=self.name, state="unknown", detail=str(error), required=self.required),)

@@ -30,14 +30,14 @@ def checks(checkup: Checkup) -> Iterator[Check]:
 def _docker() -> Sequence[Diagnosis]:
     """Return whether Docker is there and its daemon answers: `pulumi up` builds the stack's image with it."""
     if shutil.which("docker") is None:
-        detail, mend = "not on PATH; `pulumi up` builds the image with it", "https://docs.docker.com/engine/install/"
-        return (Diagnosis(check="Docker", state="missing", detail=detail, mend=mend),)
+        detail, fix = "not on PATH; `pulumi up` builds the image with it", "https://docs.docker.com/engine/install/"
+        return (Diagnosis(check="Docker", state="missing", detail=detail, fix=fix),)
     answer = answer_of("docker", "version", "--format={{.Server.Version}}")
     if answer is None:
-        return (Diagnosis(check="Docker", state="cannot be told", detail="`docker version` did not answer"),)
+        return (Diagnosis(check="Docker", state="unknown", detail="`docker version` did not answer"),)
     if answer.returncode != 0:
         detail = f"its daemon does not answer: {answer.stderr.strip() or 'no reason given'}"
-        return (Diagnosis(check="Docker", state="missing", detail=detail, mend="sudo systemctl start docker"),)
+        return (Diagnosis(check="Docker", state="missing", detail=detail, fix="sudo systemctl start docker"),)
     return (Diagnosis(check="Docker", state="ok", detail=f"version {answer.stdout.strip()}"),)
 
 
@@ -49,10 +49,10 @@ def _login(host: str) -> Sequence[Diagnosis]:
         found: object = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         detail = f"{path} does not exist, so that the image cannot be pushed to {host}"
-        return (Diagnosis(check=check, state="missing", detail=detail, mend=login),)
+        return (Diagnosis(check=check, state="missing", detail=detail, fix=login),)
     except (OSError, ValueError) as error:
         detail = f"{path} cannot be read: {error}"
-        return (Diagnosis(check=check, state="cannot be told", detail=detail, mend=login),)
+        return (Diagnosis(check=check, state="unknown", detail=detail, fix=login),)
     config = as_mapping(found)
     helper = as_mapping(config.get("credHelpers")).get(host)
     if helper is not None:
@@ -62,17 +62,17 @@ def _login(host: str) -> Sequence[Diagnosis]:
     store = config.get("credsStore")
     if store:
         detail = f"{path} names no login for {host}; docker-credential-{store} may have one"
-        return (Diagnosis(check=check, state="cannot be told", detail=detail, mend=login),)
+        return (Diagnosis(check=check, state="unknown", detail=detail, fix=login),)
     detail = f"{path} has no login for {host}, so that the image cannot be pushed"
-    return (Diagnosis(check=check, state="missing", detail=detail, mend=login),)
+    return (Diagnosis(check=check, state="missing", detail=detail, fix=login),)
 
 
 def _helper(host: str, program: str) -> Diagnosis:
     if shutil.which(program) is not None:
         return Diagnosis(check="registry login", state="ok", detail=f"{program} signs in to {host}")
     detail = f"{program}, which signs in to {host}, is not on PATH"
-    mend = "https://cloud.google.com/sdk/docs/install"
-    return Diagnosis(check="registry login", state="missing", detail=detail, mend=mend)
+    fix = "https://cloud.google.com/sdk/docs/install"
+    return Diagnosis(check="registry login", state="missing", detail=detail, fix=fix)
 
 
 def _room() -> Sequence[Diagnosis]:
@@ -89,9 +89,9 @@ def _room() -> Sequence[Diagnosis]:
         free = None
     if free is None:
         detail = f"Docker's folder{f' {root}' if root else ''} cannot be read from here; the image needs {least} to {enough} GiB there"
-        return (Diagnosis(check=check, state="cannot be told", detail=detail, required=False),)
+        return (Diagnosis(check=check, state="unknown", detail=detail, required=False),)
     values = {"limit": round(free, 1), "needed": float(enough)}
     detail = f"{root} has {free:.0f} GiB free; the image needs {least} to {enough}"
-    state = "ok" if free >= enough else "cannot be told" if free >= least else "missing"
-    mend = "" if state == "ok" else "docker system prune"
-    return (Diagnosis(check=check, state=state, detail=detail, mend=mend, values=values, required=False),)
+    state = "ok" if free >= enough else "unknown" if free >= least else "missing"
+    fix = "" if state == "ok" else "docker system prune"
+    return (Diagnosis(check=check, state=state, detail=detail, fix=fix, values=values, required=False),)

@@ -46,11 +46,11 @@ def _gcloud_login(purpose: str) -> Sequence[Diagnosis]:
     answer = answer_of(path, "auth", "print-access-token")
     if answer is None:
         detail = "`gcloud auth print-access-token` did not answer"
-        return (Diagnosis(check="gcloud login", state="cannot be told", detail=detail),)
+        return (Diagnosis(check="gcloud login", state="unknown", detail=detail),)
     if answer.returncode != 0:
         reason = next((line for line in answer.stderr.splitlines() if line.startswith("ERROR")), "no reason given")
         detail = f"gcloud has no login that works, and {purpose} needs one ({reason.removeprefix('ERROR: ')})"
-        return (Diagnosis(check="gcloud login", state="missing", detail=detail, mend="gcloud auth login"),)
+        return (Diagnosis(check="gcloud login", state="missing", detail=detail, fix="gcloud auth login"),)
     account = answer_of(path, "config", "get", "account")
     name = account.stdout.strip() if account is not None and account.returncode == 0 else ""
     return (Diagnosis(check="gcloud login", state="ok", detail=name or "a token was given"),)
@@ -59,20 +59,20 @@ def _gcloud_login(purpose: str) -> Sequence[Diagnosis]:
 def _gcloud(checkup: Checkup, purpose: str) -> Sequence[Diagnosis]:
     path = shutil.which("gcloud")
     if path is None:
-        detail, mend = f"not on PATH; {purpose} needs it", "https://cloud.google.com/sdk/docs/install"
-        return (Diagnosis(check="gcloud", state="missing", detail=detail, mend=mend),)
+        detail, fix = f"not on PATH; {purpose} needs it", "https://cloud.google.com/sdk/docs/install"
+        return (Diagnosis(check="gcloud", state="missing", detail=detail, fix=fix),)
     components = _components(path)
     if components is None:
         detail = "`gcloud version --format=json` did not answer"
-        return (Diagnosis(check="gcloud", state="cannot be told", detail=detail),)
+        return (Diagnosis(check="gcloud", state="unknown", detail=detail),)
     found = Diagnosis(check="gcloud", state="ok", detail=f"version {components.get('Google Cloud SDK', 'unknown')}")
     if checkup.settings is None or checkup.settings.tpu is None or checkup.settings.tpu.api == "compute-engine":
         return (found,)
     if "alpha" in components:
         return (found, Diagnosis(check="gcloud alpha", state="ok", detail="installed"))
     detail = "not installed; tunnels to TPU machines exist in the alpha track only"
-    mend = "gcloud components install alpha"
-    return (found, Diagnosis(check="gcloud alpha", state="missing", detail=detail, mend=mend))
+    fix = "gcloud components install alpha"
+    return (found, Diagnosis(check="gcloud alpha", state="missing", detail=detail, fix=fix))
 
 
 def _components(path: str) -> dict[str, str] | None:
@@ -88,12 +88,12 @@ def _pulumi(checkup: Checkup) -> Sequence[Diagnosis]:
     try:
         answer = runner.run("whoami", "--verbose", "--json")
     except CommandRefusedError as error:
-        return (Diagnosis(check="Pulumi", state="missing", detail=str(error), mend="make setup"),)
+        return (Diagnosis(check="Pulumi", state="missing", detail=str(error), fix="make setup"),)
     except ScriptError as error:
-        return (Diagnosis(check="Pulumi backend", state="cannot be told", detail=str(error)),)
+        return (Diagnosis(check="Pulumi backend", state="unknown", detail=str(error)),)
     if answer.returncode != 0:
         detail = runner.error_of(answer)
-        return (Diagnosis(check="Pulumi backend", state="missing", detail=detail, mend="pulumi login"),)
+        return (Diagnosis(check="Pulumi backend", state="missing", detail=detail, fix="pulumi login"),)
     url = str(json.loads(answer.stdout).get("url", ""))
     backend = Diagnosis(check="Pulumi backend", state="ok", detail=url)
     return (backend, _passphrase(checkup.stack, url))
@@ -108,7 +108,7 @@ def _passphrase(stack: str | None, backend: str) -> Diagnosis:
     if given is not None:
         return Diagnosis(check=check, state="ok", detail=f"{given} is set")
     detail = f"neither {' nor '.join(_PASSPHRASE)} is set"
-    return Diagnosis(check=check, state="missing", detail=detail, mend=f"export {_PASSPHRASE[1]}=FILE")
+    return Diagnosis(check=check, state="missing", detail=detail, fix=f"export {_PASSPHRASE[1]}=FILE")
 
 
 def _uses_passphrase(stack: str | None, backend: str) -> bool:

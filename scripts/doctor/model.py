@@ -72,7 +72,7 @@ def _weights(checkup: Checkup, settings: Settings) -> Sequence[Diagnosis]:
         Diagnosis,
         check="weights",
         state="missing",
-        mend=f"python -m scripts.stage_model --stack {checkup.stack}",
+        fix=f"python -m scripts.stage_model --stack {checkup.stack}",
     )
     try:
         stored = _stored(checkup, bucket, prefix)
@@ -139,21 +139,21 @@ def _hub(checkup: Checkup, settings: Settings) -> Sequence[Diagnosis]:
     try:
         token, origin = _token(checkup, settings)
     except ScriptError as error:
-        return (Diagnosis(check=check, state="cannot be told", detail=str(error)),)
+        return (Diagnosis(check=check, state="unknown", detail=str(error)),)
     login = "hf auth login" if settings.weights == "bucket" else set_command(HF_TOKEN.key, checkup.stack or "")
     try:
         HfApi(endpoint=os.environ.get("HF_ENDPOINT")).auth_check(model, token=token or False)
     except GatedRepoError:
         if not token:
             detail = f"{model} is gated and no token is set"
-            return (Diagnosis(check=check, state="missing", detail=detail, mend=login),)
+            return (Diagnosis(check=check, state="missing", detail=detail, fix=login),)
         detail = f"the token of {origin} may not read {model}: its owner has not accepted the terms"
-        return (Diagnosis(check=check, state="missing", detail=detail, mend=f"https://huggingface.co/{model}"),)
+        return (Diagnosis(check=check, state="missing", detail=detail, fix=f"https://huggingface.co/{model}"),)
     except HfHubHTTPError as error:
         return (_hub_error(error, token, origin, model, login, checkup.stack or ""),)
     except (OSError, OfflineModeIsEnabled, httpx2.TransportError) as error:
         detail = f"the hub cannot be reached from here ({type(error).__name__})"
-        return (Diagnosis(check=check, state="cannot be told", detail=detail, required=False),)
+        return (Diagnosis(check=check, state="unknown", detail=detail, required=False),)
     by = f"the token of {origin}" if token else "no token needed"
     return (Diagnosis(check=check, state="ok", detail=f"{model} can be read ({by})"), _commit(checkup, settings, token))
 
@@ -174,13 +174,13 @@ def _commit(checkup: Checkup, settings: Settings, token: str | None) -> Diagnosi
         has_wanted = False
     except (HfHubHTTPError, OSError, OfflineModeIsEnabled, httpx2.TransportError, KeyError, ValueError) as error:
         detail = f"the hub did not state the commits of {model} ({type(error).__name__})"
-        return Diagnosis(check=check, state="cannot be told", detail=detail, required=False)
+        return Diagnosis(check=check, state="unknown", detail=detail, required=False)
     if not main:
         detail = f"the hub named no commit of {model}"
-        return Diagnosis(check=check, state="cannot be told", detail=detail, required=False)
+        return Diagnosis(check=check, state="unknown", detail=detail, required=False)
     setting = f"pulumi config set --stack {checkup.stack} gemma-serving:modelRevision {main}"
     if not has_wanted:
-        return Diagnosis(check=check, state="missing", detail=f"{model} has no commit {wanted}", mend=setting)
+        return Diagnosis(check=check, state="missing", detail=f"{model} has no commit {wanted}", fix=setting)
     if wanted is None:
         loads = "scripts.stage_model copies" if settings.weights == "bucket" else "the server loads"
         detail = f"no modelRevision: {loads} the main branch of {model}, which is at {main}; to keep it: {setting}"
@@ -192,16 +192,16 @@ def _commit(checkup: Checkup, settings: Settings, token: str | None) -> Diagnosi
 def _hub_error(error: OSError, token: str | None, origin: str, model: str, login: str, stack: str) -> Diagnosis:  # noqa: PLR0917 - what is known
     status = getattr(getattr(error, "response", None), "status_code", None)
     if status == _UNAUTHORIZED and token:
-        return Diagnosis(check="hub", state="missing", detail=f"the token of {origin} is not valid", mend=login)
+        return Diagnosis(check="hub", state="missing", detail=f"the token of {origin} is not valid", fix=login)
     if status in {_UNAUTHORIZED, _NOT_FOUND}:
         near = near_ids(model)
         known = f"; the nearest that exist: {', '.join(near)}" if near else ""
         detail = f"the hub has no {model}, or it is private{known}"
         # Another checkpoint of the catalog is a choice; an id that differs in its spelling is a mistake with one way out.
         is_misspelt = bool(near) and find_checkpoint(model) is None
-        mend = f"pulumi config set --stack {stack} gemma-serving:model {near[0]}" if is_misspelt else ""
-        return Diagnosis(check="hub", state="missing", detail=detail, mend=mend or f"https://huggingface.co/{model}")
-    return Diagnosis(check="hub", state="cannot be told", detail=f"the hub answered HTTP {status}", required=False)
+        fix = f"pulumi config set --stack {stack} gemma-serving:model {near[0]}" if is_misspelt else ""
+        return Diagnosis(check="hub", state="missing", detail=detail, fix=fix or f"https://huggingface.co/{model}")
+    return Diagnosis(check="hub", state="unknown", detail=f"the hub answered HTTP {status}", required=False)
 
 
 def _token(checkup: Checkup, settings: Settings) -> tuple[str | None, str]:
@@ -228,14 +228,14 @@ def _token(checkup: Checkup, settings: Settings) -> tuple[str | None, str]:
 
 def _reference(checkup: Checkup, kind: SecretKind, version: str) -> Sequence[Diagnosis]:
     """Return whether a version that the settings name exists and can be read by a server."""
-    mend = f"{set_command(kind.key, checkup.stack or '')} --secret {version.split('/')[3]}"
+    fix = f"{set_command(kind.key, checkup.stack or '')} --secret {version.split('/')[3]}"
     state = _state_of(checkup, kind.reference_key, version)
     if isinstance(state, Diagnosis):
         return (state,)
     if state == "ENABLED":
         return (Diagnosis(check=kind.reference_key, state="ok", detail=version),)
     detail = f"{version} is {state}" if state else f"{version} does not exist"
-    return (Diagnosis(check=kind.reference_key, state="missing", detail=detail, mend=mend),)
+    return (Diagnosis(check=kind.reference_key, state="missing", detail=detail, fix=fix),)
 
 
 def _state_of(checkup: Checkup, check: str, version: str) -> str | Diagnosis:
@@ -257,10 +257,10 @@ def _docker_hub(checkup: Checkup, account: DockerHubSettings) -> Sequence[Diagno
     if state == "ENABLED":
         return (Diagnosis(check=check, state="ok", detail=f"pulls as {account.username}, with {version}"),)
     detail = f"{version}, which dockerHub.tokenSecret names, is {state.lower() or 'missing'}"
-    mend = f"gcloud secrets create {name} --project={project} --replication-policy=automatic --data-file=TOKEN_FILE"
+    fix = f"gcloud secrets create {name} --project={project} --replication-policy=automatic --data-file=TOKEN_FILE"
     if state:
-        mend = f"gcloud secrets versions add {name} --project={project} --data-file=TOKEN_FILE"
-    return (Diagnosis(check=check, state="missing", detail=detail, mend=mend),)
+        fix = f"gcloud secrets versions add {name} --project={project} --data-file=TOKEN_FILE"
+    return (Diagnosis(check=check, state="missing", detail=detail, fix=fix),)
 
 
 def _image(settings: Settings) -> Sequence[Diagnosis]:
@@ -272,17 +272,17 @@ def _image(settings: Settings) -> Sequence[Diagnosis]:
         answer = ask_registry(image.repository, image.digest)
     except (requests.RequestException, ValueError, KeyError) as error:
         detail = f"the registry cannot be asked from here ({type(error).__name__}): {name}{table}"
-        return (Diagnosis(check="image", state="cannot be told", detail=detail, required=False),)
+        return (Diagnosis(check="image", state="unknown", detail=detail, required=False),)
     if answer.ok:
         left = answer.headers.get("ratelimit-remaining", "").partition(";")[0]
         pulls = f"; Docker Hub allows this address {left} more pulls now" if left else ""
         return (Diagnosis(check="image", state="ok", detail=f"{name}{table}{pulls}"),)
     if answer.status_code in {_UNAUTHORIZED, _NOT_FOUND}:
         detail = f"Docker Hub has no {name}{table}"
-        mend = "set gemma-serving:image to an entry of planning/data/images.json"
-        return (Diagnosis(check="image", state="missing", detail=detail, mend=mend),)
+        fix = "set gemma-serving:image to an entry of planning/data/images.json"
+        return (Diagnosis(check="image", state="missing", detail=detail, fix=fix),)
     detail = f"Docker Hub answered HTTP {answer.status_code} for {name}{table}"
-    return (Diagnosis(check="image", state="cannot be told", detail=detail, required=False),)
+    return (Diagnosis(check="image", state="unknown", detail=detail, required=False),)
 
 
 def ask_registry(repository: str, digest: str) -> requests.Response:

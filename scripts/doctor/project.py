@@ -43,7 +43,7 @@ def _apis(checkup: Checkup) -> Sequence[Diagnosis]:
 def _api(checkup: Checkup, api: str, *, enabled: bool) -> Diagnosis:
     if enabled:
         return Diagnosis(check=f"API {api}", state="ok", detail="enabled")
-    return Diagnosis(check=f"API {api}", state="missing", detail="not enabled", mend=checkup.enable(api))
+    return Diagnosis(check=f"API {api}", state="missing", detail="not enabled", fix=checkup.enable(api))
 
 
 def _permissions(checkup: Checkup, needed: RolePermissions) -> Sequence[Diagnosis]:
@@ -58,7 +58,7 @@ def _permissions(checkup: Checkup, needed: RolePermissions) -> Sequence[Diagnosi
     if not lacking:
         return (Diagnosis(check=check, state="ok", detail=f"{len(needed.permissions)} held"),)
     detail = f"{', '.join(lacking)} not held"
-    return (Diagnosis(check=check, state="missing", detail=detail, mend=checkup.grant(needed.role)),)
+    return (Diagnosis(check=check, state="missing", detail=detail, fix=checkup.grant(needed.role)),)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +68,7 @@ class _Constraint:
     name: str
     refusal: Callable[[Mapping[str, object]], str]
     """Returns what an effective policy refuses, or an empty text."""
-    mend: str
+    fix: str
     """The command, with `{p}` for the project. It needs roles/orgpolicy.policyAdmin on the organisation."""
 
 
@@ -76,7 +76,7 @@ def _constraints(checkup: Checkup) -> Iterator[_Constraint]:
     yield _Constraint(
         name="iam.disableServiceAccountCreation",
         refusal=partial(_refuses, "no service account can be created, and the server needs one"),
-        mend="gcloud resource-manager org-policies disable-enforce iam.disableServiceAccountCreation --project={p}",
+        fix="gcloud resource-manager org-policies disable-enforce iam.disableServiceAccountCreation --project={p}",
     )
     settings = checkup.settings
     if settings and settings.tpu:
@@ -85,13 +85,13 @@ def _constraints(checkup: Checkup) -> Iterator[_Constraint]:
         yield _Constraint(
             name=f"gcp.resourceLocations for {region}",
             refusal=partial(_refuses_location, region),
-            mend=f"gcloud resource-manager org-policies allow gcp.resourceLocations in:{region}-locations --project={{p}}",
+            fix=f"gcloud resource-manager org-policies allow gcp.resourceLocations in:{region}-locations --project={{p}}",
         )
     if settings and settings.cloud_run and settings.cloud_run.public:
         yield _Constraint(
             name="iam.allowedPolicyMemberDomains",
             refusal=_refuses_everybody,
-            mend="gcloud resource-manager org-policies delete iam.allowedPolicyMemberDomains --project={p}",
+            fix="gcloud resource-manager org-policies delete iam.allowedPolicyMemberDomains --project={p}",
         )
 
 
@@ -100,12 +100,12 @@ def _machine_constraints(checkup: Checkup, tpu: TpuSettings) -> Iterator[_Constr
     yield _Constraint(
         name="compute.disableGuestAttributesAccess",
         refusal=partial(_refuses, "`pulumi up` could not see that the server is ready, and gcloud opens no tunnel"),
-        mend="gcloud resource-manager org-policies disable-enforce compute.disableGuestAttributesAccess --project={p}",
+        fix="gcloud resource-manager org-policies disable-enforce compute.disableGuestAttributesAccess --project={p}",
     )
     if tpu.ssh == "metadata-key":
         setting = f"pulumi config set --stack {checkup.stack} --path gemma-serving:tpu.ssh os-login"
         refusal = partial(_refuses, "SSH keys in metadata are forbidden, and tpu.ssh is metadata-key")
-        yield _Constraint(name="compute.requireOsLogin", refusal=refusal, mend=setting)
+        yield _Constraint(name="compute.requireOsLogin", refusal=refusal, fix=setting)
 
 
 def _policy(checkup: Checkup, constraint: _Constraint) -> Sequence[Diagnosis]:
@@ -119,8 +119,8 @@ def _policy(checkup: Checkup, constraint: _Constraint) -> Sequence[Diagnosis]:
     refusal = constraint.refusal(policy)
     if not refusal:
         return (Diagnosis(check=check, state="ok", detail="refuses nothing that the stack needs"),)
-    mend = constraint.mend.format(p=checkup.project)
-    return (Diagnosis(check=check, state="missing", detail=refusal, mend=mend),)
+    fix = constraint.fix.format(p=checkup.project)
+    return (Diagnosis(check=check, state="missing", detail=refusal, fix=fix),)
 
 
 def _refuses(consequence: str, policy: Mapping[str, object]) -> str:

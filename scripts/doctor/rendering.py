@@ -3,7 +3,7 @@
 import re
 import shutil
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, TextIO
 
@@ -11,10 +11,8 @@ from scripts.doctor.diagnosis import Diagnosis, State
 
 WIDTH: Final = 80
 """Columns where no terminal says how many it has."""
-WORDS: Final[Mapping[State, str]] = {"ok": "ok", "missing": "missing", "cannot be told": "unknown"}
-"""State in the code and in the JSON's `state` -> word for people."""
-_ORDER: Final[tuple[State, ...]] = ("missing", "cannot be told", "ok")
-_INDENT: Final = max(len(word) for word in WORDS.values()) + 2
+_ORDER: Final[tuple[State, ...]] = ("missing", "unknown", "ok")
+_INDENT: Final = max(len(state) for state in _ORDER) + 2
 _ENABLE: Final = re.compile(r"gcloud services enable (?P<apis>\S+) --project=(?P<project>\S+)")
 _SHARED: Final = ("API ", "permissions of ", "policy ")
 """Beginnings of checks whose lines say nothing more than their name if they are ok."""
@@ -40,7 +38,7 @@ def report(title: str, lines: Sequence[Diagnosis], *, width: int) -> str:
     fixes = commands(lines)
     if fixes:
         blocks.append("\n".join(["To fix, in this order:", *(f"  {fix}" for fix in fixes)]))
-    waiting = [line for line in lines if _ENABLE.fullmatch(line.mend) and line.state == "cannot be told"]
+    waiting = [line for line in lines if _ENABLE.fullmatch(line.fix) and line.state == "unknown"]
     if waiting:
         plural = "check waits" if len(waiting) == 1 else "checks wait"
         blocks.append(
@@ -52,19 +50,19 @@ def report(title: str, lines: Sequence[Diagnosis], *, width: int) -> str:
 def counted(lines: Sequence[Diagnosis]) -> str:
     """Return how many checks are in each state."""
     states = [line.state for line in lines]
-    return ", ".join(f"{states.count(state)} {word}" for state, word in WORDS.items())
+    return ", ".join(f"{states.count(state)} {state}" for state in ("ok", "missing", "unknown"))
 
 
 def commands(lines: Sequence[Diagnosis]) -> Sequence[str]:
     """Return what to run or to change, each once. All APIs are enabled by one command, in the place of the first one."""
-    mends = list(dict.fromkeys(line.mend for line in lines if line.state != "ok" and line.mend))
-    enabling = [found for found in map(_ENABLE.fullmatch, mends) if found]
+    fixes = list(dict.fromkeys(line.fix for line in lines if line.state != "ok" and line.fix))
+    enabling = [found for found in map(_ENABLE.fullmatch, fixes) if found]
     if not enabling:
-        return mends
+        return fixes
     apis = " ".join(found["apis"] for found in enabling)
     together = f"gcloud services enable {apis} --project={enabling[0]['project']}"
     # First: a grant needs the API of projects, and most checks need some API.
-    return [together, *(mend for mend in mends if not _ENABLE.fullmatch(mend))]
+    return [together, *(fix for fix in fixes if not _ENABLE.fullmatch(fix))]
 
 
 def _by_state(lines: Sequence[Diagnosis]) -> Iterator[Sequence[_Entry]]:
@@ -80,13 +78,13 @@ def _cause(line: Diagnosis) -> str:
     """Return what lines of one cause have in common."""
     if line.state == "ok":
         return next((start for start in _SHARED if line.check.startswith(start)), line.check)
-    if line.state == "cannot be told" and line.mend:
-        return line.mend
-    return f"{line.detail} {_ENABLE.sub('', line.mend)}"
+    if line.state == "unknown" and line.fix:
+        return line.fix
+    return f"{line.detail} {_ENABLE.sub('', line.fix)}"
 
 
 def _text(entry: _Entry, width: int) -> str:
-    word, first = WORDS[entry.state], entry.lines[0]
+    word, first = entry.state, entry.lines[0]
     names = [line.check for line in entry.lines]
     if len(names) == 1:
         said = f"{names[0]}: {first.detail}"

@@ -18,7 +18,7 @@ from scripts.doctor.diagnosis import Check, Checkup, Diagnosis
 from stacks.settings import Settings
 
 LIMIT_S: Final = 30.0
-"""Longest wait for all checks together. One that is not done by then cannot be told."""
+"""Longest wait for all checks together. One that is not done by then is unknown."""
 QUOTA_PROJECT: Final = "quota project"
 USE_PROJECT: Final = "serviceusage.services.use"
 CONSUMER: Final = "roles/serviceusage.serviceUsageConsumer"
@@ -31,8 +31,8 @@ def examine(project_id: str, stack: str | None, settings: Settings | None) -> Se
     try:
         credentials = google_api.credentials()
     except CommandRefusedError as error:
-        mend = "gcloud auth application-default login"
-        line = Diagnosis(check="credentials", state="missing", detail=str(error), mend=mend)
+        fix = "gcloud auth application-default login"
+        line = Diagnosis(check="credentials", state="missing", detail=str(error), fix=fix)
         return (line,)
     lines = _credentials(credentials)
     if any(line.state != "ok" and line.check == "credentials" for line in lines):
@@ -68,7 +68,7 @@ def _unsaid(check: Check, error: BaseException | None) -> Sequence[Diagnosis]:
     if error is None:
         return ()
     reason = str(error) if isinstance(error, TimeoutError) else f"the check failed: {type(error).__name__}: {error}"
-    return (Diagnosis(check=check.name, state="cannot be told", detail=reason, required=check.required),)
+    return (Diagnosis(check=check.name, state="unknown", detail=reason, required=check.required),)
 
 
 def _credentials(credentials: Credentials) -> Sequence[Diagnosis]:
@@ -79,10 +79,10 @@ def _credentials(credentials: Credentials) -> Sequence[Diagnosis]:
             credentials.refresh(google.auth.transport.requests.Request())  # pyright: ignore[reportUnknownMemberType] - the library is untyped
     except google.auth.exceptions.RefreshError as error:
         detail = f"Google refuses them: {str(error.args[0]).splitlines()[0]}"
-        return (Diagnosis(check="credentials", state="missing", detail=detail, mend=login),)
+        return (Diagnosis(check="credentials", state="missing", detail=detail, fix=login),)
     except google.auth.exceptions.TransportError as error:
         detail = f"Google cannot be reached: {type(error).__name__}"
-        return (Diagnosis(check="credentials", state="cannot be told", detail=detail),)
+        return (Diagnosis(check="credentials", state="unknown", detail=detail),)
     person = isinstance(credentials, user.Credentials) and bool(getattr(credentials, "refresh_token", None))
     kind = "an access token" if isinstance(credentials, user.Credentials) else member_of(credentials)
     return (Diagnosis(check="credentials", state="ok", detail="a person's login" if person else kind),)
@@ -99,8 +99,8 @@ def _quota_project(checkup: Checkup) -> Sequence[Diagnosis]:
         )
     except google_api.GoogleListError as error:
         if error.reason == NOT_USABLE:
-            mend = checkup.grant(CONSUMER)
-            return (Diagnosis(check=QUOTA_PROJECT, state="missing", detail=str(error), mend=mend),)
+            fix = checkup.grant(CONSUMER)
+            return (Diagnosis(check=QUOTA_PROJECT, state="missing", detail=str(error), fix=fix),)
     except ScriptError:
         pass  # the other checks say so, each for its API
     return ()

@@ -50,5 +50,5 @@ def _reasons(checkup: Checkup, key: KmsKey) -> Sequence[Diagnosis]:
     return lines
 
 
-def _missing(detail: str, mend: str) -> Diagnosis:
-    return Diagnosis(check=_NAME, state="missing", detail=detail, mend=mend)
+def _missing(detail: str, fix: str) -> Diagnosis:
+    return Diagnosis(check=_NAME, state="missing", detail=detail, fix=fix)

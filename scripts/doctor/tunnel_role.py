@@ -27,17 +27,17 @@ def _role(checkup: Checkup, role: TunnelRole) -> Sequence[Diagnosis]:
     if role.parent.startswith("projects/") and role.parent != f"projects/{checkup.project}":
         own = tunnel_role(role.id, checkup.project)
         detail = f"{role.name} can be granted in its own project only; create one in {checkup.project} and set gemma-serving:tpu.tunnelRole: {own.id}"
-        return (Diagnosis(check=check, state="missing", detail=detail, mend=own.create_command()),)
+        return (Diagnosis(check=check, state="missing", detail=detail, fix=own.create_command()),)
     try:
         found = checkup.google.get("iam", f"v1/{role.name}")
     except GoogleListError as error:
         if error.status == _NOT_FOUND:
             detail = f"{role.name} does not exist; if this id was deleted in the last 37 days, choose another"
-            return (Diagnosis(check=check, state="missing", detail=detail, mend=role.create_command()),)
+            return (Diagnosis(check=check, state="missing", detail=detail, fix=role.create_command()),)
         return (_unknown(checkup, check, role, error),)
     fault, command = _fault(role, found)
     if fault:
-        return (Diagnosis(check=check, state="missing", detail=fault, mend=command),)
+        return (Diagnosis(check=check, state="missing", detail=fault, fix=command),)
     return (Diagnosis(check=check, state="ok", detail=_held(found)),)
 
 
@@ -45,7 +45,7 @@ def _unknown(checkup: Checkup, check: str, role: TunnelRole, error: GoogleListEr
     kind, _, number = role.parent.partition("/")
     if kind == "organizations" and error.status == _DENIED and not error.is_api_off:
         command = f"gcloud organizations add-iam-policy-binding {number} --member={checkup.member} --role=roles/iam.organizationRoleViewer"
-        return Diagnosis(check=check, state="cannot be told", detail=str(error), mend=command)
+        return Diagnosis(check=check, state="unknown", detail=str(error), fix=command)
     return checkup.refused(check, "iam", _VIEWER, error)
 
 

@@ -12,6 +12,7 @@ from datetime import UTC, datetime, timedelta, tzinfo
 from typing import TYPE_CHECKING, Annotated, Final
 
 from contracts.exit_codes import ExitCode
+from contracts.former_names import LOGS, with_former_names
 from contracts.plain_text import for_terminal
 from planning.units import parse_duration_s
 from scripts.cli.command import Command, run_command, say
@@ -142,10 +143,11 @@ class Printer:
         """Print all lines."""
         self.begin()
         if self.as_json:
-            known = None if cause is None else {"finding": cause.finding, "line": cause.line, "mend": cause.hint}
+            known = None if cause is None else {"finding": cause.finding, "line": cause.line, "fix": cause.hint}
             place = {"stack": self.log.stack, "project": self.log.project, "target": self.log.target}
             lines = [line.to_json() for line in found]
-            print(json.dumps({"schema_version": SCHEMA_VERSION, **place, "lines": lines, "cause": known}))
+            report = {"schema_version": SCHEMA_VERSION, **place, "lines": lines, "cause": known}
+            print(json.dumps(with_former_names(report, LOGS)))
         else:
             self.lines(found)
 

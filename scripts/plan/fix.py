@@ -37,7 +37,7 @@ def fix(stack: str, *, write: bool) -> ExitCode:
     fixed = fixed_file(path)
     before = path.read_text(encoding="utf-8")
     if fixed.text == before:
-        print(f"plan: {path.name} {'needs no change' if fixed.plan.fits else 'cannot be mended'}.", file=sys.stderr)
+        print(f"plan: {path.name} {'needs no change' if fixed.plan.fits else 'cannot be fixed'}.", file=sys.stderr)
     lines = (before.splitlines(keepends=True), fixed.text.splitlines(keepends=True))
     print("".join(difflib.unified_diff(*lines, fromfile=f"a/{path.name}", tofile=f"b/{path.name}")), end="")
     if write and fixed.text != before:

@@ -20,13 +20,13 @@ def headline(stack: str, changes: Sequence[ResourceChange]) -> str:
     if made and effect != "target":
         what = "requests TPU capacity" if made[0].type == CAPACITY_TYPE else "creates the service"
         return f"{stack}: {what}"
-    forced = dict.fromkeys(name for change in changes if change.takes_the_server_away for name in change.forced_by)
+    forced = dict.fromkeys(name for change in changes if change.is_disruptive for name in change.forced_by)
     return f"{stack}: {HEADINGS[effect]}" + (f", forced by {', '.join(forced)}" if forced else "")
 
 
 def effect_of_changes(changes: Sequence[ResourceChange]) -> StackEffect:
     """Return the strongest effect of the changes on what runs."""
-    lost = {change.type for change in changes if change.takes_the_server_away}
+    lost = {change.type for change in changes if change.is_disruptive}
     made = {change.type for change in changes if change.op == "create"}
     if (CAPACITY_TYPE in lost and SERVICE_TYPE in made) or (SERVICE_TYPE in lost and CAPACITY_TYPE in made):
         return "target"

@@ -21,7 +21,7 @@ def plan_markdown(plan: SavedPlan) -> str:
 
 def _head(plan: SavedPlan) -> Iterator[str]:
     yield from (f"### {code(plan.stack)}: {code(plan.id)}", "")
-    lost = [step for step in plan.steps if step.takes_the_server_away]
+    lost = [step for step in plan.steps if step.is_disruptive]
     if lost:
         names = ", ".join(dict.fromkeys(code(step.name) for step in lost))
         yield from (f"**This replaces or deletes what serves: {names}.**", "")

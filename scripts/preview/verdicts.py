@@ -76,7 +76,7 @@ class StackVerdict:
         if self.real is None:
             return None
         changes = [change for change in self.real.changes if change.type == CAPACITY_TYPE]
-        if any(change.takes_the_server_away for change in changes):
+        if any(change.is_disruptive for change in changes):
             return "given up"
         if any(change.op == "create" for change in changes):
             return "not deployed"

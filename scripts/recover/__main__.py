@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 from cloud.simulated import is_simulated
 from contracts.exit_codes import ExitCode
-from scripts.cli.asking import confirm
 from scripts.cli.command import Command, run_command, say
 from scripts.cli.looked import look_id, require_looked
 from scripts.cli.options import JsonSwitch, Option, StackName
+from scripts.cli.prompts import confirm
 
 if TYPE_CHECKING:
     from scripts.recover.run import Examined, Recovery

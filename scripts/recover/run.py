@@ -28,9 +28,9 @@ from engine.deployment import (
 from engine.locks import end_dead_locks, past_dead_locks, stack_locks
 from engine.previewed import declared
 from engine.secrets_provider import provider_options
-from engine.surgery import empty, without_pending
+from engine.state_edit import empty, without_pending
 from scripts.recover.lookup import KINDS, REPEATABLE, Found, Owner, Search, lookup
-from scripts.recover.surgery import Candidate, adopted, candidates
+from scripts.recover.state_edit import Candidate, adopted, candidates
 
 _MAX_ROUNDS: Final = 10
 _SETTLE: Final = "The resources are in the state, but could not be read; run recover again."

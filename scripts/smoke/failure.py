@@ -18,7 +18,7 @@ class ServerFailure:
         self._found: DeployedServer | None = None
 
     def __call__(self) -> str | None:
-        """Return why the server will not become ready, as one sentence; None if it may, and if it cannot be told."""
+        """Return why the server will not become ready, as one sentence; None if it may, and if it is unknown."""
         try:
             self._found = self._found or serving(states.read(self._stack))
             if self._found is None or self._found.kind not in CAPACITY:

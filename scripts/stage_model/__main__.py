@@ -303,7 +303,7 @@ def _bind(stack: str, settings: "Settings", changes: "Mapping[str, str | None]")
     """
     from ruamel.yaml.error import YAMLError
 
-    from engine.kept import replace_file
+    from engine.atomic_file import replace_file
     from engine.runner import project_folder
     from scripts.cli.settings_file import SettingsFile
 

@@ -11,7 +11,7 @@ from cloud.staging.folders import StagedFolder, remove_folder, staged_folders
 from contracts.errors import CommandRefusedError
 from contracts.exit_codes import ExitCode
 from engine import state as states
-from scripts.cli.asking import confirm
+from scripts.cli.prompts import confirm
 from scripts.stage_model.uses import BucketReaders, FolderUses, bucket_readers, settings_of
 from stacks.settings import Settings
 

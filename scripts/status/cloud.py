@@ -179,7 +179,7 @@ def _with_phase(facts: CloudFacts, read: Callable[[], Mapping[str, str]]) -> Clo
     except GoogleListError as error:
         if error.status == HTTPStatus.NOT_FOUND:  # nothing was published yet
             return replace(facts, phase="booting")
-        return replace(facts, untold=(f"The machine's phase could not be read: {error}",))
+        return replace(facts, unknown=(f"The machine's phase could not be read: {error}",))
     return replace(
         facts,
         phase=published.get(PHASE_KEY) or "booting",
@@ -222,7 +222,7 @@ def _service(api: GoogleApi, found: DeployedServer, stack: str, now: datetime) -
         stored=stored,
         running=None if shares is None else next(iter(shares), ready),
         traffic=shares,
-        untold=() if shares is not None else ("Google does not say who gets the requests of the service.",),
+        unknown=() if shares is not None else ("Google does not say who gets the requests of the service.",),
     )
     # Without a roll-out the traffic follows the latest revision, also while it is being moved.
     if TEMPLATE_LABEL in as_mapping(document.get("labels")):
@@ -241,7 +241,7 @@ def _with_rollout(facts: CloudFacts, document: Item, stack: str, now: datetime) 
         rollout_phase=view.phase,
         rollout="" if view.phase == "unknown" else view.sentence,
         rollout_record=record,
-        untold=(*facts.untold, view.sentence) if is_unknown else facts.untold,
+        unknown=(*facts.unknown, view.sentence) if is_unknown else facts.unknown,
     )
 
 
@@ -278,5 +278,5 @@ def _with_cost(api: GoogleApi, facts: CloudFacts, owned: Sequence[FoundResource]
         usd=round(spent.usd, 4),
         usd_per_hour=round(spent.usd_per_hour, 4),
         limits=_limits(spent.limits),
-        untold=(*facts.untold, *spent.untold),
+        unknown=(*facts.unknown, *spent.unknown),
     )

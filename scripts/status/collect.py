@@ -150,7 +150,7 @@ def _status(one: _Known, now: datetime) -> StackStatus:
     target = outputs.target if outputs else None if found is None else "tpu" if found.kind in CAPACITY else "cloud-run"
     drift = [*drift_of(facts, target), *([changed] if isinstance(changed, str) else [])]
     drift += cast("Sequence[str]", refreshed or ())
-    untold = [UnansweredSource(source=GOOGLE, why=why) for why in (facts.untold if facts else ())]
+    unknown = [UnansweredSource(source=GOOGLE, why=why) for why in (facts.unknown if facts else ())]
     status = StackStatus(
         stack=one.state.stack,
         deployed=outputs is not None and found is not None,
@@ -164,7 +164,7 @@ def _status(one: _Known, now: datetime) -> StackStatus:
         drift=tuple(drift),
         refreshed=refreshed is not None,
         waits=tuple(waits_of(one.state, one.locks, facts, now)),
-        unanswered=(*one.unanswered, *untold),
+        unanswered=(*one.unanswered, *unknown),
     )
     return replace(status, next_command=next_command(status, one.state, one.locks))
 

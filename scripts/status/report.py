@@ -74,7 +74,7 @@ class CloudFacts:
     usd_per_hour: float | None = None
     limits: str = ""
     """The limits that the labels carry, in words; empty without any."""
-    untold: Sequence[str] = ()
+    unknown: Sequence[str] = ()
     """What Google did not tell, each a sentence."""
 
 

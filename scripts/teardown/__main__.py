@@ -39,14 +39,14 @@ class TeardownOptions:
 
 def _teardown(options: TeardownOptions) -> ExitCode:
     from cloud import google_api
+    from scripts.teardown.output import TeardownOutput, text_of
     from scripts.teardown.run import Teardown, TeardownRequest, known
-    from scripts.teardown.talk import Talk, text_of
 
     if (options.stack is None) != options.all_stacks:
         raise CommandRefusedError("Name one stack with --stack NAME, or pass --all.")
     if options.keep_bucket and options.include_retained:
         raise CommandRefusedError("--keep-bucket and --include-retained contradict each other; pass one of them.")
-    talk = Talk()
+    talk = TeardownOutput()
     request = TeardownRequest(
         stack=options.stack,
         yes=options.yes,

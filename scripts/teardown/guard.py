@@ -11,9 +11,9 @@ from cloud.simulated import is_simulated
 from cloud.spending import StackSpending, spending
 from contracts.answers import Absent, Present, Unknown
 from contracts.exit_codes import ExitCode
+from scripts.teardown.output import TeardownOutput, text_of
 from scripts.teardown.receipt import Receipt
 from scripts.teardown.run import Teardown, TeardownRequest, known
-from scripts.teardown.talk import Talk, text_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,12 +22,12 @@ class GuardReport:
 
     stacks: Sequence[StackSpending]
     receipts: Sequence[tuple[Receipt, Path]]
-    untold: Sequence[str]
+    unknown: Sequence[str]
 
     @property
     def clean(self) -> bool:
         """Whether everything could be read, and nothing is left of what was taken down."""
-        told = not self.untold and not any(item.untold for item in self.stacks)
+        told = not self.unknown and not any(item.unknown for item in self.stacks)
         return told and all(receipt.clean for receipt, _ in self.receipts)
 
     def to_json(self) -> dict[str, object]:
@@ -42,7 +42,7 @@ class GuardReport:
                     "usd": round(item.usd, 2),
                     "usd_per_hour": round(item.usd_per_hour, 2),
                     "exceeded": list(item.exceeded),
-                    "untold": list(item.untold),
+                    "unknown": list(item.unknown),
                     "verdict": item.verdict,
                     "since": item.since,
                     "record": item.record,
@@ -51,13 +51,13 @@ class GuardReport:
                 for item in self.stacks
             ],
             "receipts": [{**receipt.to_json(), "receipt": str(path)} for receipt, path in self.receipts],
-            "untold": list(self.untold),
+            "unknown": list(self.unknown),
             "clean": self.clean,
             "simulated": is_simulated(),
         }
 
 
-def guard(request: TeardownRequest, talk: Talk, *, as_json: bool) -> ExitCode:
+def guard(request: TeardownRequest, talk: TeardownOutput, *, as_json: bool) -> ExitCode:
     """Search, compare with the limits, take down what exceeds them, and print what was done. Raises ScriptError."""
     report = _guarded(request, talk)
     if as_json:
@@ -68,7 +68,7 @@ def guard(request: TeardownRequest, talk: Talk, *, as_json: bool) -> ExitCode:
     return ExitCode.DONE if report.clean else ExitCode.FAILED
 
 
-def _guarded(request: TeardownRequest, talk: Talk) -> GuardReport:
+def _guarded(request: TeardownRequest, talk: TeardownOutput) -> GuardReport:
     found = known(request, talk.say)
     api = connect(*found.projects)
     looking = Teardown(request=replace(request, dry_run=True), known=found, api=api, talk=talk)
@@ -79,9 +79,9 @@ def _guarded(request: TeardownRequest, talk: Talk) -> GuardReport:
         talk.say(item.sentence())
         for line in item.read:
             talk.say(f"  {line}")
-        for sentence in item.untold:
+        for sentence in item.unknown:
             talk.say(f"  unknown: {sentence}")
-    for sentence in seen.untold:
+    for sentence in seen.unknown:
         talk.say(sentence)
     over = [replace(request, stack=item.owner.stack) for item in stacks if item.exceeded]
     receipts = [_torn_down(each, api, talk) for each in over]
@@ -92,10 +92,10 @@ def _guarded(request: TeardownRequest, talk: Talk) -> GuardReport:
             talk.say("no stack of this product has anything in the project.")
         case Unknown():
             talk.say("whether a stack of this product has anything in the project is unknown, see above.")
-    return GuardReport(stacks=stacks, receipts=receipts, untold=seen.untold)
+    return GuardReport(stacks=stacks, receipts=receipts, unknown=seen.unknown)
 
 
-def _torn_down(request: TeardownRequest, api: GoogleApi, talk: Talk) -> tuple[Receipt, Path]:
+def _torn_down(request: TeardownRequest, api: GoogleApi, talk: TeardownOutput) -> tuple[Receipt, Path]:
     teardown = Teardown(request=request, known=known(request, talk.say), api=api, talk=talk)
     teardown.run()
     receipt = teardown.receipt()

@@ -11,7 +11,7 @@ from cloud.deletion import DeletedResource
 from cloud.found import FoundResource, Inventory
 from cloud.prices import usd_per_hour, usd_so_far
 from cloud.simulated import is_simulated
-from scripts.teardown.kept import KeptBucket
+from scripts.teardown.retained_bucket import KeptBucket
 
 FOLDER: Final = Path(".work") / "teardown"
 
@@ -32,7 +32,7 @@ class Receipt:
     """Buckets that stay because of --keep-bucket or of `bucket.retainOnDestroy`."""
     deletions: Sequence[DeletedResource]
     """What the API was asked to delete."""
-    untold: Sequence[str]
+    unknown: Sequence[str]
     """What could not be read."""
     remarks: Sequence[str]
     searches: Sequence[Inventory]
@@ -44,7 +44,7 @@ class Receipt:
     @property
     def clean(self) -> bool:
         """Whether nothing is left, and everything could be read."""
-        return not (self.state or self.left or self.untold or self.interrupted)
+        return not (self.state or self.left or self.unknown or self.interrupted)
 
     def to_json(self) -> dict[str, object]:
         """Return the receipt as `--json` prints it and as its file holds it."""
@@ -72,7 +72,7 @@ class Receipt:
                 }
                 for item in self.deletions
             ],
-            "untold": list(self.untold),
+            "unknown": list(self.unknown),
             "remarks": list(self.remarks),
             "clean": self.clean,
             "dry_run": self.dry_run,

@@ -32,12 +32,13 @@ from engine.deployment import (
 )
 from engine.locks import StackLock, past_locks, remove_lock_files, stack_locks
 from engine.state import StackState
-from engine.surgery import empty, unprotected, without_pending
+from engine.state_edit import empty, unprotected, without_pending
 from scripts.cli.settings import stack_settings
-from scripts.teardown import memory, pending
-from scripts.teardown.kept import KeptBucket, kept_bucket
+from scripts.teardown import pending
+from scripts.teardown import pending_store as memory
+from scripts.teardown.output import TeardownOutput, counted
 from scripts.teardown.receipt import Receipt
-from scripts.teardown.talk import Talk, counted
+from scripts.teardown.retained_bucket import KeptBucket, kept_bucket
 from stacks.apis import apis_of
 from stacks.loading import project_from_environment
 from stacks.settings import Settings
@@ -62,7 +63,7 @@ class TeardownRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Known:
+class TeardownInputs:
     """What is known before anything is asked of Google: the states, the settings, the projects."""
 
     states: Sequence[StackState]
@@ -77,9 +78,9 @@ class Teardown:
     """One teardown. `run` does all of it; `receipt` says at any time what was done so far."""
 
     request: TeardownRequest
-    known: Known
+    known: TeardownInputs
     api: GoogleApi
-    talk: Talk = field(default_factory=Talk)
+    talk: TeardownOutput = field(default_factory=TeardownOutput)
     clock: WaitClock = field(default_factory=WaitClock)
     started: datetime = field(default_factory=lambda: datetime.now(UTC))
     started_s: float = field(default_factory=time.monotonic)
@@ -119,16 +120,16 @@ class Teardown:
     def look(self) -> None:
         """Search, and remember what is left."""
         found = search(self.api, self._scope(), clock=self.clock, say=self.talk.say)
-        untold = list(found.untold)
+        unknown = list(found.unknown)
         stated: list[FoundResource] = []
         for state in self.known.states:
             try:
                 stated += pending.begun(self.api, state)
             except ScriptError as error:
-                untold.append(f"Could not check what the state of {state.stack} began to make: {error}")
+                unknown.append(f"Could not check what the state of {state.stack} began to make: {error}")
         resources = tuple({(item.kind, item.name): item for item in (*stated, *found.found)}.values())
         self.searches.append(
-            Inventory(found=resources, calls=found.calls, untold=tuple(untold), elapsed_s=found.elapsed_s)
+            Inventory(found=resources, calls=found.calls, unknown=tuple(unknown), elapsed_s=found.elapsed_s)
         )
         self.left = tuple(item for item in resources if not self._stays(item))
         self.kept = tuple(kept_bucket(self.api, item) for item in resources if self._stays(item))
@@ -158,7 +159,7 @@ class Teardown:
             left=self.left,
             kept=self.kept,
             deletions=self.deletions,
-            untold=last.untold if last else ["Nothing was searched."],
+            unknown=last.unknown if last else ["Nothing was searched."],
             remarks=self.remarks,
             searches=self.searches,
             started=self.started,
@@ -376,7 +377,7 @@ class Teardown:
             self.remarks.append(f"{remark}{copied}")
 
 
-def known(request: TeardownRequest, say: Callable[[str], None]) -> Known:
+def known(request: TeardownRequest, say: Callable[[str], None]) -> TeardownInputs:
     """Return what states, settings and environment say. Raises CommandRefusedError if no project is known."""
     doubts: list[str] = []
     found = [states.read(request.stack)] if request.stack else states.all_states()
@@ -400,7 +401,7 @@ def known(request: TeardownRequest, say: Callable[[str], None]) -> Known:
         raise CommandRefusedError(
             "No state, no settings and no environment variable names a Google Cloud project; set GOOGLE_CLOUD_PROJECT."
         )
-    return Known(
+    return TeardownInputs(
         states=tuple(found),
         settings=settings,
         projects=tuple(dict.fromkeys(projects)),

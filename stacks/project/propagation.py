@@ -54,7 +54,7 @@ _GRANT_TYPE: Final = re.compile(r"gcp:(?!cloudrunv2)\w+/\w*(?i:iammember):\w+")
 
 
 class ProjectNotReadyError(ValueError):
-    """The project cannot be deployed to yet. The message is one sentence with the command that mends it."""
+    """The project cannot be deployed to yet. The message is one sentence with the command that fixes it."""
 
 
 def require_resource_manager(project: str, provider: gcp.Provider) -> None:
@@ -113,7 +113,7 @@ def exists_hint(message: str, stack: str) -> str | None:
 
 
 def patience_s(message: str) -> float:
-    """Return how long to wait for what an error waits for: less if a permission may be missing, which waiting does not mend."""
+    """Return how long to wait for what an error waits for: less if a permission may be missing, which waiting does not fix."""
     if _NO_UPSTREAM.search(message):
         return GRANT_S
     return ACCOUNT_S if _lacked(message) or _NO_ROLE.search(message) else LIMIT_S

@@ -153,7 +153,7 @@ def has_own_view(state: Path) -> bool:
     """Whether the system lets a machine have its own /mnt; without, the agent would write to the real one."""
     given = {"machine": {}, "startupScript": ""}
     subprocess.run(
-        [sys.executable, "-m", "localcloud.running.shims.warden", str(state)],
+        [sys.executable, "-m", "localcloud.running.shims.init_process", str(state)],
         input=json.dumps(given) + "\n",
         text=True,
         check=True,
@@ -461,7 +461,7 @@ def test_nothing_is_left_when_the_cloud_is_killed(tmp_path: Path, number: signal
     try:
         assert parent.stdout is not None
         assert parent.stdout.readline() == "ready\n"
-        # The parent, the warden, the supervisors of the agent and of the container.
+        # The parent, the init process, the supervisors of the agent and of the container.
         assert len(processes_with(str(tmp_path))) >= 4
         parent.send_signal(number)
         parent.wait(20)

@@ -14,7 +14,7 @@ from localcloud.running.revisions import SimulatedRevisions
 from localcloud.running.starters import GoogleAccess, is_starter
 from localcloud.tests.running.running_server import Answer, ask
 from localcloud.world.clock import Clock
-from localcloud.world.run_words import LogLine
+from localcloud.world.run_messages import LogLine
 from localcloud.world.runtime import RevisionFailedError, RevisionSpec
 
 SERVICE = "projects/p/locations/us-east4/services/gemma"

@@ -42,7 +42,7 @@ def world():
 def assert_complete(found: Inventory):
     """Fail unless the search saw every kind that a stack can make."""
     assert {item.kind for item in found.found} == ALL_KINDS
-    assert found.untold == ()
+    assert found.unknown == ()
 
 
 def test_everything_of_a_stack_is_found_wherever_it_is_and_nothing_else(world):
@@ -124,7 +124,7 @@ def test_the_calls_go_out_side_by_side(monkeypatch):
 def test_an_empty_cloud_proves_that_nothing_is_left():
     with open_world() as world:
         found = search(world.api, scope(places={"tpu": ["us-nowhere1-a"]}))
-        assert (found.found, found.untold) == ((), ())
+        assert (found.found, found.unknown) == ((), ())
         outcomes = {call.path: call.outcome for call in found.calls}
         parent = f"v2alpha1/projects/{PROJECT}/locations/us-nowhere1-a"
         assert outcomes[f"{parent}/queuedResources"] == NO_SUCH_PLACE
@@ -139,11 +139,11 @@ def test_an_api_that_is_off_proves_nothing_unless_the_stacks_do_not_use_it():
         some = search(world.api, scope(apis=frozenset({"compute", "tpu"})))
     assert isinstance(found.answer_about(()), Unknown)
     off = " ".join(f"{api}.googleapis.com" for api in ("artifactregistry", "run", "secretmanager", "storage", "tpu"))
-    (sentence,) = found.untold
+    (sentence,) = found.unknown
     assert f"Run `gcloud services enable {off} --project={PROJECT}`, then the same command again." in sentence
     assert {call.outcome for call in found.calls if call.api == "tpu"} == {NOT_ENABLED}
-    assert (unused.found, unused.untold, unused.answer_about(())) == ((), (), Absent())
-    assert [f"enable tpu.googleapis.com --project={PROJECT}" in line for line in some.untold] == [True]
+    assert (unused.found, unused.unknown, unused.answer_about(())) == ((), (), Absent())
+    assert [f"enable tpu.googleapis.com --project={PROJECT}" in line for line in some.unknown] == [True]
 
 
 @pytest.mark.parametrize("comes", [True, False])
@@ -166,10 +166,10 @@ def test_an_api_that_was_enabled_a_moment_ago_is_waited_for(comes):
     assert said == ["run.googleapis.com was enabled a moment ago and does not answer yet: waiting up to 300 s"]
     if comes:
         assert [item.kind for item in found.found] == ["Cloud Run service"]
-        assert found.untold == ()
+        assert found.unknown == ()
     else:
         assert waited[0] == searching.START_LIMIT_S
-        assert [line.endswith("run the same command again in some minutes.") for line in found.untold] == [True]
+        assert [line.endswith("run the same command again in some minutes.") for line in found.unknown] == [True]
 
 
 def test_the_first_lists_of_an_api_that_begins_to_answer_are_read_once_more():
@@ -200,10 +200,10 @@ def test_the_first_lists_of_an_api_that_begins_to_answer_are_read_once_more():
 def test_a_zone_that_google_refuses_is_unknown_where_a_state_has_something_in_it():
     with open_world() as world:
         gone = {"places": {"tpu": ["us-nowhere1-a"]}}
-        assert search(world.api, scope(**gone)).untold == ()
+        assert search(world.api, scope(**gone)).unknown == ()
         held = search(world.api, scope(**gone, held=["us-nowhere1-a"]))
-    assert len(held.untold) == 2
-    assert all("us-nowhere1-a" in line for line in held.untold)
+    assert len(held.unknown) == 2
+    assert all("us-nowhere1-a" in line for line in held.unknown)
 
 
 def test_a_login_without_a_project_for_quota_proves_nothing(monkeypatch):
@@ -212,7 +212,7 @@ def test_a_login_without_a_project_for_quota_proves_nothing(monkeypatch):
         person = world.cloud.cloud.tokens.issue_access_token("ann@example.com")
         monkeypatch.setenv("GOOGLE_OAUTH_ACCESS_TOKEN", person)
         found = search(google_api.connect(), Scope(projects=[PROJECT], stack=None))
-        assert any("requires a quota project" in sentence for sentence in found.untold)
+        assert any("requires a quota project" in sentence for sentence in found.unknown)
         assert NOT_ENABLED not in {call.outcome for call in found.calls}
 
 
@@ -240,10 +240,10 @@ def test_what_cannot_be_read_is_not_called_gone():
     )
     with open_world(Scenario(operations=INSTANT, faults=faults)) as world:
         found = search(world.api, scope())
-    assert len(found.untold) == 3
-    assert any("Could not check whether a TPU queued resource still exists" in line for line in found.untold)
-    assert any("Could not list the locations of run" in line for line in found.untold)
-    assert any(f"Could not check whether projects/{PROJECT} still has an IAM grant" in line for line in found.untold)
+    assert len(found.unknown) == 3
+    assert any("Could not check whether a TPU queued resource still exists" in line for line in found.unknown)
+    assert any("Could not list the locations of run" in line for line in found.unknown)
+    assert any(f"Could not check whether projects/{PROJECT} still has an IAM grant" in line for line in found.unknown)
 
 
 class Pages:
@@ -282,7 +282,7 @@ class Pages:
 def test_an_answer_that_leaves_something_out_proves_nothing(kind, page, named):
     path = by_name(kind).path.format(p=PROJECT, l="us-central1").partition("?")[0]
     sentence = f"Could not check whether a {kind} still exists: {path} answered: {named} could not be reached"
-    assert search(Pages(kind, page), scope()).untold == (sentence,)
+    assert search(Pages(kind, page), scope()).unknown == (sentence,)
 
 
 @pytest.mark.parametrize(
@@ -292,7 +292,7 @@ def test_an_answer_that_leaves_something_out_proves_nothing(kind, page, named):
 def test_an_answer_of_another_form_proves_nothing(kind, page):
     world = Pages(kind, {})
     world.page = page
-    (sentence,) = search(world, scope()).untold
+    (sentence,) = search(world, scope()).unknown
     assert sentence.startswith(f"Could not check whether a {kind} still exists: ")
     assert "something else than a list" in sentence
 
@@ -304,7 +304,7 @@ def test_a_policy_of_another_form_is_never_written_back():
 
 def test_a_region_without_results_is_no_warning():
     page = {"items": {"regions/us-east5": {"warning": {"code": "NO_RESULTS_ON_PAGE"}}}}
-    assert search(Pages("router", page), scope()).untold == ()
+    assert search(Pages("router", page), scope()).unknown == ()
 
 
 # Whose it is
@@ -446,4 +446,4 @@ def test_a_place_that_is_gone_holds_nothing():
             yield from super().pages(api, path)
 
     found = search(Gone("bucket", {}), scope())
-    assert (found.found, found.untold) == ((), ())
+    assert (found.found, found.unknown) == ((), ())

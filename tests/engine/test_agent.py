@@ -212,7 +212,7 @@ def test_a_stack_is_planned_left_deployed_checked_measured_and_kept_until_a_pers
     content = {name: result.structured_content for name, result in found.items() if name not in {*failed, "report"}}
     assert content["staged"]["complete"], content["staged"]
     assert content["preview"]["usd_per_hour"] > 0
-    assert not content["preview"]["takes_the_server_away"]
+    assert not content["preview"]["is_disruptive"]
     assert re.fullmatch(r"\d+ of \d+: creating gcp-tpu:index:QueuedResource \S+", waiting["step"]), waiting
     assert [run["run"] for run in content["status while it waits"]["runs"]] == [waiting["run"]], content
     assert content["up"]["ok"], content["up"]

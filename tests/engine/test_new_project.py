@@ -42,7 +42,7 @@ def refusal(workspace, *command):
 
 
 def test_one_sentence_says_that_the_login_may_not_use_the_project(new_project):
-    """The rest of the module lives in the project that the commands have mended."""
+    """The rest of the module lives in the project that the commands have fixed."""
     new_project.pulumi("stack", "init", TPU)
     text = refusal(new_project, "up", "--yes", "--skip-preview")
     assert "Google refused to read project local-project" in text

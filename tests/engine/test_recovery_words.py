@@ -113,7 +113,7 @@ def test_after_a_lost_passphrase_nothing_stays_and_the_stack_can_be_made_again(s
     assert "cannot be decrypted; set PULUMI_CONFIG_PASSPHRASE" in refused.err
     done = stack.script("teardown", "--stack", STACK, "--yes", "--json", environment=lost)
     assert "incorrect passphrase" in done.err
-    assert (done.json["left"], done.json["untold"], done.json["state"]) == ([], [], [])
+    assert (done.json["left"], done.json["unknown"], done.json["state"]) == ([], [], [])
     assert any("although the search read everything and found nothing" in line for line in done.json["remarks"])
     stack.pulumi("stack", "rm", "--preserve-config", "--yes", STACK, environment=lost)
     kept = [line for line in settings(stack).read_text().splitlines() if not line.startswith("encryptionsalt")]

@@ -80,9 +80,9 @@ async def _deploy(client: Client, done: Transcript) -> None:
     found = await use(
         client, done, "recognise_failure", stack=STACK, text=ended["reason"]["text"] + "\n" + ended["said"]["text"]
     )
-    if not found.get("mend"):
+    if not found.get("fix"):
         found = await use(client, done, "logs", stack=STACK)
-    done.answer = f"It failed: {found['mend']} ({found['finding']})"
+    done.answer = f"It failed: {found['fix']} ({found['finding']})"
 
 
 async def _find(client: Client, done: Transcript) -> None:

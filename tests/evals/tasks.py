@@ -280,7 +280,7 @@ TASKS: Sequence[EvalTask] = (
     EvalTask(
         name="out-of-memory-change",
         allow="up",
-        prompt=f"Deploy the changed settings of stack {STACK}. If that fails, say why, and which setting mends it.",
+        prompt=f"Deploy the changed settings of stack {STACK}. If that fails, say why, and which setting fixes it.",
         prepared=_out_of_memory,
         judge=_judge_out_of_memory,
     ),

@@ -137,7 +137,7 @@ def test_a_finding_without_a_remedy_stays_and_is_said(command, tmp_path: Path, m
     planted(tmp_path, Incident("l4-qat", SMALL, "block", ""))
     code, out, err = command("--stack", "l4-qat", "--fix")
     assert (code, out) == (2, "")
-    assert "plan: Pulumi.l4-qat.yaml cannot be mended.\n" in err
+    assert "plan: Pulumi.l4-qat.yaml cannot be fixed.\n" in err
     assert "plan: FIT03 still blocks: Loading peaks at " in err
 
 

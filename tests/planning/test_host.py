@@ -108,5 +108,5 @@ def test_a_host_that_the_quota_carries_once_comes_with_one_instance():
     )
     (finding,) = [one for one in plan(wrong).findings if one.id == "HST01"]
     assert [remedy.changes["cloud_run.max_instances"] for remedy in finding.remedies] == [1]
-    mended = plan(changed(wrong, finding.remedies[0].changes))
-    assert not [one.id for one in mended.findings if one.severity == "block"]
+    fixed = plan(changed(wrong, finding.remedies[0].changes))
+    assert not [one.id for one in fixed.findings if one.severity == "block"]

@@ -589,14 +589,14 @@ def test_a_run_duration_outside_the_range_is_moved_to_its_end(seconds: int, allo
 
 
 @pytest.mark.parametrize(
-    ("url", "mended"),
+    ("url", "fixed"),
     [
         ("http://LOCALHOST:8000", "http://127.0.0.1:8000"),
         ("https://localhost/v1", "https://127.0.0.1/v1"),
     ],
 )
-def test_localhost_is_refused_however_it_is_written(url: str, mended: str):
-    assert change_of(the(plan(replace(deployment(), endpoint_url=url)), "NET01"), "endpoint_url") == mended
+def test_localhost_is_refused_however_it_is_written(url: str, fixed: str):
+    assert change_of(the(plan(replace(deployment(), endpoint_url=url)), "NET01"), "endpoint_url") == fixed
 
 
 @pytest.mark.parametrize(

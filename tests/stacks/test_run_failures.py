@@ -12,8 +12,8 @@ from contracts.labels import Ownership
 from contracts.masking import MASK
 from localcloud.tests import idle_cloud
 from localcloud.tests.conftest import Client
-from localcloud.world import run_words
-from localcloud.world.run_words import LogLine
+from localcloud.world import run_messages
+from localcloud.world.run_messages import LogLine
 from localcloud.world.scenario import Logging, OperationDurations, Scenario, Services
 from stacks.hooks import container_logs, run_failures
 from stacks.hooks.run_failures import FailureReport
@@ -33,8 +33,8 @@ TEMPLATE = {
         }
     ]
 }
-MESSAGE = "Error waiting to update Service: Error code 9, message: " + run_words.with_logs_url(
-    run_words.not_started(TEMPLATE), REVISION
+MESSAGE = "Error waiting to update Service: Error code 9, message: " + run_messages.with_logs_url(
+    run_messages.not_started(TEMPLATE), REVISION
 )
 UNNAMED = "Error code 9, message: The user-provided container failed the configured startup probe checks."
 TRACEBACK = ["Traceback (most recent call last):", *(f"  frame {number}" for number in range(60))]
@@ -69,7 +69,7 @@ def use(monkeypatch, base_url, token="nobody's"):  # noqa: S107 - no token
 def write(cloud, *lines, revision=REVISION):
     async def all_lines():
         for line in lines:
-            cloud.cloud.logs.write(run_words.entry(line, revision))
+            cloud.cloud.logs.write(run_messages.entry(line, revision))
 
     asyncio.run_coroutine_threadsafe(all_lines(), cloud.loop).result(10)
 
@@ -84,7 +84,7 @@ def explained(report, message=MESSAGE):
 
 def test_the_last_lines_are_shown_with_the_cause_and_the_command(project, report):
     error = "ValueError: No available memory for the cache blocks (Available KV cache memory: -1.22 GiB)."
-    write(project, *printed(error, *TRACEBACK), *run_words.exited(1, TEMPLATE, service=SERVICE))
+    write(project, *printed(error, *TRACEBACK), *run_messages.exited(1, TEMPLATE, service=SERVICE))
     write(project, *printed("a line of another revision"), revision=REVISION.replace("00002", "00001"))
     text = explained(report)
     assert text.startswith(f"Revision {SERVICE}-00002-abc did not start. No GPU memory is left for the KV cache")
@@ -121,7 +121,7 @@ def test_no_secret_of_the_containers_output_is_shown(project, report):
             "HF says stack-secret-canary",
             f"error near {CANARY}",
         ),
-        *run_words.exited(1, TEMPLATE, service=SERVICE),
+        *run_messages.exited(1, TEMPLATE, service=SERVICE),
     )
     text = explained(report)
     assert "canary" not in text
@@ -130,7 +130,9 @@ def test_no_secret_of_the_containers_output_is_shown(project, report):
 
 def test_an_error_that_does_not_name_the_revision_is_explained_by_the_newest_lines(project, report):
     write(
-        project, *printed("vllm: error: unrecognized arguments: --x"), *run_words.exited(2, TEMPLATE, service=SERVICE)
+        project,
+        *printed("vllm: error: unrecognized arguments: --x"),
+        *run_messages.exited(2, TEMPLATE, service=SERVICE),
     )
     assert "The new revision of gemma-l4-12b-qat did not start. vLLM refused its command line" in explained(
         report, UNNAMED
@@ -140,7 +142,7 @@ def test_an_error_that_does_not_name_the_revision_is_explained_by_the_newest_lin
 def test_lines_that_come_late_are_waited_for(monkeypatch, report):
     with idle_cloud.start(scenario=Scenario(logging=Logging(lag_s=100))) as cloud:
         use(monkeypatch, cloud.base_url, cloud.token)
-        write(cloud, *printed("late"), *run_words.exited(1, TEMPLATE, service=SERVICE))
+        write(cloud, *printed("late"), *run_messages.exited(1, TEMPLATE, service=SERVICE))
         assert "[stderr] late" in explained(report)
 
 

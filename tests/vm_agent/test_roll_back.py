@@ -154,8 +154,8 @@ def test_two_bad_documents_in_a_row_go_back_to_the_same_good_one(serving: Servin
     for flag in ("--no-such-flag", "--crash"):
         bad = serving.ask(flag)
         serving.sees("failed", bad, good)
-    mended = serving.ask("--max-num-seqs=4")
-    serving.sees("ready", mended, mended)
+    fixed = serving.ask("--max-num-seqs=4")
+    serving.sees("ready", fixed, fixed)
     assert serving.agent.kept.failed is None
 
 
@@ -201,11 +201,11 @@ def test_a_document_that_changes_again_during_the_way_back_is_served(serving: Se
     stuck.touch()
     bad = serving.ask("--no-such-flag")
     eventually(lambda: machine.guest().get("phase") == "restoring", "the way back has begun")
-    mended = serving.ask("--max-num-seqs=4")
-    eventually(lambda: machine.guest().get("document-hash") == mended, "the newer document is taken up")
+    fixed = serving.ask("--max-num-seqs=4")
+    eventually(lambda: machine.guest().get("document-hash") == fixed, "the newer document is taken up")
     stuck.unlink()
-    serving.sees("ready", mended, mended)
-    assert bad != mended
+    serving.sees("ready", fixed, fixed)
+    assert bad != fixed
     assert len(written(machine, "pause-began-at")) == 1
 
 

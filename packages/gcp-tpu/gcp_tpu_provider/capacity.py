@@ -55,7 +55,7 @@ class Refused:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class RequestSent:
     """The request exists. `long_running` is None if an earlier operation made it."""
 
     long_running: LongRunningOperation | None
@@ -204,7 +204,7 @@ async def _find_within(operation: ResourceOperation, name: str, limit_s: float) 
         await timer.pause()
 
 
-async def _ask(operation: ResourceOperation, zone: str) -> Asked | Refused:
+async def _ask(operation: ResourceOperation, zone: str) -> RequestSent | Refused:
     """Make the request in a zone, or adopt the one that an interrupted operation made."""
     try:
         existing = await operation.api.find_queued_resource(operation.desired.name(zone))
@@ -212,18 +212,18 @@ async def _ask(operation: ResourceOperation, zone: str) -> Asked | Refused:
         _require_zonal(error)
         return Refused(zone, str(error))
     if existing is not None and await _adopt(operation, existing):
-        return Asked(None)
+        return RequestSent(None)
     without_quota = await operation.api.quota_refusal(operation.desired.inputs, zone)
     return Refused(zone, without_quota) if without_quota else await _request(operation, zone)
 
 
-async def _request(operation: ResourceOperation, zone: str) -> Asked | Refused:
+async def _request(operation: ResourceOperation, zone: str) -> RequestSent | Refused:
     """Make the request in a zone."""
     name, request_id = operation.desired.name(zone), str(uuid4())
     operation.record = ResourceRecord(zone=zone, name=name)  # from here on something may exist
     operation.tried[zone] = None
     try:
-        return Asked(await operation.api.create_queued_resource(name, operation.desired.body(zone), request_id))
+        return RequestSent(await operation.api.create_queued_resource(name, operation.desired.body(zone), request_id))
     except GoogleError as error:
         if (
             error.may_have_acted
@@ -251,7 +251,7 @@ def _require_zonal(error: GoogleError) -> None:
         raise error
 
 
-async def _resolve(operation: ResourceOperation, zone: str, error: TpuProviderError) -> Asked | Refused:
+async def _resolve(operation: ResourceOperation, zone: str, error: TpuProviderError) -> RequestSent | Refused:
     """Look up what exists after an answer that was lost, that says the name is taken, or that refuses a second attempt.
 
     Raises TpuProviderError, with the record kept, if it may still come into being.
@@ -259,7 +259,7 @@ async def _resolve(operation: ResourceOperation, zone: str, error: TpuProviderEr
     found = await _find_within(operation, operation.desired.name(zone), operation.pacing.appear_s)
     if found is not None:
         if await _adopt(operation, found):
-            return Asked(None)
+            return RequestSent(None)
         return Refused(zone, f"{error} The provider could not use the existing one and deleted it.")
     if isinstance(error, GoogleError) and _is_refusal(error):
         operation.record = None

@@ -62,7 +62,7 @@ TYPE_WORDS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Mistake:
+class InputError:
     """A mistake in the inputs: its property path and a sentence for the user."""
 
     path: str
@@ -74,7 +74,7 @@ class CheckedInputs:
     """Inputs with their defaults and their secrets still wrapped, and the mistakes in them."""
 
     inputs: wire.Properties
-    mistakes: tuple[Mistake, ...]
+    mistakes: tuple[InputError, ...]
 
 
 def auto_name(urn: str) -> str:
@@ -112,11 +112,11 @@ def _secret_texts(value: wire.Value, *, secret: bool = False) -> set[str]:
     return {text for item in items for text in _secret_texts(item, secret=inside)}
 
 
-def _hide(mistake: Mistake, hidden: list[str]) -> Mistake:
+def _hide(mistake: InputError, hidden: list[str]) -> InputError:
     sentence = mistake.sentence
     for text in hidden:
         sentence = sentence.replace(f'"{text}"', "a secret") if text else sentence
-    return Mistake(mistake.path, sentence)
+    return InputError(mistake.path, sentence)
 
 
 def _fill_defaults(inputs: wire.Properties, urn: str, project: str, proposed_name: str) -> None:
@@ -147,19 +147,19 @@ def _field_defaults(schema: Schema) -> dict[str, Any]:
     return {item.name: item.default for item in object_type(schema).fields if item.default is not None}
 
 
-def _members(prefix: str, values: wire.Properties, known: Mapping[str, Property]) -> Iterator[Mistake]:
+def _members(prefix: str, values: wire.Properties, known: Mapping[str, Property]) -> Iterator[InputError]:
     """Check names and types of the properties of the resource, or of the fields of an object."""
     for name in values:
         if name not in known:
-            yield Mistake(f"{prefix}{name}", f"`{prefix}{name}` is unknown. Known names: {', '.join(known)}.")
+            yield InputError(f"{prefix}{name}", f"`{prefix}{name}` is unknown. Known names: {', '.join(known)}.")
     for name, item in known.items():
         if name in values:
             yield from _type(f"{prefix}{name}", values[name], item.schema)
         elif item.required:
-            yield Mistake(f"{prefix}{name}", f"`{prefix}{name}` is missing: {item.description}")
+            yield InputError(f"{prefix}{name}", f"`{prefix}{name}` is missing: {item.description}")
 
 
-def _type(path: str, value: wire.Value, schema: Schema) -> Iterator[Mistake]:
+def _type(path: str, value: wire.Value, schema: Schema) -> Iterator[InputError]:
     if value == wire.UNKNOWN:
         return
     kind = str(schema["type"])
@@ -171,9 +171,9 @@ def _type(path: str, value: wire.Value, schema: Schema) -> Iterator[Mistake]:
         "object": isinstance(value, dict),
     }
     if not matches[kind] and path.startswith("metadata"):
-        yield Mistake(path, f"`{path}` must be {TYPE_WORDS[kind]}.")  # metadata values are never shown
+        yield InputError(path, f"`{path}` must be {TYPE_WORDS[kind]}.")  # metadata values are never shown
     elif not matches[kind]:
-        yield Mistake(path, f"`{path}` is {_show(value)}, but must be {TYPE_WORDS[kind]}.")
+        yield InputError(path, f"`{path}` is {_show(value)}, but must be {TYPE_WORDS[kind]}.")
     elif kind == "array":
         for index, item in enumerate(cast("list[Any]", value)):
             yield from _type(f"{path}[{index}]", item, schema["items"])
@@ -200,7 +200,7 @@ def _known(inputs: wire.Properties, name: str) -> wire.Value:
     return None if value == wire.UNKNOWN else value
 
 
-def _patterns(inputs: wire.Properties) -> Iterator[Mistake]:
+def _patterns(inputs: wire.Properties) -> Iterator[InputError]:
     for name, (pattern, allowed) in PATTERNS.items():
         value = _known(inputs, name)
         items = (
@@ -212,242 +212,246 @@ def _patterns(inputs: wire.Properties) -> Iterator[Mistake]:
             if name == "acceleratorType" and TPU7X.match(str(item)):
                 continue  # said by itself
             if isinstance(item, str) and item != wire.UNKNOWN and not pattern.fullmatch(item):
-                yield Mistake(path, f"`{path}` is {_show(item)}, but must be {allowed}.")
+                yield InputError(path, f"`{path}` is {_show(item)}, but must be {allowed}.")
 
 
-def _generation(inputs: wire.Properties) -> Iterator[Mistake]:
+def _generation(inputs: wire.Properties) -> Iterator[InputError]:
     given = _known(inputs, "acceleratorType")
     if isinstance(given, str) and TPU7X.match(given):
-        yield Mistake(
+        yield InputError(
             "acceleratorType",
             f"`acceleratorType` is {_show(given)}, but TPU7x needs Google Kubernetes Engine: no queued resource has it "
             "(https://docs.cloud.google.com/tpu/docs/tpu7x). Choose a type of v5litepod, v5p or v6e, such as v6e-4.",
         )
 
 
-def _choices(inputs: wire.Properties) -> Iterator[Mistake]:
+def _choices(inputs: wire.Properties) -> Iterator[InputError]:
     for item in INPUTS:
         value = _known(inputs, item.name)
         if item.choices and value is not None and value not in item.choices:
-            yield Mistake(item.name, f"`{item.name}` is {_show(value)}, but must be one of {', '.join(item.choices)}.")
+            yield InputError(
+                item.name, f"`{item.name}` is {_show(value)}, but must be one of {', '.join(item.choices)}."
+            )
 
 
-def _project(inputs: wire.Properties) -> Iterator[Mistake]:
+def _project(inputs: wire.Properties) -> Iterator[InputError]:
     if "project" not in inputs:
-        yield Mistake("project", "`project` is missing. Set it, or set `gcp-tpu:project` or GOOGLE_CLOUD_PROJECT.")
+        yield InputError("project", "`project` is missing. Set it, or set `gcp-tpu:project` or GOOGLE_CLOUD_PROJECT.")
 
 
-def _zones(inputs: wire.Properties) -> Iterator[Mistake]:
+def _zones(inputs: wire.Properties) -> Iterator[InputError]:
     if ("zones" in inputs) == ("zone" in inputs):
-        yield Mistake("zones", "Set either `zones` (a list in order of preference) or `zone`.")
+        yield InputError("zones", "Set either `zones` (a list in order of preference) or `zone`.")
         return
     zones = _known(inputs, "zones")
     if zones is None:
         return
     if not zones:
-        yield Mistake("zones", "`zones` is empty, but must name at least one zone, such as us-east5-a.")
+        yield InputError("zones", "`zones` is empty, but must name at least one zone, such as us-east5-a.")
     for zone in sorted({item for item in zones if item != wire.UNKNOWN and zones.count(item) > 1}):
-        yield Mistake("zones", f"`zones` names {zone} more than once, but each zone is tried once.")
+        yield InputError("zones", f"`zones` names {zone} more than once, but each zone is tried once.")
 
 
-def _run_duration(inputs: wire.Properties) -> Iterator[Mistake]:
+def _run_duration(inputs: wire.Properties) -> Iterator[InputError]:
     model, given = _known(inputs, "provisioningModel"), inputs.get("maxRunDurationS")
     if model == "flex-start" and given is None:
-        yield Mistake(
+        yield InputError(
             "maxRunDurationS",
             f"`maxRunDurationS` is missing: flex-start needs the run time of the nodes, 1 to {MAX_FLEX_START_S} s (7 days).",
         )
     if isinstance(given, int) and given > MAX_FLEX_START_S and model == "flex-start":
-        yield Mistake(
+        yield InputError(
             "maxRunDurationS",
             f"`maxRunDurationS` is {given}, but flex-start allows at most {MAX_FLEX_START_S} s (7 days).",
         )
 
 
-def _renewal(inputs: wire.Properties) -> Iterator[Mistake]:
+def _renewal(inputs: wire.Properties) -> Iterator[InputError]:
     before_s, run_s = _known(inputs, "renewBeforeS"), inputs.get("maxRunDurationS")
     if before_s is not None and run_s is None:
-        yield Mistake(
+        yield InputError(
             "renewBeforeS",
             f"`renewBeforeS` is {before_s}, but without `maxRunDurationS` the nodes have no deadline. Remove it, or set `maxRunDurationS`.",
         )
     if isinstance(before_s, int) and isinstance(run_s, int) and before_s >= run_s:
-        yield Mistake(
+        yield InputError(
             "renewBeforeS",
             f"`renewBeforeS` is {before_s}, but must be shorter than `maxRunDurationS`, which is {run_s} (seconds).",
         )
 
 
-def _positive(inputs: wire.Properties) -> Iterator[Mistake]:
+def _positive(inputs: wire.Properties) -> Iterator[InputError]:
     ready = cast("wire.Properties", _known(inputs, "ready") or {})
     values = {name: inputs.get(name) for name in LIMITS_S}
     for path, value in {**values, "ready.timeoutS": ready.get("timeoutS")}.items():
         if isinstance(value, int) and value <= 0:
-            yield Mistake(path, f"`{path}` is {value}, but must be above 0 (seconds).")
+            yield InputError(path, f"`{path}` is {value}, but must be above 0 (seconds).")
 
 
-def _boot_disk(inputs: wire.Properties) -> Iterator[Mistake]:
+def _boot_disk(inputs: wire.Properties) -> Iterator[InputError]:
     size = _known(inputs, "bootDiskSizeGb")
     if isinstance(size, int) and size < MIN_BOOT_DISK_GB:
-        yield Mistake(
+        yield InputError(
             "bootDiskSizeGb",
             f"`bootDiskSizeGb` is {size}, but must be at least {MIN_BOOT_DISK_GB} (GB), Google's default.",
         )
 
 
-def _reservation(inputs: wire.Properties) -> Iterator[Mistake]:
+def _reservation(inputs: wire.Properties) -> Iterator[InputError]:
     model = _known(inputs, "provisioningModel")
     if model == "reservation" and "reservationName" not in inputs:
-        yield Mistake(
+        yield InputError(
             "reservationName",
             "`reservationName` is missing. It is required because `provisioningModel` is reservation.",
         )
     if model not in {None, "reservation"} and "reservationName" in inputs:
-        yield Mistake(
+        yield InputError(
             "reservationName",
             f"`reservationName` is set, but `provisioningModel` is {model}. Remove it, or set `provisioningModel` to reservation.",
         )
 
 
-def _labels(inputs: wire.Properties) -> Iterator[Mistake]:
+def _labels(inputs: wire.Properties) -> Iterator[InputError]:
     labels = cast("dict[str, str]", _known(inputs, "labels") or {})
     for key, value in labels.items():
         path = key_path("labels", key)
         if not LABEL_KEY.fullmatch(key):
-            yield Mistake(
+            yield InputError(
                 path,
                 f'Label "{key}" must begin with a lower-case letter and have at most 63 characters of a-z, 0-9, _ and -.',
             )
         elif value != wire.UNKNOWN and not LABEL_VALUE.fullmatch(value):
-            yield Mistake(
+            yield InputError(
                 path, f"`{path}` is {_show(value)}, but a label value has at most 63 characters of a-z, 0-9, _ and -."
             )
     if len(labels) > MAX_LABELS:
-        yield Mistake(
+        yield InputError(
             "labels",
             f"`labels` has {len(labels)} entries, but at most {MAX_LABELS} are allowed. The provider adds one more.",
         )
 
 
-def _metadata(inputs: wire.Properties) -> Iterator[Mistake]:
+def _metadata(inputs: wire.Properties) -> Iterator[InputError]:
     for key, value in cast("dict[str, str]", _known(inputs, "metadata") or {}).items():
         path, size = key_path("metadata", key), len(value.encode())
         if not re.fullmatch(r"[a-zA-Z0-9_-]{1,128}", key):
-            yield Mistake(path, f'Metadata key "{key}" must have 1 to 128 characters of a-z, A-Z, 0-9, _ and -.')
+            yield InputError(path, f'Metadata key "{key}" must have 1 to 128 characters of a-z, A-Z, 0-9, _ and -.')
         if size > MAX_METADATA_VALUE_BYTES:
-            yield Mistake(
+            yield InputError(
                 path,
                 f"`{path}` has {size} bytes, but a metadata value has at most {MAX_METADATA_VALUE_BYTES} (256 KiB).",
             )
 
 
-def _description(inputs: wire.Properties) -> Iterator[Mistake]:
+def _description(inputs: wire.Properties) -> Iterator[InputError]:
     length = len(_known(inputs, "description") or "")
     if length > MAX_DESCRIPTION:
-        yield Mistake(
+        yield InputError(
             "description", f"`description` has {length} characters, but at most {MAX_DESCRIPTION} are allowed."
         )
 
 
-def _data_disks(inputs: wire.Properties) -> Iterator[Mistake]:
+def _data_disks(inputs: wire.Properties) -> Iterator[InputError]:
     for index, disk in enumerate(cast("list[dict[str, str]]", _known(inputs, "dataDisks") or [])):
         mode = disk.get("mode", "read-write")
         if mode not in {"read-write", "read-only", wire.UNKNOWN}:
-            yield Mistake(
+            yield InputError(
                 f"dataDisks[{index}].mode",
                 f"`dataDisks[{index}].mode` is {_show(mode)}, but must be read-write or read-only.",
             )
 
 
-def _ready(inputs: wire.Properties) -> Iterator[Mistake]:
+def _ready(inputs: wire.Properties) -> Iterator[InputError]:
     ready, metadata = _known(inputs, "ready"), _known(inputs, "metadata")
     if _known(inputs, "waitFor") == "ready" and "ready" not in inputs:
-        yield Mistake("ready", "`ready` is missing. It is required because `waitFor` is ready.")
+        yield InputError("ready", "`ready` is missing. It is required because `waitFor` is ready.")
     if ready is None or ("metadata" in inputs and metadata is None):
         return
     known = cast("dict[str, str]", metadata or {})
     key = ready.get("documentMetadataKey")
     if key not in {None, wire.UNKNOWN} and key not in known:
-        yield Mistake(
+        yield InputError(
             "ready.documentMetadataKey", f'`ready.documentMetadataKey` is "{key}", but `metadata` has no such key.'
         )
     enabled = known.get("enable-guest-attributes", "")
     if enabled != wire.UNKNOWN and enabled.upper() != "TRUE":
-        yield Mistake(
+        yield InputError(
             "metadata",
             "`metadata` needs `enable-guest-attributes: TRUE`. Without it the machine cannot report that it is ready.",
         )
 
 
-def _compute_engine(inputs: wire.Properties) -> Iterator[Mistake]:
+def _compute_engine(inputs: wire.Properties) -> Iterator[InputError]:
     """Yield what Compute Engine does not offer, or offers within other limits."""
     if _known(inputs, "api") != COMPUTE_ENGINE:
         return
     model, accelerator = _known(inputs, "provisioningModel"), _known(inputs, "acceleratorType")
     if accelerator is not None and accelerator not in MACHINE_TYPES:
         kinds = ", ".join(MACHINE_TYPES)
-        yield Mistake(
+        yield InputError(
             "acceleratorType",
             f"`acceleratorType` is {_show(accelerator)}, but with `api: compute-engine` it must be one of {kinds}. Set `api` to cloud-tpu.",
         )
     if model is not None and model not in MODELS:
         models = ", ".join(MODELS)
-        yield Mistake(
+        yield InputError(
             "provisioningModel",
             f"`provisioningModel` is {_show(model)}, but with `api: compute-engine` it must be one of {models}. Set `api` to cloud-tpu.",
         )
     for name in ("description", "dataDisks", "renewBeforeS"):
         if inputs.get(name):
-            yield Mistake(
+            yield InputError(
                 name, f"`{name}` cannot be set with `api: compute-engine`. Remove it, or set `api` to cloud-tpu."
             )
 
 
-def _instance(inputs: wire.Properties) -> Iterator[Mistake]:
+def _instance(inputs: wire.Properties) -> Iterator[InputError]:
     """Yield names and times that an instance of Compute Engine cannot have."""
     if _known(inputs, "api") != COMPUTE_ENGINE:
         return
     image, identifier = _known(inputs, "runtimeVersion"), _known(inputs, "queuedResourceId")
     if isinstance(image, str) and "/" not in image:
-        yield Mistake(
+        yield InputError(
             "runtimeVersion",
             f"`runtimeVersion` is {_show(image)}, but with `api: compute-engine` it must name a boot image, such as projects/P/global/images/family/F.",
         )
     if isinstance(identifier, str) and not INSTANCE_NAME.fullmatch(identifier):
-        yield Mistake(
+        yield InputError(
             "queuedResourceId",
             f"`queuedResourceId` is {_show(identifier)}, but the name of an instance has at most 63 characters of a-z, 0-9 and -, and begins with a letter.",
         )
     if REQUEST_KEY in (_known(inputs, "metadata") or {}):
-        yield Mistake("metadata", f"Metadata key `{REQUEST_KEY}` is the provider's own. Remove it.")
+        yield InputError("metadata", f"Metadata key `{REQUEST_KEY}` is the provider's own. Remove it.")
     if identifier is not None and _known(inputs, "nodeId") not in {None, identifier}:
-        yield Mistake("nodeId", "`nodeId` must be left out with `api: compute-engine`: the instance is the node.")
+        yield InputError("nodeId", "`nodeId` must be left out with `api: compute-engine`: the instance is the node.")
     if _known(inputs, "provisioningModel") != "flex-start":
         return
     wait_s, run_s = _known(inputs, "waitPerZoneS"), _known(inputs, "maxRunDurationS")
     if isinstance(wait_s, int) and wait_s > MAX_REQUEST_VALID_S:
-        yield Mistake(
+        yield InputError(
             "waitPerZoneS",
             f"`waitPerZoneS` is {wait_s}, but Compute Engine keeps a flex-start request for {MAX_REQUEST_VALID_S} s (2 hours) at most. Name more zones.",
         )
     if isinstance(run_s, int) and run_s < MIN_RUN_S:
-        yield Mistake("maxRunDurationS", f"`maxRunDurationS` is {run_s}, but must be at least {MIN_RUN_S} (seconds).")
+        yield InputError(
+            "maxRunDurationS", f"`maxRunDurationS` is {run_s}, but must be at least {MIN_RUN_S} (seconds)."
+        )
 
 
-def _secrets(inputs: wire.Properties) -> Iterator[Mistake]:
+def _secrets(inputs: wire.Properties) -> Iterator[InputError]:
     metadata = inputs.get("metadata")
     if not wire.has_secret(metadata):
         return
     items = cast("dict[str, Any]", metadata).items() if not wire.is_secret(metadata) else ()
     path = next((key_path("metadata", key) for key, value in items if wire.has_secret(value)), "metadata")
-    yield Mistake(
+    yield InputError(
         path,
         f"`{path}` is a secret, but every process on the machine and everyone who may view the node can read metadata. "
         "Store the value in Secret Manager and let the machine's service account read it there.",
     )
 
 
-RULES: tuple[Callable[[wire.Properties], Iterator[Mistake]], ...] = (
+RULES: tuple[Callable[[wire.Properties], Iterator[InputError]], ...] = (
     _generation,
     _patterns,
     _choices,

@@ -35,7 +35,7 @@ class GoogleError(TpuProviderError):
 
 @dataclass
 class ProjectError(GoogleError):
-    """A refusal because of the project or the caller. `sentence` says what is wrong and has the command that mends it."""
+    """A refusal because of the project or the caller. `sentence` says what is wrong and has the command that fixes it."""
 
     sentence: str = ""
 

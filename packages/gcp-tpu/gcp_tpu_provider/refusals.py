@@ -1,4 +1,4 @@
-"""What a refusal of Google's is about: the whole project, with the command that mends it, or one zone, and then why.
+"""What a refusal of Google's is about: the whole project, with the command that fixes it, or one zone, and then why.
 
 The words and reasons are Google's: `reason` of google.rpc.ErrorInfo (google/api/error_reason.proto), and messages in public logs.
 """
@@ -97,7 +97,7 @@ def _policy(error: GoogleError, project: str) -> str:
 
 
 def _sentence(error: GoogleError, project: str, metadata: Mapping[str, str]) -> str:
-    """Return one sentence with the command that mends the refusal, or an empty string if it may be about a zone."""
+    """Return one sentence with the command that fixes the refusal, or an empty string if it may be about a zone."""
     denied = _PERMISSION.search(error.message)
     permission = metadata.get("permission") or (denied[1] or denied[2] if denied else "")
     consumer = metadata.get("consumer", "").removeprefix("projects/") or project

@@ -27,17 +27,17 @@ class Asset:
 
 
 @dataclass(frozen=True, slots=True)
-class Concealed:
+class SecretValue:
     """A value that the engine encrypts in the state and hides in its output. Its repr does not show it."""
 
     value: "Value"
 
     def __repr__(self) -> str:
-        return "Concealed(...)"
+        return "SecretValue(...)"
 
 
 Value: TypeAlias = (
-    None | bool | int | float | str | UnknownValue | Asset | Concealed | list["Value"] | dict[str, "Value"]
+    None | bool | int | float | str | UnknownValue | Asset | SecretValue | list["Value"] | dict[str, "Value"]
 )
 Properties: TypeAlias = dict[str, Value]
 Path: TypeAlias = tuple[str | int, ...]
@@ -115,10 +115,10 @@ def _from_object(struct: struct_pb2.Struct) -> Value:
         return cast("Value", from_struct(struct))
     signature = struct.fields[_SIGNATURE].string_value
     if signature == _SECRET:
-        return Concealed(_from_value(struct.fields["value"]))
+        return SecretValue(_from_value(struct.fields["value"]))
     if signature == _OUTPUT:
         inner = _from_value(struct.fields["value"]) if "value" in struct.fields else UNKNOWN
-        return Concealed(inner) if struct.fields["secret"].bool_value else inner
+        return SecretValue(inner) if struct.fields["secret"].bool_value else inner
     if signature == _ASSET:
         return _from_asset(struct)
     if signature == _RESOURCE:
@@ -151,7 +151,7 @@ def _to_value(value: Value) -> struct_pb2.Value:  # noqa: PLR0911 - one answer a
             return struct_pb2.Value(string_value=_UNKNOWN_OUT)
         case Asset():
             return struct_pb2.Value(struct_value=_asset_struct(value))
-        case Concealed():
+        case SecretValue():
             fields = {_SIGNATURE: struct_pb2.Value(string_value=_SECRET), "value": _to_value(value.value)}
             return struct_pb2.Value(struct_value=struct_pb2.Struct(fields=fields))
         case list():
@@ -187,7 +187,7 @@ def plain(properties: Properties) -> tuple[Properties, Secrets]:
     texts: set[str] = set()
 
     def strip(value: Value, path: Path) -> Value:
-        if not isinstance(value, Concealed):
+        if not isinstance(value, SecretValue):
             return _members(value, path, strip)
         paths.add(path)
         bare = strip(value.value, path)
@@ -203,7 +203,7 @@ def conceal(properties: Properties, secrets: Secrets) -> Properties:
 
     def mark(value: Value, path: Path) -> Value:
         is_secret = path in secrets.paths or (isinstance(value, str) and value in secrets.texts)
-        return Concealed(value) if is_secret else _members(value, path, mark)
+        return SecretValue(value) if is_secret else _members(value, path, mark)
 
     return {name: mark(value, (name,)) for name, value in properties.items()}
 
@@ -222,7 +222,7 @@ def _members(value: Value, path: Path, change: Callable[[Value, Path], Value]) -
 def _leaves(value: Value) -> Iterator[Value]:
     """Yield everything inside that is neither a list nor an object."""
     match value:
-        case Concealed():
+        case SecretValue():
             yield from _leaves(value.value)
         case list():
             for member in value:

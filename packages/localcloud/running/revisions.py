@@ -19,9 +19,9 @@ from localcloud.running.probes import passes, read_probe, watch
 from localcloud.running.processes import PlannedStart, Server, server_environment
 from localcloud.running.starters import GoogleAccess, Starter, Volumes, is_starter, server_command, starter_of
 from localcloud.services.run_limits import memory_gib
-from localcloud.world import run_words
+from localcloud.world import run_messages
 from localcloud.world.clock import Clock
-from localcloud.world.run_words import LogLine, Stream, container_port, serving_container
+from localcloud.world.run_messages import LogLine, Stream, container_port, serving_container
 from localcloud.world.runtime import RevisionFailedError, RevisionSpec
 
 ReadSecret: TypeAlias = Callable[[str, str], str]
@@ -245,8 +245,8 @@ class SimulatedRevisions:
         for path, name, bucket, options in template.buckets():
             files = self._list_objects(bucket)
             if files is None:
-                lines = run_words.not_mounted(
-                    name, run_words.no_such_bucket(), revision.template, service=revision.service
+                lines = run_messages.not_mounted(
+                    name, run_messages.no_such_bucket(), revision.template, service=revision.service
                 )
                 raise self._not_started(revision, lines)
             only = options.get("only-dir", "").strip("/")
@@ -299,7 +299,9 @@ class SimulatedRevisions:
         finally:
             probing.cancel()
             ending.cancel()
-        lines = run_words.probe_failed(probe.failure_threshold, instance.spec.template, service=instance.spec.service)
+        lines = run_messages.probe_failed(
+            probe.failure_threshold, instance.spec.template, service=instance.spec.service
+        )
         raise self._not_started(instance.spec, lines)
 
     async def _watch(self, instance: _Instance, template: "_TemplateReader") -> None:
@@ -333,9 +335,9 @@ class SimulatedRevisions:
         code = await server.ended()
         if server.killed_with_mib is not None:
             used_mib = server.killed_with_mib
-            lines = run_words.out_of_memory(template.memory_mib, used_mib, spec.template, service=spec.service)
+            lines = run_messages.out_of_memory(template.memory_mib, used_mib, spec.template, service=spec.service)
         else:
-            lines = run_words.exited(code, spec.template, service=spec.service)
+            lines = run_messages.exited(code, spec.template, service=spec.service)
         return self._not_started(spec, lines)
 
     def _not_started(self, spec: RevisionSpec, lines: list[LogLine]) -> RevisionFailedError:
@@ -344,7 +346,7 @@ class SimulatedRevisions:
             log.writelines(f"{line.text}\n" for line in lines)
         for line in lines:
             self._write_log(spec.name, line)
-        return RevisionFailedError(run_words.not_started(spec.template))
+        return RevisionFailedError(run_messages.not_started(spec.template))
 
     async def _keep(self, instance: _Instance) -> None:
         """Restart the server on the same port whenever it ends, as Cloud Run replaces crashed instances."""

@@ -11,10 +11,10 @@ from localcloud.running.revisions import SimulatedRevisions
 from localcloud.running.starters import GoogleAccess
 from localcloud.services.run import authorizer
 from localcloud.services.secretmanager import version_name
-from localcloud.world import run_words
+from localcloud.world import run_messages
 from localcloud.world.clock import Clock
 from localcloud.world.cloud import Cloud, Runtimes, project_policy
-from localcloud.world.run_words import LogLine
+from localcloud.world.run_messages import LogLine
 from localcloud.world.runtime import RevisionFailedError
 
 
@@ -45,7 +45,7 @@ def simulated_runtimes(cloud: Cloud, *, clock: Clock | None = None) -> Runtimes:
         }
 
     def write_log(revision: str, line: LogLine) -> None:
-        cloud.logs.write(run_words.entry(line, revision))
+        cloud.logs.write(run_messages.entry(line, revision))
 
     def may_list(bucket: str, account: str) -> bool:
         """Tell if an account may list a bucket's objects."""

@@ -3,8 +3,8 @@
 from localcloud.json_values import JsonObject, part, strings
 from localcloud.rest.call import Call, Handler, masked
 from localcloud.rest.errors import CloudError
+from localcloud.services.billable_time import UseOfInstances
 from localcloud.services.service import ApiService, listing, method
-from localcloud.services.use_of_instances import UseOfInstances
 from localcloud.world.cloud import Cloud
 
 _CHANNELS, _POLICIES, _DASHBOARDS = (

@@ -11,7 +11,7 @@ from localcloud.rest.errors import CloudError
 from localcloud.services.run_limits import COMPUTE_QUOTAS, gpu_of, max_instances
 from localcloud.services.run_references import DeploymentFailedError, References
 from localcloud.services.service import visible
-from localcloud.world import run_words
+from localcloud.world import run_messages
 from localcloud.world.cloud import Cloud
 from localcloud.world.runtime import RevisionFailedError, RevisionSpec
 
@@ -182,15 +182,15 @@ class Deployments:
             return
         volume, reason = found
         service = references.service
-        for line in run_words.not_mounted(volume, reason, references.template, service=service):
-            self._cloud.logs.write(run_words.entry(line, revision))
-        raise _container_failed(run_words.not_started(references.template))
+        for line in run_messages.not_mounted(volume, reason, references.template, service=service):
+            self._cloud.logs.write(run_messages.entry(line, revision))
+        raise _container_failed(run_messages.not_started(references.template))
 
     def _failed(self, name: str, revision: str, generation: str, error: DeploymentFailedError, operation: str) -> None:
         now = self._cloud.timeline.stamp()
         if error.reason == _CONTAINER_ERROR:
-            message = run_words.with_logs_url(str(error), revision)
-            self._cloud.logs.write(run_words.not_ready_event(message, revision, creating=generation == "1"))
+            message = run_messages.with_logs_url(str(error), revision)
+            self._cloud.logs.write(run_messages.not_ready_event(message, revision, creating=generation == "1"))
             why = {"message": message, "revisionReason": error.reason}
             # The image was there; the container was not healthy.
             others = [

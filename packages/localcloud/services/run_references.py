@@ -8,7 +8,7 @@ from localcloud.services import networks
 from localcloud.services.image_names import parse
 from localcloud.services.registries import Registries, RegistryError
 from localcloud.services.secretmanager import SECRETS, version_name
-from localcloud.world import run_words
+from localcloud.world import run_messages
 from localcloud.world.cloud import Cloud, project_policy
 
 
@@ -133,10 +133,10 @@ class References:
                 continue
             document = self.cloud.store.get("storage.buckets", bucket)
             if document is None:
-                return volume["name"], run_words.no_such_bucket()
+                return volume["name"], run_messages.no_such_bucket()
             resources = [f"//storage.googleapis.com/{bucket}", project_policy(document["_project"])]
             if not self._may("storage.objects.list", resources):
-                return volume["name"], run_words.bucket_denied(self.template["serviceAccount"], bucket)
+                return volume["name"], run_messages.bucket_denied(self.template["serviceAccount"], bucket)
         return None
 
     def _may(self, permission: str, resources: list[str]) -> bool:

@@ -11,7 +11,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from localcloud.server.app import DEFAULT_PROJECT, DEFAULT_SPEED, Options, RuntimeFactory, open_cloud
-from localcloud.world import oauth, run_words
+from localcloud.world import oauth, run_messages
 from localcloud.world.cloud import Cloud, Runtimes
 from localcloud.world.runtime import MachineFailedError, MachineSpec, RevisionFailedError, RevisionSpec
 from localcloud.world.scenario import Scenario
@@ -38,7 +38,7 @@ class IdleRevisions:
         if isinstance(containers, list) and any(
             isinstance(item, dict) and str(item.get("image", "")).endswith(":fails") for item in containers
         ):
-            raise RevisionFailedError(run_words.not_started(revision.template))
+            raise RevisionFailedError(run_messages.not_started(revision.template))
         self.running.add(revision.name)
         return f"http://{revision.name.rpartition('/')[2]}.invalid"
 
@@ -60,7 +60,7 @@ class FailingRevisions(IdleRevisions):
         """Wait, then fail."""
         self.begun.set()
         await self.fail.wait()
-        raise RevisionFailedError(run_words.not_started(revision.template))
+        raise RevisionFailedError(run_messages.not_started(revision.template))
 
 
 class IdleFronts:

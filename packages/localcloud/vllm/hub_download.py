@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from localcloud.vllm import hub_access, lifeline
+from localcloud.vllm import hub_access, parent_watch
 from localcloud.vllm.models import GIB, Model, find_model
 from localcloud.vllm.settings import RuntimeEnvironment
 from localcloud.vllm.startup import download_s, hub_cache_file
@@ -17,7 +17,7 @@ _STEPS = 5
 
 def main(words: Sequence[str], environment: RuntimeEnvironment) -> int:
     """Run `hf download MODEL`. Return its exit code: 1 if the hub does not have the model."""
-    lifeline.hold(environment.lifeline)
+    parent_watch.hold(environment.lifeline)
     given = _parser().parse_args(list(words))
     refused = hub_access.refusal(given.model, environment, revision=given.revision or "")
     model = find_model(given.model)

@@ -16,7 +16,7 @@ from aiohttp import web
 
 from localcloud import charges
 from localcloud.open_files import raise_open_files
-from localcloud.vllm import hub_download, lifeline, settings
+from localcloud.vllm import hub_download, parent_watch, settings
 from localcloud.vllm.app import Parts, make_app
 from localcloud.vllm.arguments import ArgumentError, Arguments, given_arguments, parse
 from localcloud.vllm.engine import SimulatedEngine, timing
@@ -49,7 +49,7 @@ def main(argv: Sequence[str]) -> int:
         environment = settings.read(os.environ)
         if list(argv[:2]) == ["hf", "download"]:
             return hub_download.main(argv[2:], environment)
-        lifeline.hold(environment.lifeline)
+        parent_watch.hold(environment.lifeline)
         raise_open_files()
         faults = InjectedFaults(environment.faults)
         arguments = parse(argv)

@@ -28,8 +28,8 @@ from planning.question.recommendation import FUSE_MODES
 from planning.question.releases import STREAMS_ON_TPU, is_known_from
 from planning.question.types import Remedy, StartupProbe
 from planning.question.workload import DEFAULT_WORKLOAD
+from planning.rules.alternatives import ways_out
 from planning.rules.registry import RuleResult, change, rule
-from planning.rules.ways_out import ways_out
 from planning.speed.probes import PROBE_PERIOD_S, PROBE_TIMEOUT_S
 from planning.speed.serving import saturation_batch
 from planning.speed.startup import compile_s_of, startup_plan

@@ -7,7 +7,7 @@ from typing import Final
 
 from contracts.errors import CommandRefusedError, ScriptError
 from contracts.fields import to_json
-from engine.kept import KeptFileError, change_file, read_kept
+from engine.atomic_file import KeptFileError, change_file, read_kept
 from engine.runner import project_folder
 from scripts.cli.measured.schema import SCHEMA_VERSION, MeasuredFile
 

@@ -11,15 +11,15 @@ from mcp import types
 from mcp.client.client import Client
 
 from engine.steps import steps_of
-from scripts.agent import changing, deleting
+from scripts.agent import delete_tools, update_tools
 from scripts.agent.audit import AuditFile
 from scripts.agent.codes import CodeShelf
+from scripts.agent.context import AgentContext
 from scripts.agent.permissions import parse_permissions
-from scripts.agent.plans import KeptPlan, PlanShelf
+from scripts.agent.plans import KeptPlan, PlanStore
 from scripts.agent.programs import ProgramResult
-from scripts.agent.purse import Deployed, Purse
+from scripts.agent.spending_limits import Deployed, SpendingLimits
 from scripts.agent.staging import parse_sources
-from scripts.agent.workbench import Workbench
 from scripts.cli.plan_identity import PlanIdentity
 
 STACK = "l4-qat"
@@ -48,10 +48,10 @@ class Book:
         return contextlib.nullcontext()
 
 
-def purse(*, deployed=None, book=None, busy=(), **values):
-    """A purse whose states say that these stacks are deployed, by their US dollars an hour."""
+def spending(*, deployed=None, book=None, busy=(), **values):
+    """Spending limits whose states say that these stacks are deployed, by their US dollars an hour."""
     states = Deployed(usd_per_hour=deployed or {}, busy=frozenset(busy))
-    return Purse(**{"book": book or Book(), "states": lambda: states, **values})
+    return SpendingLimits(**{"book": book or Book(), "states": lambda: states, **values})
 
 
 def frozen(stack, into):
@@ -101,36 +101,36 @@ class Commands:
                 secrets=tuple(secrets),
             )
 
-        for module in ("scripts.agent.workbench", "scripts.agent.changing"):
+        for module in ("scripts.agent.context", "scripts.agent.update_tools"):
             monkeypatch.setattr(f"{module}.run_program", run_program)
 
 
 @pytest.fixture
 def commands(monkeypatch):
-    monkeypatch.setattr(changing, "identity_of", lambda _frozen: IDENTITY)
-    monkeypatch.setattr(changing, "freeze", frozen)
-    monkeypatch.setattr(changing, "stack_locks", lambda _stack: ())
-    monkeypatch.setattr(changing, "deployed_usd_per_hour", lambda _stack: 1.0)
-    monkeypatch.setattr(changing.runner, "pulumi", lambda: "pulumi")
+    monkeypatch.setattr(update_tools, "identity_of", lambda _frozen: IDENTITY)
+    monkeypatch.setattr(update_tools, "freeze", frozen)
+    monkeypatch.setattr(update_tools, "stack_locks", lambda _stack: ())
+    monkeypatch.setattr(update_tools, "deployed_usd_per_hour", lambda _stack: 1.0)
+    monkeypatch.setattr(update_tools.runner, "pulumi", lambda: "pulumi")
     return Commands(monkeypatch)
 
 
 @pytest.fixture(autouse=True)
 def codes(monkeypatch, tmp_path):
     """Where the codes of deletions are."""
-    shelf = CodeShelf(folder=tmp_path / "codes")
-    monkeypatch.setattr(deleting, "shelf", lambda: shelf)
-    return shelf
+    plan_store = CodeShelf(folder=tmp_path / "codes")
+    monkeypatch.setattr(delete_tools, "plan_store", lambda: plan_store)
+    return plan_store
 
 
 @pytest.fixture
 def bench_of():
     def make(allow="", *, secrets=(CANARY,), stage_from=(), **money):
-        return Workbench(
+        return AgentContext(
             permissions=parse_permissions(allow),
-            purse=purse(**money),
-            shelf=PlanShelf(clock=lambda: 0.0),
-            creations=PlanShelf(clock=lambda: 0.0, maker="stage_weights without plan_id"),
+            spending=spending(**money),
+            plan_store=PlanStore(clock=lambda: 0.0),
+            creations=PlanStore(clock=lambda: 0.0, maker="stage_weights without plan_id"),
             stage_from=parse_sources(stage_from),
             secrets=secrets,
         )

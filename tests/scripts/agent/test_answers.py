@@ -15,7 +15,8 @@ from mcp.server.mcpserver import MCPServer
 from mcp.types import INVALID_PARAMS
 
 from planning.rules.findings import RULES
-from scripts.agent import staging, talking, working
+from scripts.agent import action_tools, server_tools, staging
+from scripts.agent.context import answer_of
 from scripts.agent.fitting import MOST_CHARACTERS, compact, fitted
 from scripts.agent.permissions import CHANGES
 from scripts.agent.presenting import WITH_FULL, presented
@@ -23,7 +24,6 @@ from scripts.agent.programs import ProgramResult
 from scripts.agent.protocol import project_version
 from scripts.agent.server import build
 from scripts.agent.untrusted import untrusted
-from scripts.agent.workbench import answer_of
 from scripts.cli import command as cli
 from tests.scripts.agent.conftest import CANARY, STACK, call, typing
 
@@ -107,7 +107,7 @@ LONG = {
         "problems": [],
     },
     "doctor": {
-        "checks": [{"check": f"c{n}", "state": "missing", "detail": "d" * 250, "mend": "m" * 250} for n in range(31)]
+        "checks": [{"check": f"c{n}", "status": "missing", "detail": "d" * 250, "fix": "m" * 250} for n in range(31)]
     },
     "status": {
         "stacks": [
@@ -245,7 +245,7 @@ async def opened(_stack):
 
 def weights(stack):
     files = "\n".join(f"{n} model-{n:05}-of-02000.safetensors" for n in range(2000))
-    return talking.WeightsAnswer(
+    return server_tools.WeightsAnswer(
         bucket="b", prefix=stack, complete=True, files=untrusted("bucket b", files), count=2000, gib=1.0
     )
 
@@ -255,14 +255,14 @@ def whole(bench_of, audit, commands, codes, monkeypatch):
     """A server with every tool, and long answers of whatever asks Google or a server."""
     monkeypatch.setenv("GOOGLE_CLOUD_PROJECT", "a-project")
     real = RealCommands()
-    for module in ("scripts.agent.workbench", "scripts.agent.changing"):
+    for module in ("scripts.agent.context", "scripts.agent.update_tools"):
         monkeypatch.setattr(f"{module}.run_program", real.run_program)
     outputs = dict.fromkeys(("endpoint", "auth", "served_model", "connect", "deadline"), "x")
-    monkeypatch.setattr(talking, "stack_outputs", lambda _stack: SimpleNamespace(**outputs))
-    monkeypatch.setattr(talking, "_client", opened)
-    monkeypatch.setattr(talking, "_weights", weights)
+    monkeypatch.setattr(server_tools, "stack_outputs", lambda _stack: SimpleNamespace(**outputs))
+    monkeypatch.setattr(server_tools, "_client", opened)
+    monkeypatch.setattr(server_tools, "_weights", weights)
     folder = audit.path.parent
-    monkeypatch.setattr(working, "_folder", lambda name: folder / name)
+    monkeypatch.setattr(action_tools, "_folder", lambda name: folder / name)
     monkeypatch.setattr(staging, "_has_bucket", lambda _stack: True)
     monkeypatch.setattr(staging, "_take", lambda *_: None)
     for name in ("one", "two"):
@@ -462,7 +462,7 @@ def test_a_mistake_is_a_sentence_that_names_what_is_allowed(whole, monkeypatch, 
         async def run_program(_argv, **_options):
             return RealCommands.result(*refused, ())
 
-        monkeypatch.setattr("scripts.agent.workbench.run_program", run_program)
+        monkeypatch.setattr("scripts.agent.context.run_program", run_program)
 
     async def ask():
         async with connected(whole) as client:
@@ -499,7 +499,7 @@ def test_a_bug_is_named_without_its_text(whole, monkeypatch):
     def breaks(_stack):
         raise KeyError(CANARY)
 
-    monkeypatch.setattr(talking, "stack_outputs", breaks)
+    monkeypatch.setattr(server_tools, "stack_outputs", breaks)
 
     async def ask():
         async with connected(whole) as client:

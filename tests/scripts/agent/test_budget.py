@@ -16,7 +16,7 @@ from scripts.agent.audit import AuditEntry, AuditFile
 from scripts.agent.counts import AuditBook, Count
 from scripts.agent.deployed import deployed_now, usd_per_hour_of
 from scripts.agent.server import build
-from tests.scripts.agent.conftest import STACK, call, kept, lines, purse
+from tests.scripts.agent.conftest import STACK, call, kept, lines, spending
 
 STATES = Path(__file__).parents[2] / "fixtures" / "state"
 HOUR_S = 3600.0
@@ -36,7 +36,7 @@ def state(stack, *, without=(), **changes):
 
 
 def server(audit, now, **values):
-    return purse(book=AuditBook(audit=audit), clock=lambda: now[0], **values)
+    return spending(book=AuditBook(audit=audit), clock=lambda: now[0], **values)
 
 
 # From the states.
@@ -96,32 +96,32 @@ def test_every_stack_of_the_backend_is_read_and_an_empty_one_is_not(monkeypatch)
 
 
 def test_what_a_person_deployed_counts_against_the_ceiling_of_a_new_server(bench_of, audit, commands):
-    bench = bench_of("up", usd_per_hour_limit=3.0, deployed={"l4-12b": 2.84})
-    plan_id = bench.shelf.keep(kept())
-    refused = anyio.run(lambda: call(build(bench, audit), "up", {"plan_id": plan_id}))
+    agent = bench_of("up", usd_per_hour_limit=3.0, deployed={"l4-12b": 2.84})
+    plan_id = agent.plan_store.keep(kept())
+    refused = anyio.run(lambda: call(build(agent, audit), "up", {"plan_id": plan_id}))
     assert refused.is_error
     assert "$4.84 with what is deployed, l4-12b $2.84; the ceiling is $3.00" in refused.content[0].text
     assert commands.run == []
 
 
 def test_a_server_refuses_what_costs_money_while_a_state_is_unknown(bench_of, audit, commands):
-    bench = bench_of("up")
+    agent = bench_of("up")
 
     def unknown():
         raise CommandRefusedError("What stack x costs is unknown.")
 
-    bench.purse.states = unknown
-    plan_id = bench.shelf.keep(kept())
-    refused = anyio.run(lambda: call(build(bench, audit), "up", {"plan_id": plan_id}))
+    agent.spending.states = unknown
+    plan_id = agent.plan_store.keep(kept())
+    refused = anyio.run(lambda: call(build(agent, audit), "up", {"plan_id": plan_id}))
     assert "What stack x costs is unknown." in refused.content[0].text
     assert commands.run == []
-    seen = anyio.run(lambda: call(build(bench, audit), "preview", {"stack": STACK}))
+    seen = anyio.run(lambda: call(build(agent, audit), "preview", {"stack": STACK}))
     assert seen.structured_content["budget"] == "What stack x costs is unknown."
 
 
 def test_answers_say_what_is_counted(bench_of, audit, commands):
-    bench = bench_of("up", deployed={"other": 1.5})
-    server_ = build(bench, audit)
+    agent = bench_of("up", deployed={"other": 1.5})
+    server_ = build(agent, audit)
     seen = anyio.run(lambda: call(server_, "preview", {"stack": STACK})).structured_content
     assert seen["budget"].startswith("$1.50 of $10.00 an hour are counted (other $1.50), and $0.00 of $50.00")
     done = anyio.run(lambda: call(server_, "up", {"plan_id": seen["plan_id"]})).structured_content
@@ -275,14 +275,14 @@ def test_a_separator_in_an_argument_does_not_make_the_sum_unknown(audit):
 
 
 def test_without_a_line_nothing_is_deployed(bench_of, tmp_path, audit, commands):
-    bench = bench_of("up", book=AuditBook(audit=AuditFile(path=tmp_path / "link")))
-    plan_id = bench.shelf.keep(kept())
+    agent = bench_of("up", book=AuditBook(audit=AuditFile(path=tmp_path / "link")))
+    plan_id = agent.plan_store.keep(kept())
     (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
-    found = anyio.run(lambda: call(build(bench, audit), "up", {"plan_id": plan_id}))
+    found = anyio.run(lambda: call(build(agent, audit), "up", {"plan_id": plan_id}))
     assert found.is_error
     assert "nothing is done" in found.content[0].text
     assert [argv[1] for argv in commands.run] == ["preview"]
-    assert not bench.shelf.find(plan_id).used
+    assert not agent.plan_store.find(plan_id).used
 
 
 def test_a_price_that_cannot_be_recorded_at_the_end_stays_the_higher_one(audit, capsys):

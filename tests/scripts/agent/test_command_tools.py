@@ -7,7 +7,7 @@ import anyio
 import pytest
 
 from contracts.errors import CommandRefusedError
-from scripts.agent import command_tools, reading, working
+from scripts.agent import action_tools, command_tools, read_tools
 from scripts.agent.command_tools import option_words
 from scripts.agent.server import build
 
@@ -59,8 +59,8 @@ def test_words_are_written_as_the_options_are_read():
 def test_what_a_person_did_not_allow_runs_nothing(bench_of):
     """Also if the tool were there."""
     call = SimpleNamespace(tool=lambda **_words: lambda run: setattr(call, "run", run))
-    for tool in (working.smoke, working.benchmark):
+    for tool in (action_tools.smoke, action_tools.benchmark):
         tool.add(call, bench_of())
         with pytest.raises(Exception, match=r"may not (smoke|bench): a person has to start it"):
             anyio.run(lambda: call.run(context=None, stack="x", name="x"))
-    assert reading.status.change is None
+    assert read_tools.status.change is None

@@ -23,7 +23,7 @@ TOKEN = "a-token-of-the-tests-0123456789"
 LIMIT_S = 120
 SERVER = """
 import sys
-import scripts.agent.workbench as workbench
+import scripts.agent.context as workbench
 workbench.script = lambda *_: [sys.executable, "-c", sys.argv[1], sys.argv[2]]
 from scripts.agent.__main__ import COMMAND
 from scripts.cli.command import run_command

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from engine import runner
-from scripts.agent import changing, gated
+from scripts.agent import gated, update_tools
 from scripts.agent.server import build
 from scripts.cli.frozen import freeze
 from tests.scripts.agent.conftest import STACK, call, identity
@@ -34,16 +34,16 @@ def project(monkeypatch, tmp_path, commands):
         shutil.copy(ROOT / path, folder / path)
     monkeypatch.setattr(runner, "project_folder", lambda: folder)
     monkeypatch.setenv("GOOGLE_CLOUD_PROJECT", "a-project")
-    monkeypatch.setattr(changing, "freeze", freeze)
+    monkeypatch.setattr(update_tools, "freeze", freeze)
     monkeypatch.setattr(
-        changing, "identity_of", lambda copy: identity(program=copy.program_hash, settings=copy.settings_hash)
+        update_tools, "identity_of", lambda copy: identity(program=copy.program_hash, settings=copy.settings_hash)
     )
     return folder
 
 
 def while_up_runs(monkeypatch, act, *, before_start=False):
     """Do something while the engine runs, and return what the engine's folder then has."""
-    inner, seen = changing.run_program, {}
+    inner, seen = update_tools.run_program, {}
 
     async def run(argv, *, folder=None, **options):
         if argv[1] != "up":
@@ -56,7 +56,7 @@ def while_up_runs(monkeypatch, act, *, before_start=False):
         seen.update({str(path.relative_to(folder)): path.read_text() for path in folder.rglob("*") if path.is_file()})
         return ended
 
-    monkeypatch.setattr(changing, "run_program", run)
+    monkeypatch.setattr(update_tools, "run_program", run)
     return seen
 
 
@@ -170,8 +170,8 @@ def look(server, tool, **arguments):
 
 def test_a_rollout_runs_only_what_its_dry_run_showed(bench_of, audit, commands):
     commands.documents["rollout"] = LOOK
-    bench = bench_of("rollout")
-    server = build(bench, audit)
+    agent = bench_of("rollout")
+    server = build(agent, audit)
     seen = look(server, "rollout").structured_content
     assert (seen["changed"], seen["usd_per_hour"]) == (False, 5.0)
     assert commands.run[0][2:] == ["scripts.rollout", "--stack", STACK, "--dry-run", "--json"]
@@ -182,7 +182,7 @@ def test_a_rollout_runs_only_what_its_dry_run_showed(bench_of, audit, commands):
     again = look(server, "rollout", plan_id=seen["plan_id"])
     assert "has been run already; make a new one with rollout" in again.content[0].text
     assert len(commands.run) == 2
-    assert [count.usd_per_hour for count in bench.purse.book.counts] == [5.0, 2.0]  # both revisions, then one
+    assert [count.usd_per_hour for count in agent.spending.book.counts] == [5.0, 2.0]  # both revisions, then one
 
 
 def test_a_plan_holds_for_its_tool_and_its_arguments_only(bench_of, audit, commands):
@@ -234,12 +234,12 @@ def test_both_revisions_of_a_rollout_count_against_the_ceilings(bench_of, audit,
 )
 def test_what_a_rollout_leaves_running_is_counted(bench_of, audit, commands, outcome, price):
     commands.documents["rollout"] = LOOK
-    bench = bench_of("rollout")
-    server = build(bench, audit)
+    agent = bench_of("rollout")
+    server = build(agent, audit)
     plan_id = look(server, "rollout").structured_content["plan_id"]
     commands.documents["rollout"] = {"outcome": outcome}
     look(server, "rollout", plan_id=plan_id)
-    assert bench.purse.counted(STACK) == price
+    assert agent.spending.counted(STACK) == price
 
 
 def test_a_rollout_without_a_price_is_refused(bench_of, audit, commands):
@@ -254,14 +254,14 @@ def test_a_recovery_runs_what_was_found_and_a_server_that_it_takes_over_counts(b
     for found, price in (({"ours": [{"urn": SERVICE}]}, 3.0), ({"later": [{"urn": SERVICE}]}, 3.0), ({}, None)):
         commands.run.clear()
         commands.documents["recover"] = {"plan": SHOWN, **found}
-        bench = bench_of("recover")
-        server = build(bench, audit)
+        agent = bench_of("recover")
+        server = build(agent, audit)
         seen = look(server, "recover").structured_content
         assert seen["usd_per_hour"] == price
         done = look(server, "recover", plan_id=seen["plan_id"]).structured_content
         assert done["changed"]
         assert commands.run[1][2:] == ["scripts.recover", "--stack", STACK, "--yes", "--plan", SHOWN, "--json"]
-        assert bench.purse.counted(STACK) == price
+        assert agent.spending.counted(STACK) == price
     poor = build(bench_of("recover", usd_per_hour_limit=2.0), audit)
     commands.documents["recover"] = {"plan": SHOWN, "ours": [{"urn": SERVICE}]}
     plan_id = look(poor, "recover").structured_content["plan_id"]

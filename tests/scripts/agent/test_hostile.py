@@ -20,19 +20,30 @@ from mcp.client.client import Client
 from contracts.errors import CommandRefusedError, ScriptError
 from contracts.outputs import StackOutputs
 from loadtest.client.openai import ServerError
-from scripts.agent import changing, programs, talking
+from scripts.agent import programs, server_tools, update_tools
 from scripts.agent.audit import AuditEntry, AuditFile
 from scripts.agent.command_tools import require_word
-from scripts.agent.deleting import can_ask
+from scripts.agent.context import ERROR_NOTE, MOST_COMMANDS
+from scripts.agent.delete_tools import can_ask
 from scripts.agent.events import EventLog
-from scripts.agent.plans import PlanShelf
+from scripts.agent.plans import PlanStore
 from scripts.agent.programs import MOST_BYTES, MOST_LINE_CHARACTERS, ProgramResult, run_program
-from scripts.agent.purse import awake_or_not_s
 from scripts.agent.server import build, guarded, http_app, http_token, run_http
+from scripts.agent.spending_limits import awake_or_not_s
 from scripts.agent.untrusted import untrusted
-from scripts.agent.workbench import ERROR_NOTE, MOST_COMMANDS
 from scripts.cli.hidden import environment_secrets
-from tests.scripts.agent.conftest import CANARY, PREVIEW, STACK, answering, call, identity, kept, lines, purse, typing
+from tests.scripts.agent.conftest import (
+    CANARY,
+    PREVIEW,
+    STACK,
+    answering,
+    call,
+    identity,
+    kept,
+    lines,
+    spending,
+    typing,
+)
 
 QUOTED = 'pass"word\\of\nthe person'
 """A secret that JSON writes differently."""
@@ -51,7 +62,11 @@ def test_a_stack_is_a_name_and_no_path_no_option_and_no_stack_of_another_project
         with subtests.test(f"{tool} {stack!r}"):
             commands.run.clear()
             touched = []
-            for module, name in ((changing, "freeze"), (talking, "stack_outputs"), (talking, "stack_settings")):
+            for module, name in (
+                (update_tools, "freeze"),
+                (server_tools, "stack_outputs"),
+                (server_tools, "stack_settings"),
+            ):
                 monkeypatch.setattr(module, name, touched.append)
             found = anyio.run(call, server, tool, {"stack": stack})
             assert found.is_error
@@ -170,12 +185,12 @@ def test_two_previews_that_differ_are_two_plans(bench_of, audit, commands):
 
 
 def test_two_calls_at_once_with_one_plan_deploy_once(bench_of, audit, commands):
-    bench = bench_of("up")
-    plan_id = bench.shelf.keep(kept())
+    agent = bench_of("up")
+    plan_id = agent.plan_store.keep(kept())
     commands.hold = anyio.Event()
 
     async def run():
-        async with Client(build(bench, audit)) as client, anyio.create_task_group() as tasks:
+        async with Client(build(agent, audit)) as client, anyio.create_task_group() as tasks:
             tasks.start_soon(client.call_tool, "up", {"plan_id": plan_id})
             await commands.hold.wait()
             refused = await client.call_tool("up", {"plan_id": plan_id})
@@ -184,23 +199,23 @@ def test_two_calls_at_once_with_one_plan_deploy_once(bench_of, audit, commands):
 
     refused = with_limit(run)
     assert refused.is_error
-    assert f"up of stack {STACK} runs already as {bench.runs.shown()[0].run}" in refused.content[0].text
+    assert f"up of stack {STACK} runs already as {agent.runs.shown()[0].run}" in refused.content[0].text
     assert [argv[1] for argv in commands.run] == ["preview"]
 
 
 def test_two_deployments_at_once_do_not_break_the_ceiling_together(bench_of, audit, commands, monkeypatch):
-    bench = bench_of("up", usd_per_hour_limit=3.0)
-    monkeypatch.setattr(changing, "identity_of", lambda frozen: identity(stack=frozen.stack))
-    plans = [bench.shelf.keep(kept(identity=identity(stack=stack))) for stack in ("one", "two")]
-    ended = both(bench, audit, commands, *plans)
+    agent = bench_of("up", usd_per_hour_limit=3.0)
+    monkeypatch.setattr(update_tools, "identity_of", lambda frozen: identity(stack=frozen.stack))
+    plans = [agent.plan_store.keep(kept(identity=identity(stack=stack))) for stack in ("one", "two")]
+    ended = both(agent, audit, commands, *plans)
     assert sorted(result.is_error for result in ended) == [False, True]
-    assert sum(bench.purse.usd_per_hour().values()) == 2.0
+    assert sum(agent.spending.usd_per_hour().values()) == 2.0
     assert [argv[1] for argv in commands.run] == ["preview", "preview", "up"]
 
 
-def both(bench, audit, commands, *plans):
+def both(agent, audit, commands, *plans):
     """Run two plans; each waits in its preview until the other has come as far."""
-    server, ended, inner = build(bench, audit), [], changing.run_program
+    server, ended, inner = build(agent, audit), [], update_tools.run_program
     there, go = [], anyio.Event()
 
     async def together(argv, **options):
@@ -211,7 +226,7 @@ def both(bench, audit, commands, *plans):
             await go.wait()
         return await inner(argv, **options)
 
-    changing.run_program = together  # the fixture of `commands` takes it back
+    update_tools.run_program = together  # the fixture of `commands` takes it back
 
     async def run():
         async with Client(server) as client, anyio.create_task_group() as tasks:
@@ -235,34 +250,34 @@ def with_limit(work):
 
 
 def test_a_locked_stack_that_was_deployed_before_is_still_counted(bench_of, audit, commands, monkeypatch):
-    bench = bench_of("up")
-    bench.purse.begins(STACK, 1.5)
-    plan_id = bench.shelf.keep(kept())
-    monkeypatch.setattr(changing, "_locked", lambda stack, _text: f"Stack {stack} is locked.")
+    agent = bench_of("up")
+    agent.spending.begins(STACK, 1.5)
+    plan_id = agent.plan_store.keep(kept())
+    monkeypatch.setattr(update_tools, "_locked", lambda stack, _text: f"Stack {stack} is locked.")
     commands.up_code = 255
-    assert anyio.run(lambda: call(build(bench, audit), "up", {"plan_id": plan_id})).is_error
-    assert bench.purse.price_of(STACK) == 1.5
+    assert anyio.run(lambda: call(build(agent, audit), "up", {"plan_id": plan_id})).is_error
+    assert agent.spending.price_of(STACK) == 1.5
 
 
 @pytest.mark.parametrize(("code", "price"), [(255, 5.0), (0, 2.0)])
 def test_what_a_failed_update_may_have_left_running_is_counted(bench_of, audit, commands, code, price):
-    bench = bench_of("up")
-    bench.purse.begins(STACK, 5.0)
-    plan_id = bench.shelf.keep(kept())
+    agent = bench_of("up")
+    agent.spending.begins(STACK, 5.0)
+    plan_id = agent.plan_store.keep(kept())
     commands.up_code = code
-    anyio.run(lambda: call(build(bench, audit), "up", {"plan_id": plan_id}))
-    assert bench.purse.price_of(STACK) == price
+    anyio.run(lambda: call(build(agent, audit), "up", {"plan_id": plan_id}))
+    assert agent.spending.price_of(STACK) == price
 
 
 @pytest.mark.parametrize("price", [float("nan"), -1.0, float("inf")])
 def test_a_price_that_is_no_price_is_refused(price):
     with pytest.raises(CommandRefusedError):
-        purse().require(STACK, price)
+        spending().require(STACK, price)
 
 
 def test_a_clock_that_steps_back_gives_no_money_back():
     now = [100.0]
-    own = purse(clock=lambda: now[0])
+    own = spending(clock=lambda: now[0])
     own.begins("a", 3600.0)
     now[0] = 0.0
     assert own.spent_usd() == 0.0
@@ -276,7 +291,7 @@ def test_a_plan_gets_older_while_the_machine_sleeps(monkeypatch):
     monkeypatch.setattr(time, "clock_gettime", lambda clock: asked.append(clock) or 0.0)
     awake_or_not_s()
     assert asked == [time.CLOCK_BOOTTIME]
-    assert PlanShelf().clock is awake_or_not_s
+    assert PlanStore().clock is awake_or_not_s
 
 
 @pytest.mark.parametrize(
@@ -284,18 +299,18 @@ def test_a_plan_gets_older_while_the_machine_sleeps(monkeypatch):
     [("smoke", {}), ("benchmark", {"name": "x"}), ("stage_weights", {}), ("metrics", {}), ("ask", {"prompt": "x"})],
 )
 def test_what_costs_money_is_refused_when_the_money_is_spent(bench_of, audit, commands, tool, more):
-    bench = bench_of("smoke,bench,stage", usd_limit=1e-9)
-    bench.purse.begins("x", 1e9)
-    found = anyio.run(lambda: call(build(bench, audit), tool, {"stack": STACK, **more}))
+    agent = bench_of("smoke,bench,stage", usd_limit=1e-9)
+    agent.spending.begins("x", 1e9)
+    found = anyio.run(lambda: call(build(agent, audit), tool, {"stack": STACK, **more}))
     assert "Tear a stack down" in found.content[0].text
     assert commands.run == []
 
 
 def test_plans_do_not_pile_up():
-    shelf = PlanShelf()
-    ids = [shelf.keep(kept(usd_per_hour=float(number))) for number in range(60)]
+    plan_store = PlanStore()
+    ids = [plan_store.keep(kept(usd_per_hour=float(number))) for number in range(60)]
     with pytest.raises(CommandRefusedError, match=ids[-1]) as refused:
-        shelf.find(ids[0])
+        plan_store.find(ids[0])
     assert ids[-20] not in str(refused.value)
 
 
@@ -405,9 +420,9 @@ def test_a_client_reads_why_nothing_is_done_without_a_record(bench_of, commands,
 
 
 def test_what_was_done_is_answered_when_its_end_cannot_be_recorded(bench_of, audit, commands, capsys):
-    bench = bench_of("up")
-    plan_id = bench.shelf.keep(kept())
-    server, begin = build(bench, audit), changing.run_program
+    agent = bench_of("up")
+    plan_id = agent.plan_store.keep(kept())
+    server, begin = build(agent, audit), update_tools.run_program
 
     async def fills_the_disk(argv, **options):
         if argv[1] == "up":
@@ -415,7 +430,7 @@ def test_what_was_done_is_answered_when_its_end_cannot_be_recorded(bench_of, aud
             audit.path.mkdir()
         return await begin(argv, **options)
 
-    changing.run_program = fills_the_disk  # the fixture of `commands` takes it back
+    update_tools.run_program = fills_the_disk  # the fixture of `commands` takes it back
     found = anyio.run(lambda: call(server, "up", {"plan_id": plan_id}))
     assert found.structured_content["ok"]
     assert "is not in the audit file" in capsys.readouterr().err
@@ -436,8 +451,8 @@ def test_a_failure_is_not_recorded_as_a_refusal(bench_of, audit, commands):
 
 
 def test_no_secret_is_in_a_record_an_answer_or_an_error_however_json_writes_it(bench_of, audit, commands):
-    bench = bench_of(secrets=(CANARY, QUOTED))
-    server = build(bench, audit)
+    agent = bench_of(secrets=(CANARY, QUOTED))
+    server = build(agent, audit)
     commands.documents["status"] = {QUOTED: [QUOTED]}
     found = [
         anyio.run(lambda tool=tool, arguments=arguments: call(server, tool, arguments))
@@ -534,7 +549,7 @@ def test_words_of_others_in_an_error_are_marked(bench_of, audit, monkeypatch):
     async def client(_stack):
         yield Server(), Server()
 
-    monkeypatch.setattr(talking, "_client", client)
+    monkeypatch.setattr(server_tools, "_client", client)
     found = anyio.run(lambda: call(build(bench_of(), audit), "ask", {"stack": STACK, "prompt": "x"}))
     assert found.is_error
     assert found.content[0].text.endswith(f"({ERROR_NOTE})")
@@ -558,7 +573,7 @@ def test_the_last_words_are_heard_however_much_was_said():
 
 def test_a_document_that_is_too_large_says_so(bench_of, audit, monkeypatch):
     text = f"print('{{\"a\": \"' + 'a' * {MOST_BYTES} + '\"}}')"
-    monkeypatch.setattr("scripts.agent.workbench.script", lambda *_: [sys.executable, "-c", text])
+    monkeypatch.setattr("scripts.agent.context.script", lambda *_: [sys.executable, "-c", text])
     found = anyio.run(lambda: call(build(bench_of(), audit), "status", {}))
     assert found.is_error
     assert "more than 8 MB" in found.content[0].text
@@ -584,12 +599,12 @@ def test_a_tunnel_that_opens_while_the_call_is_cancelled_is_closed(monkeypatch):
         def __exit__(self, *_):
             events.append("closed")
 
-    monkeypatch.setattr(talking, "stack_outputs", lambda _stack: StackOutputs)
-    monkeypatch.setattr(talking, "open_stack_access", lambda _outputs: Access())
+    monkeypatch.setattr(server_tools, "stack_outputs", lambda _stack: StackOutputs)
+    monkeypatch.setattr(server_tools, "open_stack_access", lambda _outputs: Access())
 
     async def cancelled():
         async def use():
-            async with talking._client(STACK):
+            async with server_tools._client(STACK):
                 await anyio.sleep_forever()
 
         async with anyio.create_task_group() as tasks:

@@ -10,7 +10,7 @@ from mcp import types
 from mcp.client.client import Client
 
 from contracts.errors import CommandRefusedError
-from scripts.agent import changing, programs
+from scripts.agent import programs, update_tools
 from scripts.agent.runs import KEPT_S, MOST_ENDED, Runs
 from scripts.agent.server import build
 from tests.scripts.agent.conftest import STACK, answering, identity, kept, lines
@@ -34,7 +34,7 @@ while True:
 def slow(commands, monkeypatch):
     """Commands wait until they may end, and so does the engine's update; its previews do not. `there` has those that wait."""
     found = SimpleNamespace(there=[], go=anyio.Event())
-    ended = changing.run_program
+    ended = update_tools.run_program
 
     async def waits(argv, **options):
         if argv[1] != "preview":
@@ -42,26 +42,26 @@ def slow(commands, monkeypatch):
             await found.go.wait()
         return await ended(argv, **options)
 
-    for module in ("scripts.agent.workbench", "scripts.agent.changing"):
+    for module in ("scripts.agent.context", "scripts.agent.update_tools"):
         monkeypatch.setattr(f"{module}.run_program", waits)
     return found
 
 
-def driven(bench, audit, work, **client):
+def driven(agent, audit, work, **client):
     """Run work with a client of a server that answers at once."""
 
     async def run():
         with anyio.fail_after(120):
-            async with Client(build(bench, audit), **client) as one:
+            async with Client(build(agent, audit), **client) as one:
                 return await work(one)
 
     return anyio.run(run)
 
 
-def left(bench_of, allow=ALL, within_s=0.0, **purse):
-    bench = bench_of(allow, **purse)
-    bench.runs.within_s = within_s
-    return bench
+def left(bench_of, allow=ALL, within_s=0.0, **spending):
+    agent = bench_of(allow, **spending)
+    agent.runs.within_s = within_s
+    return agent
 
 
 async def until(condition):
@@ -74,8 +74,8 @@ def outcomes(audit, tool):
 
 
 def test_up_is_left_with_a_handle_and_its_answer_is_the_one_that_it_would_have_given(bench_of, audit, slow):
-    bench = left(bench_of)
-    plan_id = bench.shelf.keep(kept())
+    agent = left(bench_of)
+    plan_id = agent.plan_store.keep(kept())
 
     async def work(client):
         handle = (await client.call_tool("up", {"plan_id": plan_id})).structured_content
@@ -88,13 +88,13 @@ def test_up_is_left_with_a_handle_and_its_answer_is_the_one_that_it_would_have_g
         still = (
             await client.call_tool("wait", {"run": handle["run"], "seconds": 0.05}, progress_callback=hear)
         ).structured_content
-        held = bench.purse.price_of(STACK)
+        held = agent.spending.price_of(STACK)
         slow.go.set()
         ended = await client.call_tool("wait", {"run": handle["run"], "seconds": 60})
         again = await client.call_tool("wait", {"run": handle["run"]})
         return handle, still, held, ended, again, told
 
-    handle, still, held, ended, again, told = driven(bench, audit, work)
+    handle, still, held, ended, again, told = driven(agent, audit, work)
     assert re.fullmatch("run-[0-9a-f]{8}", handle["run"])
     assert (handle["running"], handle["tool"], still["outcome"]) == (True, "up", "running")
     assert still["stack"] == STACK
@@ -111,17 +111,17 @@ def test_up_is_left_with_a_handle_and_its_answer_is_the_one_that_it_would_have_g
 
 
 def test_a_call_that_ends_in_time_has_no_handle(bench_of, audit, commands):
-    bench = left(bench_of, within_s=60)
-    plan_id = bench.shelf.keep(kept())
-    found = driven(bench, audit, lambda client: client.call_tool("up", {"plan_id": plan_id}))
+    agent = left(bench_of, within_s=60)
+    plan_id = agent.plan_store.keep(kept())
+    found = driven(agent, audit, lambda client: client.call_tool("up", {"plan_id": plan_id}))
     assert found.structured_content["ok"]
-    assert bench.runs.shown() == []
+    assert agent.runs.shown() == []
     assert outcomes(audit, "up") == ["begun", "done"]
 
 
 def test_a_client_that_gives_up_ends_nothing_and_finds_the_work_in_status(bench_of, audit, slow):
-    bench = left(bench_of, within_s=60)
-    plan_id = bench.shelf.keep(kept())
+    agent = left(bench_of, within_s=60)
+    plan_id = agent.plan_store.keep(kept())
 
     async def work(client):
         async with anyio.create_task_group() as tasks:
@@ -129,7 +129,7 @@ def test_a_client_that_gives_up_ends_nothing_and_finds_the_work_in_status(bench_
             await until(lambda: slow.there)
             tasks.cancel_scope.cancel()
         await until(lambda: "left" in outcomes(audit, "up"))
-        (run,) = bench.runs.shown(STACK)
+        (run,) = agent.runs.shown(STACK)
         async with anyio.create_task_group() as tasks:  # a wait that is given up ends nothing either
             tasks.start_soon(client.call_tool, "wait", {"run": run.run})
             await until(lambda: "begun" in outcomes(audit, "wait"))
@@ -141,7 +141,7 @@ def test_a_client_that_gives_up_ends_nothing_and_finds_the_work_in_status(bench_
         other = (await client.call_tool("status", {"stack": "other"})).structured_content
         return status["runs"], other["runs"], await client.call_tool("wait", {"run": run.run})
 
-    runs, other, found = driven(bench, audit, work)
+    runs, other, found = driven(agent, audit, work)
     assert [(run["tool"], run["outcome"]) for run in runs] == [("up", "done")]
     assert other == []
     assert found.structured_content["ok"]
@@ -151,60 +151,62 @@ def test_a_client_that_gives_up_ends_nothing_and_finds_the_work_in_status(bench_
 def test_cancel_stops_the_program_as_ctrl_c_does(bench_of, audit, monkeypatch, tmp_path):
     file = tmp_path / "told"
     argv = [sys.executable, "-c", STOPPABLE, str(file)]
-    monkeypatch.setattr("scripts.agent.workbench.script", lambda *_: argv)
-    bench = left(bench_of, "smoke")
+    monkeypatch.setattr("scripts.agent.context.script", lambda *_: argv)
+    agent = left(bench_of, "smoke")
 
     async def work(client):
         run = (await client.call_tool("smoke", {"stack": STACK})).structured_content["run"]
-        await until(lambda: any(one.says for one in bench.runs.shown()))
-        says = bench.runs.shown()[0].says.text
-        bench.runs.within_s = 60.0
+        await until(lambda: any(one.says for one in agent.runs.shown()))
+        says = agent.runs.shown()[0].says.text
+        agent.runs.within_s = 60.0
         return says, await client.call_tool("cancel", {"run": run}), await client.call_tool("wait", {"run": run})
 
-    says, ended, waited = driven(bench, audit, work)
+    says, ended, waited = driven(agent, audit, work)
     assert says == "loading the weights"
     assert file.read_text() == "works SIGINT ended"
     assert (ended.structured_content["outcome"], ended.structured_content["running"]) == ("cancelled", False)
     assert waited.structured_content == ended.structured_content
-    assert bench.runs.shown() == []  # its end was read
+    assert agent.runs.shown() == []  # its end was read
     assert outcomes(audit, "smoke") == ["begun", "left", "cancelled"]
     assert lines(audit)[-1]["tool"] == "wait"
     assert [line["detail"] for line in lines(audit) if line["outcome"] == "cancelled"] == ["cancel"]
 
 
-def while_up_runs(bench, audit, slow, work, **client):
+def while_up_runs(agent, audit, slow, work, **client):
     """Run work with a client while a stack's `up` runs, and return its handle and what the work returned."""
-    plan_id = bench.shelf.keep(kept())
+    plan_id = agent.plan_store.keep(kept())
 
     async def run(one):
         handle = (await one.call_tool("up", {"plan_id": plan_id})).structured_content["run"]
         await until(lambda: slow.there)
-        bench.runs.within_s = 60.0
+        agent.runs.within_s = 60.0
         return handle, await work(one)
 
-    return driven(bench, audit, run, **client)
+    return driven(agent, audit, run, **client)
 
 
 def test_a_second_up_of_a_stack_is_refused_with_the_handle_of_the_first(bench_of, audit, slow, monkeypatch):
-    bench = left(bench_of)
-    monkeypatch.setattr(changing, "identity_of", lambda frozen: identity(stack=frozen.stack))
-    second, other = (bench.shelf.keep(kept(identity=identity(stack=stack), refresh=True)) for stack in (STACK, "other"))
+    agent = left(bench_of)
+    monkeypatch.setattr(update_tools, "identity_of", lambda frozen: identity(stack=frozen.stack))
+    second, other = (
+        agent.plan_store.keep(kept(identity=identity(stack=stack), refresh=True)) for stack in (STACK, "other")
+    )
 
     async def work(client):
         refused = await client.call_tool("up", {"plan_id": second})
-        bench.runs.within_s = 0.0
+        agent.runs.within_s = 0.0
         return refused, await client.call_tool("up", {"plan_id": other})
 
-    run, (refused, free) = while_up_runs(bench, audit, slow, work)
+    run, (refused, free) = while_up_runs(agent, audit, slow, work)
     assert refused.is_error
     assert f"up of stack {STACK} runs already as {run}" in refused.content[0].text
     assert free.structured_content["running"]
 
 
 def test_a_teardown_is_refused_while_up_runs(bench_of, audit, slow, commands):
-    bench = left(bench_of)
+    agent = left(bench_of)
     run, refused = while_up_runs(
-        bench,
+        agent,
         audit,
         slow,
         lambda client: client.call_tool("teardown", {"stack": STACK}),
@@ -216,18 +218,18 @@ def test_a_teardown_is_refused_while_up_runs(bench_of, audit, slow, commands):
 
 @pytest.mark.parametrize(("tool", "more"), [("rollout", {"to": "a-1"}), ("recover", {})])
 def test_a_rollout_or_recovery_is_refused_while_up_runs(bench_of, audit, slow, tool, more):
-    bench = left(bench_of)
+    agent = left(bench_of)
     run, refused = while_up_runs(
-        bench, audit, slow, lambda client: client.call_tool(tool, {"stack": STACK, "plan_id": NO_PLAN, **more})
+        agent, audit, slow, lambda client: client.call_tool(tool, {"stack": STACK, "plan_id": NO_PLAN, **more})
     )
     assert f"up of stack {STACK} runs already as {run}" in refused.content[0].text
 
 
 def test_a_handle_is_an_answer_of_every_tool_that_can_be_left(bench_of, audit, slow):
     """No schema of an answer is listed, so that a client refuses none."""
-    bench = left(bench_of)
+    agent = left(bench_of)
     calls = {
-        "up": {"plan_id": bench.shelf.keep(kept())},
+        "up": {"plan_id": agent.plan_store.keep(kept())},
         "smoke": {"stack": STACK},
         "benchmark": {"stack": STACK, "name": "left"},
     }
@@ -239,19 +241,19 @@ def test_a_handle_is_an_answer_of_every_tool_that_can_be_left(bench_of, audit, s
             found[tool] = (await client.call_tool("cancel", {"run": run})).structured_content["tool"]
         return found, {tool.name: tool.output_schema for tool in (await client.list_tools()).tools}
 
-    found, listed = driven(bench, audit, work, elicitation_callback=answering("decline"))
+    found, listed = driven(agent, audit, work, elicitation_callback=answering("decline"))
     assert found == {tool: tool for tool in calls}
     assert set(listed.values()) == {None}
 
 
 def test_a_person_who_takes_time_to_answer_is_waited_for(bench_of, audit, slow, codes):
     """In the older versions of the protocol, the question is asked while the call runs."""
-    bench = left(bench_of)
+    agent = left(bench_of)
     slow.go.set()
 
     async def late(_context, _question):
         await anyio.sleep(0.3)
-        assert bench.runs.shown() == []  # nothing has begun that could be left
+        assert agent.runs.shown() == []  # nothing has begun that could be left
         return types.ElicitResult(action="accept", content={"stack_name": STACK, "code": codes.new(STACK).keeps_bucket})
 
     async def work(client):
@@ -259,26 +261,26 @@ def test_a_person_who_takes_time_to_answer_is_waited_for(bench_of, audit, slow, 
         run = found.structured_content.get("run")
         return (await client.call_tool("wait", {"run": run, "seconds": 60})) if run else found
 
-    found = driven(bench, audit, work, elicitation_callback=late, mode="legacy")
+    found = driven(agent, audit, work, elicitation_callback=late, mode="legacy")
     assert found.structured_content["ok"]
     assert outcomes(audit, "teardown")[-1] == "done"
 
 
 def test_the_end_of_the_server_ends_what_runs_and_says_so(bench_of, audit, slow, capsys):
-    bench = left(bench_of)
+    agent = left(bench_of)
 
     async def work(client):
         return (await client.call_tool("smoke", {"stack": STACK})).structured_content["run"]
 
-    run = driven(bench, audit, work)
+    run = driven(agent, audit, work)
     assert f"the server ends, and with it smoke of stack {STACK} ({run})" in capsys.readouterr().err
     assert outcomes(audit, "smoke") == ["begun", "left", "cancelled"]
     assert lines(audit)[-1]["detail"] == "the server ended"
 
 
 def test_a_failure_of_work_that_was_left_is_its_answer(bench_of, audit, slow, commands):
-    bench = left(bench_of)
-    plan_id = bench.shelf.keep(kept())
+    agent = left(bench_of)
+    plan_id = agent.plan_store.keep(kept())
     commands.up_code = 255
 
     async def work(client):
@@ -291,7 +293,7 @@ def test_a_failure_of_work_that_was_left_is_its_answer(bench_of, audit, slow, co
         slow.go.set()
         return [await client.call_tool("wait", {"run": run, "seconds": 60}) for run in runs]
 
-    failed, without_document = driven(bench, audit, work)
+    failed, without_document = driven(agent, audit, work)
     assert failed.structured_content["ok"] is False
     assert without_document.is_error
     assert "said" in without_document.content[0].text
@@ -300,13 +302,13 @@ def test_a_failure_of_work_that_was_left_is_its_answer(bench_of, audit, slow, co
 
 
 def test_an_unknown_handle_is_refused_with_those_that_are_known(bench_of, audit, slow):
-    bench = left(bench_of)
+    agent = left(bench_of)
 
     async def work(client):
         run = (await client.call_tool("smoke", {"stack": STACK})).structured_content["run"]
         return run, await client.call_tool("wait", {"run": "run-0"}), await client.call_tool("cancel", {"run": "--x"})
 
-    run, unknown, wrong = driven(bench, audit, work)
+    run, unknown, wrong = driven(agent, audit, work)
     assert (
         f"There is no run 'run-0' in this server; there are: {run} (smoke of stack {STACK}: running)"
         in unknown.content[0].text
@@ -383,8 +385,8 @@ def test_a_preview_that_hangs_is_stopped_at_its_limit(bench_of, audit, commands,
     async def run(_argv, **options):
         return await programs.run_program(hangs, **{**options, "folder": None})
 
-    monkeypatch.setattr(changing, "run_program", run)
-    monkeypatch.setattr(changing, "PREVIEW_LIMIT_S", 0.2)
+    monkeypatch.setattr(update_tools, "run_program", run)
+    monkeypatch.setattr(update_tools, "PREVIEW_LIMIT_S", 0.2)
     found = driven(bench_of(), audit, lambda client: client.call_tool("preview", {"stack": STACK}))
     assert "did not end within 0.2 s and was stopped" in found.content[0].text
     assert outcomes(audit, "preview") == ["begun", "failed"]

@@ -16,11 +16,11 @@ from mcp.client.client import Client
 
 from contracts.errors import CommandRefusedError, ScriptError
 from engine import runner
-from scripts.agent import changing, deleting, working
+from scripts.agent import action_tools, delete_tools, update_tools
 from scripts.agent.audit import AuditEntry, AuditFile
 from scripts.agent.codes import FOLDER, CodeShelf
 from scripts.agent.permissions import CHANGES, TOOLSETS, Permissions, parse_permissions, parse_toolsets
-from scripts.agent.plans import VALID_S, PlanShelf
+from scripts.agent.plans import VALID_S, PlanStore
 from scripts.agent.recording import Recorder
 from scripts.agent.server import build
 from tests.scripts.agent.conftest import (
@@ -34,7 +34,7 @@ from tests.scripts.agent.conftest import (
     kept,
     lines,
     names,
-    purse,
+    spending,
     typing,
 )
 
@@ -180,7 +180,7 @@ def test_a_code_is_for_one_stack_and_one_extent_and_only_for_minutes(bench_of, a
     assert "a deletion that keeps the bucket" in refusal({"stack": STACK, "keep_bucket": False}, typing(codes))
     person = typing(codes)
     late = CodeShelf(folder=codes.folder, clock=lambda: time.time() + 601)
-    monkeypatch.setattr(deleting, "shelf", lambda: late)
+    monkeypatch.setattr(delete_tools, "plan_store", lambda: late)
     assert "older than 10 minutes" in refusal({"stack": STACK}, person)
 
 
@@ -257,7 +257,7 @@ def test_a_client_that_cannot_ask_is_not_shown_the_tool_and_cannot_call_it(bench
 
 def test_the_check_of_the_typed_name_is_what_protects(bench_of, audit, commands, monkeypatch):
     """Planted: without the check a wrong name deletes, so that the tests above can fail."""
-    monkeypatch.setattr(deleting, "_require_typed", lambda *_, **__: None)
+    monkeypatch.setattr(delete_tools, "_require_typed", lambda *_, **__: None)
     server = build(bench_of("teardown"), audit)
     anyio.run(lambda: call(server, "teardown", {"stack": STACK}, elicitation_callback=answering("decline")))
     assert commands.run
@@ -267,9 +267,9 @@ def test_the_check_of_the_typed_name_is_what_protects(bench_of, audit, commands,
 
 
 def test_up_runs_the_plan_once(bench_of, audit, commands):
-    bench = bench_of("up")
-    plan_id = bench.shelf.keep(kept())
-    server = build(bench, audit)
+    agent = bench_of("up")
+    plan_id = agent.plan_store.keep(kept())
+    server = build(agent, audit)
     first = anyio.run(lambda: call(server, "up", {"plan_id": plan_id}))
     assert first.structured_content["ok"]
     assert [argv[1] for argv in commands.run] == ["preview", "up"]
@@ -281,10 +281,10 @@ def test_up_runs_the_plan_once(bench_of, audit, commands):
 
 @pytest.mark.parametrize("what", ["project", "program", "settings", "packages", "backend", "state", "image"])
 def test_a_stale_plan_is_refused(bench_of, audit, commands, monkeypatch, what):
-    bench = bench_of("up")
-    plan_id = bench.shelf.keep(kept())
-    monkeypatch.setattr(changing, "identity_of", lambda _frozen: identity(**{what: "other"}))
-    found = anyio.run(lambda: call(build(bench, audit), "up", {"plan_id": plan_id}))
+    agent = bench_of("up")
+    plan_id = agent.plan_store.keep(kept())
+    monkeypatch.setattr(update_tools, "identity_of", lambda _frozen: identity(**{what: "other"}))
+    found = anyio.run(lambda: call(build(agent, audit), "up", {"plan_id": plan_id}))
     assert found.is_error
     assert "stale" in found.content[0].text
     assert commands.run == []
@@ -300,38 +300,38 @@ def test_a_stale_plan_is_refused(bench_of, audit, commands, monkeypatch, what):
     ],
 )
 def test_a_plan_is_refused_when_the_engine_would_do_something_else(bench_of, audit, commands, change):
-    bench = bench_of("up")
-    plan_id = bench.shelf.keep(kept())
+    agent = bench_of("up")
+    plan_id = agent.plan_store.keep(kept())
     commands.preview = {"steps": [{**PREVIEW["steps"][0], **change}]}
-    found = anyio.run(lambda: call(build(bench, audit), "up", {"plan_id": plan_id}))
+    found = anyio.run(lambda: call(build(agent, audit), "up", {"plan_id": plan_id}))
     assert found.is_error
     assert "would do something else now: `urn:pulumi:s::p::t::" in found.content[0].text
     assert [argv[1] for argv in commands.run] == ["preview"]
     commands.preview = PREVIEW
-    assert anyio.run(lambda: call(build(bench, audit), "up", {"plan_id": plan_id})).structured_content["ok"]
+    assert anyio.run(lambda: call(build(agent, audit), "up", {"plan_id": plan_id})).structured_content["ok"]
 
 
 def test_the_engine_runs_in_the_copy_whose_hash_was_compared(bench_of, audit, commands, monkeypatch):
     """What is edited in the project while `up` starts is then not deployed."""
     compared = []
-    monkeypatch.setattr(changing, "identity_of", lambda frozen: compared.append(frozen.folder) or IDENTITY)
-    bench = bench_of("up")
-    plan_id = bench.shelf.keep(kept())
-    anyio.run(lambda: call(build(bench, audit), "up", {"plan_id": plan_id}))
+    monkeypatch.setattr(update_tools, "identity_of", lambda frozen: compared.append(frozen.folder) or IDENTITY)
+    agent = bench_of("up")
+    plan_id = agent.plan_store.keep(kept())
+    anyio.run(lambda: call(build(agent, audit), "up", {"plan_id": plan_id}))
     assert [argv[1] for argv in commands.run] == ["preview", "up"]
     assert len({*compared, *commands.folders}) == 1
     assert commands.folders[0] not in {None, runner.project_folder()}
 
 
 def test_a_plan_that_is_too_old_or_unknown_is_refused():
-    shelf = PlanShelf(clock=lambda: VALID_S + 60)
-    plan_id = shelf.keep(kept())
+    plan_store = PlanStore(clock=lambda: VALID_S + 60)
+    plan_id = plan_store.keep(kept())
     with pytest.raises(CommandRefusedError, match="is 61 min old"):
-        shelf.take(plan_id, IDENTITY)
+        plan_store.take(plan_id, IDENTITY)
     with pytest.raises(
         CommandRefusedError, match=f"There is no plan 'plan-0'; the newest of this server are: {plan_id}"
     ):
-        shelf.take("plan-0", IDENTITY)
+        plan_store.take("plan-0", IDENTITY)
 
 
 def test_the_id_names_everything_that_a_plan_holds_for():
@@ -343,9 +343,9 @@ def test_the_id_names_everything_that_a_plan_holds_for():
 
 def test_a_change_during_the_preview_makes_no_plan(bench_of, audit, commands, monkeypatch):
     seen = iter([IDENTITY, identity(state="later")])
-    monkeypatch.setattr(changing, "identity_of", lambda _frozen: next(seen))
-    bench = bench_of("up")
-    found = anyio.run(lambda: call(build(bench, audit), "preview", {"stack": STACK}))
+    monkeypatch.setattr(update_tools, "identity_of", lambda _frozen: next(seen))
+    agent = bench_of("up")
+    found = anyio.run(lambda: call(build(agent, audit), "preview", {"stack": STACK}))
     assert found.is_error
     assert "while the preview ran" in found.content[0].text
 
@@ -355,9 +355,9 @@ def test_a_change_during_the_preview_makes_no_plan(bench_of, audit, commands, mo
 
 def test_a_deployment_above_the_ceiling_is_refused(bench_of, audit, commands):
     for money, words in (({"usd_per_hour_limit": 1.5}, "--max-usd-per-hour"), ({"usd_limit": 1.0}, "--max-usd")):
-        bench = bench_of("up", **money)
-        plan_id = bench.shelf.keep(kept())
-        found = anyio.run(lambda bench=bench, plan_id=plan_id: call(build(bench, audit), "up", {"plan_id": plan_id}))
+        agent = bench_of("up", **money)
+        plan_id = agent.plan_store.keep(kept())
+        found = anyio.run(lambda agent=agent, plan_id=plan_id: call(build(agent, audit), "up", {"plan_id": plan_id}))
         assert found.is_error
         assert words in found.content[0].text
     assert commands.run == []
@@ -365,7 +365,7 @@ def test_a_deployment_above_the_ceiling_is_refused(bench_of, audit, commands):
 
 def test_the_purse_counts_what_runs_and_what_ran():
     now = [0.0]
-    own = purse(usd_per_hour_limit=10, usd_limit=12, clock=lambda: now[0])
+    own = spending(usd_per_hour_limit=10, usd_limit=12, clock=lambda: now[0])
     own.begins("a", 4.0)
     now[0] = 3600.0
     assert own.spent_usd() == pytest.approx(4.0)
@@ -389,9 +389,9 @@ def test_the_purse_counts_what_runs_and_what_ran():
 
 
 def test_money_that_is_spent_stops_requests_but_not_the_teardown(bench_of, audit, commands, codes):
-    bench = bench_of("smoke,teardown", usd_limit=1e-9)
-    bench.purse.begins("x", 1e9)
-    server = build(bench, audit)
+    agent = bench_of("smoke,teardown", usd_limit=1e-9)
+    agent.spending.begins("x", 1e9)
+    server = build(agent, audit)
     assert anyio.run(lambda: call(server, "smoke", {"stack": STACK})).is_error
     person = typing(codes)
     found = anyio.run(lambda: call(server, "teardown", {"stack": STACK}, elicitation_callback=person))
@@ -402,9 +402,9 @@ def test_money_that_is_spent_stops_requests_but_not_the_teardown(bench_of, audit
 
 
 def test_every_call_is_recorded_before_and_after(bench_of, audit, commands):
-    bench = bench_of("up")
-    plan_id = bench.shelf.keep(kept())
-    server = build(bench, audit)
+    agent = bench_of("up")
+    plan_id = agent.plan_store.keep(kept())
+    server = build(agent, audit)
     anyio.run(lambda: call(server, "up", {"plan_id": plan_id}))
     begun, ended = lines(audit)
     assert (begun["outcome"], ended["outcome"]) == ("begun", "done")
@@ -479,7 +479,7 @@ def test_no_argument_is_read_as_an_option(bench_of, audit, commands, tool, key, 
 @pytest.mark.parametrize("name", ["../x", "/etc", "a/b", "A", ""])
 def test_results_lie_in_their_folder_only(name):
     with pytest.raises(CommandRefusedError):
-        working._folder(name)
+        action_tools._folder(name)
 
 
 @pytest.mark.parametrize(
@@ -495,7 +495,7 @@ def test_weights_come_from_the_hub_or_a_bucket_only(bench_of, audit, commands, s
 
 
 def test_recorder_lets_other_messages_pass(bench_of, audit):
-    assert Recorder(bench=bench_of(), audit=audit).audit is audit
+    assert Recorder(agent=bench_of(), audit=audit).audit is audit
     anyio.run(lambda: names(build(bench_of(), audit)))
     assert not audit.path.exists()
 

@@ -25,16 +25,16 @@ def world(monkeypatch, commands):
     return commands
 
 
-def stage(bench, audit, **arguments):
-    return anyio.run(lambda: call(build(bench, audit), "stage_weights", {"stack": STACK, **arguments}))
+def stage(agent, audit, **arguments):
+    return anyio.run(lambda: call(build(agent, audit), "stage_weights", {"stack": STACK, **arguments}))
 
 
 def test_a_bucket_is_created_by_its_plan_alone(bench_of, audit, world):
     """One call once ran `up` on the bucket, and replaced that of a running service."""
-    bench = bench_of("stage")
-    planned = stage(bench, audit).structured_content
+    agent = bench_of("stage")
+    planned = stage(agent, audit).structured_content
     assert (planned["staged"], planned["creates"], world.run) == (False, ["bucket (t)"], [])
-    done = stage(bench, audit, plan_id=planned["plan_id"]).structured_content
+    done = stage(agent, audit, plan_id=planned["plan_id"]).structured_content
     [words] = world.run
     assert words[2:] == [
         "scripts.stage_model",
@@ -46,7 +46,7 @@ def test_a_bucket_is_created_by_its_plan_alone(bench_of, audit, world):
         "--json",
     ]
     assert (done["staged"], done["setting"]) == (True, f"gemma-serving:bucket.manifest: {SETTING}")
-    again = stage(bench, audit, plan_id=planned["plan_id"])
+    again = stage(agent, audit, plan_id=planned["plan_id"])
     assert f"{planned['plan_id']} has been run already; make a new one with stage_weights without plan_id." in (
         again.content[0].text
     )
@@ -70,31 +70,31 @@ def test_what_would_change_more_is_refused(bench_of, audit, world, monkeypatch):
 
 
 def test_a_plan_of_another_kind_or_time_creates_nothing(bench_of, audit, world, monkeypatch):
-    bench = bench_of("up,stage")
-    update = bench.shelf.keep(kept())
-    found = stage(bench, audit, plan_id=update)
+    agent = bench_of("up,stage")
+    update = agent.plan_store.keep(kept())
+    found = stage(agent, audit, plan_id=update)
     assert f"There is no plan '{update}'" in found.content[0].text
-    creation = stage(bench, audit).structured_content["plan_id"]
-    deployed = anyio.run(lambda: call(build(bench, audit), "up", {"plan_id": creation}))
+    creation = stage(agent, audit).structured_content["plan_id"]
+    deployed = anyio.run(lambda: call(build(agent, audit), "up", {"plan_id": creation}))
     assert f"There is no plan '{creation}'" in deployed.content[0].text
     monkeypatch.setattr(staging, "identity_of", lambda _frozen: identity(settings="others"))
-    assert f"{creation} is stale: the stack's settings" in stage(bench, audit, plan_id=creation).content[0].text
+    assert f"{creation} is stale: the stack's settings" in stage(agent, audit, plan_id=creation).content[0].text
     monkeypatch.setattr(staging, "identity_of", lambda _frozen: IDENTITY)
-    bench.creations.clock = lambda: VALID_S + 1
-    assert "min old" in stage(bench, audit, plan_id=creation).content[0].text
+    agent.creations.clock = lambda: VALID_S + 1
+    assert "min old" in stage(agent, audit, plan_id=creation).content[0].text
     assert world.run == []
 
 
 def test_only_sources_that_the_person_named_are_copied(bench_of, audit, world, monkeypatch):
     """Any bucket was taken once, so that a model could stage a stranger's weights."""
     monkeypatch.setattr(staging, "_has_bucket", lambda _stack: True)
-    for bench, source in (
+    for agent, source in (
         (bench_of("stage"), NAMED),
         (bench_of("stage", stage_from=[NAMED]), "gs://evil-bucket-x/x"),
         (bench_of("stage", stage_from=[NAMED]), f"{NAMED}/below"),
         (bench_of("stage", stage_from=[NAMED]), "gs://our-models"),
     ):
-        found = stage(bench, audit, source=source)
+        found = stage(agent, audit, source=source)
         assert f"source is '{source}', which the person who started this server did not name" in found.content[0].text
     assert world.run == []
     assert stage(bench_of("stage", stage_from=[f"{NAMED}/"]), audit, source=NAMED).structured_content["staged"]

@@ -355,7 +355,7 @@ def test_an_api_that_is_off_is_named_with_the_command_that_enables_it(world):
     code, report = world.report("v6e-4")
     command = f"gcloud services enable tpu.googleapis.com --project={PROJECT}"
     assert code == 1
-    assert any(problem.endswith(f"to mend it: {command}") for problem in report["problems"])
+    assert any(problem.endswith(f"to fix it: {command}") for problem in report["problems"])
     assert {place["hardware"]["answer"] for place in report["places"]} == {"not known"}
     seen = world.admin("GET", "/admin/requests")["requests"]
     assert not [entry for entry in seen if entry["id"] == "tpu.projects.locations.acceleratorTypes.list"]

@@ -1,4 +1,4 @@
-"""Each check of the doctor is ok, missing, or cannot be told; its commands, followed in order, end in an all-ok project."""
+"""Each check of the doctor is ok, missing, or unknown; its commands, followed in order, end in an all-ok project."""
 
 import asyncio
 import base64
@@ -179,7 +179,7 @@ class World:
         return found[0]
 
     def state(self, check, stack=None):
-        return self.line(check, stack)["state"]
+        return self.line(check, stack)["status"]
 
     def scenario(self, **changes):
         document = Scenario(operations=INSTANT, **changes).model_dump(mode="json")
@@ -327,7 +327,7 @@ def world(tmp_path, monkeypatch, capsys):
 
 def test_a_ready_project_is_all_ok_for_a_tpu_stack(world):
     code, report = world.doctor("tpu-v6e4")
-    assert [line for line in report["checks"] if line["state"] != "ok"] == []
+    assert [line for line in report["checks"] if line["status"] != "ok"] == []
     assert (code, report["ready"], report["project"], report["stack"]) == (0, True, PROJECT, "tpu-v6e4")
 
 
@@ -335,7 +335,7 @@ def test_a_ready_project_is_all_ok_for_a_cloud_run_stack(world):
     world.stage("l4-qat")
     world.environment.setenv("GOOGLE_OAUTH_ACCESS_TOKEN", world.cloud.token)
     code, report = world.doctor("l4-qat")
-    assert [line for line in report["checks"] if line["state"] != "ok"] == []
+    assert [line for line in report["checks"] if line["status"] != "ok"] == []
     assert code == 0
 
 
@@ -385,7 +385,7 @@ def test_checks_of_one_cause_are_one_entry_that_names_each_of_them_and_fits_80_c
         world.disable(api)
     _, report = world.doctor("tpu-v6e4")
     waiting = [
-        line for line in report["checks"] if "cloudresourcemanager" in line["mend"] and line["state"] != "missing"
+        line for line in report["checks"] if "cloudresourcemanager" in line["fix"] and line["status"] != "missing"
     ]
     assert len(waiting) > 12
     assert run_command(COMMAND, ["--project", PROJECT, "--stack", "tpu-v6e4"]) == 1
@@ -395,7 +395,7 @@ def test_checks_of_one_cause_are_one_entry_that_names_each_of_them_and_fits_80_c
     assert max(map(len, shown.splitlines())) <= 80
     flat = " ".join(shown.split())
     for line in report["checks"]:
-        if line["state"] != "ok":
+        if line["status"] != "ok":
             name = line["check"].removeprefix("permissions of ").removeprefix("policy ").removeprefix("API ")
             assert name in flat, line["check"]
     first = rest.splitlines()[0]
@@ -408,12 +408,12 @@ def test_the_words_of_earlier_releases_stay_in_the_json(world):
     world.disable("tpu")
     _, report = world.doctor("tpu-v6e4")
     by_name = {line["check"]: line for line in report["checks"]}
-    assert {(line["state"], line["status"]) for line in report["checks"]} == {
+    assert {(line["status"], line["status"]) for line in report["checks"]} == {
         ("ok", "ok"),
         ("missing", "missing"),
-        ("cannot be told", "unknown"),
+        ("unknown", "unknown"),
     }
-    assert by_name["API tpu"]["fix"] == by_name["API tpu"]["mend"] != ""
+    assert by_name["API tpu"]["fix"] == by_name["API tpu"]["fix"] != ""
 
 
 # --- the project ---------------------------------------------------------------------------------------------------------------
@@ -422,12 +422,12 @@ def test_the_words_of_earlier_releases_stay_in_the_json(world):
 def test_an_api_that_is_off_is_missing_with_the_command_that_enables_it(world):
     world.disable("tpu")
     line = world.line("API tpu", "tpu-v6e4")
-    assert (line["state"], line["mend"]) == (
+    assert (line["status"], line["fix"]) == (
         "missing",
         f"gcloud services enable tpu.googleapis.com --project={PROJECT}",
     )
-    assert world.state("v6e-4 in us-east5-a", "tpu-v6e4") == "cannot be told"
-    assert world.state("quota of chips", "tpu-v6e4") == "cannot be told"
+    assert world.state("v6e-4 in us-east5-a", "tpu-v6e4") == "unknown"
+    assert world.state("quota of chips", "tpu-v6e4") == "unknown"
 
 
 @pytest.mark.parametrize("stack", ["l4-qat", "tpu-v6e4"])
@@ -435,29 +435,29 @@ def test_a_stack_needs_the_log_of_its_server(world, stack):
     """`pulumi up` reads it when a revision does not start, and `scripts.logs` at any time."""
     world.disable("logging")
     assert (
-        world.line("API logging", stack)["mend"] == f"gcloud services enable logging.googleapis.com --project={PROJECT}"
+        world.line("API logging", stack)["fix"] == f"gcloud services enable logging.googleapis.com --project={PROJECT}"
     )
     world.admin("POST", f"/iam/v1/projects/{PROJECT}/serviceAccounts", {"accountId": "deployer"})
     world.log_in_as(f"deployer@{PROJECT}.iam.gserviceaccount.com")
     line = world.line("permissions of logging.viewer", stack)
-    assert (line["state"], line["detail"]) == ("missing", "logging.logEntries.list not held")
-    assert "--role=roles/logging.viewer" in line["mend"]
+    assert (line["status"], line["detail"]) == ("missing", "logging.logEntries.list not held")
+    assert "--role=roles/logging.viewer" in line["fix"]
 
 
 def test_apis_that_the_caller_may_not_read_cannot_be_told(world):
     world.log_in_as(f"stranger@{PROJECT}.iam.gserviceaccount.com")
     line = world.line("APIs")
-    assert line["state"] == "cannot be told"
-    assert "--role=roles/serviceusage.serviceUsageViewer" in line["mend"]
+    assert line["status"] == "unknown"
+    assert "--role=roles/serviceusage.serviceUsageViewer" in line["fix"]
 
 
 def test_a_permission_that_is_not_held_is_missing_with_its_role(world):
     email = f"deployer@{PROJECT}.iam.gserviceaccount.com"
     world.log_in_as(email)
     line = world.line("permissions of iam.serviceAccountUser")
-    assert (line["state"], line["detail"]) == ("missing", "iam.serviceAccounts.actAs not held")
+    assert (line["status"], line["detail"]) == ("missing", "iam.serviceAccounts.actAs not held")
     world.admin("POST", f"/iam/v1/projects/{PROJECT}/serviceAccounts", {"accountId": "deployer"})
-    world.follow(line["mend"], None)
+    world.follow(line["fix"], None)
     assert world.state("permissions of iam.serviceAccountUser") == "ok"
 
 
@@ -465,7 +465,7 @@ def test_permissions_cannot_be_told_when_google_does_not_answer(world):
     world.scenario(faults=[{"method": "cloudresourcemanager.projects.testIamPermissions", "count": 999, "status": 400}])
     code, report = world.doctor()
     line = next(line for line in report["checks"] if line["check"] == "permissions of iam.serviceAccountUser")
-    assert (line["state"], code) == ("cannot be told", 1)
+    assert (line["status"], code) == ("unknown", 1)
 
 
 @pytest.mark.parametrize(
@@ -482,8 +482,8 @@ def test_a_policy_that_would_refuse_the_stack_is_missing(world, constraint, rule
     assert world.state(f"policy {constraint}{check}", "l4-qat") == "ok"
     world.policy(constraint, **rule)
     line = world.line(f"policy {constraint}{check}", "l4-qat")
-    assert line["state"] == "missing"
-    assert line["mend"].startswith(f"gcloud resource-manager org-policies {command} {constraint}")
+    assert line["status"] == "missing"
+    assert line["fix"].startswith(f"gcloud resource-manager org-policies {command} {constraint}")
 
 
 def with_role(world, setting="gemmaTunnel"):
@@ -511,20 +511,20 @@ def test_each_fault_of_the_tunnels_role_is_missing_and_its_command_fixes_it(worl
         with subtests.test(fault):
             do()
             line = with_role(world)
-            assert (line["state"], words in line["detail"]) == ("missing", True), line
-            world.follow(line["mend"], "tpu-v6e4")
+            assert (line["status"], words in line["detail"]) == ("missing", True), line
+            world.follow(line["fix"], "tpu-v6e4")
             line = with_role(world)
-            assert (line["state"], line["detail"]) == ("ok", "3 permissions")
+            assert (line["status"], line["detail"]) == ("ok", "3 permissions")
     lack("tpu.nodes.update", "tpu.operations.get", "tpu.nodes.delete")
     assert with_role(world)["detail"] == "3 permissions, and more than a tunnel needs: tpu.nodes.delete"
     named = with_role(world, f"projects/{PROJECT}/roles/gemmaTunnel")
-    assert named["state"] == "ok"
+    assert named["status"] == "ok"
 
 
 def test_a_role_of_another_project_cannot_be_granted(world):
     line = with_role(world, "projects/another-project/roles/gemmaTunnel")
-    assert (line["state"], "in its own project only" in line["detail"]) == ("missing", True)
-    assert f"--project={PROJECT}" in line["mend"]
+    assert (line["status"], "in its own project only" in line["detail"]) == ("missing", True)
+    assert f"--project={PROJECT}" in line["fix"]
 
 
 def test_a_role_that_the_caller_may_not_read_cannot_be_told(world):
@@ -532,13 +532,13 @@ def test_a_role_that_the_caller_may_not_read_cannot_be_told(world):
     world.grant("roles/serviceusage.serviceUsageConsumer", f"serviceAccount:deployer@{PROJECT}.iam.gserviceaccount.com")
     world.log_in_as(f"deployer@{PROJECT}.iam.gserviceaccount.com")
     line = with_role(world)
-    assert (line["state"], "--role=roles/iam.roleViewer" in line["mend"]) == ("cannot be told", True)
+    assert (line["status"], "--role=roles/iam.roleViewer" in line["fix"]) == ("unknown", True)
     line = with_role(world, "organizations/123/roles/gemmaTunnel")
-    assert line["state"] == "cannot be told"
-    assert line["mend"].startswith("gcloud organizations add-iam-policy-binding 123 ")
+    assert line["status"] == "unknown"
+    assert line["fix"].startswith("gcloud organizations add-iam-policy-binding 123 ")
     world.disable("iam")
     line = with_role(world)
-    assert (line["state"], "services enable iam.googleapis.com" in line["mend"]) == ("cannot be told", True)
+    assert (line["status"], "services enable iam.googleapis.com" in line["fix"]) == ("unknown", True)
 
 
 def test_policies_that_end_the_way_to_a_machine_are_missing(world):
@@ -546,8 +546,8 @@ def test_policies_that_end_the_way_to_a_machine_are_missing(world):
     assert world.state(name, "tpu-v6e4") == "ok"
     world.policy("compute.disableGuestAttributesAccess", booleanPolicy={"enforced": True})
     line = world.line(name, "tpu-v6e4")
-    assert (line["state"], "gcloud opens no tunnel" in line["detail"]) == ("missing", True)
-    world.follow(line["mend"], "tpu-v6e4")
+    assert (line["status"], "gcloud opens no tunnel" in line["detail"]) == ("missing", True)
+    world.follow(line["fix"], "tpu-v6e4")
     assert world.state(name, "tpu-v6e4") == "ok"
     assert name not in {line["check"] for line in world.doctor("l4-qat")[1]["checks"]}
 
@@ -558,15 +558,15 @@ def test_os_login_as_a_duty_rules_out_keys_in_the_metadata(world):
     assert "policy compute.requireOsLogin" not in checks, "with OS Login the policy refuses nothing"
     world.write("tpu-v6e4", ("  gemma-serving:tpu:\n", "  gemma-serving:tpu:\n    ssh: metadata-key\n"))
     line = world.line("policy compute.requireOsLogin", "tpu-v6e4")
-    assert line["state"] == "missing"
-    assert line["mend"] == "pulumi config set --stack tpu-v6e4 --path gemma-serving:tpu.ssh os-login"
+    assert line["status"] == "missing"
+    assert line["fix"] == "pulumi config set --stack tpu-v6e4 --path gemma-serving:tpu.ssh os-login"
 
 
 def test_policies_that_the_caller_may_not_read_cannot_be_told(world):
     world.log_in_as(f"stranger@{PROJECT}.iam.gserviceaccount.com")
     line = world.line("policy iam.disableServiceAccountCreation")
-    assert line["state"] == "cannot be told"
-    assert "roles/orgpolicy.policyViewer" in line["mend"]
+    assert line["status"] == "unknown"
+    assert "roles/orgpolicy.policyViewer" in line["fix"]
 
 
 def test_value_groups_cover_their_regions_and_no_others():
@@ -585,8 +585,8 @@ def test_the_quota_of_chips_is_a_number_for_each_zone(world):
     few = zones["us-east5-b"].model_copy(update={"preemptible_quota_chips": 3})
     world.scenario(tpu=Tpu(zones={**zones, "us-east5-b": few}))
     line = world.line("quota of chips in us-east5-b", "tpu-v6e4")
-    assert (line["state"], line["values"]) == ("missing", {"limit": 3.0, "needed": 4.0})
-    assert "--quota-id=TPUV6EPreemptiblePerProjectPerZoneForTPUAPI --dimensions=zone=us-east5-b" in line["mend"]
+    assert (line["status"], line["values"]) == ("missing", {"limit": 3.0, "needed": 4.0})
+    assert "--quota-id=TPUV6EPreemptiblePerProjectPerZoneForTPUAPI --dimensions=zone=us-east5-b" in line["fix"]
     assert world.line("quota of chips in us-east5-a", "tpu-v6e4")["values"] == {"limit": 64.0, "needed": 4.0}
 
 
@@ -598,14 +598,14 @@ def test_a_quota_of_nothing_is_read_although_google_leaves_zeros_out(world):
 def test_the_quota_of_an_api_that_is_off_waits_for_the_api_and_for_no_role(world):
     world.disable("run")
     line = world.line("quota of GPUs", "l4-qat")
-    assert (line["state"], line["detail"]) == ("cannot be told", f"API run is off in project {PROJECT}")
-    assert line["mend"].startswith("gcloud services enable run.googleapis.com ")
-    assert "serviceUsageViewer" not in line["mend"]
+    assert (line["status"], line["detail"]) == ("unknown", f"API run is off in project {PROJECT}")
+    assert line["fix"].startswith("gcloud services enable run.googleapis.com ")
+    assert "serviceUsageViewer" not in line["fix"]
 
 
 def test_the_quota_of_gpus_is_read_and_the_planner_can_be_told(world):
     line = world.line("quota of GPUs in us-east4", "l4-qat")
-    assert (line["state"], line["values"]) == ("ok", {"limit": 3.0, "needed": 1.0})
+    assert (line["status"], line["values"]) == ("ok", {"limit": 3.0, "needed": 1.0})
     assert "--path gemma-serving:cloudRun.gpuQuota 3" in line["detail"]
     world.write("l4-qat", ("    region: us-east4\n", "    region: us-east4\n    gpuQuota: 3\n"))
     assert world.line("quota of GPUs in us-east4", "l4-qat")["detail"] == "3 GPUs, 1 needed"
@@ -620,10 +620,10 @@ def test_the_quota_of_an_rtx_pro_6000_counts_thousandths(world):
     assert line["values"]["limit"] == 3.0
     world.scenario(run=Run(gpu_quota=0, memory_quota_gib=40, cpu_quota=20))
     line = world.line(f"quota of GPUs in {region}", "rtx6000-31b")
-    assert line["state"] == "missing"
-    assert int(re.search(r"--preferred-value=(\d+)", line["mend"])[1]) % 1000 == 0
+    assert line["status"] == "missing"
+    assert int(re.search(r"--preferred-value=(\d+)", line["fix"])[1]) % 1000 == 0
     memory = world.line(f"quota of GiB in {region}", "rtx6000-31b")
-    assert (memory["state"], memory["values"]["limit"]) == ("missing", 40.0)
+    assert (memory["status"], memory["values"]["limit"]) == ("missing", 40.0)
 
 
 def test_the_quota_of_memory_is_judged_as_the_planner_judges_it(world):
@@ -636,13 +636,13 @@ def test_the_quota_of_memory_is_judged_as_the_planner_judges_it(world):
     ):
         world.scenario(run=Run(memory_quota_gib=limit))
         line = world.line("quota of GiB in us-east4", "l4-qat")
-        assert (line["state"], line["detail"][: len(said)]) == (state, said)
-        request = line["mend"] or line["detail"]
+        assert (line["status"], line["detail"][: len(said)]) == (state, said)
+        request = line["fix"] or line["detail"]
         assert (f"--preferred-value={40 << 30}" in request) is (limit < 40)
         assert ("gemma-serving:cloudRun.memoryQuota 64Gi tells the planner" in line["detail"]) is (limit == 64)
     world.scenario(run=Run(cpu_quota=7))
     line = world.line("quota of vCPU in us-east4", "l4-qat")
-    assert (line["state"], "--preferred-value=16000" in line["mend"]) == ("missing", True)
+    assert (line["status"], "--preferred-value=16000" in line["fix"]) == ("missing", True)
 
 
 def test_a_quota_that_google_does_not_name_cannot_be_told(world):
@@ -651,35 +651,35 @@ def test_a_quota_that_google_does_not_name_cannot_be_told(world):
     line = world.line("quota of chips in us-east5-b", "tpu-v6e4")
     assert line["values"] == {"limit": 0.0, "needed": 4.0}
     world.scenario(faults=[{"method": "serviceusage.services.consumerQuotaMetrics.get", "count": 999, "status": 404}])
-    assert world.state("quota of chips", "tpu-v6e4") == "cannot be told"
+    assert world.state("quota of chips", "tpu-v6e4") == "unknown"
 
 
 def test_the_quota_of_instances_is_that_of_compute_engine(world):
     world.write("tpu-v6e4", ("  gemma-serving:tpu:\n", "  gemma-serving:tpu:\n    api: compute-engine\n"))
     line = world.line("quota of chips in us-east5", "tpu-v6e4")
-    assert (line["state"], line["values"]) == ("ok", {"limit": 1536.0, "needed": 4.0})
+    assert (line["status"], line["values"]) == ("ok", {"limit": 1536.0, "needed": 4.0})
     world.scenario(tpu=Tpu(compute=ComputeTpu(preemptible_quota_overrides={"us-east5": 0})))
     line = world.line("quota of chips in us-east5", "tpu-v6e4")
-    assert (line["state"], line["values"]) == ("missing", {"limit": 0.0, "needed": 4.0})
+    assert (line["status"], line["values"]) == ("missing", {"limit": 0.0, "needed": 4.0})
     assert (
         "--quota-id=PREEMPTIBLE-TPU-V6E-per-project-region --dimensions=region=us-east5 --preferred-value=4"
-        in line["mend"]
+        in line["fix"]
     )
     assert world.state("quota of chips in europe-west4", "tpu-v6e4") == "ok"
     world.scenario(tpu=Tpu(compute=ComputeTpu(preemptible_quota_overrides={"us-east5": 0}, family_quota_chips=4)))
     assert world.state("quota of chips in us-east5", "tpu-v6e4") == "ok"
     world.scenario(faults=[{"method": "serviceusage.services.consumerQuotaMetrics.get", "count": 999, "status": 403}])
-    assert world.state("quota of chips", "tpu-v6e4") == "cannot be told"
+    assert world.state("quota of chips", "tpu-v6e4") == "unknown"
 
 
 def test_a_zone_that_does_not_offer_the_type_is_missing(world):
     zones = Tpu().zones
     world.scenario(tpu=Tpu(zones={**zones, "us-east5-a": zones["us-west4-a"]}))
     line = world.line("v6e-4 in us-east5-a", "tpu-v6e4")
-    assert line["state"] == "missing"
-    assert "us-east5-a out of gemma-serving:tpu.zones" in line["mend"]
+    assert line["status"] == "missing"
+    assert "us-east5-a out of gemma-serving:tpu.zones" in line["fix"]
     world.scenario(faults=[{"method": "tpu.projects.locations.acceleratorTypes.get", "count": 999, "status": 403}])
-    assert world.state("v6e-4 in us-east5-b", "tpu-v6e4") == "cannot be told"
+    assert world.state("v6e-4 in us-east5-b", "tpu-v6e4") == "unknown"
 
 
 # --- this machine --------------------------------------------------------------------------------------------------------------
@@ -688,12 +688,12 @@ def test_a_zone_that_does_not_offer_the_type_is_missing(world):
 def test_gcloud_and_its_alpha_component(world):
     world.gcloud("core")
     line = world.line("gcloud alpha", "tpu-v6e4")
-    assert (line["state"], line["mend"]) == ("missing", "gcloud components install alpha")
+    assert (line["status"], line["fix"]) == ("missing", "gcloud components install alpha")
     world.gcloud()
     assert world.state("gcloud", "tpu-v6e4") == "missing"
     world.gcloud("core")
     (world.folder / "bin" / "gcloud").write_text("#!/bin/sh\nexit 1\n")
-    assert world.state("gcloud", "tpu-v6e4") == "cannot be told"
+    assert world.state("gcloud", "tpu-v6e4") == "unknown"
 
 
 def test_gcloud_needs_a_login_where_something_needs_gcloud(world):
@@ -702,12 +702,12 @@ def test_gcloud_needs_a_login_where_something_needs_gcloud(world):
     world.gcloud("core", "alpha")
     for stack, purpose in (("tpu-v6e4", "the tunnel"), ("l4-qat", "an identity token of a person")):
         line = world.line("gcloud login", stack)
-        assert (line["state"], line["mend"]) == ("missing", "gcloud auth login")
+        assert (line["status"], line["fix"]) == ("missing", "gcloud auth login")
         assert purpose in line["detail"]
         assert "You do not currently have an active account" in line["detail"]
     world.follow("gcloud auth login", "l4-qat")
     line = world.line("gcloud login", "l4-qat")
-    assert (line["state"], line["detail"]) == ("ok", "me@example.com")
+    assert (line["status"], line["detail"]) == ("ok", "me@example.com")
     assert "ya29" not in json.dumps(world.doctor("tpu-v6e4")[1])
     world.gcloud()
     assert world.state("gcloud", "l4-qat") == "missing"
@@ -730,7 +730,7 @@ def test_docker_and_its_daemon_for_a_stack_whose_image_is_built(world):
     )
     assert world.state("Docker", "tpu-v6e4") == "missing"
     found = docker("echo 28.0.1")
-    assert (found["state"], found["detail"]) == ("ok", "version 28.0.1")
+    assert (found["status"], found["detail"]) == ("ok", "version 28.0.1")
     assert "permission denied" in docker("echo permission denied >&2; exit 1")["detail"]
 
 
@@ -750,22 +750,22 @@ def test_the_login_at_the_registry_that_an_image_is_pushed_to(world):
         return world.line("registry login", "tpu-v6e4")
 
     found = login()
-    assert (found["state"], found["mend"]) == ("missing", f"gcloud auth configure-docker {host}")
+    assert (found["status"], found["fix"]) == ("missing", f"gcloud auth configure-docker {host}")
     assert "does not exist" in found["detail"]
-    assert login("{}")["state"] == "missing"
-    assert login('{"auths": {"europe-west4-docker.pkg.dev": {}}}')["state"] == "missing"
-    assert login(f'{{"auths": {{"https://{host}": {{}}}}}}')["state"] == "ok"
-    assert login('{"credsStore": "desktop"}')["state"] == "cannot be told"
-    assert login("{")["state"] == "cannot be told"
+    assert login("{}")["status"] == "missing"
+    assert login('{"auths": {"europe-west4-docker.pkg.dev": {}}}')["status"] == "missing"
+    assert login(f'{{"auths": {{"https://{host}": {{}}}}}}')["status"] == "ok"
+    assert login('{"credsStore": "desktop"}')["status"] == "unknown"
+    assert login("{")["status"] == "unknown"
     found = login(f'{{"credHelpers": {{"{host}": "gcloud"}}}}')
-    assert (found["state"], "docker-credential-gcloud" in found["detail"]) == ("missing", True)
+    assert (found["status"], "docker-credential-gcloud" in found["detail"]) == ("missing", True)
     helper = world.folder / "bin" / "docker-credential-gcloud"
     helper.write_text("#!/bin/sh\n")
     helper.chmod(0o755)
-    assert login()["state"] == "ok"
+    assert login()["status"] == "ok"
 
 
-@pytest.mark.parametrize(("free_gib", "state"), [(11, "missing"), (12, "cannot be told"), (25, "ok")])
+@pytest.mark.parametrize(("free_gib", "state"), [(11, "missing"), (12, "unknown"), (25, "ok")])
 def test_the_disk_needs_room_for_an_image_that_is_built(world, free_gib, state):
     world.write("tpu-v6e4", BUILT)
     path = world.folder / "bin" / "docker"
@@ -781,18 +781,18 @@ def test_the_disk_needs_room_for_an_image_that_is_built(world, free_gib, state):
 
     world.environment.setattr(image_build.shutil, "disk_usage", usage)
     found = world.line("disk for the image", "tpu-v6e4")
-    assert (found["state"], found["values"]) == (state, {"limit": free_gib, "needed": 25.0})
+    assert (found["status"], found["values"]) == (state, {"limit": free_gib, "needed": 25.0})
     world.environment.setattr(image_build.shutil, "disk_usage", nowhere)
-    assert world.state("disk for the image", "tpu-v6e4") == "cannot be told"
+    assert world.state("disk for the image", "tpu-v6e4") == "unknown"
     path.write_text("#!/bin/sh\nexit 1\n")
-    assert world.state("disk for the image", "tpu-v6e4") == "cannot be told"
+    assert world.state("disk for the image", "tpu-v6e4") == "unknown"
 
 
 def test_no_credentials_are_missing(world):
     world.environment.delenv("GOOGLE_OAUTH_ACCESS_TOKEN")
     world.environment.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(world.folder / "none.json"))
     line = world.line("credentials", "tpu-v6e4")
-    assert (line["state"], line["mend"]) == ("missing", "gcloud auth application-default login")
+    assert (line["status"], line["fix"]) == ("missing", "gcloud auth application-default login")
 
 
 def test_credentials_that_google_refuses_are_missing(world):
@@ -810,7 +810,7 @@ def test_credentials_cannot_be_told_when_google_cannot_be_reached(world):
     path = world.folder / "key.json"
     key = json.loads(path.read_text())
     path.write_text(json.dumps({**key, "token_uri": "http://127.0.0.1:1/token"}))
-    assert world.state("credentials") == "cannot be told"
+    assert world.state("credentials") == "unknown"
 
 
 def test_a_person_without_the_right_to_use_the_project_gets_the_one_command_that_unlocks_the_rest(world):
@@ -818,11 +818,11 @@ def test_a_person_without_the_right_to_use_the_project_gets_the_one_command_that
     world.environment.setenv("GOOGLE_OAUTH_ACCESS_TOKEN", world.cloud.cloud.tokens.issue_access_token(person))
     _, report = world.doctor()
     (credentials, line) = report["checks"]
-    assert (credentials["check"], line["check"], line["state"]) == ("credentials", "quota project", "missing")
-    assert "--role=roles/serviceusage.serviceUsageConsumer" in line["mend"]
+    assert (credentials["check"], line["check"], line["status"]) == ("credentials", "quota project", "missing")
+    assert "--role=roles/serviceusage.serviceUsageConsumer" in line["fix"]
     grant(world, person, "roles/serviceusage.serviceUsageConsumer")
     _, report = world.doctor()
-    checks = {line["check"]: line["state"] for line in report["checks"]}
+    checks = {line["check"]: line["status"] for line in report["checks"]}
     assert "quota project" not in checks
     assert checks["permissions of iam.serviceAccountUser"] == "missing"
     grant(world, person, "roles/owner")
@@ -838,15 +838,15 @@ def grant(world, person, role):
 
 def test_backend_and_passphrase(world):
     world.engine.logged_in = False
-    assert world.line("Pulumi backend")["mend"] == "pulumi login"
+    assert world.line("Pulumi backend")["fix"] == "pulumi login"
     world.engine.logged_in = True
     world.environment.delenv("PULUMI_CONFIG_PASSPHRASE")
     world.environment.delenv("PULUMI_CONFIG_PASSPHRASE_FILE", raising=False)
-    assert world.line("Pulumi passphrase", "l4-qat")["mend"] == "export PULUMI_CONFIG_PASSPHRASE_FILE=FILE"
+    assert world.line("Pulumi passphrase", "l4-qat")["fix"] == "export PULUMI_CONFIG_PASSPHRASE_FILE=FILE"
     world.write("l4-qat", ("config:\n", "secretsprovider: gcpkms://projects/p\nconfig:\n"))
     assert world.state("Pulumi passphrase", "l4-qat") == "ok"
     world.environment.setattr(runner, "run", refuse_to_end)
-    assert world.state("Pulumi backend") == "cannot be told"
+    assert world.state("Pulumi backend") == "unknown"
 
 
 def refuse_to_end(*_arguments, **_options):
@@ -858,16 +858,16 @@ def refuse_to_end(*_arguments, **_options):
 
 def test_weights_are_missing_until_they_are_staged_whole(world):
     line = world.line("weights", "l4-qat")
-    assert (line["state"], line["mend"]) == ("missing", "python -m scripts.stage_model --stack l4-qat")
+    assert (line["status"], line["fix"]) == ("missing", "python -m scripts.stage_model --stack l4-qat")
     world.stage("l4-qat", without="model.safetensors")
     world.environment.setenv("GOOGLE_OAUTH_ACCESS_TOKEN", world.cloud.token)
     line = world.line("weights", "l4-qat")
-    assert (line["state"], "model.safetensors" in line["detail"]) == ("missing", True)
+    assert (line["status"], "model.safetensors" in line["detail"]) == ("missing", True)
     world.stage("l4-qat")
     world.environment.setenv("GOOGLE_OAUTH_ACCESS_TOKEN", world.cloud.token)
     assert world.state("weights", "l4-qat") == "ok"
     world.scenario(faults=[{"method": "storage.objects.get", "count": 999, "status": 403}])
-    assert world.state("weights", "l4-qat") == "cannot be told"
+    assert world.state("weights", "l4-qat") == "unknown"
 
 
 @pytest.mark.parametrize("folder", ["", "models/ours/"])
@@ -884,18 +884,18 @@ def test_weights_may_lie_in_a_bucket_that_another_tool_filled(world, folder):
 
     put("model.safetensors", {})
     line = world.line("weights", "l4-qat")
-    assert (line["state"], line["mend"]) == ("missing", "python -m scripts.stage_model --stack l4-qat")
+    assert (line["status"], line["fix"]) == ("missing", "python -m scripts.stage_model --stack l4-qat")
     put("config.json", {})
     line = world.line("weights", "l4-qat")
     place = f"gs://theirs/{folder}".rstrip("/")
-    assert line["state"] == "ok"
+    assert line["status"] == "ok"
     assert line["detail"].startswith(f"2 objects, 0.00 GiB in {place}, which has no gemma-serving-manifest.json: ")
     files = [{"name": name, "size_bytes": 2} for name in ("model.safetensors", "config.json")]
     put("gemma-serving-manifest.json", {"files": files})
     assert world.line("weights", "l4-qat")["detail"] == f"2 files, 0.00 GiB in {place}"
     put("chat_template.jinja", {})
     line = world.line("weights", "l4-qat")
-    assert (line["state"], line["detail"]) == (
+    assert (line["status"], line["detail"]) == (
         "missing",
         "it does not list chat_template.jinja, which the server would load too",
     )
@@ -905,8 +905,8 @@ def test_the_hub_is_asked_with_the_token_that_the_server_will_have(world):
     assert world.line("hub", "tpu-v6e4")["detail"].endswith("(no token needed)")
     world.internet.status["hub"] = (401, "GatedRepo")
     line = world.line("hub", "tpu-v6e4")
-    assert (line["state"], "gated" in line["detail"]) == ("missing", True)
-    assert line["mend"] == "python -m scripts.save_token hfToken --stack tpu-v6e4"
+    assert (line["status"], "gated" in line["detail"]) == ("missing", True)
+    assert line["fix"] == "python -m scripts.save_token hfToken --stack tpu-v6e4"
     world.write("tpu-v6e4", ("config:\n", "config:\n  gemma-serving:hfToken: { secure: v1:abc }\n"))
     world.internet.status["hub"] = (403, "GatedRepo")
     assert "not accepted the terms" in world.line("hub", "tpu-v6e4")["detail"]
@@ -921,28 +921,28 @@ def test_the_commit_of_the_settings_exists_and_a_stack_without_one_is_told_how_t
     model, newer, none = "google/gemma-4-E2B-it", "1" * 40, "0" * 40
     known = world.internet.head[model]
     line = world.line("commit", "tpu-v6e4")
-    assert (line["state"], line["detail"]) == ("ok", f"{model} has {known}")
+    assert (line["status"], line["detail"]) == ("ok", f"{model} has {known}")
     world.internet.head[model] = newer
     line = world.line("commit", "tpu-v6e4")
-    assert (line["state"], line["detail"]) == ("ok", f"{model} has {known}; its main branch is at {newer}")
+    assert (line["status"], line["detail"]) == ("ok", f"{model} has {known}; its main branch is at {newer}")
     world.write("tpu-v6e4", (f"modelRevision: {known}", f'modelRevision: "{none}"'))
     line = world.line("commit", "tpu-v6e4")
-    assert (line["state"], line["detail"]) == ("missing", f"{model} has no commit {none}")
+    assert (line["status"], line["detail"]) == ("missing", f"{model} has no commit {none}")
     setting = f"pulumi config set --stack tpu-v6e4 gemma-serving:modelRevision {newer}"
-    assert line["mend"] == setting
+    assert line["fix"] == setting
     world.write("tpu-v6e4", (f"  gemma-serving:modelRevision: {known}\n", ""))
     line = world.line("commit", "tpu-v6e4")
     said = f"no modelRevision: the server loads the main branch of {model}, which is at {newer}; to keep it: {setting}"
-    assert (line["state"], line["detail"]) == ("ok", said)
+    assert (line["status"], line["detail"]) == ("ok", said)
     del world.internet.head[model]
-    assert world.line("commit", "tpu-v6e4")["state"] == "cannot be told", "a hub that names no commit proves nothing"
+    assert world.line("commit", "tpu-v6e4")["status"] == "unknown", "a hub that names no commit proves nothing"
 
 
 def test_weights_of_another_commit_than_that_of_the_settings_are_named(world):
     world.stage("l4-qat", commit="0" * 40)
     world.environment.setenv("GOOGLE_OAUTH_ACCESS_TOKEN", world.cloud.token)
     line = world.line("weights", "l4-qat")
-    assert line["state"] == "missing"
+    assert line["status"] == "missing"
     assert (
         f"has weights of commit {'0' * 40}, and modelRevision is 2096d38dad51a19b8e982b44241c47102a8bbb00"
         in line["detail"]
@@ -953,25 +953,23 @@ def test_an_id_that_the_hub_does_not_have_comes_with_the_nearest_ones(world):
     world.write("tpu-v6e4", ("model: google/gemma-4-E2B-it\n", "model: google/gemma-4-E2B-itt\n"))
     world.internet.status["hub"] = (404, "RepoNotFound")
     line = world.line("hub", "tpu-v6e4")
-    assert (line["state"], line["detail"].split(";")[0]) == (
+    assert (line["status"], line["detail"].split(";")[0]) == (
         "missing",
         "the hub has no google/gemma-4-E2B-itt, or it is private",
     )
     assert "the nearest that exist: google/gemma-4-E2B-it," in line["detail"]
-    assert line["mend"] == "pulumi config set --stack tpu-v6e4 gemma-serving:model google/gemma-4-E2B-it"
+    assert line["fix"] == "pulumi config set --stack tpu-v6e4 gemma-serving:model google/gemma-4-E2B-it"
     world.write("tpu-v6e4")
-    assert world.line("hub", "tpu-v6e4")["mend"] == "https://huggingface.co/google/gemma-4-E2B-it", (
-        "another is a choice"
-    )
+    assert world.line("hub", "tpu-v6e4")["fix"] == "https://huggingface.co/google/gemma-4-E2B-it", "another is a choice"
 
 
 def test_a_secret_by_reference_is_looked_up_and_the_hub_is_asked_with_its_value(world):
     version = f"projects/{PROJECT}/secrets/their-token/versions/1"
     world.write("tpu-v6e4", ("config:\n", f"config:\n  gemma-serving:hfTokenSecret: {version}\n"))
     line = world.line("hfTokenSecret", "tpu-v6e4")
-    assert (line["state"], line["detail"]) == ("missing", f"{version} does not exist")
-    assert line["mend"] == "python -m scripts.save_token hfToken --stack tpu-v6e4 --secret their-token"
-    assert world.state("hub", "tpu-v6e4") == "cannot be told"
+    assert (line["status"], line["detail"]) == ("missing", f"{version} does not exist")
+    assert line["fix"] == "python -m scripts.save_token hfToken --stack tpu-v6e4 --secret their-token"
+    assert world.state("hub", "tpu-v6e4") == "unknown"
     path = f"/secretmanager/v1/projects/{PROJECT}/secrets"
     world.admin("POST", f"{path}?secretId=their-token", {"replication": {"automatic": {}}})
     data = base64.b64encode(CANARY.encode()).decode()
@@ -987,9 +985,9 @@ def test_a_hub_or_registry_that_this_machine_cannot_reach_does_not_fail(world):
     world.environment.setenv("HF_ENDPOINT", "http://127.0.0.1:1")
     world.environment.setattr(model, "TOKENS", "http://127.0.0.1:1/token")
     code, report = world.doctor("tpu-v6e4")
-    assert {line["check"]: line["state"] for line in report["checks"] if line["state"] != "ok"} == {
-        "hub": "cannot be told",
-        "image": "cannot be told",
+    assert {line["check"]: line["status"] for line in report["checks"] if line["status"] != "ok"} == {
+        "hub": "unknown",
+        "image": "unknown",
     }
     assert (code, report["ready"]) == (0, True)
 
@@ -999,7 +997,7 @@ def test_an_image_that_the_registry_does_not_have_is_missing(world):
     world.internet.status["image"] = (404, "")
     assert world.state("image", "l4-qat") == "missing"
     world.internet.status["image"] = (429, "")
-    assert world.state("image", "l4-qat") == "cannot be told"
+    assert world.state("image", "l4-qat") == "unknown"
 
 
 def test_the_image_line_agrees_with_the_local_cloud(world):
@@ -1014,15 +1012,15 @@ def test_the_token_of_docker_hubs_account_has_to_lie_where_the_settings_say(worl
     weights, account = "  gemma-serving:weights: bucket\n", f"{{username: someone, tokenSecret: {secret}/versions/1}}"
     world.write("l4-qat", (weights, f"{weights}  gemma-serving:dockerHub: {account}\n"))
     line = world.line("docker hub", "l4-qat")
-    assert (line["state"], line["mend"].split()[:4]) == ("missing", ["gcloud", "secrets", "create", "docker-hub"])
+    assert (line["status"], line["fix"].split()[:4]) == ("missing", ["gcloud", "secrets", "create", "docker-hub"])
     secrets = f"/secretmanager/v1/projects/{PROJECT}/secrets"
     world.admin("POST", f"{secrets}?secretId=docker-hub", {"replication": {"automatic": {}}})
     world.admin("POST", f"{secrets}/docker-hub:addVersion", {"payload": {"data": "eA=="}})
     assert world.state("docker hub", "l4-qat") == "ok"
     world.admin("POST", f"{secrets}/docker-hub/versions/1:disable", {})
     line = world.line("docker hub", "l4-qat")
-    assert (line["state"], "is disabled" in line["detail"]) == ("missing", True)
-    assert line["mend"].startswith("gcloud secrets versions add docker-hub")
+    assert (line["status"], "is disabled" in line["detail"]) == ("missing", True)
+    assert line["fix"].startswith("gcloud secrets versions add docker-hub")
 
 
 # --- as a whole ----------------------------------------------------------------------------------------------------------------
@@ -1047,11 +1045,11 @@ def test_following_the_commands_ends_in_a_ready_project(world, stack):
         code, report = world.doctor(stack)
         if code == 0:
             break
-        for mend in dict.fromkeys(line["mend"] for line in report["checks"] if line["state"] != "ok"):
-            if mend:
-                world.follow(mend, stack)
-                followed.append(mend)
-    assert [line for line in report["checks"] if line["state"] != "ok"] == []
+        for fix in dict.fromkeys(line["fix"] for line in report["checks"] if line["status"] != "ok"):
+            if fix:
+                world.follow(fix, stack)
+                followed.append(fix)
+    assert [line for line in report["checks"] if line["status"] != "ok"] == []
     assert (code, report["ready"]) == (0, True)
     assert len(followed) > 15
 
@@ -1095,7 +1093,7 @@ def test_a_check_that_does_not_end_cannot_be_told(monkeypatch):
     monkeypatch.setattr("contracts.parallel.time", SimpleNamespace(monotonic=lambda: next(readings_s)))
     lines = concurrently([Check(name="slow", run=hang), Check(name="quick", run=lambda: (ok,))], limit_s=60.0)
     release.set()
-    assert [(line.check, line.state) for line in lines] == [("slow", "cannot be told"), ("quick", "ok")]
+    assert [(line.check, line.state) for line in lines] == [("slow", "unknown"), ("quick", "ok")]
 
 
 def test_the_doctor_changes_nothing(world):

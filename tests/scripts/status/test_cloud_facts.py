@@ -247,10 +247,10 @@ def test_a_division_of_the_requests_is_shown_with_its_shares_and_its_record():
 def test_shares_and_records_that_cannot_be_read_are_unknown():
     found = rolling({"s-1": 90}, '{"schema":1}')
     assert (found.traffic, found.running, found.rollout_phase) == (None, None, "unknown")
-    assert "Google does not say who gets the requests of the service." in found.untold
+    assert "Google does not say who gets the requests of the service." in found.unknown
     found = rolling({"s-1": 100}, "{")
     assert (found.traffic, found.rollout_phase, found.rollout_waits) == ({"s-1": 100}, "unknown", False)
-    assert "the record of the roll-out cannot be read: it is not JSON" in found.untold[0]
+    assert "the record of the roll-out cannot be read: it is not JSON" in found.unknown[0]
 
 
 def test_a_refused_revision_is_shown_with_its_reason_and_does_not_wait():

@@ -157,7 +157,7 @@ def test_a_machine_without_a_known_price_makes_the_cost_unknown():
     life.limits = LIMITS
     item = life.spent()
     assert (item.usd, item.verdict) == (0, "unknown")
-    assert "The list of prices has none for gemma-x" in item.untold[0]
+    assert "The list of prices has none for gemma-x" in item.unknown[0]
 
 
 def test_waiting_for_the_first_capacity_is_neither_old_nor_dear(world):
@@ -181,7 +181,7 @@ def test_a_service_counts_from_its_first_creation_and_a_second_creation_makes_it
     keeper(service=service).note()
     item = used(world)
     assert item.age_s >= 2 * 3600
-    assert (item.verdict, len(item.untold)) == ("unknown", 1)
+    assert (item.verdict, len(item.unknown)) == ("unknown", 1)
     hours(world, 5)
     assert used(world).verdict == "exceeded"
 
@@ -210,7 +210,7 @@ def test_a_refused_read_is_unknown_for_the_guard_and_stops_an_update_with_limits
         if method.endswith("list"):
             item = used(world)
             assert (item.verdict, item.record) == ("unknown", "unknown")
-            assert "was not found" in item.untold[0]
+            assert "was not found" in item.unknown[0]
             return
         with pytest.raises(RunsNotKeptError):
             keeper().note_first()
@@ -449,7 +449,7 @@ class Life:
         account = google_body("iam.v1", "ServiceAccount", account)
         found.append(resource_of(by_name(ACCOUNT), account, project="p", owner=owner("x")))
         (item,) = spending(None, found, datetime.fromtimestamp(self.now_s, UTC))
-        assert self.limits.labels or not item.untold
+        assert self.limits.labels or not item.unknown
         return item
 
     def truth_usd(self):

@@ -8,7 +8,7 @@ import pytest
 from cloud.google_api import GoogleListError
 from engine.deployment import deployment_of
 from engine.state import of_deployment
-from engine.surgery import unprotected, without_pending
+from engine.state_edit import unprotected, without_pending
 from localcloud.tests.google_bodies import google_answer
 from scripts.teardown import pending
 from tests.cloud.test_deletion import Patience

@@ -228,7 +228,7 @@ def test_what_cannot_be_read_is_not_called_gone(tmp_path, monkeypatch, capsys):
     with open_world(Scenario(operations=INSTANT, faults=faults)) as world:
         code, report, _ = Desk(world, tmp_path, monkeypatch, capsys).run("--yes")
     assert (code, report["clean"]) == (ExitCode.FAILED, False)
-    assert any("Could not check whether a bucket still exists" in line for line in report["untold"])
+    assert any("Could not check whether a bucket still exists" in line for line in report["unknown"])
 
 
 ENABLE = f"`gcloud services enable run.googleapis.com --project={PROJECT}`"
@@ -245,9 +245,9 @@ def test_a_service_whose_api_is_off_is_not_called_gone(desk):
     switch(desk, "run", "disable")
     for words in (("--dry-run",), ("--yes",), ("--yes",)):
         code, report, _ = desk.run(*words)
-        assert (code, report["clean"], len(report["untold"])) == (ExitCode.FAILED, False, 1), words
-        assert ENABLE in report["untold"][0]
-        assert "which is off: what was made with it may still run" in report["untold"][0]
+        assert (code, report["clean"], len(report["unknown"])) == (ExitCode.FAILED, False, 1), words
+        assert ENABLE in report["unknown"][0]
+        assert "which is off: what was made with it may still run" in report["unknown"][0]
     assert desk.world.resources() == {f"projects/{PROJECT}/locations/us-east4/services/gemma-{STACK}"}
     switch(desk, "run", "enable")
     code, report, _ = desk.run("--yes")
@@ -259,7 +259,7 @@ def test_a_tpu_stack_is_proved_gone_in_a_project_that_never_enabled_cloud_run(de
     switch(desk, "run", "disable")
     desk.world.queued(f"gemma-{STACK}", dict(owner(STACK).labels))
     code, report, _ = desk.run("--yes")
-    assert (code, report["clean"], report["untold"]) == (ExitCode.DONE, True, [])
+    assert (code, report["clean"], report["unknown"]) == (ExitCode.DONE, True, [])
     assert desk.world.resources() == set()
 
 
@@ -268,7 +268,7 @@ def test_without_settings_and_state_an_api_that_is_off_may_hold_anything(desk):
     switch(desk, "run", "disable")
     code, report, _ = desk.run("--yes")
     assert (code, report["clean"]) == (ExitCode.FAILED, False)
-    assert ENABLE in report["untold"][0]
+    assert ENABLE in report["unknown"][0]
 
 
 def test_the_guard_does_not_call_a_project_empty_whose_api_is_off(desk):
@@ -277,7 +277,7 @@ def test_the_guard_does_not_call_a_project_empty_whose_api_is_off(desk):
     switch(desk, "run", "disable")
     code, report, said = desk.run("--yes", "--over-limit", stack=None)
     assert (code, report["clean"]) == (ExitCode.FAILED, False)
-    assert ENABLE in report["untold"][0]
+    assert ENABLE in report["unknown"][0]
     assert "whether a stack of this product has anything in the project is unknown" in said
     assert "no stack of this product has anything" not in said
 
@@ -491,7 +491,7 @@ def test_a_state_stays_while_a_kind_could_not_be_read(desk):
     switch(desk, "run", "disable")
     code, report, _ = desk.run("--yes")
     assert (code, report["clean"], report["left"], len(report["state"])) == (ExitCode.FAILED, False, [], 2)
-    assert ENABLE in report["untold"][0]
+    assert ENABLE in report["unknown"][0]
     assert any("The state of stack x still names 2 resources" in line for line in report["remarks"])
     assert "stack rm" not in json.dumps(report)
     assert "stack import" not in made.calls

@@ -406,9 +406,9 @@ class TestRollBack:
     }
 
     def boots(self, metadata: dict[str, Any]) -> list[dict[str, str]]:
-        """The first document and `mended` start; any other fails and is rolled back."""
+        """The first document and `fixed` start; any other fails and is rolled back."""
         asked = sha(metadata["document"])
-        if metadata["document"] in {DOCUMENT, "mended"}:
+        if metadata["document"] in {DOCUMENT, "fixed"}:
             return [
                 {"phase": "loading"},
                 {"phase": "ready", "document-hash": asked, **self.PAUSE, "serving-hash": asked},
@@ -455,7 +455,7 @@ class TestRollBack:
             rolled_back.up(serving("bad"))
         assert len(cloud.made("PATCH")) == patched
 
-    @pytest.mark.parametrize("document", [DOCUMENT, "mended"])
+    @pytest.mark.parametrize("document", [DOCUMENT, "fixed"])
     def test_a_mended_or_undone_document_is_served(self, rolled_back: FakeEngine, document: str):
         assert rolled_back.up(serving(document)) == "update"
         assert rolled_back.state
@@ -476,7 +476,7 @@ class TestRollBack:
     def test_a_good_change_says_for_how_long_requests_failed(self, engine: FakeEngine, cloud: FakeTpu):
         cloud.boots = self.boots
         engine.up(serving())
-        engine.up(serving("mended"))
+        engine.up(serving("fixed"))
         assert engine.lines[-1].endswith(", requests failed for 1m30s")
 
 

@@ -1,4 +1,4 @@
-"""Machines: each has a folder, a loopback address, a metadata server and a warden process."""
+"""Machines: each has a folder, a loopback address, a metadata server and an init process."""
 
 import asyncio
 import json
@@ -41,7 +41,7 @@ class _Machine:
     server: MetadataServer
     address: str
     folder: Path
-    warden: asyncio.subprocess.Process
+    init_process: asyncio.subprocess.Process
 
 
 class SimulatedMachines:
@@ -81,11 +81,13 @@ class SimulatedMachines:
         server = MetadataServer(data, access_token=self._access_token, id_token=self._id_token)
         await server.start(address)
         try:
-            warden = await self._start_warden(data, folder, address, server.address)
+            init_process = await self._start_init_process(data, folder, address, server.address)
         except BaseException:
             await server.stop()
             raise
-        self._machines[machine.name] = _Machine(data=data, server=server, address=address, folder=folder, warden=warden)
+        self._machines[machine.name] = _Machine(
+            data=data, server=server, address=address, folder=folder, init_process=init_process
+        )
 
     async def reboot(self, name: str) -> None:
         """Reboot a machine: processes and /dev/shm are lost, the disk stays. Raises MachineFailedError if it does not run."""
@@ -95,7 +97,9 @@ class SimulatedMachines:
         await self._power_off(machine)
         _forget_memory(machine.folder)
         await self._power_on(machine.folder)
-        machine.warden = await self._start_warden(machine.data, machine.folder, machine.address, machine.server.address)
+        machine.init_process = await self._start_init_process(
+            machine.data, machine.folder, machine.address, machine.server.address
+        )
 
     def charges(self, name: str) -> list[JsonObject]:
         """Return what a machine of that name was charged, also what it lost with its disk."""
@@ -139,15 +143,15 @@ class SimulatedMachines:
 
     async def _power_off(self, machine: _Machine) -> None:
         """End all processes of the machine."""
-        if machine.warden.stdin is not None:
-            machine.warden.stdin.close()
+        if machine.init_process.stdin is not None:
+            machine.init_process.stdin.close()
         try:
-            await asyncio.wait_for(machine.warden.wait(), _STOP_LIMIT_S)
+            await asyncio.wait_for(machine.init_process.wait(), _STOP_LIMIT_S)
         except TimeoutError:
-            machine.warden.kill()
-            await machine.warden.wait()
+            machine.init_process.kill()
+            await machine.init_process.wait()
 
-    async def _start_warden(
+    async def _start_init_process(
         self, data: MachineData, folder: Path, address: str, metadata_server: str
     ) -> asyncio.subprocess.Process:
         machine = data.spec
@@ -165,28 +169,28 @@ class SimulatedMachines:
                 "baseUrl": self._base_url,
             },
         }
-        warden = await asyncio.create_subprocess_exec(
-            *interpreter.command("localcloud.running.shims.warden", str(folder)),
+        init_process = await asyncio.create_subprocess_exec(
+            *interpreter.command("localcloud.running.shims.init_process", str(folder)),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             env=interpreter.ENVIRONMENT,
             start_new_session=True,
         )
-        assert warden.stdin is not None  # noqa: S101 - pipes were asked for
-        assert warden.stdout is not None  # noqa: S101
+        assert init_process.stdin is not None  # noqa: S101 - pipes were asked for
+        assert init_process.stdout is not None  # noqa: S101
         answer = ""
         with suppress(TimeoutError, ConnectionError):
-            warden.stdin.write(json.dumps(given).encode() + b"\n")
+            init_process.stdin.write(json.dumps(given).encode() + b"\n")
             async with asyncio.timeout(_START_LIMIT_S):
-                answer = (await warden.stdout.readline()).decode().strip()
+                answer = (await init_process.stdout.readline()).decode().strip()
         if answer != "started":
             with suppress(ProcessLookupError):
-                warden.kill()
-            await warden.wait()
+                init_process.kill()
+            await init_process.wait()
             raise MachineFailedError(
-                f"The machine {machine.name} did not boot: {answer or 'its warden did not come up'}."
+                f"The machine {machine.name} did not boot: {answer or 'its init process did not come up'}."
             )
-        return warden
+        return init_process
 
     def _environment(self, machine: MachineSpec, folder: Path, address: str, metadata_server: str) -> dict[str, str]:
         """Return the start-up script's environment: nothing inherited, and the machine's commands first on PATH."""

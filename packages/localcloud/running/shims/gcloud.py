@@ -35,7 +35,7 @@ from localcloud.callers import SHARED_QUOTA_HEADER
 from localcloud.running.shims import OPERATOR_TOKEN, gcloud_deletes, gcloud_login, gcloud_project
 from localcloud.running.shims.gcloud_login import Login, LoginError
 
-_NOTICE: Final = "gcloud (simulated): this is the local cloud's stand-in; it knows tunnels to TPU machines, tokens, deletions, and what mends a project."
+_NOTICE: Final = "gcloud (simulated): this is the local cloud's stand-in; it knows tunnels to TPU machines, tokens, deletions, and what fixes a project."
 _GCLOUD_CLIENT: Final = "32555940559.apps.googleusercontent.com"
 """The audience of gcloud's identity tokens for users: gcloud's client id."""
 _TUNNEL: Final = ("compute", "tpus", "tpu-vm", "ssh")

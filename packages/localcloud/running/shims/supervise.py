@@ -3,7 +3,7 @@
 `python -m localcloud.running.shims.supervise STATE.json LOG RESTART_SEC|no GRACE_S WARDEN_PID -- COMMAND...` starts the command in a session of its own,
 with the environment from standard input, a JSON object: secrets in it reach neither a disk nor a command line. It writes the command's
 state (`pid`, `supervisor`, `running`, `exitCode`, `startedAt`, `finishedAt`) into STATE.json and its output into LOG, restarts it if asked,
-and forwards SIGTERM. When the machine's warden ends, the command and this process end too.
+and forwards SIGTERM. When the machine's init process ends, the command and this process end too.
 """
 
 import json
@@ -21,7 +21,7 @@ from typing import Any, Final
 
 from localcloud.running import interpreter
 from localcloud.running.shims.machine import alive, read_json, write_json
-from localcloud.vllm.lifeline import hold
+from localcloud.vllm.parent_watch import hold
 
 _START_LIMIT_S: Final = 30.0
 _POLL_S: Final = 0.02
@@ -151,7 +151,7 @@ def wait_until_started(state: Path, supervisor: int) -> bool:
 
 def main(argv: list[str]) -> int:
     """Run the supervisor; see the module's docstring."""
-    state, log, restart, grace_s, warden = argv[:5]
+    state, log, restart, grace_s, init_process = argv[:5]
     environment = json.loads(sys.stdin.read())
     restart_s = None if restart == "no" else float(restart)
     supervisor = _Supervisor(Path(state), Path(log), restart_s, float(grace_s), environment)
@@ -160,7 +160,7 @@ def main(argv: list[str]) -> int:
         supervisor.kill()
         os._exit(1)
 
-    hold(f"pid:{warden}", end)
+    hold(f"pid:{init_process}", end)
     return supervisor.run(argv[6:])
 
 

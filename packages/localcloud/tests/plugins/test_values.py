@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from localcloud.plugins.values import (
     UNKNOWN,
     Asset,
-    Concealed,
     Secrets,
+    SecretValue,
     UnsupportedValueError,
     conceal,
     from_struct,
@@ -33,7 +33,7 @@ NAMES = st.text(min_size=1, max_size=8).filter(lambda each: each != SIGNATURE)
 VALUES = st.recursive(
     SCALARS,
     lambda inner: st.one_of(
-        st.lists(inner, max_size=3), st.dictionaries(NAMES, inner, max_size=3), st.builds(Concealed, inner)
+        st.lists(inner, max_size=3), st.dictionaries(NAMES, inner, max_size=3), st.builds(SecretValue, inner)
     ),
     max_leaves=12,
 )
@@ -55,33 +55,33 @@ def test_what_was_secret_is_secret_again_and_nothing_else_is_changed(properties)
 
 
 def test_a_secret_that_moved_is_found_by_its_text():
-    _, secrets = plain({"template": {"envs": [{"value": Concealed("hf_canary")}]}})
-    assert conceal({"elsewhere": ["hf_canary", "other"]}, secrets) == {"elsewhere": [Concealed("hf_canary"), "other"]}
+    _, secrets = plain({"template": {"envs": [{"value": SecretValue("hf_canary")}]}})
+    assert conceal({"elsewhere": ["hf_canary", "other"]}, secrets) == {"elsewhere": [SecretValue("hf_canary"), "other"]}
 
 
 def test_short_secrets_are_hidden_by_place_only():
-    bare, secrets = plain({"flag": Concealed("1"), "count": "1"})
-    assert conceal(bare, secrets) == {"flag": Concealed("1"), "count": "1"}
+    bare, secrets = plain({"flag": SecretValue("1"), "count": "1"})
+    assert conceal(bare, secrets) == {"flag": SecretValue("1"), "count": "1"}
 
 
 def test_no_representation_shows_a_secret():
-    bare, secrets = plain({"token": Concealed("hf_canary")})
+    bare, secrets = plain({"token": SecretValue("hf_canary")})
     assert bare == {"token": "hf_canary"}
-    assert "hf_canary" not in repr(secrets) + repr(Concealed("hf_canary")) + str(Secrets())
+    assert "hf_canary" not in repr(secrets) + repr(SecretValue("hf_canary")) + str(Secrets())
 
 
 def test_unknowns_are_found_at_any_depth():
-    assert has_unknown({"a": [{"b": Concealed(UNKNOWN)}]})
+    assert has_unknown({"a": [{"b": SecretValue(UNKNOWN)}]})
     assert not has_unknown({"a": [{"b": "c"}]})
 
 
 def test_secrets_are_marked_as_the_engine_marks_them():
-    assert as_json(to_struct({"token": Concealed("x")})) == {"token": secret("x")}
+    assert as_json(to_struct({"token": SecretValue("x")})) == {"token": secret("x")}
 
 
 def test_an_output_value_counts_as_unknown_until_it_has_one():
     marker = "d0e6a833031e9bbcd3f4e8bde6ca49a4"
-    assert from_struct(struct_of({"a": {SIGNATURE: marker, "secret": True}})) == {"a": Concealed(UNKNOWN)}
+    assert from_struct(struct_of({"a": {SIGNATURE: marker, "secret": True}})) == {"a": SecretValue(UNKNOWN)}
 
 
 def test_archives_are_refused_by_name():

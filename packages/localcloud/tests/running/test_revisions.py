@@ -16,7 +16,7 @@ from localcloud.running.processes import PlannedStart
 from localcloud.running.revisions import MayList, SimulatedRevisions, memory_mib
 from localcloud.tests.running.running_server import ask
 from localcloud.world.clock import Clock
-from localcloud.world.run_words import LogLine
+from localcloud.world.run_messages import LogLine
 from localcloud.world.runtime import RevisionFailedError, RevisionSpec
 
 SERVICE = "projects/p/locations/us-east4/services/gemma"

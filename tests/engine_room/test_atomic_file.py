@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from engine import kept
-from engine.kept import KeptFileError, change_file, read_kept, replace_file, write_private
+from engine import atomic_file
+from engine.atomic_file import KeptFileError, change_file, read_kept, replace_file, write_private
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ def mode(path):
 
 
 def test_a_replaced_file_keeps_its_mode_and_nothing_lies_beside_it(tmp_path):
-    path = tmp_path / "kept.json"
+    path = tmp_path / "atomic_file.json"
     write_private(path, "old")
     path.chmod(0o640)
     replace_file(path, "new")
@@ -29,16 +29,16 @@ def test_a_replaced_file_keeps_its_mode_and_nothing_lies_beside_it(tmp_path):
 
 
 def test_what_replaces_a_private_file_is_private_from_its_first_byte(tmp_path, monkeypatch):
-    path = tmp_path / "kept.json"
+    path = tmp_path / "atomic_file.json"
     write_private(path, "old")
     modes = []
-    monkeypatch.setattr(kept.shutil, "copymode", lambda _, fresh: modes.append(mode(fresh)))
+    monkeypatch.setattr(atomic_file.shutil, "copymode", lambda _, fresh: modes.append(mode(fresh)))
     replace_file(path, "new")
     assert modes == [0o600]
 
 
 def test_a_failure_leaves_the_old_file(tmp_path):
-    path = tmp_path / "kept.json"
+    path = tmp_path / "atomic_file.json"
     path.write_text("old")
     with pytest.raises(UnicodeEncodeError):
         replace_file(path, "\ud800")
@@ -76,7 +76,7 @@ def test_a_lock_that_is_a_link_is_not_followed(tmp_path):
     ],
 )
 def test_a_file_that_cannot_be_read_says_why(tmp_path, text, says):
-    path = tmp_path / "kept.json"
+    path = tmp_path / "atomic_file.json"
     assert read_kept(path, Row, 1) is None
     path.write_text(text)
     with pytest.raises(KeptFileError, match=says):

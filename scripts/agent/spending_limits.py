@@ -34,7 +34,7 @@ class Deployed:
 
 
 @dataclass(slots=True, kw_only=True)
-class Purse:
+class SpendingLimits:
     """What is deployed and what was spent, in every server alike. List prices, and the most instances that a service may have: upper bounds."""
 
     book: AuditBook

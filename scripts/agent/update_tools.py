@@ -18,14 +18,14 @@ from engine.locks import StackLock, is_lock_error, parse_locks, stack_locks
 from engine.previewed import PREVIEW_LIMIT_S, preview_errors
 from engine.private_folders import private_folder
 from engine.steps import CAPACITY_TYPES, differences, shortened_differences, steps_of
+from scripts.agent.context import AgentContext, sentences
 from scripts.agent.events import EventLog
 from scripts.agent.hints import ASKS, CHANGES
 from scripts.agent.plans import VALID_S, KeptPlan, PlanId
 from scripts.agent.programs import run_program
-from scripts.agent.reading import Stack
+from scripts.agent.read_tools import Stack
 from scripts.agent.runs import report
 from scripts.agent.untrusted import Frozen, UntrustedText, untrusted
-from scripts.agent.workbench import Workbench, sentences
 from scripts.cli.frozen import FrozenProject, freeze
 from scripts.cli.plan_identity import PlanIdentity, identity_of
 from scripts.preview.face import deployed_usd_per_hour, headline
@@ -51,7 +51,7 @@ class PreviewAnswer(Frozen):
     headline: str = Field(description="What the changes do to what runs, in one sentence.")
     changes: list[ResourceChange] = Field(description="Each resource that changes, with what differs.")
     unchanged: int = Field(description="Number of resources that stay as they are.")
-    takes_the_server_away: bool = Field(description="Whether the TPU capacity or the service is replaced or deleted.")
+    is_disruptive: bool = Field(description="Whether the TPU capacity or the service is replaced or deleted.")
     usd_per_hour_now: float | None = Field(
         description="The most that the deployed stack costs an hour; null if it is not deployed."
     )
@@ -88,7 +88,7 @@ class UpAnswer(Frozen):
     )
 
 
-def add_changing_tools(server: MCPServer[Any], bench: Workbench) -> None:
+def add_changing_tools(server: MCPServer[Any], agent: AgentContext) -> None:
     """Register the tools. `up` is there only where the person allowed it."""
 
     @server.tool(annotations=ASKS)
@@ -103,10 +103,10 @@ def add_changing_tools(server: MCPServer[Any], bench: Workbench) -> None:
         The plan holds for an hour, as long as program, settings, backend, state and image stay as they
         are. Show the person the headline, each change before and after, and both prices before up.
         """
-        with sentences(bench):
-            return await _preview(bench, context, stack, refresh=refresh)
+        with sentences(agent):
+            return await _preview(agent, context, stack, refresh=refresh)
 
-    if bench.permissions.allows("up"):
+    if agent.permissions.allows("up"):
 
         @server.tool(annotations=CHANGES)
         async def up(
@@ -119,32 +119,32 @@ def add_changing_tools(server: MCPServer[Any], bench: Workbench) -> None:
             It can take hours: then the answer has `running: true`, the work continues, and wait returns its end. Only cancel stops it, as
             Ctrl-C does: the next preview and up continue from there.
             """
-            with sentences(bench):
-                bench.require("up")
-                return await _up(bench, context, plan_id)
+            with sentences(agent):
+                agent.require("up")
+                return await _up(agent, context, plan_id)
 
 
-async def _preview(bench: Workbench, context: Context[Any, Any], stack: str, *, refresh: bool) -> PreviewAnswer:
+async def _preview(agent: AgentContext, context: Context[Any, Any], stack: str, *, refresh: bool) -> PreviewAnswer:
     with private_folder() as folder:
         frozen = await asyncio.to_thread(freeze, stack, folder / "project")
         identity = await asyncio.to_thread(identity_of, frozen)
         usd_per_hour = frozen.most_usd_per_hour
         await report(context, 0, 1, f"previewing stack {stack}")
-        document = await _previewed(bench, frozen, refresh=refresh)
+        document = await _previewed(agent, frozen, refresh=refresh)
         usd_per_hour_now = await asyncio.to_thread(deployed_usd_per_hour, stack)
         changed = (await asyncio.to_thread(identity_of, frozen)).changed_since(identity)
         edited = await asyncio.to_thread(frozen.edited, runner.project_folder())
     if changed:
         raise ScriptError(f"{' and '.join(changed).capitalize()} while the preview ran; make another one.")
-    changes, unchanged, warnings = changes_of(document, bench.secrets)
-    plan_id = bench.shelf.keep(
+    changes, unchanged, warnings = changes_of(document, agent.secrets)
+    plan_id = agent.plan_store.keep(
         KeptPlan(
             identity=identity,
-            steps=steps_of(document, bench.secrets),
+            steps=steps_of(document, agent.secrets),
             files=frozen.files,
             refresh=refresh,
             usd_per_hour=usd_per_hour,
-            made_s=bench.shelf.clock(),
+            made_s=agent.plan_store.clock(),
         )
     )
     return PreviewAnswer(
@@ -153,34 +153,34 @@ async def _preview(bench: Workbench, context: Context[Any, Any], stack: str, *, 
         headline=headline(stack, changes),
         changes=sorted(changes, key=lambda change: (change.op not in _LOSES, change.type not in CAPACITY_TYPES)),
         unchanged=unchanged,
-        takes_the_server_away=takes_the_server_away(changes),
+        is_disruptive=is_disruptive(changes),
         usd_per_hour_now=usd_per_hour_now,
         usd_per_hour=round(usd_per_hour, 4),
-        said=untrusted("the program and the engine", bench.mask("\n".join(warnings))),
+        said=untrusted("the program and the engine", agent.mask("\n".join(warnings))),
         valid_for_s=VALID_S,
-        allowed=bench.permissions.allows("up"),
-        budget=await _budget(bench, stack, usd_per_hour) if bench.permissions.allows("up") else "",
+        allowed=agent.permissions.allows("up"),
+        budget=await _budget(agent, stack, usd_per_hour) if agent.permissions.allows("up") else "",
         edited=list(edited),
     )
 
 
-async def _budget(bench: Workbench, stack: str, usd_per_hour: float) -> str:
+async def _budget(agent: AgentContext, stack: str, usd_per_hour: float) -> str:
     """Return what is counted, or the sentence with which `up` would refuse."""
     try:
-        await asyncio.to_thread(bench.purse.require, stack, usd_per_hour)
+        await asyncio.to_thread(agent.spending.require, stack, usd_per_hour)
     except CommandRefusedError as error:
         return str(error)
-    return bench.purse.sentence()
+    return agent.spending.sentence()
 
 
-async def _previewed(bench: Workbench, frozen: FrozenProject, *, refresh: bool) -> Mapping[str, object]:
+async def _previewed(agent: AgentContext, frozen: FrozenProject, *, refresh: bool) -> Mapping[str, object]:
     """Return the engine's preview in JSON. Raises ScriptError with the engine's words."""
     stack = frozen.stack
     argv = [runner.pulumi(), "preview", "--json", "--stack", stack, "--non-interactive"]
-    with bench.place():
+    with agent.place():
         result = await run_program(
             [*argv, *(["--refresh"] if refresh else [])],
-            secrets=bench.secrets,
+            secrets=agent.secrets,
             folder=frozen.folder,
             grace_s=_PREVIEW_GRACE_S,
             limit_s=PREVIEW_LIMIT_S,
@@ -194,23 +194,23 @@ async def _previewed(bench: Workbench, frozen: FrozenProject, *, refresh: bool) 
     )
 
 
-def takes_the_server_away(changes: Sequence[ResourceChange]) -> bool:
+def is_disruptive(changes: Sequence[ResourceChange]) -> bool:
     """Whether what serves is replaced or deleted."""
     return any(change.type in CAPACITY_TYPES and change.op not in {"create", "update", "read"} for change in changes)
 
 
-async def _up(bench: Workbench, context: Context[Any, Any], plan_id: str) -> UpAnswer:
-    kept = bench.shelf.find(plan_id)
+async def _up(agent: AgentContext, context: Context[Any, Any], plan_id: str) -> UpAnswer:
+    kept = agent.plan_store.find(plan_id)
     stack = kept.identity.stack
-    bench.runs.claim(stack)
-    await asyncio.to_thread(bench.purse.require, stack, kept.usd_per_hour)
+    agent.runs.claim(stack)
+    await asyncio.to_thread(agent.spending.require, stack, kept.usd_per_hour)
     await asyncio.to_thread(_require_unlocked, stack)
     with private_folder() as folder:
         # The engine runs in a copy whose hash is in the plan: an edit that comes later reaches no run.
         frozen = await asyncio.to_thread(freeze, stack, folder / "project")
-        _check(bench, plan_id, await asyncio.to_thread(identity_of, frozen), frozen)
+        _check(agent, plan_id, await asyncio.to_thread(identity_of, frozen), frozen)
         await report(context, 0, len(kept.steps), "comparing with the plan")
-        differing = differences(kept.steps, steps_of(await _previewed(bench, frozen, refresh=kept.refresh)))
+        differing = differences(kept.steps, steps_of(await _previewed(agent, frozen, refresh=kept.refresh)))
         if differing:
             raise CommandRefusedError(
                 f"{plan_id} is stale: the engine would do something else now: {shortened_differences(differing)}. "
@@ -218,12 +218,12 @@ async def _up(bench: Workbench, context: Context[Any, Any], plan_id: str) -> UpA
             )
         now = await asyncio.to_thread(identity_of, frozen)
         # No other call runs between the check of the plan, the check of the ceilings and the count.
-        bench.shelf.check(plan_id, now)
-        before = bench.purse.counted(stack)
-        most = max(kept.usd_per_hour, bench.purse.price_of(stack) or 0.0)  # a run that fails may leave either
-        bench.purse.reserve(stack, kept.usd_per_hour, counted=most)
-        bench.shelf.take(plan_id, now)
-        log = EventLog(path=folder / "events", steps=len(kept.steps), secrets=bench.secrets)
+        agent.plan_store.check(plan_id, now)
+        before = agent.spending.counted(stack)
+        most = max(kept.usd_per_hour, agent.spending.price_of(stack) or 0.0)  # a run that fails may leave either
+        agent.spending.reserve(stack, kept.usd_per_hour, counted=most)
+        agent.plan_store.take(plan_id, now)
+        log = EventLog(path=folder / "events", steps=len(kept.steps), secrets=agent.secrets)
         root, message = runner.project_folder(), _message(plan_id)
 
         async def look() -> None:
@@ -238,7 +238,7 @@ async def _up(bench: Workbench, context: Context[Any, Any], plan_id: str) -> UpA
                     *(["--refresh"] if kept.refresh else []),
                     *("--message", message, "--event-log", str(log.path), "--stack", stack),
                 ],
-                secrets=bench.secrets,
+                secrets=agent.secrets,
                 watch=look,
                 folder=frozen.folder,
             )
@@ -250,10 +250,10 @@ async def _up(bench: Workbench, context: Context[Any, Any], plan_id: str) -> UpA
     ok = result.exit_code == ExitCode.DONE
     locked = None if ok else _locked(stack, text)
     if locked:
-        bench.purse.settles(stack, before)
+        agent.spending.settles(stack, before)
         raise CommandRefusedError(locked)
     if ok:
-        bench.purse.settles(stack, kept.usd_per_hour)
+        agent.spending.settles(stack, kept.usd_per_hour)
     return UpAnswer(
         ok=ok,
         stack=stack,
@@ -262,19 +262,19 @@ async def _up(bench: Workbench, context: Context[Any, Any], plan_id: str) -> UpA
         said=untrusted("the engine", _shortened("\n".join(result.out.splitlines()[-_LAST_LINES:]))),
         next=_next(stack, text, edited, ok=ok),
         usd_per_hour=round(kept.usd_per_hour, 4),
-        spent_usd=bench.purse.spent_usd(),
-        budget=bench.purse.sentence(),
+        spent_usd=agent.spending.spent_usd(),
+        budget=agent.spending.sentence(),
         edited=list(edited),
         settings_lines=list(settings_lines),
     )
 
 
-def _check(bench: Workbench, plan_id: str, now: PlanIdentity, frozen: FrozenProject) -> None:
+def _check(agent: AgentContext, plan_id: str, now: PlanIdentity, frozen: FrozenProject) -> None:
     """Refuse a plan that does not hold any more, and name the files that changed. Raises CommandRefusedError."""
-    before = bench.shelf.find(plan_id).files
+    before = agent.plan_store.find(plan_id).files
     changed = sorted(path for path in {*before, *frozen.files} if before.get(path) != frozen.files.get(path))
     try:
-        bench.shelf.check(plan_id, now)
+        agent.plan_store.check(plan_id, now)
     except CommandRefusedError as error:
         if not changed:
             raise

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from contracts.fields import as_mapping, as_sequence
-from engine.kept import write_private
+from engine.atomic_file import write_private
 from engine.state import StackState
 from scripts.teardown.receipt import FOLDER
 

@@ -47,7 +47,7 @@ class BucketCheck:
     ownership: Ownership
 
     async def require(self, _args: pulumi.ResourceHookArgs) -> None:
-        """Raise BucketInTheWayError if the bucket exists; in a preview, warn. What cannot be told stops nothing."""
+        """Raise BucketInTheWayError if the bucket exists; in a preview, warn. What is unknown stops nothing."""
         found = await self.finding()
         if found is None:
             return
@@ -56,7 +56,7 @@ class BucketCheck:
         pulumi.log.warn(found)
 
     async def finding(self) -> str | None:
-        """Return whose bucket is in the way and what to do; None if there is none, or if it cannot be told."""
+        """Return whose bucket is in the way and what to do; None if there is none, or if it is unknown."""
         stack = self.ownership.stack
         try:
             path = f"storage/v1/b/{self.bucket}?fields=labels"

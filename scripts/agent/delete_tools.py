@@ -23,9 +23,9 @@ from contracts.errors import CommandRefusedError
 from engine import runner
 from scripts.agent.codes import FOLDER, VALID_S, CodeShelf
 from scripts.agent.command_tools import option_words
+from scripts.agent.context import AgentContext, CommandAnswer, sentences
 from scripts.agent.hints import DELETES
-from scripts.agent.reading import Stack
-from scripts.agent.workbench import CommandAnswer, Workbench, sentences
+from scripts.agent.read_tools import Stack
 
 TOOL: Final = "teardown"
 
@@ -37,17 +37,17 @@ class TypedName(BaseModel):
     code: str = Field(description="The code that the command shows on your terminal.")
 
 
-def add_teardown(server: MCPServer[Any], bench: Workbench) -> None:
+def add_teardown(server: MCPServer[Any], agent: AgentContext) -> None:
     """Register the tool where it is allowed. The server does not list it to a client that cannot ask a person."""
-    if not bench.permissions.allows("teardown"):
+    if not agent.permissions.allows("teardown"):
         return
 
     answered: Counter[str] = Counter()
     """Questions about each stack that were answered. An answer that is sent again was given to another question."""
 
     async def ask_a_person(stack: str, keep_bucket: bool, context: Context[Any, Any]) -> Elicit[TypedName]:
-        with sentences(bench):
-            bench.require("teardown")
+        with sentences(agent):
+            agent.require("teardown")
             if not can_ask(context.client_capabilities):
                 raise CommandRefusedError(
                     "Your client cannot ask a person, so this server deletes nothing: run scripts.teardown by hand."
@@ -73,14 +73,14 @@ def add_teardown(server: MCPServer[Any], bench: Workbench) -> None:
         The code is shown on the person's own terminal only. The bucket with the weights is kept unless `keep_bucket` is false.
         """
         answered[stack] += 1
-        with sentences(bench):
-            bench.require("teardown")
-            bench.runs.claim(stack)  # a refusal uses up no code
+        with sentences(agent):
+            agent.require("teardown")
+            agent.runs.claim(stack)  # a refusal uses up no code
             _require_typed(stack, typed, keeps_bucket=keep_bucket)
             words = option_words("teardown", {"stack": stack, "yes": True, "keep_bucket": keep_bucket})
-            answer = await bench.answer(context, "teardown", *words)
+            answer = await agent.answer(context, "teardown", *words)
             if answer.ok:
-                bench.purse.ends(stack)
+                agent.spending.ends(stack)
             return answer
 
 
@@ -95,7 +95,7 @@ def command(stack: str) -> str:
     return f"python -m scripts.agent code --stack {stack}"
 
 
-def shelf() -> CodeShelf:
+def plan_store() -> CodeShelf:
     """Return where this project's codes are."""
     return CodeShelf(folder=runner.project_folder() / FOLDER)
 
@@ -113,7 +113,7 @@ def _require_typed(
         raise CommandRefusedError(
             f"Stack {stack} was not deleted: the person typed {typed.data.stack_name[:60]!r}, which is another name."
         )
-    why = shelf().take(stack, typed.data.code, keeps_bucket=keeps_bucket)
+    why = plan_store().take(stack, typed.data.code, keeps_bucket=keeps_bucket)
     if why is not None:
         raise CommandRefusedError(
             f"Stack {stack} was not deleted: {why}. A person has to run `{command(stack)}` in their own terminal, within "

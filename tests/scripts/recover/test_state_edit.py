@@ -8,9 +8,9 @@ import pytest
 
 from engine.deployment import UNKNOWN, PendingOperation, ResourceState, is_secret, parse_deployment
 from engine.previewed import to_create
-from engine.surgery import without_pending
+from engine.state_edit import without_pending
 from scripts.recover.lookup import KINDS, REPEATABLE, Found, Owner
-from scripts.recover.surgery import REDACTED, Candidate, adopted, candidates
+from scripts.recover.state_edit import REDACTED, Candidate, adopted, candidates
 
 STATES = Path(__file__).parents[2] / "fixtures" / "state"
 STACKS = ["tpu-v6e4", "l4-qat"]

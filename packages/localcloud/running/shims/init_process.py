@@ -1,7 +1,7 @@
 """The first process of a simulated machine: all its processes descend from this one and end with it.
 
-`python -m localcloud.running.shims.warden FOLDER` reads one line from standard input, the machine's description as JSON.
-When the other end of that pipe closes, the machine powers off. On Linux the warden adopts orphans, so that no process can escape by detaching,
+`python -m localcloud.running.shims.init_process FOLDER` reads one line from standard input, the machine's description as JSON.
+When the other end of that pipe closes, the machine powers off. On Linux the init process adopts orphans, so that no process can escape by detaching,
 and gives the machine its own /dev/shm and /mnt if the system allows that.
 """
 
@@ -144,7 +144,7 @@ def _start_script(folder: Path, given: dict[str, Any], libc: ctypes.CDLL | None)
 
 
 def main(argv: list[str]) -> int:
-    """Run the warden; see the module's docstring. Print `started`, or one line with the reason if it cannot start."""
+    """Run the init process; see the module's docstring. Print `started`, or one line with the reason if it cannot start."""
     folder = Path(argv[0])
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)

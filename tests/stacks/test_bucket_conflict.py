@@ -9,7 +9,7 @@ import requests
 from contracts.labels import Ownership
 from localcloud.tests import idle_cloud
 from localcloud.world.scenario import OperationDurations, Scenario
-from stacks.project.bucket_in_the_way import BucketCheck, BucketInTheWayError, watch_for_bucket
+from stacks.project.bucket_conflict import BucketCheck, BucketInTheWayError, watch_for_bucket
 
 PROJECT, BUCKET = "local-project", "weights-of-a-stack"
 OURS = Ownership(project="gemma-serving", stack="x")

@@ -10,10 +10,10 @@ from pydantic import Field
 from contracts.errors import CommandRefusedError
 from engine import runner
 from scripts.agent.command_tools import Argument, CommandCall, command_tool
+from scripts.agent.context import AgentContext, CommandAnswer, sentences
 from scripts.agent.hints import ASKS, CHANGES
-from scripts.agent.reading import STACK_OF_CALL
+from scripts.agent.read_tools import STACK_OF_CALL
 from scripts.agent.staging import stage_weights
-from scripts.agent.workbench import CommandAnswer, Workbench, sentences
 
 RESULTS: Final = Path(".work") / "agent"
 """Folder of the project in which benchmarks lie."""
@@ -54,19 +54,19 @@ async def benchmark(call: CommandCall) -> CommandAnswer:
     return await call.answer("--out", str(_new_results(call.given["name"])))
 
 
-def add_working_tools(server: MCPServer[Any], bench: Workbench) -> None:
+def add_working_tools(server: MCPServer[Any], agent: AgentContext) -> None:
     """Register the tools that are allowed, and those that only read what others left."""
 
     @server.tool(annotations=ASKS)
     async def compare_benchmarks(*, context: Context[Any, Any], before: ResultName, after: ResultName) -> CommandAnswer:
         """Compare two benchmarks by their names, point by point."""
-        with sentences(bench):
+        with sentences(agent):
             folders = [str(_kept_results(name)) for name in (before, after)]
-            return await bench.answer(context, "bench", "compare", *folders)
+            return await agent.answer(context, "bench", "compare", *folders)
 
     for tool in (smoke, benchmark, stage_weights):
-        if tool.change in bench.permissions.allowed:
-            tool.add(server, bench)
+        if tool.change in agent.permissions.allowed:
+            tool.add(server, agent)
 
 
 def _folder(name: str) -> Path:

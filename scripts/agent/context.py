@@ -16,10 +16,10 @@ from contracts.masking import masked
 from contracts.plain_text import for_model
 from planning.errors import PlanningError
 from scripts.agent.permissions import Change, Permissions
-from scripts.agent.plans import PlanShelf
+from scripts.agent.plans import PlanStore
 from scripts.agent.programs import ProgramResult, run_program, script
-from scripts.agent.purse import Purse
 from scripts.agent.runs import Runs, report
+from scripts.agent.spending_limits import SpendingLimits
 from scripts.agent.untrusted import Frozen, UntrustedText, untrusted
 
 MOST_COMMANDS: Final = 12
@@ -53,14 +53,14 @@ class CommandAnswer(Frozen):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Workbench:
+class AgentContext:
     """One server's tools."""
 
     permissions: Permissions
-    purse: Purse
-    shelf: PlanShelf
+    spending: SpendingLimits
+    plan_store: PlanStore
     runs: Runs = field(default_factory=Runs)
-    creations: PlanShelf = field(default_factory=lambda: PlanShelf(maker="stage_weights without plan_id"))
+    creations: PlanStore = field(default_factory=lambda: PlanStore(maker="stage_weights without plan_id"))
     """Plans that create a stack's bucket, and that `up` does not run."""
     stage_from: frozenset[str] = frozenset()
     """Folders of buckets, gs://BUCKET/FOLDER, that the person named as sources of weights beside the hub."""
@@ -133,14 +133,14 @@ def answer_of(name: str, result: ProgramResult) -> CommandAnswer:
 
 
 @contextmanager
-def sentences(bench: Workbench) -> Generator[None]:
+def sentences(agent: AgentContext) -> Generator[None]:
     """Turn a mistake or a failure into one sentence for the caller. A failure can have words of others in it, and says so."""
     try:
         yield
     except (CommandRefusedError, PlanningError) as error:
-        raise ToolError(for_model(bench.mask(str(error)))) from None
+        raise ToolError(for_model(agent.mask(str(error)))) from None
     except ScriptError as error:
         ending = ENDING.get()
         if ending is not None:
             ending.failed = True
-        raise ToolError(f"{for_model(bench.mask(str(error)))} ({ERROR_NOTE})") from None
+        raise ToolError(f"{for_model(agent.mask(str(error)))} ({ERROR_NOTE})") from None

@@ -14,10 +14,10 @@ from planning.machine.hardware import ACCELERATORS
 from planning.rules.findings import RULES
 from planning.solve.candidates import deployable_accelerators
 from scripts.agent.command_tools import Argument, CommandCall, command_tool
+from scripts.agent.context import AgentContext, CommandAnswer, sentences
 from scripts.agent.hints import ASKS, READS
 from scripts.agent.runs import RunAnswer
 from scripts.agent.untrusted import Frozen, UntrustedText, untrusted
-from scripts.agent.workbench import CommandAnswer, Workbench, sentences
 from scripts.cli.settings import stack_settings
 from stacks.hooks.failure_hints import Cause
 
@@ -68,7 +68,7 @@ class CauseAnswer(Frozen):
     shows: UntrustedText | None = Field(
         description="The line that shows the cause; null where no line shows a known one."
     )
-    mend: str | None = Field(description="The cause and what to change, in this project's own words.")
+    fix: str | None = Field(description="The cause and what to change, in this project's own words.")
     finding: str | None = Field(description="Id of the finding that warns of it before a deployment.")
 
 
@@ -158,7 +158,7 @@ async def solve(call: CommandCall) -> CommandAnswer:
 
 @command_tool("doctor", {"stack": STACK, "project": Argument()}, hint=ASKS)
 async def doctor(call: CommandCall) -> CommandAnswer:
-    """Check what a deployment needs: APIs, permissions, quota, secrets, weights, the engine. Each line says how to mend it."""
+    """Check what a deployment needs: APIs, permissions, quota, secrets, weights, the engine. Each line says how to fix it."""
     return await call.answer()
 
 
@@ -199,7 +199,7 @@ async def status(call: CommandCall) -> StatusAnswer:
     `runs` has the work of this server that was left to run.
     """
     answer = await call.answer()
-    return StatusAnswer(**dict(answer), runs=call.bench.runs.shown(call.given["stack"]))
+    return StatusAnswer(**dict(answer), runs=call.agent.runs.shown(call.given["stack"]))
 
 
 @command_tool(
@@ -219,29 +219,29 @@ async def logs(call: CommandCall) -> LogAnswer:
     return log_answer(await call.answer())
 
 
-def add_reading_tools(server: MCPServer[Any], bench: Workbench) -> None:
+def add_reading_tools(server: MCPServer[Any], agent: AgentContext) -> None:
     """Register the tools."""
     for tool in (plan, compare_machines, solve):
-        tool.add(server, bench)
+        tool.add(server, agent)
 
     @server.tool(annotations=READS)
     async def explain_finding(
         identifier: Annotated[str, Field(description="Id of a finding of plan or preview, such as FIT01.")],
     ) -> FindingAnswer:
         """Say what a finding of the planner means, why it is there, and whether it can be accepted."""
-        with sentences(bench):
+        with sentences(agent):
             return explained(identifier)
 
     for tool in (doctor, capacity, status, logs):
-        tool.add(server, bench)
+        tool.add(server, agent)
 
     @server.tool(annotations=READS)
     async def recognise_failure(
         stack: Stack, text: Annotated[str, Field(description="The text to search.", max_length=200_000)]
     ) -> CauseAnswer:
         """Look for a known cause of a failure in text that you have, such as an error of `up`, against the plan of the stack."""
-        with sentences(bench):
-            return recognised(stack, bench.mask(text))
+        with sentences(agent):
+            return recognised(stack, agent.mask(text))
 
 
 def explained(identifier: str) -> FindingAnswer:
@@ -267,7 +267,7 @@ def log_answer(answer: CommandAnswer) -> LogAnswer:
         for line in as_sequence(document.get("lines"))
     ]
     known = as_mapping(document.get("cause"))
-    cause = Cause(line=str(known["line"]), hint=str(known["mend"]), finding=str(known["finding"])) if known else None
+    cause = Cause(line=str(known["line"]), hint=str(known["fix"]), finding=str(known["finding"])) if known else None
     found = _cause_answer(str(document.get("stack")), str(document.get("target")), shown, cause)
     return LogAnswer(**dict(found), ok=answer.ok, exit_code=answer.exit_code, said=answer.said)
 
@@ -279,7 +279,7 @@ def _cause_answer(stack: str, target: str, lines: Sequence[str], cause: Cause | 
         target=target,
         lines=untrusted(source, "\n".join(lines)),
         shows=untrusted(source, cause.line) if cause else None,
-        mend=cause.hint if cause else None,
+        fix=cause.hint if cause else None,
         finding=(cause.finding or None) if cause else None,
     )
 

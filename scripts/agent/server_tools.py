@@ -18,10 +18,10 @@ from contracts.outputs import StackOutputs
 from contracts.staged_weights import MANIFEST, object_name
 from engine.stack import stack_outputs
 from loadtest.client.metrics import Scrape
+from scripts.agent.context import AgentContext, sentences
 from scripts.agent.hints import ASKS, WAKES
-from scripts.agent.reading import Stack
+from scripts.agent.read_tools import Stack
 from scripts.agent.untrusted import Frozen, UntrustedText, untrusted
-from scripts.agent.workbench import Workbench, sentences
 from scripts.cli.access import ServerAccess, open_stack_access
 from scripts.cli.settings import stack_settings
 
@@ -86,13 +86,13 @@ class WeightsAnswer(Frozen):
     gib: float = Field(description="Size of all files.")
 
 
-def add_talking_tools(server: MCPServer[Any], bench: Workbench) -> None:
+def add_talking_tools(server: MCPServer[Any], agent: AgentContext) -> None:
     """Register the tools."""
 
     @server.tool(annotations=ASKS)
     async def endpoint(stack: Stack) -> EndpointAnswer:
         """Say where a stack's server is, how callers prove who they are, and which command opens the way to it."""
-        with sentences(bench):
+        with sentences(agent):
             outputs = await asyncio.to_thread(stack_outputs, stack)
             return EndpointAnswer(
                 stack=stack,
@@ -109,8 +109,8 @@ def add_talking_tools(server: MCPServer[Any], bench: Workbench) -> None:
 
         A service that is scaled to zero starts an instance for it, which costs money.
         """
-        with sentences(bench):
-            bench.purse.require_left()
+        with sentences(agent):
+            agent.spending.require_left()
             async with _client(stack) as (_, client):
                 scrape = await client.scrape(limit_s=SCRAPE_LIMIT_S)
             if scrape is None:
@@ -131,8 +131,8 @@ def add_talking_tools(server: MCPServer[Any], bench: Workbench) -> None:
         """
         from loadtest.client.openai import ServerError, chat_body  # noqa: PLC0415
 
-        with sentences(bench):
-            bench.purse.require_left()
+        with sentences(agent):
+            agent.spending.require_left()
             await context.report_progress(0, 2, f"opening the way to stack {stack}")
             async with _client(stack) as (outputs, client):
                 await context.report_progress(1, 2, "asking the model")
@@ -144,8 +144,8 @@ def add_talking_tools(server: MCPServer[Any], bench: Workbench) -> None:
             source = f"model {outputs.served_model}"
             return ModelAnswer(
                 stack=stack,
-                answer=untrusted(source, bench.mask(found.text)),
-                thinking=untrusted(source, bench.mask(found.reasoning)) if found.reasoning else None,
+                answer=untrusted(source, agent.mask(found.text)),
+                thinking=untrusted(source, agent.mask(found.reasoning)) if found.reasoning else None,
                 finish_reason=found.finish_reason,
                 prompt_tokens=found.usage.prompt_tokens if found.usage else None,
                 output_tokens=found.usage.completion_tokens if found.usage else None,
@@ -158,7 +158,7 @@ def add_talking_tools(server: MCPServer[Any], bench: Workbench) -> None:
     @server.tool(annotations=ASKS)
     async def list_weights(stack: Stack) -> WeightsAnswer:
         """List the staged weights in a stack's bucket, and say whether the copy is complete."""
-        with sentences(bench):
+        with sentences(agent):
             return await asyncio.to_thread(_weights, stack)
 
 

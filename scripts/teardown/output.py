@@ -12,8 +12,8 @@ from cloud.prices import usd_per_hour, usd_so_far
 from cloud.simulated import is_simulated
 from cloud.spending import SERVICE
 from planning.units import age
-from scripts.cli.asking import confirm
 from scripts.cli.command import say
+from scripts.cli.prompts import confirm
 from scripts.cli.tables import console, table
 from scripts.teardown.receipt import Receipt
 
@@ -21,7 +21,7 @@ _HEADINGS: Final = ("kind", "name", "place", "age", "USD per hour", "USD so far,
 _NUMBERS: Final = ("age", "USD per hour", "USD so far, at most")
 
 
-class Talk:
+class TeardownOutput:
     """How a teardown speaks with a person."""
 
     @staticmethod
@@ -85,7 +85,7 @@ def text_of(receipt: Receipt, path: Path) -> str:
         for item in receipt.deletions
         if item.detail
     ]
-    lines += [f"Not known: {sentence}" for sentence in receipt.untold]
+    lines += [f"Not known: {sentence}" for sentence in receipt.unknown]
     lines += receipt.remarks
     return "\n".join([*lines, f"Receipt: {path}"])
 

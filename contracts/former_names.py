@@ -1,0 +1,42 @@
+"""JSON keys that 0.2.0 renamed. Documents have both names and readers accept both; 0.3.0 drops the former ones."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, cast
+
+_Rename = Callable[[Mapping[str, object], Mapping[str, str]], dict[str, object]]
+
+DOCTOR: Final[Mapping[str, str]] = {"fix": "mend"}
+LOGS: Final[Mapping[str, str]] = {"fix": "mend"}
+TEARDOWN: Final[Mapping[str, str]] = {"leaked": "left", "retained": "kept", "warnings": "remarks", "unknown": "untold"}
+"""Former key by current key, for each kind of document."""
+
+DOCTOR_STATES: Final[Mapping[str, str]] = {"unknown": "cannot be told"}
+"""Values of the key `state` of `doctor --json`, which `status` replaces."""
+
+
+def with_former_names(document: Mapping[str, object], former: Mapping[str, str]) -> dict[str, object]:
+    """Return the document with each renamed key under its former name as well, at every depth."""
+    return {name: value for key, found in document.items() for name, value in _both(key, found, former)}
+
+
+def with_current_names(document: Mapping[str, object], former: Mapping[str, str]) -> dict[str, object]:
+    """Return a document of this release or the former one with current keys only, at every depth."""
+    current = {old: new for new, old in former.items()}
+    return {
+        current.get(key, key): _nested(value, former, with_current_names)
+        for key, value in document.items()
+        if current.get(key, key) == key or current[key] not in document
+    }
+
+
+def _both(key: str, value: object, former: Mapping[str, str]) -> list[tuple[str, object]]:
+    shown = _nested(value, former, with_former_names)
+    return [(name, shown) for name in (key, former.get(key)) if name is not None]
+
+
+def _nested(value: object, former: Mapping[str, str], rename: _Rename) -> object:
+    if isinstance(value, Mapping):
+        return rename(cast("Mapping[str, object]", value), former)
+    if isinstance(value, Sequence) and not isinstance(value, str | bytes):
+        return [_nested(item, former, rename) for item in cast("Sequence[object]", value)]
+    return value
