@@ -98,8 +98,8 @@ async def read_with_ours(url: str, streams: int, requests: int, tokens: int) -> 
         poisson=False,
         requests=requests,
         duration_s=None,
-        request_limit_s=600,
-        stall_limit_s=60,
+        request_timeout_s=600,
+        stall_timeout_s=60,
     )
     generator = LoadGenerator(share, asyncio.get_running_loop())
     await generator.prepare()

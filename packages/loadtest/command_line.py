@@ -28,7 +28,9 @@ class Option:
 
     help: str = dataclasses.field(kw_only=False)
     flag: str = ""
-    """Left out, it is the field's name: `--max-in-flight` for `max_in_flight`."""
+    """Default: the field's name, `--max-in-flight` for `max_in_flight`."""
+    former: str = ""
+    """The flag's name in the former release: accepted, not shown."""
     metavar: str | None = None
     least: float | None = None
     most: float | None = None
@@ -98,7 +100,7 @@ def _add(add: Callable[..., object], field: "dataclasses.Field[object]", hint: t
     flag = option.flag or f"--{field.name.replace('_', '-')}"
     required = field.default is dataclasses.MISSING
     default = None if required else field.default
-    shown = "" if default is None or default is False or default == () else f" (default: {default})"
+    shown = "" if default is None or default is False or default == () else f" Default: {default}."
     words: dict[str, Any] = {"help": f"{option.help}{shown}", "default": default}
     if hint is bool:
         words["action"] = "store_true"
@@ -109,6 +111,8 @@ def _add(add: Callable[..., object], field: "dataclasses.Field[object]", hint: t
         add(field.name, **words)
     else:
         add(flag, dest=field.name, required=required, **words)
+    if option.former:
+        add(option.former, dest=field.name, **words | {"help": argparse.SUPPRESS, "default": argparse.SUPPRESS})
 
 
 def _reader(flag: str, hint: type[object], option: Option) -> Callable[[str], object]:

@@ -287,20 +287,32 @@ class TrafficOptions:
 class LimitOptions:
     """Limits."""
 
-    request_limit: Annotated[float, Option("Time limit of one request.", least=1, metavar="SECONDS")] = 600.0
-    stall_limit: Annotated[
+    request_timeout: Annotated[
+        float, Option("Time limit of one request.", former="--request-limit", least=1, metavar="SECONDS")
+    ] = 600.0
+    stall_timeout: Annotated[
         float,
-        Option("Longest time without a byte, before an answer begins and during it.", least=0.5, metavar="SECONDS"),
+        Option(
+            "Longest time without a byte, before an answer begins and during it.",
+            former="--stall-limit",
+            least=0.5,
+            metavar="SECONDS",
+        ),
     ] = 120.0
-    point_limit: Annotated[float, Option("Time limit of one point.", least=1, metavar="SECONDS")] = 1800.0
+    point_timeout: Annotated[
+        float, Option("Time limit of one point.", former="--point-limit", least=1, metavar="SECONDS")
+    ] = 1800.0
     workers: Annotated[int | None, Option("Processes of the load generator.", least=1, most=64)] = None
     max_in_flight: Annotated[int, Option("Open loop: most requests in flight.", least=1)] = 4096
     max_failed: Annotated[
         float,
         Option("Share of failed requests above which a point is invalid and the run fails.", least=0, most=1),
     ] = 0.01
-    honour_retry_after: Annotated[
-        bool, Option("Send a request that got 429 or 503 with Retry-After again after that time.")
+    respect_retry_after: Annotated[
+        bool,
+        Option(
+            "Send a request that got 429 or 503 with Retry-After again after that time.", former="--honour-retry-after"
+        ),
     ] = False
 
 

@@ -139,10 +139,10 @@ def sweep_settings(
         workers=limits.workers,
         max_in_flight=limits.max_in_flight,
         max_failed=limits.max_failed,
-        honour_retry_after=limits.honour_retry_after,
-        request_limit_s=limits.request_limit,
-        stall_limit_s=limits.stall_limit,
-        point_limit_s=limits.point_limit,
+        respect_retry_after=limits.respect_retry_after,
+        request_timeout_s=limits.request_timeout,
+        stall_timeout_s=limits.stall_timeout,
+        point_timeout_s=limits.point_timeout,
     )
 
 

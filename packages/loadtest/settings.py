@@ -30,12 +30,12 @@ class SweepSettings:
     max_in_flight: int = 4096
     max_failed: float = 0.01
     """Share of failed requests above which a point is invalid and the run fails."""
-    honour_retry_after: bool = False
+    respect_retry_after: bool = False
     poisson: bool = True
     stop_when_saturated: bool = False
-    request_limit_s: float = 600.0
-    stall_limit_s: float = 120.0
-    point_limit_s: float = 1800.0
+    request_timeout_s: float = 600.0
+    stall_timeout_s: float = 120.0
+    point_timeout_s: float = 1800.0
     usd_per_hour: float | None = None
     extra_body: Mapping[str, object] = field(default_factory=dict[str, object])
     roofline: Roofline | None = None

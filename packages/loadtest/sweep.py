@@ -128,7 +128,7 @@ def run_config(settings: SweepSettings, sweep: Sweep) -> dict[str, Any]:
         "slo": asdict(settings.objective) if settings.objective else None,
         "poisson": settings.poisson,
         "max_failed": settings.max_failed,
-        "honour_retry_after": settings.honour_retry_after,
+        "respect_retry_after": settings.respect_retry_after,
         "usd_per_hour": settings.usd_per_hour,
         "extra_body": dict(settings.extra_body),
         "roofline": asdict(settings.roofline) if settings.roofline else None,
@@ -469,7 +469,7 @@ async def _measure(run: _Run, point: Point) -> tuple[dict[str, Any], bool]:
     async with watching(run.client, enabled=run.info.has_metrics) as watch:
         results = await run.pool.run(
             shares,
-            limit_s=run.settings.point_limit_s,
+            limit_s=run.settings.point_timeout_s,
             progress=run.reporter.progress,
             judge=test.take if test is not None else None,
         )
@@ -559,7 +559,7 @@ async def _warm_up(run: _Run, point: Point, recipe: Recipe) -> bool:
     elif isinstance(share.source, SyntheticSource):
         limit = share.source.output_tokens if share.source.output_lengths is None else WARM_UP_TOKENS
         share = replace(share, source=replace(share.source, output_tokens=limit, output_lengths=None))
-    (result,) = await run.pool.run([share], limit_s=run.settings.point_limit_s, progress=lambda _done, _open: None)
+    (result,) = await run.pool.run([share], limit_s=run.settings.point_timeout_s, progress=lambda _done, _open: None)
     refused = [
         record for record in result.records if record.error == "http_400" and "ignore_eos" in record.error_detail
     ]
@@ -602,8 +602,8 @@ def _shares(run: _Run, point: Point, recipe: Recipe) -> list[Share]:
             poisson=settings.poisson,
             requests=None if point.requests is None else -(-point.requests // traffic.turns),
             duration_s=point.duration_s,
-            request_limit_s=settings.request_limit_s,
-            stall_limit_s=settings.stall_limit_s,
+            request_timeout_s=settings.request_timeout_s,
+            stall_timeout_s=settings.stall_timeout_s,
             source=source,
             times_s=trace.times_s if trace is not None else None,
             ramp=traffic.ramp,
@@ -612,7 +612,7 @@ def _shares(run: _Run, point: Point, recipe: Recipe) -> list[Share]:
             max_model_len=run.info.max_model_len,
             objective=settings.objective if settings.find else None,
             proxy=run.proxy,
-            honour_retry_after=settings.honour_retry_after,
+            respect_retry_after=settings.respect_retry_after,
         )
         for worker in range(workers)
     ]

@@ -56,17 +56,17 @@ class ServiceLimits:
     max_usd_per_hour: float | None = None
     min_context: int | None = None
     """Tokens of the longest request that has to be possible; the workload's own requests always are."""
-    sure: bool = False
+    conservative: bool = False
     """Whether times are compared at the slow end of their bands, instead of at their typical values."""
 
     def judged(self, band: Band) -> float:
         """Return the value of a time that is compared with its limit."""
-        return band.high if self.sure else band.typical
+        return band.high if self.conservative else band.typical
 
     @property
     def judged_by(self) -> str:
         """Which end of the bands that is."""
-        return "high" if self.sure else "typical"
+        return "high" if self.conservative else "typical"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -350,7 +350,7 @@ class _Search:
         ):
             value = self.limits.judged(band)
             if limit is not None and value > limit:
-                end = " at worst" if self.limits.sure else ""
+                end = " at worst" if self.limits.conservative else ""
                 yield f"{name} is {value:.3g} s{end}, and {option} is {limit:g}", value / limit
 
     def deployed(self, deployment: Deployment, served: Served, hosts: tuple[HostShape, ...]) -> Solution | NearestMiss:

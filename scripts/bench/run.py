@@ -65,9 +65,9 @@ def open_target(settings: SweepSettings, accelerator: str | None) -> Generator[t
             yield endpoint_of(access), replace(settings, url=access.base_url, roofline=roofline)
         return
     outputs = stack_outputs(settings.stack)
-    if outputs.auth == "id-token" and settings.point_limit_s > TOKEN_MARGIN_S:
+    if outputs.auth == "id-token" and settings.point_timeout_s > TOKEN_MARGIN_S:
         raise SweepError(
-            f"--point-limit is {settings.point_limit_s:g}; it must be {TOKEN_MARGIN_S:g} or less, because an identity token is valid for one hour."
+            f"--point-timeout is {settings.point_timeout_s:g}; it must be {TOKEN_MARGIN_S:g} or less, because an identity token is valid for one hour."
         )
     given_usd_per_hour = settings.usd_per_hour
     with open_stack_access(outputs) as access:

@@ -32,7 +32,9 @@ class Option:
 
     help: str = dataclasses.field(kw_only=False)
     flag: str = ""
-    """Left out, it is the field's name: `--max-in-flight` for `max_in_flight`."""
+    """Default: the field's name, `--max-in-flight` for `max_in_flight`."""
+    former: str = ""
+    """The flag's name in the former release: accepted, not shown."""
     metavar: str | None = None
     least: float | None = None
     above: float | None = None
@@ -216,7 +218,7 @@ def _add(add: Callable[..., object], field: "dataclasses.Field[object]", hint: t
     required = field.default is dataclasses.MISSING
     default = None if required else field.default
     shown = "" if required else _shown_default(field)
-    words: dict[str, Any] = {"help": f"{option.help} (default: {shown})" if shown else option.help, "default": default}
+    words: dict[str, Any] = {"help": f"{option.help} Default: {shown}." if shown else option.help, "default": default}
     if hint is bool:
         words["action"] = argparse.BooleanOptionalAction if option.negatable else "store_true"
     else:
@@ -235,6 +237,8 @@ def _add(add: Callable[..., object], field: "dataclasses.Field[object]", hint: t
     if option.repeated:
         words |= {"action": "append", "default": list[object]()}
     add(flag, dest=field.name, required=required, **words)
+    if option.former:
+        add(option.former, dest=field.name, **words | {"help": argparse.SUPPRESS, "default": argparse.SUPPRESS})
 
 
 def _reader(flag: str, hint: type[object], option: Option) -> Callable[[str], object]:

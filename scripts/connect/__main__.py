@@ -42,7 +42,13 @@ class ConnectionOptions:
         bool, Option("Admit only clients that send the key which is printed, for machines with other users.")
     ] = False
     ready_limit_s: Annotated[
-        float, Option("Longest wait until the server answers, in seconds.", flag="--ready-limit", least=0)
+        float,
+        Option(
+            "Longest wait until the server answers, in seconds.",
+            flag="--ready-timeout",
+            former="--ready-limit",
+            least=0,
+        ),
     ] = DEFAULT_READY_LIMIT_S
 
 

@@ -41,7 +41,7 @@ def wait_until_ready(base_url: str, key: str, limit_s: float, say: Callable[[str
         now_s = time.monotonic()
         if now_s - start_s >= limit_s:
             raise NotReadyError(
-                f"the server was not ready within {limit_s:.0f} s: {answered} Wait longer with --ready-limit, or ask `scripts.smoke` what is wrong."
+                f"the server was not ready within {limit_s:.0f} s: {answered} Wait longer with --ready-timeout, or ask `scripts.smoke` what is wrong."
             )
         if now_s - said_s >= _SAID_EVERY_S:
             said_s = now_s

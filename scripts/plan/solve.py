@@ -28,7 +28,7 @@ def solve_question(
         max_tpot_s=solving.max_tpot_s,
         max_usd_per_hour=comparison.max_usd_per_hour,
         min_context=comparison.min_context,
-        sure=solving.sure,
+        conservative=solving.conservative,
     )
     if write is not None:
         from scripts.plan.stack_text import new_file  # noqa: PLC0415 - only with --write
@@ -86,8 +86,8 @@ def _table(answer: SolutionSet, limits: ServiceLimits, question: Question) -> No
 
     end = (
         "the slow ends of their bands"
-        if limits.sure
-        else "typical values; --sure compares the slow ends of their bands"
+        if limits.conservative
+        else "typical values; --conservative compares the slow ends of their bands"
     )
     shown = table(f"Workload {question.workload}", _HEADINGS, whole=_HEADINGS, numbers=_NUMBERS)
     out = console(sys.stdout)

@@ -29,7 +29,9 @@ class Solving:
         tuple[str, ...],
         Option("With --solve: only this region. May be repeated.", metavar="REGION", repeated=True),
     ] = ()
-    sure: Annotated[bool, Option("With --solve: compare times at the slow end of their bands with the limits.")] = False
+    conservative: Annotated[
+        bool, Option("With --solve: compare times at the slow end of their bands with the limits.", former="--sure")
+    ] = False
 
     @property
     def given(self) -> str | None:
@@ -41,7 +43,7 @@ class Solving:
                     ("--max-ttft-s", self.max_ttft_s is not None),
                     ("--max-tpot-s", self.max_tpot_s is not None),
                     ("--region", bool(self.region)),
-                    ("--sure", self.sure),
+                    ("--conservative", self.conservative),
                 )
                 if is_given
             ),

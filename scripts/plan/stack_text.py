@@ -110,7 +110,7 @@ def stack_text(
 
 def _comments(name: str, solution: Solution, limits: ServiceLimits) -> Iterator[str]:
     resolved, answer = solution.subject.resolved, solution.answer
-    end = "at the slow end of their bands" if limits.sure else "typical"
+    end = "at the slow end of their bands" if limits.conservative else "typical"
     chips = "chip" if resolved.accelerator.devices == 1 else "chips"
     on = f"{resolved.accelerator.devices} {resolved.accelerator.name.partition('-')[0]} {chips}, flex-start"
     yield (

@@ -119,7 +119,7 @@ WORKLOADS = st.builds(
 @given(WORKLOADS, st.sampled_from(FAMILIES), st.booleans())
 @settings(max_examples=examples(test=15, part=40, night=400), deadline=None)
 def test_all_that_is_found_for_drawn_workloads_is_planned_as_fitting(tmp_path_factory, workload, family, sure):
-    limits = ServiceLimits(max_ttft_s=10, max_tpot_s=0.2, sure=sure)
+    limits = ServiceLimits(max_ttft_s=10, max_tpot_s=0.2, conservative=sure)
     answer = solve(workload, limits, checkpoints=checkpoints_of(family), places=rented(()))
     folder = tmp_path_factory.mktemp("drawn")
     for one in (*answer.solutions[:2], *answer.solutions[-1:]):
@@ -147,7 +147,7 @@ def plain(model: str, accelerator: str, workload: Workload) -> Deployment:
     [
         (CHAT, ServiceLimits()),
         (LONG, ServiceLimits(max_ttft_s=1, max_tpot_s=0.05)),
-        ("in=2000,out=300,rate=2", ServiceLimits(max_ttft_s=2, sure=True)),
+        ("in=2000,out=300,rate=2", ServiceLimits(max_ttft_s=2, conservative=True)),
     ],
 )
 def test_no_plain_deployment_is_cheaper_than_what_is_found(text, limits):
@@ -172,9 +172,9 @@ def test_tighter_limits_never_find_more():
         ServiceLimits(),
         ServiceLimits(max_ttft_s=2),
         ServiceLimits(max_ttft_s=2, max_tpot_s=0.03),
-        ServiceLimits(max_ttft_s=2, max_tpot_s=0.03, sure=True),
-        ServiceLimits(max_ttft_s=2, max_tpot_s=0.03, max_usd_per_hour=3.5, sure=True),
-        ServiceLimits(max_ttft_s=2, max_tpot_s=0.03, max_usd_per_hour=3.5, min_context=32_768, sure=True),
+        ServiceLimits(max_ttft_s=2, max_tpot_s=0.03, conservative=True),
+        ServiceLimits(max_ttft_s=2, max_tpot_s=0.03, max_usd_per_hour=3.5, conservative=True),
+        ServiceLimits(max_ttft_s=2, max_tpot_s=0.03, max_usd_per_hour=3.5, min_context=32_768, conservative=True),
     )
     found = [
         {(one.served, one.subject.resolved.accelerator.name) for one in solved(LONG, None, None, limits).solutions}
@@ -307,7 +307,7 @@ def test_the_command_shows_a_table_and_writes_a_stack_that_fits(command, tmp_pat
         *asked, "--model", "12B", "--region", "us-east4", "--region", "us-central1", "--write", "mine"
     )
     assert code == 0
-    assert "typical values; --sure" in out
+    assert "typical values; --conservative" in out
     assert "cheapest" in out
     assert "wrote Pulumi.mine.yaml" in err
     text = (tmp_path / "Pulumi.mine.yaml").read_text(encoding="utf-8")
@@ -322,7 +322,7 @@ def test_the_command_shows_a_table_and_writes_a_stack_that_fits(command, tmp_pat
 
 
 def test_with_json_all_rows_are_one_object(command):
-    code, out, _ = command("--solve", "--workload", CHAT, "--sure", "--json", "--max-tpot-s", "0.03")
+    code, out, _ = command("--solve", "--workload", CHAT, "--conservative", "--json", "--max-tpot-s", "0.03")
     answer = json.loads(out)
     assert code == 0
     assert answer["judged_by"] == "high"

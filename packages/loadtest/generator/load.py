@@ -67,8 +67,8 @@ class Share:
     requests: int | None
     """Requests, or sessions if they have several turns."""
     duration_s: float | None
-    request_limit_s: float
-    stall_limit_s: float
+    request_timeout_s: float
+    stall_timeout_s: float
     source: PromptSource | None = None
     """What makes the requests; None makes prompts of one length by the recipe."""
     times_s: "array[float] | None" = None
@@ -82,7 +82,7 @@ class Share:
     """Limits of a search. Each request is then judged as soon as its verdict is certain."""
     proxy: HttpProxy | None = None
     """The proxy of the environment; None for a direct connection."""
-    honour_retry_after: bool = False
+    respect_retry_after: bool = False
     """Whether a request that got 429 or 503 with Retry-After is sent again after that time, within its request limit."""
 
 
@@ -405,8 +405,8 @@ class LoadGenerator:
         while True:
             exchange, connect_s = await self._exchange(index, request.data, keep_text=texts is not None)
             first_sent_s = exchange.sent_s if first_sent_s is None else first_sent_s
-            wait_s = exchange.retry_after_s if self._share.honour_retry_after else None
-            if wait_s is None or now_s() + wait_s - began_s > self._share.request_limit_s or self._stopping:
+            wait_s = exchange.retry_after_s if self._share.respect_retry_after else None
+            if wait_s is None or now_s() + wait_s - began_s > self._share.request_timeout_s or self._stopping:
                 exchange.sent_s = first_sent_s  # all attempts are one request: its latencies count from the first
                 if texts is not None:
                     texts.append(exchange.text)
@@ -497,11 +497,11 @@ class LoadGenerator:
                 if since is None:
                     continue
                 sent_s, last_byte_s, answered = since
-                if at_s - sent_s > share.request_limit_s:
-                    connection.abort("timeout", f"not complete within {share.request_limit_s:g} s")
-                elif at_s - last_byte_s > share.stall_limit_s:
+                if at_s - sent_s > share.request_timeout_s:
+                    connection.abort("timeout", f"not complete within {share.request_timeout_s:g} s")
+                elif at_s - last_byte_s > share.stall_timeout_s:
                     when = "during the answer" if answered else "before the first token"
-                    connection.abort("stall", f"no byte for {share.stall_limit_s:g} s {when}; see --stall-limit")
+                    connection.abort("stall", f"no byte for {share.stall_timeout_s:g} s {when}; see --stall-timeout")
 
 
 def judge(exchange: Exchange) -> tuple[str | None, str]:

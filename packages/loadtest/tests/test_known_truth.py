@@ -119,7 +119,7 @@ def test_every_figure_is_the_servers_whatever_the_tokens_say(calm, tmp_path, tai
 def test_failures_of_every_kind_leave_the_figures_of_the_others_true(calm, tmp_path, fault, error, tail):
     every, limit_s = (12, STALL_LIMIT_S) if error == "stall" else (4, 120.0)
     calm.control({**fault, "every": every, "tail": tail})
-    result, rows = measured(calm, tmp_path, max_failed=0.5, stall_limit_s=limit_s)
+    result, rows = measured(calm, tmp_path, max_failed=0.5, stall_timeout_s=limit_s)
     assert result["errors_by_kind"] == {error: 24 // every}
     assert result["error_examples"][error]
     assert (result["completed"], result["failed"]) == (24 - 24 // every, 24 // every)
@@ -163,7 +163,7 @@ def test_a_limited_server_is_over_saturated_and_an_unlimited_one_is_not(start_se
     # Two at once for 100 ms each: 20 requests a second. Forty are offered.
     server = start_server("--ttft-s", "0.05", "--tpot-s", "0.01", "--capacity", str(capacity))
     sweep = replace(SWEEP, concurrency=(), request_rate=(40.0,), requests=80, output_tokens=(6,))
-    result, rows = measured(server, tmp_path, sweep, stall_limit_s=30.0)
+    result, rows = measured(server, tmp_path, sweep, stall_timeout_s=30.0)
     if over or (result["valid"] and server.control()["stood_still_s"] <= STOOD_STILL_S):
         assert result["saturation"]["over"] is over
     assert_true_or_invalid(server, result, rows)
@@ -210,7 +210,7 @@ def test_an_answer_that_is_none_is_named_as_what_it_is(calm, tmp_path, kind, err
 
 def test_a_hang_before_the_first_byte_falls_under_the_stall_limit(calm, tmp_path):
     calm.control({"kind": "hang", "spare": 23})
-    result, rows = measured(calm, tmp_path, stall_limit_s=STALL_LIMIT_S)
+    result, rows = measured(calm, tmp_path, stall_timeout_s=STALL_LIMIT_S)
     assert result["errors_by_kind"] == {"stall": 1}
     assert "before the first token" in result["error_examples"]["stall"]
     # The last request hangs: the duration ends with it, although the complete answers were quick.
@@ -238,7 +238,7 @@ def test_failures_within_the_share_that_is_allowed_leave_a_point_valid(calm, tmp
 
 def test_retry_after_is_honoured_when_asked(calm, tmp_path):
     calm.control({"kind": "status", "status": 429, "retry_after": 1, "times": 3})
-    result, _ = measured(calm, tmp_path, honour_retry_after=True)
+    result, _ = measured(calm, tmp_path, respect_retry_after=True)
     assert (result["completed"], result["failed"]) == (24, 0)
     assert result["client"]["retry_after_waits"] == 3
     assert sum(e2e_s > 1.0 for e2e_s in result["e2els"]) >= 3
@@ -247,7 +247,7 @@ def test_retry_after_is_honoured_when_asked(calm, tmp_path):
 
 def test_retry_after_beyond_the_request_limit_is_a_failure(calm, tmp_path):
     calm.control({"kind": "status", "status": 503, "retry_after": 60, "times": 2})
-    result, _ = measured(calm, tmp_path, replace(SWEEP, requests=8), honour_retry_after=True, request_limit_s=30.0)
+    result, _ = measured(calm, tmp_path, replace(SWEEP, requests=8), respect_retry_after=True, request_timeout_s=30.0)
     assert result["errors_by_kind"] == {"http_503": 2}
 
 

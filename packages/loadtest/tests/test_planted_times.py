@@ -200,7 +200,7 @@ def test_unlimited_capacity_is_never_called_saturated(monkeypatch, rate, poisson
 @pytest.mark.parametrize(("rate", "over"), [(6.0, False), (7.2, False), (8.8, True), (12.0, True)])
 def test_limited_capacity_is_found_within_a_tenth(monkeypatch, rate, over):
     # Eight at once for 0.2 + 16 x 0.05 s: 8 requests a second.
-    share = share_of(rate_per_s=rate, requests=None, duration_s=60.0, concurrency=4096, stall_limit_s=60.0)
+    share = share_of(rate_per_s=rate, requests=None, duration_s=60.0, concurrency=4096, stall_timeout_s=60.0)
     script = Script(tokens=17)
     result, log = run_load(monkeypatch, share, lambda _number: script, slots=8)
     saturation = saturation_figures(result.records, steady_window(result.records, open_point(rate)), rate)

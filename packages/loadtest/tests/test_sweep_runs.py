@@ -181,14 +181,14 @@ def test_warm_up_is_not_counted(calm, tmp_path):
 
 def test_a_request_that_takes_too_long_is_ended(start_server, tmp_path):
     slow = start_server("--ttft-s", "30")
-    outcome, results = bench(slow.url, tmp_path, replace(SWEEP, requests=2), request_limit_s=1.0)
+    outcome, results = bench(slow.url, tmp_path, replace(SWEEP, requests=2), request_timeout_s=1.0)
     assert only(results)["errors_by_kind"] == {"timeout": 2}
     assert outcome.empty == 1
 
 
 def test_a_point_that_takes_too_long_is_ended_with_what_is_known(calm, tmp_path):
     calm.control({"kind": "hang", "spare": 3})  # each of the four users gets into a request that has no end
-    outcome, results = bench(calm.url, tmp_path, replace(SWEEP, requests=100_000), point_limit_s=10.0)
+    outcome, results = bench(calm.url, tmp_path, replace(SWEEP, requests=100_000), point_timeout_s=10.0)
     assert outcome.ending == "done"
     assert only(results)["completed"] == 3
     assert only(results)["errors_by_kind"] == {"aborted": 4}

@@ -125,7 +125,7 @@ def sessions_of(result, turns):
 def test_sessions_arrive_at_their_rate_and_each_turn_waits_for_the_answer_before_and_thinks(start_server, tmp_path):
     # An answer takes longer than the time between two sessions: a closed loop would send one session after the other.
     server = start_server("--ttft-s", "0.3", "--tpot-s", "0.002", "--keep-requests")
-    _, results = bench(server.url, tmp_path / "out", OPEN_SESSIONS, poisson=False, stall_limit_s=60.0)
+    _, results = bench(server.url, tmp_path / "out", OPEN_SESSIONS, poisson=False, stall_timeout_s=60.0)
     result = only(results)
     assert (result["completed"], result["failed"]) == (12, 0)
     assert result["sessions"] == {"begun": 4, "ended_at_max_model_len": 0, "turns": 3, "think_time_s": 0.15}
@@ -150,7 +150,7 @@ def test_sessions_arrive_at_their_rate_and_each_turn_waits_for_the_answer_before
 
 def test_sessions_of_an_open_loop_without_think_time_have_no_steady_window_and_end_with_the_duration(keeping, tmp_path):
     sweep = replace(OPEN_SESSIONS, requests=None, duration_s=0.5, traffic=Traffic(turns=200))
-    _, results = bench(keeping.url, tmp_path / "out", sweep, poisson=False, stall_limit_s=60.0)
+    _, results = bench(keeping.url, tmp_path / "out", sweep, poisson=False, stall_timeout_s=60.0)
     result = only(results)
     assert result["sessions"]["begun"] == 10  # 20 per second x 0.5 s
     assert (result["steady"], result["saturation"], result["failed"]) == (None, None, 0)
@@ -172,7 +172,7 @@ def test_two_processes_share_sessions_without_sending_any_twice(keeping, tmp_pat
 
 def test_a_failed_turn_ends_its_session_and_no_other(keeping, tmp_path):
     keeping.control({"kind": "status", "status": 503, "times": 1})
-    _, results = bench(keeping.url, tmp_path / "out", OPEN_SESSIONS, poisson=False, stall_limit_s=60.0)
+    _, results = bench(keeping.url, tmp_path / "out", OPEN_SESSIONS, poisson=False, stall_timeout_s=60.0)
     result = only(results)
     assert (result["completed"], result["errors_by_kind"]) == (9, {"http_503": 1})
 

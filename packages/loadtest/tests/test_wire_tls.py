@@ -83,8 +83,8 @@ def load_over_tls(certificate, proxy=None):
                 poisson=False,
                 requests=20,
                 duration_s=None,
-                request_limit_s=60,
-                stall_limit_s=60,
+                request_timeout_s=60,
+                stall_timeout_s=60,
                 proxy=proxy,
             )
             generator = LoadGenerator(share, asyncio.get_running_loop())

@@ -210,7 +210,7 @@ def share_of(**changes):
     fields = {
         "url": "http://127.0.0.1:1", "path": "/v1/chat/completions", "headers": {}, "body": {"max_tokens": 16, "stream": True},
         "recipe": Recipe(words=POOL, count=4, seed=1), "first_index": 0, "worker": 0, "workers": 1, "concurrency": 4, "rate_per_s": None,
-        "poisson": False, "requests": 24, "duration_s": None, "request_limit_s": 60.0, "stall_limit_s": 10.0,
+        "poisson": False, "requests": 24, "duration_s": None, "request_timeout_s": 60.0, "stall_timeout_s": 10.0,
     }  # fmt: skip
     return Share(**(fields | changes))
 

@@ -46,8 +46,8 @@ def test_a_stack_is_measured_with_its_own_token_price_and_roofline(start_server,
     assert (run["url"], run["roofline"]["accelerator"]) == ("stack l4", "L4")
     assert not [path for path in tmp_path.rglob("*") if path.is_file() and b"canary" in path.read_bytes()]
     with (
-        pytest.raises(SweepError, match="--point-limit is 3000"),
-        open_target(replace(settings, point_limit_s=3000), None),
+        pytest.raises(SweepError, match="--point-timeout is 3000"),
+        open_target(replace(settings, point_timeout_s=3000), None),
     ):
         pass
 

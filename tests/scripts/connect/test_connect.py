@@ -350,7 +350,7 @@ def test_the_wait_names_what_the_server_answers_and_ends(private):
     ):
         wait_until_ready(f"{private}/v1", "k", 60, said.append)
     with pytest.raises(
-        NotReadyError, match=r"not ready within 0 s: no answer \(ConnectionError\)\. Wait longer with --ready-limit"
+        NotReadyError, match=r"not ready within 0 s: no answer \(ConnectionError\)\. Wait longer with --ready-timeout"
     ):
         wait_until_ready("http://127.0.0.1:9/v1", "k", 0, said.append)
     Private.valid = set()
