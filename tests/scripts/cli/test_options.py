@@ -39,7 +39,7 @@ def test_a_former_name_is_not_shown():
 
 
 def test_a_wrong_value_names_the_current_option():
-    with pytest.raises(CommandRefusedError, match="^--ready-timeout is '-1'"):
+    with pytest.raises(CommandRefusedError, match=r"^--ready-timeout is '-1'"):
         parsed("--ready-limit", "-1")
 
 
