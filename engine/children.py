@@ -6,13 +6,15 @@ engine end without its state: so the command alone gets the signal, and passes i
 
 import contextlib
 import signal
-import subprocess
 import threading
 from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+if TYPE_CHECKING:
+    import subprocess
 
 ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """Signals that end a command as Ctrl-C does."""
@@ -73,6 +75,8 @@ def started(
 
     `read_by_caller`: another thread reads its pipes to their end. Raises OSError if it cannot be started.
     """
+    import subprocess  # noqa: PLC0415 - commands that start nothing, such as plan, do without it
+
     with _held():
         child = _Child(subprocess.Popen(arguments, process_group=0, text=True, **options))
         _SIGNALS.children.add(child)
@@ -101,6 +105,8 @@ def ended(
 
     It stays in the group of the command, so that Ctrl-C ends both. Raises OSError if it cannot be started, and subprocess.TimeoutExpired.
     """
+    import subprocess  # noqa: PLC0415 - as in `started`
+
     return subprocess.run(
         list(words), cwd=folder, env=env, input=stdin, capture_output=True, text=True, timeout=limit_s, check=False
     )

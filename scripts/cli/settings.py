@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from contracts.errors import CommandRefusedError
-from engine.runner import project_folder
 
 if TYPE_CHECKING:
     from stacks.settings import Settings
@@ -18,6 +17,7 @@ def stack_settings(stack: str, *, project: str | None = None, folder: Path | Non
 
     `folder` is the project's folder by default. Raises CommandRefusedError if the file is missing or wrong.
     """
+    from engine.runner import project_folder  # noqa: PLC0415 - starts no engine here, and costs 9 ms
     from stacks.loading import SettingsError, from_file  # noqa: PLC0415 - pydantic and YAML take 0.2 s to load
 
     try:
