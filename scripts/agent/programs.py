@@ -19,7 +19,7 @@ import anyio
 from contracts.errors import ScriptError
 from contracts.masking import LineMask, masked
 from contracts.plain_text import for_model
-from engine import runner
+from engine import events, runner
 from engine.private_folders import held_locks, private_folder
 from scripts.agent.untrusted import each_text
 
@@ -34,9 +34,6 @@ MOST_LINE_CHARACTERS: Final = 2000
 """Of one line of progress: it goes to the client as it comes."""
 _LONGEST_SECRET: Final = 8192
 """So much more of a line is searched for secrets, so that none is shown in part."""
-
-ENGINE_VARIABLES: Final = {"PULUMI_DEBUG_COMMANDS": "true"}
-"""The engine has its option --event-log only with it."""
 
 TOKEN_VARIABLE: Final = "GEMMA_SERVING_AGENT_TOKEN"  # noqa: S105 - the name of a variable
 """Holds the token of HTTP. No command needs it, so none gets it."""
@@ -153,7 +150,7 @@ def _started(argv: Sequence[str], out: Path, said: Path, folder: Path) -> "subpr
         return subprocess.Popen(
             argv,
             cwd=folder,
-            env={key: value for key, value in runner.environment().items() if key != TOKEN_VARIABLE} | ENGINE_VARIABLES,
+            env={key: value for key, value in runner.environment().items() if key != TOKEN_VARIABLE} | events.VARIABLES,
             stdin=subprocess.DEVNULL,
             stdout=out_file,
             stderr=said_file,

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Annotated, Any, Final
 
 from mcp.server.mcpserver import Context, MCPServer
@@ -14,15 +15,15 @@ from contracts.fields import json_object
 from engine import runner
 from engine.changes import ResourceChange, changes_of
 from engine.checkout import git
+from engine.events import EventLog
 from engine.locks import StackLock, is_lock_error, parse_locks, stack_locks
 from engine.previewed import PREVIEW_LIMIT_S, preview_errors
 from engine.private_folders import private_folder
 from engine.steps import CAPACITY_TYPES, differences, shortened_differences, steps_of
 from scripts.agent.context import AgentContext, sentences
-from scripts.agent.events import EventLog
 from scripts.agent.hints import ASKS, CHANGES
 from scripts.agent.plans import VALID_S, KeptPlan, PlanId
-from scripts.agent.programs import run_program
+from scripts.agent.programs import run_program, shortened
 from scripts.agent.read_tools import Stack
 from scripts.agent.runs import report
 from scripts.agent.untrusted import Frozen, UntrustedText, untrusted
@@ -33,6 +34,8 @@ from scripts.preview.face import deployed_usd_per_hour, headline
 _MOST_CHARACTERS: Final = 400
 """Of one line of the engine: an error can hold a whole start-up script, and a stranger's words."""
 _LAST_LINES: Final = 40
+_PROGRESS_CHARACTERS: Final = 300
+"""Of one message of progress."""
 _LOSES: Final = frozenset({"replace", "create-replacement", "delete"})
 """Operations that come first: an answer that is too long is cut at its end."""
 _PREVIEW_GRACE_S: Final = 30.0
@@ -223,7 +226,7 @@ async def _up(agent: AgentContext, context: Context[Any, Any], plan_id: str) -> 
         most = max(kept.usd_per_hour, agent.spending.price_of(stack) or 0.0)  # a run that fails may leave either
         agent.spending.reserve(stack, kept.usd_per_hour, counted=most)
         agent.plan_store.take(plan_id, now)
-        log = EventLog(path=folder / "events", steps=len(kept.steps), secrets=agent.secrets)
+        log = EventLog(path=folder / "events", plain=partial(progress_text, agent.secrets), steps=len(kept.steps))
         root, message = runner.project_folder(), _message(plan_id)
 
         async def look() -> None:
@@ -321,6 +324,11 @@ def _locked_words(stack: str, locks: Sequence[StackLock]) -> str:
         f"Stack {stack} is locked by {holders}: another agent or person is changing it. Nothing was done. Wait until it has ended, "
         "then preview again; if that process is gone, scripts.recover ends its lock."
     )
+
+
+def progress_text(secrets: Sequence[str], text: str) -> str:
+    """Return one message of the engine as the client may read it: without secrets and escapes, and not too long."""
+    return shortened(text, secrets, _PROGRESS_CHARACTERS)
 
 
 def _shortened(text: str) -> str:

@@ -9,6 +9,7 @@ import stat
 import sys
 import threading
 import time
+from functools import partial
 from itertools import product
 
 import anyio
@@ -19,13 +20,13 @@ from mcp.client.client import Client
 
 from contracts.errors import CommandRefusedError, ScriptError
 from contracts.outputs import StackOutputs
+from engine.events import EventLog
 from loadtest.client.openai import ServerError
 from scripts.agent import programs, server_tools, update_tools
 from scripts.agent.audit import AuditEntry, AuditFile
 from scripts.agent.command_tools import require_word
 from scripts.agent.context import ERROR_NOTE, MOST_COMMANDS
 from scripts.agent.delete_tools import can_ask
-from scripts.agent.events import EventLog
 from scripts.agent.plans import PlanStore
 from scripts.agent.programs import MOST_BYTES, MOST_LINE_CHARACTERS, ProgramResult, run_program
 from scripts.agent.server import build, guarded, http_app, http_token, run_http
@@ -535,7 +536,9 @@ def test_characters_that_hide_text_are_shown_wherever_text_comes_from_outside(hi
     assert result.document == {"labels": {shown: [shown]}}
     event = {"diagnosticEvent": {"message": f"a{hidden}b"}}
     (tmp_path / "events").write_text(json.dumps(event) + "\n")
-    assert [one.text for one in EventLog(path=tmp_path / "events").fresh()] == [f"a{shown}b"]
+    assert [
+        one.text for one in EventLog(path=tmp_path / "events", plain=partial(update_tools.progress_text, ())).fresh()
+    ] == [f"a{shown}b"]
 
 
 def test_words_of_others_in_an_error_are_marked(bench_of, audit, monkeypatch):
@@ -643,7 +646,9 @@ def test_calls_without_end_do_not_take_the_machine(bench_of, audit, commands):
 def test_colour_words_of_the_engine_are_taken_out_however_many_there_are(tmp_path):
     message = "<{%reset%}>a" + "<{%" * 200_000 + "<{%fg 1%}>b"
     (tmp_path / "events").write_text(json.dumps({"diagnosticEvent": {"message": message}}) + "\n")
-    assert next(iter(EventLog(path=tmp_path / "events").fresh())).text.startswith("a<{%")
+    assert next(
+        iter(EventLog(path=tmp_path / "events", plain=partial(update_tools.progress_text, ())).fresh())
+    ).text.startswith("a<{%")
 
 
 # HTTP.

@@ -6,6 +6,7 @@ import re
 import signal
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -16,16 +17,16 @@ from mcp.client.client import Client
 
 from authors.benchmarks import agent_start
 from contracts.errors import CommandRefusedError, ScriptError
+from engine.events import EventLog
 from scripts.agent.audit import AuditFile
 from scripts.agent.context import AgentContext, CommandAnswer
-from scripts.agent.events import EventLog
 from scripts.agent.permissions import CHANGES, parse_permissions
 from scripts.agent.plans import PlanStore
 from scripts.agent.programs import run_program
 from scripts.agent.read_tools import explained, log_answer, recognised
 from scripts.agent.server import build, guarded, http_token
 from scripts.agent.untrusted import MOST_CHARACTERS, untrusted
-from scripts.agent.update_tools import UpAnswer
+from scripts.agent.update_tools import UpAnswer, progress_text
 from tests.evals import drivers
 from tests.evals.tasks import Transcript
 from tests.scripts.agent.conftest import spending
@@ -177,7 +178,7 @@ TOLD = [
 
 
 def test_progress_is_steps_of_the_plan_and_waits_without_secrets(tmp_path):
-    log = EventLog(path=tmp_path / "events", steps=2)
+    log = EventLog(path=tmp_path / "events", plain=partial(progress_text, ()), steps=2)
     assert list(log.fresh()) == []
     text = "".join(json.dumps(event) + "\n" for event in EVENTS)
     (tmp_path / "events").write_text(text[:-30])
@@ -195,7 +196,7 @@ def test_progress_grows_and_is_not_whole_before_the_engine_has_ended(tmp_path):
     ]
     lines = [line for step in steps for line in (step, said("info", "waits"), said("info", "waits"))]
     (tmp_path / "events").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    done = [one.done for one in EventLog(path=tmp_path / "events", steps=3).fresh()]
+    done = [one.done for one in EventLog(path=tmp_path / "events", plain=partial(progress_text, ()), steps=3).fresh()]
     assert len(done) == len(lines)
     assert done == sorted(set(done))
     assert done[-1] < 3

@@ -1,17 +1,18 @@
-"""The engine's event log: how far an update is, and what it says, without secrets."""
+"""The engine's event log: how far an update is, and what it reports."""
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, cast
 
 from contracts.fields import as_mapping
 from engine.deployment import type_in
-from scripts.agent.programs import shortened
 
-_MOST_CHARACTERS: Final = 300
+VARIABLES: Final = {"PULUMI_DEBUG_COMMANDS": "true"}
+"""The engine has its option --event-log only with it."""
+
 _COLOUR: Final = re.compile(r"<\{%[^%]*%\}>")
 _MODULE: Final = re.compile(r"/[^:/]*:")
 """In a type: `gcp:cloudrunv2/service:Service` is `gcp:cloudrunv2:Service` to people."""
@@ -44,9 +45,10 @@ class EventLog:
     """Reads the file of `--event-log` as it grows."""
 
     path: Path
+    plain: Callable[[str], str]
+    """Returns a text as its reader may see it: without secrets and escapes, and not too long."""
     steps: int = 0
     """Of the plan."""
-    secrets: tuple[str, ...] = ()
     _at: int = 0
     _rest: bytes = b""
     _begun: int = 0
@@ -69,7 +71,7 @@ class EventLog:
         for line in lines:
             text = self._text(_parsed(line))
             if text:
-                yield EngineProgress(done=self._done(), text=self._plain(text), step=self._step())
+                yield EngineProgress(done=self._done(), text=self.plain(text), step=self._step())
 
     def _done(self) -> float:
         self._said += 1
@@ -77,10 +79,7 @@ class EventLog:
         return done + part
 
     def _step(self) -> str | None:
-        return self._plain(next(reversed(self._open.values()))) if self._open else None
-
-    def _plain(self, text: str) -> str:
-        return shortened(text, self.secrets, _MOST_CHARACTERS)
+        return self.plain(next(reversed(self._open.values()))) if self._open else None
 
     def _text(self, event: Mapping[str, object]) -> str:
         if "resourcePreEvent" in event:
