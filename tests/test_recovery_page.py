@@ -196,11 +196,11 @@ NAMED = {
         (
             "tests/scripts/drift/test_drift.py",
             "test_a_roll_out_that_was_interrupted_is_told_although_the_state_agrees",
-        ): ["The roll-out of ... was interrupted"],
+        ): ["The rollout of ... was interrupted"],
         (
             "tests/scripts/status/test_cloud_facts.py",
             "test_shares_and_records_that_cannot_be_read_are_unknown",
-        ): ["the record of the roll-out cannot be read"],
+        ): ["the record of the rollout cannot be read"],
         (
             "tests/cloud/test_deletion.py",
             "test_what_uses_a_network_keeps_it_and_google_says_what",
@@ -220,7 +220,7 @@ NAMED = {
         (
             "tests/stacks/test_staged_weights.py",
             "test_damaged_weights_stop_up_before_the_service",
-        ): ["are not those of their manifest"],
+        ): ["do not match their manifest"],
     }.items()
     for message in messages
 }
@@ -314,7 +314,7 @@ def lost_passphrase(tools):
     return refusal(lambda: previewed.declared("dev"))
 
 
-@produces("Something that this stack makes exists already.", "The resource ... already exists")
+@produces("A resource of this stack already exists.", "The resource ... already exists")
 def conflict(_tools):
     with open_world() as world:
         world.network("gemma-x", owner("x").description)
@@ -322,7 +322,7 @@ def conflict(_tools):
     return f"{error}\n{propagation.exists_hint(f'Error 409: {error}', 'dev')}"
 
 
-@produces("Waiting for Google, up to ... min:", "Waited ... min for Google:")
+@produces("Waiting up to ... min for", "was still unavailable after ... min")
 def late_api(tools):
     spoken, error = [], "Error 403: Compute Engine API has not been used in project 2 before or it is disabled."
     tools.patch.setattr(pulumi.log, "info", spoken.append)
@@ -338,7 +338,7 @@ def late_api(tools):
     return "\n".join(spoken)
 
 
-@produces("Google refuses the grant while the policy names the deleted account of that e-mail")
+@produces("Google rejects the grant because the policy still names the deleted account of that e-mail")
 def grants_of_a_deleted_account(tools):
     spoken, member = [], "serviceAccount:gemma-x@local-project.iam.gserviceaccount.com"
 
@@ -375,7 +375,7 @@ def no_capacity(_tools):
     return capacity._table(SimpleNamespace(project="p", inputs=inputs, next_steps=()), answers)
 
 
-@produces("beyond its limit for pulls without an account, set gemma-serving:dockerHub")
+@produces("Beyond the limit for pulls without an account, set gemma-serving:dockerHub")
 def docker_hub_limit(_tools):
     return propagation.image_advice("vllm", "Image 'us-east4-docker.pkg.dev/p/r/a@sha256:1' not found.") or ""
 

@@ -73,7 +73,7 @@ class LateGrants:
         if not self.may_help():
             if self.grants.newest_s is not None:
                 pulumi.log.warn(
-                    f"{self.account} still could not read {what} {GRANT_S / 60:.0f} min after this run granted access. "
+                    f"Access to {what} for {self.account} was still unavailable after {GRANT_S / 60:.0f} min, although this run granted it. "
                     f"Run `pulumi up --stack {pulumi.get_stack()}` again. {doctor_hint(pulumi.get_stack())}"
                 )
             return False

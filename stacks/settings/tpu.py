@@ -121,7 +121,7 @@ class TpuSettings(Block):
             return self
         if self.accelerator_type not in MACHINE_TYPES:
             raise ValueError(
-                f"api compute-engine does not support {self.accelerator_type}; set acceleratorType to {' or '.join(MACHINE_TYPES)}, "
+                f"api compute-engine does not support {self.accelerator_type}; set acceleratorType to one of {', '.join(MACHINE_TYPES)}, "
                 "or set api to cloud-tpu"
             )
         if self.provisioning == "reservation":

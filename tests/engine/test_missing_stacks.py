@@ -69,7 +69,7 @@ def test_a_stack_without_settings_is_refused(run, name):
     words = words or COMMANDS[name]
     done = run(sys.executable, "-m", f"scripts.{words[0]}", *words[1:], "no-such-stack")
     assert (done.returncode, done.stdout) == (2, "")
-    assert f"{name}: There is no Pulumi.no-such-stack.yaml; the stacks with settings here are: " in done.stderr
+    assert f"{name}: Pulumi.no-such-stack.yaml not found. Stacks with a settings file: " in done.stderr
 
 
 @pytest.mark.parametrize("name", ["smoke", pytest.param("bench", marks=pytest.mark.long)])

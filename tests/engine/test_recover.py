@@ -163,7 +163,7 @@ def foreign(workspace):
 def test_what_belongs_to_others_is_named_and_never_taken(workspace, foreign):
     failed = workspace.pulumi("up", "--yes", "--skip-preview", "--stack", RUN, expect=None)
     assert failed.code != 0
-    assert f"The bucket {BUCKET} exists and does not carry this stack's labels" in failed.text
+    assert f"Bucket {BUCKET} exists without this stack's labels" in failed.text
     _, report = recovered(workspace, RUN, expect=1)
     assert [each["name"] for each in report["foreign"]] == [f"gs://{BUCKET}"]
     assert not [urn for urn in ids(workspace, RUN) if urn.endswith("Bucket::models")]

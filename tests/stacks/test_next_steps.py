@@ -53,7 +53,7 @@ def test_the_subnet_of_an_existing_network_keeps_to_its_region():
     ("present", "other"), [("flex-start", "spot"), ("spot", "flex-start"), ("standard", "flex-start")]
 )
 def test_another_pool_has_its_price_beside_that_of_the_present_one(present, other):
-    said = step(next_steps(small(provisioning_model=present), "x"), "Another pool")
+    said = step(next_steps(small(provisioning_model=present), "x"), "Another provisioning model")
     assert f"gemma-serving:tpu.provisioning: {other}," in said
     assert said.count("$") == 2
 

@@ -72,7 +72,7 @@ def test_a_roll_out_that_was_interrupted_is_told_although_the_state_agrees(monke
     assert (found.changes, found.rollout_phase, found.differs) == ((), "interrupted", True)
     text = issue_body([found], "")
     assert "Requests: 90 % s-1, 10 % s-2." in text
-    assert re.search(r"The roll-out of s-2 was interrupted \d+ d ago: ann@ci \(process 4, since 2026-11-01", text)
+    assert re.search(r"The rollout of s-2 was interrupted \d+ d ago: ann@ci \(process 4, since 2026-11-01", text)
     assert (
         "`python -m scripts.rollout --stack a` continues, `python -m scripts.rollout --stack a --to s-1` goes back."
         in text

@@ -193,7 +193,7 @@ class TestCauses:
             (TPU, "RESOURCE_EXHAUSTED: Ran out of memory in memory space hbm. Used 40G of 31G hbm.", "FIT01", "chip"),
             (TPU, "The server stopped with exit code 137 (killed, most likely out of memory).", "", "host"),
             (TPU, "Cannot pull image us-docker.pkg.dev/p/r: toomanyrequests: x", "", "gemma-serving:dockerHub"),
-            (TPU, "vllm serve: error: unrecognized arguments: --nope", "", "vLLM refused its command line"),
+            (TPU, "vllm serve: error: unrecognized arguments: --nope", "", "vLLM rejected its command line"),
         ],
     )
     def test_a_known_line_is_named_with_what_to_change(self, log, line, finding, words):
