@@ -73,7 +73,7 @@ def observed_service(place: ServicePlace) -> Service | None:
         ) from None
     if known_shares(service) is None:
         raise ServiceNotReadError(
-            f"Cannot read the traffic split of service {name}: it is changing, or Google's response is incomplete. Nothing was deployed, because "
+            f"Google did not return the traffic split of service {name}: it is changing, or the response is incomplete. Nothing was deployed, because "
             "cloudRun.rollout must keep the traffic. Try again in a minute."
         )
     return service

@@ -67,7 +67,7 @@ def test_shares_that_google_does_not_say_stop_the_program(monkeypatch):
     """Without them a changed template would follow the latest revision: all requests would move."""
     for statuses in ([], [{"revision": "gemma-x-1", "percent": 90}]):
         answer(monkeypatch, {"latestReadyRevision": "s/revisions/gemma-x-1", "trafficStatuses": statuses})
-        with pytest.raises(ServiceNotReadError, match="Cannot read the traffic split of service gemma-x"):
+        with pytest.raises(ServiceNotReadError, match="Google did not return the traffic split of service gemma-x"):
             observed_service.observed_service(PLACE)
 
 

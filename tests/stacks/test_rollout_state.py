@@ -87,7 +87,7 @@ SPLIT = {"s-1": 90, "s-2": 10}
             ("Revision s-3 has no traffic yet",), id="a new one after a refused one",
         ),
         pytest.param(service(SPLIT, "{"), "unknown", ("cannot be read: it is not JSON", "--again"), id="no JSON"),
-        pytest.param(service(SPLIT, '{"schema":2}'), "unknown", ("its schema is 2, and this release reads",), id="newer"),
+        pytest.param(service(SPLIT, '{"schema":2}'), "unknown", ("its schema is 2, but this release reads",), id="newer"),
         pytest.param(service({}), "unknown", ("The traffic split is unknown",), id="no shares"),
         pytest.param(service({"s-1": 90}), "unknown", ("The traffic split is unknown",), id="not all shares"),
         pytest.param({}, "none", (), id="nothing ever served"),

@@ -102,7 +102,7 @@ def test_a_file_that_the_manifest_lacks_is_refused(bucket):
     found = proof()
     assert found.blocks
     assert (
-        f"do not match their manifest: it does not list chat_template.jinja and 1 more, which the server would load too. {REMEDY}"
+        f"do not match their manifest: it does not list chat_template.jinja and 1 more, which the server will also load. {REMEDY}"
         in found.text
     )
 

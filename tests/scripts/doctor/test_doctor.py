@@ -897,7 +897,7 @@ def test_weights_may_lie_in_a_bucket_that_another_tool_filled(world, folder):
     line = world.line("weights", "l4-qat")
     assert (line["status"], line["detail"]) == (
         "missing",
-        "it does not list chat_template.jinja, which the server would load too",
+        "it does not list chat_template.jinja, which the server will also load",
     )
 
 

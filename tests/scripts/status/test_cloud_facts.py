@@ -131,7 +131,7 @@ def test_archives_that_are_not_signed_are_named_without_escapes(world):
 def test_an_older_agent_is_named_with_what_it_cannot_do_and_the_command_that_reboots_it(world):
     node = machine(world)
     for published, cannot in (
-        ({}, ("server does not start is not taken back", "older secret versions")),
+        ({}, ("server does not start is not rolled back", "older secret versions")),
         (
             {"serving_hash": document_hash(DOCUMENT)},
             ("Until a reboot a document whose server was ready", "the server's container is privileged"),
