@@ -266,7 +266,7 @@ def lock(pid, host):
     return locks.StackLock(place="", user="me", host=host, pid=pid, since=datetime.now(UTC).isoformat())
 
 
-@produces("is locked by ... Wait until it ends, then try again.")
+@produces("is locked by ... Wait for it to finish, then retry.")
 def live_lock(_tools):
     return refusal(lambda: locks.require_dead("dev", [lock(os.getpid(), socket.gethostname())]))
 
@@ -277,7 +277,7 @@ def plan_of_something_else(_tools):
     return str(plan.refused("the image changed"))
 
 
-@produces("is locked by ... If it has ended, run")
+@produces("is locked by ... If it is no longer running, run")
 def lock_of_another_machine(_tools):
     return refusal(lambda: locks.require_dead("dev", [lock(7, "another-machine")]))
 
@@ -287,7 +287,7 @@ def lock_without_a_name(_tools):
     return refusal(lambda: locks.require_dead("dev", ()))
 
 
-@produces("does not exist; run ... If it was deployed and its state is lost, run")
+@produces("does not exist. Run ... If it was deployed and its state is lost, run")
 def lost_state(tools):
     answer = subprocess.CompletedProcess([], 1, "", "error: no stack named 'dev' found")
     (tools.folder / "Pulumi.dev.yaml").write_text("config: {}\n")
@@ -296,17 +296,17 @@ def lost_state(tools):
     return refusal(lambda: runner.query(["stack", "export", "--stack", "dev"]))
 
 
-@produces("cannot be read ... it may have been cut off while it was written")
+@produces("cannot be read ... It may have been truncated by an interrupted write")
 def cut_off_state(_tools):
     return refusal(lambda: deployment.parse_deployment("dev", '{"version": 3, "depl'))
 
 
-@produces("has format version ..., and this program knows up to")
+@produces("has format version ..., but this program supports up to version")
 def newer_state(_tools):
     return refusal(lambda: deployment.parse_deployment("dev", '{"version": 99}'))
 
 
-@produces("cannot be decrypted; set PULUMI_CONFIG_PASSPHRASE")
+@produces("cannot be decrypted. Set PULUMI_CONFIG_PASSPHRASE")
 def lost_passphrase(tools):
     answer = subprocess.CompletedProcess([], 1, "", "error: failed to decrypt: incorrect passphrase")
     tools.patch.setattr("engine.previewed.runner.run", lambda *_, **__: answer)

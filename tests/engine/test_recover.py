@@ -104,7 +104,7 @@ def test_what_the_engine_was_making_is_taken_over_and_up_goes_on(workspace, kill
     assert "failed to load checkpoint: EOF" in refused.text
     made = {row["name"] for row in workspace.admin("resources")["resources"]}
     answer, report = recovered(workspace, TPU)
-    assert "ended the lock of" in answer.err
+    assert "removed the stale lock of" in answer.err
     assert "it was cut off, and the engine makes it again" in answer.err
     never_asked_for = begun - {each["urn"] for each in report["taken"]}
     assert never_asked_for == {line.partition(" ")[2] for line in report["cleared"]}

@@ -850,7 +850,7 @@ def test_backend_and_passphrase(world):
 
 
 def refuse_to_end(*_arguments, **_options):
-    raise ScriptError("`pulumi whoami` did not end within 120 s.")
+    raise ScriptError("`pulumi whoami` timed out after 120 s.")
 
 
 # --- what the server runs ------------------------------------------------------------------------------------------------------
