@@ -56,7 +56,7 @@ def distribution(folder: Path, name: str, version: str, *requires: str) -> None:
     ("requires", "said"),
     [
         (("base>=1.0", "base==1.5.*", 'windows-only; sys_platform == "win32"', 'tests; extra == "dev"'), []),
-        (("base>=2.0",), ["server requires base>=2.0, and 1.5.0rc1+cpu is installed."]),
+        (("base>=2.0",), ["server requires base>=2.0, but 1.5.0rc1+cpu is installed."]),
         (("absent==1",), ["server requires absent==1, which is not installed."]),
     ],
 )
