@@ -119,7 +119,7 @@ def test_a_build_that_the_disk_has_no_room_for_is_not_begun(tmp_path: Path):
 def test_what_is_no_image_to_build_is_refused(tmp_path: Path, words: tuple[str, ...]):
     done = build(tmp_path, *words)
     assert (done.returncode, done.stdout) == (2, "")
-    assert "name a folder of images/" in done.stderr
+    assert "Pass the name of a folder in images/" in done.stderr
 
 
 def test_the_nightly_workflow_builds_every_image():

@@ -435,7 +435,7 @@ class TestRollBack:
         assert f"The old configuration serves: document {sha(DOCUMENT)[:12]}, not {sha('bad')[:12]}" in self.message
         assert "requests failed for 1m30s" in self.message
         assert "Mend or undo the change and run `pulumi up` again." in self.message
-        assert "Stack outputs listed with a minus are kept" in self.message
+        assert "Outputs of the stack that are listed with a minus are kept" in self.message
         assert any("pulling image, the old server answers" in line for line in rolled_back.lines)
 
     def test_the_state_and_a_refresh_say_both_and_the_preview_shows_an_update(self, rolled_back: FakeEngine):
