@@ -43,7 +43,7 @@ class ModelBucketArgs:
 class ModelBucket(pulumi.ComponentResource):
     """The bucket, a grant per reader to read its objects, and a grant per archiver to write one folder.
 
-    An existing bucket is never changed or deleted: only the grants on it belong to the stack.
+    An existing bucket is never changed or deleted. Only the grants on it belong to the stack.
     """
 
     bucket: pulumi.Output[str]

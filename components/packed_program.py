@@ -38,7 +38,7 @@ class PlainFile:
 def packed(header: str, program: str, plain: PlainFile | None = None) -> str:
     """Return a program for Python 3.10 that runs `program`, after writing it to `plain` if set.
 
-    The same program results in the same text on every machine, because bzip2 has a single implementation. zlib has several (zlib-ng, Intel's): a
+    The same program results in the same text on every machine, because bzip2 has a single implementation. zlib has several (zlib-ng, Intel's), so a
     colleague's preview would show a change although nothing changed.
     """
     encoded = base64.b64encode(bz2.compress(program.encode(), 9)).decode()

@@ -40,7 +40,7 @@ class PrivateNetworkArgs:
     name: str
     """Name of the network, and of each of its subnets, routers and NATs."""
     regions: Sequence[str]
-    """Regions with a subnet. Their order is irrelevant: a subnet's range depends only on its region."""
+    """Regions with a subnet. Their order is irrelevant, because a subnet's range depends only on its region."""
     ownership: Ownership
     target_tag: str
     """Network tag of the machines that allow SSH."""
@@ -117,7 +117,7 @@ class PrivateNetwork(pulumi.ComponentResource):
             network=network.id,
             direction="INGRESS",
             priority=1000,
-            # SSH only: the tunnel ends at the machine's loopback address, where the server listens.
+            # SSH only, because the tunnel ends at the machine's loopback address, where the server listens.
             allows=[gcp.compute.FirewallAllowArgs(protocol="tcp", ports=[SSH_PORT])],
             source_ranges=[IAP_RANGE],
             target_tags=[args.target_tag],

@@ -129,7 +129,7 @@ class ServingImage(pulumi.ComponentResource):
                 platform="linux/amd64",
                 args={"BASE_IMAGE": f"{args.upstream}@{args.digest}"},
             ),
-            # Docker's own credential helper signs in (gcloud auth configure-docker): no password in the program or the state.
+            # Docker's own credential helper signs in (gcloud auth configure-docker), so neither the program nor the state has a password.
             opts=child,
         )
         return image.repo_digest

@@ -1,4 +1,4 @@
-"""Values for programs, not for users: the engine prints a stack's outputs, but not those of a component."""
+"""Values for programs, not for users. The engine prints a stack's outputs, but not those of a component."""
 
 from collections.abc import Mapping
 
@@ -8,7 +8,7 @@ from contracts.outputs import DETAILS_TYPE
 
 
 class StackDetails(pulumi.ComponentResource):
-    """Values in the state, written when `after` is known: a failed `up` keeps those of the last successful one."""
+    """Values in the state, written when `after` is known, so a failed `up` keeps the values of the last successful one."""
 
     def __init__(
         self,

@@ -19,7 +19,7 @@ class StoredSecretArgs:
     secret_id: str
     """Id of the secret. A change replaces the secret."""
     value: pulumi.Output[str]
-    """The value, marked as a secret: the state and the preview never contain it in plain text."""
+    """The value, marked as a secret, so the state and the preview never contain it in plain text."""
     ownership: Ownership
     readers: Mapping[str, pulumi.Input[str]]
     """IAM members that can read the value, by a short name."""
@@ -59,7 +59,7 @@ class StoredSecret(pulumi.ComponentResource):
             name,
             gcp.secretmanager.SecretVersionArgs(
                 secret=secret.id,
-                # Marked here too: the value must be a secret in the state, no matter what the caller passes.
+                # Marked here too, because the value must be a secret in the state, no matter what the caller passes.
                 secret_data=pulumi.Output.secret(args.value),
                 deletion_policy="DELETE",
             ),

@@ -30,7 +30,7 @@ _PROVISIONING_S = 1800
 """The provider's extra wait for capacity that is in PROVISIONING when `wait_per_zone_s` expires. If Google dropped the request earlier, imminent
 capacity could be lost."""
 _NOTICE_S = 60
-"""Lead of the machine: it gives up on a document this much earlier than `pulumi up`."""
+"""Seconds by which the machine rejects a document before `pulumi up` times out."""
 _DELETE_TIMEOUT_S = 1800
 """The provider's limit for one deletion, before the next zone and at the end."""
 
@@ -57,7 +57,7 @@ class TpuQueuedResourceArgs:
     network: pulumi.Input[str]
     """projects/P/global/networks/N."""
     subnetwork: str
-    """Name of a subnet that exists in the region of each zone, with Private Google Access: the machine has no external
+    """Name of a subnet that exists in the region of each zone, with Private Google Access, because the machine has no external
     address and could otherwise pull neither the image nor the weights."""
     service_account: pulumi.Input[str]
     """E-mail address of the server's account."""
@@ -161,7 +161,7 @@ class TpuQueuedResource(pulumi.ComponentResource):
                     SCRIPT_METADATA_KEY: startup_script(),
                     "enable-guest-attributes": "TRUE",
                     # Without OS Login every SSH key in the project's metadata has root access to the machine. `block-project-ssh-keys` would exclude those
-                    # too, but gcloud adds no key to a machine if the user's key is in the project's metadata: that user could never log in.
+                    # too, but gcloud adds no key to a machine if the user's key is in the project's metadata. That user could never log in.
                     # An explicit FALSE: without the key, the project's metadata decides.
                     "enable-oslogin": "TRUE" if args.os_login else "FALSE",
                     DOCUMENT_METADATA_KEY: args.document,
@@ -204,7 +204,7 @@ def _repositories(by_region: Mapping[str, pulumi.Input[str]]) -> Mapping[str, pu
 
 
 def rollout_limits(args: TpuQueuedResourceArgs) -> RolloutLimits:
-    """Return the limits of a change. The machine gives up before `pulumi up` does, so `up` sees what is serving afterwards."""
+    """Return the limits of a change. The machine times out before `pulumi up` does, so `up` sees what is serving afterwards."""
     ready_s = max(args.ready_timeout_s - _NOTICE_S, args.ready_timeout_s / 2)
     return RolloutLimits(
         ready_timeout_s=ready_s,

@@ -71,7 +71,7 @@ def masked(text: str, secrets: Iterable[str] = ()) -> str:
     """
     if len(text) < _SHORTEST:
         return text
-    # Copy first: the agent's threads add secrets while others mask.
+    # Copy first, because the agent's threads add secrets while others mask.
     for secret in sorted({secret.strip() for secret in tuple(secrets)}, key=len, reverse=True):
         if len(secret) >= _SHORTEST and secret not in MASK:
             text = text.replace(secret, MASK)

@@ -1,7 +1,7 @@
 """Stack outputs: the contract that every script relies on.
 
 `pulumi up` prints the user-facing outputs, and `pulumi stack output --json` returns them to programs. The rest, `DETAILS`, would add sixty
-lines at the end of each `up`: the state stores them as the outputs of one component, and `pulumi stack export` shows them.
+lines at the end of each `up`. The state stores them as the outputs of one component, and `pulumi stack export` shows them.
 Times in seconds, memory in GiB of one device, rates in tokens per second, money in US dollars. JSON keys are the field names in
 camelCase. Stacks write `StackOutputs`, scripts read it.
 """

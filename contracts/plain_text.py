@@ -23,7 +23,7 @@ def for_terminal(text: str) -> str:
 
 
 def for_model(text: str) -> str:
-    """Return a text that hides nothing from a human reader: every invisible character also becomes an escape."""
+    """Return a text that hides nothing from a human reader. Every invisible character also becomes an escape."""
     shown = text.replace("\n", "").replace("\t", "")
     # True for nearly every text. Checking each character takes ten times as long.
     if shown.isprintable() and not _HIDING.search(shown):

@@ -13,7 +13,7 @@ from contracts.fields import ContractError, Doc, from_json, to_json
 from contracts.labels import PRODUCT
 
 ROLLOUT_ANNOTATION: Final = f"{PRODUCT}-rollout-record"
-"""Key of the annotation. It has no prefix: Cloud Run rejects its own namespaces, and a key without one is private to the user."""
+"""Key of the annotation. It has no prefix, because Cloud Run rejects its own namespaces, and a key without one is private to the user."""
 SCHEMA: Final = 1
 LONGEST_REASON: Final = 1000
 """Maximum characters of a reason. All annotations of a service together are limited to 256 KiB."""
@@ -73,7 +73,7 @@ class RolloutRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnreadableRecord:
-    """A record that exists but is invalid: the run that moves the traffic is unknown."""
+    """A record that exists but is invalid, so the run that moves the traffic is unknown."""
 
     why: str
     """Reason, without a full stop."""

@@ -61,7 +61,7 @@ class Seen:
     requested_s: int
     """Time of the request for it. It started then or later."""
     started_s: int | None
-    """None if Google no longer returns it: the machine is gone, but its request is not."""
+    """None if Google no longer returns it. The machine is then gone, but its request is not."""
     stopped_s: int | None = None
     """Time at which it stopped, if it can start again."""
     micros_per_hour: int

@@ -1,4 +1,4 @@
-"""Traffic of a Cloud Run service: the program declares it, `scripts.rollout` moves it, and both read it from Google with this module.
+"""Traffic of a Cloud Run service. The program declares it, `scripts.rollout` moves it, and both read it from Google with this module.
 
 Google's service is the only source of truth. The program declares the service's current traffic, and only a changed template adds the new
 revision, with a tag and without traffic. So an `up` never moves traffic, and moved traffic is not drift.
@@ -50,7 +50,7 @@ class TrafficTarget:
 
 
 FOLLOW_LATEST: Final = (TrafficTarget(percent=ALL),)
-"""Traffic without a rollout, and of a first deployment: a revision cannot get traffic by name before it exists."""
+"""Traffic without a rollout, and of a first deployment, because a revision cannot get traffic by name before it exists."""
 
 
 def declared_targets(

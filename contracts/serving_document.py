@@ -1,4 +1,4 @@
-"""Serving document: the server of a TPU machine. Stacks write it into instance metadata, the agent reads it.
+"""Serving document, which describes the server of a TPU machine. Stacks write it into instance metadata, the agent reads it.
 
 The agent's program includes this module, so it must run on Python 3.10.
 """

@@ -10,7 +10,7 @@ from urllib.parse import quote
 from contracts.compile_cache import ARCHIVE_PREFIX
 
 MANIFEST: Final = "gemma-serving-manifest.json"
-"""Written last: a folder with a manifest contains the complete checkpoint."""
+"""Written last, so a folder with a manifest contains the complete checkpoint."""
 
 PARTS: Final = ".gemma-serving-parts"
 """Folder of a bucket for parts of incomplete files. It is outside the checkpoints, so no server reads it."""

@@ -38,7 +38,7 @@ class _Signals:
 
     children: set[_Child] = field(default_factory=set[_Child])
     held: bool = False
-    """True while the main thread starts a program: a signal waits until the program is registered."""
+    """True while the main thread starts a program. A signal then waits until the program is registered."""
     came: bool = False
     cancel: Callable[[], object] | None = None
     """Cancels the coroutine of the main thread."""
@@ -69,7 +69,7 @@ def started(
     read_by_caller: bool = False,
     **options: Any,  # noqa: ANN401 - those of Popen
 ) -> Generator["subprocess.Popen[str]"]:
-    """Start a program with text streams. After an interrupt, wait for it to exit: the engine saves its state first.
+    """Start a program with text streams. After an interrupt, wait for it to exit, because the engine saves its state first.
 
     `read_by_caller`: another thread reads its pipes completely. Raises OSError if it cannot be started.
     """

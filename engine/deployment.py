@@ -1,7 +1,7 @@
 """Read, back up and write a stack's deployment: its resources and unfinished operations.
 
 The format is that of `pulumi stack export` (pulumi/pulumi, sdk/go/common/apitype, UntypedDeployment and DeploymentV3). All other content
-is kept as read. Secrets stay ciphertext: no command here uses `--show-secrets`.
+is kept as read. Secrets stay ciphertext, because no command here uses `--show-secrets`.
 """
 
 import json
@@ -32,7 +32,7 @@ _CHECKPOINT_VERSION: Final = 3
 
 
 class StateUnreadableError(ScriptError):
-    """The stack's state exists but is unreadable. `cut_off`: it is not a complete document, so nothing in it can be used."""
+    """The stack's state exists but is unreadable. `cut_off` means that the document is incomplete, so nothing in it can be used."""
 
     def __init__(self, message: str, *, cut_off: bool) -> None:
         super().__init__(message)

@@ -17,7 +17,7 @@ _STREAMS: Final = (0, 1, 2)
 def run_child(command: Sequence[str], variables: Mapping[str, str]) -> int:
     """Run a command with additional environment variables. Return its exit code: 128 + N after signal N, as in a shell.
 
-    Signals are forwarded to the command: it may exit, clean up first, or continue, like a prompt after Ctrl-C.
+    Signals are forwarded to the command. It may exit, clean up first, or continue, like a prompt after Ctrl-C.
 
     Raises:
         CommandRefusedError: if the command cannot be run.

@@ -45,7 +45,7 @@ class StackLock:
 
     @property
     def is_dead(self) -> bool:
-        """True if its process ran on this host and is gone. A process on another host is treated as alive: it is not visible from here."""
+        """True if its process ran on this host and is gone. A process on another host is treated as alive, because it is not visible from here."""
         return self.host == socket.gethostname() and not is_alive(self.pid, self.since)
 
 

@@ -118,7 +118,7 @@ def _in_words(stack: str) -> Generator[None]:
 
 @contextlib.contextmanager
 def scratch_backend(stack: str) -> Generator[None]:
-    """Use an empty backend temporarily, and restore the settings file afterwards: a new stack writes its salt there."""
+    """Use an empty backend temporarily, and restore the settings file afterwards, because a new stack writes its salt there."""
     path = runner.project_folder() / f"Pulumi.{stack}.yaml"
     text = path.read_bytes()
     with tempfile.TemporaryDirectory(prefix="backend-") as folder, variable(BACKEND_VARIABLE, f"file://{folder}"):

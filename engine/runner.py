@@ -84,7 +84,7 @@ def pulumi() -> str:
 def environment() -> Mapping[str, str]:
     """Return the engine's environment: the user's, without the check for newer versions.
 
-    PYTHONPATH does not contain this checkout: the program imports from its own folder, which may be a copy.
+    PYTHONPATH does not contain this checkout, because the program imports from its own folder, which may be a copy.
     """
     given = {**os.environ, "PULUMI_SKIP_UPDATE_CHECK": "true"}
     checkout = Path(__file__).resolve().parents[1]
@@ -183,7 +183,7 @@ def query(arguments: Sequence[str], *, limit_s: float = QUERY_LIMIT_S) -> str:
         return answer.stdout
     error = error_of(answer)
     if "PULUMI_ACCESS_TOKEN must be set" in error:
-        # Not a refusal: that means that the stack does not exist, and a teardown would rely on it.
+        # Not a refusal, because a refusal means that the stack does not exist, and a teardown relies on that.
         raise PulumiFailedError(NOT_LOGGED_IN, answer.stdout + answer.stderr)
     missing = re.match(r"no stack named '([^']*)' found", error)
     if missing:

@@ -1,6 +1,6 @@
 """Content of a stack's state, as far as it is readable: resources, unfinished creations, projects, buckets, protection.
 
-A state that is lost, broken or out of reach is not a reason to stop: the search by labels needs none.
+A state that is lost, broken or out of reach is not a reason to stop, because the search by labels needs none.
 """
 
 import re

@@ -170,7 +170,7 @@ def shown_changes(
 def _values(path: str, step: Mapping[str, object]) -> tuple[object, object]:
     """Return the values of a property before and after: its inputs, or its outputs if the inputs are the same.
 
-    A property that was changed in the cloud has the same inputs: the actual value is in the outputs.
+    A property that was changed in the cloud has the same inputs. The actual value is in the outputs.
     """
     states = [as_mapping(step.get(key)) for key in ("oldState", "newState")]
     old, new = (_value(path, as_mapping(state.get("inputs"))) for state in states)

@@ -191,7 +191,7 @@ def lay_foundation(
     )
     bucket = _bucket(context, region, readers, options)
     needed = {kind: kind is not HF_TOKEN or context.needs_hub for kind in KINDS if settings.has_secret(kind.key)}
-    # A server that downloads nothing from the hub must not be able to leak a token: it gets neither the variable nor access to the secret.
+    # A server that downloads nothing from the hub must not be able to leak a token, so it gets neither the variable nor access to the secret.
     stored = {kind: _secret(kind, context, readers if needed[kind] else {}, options) for kind in needed}
     archive_key = _archive_key(context, readers, options) if settings.archives_programs else None
     granted = [identity, image, *filter(None, (bucket, archive_key)), *stored.values()]

@@ -179,13 +179,13 @@ def _readiness_probe(run: CloudRunSettings) -> ReadinessProbe | None:
 
 
 def _memory_volumes(context: Context, run: CloudRunSettings) -> list[MemoryVolume]:
-    # No volume at /dev/shm: Cloud Run rejects it, and the single worker of one GPU does not share memory.
+    # No volume at /dev/shm, because Cloud Run rejects it, and the single worker of one GPU does not share memory.
     volumes: list[MemoryVolume] = []
     weights_in_bucket = context.settings.weights == "bucket"
     if weights_in_bucket and run.mount.cache_mib is not None:
         volumes.append(MemoryVolume(name=_CACHE_VOLUME, path="/mnt/cache", size_limit=f"{run.mount.cache_mib}Mi"))
     if weights_in_bucket and run.mount.mode == "memory":
-        # All memory that the server itself does not need: a copy that is too large then fails with an error and does not terminate the container.
+        # All memory that the server itself does not need, so a copy that is too large fails with an error and does not terminate the container.
         left_mib = run.memory_mib - round(SERVER_HOST_GIB * 1024)
         volumes.append(MemoryVolume(name="weights", path=MEMORY_FOLDER, size_limit=f"{left_mib}Mi"))
     if run.compile_cache == "bucket":

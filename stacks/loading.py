@@ -56,7 +56,7 @@ _TRUE_OR_FALSE = re.compile("^(?i:true|false)$")
 
 
 class _EngineYaml(yaml.SafeLoader):
-    """YAML as the Pulumi engine reads it: only true and false are booleans. on, off, yes and no are text."""
+    """YAML as the Pulumi engine reads it. Only true and false are booleans. on, off, yes and no are text."""
 
     yaml_implicit_resolvers = {  # noqa: RUF012 - PyYAML's own name and type
         first: [(tag, _TRUE_OR_FALSE if tag.endswith(":bool") else pattern) for tag, pattern in resolvers]
@@ -82,7 +82,7 @@ def from_values(
     for key in NOT_IN_FILE:
         if key in values:
             raise SettingsError(f"{origin}: {PRODUCT}:{key} is not a known setting{_suggestion([key])}")
-    # The engine passes every value as text, and `pulumi config set` writes `maxUsd: "3"` into the file: both mean the number.
+    # The engine passes every value as text, and `pulumi config set` writes `maxUsd: "3"` into the file. Both mean the number.
     parsed = {key: _parsed(value) if isinstance(value, str) else value for key, value in values.items()}
     complete = {**parsed, "project": project, "secrets": list(secrets)}
     for place, value in _no_numbers(parsed, ()):
@@ -181,7 +181,7 @@ def _plain_text_secret(origin: str, key: str) -> SettingsError:
 
 
 def _check_namespaces(config: Mapping[str, object], origin: str) -> None:
-    """Reject keys of a misspelled namespace: the engine would ignore them silently. Raises SettingsError."""
+    """Reject keys of a misspelled namespace, because the engine ignores them silently. Raises SettingsError."""
     spaces = {key: key.partition(":")[0] for key in config if ":" in key}
     wrong = [key for key, space in spaces.items() if space != PRODUCT and _resembles(space)]
     if wrong:

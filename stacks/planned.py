@@ -28,7 +28,7 @@ class BlockedError(ValueError):
 
 
 def today() -> str:
-    """Return the date, YYYY-MM-DD in UTC, against which the age of prices is checked: the planner has no clock."""
+    """Return the date, YYYY-MM-DD in UTC, against which the age of prices is checked, because the planner has no clock."""
     return datetime.now(UTC).date().isoformat()
 
 

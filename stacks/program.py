@@ -62,7 +62,7 @@ def run() -> None:
 
 
 def _deploy(context: Context) -> None:
-    """Import only the resources of the target: the SDK's compute classes alone take almost a second to import."""
+    """Import only the resources of the target, because the SDK's compute classes alone take almost a second to import."""
     if context.settings.target == "tpu":
         from stacks import tpu  # noqa: PLC0415
 

@@ -23,7 +23,7 @@ Schema: TypeAlias = dict[str, Any]
 
 
 class _WithoutTitles(GenerateJsonSchema):
-    """A schema generator without titles: a title only repeats the key."""
+    """A schema generator without titles, because a title only repeats the key."""
 
     def field_title_should_be_set(self, schema: object) -> bool:
         """Return False."""

@@ -121,7 +121,7 @@ def suites_of_packages(root: Path = ROOT) -> Mapping[str, str]:
 
 
 def packages(changed: Iterable[str], known: Iterable[str]) -> Sequence[str]:
-    """Return the packages whose own suites these changed files can break: they run no other code."""
+    """Return the packages whose own suites these changed files can break, because they run no other code."""
     files = {PurePosixPath(name) for name in changed}
     if any(file.as_posix() in EVERY_PACKAGE for file in files):
         return sorted(known)

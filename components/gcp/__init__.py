@@ -23,7 +23,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> ModuleType:
-    """Load a module on first use: a TPU stack needs no Cloud Run."""
+    """Load a module on first use, because a TPU stack needs no Cloud Run."""
     if name not in __all__:
         raise AttributeError(name)
     return import_module(f"{__name__}.{name}")

@@ -16,9 +16,9 @@ LIMIT_S: Final = 15.0
 """Maximum time that reading the log adds to a failed deployment. Entries become listable some seconds after they are written."""
 _PAUSE_S: Final = 2.0
 _LEAST_PATIENCE_S: Final = 1.0
-"""Minimum wait for entries of a simulated cloud, in real seconds: a faster clock does not make this machine faster."""
+"""Minimum wait for entries of a simulated cloud, in real seconds, because a faster clock does not make this machine faster."""
 _NEWEST: Final = 300
-"""Entries to read: vLLM's tracebacks are long, and the cause is at their start."""
+"""Entries to read. vLLM's tracebacks are long, and the cause is at their start."""
 _SYSTEM: Final = "system"
 _FORBIDDEN: Final = 403
 _END: Final = re.compile(r"Container called exit|terminated on signal|probe failed \d+ time|mount operation failed")

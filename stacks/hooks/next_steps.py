@@ -1,6 +1,6 @@
 """Next steps when no zone has TPU capacity, in terms of the settings file.
 
-The provider appends these sentences to its error: it knows each zone's response, but no models and prices.
+The provider appends these sentences to its error, because it knows each zone's response, but no models and prices.
 """
 
 from collections.abc import Iterator

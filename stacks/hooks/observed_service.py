@@ -85,7 +85,7 @@ def _allow_only_a_creation(place: ServicePlace) -> None:
     def refuse(_args: pulumi.ResourceHookArgs) -> None:
         if not pulumi.runtime.is_dry_run():
             raise ServiceNotReadError(
-                f"Service {place.name} was not changed: the Cloud Run API was off when this run started, so its traffic is unknown. "
+                f"Service {place.name} was not changed, because its traffic is unknown (the Cloud Run API was off when this run started). "
                 f"Wait some minutes, then run `pulumi up --stack {place.stack}` again."
             )
 

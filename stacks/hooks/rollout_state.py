@@ -96,7 +96,7 @@ def _phase(
     if record.runs or record.outcome == "interrupted":
         return _running(stack, now, shares, record, new)
     if shares is None:
-        return "unknown", "The traffic split is unknown: Google does not name every revision in it."
+        return "unknown", "The traffic split is unknown, because Google does not name every revision in it."
     return _settled(stack, now, shares, record.refusal_of(latest), new)
 
 

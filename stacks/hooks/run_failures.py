@@ -82,7 +82,7 @@ class FailureReport:
     late: LateGrants
 
     async def handle(self, args: pulumi.ErrorHookArgs) -> bool:
-        """Log why the revision did not start. Return whether to retry: only if a grant of this run may be too new."""
+        """Log why the revision did not start. Return whether to retry, which is true only if a grant of this run may be too new."""
         message = args.errors[0] if args.errors else ""
         if await self._tries_again(args, message):
             return True

@@ -65,7 +65,7 @@ class RunKeeper:
             return
         description = str(account.get("description") or "")
         if not set(self.identity.split()) <= set(description.split()):
-            return  # another owner's account of the same name: Google will reject ours
+            return  # another owner's account of the same name, so Google will reject ours
         before = RunRecord.of(description) or RunRecord()
         seen, complete = self._seen()
         text = before.after(seen, _googles_time_s(headers), complete=complete).written_into(description)
@@ -93,7 +93,7 @@ class RunKeeper:
             pulumi.log.info(f"{text} The stack has no limits, so the update continues.")
 
     async def note_failed(self, _args: pulumi.ErrorHookArgs) -> bool:
-        """Record the machine of a failed `up`: it costs money even if its server does not start. Never retries."""
+        """Record the machine of a failed `up`, because it costs money even if its server does not start. Never retries."""
         await self._note_after()
         return False
 
@@ -102,7 +102,7 @@ class RunKeeper:
         await self._note_after()
 
     async def _note_after(self) -> None:
-        """Record what exists, and warn on failure: the guard still sees the machine, and the next `up` records it."""
+        """Record what exists, and warn on failure. The guard still sees the machine, and the next `up` records it."""
         try:
             await asyncio.to_thread(self.note)
         except Exception as error:  # noqa: BLE001 - an error of the hook would fail an update that succeeded
@@ -209,7 +209,7 @@ def keeper_of(context: Context) -> RunKeeper:
 
 
 def _may_pass(error: BaseException) -> bool:
-    """Return whether another attempt can succeed: the response was lost, or Google requests a pause."""
+    """Return whether another attempt can succeed, because the response was lost or Google requests a pause."""
     return isinstance(error, GoogleCallError) and (error.status in {0, _TOO_MANY} or error.status >= _FATAL)
 
 
@@ -232,7 +232,7 @@ def _retried(work: Callable[[], T], passes: Callable[[BaseException], bool] = _m
 
 
 def _googles_time_s(headers: Mapping[str, str]) -> int:
-    """Return Google's time from a response: this machine's clock may be wrong, and starts are in Google's time."""
+    """Return Google's time from a response, because this machine's clock may be wrong, and starts are in Google's time."""
     date = {name.lower(): text for name, text in headers.items()}.get("date")
     return int(parsedate_to_datetime(date).timestamp() if date else time.time())
 

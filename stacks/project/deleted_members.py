@@ -1,7 +1,7 @@
 """Remove grants of a deleted service account that block a new account with the same e-mail.
 
 Google keeps the grants of a deleted account as `deleted:serviceAccount:EMAIL?uid=N` for a time, and rejects a policy that also names a new
-account with that e-mail (GoogleCloudPlatform/k8s-config-connector#279). The old grants have no effect: they are removed, and the grant is
+account with that e-mail (GoogleCloudPlatform/k8s-config-connector#279). The old grants have no effect, so they are removed, and the grant is
 created again.
 """
 

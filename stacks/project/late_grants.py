@@ -1,7 +1,7 @@
 """Create a Cloud Run service again until new grants to its account take effect.
 
 No call tells whether a grant to another account works already: `testIamPermissions` answers for the caller, and the policy shows a grant
-immediately. Cloud Run itself reports it: a revision that cannot read its secret or its bucket fails. So nothing waits before the first attempt. A
+immediately. Cloud Run itself reports it, because a revision that cannot read its secret or its bucket fails. So nothing waits before the first attempt. A
 failure caused by a grant of this run is followed by another attempt, until an attempt fails that started GRANT_S after the last grant.
 """
 

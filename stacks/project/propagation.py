@@ -50,7 +50,7 @@ _NO_UPSTREAM: Final = re.compile(r"(?P<what>service-\d+@gcp-sa-artifactregistry\
 _UPSTREAM: Final = re.compile(r"[Uu]pstream|gcp-sa-artifactregistry|Secret version|Secret \[?projects/")
 _NO_IMAGE: Final = re.compile(r"Image '[^']*-docker\.pkg\.dev/[^']*' not found")
 _GRANT_TYPE: Final = re.compile(r"gcp:(?!cloudrunv2)\w+/\w*(?i:iammember):\w+")
-"""Grants, except those on a service: nothing in a stack calls it."""
+"""Grants, except those on a service, because nothing in a stack calls it."""
 
 
 class ProjectNotReadyError(ValueError):

@@ -42,7 +42,7 @@ def build(into: Path) -> None:
 
 
 def _environment() -> dict[str, str]:
-    # The module file is complete: no module may be added or upgraded implicitly.
+    # The module file is complete, so no module may be added or upgraded implicitly.
     flags = f"{os.environ.get('GOFLAGS', '')} -mod=readonly -trimpath".strip()
     return {**os.environ, "GOFLAGS": flags, "CGO_ENABLED": "0"}
 

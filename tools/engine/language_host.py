@@ -1,7 +1,7 @@
 """Python language host for engines that were built without one.
 
 The official `pulumi-language-python` is part of the official distribution; an engine built from its Go module lacks it. This server implements the
-same protocol (`pulumirpc.LanguageRuntime`): it runs programs with the SDK's own `pulumi-language-python-exec`, and plugins (policy packs) with the
+same protocol (`pulumirpc.LanguageRuntime`). It runs programs with the SDK's own `pulumi-language-python-exec`, and plugins (policy packs) with the
 interpreter of `runtime.options.virtualenv`. It exits when the engine does.
 """
 
@@ -29,7 +29,7 @@ from google.protobuf import empty_pb2
 
 
 def _leave_the_sdk_out() -> None:
-    """Import `pulumi.runtime.proto` alone: the packages around it load the whole SDK, two thirds of this host's start-up cost."""
+    """Import `pulumi.runtime.proto` alone, because the packages around it load the whole SDK, two thirds of this host's start-up cost."""
     for name in ("pulumi", "pulumi.runtime"):
         found = util.find_spec(name)
         if found is not None:
@@ -95,7 +95,7 @@ class LanguageHost(language_pb2_grpc.LanguageRuntimeServicer):
     def GetRequiredPackages(  # noqa: N802
         self, request: language_pb2.GetRequiredPackagesRequest, context: grpc.ServicerContext
     ) -> language_pb2.GetRequiredPackagesResponse:
-        """Return nothing: the engine then requests a plugin when a resource needs it."""
+        """Return nothing. The engine then requests a plugin when a resource needs it."""
         del request, context
         return language_pb2.GetRequiredPackagesResponse()
 

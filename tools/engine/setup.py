@@ -113,7 +113,7 @@ def _folder(source: Source) -> Path:
 
 
 def _described(executable: Path, version: str, source: Source) -> Engine | None:
-    """Return a description of an engine, or None if it cannot run Python programs: it has no language host, and no runner for ours."""
+    """Return a description of an engine, or None if it cannot run Python programs, because it has neither a language host nor a runner for ours."""
     beside = executable.with_name(LANGUAGE_HOST)
     came_with_host = beside.is_file() and not _is_ours(beside)
     has_host = came_with_host or shutil.which(LANGUAGE_HOST, path=_path_without_ours()) is not None
