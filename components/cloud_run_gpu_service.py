@@ -251,7 +251,7 @@ def _traffic(
 def _annotations(kept: KeptTraffic | None) -> Mapping[str, str] | None:
     """Return the record of the last rollout as the service has it.
 
-    It is declared because an update sends all annotations as the state has them. Otherwise an `up` would revert the record to the one of the last
+    It is declared because an update sends all annotations as the state has them. Otherwise an `up` would revert the record to its value at the last
     refresh.
     """
     return None if kept is None else {ROLLOUT_ANNOTATION: record_text(kept.service)}

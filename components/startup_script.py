@@ -55,7 +55,7 @@ HEADER = f'''#!/usr/bin/env python3
 
 Run without arguments (so the guest environment runs it at every boot) it starts itself as a systemd unit and returns.
 Run as `agent` it runs the serving document of the metadata key `{DOCUMENT_METADATA_KEY}` as a container, follows the
-key's changes, and publishes what it is doing as guest attributes in the namespace `{GUEST_ATTRIBUTE_NAMESPACE}`.
+key's changes, and publishes its state as guest attributes in the namespace `{GUEST_ATTRIBUTE_NAMESPACE}`.
 
 Needs Python 3.10 and systemd, and docker or apt-get. Nothing secret is logged, published or put on a command line.
 """

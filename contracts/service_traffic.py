@@ -59,7 +59,7 @@ def declared_targets(
     """Return the traffic to declare for a template. `fixed` is the traffic percentage by revision from the settings.
 
     If the service already has this template and this split, the result is exactly Google's. Otherwise the serving revisions keep their shares by
-    name, or get those of the settings, and a new latest revision gets only the tag.
+    name, or get the settings' shares, and a new latest revision gets only the tag.
     """
     if service is None:
         return FOLLOW_LATEST

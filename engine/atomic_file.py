@@ -76,7 +76,7 @@ def replace_file(path: Path, text: str) -> None:
 
 
 def write_private(path: Path, text: str, *, new: bool = False) -> None:
-    """Write a file that only its owner can read. Raises OSError; with `new`, also if the file exists."""
+    """Write a file that only its owner can read. Raises OSError; with `new`, including for an existing file."""
     flags = os.O_WRONLY | os.O_CREAT | (os.O_EXCL if new else os.O_TRUNC)
     with os.fdopen(os.open(path, flags, OWNER_ONLY), "w", encoding="utf-8") as file:
         file.write(text)

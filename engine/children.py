@@ -112,7 +112,7 @@ def last_words(answer: "subprocess.CompletedProcess[str]") -> str:
 
 
 def run_async(work: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine and return its result. An interrupt cancels it where it waits: inside a step it would leave the step half done.
+    """Run a coroutine and return its result. An interrupt cancels it at a wait, because an interrupt inside a step leaves the step half done.
 
     Raises KeyboardInterrupt once the coroutine has finished.
     """

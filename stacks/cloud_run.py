@@ -91,7 +91,7 @@ def _rollout_plan(context: Context, run: CloudRunSettings) -> RolloutPlan | None
 
 
 def mount_options(mount: MountSettings, settings: Settings) -> Sequence[str]:
-    """Return the gcsfuse options: common ones, those of the mode, then those of the settings.
+    """Return the gcsfuse options: common ones, then the mode's, then the settings'.
 
     The files are owned by the image's user, because no other user can read them.
     """

@@ -280,7 +280,7 @@ def _shown(value: object) -> str:
 
 
 def _suggestion(location: Sequence[int | str]) -> str:
-    """Return what an unknown key may mean, most likely first: a key of its block or of another block."""
+    """Return suggestions for an unknown key, most likely first: keys of its block or of another block."""
     from stacks.schema import blocks, known_keys  # noqa: PLC0415 - only messages need it
 
     *block, key = location

@@ -1,4 +1,4 @@
-"""Secrets of a stack: purpose, settings, and where the server finds them."""
+"""Secrets of a stack: purpose, settings, and the server's environment variables."""
 
 from dataclasses import dataclass
 from typing import Final, Literal

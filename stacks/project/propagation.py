@@ -3,7 +3,7 @@
 The provider `gcp` retries none of them (google/transport/error_retry_predicates.go of hashicorp/terraform-provider-google, 2026-11: 429, 500,
 502, 503 and a few texts; its guide "Newly activated service errors" advises a pause). So hooks of the Pulumi engine do: a resource that
 could not be created is created again. For a resource that already exists they name the command that helps. They record the grants of this run:
-the code that relies on them retries by itself (`stacks.project.late_grants`, the agent of a TPU machine).
+the code that relies on them retries on its own (`stacks.project.late_grants`, the agent of a TPU machine).
 """
 
 import asyncio
