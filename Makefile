@@ -2,7 +2,7 @@
 SHELL := /bin/sh
 PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3; do command -v $$p >/dev/null 2>&1 && $$p -c 'import sys, venv, ensurepip; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' >/dev/null 2>&1 && { echo $$p; break; }; done)
 STAMP := .venv/.requirements-dev.txt
-# Each command here starts many interpreters: they keep what they compile, whatever the environment says.
+# Each command starts many interpreters. They cache compiled modules regardless of the environment.
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: setup demo test test-packages long nightly kills oracle audit check docs pictures format lock clean
@@ -11,61 +11,61 @@ setup: $(STAMP)
 	@.venv/bin/python -m tools.link
 	@.venv/bin/python -m tools.engine
 
-# uv installs the packages of the lock in a seventh of pip's time. It does not read pip's settings, so that pip is tried where it fails.
+# uv installs the locked packages in a seventh of pip's time. It ignores pip's settings, so pip is the fallback.
 $(STAMP): requirements.txt requirements-dev.txt tools/installer.txt
-	@test -n "$(PYTHON)" || { echo "setup: no Python 3.11, 3.12 or 3.13 with venv was found; install one, or name it: make setup PYTHON=/path/to/python3"; exit 1; }
+	@test -n "$(PYTHON)" || { echo "setup: no Python 3.11, 3.12 or 3.13 with venv found. Install one, or run: make setup PYTHON=/path/to/python3"; exit 1; }
 	@test -x .venv/bin/python || $(PYTHON) -m venv .venv
-	@echo "setup: fetching the installer of the packages (uv) into .venv"
+	@echo "setup: fetching the package installer (uv) into .venv"
 	@.venv/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r tools/installer.txt || true
 	@echo "setup: installing $$(grep -c '==' requirements-dev.txt) pinned packages into .venv (about 20 seconds the first time)"
 	@.venv/bin/uv pip install --quiet --python .venv/bin/python --require-hashes --compile-bytecode -r requirements-dev.txt || { \
-		echo "setup: uv did not install them; trying pip, which reads its own settings of index and proxy (about two minutes)"; \
+		echo "setup: uv failed, trying pip with its own index and proxy settings (about two minutes)"; \
 		.venv/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-dev.txt; }
 	@cp requirements-dev.txt $@
 
 demo: setup
 	@.venv/bin/python -m authors.demo
 
-# Tests of the engine wait two thirds of their time, so that few cores take three times as many processes.
+# Engine tests spend two thirds of their time waiting, so a few cores run three times as many processes.
 WORKERS = $$(.venv/bin/python -c 'import os; n = os.cpu_count() or 2; print(max(n, min(3 * n, 8)))')
 PYTEST = .venv/bin/python -m pytest -c pyproject.toml -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
-# The product's suite, with one whole life of each target, and the suites of the packages that differ from the main branch (tools/suites.py).
-# TESTS=tests/planning runs less, PACKAGES=all or PACKAGES=localcloud chooses the packages.
+# The product's suite, with one full lifecycle of each target, and the suites of packages that differ from the main branch (tools/suites.py).
+# TESTS=tests/planning runs fewer tests. PACKAGES=all or PACKAGES=localcloud selects the packages.
 TESTS ?=
 PACKAGES ?=
 test: setup
 	@paths="$(TESTS)"; test -n "$$paths" || paths=$$(.venv/bin/python -m tools.suites here --packages "$(PACKAGES)") || exit 2; \
 		$(PYTEST) $$paths
 
-# The packages' own suites, which import nothing of the product: all, or PACKAGES=localcloud.
+# The packages' own suites, independent of the product: all, or PACKAGES=localcloud.
 test-packages: setup
 	@paths=$$(.venv/bin/python -m tools.suites here --no-product --packages "$(or $(PACKAGES),all)") || exit 2; $(PYTEST) $$paths
 
-# Kills, all stacks, the longest waits that Google documents, thousands of examples of each law. Hours with PROFILE=long.
-# `make long PART=2/4 PROFILE=part` is what continuous integration runs: one part, hundreds of examples.
+# Kills, all stacks, the longest waits that Google documents, thousands of examples of each law. PROFILE=long takes hours.
+# Continuous integration runs `make long PART=2/4 PROFILE=part`: one part, hundreds of examples.
 PROFILE ?= long
 long: setup
 	@$(PYTEST) --long --timeout 14400 --hypothesis-profile $(PROFILE) $(if $(PART),--part $(PART))
 
-# Every stack with the stand-in of the gcp plugin and with the real one, which the engine downloads: both have to send the same.
+# Every stack with the stand-in of the gcp plugin and with the real one, which the engine downloads. Both must send the same requests.
 nightly: setup
 	@.venv/bin/python -m authors.nightly
 
-# Kills at random moments, each of whose losses would be a leak: `make kills SEED=2 COUNT=1000 HISTORY=kills.jsonl`. About a minute for three kills.
+# Kills at random moments to find leaks: `make kills SEED=2 COUNT=1000 HISTORY=kills.jsonl`. Three kills take about a minute.
 SEED ?= 1
 COUNT ?= 100
 kills: setup
 	@.venv/bin/python -m tests.kills --seed $(SEED) --count $(COUNT) $(if $(HISTORY),--history $(HISTORY))
 
 # Our benchmark and smoke checks against a real vLLM and its own benchmark on this processor. Installs 6 GB into .oracle the first time.
-# `make oracle POINT=c4` measures one point only, `make oracle PART=exposure` asks only what the server gives a caller without the key.
+# `make oracle POINT=c4` measures only one point. `make oracle PART=exposure` checks only which data the server returns without the API key.
 ROUNDS ?= 6
 oracle: setup
 	@.venv/bin/python -m authors.oracle --rounds $(ROUNDS) $(if $(POINT),--point $(POINT)) $(if $(PART),--part $(PART))
 
-# Published vulnerabilities of the locked packages. A package that the index does not answer for fails too. The oracle's are left out: its
-# vLLM is of the releases that it measures, and listens on 127.0.0.1 (planning/rules/security/advisories.py has those of the images).
+# Published vulnerabilities of the locked packages. A package that the index does not report on fails too. The oracle's are excluded: its
+# vLLM is one of the measured releases and listens on 127.0.0.1 (planning/rules/security/advisories.py covers the images).
 AUDITED = requirements.txt requirements-agent.txt requirements-dev.txt packages/localcloud/requirements.txt packages/gcp-tpu/requirements.txt packages/loadtest/requirements.txt tools/installer.txt tools/audit.txt
 audit: setup
 	@test -x .audit/bin/python || .venv/bin/python -m venv --without-pip .audit
@@ -82,7 +82,7 @@ check: setup
 docs: setup
 	@.venv/bin/python -m authors.docs
 
-# The pictures of terminals in docs/images, from a wait for capacity on the local cloud. About a minute.
+# Terminal pictures in docs/images, from a wait for capacity on the local cloud. About a minute.
 pictures: setup
 	@.venv/bin/python -m tests.pictures
 
@@ -90,7 +90,7 @@ format: setup
 	@.venv/bin/ruff format .
 	@.venv/bin/ruff check --fix .
 
-# Resolve requirements*.in anew, with the hashes of all files of each package. uv is needed here only.
+# Resolve requirements*.in again, with the hashes of all files of each package. Only this target needs uv.
 lock:
 	uv pip compile --quiet --universal --python-version 3.11 --no-header --no-annotate --generate-hashes requirements.in -o requirements.txt
 	uv pip compile --quiet --universal --python-version 3.11 --no-header --no-annotate --generate-hashes --constraints requirements.txt packages/localcloud/requirements.in -o packages/localcloud/requirements.txt

@@ -6,12 +6,12 @@ import pulumi
 
 from stacks.program import UserError, run
 
-# SIGINT ends this process at once, as SIGTERM does. A KeyboardInterrupt would end only the event loop in which the SDK answers the engine's hooks: the runner
-# then waits for the registrations under way, the engine for an answer to the hook of one of them, and `pulumi up` never ends.
+# SIGINT exits this process immediately, like SIGTERM. A KeyboardInterrupt would only stop the event loop in which the SDK answers the engine's hooks. The
+# runner would then wait for the pending registrations, the engine for the answer to one of their hooks, and `pulumi up` would never exit.
 signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 try:
     run()
 except UserError as error:
-    # A mistake of the user's is a sentence, not a traceback.
+    # A user error is a sentence, not a traceback.
     raise pulumi.RunError(str(error)) from None

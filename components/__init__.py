@@ -1,1 +1,1 @@
-"""Reusable component resources: each takes one frozen arguments object and an explicit provider, and knows nothing of stacks or settings."""
+"""Reusable component resources. Each takes one frozen arguments object and an explicit provider, and is independent of stacks and settings."""

@@ -1,4 +1,4 @@
-"""A Cloud Run service with one GPU per instance: weights on a Cloud Storage FUSE mount, a startup probe, and the grants of its callers."""
+"""A Cloud Run service with one GPU per instance: weights on a Cloud Storage FUSE mount, a startup probe, and grants for callers."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -25,32 +25,32 @@ INGRESS: Mapping[str, str] = {
     "internal": "INGRESS_TRAFFIC_INTERNAL_ONLY",
     "internal-and-cloud-load-balancing": "INGRESS_TRAFFIC_INTERNAL_LOAD_BALANCER",
 }
-"""gcloud's words and the API's."""
+"""API values by the names that gcloud uses."""
 _LIVENESS_PERIOD_S = 60
 _LIVENESS_TIMEOUT_S = 10
 _LIVENESS_FAILURES = 3
 _IMAGE_PULL_S = 15 * 60
-"""For the import of an image of 8.6 GB and for what Cloud Run does around the start; assumed, on the safe side."""
+"""Time to import an image of 8.6 GB and for Cloud Run's work around the start. Assumed, on the safe side."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GcsMount:
-    """A bucket that the container sees as a read-only folder, through Cloud Storage FUSE."""
+    """A bucket mounted as a read-only folder of the container, through Cloud Storage FUSE."""
 
     bucket: pulumi.Input[str]
     """Name of the bucket. The service account needs roles/storage.objectViewer on it, or no instance starts."""
     path: str
     """Folder in the container."""
     options: Sequence[str]
-    """Options of gcsfuse, "name" or "name=value". With a uid other than the server's, the server cannot read the files."""
+    """Options of gcsfuse, "name" or "name=value". The server cannot read the files if their uid differs from its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryVolume:
-    """A folder of the container that is kept in memory. What it holds counts against the container's memory."""
+    """A folder of the container in memory. Its content is part of the container's memory."""
 
     name: str
-    """Name of the volume; mount options refer to it."""
+    """Name of the volume, used by mount options."""
     path: str
     """Folder in the container."""
     size_limit: str
@@ -63,9 +63,9 @@ class SecretVariable:
 
     name: str
     secret_id: pulumi.Input[str]
-    """Id of the secret, or projects/P/secrets/S for one of another project.
+    """Id of the secret, or projects/P/secrets/S for a secret of another project.
 
-    The service account needs roles/secretmanager.secretAccessor on it, or the revision is refused.
+    The service account needs roles/secretmanager.secretAccessor on it, otherwise the revision is rejected.
     """
     version: pulumi.Input[str]
     """Number of the version. "latest" would change under a running service."""
@@ -73,7 +73,7 @@ class SecretVariable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DirectVpc:
-    """A subnet that takes all egress of the service. Without Cloud NAT the service then reaches Google's APIs only."""
+    """A subnet for all egress of the service. Without Cloud NAT the service then reaches only Google's APIs."""
 
     network: pulumi.Input[str]
     """projects/P/global/networks/N."""
@@ -85,7 +85,7 @@ class DirectVpc:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadinessProbe:
-    """How Cloud Run asks an instance that has started whether it can take requests."""
+    """Readiness probe of a running instance."""
 
     period_s: int
     failure_threshold: int
@@ -94,12 +94,12 @@ class ReadinessProbe:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeptTraffic:
-    """The service as it is now: a change of the template moves none of its requests."""
+    """The current service. A change of the template does not move its traffic."""
 
     service: Service | None
-    """As run.v2 answers it; None if it does not exist yet."""
+    """The service as returned by run.v2, or None if it does not exist yet."""
     fixed: Mapping[str, int] | None = None
-    """Percent of the requests by revision; None keeps what the service has. Google refuses a revision that does not exist."""
+    """Traffic percentage by revision. None keeps the current traffic. Google rejects a revision that does not exist."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,13 +107,13 @@ class ServerContainer:
     """The container of the server."""
 
     image: pulumi.Input[str]
-    """Reference by digest, in a registry that the service account may read."""
+    """Reference by digest, in a registry that the service account can read."""
     command: Sequence[str]
     arguments: Sequence[pulumi.Input[str]]
     port: int
-    """Port at which the server listens; its arguments have to name the same one, or no probe is ever answered."""
+    """Port of the server. Its arguments must use the same one, otherwise every probe fails."""
     startup_probe: StartupProbe
-    """Instances that do not answer /health within its budget are stopped, and their revision fails."""
+    """Probe of the start. Instances that do not answer /health within its budget are stopped, and their revision fails."""
     environment: Mapping[str, str]
     readiness_probe: ReadinessProbe | None = None
     secret_variables: Sequence[SecretVariable] = ()
@@ -123,53 +123,53 @@ class ServerContainer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuMachine:
-    """What each instance runs on. Cloud Run refuses less vCPU or memory than its GPU requires."""
+    """Hardware of each instance. Cloud Run rejects less vCPU or memory than the GPU requires."""
 
     gpu: str
-    """Cloud Run's name of the accelerator, such as nvidia-l4."""
+    """Cloud Run's name for the accelerator, such as nvidia-l4."""
     cpu: int
     """vCPU."""
     memory_mib: int
-    """Memory of the container in MiB. Too little ends the server while it loads the weights."""
+    """Memory of the container in MiB. Too little kills the server while it loads the weights."""
     zonal_redundancy: bool
-    """Reserve the GPUs in a second zone too. It costs more and has a quota of its own."""
+    """Reserve the GPUs in a second zone too. It costs more and has a separate quota."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestScaling:
-    """How many instances there are, and what each accepts."""
+    """Number of instances, and the load that each accepts."""
 
     min_instances: int
-    """Instances that always run, and cost money. With 0 the first request waits for a cold start of many minutes."""
+    """Instances that always run and cost money. With 0, the first request waits for a cold start of many minutes."""
     max_instances: int
-    """The most instances. Above the region's GPU quota new revisions fail."""
+    """Maximum number of instances. Above the region's GPU quota, new revisions fail."""
     concurrency: int
-    """Requests that Cloud Run sends to one instance at a time; the others wait in Cloud Run's queue."""
+    """Maximum concurrent requests per instance. Further requests wait in Cloud Run's queue."""
     request_timeout_s: int
-    """Seconds after which Cloud Run ends a request, also in the middle of a stream."""
+    """Seconds after which Cloud Run terminates a request, even in the middle of a stream."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceAccess:
-    """Who may call the service."""
+    """Callers of the service."""
 
     invokers: Sequence[str]
     """IAM members, such as user:a@example.com. Not used for a public service."""
     public: bool
-    """Let everybody call the service, without authentication, at your cost."""
+    """Allow everyone to call the service without authentication, at your cost."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CloudRunGpuServiceArgs:
-    """A service, its container and the machine of each instance."""
+    """A service, its container and the hardware of each instance."""
 
     project: str
     location: str
-    """Region. It has to have the GPU."""
+    """Region. The GPU must be available there."""
     service_name: str
     """Name of the service, part of its URL. A change replaces the service."""
     service_account: pulumi.Input[str]
-    """E-mail address of the account that the server runs as."""
+    """E-mail address of the server's account."""
     ownership: Ownership
     labels: Mapping[str, str]
     container: ServerContainer
@@ -177,12 +177,12 @@ class CloudRunGpuServiceArgs:
     scaling: RequestScaling
     access: ServiceAccess
     deletion_protection: bool
-    """Let the engine refuse to delete the service until it is turned off and deployed, or until scripts.teardown clears it."""
+    """Make the engine refuse to delete the service until this is turned off and deployed, or until scripts.teardown clears it."""
     direct_vpc: DirectVpc | None = None
     ingress: str = "all"
-    """One of INGRESS: from where the service can be reached."""
+    """Key of INGRESS: networks that can reach the service."""
     kept_traffic: KeptTraffic | None = None
-    """The traffic to keep; None lets the latest revision that is ready have all of it."""
+    """Traffic to keep. None: the latest ready revision gets all traffic."""
 
 
 class CloudRunGpuService(pulumi.ComponentResource):
@@ -204,7 +204,7 @@ class CloudRunGpuService(pulumi.ComponentResource):
                 name=args.service_name,
                 project=args.project,
                 location=args.location,
-                # By default the service is private by IAM, not by its address: callers come from anywhere with an ID token.
+                # By default the service is private by IAM, not by its address: callers with an ID token may come from anywhere.
                 ingress=INGRESS[args.ingress],
                 # pulumi-gcp's default is true, and then `pulumi destroy` cannot finish.
                 deletion_protection=args.deletion_protection,
@@ -235,12 +235,12 @@ class CloudRunGpuService(pulumi.ComponentResource):
 def _traffic(
     args: CloudRunGpuServiceArgs, template: gcp.cloudrunv2.ServiceTemplateArgs
 ) -> tuple[pulumi.Input[Sequence[gcp.cloudrunv2.ServiceTrafficArgs]], pulumi.Input[Mapping[str, str]]]:
-    """Return the traffic and the labels: both follow from the template where the traffic is kept."""
+    """Return the traffic and the labels. Both depend on the template if the traffic is kept."""
     labels = {**args.labels, **args.ownership.labels}
     kept = args.kept_traffic
     if kept is None:
         return _targets(FOLLOW_LATEST), labels
-    # A secret's value is never part of a template, so that its fingerprint says nothing about one.
+    # A secret's value is never part of a template, so its fingerprint reveals nothing about one.
     fingerprint = pulumi.Output.unsecret(pulumi.Output.from_input(template).apply(_fingerprint))
     return (
         fingerprint.apply(lambda found: _targets(declared_targets(kept.service, found, kept.fixed))),
@@ -249,10 +249,10 @@ def _traffic(
 
 
 def _annotations(kept: KeptTraffic | None) -> Mapping[str, str] | None:
-    """Return the record of the last roll-out as the service has it.
+    """Return the record of the last rollout as the service has it.
 
-    It is declared, because an update sends all annotations as the state has them: without it an `up` would take back what a roll-out wrote
-    since the last refresh.
+    It is declared because an update sends all annotations as the state has them. Otherwise an `up` would revert the record to its value at the last
+    refresh.
     """
     return None if kept is None else {ROLLOUT_ANNOTATION: record_text(kept.service)}
 
@@ -262,11 +262,11 @@ def _fingerprint(template: gcp.cloudrunv2.ServiceTemplateArgs) -> str:
 
 
 def _plain(value: object) -> object:
-    """Return a resource's arguments in JSON types, without those that are not given."""
+    """Return a resource's arguments in JSON types, without unset ones."""
     if isinstance(value, list | tuple):
         return [_plain(item) for item in cast("Sequence[object]", value)]
     if not isinstance(value, Mapping):
-        # The arguments of the SDK are classes whose fields are their whole content.
+        # The SDK's arguments are classes whose fields are their whole content.
         if not hasattr(value, "__dict__"):
             return value
         value = vars(value)
@@ -275,7 +275,7 @@ def _plain(value: object) -> object:
 
 
 def _targets(targets: Sequence[TrafficTarget]) -> Sequence[gcp.cloudrunv2.ServiceTrafficArgs]:
-    """Return the targets as arguments. A share of 0 is left out, as in Google's answers."""
+    """Return the targets as arguments. A share of 0 is omitted, as in Google's responses."""
     return [
         gcp.cloudrunv2.ServiceTrafficArgs(
             type=target.kind, percent=target.percent or None, revision=target.revision, tag=target.tag
@@ -285,7 +285,7 @@ def _targets(targets: Sequence[TrafficTarget]) -> Sequence[gcp.cloudrunv2.Servic
 
 
 def _timeouts(probe: StartupProbe) -> pulumi.CustomTimeouts:
-    """Return limits that no allowed start exceeds. The provider's own is 20 minutes, after which a service is left half made."""
+    """Return timeouts longer than any allowed start. The provider's own is 20 minutes, after which a service is left partly created."""
     whole_s = probe.budget_s + _IMAGE_PULL_S
     return pulumi.CustomTimeouts(create=f"{whole_s}s", update=f"{whole_s}s")
 
@@ -318,7 +318,7 @@ def _container(server: ServerContainer, machine: GpuMachine) -> gcp.cloudrunv2.S
         ports=gcp.cloudrunv2.ServiceTemplateContainerPortsArgs(container_port=server.port),
         resources=gcp.cloudrunv2.ServiceTemplateContainerResourcesArgs(
             limits={"cpu": str(machine.cpu), "memory": f"{machine.memory_mib}Mi", "nvidia.com/gpu": "1"},
-            # A GPU needs its CPUs between requests too, and is billed by the instance anyway.
+            # A GPU needs its CPUs between requests too, and is billed per instance anyway.
             cpu_idle=False,
             startup_cpu_boost=True,
         ),

@@ -1,6 +1,6 @@
-"""The starter of a Cloud Run container: modules of `vm_agent` and `contracts`, joined to one program that `python3 -c` runs.
+"""Starter of a Cloud Run container: modules of `vm_agent` and `contracts`, joined into one program for `python3 -c`.
 
-vLLM's image has Python and nothing of ours. So the program travels as an argument of the container, where everybody can read it.
+vLLM's image has Python but none of our code. So the program is an argument of the container, readable by anyone who can see the service.
 """
 
 from functools import cache
@@ -10,8 +10,8 @@ from components.packed_program import packed
 from components.startup_script import joined_program
 
 ARGUMENT_LIMIT_BYTES: Final = 32 * 1024
-"""Longest argument that is sent. Cloud Run states no limit for one; this is its limit for the value of an environment variable, and is
-assumed for arguments (packages/localcloud/ledger/sizes.toml). Linux would take 128 KiB (MAX_ARG_STRLEN, execve(2))."""
+"""Maximum length of an argument. Cloud Run documents no such limit; this is its limit for the value of an environment variable,
+assumed for arguments (packages/localcloud/ledger/sizes.toml). Linux allows 128 KiB (MAX_ARG_STRLEN, execve(2))."""
 
 STARTER_SECTIONS: Final = (
     "contracts.guest_attributes",
@@ -28,12 +28,12 @@ STARTER_SECTIONS: Final = (
     "vm_agent.guard_file",
     "vm_agent.starter",
 )
-"""Modules in the order of their dependencies. The last one starts the program."""
+"""Modules in dependency order. The last one starts the program."""
 
 _HEADER: Final = '''"""Starter of a Cloud Run container that serves one model with vLLM: the same for every deployment.
 
-It copies the weights into memory and restores compiled graphs, as its first argument says, writes the path guard of a server with an API key,
-and then becomes the server of its other arguments.
+It copies the weights into memory and restores compiled graphs, as set by its first argument, writes the path guard of a server with an API key,
+and then becomes the server given by its other arguments.
 Needs Python 3.10. Nothing secret is logged or put on a command line.
 """
 '''

@@ -1,4 +1,4 @@
-"""The bucket that holds the weights, and compiled programs of a TPU: private, uniform access, readable by the server only."""
+"""Bucket for weights and compiled programs: private, uniform access, readable only by the server."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -14,36 +14,36 @@ _ABORT_UPLOAD_AFTER_DAYS = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelBucketArgs:
-    """A bucket that the stack makes, or an existing one."""
+    """A bucket of the stack, or an existing one."""
 
     project: str
     name: str
-    """Name of the bucket that the stack makes; unique in the world, at most 63 characters."""
+    """Name of the stack's bucket: globally unique, maximum 63 characters."""
     location: str
-    """Region, best the server's: weights from another region cost money and time at every start. A change replaces the bucket."""
+    """Region, preferably the server's: weights from another region cost money and time at every start. A change replaces the bucket."""
     ownership: Ownership
     readers: Mapping[str, pulumi.Input[str]]
-    """IAM members that may read the weights, by a short name."""
+    """IAM members that can read the weights, by a short name."""
     labels: Mapping[str, str]
     existing: str | None = None
-    """Name of a bucket that exists already. The stack then grants access to it and makes none."""
+    """Name of an existing bucket. The stack then only grants access to it and creates none."""
     archivers: Mapping[str, pulumi.Input[str]] = field(default_factory=dict[str, pulumi.Input[str]])
-    """IAM members that may also write, list and delete objects below `archive_prefix`, by a short name."""
+    """IAM members that can also write, list and delete objects below `archive_prefix`, by a short name."""
     archive_prefix: str = ARCHIVE_PREFIX
     archive_days: int | None = None
-    """Age in days at which the bucket itself deletes what is there; None if the writers delete what is old."""
+    """Age in days at which the bucket deletes archives. None: the writers delete old archives."""
     force_destroy: bool = True
-    """Let the provider delete the objects with the bucket, once it is not protected any more. `scripts.teardown` deletes them in any case."""
+    """Allow the provider to delete the objects with the bucket, once it is no longer protected. `scripts.teardown` always deletes them."""
     protect: bool = True
-    """Let the engine refuse to delete or replace the bucket. False for one whose objects cost nothing to lose."""
+    """Make the engine refuse to delete or replace the bucket. False for one whose objects cost nothing to lose."""
     retain: bool = False
-    """Keep the bucket when the stack is destroyed. A label says so to whoever finds it."""
+    """Keep the bucket when the stack is destroyed. A label records that."""
 
 
 class ModelBucket(pulumi.ComponentResource):
-    """The bucket, a grant to read its objects for each reader, and one to write one folder for each archiver.
+    """The bucket, a grant per reader to read its objects, and a grant per archiver to write one folder.
 
-    An existing bucket is never changed or deleted: only the grants on it belong to the stack.
+    An existing bucket is never changed or deleted. Only the grants on it belong to the stack.
     """
 
     bucket: pulumi.Output[str]
@@ -73,7 +73,7 @@ class ModelBucket(pulumi.ComponentResource):
     def _archiver(
         self, name: str, member: pulumi.Input[str], args: ModelBucketArgs, child: pulumi.ResourceOptions
     ) -> gcp.storage.BucketIAMMember:
-        """Grant the objects of one folder. Cloud Storage names an object projects/_/buckets/BUCKET/objects/NAME in conditions."""
+        """Grant access to the objects of one folder. Conditions name an object projects/_/buckets/BUCKET/objects/NAME."""
 
         def folder(bucket: str) -> gcp.storage.BucketIAMMemberConditionArgs:
             prefix = f"projects/_/buckets/{bucket}/objects/{args.archive_prefix}/"
@@ -102,7 +102,7 @@ class ModelBucket(pulumi.ComponentResource):
                 storage_class="STANDARD",
                 uniform_bucket_level_access=True,
                 public_access_prevention="enforced",
-                # Soft delete would keep deleted weights for a week, and bill them. They can be staged again from the hub.
+                # Soft delete would keep deleted weights for a week and bill them. They can be staged again from the hub.
                 soft_delete_policy=gcp.storage.BucketSoftDeletePolicyArgs(retention_duration_seconds=0),
                 lifecycle_rules=_lifecycle(args),
                 force_destroy=args.force_destroy,

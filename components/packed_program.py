@@ -1,4 +1,4 @@
-"""A program as text that unpacks itself: compressed for a field of limited size, in plain text on the machine where it runs."""
+"""Pack a program as self-extracting text: compressed for a field of limited size, written as plain text where it runs."""
 
 import base64
 import bz2
@@ -27,19 +27,19 @@ except OSError:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlainFile:
-    """Where a packed program writes itself in plain text, for people who look at the machine."""
+    """Plain-text copy of a packed program, for inspection on the machine."""
 
     name: str
     folder: str
     variable: str
-    """Environment variable that names another folder."""
+    """Environment variable with another folder."""
 
 
 def packed(header: str, program: str, plain: PlainFile | None = None) -> str:
-    """Return a program for Python 3.10 that runs `program`, and before that writes it to `plain` if one is named.
+    """Return a program for Python 3.10 that runs `program`, after writing it to `plain` if set.
 
-    The same program gives the same text on every machine. bzip2 has one implementation, so its output does not depend on the machine.
-    zlib has several (zlib-ng, Intel's): the preview of a colleague would show a change where there is none.
+    The same program results in the same text on every machine, because bzip2 has a single implementation. zlib has several (zlib-ng, Intel's), so a
+    colleague's preview would show a change although nothing changed.
     """
     encoded = base64.b64encode(bz2.compress(program.encode(), 9)).decode()
     lines = "\n".join(encoded[start : start + _LINE] for start in range(0, len(encoded), _LINE))

@@ -1,4 +1,4 @@
-"""A network without external addresses: Private Google Access, SSH through a tunnel, and egress only if the stack needs it."""
+"""A network without external addresses: Private Google Access, SSH through a tunnel, and egress only if needed."""
 
 import hashlib
 from collections.abc import Sequence
@@ -14,20 +14,20 @@ IAP_RANGE = "35.235.240.0/20"
 
 SSH_PORT = "22"
 HTTPS_PORT = "443"
-"""Port of all Google APIs, with images, logs and metrics."""
+"""Port of all Google APIs, including images, logs and metrics."""
 HTTP_PORT = "80"
-"""Port of the archives of Ubuntu's packages, whose content is signed."""
+"""Port of the Ubuntu package archives, whose content is signed."""
 EVERYWHERE = "0.0.0.0/0"
 LAST_PRIORITY = 65534
-"""Just before the implied rule that allows all egress, so that any other rule of the network comes first."""
+"""Just before the implied rule that allows all egress, so any other rule of the network takes precedence."""
 
 
 FIRST_BLOCK, BLOCKS = 65, 63
-"""Subnets lie in 10.65.0.0 to 10.127.255.255: above those of earlier releases, below the ranges of automatic networks (10.128.0.0/9)."""
+"""Subnets are in 10.65.0.0 to 10.127.255.255: above those of earlier releases, below the ranges of automatic networks (10.128.0.0/9)."""
 
 
 def subnet_range(region: str) -> str:
-    """Return the range of a region's subnet, 256 addresses: always the same for a region, and different for any two regions of Google's."""
+    """Return the range of a region's subnet, 256 addresses: constant per region, and different for any two Google regions."""
     number = int(hashlib.sha256(region.encode()).hexdigest(), 16) % (BLOCKS * 256)
     return f"10.{FIRST_BLOCK + number // 256}.{number % 256}.0/24"
 
@@ -40,23 +40,23 @@ class PrivateNetworkArgs:
     name: str
     """Name of the network, and of each of its subnets, routers and NATs."""
     regions: Sequence[str]
-    """Regions with a subnet. Their order means nothing: a subnet's range follows from its region."""
+    """Regions with a subnet. Their order is irrelevant, because a subnet's range depends only on its region."""
     ownership: Ownership
     target_tag: str
-    """Network tag of the machines that SSH is allowed to."""
+    """Network tag of the machines that allow SSH."""
     internet_egress: bool
     """Add Cloud NAT. Without it machines cannot reach the Hugging Face hub; Google's APIs and Artifact Registry need no NAT."""
     allow_iap: bool
-    """Allow SSH from Identity-Aware Proxy. Without it nobody can open the tunnel."""
+    """Allow SSH from Identity-Aware Proxy. The tunnel needs it."""
     egress_ports: Sequence[str] | None = None
-    """TCP ports that machines with `target_tag` may connect to; None allows all. The machine's metadata server, with DNS and NTP, is always
+    """TCP ports that machines with `target_tag` may connect to, or None for all. The machine's metadata server, with DNS and NTP, is always
     reachable (Google Cloud, "VPC firewall rules", always allowed traffic)."""
 
 
 class PrivateNetwork(pulumi.ComponentResource):
-    """One network, one subnet per region with Private Google Access, SSH from Identity-Aware Proxy only, and NAT on request.
+    """One network, one subnet per region with Private Google Access, SSH only from Identity-Aware Proxy, and optional NAT.
 
-    All subnets have the same name, so that one name finds the subnet of any region.
+    All subnets have the same name, so one name finds the subnet of any region.
     """
 
     network: pulumi.Output[str]
@@ -99,11 +99,11 @@ class PrivateNetwork(pulumi.ComponentResource):
             region=region,
             network=network.id,
             ip_cidr_range=subnet_range(region),
-            # Without it a machine without an external address can pull neither image nor weights.
+            # Without it a machine without an external address can pull neither the image nor the weights.
             private_ip_google_access=True,
             description=args.ownership.description,
         )
-        # Earlier releases gave 10.64.N.0/24 to the region at position N. A subnet keeps its range: another would replace it.
+        # Earlier releases used 10.64.N.0/24 for the region at position N. A subnet keeps its range, because a new range would replace it.
         keeps_range = pulumi.ResourceOptions.merge(child, pulumi.ResourceOptions(ignore_changes=["ipCidrRange"]))
         return gcp.compute.Subnetwork(f"{name}-{region}", properties, keeps_range)
 
@@ -117,7 +117,7 @@ class PrivateNetwork(pulumi.ComponentResource):
             network=network.id,
             direction="INGRESS",
             priority=1000,
-            # SSH only: the tunnel ends at the machine's loopback address, where the server listens.
+            # SSH only, because the tunnel ends at the machine's loopback address, where the server listens.
             allows=[gcp.compute.FirewallAllowArgs(protocol="tcp", ports=[SSH_PORT])],
             source_ranges=[IAP_RANGE],
             target_tags=[args.target_tag],
@@ -133,7 +133,7 @@ class PrivateNetwork(pulumi.ComponentResource):
         network: gcp.compute.Network,
         child: pulumi.ResourceOptions,
     ) -> pulumi.Resource:
-        """Allow these ports, then deny the rest. Google's default domains have no fixed addresses, so that the rule names none."""
+        """Allow these ports, then deny the rest. Google's default domains have no fixed addresses, so the rule does not restrict destinations."""
 
         def rule(suffix: str, priority: int) -> gcp.compute.FirewallArgs:
             return gcp.compute.FirewallArgs(
@@ -151,7 +151,7 @@ class PrivateNetwork(pulumi.ComponentResource):
         allowed.allows = [gcp.compute.FirewallAllowArgs(protocol="tcp", ports=list(ports))]
         denied.denies = [gcp.compute.FirewallDenyArgs(protocol="all")]
         allow = gcp.compute.Firewall(f"{name}-egress", allowed, child)
-        # A machine that runs must keep its way to Google while the rules appear.
+        # A running machine must stay connected to Google while the rules are created.
         after_allow = pulumi.ResourceOptions.merge(child, pulumi.ResourceOptions(depends_on=[allow]))
         return gcp.compute.Firewall(f"{name}-no-egress", denied, after_allow)
 

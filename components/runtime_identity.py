@@ -1,4 +1,4 @@
-"""The service account that the server runs as: without keys, and with the roles that it is given only."""
+"""Service account of the server: without keys, and only with the roles listed here."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,21 +15,21 @@ class RuntimeIdentityArgs:
 
     project: str
     account_id: str
-    """Id of the account, 6 to 30 characters. A change replaces the account, and with it what runs as it."""
+    """Id of the account, 6 to 30 characters. A change replaces the account and the resources that run as it."""
     ownership: Ownership
     project_roles: Sequence[str] = ()
-    """Roles on the whole project. Use them only if there is no single resource to grant on, such as for writing logs."""
+    """Roles on the whole project. Use them only if no single resource can be granted on, such as for writing logs."""
 
 
 class RuntimeIdentity(pulumi.ComponentResource):
-    """A service account without keys. The components that own a resource make the grants on it."""
+    """A service account without keys. Grants on a resource are created by the component that owns the resource."""
 
     email: pulumi.Output[str]
     name: pulumi.Output[str]
     """projects/P/serviceAccounts/EMAIL."""
     member: pulumi.Output[str]
     grants: list[pulumi.Resource]
-    """Grants on the project. Whatever runs as this account should depend on them."""
+    """Grants on the project. Resources that run as this account should depend on them."""
 
     def __init__(self, name: str, args: RuntimeIdentityArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         super().__init__("gemma-serving:index:RuntimeIdentity", name, None, opts)
@@ -41,7 +41,7 @@ class RuntimeIdentity(pulumi.ComponentResource):
                 project=args.project,
                 display_name=f"vLLM server of stack {args.ownership.stack}",
                 description=args.ownership.description,
-                # The record of the stack's runs is added to it (contracts.run_record): an update must not remove it, nor a refresh show it.
+                # The record of the stack's runs is added to it (contracts.run_record). An update must not remove it, nor a refresh show it.
             ),
             opts=pulumi.ResourceOptions.merge(child, pulumi.ResourceOptions(ignore_changes=["description"])),
         )

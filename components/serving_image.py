@@ -11,7 +11,7 @@ from contracts.labels import Ownership
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpstreamAccount:
-    """An account of Docker Hub. Its token stays in Secret Manager, which only Artifact Registry's service agent reads for it."""
+    """A Docker Hub account. Its token stays in Secret Manager, where only Artifact Registry's service agent reads it."""
 
     username: str
     token_secret: str
@@ -20,32 +20,32 @@ class UpstreamAccount:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServingImageArgs:
-    """An image of Docker Hub, used as it is or as the base of an image that is built here."""
+    """A Docker Hub image, used directly or as the base of an image that is built here."""
 
     project: str
     locations: Sequence[str]
-    """Regions in which the server may start, the first one first: each start pulls several GiB, best from its own region. Each region
-    gets a repository; an image that is built lies in the first region only. Another first region replaces the first repository."""
+    """Regions in which the server may start, first choice first. Each start pulls several GiB, preferably from its own region. Each region
+    gets a repository, but a built image is stored in the first region only. Changing the first region replaces the first repository."""
     repository_id: str
     upstream: str
     """Repository on Docker Hub, such as vllm/vllm-openai."""
     digest: str
-    """Digest of the image, "sha256:..."; a tag is refused, because a restart could then pull another image."""
+    """Digest of the image, "sha256:...". A tag is rejected, because a restart could then pull another image."""
     ownership: Ownership
     labels: Mapping[str, str]
     readers: Mapping[str, pulumi.Input[str]]
-    """IAM members that may pull the image, by a short name."""
+    """IAM members that can pull the image, by a short name."""
     upstream_account: UpstreamAccount | None = None
-    """Account with which Artifact Registry pulls from Docker Hub; None pulls without one."""
+    """Account used by Artifact Registry to pull from Docker Hub. None: no account."""
     build_context: str | None = None
-    """Folder with a Dockerfile that starts from the build argument BASE_IMAGE; None uses the upstream image as it is."""
+    """Folder with a Dockerfile based on the build argument BASE_IMAGE. None: the upstream image is used directly."""
 
 
 class ServingImage(pulumi.ComponentResource):
     """Repositories of the stack, and the reference to pull from them.
 
     A remote repository caches the upstream image close to the server. So a machine without internet access can pull it, and a
-    start does not depend on Docker Hub. An empty one costs nothing.
+    start does not depend on Docker Hub. An empty repository costs nothing.
     """
 
     ref: pulumi.Output[str]
@@ -56,7 +56,7 @@ class ServingImage(pulumi.ComponentResource):
 
     def __init__(self, name: str, args: ServingImageArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         if not args.digest.startswith("sha256:"):
-            raise ValueError(f'{args.upstream} has digest "{args.digest}"; pin it by "sha256:...".')
+            raise ValueError(f'{args.upstream} has digest "{args.digest}". Pin it with "sha256:...".')
         super().__init__("gemma-serving:index:ServingImage", name, None, opts)
         child = pulumi.ResourceOptions(parent=self)
         building = args.build_context is not None
@@ -66,7 +66,7 @@ class ServingImage(pulumi.ComponentResource):
         self._options = pulumi.ResourceOptions.merge(child, pulumi.ResourceOptions(depends_on=access))
         self.grants, repositories = [], dict[str, pulumi.Output[str]]()
         for location in (first,) if building else args.locations:
-            # The first has no region in its names, as in earlier releases. The others do, so that another order makes no two of one name.
+            # The first region is not part of its names, as in earlier releases. The others are, so another order creates no duplicate names.
             suffix = f"-{location}" if location in others else ""
             repositories[location] = self._repository(name, suffix, location, args, child)
         self.repositories = repositories
@@ -129,16 +129,16 @@ class ServingImage(pulumi.ComponentResource):
                 platform="linux/amd64",
                 args={"BASE_IMAGE": f"{args.upstream}@{args.digest}"},
             ),
-            # Docker's own credential helper signs in (gcloud auth configure-docker): no password in the program or the state.
+            # Docker's own credential helper signs in (gcloud auth configure-docker), so neither the program nor the state has a password.
             opts=child,
         )
         return image.repo_digest
 
 
 def _upstream_grant(account: UpstreamAccount, project: str, child: pulumi.ResourceOptions) -> pulumi.Resource:
-    """Let Artifact Registry's service agent read the token. The grant stays after a teardown: other stacks may use the account."""
+    """Allow Artifact Registry's service agent to read the token. The grant stays after a teardown: other stacks may use the account."""
     service = "artifactregistry.googleapis.com"
-    # The agent exists from the first use of the API on, which may be this.
+    # The agent exists from the first use of the API, which may be this one.
     agent = gcp.projects.ServiceIdentity(
         "artifact-registry",
         gcp.projects.ServiceIdentityArgs(

@@ -1,4 +1,4 @@
-"""What programs read of a stack and people need not: the engine prints a stack's outputs, and not those of a component."""
+"""Values for programs, not for users. The engine prints a stack's outputs, but not those of a component."""
 
 from collections.abc import Mapping
 
@@ -8,7 +8,7 @@ from contracts.outputs import DETAILS_TYPE
 
 
 class StackDetails(pulumi.ComponentResource):
-    """Values in the state, written when `after` is known: an `up` that fails keeps those of the last one that did not."""
+    """Values in the state, written when `after` is known, so a failed `up` keeps the values of the last successful one."""
 
     def __init__(
         self,

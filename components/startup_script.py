@@ -1,4 +1,4 @@
-"""The start-up script of the TPU machine: the modules of `vm_agent` and six of `contracts`, joined to one program and compressed."""
+"""Start-up script of the TPU machine: the modules of `vm_agent` and six of `contracts`, joined into one program and compressed."""
 
 import ast
 from collections.abc import Sequence
@@ -48,14 +48,14 @@ SECTIONS = (
     "vm_agent.serving",
     "vm_agent.entry",
 )
-"""Modules in the order of their dependencies. The last one starts the program."""
+"""Modules in dependency order. The last one starts the program."""
 
 HEADER = f'''#!/usr/bin/env python3
 """Start-up script of a TPU virtual machine that serves one model with vLLM: the same for every deployment.
 
 Run without arguments (so the guest environment runs it at every boot) it starts itself as a systemd unit and returns.
 Run as `agent` it runs the serving document of the metadata key `{DOCUMENT_METADATA_KEY}` as a container, follows the
-key's changes, and publishes what it is doing as guest attributes in the namespace `{GUEST_ATTRIBUTE_NAMESPACE}`.
+key's changes, and publishes its state as guest attributes in the namespace `{GUEST_ATTRIBUTE_NAMESPACE}`.
 
 Needs Python 3.10 and systemd, and docker or apt-get. Nothing secret is logged, published or put on a command line.
 """
@@ -74,7 +74,7 @@ It writes the program in plain text to {PLAIN_FILE.folder}/{PLAIN_FILE.name} and
 def startup_script() -> str:
     """Return the text for the metadata key `startup-script`: a Python 3.10 program with a shebang, always the same.
 
-    What differs between deployments is the serving document, which the program follows.
+    Deployments differ only in the serving document, which the program follows.
     """
     return packed(_PACKED_HEADER, agent_program(), PLAIN_FILE)
 
@@ -86,9 +86,9 @@ def agent_program() -> str:
 
 
 def joined_program(header: str, sections: Sequence[str]) -> str:
-    """Return modules as one program; `sections` are their names in the order of their dependencies.
+    """Return modules joined into one program. `sections` lists their names in dependency order.
 
-    Its constant PATH_GUARD_TEXT is the file of the path guard, which the program writes for the server's container (vm_agent.guard_file).
+    Its constant PATH_GUARD_TEXT is the path guard's file, which the program writes for the server's container (vm_agent.guard_file).
     """
     sources = [_source(module) for module in sections]
     trees = [ast.parse(source) for source in sources]

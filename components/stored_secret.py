@@ -1,4 +1,4 @@
-"""A secret value of the server in Secret Manager, with grants for its readers only."""
+"""A secret value of the server in Secret Manager, with grants only for its readers."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,20 +19,20 @@ class StoredSecretArgs:
     secret_id: str
     """Id of the secret. A change replaces the secret."""
     value: pulumi.Output[str]
-    """The value. It is marked as a secret, so that the state and the preview never hold it in clear."""
+    """The value, marked as a secret, so the state and the preview never contain it in plain text."""
     ownership: Ownership
     readers: Mapping[str, pulumi.Input[str]]
-    """IAM members that may read the value, by a short name."""
+    """IAM members that can read the value, by a short name."""
     labels: Mapping[str, str]
     keeps_value: bool = False
-    """Keep the value that the first version got, whatever `value` is later."""
+    """Keep the value of the first version, even if `value` changes."""
 
 
 class StoredSecret(pulumi.ComponentResource):
     """One secret, one version of it, and one grant per reader.
 
-    A new value makes a new version and destroys the old one. `version_name` changes with it, so that whatever refers to the
-    version is rolled out again. Nothing reads "latest", which would change under a running server.
+    A new value creates a new version and destroys the old one. `version_name` changes with it, so everything that refers to the
+    version is deployed again. Nothing reads "latest", which would change under a running server.
     """
 
     secret_id: pulumi.Output[str]
@@ -59,7 +59,7 @@ class StoredSecret(pulumi.ComponentResource):
             name,
             gcp.secretmanager.SecretVersionArgs(
                 secret=secret.id,
-                # Marked here too: the value must be a secret in the state whatever the caller passes.
+                # Marked here too, because the value must be a secret in the state, no matter what the caller passes.
                 secret_data=pulumi.Output.secret(args.value),
                 deletion_policy="DELETE",
             ),
@@ -88,19 +88,19 @@ class ArchiveKeySecret(StoredSecret):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExistingSecretArgs:
-    """A version that exists already, and its readers."""
+    """An existing version and its readers."""
 
     version_name: str
     """projects/P/secrets/S/versions/N. P may be another project."""
     readers: Mapping[str, pulumi.Input[str]]
-    """IAM members that may read the value, by a short name."""
+    """IAM members that can read the value, by a short name."""
 
 
 class ExistingSecret(pulumi.ComponentResource):
-    """A version that exists already: only the grants on its secret belong to the stack. Its value never passes through Pulumi."""
+    """An existing version. Only the grants on its secret belong to the stack. Its value never passes through Pulumi."""
 
     secret_id: pulumi.Output[str]
-    """projects/P/secrets/S: Cloud Run takes the short id only for secrets of its own project."""
+    """projects/P/secrets/S: Cloud Run accepts the short id only for secrets of its own project."""
     version: pulumi.Output[str]
     version_name: pulumi.Output[str]
     grants: list[pulumi.Resource]

@@ -1,7 +1,7 @@
-"""TPU capacity as a queued resource, and the server that runs on it.
+"""TPU capacity as a queued resource, and its server.
 
 Capacity is scarce and slow to get; the server changes daily. So the start-up script is the same for every deployment, and the
-document that says what to run is a metadata key of the node, which the provider patches in place.
+document with the server's command is a metadata key of the node, which the provider patches in place.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,23 +27,23 @@ from planning.machine.hardware import BOOT_IMAGES, RUNTIME_VERSIONS, api_acceler
 _CLOUD_PLATFORM = "https://www.googleapis.com/auth/cloud-platform"
 
 _PROVISIONING_S = 1800
-"""The provider's extra wait for capacity that is in PROVISIONING when `wait_per_zone_s` ends. A request that Google dropped before then
-could take away capacity that is about to come."""
+"""The provider's extra wait for capacity that is in PROVISIONING when `wait_per_zone_s` expires. If Google dropped the request earlier, imminent
+capacity could be lost."""
 _NOTICE_S = 60
-"""How much earlier than `pulumi up` the machine gives a document up."""
+"""Seconds by which the machine rejects a document before `pulumi up` times out."""
 _DELETE_TIMEOUT_S = 1800
 """The provider's limit for one deletion, before the next zone and at the end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TpuQueuedResourceArgs:
-    """The capacity to ask for, and the server to run on it."""
+    """The requested capacity, and its server."""
 
     project: str
     queued_resource_id: str
     """Id of the queued resource and prefix of its node's id. A change replaces the capacity."""
     zones: Sequence[str]
-    """Zones in order of preference. Taking out the zone that is in use replaces the capacity."""
+    """Zones in order of preference. Removing the zone in use replaces the capacity."""
     accelerator_type: str
     """Type and size of the slice, such as v6e-4. A change replaces the capacity."""
     api: str = "cloud-tpu"
@@ -53,67 +53,67 @@ class TpuQueuedResourceArgs:
     document: pulumi.Input[str]
     """Text of the serving document. A change restarts the server in place."""
     image_repositories: Mapping[str, pulumi.Input[str]]
-    """HOST/PROJECT/REPOSITORY of each region that has the document's image. A machine pulls from its own region if it is one of them."""
+    """HOST/PROJECT/REPOSITORY of each region that has the document's image. A machine pulls from its own region if possible."""
     network: pulumi.Input[str]
     """projects/P/global/networks/N."""
     subnetwork: str
-    """Name of a subnet that exists in the region of each zone and has Private Google Access: the machine has no external
-    address and could pull neither image nor weights without it."""
+    """Name of a subnet that exists in the region of each zone, with Private Google Access, because the machine has no external
+    address and could otherwise pull neither the image nor the weights."""
     service_account: pulumi.Input[str]
-    """E-mail address of the account that the server runs as."""
+    """E-mail address of the server's account."""
     ownership: Ownership
     labels: Mapping[str, str]
     tags: Sequence[str]
-    """Network tags. The firewall rule of the tunnel refers to one of them."""
+    """Network tags, including the one in the tunnel's firewall rule."""
     wait_per_zone_s: int
-    """Seconds to wait for capacity in one zone before the provider tries the next."""
+    """Maximum wait for capacity in one zone before the provider tries the next, in seconds."""
     ready_timeout_s: int
-    """Seconds to wait for the server after the capacity was granted. Then `pulumi up` fails and keeps the capacity. A changed document gets
-    a minute less, and then the machine goes back to the last good one."""
+    """Maximum wait for the server after the capacity was granted, in seconds. Then `pulumi up` fails and keeps the capacity. A changed document
+    gets a minute less; then the machine rolls back to the last known good one."""
     drain_s: float = 0.0
-    """Seconds that running requests get to end before a server is stopped."""
+    """Seconds for running requests to finish before a server is stopped."""
     shutdown_flag: bool = False
-    """Whether the image's vLLM has `--shutdown-timeout`, with which the server drains by itself."""
+    """True if the image's vLLM has `--shutdown-timeout`, with which the server drains its requests itself."""
     privileged: bool = False
-    """Whether the server's container gets the whole machine from its first start on."""
+    """True if the server's container gets the whole machine from its first start."""
     wait_total_s: int | None = None
-    """Seconds to wait for capacity in all zones together; None has no limit but that of each zone."""
+    """Maximum wait for capacity in all zones together, in seconds. None: only the limit of each zone applies."""
     wait_for: Literal["ready", "active", "accepted"] = "ready"
-    """What an update waits for: the server that answers, the machine, or only the accepted request."""
+    """Goal of an update's wait: the ready server, the machine, or only the accepted request."""
     renew_before_s: int | None = None
-    """Seconds before the end of the run from which an update requests a second queued resource and changes over to it; None never does."""
+    """Seconds before the run expires at which an update requests a second queued resource and switches to it. None: never."""
     compile_archive: pulumi.Input[str] | None = None
-    """Metadata that names the archive of compiled programs (contracts.compile_cache); None if there is none."""
+    """Metadata with the archive of compiled programs (contracts.compile_cache), or None."""
     max_run_duration_s: int | None = None
     """Seconds after which Google deletes the nodes; flex-start requires it. A change replaces the capacity."""
     reservation_name: str | None = None
-    """With `reservation`: its name."""
+    """Name of the reservation, with `reservation`."""
     os_login: bool = True
-    """Whether OS Login decides who may log in to the machine. If not, each SSH key in the metadata of the machine or the project is root."""
+    """True if OS Login controls logins to the machine. If not, each SSH key in the metadata of the machine or the project has root access."""
     boot_disk_size_gb: int | None = None
-    """Size of the boot disk in GB; None takes Google's 100. A change replaces the capacity."""
+    """Size of the boot disk in GB. Default: Google's 100. A change replaces the capacity."""
     runtime_version: str | None = None
-    """Image of the machine; None takes the one of the accelerator's generation: a runtime version, or Compute Engine's boot image."""
+    """Image of the machine: a runtime version, or Compute Engine's boot image. Default: the image for the accelerator's generation."""
     next_steps: Sequence[str] = ()
-    """What to try next, in sentences that end the error when no zone gave capacity."""
+    """Next steps, appended to the error if no zone grants capacity."""
     allow_replace_active: bool = False
-    """Let a change replace capacity that is in use. Getting it again may take hours."""
+    """Allow a change to replace capacity in use. Getting new capacity may take hours."""
 
 
 def runtime_version(accelerator_type: str, api: str = "cloud-tpu") -> str:
     """Return the runtime version of an accelerator type such as "v6e-4", or the boot image for Compute Engine.
 
     Raises:
-        KeyError: no image is known for the generation; name one in `runtime_version`.
+        KeyError: no image is known for the generation; set one in `runtime_version`.
     """
     images = BOOT_IMAGES if api == "compute-engine" else RUNTIME_VERSIONS
     return images[api_accelerator_type(accelerator_type).partition("-")[0]]
 
 
 class TpuQueuedResource(pulumi.ComponentResource):
-    """Capacity in the first zone that has it, running the server that the document describes.
+    """Capacity in the first zone that grants it, with the server from the document.
 
-    A changed document restarts the server in place. The provider refuses a change that would give up capacity in use, unless
+    A changed document restarts the server in place. The provider rejects a change that would release capacity in use, unless
     `allow_replace_active` is set. Outputs are known once the capacity was granted.
     """
 
@@ -121,13 +121,13 @@ class TpuQueuedResource(pulumi.ComponentResource):
     node_name: pulumi.Output[str]
     """projects/P/locations/Z/nodes/N, or projects/P/zones/Z/instances/N."""
     state: pulumi.Output[str]
-    """State of the queued resource, such as ACTIVE, when the provider read it last."""
+    """State of the queued resource, such as ACTIVE, when the provider last read it."""
     phase: pulumi.Output[str | None]
-    """Phase that the machine published last (contracts.guest_attributes)."""
+    """Phase that the machine last published (contracts.guest_attributes)."""
     container: pulumi.Output[str | None]
-    """What the server's container gets of the machine, as the machine published it last (contracts.guest_attributes)."""
+    """Access of the server's container to the machine, as last published (contracts.guest_attributes)."""
     deadline: pulumi.Output[str | None]
-    """When Google deletes the nodes (RFC 3339, UTC); None if they have no run limit."""
+    """Time at which Google deletes the nodes (RFC 3339, UTC), or None without a run limit."""
 
     def __init__(self, name: str, args: TpuQueuedResourceArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         version = args.runtime_version or runtime_version(args.accelerator_type, args.api)
@@ -142,7 +142,7 @@ class TpuQueuedResource(pulumi.ComponentResource):
                 runtime_version=version,
                 api=args.api
                 if args.api != "cloud-tpu"
-                else None,  # the provider's default: states of earlier releases name none
+                else None,  # the provider's default: states of earlier releases have no value
                 provisioning_model=args.provisioning_model,
                 reservation_name=args.reservation_name,
                 max_run_duration_s=args.max_run_duration_s,
@@ -160,9 +160,9 @@ class TpuQueuedResource(pulumi.ComponentResource):
                 metadata={
                     SCRIPT_METADATA_KEY: startup_script(),
                     "enable-guest-attributes": "TRUE",
-                    # Without OS Login every SSH key of the project's metadata is root on the machine. `block-project-ssh-keys` would shut those
-                    # out too, but gcloud adds no key to a machine if the user's key is in the project's metadata: that user would never get in.
-                    # FALSE in words: without the key the project's metadata decides.
+                    # Without OS Login every SSH key in the project's metadata has root access to the machine. `block-project-ssh-keys` would exclude those
+                    # too, but gcloud adds no key to a machine if the user's key is in the project's metadata. That user could never log in.
+                    # An explicit FALSE: without the key, the project's metadata decides.
                     "enable-oslogin": "TRUE" if args.os_login else "FALSE",
                     DOCUMENT_METADATA_KEY: args.document,
                     ROLLOUT_METADATA_KEY: rollout_limits(args).text(),
@@ -197,14 +197,14 @@ class TpuQueuedResource(pulumi.ComponentResource):
 
 
 def _repositories(by_region: Mapping[str, pulumi.Input[str]]) -> Mapping[str, pulumi.Input[str]]:
-    """Return the metadata that names the image's repositories; nothing if there is one, which the document names."""
+    """Return the metadata with the image's repositories, or nothing if only the document's own exists."""
     if len(by_region) <= 1:
         return {}
     return {REPOSITORIES_METADATA_KEY: pulumi.Output.all(**by_region).apply(repositories_text)}
 
 
 def rollout_limits(args: TpuQueuedResourceArgs) -> RolloutLimits:
-    """Return the limits of a change. The machine gives up before `pulumi up` does, so that `up` sees what serves then."""
+    """Return the limits of a change. The machine times out before `pulumi up` does, so `up` sees what is serving afterwards."""
     ready_s = max(args.ready_timeout_s - _NOTICE_S, args.ready_timeout_s / 2)
     return RolloutLimits(
         ready_timeout_s=ready_s,
@@ -215,11 +215,11 @@ def rollout_limits(args: TpuQueuedResourceArgs) -> RolloutLimits:
 
 
 def timeouts(args: TpuQueuedResourceArgs) -> pulumi.CustomTimeouts:
-    """Return the engine's timeouts: all waits of the provider one after the other, each as long as it can be."""
+    """Return the engine's timeouts: the sum of all waits of the provider, each at its maximum."""
     waits_s = len(args.zones) * args.wait_per_zone_s
     if args.wait_total_s is not None:
         waits_s = min(waits_s, args.wait_total_s)
-    # The machine may go back to its last document after the time for the new one, and takes as long for it.
+    # The machine may roll back to its last document after the time for the new one, and take equally long for it.
     ready_s = 2 * args.ready_timeout_s
     whole_s = waits_s + len(args.zones) * (_PROVISIONING_S + _DELETE_TIMEOUT_S) + ready_s
     machines = 1 if args.renew_before_s is None else 2

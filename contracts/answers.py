@@ -1,7 +1,7 @@
-"""The answer to "does it exist?": present, absent or unknown. No proof reads the third as the second.
+"""Result of an existence check: present, absent or unknown. No proof treats unknown as absent.
 
-Read an answer with `match` and a case for each of the three: pyright in strict mode refuses a `match` that forgets one
-(reportMatchNotExhaustive), and refuses to read `value` before it (reportAttributeAccessIssue).
+Read an answer with `match` and a case for each of the three. Pyright in strict mode rejects a `match` without one of them
+(reportMatchNotExhaustive), and access to `value` before it (reportAttributeAccessIssue).
 """
 
 from dataclasses import dataclass
@@ -10,30 +10,30 @@ from typing import Generic, Literal, TypeAlias, TypeVar
 T_co = TypeVar("T_co", covariant=True)
 
 Cause: TypeAlias = Literal["api off", "denied", "other"]
-"""Why something is unknown. `denied`: HTTP 403, which Google also answers for what does not exist."""
+"""Cause of an unknown result. `denied`: HTTP 403, which Google also returns for resources that do not exist."""
 
 
 @dataclass(frozen=True)
 class Present(Generic[T_co]):
-    """It exists, and this is what was read of it."""
+    """The resource exists, with the data that was read."""
 
     value: T_co
 
 
 @dataclass(frozen=True)
 class Absent:
-    """It does not exist: whoever would have it was asked, and said so."""
+    """The resource does not exist, as reported by the responsible service."""
 
 
 @dataclass(frozen=True)
 class Unknown:
-    """Nothing was proved."""
+    """The check proved nothing."""
 
     why: str
-    """A clause with the reason."""
+    """The reason, as a clause."""
     cause: Cause = "other"
     service: str = ""
-    """The API that is off, as `run`; empty for other causes."""
+    """Name of the disabled API, such as `run`, or empty."""
 
 
 Answer: TypeAlias = Present[T_co] | Absent | Unknown

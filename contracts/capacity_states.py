@@ -1,6 +1,6 @@
-"""How far capacity is, in the words of the Cloud TPU API (discovery: tpu.v2alpha1 QueuedResourceState): of queued resources, and of instances too.
+"""States of capacity, in the terms of the Cloud TPU API (discovery: tpu.v2alpha1 QueuedResourceState), for queued resources and instances.
 
-The provider keeps a table of its own, because it imports nothing of the project; a test compares the two.
+The provider has a separate table because it does not import project code. A test compares the two.
 """
 
 from collections.abc import Mapping
@@ -8,19 +8,19 @@ from typing import Final
 
 ACTIVE: Final = "ACTIVE"
 IN_QUEUE: Final = frozenset({"ACCEPTED", "WAITING_FOR_RESOURCES"})
-"""Google ends it after its `validUntilDuration`, which the provider always sets."""
+"""Google drops the request after its `validUntilDuration`, which the provider always sets."""
 WAITING: Final = IN_QUEUE | {"PROVISIONING"}
-"""It asks for capacity. CREATING asks for nothing yet."""
+"""Capacity is requested. In CREATING it is not requested yet."""
 WITHOUT_MACHINE: Final = WAITING | {"UNKNOWN", "CREATING"}
-"""Its machine does not exist yet. UNKNOWN is the word of a state that was never read."""
+"""The machine does not exist yet. UNKNOWN means that the state was never read."""
 ENDED: Final = frozenset({"SUSPENDING", "SUSPENDED"})
-"""It had its machines, and lost them."""
+"""The machines existed and are gone."""
 DEAD: Final = ENDED | {"FAILED"}
-"""It never serves again."""
+"""It will never serve again."""
 GRANTED: Final = ENDED | {ACTIVE}
-"""It got its machines. DELETING says nothing."""
+"""Machines were granted. DELETING proves nothing."""
 BILLED: Final = frozenset({"PROVISIONING", ACTIVE, "SUSPENDING", "DELETING"})
-"""It can have machines."""
+"""Machines may exist."""
 
 INSTANCE_STATES: Final[Mapping[str, str]] = {
     "PENDING": "WAITING_FOR_RESOURCES",
@@ -38,4 +38,4 @@ INSTANCE_STATES: Final[Mapping[str, str]] = {
 }
 """Status of an instance (Compute Engine, "Instance lifecycle") -> state."""
 BILLED_STATUSES: Final = frozenset({"PROVISIONING", "STAGING", "RUNNING", "REPAIRING", "PENDING_STOP", "STOPPING"})
-"""Statuses of an instance in which it has a TPU (Compute Engine, "Instance lifecycle"; those before RUNNING are free, and short)."""
+"""Statuses of an instance in which it has a TPU (Compute Engine, "Instance lifecycle"). Those before RUNNING are free, and short."""

@@ -1,7 +1,7 @@
-"""The compile cache of a TPU machine: where its archive is, and which servers compile the same programs.
+"""Compile cache of a TPU machine: location of its archive, and which servers compile the same programs.
 
-The stack writes the archive's place into a metadata key of its own, beside the serving document: an agent of an earlier release refuses
-unknown keys of the document. The agent's program includes this module, so it has to run on Python 3.10.
+The stack writes the archive's location to a separate metadata key, not to the serving document, because agents of earlier releases reject
+unknown keys in the document. The agent's program includes this module, so it must run on Python 3.10.
 """
 
 import hashlib
@@ -13,13 +13,13 @@ from typing import Any, Final, cast
 from contracts.serving_document import SECRET_VERSION, ServingDocument
 
 ARCHIVE_METADATA_KEY: Final = "gemma-serving-compile-archive"
-"""Metadata key beside the document: a JSON object with `uri`, `accelerator` and `key`. Absent if compiled programs are not archived."""
+"""Metadata key in addition to the document: a JSON object with `uri`, `accelerator` and `key`. Absent without archives."""
 ARCHIVE_PREFIX: Final = "compile-cache"
-"""Folder of the bucket that holds the archives, and the only one that the machine may write."""
+"""Folder of the bucket with the archives, the only one that the machine can write to."""
 ARCHIVE_KEEP_DAYS: Final = 30
-"""An archive, or a folder of programs on a machine, that is older and belongs to other options is deleted."""
+"""Maximum age, in days, of an archive or of a machine's program folder for other options. Older ones are deleted."""
 COMPILE_CACHE_VARIABLE: Final = "VLLM_XLA_CACHE_PATH"
-"""Environment variable of the server: the folder of its container with compiled programs. A document without it keeps none."""
+"""Environment variable of the server: folder of its container with compiled programs. Without it a document stores none."""
 
 NEUTRAL_FLAGS: Final = frozenset(
     {
@@ -45,9 +45,9 @@ NEUTRAL_FLAGS: Final = frozenset(
         "uvicorn-log-level",
     }
 )
-"""Flags of vLLM that change no compiled program: those of the HTTP server and of loading. XLA finds a program by its contents, so that
-another commit of the model with other dimensions finds none and compiles. Every other flag counts as changing them,
-because a program that is missing costs its compile time, while one that nobody asks for costs a few megabytes."""
+"""Flags of vLLM that do not affect compiled programs: those of the HTTP server and of loading. XLA identifies a program by its contents, so
+another commit of the model with other dimensions finds none and compiles. All other flags are assumed to affect programs,
+because a missing program costs its compile time, while an unused one costs only a few megabytes."""
 NEUTRAL_VARIABLES: Final = frozenset(
     {
         COMPILE_CACHE_VARIABLE,
@@ -57,12 +57,12 @@ NEUTRAL_VARIABLES: Final = frozenset(
         "VLLM_SERVER_DEV_MODE",
     }
 )
-"""Environment variables that change no compiled program."""
+"""Environment variables that do not affect compiled programs."""
 
 
 @dataclass(frozen=True)
 class ArchiveSettings:
-    """Where compiled programs are archived: `uri` is gs://BUCKET/FOLDER, `accelerator` the slice, such as v6e-4."""
+    """Location of archived programs: `uri` is gs://BUCKET/FOLDER, `accelerator` the slice, such as v6e-4."""
 
     uri: str
     accelerator: str
@@ -76,24 +76,24 @@ class ArchiveSettings:
 
 
 def parse_archive(text: str) -> ArchiveSettings:
-    """Read the metadata value. Raises ValueError: one sentence with the value and what is allowed."""
+    """Parse the metadata value. Raises ValueError with the value and the allowed form."""
     value: object = json.loads(text)
     raw = cast("dict[str, Any]", value) if isinstance(value, dict) else {}
     uri, accelerator, key = raw.get("uri"), raw.get("accelerator"), raw.get("key")
     if not isinstance(uri, str) or not re.fullmatch(r"gs://[a-z0-9][a-z0-9._-]+/[\w./-]+", uri):
-        raise ValueError(f"{ARCHIVE_METADATA_KEY}: `uri` is {uri!r}, but it has to be gs://BUCKET/FOLDER")
+        raise ValueError(f"{ARCHIVE_METADATA_KEY}: `uri` is {uri!r}, but must be gs://BUCKET/FOLDER")
     if not isinstance(accelerator, str) or not re.fullmatch(r"[a-z0-9-]+", accelerator):
-        raise ValueError(f"{ARCHIVE_METADATA_KEY}: `accelerator` is {accelerator!r}, but it has to be one like v6e-4")
+        raise ValueError(f"{ARCHIVE_METADATA_KEY}: `accelerator` is {accelerator!r}, but must be a slice such as v6e-4")
     if not isinstance(key, str) or not SECRET_VERSION.fullmatch(key):
-        raise ValueError(f"{ARCHIVE_METADATA_KEY}: `key` is {key!r}, but it has to be projects/P/secrets/S/versions/V")
+        raise ValueError(f"{ARCHIVE_METADATA_KEY}: `key` is {key!r}, but must be projects/P/secrets/S/versions/V")
     return ArchiveSettings(uri.rstrip("/"), accelerator, key)
 
 
 def programs_key(document: ServingDocument) -> str:
-    """Return the name of the set of programs that a server compiles: 32 hex digits.
+    """Return the key of the programs that a server compiles: 32 hex digits.
 
-    It depends on the image's digest, the model, the flags and the environment, except for those that change no program. The
-    registry that the image comes from does not count, so that machines of all regions share an archive.
+    It depends on the image's digest, the model, and the flags and environment variables that affect programs. The image's
+    registry is ignored, so machines of all regions share an archive.
     """
     digest = document.image.partition("@")[2]
     named = [digest or document.image, list(document.command), [one for one in document.arguments if not _neutral(one)]]

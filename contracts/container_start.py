@@ -1,6 +1,6 @@
-"""What a Cloud Run container does before its server starts: copy weights into memory, and restore compiled graphs.
+"""Preparation steps of a Cloud Run container before its server starts: copy weights into memory, restore compiled graphs.
 
-Stacks write it into the container's arguments, the starter in the container reads it. The starter's text includes this module.
+Stacks write them into the container's arguments, and the starter in the container reads them. The starter's text includes this module.
 """
 
 import json
@@ -14,7 +14,7 @@ from contracts.serving_document import BucketWeights, ServingDocument
 
 @dataclass(frozen=True)
 class GraphCache:
-    """Compiled graphs of one server: `uri` is gs://BUCKET/FOLDER of its archives, `path` the folder that vLLM keeps them in."""
+    """Compiled graphs of one server: `uri` is gs://BUCKET/FOLDER of its archives, `path` the folder where vLLM stores them."""
 
     uri: str
     path: str
@@ -24,25 +24,25 @@ class GraphCache:
 
 @dataclass(frozen=True)
 class ContainerStart:
-    """What to do before the server starts; None for what is not asked for."""
+    """Steps before the server starts. None: the step is skipped."""
 
     weights: BucketWeights | None = None
     graphs: GraphCache | None = None
 
     def text(self) -> str:
-        """Return the container's argument. The same start always gives the same text."""
+        """Return the container's argument: always the same text for the same steps."""
         named = {"weights": self.weights, "graphs": self.graphs}
         found = {key: asdict(one) for key, one in named.items() if one is not None}
         return json.dumps(found, sort_keys=True, separators=(",", ":"))
 
 
 def graphs_folder(image: str, accelerator: str, model: str, arguments: Sequence[str]) -> str:
-    """Return the folder below the bucket's archives that holds the graphs of a server: ACCELERATOR/KEY.
+    """Return the folder with a server's graphs, below the bucket's archives: ACCELERATOR/KEY.
 
     Args:
-        image: Reference of the container image; only its digest counts, whichever registry it comes from.
+        image: Reference of the container image. Only its digest matters, not its registry.
         accelerator: Name of the GPU.
-        model: Id of the model. The path of its weights changes no graph.
+        model: Id of the model. The path of its weights does not affect graphs.
         arguments: The server's arguments after the model.
     """
     server = ServingDocument(
@@ -52,7 +52,7 @@ def graphs_folder(image: str, accelerator: str, model: str, arguments: Sequence[
 
 
 def parse_start(text: str) -> ContainerStart:
-    """Read the container's argument. Raises ValueError."""
+    """Parse the container's argument. Raises ValueError."""
     value: object = json.loads(text)
     raw = cast("dict[str, Any]", value) if isinstance(value, dict) else {}
     weights, graphs = raw.get("weights"), raw.get("graphs")

@@ -1,15 +1,15 @@
-"""Errors that end a command with one sentence for a person."""
+"""Errors that make a command exit with one sentence."""
 
 from contracts.exit_codes import ExitCode
 
 
 class ScriptError(Exception):
-    """The command failed. The message is one sentence that says what to do next; `exit_code` is the command's."""
+    """The command failed. The message is one sentence with the fix; `exit_code` is the command's."""
 
     exit_code = ExitCode.FAILED
 
 
 class CommandRefusedError(ScriptError):
-    """The command did nothing: a wrong argument, a stack that does not exist, or a server without access."""
+    """The command changed nothing: invalid argument, unknown stack, or no access to the server."""
 
     exit_code = ExitCode.REFUSED

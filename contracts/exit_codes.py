@@ -4,7 +4,7 @@ from enum import IntEnum
 
 
 class ExitCode(IntEnum):
-    """How a command ended. The numbers are a contract with shells and workflows."""
+    """Result of a command. The numbers are a contract with shells and workflows."""
 
     DONE = 0
     FAILED = 1
@@ -13,11 +13,11 @@ class ExitCode(IntEnum):
 
     @property
     def meaning(self) -> str:
-        """What the code tells the caller."""
+        """Meaning for the caller."""
         return {
             ExitCode.DONE: "done",
-            ExitCode.FAILED: "failed, or fell short of a threshold",
-            ExitCode.REFUSED: "refused before anything was done: a wrong argument, a stack that does not exist, or a finding that blocks; "
+            ExitCode.FAILED: "failed, or missed a threshold",
+            ExitCode.REFUSED: "refused before any change: invalid argument, unknown stack or blocking finding; "
             "or the server could not be reached",
             ExitCode.INTERRUPTED: "interrupted by Ctrl-C or SIGTERM",
         }[self]

@@ -1,4 +1,4 @@
-"""Frozen dataclasses as JSON objects: camelCase keys, checked types, and a sentence for each field."""
+"""Frozen dataclasses as JSON objects: camelCase keys, checked types, and a description per field."""
 
 import dataclasses
 import json
@@ -12,27 +12,27 @@ T = TypeVar("T")
 
 @dataclasses.dataclass(frozen=True)
 class Doc:
-    """What a field means, for the generated pages: `field: Annotated[int, Doc("...")]`."""
+    """Description of a field for the generated pages: `field: Annotated[int, Doc("...")]`."""
 
     text: str
 
 
 class ContractError(ValueError):
-    """A JSON value does not keep its contract; the message names the key and what is expected."""
+    """A JSON value violates its contract. The message names the key and the expected value."""
 
 
 def as_mapping(value: object) -> Mapping[str, object]:
-    """Return a JSON object, or an empty one for any other value."""
+    """Return a JSON object. Any other value yields an empty one."""
     return cast("Mapping[str, object]", value) if isinstance(value, Mapping) else {}
 
 
 def as_sequence(value: object) -> Sequence[object]:
-    """Return a JSON array, or an empty one for any other value."""
+    """Return a JSON array. Any other value yields an empty one."""
     return cast("Sequence[object]", value) if isinstance(value, list | tuple) else ()
 
 
 def json_object(text: str) -> Mapping[str, object]:
-    """Return the JSON object in a text, or an empty one for any other text."""
+    """Return the JSON object in a text. Any other text yields an empty one."""
     try:
         return as_mapping(json.loads(text))
     except ValueError:
@@ -46,7 +46,7 @@ def camel_case(name: str) -> str:
 
 
 def to_json(value: object) -> Any:  # noqa: ANN401 - JSON is any of its types
-    """Return a contract as JSON types. Keys become camelCase; None stays None; what is no dataclass is left as it is."""
+    """Return a contract as JSON types. Keys become camelCase; None and values other than dataclasses are unchanged."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {camel_case(f.name): to_json(getattr(value, f.name)) for f in dataclasses.fields(value)}
     if isinstance(value, tuple):
@@ -57,10 +57,10 @@ def to_json(value: object) -> Any:  # noqa: ANN401 - JSON is any of its types
 
 
 def from_json(kind: type[T], value: object, *, path: str = "") -> T:
-    """Return the contract that a JSON object holds. Unknown keys are ignored, so that a newer writer can be read.
+    """Parse a JSON object as a contract. Unknown keys are ignored, so documents of newer writers can be read.
 
     Raises:
-        ContractError: for a missing key or a value of another type; the message names the key by its whole path.
+        ContractError: for a missing key or a value of another type. The message names the full path of the key.
     """
     if not isinstance(value, Mapping):
         raise ContractError(f"{path or 'the value'} is {_shown(value)}; it must be an object.")
@@ -77,13 +77,13 @@ def from_json(kind: type[T], value: object, *, path: str = "") -> T:
 
 
 def documented(kind: type[object]) -> Iterator[tuple[str, str]]:
-    """Yield the JSON key and the meaning of each field, in the order of their declaration."""
+    """Yield the JSON key and the description of each field, in declaration order."""
     for name, (_, text, _) in _fields(kind).items():
         yield camel_case(name), text
 
 
 def _fields(kind: type[object]) -> Mapping[str, tuple[object, str, object]]:
-    """Each field's type without its markers, its documentation, and its default."""
+    """Return the type without markers, the description and the default of each field."""
     hints = typing.get_type_hints(kind, include_extras=True)
     found: dict[str, tuple[object, str, object]] = {}
     for field in dataclasses.fields(cast("Any", kind)):
@@ -94,7 +94,7 @@ def _fields(kind: type[object]) -> Mapping[str, tuple[object, str, object]]:
 
 
 def _checked(hint: object, value: object, path: str) -> object:
-    """Return the value as its type; raise ContractError where it is of another one."""
+    """Return the value as its type. Raises ContractError for another type."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin in {Union, types.UnionType}:
         if value is None and type(None) in arguments:

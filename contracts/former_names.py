@@ -1,4 +1,4 @@
-"""JSON keys that 0.2.0 renamed. Documents have both names and readers accept both; 0.3.0 drops the former ones."""
+"""JSON keys renamed in 0.2.0. Documents have both names and readers accept both. 0.3.0 will drop the former names."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, cast
@@ -11,16 +11,16 @@ TEARDOWN: Final[Mapping[str, str]] = {"leaked": "left", "retained": "kept", "war
 """Former key by current key, for each kind of document."""
 
 DOCTOR_STATES: Final[Mapping[str, str]] = {"unknown": "cannot be told"}
-"""Values of the key `state` of `doctor --json`, which `status` replaces."""
+"""Former values of the key `state` of `doctor --json`, now `status`."""
 
 
 def with_former_names(document: Mapping[str, object], former: Mapping[str, str]) -> dict[str, object]:
-    """Return the document with each renamed key under its former name as well, at every depth."""
+    """Return the document with each renamed key also under its former name, at every depth."""
     return {name: value for key, found in document.items() for name, value in _both(key, found, former)}
 
 
 def with_current_names(document: Mapping[str, object], former: Mapping[str, str]) -> dict[str, object]:
-    """Return a document of this release or the former one with current keys only, at every depth."""
+    """Return a document of this or the former release with only current keys, at every depth."""
     current = {old: new for new, old in former.items()}
     return {
         current.get(key, key): _nested(value, former, with_current_names)

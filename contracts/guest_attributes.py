@@ -1,6 +1,6 @@
-"""Guest attributes: what the agent on the TPU machine publishes about the server, readable without SSH.
+"""Guest attributes: state of the server, published by the agent on the TPU machine and readable without SSH.
 
-The agent's program includes this module, so it has to run on Python 3.10.
+The agent's program includes this module, so it must run on Python 3.10.
 """
 
 from collections.abc import Mapping
@@ -37,56 +37,56 @@ ENDING: Final = "ending"
 FAILED: Final = "failed"
 
 PHASES: Final[Mapping[str, str]] = {
-    STARTING: "The agent runs. It has no document yet, or prepares to run one.",
+    STARTING: "The agent is running. It has no document yet, or is preparing to run one.",
     PULLING_IMAGE: "Docker pulls the server's image.",
     FETCHING_WEIGHTS: "The agent copies weights from the bucket, or vLLM downloads them.",
-    LOADING: "vLLM loads the weights, or does not answer `/health` any more.",
+    LOADING: "vLLM loads the weights, or no longer answers `/health`.",
     COMPILING: "vLLM compiles, captures graphs or warms up.",
     READY: "`/health` answers.",
-    RETRYING: "The attempt failed, and the agent tries again in a moment. `detail` says why, as for `failed`.",
-    RESTORING: "The document failed, and the agent starts the last document that was ready. `detail` says why, as for `failed`.",
-    ENDING: "The end of the run duration is near. The server has ended the running requests and stopped.",
-    FAILED: "The agent does not try again until the document or its limits change. `detail` holds the server's last lines. "
-    f"`{SERVING_HASH_KEY}` says whether an older document serves.",
+    RETRYING: "The attempt failed, and the agent will retry shortly. `detail` has the reason, as for `failed`.",
+    RESTORING: "The document failed, and the agent starts the last known good document. `detail` has the reason, as for `failed`.",
+    ENDING: "The run is about to expire. The server has finished the running requests and stopped.",
+    FAILED: "The agent does not retry until the document or its limits change. `detail` has the server's last log lines. "
+    f"`{SERVING_HASH_KEY}` shows whether an older document is serving.",
 }
-"""Every phase, in the order in which a start passes through them, and what it means."""
+"""All phases and their meaning, in the order of a start."""
 
 DETAIL_LIMIT_BYTES: Final = 2048
 
 AGENT_ABILITIES: Final = (
-    "a changed document whose server does not start is not taken back",
-    "a document whose server was ready and then ends again and again is not taken back, and a way back returns to older secret versions",
+    "a changed document whose server does not start is not rolled back",
+    "a document whose server was ready and then crashes repeatedly is not rolled back, and a rollback returns to older secret versions",
     "the server's container is privileged: it has the whole machine and the token of its account",
     "a server with an API key does not start, because its path guard is not in the container",
-    "archives of compiled programs are used without a signature, and the API key before a change that fails goes on working",
+    "archives of compiled programs are used without a signature, and after a failed change the previous API key keeps working",
 )
-"""What an agent cannot do before each version, from version 1 on. A machine runs the agent of its last boot."""
+"""Limitations of an agent before each version, from version 1 on. A machine runs the agent of its last boot."""
 AGENT_VERSION: Final = len(AGENT_ABILITIES)
-"""Version of this agent. It rises with each ability that people have to know of."""
+"""Version of this agent. It rises with each ability that users must know about."""
 
 GUEST_ATTRIBUTES: Final[Mapping[str, str]] = {
     PHASE_KEY: "One of the phases below.",
-    DOCUMENT_HASH_KEY: "Hash of the serving document that the phase is about.",
+    DOCUMENT_HASH_KEY: "Hash of the serving document to which the phase belongs.",
     UPDATED_AT_KEY: "RFC 3339, UTC.",
-    DETAIL_KEY: f"For `{RETRYING}`, `{RESTORING}` and `{FAILED}`: the last lines of the server's log without secrets, "
-    f"at most {DETAIL_LIMIT_BYTES // 1024} KiB. "
+    DETAIL_KEY: f"For `{RETRYING}`, `{RESTORING}` and `{FAILED}`: the last log lines of the server without secrets, "
+    f"maximum {DETAIL_LIMIT_BYTES // 1024} KiB. "
     "Otherwise one line of progress, or empty.",
-    SERVING_HASH_KEY: "Hash of the document whose server answers now; empty if none does. After a failed change this is the last good document.",
-    FORMER_HASH_KEY: "While the document that serves is on probation: hash of the good document before it, which serves again if the server ends "
-    "four times; empty otherwise.",
+    SERVING_HASH_KEY: "Hash of the document whose server is ready now, or empty. After a failed change this is the last known good document.",
+    FORMER_HASH_KEY: "While the serving document is on probation: hash of the known good document before it, which serves again if the server exits "
+    "four times. Otherwise empty.",
     AGENT_VERSION_KEY: f"Version of the agent, now {AGENT_VERSION}. Agents before version {AGENT_VERSION} publish none.",
-    PAUSE_BEGAN_KEY: "When the agent began to stop the old server for this document, RFC 3339, UTC; empty if it did not. Requests fail from then on.",
-    PAUSE_ENDED_KEY: "When a server answered again after that, RFC 3339, UTC; empty while none does.",
-    ARCHIVES_KEY: "One sentence if the bucket has archives of compiled programs that the stack has not signed, and that are not used; empty otherwise.",
-    CONTAINER_KEY: f"`{CONFINED}` if the server's container has the accelerator's devices only, `{EXPOSED}: ` and the reason if it can also "
+    PAUSE_BEGAN_KEY: "Time at which the agent started to stop the old server for this document, RFC 3339, UTC, or empty. Requests fail from then on.",
+    PAUSE_ENDED_KEY: "Time at which a server was ready again after that, RFC 3339, UTC, or empty.",
+    ARCHIVES_KEY: "One sentence if the bucket has archives of compiled programs that the stack did not sign and that are not used; otherwise empty.",
+    CONTAINER_KEY: f"`{CONFINED}` if the server's container has only the accelerator's devices, `{EXPOSED}: ` and the reason if it can also "
     f"read the token of the machine's account, or `{PRIVILEGED}: ` and the reason; empty before its first start.",
-    ENDS_AT_KEY: "When Google deletes the machine, RFC 3339; empty if it has no run limit, or if nobody told the machine.",
+    ENDS_AT_KEY: "Time at which Google deletes the machine, RFC 3339. Empty without a run limit, or if the machine was not notified.",
 }
-"""Every key that the agent publishes, and what stands in it."""
+"""All keys that the agent publishes, with their content."""
 
 
 def serving_document(published: Mapping[str, str]) -> str:
-    """Return the hash of the document whose server answers; empty if none does. The first agents published no more than the phase."""
+    """Return the hash of the document whose server is ready, or empty. The first agents published only the phase."""
     if SERVING_HASH_KEY in published:
         return published[SERVING_HASH_KEY]
     return published.get(DOCUMENT_HASH_KEY, "") if published.get(PHASE_KEY) == READY else ""
@@ -97,4 +97,4 @@ def agent_version(published: Mapping[str, str]) -> int:
     text = published.get(AGENT_VERSION_KEY, "")
     if text.isdecimal():
         return int(text)
-    return 1 if SERVING_HASH_KEY in published else 0  # the first that could go back said what serves
+    return 1 if SERVING_HASH_KEY in published else 0  # the first version with rollback published the serving document

@@ -1,11 +1,11 @@
-"""Ownership markers: labels, or the description for resources that have no labels. Teardown finds a stack's resources by them."""
+"""Ownership markers: labels, or the description of resources without labels. Teardown finds a stack's resources by them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
 PRODUCT: Final = "gemma-serving"
-"""The value of `managed-by`, the Pulumi project's name, and the namespace of its settings."""
+"""Value of `managed-by`, name of the Pulumi project, and namespace of its settings."""
 
 MANAGED_BY_LABEL: Final = "managed-by"
 PROJECT_LABEL: Final = f"{PRODUCT}-project"
@@ -17,8 +17,8 @@ MAX_USD_LABEL: Final = f"{PRODUCT}-max-usd"
 
 RETAINED_LABEL: Final = f"{PRODUCT}-retained"
 RETAINED: Final = "true"
-"""Value of `RETAINED_LABEL` on a bucket that stays when its stack is destroyed. It stands on the bucket, so that a teardown needs neither
-state nor settings to see it."""
+"""Value of `RETAINED_LABEL` on a bucket that is kept when its stack is destroyed. The label is on the bucket, so a teardown detects it without
+state or settings."""
 
 URN_DIGITS: Final = 40
 """Hex digits of the URN's SHA-256 in `URN_LABEL`; a label's value has at most 63 characters."""
@@ -28,25 +28,25 @@ LABELS: Final[Mapping[str, str]] = {
     PROJECT_LABEL: "the Pulumi project's name",
     STACK_LABEL: "the Pulumi stack's name",
 }
-"""The labels that every resource with labels carries, and what stands in them."""
+"""Labels of every resource that supports labels, with their values."""
 
 
 ALWAYS: Final = 'request.time < timestamp("2100-01-01T00:00:00Z")'
-"""A condition's expression that holds for every request to every service: `request.time` is the one attribute that all services provide.
+"""Expression of a condition that is true for every request to every service: `request.time` is the only attribute that all services provide.
 
-Attributes of resources would be narrower, but Cloud TPU and OS Login on a TPU machine provide none to IAM, and a condition on an attribute that
-is not provided refuses everything (cloud.google.com/iam/docs/conditions-attribute-reference, 2026-11).
+Attributes of resources would be narrower, but Cloud TPU and OS Login on a TPU machine provide none to IAM, and a condition on a missing
+attribute denies everything (cloud.google.com/iam/docs/conditions-attribute-reference, 2026-11).
 """
 
 
 def is_reserved(key: str) -> bool:
-    """Whether a label key belongs to this project, so that a user cannot set it."""
+    """Return whether a label key is reserved for this project."""
     return key == MANAGED_BY_LABEL or key.startswith(f"{PRODUCT}-")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StackLimits:
-    """How long a stack may run and what it may cost. They stand in labels, so that a guard needs neither state nor settings."""
+    """Maximum age and cost of a stack. They are stored in labels, so a guard needs neither state nor settings."""
 
     max_age_s: int | None = None
     """Seconds from the first start of a machine or the service (contracts.run_record)."""
@@ -55,13 +55,13 @@ class StackLimits:
 
     @property
     def labels(self) -> Mapping[str, str]:
-        """The limits that are set. A label's value has no room for units: seconds, and whole dollars."""
+        """The limits that are set. Label values cannot contain units: seconds, and whole dollars."""
         given = {MAX_AGE_LABEL: self.max_age_s, MAX_USD_LABEL: self.max_usd}
         return {key: str(value) for key, value in given.items() if value is not None}
 
     @classmethod
     def of(cls, labels: Mapping[str, object]) -> "StackLimits":
-        """Return the limits in labels; a value that is no number of digits is no limit."""
+        """Return the limits in labels. A value with other characters than digits is ignored."""
         given = {key: str(labels.get(key, "")) for key in (MAX_AGE_LABEL, MAX_USD_LABEL)}
         age, usd = (int(text) if text.isdecimal() else None for text in given.values())
         return cls(max_age_s=age, max_usd=usd)
@@ -80,28 +80,28 @@ class Ownership:
 
     @property
     def identity(self) -> Mapping[str, str]:
-        """The labels that say whose a resource is."""
+        """Labels that identify the owner of a resource."""
         return {MANAGED_BY_LABEL: PRODUCT, PROJECT_LABEL: self.project, STACK_LABEL: self.stack}
 
     @property
     def labels(self) -> Mapping[str, str]:
-        """The labels of every resource that can carry labels."""
+        """Labels of every resource that supports labels."""
         return {**self.identity, **self.limits.labels}
 
     @property
     def description(self) -> str:
-        """The words of the identity, for resources that have a description instead of labels. Most cannot change it in place."""
+        """The identity as words, for resources with a description instead of labels. Most cannot change it in place."""
         return " ".join(f"{key}={value}" for key, value in self.identity.items())
 
     def condition(self, expression: str = ALWAYS) -> Mapping[str, str]:
-        """Return the IAM condition of a grant on the project to somebody who is not the stack's. Its description has the words of the labels.
+        """Return the IAM condition of a project grant to a member outside the stack. Its description has the words of the labels.
 
         IAM allows 100 characters for the title and 256 for the description.
         """
         return {"title": f"{PRODUCT} {self.stack}"[:100], "description": self.description, "expression": expression}
 
     def owns(self, *, labels: Mapping[str, object] | None = None, description: str | None = None) -> bool:
-        """Whether a resource with these labels, or with this description, belongs to the stack: all words must be there."""
+        """Return whether a resource with these labels or this description belongs to the stack. All words must match."""
         if labels and all(labels.get(key) == value for key, value in self.identity.items()):
             return True
         return set(self.description.split()) <= set((description or "").split())
@@ -114,9 +114,9 @@ def words_of(description: str) -> Mapping[str, str]:
 
 
 def owner_of(*, labels: Mapping[str, object] | None = None, description: str | None = None) -> Ownership | None:
-    """Return the stack that a resource with these labels, or with this description, belongs to; None if it names none."""
-    for marks in (labels or {}, words_of(description or "")):
-        project, stack = marks.get(PROJECT_LABEL), marks.get(STACK_LABEL)
-        if marks.get(MANAGED_BY_LABEL) == PRODUCT and project and stack:
+    """Return the stack that owns a resource with these labels or this description, or None."""
+    for found in (labels or {}, words_of(description or "")):
+        project, stack = found.get(PROJECT_LABEL), found.get(STACK_LABEL)
+        if found.get(MANAGED_BY_LABEL) == PRODUCT and project and stack:
             return Ownership(project=str(project), stack=str(stack))
     return None

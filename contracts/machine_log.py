@@ -1,6 +1,6 @@
-"""The log of a TPU machine in Cloud Logging: what the agent writes there, and how a reader finds it.
+"""Log of a TPU machine in Cloud Logging: its name, and the labels of its entries.
 
-The agent's program includes this module, so it has to run on Python 3.10.
+The agent's program includes this module, so it must run on Python 3.10.
 """
 
 from typing import Final
@@ -8,12 +8,12 @@ from typing import Final
 MACHINE_LOG: Final = "gemma-serving-machine"
 """Id of the log."""
 MACHINE_RESOURCE: Final = "generic_node"
-"""Type of the monitored resource. Its namespace is the account id of the machine's service account, which only one stack has."""
+"""Type of the monitored resource. Its namespace is the account id of the machine's service account, which is unique to a stack."""
 SOURCE_LABEL: Final = "source"
 SERVER_SOURCE: Final = "server"
-"""Source of the lines of the server's container."""
+"""Source of log lines of the server's container."""
 AGENT_SOURCE: Final = "agent"
-"""Source of the lines of the agent, such as a new phase."""
+"""Source of log lines of the agent, such as a new phase."""
 
 _ACCOUNT_DOMAIN: Final = ".iam.gserviceaccount.com"
 
@@ -24,9 +24,9 @@ def machine_log_name(project: str) -> str:
 
 
 def account_parts(email: str) -> "tuple[str, str] | None":
-    """Return the project and the account id of a service account's e-mail address, or None if the address is of another kind.
+    """Return the project and the account id of a service account's e-mail address, or None for other addresses.
 
-    The machine itself may be in a project of Google's, so that its metadata does not name the stack's project.
+    The machine itself may be in a Google-owned project, so its metadata does not name the stack's project.
     """
     account, _, host = email.strip().partition("@")
     if not host.endswith(_ACCOUNT_DOMAIN):

@@ -1,10 +1,10 @@
-"""How people reboot a TPU machine without giving its capacity up."""
+"""Command to reboot a TPU machine without releasing its capacity."""
 
 
 def reboot_command(machine: str) -> str:
     """Return the command that reboots a machine, by its full name: projects/P/locations/Z/nodes/N or projects/P/zones/Z/instances/N.
 
-    A reset of an instance is the method `instances.reset` of Compute Engine. Cloud TPU has stop and start only, which can lose the capacity.
+    An instance is reset with the Compute Engine method `instances.reset`. Cloud TPU has only stop and start, which can lose the capacity.
     """
     _, project, _, zone, kind, name = machine.split("/")
     place = f"--project={project} --zone={zone}"

@@ -1,7 +1,7 @@
-"""Secrets in text that others wrote, such as a container's output: the one list of token forms, for scripts, stacks and the agent.
+"""Mask secrets in untrusted text such as a container's output: the only list of token forms, for scripts, stacks and the agent.
 
-The agent's program includes this module, so it has to run on Python 3.10, whose `re` has no possessive quantifiers: a group in a look-ahead that
-is then repeated by its name is matched as a whole in the same way, and keeps the search from taking the square of a long line.
+The agent's program includes this module, so it must run on Python 3.10, whose `re` has no possessive quantifiers. A group in a look-ahead that
+is then repeated by its name matches as a whole in the same way, and avoids quadratic time on a long line.
 """
 
 import base64
@@ -13,34 +13,34 @@ from typing import Final
 
 MASK: Final = "[masked]"
 _SHORTEST: Final = 6
-"""A shorter value is no secret, and would mask words of the text."""
+"""A shorter value is not a secret, and would mask words of the text."""
 _START: Final = r"(?:(?<![A-Za-z0-9])|(?<=%[0-9A-Fa-f]{2}))"
-"""The beginning of a word, in a URL too. Only forms that are part of usual words need it, such as `sk-` of `task-`."""
+"""Start of a word, including in a URL. Only forms that are part of common words need it, such as `sk-` of `task-`."""
 TOKEN_FORM: Final = re.compile(
     r"-----BEGIN [A-Z ]{0,40}PRIVATE KEY(?: BLOCK)?-----[\s\S]*?(?:-----END [A-Z ]{0,40}PRIVATE KEY(?: BLOCK)?-----|\Z)"
     r"|hf_(?=[a-z]*[A-Z0-9]|[a-z]{30})[A-Za-z0-9]{6,}"  # Hugging Face; not its options, such as hf_overrides
-    r"|ya29\.[\w.-]{6,}"  # Google's access tokens
-    r"|1//0[\w-]{20,}"  # Google's refresh tokens
-    r"|GOCSPX-[\w-]{10,}"  # secrets of Google's OAuth clients
-    r"|AIza[\w-]{20,}"  # Google's API keys
-    r"|eyJ[\w-]{6,2048}\.[\w-]+(?:\.[\w-]*)?"  # JSON web tokens; without a limit the search takes the square of a long word
+    r"|ya29\.[\w.-]{6,}"  # Google access tokens
+    r"|1//0[\w-]{20,}"  # Google refresh tokens
+    r"|GOCSPX-[\w-]{10,}"  # secrets of Google OAuth clients
+    r"|AIza[\w-]{20,}"  # Google API keys
+    r"|eyJ[\w-]{6,2048}\.[\w-]+(?:\.[\w-]*)?"  # JSON web tokens; without a limit the search is quadratic in a long word
     r"|gh[pousr]_[A-Za-z0-9]{20,}|github_pat_\w{20,}"  # GitHub
     r"|glpat-[\w-]{16,}"  # GitLab
     rf"|{_START}pul-[0-9a-f]{{20,}}"  # Pulumi
-    rf"|{_START}(?:AKIA|ASIA|GOOG1)[A-Z0-9]{{16,}}"  # ids of access keys of Amazon and of Cloud Storage
+    rf"|{_START}(?:AKIA|ASIA|GOOG1)[A-Z0-9]{{16,}}"  # access key ids of Amazon and Cloud Storage
     rf"|{_START}xox[a-z]-[\w-]{{10,}}|{_START}xapp-[\w-]{{10,}}"  # Slack
-    rf"|{_START}(?:sk|rk)-[\w-]{{16,}}|{_START}(?:sk|rk)_(?:live|test)_\w{{10,}}"  # API keys in the form of OpenAI, and of Stripe
-    r"|npm_[A-Za-z0-9]{30,}|dckr_pat_[\w-]{16,}|pypi-[\w-]{30,}"  # registries of packages and images
+    rf"|{_START}(?:sk|rk)-[\w-]{{16,}}|{_START}(?:sk|rk)_(?:live|test)_\w{{10,}}"  # API keys of OpenAI and Stripe
+    r"|npm_[A-Za-z0-9]{30,}|dckr_pat_[\w-]{16,}|pypi-[\w-]{30,}"  # package and image registries
 )
 _PEM_LINE: Final = re.compile(r"^(?=[^\n]*[a-z])(?=[^\n]*[A-Z])(?=[^\n]*\d)[A-Za-z0-9+/]{60,76}={0,2}$", re.MULTILINE)
-"""A line of a key whose first line is elsewhere. Not a hash: those have no capital letters."""
+"""Line of a key whose first line is elsewhere. Not a hash: hashes have no capital letters."""
 _PEM_BEGIN: Final = re.compile(r"-----BEGIN [A-Z ]{0,40}PRIVATE KEY(?: BLOCK)?-----")
 _PEM_END: Final = re.compile(r"-----END [A-Z ]{0,40}PRIVATE KEY(?: BLOCK)?-----")
 _MOST_PEM_LINES: Final = 120
-"""Lines of an RSA key of 8192 bits, and some. A first line alone does not hide all that follows."""
+"""Lines of an RSA key of 8192 bits, with a margin. A first line alone must not hide all following text."""
 _USER_AND_PASSWORD: Final = re.compile(r"(?<=://)(?P<user>[^\s/@:\"'<>]{0,256}:)[^\s/\"'<>]{1,1024}(?=@)")
 _ONLY_A_TOKEN: Final = re.compile(r"(?<=://)(?=[^\s/@:\"'<>]{0,256}\d)[^\s/@:\"'<>]{16,256}(?=@)")
-"""User of a URL that is a token, as git hosts take it: long and with a digit, not `git`."""
+"""User of a URL that is a token, as git hosts accept it: long and with a digit, not `git`."""
 _SIGNATURE: Final = re.compile(
     r"(?P<name>(?:x-(?:goog|amz)-(?:signature|security-token)|[?&](?:signature|sig))(?:=|%3D))(?!\[masked\])[^\s&\"'<>]+",
     re.IGNORECASE,
@@ -61,17 +61,17 @@ _NUMBER: Final = r"[+-]?\$?\d{1,15}(?:[.,:_]\d{1,15}){0,3}(?:e[+-]?\d{1,3})?"
 _COUNT: Final = re.compile(
     rf"{_NUMBER}(?:[-/x]{_NUMBER})?(?:%|[a-z]{{1,2}}(?:/[a-z]{{1,9}})?|tok/s)?[.;]?", re.IGNORECASE
 )
-"""A figure with its unit, a share or a range, as logs write them."""
+"""A number with its unit, a share or a range, as written in logs."""
 
 
 def masked(text: str, secrets: Iterable[str] = ()) -> str:
-    """Return the text without the given secrets, without tokens of known forms, and without values that are called key, token, secret or password.
+    """Return the text without the given secrets, tokens of known forms, and values named key, token, secret or password.
 
-    What was masked before stays as it is.
+    Existing masks are unchanged.
     """
     if len(text) < _SHORTEST:
         return text
-    # A copy first: the agent's threads add to the secrets while others mask.
+    # Copy first, because the agent's threads add secrets while others mask.
     for secret in sorted({secret.strip() for secret in tuple(secrets)}, key=len, reverse=True):
         if len(secret) >= _SHORTEST and secret not in MASK:
             text = text.replace(secret, MASK)
@@ -85,11 +85,11 @@ def masked(text: str, secrets: Iterable[str] = ()) -> str:
 
 @dataclass
 class LineMask:
-    """Masks lines that come one after another. A private key that is spread over lines is masked as a whole."""
+    """Masks lines in sequence. A private key spread over several lines is masked completely."""
 
     secrets: Collection[str] = field(default=(), repr=False)
     _left: int = 0
-    """Lines that may still belong to the key that has begun."""
+    """Lines that may still belong to the current key."""
 
     def __call__(self, line: str) -> str:
         """Return the next line without secrets."""
@@ -104,7 +104,7 @@ class LineMask:
 
 
 def _without_credentials(found: re.Match[str]) -> str:
-    """Return `Basic` with a mask if what follows is a user and a password, and not a word of a sentence."""
+    """Return `Basic` with a mask if a user and a password follow, and not a word of a sentence."""
     value = found["value"].rstrip("=")
     try:
         pair = base64.b64decode(value + "=" * (-len(value) % 4))
@@ -114,7 +114,7 @@ def _without_credentials(found: re.Match[str]) -> str:
 
 
 def _without_value(found: re.Match[str]) -> str:
-    """Return the name with a mask. A number that is called token is a count: `time per output token: 12.3456 ms`."""
+    """Return the name with a mask. A number named token is a count: `time per output token: 12.3456 ms`."""
     if "token" in found["name"].lower() and _COUNT.fullmatch(found["value"]):
         return found[0]
     return f"{found['name']}{found['open']}{MASK}"

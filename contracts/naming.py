@@ -1,4 +1,4 @@
-"""Names of cloud resources, made from the names of the project and the stack within each service's limits."""
+"""Names of cloud resources, derived from the project and the stack within each service's limits."""
 
 import hashlib
 import re
@@ -11,12 +11,12 @@ _HASH_DIGITS = 6
 
 
 class NamingError(ValueError):
-    """A stack's name cannot become part of resource names. The message names the allowed characters."""
+    """A stack's name cannot be part of resource names. The message names the allowed characters."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Names:
-    """Names of one stack's resources. Each contains `gemma-STACK`, so that a person can find it in the console."""
+    """Names of one stack's resources. Each contains `gemma-STACK`, so you can find it in the console."""
 
     project: str
     stack: str
@@ -24,13 +24,13 @@ class Names:
     def __post_init__(self) -> None:
         if not _STACK.fullmatch(self.stack):
             raise NamingError(
-                f'The stack\'s name "{self.stack}" becomes part of resource names: use up to 30 lower-case letters, '
-                "digits and hyphens, and begin with a letter."
+                f'The stack\'s name "{self.stack}" becomes part of resource names. Use up to 30 lower-case letters, '
+                "digits and hyphens, starting with a letter."
             )
 
     @property
     def base(self) -> str:
-        """Name of services, networks, repositories and queued resources, and prefix of secrets: at most 63 characters."""
+        """Name of services, networks, repositories and queued resources, and prefix of secrets: maximum 63 characters."""
         return f"gemma-{self.stack}"
 
     @property
@@ -45,12 +45,12 @@ class Names:
 
     @property
     def bucket(self) -> str:
-        """Name of the bucket: at most 63 characters, and unique in the world, so it contains the project's id."""
+        """Name of the bucket: maximum 63 characters, and globally unique, so it contains the project id."""
         return _within(f"{self.project}-{self.base}-models", _MAX_BUCKET)
 
 
 def account_email(account_id: str, project: str) -> str:
-    """Return the e-mail of a service account; `example.com:name` is a project of a domain."""
+    """Return the e-mail of a service account. `example.com:name` is a project of a domain."""
     domain, _, name = project.rpartition(":")
     return (
         f"{account_id}@{name}.{domain}.iam.gserviceaccount.com"
@@ -60,7 +60,7 @@ def account_email(account_id: str, project: str) -> str:
 
 
 def _within(name: str, limit: int) -> str:
-    """Return a name of at most `limit` characters; a shortened one ends with a hash of the whole name."""
+    """Return a name of up to `limit` characters. A shortened name ends with a hash of the full one."""
     if len(name) <= limit:
         return name
     digest = hashlib.sha256(name.encode()).hexdigest()[:_HASH_DIGITS]

@@ -1,4 +1,4 @@
-"""Call functions at the same time, a limited number of them at once."""
+"""Call functions in parallel, with a limit on concurrency."""
 
 import queue
 import threading
@@ -10,9 +10,9 @@ T = TypeVar("T")
 
 
 def each(tasks: Sequence[Callable[[], T]], *, workers: int) -> Sequence[T]:
-    """Return what each function returned, in order. Raises the first error of one.
+    """Return the results of all functions, in order. Raises the first error.
 
-    The threads are daemons, so that Ctrl-C ends the command while calls are under way.
+    The threads are daemons, so Ctrl-C exits the command while calls are in progress.
     """
     found = dict(_values(_ended(tasks, workers, lambda: None)))
     return [found[index] for index in range(len(tasks))]
@@ -21,9 +21,9 @@ def each(tasks: Sequence[Callable[[], T]], *, workers: int) -> Sequence[T]:
 def each_in_time(
     tasks: Sequence[Callable[[], T]], *, workers: int, remaining_s: Callable[[], float]
 ) -> Sequence[T | None]:
-    """Return what each function returned, in order; None for each that had not ended when no seconds remained. Raises the first error of one.
+    """Return the results of all functions, in order, or None for those that had not finished when no time remained. Raises the first error.
 
-    `remaining_s` is asked before each wait for the next function that ends.
+    `remaining_s` is called before each wait for the next function.
     """
     found = dict(_values(_ended(tasks, workers, lambda: max(remaining_s(), 0.0))))
     return [found.get(index) for index in range(len(tasks))]
@@ -32,7 +32,7 @@ def each_in_time(
 def each_within(
     tasks: Sequence[Callable[[], T]], *, workers: int, limit_s: float
 ) -> Sequence[tuple[T | None, BaseException | None]]:
-    """Return what each function returned or raised, in order; TimeoutError for those that have not ended after `limit_s` seconds."""
+    """Return the result or error of each function, in order, or TimeoutError for those that did not finish within `limit_s` seconds."""
     deadline_s = time.monotonic() + limit_s
     ended = _ended(tasks, workers, lambda: max(deadline_s - time.monotonic(), 0.0))
     found = {index: (value, error) for index, value, error in ended}
@@ -41,10 +41,10 @@ def each_within(
 
 
 def in_order(tasks: Sequence[Callable[[], T]], *, workers: int, ahead: int) -> Iterator[T]:
-    """Yield what each function returned, in order, each as soon as all before it are there. Raises the first error of one at once.
+    """Yield the results in order, each as soon as all earlier ones are available. Raises the first error immediately.
 
-    At most `ahead` functions have begun and are not yet yielded, so that what they return does not fill the memory. Closing the iterator
-    lets no further function begin.
+    At most `ahead` functions are started and not yet yielded, so results do not fill the memory. Closing the iterator
+    starts no further function.
     """
     ended: queue.SimpleQueue[tuple[int, T | None, BaseException | None]] = queue.SimpleQueue()
     waiting, room, stopped = iter(range(len(tasks))), threading.Semaphore(ahead), threading.Event()
@@ -56,7 +56,7 @@ def in_order(tasks: Sequence[Callable[[], T]], *, workers: int, ahead: int) -> I
             with lock:
                 index = None if stopped.is_set() else next(waiting, None)
             if index is None:
-                room.release()  # for the other threads, which end too
+                room.release()  # for the other threads, which exit too
                 return
             try:
                 ended.put((index, tasks[index](), None))
@@ -81,7 +81,7 @@ def in_order(tasks: Sequence[Callable[[], T]], *, workers: int, ahead: int) -> I
 
 
 def _values(ended: Iterator[tuple[int, T | None, BaseException | None]]) -> Iterator[tuple[int, T]]:
-    """Yield index and value of each function as it ends. Raises the first error of one."""
+    """Yield index and value of each function as it finishes. Raises the first error."""
     for index, value, error in ended:
         if error is not None:
             raise error
@@ -91,7 +91,7 @@ def _values(ended: Iterator[tuple[int, T | None, BaseException | None]]) -> Iter
 def _ended(
     tasks: Sequence[Callable[[], T]], workers: int, wait_s: Callable[[], float | None]
 ) -> Iterator[tuple[int, T | None, BaseException | None]]:
-    """Yield index, value and error of each function as it ends, until one is not there within `wait_s`."""
+    """Yield index, value and error of each function as it finishes, until none finishes within `wait_s`."""
     waiting: queue.SimpleQueue[int] = queue.SimpleQueue()
     done: queue.SimpleQueue[tuple[int, T | None, BaseException | None]] = queue.SimpleQueue()
     for index in range(len(tasks)):
@@ -113,5 +113,5 @@ def _ended(
     for _ in tasks:
         try:
             yield done.get(timeout=wait_s())
-        except queue.Empty:  # noqa: PERF203 - each wait ends for itself
+        except queue.Empty:  # noqa: PERF203 - each wait times out separately
             return

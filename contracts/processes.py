@@ -1,4 +1,4 @@
-"""Whether a process of this machine still runs, for marks that processes leave: a stack's lock, the record of a roll-out."""
+"""Check whether a process of this machine is still running, for records that processes leave: a stack's lock, a rollout record."""
 
 import os
 import re
@@ -7,26 +7,26 @@ from pathlib import Path
 from typing import Final
 
 _CLOCK_TICKS_S: Final = 2.0
-"""Tolerance when the start of a process is compared with the time of its mark, in seconds."""
+"""Tolerance for comparing the start of a process with the time of its record, in seconds."""
 
 
 def is_alive(pid: int, since: str) -> bool:
-    """Return whether the process that has this number, and had it at a time (RFC 3339), still runs.
+    """Return whether the process that had this number at a time (RFC 3339) is still running.
 
-    A process that began later only has the same number.
+    A process that started later merely has the same number.
     """
     process = Path(f"/proc/{pid}")
     if not Path("/proc/self").exists():
         return _answers(pid)
     try:
-        state, began_s = _stat(process)
+        state, started_s = _stat(process)
     except (OSError, ValueError, IndexError):
         return False
-    return state != "Z" and began_s <= _seconds(since) + _CLOCK_TICKS_S
+    return state != "Z" and started_s <= _seconds(since) + _CLOCK_TICKS_S
 
 
 def _answers(pid: int) -> bool:
-    """Return whether a process has this number, where there is no /proc."""
+    """Return whether a process has this number, on systems without /proc."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -47,7 +47,7 @@ def _stat(process: Path) -> tuple[str, float]:
 
 
 def _seconds(since: str) -> float:
-    """Return an RFC 3339 time in seconds since 1970; the far future if it cannot be read, so that its holder counts as alive."""
+    """Return an RFC 3339 time in seconds since 1970. An invalid time is in the far future, so its holder is treated as alive."""
     try:
         return datetime.fromisoformat(re.sub(r"(\.\d{6})\d+", r"\1", since)).astimezone(UTC).timestamp()
     except ValueError:

@@ -1,7 +1,7 @@
-"""Types of the resources that serve, as a state and the engine name them."""
+"""Types of the serving resources, as used by states and the engine."""
 
 from typing import Final
 
 CAPACITY_TYPE: Final = "gcp-tpu:index:QueuedResource"
-"""Our provider's: a queued resource, or an instance of Compute Engine."""
+"""Type of our provider: a queued resource, or a Compute Engine instance."""
 SERVICE_TYPE: Final = "gcp:cloudrunv2/service:Service"

@@ -1,7 +1,7 @@
-"""The record of a roll-out on Cloud Run: who moves the requests, how far, and how it ended.
+"""Record of a Cloud Run rollout: the run that moves the traffic, its progress, and its result.
 
-It is an annotation of the service, so that each reader of the service has it, and one PATCH changes it together with the traffic.
-`scripts.rollout` writes it. The program declares it as it is (decision 26), because an update sends the whole service.
+It is an annotation of the service, so each reader of the service has it, and one PATCH changes it together with the traffic.
+`scripts.rollout` writes it. The program declares it unchanged (decision 26), because an update sends the whole service.
 """
 
 import json
@@ -13,75 +13,77 @@ from contracts.fields import ContractError, Doc, from_json, to_json
 from contracts.labels import PRODUCT
 
 ROLLOUT_ANNOTATION: Final = f"{PRODUCT}-rollout-record"
-"""Key of the annotation. It has no prefix: Cloud Run refuses its own namespaces, and a key without one is private to the user."""
+"""Key of the annotation. It has no prefix, because Cloud Run rejects its own namespaces, and a key without one is private to the user."""
 SCHEMA: Final = 1
 LONGEST_REASON: Final = 1000
-"""Characters of a reason. All annotations of a service together may have 256 KiB."""
+"""Maximum characters of a reason. All annotations of a service together are limited to 256 KiB."""
 
 RecordedOutcome = Literal["rolled out", "rolled back", "not verified", "gone back", "nothing to do", "interrupted"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RolloutHolder:
-    """The run that moves the requests."""
+    """The run that moves the traffic."""
 
-    id: Annotated[str, Doc("Drawn for each run: a run whose id is no longer here has lost its hold.")]
+    id: Annotated[str, Doc("Random id of the run. A run whose id is no longer here has lost control.")]
     user: Annotated[str, Doc("Name of the user.")]
     host: Annotated[str, Doc("Name of the machine.")]
-    process: Annotated[int, Doc("Number of the process on that machine.")]
-    since: Annotated[str, Doc("When the run began, RFC 3339, UTC.")]
+    process: Annotated[int, Doc("Process id on that machine.")]
+    since: Annotated[str, Doc("Start of the run, RFC 3339, UTC.")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RefusedRevision:
-    """A revision that must not be rolled out again without its reason."""
+    """A revision that must not be rolled out again without notice."""
 
     revision: Annotated[str, Doc("Short name of the revision.")]
-    at: Annotated[str, Doc("When it was refused, RFC 3339, UTC.")]
-    reason: Annotated[str, Doc("Why, whole sentences without secrets.")]
+    at: Annotated[str, Doc("Time of the refusal, RFC 3339, UTC.")]
+    reason: Annotated[str, Doc("Reason in whole sentences, without secrets.")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RolloutRecord:
-    """The roll-out that ran last. Without a holder there was none."""
+    """The last rollout. Without a holder: none."""
 
     schema: Annotated[int, Doc(f"{SCHEMA}")] = SCHEMA
-    holder: Annotated[RolloutHolder | None, Doc("Who moves the requests, or moved them last.")] = None
-    revision: Annotated[str, Doc("Short name of the revision that is rolled out.")] = ""
-    serving: Annotated[str, Doc("Short name of the revision that served before.")] = ""
-    share: Annotated[int, Doc("Percent of the requests that `revision` was given last.")] = 0
-    renewed_at: Annotated[str, Doc("When the holder last wrote the record, RFC 3339, UTC.")] = ""
-    outcome: Annotated[RecordedOutcome | None, Doc("How the roll-out ended; null while it runs, or was killed.")] = None
-    reason: Annotated[str, Doc("What happened, whole sentences without secrets; empty while it runs.")] = ""
-    refused: Annotated[RefusedRevision | None, Doc("The revision that was refused last.")] = None
+    holder: Annotated[RolloutHolder | None, Doc("Run that moves the traffic, or moved it last.")] = None
+    revision: Annotated[str, Doc("Short name of the revision being rolled out.")] = ""
+    serving: Annotated[str, Doc("Short name of the previously serving revision.")] = ""
+    share: Annotated[int, Doc("Last traffic percentage of `revision`.")] = 0
+    renewed_at: Annotated[str, Doc("Time at which the holder last wrote the record, RFC 3339, UTC.")] = ""
+    outcome: Annotated[
+        RecordedOutcome | None, Doc("Result of the rollout; null while it runs, or if it was killed.")
+    ] = None
+    reason: Annotated[str, Doc("Reason in whole sentences, without secrets; empty while it runs.")] = ""
+    refused: Annotated[RefusedRevision | None, Doc("The last refused revision.")] = None
 
     @property
     def runs(self) -> bool:
-        """Whether a roll-out has begun and not ended, as far as the record says."""
+        """True if, according to the record, a rollout was started and has not finished."""
         return self.holder is not None and self.outcome is None
 
     def text(self) -> str:
-        """Return the annotation's value, without empty fields: always the same for the same record."""
+        """Return the annotation's value, without empty fields: always the same text for the same record."""
         return json.dumps(_lean(to_json(self)), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
     def refusal_of(self, revision: str) -> RefusedRevision | None:
-        """Return why a revision is not offered again; None if nothing is known against it."""
+        """Return why a revision is not rolled out again, or None."""
         return self.refused if self.refused is not None and self.refused.revision == revision else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnreadableRecord:
-    """A record that is there and cannot be read: who moves the requests is unknown."""
+    """A record that exists but is invalid, so the run that moves the traffic is unknown."""
 
     why: str
-    """Without a full stop."""
+    """Reason, without a full stop."""
 
 
 NO_ROLLOUT: Final = RolloutRecord()
 
 
 def read_record(service: Mapping[str, object]) -> RolloutRecord | UnreadableRecord:
-    """Return the record of a service, as run.v2 or the engine has it. A service without one had no roll-out."""
+    """Return the record of a service in the form of run.v2 or the engine. A service without one had no rollout."""
     text = annotations_of(service).get(ROLLOUT_ANNOTATION)
     if text is None:
         return NO_ROLLOUT
@@ -89,7 +91,7 @@ def read_record(service: Mapping[str, object]) -> RolloutRecord | UnreadableReco
         raw = cast("object", json.loads(text))
         schema = cast("Mapping[str, object]", raw).get("schema") if isinstance(raw, Mapping) else SCHEMA
         if schema != SCHEMA:
-            return UnreadableRecord(why=f"its schema is {schema!r}, and this release reads schema {SCHEMA}")
+            return UnreadableRecord(why=f"its schema is {schema!r}, but this release reads schema {SCHEMA}")
         return from_json(RolloutRecord, cast("object", raw), path=ROLLOUT_ANNOTATION)
     except ContractError as error:
         return UnreadableRecord(why=str(error).rstrip("."))
@@ -98,7 +100,7 @@ def read_record(service: Mapping[str, object]) -> RolloutRecord | UnreadableReco
 
 
 def record_text(service: Mapping[str, object] | None) -> str:
-    """Return the annotation to declare: what the service has, to the letter, also if it cannot be read."""
+    """Return the annotation to declare: the service's own, unchanged even if it is invalid."""
     return annotations_of(service or {}).get(ROLLOUT_ANNOTATION, NO_ROLLOUT.text())
 
 

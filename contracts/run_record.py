@@ -1,7 +1,7 @@
-"""What a stack's machines and services have used, kept where their end does not reach: in the description of its service account.
+"""Usage of a stack's machines and services, stored in a place that outlives them: the description of the stack's service account.
 
 Every stack has that account, `pulumi up` never replaces it, the guard lists it anyway, and a teardown deletes it. The program writes the record
-(`stacks.hooks.run_keeper`), the guard and `scripts.status` read it. One word holds it, because a description has 256 bytes:
+(`stacks.hooks.run_keeper`); the guard and `scripts.status` read it. It is a single word, because a description has 256 bytes:
 `gemma-serving-runs=SINCE/SPENT/START:RATE:LONGEST,...`, times in seconds since 1970, money in millionths of a dollar, rounded up.
 """
 
@@ -14,63 +14,63 @@ from contracts.labels import PRODUCT, words_of
 
 RUNS_WORD: Final = f"{PRODUCT}-runs"
 MOST_OPEN: Final = 3
-"""Runs whose end is not known yet, in one record: the one that serves, the one that renews it, and one more. Others are added to what is spent."""
+"""Maximum number of unfinished runs in a record: the serving one, its renewal, and one more. Others are added to the spent amount."""
 MOST_BYTES: Final = 256
-"""Longest description of a service account (discovery: iam.v1, ServiceAccount.description)."""
+"""Maximum length of a service account's description (discovery: iam.v1, ServiceAccount.description)."""
 MICROS: Final = 1_000_000
-"""Millionths of a dollar in a dollar."""
+"""Millionths of a dollar per dollar."""
 _HOUR_S: Final = 3600
 _TEXT: Final = re.compile(r"(\d+)/(\d+)/((?:\d+:\d+:(?:\d*|s))(?:,\d+:\d+:(?:\d*|s))*|)")
 
 
 class RecordError(ValueError):
-    """A record that is there and cannot be read. The message is its text."""
+    """A record exists but is invalid. The message is its text."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedRun:
-    """One machine, from its start until its end is known; or the service, from its first creation on."""
+    """A machine from its start until its end is known, or the service from its first creation."""
 
     start_s: int
     micros_per_hour: int
-    """List price: of the machine, or of one instance of the service."""
+    """List price of the machine, or of one instance of the service."""
     longest_s: int | None = None
-    """After how many seconds Google ends the machine; None if it does not."""
+    """Seconds after which Google deletes the machine, or None."""
     is_service: bool = False
-    """Whether use decides its cost (Cloud Monitoring), not time."""
+    """True if its cost depends on use (Cloud Monitoring), not on time."""
 
     def text(self) -> str:
-        """Return the run as the record holds it."""
+        """Return the run as text for the record."""
         last = "s" if self.is_service else "" if self.longest_s is None else str(self.longest_s)
         return f"{self.start_s}:{self.micros_per_hour}:{last}"
 
     def end_s(self, now_s: int) -> int:
-        """Return the latest end of a machine that is gone: now, or when Google would have ended it."""
+        """Return the latest possible end of a deleted machine: now, or the time at which Google would have deleted it."""
         return now_s if self.longest_s is None else min(now_s, self.start_s + self.longest_s)
 
     def micros(self, end_s: int) -> int:
-        """Return what the machine has cost until then, rounded up."""
+        """Return the cost of the machine until then, rounded up."""
         return 0 if self.is_service else -(-self.micros_per_hour * max(0, end_s - self.start_s) // _HOUR_S)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """A machine or service as Google shows it now."""
+    """A machine or service as Google currently shows it."""
 
     name: str
     requested_s: int
-    """When the request for it was made: it started then or later."""
+    """Time of the request for it. It started then or later."""
     started_s: int | None
-    """None if Google no longer says: the machine is gone, its request is not."""
+    """None if Google no longer returns it. The machine is then gone, but its request is not."""
     stopped_s: int | None = None
-    """When it stopped, for one that can start again."""
+    """Time at which it stopped, if it can start again."""
     micros_per_hour: int
     longest_s: int | None = None
     is_service: bool = False
 
     @property
     def run(self) -> RecordedRun:
-        """Return it as a run. One whose start is not known counts from its request on."""
+        """Return it as a run. If its start is unknown, the run starts with its request."""
         start_s = self.requested_s if self.started_s is None else self.started_s
         return RecordedRun(
             start_s=start_s,
@@ -80,7 +80,7 @@ class Seen:
         )
 
     def end_s(self, run: RecordedRun, now_s: int) -> int:
-        """Return until when a run of this machine counts."""
+        """Return the time until which a run of this machine is billed."""
         if self.started_s is None:
             return run.end_s(now_s)
         return now_s if self.stopped_s is None else self.stopped_s
@@ -88,28 +88,28 @@ class Seen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Use:
-    """What one run has cost, and where that was read."""
+    """Cost of one run, and its source."""
 
     run: RecordedRun
     end_s: int
     seen: Seen | None
-    """The machine as it is now; None if only the record knows it."""
+    """The machine as it is now, or None if only the record has it."""
     recorded: bool
 
     @property
     def micros(self) -> int:
-        """What it has cost; 0 for a service."""
+        """Cost so far; 0 for a service."""
         return self.run.micros(self.end_s)
 
     @property
     def is_bound(self) -> bool:
-        """Whether the end is not known, so that the most it can be counts."""
+        """True if the end is unknown, so the maximum cost is used."""
         return not self.run.is_service and (self.seen is None or self.seen.started_s is None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRecord:
-    """The first start of a stack, what its past machines have cost, and the runs whose end is not known yet."""
+    """First start of a stack, cost of its past machines, and the unfinished runs."""
 
     since_s: int | None = None
     spent_micros: int = 0
@@ -117,7 +117,7 @@ class RunRecord:
 
     @classmethod
     def of(cls, description: str) -> "RunRecord | None":
-        """Return the record in a description; None if it has none. Raises RecordError if it cannot be read."""
+        """Return the record in a description, or None. Raises RecordError if it is invalid."""
         text = words_of(description).get(RUNS_WORD)
         if text is None:
             return None
@@ -128,7 +128,7 @@ class RunRecord:
         return cls(since_s=int(found[1]), spent_micros=int(found[2]), runs=runs)
 
     def written_into(self, description: str) -> str:
-        """Return the description with this record in place of the one that it holds."""
+        """Return the description with this record in place of the existing one."""
         others = [word for word in description.split() if not word.startswith(f"{RUNS_WORD}=")]
         if self.since_s is None:
             return " ".join(others)
@@ -136,23 +136,23 @@ class RunRecord:
         return " ".join([*others, f"{RUNS_WORD}={self.since_s}/{self.spent_micros}/{runs}"])
 
     def uses(self, seen: Sequence[Seen], now_s: int) -> Sequence[Use]:
-        """Return what each run has cost: those of the record, then those that only Google shows."""
+        """Return the cost of each run: those in the record, then those that only Google shows."""
         pairs, left = _matched(self.runs, seen)
         known = [Use(run=run, end_s=_end_s(run, one, now_s), seen=one, recorded=True) for run, one in pairs]
         return (*known, *(Use(run=one.run, end_s=one.end_s(one.run, now_s), seen=one, recorded=False) for one in left))
 
     def first_start_s(self, seen: Sequence[Seen]) -> int | None:
-        """Return when the first machine or service of the stack started; None if none has."""
+        """Return the start of the stack's first machine or service, or None."""
         starts = [] if self.since_s is None else [self.since_s]
         return min([*starts, *(one.run.start_s for one in seen)], default=None)
 
     def after(self, seen: Sequence[Seen], now_s: int, *, complete: bool) -> "RunRecord":
-        """Return the record with what Google shows now: new runs are added, those that are gone are added to what is spent.
+        """Return the record updated with Google's current data: new runs are added, and finished runs move to the spent amount.
 
         Args:
             seen: the stack's machines, and its service.
             now_s: seconds since 1970.
-            complete: whether all could be read. If not, no run counts as ended.
+            complete: whether all could be read. If not, no run is treated as finished.
         """
         pairs, left = _matched(self.runs, seen)
         gone = [one is None and complete and not run.is_service for run, one in pairs]
@@ -177,7 +177,7 @@ def _end_s(run: RecordedRun, seen: Seen | None, now_s: int) -> int:
 
 
 def _dearer(run: RecordedRun, seen: Seen | None) -> RecordedRun:
-    """Return the run of a service at its highest price: Cloud Monitoring does not say which revision was billed at which price."""
+    """Return a service's run at its highest price: Cloud Monitoring does not report which revision was billed at which price."""
     if seen is None or not run.is_service:
         return run
     return replace(run, micros_per_hour=max(run.micros_per_hour, seen.micros_per_hour))
@@ -186,9 +186,9 @@ def _dearer(run: RecordedRun, seen: Seen | None) -> RecordedRun:
 def _matched(
     runs: Sequence[RecordedRun], seen: Sequence[Seen]
 ) -> tuple[Sequence[tuple[RecordedRun, Seen | None]], Sequence[Seen]]:
-    """Return each run with the machine that it is, and the machines that are no run yet.
+    """Return each run with its machine, and the machines without a run.
 
-    A machine is the run that has its start; else the newest run that is not older than its request. A stack has one service.
+    A machine belongs to the run with its start, otherwise to the newest run that is not older than its request. A stack has one service.
     """
     left = list(seen)
     found: dict[int, Seen] = {}

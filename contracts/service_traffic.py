@@ -1,7 +1,7 @@
-"""Who gets the requests of a Cloud Run service: the program declares it, `scripts.rollout` moves it, and both read it from Google by this module.
+"""Traffic of a Cloud Run service. The program declares it, `scripts.rollout` moves it, and both read it from Google with this module.
 
-Google's service is the one truth. The program declares the traffic that the service has, and only a changed template adds the new revision: with a
-tag and without traffic. So an `up` never moves requests, and a moved share is no drift.
+Google's service is the only source of truth. The program declares the service's current traffic, and only a changed template adds the new
+revision, with a tag and without traffic. So an `up` never moves traffic, and moved traffic is not drift.
 """
 
 import hashlib
@@ -14,12 +14,12 @@ from contracts.fields import as_mapping, as_sequence
 from contracts.labels import PRODUCT
 
 NEXT_TAG: Final = "next"
-"""Tag of the revision that is checked. Cloud Run allows 46 characters for a tag and the service's name together."""
+"""Tag of the revision under test. Cloud Run allows 46 characters for tag and service name together."""
 LAST_TAG: Final = "last"
-"""Tag of the revision that served before, while the traffic is divided: so that each can be measured alone."""
+"""Tag of the previously serving revision while the traffic is split, so each revision can be measured separately."""
 LONGEST_TAG_AND_SERVICE: Final = 46
 TEMPLATE_LABEL: Final = f"{PRODUCT}-template"
-"""Label of a service: the fingerprint of the template that was declared last."""
+"""Label of a service: fingerprint of the last declared template."""
 LATEST: Final = "TRAFFIC_TARGET_ALLOCATION_TYPE_LATEST"
 BY_REVISION: Final = "TRAFFIC_TARGET_ALLOCATION_TYPE_REVISION"
 ALL: Final = 100
@@ -27,12 +27,12 @@ ALL: Final = 100
 _FINGERPRINT_DIGITS: Final = 40
 
 Service = Mapping[str, object]
-"""A service as run.v2 answers it."""
+"""A service as returned by run.v2."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrafficTarget:
-    """A share of the requests. Without a revision it follows the latest one that is ready."""
+    """A share of the traffic. Without a revision it follows the latest ready one."""
 
     revision: str | None = None
     percent: int = 0
@@ -44,22 +44,22 @@ class TrafficTarget:
         return LATEST if self.revision is None else BY_REVISION
 
     def to_api(self) -> dict[str, object]:
-        """Return the target as run.v2 takes it. Empty fields are left out, as in its answers."""
+        """Return the target for run.v2. Empty fields are omitted, as in its responses."""
         fields = {"type": self.kind, "revision": self.revision, "percent": self.percent, "tag": self.tag}
         return {key: value for key, value in fields.items() if value}
 
 
 FOLLOW_LATEST: Final = (TrafficTarget(percent=ALL),)
-"""Traffic without a roll-out, and of a first deployment: a revision has no traffic by name before it exists."""
+"""Traffic without a rollout, and of a first deployment, because a revision cannot get traffic by name before it exists."""
 
 
 def declared_targets(
     service: Service | None, fingerprint: str, fixed: Mapping[str, int] | None = None
 ) -> Sequence[TrafficTarget]:
-    """Return the traffic to declare for a template. `fixed` are the shares of the settings, in percent by revision.
+    """Return the traffic to declare for a template. `fixed` is the traffic percentage by revision from the settings.
 
-    If the service has this template and these shares already, it is what Google has, to the letter. Else the serving revisions keep their shares by
-    name, or get those of the settings, and a latest revision that is new gets the tag and nothing more.
+    If the service already has this template and this split, the result is exactly Google's. Otherwise the serving revisions keep their shares by
+    name, or get the settings' shares, and a new latest revision gets only the tag.
     """
     if service is None:
         return FOLLOW_LATEST
@@ -76,21 +76,21 @@ def declared_targets(
 
 
 def template_fingerprint(template: object) -> str:
-    """Return a label's value that names a template in JSON types."""
+    """Return a label value that identifies a template in JSON types."""
     text = json.dumps(template, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:_FINGERPRINT_DIGITS]
 
 
 def targets_of(service: Service) -> Sequence[TrafficTarget]:
-    """Return the traffic as it was asked for last."""
+    """Return the traffic as last requested."""
     return tuple(_target(as_mapping(entry)) for entry in as_sequence(service.get("traffic")))
 
 
 def serving_shares(service: Service) -> Mapping[str, int]:
-    """Return the share of each revision that gets requests, by its short name, the largest first.
+    """Return the traffic percentage by the short name of the revision, largest first.
 
-    Google names no revision where the traffic follows the latest one (recorded in public states of `google_cloud_run_v2_service`): then it is the
-    latest that is ready.
+    Google names no revision if the traffic follows the latest one (recorded in public states of `google_cloud_run_v2_service`). Then it is the
+    latest ready one.
     """
     ready = short_name(service.get("latestReadyRevision"))
     found: dict[str, int] = {}
@@ -103,9 +103,9 @@ def serving_shares(service: Service) -> Mapping[str, int]:
 
 
 def known_shares(service: Service) -> Mapping[str, int] | None:
-    """Return the shares if they are all there; empty if nothing has ever served, and None if Google does not say who gets the requests.
+    """Return the traffic percentages, empty if nothing has ever served, or None if Google does not return the complete split.
 
-    While a service reconciles, its statuses are those of some moment (discovery: run.v2, Service.reconciling).
+    While a service reconciles, its statuses may be outdated (discovery: run.v2, Service.reconciling).
     """
     shares = serving_shares(service)
     if sum(shares.values()) == ALL or (not shares and not service.get("latestReadyRevision")):
@@ -114,7 +114,7 @@ def known_shares(service: Service) -> Mapping[str, int] | None:
 
 
 def is_ready(revision: Mapping[str, object]) -> bool:
-    """Return whether a revision started once, so that it can serve again."""
+    """Return whether a revision was ready once, so it can serve again."""
     conditions = map(as_mapping, as_sequence(revision.get("conditions")))
     return any(each.get("type") == "Ready" and each.get("state") == "CONDITION_SUCCEEDED" for each in conditions)
 
@@ -139,6 +139,6 @@ def _target(entry: Mapping[str, object]) -> TrafficTarget:
 
 
 def _percent(entry: Mapping[str, object]) -> int:
-    """Return a share. The engine passes whole numbers as fractions, and Google leaves a 0 out."""
+    """Return a share. The engine passes whole numbers as fractions, and Google omits a 0."""
     percent = entry.get("percent")
     return int(percent) if isinstance(percent, int | float) else 0

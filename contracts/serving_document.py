@@ -1,6 +1,6 @@
-"""The serving document: what a TPU machine is told to run. Stacks write it into instance metadata, the agent reads it.
+"""Serving document, which describes the server of a TPU machine. Stacks write it into instance metadata, the agent reads it.
 
-The agent's program includes this module, so it has to run on Python 3.10.
+The agent's program includes this module, so it must run on Python 3.10.
 """
 
 import hashlib
@@ -12,34 +12,34 @@ from typing import Any, Final, NoReturn, cast
 
 DOCUMENT_METADATA_KEY: Final = "gemma-serving-document"
 REPOSITORIES_METADATA_KEY: Final = "gemma-serving-image-repositories"
-"""Metadata key beside the document: a JSON object, region to HOST/PROJECT/REPOSITORY, of the repositories that have the document's image.
-It is no part of the document: a machine with an older agent, which refuses unknown keys, can still read that."""
+"""Metadata key in addition to the document: a JSON object, region to HOST/PROJECT/REPOSITORY, with the repositories of the document's image.
+It is separate from the document because older agents reject unknown keys there."""
 SCRIPT_METADATA_KEY: Final = "startup-script"
 DOCUMENT_SCHEMA: Final = 1
 LAST_PORT: Final = 65535
 API_KEY_VARIABLE: Final = "VLLM_API_KEY"
-"""Variable of the server with the API key: a key that was rotated must not serve again."""
+"""Variable of the server with the API key. A rotated key must not be accepted again."""
 SECRET_VERSION: Final = re.compile(r"projects/[^/]+/secrets/[^/]+/versions/[^/]+")
-"""Name of a secret's version in Secret Manager."""
+"""Name of a version in Secret Manager."""
 DEFAULT_SHM_SIZE_GIB: Final = 10
 
 DOCUMENT_KEYS: Final[Mapping[str, str]] = {
     "schema": f"{DOCUMENT_SCHEMA}",
-    "image": "The container image, best by digest.",
+    "image": "The container image, preferably by digest.",
     "command": "List of strings: the container's command.",
     "args": "List of strings: its arguments.",
     "env": "Environment variables, name to value.",
-    "secretEnv": "Environment variables from Secret Manager, name to `projects/P/secrets/S/versions/V`. A secret has one line.",
+    "secretEnv": "Environment variables from Secret Manager, name to `projects/P/secrets/S/versions/V`. A secret must be a single line.",
     "port": f"Port of the server, 1 to {LAST_PORT}.",
-    "shmSizeGib": f"Size of the container's /dev/shm in GiB; {DEFAULT_SHM_SIZE_GIB} if left out.",
+    "shmSizeGib": f"Size of the container's /dev/shm in GiB; {DEFAULT_SHM_SIZE_GIB} by default.",
     "weights": '`{"mode": "hub"}`, or `{"mode": "bucket", "uri": "gs://BUCKET/PREFIX", "path": "/mnt/models/NAME"}`: '
     "the agent copies the prefix to `path` and mounts it into the container.",
 }
-"""Every key of the document and what stands in it. The agent refuses any other key."""
+"""All keys of the document, with their content. The agent rejects any other key."""
 
 
 class DocumentError(ValueError):
-    """The document cannot be run; the message names the key, the value and what is allowed."""
+    """The document is invalid. The message names the key, the value and the allowed form."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class BucketWeights:
 class ServingDocument:
     """One server. `secret_environment` names Secret Manager versions; a secret's value is never part of the document.
 
-    `weights` is None where vLLM downloads them from the hub.
+    `weights` is None if vLLM downloads them from the hub.
     """
 
     image: str
@@ -67,7 +67,7 @@ class ServingDocument:
     weights: BucketWeights | None = None
 
     def text(self) -> str:
-        """Return the metadata value. The same document always gives the same text, so that its hash names it."""
+        """Return the metadata value: always the same text for the same document, because its hash identifies it."""
         weights = self.weights
         return json.dumps(
             {
@@ -87,19 +87,19 @@ class ServingDocument:
 
 
 def image_in(region: str, image: str, repositories: Mapping[str, str]) -> str:
-    """Return the image's reference in the region's repository; the image as it is if it, or the region, is in none of `repositories`."""
+    """Return the image's reference in the region's repository, or unchanged if `repositories` lacks the image or the region."""
     near = repositories.get(region)
     own = next((one for one in repositories.values() if image.startswith(f"{one}/")), None)
     return image if near is None or own is None else near + image.removeprefix(own)
 
 
 def repositories_text(repositories: Mapping[str, str]) -> str:
-    """Return the metadata value of the image's repositories."""
+    """Return the metadata value for the image's repositories."""
     return json.dumps(dict(repositories), sort_keys=True, separators=(",", ":"))
 
 
 def parse_repositories(text: str) -> Mapping[str, str]:
-    """Read the image's repositories by their region. Raises ValueError."""
+    """Parse the image's repositories by region. Raises ValueError."""
     value: object = json.loads(text)
     if not isinstance(value, dict):
         raise ValueError(f"{REPOSITORIES_METADATA_KEY} is not a JSON object")  # noqa: TRY004 - a bad value, like text that is not JSON
@@ -112,13 +112,13 @@ def document_hash(text: str) -> str:
 
 
 def parse_document(text: str) -> ServingDocument:
-    """Read a document from its text. Raises DocumentError: one sentence with the key, the value and what is allowed."""
+    """Parse a document. Raises DocumentError with the key, the value and the allowed form."""
     raw = _json_object(text)
     image, port, shm_size_gib = raw.get("image"), raw.get("port"), raw.get("shmSizeGib", DEFAULT_SHM_SIZE_GIB)
     if raw.get("schema") != DOCUMENT_SCHEMA:
-        _refuse("schema", raw.get("schema"), f"{DOCUMENT_SCHEMA}, the only schema that this agent knows")
+        _refuse("schema", raw.get("schema"), f"{DOCUMENT_SCHEMA}, the only schema that this agent supports")
     if not isinstance(image, str) or not re.fullmatch(r"[a-z0-9][\w./:@-]+", image):
-        _refuse("image", image, "a container image, best by digest")
+        _refuse("image", image, "a container image, preferably by digest")
     if not isinstance(port, int) or isinstance(port, bool) or not 0 < port <= LAST_PORT:
         _refuse("port", port, f"a port number from 1 to {LAST_PORT}")
     if not isinstance(shm_size_gib, (int, float)) or isinstance(shm_size_gib, bool) or shm_size_gib <= 0:
@@ -140,7 +140,7 @@ def parse_document(text: str) -> ServingDocument:
 
 
 def api_key_of(text: str) -> "str | None":
-    """Return the version of the API key that a document names, also if the document cannot be served; None if it names none."""
+    """Return the API key version in a document, even if the document cannot be served, or None."""
     try:
         value: object = json.loads(text)
     except ValueError:
@@ -152,7 +152,7 @@ def api_key_of(text: str) -> "str | None":
 
 
 def secrets_hash(secret_environment: Mapping[str, str]) -> str:
-    """Return a short hash of the secret versions that a server has; it names them and holds no value."""
+    """Return a short hash of a server's secret versions. It contains no secret value."""
     return hashlib.sha256(json.dumps(dict(secret_environment), sort_keys=True).encode()).hexdigest()[:12]
 
 
@@ -160,19 +160,19 @@ def _json_object(text: str) -> dict[str, Any]:
     try:
         value: object = json.loads(text)
     except ValueError as error:
-        raise DocumentError(f"Serving document: it is not JSON ({error}).") from None
+        raise DocumentError(f"Serving document is not JSON ({error}).") from None
     if not isinstance(value, dict):
         _refuse("(document)", value, "a JSON object")
     raw = cast("dict[str, Any]", value)
     unknown = sorted(set(raw) - set(DOCUMENT_KEYS))
     if unknown:
-        raise DocumentError(f"Serving document: `{unknown[0]}` is unknown; known keys are {', '.join(DOCUMENT_KEYS)}.")
+        raise DocumentError(f"Serving document: `{unknown[0]}` is unknown. Known keys: {', '.join(DOCUMENT_KEYS)}.")
     return raw
 
 
 def _refuse(key: str, value: object, allowed: str) -> NoReturn:
     shown = json.dumps(value, default=str)[:120]
-    raise DocumentError(f"Serving document: `{key}` is {shown}, but it has to be {allowed}.")
+    raise DocumentError(f"Serving document: `{key}` is {shown}, but must be {allowed}.")
 
 
 def _strings(raw: dict[str, Any], key: str) -> tuple[str, ...]:

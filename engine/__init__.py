@@ -1,1 +1,1 @@
-"""How scripts talk to Pulumi: the engine's command line and a stack's outputs."""
+"""Access of scripts to Pulumi: the engine's command line, and a stack's outputs and state."""

@@ -1,4 +1,4 @@
-"""Files that commands keep between runs: written under a lock, and a reader sees the old text or the new one, never half of one."""
+"""Files that commands keep between runs: written under a lock, and replaced atomically."""
 
 import fcntl
 import json
@@ -17,13 +17,13 @@ OWNER_ONLY: Final = 0o600
 
 
 class KeptFileError(Exception):
-    """A file that was kept cannot be read. The message says why, a clause without the file's name."""
+    """A stored file is invalid. The message is the reason as a clause, without the file's name."""
 
 
 def read_kept(path: Path, kind: type[T], version: int, *, check: Callable[[T], object] = id) -> T | None:
-    """Return the contract in a file that names its `schemaVersion`; None if there is no file.
+    """Return the contract in a file with `schemaVersion`, or None if the file does not exist.
 
-    `check` raises ValueError for what the types of a contract cannot say. Raises KeptFileError.
+    `check` raises ValueError for errors that the types of a contract cannot express. Raises KeptFileError.
     """
     try:
         raw: object = json.loads(path.read_text(encoding="utf-8"))
@@ -35,12 +35,12 @@ def read_kept(path: Path, kind: type[T], version: int, *, check: Callable[[T], o
         raise KeptFileError(f"cannot be read ({str(error).rstrip('.')})") from None
     written = getattr(found, "schema_version", None)
     if written != version:
-        raise KeptFileError(f"has schemaVersion {written}, and this version of the project reads {version}")
+        raise KeptFileError(f"has schemaVersion {written}, but this version of the project reads {version}")
     return found
 
 
 def change_file(path: Path, text: Callable[[], str]) -> None:
-    """Write a file anew. `text` reads it and returns the new text; nobody else writes in between. Raises OSError."""
+    """Rewrite a file. `text` reads it and returns the new text; no other process writes in between. Raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with locked(path.with_suffix(".lock")):
         replace_file(path, text())
@@ -48,7 +48,7 @@ def change_file(path: Path, text: Callable[[], str]) -> None:
 
 @contextmanager
 def locked(path: Path) -> Generator[None]:
-    """Wait for the lock that this file is, and hold it: a second process waits. Raises OSError if it cannot be opened, as a link."""
+    """Wait for the lock at this path, and hold it. Raises OSError if the file cannot be opened, for example because it is a link."""
     lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, OWNER_ONLY)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -58,14 +58,14 @@ def locked(path: Path) -> Generator[None]:
 
 
 def replace_file(path: Path, text: str) -> None:
-    """Write a file anew with the mode that it has, all of it or nothing. Raises OSError.
+    """Replace a file atomically and keep its mode. Raises OSError.
 
     Until it has that mode, only its owner can read it.
     """
     fresh = path.with_name(f"{path.name}.new")
     exists = path.exists()
     try:
-        fresh.unlink(missing_ok=True)  # left by a kill, with whatever mode
+        fresh.unlink(missing_ok=True)  # left by a killed process, with any mode
         fresh.touch(mode=OWNER_ONLY if exists else 0o666)
         fresh.write_text(text, encoding="utf-8")
         if exists:
@@ -76,7 +76,7 @@ def replace_file(path: Path, text: str) -> None:
 
 
 def write_private(path: Path, text: str, *, new: bool = False) -> None:
-    """Write a file that only its owner can read. Raises OSError; with `new` also if it exists."""
+    """Write a file that only its owner can read. Raises OSError; with `new`, including for an existing file."""
     flags = os.O_WRONLY | os.O_CREAT | (os.O_EXCL if new else os.O_TRUNC)
     with os.fdopen(os.open(path, flags, OWNER_ONLY), "w", encoding="utf-8") as file:
         file.write(text)

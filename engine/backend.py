@@ -1,6 +1,6 @@
-"""Where the engine keeps its states, also while it runs in a copy of the project.
+"""Location of the engine's states, including when it runs in a copy of the project.
 
-The engine takes a relative path such as `file://./state` from the folder that it runs in. In a copy that would be another backend, an empty one.
+The engine resolves a relative path such as `file://./state` against the folder that it runs in. In a copy that would be another, empty backend.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ _IN_PROJECT: Final = re.compile(
 
 @contextlib.contextmanager
 def variable(name: str, value: str) -> Generator[None]:
-    """Set a variable of this process's environment for a while."""
+    """Set an environment variable of this process temporarily."""
     before = os.environ.get(name)
     os.environ[name] = value
     try:
@@ -39,14 +39,14 @@ def variable(name: str, value: str) -> Generator[None]:
 
 @contextlib.contextmanager
 def absolute_backend() -> Generator[None]:
-    """Let every engine of this process use the backend that the project's folder has, whatever folder it runs in."""
+    """Make every engine of this process use the project folder's backend, in any working folder."""
     url = absolute(_chosen(runner.project_folder()), runner.project_folder())
     with contextlib.nullcontext() if url is None else variable(BACKEND_VARIABLE, url):
         yield
 
 
 def absolute(url: str, folder: Path) -> str | None:
-    """Return a file backend's URL with a path that holds in every folder; None if it has one already, or is of another kind."""
+    """Return a file backend's URL with an absolute path, or None if it already has one or is of another kind."""
     path, mark, options = url.removeprefix(_FILE).partition("?")
     if not url.startswith(_FILE) or path.startswith(("/", "~")):
         return None
@@ -54,7 +54,7 @@ def absolute(url: str, folder: Path) -> str | None:
 
 
 def state_folder() -> Path | None:
-    """Return the folder `.pulumi` of a file backend; None for other backends, and if nothing says which backend it is."""
+    """Return the folder `.pulumi` of a file backend, or None for other or unknown backends."""
     try:
         folder = runner.project_folder()
     except CommandRefusedError:
@@ -67,7 +67,7 @@ def state_folder() -> Path | None:
 
 
 def _chosen(folder: Path) -> str:
-    """Return the backend's URL as the engine chooses it: the variable, else the project's file, else the login; empty if none says it."""
+    """Return the backend's URL, chosen like the engine does: variable, project file, login. Empty if none is set."""
     given = os.environ.get(BACKEND_VARIABLE, "")
     if given:
         return given

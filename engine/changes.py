@@ -1,4 +1,4 @@
-"""What a preview of the engine changes, as data for people and programs: one entry a resource, with the values before and after."""
+"""Changes of an engine preview, as data for users and programs: one entry per resource, with the values before and after."""
 
 from collections.abc import Mapping, Sequence
 from typing import Final
@@ -14,7 +14,7 @@ _SHOWN: Final = frozenset({"create", "update", "delete", "replace", "read"})
 
 
 class ResourceChange(BaseModel):
-    """One resource that would change. `properties` differ, and `forced_by` are the properties that force a replacement."""
+    """A resource that will change. `properties` differ, and `forced_by` are the properties that force a replacement."""
 
     model_config = ConfigDict(frozen=True)
     op: str = Field(description="Operation: create, update, replace, delete or read.")
@@ -23,20 +23,20 @@ class ResourceChange(BaseModel):
     properties: tuple[str, ...] = Field(default=(), description="Top-level properties that differ.")
     forced_by: tuple[str, ...] = Field(default=(), description="Properties that force a replacement.")
     changes: tuple[ShownChange, ...] = Field(
-        default=(), description="What differs, with the value before and after, without secrets and shortened."
+        default=(), description="Differences with the values before and after, without secrets and shortened."
     )
-    changes_left_out: int = Field(default=0, description="Number of differences that `changes` leaves out.")
+    changes_left_out: int = Field(default=0, description="Number of differences not listed in `changes`.")
 
     @property
     def is_disruptive(self) -> bool:
-        """Whether it replaces or deletes what serves."""
+        """True if it replaces or deletes the serving resource."""
         return takes_server_away(self.op, self.type)
 
 
 def changes_of(
     preview: Mapping[str, object], secrets: Sequence[str] = ()
 ) -> tuple[tuple[ResourceChange, ...], int, tuple[str, ...]]:
-    """Return the changes without these secrets, the number of unchanged resources and the warnings of an engine's preview."""
+    """Return a preview's changes without these secrets, the number of unchanged resources, and the warnings."""
     changes = tuple(
         _change(step, secrets) for step in steps_in(preview) if step.get("op") in _SHOWN and _type(step) != STACK_TYPE
     )
@@ -46,7 +46,7 @@ def changes_of(
 
 
 def outputs_after(preview: Mapping[str, object], kind: str) -> Mapping[str, object]:
-    """Return the outputs of the first resource of a type, as they are after the steps of a preview; empty if there is none."""
+    """Return the outputs of the first resource of a type after the steps of a preview, or nothing."""
     states = [as_mapping(step.get("newState")) for step in steps_in(preview)]
     return next(
         (as_mapping(state.get("outputs")) for state in states if state.get("type") == kind), dict[str, object]()

@@ -1,4 +1,4 @@
-"""The checkout that a deployment is made from, and that of another commit."""
+"""The checkout that is deployed, and a temporary checkout of another commit."""
 
 import contextlib
 import tarfile
@@ -15,17 +15,17 @@ _ARCHIVE_LIMIT_S: Final = 300.0
 
 
 def require_committed() -> str:
-    """Return the commit that is checked out. Raises CommandRefusedError if a file is changed and not committed."""
+    """Return the checked-out commit. Raises CommandRefusedError if a tracked file has uncommitted changes."""
     changed = git("status", "--porcelain", "--untracked-files=no")
     if changed:
         raise CommandRefusedError(
-            f"{changed.splitlines()[0].split()[-1]} is changed and not committed; commit it: a roll-back deploys a commit."
+            f"{changed.splitlines()[0].split()[-1]} has uncommitted changes, but a rollback deploys a commit. Commit them first."
         )
     return git("rev-parse", "HEAD")
 
 
 def git(*arguments: str) -> str:
-    """Return what a git command printed. Raises CommandRefusedError with git's last line."""
+    """Return the output of a git command. Raises CommandRefusedError with git's last line."""
     done = ended(["git", *arguments], folder=runner.project_folder())
     if done.returncode != 0:
         raise CommandRefusedError(f"`git {' '.join(arguments[:2])}` failed: {last_words(done)}")
@@ -34,9 +34,9 @@ def git(*arguments: str) -> str:
 
 @contextlib.contextmanager
 def other_checkout(commit: str) -> Generator[Path]:
-    """Give a folder with the files of another commit and with this checkout's packages, and remove it afterwards.
+    """Yield a temporary folder with the files of another commit and this checkout's packages.
 
-    Nothing of the working tree or of git's own files changes. Raises CommandRefusedError if git does not know the commit.
+    The working tree and git's own files do not change. Raises CommandRefusedError if git does not know the commit.
     """
     root = runner.project_folder()
     with tempfile.TemporaryDirectory(prefix="checkout-") as parent:
@@ -45,7 +45,7 @@ def other_checkout(commit: str) -> Generator[Path]:
         done = ended(words, folder=root, limit_s=_ARCHIVE_LIMIT_S)
         if done.returncode != 0:
             raise CommandRefusedError(
-                f"git cannot read this commit ({last_words(done)}); fetch it, or name a commit of this repository."
+                f"git cannot read this commit: {last_words(done)}. Fetch it, or pass a commit of this repository."
             )
         with tarfile.open(archive) as packed:
             packed.extractall(folder, filter="data")

@@ -1,7 +1,7 @@
-"""Programs that a command starts: each signal that ends the command reaches each of them once, wherever it was sent.
+"""Child programs of a command. Each terminating signal reaches each of them exactly once, no matter where it was sent.
 
-A child has a process group of its own. A terminal sends Ctrl-C to a whole group, `kill` to one process, and a second signal makes the
-engine end without its state: so the command alone gets the signal, and passes it on as SIGINT.
+A child has its own process group. A terminal sends Ctrl-C to a whole group, `kill` to one process, and a second signal makes the
+engine exit without saving its state. So only the command gets the signal, and forwards it as SIGINT.
 """
 
 import contextlib
@@ -17,17 +17,17 @@ if TYPE_CHECKING:
     import subprocess
 
 ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-"""Signals that end a command as Ctrl-C does."""
+"""Signals that terminate a command like Ctrl-C."""
 T = TypeVar("T")
 
 
 @dataclass(eq=False, slots=True)
 class _Child:
-    """A program that runs."""
+    """A running program."""
 
     process: "subprocess.Popen[str]"
     passed: bool = False
-    """Whether a signal was passed on to it."""
+    """True if a signal was forwarded to it."""
 
     def interrupt(self) -> None:
         self.passed = True
@@ -36,14 +36,14 @@ class _Child:
 
 @dataclass(slots=True)
 class _Signals:
-    """What has come, and to whom it goes."""
+    """Received signals and their recipients."""
 
     children: set[_Child] = field(default_factory=set[_Child])
     held: bool = False
-    """Whether the main thread starts a program just now: a signal waits until it is known."""
+    """True while the main thread starts a program. A signal then waits until the program is registered."""
     came: bool = False
     cancel: Callable[[], object] | None = None
-    """Cancels the coroutine that the main thread runs."""
+    """Cancels the coroutine of the main thread."""
 
 
 _SIGNALS: Final = _Signals()
@@ -51,7 +51,7 @@ _SIGNALS: Final = _Signals()
 
 @contextlib.contextmanager
 def interruptible() -> Generator[None]:
-    """Handle the signals that end a command: pass them on to its children, and raise KeyboardInterrupt. One that is ignored stays ignored."""
+    """Handle terminating signals: forward them to children, and raise KeyboardInterrupt. Ignored signals stay ignored."""
     _SIGNALS.came = False
     before = {number: signal.getsignal(number) for number in ENDING}
     taken = [number for number, handler in before.items() if handler is not signal.SIG_IGN]
@@ -71,9 +71,9 @@ def started(
     read_by_caller: bool = False,
     **options: Any,  # noqa: ANN401 - those of Popen
 ) -> Generator["subprocess.Popen[str]"]:
-    """Start a program that reads and writes text. After an interrupt, wait for its end: the engine writes its state first.
+    """Start a program with text streams. After an interrupt, wait for it to exit, because the engine saves its state first.
 
-    `read_by_caller`: another thread reads its pipes to their end. Raises OSError if it cannot be started.
+    `read_by_caller`: another thread reads its pipes completely. Raises OSError if it cannot be started.
     """
     import subprocess  # noqa: PLC0415 - commands that start nothing, such as plan, do without it
 
@@ -81,11 +81,11 @@ def started(
         child = _Child(subprocess.Popen(arguments, process_group=0, text=True, **options))
         _SIGNALS.children.add(child)
     try:
-        if _SIGNALS.came and not child.passed:  # it came in another thread, before the child was known
+        if _SIGNALS.came and not child.passed:  # received in another thread, before the child was registered
             child.interrupt()
         yield child.process
     except KeyboardInterrupt:
-        if not child.passed:  # no command is running that could have passed it on
+        if not child.passed:  # no command is running that could have forwarded it
             child.interrupt()
         _await_end(child.process.wait if read_by_caller else child.process.communicate)
         raise
@@ -101,9 +101,9 @@ def ended(
     stdin: str = "",
     limit_s: float | None = None,
 ) -> "subprocess.CompletedProcess[str]":
-    """Run a program that leaves nothing half done, and return how it ended and what it printed.
+    """Run a program that leaves nothing half done, and return its result and output.
 
-    It stays in the group of the command, so that Ctrl-C ends both. Raises OSError if it cannot be started, and subprocess.TimeoutExpired.
+    It stays in the group of the command, so Ctrl-C stops both. Raises OSError if it cannot be started, and subprocess.TimeoutExpired.
     """
     import subprocess  # noqa: PLC0415 - as in `started`
 
@@ -113,16 +113,16 @@ def ended(
 
 
 def last_words(answer: "subprocess.CompletedProcess[str]") -> str:
-    """Return the last line that a program wrote on stderr."""
+    """Return the last line that a program wrote to stderr."""
     return (answer.stderr.strip().splitlines() or ["no message"])[-1]
 
 
 def run_async(work: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine and return its result. An interrupt cancels it where it waits: raised inside a step it would leave half of that done.
+    """Run a coroutine and return its result. An interrupt cancels it at a wait, because an interrupt inside a step leaves the step half done.
 
-    Raises KeyboardInterrupt once the coroutine has ended.
+    Raises KeyboardInterrupt once the coroutine has finished.
     """
-    import asyncio  # noqa: PLC0415 - most commands do without it
+    import asyncio  # noqa: PLC0415 - most commands do not need it
 
     async def cancellable() -> T:
         loop, task = asyncio.get_running_loop(), asyncio.current_task()
@@ -157,7 +157,7 @@ def _interrupt() -> None:
 
 @contextlib.contextmanager
 def _held() -> Generator[None]:
-    """Let a signal wait. Only the main thread handles signals."""
+    """Delay signals. Only the main thread handles signals."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -171,7 +171,7 @@ def _held() -> Generator[None]:
 
 
 def _await_end(wait: Callable[[], object]) -> None:
-    """Wait for the end of a program. Further signals are passed on meanwhile."""
+    """Wait for a program to exit. Further signals are forwarded."""
     while True:
         with contextlib.suppress(KeyboardInterrupt):
             wait()

@@ -1,7 +1,7 @@
-"""Read, back up and write a stack's deployment: its resources and the operations that an engine began and did not end.
+"""Read, back up and write a stack's deployment: its resources and unfinished operations.
 
-The format is that of `pulumi stack export` (pulumi/pulumi, sdk/go/common/apitype, UntypedDeployment and DeploymentV3). Everything that this
-module does not name is kept as it was read. Secrets stay ciphertext: no command here asks for `--show-secrets`.
+The format is that of `pulumi stack export` (pulumi/pulumi, sdk/go/common/apitype, UntypedDeployment and DeploymentV3). All other content
+is kept as read. Secrets stay ciphertext, because no command here uses `--show-secrets`.
 """
 
 import json
@@ -18,9 +18,9 @@ from engine import runner
 from engine.atomic_file import write_private
 
 BACKUP_FOLDER: Final = Path(".work") / "deployments"
-"""Where backups lie, below the project's folder."""
+"""Folder of backups, below the project's folder."""
 UNKNOWN: Final = "04da6b54-80e4-46f7-96ec-b56ff0331ba9"
-"""How a preview writes a value that is known only after `up` (pulumi/pulumi, sdk/go/common/resource/plugin/rpc.go)."""
+"""Placeholder in a preview for a value that is known only after `up` (pulumi/pulumi, sdk/go/common/resource/plugin/rpc.go)."""
 SECRET_SIGNATURE: Final = ("4dabf18193072939515e22adb298388d", "1b47061264138c4ac30d75fd1eb44270")
 """The key and the value that mark a secret in a deployment (pulumi/pulumi, sdk/go/common/resource/sig)."""
 IMPORT_LIMIT_S: Final = 300.0
@@ -28,11 +28,11 @@ IMPORT_LIMIT_S: Final = 300.0
 _UNREADABLE: Final = ("failed to load checkpoint", "could not deserialize deployment", "unmarshal", "unexpected EOF")
 _NEWEST_VERSION: Final = 4
 _CHECKPOINT_VERSION: Final = 3
-"""Version of the deployment in a file of a file backend that does not name it."""
+"""Default version of the deployment in a file of a file backend."""
 
 
 class StateUnreadableError(ScriptError):
-    """The stack's state exists and cannot be read. `cut_off`: it is no whole document, so nothing of it can be used."""
+    """The stack's state exists but is unreadable. `cut_off` means that the document is incomplete, so nothing in it can be used."""
 
     def __init__(self, message: str, *, cut_off: bool) -> None:
         super().__init__(message)
@@ -41,7 +41,7 @@ class StateUnreadableError(ScriptError):
 
 @dataclass(frozen=True, slots=True)
 class ResourceState:
-    """One resource as the state holds it; `raw` is the whole entry."""
+    """One resource of the state. `raw` is the whole entry."""
 
     raw: Mapping[str, object]
 
@@ -62,12 +62,12 @@ class ResourceState:
 
     @property
     def id(self) -> str:
-        """The provider's id; empty for components and for resources that were never created."""
+        """The provider's id. Empty for components and for resources that were never created."""
         return _text(self.raw, "id")
 
     @property
     def custom(self) -> bool:
-        """Whether a provider manages it."""
+        """True if a provider manages it."""
         return bool(self.raw.get("custom"))
 
     @property
@@ -77,7 +77,7 @@ class ResourceState:
 
     @property
     def provider(self) -> str:
-        """The provider's URN and id, joined by `::`; empty for components and providers."""
+        """The provider's URN and id, joined by `::`. Empty for components and providers."""
         return _text(self.raw, "provider")
 
     @property
@@ -92,23 +92,23 @@ class ResourceState:
 
     @property
     def dependencies(self) -> tuple[str, ...]:
-        """The URNs that it depends on."""
+        """URNs of its dependencies."""
         return tuple(str(urn) for urn in as_sequence(self.raw.get("dependencies")))
 
     @property
     def delete(self) -> bool:
-        """Whether it was replaced and only waits for its deletion."""
+        """True if it was replaced and is pending deletion."""
         return bool(self.raw.get("delete"))
 
     def changed(self, **values: object) -> "ResourceState":
-        """Return the resource with these keys of its entry replaced; None removes a key."""
+        """Return the resource with these keys of its entry replaced. None removes a key."""
         merged = {**self.raw, **values}
         return ResourceState({key: value for key, value in merged.items() if value is not None})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingOperation:
-    """An operation that an engine began and did not end. `kind` is creating, updating, deleting, reading or importing."""
+    """An unfinished operation of an engine. `kind` is creating, updating, deleting, reading or importing."""
 
     kind: str
     resource: ResourceState
@@ -116,7 +116,7 @@ class PendingOperation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StackDeployment:
-    """A stack's state. `document` is the export as it was read, with everything that is not named here."""
+    """A stack's state. `document` is the export as read, with all other content."""
 
     document: Mapping[str, object]
     resources: tuple[ResourceState, ...]
@@ -124,7 +124,7 @@ class StackDeployment:
 
     @property
     def urns(self) -> frozenset[str]:
-        """The URNs of all resources that are not only waiting for their deletion."""
+        """URNs of all resources that are not pending deletion."""
         return frozenset(resource.urn for resource in self.resources if not resource.delete)
 
     def changed(
@@ -190,8 +190,8 @@ def deployment_of(stack: str, document: object) -> StackDeployment:
     version = cast("int", known["version"])
     if version > _NEWEST_VERSION:
         raise StateUnreadableError(
-            f"The state of stack {stack} has format version {version}, and this program knows up to {_NEWEST_VERSION}; "
-            "update this project.",
+            f"The state of stack {stack} has format version {version}, but this program supports up to version {_NEWEST_VERSION}. "
+            "Update this project.",
             cut_off=False,
         )
     inner = as_mapping(known.get("deployment"))
@@ -201,7 +201,7 @@ def deployment_of(stack: str, document: object) -> StackDeployment:
 
 
 def back_up(stack: str, text: str) -> Path:
-    """Write an export to a new file that only its owner can read, and return the path."""
+    """Write an export to a new file that only its owner can read, and return its path."""
     folder = runner.project_folder() / BACKUP_FOLDER
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     moment = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
@@ -211,9 +211,9 @@ def back_up(stack: str, text: str) -> Path:
 
 
 def write_deployment(stack: str, deployment: StackDeployment) -> None:
-    """Replace the stack's state. The engine checks it first, and writes all of it or nothing.
+    """Replace the stack's state. The engine checks it first, and writes it completely or not at all.
 
-    `pulumi stack import` drops pending creations by itself. Raises ScriptError if the engine refuses.
+    `pulumi stack import` drops pending creations on its own. Raises ScriptError if the engine rejects the state.
     """
     with tempfile.TemporaryDirectory(prefix="deployment-") as folder:  # mode 0700
         path = Path(folder) / f"{stack}.json"
@@ -222,7 +222,7 @@ def write_deployment(stack: str, deployment: StackDeployment) -> None:
 
 
 def is_passphrase_error(text: str) -> bool:
-    """Return whether the engine says that it cannot decrypt: the passphrase is wrong or not set, or the key in Cloud KMS refuses.
+    """Return whether the engine reports that it cannot decrypt: the passphrase is wrong or not set, or the Cloud KMS key denies access.
 
     It exports a state without either, and decrypts nothing.
     """
@@ -230,11 +230,11 @@ def is_passphrase_error(text: str) -> bool:
 
 
 def wrong_passphrase(stack: str) -> StateUnreadableError:
-    """Return the error that says what to do about a passphrase that is wrong, not set or lost, or a key that may not be used."""
+    """Return the error with the fix for a passphrase that is wrong, not set or lost, or a key without access."""
     return StateUnreadableError(
-        f"The state of stack {stack} cannot be decrypted; set PULUMI_CONFIG_PASSPHRASE to the passphrase that it was made with, or, if "
-        f"Pulumi.{stack}.yaml names a key in Cloud KMS, run `python -m scripts.doctor --stack {stack}`. "
-        f"If the passphrase or the key is lost, `python -m scripts.teardown --stack {stack}` deletes the resources without it.",
+        f"The state of stack {stack} cannot be decrypted. Set PULUMI_CONFIG_PASSPHRASE to its passphrase, or, if Pulumi.{stack}.yaml has a "
+        f"Cloud KMS key, run `python -m scripts.doctor --stack {stack}`. If the passphrase or key is lost, run "
+        f"`python -m scripts.teardown --stack {stack}` to delete the resources anyway.",
         cut_off=False,
     )
 
@@ -246,7 +246,7 @@ def is_secret(value: object) -> bool:
 
 
 def type_in(urn: str) -> str:
-    """Return the type of a resource from its URN, without those of its parents; empty if the text is no URN of a resource."""
+    """Return the type in a resource's URN, without those of its parents, or an empty string for other text."""
     parts = urn.split("::")  # urn:pulumi:STACK, PROJECT, TYPE, NAME
     return parts[2].rpartition("$")[2] if len(parts) > 3 else ""  # noqa: PLR2004 - those four
 
@@ -267,8 +267,8 @@ def _unreadable(stack: str, problem: str) -> StateUnreadableError:
     if is_passphrase_error(problem):
         return wrong_passphrase(stack)
     return StateUnreadableError(
-        f"The state of stack {stack} cannot be read ({problem.rstrip('.')}): it may have been cut off while it was written; "
-        f"run `python -m scripts.recover --stack {stack}`.",
+        f"The state of stack {stack} cannot be read ({problem.rstrip('.')}). It may have been truncated by an interrupted write. "
+        f"Run `python -m scripts.recover --stack {stack}`.",
         cut_off=True,
     )
 

@@ -1,4 +1,4 @@
-"""A person's own command beside the way to a server: its signals and its exit code."""
+"""Run the user's own command next to a connection: forward signals and its exit code."""
 
 import os
 import signal
@@ -15,9 +15,9 @@ _STREAMS: Final = (0, 1, 2)
 
 
 def run_child(command: Sequence[str], variables: Mapping[str, str]) -> int:
-    """Run a command with more variables in its environment, and return its exit code: 128 + N after signal N, as in a shell.
+    """Run a command with additional environment variables. Return its exit code: 128 + N after signal N, as in a shell.
 
-    Signals are the command's: it may end, clean up first, or go on, as a prompt does after Ctrl-C.
+    Signals are forwarded to the command. It may exit, clean up first, or continue, like a prompt after Ctrl-C.
 
     Raises:
         CommandRefusedError: if the command cannot be run.
@@ -27,14 +27,14 @@ def run_child(command: Sequence[str], variables: Mapping[str, str]) -> int:
         try:
             process = subprocess.Popen(command, env={**os.environ, **variables})
         except OSError as error:
-            raise CommandRefusedError(f"the command {command[0]!r} cannot be run: {error.strerror}.") from None
+            raise CommandRefusedError(f"Cannot run the command {command[0]!r}: {error.strerror}.") from None
         signals.go_to(process)
         code = process.wait()
     return code if code >= 0 else _SIGNALLED - code
 
 
 class _Signals:
-    """Signals on their way to a command. Those that come before it runs wait for it."""
+    """Signals for a command. Those that arrive before it runs are queued."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
@@ -42,7 +42,7 @@ class _Signals:
 
     @contextmanager
     def taken(self) -> Generator[None]:
-        """Take the signals instead of this process."""
+        """Handle the signals in place of this process."""
         before = {number: signal.signal(number, self._take) for number in _FORWARDED}
         try:
             yield
@@ -51,7 +51,7 @@ class _Signals:
                 signal.signal(number, handler)
 
     def go_to(self, process: subprocess.Popen[bytes]) -> None:
-        """Pass on what came and what comes."""
+        """Forward queued and later signals."""
         self._process = process
         for number in self._early:
             process.send_signal(number)
@@ -64,7 +64,7 @@ class _Signals:
 
 
 def _shares_terminal(pid: int) -> bool:
-    """Whether a terminal sends Ctrl-C to the process by itself, as to its whole foreground group."""
+    """Return whether a terminal itself sends Ctrl-C to the process, as part of its foreground group."""
     with suppress(OSError):
         group = os.getpgid(pid)
         return group == os.getpgrp() and any(group == _foreground_group(stream) for stream in _STREAMS)

@@ -1,7 +1,7 @@
-"""The locks of a stack: who holds them, whether that process is gone, and how they end.
+"""Locks of a stack: holders, detection of stale locks, and removal.
 
-The engine's file backends write one file per lock, with process, user, host and time, and name them in the error of the command that is
-refused (pulumi/pulumi, pkg/backend/diy/lock.go: lockContent and lockError).
+The engine's file backends write one file per lock, with process, user, host and time, and list them in the error of a
+blocked command (pulumi/pulumi, pkg/backend/diy/lock.go: lockContent and lockError).
 """
 
 import json
@@ -30,7 +30,7 @@ _FILE: Final = "file://"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StackLock:
-    """One lock. `place` is the lock's file or URL; `since` is when it was taken (RFC 3339)."""
+    """One lock. `place` is the lock's file or URL; `since` is the time when it was acquired (RFC 3339)."""
 
     place: str
     user: str
@@ -40,22 +40,22 @@ class StackLock:
 
     @property
     def holder(self) -> str:
-        """Return who holds it, for people."""
+        """Holder of the lock, for display."""
         return f"{self.user}@{self.host} (process {self.pid}, since {self.since})"
 
     @property
     def is_dead(self) -> bool:
-        """Whether its process ran on this host and is gone. A process on another host counts as alive: it cannot be seen from here."""
+        """True if its process ran on this host and is gone. A process on another host is treated as alive, because it is not visible from here."""
         return self.host == socket.gethostname() and not is_alive(self.pid, self.since)
 
 
 def is_lock_error(text: str) -> bool:
-    """Return whether an engine's output says that the stack is locked."""
+    """Return whether an engine's output reports that the stack is locked."""
     return _LOCKED.search(text) is not None
 
 
 def parse_locks(text: str) -> tuple[StackLock, ...]:
-    """Return the locks that an engine's error names. Pulumi Cloud names none."""
+    """Return the locks listed in an engine's error. Pulumi Cloud lists none."""
     return tuple(
         StackLock(
             place=match["place"].partition("?")[0],
@@ -69,7 +69,7 @@ def parse_locks(text: str) -> tuple[StackLock, ...]:
 
 
 def read_locks(folder: Path) -> tuple[StackLock, ...]:
-    """Return the locks in a stack's lock folder of a file backend. A half-written file is left out: its writer is alive, or dies without it."""
+    """Return the locks in a stack's lock folder of a file backend. An incomplete file is skipped: its writer is alive, or never got the lock."""
     found: list[StackLock] = []
     for path in sorted(folder.glob("*.json")):
         try:
@@ -82,15 +82,15 @@ def read_locks(folder: Path) -> tuple[StackLock, ...]:
 
 
 def past_dead_locks(stack: str, work: Callable[[], Result], *, report: Callable[[str], None]) -> Result:
-    """Do work of the engine's. If the stack is locked and every holder is gone, end the locks and do it again.
+    """Run `work` of the engine. If the stack is locked and every holder is gone, remove the locks and run it again.
 
-    `report` is told whose lock was ended. Raises CommandRefusedError if a holder may be alive, and what the work raises.
+    `report` gets a line about the removed locks. Raises CommandRefusedError if a holder may be alive, and the errors of `work`.
     """
     return past_locks(work, lambda found: end_dead_locks(stack, found, report=report))
 
 
 def past_locks(work: Callable[[], Result], end: Callable[[Sequence[StackLock]], None]) -> Result:
-    """Do work of the engine's. If a lock is in the way, `end` ends it or raises, and the work is done again."""
+    """Run `work` of the engine. If a lock blocks it, `end` removes the lock or raises, and `work` runs again."""
     try:
         return work()
     except runner.PulumiFailedError as error:
@@ -102,9 +102,9 @@ def past_locks(work: Callable[[], Result], end: Callable[[Sequence[StackLock]], 
 
 
 def end_dead_locks(stack: str, locks: Sequence[StackLock], *, report: Callable[[str], None]) -> None:
-    """End a stack's locks. Raises CommandRefusedError if a holder may be alive: nothing is ended then.
+    """Remove a stack's locks. Raises CommandRefusedError, and removes none, if a holder may be alive.
 
-    Lock files are deleted one by one: `pulumi cancel` also ends locks that were taken since, and refuses where the state cannot be read.
+    Lock files are deleted one by one, because `pulumi cancel` also removes newer locks, and fails if the state is unreadable.
     """
     require_dead(stack, locks)
     files = [Path(lock.place.removeprefix(_FILE)) for lock in locks if lock.place.startswith(_FILE)]
@@ -114,22 +114,22 @@ def end_dead_locks(stack: str, locks: Sequence[StackLock], *, report: Callable[[
         runner.query(["cancel", "--yes", "--stack", stack])
     for path in files:
         path.unlink(missing_ok=True)
-    report(f"ended the lock of {' and '.join(lock.holder for lock in locks)}: that process is gone")
+    report(f"removed the stale lock of {' and '.join(lock.holder for lock in locks)}, which is no longer running")
 
 
 def stack_locks(stack: str) -> tuple[StackLock, ...]:
-    """Return the locks of a stack in a file backend; nothing for other backends, whose locks only show when a command is refused."""
+    """Return the locks of a stack in a file backend. Other backends return none: their locks only show when a command is blocked."""
     return all_locks([stack])[stack]
 
 
 def all_locks(stacks: Sequence[str]) -> Mapping[str, tuple[StackLock, ...]]:
-    """Return the locks of several stacks, as `stack_locks` does. The backend is looked up once."""
+    """Return the locks of several stacks, like `stack_locks`. The backend is read once."""
     folder = state_folder()
     return {stack: read_locks(_place(folder, stack)) if folder else () for stack in stacks}
 
 
 def remove_lock_files(stack: str) -> None:
-    """Remove the locks of a stack from a file backend, as `pulumi cancel` does, for when the engine does not run or has nothing to do."""
+    """Remove a stack's lock files from a file backend, like `pulumi cancel`, if the engine does not run or has nothing to do."""
     folder = state_folder()
     for path in _place(folder, stack).glob("*.json") if folder else ():
         path.unlink(missing_ok=True)
@@ -140,14 +140,16 @@ def _place(folder: Path, stack: str) -> Path:
 
 
 def require_dead(stack: str, locks: Sequence[StackLock]) -> None:
-    """Raise CommandRefusedError unless the process of every lock is known to be gone. Without a lock, nobody knows who holds it."""
+    """Raise CommandRefusedError unless the process of every lock is known to be gone. Without a lock file the holder is unknown."""
     alive = [lock for lock in locks if not lock.is_dead]
     if locks and not alive:
         return
     who = " and ".join(lock.holder for lock in alive) if alive else "an update that the backend does not name"
     here = alive and all(lock.host == socket.gethostname() for lock in alive)
-    advice = "Wait until it ends" if here else f"If it has ended, run `pulumi cancel --yes --stack {stack}`"
-    raise CommandRefusedError(f"Stack {stack} is locked by {who}. {advice}, then try again.")
+    advice = (
+        "Wait for it to finish" if here else f"If it is no longer running, run `pulumi cancel --yes --stack {stack}`"
+    )
+    raise CommandRefusedError(f"Stack {stack} is locked by {who}. {advice}, then retry.")
 
 
 def _from_file(path: Path, raw: Mapping[str, object]) -> StackLock:

@@ -1,4 +1,4 @@
-"""A preview of the engine: what the program says about resources that stand in no state, and what a refresh would change."""
+"""Previews of the engine: resources that are declared but not in the state, and changes that a refresh would find."""
 
 import contextlib
 import subprocess
@@ -18,7 +18,7 @@ NO_STACK: Final = "no stack named"
 
 
 class PreviewFailedError(ScriptError):
-    """A preview failed; `reasons` are the errors that name one, at least one."""
+    """A preview failed. `reasons` has at least one error, preferably those with a cause."""
 
     def __init__(self, reasons: Sequence[str]) -> None:
         super().__init__("\n".join(reasons))
@@ -26,7 +26,7 @@ class PreviewFailedError(ScriptError):
 
 
 def declared(stack: str) -> Mapping[str, ResourceState]:
-    """Return the resources that `pulumi up` would create, by URN, parents first.
+    """Return the resources that `pulumi up` will create, by URN, parents first.
 
     Raises StateUnreadableError if the passphrase is wrong, and ScriptError with the program's error.
     """
@@ -34,7 +34,7 @@ def declared(stack: str) -> Mapping[str, ResourceState]:
 
 
 def previewed(stack: str, *options: str) -> Mapping[str, object]:
-    """Return a preview of the engine in JSON.
+    """Return an engine preview in JSON.
 
     Raises StateUnreadableError if the passphrase is wrong, and ScriptError with the program's error.
     """
@@ -43,21 +43,21 @@ def previewed(stack: str, *options: str) -> Mapping[str, object]:
 
 
 def preview(stack: str, *options: str) -> Mapping[str, object]:
-    """Return a preview of the engine in JSON. Raises PreviewFailedError with all errors."""
+    """Return an engine preview in JSON. Raises PreviewFailedError with all errors."""
     return read_preview(runner.run("preview", "--json", *options, "--stack", stack, limit_s=PREVIEW_LIMIT_S))
 
 
 def read_preview(answer: "subprocess.CompletedProcess[str]") -> Mapping[str, object]:
-    """Return the preview that a command printed with `--json`. Raises PreviewFailedError if it failed, or printed none."""
+    """Return the preview that a command printed with `--json`. Raises PreviewFailedError if it failed or printed none."""
     parsed = json_object(answer.stdout)
     if answer.returncode != 0 or not parsed:
-        # With `--json` the errors are part of what it printed.
+        # With `--json` the errors are part of the output.
         raise PreviewFailedError(preview_errors(parsed) or [runner.error_of(answer)])
     return parsed
 
 
 def steps_in(preview: Mapping[str, object]) -> Sequence[Mapping[str, object]]:
-    """Return the steps of a preview in JSON, as the engine writes them."""
+    """Return the steps of a preview in JSON, as written by the engine."""
     return [as_mapping(step) for step in as_sequence(preview.get("steps"))]
 
 
@@ -69,25 +69,25 @@ def to_create(preview: Mapping[str, object]) -> Mapping[str, ResourceState]:
 
 
 def preview_errors(preview: Mapping[str, object]) -> Sequence[str]:
-    """Return the errors that a preview in JSON names, in their order; "preview failed" only if there is no other."""
-    return runner.reasons([text for text in (said.strip() for said in diagnostics(preview, "error")) if text])
+    """Return the errors of a preview in JSON, in order. "preview failed" is included only if it is the only one."""
+    return runner.reasons([text for text in (message.strip() for message in diagnostics(preview, "error")) if text])
 
 
 def diagnostics(preview: Mapping[str, object], severity: str) -> Sequence[str]:
-    """Return what a preview in JSON says with this severity."""
-    said = [as_mapping(item) for item in as_sequence(preview.get("diagnostics"))]
-    return [str(item.get("message") or "") for item in said if item.get("severity") == severity]
+    """Return the messages of a preview in JSON with this severity."""
+    found = [as_mapping(item) for item in as_sequence(preview.get("diagnostics"))]
+    return [str(item.get("message") or "") for item in found if item.get("severity") == severity]
 
 
 def previewed_or_new(stack: str, *options: str) -> Mapping[str, object]:
-    """Return a preview as `previewed` does; of a stack that the backend does not know, as a new one, and write nothing to the backend."""
+    """Return a preview like `previewed`. A stack unknown to the backend is previewed as new, without writing to the backend."""
     with _in_words(stack), selected_or_new(stack):
         return preview(stack, *options)
 
 
 @contextlib.contextmanager
 def selected_or_new(stack: str, *, create: bool = True) -> Generator[bool]:
-    """Work with a stack, and yield whether the backend knows it. With `create`, one that it does not know is new, in a backend of its own.
+    """Select a stack and yield whether the backend has it. With `create`, an unknown one is created in a temporary backend.
 
     Raises PreviewFailedError.
     """
@@ -106,7 +106,7 @@ def selected_or_new(stack: str, *, create: bool = True) -> Generator[bool]:
 
 @contextlib.contextmanager
 def _in_words(stack: str) -> Generator[None]:
-    """Say of which stack a preview failed, and why."""
+    """Convert a failed preview into an error with the stack and the cause."""
     try:
         yield
     except PreviewFailedError as failed:
@@ -118,7 +118,7 @@ def _in_words(stack: str) -> Generator[None]:
 
 @contextlib.contextmanager
 def scratch_backend(stack: str) -> Generator[None]:
-    """Use an empty backend for a while, and leave the settings file as it was: a new stack writes its salt there."""
+    """Use an empty backend temporarily, and restore the settings file afterwards, because a new stack writes its salt there."""
     path = runner.project_folder() / f"Pulumi.{stack}.yaml"
     text = path.read_bytes()
     with tempfile.TemporaryDirectory(prefix="backend-") as folder, variable(BACKEND_VARIABLE, f"file://{folder}"):

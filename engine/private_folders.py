@@ -1,7 +1,7 @@
-"""Temporary folders for copies of the project and output of commands: only their owner can read them, and none outlives its users.
+"""Temporary folders for project copies and command output: readable only by their owner, and removed after their last user.
 
-A process that is killed removes nothing. The folder of such a process is removed later, unless a program that it started still runs in it: the
-lock of a folder is inherited, and the kernel frees it when the last of them has ended.
+A killed process removes nothing. Its folder is removed later, unless a program that it started still uses it: the
+lock of a folder is inherited, and the kernel releases it when the last of them has exited.
 """
 
 import fcntl
@@ -21,20 +21,20 @@ _HELD: Final[set[int]] = set()
 
 
 def held_locks() -> tuple[int, ...]:
-    """Return the descriptors that each started program inherits, so that its folder stays while it runs."""
+    """Return the descriptors that each started program inherits, so its folder is kept while it runs."""
     return tuple(_HELD)
 
 
 @contextmanager
 def private_folder() -> Generator[Path]:
-    """Return a new empty folder below one that only this user can read. It is removed at the end, whatever ends it."""
+    """Yield a new empty folder below one that only this user can read. It is always removed at the end."""
     with tempfile.TemporaryDirectory(prefix=PREFIX) as parent:  # mode 0700
         folder = Path(parent, "files")
         folder.mkdir()
         fresh = Path(parent, f"{_LOCK}.new")
         lock = os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_EXCL, _OWNER_ONLY)
         fcntl.flock(lock, fcntl.LOCK_EX)
-        fresh.rename(Path(parent, _LOCK))  # a lock that another process sees is held from its beginning
+        fresh.rename(Path(parent, _LOCK))  # a lock that another process can see is already held
         _HELD.add(lock)
         try:
             yield folder
@@ -44,7 +44,7 @@ def private_folder() -> Generator[Path]:
 
 
 def remove_left_folders() -> int:
-    """Remove what killed processes of this user left, and return how many folders that were. One that is still in use stays."""
+    """Remove the folders of this user's killed processes, and return their number. Folders in use are kept."""
     found = [path for path in Path(tempfile.gettempdir()).glob(f"{PREFIX}*") if _is_left(path)]
     for path in found:
         shutil.rmtree(path, ignore_errors=True)
@@ -56,7 +56,7 @@ def _is_left(path: Path) -> bool:
         about = path.lstat()
         if not stat.S_ISDIR(about.st_mode) or about.st_uid != os.getuid():
             return False
-        lock = os.open(path / _LOCK, os.O_RDWR | os.O_NOFOLLOW)  # without one, the folder is being made
+        lock = os.open(path / _LOCK, os.O_RDWR | os.O_NOFOLLOW)  # without a lock, the folder is being created
     except OSError:
         return False
     try:

@@ -1,4 +1,4 @@
-"""Run the Pulumi CLI: the one that `make setup` linked, else the one on PATH."""
+"""Run the Pulumi CLI: the one linked by `make setup`, otherwise the one on PATH."""
 
 import json
 import os
@@ -18,22 +18,22 @@ from engine.children import started
 from engine.private_folders import held_locks
 
 QUERY_LIMIT_S = 120.0
-"""Time limit of a command that only reads."""
+"""Time limit of a read-only command."""
 
 _MAX_WORDS = 600
 _LAST_WORDS_S = 5.0
-"""How long to read on after the engine ended. A plugin that outlives it may keep the pipe open."""
-_NO_MEMORY: Final = ", as by a machine that runs out of memory"
+"""Time to keep reading after the engine exited. A plugin that outlives it may keep the pipe open."""
+_NO_MEMORY: Final = ", for example because the machine ran out of memory"
 _LOST_TRACK = re.compile(r"\b409\b|already exists|alreadyExists|ALREADY_EXISTS|pending operations", re.IGNORECASE)
 _NO_REASON: Final = re.compile(r"(update|preview) (failed|canceled)")
-"""What the engine adds to the errors of a run (pulumi/pulumi, pkg/resource/deploy/deployment_executor.go), often before them."""
+"""Text that the engine adds to a run's errors (pulumi/pulumi, pkg/resource/deploy/deployment_executor.go), often before them."""
 NOT_LOGGED_IN: Final = (
-    "Pulumi is not logged in; run `pulumi login`, or `pulumi login gs://YOUR_STATE_BUCKET` for a bucket of your own."
+    "Pulumi is not logged in. Run `pulumi login`, or `pulumi login gs://YOUR_STATE_BUCKET` to use your own bucket."
 )
 
 
 class PulumiFailedError(ScriptError):
-    """The engine ended with an error. `output` is what it printed."""
+    """The engine failed. `output` is its output."""
 
     def __init__(self, message: str, output: str) -> None:
         super().__init__(message)
@@ -41,50 +41,50 @@ class PulumiFailedError(ScriptError):
 
 
 def project_folder() -> Path:
-    """Return the folder with Pulumi.yaml: the current folder, else this checkout. Raises CommandRefusedError if neither has one."""
+    """Return the folder with Pulumi.yaml: the current folder or this checkout. Raises CommandRefusedError if neither has one."""
     for folder in (Path.cwd(), Path(__file__).resolve().parents[1]):
         if (folder / "Pulumi.yaml").is_file():
             return folder
-    raise CommandRefusedError("There is no Pulumi.yaml here; run this command in the project's folder.")
+    raise CommandRefusedError("Pulumi.yaml not found. Run this command from the project folder.")
 
 
 def stacks_in(folder: Path) -> Sequence[str]:
-    """Return the stacks that have a settings file in a folder, sorted."""
+    """Return the stacks with a settings file in a folder, sorted."""
     return sorted(path.name.removeprefix("Pulumi.").removesuffix(".yaml") for path in folder.glob("Pulumi.*.yaml"))
 
 
 def listed_stacks(*options: str) -> frozenset[str]:
-    """Return the names of the stacks that the backend knows. Raises as `query`."""
+    """Return the names of the backend's stacks. Raises like `query`."""
     listed = json.loads(query(["stack", "ls", "--json", *options]))
     return frozenset(str(item["name"]).rpartition("/")[2] for item in listed)
 
 
 def require_stacks(names: Sequence[str]) -> Sequence[str]:
-    """Return the stacks of the project that have a settings file, sorted. Raises CommandRefusedError if one of these has none, or none has one."""
+    """Return the project's stacks with a settings file, sorted. Raises CommandRefusedError if one of `names` has none, or no stack has one."""
     known = stacks_in(project_folder())
     if not known:
-        raise CommandRefusedError("There is no Pulumi.<stack>.yaml here.")
+        raise CommandRefusedError("No Pulumi.<stack>.yaml found. Run `python -m scripts.new` to create a stack.")
     unknown = [name for name in names if name not in known]
     if unknown:
         raise CommandRefusedError(
-            f"There is no Pulumi.{unknown[0]}.yaml; the stacks with settings here are: {', '.join(known)}."
+            f"Pulumi.{unknown[0]}.yaml not found. Stacks with a settings file: {', '.join(known)}."
         )
     return known
 
 
 def pulumi() -> str:
-    """Return the path of the Pulumi CLI. Raises CommandRefusedError if there is none."""
+    """Return the path of the Pulumi CLI. Raises CommandRefusedError if it is not installed."""
     linked = Path(sys.executable).with_name("pulumi")
     found = str(linked) if linked.is_file() else shutil.which("pulumi")
     if found is None:
-        raise CommandRefusedError("The Pulumi CLI is not installed; run `make setup`.")
+        raise CommandRefusedError("The Pulumi CLI is not installed. Run `make setup`.")
     return found
 
 
 def environment() -> Mapping[str, str]:
-    """Return the engine's environment: the user's own, without the check for newer versions.
+    """Return the engine's environment: the user's, without the check for newer versions.
 
-    PYTHONPATH does not name this checkout: the program imports what is in its own folder, which may be a copy.
+    PYTHONPATH does not contain this checkout, because the program imports from its own folder, which may be a copy.
     """
     given = {**os.environ, "PULUMI_SKIP_UPDATE_CHECK": "true"}
     checkout = Path(__file__).resolve().parents[1]
@@ -97,10 +97,10 @@ def environment() -> Mapping[str, str]:
 def run(
     *arguments: str, capture: bool = True, limit_s: float | None = QUERY_LIMIT_S, stdin: str | None = None
 ) -> "subprocess.CompletedProcess[str]":
-    """Run a Pulumi command and wait for its end, also after a signal: it is passed on, and the engine writes its state first.
+    """Run a Pulumi command and wait for it to exit. Signals are forwarded, and the engine saves its state first.
 
-    `capture` keeps its output; otherwise all of it goes to stderr. `stdin` is what it reads, such as a secret, which belongs into
-    no list of arguments. Raises ScriptError after `limit_s` seconds.
+    `capture` keeps its output; otherwise all output goes to stderr. `stdin` is its input, such as a secret that must not be
+    an argument. Raises ScriptError after `limit_s` seconds.
     """
     with _engine(
         arguments,
@@ -113,14 +113,14 @@ def run(
         except subprocess.TimeoutExpired:
             process.kill()
             process.communicate()
-            raise ScriptError(f"`pulumi {' '.join(arguments)}` did not end within {limit_s:.0f} s.") from None
+            raise ScriptError(f"`pulumi {' '.join(arguments)}` timed out after {limit_s:.0f} s.") from None
     return subprocess.CompletedProcess(process.args, process.returncode, out or "", err or "")
 
 
 def change(stack: str, *arguments: str, after_failure: str) -> None:
     """Run a Pulumi command that changes a stack, without a time limit and with its progress on stderr.
 
-    Raises PulumiFailedError if it fails; `after_failure` says what that means.
+    Raises PulumiFailedError if it fails. `after_failure` explains the consequence.
     """
     command = (*arguments, "--yes", "--skip-preview", "--stack", stack)
     code, output = _shown(*command)
@@ -133,24 +133,24 @@ def change(stack: str, *arguments: str, after_failure: str) -> None:
 
 
 def _because(output: str) -> str:
-    """Return the end of a sentence with the engine's reason, if it named one."""
+    """Return the end of a sentence with the engine's reason, if any."""
     reason = next(iter(reasons(_errors(output))), "")
     return f": {reason[:_MAX_WORDS].rstrip('.')}." if reason and not _NO_REASON.fullmatch(reason) else "."
 
 
 def recover_hint(stack: str, output: str) -> str:
-    """Return a sentence that names the command for resources which exist and are not in the state, if the output speaks of them."""
+    """Return a sentence with the command for resources missing from the state, if the output mentions them."""
     if _LOST_TRACK.search(output) is None:
         return ""
-    return f" An interrupted run may have left resources that the state does not know: run `python -m scripts.recover --stack {stack}`."
+    return f" An interrupted run may have left resources that are not in the state. Run `python -m scripts.recover --stack {stack}`."
 
 
 def _shown(*arguments: str) -> tuple[int, str]:
-    """Run a Pulumi command with its output on stderr, and return its exit code and its output."""
+    """Run a Pulumi command with its output on stderr. Return its exit code and output."""
     lines: list[str] = []
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "stdin": subprocess.DEVNULL, "errors": "replace"}
     with _engine(arguments, read_by_caller=True, **pipes) as process:
-        assert process.stdout is not None  # noqa: S101 - it was asked for above
+        assert process.stdout is not None  # noqa: S101 - requested above
         reader = threading.Thread(target=_copy, args=(process.stdout, lines), daemon=True)
         reader.start()
         process.wait()
@@ -174,7 +174,7 @@ def _copy(stream: IO[str], lines: list[str]) -> None:
 
 
 def query(arguments: Sequence[str], *, limit_s: float = QUERY_LIMIT_S) -> str:
-    """Return what a Pulumi command printed on stdout.
+    """Return the stdout of a Pulumi command.
 
     Raises CommandRefusedError if the stack does not exist, and PulumiFailedError with the engine's first error.
     """
@@ -183,38 +183,38 @@ def query(arguments: Sequence[str], *, limit_s: float = QUERY_LIMIT_S) -> str:
         return answer.stdout
     error = error_of(answer)
     if "PULUMI_ACCESS_TOKEN must be set" in error:
-        # No refusal: that would mean that the stack does not exist, and a teardown would believe it.
+        # Not a refusal, because a refusal means that the stack does not exist, and a teardown relies on that.
         raise PulumiFailedError(NOT_LOGGED_IN, answer.stdout + answer.stderr)
     missing = re.match(r"no stack named '([^']*)' found", error)
     if missing:
         stack = missing[1].rpartition("/")[2]
         raise CommandRefusedError(
-            f"Stack {stack} does not exist; run `pulumi stack init {stack}`, or name another with --stack.{_lost_hint(stack)}"
+            f"Stack {stack} does not exist. Run `pulumi stack init {stack}`, or pass another with --stack.{_lost_hint(stack)}"
         )
     raise PulumiFailedError(f"`pulumi {arguments[0]}` failed: {error}", answer.stdout + answer.stderr)
 
 
 def _lost_hint(stack: str) -> str:
-    """Return the sentence about a state that was lost, if the stack has settings that it could have been deployed with."""
+    """Return the sentence about a lost state, if the stack has settings with which it could have been deployed."""
     if not (project_folder() / f"Pulumi.{stack}.yaml").is_file():
         return ""
     return f" If it was deployed and its state is lost, run `python -m scripts.recover --stack {stack}`."
 
 
 def error_of(answer: "subprocess.CompletedProcess[str]") -> str:
-    """Return the error of a command that failed, as `first_error` does."""
+    """Return the error of a failed command, like `first_error`."""
     return first_error(answer.stderr or answer.stdout, answer.returncode)
 
 
 def first_error(text: str, code: int) -> str:
-    """Return the engine's first reason as one line, without colours and without `error:`; how it ended if it had no time to name one."""
+    """Return the engine's first reason as one line, without colors and without `error:`, or its exit if it reported none."""
     lines = _lines(text)
     chosen = (reasons(_errors(text)) or (lines if code >= 0 else []) or [f"it {ending(code)}"])[0]
     return chosen[:_MAX_WORDS]
 
 
 def reasons(errors: Sequence[str]) -> Sequence[str]:
-    """Return the errors that name a reason: all but "update failed" and its like, unless there is no other."""
+    """Return the errors with a cause: or, without any, "update failed" and similar."""
     return [error for error in errors if not _NO_REASON.fullmatch(error)] or errors
 
 
@@ -229,8 +229,8 @@ def _lines(text: str) -> Sequence[str]:
 
 
 def ending(code: int) -> str:
-    """Return how a process ended, by its exit code: -N for the signal N."""
+    """Return how a process exited, by its exit code: -N for the signal N."""
     if code >= 0:
-        return f"ended with exit code {code}"
+        return f"exited with code {code}"
     name = signal.Signals(-code).name
     return f"was killed by {name}{_NO_MEMORY if name == 'SIGKILL' else ''}"

@@ -1,4 +1,4 @@
-"""What encrypts a stack's secrets: a passphrase, or the key in Cloud KMS that its settings file names."""
+"""Encryption of a stack's secrets: a passphrase, or the Cloud KMS key in its settings file."""
 
 import re
 from collections.abc import Sequence
@@ -18,29 +18,29 @@ KEY_FORM: Final = "projects/P/locations/L/keyRings/R/cryptoKeys/K"
 
 @dataclass(frozen=True, slots=True)
 class KmsKey:
-    """A key in Cloud KMS. `name` is projects/P/locations/L/keyRings/R/cryptoKeys/K."""
+    """A Cloud KMS key. `name` is projects/P/locations/L/keyRings/R/cryptoKeys/K."""
 
     name: str
 
     @property
     def ring(self) -> str:
-        """The name of its key ring."""
+        """Name of its key ring."""
         return self.name.partition("/cryptoKeys/")[0]
 
     @property
     def url(self) -> str:
-        """The key as Pulumi's secrets provider."""
+        """The key as a Pulumi secrets provider."""
         return SCHEME + self.name
 
     @property
     def make_ring(self) -> str:
-        """The command that makes the key ring."""
+        """Command that creates the key ring."""
         _, project, _, location, _, ring = self.ring.split("/")
         return f"gcloud kms keyrings create {ring} --project={project} --location={location}"
 
     @property
     def make(self) -> str:
-        """The command that makes the key."""
+        """Command that creates the key."""
         _, project, _, location, _, ring, _, key = self.name.split("/")
         place = f"--project={project} --location={location} --keyring={ring}"
         return f"gcloud kms keys create {key} {place} --purpose=encryption"
@@ -51,33 +51,33 @@ class KmsKey:
 
 
 def parse_key(text: str) -> KmsKey:
-    """Return the key of this name. Raises CommandRefusedError."""
+    """Return the key with this name. Raises CommandRefusedError."""
     if _KEY.fullmatch(text) is None:
-        raise CommandRefusedError(f"--secrets-key {text} is not the name of a key in Cloud KMS; write {KEY_FORM}.")
+        raise CommandRefusedError(f"--secrets-key {text} is not the name of a Cloud KMS key. Expected: {KEY_FORM}.")
     return KmsKey(text)
 
 
 def provider_of(stack: str) -> str:
-    """Return the secrets provider that the stack's settings file names; empty for a passphrase, and if there is no such file."""
+    """Return the secrets provider in the stack's settings file, or an empty string for a passphrase or without a file."""
     path = runner.project_folder() / f"Pulumi.{stack}.yaml"
     try:
         found = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, yaml.YAMLError):  # what reads the settings says so
+    except (OSError, ValueError, yaml.YAMLError):  # reported when the settings are read
         return ""
     return str(as_mapping(found).get("secretsprovider") or "")
 
 
 def key_of(stack: str) -> KmsKey | None:
-    """Return the key in Cloud KMS that the stack's settings file names, if it names one."""
+    """Return the Cloud KMS key in the stack's settings file, or None."""
     name = provider_of(stack).partition("?")[0].removeprefix(SCHEME)
     return KmsKey(name) if _KEY.fullmatch(name) else None
 
 
 def provider_options(stack: str) -> Sequence[str]:
-    """Return the options of a command that makes a stack.
+    """Return the options of a command that creates a stack.
 
-    The engine does not read the provider of a new stack from its settings file, and asks for a passphrase instead. With the option it uses the
-    data key that the file holds, so that the right to decrypt is enough (Pulumi 3.256).
+    The engine does not read the provider of a new stack from its settings file, and prompts for a passphrase instead. With the option it uses the
+    data key in the file, so permission to decrypt is sufficient (Pulumi 3.256).
     """
     provider = provider_of(stack)
     return [f"--secrets-provider={provider}"] if provider else []

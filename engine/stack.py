@@ -27,16 +27,16 @@ def outputs_in(stack: str, resources: Sequence[ResourceState]) -> StackOutputs:
     printed = _outputs(resources, STACK_TYPE)
     raw = {**printed, **_outputs(resources, DETAILS_TYPE)}
     if not printed:
-        raise CommandRefusedError(f"Stack {stack} is not deployed; run `pulumi up --stack {stack}`.")
+        raise CommandRefusedError(f"Stack {stack} is not deployed. Run `pulumi up --stack {stack}`.")
     try:
         return from_json(StackOutputs, raw)
     except ContractError as error:
         raise CommandRefusedError(
-            f"Stack {stack} has other outputs than this version of the project writes: {error} Run `pulumi up --stack {stack}`."
+            f"The outputs of stack {stack} are from another version of the project: {error} Run `pulumi up --stack {stack}`."
         ) from None
 
 
 def _outputs(resources: Sequence[ResourceState], kind: str) -> Mapping[str, object]:
-    """Return the outputs of the one resource of this type, or nothing if there is none."""
+    """Return the outputs of the resource of this type, or nothing."""
     nothing: Mapping[str, object] = {}
     return next((resource.outputs for resource in resources if resource.type == kind and not resource.delete), nothing)

@@ -1,6 +1,6 @@
-"""What a stack's state says, as far as it can be read: resources, creations that never ended, projects, buckets, protection.
+"""Content of a stack's state, as far as it is readable: resources, unfinished creations, projects, buckets, protection.
 
-A state that is lost, broken or out of reach is no reason to stop: the search by labels needs none.
+A state that is lost, broken or out of reach is not a reason to stop, because the search by labels needs none.
 """
 
 import re
@@ -29,7 +29,7 @@ Status = Literal["read", "missing", "unreadable", "no engine"]
 Item = Mapping[str, object]
 
 _READERS: Final = 4
-"""States that are read at the same time; each starts an engine."""
+"""States that are read in parallel; each starts an engine."""
 _HIDDEN: Final = ("pulumi:pulumi:", "pulumi:providers:")
 _QUEUED: Final = "gcp-tpu:"
 _ENABLED_API: Final = "gcp:projects/service:"
@@ -42,7 +42,7 @@ _APIS: Final[Mapping[str, str]] = {
     "gcp:serviceaccount/": "iam",
     "gcp:projects/iAMMember:": "cloudresourcemanager",
 }
-"""Beginning of a type -> the API that holds its resources."""
+"""API of a resource by the prefix of its type."""
 _PROJECT: Final = re.compile(r'"project"\s*:\s*"([a-z][a-z0-9.:-]{4,}[a-z0-9])"')
 
 
@@ -53,27 +53,27 @@ class StackState:
     stack: str
     status: Status
     detail: str = ""
-    """Why it could not be read, a sentence."""
+    """Reason why it is unreadable, as a sentence."""
     resources: Sequence[Item] = ()
     """Resources without the stack itself and its providers."""
     pending: Sequence[Item] = ()
-    """Resources whose creation began and was never recorded as ended: `type`, `urn` and `inputs`."""
+    """Resources with an unfinished creation: `type`, `urn` and `inputs`."""
     written: str = ""
-    """When the state was written (RFC 3339)."""
+    """Time at which the state was written (RFC 3339)."""
     projects: Sequence[str] = ()
-    """Google Cloud projects that it names, those of the outputs first."""
+    """Google Cloud projects in the state, those of the outputs first."""
     raw: Item = field(default_factory=dict[str, object])
-    """What `pulumi stack export` printed, or the file of a local backend in that form."""
+    """Output of `pulumi stack export`, or the file of a local backend in that form."""
 
     @property
     def zones(self) -> Sequence[str]:
-        """Zones that it names."""
+        """Zones in the state."""
         named = [zone for inputs in self._inputs() for zone in (inputs.get("zone"), *as_sequence(inputs.get("zones")))]
         return tuple(dict.fromkeys(str(zone) for zone in named if zone))
 
     @property
     def held_zones(self) -> Sequence[str]:
-        """Zones in which a queued resource of it is."""
+        """Zones that contain a queued resource of the stack."""
         outputs = (
             as_mapping(item.get("outputs")) for item in self.resources if str(item.get("type")).startswith(_QUEUED)
         )
@@ -81,7 +81,7 @@ class StackState:
 
     @property
     def apis(self) -> frozenset[str]:
-        """The APIs that hold its resources, by the first part of their services' names."""
+        """APIs of its resources, by the first part of their service name."""
         items = (*self.resources, *self.pending)
         named = {_inputs(item).get("service") for item in items if str(item.get("type")).startswith(_ENABLED_API)}
         enabled = {str(name).removesuffix(".googleapis.com") for name in named if name}
@@ -89,14 +89,14 @@ class StackState:
 
     @property
     def buckets(self) -> Sequence[str]:
-        """Buckets on which it has grants."""
+        """Buckets on which the stack has grants."""
         items = (*self.resources, *self.pending)
         grants = [item for item in items if str(item.get("type")).startswith("gcp:storage/bucketIAMMember:")]
         return tuple(dict.fromkeys(str(_inputs(item).get("bucket") or "").removeprefix("b/") for item in grants))
 
     @property
     def outputs(self) -> StackOutputs | None:
-        """The stack's outputs; None if it is not deployed, or was deployed by another version of the project."""
+        """Outputs of the stack, or None if it is not deployed or was deployed by another version of the project."""
         found = as_sequence(as_mapping(self.raw.get("deployment")).get("resources"))
         try:
             return outputs_in(self.stack, [ResourceState(as_mapping(item)) for item in found])
@@ -109,7 +109,7 @@ class StackState:
 
 
 def read(stack: str) -> StackState:
-    """Return the state as the engine exports it, else as the file of a local backend shows it."""
+    """Return the state as exported by the engine, otherwise from the file of a local backend."""
     try:
         runner.pulumi()
     except CommandRefusedError as error:
@@ -127,7 +127,7 @@ def read(stack: str) -> StackState:
 
 
 def all_states() -> Sequence[StackState]:
-    """Return the state of each stack that the backend or a settings file names, by name. They are read at the same time."""
+    """Return the state of each stack in the backend or with a settings file, by name. They are read in parallel."""
     known = set(runner.stacks_in(runner.project_folder()))
     try:
         deployed = runner.listed_stacks("--project", PRODUCT)
@@ -141,22 +141,22 @@ def all_states() -> Sequence[StackState]:
 
 
 def of_deployment(stack: str, deployment: StackDeployment) -> StackState:
-    """Return what a deployment says about a stack."""
+    """Return the content of a deployment as a stack's state."""
     manifest = as_mapping(as_mapping(deployment.document.get("deployment")).get("manifest"))
-    begun = tuple(one.resource.raw for one in deployment.pending if one.kind == "creating")
+    unfinished = tuple(one.resource.raw for one in deployment.pending if one.kind == "creating")
     return StackState(
         stack=stack,
         status="read",
         resources=tuple(item.raw for item in deployment.resources if not item.type.startswith(_HIDDEN)),
-        pending=begun,
+        pending=unfinished,
         written=str(manifest.get("time") or ""),
-        projects=_projects([*(item.raw for item in deployment.resources), *begun]),
+        projects=_projects([*(item.raw for item in deployment.resources), *unfinished]),
         raw=deployment.document,
     )
 
 
 def file_text(stack: str) -> str:
-    """Return the text of a local backend's state, whatever is in it; empty without one."""
+    """Return the text of a local backend's state, even if invalid, or an empty string."""
     folder = state_folder()
     try:
         path = folder / "stacks" / PRODUCT / f"{stack}.json" if folder else None
@@ -166,7 +166,7 @@ def file_text(stack: str) -> str:
 
 
 def _from_file(stack: str, status: Status, detail: str) -> StackState:
-    """Return what the file of a local backend still says; of a broken one, at least the projects."""
+    """Return the readable content of a local backend's file; for a broken file, at least the projects."""
     text = file_text(stack)
     try:
         found = of_deployment(stack, parse_checkpoint(stack, text))
@@ -184,7 +184,7 @@ def _projects(items: Sequence[Item]) -> Sequence[str]:
 
 
 def _apis(item: Item) -> Iterator[str]:
-    """Yield the API that holds a resource; nothing for components and other providers."""
+    """Yield the API of a resource; nothing for components and other providers."""
     type_ = str(item.get("type"))
     if type_.startswith(_QUEUED):
         yield "compute" if _inputs(item).get("api") == "compute-engine" else "tpu"

@@ -1,4 +1,4 @@
-"""What recover and teardown change in a deployment before the engine writes it again. Nothing in the cloud changes."""
+"""Edits to a deployment by recover and teardown before the engine writes it again. Nothing in the cloud changes."""
 
 from typing import Final
 
@@ -17,12 +17,12 @@ def empty(stack: str) -> StackDeployment:
 
 
 def without_pending(deployment: StackDeployment) -> tuple[StackDeployment, tuple[PendingOperation, ...]]:
-    """Return the deployment without its pending operations, and these."""
+    """Return the deployment without its pending operations, and the operations."""
     return deployment.changed(pending=()), deployment.pending
 
 
 def unprotected(deployment: StackDeployment, *, keep_bucket: bool) -> StackDeployment:
-    """Return the deployment without protection, and with buckets that stay if wanted."""
+    """Return the deployment without protection and, if requested, with retained buckets."""
     return deployment.changed(resources=[_unprotected(item, keep_bucket=keep_bucket) for item in deployment.resources])
 
 

@@ -1,4 +1,4 @@
-"""The steps of a preview as data: what each does to which resource, and in what two previews differ. No value is kept but those shown."""
+"""Steps of a preview as data: operation, resource, and differences between two previews. Only shown values are stored."""
 
 import hashlib
 import json
@@ -18,29 +18,29 @@ from engine.deployment import UNKNOWN, is_secret, type_in
 from engine.previewed import steps_in
 
 CAPACITY_TYPES: Final = (CAPACITY_TYPE, SERVICE_TYPE)
-"""Types whose replacement takes the server away."""
+"""Types whose replacement interrupts serving."""
 _QUIET: Final = frozenset({"same", "refresh"})
-"""Operations that change nothing. What a refresh finds is a step of its own."""
+"""Operations without changes. A refresh reports its findings as separate steps."""
 _KEEPS: Final = frozenset({"create", "update", "read", *_QUIET})
 _SHOWN_CHARACTERS: Final = 80
 _BEFORE_CHARACTERS: Final = 24
-"""Of the part that two long values share, so many are shown before the first difference."""
+"""Characters shown before the first difference of two long values."""
 _MOST_CHANGES: Final = 20
-"""Of one step, shown. All are compared."""
+"""Maximum changes shown per step. All are compared."""
 _KEY: Final = re.compile(r'\["((?:[^"\\]|\\.)*)"\]|\[(\d+)\]|([^.\[\]]+)')
 """One part of a property's path, as the engine writes it: `template.containers[0].env["A.B"]`."""
 _MOST_DIFFERENCES: Final = 5
 _MOST_LINES: Final = 5
-"""Of a text of several lines, removed or added, shown."""
+"""Maximum removed or added lines shown for a text of several lines."""
 _PATH_CHARACTERS: Final = 200
 _NO_VALUE: Final = object()
 _SECRET: Final = "[secret]"  # noqa: S105 - as the engine shows one
 
 
 class ShownChange(BaseModel):
-    """One property that a step changes, for people: its path, and the values without secrets, shortened.
+    """One changed property, for display: its path, and the shortened values without secrets.
 
-    Of a text of several lines, the values are the lines that differ.
+    For a text of several lines, the values are the lines that differ.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -51,7 +51,7 @@ class ShownChange(BaseModel):
 
 
 class PlannedStep(BaseModel):
-    """One step that changes something."""
+    """A step with a change."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     op: str
@@ -61,7 +61,7 @@ class PlannedStep(BaseModel):
     forced_by: tuple[str, ...] = ()
     """Properties that force a replacement."""
     inputs: dict[str, str] = {}
-    """A hash of the value of each input."""
+    """Hash of each input's value."""
     changes: tuple[ShownChange, ...] = ()
 
     @property
@@ -76,41 +76,41 @@ class PlannedStep(BaseModel):
 
     @property
     def does(self) -> str:
-        """What it does, such as `update of template`."""
+        """Description of the step, such as `update of template`."""
         words = f"{self.op} of {', '.join(self.changed)}" if self.changed else self.op
         return f"{words}, forced by {', '.join(self.forced_by)}" if self.forced_by else words
 
     @property
     def is_disruptive(self) -> bool:
-        """Whether it replaces or deletes what serves."""
+        """True if it replaces or deletes the serving resource."""
         return takes_server_away(self.op, self.type)
 
     @property
     def digest(self) -> str:
-        """A hash of what it does."""
+        """Hash of the step's changes."""
         return _sha256([self.op, self.urn, self.changed, self.forced_by, self.inputs])
 
 
 def takes_server_away(op: str, resource_type: str) -> bool:
-    """Return whether an operation on a resource of this type replaces or deletes what serves."""
+    """Return whether an operation replaces or deletes a serving resource, by the resource's type."""
     return resource_type in CAPACITY_TYPES and op not in _KEEPS
 
 
 def steps_of(preview: Mapping[str, object], secrets: Sequence[str] = ()) -> tuple[PlannedStep, ...]:
-    """Return the steps of the engine's preview in JSON that change something, sorted: independent resources come in any order."""
+    """Return the steps of an engine preview in JSON with a change, sorted: independent resources come in any order."""
     found = [_step(step, secrets) for step in steps_in(preview) if step.get("op") not in _QUIET]
     return tuple(sorted(found, key=lambda step: (step.urn, step.op, step.digest)))
 
 
 def differences(planned: Sequence[PlannedStep], now: Sequence[PlannedStep]) -> Sequence[str]:
-    """Return what differs between two previews, a clause for each resource: which, what was planned, and what it is now."""
+    """Return the differences between two previews, one clause per resource: planned step and current step."""
     urns = dict.fromkeys(step.urn for step in (*planned, *now))
     pairs = ((urn, _of(planned, urn), _of(now, urn)) for urn in urns)
     return [_difference(urn, was, is_now) for urn, was, is_now in pairs if _digests(was) != _digests(is_now)]
 
 
 def shortened_differences(found: Sequence[str]) -> str:
-    """Return the first differences, and how many there are beside them."""
+    """Return the first differences, and the number of further ones."""
     rest = len(found) - _MOST_DIFFERENCES
     return "; ".join([*found[:_MOST_DIFFERENCES], *([f"and {rest} more"] if rest > 0 else [])])
 
@@ -126,14 +126,14 @@ def _digests(steps: Sequence[PlannedStep]) -> Sequence[str]:
 def _difference(urn: str, was: Sequence[PlannedStep], is_now: Sequence[PlannedStep]) -> str:
     words = [" and ".join(step.does for step in steps) or "no change" for steps in (was, is_now)]
     if words[0] != words[1]:
-        return f"`{urn}`: the plan has {words[0]}; now it is {words[1]}"
+        return f"`{urn}`: planned {words[0]}, now {words[1]}"
     other = {
         name
         for one, two in zip(was, is_now, strict=True)
         for name in one.inputs.keys() | two.inputs.keys()
         if one.inputs.get(name) != two.inputs.get(name)
     }
-    return f"`{urn}`: {words[0]} is planned with another value of {', '.join(sorted(other))} than now"
+    return f"`{urn}`: {words[0]} was planned with a different value of {', '.join(sorted(other))}"
 
 
 def _step(step: Mapping[str, object], secrets: Sequence[str]) -> PlannedStep:
@@ -152,7 +152,7 @@ def _step(step: Mapping[str, object], secrets: Sequence[str]) -> PlannedStep:
 def shown_changes(
     step: Mapping[str, object], secrets: Sequence[str], most: int = _MOST_CHANGES
 ) -> tuple[Sequence[ShownChange], int]:
-    """Return the first properties that a step of the engine changes, and how many there are beside them.
+    """Return the first properties that an engine step changes, and the number of further ones.
 
     A text that is a JSON object, such as a document in a machine's metadata, is shown by its own keys.
     """
@@ -168,9 +168,9 @@ def shown_changes(
 
 
 def _values(path: str, step: Mapping[str, object]) -> tuple[object, object]:
-    """Return the values of a property before and after: of the inputs, and where those are the same, of what is deployed.
+    """Return the values of a property before and after: its inputs, or its outputs if the inputs are the same.
 
-    A property that somebody changed in the cloud has the same inputs: what is there is in the outputs.
+    A property that was changed in the cloud has the same inputs. The actual value is in the outputs.
     """
     states = [as_mapping(step.get(key)) for key in ("oldState", "newState")]
     old, new = (_value(path, as_mapping(state.get("inputs"))) for state in states)
@@ -181,7 +181,7 @@ def _values(path: str, step: Mapping[str, object]) -> tuple[object, object]:
 
 
 def _in_order(path: str) -> list[tuple[int, str]]:
-    """Return a key that sorts the tenth argument after the ninth."""
+    """Return a sort key that puts the tenth argument after the ninth."""
     return [(int(index or 0), quoted or plain) for quoted, index, plain in _KEY.findall(path)]
 
 
@@ -207,12 +207,12 @@ def _differing(path: str, old: object, new: object) -> Iterator[tuple[str, objec
 
 
 def _item(found: Sequence[object]) -> object:
-    """Return the items of a list that differ; one alone as itself."""
+    """Return the list items that differ; a single one as itself."""
     return found[0] if len(found) == 1 else list(found) or _NO_VALUE
 
 
 def _document(value: object) -> Mapping[str, object] | None:
-    """Return a JSON object, also one that is written as a text; None if it is neither, and if it is a secret."""
+    """Return a JSON object, including one written as text, or None for other values and secrets."""
     if isinstance(value, str) and value.startswith("{"):
         try:
             value = cast("object", json.loads(value))
@@ -223,7 +223,7 @@ def _document(value: object) -> Mapping[str, object] | None:
 
 
 def _shown(path: str, old: object, new: object, secrets: Sequence[str], *, replaces: bool) -> ShownChange:
-    # Masked before it is cut, so that no part of a secret is left; with its key, which can say that it is one.
+    # Masked before truncation, so no part of a secret remains; with its key, which can identify it as a secret.
     label = f"{path.rpartition('.')[2]}: "
     texts = [_text(value) for value in (old, new)]
     before, after = (
@@ -235,13 +235,13 @@ def _shown(path: str, old: object, new: object, secrets: Sequence[str], *, repla
     else:
         start = max(0, _shared(before, after) - _BEFORE_CHARACTERS)
         before, after = _cut(before, start), _cut(after, start)
-    if before and before == after:  # a secret, or text that is cut
+    if before and before == after:  # a secret, or truncated text
         after = f"{after} (another value)"
     return ShownChange(path=path[:_PATH_CHARACTERS], before=before, after=after, replaces=replaces)
 
 
 def _lines(found: Sequence[str], sign: str) -> str:
-    """Return the first lines of a difference with this sign, without it."""
+    """Return the first lines of a difference with this sign, without the sign."""
     lines = [line[1:].strip() for line in found if line.startswith(sign)]
     rest = len(lines) - _MOST_LINES
     shown = [_cut(line, 0) for line in lines[:_MOST_LINES]]

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Build one image of this folder without a push, on the base that planning/data/images.json pins: `images/build.sh vllm-tpu-w4a16`.
-# Exit code 0: it builds. 1: it does not, or the disk has no room for it. 2: there is no such image. Needs Docker with buildx, and Python.
+# Exit code 0: built. 1: the build failed, or the disk is too small. 2: no such image. Needs Docker with buildx, and Python.
 set -eu
 cd "$(dirname "$0")/.."
 python=python3
@@ -12,14 +12,14 @@ from planning.data.images import IMAGES
 found = IMAGES.get(sys.argv[1])
 print(f"{found.repository}@{found.digest}" if found is not None and found.build_context else "")' "$name")
 if [ -z "$base" ]; then
-    echo "images: there is no image \"$name\" to build; name a folder of images/." >&2
+    echo "images: image \"$name\" not found. Pass the name of a folder in images/." >&2
     exit 2
 fi
 needed=$("$python" -c 'from planning.data.overheads import IMAGE_ON_DISK_GIB; print(IMAGE_ON_DISK_GIB[1])')
 root=$(docker info --format '{{.DockerRootDir}}')
 free=$(df -Pk "$root" | awk 'NR == 2 {print int($4 / 1048576)}')
 if [ "$free" -lt "$needed" ]; then
-    echo "images: $root has $free GiB free, and the base with its layers needs up to $needed; free the rest, such as with \`docker system prune\`." >&2
+    echo "images: $root has $free GiB free, but the base with its layers needs up to $needed GiB. Free space, for example with \`docker system prune\`." >&2
     exit 1
 fi
 echo "images: building $name on $base, $free GiB free in $root" >&2

@@ -1,1 +1,1 @@
-"""What each target is composed of: settings, names and labels, and the resources of a TPU or a Cloud Run stack."""
+"""Composition of both targets: settings, names, labels, and the resources of a TPU or Cloud Run stack."""

@@ -1,4 +1,4 @@
-"""What both targets share: the provider, the APIs, the server's account, image, token, bucket and command line."""
+"""Common to both targets: provider, APIs, the server's account, image, token, bucket and command line."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -34,42 +34,42 @@ from stacks.secrets import API_KEY, HF_TOKEN, KINDS, SecretKey, SecretKind
 from stacks.settings import Settings
 
 PORT = 8000
-"""Port at which the server listens inside its container."""
+"""Port of the server inside its container."""
 MEMORY_FOLDER = "/mnt/weights"
-"""Folder of a Cloud Run container that holds a copy of them in memory."""
+"""Folder of a Cloud Run container with a copy of the weights in memory."""
 
 LOOPBACK = "127.0.0.1"
-"""Where a machine's server listens: its callers come through the tunnel, which ends there, and no network reaches it."""
+"""Address of a machine's server. Callers come through the tunnel, which ends there, and no network reaches it."""
 _EVERY_ADDRESS = "0.0.0.0"
 _COMMAND = ("vllm", "serve")
 _HUB_ID = re.compile(r"(?<![\w./:@-])[A-Za-z0-9][\w.-]*/[\w.-]+(?![\w./-])")
-"""ORG/NAME in an argument, and no part of a path or a URI."""
+"""ORG/NAME in an argument, but not as part of a path or a URI."""
 _ARCHIVE_KEY_BYTES = 32
 _STORED: Mapping[SecretKey, type[StoredSecret]] = {"hfToken": HfTokenSecret, "apiKey": ApiKeySecret}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Context:
-    """What a stack is made from."""
+    """Inputs shared by both targets: settings, plan, names, labels and secrets."""
 
     settings: Settings
     subject: Subject
-    """The deployment with the figures that the plan was made from."""
+    """The deployment with the figures behind the plan."""
     plan: Plan
     names: Names
     ownership: Ownership
     secrets: Mapping[SecretKey, pulumi.Output[str]]
-    """The secrets that are set by value, as secret outputs."""
+    """Secrets set by value, as secret outputs."""
 
     @property
     def model_path(self) -> str:
-        """Folder of the container with the weights of the bucket; their URI where vLLM reads that itself."""
+        """Folder of the container with the weights of the bucket, or their URI if vLLM reads the bucket itself."""
         mode = self.settings.cloud_run.mount.mode if self.settings.cloud_run else ""
         if mode == "streamer":
             return self.weights_uri
         if mode == "memory":
             return f"{MEMORY_FOLDER}/{self.settings.weights_name}".rstrip("/")
-        # A mount shows the bucket's own folders. A machine's copy is replaced file by file, so that its disk needs room for one.
+        # A mount shows the bucket's own folders. A machine's copy is replaced file by file, so its disk needs space for only one.
         is_mounted = self.settings.cloud_run is not None
         folder = self.settings.weights_prefix if is_mounted else self.settings.weights_name
         return f"{MODELS_FOLDER}/{folder}".rstrip("/")
@@ -82,7 +82,7 @@ class Context:
 
     @property
     def weights_to_load(self) -> str:
-        """What the server is told to load: the model's id at the hub, a folder of the container, or a folder of the bucket."""
+        """Weights for the server to load: the model's id on the hub, a folder of the container, or a folder of the bucket."""
         settings = self.settings
         if settings.streams_on_tpu:
             return self.weights_uri
@@ -90,26 +90,26 @@ class Context:
 
     @property
     def needs_hub(self) -> bool:
-        """Whether the server downloads from the Hugging Face hub: its weights, or a drafter, an adapter or another file that an argument names.
+        """True if the server downloads from the Hugging Face hub: weights, or a drafter, adapter or other file named by an argument.
 
-        An argument that only looks like a name of the hub counts as one.
+        An argument that only resembles a name on the hub counts too.
         """
         words = vllm_arguments(self.vllm, model_or_path=self.weights_to_load)
-        # What clients call the model is no download.
+        # The model name that clients send is not a download.
         served_name = OPTIONS["servedModelName"].flag
         named = any(_HUB_ID.search(word) for word in words[1:] if not word.startswith(served_name))
         return self.settings.weights == "hub" or named
 
     @property
     def vllm(self) -> VllmOptions:
-        """The vLLM options in effect. Clients send the Hugging Face id as the model's name, unless the settings name another."""
+        """The vLLM options in effect. The default model name for clients is the Hugging Face id."""
         name = self.settings.vllm.served_model_name or self.settings.model
         return replace(self.plan.vllm, served_model_name=name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Serving:
-    """The server that a machine or an instance runs, whichever the target."""
+    """The server of a machine or an instance, for either target."""
 
     image: pulumi.Output[str]
     """Reference by digest, in the first region."""
@@ -123,22 +123,22 @@ class Serving:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Foundation:
-    """What the server of either target needs."""
+    """Resources that the server of either target needs."""
 
     options: pulumi.ResourceOptions
-    """Options for a component: the explicit provider, and the APIs as dependencies."""
+    """Options for a component: the explicit provider, with the APIs as dependencies."""
     identity: RuntimeIdentity
     serving: Serving
     bucket: ModelBucket | None
-    """The bucket of the weights and of compiled programs; None if there are neither."""
+    """Bucket for weights and compiled programs, or None."""
     secrets: Mapping[str, StoredSecret | ExistingSecret]
-    """Environment variable of the server, and the secret whose value it holds."""
+    """Secret by the environment variable of the server that holds its value."""
     archive_key: StoredSecret | None
-    """The key that signs archives of compiled programs; None if there are none."""
+    """Key that signs archives of compiled programs, or None."""
     ready: Sequence[pulumi.Resource]
     """Resources that must exist before the server starts."""
     new_grants: NewGrants
-    """Grants of this run, which may take minutes to take effect."""
+    """Grants of this run. They may take minutes to take effect."""
 
 
 def lay_foundation(
@@ -147,13 +147,13 @@ def lay_foundation(
     """Declare the resources that both targets share.
 
     Args:
-        context: what the stack is made from.
-        region: where they are.
+        context: inputs of the stack.
+        region: region of the resources.
         project_roles: roles of the server's account on the project.
-        before_change: what has to be done when the project can be read, and before anything is changed.
+        before_change: called once the project can be read, before any change.
     """
     settings, names = context.settings, context.names
-    # The provider reads no quota project of a login (hashicorp/terraform-provider-google#20459), and Google refuses most calls of a person without one.
+    # The provider reads no quota project of a login (hashicorp/terraform-provider-google#20459), and Google rejects most user calls without one.
     provider = gcp.Provider("gcp", project=settings.project, region=region, billing_project=settings.project)
     require_resource_manager(settings.project, provider)
     before_change()
@@ -191,7 +191,7 @@ def lay_foundation(
     )
     bucket = _bucket(context, region, readers, options)
     needed = {kind: kind is not HF_TOKEN or context.needs_hub for kind in KINDS if settings.has_secret(kind.key)}
-    # A server that downloads nothing from the hub can lose no token: it gets neither the variable nor the right to read the secret.
+    # A server that downloads nothing from the hub must not be able to leak a token, so it gets neither the variable nor access to the secret.
     stored = {kind: _secret(kind, context, readers if needed[kind] else {}, options) for kind in needed}
     archive_key = _archive_key(context, readers, options) if settings.archives_programs else None
     granted = [identity, image, *filter(None, (bucket, archive_key)), *stored.values()]
@@ -220,19 +220,19 @@ def _serving(context: Context, image: ServingImage) -> Serving:
             revision=context.settings.served_revision,
             has_api_key=context.settings.has_secret(API_KEY.key),
         ),
-        environment={**dict(context.plan.environment), **_bound_weights(context.settings)},
+        environment={**dict(context.plan.environment), **_pinned_weights(context.settings)},
         port=PORT,
     )
 
 
-def _bound_weights(settings: Settings) -> Mapping[str, str]:
-    """Return the variable that makes other weights another document and another revision; nothing where no hash is set."""
+def _pinned_weights(settings: Settings) -> Mapping[str, str]:
+    """Return the variable that makes other weights a new document and revision. Empty without a manifest hash."""
     digest = settings.bucket.manifest_hash if settings.weights == "bucket" else None
     return {HASH_VARIABLE: digest} if digest is not None else {}
 
 
 def _enable(project: str, apis: Sequence[str], provider: gcp.Provider) -> list[pulumi.Resource]:
-    """Enable the APIs that the stack uses. They stay enabled after a teardown: other programs may use them by then."""
+    """Enable the APIs that the stack uses. They stay enabled after a teardown, because other programs may use them by then."""
     return [
         gcp.projects.Service(
             api,
@@ -266,11 +266,11 @@ def _bucket(
             labels=settings.labels,
             existing=settings.bucket.existing,
             force_destroy=settings.bucket.force_destroy,
-            # Other regions or settings without a bucket would empty it and delete it, and with it what a running revision reads.
+            # A change of region, or settings without a bucket, would empty and delete it, along with the files that a running revision reads.
             protect=settings.weights == "bucket",
             retain=settings.bucket.retain_on_destroy,
             archivers=readers if settings.archives_programs else {},
-            # A TPU machine deletes what is old itself; the instances of a service come and go.
+            # A TPU machine deletes old archives itself; instances of a service come and go.
             archive_days=ARCHIVE_KEEP_DAYS if settings.archives_programs and settings.target == "cloud-run" else None,
         ),
         options,
@@ -280,7 +280,7 @@ def _bucket(
 def _secret(
     kind: SecretKind, context: Context, readers: Mapping[str, pulumi.Input[str]], options: pulumi.ResourceOptions
 ) -> StoredSecret | ExistingSecret:
-    """Return a secret of the stack. Of an existing one it makes only the grants."""
+    """Return a secret of the stack. For an existing one, only the grants are created."""
     existing = context.settings.secret_version(kind.key)
     if existing is not None:
         return ExistingSecret(kind.name, ExistingSecretArgs(version_name=existing, readers=readers), options)
@@ -301,7 +301,7 @@ def _secret(
 def _archive_key(
     context: Context, readers: Mapping[str, pulumi.Input[str]], options: pulumi.ResourceOptions
 ) -> StoredSecret:
-    """Return the key that signs the archives. Each run of the program draws one, and the engine keeps the first (decision 36)."""
+    """Return the key that signs the archives. Each run of the program draws one, but the engine keeps the first (decision 36)."""
     return ArchiveKeySecret(
         "archive-key",
         StoredSecretArgs(

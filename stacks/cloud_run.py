@@ -1,4 +1,4 @@
-"""A stack of target `cloud-run`: a GPU service, its weights on a mount or in its image."""
+"""A stack of target `cloud-run`: a GPU service, with its weights on a mount or in its image."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -29,7 +29,7 @@ from contracts.staged_weights import MODELS_FOLDER
 from planning.data.overheads import SERVER_HOST_GIB
 from planning.question.types import Plan, StartupProbe
 from stacks.base import MEMORY_FOLDER, Context, Foundation, lay_foundation
-from stacks.hooks.observed_service import ServicePlace, observed_service, require_revisions, tell_next_step
+from stacks.hooks.observed_service import ServicePlace, observed_service, report_next_step, require_revisions
 from stacks.hooks.run_failures import explain_failures
 from stacks.hooks.run_keeper import keep_runs
 from stacks.hooks.staged_weights import require_staged_weights
@@ -41,12 +41,12 @@ if TYPE_CHECKING:
 
 _CACHE_VOLUME = "file-cache"
 _GRAPHS_FOLDER = "/mnt/graphs/vllm"
-"""VLLM_CACHE_ROOT of a service that keeps compiled graphs. An archive on its way lies beside it."""
+"""VLLM_CACHE_ROOT of a service that stores compiled graphs. An archive in transfer is stored next to it."""
 _WITHOUT_MOUNT = ("streamer", "memory")
 
 
 def deploy(context: Context) -> None:
-    """Declare the service and the resources that it needs, and export their outputs."""
+    """Declare the service and its resources, and export their outputs."""
     settings = context.settings
     run = settings.cloud_run
     if run is None:
@@ -56,7 +56,7 @@ def deploy(context: Context) -> None:
     explain_failures(context, run, startup_probe(context.plan), foundation.new_grants)
     require_staged_weights(context)
     if run.rollout is not None and run.rollout.traffic is None:
-        tell_next_step(context.names.stack)
+        report_next_step(context.names.stack)
     service = CloudRunGpuService(
         "vllm",
         _arguments(context, run, foundation, network),
@@ -91,9 +91,9 @@ def _rollout_plan(context: Context, run: CloudRunSettings) -> RolloutPlan | None
 
 
 def mount_options(mount: MountSettings, settings: Settings) -> Sequence[str]:
-    """Return the options of gcsfuse: those of every mount, then those of the mode, then those of the settings.
+    """Return the gcsfuse options: common ones, then the mode's, then the settings'.
 
-    The files belong to the user that the image runs as: another user could not read them.
+    The files are owned by the image's user, because no other user can read them.
     """
     uid = mount.uid if mount.uid is not None else settings.image.uid or 0
     gid = mount.gid if mount.gid is not None else settings.image.gid or 0
@@ -139,7 +139,7 @@ def _arguments(
 
 
 def _kept_traffic(context: Context, run: CloudRunSettings) -> KeptTraffic | None:
-    """Return the service whose traffic an `up` keeps; None without a roll-out."""
+    """Return the service whose traffic an `up` keeps, or None without a rollout."""
     if run.rollout is None:
         return None
     place = ServicePlace(
@@ -179,13 +179,13 @@ def _readiness_probe(run: CloudRunSettings) -> ReadinessProbe | None:
 
 
 def _memory_volumes(context: Context, run: CloudRunSettings) -> list[MemoryVolume]:
-    # No volume at /dev/shm: Cloud Run refuses it, and the one worker of one GPU shares memory with nobody.
+    # No volume at /dev/shm, because Cloud Run rejects it, and the single worker of one GPU does not share memory.
     volumes: list[MemoryVolume] = []
     weights_in_bucket = context.settings.weights == "bucket"
     if weights_in_bucket and run.mount.cache_mib is not None:
         volumes.append(MemoryVolume(name=_CACHE_VOLUME, path="/mnt/cache", size_limit=f"{run.mount.cache_mib}Mi"))
     if weights_in_bucket and run.mount.mode == "memory":
-        # All that the server itself does not need: a copy that is larger is refused in words, and does not end the container.
+        # All memory that the server itself does not need, so a copy that is too large fails with an error and does not terminate the container.
         left_mib = run.memory_mib - round(SERVER_HOST_GIB * 1024)
         volumes.append(MemoryVolume(name="weights", path=MEMORY_FOLDER, size_limit=f"{left_mib}Mi"))
     if run.compile_cache == "bucket":
@@ -196,7 +196,7 @@ def _memory_volumes(context: Context, run: CloudRunSettings) -> list[MemoryVolum
 def _command(
     context: Context, run: CloudRunSettings, foundation: Foundation
 ) -> tuple[Sequence[str], Sequence[pulumi.Input[str]]]:
-    """Return the container's command and arguments: the server's own, or the starter with the server's behind it."""
+    """Return the container's command and arguments: the server's own, or the starter followed by the server's."""
     serving, uri = foundation.serving, context.weights_uri
     weights = BucketWeights(uri, context.model_path) if run.mount.mode == "memory" else None
     key = foundation.archive_key
@@ -223,7 +223,7 @@ def _secrets(foundation: Foundation) -> Sequence[SecretVariable]:
 
 
 def startup_probe(plan: Plan) -> StartupProbe:
-    """Return the probe of the settings, else the planner's: it sees the server soon, and ends no start that is slower than planned."""
+    """Return the probe of the settings or the planner's. It detects the server early and does not terminate a slow start."""
     probe = plan.startup.probe
     if probe is None:
         raise ValueError("a plan without a startup probe reached the Cloud Run stack")

@@ -1,4 +1,4 @@
-"""From Pulumi configuration, or its file, to `Settings`. Each mistake is one sentence: the key, the value and what is allowed."""
+"""Load `Settings` from Pulumi configuration or its file. Each error is one sentence: the key, the value and the allowed values."""
 
 import difflib
 import json
@@ -22,7 +22,7 @@ T = TypeVar("T")
 _PROJECT_VARIABLES = ("GOOGLE_CLOUD_PROJECT", "GOOGLE_PROJECT", "CLOUDSDK_CORE_PROJECT")
 _MAX_VALUE_CHARACTERS = 60
 _SURE = 0.8
-"""Least likeness of two words of which one is a slip of the other: tagret and target have 0.83, maxModelLen and model 0.63."""
+"""Minimum similarity of two words to assume a typo: tagret and target have 0.83, maxModelLen and model 0.63."""
 
 _PLAIN = {
     "Input should be an object": "expected a block of settings",
@@ -34,7 +34,7 @@ _PLAIN = {
     "Input should be": "expected",
     " after validation": "",
 }
-"""The validator's words, and the words of a person."""
+"""Plain words for the validator's words."""
 _BOUNDS = (
     (re.compile(r"expected greater than or equal to (\S+)"), r"expected \1 or more"),
     (re.compile(r"expected less than or equal to (\S+)"), r"expected \1 or less"),
@@ -45,18 +45,18 @@ _BOUNDS = (
     (re.compile(r"String should have at least (\d+) (characters?)"), r"expected \1 \2 or more"),
     (re.compile(r"String should have at most (\d+) (characters?)"), r"expected \1 \2 or fewer"),
 )
-"""Limits, as the command line says them too."""
+"""Limits, worded as on the command line."""
 
 
 class SettingsError(ValueError):
-    """The settings are wrong. The message is for a person: one sentence in a line of its own for each mistake."""
+    """The settings are invalid. The message has one sentence per error, each on its own line."""
 
 
 _TRUE_OR_FALSE = re.compile("^(?i:true|false)$")
 
 
 class _EngineYaml(yaml.SafeLoader):
-    """YAML as the Pulumi engine reads it: only true and false are booleans; on, off, yes and no are text."""
+    """YAML as the Pulumi engine reads it. Only true and false are booleans. on, off, yes and no are text."""
 
     yaml_implicit_resolvers = {  # noqa: RUF012 - PyYAML's own name and type
         first: [(tag, _TRUE_OR_FALSE if tag.endswith(":bool") else pattern) for tag, pattern in resolvers]
@@ -69,43 +69,43 @@ def from_values(
 ) -> Settings:
     """Return the settings of parsed configuration values (camelCase keys, without namespace).
 
-    `origin` names the file in messages; `secrets` are the keys of the secrets that are set by value.
+    `origin` is the file name in messages. `secrets` are the keys of secrets set by value.
 
     Raises:
-        SettingsError: with every mistake that was found, not only the first.
+        SettingsError: with every error, not only the first.
     """
     if project is None:
         raise SettingsError(
-            f"{origin}: gcp:project is not set and neither is GOOGLE_CLOUD_PROJECT; name the Google Cloud project: "
-            "pulumi config set gcp:project PROJECT_ID"
+            f"{origin}: gcp:project and GOOGLE_CLOUD_PROJECT are not set. Run "
+            "`pulumi config set gcp:project PROJECT_ID`."
         )
     for key in NOT_IN_FILE:
         if key in values:
             raise SettingsError(f"{origin}: {PRODUCT}:{key} is not a known setting{_suggestion([key])}")
-    # The engine hands every value over as text, and `pulumi config set` writes `maxUsd: "3"` into the file: both mean the number.
+    # The engine passes every value as text, and `pulumi config set` writes `maxUsd: "3"` into the file. Both mean the number.
     parsed = {key: _parsed(value) if isinstance(value, str) else value for key, value in values.items()}
     complete = {**parsed, "project": project, "secrets": list(secrets)}
     for place, value in _no_numbers(parsed, ()):
         raise SettingsError(f"{origin}: {PRODUCT}:{_path(place)} = {_shown(value)}: expected a finite number.")
     try:
-        # As JSON, because that is what the engine hands to the program: both ways give the same settings.
+        # JSON, because the engine passes JSON to the program: file and engine then yield the same settings.
         return Settings.model_validate_json(json.dumps(complete, default=str))
     except ValidationError as error:
-        # A default that follows from another key is only said to be missing because that key is wrong, which is said too.
-        mistakes = [details for details in error.errors() if details["type"] != "default_factory_not_called"]
-        sentences = [_sentence(details, origin, complete) for details in mistakes]
+        # A default that depends on another key is only missing because that key is invalid, and the invalid key is reported.
+        errors = [details for details in error.errors() if details["type"] != "default_factory_not_called"]
+        sentences = [_sentence(details, origin, complete) for details in errors]
         raise SettingsError("\n".join(dict.fromkeys(sentences))) from None
     except (TypeError, ValueError, RecursionError):
         raise SettingsError(
-            f"{origin}: use only text, numbers, true, false, lists and blocks with text as keys."
+            f"{origin} is invalid: use only text, numbers, true, false, lists, and blocks with text as keys."
         ) from None
 
 
 def from_pulumi(config: Mapping[str, str], secret_keys: frozenset[str], *, stack: str) -> Settings:
-    """Return the settings of the configuration that the engine hands to a program: full key to text, objects as JSON.
+    """Return the settings of the configuration that the engine passes to a program: full key to text, objects as JSON.
 
     Raises:
-        SettingsError: for every mistake, also for a token that is stored in clear.
+        SettingsError: for every error, including a secret stored in plain text.
     """
     origin = f"Pulumi.{stack}.yaml"
     _check_namespaces(config, origin)
@@ -113,40 +113,40 @@ def from_pulumi(config: Mapping[str, str], secret_keys: frozenset[str], *, stack
     secrets = [key for key in SECRET_KEYS if f"{PRODUCT}:{key}" in config]
     for key in secrets:
         if f"{PRODUCT}:{key}" not in secret_keys:
-            raise _secret_in_clear(origin, key)
+            raise _plain_text_secret(origin, key)
     project = config.get("gcp:project") or project_from_environment()
     return from_values(values, project=project, secrets=secrets, origin=origin)
 
 
 def from_file(path: Path, *, project: str | None = None) -> Settings:
-    """Return the settings of `Pulumi.<stack>.yaml`, read without an engine; secrets are not decrypted.
+    """Return the settings of `Pulumi.<stack>.yaml`, read without an engine. Secrets are not decrypted.
 
-    `project` is used if neither the file nor the environment names one: planning needs none.
+    `project` is the fallback if neither the file nor the environment names one: planning needs none.
 
     Raises:
-        SettingsError: for every mistake, also if the file is missing, is not YAML, or stores the token in clear.
+        SettingsError: for every error, including a missing file, invalid YAML, or a secret stored in plain text.
     """
     try:
         document = read_yaml(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         stacks = sorted(p.name.removeprefix("Pulumi.").removesuffix(".yaml") for p in path.parent.glob("Pulumi.*.yaml"))
         known = ", ".join(stacks) or "none"
-        raise SettingsError(f"There is no {path.name}; the stacks with settings here are: {known}.") from None
+        raise SettingsError(f"{path.name} not found. Stacks with a settings file: {known}.") from None
     except UnicodeDecodeError as error:
         raise SettingsError(
-            f"{path.name} is not UTF-8: byte {error.start} is 0x{error.object[error.start]:02x}; save the file as UTF-8."
+            f"{path.name} is not UTF-8: byte {error.start} is 0x{error.object[error.start]:02x}. Save the file as UTF-8."
         ) from None
     except yaml.YAMLError as error:
         raise SettingsError(f"{path.name} is not YAML: {str(error).splitlines()[0]}.") from None
     except ValueError:
-        raise SettingsError(f"{path.name} has a number with more digits than anything here needs.") from None
+        raise SettingsError(f"{path.name} has a number with too many digits.") from None
     config = _mapping(_mapping(document).get("config"))
     _check_namespaces(config, path.name)
     values = _own_keys(config)
     secrets = take_secrets(values)
     for key, value in secrets.items():
         if list(_mapping(value)) != ["secure"]:
-            raise _secret_in_clear(path.name, key)
+            raise _plain_text_secret(path.name, key)
     named = config.get("gcp:project")
     found = named if isinstance(named, str) else project_from_environment() or project
     return from_values(values, project=found, secrets=list(secrets), origin=path.name)
@@ -158,12 +158,12 @@ def read_yaml(text: str) -> object:
 
 
 def project_from_environment() -> str | None:
-    """Return the project that Google's tools take from the environment, or None."""
+    """Return the project from the environment variables of Google's tools, or None."""
     return next((os.environ[name] for name in _PROJECT_VARIABLES if os.environ.get(name)), None)
 
 
 def take_secrets(values: MutableMapping[str, object]) -> Mapping[str, object]:
-    """Remove the secrets that are set from the values of a file, and return them as they stand there."""
+    """Remove the secrets that are set from the values of a file. Return them as written there."""
     found = {key: values.pop(key, None) for key in SECRET_KEYS}
     return {key: value for key, value in found.items() if value is not None}
 
@@ -172,21 +172,22 @@ def _stack_of(origin: str) -> str:
     return origin.removeprefix("Pulumi.").removesuffix(".yaml")
 
 
-def _secret_in_clear(origin: str, key: str) -> SettingsError:
+def _plain_text_secret(origin: str, key: str) -> SettingsError:
     what = next(kind.what for kind in KINDS if kind.key == key)
     return SettingsError(
-        f"{origin}: {PRODUCT}:{key} is stored in clear; remove it, revoke that {what}, and set a new one: {set_command(key, _stack_of(origin))}"
+        f"{origin}: {PRODUCT}:{key} is stored in plain text. Remove it and revoke that {what}. To set a new one, run "
+        f"`{set_command(key, _stack_of(origin))}`."
     )
 
 
 def _check_namespaces(config: Mapping[str, object], origin: str) -> None:
-    """Refuse keys of a namespace that is a misspelling of ours: the engine would pass them over in silence. Raises SettingsError."""
+    """Reject keys of a misspelled namespace, because the engine ignores them silently. Raises SettingsError."""
     spaces = {key: key.partition(":")[0] for key in config if ":" in key}
     wrong = [key for key, space in spaces.items() if space != PRODUCT and _resembles(space)]
     if wrong:
         raise SettingsError(
             "\n".join(
-                f"{origin}: {key} is not a setting of this project; did you mean {PRODUCT}:{key.partition(':')[2]}?"
+                f"{origin}: {key} is not a setting of this project. Did you mean {PRODUCT}:{key.partition(':')[2]}?"
                 for key in wrong
             )
         )
@@ -198,19 +199,19 @@ def _resembles(space: str) -> bool:
 
 
 def _own_keys(config: Mapping[str, T]) -> dict[str, T]:
-    """Return the keys of our namespace, without it."""
+    """Return the keys of our namespace, without the namespace."""
     return {key.partition(":")[2]: value for key, value in config.items() if key.startswith(f"{PRODUCT}:")}
 
 
 def _mapping(value: object) -> dict[str, object]:
-    """Return a YAML mapping with its keys as text, or an empty one for anything else."""
+    """Return a YAML mapping with its keys as text. Anything else becomes an empty mapping."""
     if not isinstance(value, dict):
         return {}
     return {str(key): item for key, item in cast("dict[object, object]", value).items()}
 
 
 def _parsed(text: str) -> object:
-    """Return the structured value that the engine made text of; plain words stay words."""
+    """Return the structured value of text from the engine. Plain words stay text."""
     try:
         return read_json(text)
     except ValueError:
@@ -218,7 +219,7 @@ def _parsed(text: str) -> object:
 
 
 def _no_numbers(value: object, place: tuple[int | str, ...]) -> Iterator[tuple[tuple[int | str, ...], float]]:
-    """Yield each number that is none, such as .nan and .inf in YAML, with its place."""
+    """Yield each non-finite number, such as .nan and .inf in YAML, with its location."""
     if isinstance(value, Mapping):
         for key, item in cast("Mapping[object, object]", value).items():
             yield from _no_numbers(item, (*place, str(key)))
@@ -239,7 +240,7 @@ def _sentence(details: ErrorDetails, origin: str, values: Mapping[str, object]) 
     place, value = _found(values, location)
     name = "gcp:project" if key == "project" else f"{PRODUCT}:{_path(place)}" if place else "the settings"
     shown = f" = {_shown(value)}" if isinstance(value, str | int | float | bool) else ""
-    # A location that goes on beyond the value names one type of several that the value could have.
+    # A location that continues below the value names one of several types that the value could have.
     allowed = _allowed(details["msg"]) if place == location else "expected text, a number, true or false"
     return f"{origin}: {name}{shown}: {allowed}."
 
@@ -260,7 +261,7 @@ def _path(location: Sequence[int | str]) -> str:
 
 
 def _found(values: object, location: Sequence[int | str]) -> tuple[list[int | str], object]:
-    """Return the part of a location that the values have, and the value there."""
+    """Return the part of a location that exists in the values, and the value there."""
     place: list[int | str] = []
     for part in location:
         if isinstance(values, Mapping) and part in values:
@@ -279,7 +280,7 @@ def _shown(value: object) -> str:
 
 
 def _suggestion(location: Sequence[int | str]) -> str:
-    """Return what an unknown key may mean, from the most to the least likely: a key of its block, or one of another block."""
+    """Return suggestions for an unknown key, most likely first: keys of its block or of another block."""
     from stacks.schema import blocks, known_keys  # noqa: PLC0415 - only messages need it
 
     *block, key = location
@@ -293,6 +294,6 @@ def _suggestion(location: Sequence[int | str]) -> str:
     ]
     close = likely or elsewhere or difflib.get_close_matches(str(key), known, n=1)
     if not close:
-        return f"; known are {', '.join(known)}." if known else "."
+        return f". Known keys: {', '.join(known)}." if known else "."
     meant = [one if close is elsewhere else _path([*block, one]) for one in close]
-    return f"; did you mean {' or '.join(meant)}?"
+    return f". Did you mean {' or '.join(meant)}?"

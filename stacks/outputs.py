@@ -1,4 +1,4 @@
-"""The stack's outputs: the contract with every script (`contracts.outputs`)."""
+"""Outputs of the stack: the contract with every script (`contracts.outputs`)."""
 
 from typing import Final, TypeVar, cast
 
@@ -18,11 +18,11 @@ from stacks.settings import SmokeSettings
 T = TypeVar("T")
 
 _STARTUP_MARGIN: Final = 1.5
-"""A start may take this many times the planner's estimate."""
+"""Factor by which a start may exceed the planner's estimate."""
 
 
 def smoke_thresholds(smoke: SmokeSettings, subject: Subject, plan: Plan) -> SmokeThresholds:
-    """Return the thresholds of the smoke checks: those of the settings, else the planner's figures with a margin."""
+    """Return the thresholds of the smoke checks: from the settings, otherwise the planner's figures with a margin."""
     startup_s = max(plan.startup.ready_s * _STARTUP_MARGIN, plan.startup.probe_budget_s)
     ttft_s, rate, burst = planned_thresholds(subject, smoke.burst_requests)
     return SmokeThresholds(
@@ -46,7 +46,7 @@ def stack_outputs(
     location: pulumi.Input[str],
     rollout: RolloutPlan | None = None,
 ) -> StackOutputs:
-    """Return the outputs that every target has."""
+    """Return the outputs that both targets have."""
     settings, plan = context.settings, context.plan
     api_key = foundation.secrets.get(API_KEY.variable)
     return StackOutputs(
@@ -70,12 +70,12 @@ def stack_outputs(
 
 
 def known_after_up(value: pulumi.Input[T]) -> T:
-    """Return an input as the value that the engine will put in its place, so that a contract can hold it until then."""
+    """Return an input as the type of its resolved value, so a contract can hold it before `up`. The engine fills it in."""
     return cast("T", pulumi.Output.from_input(value).apply(to_json))
 
 
 def export(outputs: StackOutputs) -> None:
-    """Export each output under its JSON key: what people read as the stack's, the rest as those of a component."""
+    """Export each output under its JSON key: user-facing ones as stack outputs, the rest as outputs of a component."""
     given = {name: value for name, value in to_json(outputs).items() if value is not None}
     for name, value in given.items():
         if name not in DETAILS:

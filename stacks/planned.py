@@ -1,4 +1,4 @@
-"""From settings to the planner's question, and from its answer to the program's decision to go on."""
+"""Convert settings into the planner's question, and stop the program if the plan blocks the stack."""
 
 import json
 from datetime import UTC, datetime
@@ -18,27 +18,27 @@ from stacks.settings import ProbeSettings, Settings
 from stacks.settings.keys import SettingField, judged_fields, value_of
 
 _WORKED_OUT: Final = frozenset({"platform", "weights_mode"})
-"""Fields of the planner that follow from a setting and others."""
+"""Planner fields derived from several settings."""
 _EMPTY_IF_NOT_SET: Final = frozenset({"model_revision", "image_version"})
-"""Fields that the planner takes as a question that was not asked where they are None; a stack that does not set them has none."""
+"""Fields for which the planner reads None as "not part of the question". A stack without the setting has an empty value instead."""
 
 
 class BlockedError(ValueError):
-    """The plan has findings that stop the stack; the message lists them with their remedies."""
+    """Findings of the plan block the stack. The message lists them with their remedies."""
 
 
 def today() -> str:
-    """Return the date by which prices are old, YYYY-MM-DD in UTC: the planner has no clock."""
+    """Return the date, YYYY-MM-DD in UTC, against which the age of prices is checked, because the planner has no clock."""
     return datetime.now(UTC).date().isoformat()
 
 
 def to_deployment(settings: Settings, folder: Path = PROJECT, *, today: str | None = None) -> Deployment:
-    """Return the planner's view of the settings; nothing is lost that the planner could judge.
+    """Return the planner's view of the settings, with everything that the planner can judge.
 
-    `modelConfig` and `draftConfig` are files below `folder`. Without `today` no price is called old.
+    `modelConfig` and `draftConfig` are files below `folder`. Without `today` the age of prices is not checked.
 
     Raises:
-        PlanningError: if a file that the settings name cannot be read, or has a mistake.
+        PlanningError: if a file that the settings name cannot be read or is invalid.
     """
     run = settings.cloud_run
     deployment = Deployment(
@@ -68,7 +68,7 @@ def to_deployment(settings: Settings, folder: Path = PROJECT, *, today: str | No
 
 
 def _is_given(settings: Settings, field: SettingField) -> bool:
-    """Whether the block of a field is there, of a target that has it. The user of an image matters to Cloud Run only."""
+    """Return whether the block of a field is set and belongs to this target. An image's user matters to Cloud Run only."""
     if (field.judged or "").startswith("cloud_run.") and settings.cloud_run is None:
         return False
     return (
@@ -77,7 +77,7 @@ def _is_given(settings: Settings, field: SettingField) -> bool:
 
 
 def _as_judged(path: str, name: str, value: object) -> object:
-    """Return a setting's value as the planner has it."""
+    """Return a setting's value in the planner's form."""
     if isinstance(value, ProbeSettings):
         return to_probe(value)
     if isinstance(value, list):
@@ -98,40 +98,41 @@ def to_probe(probe: ProbeSettings) -> StartupProbe:
 
 
 def headline(plan: Plan) -> str:
-    """Return the plan in one line: fits or not, start-up, speed; what it costs is a finding of its own (CST01)."""
+    """Return the plan in one line: fit, start-up time and speed. Cost is a separate finding (CST01)."""
     memory, startup = plan.memory, plan.startup
     verdict = {"fits": "fits", "oom": "does not fit", "blocked": "is blocked"}[plan.verdict]
-    if plan.fits and plan.margin:
-        verdict = f"fits, but may fail ({margin_words(plan.margin)}),"
-    most = "at most " if plan.platform == "cloud-run" else ""
+    risk = f", but may fail ({margin_words(plan.margin)})" if plan.fits and plan.margin else ""
+    most = "up to " if plan.platform == "cloud-run" else ""
     return (
-        f"{plan.model} {verdict} on {plan.accelerator}: weights {memory.weights_gib:.1f} of {memory.usable_gib:.1f} GiB a device, KV cache for "
-        f"{memory.kv_tokens:,} tokens ({memory.max_concurrency:.1f} requests of the longest length); starts in {most}{startup.ready_s / 60:.0f} min; "
-        f"{plan.throughput.decode_tok_per_s:.0f} tok/s for one request."
+        f"{plan.model} {verdict} on {plan.accelerator}{risk}. "
+        f"Weights: {memory.weights_gib:.1f} of {memory.usable_gib:.1f} GiB per device. "
+        f"KV cache: {memory.kv_tokens:,} tokens ({memory.max_concurrency:.1f} concurrent max-length requests). "
+        f"Start: {most}{startup.ready_s / 60:.0f} min. Speed: {plan.throughput.decode_tok_per_s:.0f} tok/s (one request)."
     )
 
 
 def doctor_hint(stack: str) -> str:
-    """Return the sentence that names the command which finds everything that Google would refuse."""
-    return f"python -m scripts.doctor --stack {stack} lists what the project lacks, with the commands that fix it."
+    """Return the sentence that names the command which finds missing APIs and permissions."""
+    return f"Run `python -m scripts.doctor --stack {stack}` to see what is missing and how to fix it."
 
 
 def require_unblocked(plan: Plan, stack: str, wording: Wording) -> None:
-    """Raise BlockedError if the plan has findings that stop the stack and were not accepted."""
+    """Raise BlockedError if findings block the stack and were not accepted."""
     if not plan.stopping:
         return
     lines = [finding_text(finding, wording) for finding in plan.stopping]
-    ids = ", ".join(finding.id for finding in plan.stopping if finding.id in ACCEPTABLE_IDS)
-    accept = f", or accept with gemma-serving:acceptFindings: [{ids}]" if ids else ""
+    ids = ", ".join(finding.id for finding in plan.stopping)
+    acceptable = ", ".join(finding.id for finding in plan.stopping if finding.id in ACCEPTABLE_IDS)
+    accept = f" To deploy anyway, set gemma-serving:acceptFindings: [{acceptable}]." if acceptable else ""
     hint = (
-        f"Nothing was declared. Change Pulumi.{stack}.yaml as said above (python -m scripts.plan --stack {stack} --fix shows the "
-        f"change){accept}. python -m scripts.plan --stack {stack} shows the figures."
+        f"To see all figures, run `python -m scripts.plan --stack {stack}`. "
+        f"To see the fix as a diff of Pulumi.{stack}.yaml, run `python -m scripts.plan --stack {stack} --fix`.{accept}"
     )
-    raise BlockedError("\n".join([f"The plan stops stack {stack}:", *lines, hint]))
+    raise BlockedError("\n".join([f"Stack {stack} is blocked by {ids}. Nothing was changed.", *lines, hint]))
 
 
 def finding_text(finding: Finding, wording: Wording) -> str:
-    """Return a finding in words: its id, what was found, and what to change in the settings file."""
+    """Return the text of a finding: its id, message, and the change to the settings file."""
     return f"{finding.id}: {worded(finding.message, wording)} {remedy_of(finding, wording)}".rstrip()
 
 

@@ -1,4 +1,4 @@
-"""The program's steps: settings, plan, resources. `__main__.py` calls them in this order."""
+"""Steps of the program: settings, plan, resources. `__main__.py` calls `run`."""
 
 import pulumi
 from pulumi.runtime import get_config_env, get_config_secret_keys_env
@@ -28,7 +28,7 @@ UserError = (
     ServiceNotReadError,
     RunsNotKeptError,
 )
-"""Mistakes of the user's: one clear sentence, no traceback."""
+"""User errors: reported as one sentence, without a traceback."""
 
 
 def run() -> None:
@@ -62,7 +62,7 @@ def run() -> None:
 
 
 def _deploy(context: Context) -> None:
-    """Import the target's resources only now: the SDK's compute classes alone cost most of a second."""
+    """Import only the resources of the target, because the SDK's compute classes alone take almost a second to import."""
     if context.settings.target == "tpu":
         from stacks import tpu  # noqa: PLC0415
 
@@ -74,7 +74,7 @@ def _deploy(context: Context) -> None:
 
 
 def _show(finding: Finding, wording: Wording, *, accepted: bool) -> None:
-    """Show a finding in the preview; those that block and are not accepted come with the error that stops the program."""
+    """Show a finding in the preview. Unaccepted blocking findings are part of the error that stops the program."""
     text = finding_text(finding, wording)
     if accepted:
         text = f"Accepted: {text}"

@@ -1,4 +1,4 @@
-"""docs/reference/settings.md and docs/settings.schema.json, made from the settings' models; `python -m authors.docs` writes them."""
+"""Generate docs/reference/settings.md and docs/settings.schema.json from the settings' models. Run by `python -m authors.docs`."""
 
 import json
 from collections.abc import Iterator
@@ -21,11 +21,11 @@ _INTRODUCTION: Final = f"""# Settings
 
 Written by `python -m authors.docs`; a test fails when this page is out of date.
 
-All keys stand in `Pulumi.<stack>.yaml` under `{PRODUCT}:`.
-`gcp:project` names the Google Cloud project; without it `GOOGLE_CLOUD_PROJECT` does.
-Quantities carry their unit (`4h`, `32Gi`).
-An unknown key, a wrong unit or a contradiction is refused in one sentence before anything is declared.
-Each file names [settings.schema.json](../settings.schema.json) on its first line, so that an editor with a YAML language server completes and checks keys.
+All keys are in `Pulumi.<stack>.yaml` under `{PRODUCT}:`.
+`gcp:project` is the Google Cloud project. Default: `GOOGLE_CLOUD_PROJECT`.
+Quantities have a unit (`4h`, `32Gi`).
+Unknown keys, wrong units and contradictions are rejected before any resource is declared.
+The first line of each file names [settings.schema.json](../settings.schema.json), so editors with a YAML language server complete and check keys.
 """
 
 
@@ -52,7 +52,7 @@ def _images() -> str:
         for name, image in IMAGES.items()
     )
     head = "| name | image | platform | parsers | source of the digest |\n| --- | --- | --- | --- | --- |\n"
-    return f"\n## Images\n\nThe names that `image` takes (`planning/data/images.json`).\n\n{head}{''.join(rows)}"
+    return f"\n## Images\n\nNames accepted by `image` (`planning/data/images.json`).\n\n{head}{''.join(rows)}"
 
 
 def _built(image: Image) -> str:
@@ -67,7 +67,7 @@ def _rows(block: Schema) -> Iterator[str]:
 
 
 def _kind(option: Schema) -> str:
-    """Return what a value is, in words."""
+    """Return the type of a value in words."""
     if "$ref" in option:
         return "block"
     values = option.get("enum", [option["const"]] if "const" in option else [])

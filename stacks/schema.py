@@ -1,4 +1,4 @@
-"""The JSON schema of `Pulumi.<stack>.yaml`, made from the settings. Editors, the settings page and messages read it."""
+"""JSON schema of `Pulumi.<stack>.yaml`, generated from the settings. Used by editors, the settings page and messages."""
 
 import ast
 import inspect
@@ -23,7 +23,7 @@ Schema: TypeAlias = dict[str, Any]
 
 
 class _WithoutTitles(GenerateJsonSchema):
-    """A title would only repeat the key."""
+    """A schema generator without titles, because a title only repeats the key."""
 
     def field_title_should_be_set(self, schema: object) -> bool:
         """Return False."""
@@ -33,7 +33,7 @@ class _WithoutTitles(GenerateJsonSchema):
 
 @cache
 def settings_schema() -> Schema:
-    """Return the schema of all keys below `gemma-serving:`, each with its description. Callers do not change it."""
+    """Return the schema of all keys below `gemma-serving:`, with descriptions. Callers must not change it."""
     schema: Schema = Settings.model_json_schema(schema_generator=_WithoutTitles)
     keys: Schema = schema["properties"]
     schema["required"].remove("project")
@@ -42,7 +42,7 @@ def settings_schema() -> Schema:
     for kind in KINDS:
         keys[kind.key] = {
             "type": "object",
-            "description": f"{kind.what}, {kind.purpose}. Set it with `{set_command(kind.key, 'NAME')}`. The stack keeps it in Secret Manager.",
+            "description": f"{kind.what}, {kind.purpose}. Set it with `{set_command(kind.key, 'NAME')}`. The stack stores it in Secret Manager.",
             "properties": {"secure": {"type": "string"}},
             "required": ["secure"],
             "additionalProperties": False,
@@ -55,7 +55,7 @@ def settings_schema() -> Schema:
 
 
 def _meanings() -> Iterator[tuple[tuple[str, str], str]]:
-    """Yield block, key and meaning of each setting: from OPTIONS, the outputs' contract, or the text below the field."""
+    """Yield block, key and description of each setting: from OPTIONS, the outputs' contract, or the text below the field."""
     for key, option in OPTIONS.items():
         yield (VllmOptions.__name__, key), _described(option)
     for key, meaning in documented(Workload):
@@ -63,7 +63,7 @@ def _meanings() -> Iterator[tuple[tuple[str, str], str]]:
     thresholds = dict(documented(SmokeThresholds))
     for name, field in SmokeSettings.model_fields.items():
         yield (SmokeSettings.__name__, field.alias or name), thresholds[camel_case(name)]
-    # pydantic can read these texts too, but it would do so at each import, for 25 ms.
+    # pydantic can read these texts too, but at each import, which takes 25 ms.
     for module in (bucket, cloud_run, image, stack, tpu):
         for block in ast.parse(inspect.getsource(module)).body:
             if isinstance(block, ast.ClassDef):
@@ -71,7 +71,7 @@ def _meanings() -> Iterator[tuple[tuple[str, str], str]]:
 
 
 def _texts_below_fields(block: ast.ClassDef, module: ModuleType) -> Iterator[tuple[str, str]]:
-    """Yield key and meaning of each setting of a class that has a text below it."""
+    """Yield key and description of each setting of a class that has a text below it."""
     for field, text in pairwise(block.body):
         match field, text:
             case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(meaning))):
@@ -82,7 +82,7 @@ def _texts_below_fields(block: ast.ClassDef, module: ModuleType) -> Iterator[tup
 
 
 def file_schema() -> Schema:
-    """Return the schema of a whole `Pulumi.<stack>.yaml`. Keys of other namespaces are free."""
+    """Return the schema of a whole `Pulumi.<stack>.yaml`. Keys of other namespaces are not checked."""
     known = settings_schema()
     text = {"type": "string"}
     return {
@@ -95,7 +95,7 @@ def file_schema() -> Schema:
                 "properties": {
                     "gcp:project": {
                         **text,
-                        "description": "Google Cloud project. The default is GOOGLE_CLOUD_PROJECT.",
+                        "description": "Google Cloud project. Default: GOOGLE_CLOUD_PROJECT.",
                     },
                     **{f"{PRODUCT}:{key}": value for key, value in known["properties"].items()},
                 },
@@ -125,23 +125,23 @@ def blocks(path: str = PRODUCT, block: Schema | None = None) -> Iterator[tuple[s
 
 
 def known_keys(path: str) -> list[str]:
-    """Return the keys of the block at a path such as `gemma-serving:tpu`, in order of the alphabet."""
+    """Return the keys of the block at a path such as `gemma-serving:tpu`, sorted."""
     return sorted(next((block["properties"] for known, block in blocks() if known == path), ()))
 
 
 def alternatives(value: Schema) -> list[Schema]:
-    """Return the schemas of which one must hold, without the one for null."""
+    """Return the alternative schemas of a value, without the one for null."""
     return [option for option in value.get("anyOf", [value]) if option.get("type") != "null"]
 
 
 def block_of(schema: Schema, value: Schema) -> Schema:
-    """Return the block that a key may hold, or an empty schema if it holds none."""
+    """Return the block that a key takes, or an empty schema if it takes none."""
     references = [option["$ref"] for option in alternatives(value) if "$ref" in option]
     return schema["$defs"][references[0].rpartition("/")[2]] if references else {}
 
 
 def _described(option: VllmOption) -> str:
-    """Return what an option does, its unit and its flag."""
+    """Return the help of an option with its unit and flag."""
     notes = [f"in {option.unit}"] if option.unit else []
     notes += [f"`{option.flag}`"] if option.flag else []
     return f"{option.help} ({', '.join(notes)})" if notes else option.help

@@ -1,4 +1,4 @@
-"""The secrets of a stack: what each is for, its settings, and where the server finds it."""
+"""Secrets of a stack: purpose, settings, and the server's environment variables."""
 
 from dataclasses import dataclass
 from typing import Final, Literal
@@ -10,42 +10,42 @@ SecretKey = Literal["hfToken", "apiKey"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SecretKind:
-    """One secret. It is set by value under `key`, which Pulumi encrypts, or by reference under `reference_key`."""
+    """A secret, set by value under `key` (encrypted by Pulumi) or by reference under `reference_key`."""
 
     key: SecretKey
     what: str
     purpose: str
     variable: str
-    """Environment variable of the server that holds the value."""
+    """Environment variable of the server with the value."""
     name: str
-    """End of the secret's id, and name of the Pulumi component."""
+    """Suffix of the secret's id, and name of the Pulumi component."""
 
     @property
     def reference_key(self) -> str:
-        """Setting that names an existing version in Secret Manager instead."""
+        """Setting for an existing version in Secret Manager."""
         return f"{self.key}Secret"
 
 
 HF_TOKEN: Final = SecretKind(
     key="hfToken",
     what="Hugging Face token",
-    purpose="for checkpoints that need one",
+    purpose="for checkpoints that require one",
     variable="HF_TOKEN",
     name="hf-token",
 )
 API_KEY: Final = SecretKind(
     key="apiKey",
     what="API key",
-    purpose="that every path of the server but /health then requires (docs/secrets.md)",
+    purpose="which every path of the server except /health then requires (docs/secrets.md)",
     variable=API_KEY_VARIABLE,
     name="api-key",
 )
 KINDS: Final = (HF_TOKEN, API_KEY)
-"""Every secret that a stack can have."""
+"""All secrets that a stack can have."""
 
 SECRET_KEYS: Final[tuple[SecretKey, ...]] = tuple(kind.key for kind in KINDS)
 
 
 def set_command(key: str, stack: str) -> str:
-    """Return the command that asks for a secret and stores it, so that its value is in no history and no process list."""
+    """Return the command that prompts for a secret and stores it. The value never appears in a history or a process list."""
     return f"python -m scripts.save_token {key} --stack {stack}"

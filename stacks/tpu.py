@@ -1,4 +1,4 @@
-"""A stack of target `tpu`: a queued resource in a private network, with the server that its document describes."""
+"""A stack of target `tpu`: a queued resource in a private network, with the server from its document."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -23,36 +23,36 @@ from stacks.outputs import export, known_after_up, stack_outputs
 from stacks.settings import ExistingNetworkSettings, Settings, TpuSettings
 
 PROJECT_ROLES = ("roles/logging.logWriter", "roles/monitoring.metricWriter")
-"""What the machine's account may do on the project. The accounts that deploy may grant these and those of the tunnel only (docs/ci.md)."""
+"""Roles of the machine's account on the project. Deploying accounts may grant only these and those of the tunnel (docs/ci.md)."""
 _SHM_SIZE_GIB = 16
-"""Shared memory of the container: vLLM's workers exchange tensors there."""
+"""Shared memory of the container, in which vLLM's workers exchange tensors."""
 DRAIN_S = 30
-"""Seconds that running requests get before their server is stopped: the share of its guides that llm-d gives vLLM for this (2026-06)."""
+"""Seconds for running requests to finish before their server is stopped. llm-d's guides use the same value for vLLM (2026-06)."""
 _TUNNEL_ROLE = "roles/iap.tunnelResourceAccessor"
-"""Opens tunnels of Identity-Aware Proxy, with the condition to SSH ports only."""
+"""Opens tunnels of Identity-Aware Proxy, restricted to SSH ports by a condition."""
 _OS_LOGIN_ROLE = "roles/compute.osLogin"
 _INSTANCE_ROLES: Mapping[SshAccess, Sequence[str]] = {
     "os-login": (_OS_LOGIN_ROLE,),
     "metadata-key": ("roles/compute.instanceAdmin.v1",),
 }
-"""What a member needs for an instance of Compute Engine, beside the tunnel. With OS Login gcloud keeps the key in the user's own profile and
-changes nothing at the instance, otherwise it writes the key into the instance's metadata (gcloud 528, command_lib/compute/ssh_utils.py);
+"""Roles that a member needs for a Compute Engine instance in addition to the tunnel. With OS Login gcloud keeps the key in the user's own profile
+and does not change the instance. Otherwise it writes the key into the instance's metadata (gcloud 528, command_lib/compute/ssh_utils.py);
 no narrower predefined role has `compute.instances.setMetadata`. Both roles read the instance and the project."""
 _NODE_ROLES: Mapping[SshAccess, Sequence[str]] = {
     "os-login": (_OS_LOGIN_ROLE, ADMIN),
     "metadata-key": ("roles/compute.viewer", ADMIN),
 }
-"""The same for a machine of Cloud TPU. `roles/compute.osLogin` is the login without root rights, and reads the project; without OS Login another
-role has to read it. With `roles/tpu.admin` gcloud reads the node and writes the SSH key into its metadata, which it does on the first
+"""The same for a machine of Cloud TPU. `roles/compute.osLogin` allows the login without root rights, and reads the project; without OS Login
+another role must read it. With `roles/tpu.admin` gcloud reads the node and writes the SSH key into its metadata, which it does on the first
 connection with OS Login too; no narrower predefined role has `tpu.nodes.update` (docs.cloud.google.com/iam/docs/roles-permissions/tpu, 2026-11;
-gcloud 528, command_lib/compute/tpus/tpu_vm/ssh.py). A custom role (`tpu.tunnelRole`) takes its place."""
+gcloud 528, command_lib/compute/tpus/tpu_vm/ssh.py). A custom role (`tpu.tunnelRole`) replaces it."""
 TUNNEL_ACCOUNT_ROLE = "roles/iam.serviceAccountUser"
-"""What a member needs on the machine's service account: logins to a machine, and changes of its metadata, act as its account."""
+"""Role that a member needs on the machine's service account: logins to a machine and changes of its metadata act as that account."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Network:
-    """The network of the virtual machine. `ready` is what has to exist before it boots."""
+    """The network of the virtual machine. `ready`: resources that must exist before it boots."""
 
     network: pulumi.Input[str]
     subnetwork: str
@@ -106,7 +106,7 @@ def ssh_tunnel(*, node: str, zone: str, project: str, api: CapacityApiName = "cl
     """Return the SSH tunnel through Identity-Aware Proxy to the machine's loopback address.
 
     Only gcloud's alpha track has `--tunnel-through-iap` for TPU machines; for instances every track has it. `--quiet` answers gcloud's
-    questions, such as that for an SSH key.
+    prompts, such as the one for an SSH key.
     """
     words = ("compute", "ssh") if api == "compute-engine" else ("alpha", "compute", "tpus", "tpu-vm", "ssh")
     ssh = ("gcloud", *words, node.rpartition("/")[2])
@@ -115,12 +115,12 @@ def ssh_tunnel(*, node: str, zone: str, project: str, api: CapacityApiName = "cl
 
 
 def tunnel_roles(api: CapacityApiName, ssh: SshAccess, custom: str | None = None) -> Mapping[str, str]:
-    """Return what a member of `tpu.tunnelMembers` needs on the project, with the condition of each role.
+    """Return the project roles that a member of `tpu.tunnelMembers` needs, with the condition of each role.
 
     Args:
-        api: which API gives the machine.
-        ssh: how the tunnel logs in.
-        custom: full name of the role that takes the place of roles/tpu.admin.
+        api: API of the machine.
+        ssh: login method of the tunnel.
+        custom: full name of the role that replaces roles/tpu.admin.
     """
     roles = (_INSTANCE_ROLES if api == "compute-engine" else _NODE_ROLES)[ssh]
     held = [custom if custom and role == ADMIN else role for role in roles]
@@ -140,7 +140,7 @@ def _own_network(context: Context, tpu: TpuSettings, foundation: Foundation) -> 
             regions=context.settings.regions,
             ownership=context.ownership,
             target_tag=context.names.base,
-            # Only the hub and the package of docker are on the internet: Artifact Registry and Cloud Storage are reached through Private
+            # Only the hub and the docker package are on the internet: Artifact Registry and Cloud Storage are reached through Private
             # Google Access.
             internet_egress=context.needs_hub or tpu.api == "compute-engine",
             allow_iap=True,
@@ -152,16 +152,16 @@ def _own_network(context: Context, tpu: TpuSettings, foundation: Foundation) -> 
 
 
 def _egress_ports(context: Context, tpu: TpuSettings) -> Sequence[str] | None:
-    """Return the TCP ports that the machine may connect to; None if it may connect to all."""
+    """Return the TCP ports that the machine may connect to, or None for all."""
     if tpu.egress == "open" or context.needs_hub:
         return None
     return (HTTPS_PORT, HTTP_PORT) if tpu.api == "compute-engine" else (HTTPS_PORT,)
 
 
 def _tunnel_grants(context: Context, tpu: TpuSettings, foundation: Foundation) -> None:
-    """Give each member all that the tunnel needs.
+    """Grant each member all roles for the tunnel.
 
-    A grant's name holds its role, so that a grant of an earlier release stays until those of this one exist.
+    A grant's name contains its role, so a grant of an earlier release stays until those of this one exist.
     """
     project = context.settings.project
     custom = tunnel_role(tpu.tunnel_role, project).name if tpu.tunnel_role else None
@@ -189,7 +189,7 @@ def _tunnel_grants(context: Context, tpu: TpuSettings, foundation: Foundation) -
 
 
 def _short(role: str) -> str:
-    """Return the part of a role's name that the name of its grant has: `admin`, or `role-ID` of a custom role."""
+    """Return the part of a role's name used in the name of its grant: `admin`, or `role-ID` for a custom role."""
     if role.startswith("roles/"):
         return role.removesuffix(".v1").rpartition(".")[2]
     return f"role-{role.rpartition('/')[2]}"
@@ -212,7 +212,7 @@ def _arguments(context: Context, tpu: TpuSettings, foundation: Foundation, netwo
         renew_before_s=tpu.renew_before_s,
         ready_timeout_s=tpu.ready_timeout_s,
         drain_s=DRAIN_S,
-        shutdown_flag=_drains_by_itself(settings),
+        shutdown_flag=_supports_draining(settings),
         privileged=tpu.container == "privileged",
         boot_disk_size_gb=tpu.boot_disk_size_gb,
         os_login=tpu.ssh == "os-login",
@@ -231,14 +231,14 @@ def _arguments(context: Context, tpu: TpuSettings, foundation: Foundation, netwo
     )
 
 
-def _drains_by_itself(settings: Settings) -> bool:
-    """Return whether the image's vLLM surely has the flag for it. With an unknown flag the server would not start."""
+def _supports_draining(settings: Settings) -> bool:
+    """Return whether the image's vLLM certainly has the flag for draining. With an unknown flag the server would not start."""
     table = flag_table(settings.image.version or None)
     return table.is_certain and "--shutdown-timeout" in table.flags
 
 
 def _compile_archive(tpu: TpuSettings, foundation: Foundation) -> pulumi.Output[str] | None:
-    """Return the metadata that says where compiled programs are archived; None if they are not."""
+    """Return the metadata with the location of archived compiled programs, or None without archives."""
     bucket, key = foundation.bucket, foundation.archive_key
     if bucket is None or key is None:
         return None
@@ -251,7 +251,7 @@ def _compile_archive(tpu: TpuSettings, foundation: Foundation) -> pulumi.Output[
 
 
 def _document(context: Context, foundation: Foundation) -> pulumi.Output[str]:
-    """Return the text of the serving document, once the names of the image, the secret and the bucket are known."""
+    """Return the serving document, once the names of the image, the secrets and the bucket are known."""
     settings, serving = context.settings, foundation.serving
     is_copied = settings.weights == "bucket" and not settings.streams_on_tpu
     bucket = foundation.bucket if is_copied else None

@@ -1,4 +1,4 @@
-"""Quantities as people write them in settings: durations and memory, each with its unit."""
+"""Quantities with units, as written in settings: durations and memory."""
 
 import re
 from typing import Annotated
@@ -14,10 +14,10 @@ _MEMORY_PATTERN = r"^([0-9]+)(Gi|Mi)$"
 
 
 def parse_memory_mib(value: object) -> int:
-    """Return the MiB of a memory size such as "32Gi" or "512Mi". Raises ValueError for anything else, also a bare number or "GB"."""
+    """Return the MiB of a memory size such as "32Gi" or "512Mi". Raises ValueError for anything else, including a bare number or "GB"."""
     found = re.fullmatch(_MEMORY_PATTERN, value) if isinstance(value, str) else None
     if found is None:
-        raise ValueError('a memory size needs its binary unit; write for example "32Gi" or "512Mi"')
+        raise ValueError('a memory size needs its binary unit, for example "32Gi" or "512Mi"')
     return int(found.group(1)) * _MEMORY_UNITS_MIB[found.group(2)]
 
 

@@ -1,4 +1,4 @@
-"""Fields of a `Deployment` as settings: their keys, the spelling of their values, and the changes that a remedy means for a file."""
+"""Translate fields of a `Deployment` into settings: keys, spelled values, and the file changes of a remedy."""
 
 from collections.abc import Iterator, Mapping
 from typing import cast
@@ -25,16 +25,16 @@ _REQUIRED = {
         "cloud_run.max_instances",
     ),
 }
-"""Fields that the block of a target has to state."""
+"""Fields that are required in the block of a target."""
 
 _BUCKET_MODES = frozenset({"disk", "fuse", "fuse-buffered", "fuse-cached", "streamer", "memory"})
 """Modes that settings express as `weights: bucket`."""
 _BLOCK_OF = {"tpu.private_google_access": "tpu.existingNetwork"}
-"""Fields that are left out together with the block that they belong to."""
+"""Fields that are removed together with their block."""
 
 
 def settings_key(path: str, target: str) -> str:
-    """Return the settings key of a field, from the namespace on: `vllm.max_model_len` is `vllm.maxModelLen`."""
+    """Return the settings key of a field, without the namespace: `vllm.max_model_len` is `vllm.maxModelLen`."""
     keys = [field.key for field in judged_fields().get(path, ())]
     if keys:
         return next((key for key in keys if key.partition(".")[0] == _BLOCKS[target]), keys[0])
@@ -42,7 +42,7 @@ def settings_key(path: str, target: str) -> str:
 
 
 def spelled(path: str, value: object) -> object:
-    """Return the value of a field as the settings file has it; None stays None."""
+    """Return the value of a field as written in the settings file. None stays None."""
     if value is None or (path == "model_revision" and not value):
         return None
     if path == "accelerator":
@@ -59,9 +59,9 @@ def spelled(path: str, value: object) -> object:
 
 
 def file_changes(deployment: Deployment, changes: Mapping[str, object]) -> Mapping[str, object]:
-    """Return what the changes of a deployment mean for its settings file: new values by key, None for a key to remove.
+    """Return the changes to the settings file that match changes of a deployment: new values by key, None for a key to remove.
 
-    A change of platform replaces the target's block and the image, since both belong to the target.
+    A change of platform replaces the target's block and the image, because both belong to the target.
     """
     after = changed(deployment, changes)
     before_target, target = _target(deployment), _target(after)
@@ -87,7 +87,7 @@ class StackWording:
     """Fields as keys of a stack's settings file."""
 
     def __init__(self, deployment: Deployment) -> None:
-        """Word findings about the deployment of a stack."""
+        """Use the settings keys of the deployment's target."""
         self._deployment = deployment
 
     def key(self, path: str) -> str:
@@ -95,7 +95,7 @@ class StackWording:
         return settings_key(path, _target(self._deployment))
 
     def change(self, changes: Mapping[str, object]) -> str | None:
-        """Return what to set and what to remove in the settings file; None if the settings cannot express it."""
+        """Return the keys to set and to remove in the settings file, or None if the settings cannot express the change."""
         if changed(self._deployment, changes).platform not in _TARGETS:
             return None
         found = file_changes(self._deployment, changes)
@@ -137,7 +137,7 @@ def _is_foreign(path: str, target: str) -> bool:
 
 
 def _without_bucket(before: Deployment, after: Deployment) -> dict[str, object]:
-    """Return what a Cloud Run service can no longer have when its weights leave the bucket."""
+    """Return the Cloud Run settings to remove when the weights leave the bucket."""
     on_cloud_run = _target(before) == _target(after) == "cloud-run"
     return {"cloudRun.mount.mode": None} if on_cloud_run and before.weights_mode in {"streamer", "memory"} else {}
 

@@ -196,11 +196,11 @@ NAMED = {
         (
             "tests/scripts/drift/test_drift.py",
             "test_a_roll_out_that_was_interrupted_is_told_although_the_state_agrees",
-        ): ["The roll-out of ... was interrupted"],
+        ): ["The rollout of ... was interrupted"],
         (
             "tests/scripts/status/test_cloud_facts.py",
             "test_shares_and_records_that_cannot_be_read_are_unknown",
-        ): ["the record of the roll-out cannot be read"],
+        ): ["the record of the rollout cannot be read"],
         (
             "tests/cloud/test_deletion.py",
             "test_what_uses_a_network_keeps_it_and_google_says_what",
@@ -220,7 +220,7 @@ NAMED = {
         (
             "tests/stacks/test_staged_weights.py",
             "test_damaged_weights_stop_up_before_the_service",
-        ): ["are not those of their manifest"],
+        ): ["do not match their manifest"],
     }.items()
     for message in messages
 }
@@ -266,7 +266,7 @@ def lock(pid, host):
     return locks.StackLock(place="", user="me", host=host, pid=pid, since=datetime.now(UTC).isoformat())
 
 
-@produces("is locked by ... Wait until it ends, then try again.")
+@produces("is locked by ... Wait for it to finish, then retry.")
 def live_lock(_tools):
     return refusal(lambda: locks.require_dead("dev", [lock(os.getpid(), socket.gethostname())]))
 
@@ -277,7 +277,7 @@ def plan_of_something_else(_tools):
     return str(plan.refused("the image changed"))
 
 
-@produces("is locked by ... If it has ended, run")
+@produces("is locked by ... If it is no longer running, run")
 def lock_of_another_machine(_tools):
     return refusal(lambda: locks.require_dead("dev", [lock(7, "another-machine")]))
 
@@ -287,7 +287,7 @@ def lock_without_a_name(_tools):
     return refusal(lambda: locks.require_dead("dev", ()))
 
 
-@produces("does not exist; run ... If it was deployed and its state is lost, run")
+@produces("does not exist. Run ... If it was deployed and its state is lost, run")
 def lost_state(tools):
     answer = subprocess.CompletedProcess([], 1, "", "error: no stack named 'dev' found")
     (tools.folder / "Pulumi.dev.yaml").write_text("config: {}\n")
@@ -296,17 +296,17 @@ def lost_state(tools):
     return refusal(lambda: runner.query(["stack", "export", "--stack", "dev"]))
 
 
-@produces("cannot be read ... it may have been cut off while it was written")
+@produces("cannot be read ... It may have been truncated by an interrupted write")
 def cut_off_state(_tools):
     return refusal(lambda: deployment.parse_deployment("dev", '{"version": 3, "depl'))
 
 
-@produces("has format version ..., and this program knows up to")
+@produces("has format version ..., but this program supports up to version")
 def newer_state(_tools):
     return refusal(lambda: deployment.parse_deployment("dev", '{"version": 99}'))
 
 
-@produces("cannot be decrypted; set PULUMI_CONFIG_PASSPHRASE")
+@produces("cannot be decrypted. Set PULUMI_CONFIG_PASSPHRASE")
 def lost_passphrase(tools):
     answer = subprocess.CompletedProcess([], 1, "", "error: failed to decrypt: incorrect passphrase")
     tools.patch.setattr("engine.previewed.runner.run", lambda *_, **__: answer)
@@ -314,7 +314,7 @@ def lost_passphrase(tools):
     return refusal(lambda: previewed.declared("dev"))
 
 
-@produces("Something that this stack makes exists already.", "The resource ... already exists")
+@produces("A resource of this stack already exists.", "The resource ... already exists")
 def conflict(_tools):
     with open_world() as world:
         world.network("gemma-x", owner("x").description)
@@ -322,7 +322,7 @@ def conflict(_tools):
     return f"{error}\n{propagation.exists_hint(f'Error 409: {error}', 'dev')}"
 
 
-@produces("Waiting for Google, up to ... min:", "Waited ... min for Google:")
+@produces("Waiting up to ... min for", "was still unavailable after ... min")
 def late_api(tools):
     spoken, error = [], "Error 403: Compute Engine API has not been used in project 2 before or it is disabled."
     tools.patch.setattr(pulumi.log, "info", spoken.append)
@@ -338,7 +338,7 @@ def late_api(tools):
     return "\n".join(spoken)
 
 
-@produces("Google refuses the grant while the policy names the deleted account of that e-mail")
+@produces("Google rejects the grant because the policy still names the deleted account of that e-mail")
 def grants_of_a_deleted_account(tools):
     spoken, member = [], "serviceAccount:gemma-x@local-project.iam.gserviceaccount.com"
 
@@ -375,7 +375,7 @@ def no_capacity(_tools):
     return capacity._table(SimpleNamespace(project="p", inputs=inputs, next_steps=()), answers)
 
 
-@produces("beyond its limit for pulls without an account, set gemma-serving:dockerHub")
+@produces("Beyond the limit for pulls without an account, set gemma-serving:dockerHub")
 def docker_hub_limit(_tools):
     return propagation.image_advice("vllm", "Image 'us-east4-docker.pkg.dev/p/r/a@sha256:1' not found.") or ""
 

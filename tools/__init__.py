@@ -1,1 +1,1 @@
-"""Set-up of the Pulumi engine, and nothing else."""
+"""Set-up of the Pulumi engine, and selection of the test suites."""

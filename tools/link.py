@@ -1,6 +1,6 @@
-"""`python -m tools.link`: let this virtual environment find the distributions in `packages/` without installing them.
+"""`python -m tools.link`: make the distributions in `packages/` importable in this virtual environment without installing them.
 
-The entries are relative to the environment, so that a copy of the folder with both finds its own packages.
+The entries are relative to the environment, so a copy of the folder with both finds its own packages.
 """
 
 import os
@@ -15,7 +15,7 @@ NAME: Final = "gemma_serving_packages.pth"
 
 
 def link(site_packages: Path, root: Path) -> Path:
-    """Write the file that `site` reads at start, and return its path."""
+    """Write the file that `site` reads at start-up, and return its path."""
     path = site_packages / NAME
     lines = [os.path.relpath(root / folder, site_packages) for folder in FOLDERS]
     path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
@@ -25,7 +25,9 @@ def link(site_packages: Path, root: Path) -> Path:
 def main() -> int:
     """Link the packages of this checkout to the interpreter's own environment."""
     if sys.prefix == sys.base_prefix:
-        print("link: this Python is no virtual environment; run .venv/bin/python -m tools.link", file=sys.stderr)
+        print(
+            "link: this Python is not in a virtual environment. Run `.venv/bin/python -m tools.link`.", file=sys.stderr
+        )
         return 2
     link(Path(sysconfig.get_path("purelib")), Path(os.path.abspath(sys.prefix)).parent)  # noqa: PTH100 - .venv may be a link
     return 0

@@ -1,10 +1,10 @@
-"""Which suites run: the one place that decides it, for `make test`, `.ci/run` and the jobs of a pull request.
+"""Choose the test suites for `make test`, `.ci/run` and the jobs of a pull request.
 
-`python -m tools.suites here` prints what `make test` runs: the product's suite, and the suites of the packages that differ from the main branch.
-`git diff --name-only BASE... | python -m tools.suites product` prints the folders of the product's tests that a change can break.
+`python -m tools.suites here` prints the suites of `make test`: the product's, and those of packages that differ from the main branch.
+`git diff --name-only BASE... | python -m tools.suites product` prints the product's test folders that a change can break.
 `git diff --name-only BASE... | python -m tools.suites packages` prints the packages whose own suites a change can break, as JSON.
 
-Everything runs on the main branch and at night, so that a wrong row here costs a day and loses nothing.
+Everything runs on the main branch and at night, so an error here costs a day and loses nothing.
 """
 
 import argparse
@@ -59,7 +59,7 @@ BELOW: Final = {
     "loadtest": (),
     "localcloud": (),
 }
-"""What each room needs: what it imports, starts, or reads as text. A package has the name of its folder and needs nobody."""
+"""Dependencies of each package: imports, started programs, and files read as text. A distribution in `packages/` has its folder's name and no dependencies."""
 
 TESTED: Final = {
     "agreement": ("authors", "gcp-tpu", "loadtest", "localcloud", "stacks"),
@@ -77,7 +77,7 @@ TESTED: Final = {
     "tools": ("localcloud", "scripts", "stacks", "tools"),
     "vm_agent": ("components", "localcloud", "planning", "vm_agent"),
 }
-"""The rooms that the tests of a folder of `tests/` use. What those rooms need follows from `BELOW`."""
+"""Packages used by the tests of a folder of `tests/`. Their dependencies follow from `BELOW`."""
 
 SHARED: Final = {
     "agreement": ("engine",),
@@ -99,20 +99,20 @@ PAGES: Final = (
     "tests/stacks",
     "tests/tools",
 )
-"""Folders whose tests read pages; `tests/engine/test_readme.py` runs the commands of the README."""
+"""Folders whose tests read pages. `tests/engine/test_readme.py` runs the commands of the README."""
 
 EVERY_PACKAGE: Final = frozenset(
     {"conftest.py", "pyproject.toml", "requirements-dev.txt", "tests/suite.py", "tools/suites.py"}
 )
-"""Files that decide how each package's suite runs."""
+"""Files that affect every package's suite."""
 
 
 class SuiteError(ValueError):
-    """A package that does not exist; the message is for the user."""
+    """A package does not exist. The message is for the user."""
 
 
 def suites_of_packages(root: Path = ROOT) -> Mapping[str, str]:
-    """Return the packages by the name of their folder, each with the path of its tests."""
+    """Return the path of each package's tests, by the name of its folder."""
     found: dict[str, str] = {}
     for file in sorted((root / "packages").glob("*/pyproject.toml")):
         (tests,) = tomllib.loads(file.read_text(encoding="utf-8"))["tool"]["pytest"]["ini_options"]["testpaths"]
@@ -121,7 +121,7 @@ def suites_of_packages(root: Path = ROOT) -> Mapping[str, str]:
 
 
 def packages(changed: Iterable[str], known: Iterable[str]) -> Sequence[str]:
-    """Return the packages whose own suites these changed files can break: they run no other code."""
+    """Return the packages whose own suites these changed files can break, because they run no other code."""
     files = {PurePosixPath(name) for name in changed}
     if any(file.as_posix() in EVERY_PACKAGE for file in files):
         return sorted(known)
@@ -129,7 +129,7 @@ def packages(changed: Iterable[str], known: Iterable[str]) -> Sequence[str]:
 
 
 def suites(changed: Iterable[str]) -> Sequence[str]:
-    """Return the paths below `tests/` that these changed files can break, sorted; `["tests"]` if that is unknown."""
+    """Return the paths below `tests/` that these changed files can break, sorted, or `["tests"]` if that is unknown."""
     found: set[str] = set()
     for name in changed:
         here = _suites_of(PurePosixPath(name))
@@ -153,15 +153,15 @@ def _suites_of(path: PurePosixPath) -> set[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BranchChanges:
-    """The files that differ from the main branch, uncommitted changes and new files included."""
+    """Files that differ from the main branch, including uncommitted changes and new files."""
 
     base: str
-    """What it was compared with, in words."""
+    """Description of the commit compared with."""
     files: tuple[str, ...]
 
 
 def difference(root: Path = ROOT) -> BranchChanges | None:
-    """Return what differs from where this branch left `origin/main`, or else the branch that it tracks; None if that is unknown."""
+    """Return the changes since this branch left `origin/main` or its tracked branch, or None if that is unknown."""
     for name in ("origin/main", "@{upstream}"):
         commit = _git(root, "merge-base", "HEAD", name)
         if commit:
@@ -176,7 +176,7 @@ def difference(root: Path = ROOT) -> BranchChanges | None:
 
 
 def _git(root: Path, *words: str) -> str | None:
-    """Return what git prints, or None if it fails or is not installed."""
+    """Return git's output, or None if it fails or is not installed."""
     try:
         done = subprocess.run(["git", *words], cwd=root, capture_output=True, text=True, check=False)
     except OSError:
@@ -185,25 +185,28 @@ def _git(root: Path, *words: str) -> str | None:
 
 
 def chosen(wanted: str, known: Iterable[str], found: BranchChanges | None) -> tuple[Sequence[str], str]:
-    """Return the packages whose suites run, and a sentence that says why, or an empty text if the caller chose.
+    """Return the packages to test and a sentence with the reason, or an empty sentence if the caller chose.
 
-    `wanted` is `all`, names with spaces between, or nothing: then those that differ from the main branch.
-    Raises SuiteError if a name is no package.
+    `wanted` is `all`, names separated by spaces, or empty for those that differ from the main branch.
+    Raises SuiteError if a name is not a package.
     """
     everyone = sorted(known)
     if wanted and wanted != "all":
         strange = sorted(set(wanted.split()) - set(everyone))
         if strange:
-            raise SuiteError(f"{', '.join(strange)}: no such package; there are {', '.join(everyone)}, or all.")
+            raise SuiteError(f"{', '.join(strange)}: no such package. Packages: {', '.join(everyone)}, or all.")
         return sorted(set(wanted.split())), ""
     if wanted == "all":
         return everyone, ""
     if found is None:
-        return everyone, "All packages' suites run: there is no origin/main and no tracked branch to compare with."
+        return (
+            everyone,
+            "Running all packages' suites, because neither origin/main nor a tracked branch was found to compare with.",
+        )
     run = packages(found.files, everyone)
     left = [f"packages/{name}" for name in everyone if name not in run]
     return run, (
-        f"Left out: the suites of {' and '.join(left)}, which are as in {found.base}; `make test-packages` runs all."
+        f"Skipping the suites of {' and '.join(left)}, unchanged since {found.base}. To run all, run `make test-packages`."
         if left
         else ""
     )
@@ -223,14 +226,14 @@ def _here(wanted: str, *, product: bool) -> int:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print the paths or packages; the files that changed are on standard input."""
+    """Print the paths or packages. Changed files are read from standard input."""
     parser = argparse.ArgumentParser(prog="python -m tools.suites", description=(__doc__ or "").partition("\n")[0])
     commands = parser.add_subparsers(dest="command", required=True)
-    here = commands.add_parser("here", help="paths that `make test` runs")
-    here.add_argument("--packages", default="", help="`all`, or names of packages; else those that differ")
-    here.add_argument("--no-product", action="store_true", help="leave out the product's suite")
-    commands.add_parser("product", help="folders of the product's tests for the changed files")
-    commands.add_parser("packages", help="packages for the changed files, as a JSON array")
+    here = commands.add_parser("here", help="Print the paths that `make test` runs.")
+    here.add_argument("--packages", default="", help="`all` or package names. Default: those that differ.")
+    here.add_argument("--no-product", action="store_true", help="Skip the product's suite.")
+    commands.add_parser("product", help="Print the product's test folders for the changed files.")
+    commands.add_parser("packages", help="Print the packages for the changed files, as a JSON array.")
     options = parser.parse_args(arguments)
     if options.command == "here":
         return _here(options.packages, product=not options.no_product)

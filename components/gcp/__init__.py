@@ -1,4 +1,4 @@
-"""Google's resources as the components declare them: generated, and far smaller than the SDK's modules (authors.gcp_resources)."""
+"""Google resources for the components: generated, and far smaller than the SDK's modules (authors.gcp_resources)."""
 
 from importlib import import_module
 from types import ModuleType
@@ -23,7 +23,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> ModuleType:
-    """Load a module when a stack uses it: a TPU stack has no Cloud Run."""
+    """Load a module on first use, because a TPU stack needs no Cloud Run."""
     if name not in __all__:
         raise AttributeError(name)
     return import_module(f"{__name__}.{name}")

@@ -1,4 +1,4 @@
-"""The gcp provider itself, and the one function of it that a stack calls."""
+"""The gcp provider, and the one provider function that a stack calls."""
 
 import os
 from collections.abc import Mapping
@@ -9,14 +9,14 @@ import pulumi
 from components.gcp.resource import PROVIDER_VERSION
 
 _ZONE_VARIABLES: Final = ("GOOGLE_ZONE", "GCLOUD_ZONE", "CLOUDSDK_COMPUTE_ZONE")
-"""Where the SDK looks for a default zone, in this order."""
+"""Environment variables in which the SDK searches for a default zone, in order."""
 
 
 class Provider(pulumi.ProviderResource):
-    """The gcp provider with settings of its own."""
+    """The gcp provider with explicit settings."""
 
     def __init__(self, name: str, *, project: str, region: str, billing_project: str) -> None:
-        """Declare the provider; `billing_project` is whose quota its calls use (X-Goog-User-Project)."""
+        """Declare the provider. Calls use the quota of `billing_project` (X-Goog-User-Project)."""
         zone = next((os.environ[name] for name in _ZONE_VARIABLES if name in os.environ), None)
         properties: Mapping[str, pulumi.Input[str] | None] = {
             "project": project,
@@ -30,6 +30,6 @@ class Provider(pulumi.ProviderResource):
 
 
 def get_project(project: str, provider: Provider) -> None:
-    """Read a project through the provider. Raises what the SDK raises for a function that failed: a plain exception."""
+    """Read a project through the provider. Raises the SDK's exception for a failed function, a plain Exception."""
     options = pulumi.InvokeOptions(provider=provider, version=PROVIDER_VERSION)
     pulumi.runtime.invoke("gcp:organizations/getProject:getProject", {"projectId": project}, options)

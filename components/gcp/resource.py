@@ -1,4 +1,4 @@
-"""What the generated resources of Google have in common: the provider's version, secrets, and an attribute for each output."""
+"""Base of the generated Google resources: provider version, secrets, and an attribute for each output."""
 
 from collections.abc import Sequence
 from copy import copy
@@ -8,14 +8,14 @@ from typing import Final, TypeVar, cast, dataclass_transform
 import pulumi
 
 PROVIDER_VERSION: Final = "10.2.0"
-"""Version of the gcp provider: that of pulumi-gcp in requirements.txt, from which the classes were generated."""
+"""Version of the gcp provider: the pulumi-gcp version in requirements.txt from which the classes were generated."""
 
 T = TypeVar("T")
 
 
 @dataclass_transform(kw_only_default=True, field_specifiers=(pulumi.property,))
 def input_type(cls: type[T]) -> type[T]:
-    """Let Pulumi write the constructor, and let type checkers know it."""
+    """Generate the constructor with Pulumi, in a form that type checkers understand."""
     return pulumi.input_type(cls)
 
 
@@ -33,11 +33,11 @@ class GoogleResource(pulumi.CustomResource):
         secret_outputs: Sequence[str] = (),
         earlier_types: Sequence[str] = (),
     ) -> None:
-        """Declare a resource of a type such as `gcp:storage/bucket:Bucket`; `args` is of its class of inputs."""
+        """Declare a resource of a type such as `gcp:storage/bucket:Bucket`. `args` is an instance of its inputs class."""
         given = vars(args)
         secrets = {name: pulumi.Output.secret(given[name]) for name in secret_inputs if given.get(name) is not None}
         properties = copy(args)
-        # Pulumi resolves the outputs that the properties name.
+        # Pulumi resolves the outputs named by the properties.
         vars(properties).update({**dict.fromkeys(get_annotations(type(self))), **given, **secrets})
         of_provider = pulumi.ResourceOptions(
             version=PROVIDER_VERSION,

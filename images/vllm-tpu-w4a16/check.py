@@ -1,6 +1,6 @@
-"""`python3 check.py DISTRIBUTION...`: end with an error if something that these packages require is missing or has another version.
+"""`python3 check.py DISTRIBUTION...`: fail if a requirement of these packages is missing or has another version.
 
-They are installed without what they require, because the base image has that already. This says at build time whether it still does.
+They are installed without their requirements, because the base image already has them. This verifies that at build time.
 """
 
 import sys
@@ -11,7 +11,7 @@ from packaging.requirements import Requirement
 
 
 def unmet(distributions: Sequence[str]) -> Iterator[str]:
-    """Yield one sentence for each requirement that the environment does not meet. Extras are not asked for."""
+    """Yield one sentence for each requirement that the environment does not meet. Extras are ignored."""
     for distribution in distributions:
         for text in requires(distribution) or ():
             wanted = Requirement(text)
@@ -23,7 +23,7 @@ def unmet(distributions: Sequence[str]) -> Iterator[str]:
                 yield f"{distribution} requires {wanted.name}{wanted.specifier}, which is not installed."
                 continue
             if not wanted.specifier.contains(found, prereleases=True):
-                yield f"{distribution} requires {wanted.name}{wanted.specifier}, and {found} is installed."
+                yield f"{distribution} requires {wanted.name}{wanted.specifier}, but {found} is installed."
 
 
 if __name__ == "__main__":

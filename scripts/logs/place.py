@@ -55,7 +55,7 @@ def server_log(state: StackState) -> ServerLog:
     try:
         return log_of_settings(state.stack, stack_settings(state.stack, project=next(iter(state.projects), None)))
     except CommandRefusedError as error:
-        raise CommandRefusedError(f"Stack {state.stack} is not deployed, and {_lowered(str(error))}") from None
+        raise CommandRefusedError(f"Stack {state.stack} is not deployed. {error}") from None
 
 
 def _of_outputs(stack: str, outputs: StackOutputs) -> ServerLog:
@@ -76,7 +76,3 @@ def log_of_settings(stack: str, settings: "Settings") -> ServerLog:
         target=settings.target,
         location=settings.cloud_run.region if settings.cloud_run else "",
     )
-
-
-def _lowered(sentence: str) -> str:
-    return sentence[:1].lower() + sentence[1:]

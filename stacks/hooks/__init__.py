@@ -1,1 +1,1 @@
-"""What a program asks Google while the engine works: whether weights are staged, who gets the traffic, why a server did not start."""
+"""Calls to Google while the engine works: check staged weights, read the traffic split, explain a failed start."""

@@ -1,4 +1,4 @@
-"""The last lines that the container of a Cloud Run revision left in Cloud Logging."""
+"""Read the last log lines of a Cloud Run revision's container from Cloud Logging."""
 
 import asyncio
 import json
@@ -13,33 +13,33 @@ from cloud.google_calls import GoogleCallError, call
 from stacks.project.propagation import real_s
 
 LIMIT_S: Final = 15.0
-"""The longest time that a failed deployment takes longer because its log is read. Entries can be listed some seconds after they were written."""
+"""Maximum time that reading the log adds to a failed deployment. Entries become listable some seconds after they are written."""
 _PAUSE_S: Final = 2.0
 _LEAST_PATIENCE_S: Final = 1.0
-"""Waiting for entries of a simulated cloud, in real seconds: a busy machine is not faster than itself."""
+"""Minimum wait for entries of a simulated cloud, in real seconds, because a faster clock does not make this machine faster."""
 _NEWEST: Final = 300
-"""Entries that are read: vLLM's tracebacks are long, and the cause stands at their beginning."""
+"""Entries to read. vLLM's tracebacks are long, and the cause is at their start."""
 _SYSTEM: Final = "system"
 _FORBIDDEN: Final = 403
 _END: Final = re.compile(r"Container called exit|terminated on signal|probe failed \d+ time|mount operation failed")
-"""Cloud Run's own last words on an instance that did not start."""
+"""Cloud Run's final messages about an instance that did not start."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RevisionLog:
-    """Whose entries are read."""
+    """The log entries of one revision."""
 
     project: str
     location: str
     service: str
     revision: str | None
-    """Name of the revision; None if Cloud Run's error does not name it."""
+    """Name of the revision, or None if Cloud Run's error does not name it."""
     since: str
     """RFC 3339 time: older entries belong to earlier revisions."""
 
     @property
     def filter(self) -> str:
-        """The filter of the revision's own and of Cloud Run's system lines."""
+        """Filter for the revision's own log lines and Cloud Run's system lines."""
         terms = [
             'resource.type="cloud_run_revision"',
             f'resource.labels.service_name="{self.service}"',
@@ -51,30 +51,30 @@ class RevisionLog:
 
     @property
     def command(self) -> str:
-        """The command that reads the same lines."""
+        """Command that reads the same lines."""
         fields = "value(timestamp,severity,textPayload)"
         return f"gcloud logging read {shlex.quote(self.filter)} --project={self.project} --limit={_NEWEST} --format={shlex.quote(fields)}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerLine:
-    """One line: `stdout`, `stderr` or `system` (Cloud Run's own), and its text."""
+    """One line and its source: `stdout`, `stderr` or `system` (Cloud Run)."""
 
     source: str
     text: str
 
 
 async def last_lines(log: RevisionLog) -> Sequence[ContainerLine]:
-    """Return the newest lines, the oldest first. Waits until Cloud Run's last words are among them, within LIMIT_S.
+    """Return the newest lines, oldest first. Waits up to LIMIT_S for Cloud Run's final message.
 
     Raises GoogleCallError if the log cannot be read at all.
     """
-    begun_s = monotonic()
+    started_s = monotonic()
     patience_s = max(real_s(LIMIT_S), _LEAST_PATIENCE_S)
     found: Sequence[ContainerLine] = ()
     while True:
         try:
-            newer = await _listed(log, limit_s=begun_s + LIMIT_S - monotonic())
+            newer = await _listed(log, limit_s=started_s + LIMIT_S - monotonic())
         except GoogleCallError:
             if found:
                 return found
@@ -82,7 +82,7 @@ async def last_lines(log: RevisionLog) -> Sequence[ContainerLine]:
         complete = len(newer) == len(found) and any(_END.search(line.text) for line in newer)
         found = newer
         pause_s = real_s(_PAUSE_S)
-        if complete or monotonic() - begun_s + pause_s >= patience_s:
+        if complete or monotonic() - started_s + pause_s >= patience_s:
             return found
         await asyncio.sleep(pause_s)
 
@@ -100,22 +100,22 @@ async def _listed(log: RevisionLog, limit_s: float) -> Sequence[ContainerLine]:
 
 
 def lines_of(entry: Mapping[str, object]) -> Sequence[ContainerLine]:
-    """Return the lines of an entry: one for an entry of Cloud Run's own, several for a traceback that Cloud Logging keeps together."""
+    """Return the lines of an entry: one for an entry of Cloud Run, several for a traceback that Cloud Logging keeps together."""
     source, text = str(entry.get("logName") or "").rpartition("%2F")[2], _text(entry)
     texts = [" ".join(text.split())] if source == _SYSTEM else text.splitlines()
     return [ContainerLine(source=source, text=line.rstrip()) for line in texts if line.strip()]
 
 
 def why_unread(project: str, *, status: int, reason: str, said: str) -> str:
-    """Return why a log cannot be read, with the command that allows it. `said` is Google's sentence, without secrets."""
+    """Return why a log cannot be read, with the command that grants access. `said` is Google's error message, without secrets."""
     if reason == "SERVICE_DISABLED":
-        return f"the Cloud Logging API is off (gcloud services enable logging.googleapis.com --project={project})."
+        return f"the Cloud Logging API is off. Run `gcloud services enable logging.googleapis.com --project={project}`."
     if status == _FORBIDDEN:
         member = '--member="user:$(gcloud config get account)"'
         grant = (
             f"gcloud projects add-iam-policy-binding {project} {member} --role=roles/logging.viewer --condition=None"
         )
-        return f"Google says: {said} You need logging.logEntries.list ({grant})."
+        return f"{said} You need logging.logEntries.list. Run `{grant}`."
     return said
 
 

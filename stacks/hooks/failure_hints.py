@@ -1,4 +1,4 @@
-"""Why a Cloud Run revision did not start, from the lines of its log and the figures of the plan."""
+"""Explain from its log and the plan why a Cloud Run revision did not start."""
 
 import math
 import re
@@ -25,7 +25,7 @@ _GIB_MIB: Final = 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailedStart:
-    """What is known of a revision that did not start."""
+    """Facts about a revision that did not start."""
 
     stack: str
     settings: Settings
@@ -33,49 +33,49 @@ class FailedStart:
     """None on a TPU."""
     plan: Plan
     probe: StartupProbe | None
-    """The startup probe in effect; None on a TPU."""
+    """Startup probe in effect. None on a TPU."""
     bucket: str
-    """The bucket of the weights, also if the stack reads none."""
+    """Bucket of the weights, even if the stack reads none."""
     account: str
     """E-mail address of the server's account."""
 
     @property
     def cloud_run(self) -> CloudRunSettings:
-        """The settings of Cloud Run. Only lines of Cloud Run's own lead here."""
-        assert self.run is not None  # noqa: S101 - the causes of Cloud Run are not asked for a TPU
+        """Settings of Cloud Run. Used only for log lines of Cloud Run."""
+        assert self.run is not None  # noqa: S101 - causes of Cloud Run are skipped for a TPU
         return self.run
 
     @property
     def startup_probe(self) -> StartupProbe:
-        """The startup probe. Only lines of Cloud Run's own lead here."""
+        """Startup probe. Used only for log lines of Cloud Run."""
         assert self.probe is not None  # noqa: S101 - as above
         return self.probe
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cause:
-    """The cause of a failure, and the line that shows it."""
+    """The cause of a failure, and the log line that shows it."""
 
     line: str
     hint: str
     finding: str = ""
-    """Id of the planner's finding that warns of it (docs/reference/rules.md); empty if there is none."""
+    """Id of the planner's finding that predicts it (docs/reference/rules.md), or empty."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _KnownCause:
-    """What a line looks like, and what it means."""
+    """Pattern of a log line, and its meaning."""
 
     pattern: re.Pattern[str]
     explain: "Callable[[re.Match[str], FailedStart], str]"
     rule: Check | None = None
-    """The planner's rule that warns of it."""
+    """Planner rule that predicts it."""
     target: Literal["tpu", "cloud-run"] | None = None
-    """The only target that has such lines; None if both have."""
+    """The only target with such lines. None: both."""
 
 
 def cause_of(lines: Sequence[str], start: FailedStart) -> Cause | None:
-    """Return the cause, or None if no line shows one. Of several, the one that explains the others; of several lines, the newest."""
+    """Return the cause shown by the newest matching line, or None. Of several causes, return the one that explains the others."""
     for known in _CAUSES:
         if known.target not in {None, start.settings.target}:
             continue
@@ -92,17 +92,17 @@ def _memory(found: re.Match[str], start: FailedStart) -> str:
     limit_mib, used_mib = int(found["limit"]), int(found["used"])
     planned_gib = start.plan.memory.load_peak_host_gib
     limit_gib = limit_mib / _GIB_MIB
-    said = (
-        f"The container ran out of memory: {used_mib} MiB were used when it was killed, {used_mib - limit_mib} MiB more than "
-        f"gemma-serving:cloudRun.memory allows ({limit_gib:g} GiB). The plan expects a peak of {planned_gib:.1f} GiB while the weights load"
+    text = (
+        f"The container ran out of memory: it used {used_mib} MiB, {used_mib - limit_mib} MiB more than "
+        f"gemma-serving:cloudRun.memory allows ({limit_gib:g} GiB). The planned peak while the weights load is {planned_gib:.1f} GiB"
     )
     cache = start.cloud_run.mount.cache_mib
-    said += f"; the file cache (cloudRun.mount.cacheSize, {cache / _GIB_MIB:g} GiB) is part of it." if cache else "."
-    return f"{said} {_more_memory(start, max(planned_gib, used_mib / _GIB_MIB))}"
+    text += f", including the file cache (cloudRun.mount.cacheSize, {cache / _GIB_MIB:g} GiB)." if cache else "."
+    return f"{text} {_more_memory(start, max(planned_gib, used_mib / _GIB_MIB))}"
 
 
 def _more_memory(start: FailedStart, need_gib: float) -> str:
-    """Return the setting that gives more than was used, with the vCPU that Cloud Run asks for beside it."""
+    """Return the memory setting for the observed use, and the vCPU that Cloud Run requires with it."""
     run = start.cloud_run
     accelerator = find_accelerator(run.gpu)
     most_gib = host_of(accelerator, "cloud-run").max_memory_gib if accelerator else math.inf
@@ -110,8 +110,8 @@ def _more_memory(start: FailedStart, need_gib: float) -> str:
     cpu = next((cpu for cpu in CLOUD_RUN_VCPU if cpu * CLOUD_RUN_GIB_PER_VCPU >= memory_gib), None)
     if memory_gib > most_gib or cpu is None:
         return (
-            f"A {run.gpu} has {most_gib:g} GiB at most: choose a smaller checkpoint or another GPU "
-            f"(python -m scripts.plan --stack {start.stack} compares them)."
+            f"A {run.gpu} has {most_gib:g} GiB at most. Choose a smaller checkpoint or another GPU "
+            f"(`python -m scripts.plan --stack {start.stack}` compares them)."
         )
     more_cpu = f" and gemma-serving:cloudRun.cpu to {cpu}" if run.cpu < cpu else ""
     return f"Set gemma-serving:cloudRun.memory to at least {memory_gib}Gi{more_cpu}."
@@ -119,38 +119,38 @@ def _more_memory(start: FailedStart, need_gib: float) -> str:
 
 def _unmounted(found: re.Match[str], start: FailedStart) -> str:
     return (
-        f"Cloud Run could not mount volume {found['volume']}, so the server was never started: bucket gs://{start.bucket} does not exist, or "
-        f"{start.account} may not list it. Check the bucket with `gcloud storage ls gs://{start.bucket}`; a new grant takes up to two minutes, "
+        f"The server never started, because Cloud Run could not mount volume {found['volume']}. Bucket gs://{start.bucket} does not exist, or "
+        f"{start.account} cannot list it (a new grant takes up to two minutes). Check it with `gcloud storage ls gs://{start.bucket}`, "
         f"then run `pulumi up --stack {start.stack}` again."
     )
 
 
 def _unlisted(_found: re.Match[str], start: FailedStart) -> str:
     return (
-        f"vLLM may not read gs://{start.bucket}: {start.account} needs roles/storage.objectViewer on it. `pulumi up --stack {start.stack}` grants it; "
-        "a new grant takes up to two minutes, then run it again."
+        f"vLLM cannot read gs://{start.bucket}: {start.account} needs roles/storage.objectViewer on it. A new grant takes up to two minutes. "
+        f"Run `pulumi up --stack {start.stack}`, which grants the role and tries again."
     )
 
 
 def _not_streamed(_found: re.Match[str], start: FailedStart) -> str:
-    version = start.settings.image.version or "a version that is not known"
+    version = start.settings.image.version or "unknown version"
     return (
-        f"The image's vLLM ({version}) takes gs:// for an id of the hub: set gemma-serving:image to one with vLLM {rules_loading.STREAMS_FROM_GS} or "
-        "later, or gemma-serving:cloudRun.mount.mode: fuse-buffered."
+        f"The image's vLLM ({version}) treats a gs:// URI as a Hugging Face id. Set gemma-serving:image to one with vLLM "
+        f"{rules_loading.STREAMS_FROM_GS} or later, or set gemma-serving:cloudRun.mount.mode: fuse-buffered."
     )
 
 
 def _not_prepared(found: re.Match[str], start: FailedStart) -> str:
     return (
-        f"The weights were not copied into memory, so the server was never started: {found['said'].strip()} If it says that room is missing, raise "
-        f"gemma-serving:cloudRun.memory (now {start.cloud_run.memory_mib} MiB); gemma-serving:cloudRun.mount.mode: fuse-buffered needs none."
+        f"The server never started, because the weights were not copied into memory: {found['said'].strip()} If memory was too small, raise "
+        f"gemma-serving:cloudRun.memory (now {start.cloud_run.memory_mib} MiB) or set gemma-serving:cloudRun.mount.mode: fuse-buffered."
     )
 
 
 def _small_buffer(found: re.Match[str], _start: FailedStart) -> str:
     return (
-        f"The streamer's buffer has {int(found['has']):,} bytes, and the largest tensor of the checkpoint {int(found['needs']):,}: the planner does not "
-        "know this checkpoint well enough. Set gemma-serving:cloudRun.mount.mode: fuse-buffered."
+        f"The streamer's buffer has {int(found['has']):,} bytes, but the largest tensor of the checkpoint has {int(found['needs']):,}. "
+        "The planner's data on this checkpoint is incomplete. Set gemma-serving:cloudRun.mount.mode: fuse-buffered."
     )
 
 
@@ -158,21 +158,21 @@ def _unreadable(found: re.Match[str], start: FailedStart) -> str:
     mount, image = start.cloud_run.mount, start.settings.image
     owner = mount.uid if mount.uid is not None else image.uid or 0
     return (
-        f"The server may not read {found['path']}: the mount belongs to uid {owner}, and the container runs as another user. "
+        f"The server cannot read {found['path']}: the mount is owned by uid {owner}, but the container runs as another user. "
         "Set gemma-serving:image.uid and image.gid to the user of your image (`docker inspect --format '{{.Config.User}}' IMAGE` shows it), and "
-        "leave out cloudRun.mount.uid."
+        "remove cloudRun.mount.uid."
     )
 
 
 def _gated(_found: re.Match[str], start: FailedStart) -> str:
     model = start.settings.model
     token = (
-        f"the token of the stack's secret {HF_TOKEN.key} may not read it, or is not valid"
+        f"the token of the stack's secret {HF_TOKEN.key} cannot read it or is invalid"
         if start.settings.has_secret(HF_TOKEN.key)
         else f"the stack has no secret {HF_TOKEN.key}"
     )
     return (
-        f"The Hugging Face hub refused {model}: {token}. Accept the terms at https://huggingface.co/{model}, then run "
+        f"The Hugging Face hub denied access to {model}: {token}. Accept the terms at https://huggingface.co/{model}, then run "
         f"`{set_command(HF_TOKEN.key, start.stack)}` with a token of that account."
     )
 
@@ -180,10 +180,10 @@ def _gated(_found: re.Match[str], start: FailedStart) -> str:
 def _absent(_found: re.Match[str], start: FailedStart) -> str:
     model = start.settings.model
     near = other_ids(model)
-    nearest = f" (the nearest that the planner knows: {', '.join(near)})" if near else ""
+    nearest = f" (closest known ids: {', '.join(near)})" if near else ""
     return (
-        f"The Hugging Face hub does not show {model} to this server: it does not exist or is private. Check gemma-serving:model{nearest}; for a "
-        f"private one run `{set_command(HF_TOKEN.key, start.stack)}` with a token that may read it."
+        f"The Hugging Face hub does not show {model} to this server: it does not exist or is private. Check gemma-serving:model{nearest}. For a "
+        f"private model, run `{set_command(HF_TOKEN.key, start.stack)}` with a token that can read it."
     )
 
 
@@ -191,27 +191,27 @@ def _no_weights(_found: re.Match[str], start: FailedStart) -> str:
     settings = start.settings
     if settings.weights == "bucket":
         return (
-            f"{folder_uri(start.bucket, settings.weights_prefix)} holds no whole checkpoint: run "
+            f"{folder_uri(start.bucket, settings.weights_prefix)} has no complete checkpoint. Run "
             f"`python -m scripts.stage_model --stack {start.stack}`, then `pulumi up --stack {start.stack}` again."
         )
     place = "the image" if settings.weights == "prefetched-image" else "the hub"
-    return f"The server found no checkpoint of {settings.model} in {place}: check gemma-serving:model and gemma-serving:image."
+    return f"The server found no checkpoint of {settings.model} in {place}. Check gemma-serving:model and gemma-serving:image."
 
 
 def _too_long(found: re.Match[str], start: FailedStart) -> str:
     longest = int(found["longest"])
-    said = (
-        f"The KV cache cannot hold one request of {int(found['length']):,} tokens: it needs {found['needed']} GiB, and {found['available']} GiB are "
-        f"left (the plan expects {start.plan.memory.kv_gib:.2f} GiB)."
+    text = (
+        f"The KV cache is too small for one request of {int(found['length']):,} tokens: it needs {found['needed']} GiB, but "
+        f"{found['available']} GiB is left (planned: {start.plan.memory.kv_gib:.2f} GiB)."
     )
     if longest < 1:
-        return f"{said} Choose a smaller checkpoint or a larger GPU."
-    return f"{said} Set gemma-serving:vllm.maxModelLen to {longest} at most, or raise vllm.gpuMemoryUtilization."
+        return f"{text} Choose a smaller checkpoint or a larger GPU."
+    return f"{text} Set gemma-serving:vllm.maxModelLen to {longest} or less, or raise vllm.gpuMemoryUtilization."
 
 
 def _no_cache_memory(found: re.Match[str], start: FailedStart) -> str:
     return (
-        f"No GPU memory is left for the KV cache{found['figure'] or ''}; the plan expects {start.plan.memory.kv_gib:.2f} GiB. "
+        f"No GPU memory is left for the KV cache{found['figure'] or ''} (planned: {start.plan.memory.kv_gib:.2f} GiB). "
         "Raise gemma-serving:vllm.gpuMemoryUtilization, or choose a smaller checkpoint or a larger GPU."
     )
 
@@ -219,30 +219,30 @@ def _no_cache_memory(found: re.Match[str], start: FailedStart) -> str:
 def _gpu_memory(found: re.Match[str], start: FailedStart) -> str:
     memory = start.plan.memory
     return (
-        f"The GPU ran out of memory: {found['size']} more were asked for. The plan expects {memory.weights_gib:.1f} GiB of weights and "
-        f"{memory.activations_gib:.1f} GiB of activations of {memory.usable_gib:.1f} GiB. Lower gemma-serving:vllm.gpuMemoryUtilization to leave "
-        "more to allocations outside the KV cache, or lower vllm.maxNumBatchedTokens."
+        f"The GPU ran out of memory when {found['size']} more was requested. The plan has {memory.weights_gib:.1f} GiB of weights and "
+        f"{memory.activations_gib:.1f} GiB of activations in {memory.usable_gib:.1f} GiB. Lower gemma-serving:vllm.gpuMemoryUtilization to leave "
+        "more for allocations outside the KV cache, or lower vllm.maxNumBatchedTokens."
     )
 
 
 def _arguments(found: re.Match[str], _start: FailedStart) -> str:
-    return f"vLLM refused its command line: {found['said'].strip()}. Change gemma-serving:vllm."
+    return f"vLLM rejected its command line: {found['said'].strip()}. Change gemma-serving:vllm."
 
 
 def _too_slow(_found: re.Match[str], start: FailedStart) -> str:
     allowed, longest, planned = start.startup_probe, LONGEST_PROBE, start.plan.startup
-    said = (
+    text = (
         f"The server did not answer /health within {allowed.budget_s:,} s ({allowed.initial_delay_s} s, then {allowed.failure_threshold} x "
-        f"{allowed.period_s} s); the plan expects {planned.total_s:,.0f} s ({planned.load_s:,.0f} s of them to load the weights)."
+        f"{allowed.period_s} s). The planned start takes {planned.total_s:,.0f} s, of which loading the weights takes {planned.load_s:,.0f} s."
     )
     if allowed.budget_s < longest.budget_s:
         block = (
             f"{{ initialDelay: {longest.initial_delay_s}s, period: {longest.period_s}s, failureThreshold: {longest.failure_threshold}, "
             f"timeout: {longest.timeout_s}s }}"
         )
-        return f"{said} Cloud Run allows {longest.budget_s:,} s: set gemma-serving:cloudRun.startupProbe: {block}."
+        return f"{text} Cloud Run allows {longest.budget_s:,} s. Set gemma-serving:cloudRun.startupProbe: {block}."
     return (
-        f"{said} Cloud Run allows no more. Make the start shorter: gemma-serving:cloudRun.mount.mode fuse-buffered with cloudRun.directVpc: true, "
+        f"{text} Cloud Run allows no more. To start faster, set gemma-serving:cloudRun.mount.mode: fuse-buffered with cloudRun.directVpc: true, "
         "or weights: prefetched-image."
     )
 
@@ -250,36 +250,36 @@ def _too_slow(_found: re.Match[str], start: FailedStart) -> str:
 def _tpu_memory(_found: re.Match[str], start: FailedStart) -> str:
     memory = start.plan.memory
     return (
-        f"A chip ran out of memory (HBM). The plan expects {memory.weights_gib:.1f} GiB of weights, {memory.activations_gib:.1f} GiB of compiled "
-        f"programs and {memory.kv_gib:.1f} GiB of KV cache of {memory.usable_gib:.1f} GiB. Lower gemma-serving:vllm.gpuMemoryUtilization or "
+        f"A chip ran out of memory (HBM). The plan has {memory.weights_gib:.1f} GiB of weights, {memory.activations_gib:.1f} GiB of compiled "
+        f"programs and {memory.kv_gib:.1f} GiB of KV cache in {memory.usable_gib:.1f} GiB. Lower gemma-serving:vllm.gpuMemoryUtilization or "
         "vllm.maxNumBatchedTokens, or choose a larger slice."
     )
 
 
 def _killed(_found: re.Match[str], start: FailedStart) -> str:
     return (
-        f"The machine killed the server, most likely because its host ran out of memory. The plan expects a peak of "
-        f"{start.plan.memory.load_peak_host_gib:.1f} GiB while the weights load: choose a larger slice or a smaller checkpoint."
+        f"The machine killed the server, most likely because its host ran out of memory. The planned peak while the weights load is "
+        f"{start.plan.memory.load_peak_host_gib:.1f} GiB. Choose a larger slice or a smaller checkpoint."
     )
 
 
 def _refused_libraries(found: re.Match[str], start: FailedStart) -> str:
-    said = (
-        f"CUDA error {found['code']}: the driver of the {start.cloud_run.gpu} does not take the CUDA compatibility libraries of the image, because it "
-        "is as new as they are."
+    text = (
+        f"CUDA error {found['code']}: the driver of the {start.cloud_run.gpu} rejects the CUDA compatibility libraries of the image, because "
+        "it is as new as they are."
     )
     if not _loads_libraries(start):
         # The setting does not load them, so the image does, in its ld.so.conf (gpustack/gpustack#4678).
-        return f"{said} The image itself loads them: set gemma-serving:image to a digest whose CUDA is not newer than the driver's."
-    return f"{said} Set gemma-serving:cloudRun.cudaCompatibility: false, then run `pulumi up --stack {start.stack}`."
+        return f"{text} The image itself loads them. Set gemma-serving:image to a digest with a CUDA version up to the driver's."
+    return f"{text} Set gemma-serving:cloudRun.cudaCompatibility: false, then run `pulumi up --stack {start.stack}`."
 
 
 def _old_driver(found: re.Match[str], start: FailedStart) -> str:
     version = int(found["version"])
-    said = f"The driver of the {start.cloud_run.gpu} brings CUDA {version // 1000}.{version % 1000 // 10}, which is older than the CUDA of the image."
+    text = f"The driver of the {start.cloud_run.gpu} has CUDA {version // 1000}.{version % 1000 // 10}, older than the CUDA of the image."
     if _loads_libraries(start):
-        return f"{said} Its compatibility libraries were loaded and are not enough: set gemma-serving:image to a digest with an older CUDA."
-    return f"{said} Set gemma-serving:cloudRun.cudaCompatibility: true, then run `pulumi up --stack {start.stack}`."
+        return f"{text} Loading the image's compatibility libraries did not help. Set gemma-serving:image to a digest with an older CUDA."
+    return f"{text} Set gemma-serving:cloudRun.cudaCompatibility: true, then run `pulumi up --stack {start.stack}`."
 
 
 def _loads_libraries(start: FailedStart) -> bool:
@@ -288,8 +288,8 @@ def _loads_libraries(start: FailedStart) -> bool:
 
 def _limited(_found: re.Match[str], _start: FailedStart) -> str:
     return (
-        "Docker Hub refused the image, because its limit for pulls without an account is reached: set gemma-serving:dockerHub "
-        "(docs/tpu.md), or wait."
+        "Docker Hub denied the pull: the limit for pulls without an account is reached. Set gemma-serving:dockerHub "
+        "(docs/tpu.md) or wait."
     )
 
 
@@ -386,7 +386,7 @@ _CAUSES: Final[Sequence[_KnownCause]] = (
     _KnownCause(pattern=re.compile(r"\(killed, most likely out of memory\)"), explain=_killed, target="tpu"),
     _KnownCause(pattern=re.compile(r"Cannot pull image .*(toomanyrequests|\b429\b)"), explain=_limited, target="tpu"),
     _KnownCause(pattern=re.compile(r"vllm(?: serve)?: error: (?P<said>.+)"), explain=_arguments),
-    # CANCELLED: the container had ended before.
+    # CANCELLED: the container had already exited.
     _KnownCause(
         pattern=re.compile(r"STARTUP \w+ probe failed \d+ times? consecutively(?!.*CANCELLED)"),
         explain=_too_slow,
@@ -394,4 +394,4 @@ _CAUSES: Final[Sequence[_KnownCause]] = (
         target="cloud-run",
     ),
 )
-"""The earlier explains the later."""
+"""In order: an earlier cause explains later ones."""

@@ -1,6 +1,6 @@
-"""What to try when no zone gives TPU capacity, in the words of the settings file.
+"""Next steps when no zone has TPU capacity, in terms of the settings file.
 
-The provider ends its error with these sentences: it knows what each zone answered, and nothing of models and prices.
+The provider appends these sentences to its error, because it knows each zone's response, but no models and prices.
 """
 
 from collections.abc import Iterator
@@ -12,21 +12,24 @@ from planning.machine.hardware import ACCELERATORS, COMPUTE_QUOTAS, Accelerator,
 from planning.question.types import Deployment
 
 _OTHER_POOLS = {
-    "flex-start": ("spot", "which Google may take back at any time"),
-    "spot": ("flex-start", "which needs gemma-serving:tpu.maxRunDuration"),
-    "standard": ("flex-start", "which needs gemma-serving:tpu.maxRunDuration"),
-    "reservation": ("flex-start", "which needs gemma-serving:tpu.maxRunDuration"),
+    "flex-start": ("spot", "which Google can reclaim at any time"),
+    "spot": ("flex-start", "which requires gemma-serving:tpu.maxRunDuration"),
+    "standard": ("flex-start", "which requires gemma-serving:tpu.maxRunDuration"),
+    "reservation": ("flex-start", "which requires gemma-serving:tpu.maxRunDuration"),
 }
-"""By provisioning model: another one that asks another pool of machines, and what it costs beside money."""
+"""By provisioning model: an alternative that draws on another pool of machines, and its cost besides money."""
 
 
 def next_steps(deployment: Deployment, stack: str) -> tuple[str, ...]:
-    """Return the next steps, one sentence each: zones that are not tried, another provisioning model, smaller slices that fit."""
+    """Return the next steps, one sentence each: untried zones, another provisioning model, smaller slices that fit."""
     if deployment.tpu.api == "compute-engine":
         quota = COMPUTE_QUOTAS[deployment.tpu.provisioning_model]
         command = f"gcloud alpha quotas info describe {quota} --service=compute.googleapis.com"
-        return (*_steps(deployment), f"Without quota a request waits as without stock. See the quota: {command}")
-    return (*_steps(deployment), f"See what each zone offers: python -m scripts.capacity --stack {stack}")
+        return (
+            *_steps(deployment),
+            f"Without quota, a request waits as it does without capacity. To see the quota, run `{command}`.",
+        )
+    return (*_steps(deployment), f"To see what each zone offers, run `python -m scripts.capacity --stack {stack}`.")
 
 
 def _steps(deployment: Deployment) -> Iterator[str]:
@@ -41,11 +44,11 @@ def _steps(deployment: Deployment) -> Iterator[str]:
         yield other
     smaller = _smaller(deployment, accelerator)
     if smaller:
-        yield f"A smaller slice that fits by the plan: gemma-serving:tpu.acceleratorType: {smaller}."
+        yield f"A smaller slice fits by the plan: set gemma-serving:tpu.acceleratorType: {smaller}."
 
 
 def _untried(deployment: Deployment, accelerator: Accelerator) -> tuple[str, ...]:
-    """Return the known zones that the settings do not name. The subnet of an existing network keeps to its region."""
+    """Return the known zones missing from the settings. The subnet of an existing network allows only its region."""
     tried = deployment.tpu.zones
     is_bound = deployment.tpu.private_google_access is not None
     regions = {region_of(zone) for zone in tried}
@@ -63,11 +66,11 @@ def _other_pool(deployment: Deployment, accelerator: Accelerator) -> str:
     place = next(iter(deployment.tpu.zones), None)
     book = deployment.prices or LIST_PRICES
     prices = [accelerator.devices * book.tpu_chip_hour(generation, model, place).usd for model in (other, present)]
-    return f"Another pool: gemma-serving:tpu.provisioning: {other}, {note} (${prices[0]:.2f}/h; {present} ${prices[1]:.2f}/h)."
+    return f"Another provisioning model: set gemma-serving:tpu.provisioning: {other}, {note} (${prices[0]:.2f}/h; {present} ${prices[1]:.2f}/h)."
 
 
 def _smaller(deployment: Deployment, accelerator: Accelerator) -> str:
-    """Return the largest smaller slice of the generation on which the plan fits with the same settings, or an empty text."""
+    """Return the largest smaller slice of the generation on which the same settings fit, or an empty string."""
     generation = accelerator.name.partition("-")[0]
     slices = [
         one

@@ -1,4 +1,4 @@
-"""Read the Cloud Run service that exists, so that the program declares the traffic that it has (decision 26). One call, only where a roll-out is set."""
+"""Read the existing Cloud Run service, so the program declares its current traffic (decision 26). One call, only if a rollout is set."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,12 +27,12 @@ _NOT_FOUND: Final = 404
 
 
 class ServiceNotReadError(ValueError):
-    """The traffic of a service could not be read, or its roll-out cannot be declared. The message is one sentence with the way out."""
+    """The traffic of a service could not be read, or its rollout cannot be declared. The message names the fix."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServicePlace:
-    """Where a stack's service is."""
+    """Location of a stack's service."""
 
     project: str
     region: str
@@ -41,23 +41,23 @@ class ServicePlace:
 
     @property
     def path(self) -> str:
-        """Its path in run.v2."""
+        """Path of the service in run.v2."""
         return f"v2/projects/{self.project}/locations/{self.region}/services/{self.name}"
 
 
 def observed_service(place: ServicePlace) -> Service | None:
-    """Return the service as Google has it; None if there is none.
+    """Return the service as Google has it, or None if it does not exist.
 
-    None also if the Cloud Run API is off, as in a new project: then a service may be made, and one that exists may not be changed.
+    Also returns None if the Cloud Run API is off, as in a new project. Then a service may be created, but an existing one must not be changed.
 
     Raises:
-        ServiceNotReadError: also after LIMIT_S. Without the answer an `up` could move requests.
+        ServiceNotReadError: also after LIMIT_S. Without the current traffic an `up` could move it.
     """
     name = place.name
     if len(name) + len(NEXT_TAG) > LONGEST_TAG_AND_SERVICE:
         raise ServiceNotReadError(
-            f"cloudRun.rollout needs the tag {NEXT_TAG}, and Cloud Run allows {LONGEST_TAG_AND_SERVICE} characters for a tag and the name of its "
-            f"service together; {name} has {len(name)}. Choose a shorter name for the stack."
+            f"cloudRun.rollout needs the tag {NEXT_TAG}, but Cloud Run allows {LONGEST_TAG_AND_SERVICE} characters for tag and service "
+            f"name together. {name} has {len(name)}. Choose a shorter stack name."
         )
     try:
         service = call_now("run", place.path, project=place.project, limit_s=LIMIT_S)
@@ -68,24 +68,24 @@ def observed_service(place: ServicePlace) -> Service | None:
             _allow_only_a_creation(place)
             return None
         raise ServiceNotReadError(
-            f"The traffic of service {name} could not be read ({str(error).rstrip('.')}), and with cloudRun.rollout nothing is deployed without it. "
-            f"Try again. {doctor_hint(place.stack)}"
+            f"Cannot read the traffic of service {name}: {str(error).rstrip('.')}. Nothing was deployed, because cloudRun.rollout must keep the "
+            f"traffic. Try again. {doctor_hint(place.stack)}"
         ) from None
     if known_shares(service) is None:
         raise ServiceNotReadError(
-            f"Google does not say who gets the requests of service {name}: it is being changed, or its answer is not whole. With cloudRun.rollout "
-            "nothing is deployed without it. Try again in a minute."
+            f"Google did not return the traffic split of service {name}: it is changing, or the response is incomplete. Nothing was deployed, because "
+            "cloudRun.rollout must keep the traffic. Try again in a minute."
         )
     return service
 
 
 def _allow_only_a_creation(place: ServicePlace) -> None:
-    """Register a hook that stops a change of the service: its traffic is unknown, and the change would move it."""
+    """Register a hook that rejects a change of the service, because its traffic is unknown and the change would move it."""
 
     def refuse(_args: pulumi.ResourceHookArgs) -> None:
         if not pulumi.runtime.is_dry_run():
             raise ServiceNotReadError(
-                f"The Cloud Run API was off when this run began, so the traffic of service {place.name} is unknown, and nothing was changed. "
+                f"Service {place.name} was not changed, because its traffic is unknown (the Cloud Run API was off when this run started). "
                 f"Wait some minutes, then run `pulumi up --stack {place.stack}` again."
             )
 
@@ -103,10 +103,10 @@ def _allow_only_a_creation(place: ServicePlace) -> None:
 
 
 def require_revisions(place: ServicePlace, service: Service | None, wanted: Mapping[str, int]) -> None:
-    """Refuse shares for revisions that cannot serve, before Google does in the middle of an `up`.
+    """Reject traffic for revisions that cannot serve, before Google rejects it in the middle of an `up`.
 
     Raises:
-        ServiceNotReadError: with the revisions that can.
+        ServiceNotReadError: with the ready revisions.
     """
     unknown = {*wanted} - {*serving_shares(service or {})}
     if not unknown:
@@ -115,8 +115,8 @@ def require_revisions(place: ServicePlace, service: Service | None, wanted: Mapp
     missing = sorted(unknown - {*able})
     if missing:
         raise ServiceNotReadError(
-            f"cloudRun.rollout.traffic names {missing[0]}, which is no revision of {place.name} that has started; those that have are "
-            f"{', '.join(able) or 'none'}. Name one of them, or take the setting out."
+            f"cloudRun.rollout.traffic: revision {missing[0]} of {place.name} does not exist or never became ready. Ready revisions: "
+            f"{', '.join(able) or 'none'}. Use one of them or remove the setting."
         )
 
 
@@ -128,7 +128,7 @@ def _revisions(place: ServicePlace) -> Iterator[Mapping[str, object]]:
             page = call_now("run", f"{place.path}/revisions{query}", project=place.project, limit_s=LIMIT_S)
         except GoogleCallError as error:
             raise ServiceNotReadError(
-                f"The revisions of {place.name} could not be listed ({str(error).rstrip('.')}), and cloudRun.rollout.traffic names some. "
+                f"Cannot list the revisions of {place.name}, which cloudRun.rollout.traffic refers to: {str(error).rstrip('.')}. "
                 f"Try again. {doctor_hint(place.stack)}"
             ) from None
         yield from cast("Sequence[Mapping[str, object]]", page.get("revisions") or ())
@@ -137,18 +137,18 @@ def _revisions(place: ServicePlace) -> Iterator[Mapping[str, object]]:
             return
 
 
-def tell_next_step(stack: str) -> None:
-    """Let an `up` that makes a revision without requests say which command gives it some."""
+def report_next_step(stack: str) -> None:
+    """Register a hook that prints the command to run after an `up` that creates a revision without traffic."""
 
-    def tell(args: pulumi.ResourceHookArgs) -> None:
+    def report(args: pulumi.ResourceHookArgs) -> None:
         try:
             sentence = next_step(args.new_outputs or {}, stack)
         except Exception as error:  # noqa: BLE001 - an error of the hook would fail an update that succeeded
-            sentence = f"Which revision has the requests could not be told ({type(error).__name__})."
+            sentence = f"Could not check which revision gets the traffic ({type(error).__name__})."
         if sentence:
             pulumi.log.info(sentence)
 
-    hook = pulumi.ResourceHook("roll-out-next", tell)
+    hook = pulumi.ResourceHook("roll-out-next", report)
 
     def transform(args: pulumi.ResourceTransformationArgs) -> pulumi.ResourceTransformationResult | None:
         if args.type_ != SERVICE_TYPE:
@@ -162,5 +162,5 @@ def tell_next_step(stack: str) -> None:
 
 
 def next_step(outputs: Mapping[str, object], stack: str, now: datetime | None = None) -> str:
-    """Return the sentence for a service of the engine's; empty if its latest revision has all requests."""
+    """Return the sentence for a service in the engine's form, or empty if its latest revision gets all traffic."""
     return view_of(outputs, stack, now or datetime.now(UTC)).sentence

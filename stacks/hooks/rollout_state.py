@@ -1,4 +1,4 @@
-"""What a service says of its roll-out: who gets the requests, who moves them, and what to run next. One sentence for every command."""
+"""State of a service's rollout: traffic split, the run that moves traffic, and the next command. All commands use this text."""
 
 import socket
 from collections.abc import Mapping, Sequence
@@ -12,31 +12,31 @@ from contracts.service_traffic import Service, known_shares, short_name
 from planning.units import age
 
 RENEWAL_S: Final = 120.0
-"""Pause between two renewals of the record by the run that holds it."""
+"""Pause between two renewals of the record by its holder."""
 LEASE_S: Final = 600.0
-"""A record that was not renewed for so long has no holder any more: five renewals were missed."""
+"""A record that was not renewed for this time has no holder: five renewals were missed."""
 
 RolloutPhase = Literal["none", "waits", "under way", "interrupted", "refused", "unknown"]
-"""`none`: the latest revision has all requests. `waits`: it has not, and no roll-out of it began. `unknown`: the record or the shares cannot be
-read."""
+"""`none`: the latest revision has all traffic. `waits`: it has not, and its rollout has not started. `unknown`: the record or the traffic
+split cannot be read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RolloutView:
-    """Where the roll-out of a service is."""
+    """Progress of a service's rollout."""
 
     phase: RolloutPhase
     sentence: str
-    """What to know and what to run, whole sentences; empty if there is nothing to say."""
+    """State and next command in whole sentences, or empty."""
     shares: Mapping[str, int] | None
-    """Percent of the requests by revision; None is unknown."""
+    """Traffic percentage by revision, or None if unknown."""
     record: RolloutRecord | UnreadableRecord
 
 
 def holder_is_gone(record: RolloutRecord, now: datetime) -> str:
-    """Return why the run that holds the record does not go on, such as "its process is gone"; empty if it may."""
+    """Return why the holder of the record is no longer running, such as "its process is gone", or empty if it may be running."""
     if record.holder is None:
-        return "there is none"
+        return "it has no holder"
     silent_s = _since(record.renewed_at, now)
     if record.holder.host == socket.gethostname() and not is_alive(record.holder.process, record.holder.since):
         return "its process is gone"
@@ -46,32 +46,32 @@ def holder_is_gone(record: RolloutRecord, now: datetime) -> str:
 
 
 def who(holder: RolloutHolder) -> str:
-    """Return who holds a roll-out, for people."""
+    """Return the holder of a rollout for display."""
     return f"{holder.user}@{holder.host} (process {holder.process}, since {_clock(holder.since)})"
 
 
 def shares_text(shares: Mapping[str, int] | None) -> str:
-    """Return shares for people, the largest first, such as `90 % a, 10 % b`."""
+    """Return the traffic split for display, largest share first, such as `90 % a, 10 % b`."""
     if shares is None:
         return "unknown"
     return ", ".join(f"{percent} % {revision}" for revision, percent in shares.items()) or "none"
 
 
 def command(stack: str, *options: str) -> str:
-    """Return the command that moves the requests of a stack."""
+    """Return the command that moves the traffic of a stack."""
     return " ".join(["`python -m scripts.rollout --stack", stack, *options]) + "`"
 
 
 def refusal_text(refused: RefusedRevision, stack: str, now: datetime) -> str:
-    """Return why a revision is not offered again."""
+    """Return why a revision is not rolled out again."""
     return (
         f"Revision {refused.revision} was refused {_ago(refused.at, now)}: {refused.reason.rstrip('.')}. "
-        f"Change the settings and run `pulumi up --stack {stack}`; {command(stack, '--again')} rolls it out anyway."
+        f"Change the settings and run `pulumi up --stack {stack}`. To roll it out anyway, run {command(stack, '--again')}."
     )
 
 
 def view_of(service: Service, stack: str, now: datetime, *, fixed: bool = False) -> RolloutView:
-    """Return where the roll-out of a service is. `fixed`: the settings say who gets the requests, so that nothing waits for a roll-out."""
+    """Return the progress of a service's rollout. `fixed`: the settings set the traffic, so nothing waits for a rollout."""
     shares, record = known_shares(service), read_record(service)
     phase, sentence = _phase(service, stack, now, shares, record)
     if fixed and phase in {"waits", "refused"}:
@@ -88,31 +88,31 @@ def _phase(
 ) -> tuple[RolloutPhase, str]:
     if isinstance(record, UnreadableRecord):
         return "unknown", (
-            f"Requests: {shares_text(shares)}. Who moves them is unknown, because the record of the roll-out cannot be read: {record.why}. "
-            f"{command(stack, '--again')} writes a new one and rolls out the latest revision."
+            f"Traffic: {shares_text(shares)}. The run that moves it is unknown, because the record of the rollout cannot be read: {record.why}. "
+            f"To write a new record and roll out the latest revision, run {command(stack, '--again')}."
         )
     latest, ready = (short_name(service.get(key)) for key in ("latestCreatedRevision", "latestReadyRevision"))
     new = ready if ready == latest or not latest else ""
     if record.runs or record.outcome == "interrupted":
         return _running(stack, now, shares, record, new)
     if shares is None:
-        return "unknown", "Who gets the requests is unknown: Google does not name the revisions of all of them."
+        return "unknown", "The traffic split is unknown, because Google does not name every revision in it."
     return _settled(stack, now, shares, record.refusal_of(latest), new)
 
 
 def _settled(
     stack: str, now: datetime, shares: Mapping[str, int], refused: RefusedRevision | None, new: str
 ) -> tuple[RolloutPhase, str]:
-    """Return the phase while no roll-out runs."""
+    """Return the phase while no rollout is running."""
     if refused is not None and len(shares) == 1 and refused.revision not in shares:
         return "refused", refusal_text(refused, stack, now)
     if len(shares) > 1:
-        ways = _ways(stack, new, [*shares], back=next(iter(shares)))
-        return "waits", f"Requests: {shares_text(shares)}, and no roll-out is under way. {ways}"
+        options = _options(stack, new, [*shares], back=next(iter(shares)))
+        return "waits", f"Traffic: {shares_text(shares)}. No rollout is running. {options}"
     if new and shares and new not in shares:
         return (
             "waits",
-            f"Revision {new} has no requests yet: {command(stack)} checks it and gives it the requests in steps.",
+            f"Revision {new} has no traffic yet. To check it and move traffic to it in steps, run {command(stack)}.",
         )
     return "none", ""
 
@@ -120,26 +120,26 @@ def _settled(
 def _running(
     stack: str, now: datetime, shares: Mapping[str, int] | None, record: RolloutRecord, new: str
 ) -> tuple[RolloutPhase, str]:
-    assert record.holder is not None  # noqa: S101 - a record that runs has a holder
-    divided, holder = f"Requests: {shares_text(shares)}.", who(record.holder)
+    assert record.holder is not None  # noqa: S101 - a running record has a holder
+    divided, holder = f"Traffic: {shares_text(shares)}.", who(record.holder)
     known = [record.revision, record.serving, *(shares or {})]
     gone = holder_is_gone(record, now)
     if record.runs and not gone:
-        beside = f" Revision {new} was made since and has no requests." if new and new not in known else ""
-        return "under way", f"{divided} {holder} rolls out {record.revision}.{beside}"
+        newer = f" Revision {new} was created since and has no traffic." if new and new not in known else ""
+        return "under way", f"{divided} {holder} is rolling out {record.revision}.{newer}"
     cause = record.reason.rstrip(".") or f"{holder}, {gone}"
     return "interrupted", (
-        f"{divided} The roll-out of {record.revision} was interrupted {_ago(record.renewed_at, now)}: {cause}. "
-        f"{_ways(stack, new, known, back=record.serving, refused=record.refusal_of(new) is not None)}"
+        f"{divided} The rollout of {record.revision} was interrupted {_ago(record.renewed_at, now)}: {cause}. "
+        f"{_options(stack, new, known, back=record.serving, refused=record.refusal_of(new) is not None)}"
     )
 
 
-def _ways(stack: str, new: str, known: Sequence[str], *, back: str, refused: bool = False) -> str:
-    """Return how to go on and how to go back. A revision that was made on top of a division is the one that the next roll-out checks."""
-    on = f"{command(stack, '--again')} continues anyway" if refused else f"{command(stack)} continues"
+def _options(stack: str, new: str, known: Sequence[str], *, back: str, refused: bool = False) -> str:
+    """Return how to continue and how to roll back. The next rollout checks the newest revision, even if it is newer than the interrupted one."""
+    on = f"To continue anyway, run {command(stack, '--again')}" if refused else f"To continue, run {command(stack)}"
     if new and new not in known:
-        on = f"Revision {new} was made since and has no requests: {command(stack)} rolls that one out"
-    return f"{on}, {command(stack, '--to', back)} goes back."
+        on = f"Revision {new} was created since and has no traffic. To roll it out, run {command(stack)}"
+    return f"{on}. To roll back, run {command(stack, '--to', back)}."
 
 
 def _ago(moment: str, now: datetime) -> str:
@@ -148,7 +148,7 @@ def _ago(moment: str, now: datetime) -> str:
 
 
 def _since(moment: str, now: datetime) -> float | None:
-    """Return the seconds since an RFC 3339 time; None if it cannot be read."""
+    """Return the seconds since an RFC 3339 time, or None if it is invalid."""
     try:
         return (now - datetime.fromisoformat(moment)).total_seconds()
     except (ValueError, TypeError):

@@ -1,7 +1,7 @@
-"""What `pulumi up` says when a revision of the Cloud Run service does not start.
+"""Report why a revision of the Cloud Run service did not start.
 
-Cloud Run's own error gives no reason: the container's words stand in Cloud Logging. So an error hook of the Pulumi engine reads the last lines
-there and adds the planner's hint. It never changes the outcome, and takes no longer than `stacks.hooks.container_logs.LIMIT_S`.
+Cloud Run's error has no reason, but Cloud Logging has the container's log. So an error hook of the Pulumi engine reads its last lines
+and adds the planner's hint. The hook never changes the outcome, and takes no longer than `stacks.hooks.container_logs.LIMIT_S`.
 """
 
 import re
@@ -36,13 +36,15 @@ _NOT_STARTED: Final = re.compile(
 )
 _OVER_QUOTA: Final = re.compile(r"Quota violated:|Quota exceeded for total allowable|do not have quota for using GPUs")
 _REVISION: Final = re.compile(r"revision_name%3D%22(?P<linked>[\w-]+)%22|Revision '(?P<named>[\w-]+)' is not ready")
-OUTPUTS_KEPT: Final = "Outputs of the stack that are listed with a minus are kept: a failed update removes none, and `pulumi stack output` shows them."
-"""The engine prints so, because a program with a failed resource registers no outputs. Its state keeps the older ones."""
+OUTPUTS_KEPT: Final = (
+    "Stack outputs listed with a minus are kept. A failed update removes none. To see them, run `pulumi stack output`."
+)
+"""The engine lists them so because a program with a failed resource registers no outputs. Its state keeps the older ones."""
 _CLOCK_SKEW: Final = timedelta(minutes=2)
 
 
 def explain_failures(context: Context, run: CloudRunSettings, probe: StartupProbe, grants: NewGrants) -> None:
-    """Let a service that is declared from now on explain why its revision did not start, and try again where a grant of this run is too new."""
+    """Register an error hook that reports why a revision did not start, and retries if a grant of this run is too new."""
     start = FailedStart(
         stack=context.names.stack,
         settings=context.settings,
@@ -56,7 +58,7 @@ def explain_failures(context: Context, run: CloudRunSettings, probe: StartupProb
         project=context.settings.project, ownership=context.ownership, account=start.account, grants=grants
     )
     report = FailureReport(start=start, service=context.names.base, secrets=_secret_values(), late=late)
-    hook = pulumi.ErrorHook("explain-failed-revision", report.tell)
+    hook = pulumi.ErrorHook("explain-failed-revision", report.handle)
 
     def transform(args: pulumi.ResourceTransformationArgs) -> pulumi.ResourceTransformationResult | None:
         if args.type_ != SERVICE_TYPE:
@@ -71,16 +73,16 @@ def explain_failures(context: Context, run: CloudRunSettings, probe: StartupProb
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailureReport:
-    """Explains the failures of one service."""
+    """Reports the failures of one service."""
 
     start: FailedStart
     service: str
     secrets: Sequence[str]
-    """Values that are never shown."""
+    """Values that must never be shown."""
     late: LateGrants
 
-    async def tell(self, args: pulumi.ErrorHookArgs) -> bool:
-        """Log why the revision did not start. Return whether to try again: only if a grant of this run may be too new."""
+    async def handle(self, args: pulumi.ErrorHookArgs) -> bool:
+        """Log why the revision did not start. Return whether to retry, which is true only if a grant of this run may be too new."""
         message = args.errors[0] if args.errors else ""
         if await self._tries_again(args, message):
             return True
@@ -92,7 +94,7 @@ class FailureReport:
         return False
 
     async def _tries_again(self, args: pulumi.ErrorHookArgs, message: str) -> bool:
-        """Log what is known about the failure. Return whether to try again."""
+        """Log the cause of the failure. Return whether to retry."""
         denied = await self._denied(message)
         if denied is not None and await self.late.again(args, denied):
             return True
@@ -101,12 +103,12 @@ class FailureReport:
         elif _NOT_STARTED.search(message):
             try:
                 pulumi.log.error(await self.text(message))
-            except Exception as error:  # noqa: BLE001 - an error of the hook would take the place of Google's
-                pulumi.log.warn(f"The revision's log could not be explained ({type(error).__name__}).")
+            except Exception as error:  # noqa: BLE001 - an error of the hook would replace Google's
+                pulumi.log.warn(f"Cannot explain the log of the revision ({type(error).__name__}).")
         return False
 
     async def _denied(self, message: str) -> str | None:
-        """Return what the revision's account may not read, by the error or by its log; None if neither says so. The log is read after a grant only."""
+        """Return the resource that the account cannot read, from the error or the log, or None. The log is read only after a grant."""
         secret = denied_secret(message)
         if secret is not None or self.late.grants.newest_s is None or not _NOT_STARTED.search(message):
             return secret
@@ -117,28 +119,29 @@ class FailureReport:
         return f"gs://{self.start.bucket}" if any(denies_bucket(line.text) for line in lines) else None
 
     async def text(self, message: str) -> str:
-        """Return what is known about a failure of which Cloud Run says `message`."""
+        """Return the explanation of a failure with Cloud Run's error `message`."""
         log = self._log(message)
         name = f"Revision {log.revision}" if log.revision else f"The new revision of {self.service}"
         try:
             lines = self._masked(await last_lines(log))
         except GoogleCallError as error:
-            return f"{name} did not start, and its log could not be read: {self._unread(error)} Read it with:\n  {log.command}"
+            return f"{name} did not start, and its log cannot be read: {self._unread(error)} To read it, run:\n  {log.command}"
         if not lines:
-            return f"{name} did not start, and Cloud Logging has no lines of it yet. Read them with:\n  {log.command}"
+            return f"{name} did not start, and Cloud Logging has no log lines of it yet. To read them, run:\n  {log.command}"
         cause = cause_of([line.text for line in lines], self.start)
-        hint = cause.hint if cause else "No line shows a cause that the planner knows."
+        hint = cause.hint if cause else "No log line shows a known cause."
         text = "\n".join(f"  {line[:_LONGEST_LINE]}" for line in _excerpt(lines, cause))
-        return f"{name} did not start. {hint}\nThe last lines of its log:\n{text}\nRead the whole log with:\n  {log.command}"
+        return f"{name} did not start. {hint}\nLast log lines:\n{text}\nTo read the whole log, run:\n  {log.command}"
 
     def _over_quota(self) -> str:
-        """Return what the service needs of the quotas, and the command that prints how to request it."""
+        """Return the quota that the service needs, and the command that prints how to request it."""
         run = self.start.cloud_run
         each = f"{run.cpu} vCPU and {format_memory(run.memory_mib)}"
         return (
-            f"The quotas of Cloud Run in {run.region} do not allow cloudRun.maxInstances {run.max_instances} x one GPU, {each}; at an update the "
-            f"instances of the old revision count too. `python -m scripts.doctor --stack {self.start.stack}` reads the quotas and prints the "
-            "request for more; or lower cloudRun.maxInstances, cloudRun.cpu or cloudRun.memory."
+            f"The quotas of Cloud Run in {run.region} do not allow cloudRun.maxInstances {run.max_instances} x one GPU, {each}. During an "
+            "update, instances of the old revision count too. "
+            f"To read the quotas and request more, run `python -m scripts.doctor --stack {self.start.stack}`; or lower cloudRun.maxInstances, "
+            "cloudRun.cpu or cloudRun.memory."
         )
 
     def _log(self, message: str) -> RevisionLog:
@@ -152,7 +155,7 @@ class FailureReport:
         )
 
     def _longest(self) -> timedelta:
-        """Return how long ago the revision can have started: its probe has just ended."""
+        """Return the maximum time since the revision started: its probe has just timed out."""
         return timedelta(seconds=self.start.startup_probe.budget_s) + _CLOCK_SKEW
 
     def _masked(self, lines: Sequence[ContainerLine]) -> Sequence[ContainerLine]:
@@ -166,7 +169,7 @@ class FailureReport:
 
 
 def text_of_old_key(args: pulumi.ErrorHookArgs, project: str) -> str:
-    """Return that the API key from before a rotation still works, because the old revision keeps serving; empty if no key was rotated."""
+    """Return a warning that the API key from before a rotation still works, because the old revision keeps serving; empty without a rotation."""
     old, new = _api_key(args.old_inputs), _api_key(args.new_inputs)
     if old is None or new is None or old == new:
         return ""
@@ -174,15 +177,15 @@ def text_of_old_key(args: pulumi.ErrorHookArgs, project: str) -> str:
     parts = name.split("/")
     secret, owner = parts[-1], parts[1] if len(parts) > 1 else project
     return (
-        "The API key was rotated, but the revision with the new key did not start: the old revision keeps serving, and the OLD KEY STILL WORKS "
+        "The API key was rotated, but the revision with the new key did not start. The old revision keeps serving, and the OLD KEY STILL WORKS "
         f"(version {version} of secret {secret}). Fix the cause and run `pulumi up` again. If the old key has leaked, run "
-        f"`gcloud secrets versions disable {version} --secret={secret} --project={owner}`: no instance of the old revision starts then, and those "
-        "that run keep the key until they stop."
+        f"`gcloud secrets versions disable {version} --secret={secret} --project={owner}`. Then no instance of the old revision starts, and "
+        "running ones keep the key until they stop."
     )
 
 
 def _api_key(inputs: Mapping[str, Any] | None) -> tuple[str, str] | None:
-    """Return the secret and the version of the API key in a service's inputs; None if it has none."""
+    """Return the secret and the version of the API key in a service's inputs, or None."""
     template = as_mapping(as_mapping(inputs).get("template"))
     for container in map(as_mapping, as_sequence(template.get("containers"))):
         for variable in map(as_mapping, as_sequence(container.get("envs"))):
@@ -193,7 +196,7 @@ def _api_key(inputs: Mapping[str, Any] | None) -> tuple[str, str] | None:
 
 
 def _excerpt(lines: Sequence[ContainerLine], cause: Cause | None) -> Iterator[str]:
-    """Yield the last lines, and before them the line that shows the cause if it is older."""
+    """Yield the last lines, preceded by the line that shows the cause if it is older."""
     shown = lines[-_SHOWN:]
     if cause is not None and all(line.text != cause.line for line in shown):
         yield cause.line
@@ -203,6 +206,6 @@ def _excerpt(lines: Sequence[ContainerLine], cause: Cause | None) -> Iterator[st
 
 
 def _secret_values() -> Sequence[str]:
-    """Return the values of the stack's secrets, the Hugging Face token among them."""
+    """Return the values of the stack's secrets, including the Hugging Face token."""
     values = get_config_env()
     return [values[key] for key in get_config_secret_keys_env() if values.get(key)]

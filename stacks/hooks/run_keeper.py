@@ -1,7 +1,7 @@
-"""Keep the record of a stack's machines (contracts.run_record) in every `up`: before anything is changed, and after a machine or service is there.
+"""Keep the record of a stack's machines (contracts.run_record) in every `up`: before any change, and after a machine or service is created.
 
-The first look records what this `up` may delete; the second records what it made. A preview writes nothing. Pulumi does not manage the record: the
-account's description is one of its `ignoreChanges`, so that neither an `up` nor a refresh shows or removes it.
+The first check records what this `up` may delete; the second records what it created. A preview writes nothing. Pulumi does not manage the
+record: the account's description is one of its `ignoreChanges`, so neither an `up` nor a refresh shows or removes it.
 """
 
 import asyncio
@@ -28,34 +28,34 @@ _TRIES: Final = 3
 _PAUSE_S: Final = 1.0
 _NOT_FOUND: Final = 404
 _NO_SUCH_ZONE: Final = frozenset({403, _NOT_FOUND})
-"""Google answers 403 for a zone that does not exist, and where the caller may not read."""
+"""Google answers 403 for a zone that does not exist, and if the caller lacks permission."""
 _CHANGED: Final = 409
 _FATAL: Final = 500
 _TOO_MANY: Final = 429
 
 
 class RunsNotKeptError(ValueError):
-    """The record of a stack with limits could not be read or written. The message is one sentence with the way out."""
+    """The record of a stack with limits could not be read or written. The message names the fix."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunKeeper:
-    """Where a stack's record and its machines are."""
+    """Names of a stack's record and its machines."""
 
     project: str
     stack: str
     account: str
-    """The account's full name."""
+    """Full name of the account."""
     identity: str
-    """The words by which the account is the stack's."""
+    """Words in the description that identify the stack's account."""
     machines: Sequence[str] = ()
-    """Full names that its queued resources or instances can have."""
+    """Possible full names of its queued resources or instances."""
     service: str = ""
-    """Full name of its Cloud Run service; empty without one."""
+    """Full name of its Cloud Run service, or empty."""
     has_limits: bool = False
 
     def note(self) -> None:
-        """Record what Google shows now; again if somebody else changed the account in between. Raises GoogleCallError, RecordError."""
+        """Record what Google shows now; again if the account changed in between. Raises GoogleCallError, RecordError."""
         _retried(self._note, _was_changed, pauses=False)
 
     def _note(self) -> None:
@@ -65,7 +65,7 @@ class RunKeeper:
             return
         description = str(account.get("description") or "")
         if not set(self.identity.split()) <= set(description.split()):
-            return  # somebody else's account of the same name: Google will refuse to create ours
+            return  # another owner's account of the same name, so Google will reject ours
         before = RunRecord.of(description) or RunRecord()
         seen, complete = self._seen()
         text = before.after(seen, _googles_time_s(headers), complete=complete).written_into(description)
@@ -75,57 +75,57 @@ class RunKeeper:
             raise RecordError(text)
         changed = {"description": text, **({"etag": account["etag"]} if "etag" in account else {})}
         body = {"serviceAccount": changed, "updateMask": "description"}
-        self._ask("iam", f"v1/{self.account}", body, verb="PATCH")
+        self._call("iam", f"v1/{self.account}", body, verb="PATCH")
 
     def note_first(self) -> None:
-        """Record what this `up` may delete. Raises RunsNotKeptError if the stack has limits, which would then count too little."""
+        """Record what this `up` may delete. Raises RunsNotKeptError if the stack has limits, which would otherwise be undercounted."""
         try:
             self.note()
         except (GoogleCallError, RecordError) as error:
             text = (
-                f"When stack {self.stack} first started and what it has spent could not be recorded in the description of {self.account} "
-                f"({_why(error)})"
+                f"First start and cost of stack {self.stack} could not be recorded in the description of {self.account} "
+                f"({_why(error)})."
             )
             if self.has_limits:
                 raise RunsNotKeptError(
-                    f"{text}, and `maxAge` and `maxUsd` count from there. Nothing was changed. Try again. {doctor_hint(self.stack)}"
+                    f"{text} Nothing was changed, because `maxAge` and `maxUsd` rely on the record. Try again. {doctor_hint(self.stack)}"
                 ) from None
-            pulumi.log.info(f"{text}. The stack has no limits, so the update goes on.")
+            pulumi.log.info(f"{text} The stack has no limits, so the update continues.")
 
     async def note_failed(self, _args: pulumi.ErrorHookArgs) -> bool:
-        """Record the machine of an `up` that fails: its server may not start, and it costs all the same. Never tries again."""
+        """Record the machine of a failed `up`, because it costs money even if its server does not start. Never retries."""
         await self._note_after()
         return False
 
     async def note_after(self, _args: pulumi.ResourceHookArgs) -> None:
-        """Record what this `up` has made."""
+        """Record what this `up` has created."""
         await self._note_after()
 
     async def _note_after(self) -> None:
-        """Record what exists; warn if that fails: the guard still sees the machine, and the next `up` records it."""
+        """Record what exists, and warn on failure. The guard still sees the machine, and the next `up` records it."""
         try:
             await asyncio.to_thread(self.note)
         except Exception as error:  # noqa: BLE001 - an error of the hook would fail an update that succeeded
             pulumi.log.warn(
-                f"The start of stack {self.stack} could not be recorded in the description of {self.account} ({_why(error)}); "
-                "the next `pulumi up` tries again."
+                f"The start of stack {self.stack} could not be recorded in the description of {self.account} ({_why(error)}). "
+                "The next `pulumi up` will try again."
             )
 
     def _account(self, headers: MutableMapping[str, str]) -> Mapping[str, object] | None:
         try:
-            return self._ask("iam", f"v1/{self.account}", headers=headers)
+            return self._call("iam", f"v1/{self.account}", headers=headers)
         except GoogleCallError as error:
             if error.status == _NOT_FOUND or error.reason == "SERVICE_DISABLED":
                 return None
             raise
 
     def _seen(self) -> tuple[Sequence[Seen], bool]:
-        """Return the machines and the service that exist, and whether all could be read."""
+        """Return the existing machines and the service, and whether all of them could be read."""
         found: list[Seen] = []
         complete = True
         for name in (*self.machines, *([self.service] if self.service else [])):
             try:
-                one = self._look(name)
+                one = self._seen_now(name)
             except GoogleCallError as error:
                 if error.status not in _NO_SUCH_ZONE:
                     raise
@@ -134,16 +134,16 @@ class RunKeeper:
             found += [] if one is None else [one]
         return found, complete
 
-    def _look(self, name: str) -> Seen | None:
-        """Return what Google shows of a machine or the service by its full name. Raises GoogleCallError."""
+    def _seen_now(self, name: str) -> Seen | None:
+        """Return a machine or the service by its full name, as Google shows it. Raises GoogleCallError."""
         place = name.split("/")[3]
         if "/services/" in name:
-            return seen_service(self._ask("run", f"v2/{name}"), place)
+            return seen_service(self._call("run", f"v2/{name}"), place)
         if "/instances/" in name:
-            return seen_instance(self._ask("compute", f"compute/v1/{name}"), place)
+            return seen_instance(self._call("compute", f"compute/v1/{name}"), place)
         return self._queued(name)
 
-    def _ask(
+    def _call(
         self,
         api: str,
         path: str,
@@ -152,7 +152,7 @@ class RunKeeper:
         verb: str | None = None,
         headers: MutableMapping[str, str] | None = None,
     ) -> Mapping[str, object]:
-        """Return an answer; what may pass is tried again. Raises GoogleCallError."""
+        """Return the response of a call. Temporary errors are retried. Raises GoogleCallError."""
 
         def read() -> Mapping[str, object]:
             return call_now(api, path, project=self.project, limit_s=LIMIT_S, body=body, verb=verb, headers=headers)
@@ -160,12 +160,12 @@ class RunKeeper:
         return _retried(read)
 
     def _queued(self, name: str) -> Seen | None:
-        document = self._ask("tpu", f"v2alpha1/{name}")
+        document = self._call("tpu", f"v2alpha1/{name}")
         node: Mapping[str, object] | None = None
         made = QueuedResource(document).node_name
         if made:
             try:
-                node = self._ask("tpu", f"v2alpha1/{made}")
+                node = self._call("tpu", f"v2alpha1/{made}")
             except GoogleCallError as error:
                 if error.status != _NOT_FOUND:
                     raise
@@ -173,7 +173,7 @@ class RunKeeper:
 
 
 def keep_runs(context: Context) -> None:
-    """Keep the stack's record from now on. Raises RunsNotKeptError."""
+    """Register hooks that keep the stack's record. Raises RunsNotKeptError."""
     keeper = keeper_of(context)
     if not pulumi.runtime.is_dry_run():
         keeper.note_first()
@@ -193,7 +193,7 @@ def keep_runs(context: Context) -> None:
 
 
 def keeper_of(context: Context) -> RunKeeper:
-    """Return where the record and the machines of a stack are."""
+    """Return the names of a stack's record and machines."""
     settings, names = context.settings, context.names
     tpu, run = settings.tpu, settings.cloud_run
     capacity = {"project": settings.project, "queuedResourceId": names.base, "api": tpu.api if tpu else ""}
@@ -209,17 +209,17 @@ def keeper_of(context: Context) -> RunKeeper:
 
 
 def _may_pass(error: BaseException) -> bool:
-    """Whether another attempt can succeed: there was no answer, or Google asks to wait."""
+    """Return whether another attempt can succeed, because the response was lost or Google requests a pause."""
     return isinstance(error, GoogleCallError) and (error.status in {0, _TOO_MANY} or error.status >= _FATAL)
 
 
 def _was_changed(error: BaseException) -> bool:
-    """Whether somebody else changed the account in between."""
+    """Return whether the account changed in between."""
     return isinstance(error, GoogleCallError) and error.status == _CHANGED
 
 
 def _retried(work: Callable[[], T], passes: Callable[[BaseException], bool] = _may_pass, *, pauses: bool = True) -> T:
-    """Return what work returns, in one of three attempts while its error passes. Raises its last error."""
+    """Return the result of `work`, after up to three attempts if `passes` accepts the error. Raises the last error."""
     from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_fixed  # noqa: PLC0415 - no preview needs it
 
     attempts = Retrying(
@@ -232,7 +232,7 @@ def _retried(work: Callable[[], T], passes: Callable[[BaseException], bool] = _m
 
 
 def _googles_time_s(headers: Mapping[str, str]) -> int:
-    """Return Google's time of an answer: this machine's clock may be wrong, and starts are Google's."""
+    """Return Google's time from a response, because this machine's clock may be wrong, and starts are in Google's time."""
     date = {name.lower(): text for name, text in headers.items()}.get("date")
     return int(parsedate_to_datetime(date).timestamp() if date else time.time())
 

@@ -1,8 +1,8 @@
-"""Weights that are not staged are found before the service is made, not by a container that looks for them for minutes.
+"""Detect missing weights before the service is created, instead of in a container that searches for them for minutes.
 
-The Pulumi engine calls the hook when a service is about to be created or changed, so that nothing is asked where nothing changes, and a
-targeted `up` of the bucket (`scripts.stage_model`) is left alone. It costs one list of the folder and one read of its manifest, each
-within LIMIT_S. The sizes and checksums of the list are compared with the manifest, as `scripts.doctor` does.
+The Pulumi engine calls the hook when it is about to create or change a service. So an unchanged stack makes no call, and a
+targeted `up` of the bucket (`scripts.stage_model`) is not affected. The hook lists the folder and reads its manifest, each
+within LIMIT_S, and compares the sizes and checksums, as `scripts.doctor` does.
 """
 
 from collections.abc import Mapping, Sequence
@@ -34,11 +34,11 @@ _OK, _NOT_FOUND = 200, 404
 
 
 class WeightsNotStagedError(ValueError):
-    """The bucket does not hold the checkpoint. The message is one sentence with the command that stages it."""
+    """The bucket has no complete checkpoint. The message names the command that stages it."""
 
 
 def require_staged_weights(context: Context) -> None:
-    """Register a hook that stops `up` before it makes or changes a service whose weights are not staged whole. A preview warns."""
+    """Register a hook that fails the deployment of a service if its weights are not completely staged. A preview only warns."""
     settings = context.settings
     if settings.weights != "bucket":
         return
@@ -66,43 +66,43 @@ def require_staged_weights(context: Context) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Unproved:
-    """Weights are there, and they are not what a manifest or the settings say."""
+    """Weights exist but do not match a manifest or the settings."""
 
     text: str
     blocks: bool = True
-    """Whether `up` stops."""
+    """True if `up` must stop."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StagedWeights:
-    """The folder of a bucket that has to hold a checkpoint."""
+    """The folder of a bucket that must contain a checkpoint."""
 
     project: str
     bucket: str
     prefix: str
-    """Empty if the weights lie in no folder of the bucket."""
+    """Empty if the weights are at the top level of the bucket."""
     stack: str
     existing: bool
-    """Whether the bucket is not the stack's own: another tool may have copied the checkpoint into it."""
+    """True if the bucket is not the stack's own: another tool may have copied the checkpoint into it."""
     manifest: str | None = None
-    """The hash that the settings bind the server to; None if they do not."""
+    """Hash that the settings pin the server to, or None."""
     is_own: bool = False
-    """Whether the folder's name has that hash."""
+    """True if the folder's name has that hash."""
 
     @property
     def folder(self) -> str:
-        """The folder's URI."""
+        """URI of the folder."""
         return folder_uri(self.bucket, self.prefix)
 
     async def require(self, _args: pulumi.ResourceHookArgs) -> None:
-        """Raise WeightsNotStagedError unless a whole checkpoint is staged; in a preview, warn. What is unknown is not staged."""
+        """Raise WeightsNotStagedError unless a complete checkpoint is staged. A preview only warns. A failed check counts as not staged."""
         preview = pulumi.runtime.is_dry_run()
         match await self.proof():
             case Present():
                 return
             case Absent():
                 text, blocks = (
-                    f"No weights are staged in {self.folder}, and the server cannot start without them. {self._remedy}",
+                    f"No weights are staged in {self.folder}. The server cannot start without them. {self._remedy}",
                     True,
                 )
             case Unproved(text=text, blocks=blocks):
@@ -111,7 +111,7 @@ class StagedWeights:
                 if preview:
                     return  # a preview may run without any access
                 text, blocks = (
-                    f"Could not check the weights in {self.folder}, so nothing was changed: {why}. {doctor_hint(self.stack)}",
+                    f"Cannot check the weights in {self.folder}: {why}. Nothing was changed. {doctor_hint(self.stack)}",
                     True,
                 )
         if blocks and not preview:
@@ -123,7 +123,7 @@ class StagedWeights:
         return f"Run `python -m scripts.stage_model --stack {self.stack}`, then `pulumi up --stack {self.stack}`."
 
     async def proof(self) -> "Answer[str] | Unproved":
-        """Return the hash of the manifest that the folder was proved to hold, or why it is not proved."""
+        """Return the manifest's hash if the folder matches the manifest, otherwise the reason."""
         try:
             stored = await self._listed()
         except GoogleCallError as error:
@@ -131,7 +131,7 @@ class StagedWeights:
         if object_name(self.prefix, MANIFEST) not in stored:
             if object_name(self.prefix, CONFIG) not in stored:
                 return Absent()
-            text = f"The weights in {self.folder} have no {MANIFEST}: staging did not end, or another tool copied them. {self._remedy}"
+            text = f"The weights in {self.folder} have no {MANIFEST}: staging is incomplete, or another tool copied them. {self._remedy}"
             return Unproved(text, blocks=not self.existing or self.manifest is not None)
         try:
             manifest = await self._manifest()
@@ -139,25 +139,25 @@ class StagedWeights:
             return Unknown(str(error).rstrip("."))
         wrong = difference(manifest, stored, self.prefix)
         if wrong is not None:
-            return Unproved(f"The weights in {self.folder} are not those of their manifest: {wrong}. {self._remedy}")
-        return self._bound(manifest_hash(cast("Mapping[str, object]", manifest)))
+            return Unproved(f"The weights in {self.folder} do not match their manifest: {wrong}. {self._remedy}")
+        return self._pinned(manifest_hash(cast("Mapping[str, object]", manifest)))
 
-    def _bound(self, staged: str) -> "Present[str] | Unproved":
-        """Return whether the staged weights are those that the settings name."""
+    def _pinned(self, staged: str) -> "Present[str] | Unproved":
+        """Return whether the staged weights are the ones named in the settings."""
         if self.manifest in {None, staged}:
             return Present(staged)
-        said = f"The weights in {self.folder} have the hash {staged}, and gemma-serving:bucket.manifest is {self.manifest}."
+        text = f"The weights in {self.folder} have the hash {staged}, but gemma-serving:bucket.manifest is {self.manifest}."
         if self.is_own:
             return Unproved(
-                f"{said} The folder's name has the other hash, so the weights were changed after they were staged: run `python -m "
-                f"scripts.stage_model --stack {self.stack} --remove {self.prefix}`, and stage them again."
+                f"{text} The folder's name has the other hash, so the weights were changed after staging. Run `python -m "
+                f"scripts.stage_model --stack {self.stack} --remove {self.prefix}`, then stage them again."
             )
         return Unproved(
-            f"{said} Set it to the staged hash, or stage the other weights: `python -m scripts.stage_model --stack {self.stack}`."
+            f"{text} Set it to the staged hash, or stage the other weights with `python -m scripts.stage_model --stack {self.stack}`."
         )
 
     async def _manifest(self) -> object:
-        """Return the manifest; None if it is not JSON. Raises GoogleCallError."""
+        """Return the manifest, or None if it is not JSON. Raises GoogleCallError."""
         path = f"storage/v1/b/{self.bucket}/o/{quote(object_name(self.prefix, MANIFEST), safe='')}?alt=media"
         try:
             return await call("storage", path, project=self.project, limit_s=LIMIT_S)
@@ -167,7 +167,7 @@ class StagedWeights:
             raise
 
     async def _listed(self) -> Mapping[str, StoredFile]:
-        """Return the folder's objects. Raises GoogleCallError."""
+        """Return the objects of the folder. Raises GoogleCallError."""
         path, token = listing_path(self.bucket, self.prefix), ""
         items: list[Mapping[str, object]] = []
         while True:

@@ -1,1 +1,1 @@
-"""What the project has to have before its resources: APIs, grants that hold, names that are free."""
+"""Prerequisites of the resources: enabled APIs, effective grants, and free names."""

@@ -1,7 +1,7 @@
-"""A bucket that an earlier deployment left, or that belongs to others, is named before Google answers 409.
+"""Report an existing bucket of the stack's name before Google answers 409.
 
-The Pulumi engine calls the hook when the stack's bucket is about to be created, so that nothing is asked afterwards. It costs one call of
-Cloud Storage within LIMIT_S.
+The Pulumi engine calls the hook when it is about to create the stack's bucket, so later updates make no call. It costs one call of
+Cloud Storage, limited to LIMIT_S.
 """
 
 from collections.abc import Mapping
@@ -19,11 +19,11 @@ _NOT_FOUND: Final = 404
 
 
 class BucketInTheWayError(ValueError):
-    """A bucket of the stack's name exists already. The message is one sentence with what to do."""
+    """A bucket with the stack's name already exists. The message names the fix."""
 
 
 def watch_for_bucket(*, project: str, bucket: str, ownership: Ownership) -> None:
-    """Let a bucket that is declared from now on be made only if there is none of its name. A preview warns."""
+    """Register a hook that fails the creation of the bucket if its name is taken. A preview only warns."""
     check = BucketCheck(project=project, bucket=bucket, ownership=ownership)
     hook = pulumi.ResourceHook("bucket-in-the-way", check.require, pulumi.ResourceHookOptions(on_dry_run=True))
 
@@ -40,14 +40,14 @@ def watch_for_bucket(*, project: str, bucket: str, ownership: Ownership) -> None
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BucketCheck:
-    """The bucket that a stack is about to make."""
+    """The bucket that a stack is about to create."""
 
     project: str
     bucket: str
     ownership: Ownership
 
     async def require(self, _args: pulumi.ResourceHookArgs) -> None:
-        """Raise BucketInTheWayError if the bucket exists; in a preview, warn. What is unknown stops nothing."""
+        """Raise BucketInTheWayError if the bucket exists. A preview only warns. A failed check stops nothing."""
         found = await self.finding()
         if found is None:
             return
@@ -56,7 +56,7 @@ class BucketCheck:
         pulumi.log.warn(found)
 
     async def finding(self) -> str | None:
-        """Return whose bucket is in the way and what to do; None if there is none, or if it is unknown."""
+        """Return who owns the existing bucket and the fix, or None if the name is free or the check failed."""
         stack = self.ownership.stack
         try:
             path = f"storage/v1/b/{self.bucket}?fields=labels"
@@ -67,11 +67,10 @@ class BucketCheck:
             return None
         if self.ownership.owns(labels=cast("Mapping[str, object]", answer.get("labels") or {})):
             return (
-                f"The bucket {self.bucket} is kept from an earlier deployment of this stack. Run "
-                f"`python -m scripts.recover --stack {stack}`, which takes it over with its weights, then "
-                f"`pulumi up --stack {stack}`."
+                f"Bucket {self.bucket} was retained by an earlier deployment of this stack. "
+                f"Run `python -m scripts.recover --stack {stack}` to import it with its weights, then `pulumi up --stack {stack}`."
             )
         return (
-            f"The bucket {self.bucket} exists and does not carry this stack's labels. To use its weights set "
-            f"gemma-serving:bucket.existing to its name; otherwise delete or rename it, or choose another stack name."
+            f"Bucket {self.bucket} exists without this stack's labels. To use its weights, set "
+            f"gemma-serving:bucket.existing: {self.bucket}. Otherwise delete the bucket or choose another stack name."
         )

@@ -1,7 +1,8 @@
-"""Grants that meet those of a deleted service account with the same e-mail.
+"""Remove grants of a deleted service account that block a new account with the same e-mail.
 
-Google keeps the grants of a deleted account as `deleted:serviceAccount:EMAIL?uid=N` for a time, and refuses a policy that names a new account of
-that e-mail beside them (GoogleCloudPlatform/k8s-config-connector#279). They give nobody anything: they are removed, and the grant is made again.
+Google keeps the grants of a deleted account as `deleted:serviceAccount:EMAIL?uid=N` for a time, and rejects a policy that also names a new
+account with that e-mail (GoogleCloudPlatform/k8s-config-connector#279). The old grants have no effect, so they are removed, and the grant is
+created again.
 """
 
 import re
@@ -13,7 +14,7 @@ from cloud.kinds import POLICIES, PolicyCall, bindings_of, last_segments, member
 
 LIMIT_S: Final = 30.0
 MOST_TRIES: Final = 5
-"""How often a grant is tried: others may change the same policy at the same time."""
+"""Attempts per grant: others may change the same policy at the same time."""
 
 _CONFLICTS: Final = frozenset({409, 412})
 _CLASH: Final = re.compile(
@@ -22,15 +23,15 @@ _CLASH: Final = re.compile(
 
 
 def deleted_member(message: str, type_: str, inputs: Mapping[str, object]) -> str | None:
-    """Return the deleted account, `deleted:serviceAccount:EMAIL?uid=N`, that keeps a grant from being made; None if none does."""
+    """Return the deleted account, `deleted:serviceAccount:EMAIL?uid=N`, that blocks a grant, or None."""
     found = _CLASH.search(message) if type_ in POLICIES else None
     return found["deleted"] if found is not None and found["member"] == inputs.get("member") else None
 
 
 async def remove_grants(deleted: str, type_: str, inputs: Mapping[str, object], *, project: str) -> str | None:
-    """Remove a deleted account from the policy that a grant belongs to, and return the name of the policy's resource.
+    """Remove a deleted account from the policy of a grant, and return the name of the policy's resource.
 
-    Returns None if somebody else changed the policy meanwhile.
+    Returns None if the policy changed in the meantime.
 
     Raises:
         GoogleCallError: if the policy cannot be read or written.

@@ -1,8 +1,8 @@
-"""A Cloud Run service whose account may not read yet what it was granted a moment ago is made again, until the grants take effect.
+"""Create a Cloud Run service again until new grants to its account take effect.
 
-Nobody can ask whether a grant to another account works already: `testIamPermissions` answers for the caller, and the policy shows a grant at once.
-Cloud Run itself says it: a revision that may not read its secret or its bucket fails. So nothing waits before the first attempt, and a failure for
-a grant of this very run is followed by another attempt, until an attempt fails that began GRANT_S after the last grant.
+No call tells whether a grant to another account works already: `testIamPermissions` answers for the caller, and the policy shows a grant
+immediately. Cloud Run itself reports it, because a revision that cannot read its secret or its bucket fails. So nothing waits before the first attempt. A
+failure caused by a grant of this run is followed by another attempt, until an attempt fails that started GRANT_S after the last grant.
 """
 
 import asyncio
@@ -22,32 +22,32 @@ from stacks.project.propagation import GRANT_S, NewGrants, real_s
 
 CALL_LIMIT_S: Final = 20.0
 DELETION_LIMIT_S: Final = 300.0
-"""How long the deletion of a failed service may take, in seconds at Google."""
+"""Time limit for deleting a failed service, in seconds at Google."""
 _FIRST_PAUSE_S: Final = 10.0
 _LONGEST_PAUSE_S: Final = 40.0
 _POLL_S: Final = 5.0
 _LEAST_POLL_S: Final = 0.05
 _NOT_FOUND: Final = 404
 _SECRET: Final = re.compile(r"Permission denied on secret: (?P<what>projects/[^/]+/secrets/[^/\s]+)")
-"""Cloud Run's words at the deployment of a revision."""
+"""Cloud Run's error when it deploys a revision."""
 _BUCKET: Final = re.compile(r"does not have storage\.(objects|buckets|folders)\.\w+ access")
-"""Cloud Storage's words in the log of a revision that mounts or streams from a bucket."""
+"""Cloud Storage's error in the log of a revision that mounts a bucket or streams from it."""
 
 
 def denied_secret(message: str) -> str | None:
-    """Return the secret that a revision's account may not read, by the error of its deployment; None for other errors."""
+    """Return the secret that a revision's account cannot read, from the error of its deployment, or None."""
     found = _SECRET.search(message)
     return None if found is None else found["what"]
 
 
 def denies_bucket(line: str) -> bool:
-    """Return whether a line of a revision's log says that the account may not read its bucket."""
+    """Return whether a log line reports that the account cannot read its bucket."""
     return _BUCKET.search(line) is not None
 
 
 @dataclass(slots=True, kw_only=True)
 class LateGrants:
-    """Decides whether a failed service is made again, and makes room for it."""
+    """Decides whether a failed service is created again, and deletes the failed one first."""
 
     project: str
     ownership: Ownership
@@ -56,31 +56,31 @@ class LateGrants:
     grants: NewGrants
     clock: Callable[[], float] = monotonic
     began_s: float | None = field(default=None, init=False)
-    """When the attempt began that failed last; None for the first, which begins when the grants are made."""
+    """Start of the last failed attempt. None for the first attempt, which starts when the grants are created."""
 
     def may_help(self) -> bool:
-        """Return whether a grant of this run may have been too new for the attempt that failed."""
+        """Return whether a grant of this run may have been too new for the failed attempt."""
         newest_s = self.grants.newest_s
         return newest_s is not None and (self.began_s or newest_s) - newest_s < real_s(GRANT_S)
 
     async def again(self, args: pulumi.ErrorHookArgs, what: str) -> bool:
-        """Wait, remove a service that was made and never served, and return whether to try again.
+        """Wait, delete a created service that never served, and return whether to try again.
 
         Args:
             args: the failure.
-            what: what the account may not read.
+            what: the secret or bucket that the account cannot read.
         """
         if not self.may_help():
             if self.grants.newest_s is not None:
                 pulumi.log.warn(
-                    f"Waited {GRANT_S / 60:.0f} min for Google: {self.account} may not read {what}, which this run granted. "
+                    f"Access to {what} for {self.account} was still unavailable after {GRANT_S / 60:.0f} min, although this run granted it. "
                     f"Run `pulumi up --stack {pulumi.get_stack()}` again. {doctor_hint(pulumi.get_stack())}"
                 )
             return False
         age_s = (self.clock() - (self.grants.newest_s or 0.0)) / real_s(1)
         pulumi.log.info(
-            f"Waiting for Google, up to {GRANT_S / 60:.0f} min: {self.account} may not read {what} yet, {age_s:.0f} s after the grant. "
-            "The service is tried again."
+            f"Waiting up to {GRANT_S / 60:.0f} min for {self.account} to get access to {what} (granted {age_s:.0f} s ago). "
+            "The service will be tried again."
         )
         if args.failed_operation == "create" and not await self._removed(args.new_inputs or {}):
             return False
@@ -89,9 +89,9 @@ class LateGrants:
         return True
 
     async def _removed(self, inputs: Mapping[str, object]) -> bool:
-        """Delete the service that the failed creation left, since the engine creates it anew. Return whether there is none.
+        """Delete the service that the failed creation left, because the engine creates it again. Return whether it is absent.
 
-        Only one with the labels of this stack goes, and only if no revision of it was ever ready.
+        Only a service with this stack's labels is deleted, and only if none of its revisions was ever ready.
         """
         path = f"v2/projects/{self.project}/locations/{inputs.get('location')}/services/{inputs.get('name')}"
         try:
@@ -111,7 +111,7 @@ class LateGrants:
             )
             return await self._gone(path)
         except GoogleCallError as error:
-            pulumi.log.warn(f"The service that failed could not be removed, so it is not tried again: {error}")
+            pulumi.log.warn(f"Cannot delete the failed service, so it will not be tried again: {error}")
             return False
 
     async def _gone(self, path: str) -> bool:

@@ -1,7 +1,7 @@
-"""The settings of a stack: one frozen model for both targets, one file a block.
+"""Settings of a stack: one frozen model for both targets, one file per block.
 
-Keys in the file are camelCase and quantities carry their unit (`maxRunDuration: 4h`, `memory: 32Gi`). Here they are numbers with
-the unit in the name (`max_run_duration_s`, `memory_mib`). `stacks.loading` turns each mistake into one sentence.
+Keys in the file are camelCase and quantities have a unit (`maxRunDuration: 4h`, `memory: 32Gi`). Here they are numbers with
+the unit in the name (`max_run_duration_s`, `memory_mib`). `stacks.loading` converts each error into one sentence.
 """
 
 from stacks.settings.bucket import BucketSettings

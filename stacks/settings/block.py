@@ -1,4 +1,4 @@
-"""A block of settings, and what one field of it says beside its type: who judges it, and what its change does."""
+"""A block of settings, and annotations of its fields: the planner's field, and the effect of a change."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -11,25 +11,25 @@ EffectName = Literal["nothing", "update", "capacity", "service"]
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """The field of the planner's question that a setting gives: `tpu.provisioning_model` (`planning.question.types.Deployment`)."""
+    """Field of the planner's question set by a setting, such as `tpu.provisioning_model` (`planning.question.types.Deployment`)."""
 
     path: str
 
 
 @dataclass(frozen=True, slots=True)
 class OnChange:
-    """What a change of a setting, or of a setting below it, does to what runs. One without an effect changes the server itself.
+    """Effect of a change to a setting, or to one below it, on the deployed stack. Without one, the server itself changes.
 
-    `nothing`: it changes the plan, the outputs, or a wait; where it changes the server, its arguments or its environment differ too. `update`:
-    resources beside the server change. `capacity`: the inputs of the provider `gcp-tpu` whose change replaces the queued resource. `service`:
-    another service of Cloud Run.
+    `nothing`: only the plan, outputs or a wait change; if the server changes, its arguments or environment differ too. `update`: resources
+    other than the server change. `capacity`: the inputs of the provider `gcp-tpu` whose change replaces the queued resource. `service`: a
+    different Cloud Run service.
     """
 
     name: EffectName
 
 
 class Block(BaseModel):
-    """Camel-case keys in the file, unknown keys refused, no value converted silently, nothing changed later."""
+    """A frozen model with camelCase keys in the file, no unknown keys and no silent conversion of values."""
 
     model_config = ConfigDict(
         alias_generator=to_camel,

@@ -1,4 +1,4 @@
-"""The bucket of weights and compiled programs."""
+"""Bucket for weights and compiled programs."""
 
 from typing import Annotated
 
@@ -10,37 +10,37 @@ from stacks.settings.text import BucketName, ManifestHash, Prefix, Region
 
 
 class BucketSettings(Block):
-    """The bucket that holds the weights, and with `tpu.compileCache: bucket` compiled programs."""
+    """The bucket for the weights and, with `tpu.compileCache: bucket`, for compiled programs."""
 
     existing: Annotated[BucketName | None, Judged("existing_bucket")] = None
-    """A bucket that exists already. The stack reads it and never changes or deletes it. By default the stack makes a bucket."""
+    """Existing bucket. The stack reads it and never changes or deletes it. By default the stack creates a bucket."""
     region: Annotated[Region | None, Judged("bucket_region"), OnChange("nothing")] = None
-    """Region of the existing bucket. The planner counts the traffic to zones in other regions. The stack's own bucket is in the first region."""
+    """Region of the existing bucket. The planner includes traffic to zones in other regions. The stack's own bucket is in the first region."""
     prefix: Prefix | None = None
-    """Folder of the weights in the bucket, without the hash that staging adds. The default is the last part of the model's id."""
+    """Folder of the weights in the bucket, without the hash that staging adds. Default: the last part of the model's id."""
     manifest: ManifestHash | None = None
-    """Hash of the staged weights, which `scripts.stage_model` writes. Another one is a new revision, or a restart of the TPU's server. With
-    `sha256:` the weights are in a folder of their own, `PREFIX-` and the first 16 digits; a hash alone is of an earlier version and `PREFIX`."""
+    """Hash of the staged weights, written by `scripts.stage_model`. A new hash means a new revision, or a restart of the TPU's server. With
+    `sha256:` the weights are in the folder `PREFIX-` plus the first 16 digits; a bare hash is from an earlier version, in `PREFIX`."""
     force_destroy: Annotated[bool, OnChange("update")] = True
-    """Delete the staged weights together with the stack. They can be staged again from the hub."""
+    """Delete the staged weights together with the stack. You can stage them again from the hub."""
     retain_on_destroy: Annotated[bool, OnChange("update")] = False
-    """Keep the stack's own bucket with its weights when the stack is destroyed. It is billed until you delete it."""
+    """Keep the stack's own bucket and its weights when the stack is destroyed. It is billed until you delete it."""
 
     @property
     def manifest_hash(self) -> str | None:
-        """The hash of the weights that the server is bound to; None if it is bound to none."""
+        """Hash of the weights that the server is pinned to, or None."""
         return None if self.manifest is None else self.manifest.removeprefix(OWN_FOLDER)
 
     @model_validator(mode="after")
     def _existing_always_stays(self) -> "BucketSettings":
         if self.retain_on_destroy and self.existing is not None:
             raise ValueError(
-                "retainOnDestroy is for the stack's own bucket; an existing one always stays: remove one of the two"
+                "retainOnDestroy applies to the stack's own bucket, but an existing bucket is never deleted; remove one of the two"
             )
         return self
 
     @model_validator(mode="after")
     def _region_of_the_existing(self) -> "BucketSettings":
         if self.region is not None and self.existing is None:
-            raise ValueError("region is that of an existing bucket; set existing, or remove region")
+            raise ValueError("region applies to an existing bucket only; set existing or remove region")
         return self

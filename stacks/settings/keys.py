@@ -1,4 +1,4 @@
-"""What the fields of the settings say of themselves, by their keys: the planner's field, and the effect of a change."""
+"""Annotations of the settings' fields by key: the planner's field, and the effect of a change."""
 
 from collections.abc import Iterator, Mapping
 from functools import cache
@@ -12,24 +12,24 @@ class SettingField(NamedTuple):
     """One field of the settings."""
 
     key: str
-    """Its key in the file, such as `tpu.existingNetwork.privateGoogleAccess`."""
+    """Key in the file, such as `tpu.existingNetwork.privateGoogleAccess`."""
     attributes: tuple[str, ...]
-    """The way to it from `Settings`."""
+    """Attribute path from `Settings`."""
     judged: str | None
-    """The field of the planner's question that it gives; None if the planner does not judge it."""
+    """Field of the planner's question, or None if the planner does not judge it."""
     effect: EffectName | None
-    """What its change does, from its own annotation or from that of its block; None if it changes the server."""
+    """Effect of a change, from the field's annotation or its block's. None: the server changes."""
 
 
 @cache
 def setting_fields() -> tuple[SettingField, ...]:
-    """Return every field of the settings, blocks before their fields; what lies inside the planner's own blocks is not among them."""
+    """Return every field of the settings, blocks before their fields. Fields of the planner's own blocks are not included."""
     return tuple(_fields(Settings, SettingField("", (), None, None)))
 
 
 @cache
 def judged_fields() -> Mapping[str, tuple[SettingField, ...]]:
-    """Return the settings of each field of the planner's question: one for each target that has it under a key of its own."""
+    """Return the settings for each field of the planner's question: one per target that has its own key for it."""
     found: dict[str, tuple[SettingField, ...]] = {}
     for field in setting_fields():
         if field.judged is not None:
@@ -38,7 +38,7 @@ def judged_fields() -> Mapping[str, tuple[SettingField, ...]]:
 
 
 def value_of(settings: Settings, field: SettingField) -> object:
-    """Return the value of a field; None also where its block is left out."""
+    """Return the value of a field, or None, including when its block is not set."""
     value: object = settings
     for name in field.attributes:
         value = None if value is None else getattr(value, name)

@@ -8,7 +8,7 @@ from stacks.units import DurationS
 
 
 class SmokeSettings(Block):
-    """Thresholds of the smoke checks that you set yourself (`contracts.outputs.SmokeThresholds`). The plan gives all others."""
+    """Custom thresholds of the smoke checks (`contracts.outputs.SmokeThresholds`). All others come from the plan."""
 
     max_ttft_s: PositiveNumber | None = None
     min_decode_tok_per_s: PositiveNumber | None = None

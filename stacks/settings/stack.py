@@ -1,4 +1,4 @@
-"""A whole stack's file: one frozen model for both targets."""
+"""The file of a stack: one frozen model for both targets."""
 
 import re
 from collections.abc import Mapping
@@ -39,11 +39,11 @@ from stacks.settings.tpu import TpuSettings
 from stacks.units import DurationS
 
 NOT_IN_FILE: Final = ("project", "secrets")
-"""Fields of the settings that no key of the file sets."""
+"""Fields without a key in the file."""
 
 
 def _image_block(value: object) -> object:
-    """Return the block of an image that is given by name; leave a block as it is."""
+    """Return the block of an image set by name. A block is returned unchanged."""
     if isinstance(value, Mapping):
         return cast("object", value)
     image = IMAGES.get(value) if isinstance(value, str) else None
@@ -54,7 +54,7 @@ def _image_block(value: object) -> object:
 
 
 def _image_of_the_target(values: dict[str, object]) -> object:
-    """Return the name of the image of the target, which is read before."""
+    """Return the name of the target's default image. The target is validated first."""
     return DEFAULT_IMAGES[str(values["target"])]
 
 
@@ -63,7 +63,7 @@ def _with_image_names(schema: dict[str, Any]) -> None:
 
 
 class _WorkloadKeys(FieldWording):
-    """Fields of a workload by their settings keys."""
+    """Settings keys of a workload's fields."""
 
     def key(self, path: str) -> str:
         """Return the settings key of a field."""
@@ -71,29 +71,30 @@ class _WorkloadKeys(FieldWording):
 
 
 _HOST_NAME: Final = re.compile(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?")
-"""vLLM compares the host of a URL, in lower case, with each name as a whole (multimodal/media/connector.py)."""
+"""vLLM compares the lower-case host of a URL with each whole name (multimodal/media/connector.py)."""
 
 
 class Settings(Block):
-    """Everything that a stack's file says. The token's value is never part of it."""
+    """All settings of a stack. Values of secrets are never part of them."""
 
     project: ProjectId
     """Google Cloud project, from gcp:project."""
     target: Annotated[Target, Judged("platform")]
-    """What the stack runs on."""
+    """Platform that the stack runs on."""
     model: Annotated[ModelId, Judged("model")]
-    """Hugging Face id of the checkpoint. An id that the planner does not know (docs/reference/checkpoints.md) needs `modelConfig`."""
+    """Hugging Face id of the checkpoint. An id missing from docs/reference/checkpoints.md needs `modelConfig`."""
     model_revision: Annotated[Commit | None, Judged("model_revision"), OnChange("nothing")] = None
-    """Commit of the model's repository on the Hugging Face hub. With weights hub the server loads this commit, whatever is pushed later. With weights
-    bucket `scripts.stage_model` copies it, and `bucket.manifest` binds the server to the copy. `scripts.new` and `scripts.stage_model` write it."""
+    """Commit of the model's repository on the Hugging Face hub. With weights hub, the server loads this commit even after newer ones are pushed.
+    With weights bucket, `scripts.stage_model` copies it and `bucket.manifest` pins the server to the copy. Written by `scripts.new` and
+    `scripts.stage_model`."""
     architecture_file: Annotated[ProjectPath | None, OnChange("nothing")] = Field(default=None, alias="modelConfig")
-    """The checkpoint's config.json, or a folder that has it, inside the project. The planner reads dimensions and size from it."""
+    """The checkpoint's config.json, or a folder with it, inside the project. The planner reads dimensions and size from it."""
     drafter_file: Annotated[ProjectPath | None, OnChange("nothing")] = Field(default=None, alias="draftConfig")
-    """The same for the drafter that `vllm.speculativeConfig` names, if the planner does not know it."""
+    """The same for the drafter in `vllm.speculativeConfig`, if the planner does not know it."""
     quantization: Annotated[Literal["bf16", "fp8", "w4a16"] | None, Judged("quantization"), OnChange("nothing")] = None
-    """Precision of the weights. The default is what the checkpoint says."""
+    """Precision of the weights. Default: the checkpoint's own."""
     weights: Annotated[Literal["hub", "bucket", "prefetched-image"], Judged("weights_mode")] = "hub"
-    """Where the server finds its weights at start: the Hugging Face hub, the stack's bucket, or its own image (Cloud Run only)."""
+    """Source of the weights at start: the Hugging Face hub, the stack's bucket, or the image (Cloud Run only)."""
     image: Annotated[
         ImageSettings,
         BeforeValidator(
@@ -101,15 +102,15 @@ class Settings(Block):
             json_schema_input_type=Annotated[str, Field(json_schema_extra=_with_image_names)] | ImageSettings,
         ),
     ] = Field(default_factory=_image_of_the_target, validate_default=True)  # pyright: ignore[reportArgumentType, reportCallIssue] - a name becomes a block
-    """The server's image: a name from `planning/data/images.json`, or a block for an image of your own. The default is that of the target."""
+    """The server's image: a name from `planning/data/images.json`, or a block for a custom image. Default: the target's image."""
     docker_hub: Annotated[DockerHubSettings | None, OnChange("update")] = None
-    """The account of Docker Hub with which the image is pulled. Without it the pulls count for an address that you share with others."""
+    """Docker Hub account used to pull the image. Without it, pulls count against an IP address that you share with others."""
     vllm: Annotated[VllmOptions, Judged("vllm")] = Field(default_factory=VllmOptions)
-    """Options of vLLM. The planner recommends values for those that are left out."""
+    """Options of vLLM. The planner recommends values for options that are not set."""
     tpu: TpuSettings | None = None
-    """The queued resource. Required with target tpu, refused otherwise."""
+    """The queued resource. Required with target tpu, otherwise rejected."""
     cloud_run: CloudRunSettings | None = None
-    """The service. Required with target cloud-run, refused otherwise."""
+    """The service. Required with target cloud-run, otherwise rejected."""
     bucket: Annotated[BucketSettings, Field(default_factory=lambda: BucketSettings.model_validate({}))]
     """The bucket. Used with weights bucket."""
     smoke: Annotated[
@@ -117,30 +118,30 @@ class Settings(Block):
     ]
     """Thresholds of the smoke checks."""
     workload: Annotated[Workload | None, Judged("workload"), OnChange("nothing")] = None
-    """What clients will ask. With it the plan says how fast they are answered and at which price, and the smoke checks expect that speed."""
+    """Expected requests of clients. With it, the plan predicts latency and price, and the smoke checks expect that speed."""
     endpoint_url: Annotated[str | None, Judged("endpoint_url"), OnChange("nothing")] = None
-    """URL at which clients reach the server, if it is not the one that the stack makes: for example that of a load balancer."""
+    """URL at which clients reach the server, if it is not the stack's own: for example the URL of a load balancer."""
     measured_tok_per_s: Annotated[PositiveNumber | None, Judged("measured_tok_per_s"), OnChange("nothing")] = None
-    """Output rate that you measured, in tokens per second, all requests together. The planner uses it for the cost of a million tokens."""
+    """Measured output rate of all requests together, in tokens per second. The planner uses it for the cost per million tokens."""
     accept_findings: Annotated[list[str], Field(default_factory=list), Judged("accept_findings"), OnChange("nothing")]
-    """Ids of the planner's findings that you accept. They are shown and do not block."""
+    """Ids of planner findings that you accept. They are shown and do not block."""
     max_age_s: Annotated[DurationS | None, OnChange("update")] = Field(default=None, alias="maxAge")
-    """Longest time since the first start of a machine or the service, over every machine since. `scripts.teardown --over-limit` takes down a stack that
-    is older."""
+    """Maximum time since the first start of a machine or the service, across machines. `scripts.teardown --over-limit` tears down stacks that
+    are older."""
     max_usd: Annotated[Positive | None, Judged("max_usd"), OnChange("update")] = None
-    """Most US dollars that the stack may cost, at list prices, all its machines together. `scripts.teardown --over-limit` takes down a stack that has
-    cost more."""
+    """Maximum cost of the stack in US dollars, at list prices, for all its machines. `scripts.teardown --over-limit` tears down stacks that cost
+    more."""
     prices: Annotated[Annotated[str, Field(min_length=1)] | None, OnChange("nothing")] = None
-    """JSON file with prices of your own, from the folder of `Pulumi.yaml`. The planner uses them instead of the list prices, which have
-    a date; `scripts.teardown --over-limit` counts list prices."""
+    """JSON file with custom prices, relative to `Pulumi.yaml`. The planner uses them instead of the dated list prices.
+    `scripts.teardown --over-limit` uses list prices."""
     labels: Annotated[dict[LabelKey, LabelValue], Field(default_factory=dict), OnChange("update")]
-    """Labels of your own for every resource that can have labels."""
+    """Custom labels for every resource that supports labels."""
     hf_token_secret: SecretVersion | None = None
-    """An existing version in Secret Manager with the Hugging Face token, instead of `hfToken`. Its value never passes through Pulumi."""
+    """Existing version in Secret Manager with the Hugging Face token, instead of `hfToken`. Its value never passes through Pulumi."""
     api_key_secret: SecretVersion | None = None
-    """An existing version in Secret Manager with the API key, instead of `apiKey`. Its value never passes through Pulumi."""
+    """Existing version in Secret Manager with the API key, instead of `apiKey`. Its value never passes through Pulumi."""
     secrets: Annotated[list[SecretKey], Field(default_factory=list)]
-    """The secrets that are set by value. The values stay with Pulumi."""
+    """Secrets set by value. Pulumi holds the values."""
 
     @field_validator("endpoint_url")
     @classmethod
@@ -150,7 +151,7 @@ class Settings(Block):
         except ValueError:
             parts = urlsplit("")
         if parts.scheme not in {"http", "https"} or not parts.hostname:
-            raise ValueError("expected a whole URL such as https://models.example.com")
+            raise ValueError("expected a full URL such as https://models.example.com")
         return url
 
     @field_validator("vllm")
@@ -166,7 +167,7 @@ class Settings(Block):
         wrong = next((name for name in options.allowed_media_domains or () if not _HOST_NAME.fullmatch(name)), None)
         if wrong is not None:
             raise ValueError(
-                f'allowedMediaDomains has "{wrong}"; name each host as in its URL, in lower case and without a scheme, a port or a wildcard, '
+                f'allowedMediaDomains has "{wrong}"; expected lower-case host names without a scheme, port or wildcard, '
                 "such as images.example.com"
             )
         return options
@@ -184,9 +185,9 @@ class Settings(Block):
     @field_validator("accept_findings")
     @classmethod
     def _findings_exist(cls, ids: list[str]) -> list[str]:
-        mistake = check_accepted(ids)
-        if mistake:
-            raise ValueError(mistake)
+        error = check_accepted(ids)
+        if error:
+            raise ValueError(error)
         return ids
 
     @field_validator("labels")
@@ -202,19 +203,21 @@ class Settings(Block):
         blocks = {"tpu": self.tpu, "cloud-run": self.cloud_run}
         key = {"tpu": "tpu", "cloud-run": "cloudRun"}
         if blocks[self.target] is None:
-            raise ValueError(f"target {self.target} needs the block {key[self.target]}")
+            raise ValueError(f"target {self.target} requires the block {key[self.target]}")
         other = next(target for target in blocks if target != self.target)
         if blocks[other] is not None:
-            raise ValueError(f"target {self.target} takes no block {key[other]}; remove the block or change the target")
+            raise ValueError(
+                f"target {self.target} does not use the block {key[other]}; remove it or change the target"
+            )
         if self.target == "tpu" and self.weights == "prefetched-image":
-            raise ValueError("weights prefetched-image works on Cloud Run only; on a TPU choose hub or bucket")
+            raise ValueError("weights prefetched-image works on Cloud Run only; for a TPU set weights to hub or bucket")
         return self
 
     @model_validator(mode="after")
     def _revision_is_used(self) -> "Settings":
         if self.model_revision is not None and self.weights == "prefetched-image":
             raise ValueError(
-                "modelRevision has no effect with weights prefetched-image: image.digest binds the weights; remove modelRevision"
+                "modelRevision has no effect with weights prefetched-image, because image.digest pins the weights; remove modelRevision"
             )
         return self
 
@@ -226,7 +229,7 @@ class Settings(Block):
         mode = run.mount.mode
         if mode in {"streamer", "memory"} and self.weights != "bucket":
             raise ValueError(
-                f"cloudRun.mount.mode {mode} reads weights from the bucket, and weights is {self.weights}; set weights: bucket, or remove the mode"
+                f"cloudRun.mount.mode {mode} reads weights from the bucket, but weights is {self.weights}; set weights: bucket or remove the mode"
             )
         return self
 
@@ -234,7 +237,7 @@ class Settings(Block):
     def _account_is_used(self) -> "Settings":
         if self.docker_hub is not None and self.image.build_context is not None:
             raise ValueError(
-                "dockerHub has no effect with image.buildContext: docker pulls with its own login; remove dockerHub"
+                "dockerHub has no effect with image.buildContext, because docker pulls with its own login; remove dockerHub"
             )
         return self
 
@@ -243,7 +246,7 @@ class Settings(Block):
         needed, known = "tpu" if self.target == "tpu" else "cuda", self.image.known
         if known is not None and known.platform != needed:
             raise ValueError(
-                f"target {self.target} needs a {needed} image, and {known.repository} is a {known.platform} image; "
+                f"target {self.target} needs a {needed} image, but {known.repository} is a {known.platform} image; "
                 f"set image: {DEFAULT_IMAGES[self.target]}"
             )
         return self
@@ -253,14 +256,14 @@ class Settings(Block):
         for kind in KINDS:
             if kind.key in self.secrets and self.secret_version(kind.key):
                 raise ValueError(
-                    f"{kind.key} and {kind.reference_key} both give the {kind.what}; keep one of them: "
-                    f"pulumi config rm {kind.key}"
+                    f"{kind.key} and {kind.reference_key} both set the {kind.what}; keep one of them, for example with "
+                    f"`pulumi config rm {kind.key}`"
                 )
         return self
 
     @property
     def served_revision(self) -> str | None:
-        """The commit that the server itself downloads from the hub; None if it downloads none, or whatever its main branch has."""
+        """Commit that the server downloads from the hub. None: it downloads nothing, or the latest commit of the main branch."""
         return self.model_revision if self.weights == "hub" else None
 
     def secret_version(self, key: SecretKey) -> str | None:
@@ -268,44 +271,44 @@ class Settings(Block):
         return {"hfToken": self.hf_token_secret, "apiKey": self.api_key_secret}[key]
 
     def has_secret(self, key: SecretKey) -> bool:
-        """Whether a secret is set, by value or by reference."""
+        """Return whether a secret is set, by value or by reference."""
         return key in self.secrets or self.secret_version(key) is not None
 
     @property
     def archives_programs(self) -> bool:
-        """Whether compiled programs are archived in the bucket."""
+        """True if compiled programs are archived in the bucket."""
         if self.cloud_run is not None:
             return self.cloud_run.compile_cache == "bucket"
         return self.tpu is not None and self.tpu.compile_cache == "bucket"
 
     @property
     def uses_bucket(self) -> bool:
-        """Whether the stack has a bucket: for its weights, for compiled programs, or for both."""
+        """True if the stack uses a bucket: for weights, compiled programs, or both."""
         return self.weights == "bucket" or self.archives_programs
 
     @property
     def streams_on_tpu(self) -> bool:
-        """Whether a TPU server reads its weights straight from the bucket, so that none are copied to the machine."""
+        """True if a TPU server reads its weights directly from the bucket, without a copy on the machine."""
         return self.tpu is not None and self.weights == "bucket" and self.vllm.load_format == STREAMER
 
     def bucket_name(self, stack: str) -> str:
-        """Return the name of the bucket that a stack with these settings has, or that it is told to use. Raises NamingError."""
+        """Return the name of the stack's own or existing bucket. Raises NamingError."""
         return self.bucket.existing or Names(project=self.project, stack=stack).bucket
 
     @property
     def weights_prefix(self) -> str:
-        """The folder of the weights in the bucket, without slashes at its ends."""
+        """Folder of the weights in the bucket, without leading and trailing slashes."""
         digest, is_own = self.bucket.manifest_hash, (self.bucket.manifest or "").startswith(OWN_FOLDER)
         return own_folder(self.weights_name, digest) if digest is not None and is_own else self.weights_name
 
     @property
     def weights_name(self) -> str:
-        """That folder without the hash: where a copy of the weights is kept, and what staging adds the hash to."""
+        """That folder without the hash: the folder of a copy of the weights, and the base to which staging adds the hash."""
         return (self.bucket.prefix if self.bucket.prefix is not None else self.model.rpartition("/")[2]).strip("/")
 
     @property
     def regions(self) -> tuple[str, ...]:
-        """The regions of the stack in order, each once."""
+        """Distinct regions of the stack, in order."""
         if self.tpu is not None:
             return self.tpu.regions
         return (self.cloud_run.region,) if self.cloud_run is not None else ()

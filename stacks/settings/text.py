@@ -1,4 +1,4 @@
-"""Texts of settings that match a pattern, and numbers above 0."""
+"""Types of settings: text that matches a pattern, and numbers above 0."""
 
 import re
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from pydantic import AfterValidator, Field, WithJsonSchema
 
 @dataclass(frozen=True, slots=True)
 class Matching(GroupedMetadata):
-    """Text that matches a pattern; `what` and `example` name it in messages and in editors."""
+    """Text that matches a pattern. `what` and `example` describe it in messages and editors."""
 
     pattern: str
     what: str
@@ -32,14 +32,17 @@ class Matching(GroupedMetadata):
 _PATH = r"^((https://\S+/)?projects/[^/\s]+/"
 _NAME = r"/)?[a-z]([a-z0-9-]*[a-z0-9])?$"
 ProjectId = Annotated[
-    str, Matching(r"^[a-z][a-z0-9-]{4,28}[a-z0-9]$", "a project id: 6 to 30 of a-z, 0-9 and -, a letter first")
+    str,
+    Matching(
+        r"^[a-z][a-z0-9-]{4,28}[a-z0-9]$", "a project id: 6 to 30 characters of a-z, 0-9 and -, starting with a letter"
+    ),
 ]
 ModelId = Annotated[str, Matching(r"^[A-Za-z0-9._-]+/[A-Za-z0-9._-]+$", "a Hugging Face id", "google/gemma-4-E2B-it")]
 Commit = Annotated[
     str,
     Matching(
         r"^[0-9a-f]{40}$",
-        "the 40 hexadecimal digits of a commit (a branch or a tag can move)",
+        "the 40 hexadecimal digits of a commit (branches and tags can move)",
         "905e84b50c4d2a365ebde34e685027578e6728db",
     ),
 ]
@@ -62,9 +65,11 @@ Subnetwork = Annotated[
 ]
 Repository = Annotated[str, Matching(r"^[a-z0-9._/-]+$", "a repository", "vllm/vllm-openai")]
 Digest = Annotated[str, Matching(r"^sha256:[0-9a-f]{64}$", "sha256: and 64 hexadecimal digits")]
-DockerUser = Annotated[str, Matching(r"^[a-z0-9][a-z0-9_-]{1,62}$", "the name of an account of Docker Hub", "someone")]
-LabelKey = Annotated[str, Matching(r"^[a-z][a-z0-9_-]{0,62}$", "1 to 63 of a-z, 0-9, - and _, a letter first")]
-LabelValue = Annotated[str, Matching(r"^[a-z0-9_-]{0,63}$", "at most 63 of a-z, 0-9, - and _")]
+DockerUser = Annotated[str, Matching(r"^[a-z0-9][a-z0-9_-]{1,62}$", "a Docker Hub user name", "someone")]
+LabelKey = Annotated[
+    str, Matching(r"^[a-z][a-z0-9_-]{0,62}$", "1 to 63 characters of a-z, 0-9, - and _, starting with a letter")
+]
+LabelValue = Annotated[str, Matching(r"^[a-z0-9_-]{0,63}$", "up to 63 characters of a-z, 0-9, - and _")]
 RevisionName = Annotated[
     str, Matching(r"^[a-z]([a-z0-9-]{0,61}[a-z0-9])?$", "a revision's name", "gemma-l4-qat-00003-abc")
 ]
@@ -72,15 +77,15 @@ TunnelRole = Annotated[
     str,
     Matching(
         r"^((projects/[a-z][a-z0-9-]{4,28}[a-z0-9]|organizations/[0-9]+)/roles/)?[A-Za-z0-9_.]{3,64}$",
-        "a custom role, by its id or as projects/P/roles/ID or organizations/NUMBER/roles/ID,",
+        "a custom role: ID, projects/P/roles/ID or organizations/NUMBER/roles/ID,",
         "gemmaTunnel",
     ),
 ]
 _MEMBER = r"^(user|group|serviceAccount|domain):[^\s:]+$"
 Member = Annotated[str, Matching(_MEMBER, "a member", "user:name@example.com")]
-Invoker = Annotated[str, Matching(_MEMBER, "a member (for everybody set public: true)", "user:name@example.com")]
+Invoker = Annotated[str, Matching(_MEMBER, "a member (to allow everyone, set public: true)", "user:name@example.com")]
 MountOption = Annotated[str, Matching(r"^[a-z-]+(=\S+)?$", "a gcsfuse option", "file-mode=444")]
-BucketName = Annotated[str, Matching(r"^[a-z0-9][a-z0-9._-]{1,61}[a-z0-9]$", "the name of a bucket", "my-models")]
+BucketName = Annotated[str, Matching(r"^[a-z0-9][a-z0-9._-]{1,61}[a-z0-9]$", "a bucket name", "my-models")]
 _FOLDER = r"(?!\.\.?(/|$))[A-Za-z0-9._-]+"
 Prefix = Annotated[str, Matching(rf"^/*({_FOLDER}(/{_FOLDER})*/*)?$", "a folder", "models/gemma-4-E2B-it")]
 ManifestHash = Annotated[

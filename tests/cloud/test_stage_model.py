@@ -280,7 +280,7 @@ def test_the_lock_of_a_killed_run_is_ended(file, tmp_path, busy_engine, capsys):
     said = capsys.readouterr().err
     assert tried == ["up", "up"]
     assert not lock.exists()
-    assert "stage_model: ended the lock of me@" in said
+    assert "stage_model: removed the stale lock of me@" in said
     assert "the second time" in said
 
 

@@ -110,7 +110,7 @@ def test_other_weights_are_a_new_revision_and_a_kept_bucket_is_taken_over(worksp
     assert kept["name"] == f"projects/_/buckets/{report['bucket']}"
     again = workspace.pulumi("up", "--yes", "--skip-preview", "--stack", STACK, expect=1)
     assert (
-        f"is kept from an earlier deployment of this stack. Run `python -m scripts.recover --stack {STACK}`"
+        f"was retained by an earlier deployment of this stack. Run `python -m scripts.recover --stack {STACK}`"
         in again.text
     )
     workspace.script("recover", "--stack", STACK, "--yes")

@@ -61,7 +61,7 @@ def test_the_repository_pulls_with_the_account_and_the_token_is_nowhere(workspac
     refused = up(workspace, 1, expect=None)
     assert refused.code != 0
     assert "Upstream credentials are not valid" in refused.text
-    assert "gemma-serving:dockerHub: username names it, and tokenSecret names" in refused.text
+    assert "gemma-serving:dockerHub. Check that username is the account, and that tokenSecret is" in refused.text
     done = up(workspace, 2, expect=0)
     resources = json.loads(workspace.state(STACK))["checkpoint"]["latest"]["resources"]
     (repository,) = [found for found in resources if found["type"] == "gcp:artifactregistry/repository:Repository"]

@@ -35,7 +35,7 @@ def test_a_stack_comes_up_stays_free_of_drift_and_goes(worst, stack):
     if wanted["gemma-serving:weights"] == "bucket":
         worst.stage(stack)
     came_up = worst.pulumi("up", "--yes", "--skip-preview", "--stack", stack)
-    assert "Waiting for Google" in came_up.text
+    assert "Waiting up to" in came_up.text
     assert worst.served_length(stack) == wanted["gemma-serving:vllm"]["maxModelLen"]
     worst.pulumi("preview", "--refresh", "--expect-no-changes", "--stack", stack)
     assert worst.script("teardown", "--stack", stack, "--yes", "--json").json["clean"] is True

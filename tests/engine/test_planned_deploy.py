@@ -139,7 +139,7 @@ def test_a_change_in_the_cloud_after_a_plan_with_refresh_is_named(ready):
     patched.raise_for_status()
     ready.advance(600)
     refused = deploy(ready, RUN, "four", expect=2)
-    assert "::vllm`: the plan has no change; now it is update of ingress" in refused.err, refused.err
+    assert "::vllm`: planned no change, now update of ingress" in refused.err, refused.err
 
 
 @pytest.mark.long

@@ -104,7 +104,7 @@ def test_what_the_engine_was_making_is_taken_over_and_up_goes_on(workspace, kill
     assert "failed to load checkpoint: EOF" in refused.text
     made = {row["name"] for row in workspace.admin("resources")["resources"]}
     answer, report = recovered(workspace, TPU)
-    assert "ended the lock of" in answer.err
+    assert "removed the stale lock of" in answer.err
     assert "it was cut off, and the engine makes it again" in answer.err
     never_asked_for = begun - {each["urn"] for each in report["taken"]}
     assert never_asked_for == {line.partition(" ")[2] for line in report["cleared"]}
@@ -163,7 +163,7 @@ def foreign(workspace):
 def test_what_belongs_to_others_is_named_and_never_taken(workspace, foreign):
     failed = workspace.pulumi("up", "--yes", "--skip-preview", "--stack", RUN, expect=None)
     assert failed.code != 0
-    assert f"The bucket {BUCKET} exists and does not carry this stack's labels" in failed.text
+    assert f"Bucket {BUCKET} exists without this stack's labels" in failed.text
     _, report = recovered(workspace, RUN, expect=1)
     assert [each["name"] for each in report["foreign"]] == [f"gs://{BUCKET}"]
     assert not [urn for urn in ids(workspace, RUN) if urn.endswith("Bucket::models")]

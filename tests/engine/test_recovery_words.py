@@ -110,7 +110,7 @@ def test_after_a_lost_passphrase_nothing_stays_and_the_stack_can_be_made_again(s
     assert "^C received; terminating" in interrupted.end()
     lost = {"PULUMI_CONFIG_PASSPHRASE": "another"}
     refused = stack.script("recover", "--stack", STACK, "--yes", expect=1, environment=lost)
-    assert "cannot be decrypted; set PULUMI_CONFIG_PASSPHRASE" in refused.err
+    assert "cannot be decrypted. Set PULUMI_CONFIG_PASSPHRASE" in refused.err
     done = stack.script("teardown", "--stack", STACK, "--yes", "--json", environment=lost)
     assert "incorrect passphrase" in done.err
     assert (done.json["left"], done.json["unknown"], done.json["state"]) == ([], [], [])

@@ -64,7 +64,7 @@ sys.exit(run_command(COMMAND, ["--stack", sys.argv[1], "--json"]))
 BAD_CHANGES = {
     "a bad flag": (
         {"vllm.maxModelLen": 262144, "vllm.gpuMemoryUtilization": 0.85, "acceptFindings": ["FIT04"]},
-        "The KV cache cannot hold one request of 262,144 tokens",
+        "The KV cache is too small for one request of 262,144 tokens",
     ),
     "an image that does not exist": (
         {"image.repository": "vllm/vllm-openai", "image.digest": "sha256:" + "0" * 64, "image.version": "0.20.0"},
@@ -160,7 +160,7 @@ def test_a_good_change_gets_its_requests_in_steps_and_no_request_fails(stack):
     with client_in_a_loop(stack, answers):
         configure(stack, "vllm.maxModelLen", 8192)
         made = up(stack)
-        assert f"Revision {latest(stack)} has no requests yet" in made.text
+        assert f"Revision {latest(stack)} has no traffic yet" in made.text
         assert shares(stack) == {old: 100}
         assert_nothing_to_change(stack)
         status = stack.script("status", "--stack", STACK, "--json").json
@@ -244,9 +244,9 @@ def test_a_roll_out_that_was_killed_serves_and_goes_on(stack):
         status = stack.script("status", "--stack", STACK, "--json").json["stacks"][0]
         assert (status["cloud"]["traffic"], status["cloud"]["rollout_phase"]) == ({old: 90, new: 10}, "interrupted")
         drift = stack.script("drift", "--stack", STACK, expect=1).out
-        assert f"The roll-out of {new} was interrupted" in drift
+        assert f"The rollout of {new} was interrupted" in drift
         # The program declares what Google has: the state is what is behind, and an `up` moves no request and keeps the record.
-        assert f"Requests: 90 % {old}, 10 % {new}. The roll-out of {new} was interrupted" in up(stack).text
+        assert f"Traffic: 90 % {old}, 10 % {new}. The rollout of {new} was interrupted" in up(stack).text
         assert shares(stack) == {old: 90, new: 10}
         assert record(stack) == killed
         assert_no_drift(stack)
@@ -287,7 +287,7 @@ def test_settings_say_who_gets_the_requests_and_nothing_else_moves_them(stack):
     with client_in_a_loop(stack, answers):
         configure(stack, "cloudRun.rollout.traffic", {"gemma-nothing": 100})
         refused = stack.pulumi("preview", "--stack", STACK, expect=None)
-        assert f"which is no revision of gemma-{STACK} that has started; those that have are " in refused.text
+        assert f"does not exist or never became ready. Ready revisions: " in refused.text
         configure(stack, "cloudRun.rollout.traffic", {other: 75, serving: 25})
         up(stack)
         assert shares(stack) == {other: 75, serving: 25}

@@ -38,7 +38,7 @@ CHANGES = {
     "a sentence of stacks.loading": (
         "maxModelLen: 16384",
         "maxModelLength: 16384",
-        "gemma-serving:vllm.maxModelLength is not a known setting; did you mean vllm.maxModelLen?",
+        "gemma-serving:vllm.maxModelLength is not a known setting. Did you mean vllm.maxModelLen?",
     ),
     "a finding of the planner": ("tensorParallelSize: 4", "tensorParallelSize: 8", "TPU01"),
 }
@@ -47,7 +47,7 @@ CHANGES = {
 MORE_CHANGES = {
     "a duration": ("maxRunDuration: 4h", "maxRunDuration: 4", "maxRunDuration = 4: a duration needs its unit"),
     "a zone": ("us-east5-a", "us-east9-a", "us-east9-a"),
-    "a target": ("target: tpu", "target: cloud-run", "target cloud-run needs the block cloudRun"),
+    "a target": ("target: tpu", "target: cloud-run", "target cloud-run requires the block cloudRun"),
     "a model": ("model: google/gemma-4-E2B-it", "model: google/gemma-9-E2B-it", "google/gemma-9-E2B-it"),
 }
 
@@ -69,7 +69,7 @@ def test_a_mistake_in_the_settings(stack, settings, old, new, sentence):
 @pytest.mark.long
 def test_a_missing_project(stack):
     bare = {"GOOGLE_CLOUD_PROJECT": "", "GOOGLE_PROJECT": "", "CLOUDSDK_CORE_PROJECT": ""}
-    refused(stack, "gcp:project is not set and neither is GOOGLE_CLOUD_PROJECT", bare)
+    refused(stack, "gcp:project and GOOGLE_CLOUD_PROJECT are not set", bare)
 
 
 def test_a_project_that_is_not_ours(stack):
@@ -108,4 +108,4 @@ def test_a_dead_endpoint_of_the_cloud(stack):
 @pytest.mark.long
 def test_a_token_in_clear(stack, settings):
     settings.write_text(settings.read_text().replace("config:", "config:\n  gemma-serving:hfToken: hf_in_clear", 1))
-    refused(stack, "gemma-serving:hfToken is stored in clear")
+    refused(stack, "gemma-serving:hfToken is stored in plain text")

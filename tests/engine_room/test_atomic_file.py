@@ -70,7 +70,7 @@ def test_a_lock_that_is_a_link_is_not_followed(tmp_path):
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ('{"schemaVersion": 2, "count": 1}', "has schemaVersion 2, and this version of the project reads 1"),
+        ('{"schemaVersion": 2, "count": 1}', "has schemaVersion 2, but this version of the project reads 1"),
         ('{"schemaVersion": 1', "cannot be read"),
         ('{"schemaVersion": 1, "count": "many"}', "cannot be read"),
     ],

@@ -55,13 +55,13 @@ def test_what_the_program_does_not_know_and_secrets_stay_as_they_are():
 def test_a_state_that_cannot_be_read_is_one_sentence_with_the_command(text, problem):
     with pytest.raises(StateUnreadableError, match=problem) as refused:
         parse_deployment("dev", text)
-    assert str(refused.value).endswith("run `python -m scripts.recover --stack dev`.")
+    assert str(refused.value).endswith("Run `python -m scripts.recover --stack dev`.")
     assert "\n" not in str(refused.value)
     assert refused.value.cut_off
 
 
 def test_a_newer_format_is_not_taken_for_a_broken_state():
-    with pytest.raises(StateUnreadableError, match="format version 9, and this program knows up to 4") as refused:
+    with pytest.raises(StateUnreadableError, match="format version 9, but this program supports up to version 4") as refused:
         parse_deployment("dev", json.dumps({**export(), "version": 9}))
     assert not refused.value.cut_off
 
@@ -71,9 +71,9 @@ def test_a_newer_format_is_not_taken_for_a_broken_state():
     [
         (
             "failed to load checkpoint: place 1: unexpected end of JSON input",
-            "may have been cut off while it was written",
+            "may have been truncated by an interrupted write",
         ),
-        ("could not deserialize deployment: failed to decrypt: incorrect passphrase", "set PULUMI_CONFIG_PASSPHRASE"),
+        ("could not deserialize deployment: failed to decrypt: incorrect passphrase", "Set PULUMI_CONFIG_PASSPHRASE"),
     ],
 )
 def test_the_engines_own_words_for_it_are_told_apart(monkeypatch, said, expected):

@@ -21,7 +21,7 @@ def answers(monkeypatch, said):
 
 def test_a_missing_login_names_the_command(monkeypatch):
     answers(monkeypatch, NO_LOGIN)
-    with pytest.raises(PulumiFailedError, match=r"^Pulumi is not logged in; run `pulumi login`, or") as failed:
+    with pytest.raises(PulumiFailedError, match=r"^Pulumi is not logged in\. Run `pulumi login`, or") as failed:
         runner.query(["stack", "ls"])
     assert "\n" not in str(failed.value)
 
@@ -37,18 +37,18 @@ def test_a_missing_login_is_not_taken_for_a_missing_stack(monkeypatch, tmp_path)
 
 def test_a_missing_stack_names_the_command(monkeypatch):
     answers(monkeypatch, "error: no stack named 'organization/p/mine' found")
-    with pytest.raises(CommandRefusedError, match="Stack mine does not exist; run `pulumi stack init mine`"):
+    with pytest.raises(CommandRefusedError, match="Stack mine does not exist. Run `pulumi stack init mine`"):
         runner.query(["stack", "output"])
 
 
 @pytest.mark.parametrize(
     ("code", "printed", "told"),
     [
-        (-9, "", "it was killed by SIGKILL, as by a machine that runs out of memory"),
-        (-9, "updating....", "it was killed by SIGKILL, as by a machine that runs out of memory"),
+        (-9, "", "it was killed by SIGKILL, for example because the machine ran out of memory"),
+        (-9, "updating....", "it was killed by SIGKILL, for example because the machine ran out of memory"),
         (-15, "error: update failed\n", "update failed"),
         (-15, "", "it was killed by SIGTERM"),
-        (255, "", "it ended with exit code 255"),
+        (255, "", "it exited with code 255"),
         (255, "error: update failed\n  gcp:S (x):\n    error: before hook failed: no x\n", "before hook failed: no x"),
         (255, "error: preview failed\nerror: an unhandled error\nerror: later\n", "an unhandled error"),
         (255, "error: update canceled\nerror: update failed\n", "update canceled"),
@@ -65,7 +65,7 @@ def test_a_killed_change_says_so(monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(runner, "pulumi", lambda: str(program))
     with pytest.raises(
         PulumiFailedError,
-        match=r"`pulumi up --stack x` was killed by SIGKILL, as by a machine .* see above\. Then this\.",
+        match=r"`pulumi up --stack x` was killed by SIGKILL, for example because the machine .* see above\. Then this\.",
     ):
         runner.change("x", "up", after_failure="Then this.")
     assert capsys.readouterr().err == "updating\n"
@@ -80,7 +80,7 @@ def test_a_failed_change_names_the_engines_reason(monkeypatch, tmp_path, capsys)
     monkeypatch.setattr(runner, "pulumi", lambda: str(program))
     with pytest.raises(
         PulumiFailedError,
-        match=r'ended with exit code 255, see above: before hook "y" failed: no weights\. Then this\.',
+        match=r'exited with code 255, see above: before hook "y" failed: no weights\. Then this\.',
     ):
         runner.change("x", "up", after_failure="Then this.")
     assert "update failed" in capsys.readouterr().err

@@ -79,7 +79,7 @@ def test_dead_means_this_host_and_no_such_process(pid, host, since, dead):
 
 def test_a_live_holder_and_another_host_are_refused_by_name():
     with pytest.raises(
-        CommandRefusedError, match=rf"process {os.getpid()}, since .*Wait until it ends, then try again"
+        CommandRefusedError, match=rf"process {os.getpid()}, since .*Wait for it to finish, then retry"
     ):
         require_dead("dev", parse_locks(refusal(os.getpid())))
     with pytest.raises(CommandRefusedError, match=r"root@far \(process 7.*run `pulumi cancel --yes --stack dev`"):
@@ -107,7 +107,7 @@ def test_a_dead_lock_is_ended_and_the_work_done_again(monkeypatch):
     work = Refusing(refusal(dead_pid()))
     assert past_dead_locks("dev", work, report=said.append) == "done"
     assert asked == [["cancel", "--yes", "--stack", "dev"]]
-    assert "that process is gone" in said[0]
+    assert "which is no longer running" in said[0]
 
 
 def test_the_files_of_dead_locks_are_deleted_and_no_others(monkeypatch, tmp_path):

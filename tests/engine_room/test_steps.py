@@ -36,21 +36,21 @@ NEW_INPUTS = {"inputs": {"template": {"containers": [{"args": ["serve", "--max-m
 OTHERS = {
     "an operation": (
         [other(op="replace", replaceReasons=["location"])],
-        "the plan has update of template; now it is replace of template, forced by location",
+        "planned update of template, now replace of template, forced by location",
     ),
     "a property": (
         [other(diffReasons=["labels", "template"])],
-        "the plan has update of template; now it is update of labels, template",
+        "planned update of template, now update of labels, template",
     ),
-    "a value": ([other(newState=NEW_INPUTS)], "update of template is planned with another value of template than now"),
+    "a value": ([other(newState=NEW_INPUTS)], "update of template was planned with a different value of template"),
     "a new input": (
         [other(newState={"inputs": {**UPDATE["newState"]["inputs"], "ingress": "ALL"}})],
-        "update of template is planned with another value of ingress than now",
+        "update of template was planned with a different value of ingress",
     ),
-    "a resource less": ([], "the plan has update of template; now it is no change"),
+    "a resource less": ([], "planned update of template, now no change"),
     "a second operation": (
         [UPDATE, other(op="delete", diffReasons=[])],
-        "the plan has update of template; now it is delete and update of template",
+        "planned update of template, now delete and update of template",
     ),
 }
 
@@ -72,7 +72,7 @@ def test_what_differs_is_named_with_what_was_and_what_is(kind):
 
 def test_a_new_resource_is_named():
     new = {"op": "create", "urn": "urn:pulumi:dev::p::t::bucket", "newState": {"inputs": {"a": 1}}}
-    assert differences(steps(), steps(new)) == [f"`{new['urn']}`: the plan has no change; now it is create"]
+    assert differences(steps(), steps(new)) == [f"`{new['urn']}`: planned no change, now create"]
 
 
 def test_many_differences_are_counted():

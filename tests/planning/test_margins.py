@@ -134,7 +134,7 @@ def test_a_plan_that_may_fail_says_so_in_the_document_the_table_and_the_headline
     margin = json.loads(capsys.readouterr().out)["margin"]
     assert margin == {"says": "may fail", "finding": "FIT05", "has_gib": 1.102, "needs_gib": 0.816, "enough_gib": 1.257}
     assert main(arguments) == 0
-    words = "fits, but may fail (FIT05: 1.10 GiB, and it takes 0.82 to 1.26)"
+    words = "but may fail (FIT05: 1.10 GiB, and it takes 0.82 to 1.26)"
     assert words in capsys.readouterr().out
     assert words in headline(planned("E2B-it", "v5e-1", gpu_memory_utilization=0.93))
 

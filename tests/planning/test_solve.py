@@ -384,7 +384,7 @@ def test_prices_of_ones_own_decide_and_are_named_in_the_file(command, tmp_path):
         (("--solve", "--workload", CHAT, "--min-concurrency", "3"), "leave out --min-concurrency"),
         (("--solve", "--workload", CHAT, "--model", "gemma-5"), 'The model "gemma-5" is not in the catalog'),
         (("--solve", "--workload", CHAT, "--write"), "needs the name of the new stack"),
-        (("--solve", "--workload", CHAT, "--write", "Bad_Name"), "use up to 30 lower-case letters"),
+        (("--solve", "--workload", CHAT, "--write", "Bad_Name"), "Use up to 30 lower-case letters"),
         (("--solve", "--workload", CHAT, "--max-ttft-s", "nan"), "--max-ttft-s is 'nan'; it must be a number of more"),
         (("--solve", "--workload", CHAT, "--max-tpot-s", "0"), "it must be a number of more than 0"),
         (("--stack", "l4-qat", "--max-ttft-s", "1"), "--max-ttft-s belongs to --solve"),

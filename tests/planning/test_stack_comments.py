@@ -44,4 +44,4 @@ def test_the_one_chip_is_a_fourth_of_the_four_and_dearer_for_each_token():
     assert four.workload is not None
     dear, cheap = (each.usd_per_million_output_tokens.typical for each in (one.workload, four.workload))
     text = (ROOT / "Pulumi.tpu-v6e1-31b-w4a16.yaml").read_text(encoding="utf-8")
-    assert f"${dear:.2f} per million output tokens for eight users, and ${cheap:.2f} there" in text
+    assert f"${dear:.2f} per million output tokens for eight users, compared with ${cheap:.2f} there" in text

@@ -50,14 +50,14 @@ def test_a_kept_bucket_names_the_command_that_takes_it_over(make, monkeypatch):
     with pytest.raises(BucketInTheWayError) as raised:
         require()
     assert warned == [str(raised.value)]
-    assert "is kept from an earlier deployment of this stack. Run `python -m scripts.recover --stack x`" in warned[0]
+    assert "was retained by an earlier deployment of this stack. Run `python -m scripts.recover --stack x`" in warned[0]
 
 
 @pytest.mark.parametrize("labels", [{}, dict(Ownership(project="gemma-serving", stack="y").labels)])
 def test_a_bucket_of_others_is_never_taken(make, monkeypatch, labels):
     make(labels)
     monkeypatch.setattr(pulumi.runtime, "is_dry_run", lambda: False)
-    with pytest.raises(BucketInTheWayError, match=r"does not carry this stack's labels.*bucket.existing"):
+    with pytest.raises(BucketInTheWayError, match=r"without this stack's labels.*bucket.existing"):
         require()
 
 

@@ -56,7 +56,7 @@ def distribution(folder: Path, name: str, version: str, *requires: str) -> None:
     ("requires", "said"),
     [
         (("base>=1.0", "base==1.5.*", 'windows-only; sys_platform == "win32"', 'tests; extra == "dev"'), []),
-        (("base>=2.0",), ["server requires base>=2.0, and 1.5.0rc1+cpu is installed."]),
+        (("base>=2.0",), ["server requires base>=2.0, but 1.5.0rc1+cpu is installed."]),
         (("absent==1",), ["server requires absent==1, which is not installed."]),
     ],
 )
@@ -119,7 +119,7 @@ def test_a_build_that_the_disk_has_no_room_for_is_not_begun(tmp_path: Path):
 def test_what_is_no_image_to_build_is_refused(tmp_path: Path, words: tuple[str, ...]):
     done = build(tmp_path, *words)
     assert (done.returncode, done.stdout) == (2, "")
-    assert "name a folder of images/" in done.stderr
+    assert "Pass the name of a folder in images/" in done.stderr
 
 
 def test_the_nightly_workflow_builds_every_image():

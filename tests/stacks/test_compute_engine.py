@@ -28,15 +28,15 @@ def settings(tmp_path: Path, *changes: tuple[str, str]):
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (("acceleratorType: v6e-1", "acceleratorType: v5e-1"), "machine types for v6e-1, v6e-4, v6e-8 only"),
+        (("acceleratorType: v6e-1", "acceleratorType: v5e-1"), "one of v6e-1, v6e-4, v6e-8"),
         (("waitPerZone: 30m", "renewBefore: 1h"), "renews queued resources only"),
         (
             ("waitPerZone: 30m", "tunnelRole: gemmaTunnel"),
             "tunnelRole replaces roles/tpu.admin, which members get with api",
         ),
-        (("waitPerZone: 30m", "waitPerZone: 3h"), "2h that Compute Engine keeps"),
-        (("waitPerZone: 30m", "runtimeVersion: v2-alpha-tpuv6e"), "must name a boot image"),
-        (("provisioning: flex-start", "provisioning: reservation\n    reservation: r"), "knows no reservations"),
+        (("waitPerZone: 30m", "waitPerZone: 3h"), "waitPerZone exceeds 2h"),
+        (("waitPerZone: 30m", "runtimeVersion: v2-alpha-tpuv6e"), "must be a boot image"),
+        (("provisioning: flex-start", "provisioning: reservation\n    reservation: r"), "does not support reservations"),
     ],
 )
 def test_what_compute_engine_does_not_offer_is_refused_with_the_way_out(tmp_path, change, said):

@@ -183,7 +183,7 @@ def test_what_cannot_be_removed_is_one_sentence_with_the_command(refused, monkey
         f"gcloud artifacts repositories remove-iam-policy-binding r --location=us-east4 --project={PROJECT} "
         f"--member='{deleted}' --role=roles/artifactregistry.reader"
     )
-    assert f"Run `{command}`, then `pulumi up --stack x` again." in told[0]
+    assert f"Run `{command}`, then `pulumi up --stack x`." in told[0]
 
 
 def test_a_policy_that_others_change_meanwhile_is_tried_again_and_not_for_ever(refused, monkeypatch):

@@ -56,7 +56,7 @@ SHORT = ProbeSettings.model_validate({"initialDelay": "60s", "period": "60s", "f
             [MEMORY, SIGNAL, CANCELLED],
             {},
             [
-                "16793 MiB were used when it was killed, 409 MiB more than",
+                "it used 16793 MiB, 409 MiB more than",
                 "cloudRun.memory to at least 20Gi and gemma-serving:cloudRun.cpu to 6.",
             ],
             id="memory",
@@ -71,8 +71,8 @@ SHORT = ProbeSettings.model_validate({"initialDelay": "60s", "period": "60s", "f
             ["Loading safetensors checkpoint shards:  50% Completed | 1/2", SLOW],
             {"run": {"startup_probe": SHORT}},
             [
-                "did not answer /health within 180 s (60 s, then 2 x 60 s); the plan expects ",
-                "set gemma-serving:cloudRun.startupProbe: { initialDelay: 240s, period: 10s, failureThreshold: 180, timeout: 5s }.",
+                "did not answer /health within 180 s (60 s, then 2 x 60 s). The planned start takes ",
+                "Set gemma-serving:cloudRun.startupProbe: { initialDelay: 240s, period: 10s, failureThreshold: 180, timeout: 5s }.",
             ],
             id="probe",
         ),
@@ -88,7 +88,7 @@ SHORT = ProbeSettings.model_validate({"initialDelay": "60s", "period": "60s", "f
             [
                 "volume models",
                 "gs://local-project-gemma-l4-12b-qat-models",
-                "gemma-l4-12b-qat@local-project.iam.gserviceaccount.com may not list it",
+                "gemma-l4-12b-qat@local-project.iam.gserviceaccount.com cannot list it",
             ],
             id="mount",
         ),
@@ -101,13 +101,13 @@ SHORT = ProbeSettings.model_validate({"initialDelay": "60s", "period": "60s", "f
         pytest.param(
             ["HFValidationError: Repo id must be in the form 'repo_name' or 'namespace/repo_name': 'gs://b/m'.", EXIT],
             {},
-            ["The image's vLLM (0.28.0) takes gs:// for an id", "vLLM 0.11.1 or later"],
+            ["The image's vLLM (0.28.0) treats a gs:// URI as", "vLLM 0.11.1 or later"],
             id="image without the streamer",
         ),
         pytest.param(
             ["The server is not started: No object under gs://b/m/. Stage the model first.", EXIT],
             {},
-            ["was never started: No object under gs://b/m/.", "cloudRun.memory (now 16384 MiB)"],
+            ["not copied into memory: No object under gs://b/m/.", "cloudRun.memory (now 16384 MiB)"],
             id="copy into memory",
         ),
         pytest.param(
@@ -116,7 +116,7 @@ SHORT = ProbeSettings.model_validate({"initialDelay": "60s", "period": "60s", "f
             ["has 4,294,967,296 bytes", "fuse-buffered"],
             id="buffer",
         ),
-        pytest.param([DENIED, EXIT], {}, ["the mount belongs to uid 0", "gemma-serving:image.uid"], id="uid"),
+        pytest.param([DENIED, EXIT], {}, ["the mount is owned by uid 0", "gemma-serving:image.uid"], id="uid"),
         pytest.param(
             [GATED, EXIT],
             {"weights": "hub"},
@@ -131,7 +131,7 @@ SHORT = ProbeSettings.model_validate({"initialDelay": "60s", "period": "60s", "f
             ],
             {"weights": "hub"},
             [
-                "it does not exist or is private. Check gemma-serving:model (the nearest",
+                "it does not exist or is private. Check gemma-serving:model (closest known",
                 "python -m scripts.save_token hfToken",
             ],
             id="absent",
@@ -140,7 +140,7 @@ SHORT = ProbeSettings.model_validate({"initialDelay": "60s", "period": "60s", "f
             ["401 Client Error: Unauthorized for url: https://huggingface.co/api/models/google/x", EXIT],
             {"weights": "hub", "secrets": ["hfToken"]},
             [
-                "hfToken may not read it, or is not valid",
+                "hfToken cannot read it or is invalid",
                 "python -m scripts.save_token hfToken --stack l4-12b-qat",
             ],
             id="token",
@@ -149,7 +149,7 @@ SHORT = ProbeSettings.model_validate({"initialDelay": "60s", "period": "60s", "f
             [NO_WEIGHTS, EXIT, CANCELLED],
             {},
             [
-                "models/gemma-4-12B-it-qat-w4a16-ct holds no whole checkpoint",
+                "models/gemma-4-12B-it-qat-w4a16-ct has no complete checkpoint",
                 "python -m scripts.stage_model --stack l4-12b-qat",
             ],
             id="weights",
@@ -158,8 +158,8 @@ SHORT = ProbeSettings.model_validate({"initialDelay": "60s", "period": "60s", "f
             [TOO_LONG, EXIT],
             {},
             [
-                "one request of 262,144 tokens: it needs 6.13 GiB, and 4.56 GiB are left",
-                "vllm.maxModelLen to 165120 at most",
+                "one request of 262,144 tokens: it needs 6.13 GiB, but 4.56 GiB is left",
+                "vllm.maxModelLen to 165120 or less",
             ],
             id="length",
         ),
@@ -169,7 +169,7 @@ SHORT = ProbeSettings.model_validate({"initialDelay": "60s", "period": "60s", "f
             ["(Available KV cache memory: -1.22 GiB)", "gpuMemoryUtilization"],
             id="no cache memory",
         ),
-        pytest.param([CUDA, EXIT], {}, ["2.50 GiB more were asked for", "maxNumBatchedTokens"], id="GPU memory"),
+        pytest.param([CUDA, EXIT], {}, ["2.50 GiB more was requested", "maxNumBatchedTokens"], id="GPU memory"),
         pytest.param(
             [MISMATCH, EXIT, CANCELLED],
             {},
@@ -194,13 +194,13 @@ SHORT = ProbeSettings.model_validate({"initialDelay": "60s", "period": "60s", "f
         pytest.param(
             [OLD_DRIVER, EXIT, CANCELLED],
             {"run": {"cuda_compatibility": False}},
-            ["brings CUDA 12.2, which is older", "Set gemma-serving:cloudRun.cudaCompatibility: true, then"],
+            ["has CUDA 12.2, older", "Set gemma-serving:cloudRun.cudaCompatibility: true, then"],
             id="old driver",
         ),
         pytest.param(
             [OLD_DRIVER, EXIT],
             {},
-            ["brings CUDA 12.2", "are not enough: set gemma-serving:image"],
+            ["has CUDA 12.2", "did not help. Set gemma-serving:image"],
             id="driver too old for the libraries",
         ),
         pytest.param(

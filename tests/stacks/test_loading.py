@@ -79,12 +79,12 @@ def test_the_l4_baseline_allows_the_start_that_was_measured():
 
 
 MISTAKES = [
-    ("tpu-v6e4", "tagret", "tpu", "gemma-serving:tagret is not a known setting; did you mean target?"),
+    ("tpu-v6e4", "tagret", "tpu", "gemma-serving:tagret is not a known setting. Did you mean target?"),
     (
         "tpu-v6e4",
         "vllm.maxModelLength",
         1,
-        "gemma-serving:vllm.maxModelLength is not a known setting; did you mean vllm.maxModelLen?",
+        "gemma-serving:vllm.maxModelLength is not a known setting. Did you mean vllm.maxModelLen?",
     ),
     (
         "tpu-v6e4",
@@ -102,7 +102,7 @@ MISTAKES = [
         "tpu-v6e4",
         "tpu.existingNetwork",
         {"network": "n", "subnetwork": "s", "privateGoogleAccess": True},
-        "the zones and the subnetwork name us-east5, europe-west4, southamerica-west1; keep the zones of one region",
+        "the zones and the subnetwork are in us-east5, europe-west4, southamerica-west1; remove the zones of other regions",
     ),
     (
         "tpu-v6e4",
@@ -119,14 +119,14 @@ MISTAKES = [
     ),
     ("tpu-v6e4", "tpu.zones", [], "gemma-serving:tpu.zones: expected 1 item or more."),
     ("tpu-v6e4", "vllm.maxModelLen", 0, "gemma-serving:vllm.maxModelLen = 0: expected 1 or more."),
-    ("tpu-v6e4", "hftoken", "x", "gemma-serving:hftoken is not a known setting; did you mean hfToken?"),
-    ("l4-qat", "maxInstances", 3, "maxInstances is not a known setting; did you mean cloudRun.maxInstances?"),
-    ("tpu-v6e4", "tpu.zonez", ["us-east5-a"], "tpu.zonez is not a known setting; did you mean tpu.zones?"),
-    ("tpu-v6e4", "maxModelLen", 4096, "maxModelLen is not a known setting; did you mean vllm.maxModelLen?"),
-    ("tpu-v6e4", "tpu.model", "x", "gemma-serving:tpu.model is not a known setting; did you mean model?"),
-    ("tpu-v6e4", "tpu.zones", ["us-east5-a", "us-east5-a"], "each zone can be named once"),
+    ("tpu-v6e4", "hftoken", "x", "gemma-serving:hftoken is not a known setting. Did you mean hfToken?"),
+    ("l4-qat", "maxInstances", 3, "maxInstances is not a known setting. Did you mean cloudRun.maxInstances?"),
+    ("tpu-v6e4", "tpu.zonez", ["us-east5-a"], "tpu.zonez is not a known setting. Did you mean tpu.zones?"),
+    ("tpu-v6e4", "maxModelLen", 4096, "maxModelLen is not a known setting. Did you mean vllm.maxModelLen?"),
+    ("tpu-v6e4", "tpu.model", "x", "gemma-serving:tpu.model is not a known setting. Did you mean model?"),
+    ("tpu-v6e4", "tpu.zones", ["us-east5-a", "us-east5-a"], "list each zone once"),
     ("tpu-v6e4", "target", "gpu", "gemma-serving:target = \"gpu\": expected 'tpu' or 'cloud-run'."),
-    ("tpu-v6e4", "target", "cloud-run", "target cloud-run needs the block cloudRun"),
+    ("tpu-v6e4", "target", "cloud-run", "target cloud-run requires the block cloudRun"),
     ("tpu-v6e4", "model", ..., "gemma-serving:model is missing; set it."),
     ("tpu-v6e4", "image", {"repository": "r", "digest": "latest"}, "expected sha256: and 64 hexadecimal digits"),
     (
@@ -139,13 +139,13 @@ MISTAKES = [
         "tpu-v6e4",
         "image",
         "vllm-openai",
-        "target tpu needs a tpu image, and vllm/vllm-openai is a cuda image; set image: vllm-tpu.",
+        "target tpu needs a tpu image, but vllm/vllm-openai is a cuda image; set image: vllm-tpu.",
     ),
     (
         "l4-qat",
         "image",
         {"repository": "vllm/vllm-tpu", "digest": f"sha256:{'a' * 64}"},
-        "target cloud-run needs a cuda image, and vllm/vllm-tpu is a tpu image; set image: vllm-openai.",
+        "target cloud-run needs a cuda image, but vllm/vllm-tpu is a tpu image; set image: vllm-openai.",
     ),
     (
         "tpu-v6e4",
@@ -158,7 +158,7 @@ MISTAKES = [
         "tpu-v6e4",
         "dockerHub",
         {"username": "someone", "tokenSecret": "projects/p/secrets/s/versions/1", "token": "dckr_pat_x"},
-        "gemma-serving:dockerHub.token is not a known setting; did you mean dockerHub.tokenSecret?",
+        "gemma-serving:dockerHub.token is not a known setting. Did you mean dockerHub.tokenSecret?",
     ),
     (
         "tpu-v6e4",
@@ -172,13 +172,13 @@ MISTAKES = [
         "l4-qat",
         "vllm.allowedMediaDomains",
         ["https://a.example"],
-        'has "https://a.example"; name each host as in its URL',
+        'has "https://a.example"; expected lower-case host names',
     ),
-    ("l4-qat", "vllm.allowedMediaDomains", ["A.example"], 'has "A.example"; name each host as in its URL'),
-    ("l4-qat", "vllm.allowedMediaDomains", ["*.example"], "without a scheme, a port or a wildcard"),
+    ("l4-qat", "vllm.allowedMediaDomains", ["A.example"], 'has "A.example"; expected lower-case host names'),
+    ("l4-qat", "vllm.allowedMediaDomains", ["*.example"], "without a scheme, port or wildcard"),
     ("tpu-v6e4", "labels", {"managed-by": "me"}, '"managed-by" is set by this project'),
-    ("tpu-v6e4", "endpointUrl", "models.example.com", "expected a whole URL such as https://models.example.com"),
-    ("tpu-v6e4", "endpointUrl", "http://[", "expected a whole URL such as https://models.example.com"),
+    ("tpu-v6e4", "endpointUrl", "models.example.com", "expected a full URL such as https://models.example.com"),
+    ("tpu-v6e4", "endpointUrl", "http://[", "expected a full URL such as https://models.example.com"),
     (
         "tpu-v6e4",
         "acceptFindings",
@@ -214,26 +214,26 @@ MISTAKES = [
         "32GB",
         'gemma-serving:cloudRun.memory = "32GB": a memory size needs its binary unit',
     ),
-    ("l4-qat", "cloudRun.minInstances", 3, "minInstances 3 is more than maxInstances 1"),
+    ("l4-qat", "cloudRun.minInstances", 3, "minInstances 3 exceeds maxInstances 1"),
     *(
         ("l4-qat", "bucket", {"prefix": text}, f'gemma-serving:bucket.prefix = "{text}": expected a folder such as')
         for text in ("a//b", "..", "a/../b", "./a")
     ),
     ("l4-qat", "cloudRun.gpu", "l4", "expected 'nvidia-l4' or 'nvidia-rtx-pro-6000'"),
-    ("l4-qat", "cloudRun.invokers", ["allUsers"], "for everybody set public: true"),
-    ("l4-qat", "cloudRun.mount", {"mode": "fuse-cached"}, "mode fuse-cached and cacheSize go together"),
+    ("l4-qat", "cloudRun.invokers", ["allUsers"], "to allow everyone, set public: true"),
+    ("l4-qat", "cloudRun.mount", {"mode": "fuse-cached"}, "mode fuse-cached and cacheSize require each other"),
 ]
 
 
 @pytest.mark.parametrize("space", ["gemma-servng", "gemma_serving", "Gemma-Serving", "gemmaserving"])
 def test_a_misspelt_namespace_is_refused(tmp_path, space):
     config = {"gemma-serving:target": "tpu", f"{space}:maxUsd": "3"}
-    sentence = f"{space}:maxUsd is not a setting of this project; did you mean gemma-serving:maxUsd?"
+    sentence = f"{space}:maxUsd is not a setting of this project. Did you mean gemma-serving:maxUsd?"
     with pytest.raises(SettingsError, match=f"^Pulumi.x.yaml: {sentence.replace('?', '[?]')}$"):
         from_pulumi(config, frozenset(), stack="x")
     path = tmp_path / "Pulumi.x.yaml"
     path.write_text(f"config:\n  {space}:maxUsd: 3\n")
-    with pytest.raises(SettingsError, match="did you mean gemma-serving:maxUsd"):
+    with pytest.raises(SettingsError, match="Did you mean gemma-serving:maxUsd"):
         from_file(path, project="my-project")
 
 
@@ -283,7 +283,7 @@ def test_every_mistake_is_named_not_only_the_first():
 
 
 def test_without_a_project_nothing_loads():
-    with pytest.raises(SettingsError, match="gcp:project is not set and neither is GOOGLE_CLOUD_PROJECT"):
+    with pytest.raises(SettingsError, match="gcp:project and GOOGLE_CLOUD_PROJECT are not set"):
         load(values_of("tpu-v6e4"), project=None)
 
 
@@ -294,7 +294,7 @@ def test_a_project_that_cannot_be_one_is_refused():
 
 def test_a_token_in_clear_is_refused_and_not_repeated():
     config = {"gcp:project": "my-project", "gemma-serving:hfToken": "hf_canary_in_clear"}
-    with pytest.raises(SettingsError, match="is stored in clear") as caught:
+    with pytest.raises(SettingsError, match="is stored in plain text") as caught:
         from_pulumi(config, frozenset(), stack="x")
     assert "hf_canary_in_clear" not in str(caught.value)
 
@@ -303,7 +303,7 @@ def test_a_token_in_clear_is_refused_and_not_repeated():
 def test_a_token_in_clear_in_a_file_is_refused_and_not_repeated(tmp_path, token):
     path = tmp_path / "Pulumi.x.yaml"
     path.write_text((ROOT / "Pulumi.tpu-v6e4.yaml").read_text() + f"  gemma-serving:hfToken: {token}\n")
-    with pytest.raises(SettingsError, match=r"Pulumi.x.yaml: gemma-serving:hfToken is stored in clear") as caught:
+    with pytest.raises(SettingsError, match=r"Pulumi.x.yaml: gemma-serving:hfToken is stored in plain text") as caught:
         from_file(path, project="my-project")
     assert "hf_canary_in_clear" not in str(caught.value)
 
@@ -321,7 +321,7 @@ def test_a_secret_by_value_and_by_reference_is_refused_with_the_way_out():
         "gemma-serving:apiKey": "canary-0123456789",
         "gemma-serving:apiKeySecret": "projects/p-1/secrets/s/versions/1",
     }
-    with pytest.raises(SettingsError, match="apiKey and apiKeySecret both give the API key") as caught:
+    with pytest.raises(SettingsError, match="apiKey and apiKeySecret both set the API key") as caught:
         from_pulumi(config, frozenset({"gemma-serving:apiKey"}), stack="x")
     assert "pulumi config rm apiKey" in str(caught.value)
     assert "canary" not in str(caught.value)
@@ -349,7 +349,7 @@ def test_words_that_are_booleans_only_in_old_yaml_are_text(tmp_path):
 def test_a_value_that_is_not_json_is_one_sentence(tmp_path):
     path = tmp_path / "Pulumi.x.yaml"
     path.write_text("config:\n  gemma-serving:labels: { 2026-01-01: x }\n")
-    with pytest.raises(SettingsError, match=r"^Pulumi.x.yaml: use only text, numbers, true, false, lists and blocks"):
+    with pytest.raises(SettingsError, match=r"^Pulumi.x.yaml is invalid: use only text, numbers, true, false, lists, and blocks"):
         from_file(path, project="my-project")
 
 
@@ -423,7 +423,7 @@ def test_a_subnetwork_of_another_region_is_refused():
     values = changed("tpu-v6e4", "tpu.zones", ["us-east5-a"])
     link = "https://www.googleapis.com/compute/v1/projects/host/regions/us-east1/subnetworks/s"
     values["tpu"]["existingNetwork"] = {"network": "n", "subnetwork": link, "privateGoogleAccess": True}
-    with pytest.raises(SettingsError, match="name us-east5, us-east1; keep the zones of one region"):
+    with pytest.raises(SettingsError, match="are in us-east5, us-east1; remove the zones of other regions"):
         load(values)
 
 
@@ -469,7 +469,7 @@ def test_a_way_without_a_mount_needs_the_bucket(mode):
     values = changed("l4-12b-qat", "cloudRun.mount", {"mode": mode})
     assert to_deployment(load(values)).weights_mode == mode
     with pytest.raises(
-        SettingsError, match=f"cloudRun.mount.mode {mode} reads weights from the bucket, and weights is hub"
+        SettingsError, match=f"cloudRun.mount.mode {mode} reads weights from the bucket, but weights is hub"
     ):
         load({**values, "weights": "hub"})
 
@@ -521,7 +521,7 @@ def test_the_token_is_a_fact_in_the_settings_and_never_a_value():
 
 def test_a_stack_without_a_file_names_those_that_have_one(tmp_path):
     (tmp_path / "Pulumi.good.yaml").write_text("config: {}\n")
-    with pytest.raises(SettingsError, match=r"There is no Pulumi.bad.yaml; the stacks with settings here are: good."):
+    with pytest.raises(SettingsError, match=r"Pulumi.bad.yaml not found. Stacks with a settings file: good."):
         from_file(tmp_path / "Pulumi.bad.yaml")
 
 
@@ -537,7 +537,7 @@ def test_a_file_that_is_not_utf_8_is_one_sentence(tmp_path):
     path.write_bytes("config: {}  # café\n".encode("latin-1"))
     with pytest.raises(SettingsError) as error:
         from_file(path)
-    assert str(error.value) == "Pulumi.x.yaml is not UTF-8: byte 17 is 0xe9; save the file as UTF-8."
+    assert str(error.value) == "Pulumi.x.yaml is not UTF-8: byte 17 is 0xe9. Save the file as UTF-8."
 
 
 @pytest.mark.parametrize(
@@ -562,7 +562,7 @@ def test_a_script_refuses_a_file_that_is_not_utf_8(tmp_path, arguments):
     )
     assert done.returncode == 2
     assert done.stdout == ""
-    assert done.stderr == f"{name}: Pulumi.x.yaml is not UTF-8: byte 17 is 0xe9; save the file as UTF-8.\n"
+    assert done.stderr == f"{name}: Pulumi.x.yaml is not UTF-8: byte 17 is 0xe9. Save the file as UTF-8.\n"
 
 
 JSON = st.recursive(

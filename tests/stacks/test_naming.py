@@ -29,5 +29,5 @@ def test_two_stacks_never_share_a_name(project, one, other):
 
 @pytest.mark.parametrize("stack", ["My", "a_b", "-a", "a-", "", "a" * 31, "1a"])
 def test_a_name_that_no_service_takes_is_refused(stack):
-    with pytest.raises(NamingError, match="use up to 30 lower-case letters"):
+    with pytest.raises(NamingError, match="Use up to 30 lower-case letters"):
         Names(project="my-project", stack=stack)

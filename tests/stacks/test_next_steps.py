@@ -53,7 +53,7 @@ def test_the_subnet_of_an_existing_network_keeps_to_its_region():
     ("present", "other"), [("flex-start", "spot"), ("spot", "flex-start"), ("standard", "flex-start")]
 )
 def test_another_pool_has_its_price_beside_that_of_the_present_one(present, other):
-    said = step(next_steps(small(provisioning_model=present), "x"), "Another pool")
+    said = step(next_steps(small(provisioning_model=present), "x"), "Another provisioning model")
     assert f"gemma-serving:tpu.provisioning: {other}," in said
     assert said.count("$") == 2
 
@@ -69,7 +69,7 @@ def test_a_smaller_slice_is_named_only_if_the_plan_fits_there_without_a_warning_
 
 
 def test_the_last_step_looks_at_every_zone(deployment):
-    assert next_steps(deployment, "mine")[-1].endswith("python -m scripts.capacity --stack mine")
+    assert next_steps(deployment, "mine")[-1].endswith("`python -m scripts.capacity --stack mine`.")
 
 
 def test_compute_engine_has_a_quota_of_its_own_and_no_table_of_zones():

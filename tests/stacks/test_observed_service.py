@@ -49,7 +49,7 @@ def test_an_api_that_is_off_lets_a_service_be_made_and_none_be_changed(monkeypat
     hooks = transform(given).opts.hooks
     assert hooks.before_create is None
     (hook,) = hooks.before_update
-    with pytest.raises(ServiceNotReadError, match=r"the traffic of service .* is unknown, and nothing was changed"):
+    with pytest.raises(ServiceNotReadError, match=r"Service gemma-x was not changed, because its traffic is unknown"):
         hook.callback(pulumi.ResourceHookArgs("urn", "", "vllm", "t"))
 
 
@@ -57,7 +57,7 @@ def test_a_service_that_cannot_be_read_stops_the_program_with_a_sentence(monkeyp
     answer(monkeypatch, GoogleCallError(0, "no answer within 20 s"))
     with pytest.raises(ServiceNotReadError) as caught:
         observed_service.observed_service(PLACE)
-    assert "gemma-x could not be read (no answer within 20 s), and with cloudRun.rollout nothing is deployed" in str(
+    assert "Cannot read the traffic of service gemma-x: no answer within 20 s. Nothing was deployed, because cloudRun.rollout must keep" in str(
         caught.value
     )
     assert isinstance(caught.value, UserError)
@@ -67,7 +67,7 @@ def test_shares_that_google_does_not_say_stop_the_program(monkeypatch):
     """Without them a changed template would follow the latest revision: all requests would move."""
     for statuses in ([], [{"revision": "gemma-x-1", "percent": 90}]):
         answer(monkeypatch, {"latestReadyRevision": "s/revisions/gemma-x-1", "trafficStatuses": statuses})
-        with pytest.raises(ServiceNotReadError, match="Google does not say who gets the requests of service gemma-x"):
+        with pytest.raises(ServiceNotReadError, match="Google did not return the traffic split of service gemma-x"):
             observed_service.observed_service(PLACE)
 
 
@@ -119,16 +119,16 @@ def test_shares_of_a_revision_that_cannot_serve_are_refused_with_those_that_can(
     pages(monkeypatch, {"revisions": [revision("gemma-x-2"), *found]})
     with pytest.raises(
         ServiceNotReadError,
-        match="names gemma-x-1, which is no revision of gemma-x that has started; those that have are gemma-x-2",
+        match="revision gemma-x-1 of gemma-x does not exist or never became ready. Ready revisions: gemma-x-2",
     ):
         require_revisions(PLACE, SERVES, {"gemma-x-1": 100})
 
 
 def test_shares_without_a_service_or_a_list_are_refused(monkeypatch):
-    with pytest.raises(ServiceNotReadError, match="those that have are none"):
+    with pytest.raises(ServiceNotReadError, match="Ready revisions: none"):
         require_revisions(PLACE, None, {"gemma-x-1": 100})
     pages(monkeypatch, GoogleCallError(403, "Forbidden."))
-    with pytest.raises(ServiceNotReadError, match=r"The revisions of gemma-x could not be listed \(Forbidden\)"):
+    with pytest.raises(ServiceNotReadError, match=r"Cannot list the revisions of gemma-x, .*: Forbidden"):
         require_revisions(PLACE, SERVES, {"gemma-x-1": 100})
 
 
@@ -151,7 +151,7 @@ def test_an_error_in_a_call_reaches_who_waits(monkeypatch):
 
 def test_an_up_names_the_roll_out_only_while_a_revision_waits_for_it():
     waits = {"latestReadyRevision": "s/revisions/s-2", "trafficStatuses": [{"revision": "s-1", "percent": 100.0}]}
-    assert "Revision s-2 has no requests yet" in next_step(waits, "x")
+    assert "Revision s-2 has no traffic yet" in next_step(waits, "x")
     assert "python -m scripts.rollout --stack x" in next_step(waits, "x")
     assert next_step({**waits, "latestReadyRevision": "s/revisions/s-1"}, "x") == ""
     assert next_step({}, "x") == ""

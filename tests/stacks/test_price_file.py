@@ -44,7 +44,7 @@ def test_weights_of_a_bucket_elsewhere_are_in_the_bill(tmp_path):
     assert "weights from europe-west4 to us-east4" in {part.name for part in running.bill}
     document["config"]["gemma-serving:bucket"] = {"region": "europe-west4"}
     path.write_text(yaml.safe_dump(document), encoding="utf-8")
-    with pytest.raises(SettingsError, match="region is that of an existing bucket; set existing, or remove region"):
+    with pytest.raises(SettingsError, match="region applies to an existing bucket only; set existing or remove region"):
         from_file(path, project="my-project")
 
 
@@ -54,10 +54,10 @@ def test_weights_of_a_bucket_elsewhere_are_in_the_bill(tmp_path):
         (
             "{}",
             "none.json",
-            "which cannot be read: No such file or directory; paths count from the folder of Pulumi.yaml.",
+            "No such file or directory. Set gemma-serving:prices to a path relative to Pulumi.yaml.",
         ),
-        ("{", "prices.json", "which is not JSON"),
-        ("[]", "prices.json", "which must hold one JSON object."),
+        ("{", "prices.json", "is not JSON"),
+        ("[]", "prices.json", "is invalid: expected one JSON object."),
         ('{"v9": 1}', "prices.json", 'unknown key "v9"'),
         ('{"gce_h100_usd_per_hour": NaN}', "prices.json", "NaN is no number"),
         ('{"gce_h100_usd_per_hour": -1}', "prices.json", "must be a number above 0"),

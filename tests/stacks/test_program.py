@@ -174,7 +174,7 @@ def test_everything_that_can_carry_labels_carries_ours(as_written):
 @pytest.mark.parametrize("stack", STACKS)
 def test_the_preview_says_whether_it_fits_how_long_it_starts_and_what_it_costs(as_written):
     assert " fits on " in as_written.said
-    assert "; starts in " in as_written.said
+    assert " Start: " in as_written.said
     assert "CST01: $" in as_written.said
 
 

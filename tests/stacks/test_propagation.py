@@ -89,8 +89,8 @@ DENIED = "Error 403: Permission 'iam.serviceaccounts.actAs' denied on service ac
 @pytest.mark.parametrize(
     ("error", "limit_s", "said"),
     [
-        (DISABLED, 300, "is new, or missing"),
-        (NO_ROLE, 120, "is new, or missing"),
+        (DISABLED, 300, "or missing)"),
+        (NO_ROLE, 120, "or missing)"),
         (DENIED, 120, "or you lack iam.serviceaccounts.actAs on it"),
     ],
 )
@@ -192,8 +192,8 @@ def test_resources_of_the_provider_are_hooked_and_grants_are_noted_but_for_those
             "Error 400: Upstream credentials are not valid: the upstream answered 401.",
             "gemma-serving:dockerHub",
         ),
-        ("image-us-east5", f"Error 403: denied for service account {AGENT}", "tokenSecret names a version"),
-        ("docker-hub-token", "googleapi: Error 404: Secret [projects/1/secrets/s] not found.", "tokenSecret names"),
+        ("image-us-east5", f"Error 403: denied for service account {AGENT}", "tokenSecret is an enabled version"),
+        ("docker-hub-token", "googleapi: Error 404: Secret [projects/1/secrets/s] not found.", "tokenSecret is"),
         ("vllm", "Image 'us-east4-docker.pkg.dev/p/r/a@sha256:1' not found.", "gemma-serving:image"),
         ("vllm", "Image 'docker.io/a' not found.", None),
         ("image", "Error 409: the repository already exists", None),

@@ -25,7 +25,7 @@ def test_the_plan_knows_that_a_second_revision_runs():
 
 @pytest.mark.parametrize("steps", [[], [10, 50], [50, 10, 100], [10, 10, 100]])
 def test_steps_that_do_not_rise_to_everything_are_refused(steps):
-    with pytest.raises(SettingsError, match=r"steps must rise and end at 100, such as \[10, 50, 100\]"):
+    with pytest.raises(SettingsError, match=r"steps must rise and end at 100, for example \[10, 50, 100\]"):
         with_key("rollout", {"steps": steps})
 
 
@@ -35,12 +35,12 @@ def test_steps_that_do_not_rise_to_everything_are_refused(steps):
         ("rollout", {"maxFailed": 1.0}, "maxFailed"),
         ("rollout", {"maxSlowdown": 0.5}, "maxSlowdown"),
         ("rollout", {"requests": 1}, "requests"),
-        ("rollout", {"traffic": {"gemma-x-1": 90}}, "traffic adds up to 90 percent; it must add up to 100"),
+        ("rollout", {"traffic": {"gemma-x-1": 90}}, "traffic adds up to 90 percent; expected 100"),
         ("rollout", {"traffic": {}}, "traffic adds up to 0 percent"),
         ("rollout", {"traffic": {"Gemma": 100}}, "a revision's name"),
         ("rollout", {"traffic": {"gemma-x-1": 0, "gemma-x-2": 100}}, "traffic"),
-        ("readinessProbe", {"period": "301s"}, "period is 301s; it must be 1s to 300s"),
-        ("readinessProbe", {"period": "5s", "timeout": "6s"}, "timeout is 6s; it must be 1s to the period, 5s"),
+        ("readinessProbe", {"period": "301s"}, "period is 301s; expected 1s to 300s"),
+        ("readinessProbe", {"period": "5s", "timeout": "6s"}, "timeout is 6s; expected 1s to 5s, the period"),
         ("ingress", "outside", "ingress"),
     ],
 )

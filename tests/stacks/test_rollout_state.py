@@ -48,9 +48,9 @@ SPLIT = {"s-1": 90, "s-2": 10}
     ("given", "phase", "parts"),
     [
         pytest.param(service({"s-2": 100}), "none", (), id="all of it"),
-        pytest.param(service({"s-1": 100}), "waits", ("Revision s-2 has no requests yet", CONTINUE), id="no request"),
+        pytest.param(service({"s-1": 100}), "waits", ("Revision s-2 has no traffic yet", CONTINUE), id="no request"),
         pytest.param(
-            service(SPLIT), "waits", ("Requests: 90 % s-1, 10 % s-2, and no roll-out is", CONTINUE, BACK), id="no record"
+            service(SPLIT), "waits", ("Traffic: 90 % s-1, 10 % s-2. No rollout is", CONTINUE, BACK), id="no record"
         ),
         pytest.param(
             service(SPLIT, RUNS), "under way", ("90 % s-1, 10 % s-2", f"ann@{HERE.host} (process {HERE.process}, "),
@@ -58,7 +58,7 @@ SPLIT = {"s-1": 90, "s-2": 10}
         ),
         pytest.param(
             service(SPLIT, KILLED), "interrupted",
-            ("90 % s-1, 10 % s-2", "The roll-out of s-2 was interrupted 4 min ago: ann@", "its process is gone", CONTINUE, BACK),
+            ("90 % s-1, 10 % s-2", "The rollout of s-2 was interrupted 4 min ago: ann@", "its process is gone", CONTINUE, BACK),
             id="killed",
         ),
         pytest.param(
@@ -67,14 +67,14 @@ SPLIT = {"s-1": 90, "s-2": 10}
         ),
         pytest.param(
             service(SPLIT, KILLED, "s-3"), "interrupted",
-            ("Revision s-3 was made since and has no requests", "rolls that one out", BACK), id="a third revision",
+            ("Revision s-3 was created since and has no traffic", "To roll it out, run", BACK), id="a third revision",
         ),
         pytest.param(
-            service(SPLIT, RUNS, "s-3"), "under way", ("Revision s-3 was made since and has no requests.",),
+            service(SPLIT, RUNS, "s-3"), "under way", ("Revision s-3 was created since and has no traffic.",),
             id="a third revision beside a run",
         ),
         pytest.param(
-            service(SPLIT, None, "s-3"), "waits", ("90 % s-1, 10 % s-2", "Revision s-3 was made since"),
+            service(SPLIT, None, "s-3"), "waits", ("90 % s-1, 10 % s-2", "Revision s-3 was created since"),
             id="a third revision without a record",
         ),
         pytest.param(
@@ -84,12 +84,12 @@ SPLIT = {"s-1": 90, "s-2": 10}
         ),
         pytest.param(
             service({"s-1": 100}, replace(RUNS, outcome="rolled back", refused=REFUSED), "s-3"), "waits",
-            ("Revision s-3 has no requests yet",), id="a new one after a refused one",
+            ("Revision s-3 has no traffic yet",), id="a new one after a refused one",
         ),
         pytest.param(service(SPLIT, "{"), "unknown", ("cannot be read: it is not JSON", "--again"), id="no JSON"),
-        pytest.param(service(SPLIT, '{"schema":2}'), "unknown", ("its schema is 2, and this release reads",), id="newer"),
-        pytest.param(service({}), "unknown", ("Who gets the requests is unknown",), id="no shares"),
-        pytest.param(service({"s-1": 90}), "unknown", ("Who gets the requests is unknown",), id="not all shares"),
+        pytest.param(service(SPLIT, '{"schema":2}'), "unknown", ("its schema is 2, but this release reads",), id="newer"),
+        pytest.param(service({}), "unknown", ("The traffic split is unknown",), id="no shares"),
+        pytest.param(service({"s-1": 90}), "unknown", ("The traffic split is unknown",), id="not all shares"),
         pytest.param({}, "none", (), id="nothing ever served"),
     ],
 )  # fmt: skip

@@ -107,10 +107,10 @@ def test_a_refused_quota_is_followed_by_what_the_service_needs_and_the_command(r
         "Quota violated:\nMemAllocPerProjectRegion requested: 68719476736 allowed: 42949672960",
         "Revision 'x' is not ready and cannot serve traffic. Quota exceeded for total allowable CPU per project per region.",
     ):
-        assert asyncio.run(report.tell(pulumi.ErrorHookArgs("urn", "", "vllm", "t", errors=[said]))) is False
+        assert asyncio.run(report.handle(pulumi.ErrorHookArgs("urn", "", "vllm", "t", errors=[said]))) is False
     assert len(shown) == 2
     assert "in us-east4 do not allow cloudRun.maxInstances 1 x one GPU, 4 vCPU and 16Gi" in shown[0]
-    assert "`python -m scripts.doctor --stack l4-12b-qat` reads the quotas" in shown[1]
+    assert "To read the quotas and request more, run `python -m scripts.doctor --stack l4-12b-qat`" in shown[1]
 
 
 def test_no_secret_of_the_containers_output_is_shown(project, report):
@@ -134,7 +134,7 @@ def test_an_error_that_does_not_name_the_revision_is_explained_by_the_newest_lin
         *printed("vllm: error: unrecognized arguments: --x"),
         *run_messages.exited(2, TEMPLATE, service=SERVICE),
     )
-    assert "The new revision of gemma-l4-12b-qat did not start. vLLM refused its command line" in explained(
+    assert "The new revision of gemma-l4-12b-qat did not start. vLLM rejected its command line" in explained(
         report, UNNAMED
     )
 
@@ -147,7 +147,7 @@ def test_lines_that_come_late_are_waited_for(monkeypatch, report):
 
 
 def test_a_log_without_lines_is_said(project, report):
-    assert "Cloud Logging has no lines of it yet. Read them with:\n  gcloud logging read" in explained(report)
+    assert "Cloud Logging has no log lines of it yet. To read them, run:\n  gcloud logging read" in explained(report)
 
 
 def test_who_may_not_read_the_log_gets_the_grant_and_the_command(project, report, monkeypatch):
@@ -158,9 +158,9 @@ def test_who_may_not_read_the_log_gets_the_grant_and_the_command(project, report
     owner.ok("POST", f"{path}:setIamPolicy", {"policy": {**policy, "bindings": [*policy["bindings"], role]}})
     monkeypatch.setenv("GOOGLE_OAUTH_ACCESS_TOKEN", project.cloud.tokens.issue_access_token(account))
     text = explained(report)
-    assert "Google says: Permission denied for all log views. You need logging.logEntries.list" in text
+    assert "Permission denied for all log views. You need logging.logEntries.list" in text
     assert "--role=roles/logging.viewer" in text
-    assert "Read it with:\n  gcloud logging read" in text
+    assert "To read it, run:\n  gcloud logging read" in text
 
 
 def test_an_api_that_is_off_is_said_with_its_command(monkeypatch, report):
@@ -173,7 +173,7 @@ def test_a_dead_endpoint_is_said(monkeypatch, report):
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         use(monkeypatch, f"http://127.0.0.1:{closed.getsockname()[1]}")
-        assert "its log could not be read: no connection to http://127.0.0.1" in explained(report)
+        assert "its log cannot be read: no connection to http://127.0.0.1" in explained(report)
 
 
 def test_an_endpoint_that_trickles_delays_nothing_beyond_the_limit(monkeypatch, report):
@@ -192,7 +192,7 @@ def test_an_endpoint_that_trickles_delays_nothing_beyond_the_limit(monkeypatch, 
 
         sender = threading.Thread(target=trickle, daemon=True)
         sender.start()
-        assert "could not be read: no answer within 0 s" in explained(report)
+        assert "cannot be read: no answer within 0 s" in explained(report)
         assert sender.is_alive()
         stop.set()
         sender.join(10)
@@ -218,7 +218,7 @@ def test_only_a_container_that_failed_is_explained_and_nothing_is_tried_again(mo
     monkeypatch.setattr(FailureReport, "text", text)
     monkeypatch.setattr(run_failures.pulumi.log, "error", said.append)
     errors = [message] if message else []
-    assert asyncio.run(report.tell(pulumi.ErrorHookArgs("urn", "", "vllm", "t", errors=errors))) is False
+    assert asyncio.run(report.handle(pulumi.ErrorHookArgs("urn", "", "vllm", "t", errors=errors))) is False
     assert said == (["explained"] if told else [])
 
 
@@ -230,8 +230,8 @@ def test_a_fault_of_the_report_does_not_hide_googles_error(monkeypatch, report):
 
     monkeypatch.setattr(FailureReport, "text", text)
     monkeypatch.setattr(run_failures.pulumi.log, "warn", said.append)
-    assert asyncio.run(report.tell(pulumi.ErrorHookArgs("urn", "", "vllm", "t", errors=[MESSAGE]))) is False
-    assert said == ["The revision's log could not be explained (KeyError)."]
+    assert asyncio.run(report.handle(pulumi.ErrorHookArgs("urn", "", "vllm", "t", errors=[MESSAGE]))) is False
+    assert said == ["Cannot explain the log of the revision (KeyError)."]
 
 
 @pytest.mark.parametrize(("operation", "said"), [("update", [run_failures.OUTPUTS_KEPT]), ("create", [])])
@@ -240,7 +240,7 @@ def test_a_failed_update_says_that_its_outputs_are_kept(monkeypatch, report, ope
     told = []
     monkeypatch.setattr(run_failures.pulumi.log, "info", told.append)
     args = pulumi.ErrorHookArgs("urn", "", "vllm", "t", failed_operation=operation, errors=["refused"])
-    assert asyncio.run(report.tell(args)) is False
+    assert asyncio.run(report.handle(args)) is False
     assert told == said
 
 
@@ -267,7 +267,7 @@ def test_a_failed_revision_with_a_rotated_key_says_that_the_old_key_still_works(
     args = pulumi.ErrorHookArgs(
         "urn", "", "vllm", "t", new_inputs=new, old_inputs=old, failed_operation="update", errors=["refused"]
     )
-    assert asyncio.run(report.tell(args)) is False
+    assert asyncio.run(report.handle(args)) is False
     assert bool(said) is is_told
     if is_told:
         assert "OLD KEY STILL WORKS (version 2 of secret" in said[0]

@@ -46,7 +46,7 @@ def test_names_that_google_would_refuse_are_refused(tmp_path, subtests):
             subtests.test(value),
             pytest.raises(
                 SettingsError,
-                match=r"expected a custom role, by its id or as projects/P/roles/ID .* such as gemmaTunnel",
+                match=r"expected a custom role: ID, projects/P/roles/ID .* such as gemmaTunnel",
             ),
         ):
             setting(tmp_path, value)

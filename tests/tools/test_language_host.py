@@ -52,7 +52,7 @@ def run_request(tmp_path, **config):
 
 
 @pytest.mark.parametrize(
-    ("code", "bail", "error"), [("0", False, ""), ("32", True, ""), ("3", False, "ended with exit code 3")]
+    ("code", "bail", "error"), [("0", False, ""), ("32", True, ""), ("3", False, "exited with code 3")]
 )
 def test_a_programs_end_is_told_as_the_engine_expects_it(host, tmp_path, code, bail, error):
     answer = host[1].Run(run_request(tmp_path, **{"p:exit": code}), timeout=30)

@@ -131,13 +131,13 @@ def test_a_package_is_tested_when_it_changes(changed, runs):
 def test_what_was_not_chosen_is_said_in_one_line_with_the_reason():
     since = BranchChanges(base="origin/main (1a2b3c4)", files=("planning/units.py", "packages/localcloud/cli.py"))
     others = " and ".join(f"packages/{name}" for name in sorted(KNOWN) if name != "localcloud")
-    said = f"Left out: the suites of {others}, which are as in origin/main (1a2b3c4); `make test-packages` runs all."
+    said = f"Skipping the suites of {others}, unchanged since origin/main (1a2b3c4). To run all, run `make test-packages`."
     assert chosen("", KNOWN, since) == (["localcloud"], said)
     assert chosen("all", KNOWN, since) == (sorted(KNOWN), "")
     assert chosen("gcp-tpu", KNOWN, since) == (["gcp-tpu"], "")
     run, said = chosen("", KNOWN, None)
-    assert (run, said.startswith("All packages' suites run: ")) == (sorted(KNOWN), True)
-    with pytest.raises(SuiteError, match=r"^nothing: no such package; there are gcp-tpu, "):
+    assert (run, said.startswith("Running all packages' suites, ")) == (sorted(KNOWN), True)
+    with pytest.raises(SuiteError, match=r"^nothing: no such package. Packages: gcp-tpu, "):
         chosen("localcloud nothing", KNOWN, since)
 
 

@@ -157,7 +157,7 @@ class TestTheKey:
             '{"uri": "gs://bucket/x", "accelerator": "v6e-4"}',
             '{"uri": "gs://bucket/x", "accelerator": "v6e-4", "key": "a-key"}',
         ):
-            with pytest.raises(ValueError, match="it has to be"):
+            with pytest.raises(ValueError, match="but must be"):
                 parse_archive(text)
 
 

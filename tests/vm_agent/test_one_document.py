@@ -49,20 +49,20 @@ def test_a_machine_that_does_not_know_its_repositories_pulls_from_where_the_docu
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("{", "Serving document: it is not JSON"),
-        ("[]", "`(document)` is [], but it has to be a JSON object."),
-        ('{"schema": 2}', "`schema` is 2, but it has to be 1"),
-        (document(8000, port=0), "`port` is 0, but it has to be a port number"),
-        (document(8000, args="x"), '`args` is "x", but it has to be a list of strings.'),
-        (document(8000, env={"A": 1}), "`env.A` is 1, but it has to be a string of one line."),
+        ("{", "Serving document is not JSON"),
+        ("[]", "`(document)` is [], but must be a JSON object."),
+        ('{"schema": 2}', "`schema` is 2, but must be 1"),
+        (document(8000, port=0), "`port` is 0, but must be a port number"),
+        (document(8000, args="x"), '`args` is "x", but must be a list of strings.'),
+        (document(8000, env={"A": 1}), "`env.A` is 1, but must be a string of one line."),
         (
             document(8000, secretEnv={"T": "latest"}),
-            '`secretEnv.T` is "latest", but it has to be projects/P/secrets/S/versions/V.',
+            '`secretEnv.T` is "latest", but must be projects/P/secrets/S/versions/V.',
         ),
-        (document(8000, flavour="x"), "`flavour` is unknown; known keys are"),
+        (document(8000, flavour="x"), "`flavour` is unknown. Known keys:"),
         (
             document(8000, weights={"mode": "bucket", "uri": "x", "path": "/m"}),
-            '`weights.uri` is "x", but it has to be gs://BUCKET/PREFIX.',
+            '`weights.uri` is "x", but must be gs://BUCKET/PREFIX.',
         ),
     ],
 )

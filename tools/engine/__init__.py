@@ -1,1 +1,1 @@
-"""Finds or makes a Pulumi engine: PATH, the official release, a build from Go modules, or a clear message."""
+"""Provide a Pulumi engine: from PATH, the official release, or a build from Go modules."""

@@ -1,4 +1,4 @@
-"""`python -m tools.engine`: find or make the Pulumi engine and link it into the virtual environment."""
+"""`python -m tools.engine`: find or create a Pulumi engine and link it into the virtual environment."""
 
 import argparse
 import json
@@ -13,19 +13,19 @@ _TAKEN = {
     Source.RELEASE: "the official release",
     Source.BUILD: "built from source",
 }
-"""Which of the ways gave the engine, for a person."""
+"""Source of the engine, for display."""
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run set-up; exit code 0 done, 1 no engine, 130 interrupted."""
+    """Run the set-up. Exit codes: 0 done, 1 no engine, 130 interrupted."""
     parser = argparse.ArgumentParser(prog="python -m tools.engine", description=__doc__)
     parser.add_argument(
         "--source",
         choices=[source.value for source in Source],
         action="append",
-        help="allow only this way; may be repeated",
+        help="Allow only this source. Can be repeated.",
     )
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--json", action="store_true", help="Print one JSON object.")
     options = parser.parse_args(arguments)
     allowed = tuple(Source(name) for name in options.source) if options.source else tuple(Source)
     started_s = time.monotonic()
@@ -36,7 +36,7 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"engine: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print("engine: interrupted; run `make setup` again to go on", file=sys.stderr)
+        print("engine: interrupted. Run `make setup` again to continue.", file=sys.stderr)
         return 130
     elapsed_s = time.monotonic() - started_s
     host = "its own Python language host" if engine.language_exec is None else "the Python language host stand-in"

@@ -1,4 +1,4 @@
-"""Builds the real engine from its Go modules: about five minutes on two cores, once per version and user."""
+"""Build the engine from its Go modules: about five minutes on two cores, once per version and user."""
 
 import contextlib
 import os
@@ -18,18 +18,18 @@ _VERSION_VARIABLE = "github.com/pulumi/pulumi/sdk/v3/go/common/version.Version"
 _BUILD_LIMIT_S = 45 * 60
 _REPORT_EVERY_S = 10.0
 _PACKAGES = 1670
-"""Packages that a first build compiles, those of the standard library included: `go list -deps`, Go 1.26."""
+"""Packages that a first build compiles, including the standard library: `go list -deps`, Go 1.26."""
 _LINES_SHOWN = 12
 
 
 def build(into: Path) -> None:
-    """Build the engine and put it, and the file that runs Python programs, into a new folder `into`.
+    """Build the engine into a new folder `into`, together with the runner of Python programs.
 
-    The folder appears whole or not at all. Raises EngineError without Go, or with the compiler's last lines.
+    The folder is created atomically. Raises EngineError without Go, or with the compiler's last lines.
     """
     go = shutil.which("go")
     if go is None:
-        raise EngineError("There is no `go` on PATH to build the Pulumi engine with.")
+        raise EngineError("`go`, needed to build the Pulumi engine, is not on PATH.")
     into.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=into.parent, prefix="building-") as folder:
         module = Path(folder) / "module"
@@ -42,7 +42,7 @@ def build(into: Path) -> None:
 
 
 def _environment() -> dict[str, str]:
-    # The module file is complete: nothing may be added or upgraded behind our back.
+    # The module file is complete, so no module may be added or upgraded implicitly.
     flags = f"{os.environ.get('GOFLAGS', '')} -mod=readonly -trimpath".strip()
     return {**os.environ, "GOFLAGS": flags, "CGO_ENABLED": "0"}
 
@@ -60,7 +60,7 @@ def _compile(go: str, module: Path, target: Path) -> None:
     if process.returncode != 0:
         last = "\n".join(log.read_text(errors="replace").splitlines()[-_LINES_SHOWN:])
         raise EngineError(
-            f"Building the Pulumi engine with `{go}` failed with exit code {process.returncode}; its last lines were:\n{last}"
+            f"Building the Pulumi engine with `{go}` failed with exit code {process.returncode}. Last lines:\n{last}"
         )
 
 
@@ -92,7 +92,7 @@ def _wait(process: "subprocess.Popen[bytes]", log: Path) -> None:
 
 
 def _progress(log: Path) -> str:
-    """Return how far the build is, by the lines of Go: one for each module that it fetches, then one for each package that it compiles."""
+    """Return the build's progress from Go's output: one line per fetched module, then one per compiled package."""
     lines = log.read_text(errors="replace").splitlines()
     fetched = sum(line.startswith("go: downloading ") for line in lines)
     if fetched == len(lines):
@@ -101,7 +101,7 @@ def _progress(log: Path) -> str:
 
 
 def _take_language_exec(go: str, module: Path, target: Path) -> None:
-    """Copy the file that runs Python programs out of the SDK module that the build has downloaded."""
+    """Copy the runner of Python programs from the SDK module that the build downloaded."""
     answer = subprocess.run(
         [go, "list", "-m", "-f", "{{.Dir}}", _SDK_MODULE],
         cwd=module,
@@ -114,7 +114,7 @@ def _take_language_exec(go: str, module: Path, target: Path) -> None:
     source = Path(answer.stdout.strip()) / "python" / "cmd" / LANGUAGE_EXEC
     if answer.returncode != 0 or not source.is_file():
         raise EngineError(
-            f"The module {_SDK_MODULE} does not hold python/cmd/{LANGUAGE_EXEC}, without which Python programs cannot run."
+            f"The module {_SDK_MODULE} does not contain python/cmd/{LANGUAGE_EXEC}, which is required to run Python programs."
         )
     shutil.copyfile(source, target)
     target.chmod(0o755)

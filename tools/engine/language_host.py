@@ -1,8 +1,8 @@
-"""A Python language host for engines that were built without one.
+"""Python language host for engines that were built without one.
 
-The official `pulumi-language-python` is part of the official distribution; an engine built from its Go module comes without it. This server speaks the same
-protocol (`pulumirpc.LanguageRuntime`): it runs programs with the SDK's own `pulumi-language-python-exec`, and plugins (policy packs) with the interpreter
-that `runtime.options.virtualenv` names. It ends when the engine does.
+The official `pulumi-language-python` is part of the official distribution; an engine built from its Go module lacks it. This server implements the
+same protocol (`pulumirpc.LanguageRuntime`). It runs programs with the SDK's own `pulumi-language-python-exec`, and plugins (policy packs) with the
+interpreter of `runtime.options.virtualenv`. It exits when the engine does.
 """
 
 import argparse
@@ -29,7 +29,7 @@ from google.protobuf import empty_pb2
 
 
 def _leave_the_sdk_out() -> None:
-    """Let `pulumi.runtime.proto` load alone: the packages around it load the whole SDK, two thirds of what a start of this host costs."""
+    """Import `pulumi.runtime.proto` alone, because the packages around it load the whole SDK, two thirds of this host's start-up cost."""
     for name in ("pulumi", "pulumi.runtime"):
         found = util.find_spec(name)
         if found is not None:
@@ -38,7 +38,7 @@ def _leave_the_sdk_out() -> None:
             sys.modules[name] = package
 
 
-if __name__ == "__main__":  # a process of its own; where this module is imported, the SDK stays whole
+if __name__ == "__main__":  # a separate process; if this module is imported, the SDK stays complete
     _leave_the_sdk_out()
 
 from pulumi._version import (  # noqa: E402  after the empty packages
@@ -47,13 +47,13 @@ from pulumi._version import (  # noqa: E402  after the empty packages
 from pulumi.runtime.proto import language_pb2, language_pb2_grpc, plugin_pb2  # noqa: E402
 
 EXIT_AFTER_MESSAGE = 32
-"""Exit code of the program's runner once it has shown the user what is wrong: the engine is then told to bail out quietly."""
+"""Exit code of the program's runner after it has shown the error to the user: the engine then bails out silently."""
 
 WARM_PROGRAMS = "GEMMA_SERVING_WARM_PROGRAMS"
-"""Path of a Unix socket: where a process listens that has imported the packages and forks for each run. Without it, each run starts an interpreter."""
+"""Path of a Unix socket of a process that has imported the packages and forks for each run. Without it, each run starts an interpreter."""
 
 NUMBER = struct.Struct("!q")
-"""How lengths, process ids and exit codes are sent over that socket."""
+"""Encoding of lengths, process ids and exit codes on that socket."""
 
 _MAX_MESSAGE_BYTES = 400 * 1024 * 1024
 _GRACE_S = 2.0
@@ -61,7 +61,7 @@ _PARENT_CHECK_S = 1.0
 
 
 def interpreter(info: language_pb2.ProgramInfo) -> str:
-    """Return the interpreter to run with: that of `runtime.options.virtualenv`, seen from the project's folder, else our own."""
+    """Return the interpreter to use: `runtime.options.virtualenv`, relative to the project's folder, or our own."""
     folder = info.options.fields["virtualenv"].string_value if "virtualenv" in info.options.fields else ""
     if folder:
         candidate = Path(info.root_directory or ".") / folder / "bin" / "python"
@@ -82,39 +82,39 @@ class LanguageHost(language_pb2_grpc.LanguageRuntimeServicer):
     def Handshake(  # noqa: N802  names are the protocol's
         self, request: language_pb2.LanguageHandshakeRequest, context: grpc.ServicerContext
     ) -> language_pb2.LanguageHandshakeResponse:
-        """Take the engine's address."""
+        """Store the engine's address."""
         del context
         self._engine_address = request.engine_address or self._engine_address
         return language_pb2.LanguageHandshakeResponse()
 
     def GetPluginInfo(self, request: empty_pb2.Empty, context: grpc.ServicerContext) -> plugin_pb2.PluginInfo:  # noqa: N802
-        """Say which SDK this host goes with."""
+        """Return the version of the SDK that this host supports."""
         del request, context
         return plugin_pb2.PluginInfo(version=_VERSION)
 
     def GetRequiredPackages(  # noqa: N802
         self, request: language_pb2.GetRequiredPackagesRequest, context: grpc.ServicerContext
     ) -> language_pb2.GetRequiredPackagesResponse:
-        """Answer nothing: the engine then asks for a plugin when a resource needs it."""
+        """Return nothing. The engine then requests a plugin when a resource needs it."""
         del request, context
         return language_pb2.GetRequiredPackagesResponse()
 
     def GetRequiredPlugins(  # noqa: N802
         self, request: language_pb2.GetRequiredPluginsRequest, context: grpc.ServicerContext
     ) -> language_pb2.GetRequiredPluginsResponse:
-        """Answer nothing, as GetRequiredPackages does."""
+        """Return nothing, like GetRequiredPackages."""
         del request, context
         return language_pb2.GetRequiredPluginsResponse()
 
     def InstallDependencies(  # noqa: N802
         self, request: language_pb2.InstallDependenciesRequest, context: grpc.ServicerContext
     ) -> Iterator[language_pb2.InstallDependenciesResponse]:
-        """Answer nothing: `make setup` installs the packages of programs and plugins, this host never changes an environment."""
+        """Return nothing: `make setup` installs packages of programs and plugins, and this host never changes an environment."""
         del request, context
         return iter(())
 
     def About(self, request: language_pb2.AboutRequest, context: grpc.ServicerContext) -> language_pb2.AboutResponse:  # noqa: N802
-        """Describe the interpreter that programs run with."""
+        """Describe the interpreter of programs."""
         del context
         return language_pb2.AboutResponse(
             executable=interpreter(request.info),
@@ -125,9 +125,9 @@ class LanguageHost(language_pb2_grpc.LanguageRuntimeServicer):
     def GetProgramDependencies(  # noqa: N802
         self, request: language_pb2.GetProgramDependenciesRequest, context: grpc.ServicerContext
     ) -> language_pb2.GetProgramDependenciesResponse:
-        """List the distributions that this environment holds."""
+        """List the distributions of this environment."""
         del request, context
-        from importlib import metadata  # noqa: PLC0415  a start does without it
+        from importlib import metadata  # noqa: PLC0415  not needed at start-up
 
         found = {dist.metadata["Name"]: dist.version for dist in metadata.distributions() if dist.metadata["Name"]}
         return language_pb2.GetProgramDependenciesResponse(
@@ -137,7 +137,7 @@ class LanguageHost(language_pb2_grpc.LanguageRuntimeServicer):
         )
 
     def Run(self, request: language_pb2.RunRequest, context: grpc.ServicerContext) -> language_pb2.RunResponse:  # noqa: N802
-        """Run a program to its end."""
+        """Run a program until it exits."""
         info = request.info
         program = str(Path(info.program_directory or request.pwd or ".") / (info.entry_point or "."))
         command = [
@@ -172,12 +172,12 @@ class LanguageHost(language_pb2_grpc.LanguageRuntimeServicer):
             return language_pb2.RunResponse()
         if code == EXIT_AFTER_MESSAGE:
             return language_pb2.RunResponse(bail=True)
-        return language_pb2.RunResponse(error=f"the program ended with exit code {code}")
+        return language_pb2.RunResponse(error=f"the program exited with code {code}")
 
     def RunPlugin(  # noqa: N802
         self, request: language_pb2.RunPluginRequest, context: grpc.ServicerContext
     ) -> Iterator[language_pb2.RunPluginResponse]:
-        """Run a plugin written in Python (a policy pack, a provider) and stream what it prints."""
+        """Run a plugin written in Python (a policy pack, a provider) and stream its output."""
         folder = request.info.program_directory or request.program
         start = (
             ["-u", "-m", "pulumi.policy", *request.args, folder]
@@ -191,7 +191,7 @@ class LanguageHost(language_pb2_grpc.LanguageRuntimeServicer):
             yield language_pb2.RunPluginResponse(exitcode=child.wait())
 
     def Cancel(self, request: empty_pb2.Empty, context: grpc.ServicerContext) -> empty_pb2.Empty:  # noqa: N802
-        """Stop whatever runs."""
+        """Stop all running programs."""
         del request, context
         self.stop()
         return empty_pb2.Empty()
@@ -204,7 +204,7 @@ class LanguageHost(language_pb2_grpc.LanguageRuntimeServicer):
             _stop(child)
 
     def _run(self, command: list[str], environment: Mapping[str, str], cwd: str, context: grpc.ServicerContext) -> int:
-        """Run a program in an interpreter of its own, or in a fork of one that has the packages already."""
+        """Run a program in its own interpreter, or in a fork of one that already has the packages."""
         listening = os.environ.get(WARM_PROGRAMS)
         if listening:
             started = start_fork(listening, command[1:], {**os.environ, **environment}, cwd)
@@ -227,7 +227,7 @@ class LanguageHost(language_pb2_grpc.LanguageRuntimeServicer):
 
 
 def _output(child: "subprocess.Popen[bytes]") -> Iterator[language_pb2.RunPluginResponse]:
-    """Yield both streams of a plugin as they come; the engine reads the plugin's port from the first line of stdout."""
+    """Yield both streams of a plugin as they arrive. The engine reads the plugin's port from the first line of stdout."""
     chunks: queue.Queue[language_pb2.RunPluginResponse | None] = queue.Queue()
 
     def pump(name: str) -> None:
@@ -263,28 +263,28 @@ def _stop(child: "subprocess.Popen[bytes]") -> None:
 
 @dataclass
 class Fork:
-    """A program that runs in a fork."""
+    """A program running in a fork."""
 
     pid: int
     connection: socket.socket
     _over: threading.Event = field(default_factory=threading.Event)
 
     def wait(self) -> int:
-        """Return the exit code; 1 if the process that forks is gone."""
+        """Return the exit code, or 1 if the forking process is gone."""
         with self.connection:
             answer = read_exactly(self.connection, NUMBER.size)
         self._over.set()
         return NUMBER.unpack(answer)[0] if answer else 1
 
     def terminate(self) -> None:
-        """Ask the program to stop, unless it is over: its process id may be another's by then."""
+        """Request the program to stop, unless it has exited: its process id may be reused by then."""
         if not self._over.is_set():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, signal.SIGTERM)
 
 
 def start_fork(path: str, arguments: Sequence[str], environment: Mapping[str, str], folder: str) -> Fork:
-    """Start a program in a fork; its standard output and error are ours. Raises OSError if nobody listens at `path`."""
+    """Start a program in a fork that shares our standard output and error. Raises OSError if no process listens at `path`."""
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     connection.connect(path)
     text = json.dumps({"arguments": list(arguments), "environment": dict(environment), "folder": folder}).encode()
@@ -292,12 +292,12 @@ def start_fork(path: str, arguments: Sequence[str], environment: Mapping[str, st
     connection.sendall(text)
     answer = read_exactly(connection, NUMBER.size)
     if answer is None:
-        raise ConnectionResetError(f"No program was started by the process at {path}.")
+        raise ConnectionResetError(f"The process at {path} did not start the program.")
     return Fork(NUMBER.unpack(answer)[0], connection)
 
 
 def read_exactly(connection: socket.socket, count: int) -> bytes | None:
-    """Return the next `count` bytes of a stream; None if it ends before."""
+    """Return the next `count` bytes of a stream, or None if it is closed before."""
     parts: list[bytes] = []
     while count > 0:
         part = connection.recv(min(count, _MAX_MESSAGE_BYTES))
@@ -309,7 +309,7 @@ def read_exactly(connection: socket.socket, count: int) -> bytes | None:
 
 
 def serve(engine_address: str, runner: Path) -> None:
-    """Serve until SIGINT or SIGTERM comes or the engine is gone; prints the port on the first line of stdout."""
+    """Serve until SIGINT or SIGTERM, or until the engine is gone. Prints the port on the first line of stdout."""
     host = LanguageHost(engine_address, runner)
     options = [
         ("grpc.max_receive_message_length", _MAX_MESSAGE_BYTES),
@@ -336,7 +336,7 @@ def serve(engine_address: str, runner: Path) -> None:
 
 
 def main() -> None:
-    """Entry point of `pulumi-language-python`: flags we do not know are the engine's, the first plain argument is its address."""
+    """Run `pulumi-language-python`. Unknown flags are the engine's, and the first plain argument is its address."""
     parser = argparse.ArgumentParser(prog="pulumi-language-python")
     parser.add_argument("--exec", required=True, type=Path)
     options, rest = parser.parse_known_args()

@@ -1,4 +1,4 @@
-"""What an engine is, where it is kept, and how set-up fails."""
+"""Description of an engine, its cache folder, and the set-up error."""
 
 import os
 import re
@@ -8,10 +8,10 @@ from enum import StrEnum
 from pathlib import Path
 
 VERSION = "3.256.0"
-"""The engine that set-up installs. The newest release that the Go module proxy served when this was written; SDK 3.272.0 works with it."""
+"""Engine version to install: the newest on the Go module proxy when this was written. SDK 3.272.0 works with it."""
 
 OLDEST_USABLE = (3, 200, 0)
-"""An engine found on PATH must be at least this new: provider plugins by path and `pulumi preview --json` as the scripts read it."""
+"""Minimum version of an engine on PATH: for provider plugins by path, and `pulumi preview --json` as the scripts read it."""
 
 LANGUAGE_HOST = "pulumi-language-python"
 LANGUAGE_EXEC = "pulumi-language-python-exec"
@@ -20,11 +20,11 @@ _VERSION_OUTPUT_S = 20.0
 
 
 class EngineError(Exception):
-    """Set-up could not provide an engine; the message is one sentence for a person."""
+    """Set-up could not provide an engine. The message is one sentence."""
 
 
 class Source(StrEnum):
-    """Where an engine may come from, in the order in which set-up tries."""
+    """Source of an engine, in the order of attempts."""
 
     PATH = "path"
     RELEASE = "release"
@@ -35,7 +35,7 @@ class Source(StrEnum):
 class Engine:
     """A usable Pulumi CLI.
 
-    `executable` is its path; `language_exec` is the file that runs Python programs, where the engine came without a Python language host of its own, else None.
+    `executable` is its path. `language_exec` is the runner of Python programs if the engine has no Python language host, otherwise None.
     """
 
     executable: Path
@@ -45,18 +45,18 @@ class Engine:
 
 
 def project_root() -> Path:
-    """Return the folder of the checkout that this package lies in."""
+    """Return the folder of this package's checkout."""
     return Path(__file__).resolve().parents[2]
 
 
 def cache_root() -> Path:
-    """Return the user's cache folder for engines; every version has a folder of its own below it."""
+    """Return the user's cache folder for engines, with one folder per version."""
     base = os.environ.get("XDG_CACHE_HOME", "")
     return (Path(base) if base else Path.home() / ".cache") / "gemma-serving" / "engine"
 
 
 def version_of(executable: Path) -> str | None:
-    """Return the version that a Pulumi CLI says it has, such as "3.256.0", or None where it does not answer."""
+    """Return the version of a Pulumi CLI, such as "3.256.0", or None if it does not respond."""
     try:
         answer = subprocess.run(
             [str(executable), "version"],
@@ -74,5 +74,5 @@ def version_of(executable: Path) -> str | None:
 
 
 def new_enough(version: str) -> bool:
-    """Whether an engine found on PATH can be used."""
+    """Return whether an engine on PATH is new enough."""
     return tuple(int(part) for part in version.split(".")) >= OLDEST_USABLE

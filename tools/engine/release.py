@@ -1,4 +1,4 @@
-"""Installs the official release through the SDK's own installer, where the vendor's site can be reached."""
+"""Install the official release with the SDK's own installer, if the vendor's site is reachable."""
 
 import shutil
 import subprocess
@@ -12,7 +12,7 @@ from tools.engine.model import VERSION, EngineError
 
 _SITE = "https://get.pulumi.com/"
 _REACH_S = 4.0
-"""How long to wait for the vendor's site to answer before going on to the next way."""
+"""Maximum wait for the vendor's site before trying the next source."""
 _INSTALL_LIMIT_S = 600.0
 
 _INSTALL = (
@@ -22,15 +22,15 @@ _INSTALL = (
 
 
 def install(into: Path) -> None:
-    """Install the official distribution so that `into` holds `pulumi` and its language hosts.
+    """Install the official distribution into `into`, with `pulumi` and its language hosts.
 
-    The folder appears whole or not at all. Raises EngineError where the site cannot be reached within seconds, or with the installer's last line.
+    The folder is created atomically. Raises EngineError if the site does not respond within seconds, or with the installer's last line.
     """
     try:
         requests.head(_SITE, timeout=_REACH_S, allow_redirects=False)
     except requests.RequestException as error:
         raise EngineError(
-            f"The official release cannot be fetched: {_SITE} did not answer within {_REACH_S:.0f} s."
+            f"Cannot fetch the official release: {_SITE} did not respond within {_REACH_S:.0f} s."
         ) from error
     into.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=into.parent, prefix="installing-") as folder:

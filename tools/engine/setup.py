@@ -1,4 +1,4 @@
-"""Finds an engine or makes one, then links it into the virtual environment as `pulumi`."""
+"""Find or create an engine, then link it into the virtual environment as `pulumi`."""
 
 import fcntl
 import os
@@ -28,16 +28,16 @@ _LANGUAGE_HOST_LINE = (
     'exec "${GEMMA_SERVING_PYTHON:?start pulumi through .venv/bin/pulumi}" -P "$GEMMA_SERVING_ROOT/tools/engine/language_host.py" '
     '--exec "$(dirname "$0")/pulumi-language-python-exec" "$@"'
 )
-"""One engine serves many checkouts: which interpreter and which checkout, the link in the virtual environment says."""
+"""One engine serves many checkouts. The link in the virtual environment sets the interpreter and the checkout."""
 
 _NO_WAY = (
-    "No Pulumi engine could be had ({reasons}). Two ways out: install Pulumi from https://www.pulumi.com/docs/install/ so that `pulumi` is on PATH, "
-    "or install Go 1.26 or newer so that it can be built; then run `make setup` again."
+    "No Pulumi engine is available ({reasons}). Install Pulumi from https://www.pulumi.com/docs/install/ so that `pulumi` is on PATH, "
+    "or install Go 1.26 or newer to build it. Then run `make setup` again."
 )
 
 
 def on_path() -> Engine | None:
-    """Return the engine that the user has on PATH, or None; our own link in the virtual environment does not count."""
+    """Return the engine on the user's PATH, or None. Our own link in the virtual environment is ignored."""
     for folder in os.environ.get("PATH", "").split(os.pathsep):
         candidate = Path(folder or ".") / "pulumi"
         if not candidate.is_file() or not os.access(candidate, os.X_OK) or _is_ours(candidate):
@@ -51,16 +51,16 @@ def on_path() -> Engine | None:
 
 
 def cached(source: Source) -> Engine | None:
-    """Return the engine that an earlier set-up put into the user's cache folder, or None."""
+    """Return the engine that an earlier set-up stored in the user's cache folder, or None."""
     executable = _folder(source) / "pulumi"
     if not executable.is_file():
         return None
-    # The folder is keyed by version and appears whole or not at all, so asking the binary again would only cost time.
+    # The folder is keyed by version and created atomically, so running the binary again would only cost time.
     return _described(executable, VERSION, source)
 
 
 def ensure(allowed: Sequence[Source] = tuple(Source)) -> Engine:
-    """Return an engine, making one where there is none; `allowed` restricts the ways. Raises EngineError when none works."""
+    """Return an engine, creating one if necessary. `allowed` restricts the sources. Raises EngineError if all fail."""
     reasons: list[str] = []
     if Source.PATH in allowed:
         if (engine := on_path()) is not None:
@@ -80,13 +80,13 @@ def ensure(allowed: Sequence[Source] = tuple(Source)) -> Engine:
 
 
 def link(engine: Engine) -> bool:
-    """Write `pulumi` into the virtual environment (and the language host stand-in beside an engine that has none); whether anything changed."""
+    """Write `pulumi` into the virtual environment, and the language host stand-in next to an engine without one. Return whether a file changed."""
     binaries = Path(sys.prefix) / "bin"
-    # The engine's commands are short: with Go's default of 100 it collects garbage so often that this takes a tenth of their CPU time.
+    # The engine's commands are short. With Go's default of 100, garbage collection takes a tenth of their CPU time.
     variables = f'GOGC="${{GOGC:-400}}" GEMMA_SERVING_PYTHON="{binaries}/python" GEMMA_SERVING_ROOT="{project_root()}" PATH="{binaries}:$PATH"'
     changed = _write(binaries / "pulumi", _script(f'{variables} exec "{engine.executable}" "$@"'))
     if engine.language_exec is not None:
-        # Beside the engine, not on PATH: the engine warns of every language host that it finds on PATH.
+        # Next to the engine, not on PATH: the engine warns about every language host on PATH.
         changed |= _write(engine.executable.with_name(LANGUAGE_HOST), _script(_LANGUAGE_HOST_LINE))
     return changed
 
@@ -113,7 +113,7 @@ def _folder(source: Source) -> Path:
 
 
 def _described(executable: Path, version: str, source: Source) -> Engine | None:
-    """Describe an engine, or return None where it cannot run Python programs: no language host came with it, and no runner for ours."""
+    """Return a description of an engine, or None if it cannot run Python programs, because it has neither a language host nor a runner for ours."""
     beside = executable.with_name(LANGUAGE_HOST)
     came_with_host = beside.is_file() and not _is_ours(beside)
     has_host = came_with_host or shutil.which(LANGUAGE_HOST, path=_path_without_ours()) is not None
@@ -142,13 +142,13 @@ def _make(source: Source, maker: Callable[[Path], None]) -> Engine:
     engine = cached(source)
     if engine is None or version_of(engine.executable) != VERSION:
         shutil.rmtree(folder, ignore_errors=True)
-        raise EngineError(f"The engine made in {folder} does not say that it is {VERSION}, so it was removed.")
+        raise EngineError(f"The engine created in {folder} does not report version {VERSION} and was removed.")
     return engine
 
 
 @contextmanager
 def _locked(folder: Path) -> Generator[None]:
-    """Let one process at a time make an engine, so that two checkouts do not both build it."""
+    """Lock engine creation to one process, so two checkouts do not both build it."""
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)

@@ -570,7 +570,7 @@ def test_all_accelerators_of_the_project_are_compared_without_a_name(world):
     ("arguments", "said"),
     [
         (["H100"], 'ACCELERATOR is "H100"; this project deploys v5e-1,'),
-        (["--stack", "nope"], "There is no Pulumi.nope.yaml"),
+        (["--stack", "nope"], "Pulumi.nope.yaml not found"),
         (["--provisioning", "free"], "it must be flex-start, spot, standard or reservation"),
         (["--yes"], "--yes belongs to --write"),
         (["--write", "tpu-v6e4", "v6e-1"], "--write takes accelerator and provisioning from the stack"),

@@ -259,9 +259,9 @@ def test_another_commit_stands_beside_the_checkout_and_leaves_nothing(checkout):
 @pytest.mark.parametrize(
     ("arguments", "prepare", "words"),
     [
-        (("--stack", "b"), None, "There is no Pulumi.b.yaml; the stacks with settings here are: a."),
+        (("--stack", "b"), None, "Pulumi.b.yaml not found. Stacks with a settings file: a."),
         (("--stack", "a", "--settings-of", "a"), None, "--settings-of would replace it"),
-        (("--stack", "a"), "Pulumi.a.yaml", "Pulumi.a.yaml is changed and not committed; commit it"),
+        (("--stack", "a"), "Pulumi.a.yaml", "Pulumi.a.yaml has uncommitted changes"),
         (("--stack", "a"), "out/x", "--out out is not empty; name a new folder."),
     ],
 )

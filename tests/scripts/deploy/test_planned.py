@@ -147,8 +147,8 @@ CHANGES = {
     edit_settings: "the stack's settings, or a file that they name, changed",
     edit_image: "the image changed",
     other_state: "the stack was deployed or refreshed",
-    other_step: f"`{URN}`: the plan has update of template; now it is replace of template",
-    no_step: f"`{URN}`: the plan has update of template; now it is no change",
+    other_step: f"`{URN}`: planned update of template, now replace of template",
+    no_step: f"`{URN}`: planned update of template, now no change",
 }
 
 
@@ -293,7 +293,7 @@ def test_a_refusal_is_in_the_summary_with_the_next_command(world, tmp_path, monk
 
 def test_files_that_are_not_committed_are_no_plan(world):
     edit_settings(world)
-    with pytest.raises(CommandRefusedError, match="is changed and not committed"):
+    with pytest.raises(CommandRefusedError, match="has uncommitted changes"):
         make_plan(STACK)
 
 

@@ -850,7 +850,7 @@ def test_backend_and_passphrase(world):
 
 
 def refuse_to_end(*_arguments, **_options):
-    raise ScriptError("`pulumi whoami` did not end within 120 s.")
+    raise ScriptError("`pulumi whoami` timed out after 120 s.")
 
 
 # --- what the server runs ------------------------------------------------------------------------------------------------------
@@ -897,7 +897,7 @@ def test_weights_may_lie_in_a_bucket_that_another_tool_filled(world, folder):
     line = world.line("weights", "l4-qat")
     assert (line["status"], line["detail"]) == (
         "missing",
-        "it does not list chat_template.jinja, which the server would load too",
+        "it does not list chat_template.jinja, which the server will also load",
     )
 
 

@@ -71,14 +71,14 @@ def test_a_roll_out_that_was_interrupted_is_told_although_the_state_agrees(monke
     found = drift_of("a")
     assert (found.changes, found.rollout_phase, found.differs) == ((), "interrupted", True)
     text = issue_body([found], "")
-    assert "Requests: 90 % s-1, 10 % s-2." in text
-    assert re.search(r"The roll-out of s-2 was interrupted \d+ d ago: ann@ci \(process 4, since 2026-11-01", text)
+    assert "Traffic: 90 % s-1, 10 % s-2." in text
+    assert re.search(r"The rollout of s-2 was interrupted \d+ d ago: ann@ci \(process 4, since 2026-11-01", text)
     assert (
-        "`python -m scripts.rollout --stack a` continues, `python -m scripts.rollout --stack a --to s-1` goes back."
+        "run `python -m scripts.rollout --stack a`. To roll back, run `python -m scripts.rollout --stack a --to s-1`."
         in text
     )
     assert "pulumi up --refresh" not in text
-    assert json.loads(found.model_dump_json())["rollout"].startswith("Requests: 90 % s-1")
+    assert json.loads(found.model_dump_json())["rollout"].startswith("Traffic: 90 % s-1")
 
 
 def test_a_record_that_cannot_be_read_is_drift_and_a_revision_that_waits_is_none(monkeypatch):

@@ -145,7 +145,7 @@ def test_a_whole_state_is_refreshed_only(world):
 
 
 def test_a_lost_state_comes_back_after_one_question(world):
-    world.state = CommandRefusedError(f"Stack {STACK} does not exist; run `pulumi stack init {STACK}`.")
+    world.state = CommandRefusedError(f"Stack {STACK} does not exist. Run `pulumi stack init {STACK}`.")
     recovery = world.recover()
     assert recovery.state_was == "missing"
     assert world.state.urns == world.whole.urns
@@ -155,7 +155,7 @@ def test_a_lost_state_comes_back_after_one_question(world):
 
 def test_a_stack_without_settings_is_no_lost_state(world, tmp_path):
     (tmp_path / f"Pulumi.{STACK}.yaml").unlink()
-    world.state = CommandRefusedError(f"Stack {STACK} does not exist; run `pulumi stack init {STACK}`.")
+    world.state = CommandRefusedError(f"Stack {STACK} does not exist. Run `pulumi stack init {STACK}`.")
     with pytest.raises(CommandRefusedError, match="does not exist"):
         world.recover()
 
@@ -198,7 +198,7 @@ def test_a_wrong_passphrase_in_the_preview_changes_nothing(world, monkeypatch):
 
     monkeypatch.setattr(run, "declared", refuse)
     with pytest.raises(
-        StateUnreadableError, match=r"If the passphrase or the key is lost, `python -m scripts.teardown --stack"
+        StateUnreadableError, match=r"If the passphrase or key is lost, run `python -m scripts.teardown --stack"
     ):
         world.recover()
     assert world.calls == []

@@ -163,7 +163,7 @@ def test_a_way_back_that_is_ended_by_hand_leaves_the_reason_and_the_refusal():
     assert (record.outcome, record.refused.revision, google.shares) == ("interrupted", "s-2", {"s-1": 90, "s-2": 10})
     assert "5.0 times slower" in record.reason
     sentence = next_step(google.get("run", f"v2/{SERVICE}"), "x", time_.now())
-    assert "`python -m scripts.rollout --stack x --again` continues anyway" in sentence
+    assert "To continue anyway, run `python -m scripts.rollout --stack x --again`" in sentence
     report = rollout(google)[0].to_latest()
     assert report.outcome == "refused"
     assert (
@@ -329,7 +329,7 @@ def test_a_refused_revision_is_not_offered_again_without_its_reason():
     assert (report.outcome, report.exit_code, report.traffic) == ("refused", ExitCode.REFUSED, {"s-1": 100})
     assert "Revision s-2 was refused 2 h ago: Revision s-2 failed its check at 10 % of the requests." in report.reason
     assert "5.0 times slower" in report.reason
-    assert "`python -m scripts.rollout --stack x --again` rolls it out anyway." in report.reason
+    assert "To roll it out anyway, run `python -m scripts.rollout --stack x --again`." in report.reason
     assert len(google.seen) == steps
     assert rollout(google, time_=time_)[0].to_latest(again=True).outcome == "rolled out"
     assert google.record.refused is None
@@ -376,7 +376,7 @@ def test_a_record_that_cannot_be_read_is_not_no_record():
         assert isinstance(google.record, UnreadableRecord)
         report = rollout(google)[0].to_latest()
         assert (report.outcome, report.exit_code, google.seen) == ("unknown", ExitCode.REFUSED, [])
-        assert "--again` writes a new one" in report.reason
+        assert "To write a new record and roll out the latest revision" in report.reason
         assert rollout(google)[0].to_latest(again=True).outcome == "rolled out"
 
 

@@ -131,7 +131,7 @@ def test_archives_that_are_not_signed_are_named_without_escapes(world):
 def test_an_older_agent_is_named_with_what_it_cannot_do_and_the_command_that_reboots_it(world):
     node = machine(world)
     for published, cannot in (
-        ({}, ("server does not start is not taken back", "older secret versions")),
+        ({}, ("server does not start is not rolled back", "older secret versions")),
         (
             {"serving_hash": document_hash(DOCUMENT)},
             ("Until a reboot a document whose server was ready", "the server's container is privileged"),
@@ -236,7 +236,7 @@ def test_a_division_of_the_requests_is_shown_with_its_shares_and_its_record():
     record = {"schema": 1, "holder": holder, "renewedAt": holder["since"], "revision": "s-2", "serving": "s-1"}
     found = rolling({"s-1": 90, "s-2": 10}, json.dumps(record))
     assert (found.traffic, found.rollout_phase, found.rollout_waits) == ({"s-1": 90, "s-2": 10}, "interrupted", True)
-    assert "The roll-out of s-2 was interrupted" in found.rollout
+    assert "The rollout of s-2 was interrupted" in found.rollout
     assert found.rollout_record["holder"]["user"] == "ann"
     status = StackStatus(stack="x", deployed=True, target="cloud-run", cloud=found)
     shown = dict(_running(status, str, 0.0))
@@ -250,7 +250,7 @@ def test_shares_and_records_that_cannot_be_read_are_unknown():
     assert "Google does not say who gets the requests of the service." in found.unknown
     found = rolling({"s-1": 100}, "{")
     assert (found.traffic, found.rollout_phase, found.rollout_waits) == ({"s-1": 100}, "unknown", False)
-    assert "the record of the roll-out cannot be read: it is not JSON" in found.unknown[0]
+    assert "the record of the rollout cannot be read: it is not JSON" in found.unknown[0]
 
 
 def test_a_refused_revision_is_shown_with_its_reason_and_does_not_wait():

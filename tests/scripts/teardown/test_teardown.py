@@ -48,7 +48,7 @@ class Desk:
 
     def without_engine(self):
         def missing():
-            raise CommandRefusedError("The Pulumi CLI is not installed; run `make setup`.")
+            raise CommandRefusedError("The Pulumi CLI is not installed. Run `make setup`.")
 
         self.monkeypatch.setattr(runner, "pulumi", missing)
 
