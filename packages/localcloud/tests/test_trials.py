@@ -149,14 +149,14 @@ def test_a_false_assumption_differs_and_what_google_accepted_is_deleted(run, pla
     assert found["answered"].startswith("200")
     assert ": differs: 200" in json.loads((tmp_path / "tried.json").read_text())["planted"]
     code, text = run(planted, clean_up=True)
-    assert (code, text.splitlines()[-1].startswith("Nothing is left")) == (0, True)
+    assert (code, text.splitlines()[-1].startswith("No leaked resources")) == (0, True)
 
 
 def test_text_names_what_differs_with_both_sides(run):
     _, text = run(entry(), json=False)
     assert "differs: planted (high)" in text
     assert "assumed:  Google refuses it." in text
-    assert "if so: A command fails." in text
+    assert "effect: A command fails." in text
 
 
 def test_an_interruption_deletes_what_was_created(run, own_client, monkeypatch):

@@ -26,7 +26,7 @@ from localcloud.vllm.stream import StreamReply, WholeReply
 
 _GUARDED: Final = ("/v1", "/v2", "/inference")
 _SIMULATOR: Final = "/_sim/"
-"""Prefix of the simulator's own paths, which no option of vLLM concerns."""
+"""Prefix of the simulator's own paths, which no vLLM option affects."""
 _ORIGINS: Final = "allowed-origins"
 _MAX_BODY_BYTES: Final = 64 * 2**20
 _CRASH_STATUS: Final = 139
@@ -47,9 +47,9 @@ class Parts:
     middleware: Middleware
     media: MediaRules
     is_developer: bool
-    """Whether VLLM_SERVER_DEV_MODE opens the developer's endpoints."""
+    """Whether VLLM_SERVER_DEV_MODE enables the developer endpoints."""
     loads_adapters: bool
-    """Whether VLLM_ALLOW_RUNTIME_LORA_UPDATING lets callers load adapters."""
+    """Whether VLLM_ALLOW_RUNTIME_LORA_UPDATING allows callers to load adapters."""
 
 
 def make_app(parts: Parts) -> web.Application:
@@ -101,7 +101,7 @@ class _Server:
 
     @web.middleware
     async def middleware(self, request: web.Request, handler: _Handler) -> web.StreamResponse:
-        """Ask the middleware, check the API key for the paths that vLLM protects, apply CORS, and write errors in vLLM's format."""
+        """Call the middleware, check the API key for the paths that vLLM protects, apply CORS, and write errors in vLLM's format."""
         if not request.path.startswith(_SIMULATOR):
             refusal = await self._parts.middleware.answer(request)
             if refusal is not None:
@@ -130,7 +130,7 @@ class _Server:
         return web.Response()
 
     async def done(self, _: web.Request) -> web.Response:
-        """Answer as an endpoint whose work is not simulated."""
+        """Answer for an endpoint whose work is not simulated."""
         return web.json_response({})
 
     async def version(self, _: web.Request) -> web.Response:
@@ -202,7 +202,7 @@ class _Server:
         _loopback_only(request)
         faults = as_object(await _body(request)).get("faults")
         if not isinstance(faults, list):
-            raise RequestError('The body has to be {"faults": [...]}.', param="faults")
+            raise RequestError('The body must be {"faults": [...]}.', param="faults")
         try:
             self._parts.faults.replace(as_list(cast("object", faults)))
         except FaultError as error:
@@ -280,7 +280,7 @@ class _Server:
         return response
 
     async def _run(self, sequence: Sequence, finished: asyncio.Event) -> None:
-        """Run a sequence to its end. If the client disconnects, the request is cancelled and the sequence aborted."""
+        """Run a sequence until it is complete. If the client disconnects, the request is canceled and the sequence aborted."""
         engine = self._parts.engine
         engine.submit(sequence)
         try:
@@ -291,7 +291,7 @@ class _Server:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Call:
-    """One request: what was asked, the planned completion, the maximum of tokens, the time of arrival."""
+    """One request: its content, the planned completion, the maximum of tokens, the time of arrival."""
 
     request: web.Request
     asked: Request
@@ -332,7 +332,7 @@ async def _body(request: web.Request) -> Any:  # noqa: ANN401 - what the client 
 
 
 def _loopback_only(request: web.Request) -> None:
-    """Answer 404 to whatever is no client of this machine's user: a front, a web page, another user."""
+    """Answer 404 to any caller that is not a front or a client of this machine's user, such as a web page or another user."""
     if request.transport is None:
         raise web.HTTPNotFound
     client, server = (request.transport.get_extra_info(name)[:2] for name in ("peername", "sockname"))

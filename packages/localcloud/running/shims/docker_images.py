@@ -1,4 +1,4 @@
-"""Images on a simulated machine: which are pulled, and if the registry allows a pull."""
+"""Images on a simulated machine: the pulled ones, and whether the registry allows a pull."""
 
 import base64
 import hashlib
@@ -24,16 +24,16 @@ _DOCKER_HUB: Final = "docker.io"
 _CLIENT_HEADER: Final = "X-Localcloud-Client"
 _LAYERS: Final = 12
 _PULL_S: Final = 60.0
-"""Simulated seconds of a pull (assumed: some 8 GB at 130 MB/s)."""
+"""Simulated seconds of a pull (assumed: about 8 GB at 130 MB/s)."""
 _IMAGE_BYTES: Final = 8_000_000_000
 
 
 class ImageError(Exception):
-    """An image cannot be pulled; the message is docker's."""
+    """An image cannot be pulled. The message is docker's."""
 
 
 def config_file() -> Path:
-    """Return docker's configuration file, which holds the logins."""
+    """Return docker's configuration file, which contains the logins."""
     return Path(os.environ.get("DOCKER_CONFIG") or Path(os.environ.get("HOME", "/")) / ".docker") / "config.json"
 
 
@@ -43,7 +43,7 @@ def pulled(machine: Machine) -> dict[str, str]:
 
 
 def remove(machine: Machine, reference: str) -> bool:
-    """Delete a pulled image. Return False if it is not there."""
+    """Delete a pulled image. Return False if it does not exist."""
     here = pulled(machine)
     if here.pop(reference, None) is None:
         return False
@@ -109,9 +109,9 @@ def _ask_registry(machine: Machine, reference: str, name: str, version: str) -> 
 
 
 def _refusal(error: "HTTPError", host: str, reference: str) -> str:
-    """Return docker's message for a registry's refusal.
+    """Return docker's message for a registry's error.
 
-    Docker shows the registry's own words below 500 and the status only above (distribution/registry/client/errors.go, HandleHTTPResponseError).
+    Docker shows the registry's own message below 500 and only the status above (distribution/registry/client/errors.go, HandleHTTPResponseError).
     """
     if error.code >= HTTPStatus.INTERNAL_SERVER_ERROR:
         return f"received unexpected HTTP status: {error.code} {error.reason}"

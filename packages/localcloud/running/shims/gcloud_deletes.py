@@ -1,4 +1,4 @@
-"""Deletions that people run by hand: the `gcloud ... delete` commands that a teardown prints, for the local cloud's `gcloud`."""
+"""Manual deletions: the `gcloud ... delete` commands that a teardown prints, for the local cloud's `gcloud`."""
 
 import time
 import urllib.parse
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 Ask: TypeAlias = Callable[[str, str], dict[str, Any]]
-"""Sends a request (verb and path) as the caller and returns the JSON object that answers it."""
+"""Sends a request (verb and path) as the caller and returns the JSON object of the response."""
 
 _POLL_S: Final = 0.1
 _COMPUTE: Final = "/compute/compute/v1/projects/{project}"
@@ -32,7 +32,7 @@ _BUCKET: Final = "storage rm"
 
 
 class DeletionError(Exception):
-    """A deletion that the service accepted and did not finish, or a command that lacks something."""
+    """A deletion that the service accepted but did not finish, or an incomplete command."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +45,7 @@ class Deletion:
 
 
 def parse(words: Sequence[str], project: str) -> Deletion | None:
-    """Return the deletion that a command asks for; None if it is another command. Raises DeletionError if it lacks something."""
+    """Return the deletion of a command, or None if it is another command. Raises DeletionError if the command is incomplete."""
     names = [word for word in words if not word.startswith("-")]
     options = dict(word.removeprefix("--").split("=", 1) for word in words if word.startswith("--") and "=" in word)
     command = next((known for known in (*_PATHS, _BUCKET) if names[: known.count(" ") + 1] == known.split()), None)
@@ -58,8 +58,8 @@ def parse(words: Sequence[str], project: str) -> Deletion | None:
     place = next((options[name] for name in _PLACES if name in options), "")
     if len(given) != 1 or unknown or not project or ("{place}" in path and not place):
         raise DeletionError(
-            f"`gcloud {command}` of the stand-in needs one name, --project and, where the resource has one, --region, --zone or --location, "
-            f"each option in one word{'; it does not know ' + ', '.join(unknown) if unknown else ''}."
+            f"`gcloud {command}` of the stand-in needs one name, --project and, if the resource has one, --region, --zone or --location, "
+            f"each option in one word{'; unknown: ' + ', '.join(unknown) if unknown else ''}."
         )
     bucket = given[0].removeprefix("gs://").rstrip("/") if command == _BUCKET else ""
     full = path.format(project=project, place=place, id=urllib.parse.quote(given[0], safe="@"))
@@ -67,7 +67,7 @@ def parse(words: Sequence[str], project: str) -> Deletion | None:
 
 
 def run(deletion: Deletion, ask: Ask) -> None:
-    """Delete the resource and wait until it is gone. Raises DeletionError, and what `ask` raises."""
+    """Delete the resource and wait until it is gone. Raises DeletionError, and the errors of `ask`."""
     if deletion.bucket:
         _empty(deletion.bucket, ask)
         ask("DELETE", f"/storage/storage/v1/b/{deletion.bucket}")
@@ -92,7 +92,7 @@ def _objects(bucket: str, ask: Ask) -> Iterator[str]:
 
 
 def _is_done(operation: Mapping[str, Any]) -> bool:
-    """Tell if an answer is no operation, or one that has ended."""
+    """Return whether a response is not an operation or is a finished one."""
     if operation.get("kind") == "compute#operation":
         return operation.get("status") == "DONE"
     return "/operations/" not in str(operation.get("name", "")) or bool(operation.get("done"))

@@ -1,6 +1,6 @@
-"""What an owner does to a project with gcloud: enable APIs, grant roles, create custom roles, ask for quota. Each is the calls that gcloud makes.
+"""An owner's gcloud commands on a project: enable APIs, grant roles, create custom roles, request quota. Each makes gcloud's calls.
 
-The arguments were read off gcloud 528.0.0. Its login is the project's owner, whoever the other credentials of the environment belong to.
+The arguments come from gcloud 528.0.0. Its login is the project's owner, regardless of the environment's other credentials.
 """
 
 import json
@@ -18,7 +18,7 @@ Ask = Callable[..., dict[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class Api:
-    """How the local cloud is called: Google's APIs with a token, and the admin API."""
+    """Access to the local cloud: Google's APIs with a token, and the admin API."""
 
     ask: Ask
     admin: Ask
@@ -53,7 +53,7 @@ def owner(admin: Ask) -> tuple[str, str]:
 
 
 def enable_services(api: Api, words: Words) -> None:
-    """`services enable API... --project=P`: return when the operation is done; the API itself may answer later."""
+    """`services enable API... --project=P`: return when the operation is done. The API itself may respond later."""
     _, token = owner(api.admin)
     for name in words.names:
         path = f"/serviceusage/v1/projects/{words.options['project']}/services/{name}:enable"
@@ -77,7 +77,7 @@ def add_binding(api: Api, words: Words) -> None:
 
 
 def prefer_quota(api: Api, words: Words) -> None:
-    """`beta quotas preferences create --service= --quota-id= --dimensions=KEY=VALUE[,KEY=VALUE] --preferred-value= --email=`: ask for quota."""
+    """`beta quotas preferences create --service= --quota-id= --dimensions=KEY=VALUE[,KEY=VALUE] --preferred-value= --email=`: request quota."""
     options = words.options
     dimensions = dict(part.split("=", 1) for part in options["dimensions"].split(","))
     preference = {
@@ -128,7 +128,7 @@ def update_role(api: Api, words: Words) -> None:
 
 
 def _parent(api: Api, words: Words) -> tuple[str, str]:
-    """Return what a custom role belongs to, and a token of the owner."""
+    """Return the parent of a custom role, and a token of the owner."""
     options = words.options
     kind = "organization" if "organization" in options else "project"
     return f"{kind}s/{options[kind]}", owner(api.admin)[1]
