@@ -192,7 +192,7 @@ def test_a_node_that_does_not_exist_is_refused_at_once(tmp_path: Path):
 def test_what_it_does_not_know_is_one_sentence_and_code_2(tmp_path: Path):
     code, out, err = result(tmp_path, "run", "services", "list")
     assert (code, out) == (2, "")
-    assert "the stand-in does not know `gcloud run services list`" in err
+    assert "the stand-in does not support `gcloud run services list`" in err
 
 
 @pytest.mark.parametrize(

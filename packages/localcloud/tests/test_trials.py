@@ -13,7 +13,7 @@ from localcloud import cli
 from localcloud.environment import API_OVERRIDES
 from localcloud.ledger.entries import Answer, Assumption, Ledger, join, load
 from localcloud.trials import answers, command
-from localcloud.trials.command import TryRefusedError, evening, try_entries
+from localcloud.trials.command import TryRefusedError, plan_trials, try_entries
 from localcloud.trials.judging import judge
 from localcloud.trials.placeholders import Kind
 from localcloud.trials.requests_of_entries import rank, trial
@@ -304,13 +304,13 @@ def test_free_ones_come_first_then_danger_per_dollar():
         entry("high"),
     ]
     assert [each.id for each in sorted(entries, key=rank)] == ["high", "low", "cheap", "dear"]
-    plan = evening(entries, 1.0)
+    plan = plan_trials(entries, 1.0)
     assert [each.entry.id for each in plan.trials] == ["high", "low", "cheap"]
     assert [each.entry.id for each in plan.over] == ["dear"]
 
 
 def test_every_untried_entry_is_a_trial_or_needs_a_person():
-    plan = evening(load().assumptions, None)
+    plan = plan_trials(load().assumptions, None)
     assert len(plan.trials) + len(plan.by_hand) == len([each for each in load().assumptions if not each.tried])
     creating = [each for each in plan.trials if re.search(r"Id=|\"(name|accountId)\": ", each.entry.how_to_try)]
     own = {"TRY", "SECRET", "BUCKET", "NETWORK", "REPOSITORY", "ACCOUNT"}
@@ -330,10 +330,10 @@ def test_a_command_that_is_not_a_request_is_refused(bad):
     [
         ({"project": None}, "--project"),
         ({"budget_usd": None}, "--budget-usd"),
-        ({"only": ["none"]}, "no entry 'none'"),
+        ({"only": ["none"]}, "Entry 'none' not found"),
         ({"only": ["node-patch"]}, "needs a deployed stack"),
-        ({"project": "someone-elses"}, "cannot be read"),
-        ({"yes": False}, "pass --yes"),
+        ({"project": "someone-elses"}, "Cannot read project someone-elses"),
+        ({"yes": False}, "Pass --yes"),
     ],
 )
 def test_a_command_line_is_refused_in_one_sentence(run, changes, says, monkeypatch):
@@ -345,7 +345,7 @@ def test_a_command_line_is_refused_in_one_sentence(run, changes, says, monkeypat
 def test_the_plan_is_printed_without_a_project_and_counts_what_needs_a_person(capsys):
     assert cli.main(["try", "--list"]) == 0
     text = capsys.readouterr().out
-    assert "By requests: " in text
+    assert "Trials: " in text
     assert "need a deployed stack, service or machine." in text
     assert cli.main(["try", "--list", "--json", "--budget-usd", "0"]) == 0
     plan = json.loads(capsys.readouterr().out)

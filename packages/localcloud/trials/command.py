@@ -33,7 +33,7 @@ _WIDTH: Final = 78
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Evening:
+class TrialPlan:
     """The plan: trials to run, trials over the budget, and entries that need manual steps."""
 
     trials: tuple[LedgerTrial, ...]
@@ -51,7 +51,7 @@ class Evening:
         return sum(each.seconds for each in self.trials) / 60
 
 
-def evening(entries: Sequence[Assumption], budget_usd: float | None, only: Sequence[str] = ()) -> Evening:
+def plan_trials(entries: Sequence[Assumption], budget_usd: float | None, only: Sequence[str] = ()) -> TrialPlan:
     """Return the plan. Raises TryRefusedError for an id that is not in the ledger or that no request can try."""
     known = {entry.id: entry for entry in entries}
     for name in only:
@@ -77,14 +77,14 @@ def evening(entries: Sequence[Assumption], budget_usd: float | None, only: Seque
         else:
             trials.append(found)
             usd += entry.cost_usd
-    return Evening(trials=tuple(trials), over=tuple(over), by_hand=tuple(by_hand))
+    return TrialPlan(trials=tuple(trials), over=tuple(over), by_hand=tuple(by_hand))
 
 
 def try_entries(
     options: argparse.Namespace, environment: Mapping[str, str] = os.environ, *, session: Session | None = None
 ) -> int:
     """Run the command line. Raises TryRefusedError and LedgerError."""
-    plan = evening(load().assumptions, options.budget_usd, options.only)
+    plan = plan_trials(load().assumptions, options.budget_usd, options.only)
     if options.only_list:
         print(json.dumps(_plan_json(plan), indent=1) if options.json else _plan_text(plan))
         return DONE
@@ -100,7 +100,7 @@ def try_entries(
         return _clean_up(world, collections)
     _confirm(options, plan)
     with _interruptible():
-        return _Evening(options, world, environment).run(plan, collections)
+        return _TrialRun(options, world, environment).run(plan, collections)
 
 
 def _world(project: str, environment: Mapping[str, str], session: Session | None) -> Surroundings:
@@ -120,11 +120,11 @@ def _world(project: str, environment: Mapping[str, str], session: Session | None
     return Surroundings(sender=sender, project=project, number=number, report=_report, speed=speed)
 
 
-def _collections(world: Surroundings, plan: Evening) -> frozenset[str]:
+def _collections(world: Surroundings, plan: TrialPlan) -> frozenset[str]:
     """Return the listings that show everything a trial can create, from any run."""
     values = dict.fromkeys(("TRY", "SECRET", "BUCKET", "NETWORK", "REPOSITORY", "ACCOUNT"), "x")
     values |= {"PROJECT": world.project, "PROJECT_NUMBER": world.number}
-    everything = evening(load().assumptions, None)
+    everything = plan_trials(load().assumptions, None)
     found = set(fixture_collections(world.project))
     for each in (*plan.trials, *everything.trials):
         for step in each.steps:
@@ -141,7 +141,7 @@ def _clean_up(world: Surroundings, collections: frozenset[str]) -> int:
     return DIFFERS if left else DONE
 
 
-def _confirm(options: argparse.Namespace, plan: Evening) -> None:
+def _confirm(options: argparse.Namespace, plan: TrialPlan) -> None:
     if options.yes or not plan.trials:
         return
     text = (
@@ -155,7 +155,7 @@ def _confirm(options: argparse.Namespace, plan: Evening) -> None:
         raise TryRefusedError("Not confirmed. No request was sent.")
 
 
-class _Evening:
+class _TrialRun:
     """One run: sends requests, writes each answer when it arrives, and checks at the end that no resource is left."""
 
     def __init__(self, options: argparse.Namespace, world: Surroundings, environment: Mapping[str, str]) -> None:
@@ -169,7 +169,7 @@ class _Evening:
         self._written: dict[str, str] = {}
         self._found: list[tuple[LedgerTrial, Judgement]] = []
 
-    def run(self, plan: Evening, collections: frozenset[str]) -> int:
+    def run(self, plan: TrialPlan, collections: frozenset[str]) -> int:
         runner = Runner(world=self._world)
         interrupted = False
         try:
@@ -200,14 +200,14 @@ class _Evening:
         else:
             answers.write_to_ledger(answers.LEDGER, entry, text)
 
-    def _print(self, plan: Evening, left: list[str], unknown: list[str], searched: int) -> None:
+    def _print(self, plan: TrialPlan, left: list[str], unknown: list[str], searched: int) -> None:
         if self._options.json:
             print(json.dumps(self._json(plan, left, unknown), indent=1))
             return
         print(self._text(plan))
         _report_leaks(left, unknown, searched)
 
-    def _json(self, plan: Evening, left: list[str], unknown: list[str]) -> dict[str, object]:
+    def _json(self, plan: TrialPlan, left: list[str], unknown: list[str]) -> dict[str, object]:
         return {
             "trials": [
                 {
@@ -226,7 +226,7 @@ class _Evening:
             "not_searched": unknown,
         }
 
-    def _text(self, plan: Evening) -> str:
+    def _text(self, plan: TrialPlan) -> str:
         lines: list[str] = []
         for verdict in ("differs", "unknown"):
             for each, judgement in self._found:
@@ -259,7 +259,7 @@ def _report_leaks(left: Sequence[str], unknown: Sequence[str], searched: int) ->
     print(f"{count} in {searched - len(unknown)} listings." + (" Run --clean-up." if left else ""))
 
 
-def _plan_text(plan: Evening) -> str:
+def _plan_text(plan: TrialPlan) -> str:
     lines = [f"Trials: {len(plan.trials)}, about {plan.minutes:.0f} min, {plan.usd:.2f} USD at list prices."]
     lines += [f"  {each.entry.cost_usd:>5.2f}  {each.entry.danger:<8}  {each.entry.id}" for each in plan.trials]
     if plan.over:
@@ -278,7 +278,7 @@ def _plan_text(plan: Evening) -> str:
     return "\n".join(lines)
 
 
-def _plan_json(plan: Evening) -> dict[str, object]:
+def _plan_json(plan: TrialPlan) -> dict[str, object]:
     def one(entry: Assumption) -> dict[str, object]:
         return {"id": entry.id, "danger": entry.danger, "usd": entry.cost_usd, "try": entry.how_to_try}
 

@@ -41,7 +41,7 @@ def test_an_unknown_property_is_named_with_its_path_and_the_way_to_add_it():
     found = failures(SERVICE, {"location": "us-east4", "template": template})
     assert list(found) == ["template.containers[0].imagee"]
     assert (
-        "does not know the property 'template.containers[0].imagee' of gcp:cloudrunv2/service:Service"
+        "does not support the property 'template.containers[0].imagee' of gcp:cloudrunv2/service:Service"
         in found["template.containers[0].imagee"]
     )
     assert "--providers real" in found["template.containers[0].imagee"]
@@ -62,7 +62,7 @@ def test_values_that_are_not_known_yet_are_neither_missing_nor_wrong():
 
 def test_an_unknown_type_is_refused_with_the_way_to_add_it():
     with pytest.raises(
-        grpc.aio.AioRpcError, match="does not know the resource type gcp:pubsub/schema:Schema: add its schema"
+        grpc.aio.AioRpcError, match="does not support the resource type gcp:pubsub/schema:Schema. Add its schema"
     ):
         check("gcp:pubsub/schema:Schema", {})
 
@@ -71,8 +71,8 @@ def test_a_type_that_cannot_be_created_here_is_checked_and_compared_by_its_schem
     topic = "gcp:pubsub/topic:Topic"
     assert failures(topic, {"name": "t", "labels": {"a": 1}, "nmae": "x"}) == {
         "labels.a": f"'labels.a' of {topic} must be a text, got a number",
-        "nmae": f"the local stand-in does not know the property 'nmae' of {topic}: check its spelling; "
-        "if a newer provider has it, use it (--providers real)",
+        "nmae": f"the local stand-in does not support the property 'nmae' of {topic}. Check its spelling. "
+        "If a newer provider has it, run with --providers real",
     }
 
     async def scenario():
@@ -89,7 +89,7 @@ def test_a_type_that_cannot_be_created_here_is_checked_and_compared_by_its_schem
     assert (foretold["name"], foretold["project"]) == ("t", "p1")
     assert replaces == {"name"}
     assert refused == (
-        f"the local gcp stand-in checks and compares {topic}, but cannot create it: add it to packages/localcloud/plugins/overlay, "
+        f"the local gcp stand-in checks and compares {topic}, but cannot create it. Add it to packages/localcloud/plugins/overlay, "
         "or run with the real provider (--providers real)"
     )
 

@@ -321,13 +321,13 @@ def test_busy_answers_and_broken_connections_are_tried_again():
 
 def test_a_dead_endpoint_is_one_clear_sentence():
     def refuse(_request):
-        raise OSError("no answer from http://127.0.0.1:9: ClientConnectorError")
+        raise OSError("no response from http://127.0.0.1:9: ClientConnectorError")
 
     async def scenario():
         async with engine(Recorder(refuse), project="p1") as attached:
             await attached.up(SECRET, "s", SECRET_INPUTS)
 
-    with pytest.raises(grpc.aio.AioRpcError, match="is the local cloud running"):
+    with pytest.raises(grpc.aio.AioRpcError, match="Check that the local cloud is running"):
         run(scenario())
 
 
@@ -588,7 +588,7 @@ def test_without_a_project_the_error_says_where_to_set_one():
         async with engine(Recorder(lambda _: {})) as attached:
             await attached.up("gcp:projects/service:Service", "api", {"service": "run.googleapis.com"})
 
-    with pytest.raises(grpc.aio.AioRpcError, match="no project: set it on the resource, as gcp:project"):
+    with pytest.raises(grpc.aio.AioRpcError, match="no project set. Set it on the resource, as gcp:project"):
         run(scenario())
 
 
@@ -648,7 +648,7 @@ def test_data_sources_answer_from_the_cloud():
                     provider_pb2.InvokeRequest(tok=function, args=to_struct(arguments))
                 )
                 answers.append(from_struct(getattr(response, "return")))
-            with pytest.raises(grpc.aio.AioRpcError, match="does not know the function gcp:x"):
+            with pytest.raises(grpc.aio.AioRpcError, match="does not support the function gcp:x"):
                 await attached.stub.Invoke(provider_pb2.InvokeRequest(tok="gcp:x"))
             return answers
 

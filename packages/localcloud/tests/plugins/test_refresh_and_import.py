@@ -215,5 +215,5 @@ def test_an_id_of_the_wrong_shape_is_refused_with_the_right_one():
         async with engine(Recorder(lambda _: {}), project="p1") as attached:
             await attached.read(Resource("gcp:secretmanager/secret:Secret", "s", "hf-token", {}, {}))
 
-    with pytest.raises(grpc.aio.AioRpcError, match="import it as projects/<project>/secrets/<secretId>"):
+    with pytest.raises(grpc.aio.AioRpcError, match="Import it as projects/<project>/secrets/<secretId>"):
         run(scenario())

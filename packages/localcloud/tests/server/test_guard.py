@@ -232,7 +232,7 @@ class TestTokens:
         token = shared_cloud.cloud.tokens.issue_access_token("vm@local-project.iam.gserviceaccount.com")
         status, answer = Connection(shared_cloud).send("POST", "/admin/tokens", {"Authorization": f"Bearer {token}"})
         assert status == 403
-        assert "operator's token only" in json.loads(answer)["error"]["message"]
+        assert "only accepts the operator's token" in json.loads(answer)["error"]["message"]
 
     def test_an_assertion_of_nobody_gets_no_token(self, shared_cloud):
         form = "grant_type=urn:ietf:params:oauth:grant-type:jwt-bearer&assertion=e30.e30.x"
@@ -246,5 +246,5 @@ class TestTokens:
 def test_an_admin_body_that_is_no_json_is_refused(own_cloud):
     headers = {"Authorization": f"Bearer {own_cloud.token}"}
     status, answer = Connection(own_cloud).send("POST", "/admin/advance", headers, '{"seconds": 5}', kind="text/plain")
-    assert (status, "application/json is needed" in json.loads(answer)["error"]["message"]) == (415, True)
+    assert (status, "expected application/json" in json.loads(answer)["error"]["message"]) == (415, True)
     assert Connection(own_cloud).send("POST", "/admin/advance", headers, '{"seconds": 5}')[0] == 200

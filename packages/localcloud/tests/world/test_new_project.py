@@ -157,7 +157,7 @@ def test_a_file_changes_what_it_names_of_its_base(tmp_path, text, chips, memory)
 def test_a_base_that_does_not_exist_is_refused(tmp_path):
     path = tmp_path / "world.yaml"
     path.write_text("base: rich\n")
-    with pytest.raises(ScenarioError, match=r"base is 'rich'; it must be one of new-project, prepared, "):
+    with pytest.raises(ScenarioError, match=r"base is 'rich', expected one of new-project, prepared, "):
         load(path)
 
 
