@@ -49,7 +49,7 @@ class Repository(BaseModel):
     total_bytes: int = 0
     stated_files: int = 0
     outside: str = ""
-    """Why the planner's catalog lacks it. Empty if the catalog has it."""
+    """The reason why the planner's catalog lacks it. Empty if the catalog has it."""
     weights: tuple[str, ...] = ("model.safetensors",)
     bytes: Mapping[str, int] = Field(default_factory=dict[str, int])
 

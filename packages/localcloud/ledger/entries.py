@@ -53,15 +53,15 @@ class Assumption(_Entry):
     statement: Text
     """Google's behavior, in one or two sentences."""
     source: Text
-    """Where Google states it, with the source's date if it has one; `assumed` without a source."""
-    kind: Literal["refusal", "behaviour", "kinder"]
-    """`refusal`: Google answers with an error. `behaviour`: Google does it. `kinder`: the local cloud does not do it (it is more lenient than Google)."""
+    """Google's statement, with the source's date if it has one; `assumed` without a source."""
+    kind: Literal["refusal", "behavior", "lenient"]
+    """`refusal`: Google answers with an error. `behavior`: Google does it. `lenient`: the local cloud does not, so it is more lenient than Google."""
     danger: Danger
     """Severity for a user if the statement is false: one of DANGERS."""
     if_false: Text
     """The effect on a user, in one sentence."""
     test: str
-    """The test that fails if the local cloud stops doing so: `FILE::[CLASS::]FUNCTION` or with `[PARAMETERS` at the end. Empty for kind `kinder`."""
+    """The test that fails if the local cloud stops doing so: `FILE::[CLASS::]FUNCTION` or with `[PARAMETERS` at the end. Empty for kind `lenient`."""
     how_to_try: Annotated[str, Field(alias="try", min_length=1)]
     """The command that shows it on a real project. With `answer`, a sequence of `api`, `curl` and `sleep` commands."""
     answer: Answer | None = None
@@ -75,10 +75,10 @@ class Assumption(_Entry):
 
     @model_validator(mode="after")
     def _tested(self) -> Self:
-        if (self.kind == "kinder") != (self.test == ""):
-            raise ValueError("a refusal or behaviour names its test, and a kinder entry names none")
-        if self.kind == "kinder" and self.quotes:
-            raise ValueError("a kinder entry enforces nothing, so it has no quotes")
+        if (self.kind == "lenient") != (self.test == ""):
+            raise ValueError("a refusal or behavior names its test, but a lenient entry names none")
+        if self.kind == "lenient" and self.quotes:
+            raise ValueError("a lenient entry enforces nothing, so it has no quotes")
         return self
 
 

@@ -27,9 +27,9 @@ _DANGERS = "| danger | entries | tried | effect if an entry is false |\n| --- | 
 _SOURCES = "\n| source | entries |\n| --- | --- |\n"
 _SECTIONS = (
     ("refusal", "Rejected requests", "The local cloud rejects them too, with Google's error message if it is known.\n"),
-    ("behaviour", "Behavior", "The local cloud behaves the same.\n"),
+    ("behavior", "Behavior", "The local cloud behaves the same.\n"),
 )
-_KINDER = """\
+_LENIENT = """\
 ## Known gaps
 
 The local cloud is more lenient than Google in these cases: a stack that works locally can fail on Google Cloud.
@@ -38,7 +38,7 @@ The local cloud is more lenient than Google in these cases: a stack that works l
 | --- | --- | --- | --- | --- |
 """
 _NOT_MODELLED = """\
-## Not modelled
+## Not modeled
 
 Google's discovery documents state these rules for methods that the stacks and scripts call.
 The local cloud does not enforce them.
@@ -89,8 +89,8 @@ def page(ledger: Ledger) -> str:
             "| id | danger | statement | if it is false | source | test |\n| --- | --- | --- | --- | --- | --- |\n"
         )
         parts.append(f"## {heading}\n\n{intro}\n{columns}{_rows(rows)}")
-    kinder = (entry for entry in entries if entry.kind == "kinder")
-    parts.append(_KINDER + _rows(_statement(entry)[:-1] for entry in kinder))
+    lenient = (entry for entry in entries if entry.kind == "lenient")
+    parts.append(_LENIENT + _rows(_statement(entry)[:-1] for entry in lenient))
     parts.append(_NOT_MODELLED + "".join(_reason(entry) for entry in ledger.not_modelled))
     parts.append(_UNTRIED + _rows(_command(entry) for entry in untried))
     tried = [(f"`{entry.id}`", _cell(entry.tried)) for entry in entries if entry.tried]

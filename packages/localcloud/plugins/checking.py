@@ -45,7 +45,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Naming:
-    """How to choose a name for a resource without one in the program.
+    """Inputs for choosing a name for a resource without one in the program.
 
     `name` is the resource's name in the program, `seed` the engine's random bytes, `proposed` a name from the engine's autonaming configuration,
     `disabled` true if names must be set explicitly.

@@ -31,7 +31,7 @@ class Detail:
 
     @property
     def kind(self) -> str:
-        """Return the engine's word, such as `update-replace`."""
+        """Return the engine's name of the kind, such as `update-replace`."""
         return f"{self.change.value}-replace" if self.replaces else self.change.value
 
 

@@ -226,7 +226,7 @@ class DockerSession:
             self.registry.pop(text_of(state, "name"), None)
 
     async def invoke(self, function: str, arguments: Properties) -> Properties:
-        """Raise PluginError: there are no data sources."""
+        """Raise PluginError because the package has no data sources."""
         del arguments
         raise PluginError(f"the local docker stand-in does not support the function {function}")
 

@@ -69,7 +69,7 @@ class GcpProvider:
         self._locks = Locks()
 
     def check_config(self, news: Properties) -> tuple[Failure, ...]:
-        """Reject configuration that has no effect here and is not known to be harmless."""
+        """Reject configuration unless it has an effect here or is known to be harmless."""
         failures: list[Failure] = []
         for name in news:
             if name not in _HONOURED | _WITHOUT_EFFECT and not name.endswith("CustomEndpoint"):
@@ -210,7 +210,7 @@ def _bare(inputs: Properties) -> Properties:
 
 
 def _has_fixed_name(entry: ResourceType, news: Mapping[str, Value]) -> bool:
-    """Return whether the program itself set a resource's name, changed or not: two such resources may not be able to coexist."""
+    """Return whether the program itself set a resource's name, changed or not. Two such resources might not be able to coexist."""
     defaults = news.get(DEFAULTS_KEY)
     chosen = defaults if is_list(defaults) else []
     named = (name for name, each in entry.fields.items() if each.autoname)

@@ -24,7 +24,7 @@ _Edit: TypeAlias = Callable[[list[Object], Mapping[str, Value]], list[Object] | 
 
 
 class PolicyDialect(Enum):
-    """How an API reads and writes policies."""
+    """Methods by which an API reads and writes policies."""
 
     GET_QUERY = "GET :getIamPolicy?options.requestedPolicyVersion=3, POST :setIamPolicy"
     GET_PLAIN = "GET :getIamPolicy, POST :setIamPolicy"

@@ -32,7 +32,7 @@ class Locks:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PluginSettings:
-    """The provider's configuration. Empty texts where it is not set."""
+    """The provider's configuration. Texts are empty if not set."""
 
     project: str = ""
     region: str = ""
@@ -135,7 +135,7 @@ Foresee: TypeAlias = Callable[[Details, Mapping[str, Value], Mapping[str, Value]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TypeOverlay:
-    """How a type's requests are made, and facts about its properties from recordings. The schema provides the rest.
+    """Requests of a type, and facts about its properties from recordings. The schema provides the rest.
 
     `lifecycle` is called with the resulting `fields`. `message` is the discovery document and message of a request body, such as
     `storage.v1#Bucket`; empty if the lifecycle writes its requests by hand.

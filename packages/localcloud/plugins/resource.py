@@ -128,7 +128,7 @@ class RestResource:
         found = await self.read(context, resource_id, given)
         if found is None:
             raise PluginError(
-                f"Error reading {self.noun} {resource_id!r}: it is gone right after the request that made or changed it"
+                f"Error reading {self.noun} {resource_id!r}: it is gone right after the request that created or changed it"
             )
         return found
 

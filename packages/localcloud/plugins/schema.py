@@ -1,6 +1,6 @@
 """Properties of a resource type: their kinds, their names in request bodies, and how their changes are applied.
 
-`PropertySpec` describes one property. `facts` makes the specifications of the gcp types; `coding`, `checking` and `diffing` read them.
+`PropertySpec` describes one property. `facts` creates the specifications of the gcp types; `coding`, `checking` and `diffing` read them.
 """
 
 from collections.abc import Callable, Mapping

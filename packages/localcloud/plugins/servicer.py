@@ -153,7 +153,7 @@ class ProviderServicer(provider_pb2_grpc.ResourceProviderServicer):
             return provider_pb2.CreateResponse(id=created.id, properties=to_struct(conceal(created.state, marks)))
 
     async def Read(self, request: Request, context: RpcContext) -> Request:  # noqa: N802 - the protocol's name
-        """Read a resource for a refresh, or for an import if there are no inputs."""
+        """Read a resource for a refresh, or without inputs for an import."""
         async with _answering(context):
             inputs, input_secrets = plain(from_struct(request.inputs))
             state, state_secrets = plain(from_struct(request.properties))
@@ -251,7 +251,7 @@ async def _answering(
         await context.abort(grpc.StatusCode.UNKNOWN, str(error))
     except (grpc.aio.AbortError, grpc.aio.BaseError):
         raise
-    except Exception as error:  # noqa: BLE001 - whatever it is, its text may hold a secret and must not be logged by the server
+    except Exception as error:  # noqa: BLE001 - its text can contain a secret, which the server must not log
         where = traceback.extract_tb(error.__traceback__)[-1]
         message = f"an error in the local stand-in: {type(error).__name__} at {where.filename.rpartition('localcloud')[2]}:{where.lineno}"
         await context.abort(grpc.StatusCode.INTERNAL, message)

@@ -137,7 +137,7 @@ def _from_asset(struct: struct_pb2.Struct) -> Asset:
     return Asset(text=struct.fields["text"].string_value)
 
 
-def _to_value(value: Value) -> struct_pb2.Value:  # noqa: PLR0911 - one answer a kind of value
+def _to_value(value: Value) -> struct_pb2.Value:  # noqa: PLR0911 - one return per kind of value
     match value:
         case None:
             return struct_pb2.Value(null_value=struct_pb2.NULL_VALUE)

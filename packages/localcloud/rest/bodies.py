@@ -70,7 +70,7 @@ def parsed(text: bytes) -> object:
 
 
 def _parts(item: object) -> Iterator[object]:
-    """Yield what a value holds. Raises CloudError for text that cannot be stored."""
+    """Yield the texts and keys of a value. Raises CloudError for text that cannot be stored."""
     if isinstance(item, str) and not item.isascii():
         try:
             item.encode()

@@ -236,7 +236,7 @@ class _Checker:
             below = ".".join(filter(None, (path, snake(rule.field))))
             self._bad(below, f"Invalid value at '{below}': {rule.sentence}")
 
-    def _value(self, schema: JsonObject, value: Any, path: str) -> Any:  # noqa: ANN401, PLR0911 - any JSON value; one return a type
+    def _value(self, schema: JsonObject, value: Any, path: str) -> Any:  # noqa: ANN401, PLR0911 - any JSON value; one return per type
         reference = schema.get("$ref")
         if reference is not None:
             schema = self.document.schemas[reference]

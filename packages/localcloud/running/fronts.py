@@ -226,7 +226,7 @@ class _Client(asyncio.Protocol):
         self._head_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)  # noqa: S101 - TCP gives nothing else
+        assert isinstance(transport, asyncio.Transport)  # noqa: S101 - always true for TCP
         self._transport = transport
         transport.set_write_buffer_limits(high=_HIGH_WATER_BYTES)
         self._front.clients.add(self)
@@ -367,7 +367,7 @@ class _Client(asyncio.Protocol):
             self._transport.write(data)
 
     def upstream_closed(self, *, answered: bool, broken: bool) -> None:
-        """Close the caller's connection in the way that the instance closed its own: cleanly or with a reset."""
+        """Close the caller's connection as the instance closed its own: cleanly or with a reset."""
         if self._transport is None or not answered:
             return
         if broken:

@@ -283,7 +283,7 @@ def _about(repository: Repository, files: Sequence[HubFile]) -> JsonObject:
     return {
         "note": NOTE,
         "realBytes": {file.name: file.real_bytes for file in files if file.real_bytes},
-        "statedBy": repository.sizes_source or "made here",
+        "statedBy": repository.sizes_source or "generated",
         "source": repository.source,
     }
 

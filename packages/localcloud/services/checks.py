@@ -37,12 +37,12 @@ def check_labels(labels: object, path: str) -> None:
         if _LABEL_KEY.fullmatch(key) is None:
             raise CloudError.field(
                 path,
-                f"Invalid label key '{key}' at '{path}': it must start with a lower-case letter and hold lower-case letters, digits, _ and - only.",
+                f"Invalid label key '{key}' at '{path}': it must start with a lowercase letter and contain only lowercase letters, digits, _ and -.",
             )
         if _LABEL_VALUE.fullmatch(value or "") is None:
             raise CloudError.field(
                 path,
-                f"Invalid label value '{value}' at '{path}[{key}]': at most 63 lower-case letters, digits, _ and - are allowed.",
+                f"Invalid label value '{value}' at '{path}[{key}]': at most 63 lowercase letters, digits, _ and - are allowed.",
             )
 
 

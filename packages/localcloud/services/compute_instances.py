@@ -264,7 +264,7 @@ class Instances(ApiService):
             while self._advance(name):
                 pass
 
-    def _advance(self, name: str) -> bool:  # noqa: PLR0911 - one return for each state
+    def _advance(self, name: str) -> bool:  # noqa: PLR0911 - one return per state
         """Do one transition that is due. Return whether one was due."""
         document = self._store.get(INSTANCES, name)
         if document is None:
@@ -484,7 +484,7 @@ class Instances(ApiService):
         return (nat or bool(parts(interface, "accessConfigs"))) and self._may_connect(document, 80)
 
     def _may_connect(self, document: JsonObject, port: int) -> bool:
-        """Return whether the rules of the instance's network let it connect to a port."""
+        """Return whether the rules of the instance's network allow it to connect to a port."""
         network = str(parts(document, "networkInterfaces")[0]["network"]).partition("/compute/v1/")[2]
         return networks.allows_egress(self._cloud, network, strings(part(document, "tags"), "items"), port)
 

@@ -75,7 +75,7 @@ class Deployments:
         self._store.put(SERVICES, name, document)
 
     async def deploy(self, name: str, generation: str, operation: str) -> None:
-        """Deploy the wanted state: the new revision if there is one, then the traffic. The operation always finishes."""
+        """Deploy the wanted state: a new revision if needed, then the traffic. The operation always finishes."""
         document = self._store.get(SERVICES, name)
         if document is None:
             return
@@ -90,7 +90,7 @@ class Deployments:
                 await self._shift(name, revision, generation, operation)
         except DeploymentFailedError as error:
             self._failed(name, revision, generation, error, operation)
-        except Exception as error:  # noqa: BLE001 - whatever the runtime raises, the operation must end
+        except Exception as error:  # noqa: BLE001 - the operation must finish after any error of the runtime
             self._failed(
                 name,
                 revision,

@@ -42,7 +42,7 @@ def etag(number: int) -> str:
     """Return the etag of a metageneration: base64 of a one-field protocol buffer message, such as CAE= for 1."""
     data, rest = bytearray([8]), number
     while True:
-        data.append((rest & 0x7F) | (0x80 if rest > 0x7F else 0))  # noqa: PLR2004 - seven bits a byte
+        data.append((rest & 0x7F) | (0x80 if rest > 0x7F else 0))  # noqa: PLR2004 - seven bits per byte
         rest >>= 7
         if not rest:
             return base64.b64encode(bytes(data)).decode()
@@ -195,7 +195,7 @@ class Objects(ApiService):
         for path in self.files(document):
             path.unlink(missing_ok=True)
 
-    def put(  # noqa: PLR0917 - what one object is made of
+    def put(  # noqa: PLR0917 - the parts of one object
         self,
         bucket: str,
         name: str,

@@ -200,7 +200,7 @@ def _split(content_type: str, received: Path, target: Path) -> tuple[bytes, str]
 
 
 def _two_parts(data: mmap.mmap, mark: bytes) -> list[tuple[int, int]]:
-    """Return where the metadata and the content start and end, between the boundaries. Raises CloudError."""
+    """Return the start and end of the metadata and the content between the boundaries. Raises CloudError."""
     # gcloud's library ends lines with only LF.
     end = b"\r\n" if data.find(mark + b"\r\n") >= 0 else b"\n"
     starts = [0] if data[: len(mark)] == mark else []

@@ -82,8 +82,8 @@ _TOO_LATE: JsonObject = {
 }
 
 
-def step(queued: Queued, conditions: Conditions) -> tuple[Queued, list[Effect]]:  # noqa: PLR0911 - one return a state
-    """Return the record after at most one transition, and its effects. If no transition is due, the record is unchanged and there are no effects."""
+def step(queued: Queued, conditions: Conditions) -> tuple[Queued, list[Effect]]:  # noqa: PLR0911 - one return per state
+    """Return the record after at most one transition, and its effects. Without a due transition, the record is unchanged and the list is empty."""
     lengths = {
         State.CREATING: conditions.durations.creating,
         State.ACCEPTED: conditions.durations.accepted,

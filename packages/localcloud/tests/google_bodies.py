@@ -56,7 +56,7 @@ def _method(verb: str, path: str) -> tuple[str, str | None, str | None]:
     document = document_for(api, rest)
     assert document is not None, path
     matched = document.match(verb, rest)
-    assert matched is not None, f"{verb} {path} is no method of {document.title}"
+    assert matched is not None, f"{verb} {path} is not a method of {document.title}"
     return f"{document.api}.{document.version}", matched[0].response, matched[0].request
 
 

@@ -14,7 +14,7 @@ from packaging.requirements import Requirement
 HOME = Path(__file__).resolve().parents[1]
 PROJECT = tomllib.loads((HOME / "pyproject.toml").read_text())
 APART = {"__pycache__", ".hypothesis", ".pytest_cache", "build", "localcloud_google.egg-info", "tests"}
-"""Folders that are no part of the distribution."""
+"""Folders that are not part of the distribution."""
 
 
 def names(requirements):
@@ -28,7 +28,7 @@ def normal(name):
 
 
 def imported(path):
-    """(module, line) pairs of every import in a file, wherever it stands."""
+    """(module, line) pairs of every import in a file, at any level."""
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             yield from ((alias.name, node.lineno) for alias in node.names)

@@ -104,7 +104,7 @@ class Runner:
         reply = self.world.sender.send(
             request.method, request.url, body, headers=request.headers, has_login=request.has_login
         )
-        if new is not None and 400 <= reply.status < 500:  # noqa: PLR2004 - HTTP's refusals
+        if new is not None and 400 <= reply.status < 500:  # noqa: PLR2004 - HTTP's client errors
             self._owned.remove(new)
         if reply.is_accepted:
             found = resources.created_by(request.method, request.url, body, reply.body)

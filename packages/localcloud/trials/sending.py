@@ -19,7 +19,7 @@ _CODES: Final = {3: 400, 5: 404, 6: 409, 7: 403, 8: 429, 9: 400, 10: 409, 11: 40
 class Session(Protocol):
     """HTTP session: requests.Session, or google-auth's session with a login."""
 
-    def request(self, method: str, url: str, **kwargs: Any) -> requests.Response:  # noqa: ANN401 - those of requests
+    def request(self, method: str, url: str, **kwargs: Any) -> requests.Response:  # noqa: ANN401 - parameters of requests
         """Send a request."""
         ...
 

@@ -47,9 +47,9 @@ class Parts:
     middleware: Middleware
     media: MediaRules
     is_developer: bool
-    """Whether VLLM_SERVER_DEV_MODE enables the developer endpoints."""
+    """True if VLLM_SERVER_DEV_MODE enables the developer endpoints."""
     loads_adapters: bool
-    """Whether VLLM_ALLOW_RUNTIME_LORA_UPDATING allows callers to load adapters."""
+    """True if VLLM_ALLOW_RUNTIME_LORA_UPDATING allows callers to load adapters."""
 
 
 def make_app(parts: Parts) -> web.Application:
@@ -322,7 +322,7 @@ def _fault_response(faults: RequestFaults) -> web.Response:
     return web.json_response(error.body(), status=status, headers=headers)
 
 
-async def _body(request: web.Request) -> Any:  # noqa: ANN401 - what the client sent
+async def _body(request: web.Request) -> Any:  # noqa: ANN401 - any JSON value
     try:
         return json.loads(await request.read())
     except ValueError as error:

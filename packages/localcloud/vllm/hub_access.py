@@ -19,7 +19,7 @@ _REVISION: Final = "RevisionNotFound"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
-    """An error of the hub. `status` is 0 if there was no response."""
+    """An error of the hub. `status` is 0 without a response."""
 
     model: str
     status: int
@@ -78,7 +78,7 @@ class Refusal:
 def refusal(model: str, environment: RuntimeEnvironment, *, revision: str = "") -> Refusal | None:
     """Check with the local cloud's hub whether a model can be downloaded. Return its error, or None.
 
-    Without a local cloud there is no hub, so every model that the simulator knows can be downloaded.
+    A server without a local cloud has no hub, so every supported model can be downloaded.
     """
     if not environment.hub:
         return None

@@ -45,7 +45,7 @@ class Middleware:
             for one in classes:
                 assert self._app is not None  # noqa: S101 - only the end of this loop makes it None
                 self._app = one(self._app)
-        except Exception as error:  # noqa: BLE001 - whatever the middleware raises
+        except Exception as error:  # noqa: BLE001 - any error of the middleware
             self._app = None
             print(f"INFO:     ASGI 'lifespan' protocol appears unsupported. [{error}]", file=sys.stderr, flush=True)
 

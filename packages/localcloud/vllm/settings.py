@@ -77,9 +77,9 @@ class RuntimeEnvironment:
     cuda_driver: int | None = None
     """Branch of the GPU's driver; None simulates none."""
     device_problem: str = ""
-    """Why the container cannot use its TPU, as the real server's message. Empty if it can."""
+    """Error message of the real server if the container cannot use its TPU. Empty if it can."""
     uses_cuda_compatibility: bool = False
-    """Whether vLLM loads the image's own CUDA compatibility libraries (VLLM_ENABLE_CUDA_COMPATIBILITY)."""
+    """True if vLLM loads the image's own CUDA compatibility libraries (VLLM_ENABLE_CUDA_COMPATIBILITY)."""
     hub: str = ""
     """Address of the local cloud's hub. Empty for a server without a local cloud."""
     hub_token: str = ""

@@ -73,7 +73,7 @@ class StartupStep:
     error: EngineStartError | KilledError | None = None
     cache_file: Path | None = None
     charge: Charge | None = None
-    """What the wait before this step represents."""
+    """Kind of the wait before this step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,10 +127,10 @@ class _Weights:
     size_bytes: int
     mb_per_s: float
     streamed: bool = False
-    """Whether the load reads the bucket, so that its bytes are a download."""
+    """True if the load reads the bucket, so its bytes are a download."""
     download_s: float = 0.0
     downloaded: Path | None = None
-    """The file that a download creates in a hub cache on a volume. None if there is no such cache."""
+    """The file that a download creates in a hub cache on a volume. None without such a cache."""
     copied_mb_per_s: float | None = None
     """Rate at which they were copied into an in-memory volume before the server started. None if they were not."""
     host_gib: tuple[float, float] | None = None

@@ -2,7 +2,7 @@
 
 Comparisons, `&&`, `||`, `!`, parentheses, `startsWith` and `endsWith`, `timestamp("...")`, texts, whole numbers, true and false, and
 `api.getAttribute('...', []).hasOnly(['...'])` for the roles that a request grants or revokes. An attribute that the service of the request
-does not provide makes the whole condition false. Google's page lists which service provides which
+does not provide sets the whole condition to false. Google's page lists which service provides which
 (cloud.google.com/iam/docs/conditions-attribute-reference, 2026-11).
 """
 

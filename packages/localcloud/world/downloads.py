@@ -16,7 +16,7 @@ SIMULATED_BYTES: Final = "localcloud-simulated-bytes"
 
 @dataclass(slots=True)
 class Downloads:
-    """Counts bytes, and makes an account wait for them. Reads of one account share its network."""
+    """Counts bytes and delays an account's reads accordingly. Reads of one account share its network."""
 
     timeline: Timeline
     counts: Counter[tuple[str, str]] = field(default_factory=Counter[tuple[str, str]])

@@ -9,7 +9,7 @@ from enum import Enum
 from typing import Literal, Protocol, TypeAlias
 
 DeviceAccess: TypeAlias = Literal["open", "denied"]
-"""Whether every container with the accelerator's devices can open them, or only a privileged one."""
+"""`open`: every container with the accelerator's devices can open them. `denied`: only a privileged one can."""
 Json: TypeAlias = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
 
 
@@ -92,11 +92,11 @@ class MachineSpec:
     machine_type: str = ""
     """As the metadata server names it. Empty: a TPU node's name."""
     has_docker: bool = True
-    """Whether the boot image includes docker, as Cloud TPU's runtime versions do."""
+    """True if the boot image includes docker, as Cloud TPU's runtime versions do."""
     has_internet: bool = True
-    """Whether the machine can reach package archives."""
+    """True if the machine can reach package archives."""
     reaches_google: bool = True
-    """Whether its network allows connections to port 443."""
+    """True if its network allows connections to port 443."""
     devices: DeviceAccess = "open"
     """Access of an unprivileged container to the accelerator's devices."""
 

@@ -107,7 +107,7 @@ class Tpu(_Part):
     max_flex_start_run_s: Seconds = 7 * 24 * 3600
     """Flex-start runs last at most seven days (Cloud TPU's flex-start documentation)."""
     refuses_deletion_in: Literal["answer", "operation"] = "answer"
-    """Where a deletion without `force` is rejected in a state that needs it: 400 in the response, or an operation that fails with code 9."""
+    """Location of the error for a deletion without `force` in a state that needs it: 400 in the response, or an operation that fails with code 9."""
     devices: DeviceAccess = "open"
     """Access of a container without `--privileged` to a machine's chips: `denied` makes libtpu fail to open them."""
     compute: ComputeTpu = ComputeTpu()
@@ -219,7 +219,7 @@ class Iam(_Part):
     Until then Google answers "does not exist in the resource's hierarchy"; public repositories of 2026 measured 12 to 20 s.
     """
     organization: str = ""
-    """Number of the projects' organization. Empty: no organization, and no custom role of an organization can be granted."""
+    """Number of the projects' organization. Empty: no organization, so no custom role of an organization can be granted."""
     organization_domain: str = ""
     """Domain of the project's organization. Users of another domain are outside it. Empty: everyone belongs to it."""
     external_logins: tuple[str, ...] = ()
@@ -324,7 +324,7 @@ class ScenarioError(ValueError):
     """The scenario is invalid. The message is one sentence."""
 
 
-def parse(value: Any, source: str) -> Scenario:  # noqa: ANN401 - whatever YAML or JSON holds
+def parse(value: Any, source: str) -> Scenario:  # noqa: ANN401 - any YAML or JSON value
     """Return the validated scenario. Raises ScenarioError."""
     try:
         return Scenario.model_validate(value or {})

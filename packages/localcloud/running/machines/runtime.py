@@ -176,7 +176,7 @@ class SimulatedMachines:
             env=interpreter.ENVIRONMENT,
             start_new_session=True,
         )
-        assert init_process.stdin is not None  # noqa: S101 - pipes were asked for
+        assert init_process.stdin is not None  # noqa: S101 - pipes were requested
         assert init_process.stdout is not None  # noqa: S101
         answer = ""
         with suppress(TimeoutError, ConnectionError):

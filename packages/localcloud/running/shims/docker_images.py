@@ -92,7 +92,7 @@ def _ask_registry(machine: Machine, reference: str, name: str, version: str) -> 
     path = f"library/{path}" if host == _DOCKER_HUB and "/" not in path else path
     token = _token(host)
     headers = {_CLIENT_HEADER: machine.name, **({"Authorization": f"Bearer {token}"} if token else {})}
-    import urllib.error  # noqa: PLC0415  a third of what a start of `docker` costs, and most of its commands ask nobody
+    import urllib.error  # noqa: PLC0415  a third of the start time of `docker`, and most of its commands send no request
     import urllib.request  # noqa: PLC0415
 
     request = urllib.request.Request(  # noqa: S310 - the local cloud

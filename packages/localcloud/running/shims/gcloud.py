@@ -8,7 +8,7 @@ on a project (`gcloud_project`), and the deletions of `gcloud_deletes`.
 
 Commands run as the local cloud's operator, or as the account of `--account=EMAIL`, CLOUDSDK_CORE_ACCOUNT, a federation or
 an impersonation (`gcloud_login`).
-A tunnel makes the calls of the real gcloud in the same order, so that a missing permission shows at the same step
+A tunnel sends the real gcloud's calls in the same order, so a missing permission shows at the same step
 (googlecloudsdk/command_lib/compute/tpus/tpu_vm/ssh.py of SDK 528: PrepareNodeForSSH, AddSSHKeyIfNeeded, AttemptRunWithRetries;
 command_lib/util/ssh/ssh.py: GetOsloginState).
 The first connection to a node adds an SSH key to the node's metadata, even with OS Login, and waits until the node accepts it.
@@ -220,7 +220,7 @@ def _login(account: str) -> Login:
 
 
 def log_in(node: str, login: Login) -> None:
-    """Make the calls of a connection up to the login. Raises CommandError at the first rejected one."""
+    """Send the calls of a connection up to the login. Raises CommandError at the first rejected one."""
     account = login.account
     issued = _ask_admin("/admin/tokens", body={"email": account} if account else {})
     token, account = str(issued["accessToken"]), str(issued.get("email", account))
@@ -245,7 +245,7 @@ def log_in(node: str, login: Login) -> None:
 
 
 def _log_in_to_instance(node: str, login: Login, token: str) -> None:
-    """Make the calls of `gcloud compute ssh`: the instance, the project, and with OS Login the user's profile (SDK 528: ssh_utils.py).
+    """Send the calls of `gcloud compute ssh`: the instance, the project, and with OS Login the user's profile (SDK 528: ssh_utils.py).
 
     Without OS Login gcloud writes the key to the project's metadata, or to the instance's if it lacks permission. Here: the instance's.
     """

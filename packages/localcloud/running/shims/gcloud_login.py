@@ -44,7 +44,7 @@ class Login:
     account: str
     """Empty for the operator."""
     third_party: bool = False
-    """Whether gcloud treats the credentials as third-party."""
+    """True if gcloud treats the credentials as third-party."""
 
 
 def federated_account() -> str | None:

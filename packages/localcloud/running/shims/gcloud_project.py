@@ -47,7 +47,7 @@ class Words:
 
 
 def owner(admin: Ask) -> tuple[str, str]:
-    """Return the e-mail address and an access token of the project's owner."""
+    """Return the email address and an access token of the project's owner."""
     known = admin("/admin/tokens", body={"owner": True})
     return str(known["email"]), str(known["accessToken"])
 

@@ -40,7 +40,7 @@ def _libc() -> ctypes.CDLL | None:
 
 
 def own_view(libc: ctypes.CDLL | None, folder: Path) -> bool:
-    """Give this process and its descendants their own /dev/shm and /mnt. Return False if the system does not allow it."""
+    """Set up a separate /dev/shm and /mnt for this process and its descendants. Return False if the system does not allow it."""
     kept = {Path(path): folder / name for path, name in _OWN_FOLDERS.items()}
     if libc is None or not all(path.is_dir() for path in kept):
         return False

@@ -25,11 +25,11 @@ class Machine:
     warden_pid: int
     paths: dict[str, str]
     internet: bool = True
-    """Whether package archives respond."""
+    """True if package archives respond."""
     google: bool = True
-    """Whether Google's addresses respond on port 443."""
+    """True if Google's addresses respond on port 443."""
     denies_devices: bool = False
-    """Whether unprivileged containers cannot open the accelerator's devices."""
+    """True if unprivileged containers cannot open the accelerator's devices."""
 
     @property
     def containers(self) -> Path:

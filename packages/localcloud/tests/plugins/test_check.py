@@ -62,7 +62,7 @@ def test_values_that_are_not_known_yet_are_neither_missing_nor_wrong():
 
 def test_an_unknown_type_is_refused_with_the_way_to_add_it():
     with pytest.raises(
-        grpc.aio.AioRpcError, match="does not support the resource type gcp:pubsub/schema:Schema. Add its schema"
+        grpc.aio.AioRpcError, match=r"does not support the resource type gcp:pubsub/schema:Schema\. Add its schema"
     ):
         check("gcp:pubsub/schema:Schema", {})
 

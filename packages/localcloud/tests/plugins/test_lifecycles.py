@@ -588,7 +588,7 @@ def test_without_a_project_the_error_says_where_to_set_one():
         async with engine(Recorder(lambda _: {})) as attached:
             await attached.up("gcp:projects/service:Service", "api", {"service": "run.googleapis.com"})
 
-    with pytest.raises(grpc.aio.AioRpcError, match="no project set. Set it on the resource, as gcp:project"):
+    with pytest.raises(grpc.aio.AioRpcError, match=r"no project set\. Set it on the resource, as gcp:project"):
         run(scenario())
 
 

@@ -187,7 +187,7 @@ def test_an_imported_resource_is_what_the_program_says(name):
             return imported, news, dict((await attached.diff(imported, news)).detailedDiff)
 
     imported, news, details = run(scenario())
-    # The attribution label counts as somebody else's until the first update, and an imported service is protected until then.
+    # The attribution label counts as another client's until the first update, and an imported service is protected until then.
     expected = {"deletionProtection"} if name == "svc" else set()
     assert {path for path in details if not path.startswith("pulumiLabels")} == expected
     written = {key for key, value in news.items() if value not in (False, 0, "") and key != "__defaults"}

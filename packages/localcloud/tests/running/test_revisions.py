@@ -187,7 +187,7 @@ def test_a_server_is_ready_with_the_first_probe_that_it_answers(
     planned = PlannedStart(port=8000, start_s=60)
     assert asyncio.run(probes.passes(probe, clock=Clock(speed=1), port=1, planned=planned))
     assert len(pauses) == attempts
-    # Time stands still for this probe: each pause is the whole way to its attempt.
+    # The clock is frozen for this probe: each pause lasts until its attempt.
     assert [round(pause, -1) for pause in (pauses[0], pauses[-1])] == [delay_s, delay_s + 10 * (attempts - 1)]
 
 

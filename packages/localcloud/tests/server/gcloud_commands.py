@@ -59,7 +59,7 @@ for line in sys.stdin:
 
 @dataclass(frozen=True, kw_only=True)
 class Command:
-    """A command of the list. `says` stands in what it prints."""
+    """A command of the list. `says` is part of its output."""
 
     argv: tuple[str, ...]
     says: str

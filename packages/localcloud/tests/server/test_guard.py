@@ -27,11 +27,11 @@ _SPELT_OUT = {
     "([a-z](?:[-a-z0-9]{0,61}[a-z0-9])?|[1-9][0-9]{0,19})": "thing",
     "/us-east4-a/thing/reservationSubBlocks/": "/us-east4-a/reservations/a/reservationBlocks/b/reservationSubBlocks/",
 }
-"""Parts of paths whose pattern in the document is no list of names."""
+"""Parts of paths whose pattern in the document is not a list of names."""
 OPEN_ROUTES = {
     "/admin/": "says that this is a local cloud",
     "/oauth2/token": "takes a signed assertion, and answers 400 without one",
-    "/registry/auth.docker.io/token": "gives everybody the same word, as Docker Hub does",
+    "/registry/auth.docker.io/token": "returns the same word to every client, as Docker Hub does",
     "/hub/": "shows made files of public repositories, as the Hugging Face hub does",
 }
 """Routes, and those below `/hub/`, that need no token, with what they do: they neither change anything nor tell a secret. Web pages are refused there too."""
@@ -137,7 +137,7 @@ def test_no_route_answers_an_intruder(shared_cloud, kind, step):
 
 
 def test_the_same_routes_answer_the_operator(own_cloud):
-    """The walk above is no proof if the routes refuse everybody."""
+    """The walk above proves nothing if the routes reject every caller."""
     known, connection = services.handlers(own_cloud.cloud), Connection(own_cloud)
     headers = {"Authorization": f"Bearer {own_cloud.token}"}
     modelled = [

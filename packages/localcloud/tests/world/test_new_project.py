@@ -23,7 +23,7 @@ ACCOUNT = f"server@{P.rpartition('/')[2]}.iam.gserviceaccount.com"
 
 @pytest.fixture
 def cloud() -> Iterator[Client]:
-    """A new project in a simulation that stands still between two calls."""
+    """A new project in a simulation whose clock is frozen between two calls."""
     scenario = BUILT_IN["new-project"].model_copy(update={"operations": OperationDurations(instant=True)})
     with idle_cloud.start(scenario=scenario, speed=0.001) as started:
         yield Client(started.base_url, started.token)
