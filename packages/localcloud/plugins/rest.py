@@ -160,9 +160,9 @@ class Rest:
 
     async def pages(self, path: str, key: str, query: Mapping[str, str]) -> AsyncIterator[Object]:
         """Yield the entries under `key` of all pages of a list. A 404 is an empty list."""
-        asked = dict(query)
+        requested = dict(query)
         while True:
-            page = await self.find(path, asked) or {}
+            page = await self.find(path, requested) or {}
             listed = page.get(key)
             for each in listed if isinstance(listed, list) else []:
                 if isinstance(each, dict):
@@ -170,7 +170,7 @@ class Rest:
             token = page.get("nextPageToken")
             if not isinstance(token, str) or not token:
                 return
-            asked["pageToken"] = token
+            requested["pageToken"] = token
 
     async def drop(self, path: str, *, doing: str, method: str = "DELETE", query: Query = None) -> Object:
         """Send a delete request. A 404 is success and returns an empty object."""

@@ -62,20 +62,20 @@ async def passes(probe: Probe, *, clock: Clock, port: int, planned: PlannedStart
     every probe of a start that exceeds the probe's budget: on a busy machine, the last attempt may come after the real start.
     """
     loop = asyncio.get_running_loop()
-    begun = loop.time()
+    started = loop.time()
     reachable = probe.port == planned.port and planned.start_s <= probe.budget_s
     for attempt in range(probe.failure_threshold):
-        due = begun + clock.real_s(probe.initial_delay_s + attempt * probe.period_s)
+        due = started + clock.real_s(probe.initial_delay_s + attempt * probe.period_s)
         await asyncio.sleep(max(0.0, due - loop.time()))
-        if reachable and await _ask(probe, clock, port):
+        if reachable and await _attempt(probe, clock, port):
             return True
-    end = begun + clock.real_s(probe.budget_s)
+    end = started + clock.real_s(probe.budget_s)
     if not reachable:
         await asyncio.sleep(max(0.0, end - loop.time()))
         return False
     deadline = max(loop.time(), end) + _LAG_LIMIT_S
     while loop.time() < deadline:
-        if await _ask(probe, clock, port):
+        if await _attempt(probe, clock, port):
             return True
         await asyncio.sleep(_LAG_POLL_S)
     return False
@@ -86,12 +86,12 @@ async def watch(probe: Probe, *, clock: Clock, port: int, report: Callable[[bool
     failed = 0
     while True:
         await asyncio.sleep(max(clock.real_s(probe.period_s), _LEAST_PERIOD_S))
-        failed = 0 if await _ask(probe, clock, port) else failed + 1
+        failed = 0 if await _attempt(probe, clock, port) else failed + 1
         if failed in {0, probe.failure_threshold}:
             report(failed == 0)
 
 
-async def _ask(probe: Probe, clock: Clock, port: int) -> bool:
+async def _attempt(probe: Probe, clock: Clock, port: int) -> bool:
     timeout_s = max(_LEAST_TIMEOUT_S, clock.real_s(probe.timeout_s))
     with suppress(OSError, TimeoutError, ValueError, asyncio.IncompleteReadError):
         async with asyncio.timeout(timeout_s):

@@ -353,14 +353,14 @@ class SimulatedRevisions:
         loop = asyncio.get_running_loop()
         pause_s = _RESTART_PAUSE_S
         while instance.server is not None:
-            begun = loop.time()
+            started_at = loop.time()
             code = await instance.server.ended()
-            said = f"Container called exit({code})."
+            message = f"Container called exit({code})."
             with instance.log.open("a", encoding="utf-8") as log:
-                log.write(said + "\n")
-            self._write_log(instance.spec.name, LogLine(stream="varlog/system", text=said, severity="WARNING"))
+                log.write(message + "\n")
+            self._write_log(instance.spec.name, LogLine(stream="varlog/system", text=message, severity="WARNING"))
             # If the server keeps failing, double the pause between restarts.
-            steady = loop.time() - begun > _STEADY_S
+            steady = loop.time() - started_at > _STEADY_S
             pause_s = _RESTART_PAUSE_S if steady else min(2 * pause_s, _LONGEST_PAUSE_S)
             await asyncio.sleep(pause_s)
             instance.server = await self._server(instance)

@@ -189,12 +189,12 @@ class Dispatcher:
         attributes = {**_attributes(call, resources[0] if resources else ""), **self._modified(call, resources)}
         if not free and not self._cloud.policies.allows(call.caller.email, permission, resources, attributes):
             target = resources[0] if resources else call.method.id
-            said = _DENIALS.get(call.method.id)
-            if said is None and call.document.api == "compute":
+            denial = _DENIALS.get(call.method.id)
+            if denial is None and call.document.api == "compute":
                 # Text from cloudyr/googleComputeEngineR#94.
-                said = f"Required '{permission}' permission for 'projects/{project}'"
+                denial = f"Required '{permission}' permission for 'projects/{project}'"
             raise CloudError.denied(
-                said or f"Permission '{permission}' denied on resource '{target}' (or it may not exist)."
+                denial or f"Permission '{permission}' denied on resource '{target}' (or it may not exist)."
             )
         return project
 

@@ -148,14 +148,14 @@ class Hub:
         found = self._repository(request)
         if found.state != "gated" or self._may_read(request, found.id):
             return found
-        said = f"Access to model {found.id} is restricted"
+        message = f"Access to model {found.id} is restricted"
         if self._token(request):
-            said += (
+            message += (
                 f" and you are not in the authorized list. Visit https://huggingface.co/{found.id} to ask for access."
             )
-            raise HubError(HTTPStatus.FORBIDDEN, "GatedRepo", said)
-        said += ". You must have access to it and be authenticated to access it. Please log in."
-        raise HubError(HTTPStatus.UNAUTHORIZED, "GatedRepo", said)
+            raise HubError(HTTPStatus.FORBIDDEN, "GatedRepo", message)
+        message += ". You must have access to it and be authenticated to access it. Please log in."
+        raise HubError(HTTPStatus.UNAUTHORIZED, "GatedRepo", message)
 
     def _at_revision(self, request: web.Request, repository: Repository) -> _Model:
         """Return the repository at the requested revision. Raise HubError if the revision does not exist. Revisions are `main` and its commits."""

@@ -146,13 +146,13 @@ class _TemplateCheck:
 
     def selector(self) -> None:
         """Reject a GPU limit without a node selector."""
-        if gpu_of(self.template) is None and self._asking():
+        if gpu_of(self.template) is None and self._with_gpu_limit():
             raise _violation(
                 f"{self.path}.node_selector",
                 f"a limit of {GPU_LIMIT} needs a node selector with an accelerator such as nvidia-l4.",
             )
 
-    def _asking(self) -> list[JsonObject]:
+    def _with_gpu_limit(self) -> list[JsonObject]:
         containers = parts(self.template, "containers")
         return [
             container
@@ -300,22 +300,22 @@ class _TemplateCheck:
         kind = gpu_of(self.template)
         if kind is None:
             return
-        asking = self._asking()
+        with_gpu_limit = self._with_gpu_limit()
         if kind not in GPU_TYPES:
             raise _violation(
                 f"{self.path}.node_selector.accelerator", f"'{kind}' is not a GPU type; {' and '.join(GPU_TYPES)} are."
             )
-        if len(asking) != 1:
+        if len(with_gpu_limit) != 1:
             raise _violation(
                 f"{self.path}.containers",
-                f"exactly one container must have a limit of {GPU_LIMIT}; {len(asking)} have one.",
+                f"exactly one container must have a limit of {GPU_LIMIT}; {len(with_gpu_limit)} have one.",
             )
         if region not in world.gpu_regions.get(kind, ()):
             raise _violation(
                 f"{self.path}.node_selector.accelerator",
                 f"GPU type {kind} is not available in region {region}; it is in {', '.join(world.gpu_regions.get(kind, ()))}.",
             )
-        self._gpu_container(kind, asking[0])
+        self._gpu_container(kind, with_gpu_limit[0])
         count = max_instances(self.template)
         if gpus_left <= 0 and count > 0:
             redundancy = "without" if self.template.get("gpuZonalRedundancyDisabled") else "with"

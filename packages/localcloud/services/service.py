@@ -166,9 +166,9 @@ def visible(document: JsonObject) -> JsonObject:
 
 def held_permissions(cloud: Cloud, call: Call, resources: list[str]) -> list[str]:
     """Return the given permissions that the caller has on the resources."""
-    asked = strings(call.body, "permissions") or strings(call.query, "permissions")
-    if any("*" in permission for permission in asked):
+    requested = strings(call.body, "permissions") or strings(call.query, "permissions")
+    if any("*" in permission for permission in requested):
         raise CloudError.field("permissions", "Permissions with wildcards (such as * or storage.*) are not allowed.")
     if call.caller.operator:
-        return [permission for permission in asked if grants("roles/owner", permission)]
-    return [permission for permission in asked if cloud.policies.allows(call.caller.email, permission, resources)]
+        return [permission for permission in requested if grants("roles/owner", permission)]
+    return [permission for permission in requested if cloud.policies.allows(call.caller.email, permission, resources)]

@@ -80,12 +80,12 @@ class Copies(ApiService):
         source = self._source(call)
         token, request, done = call.query.get("rewriteToken"), _request(call, source), 0
         if token:
-            begun = self._store.get(_REWRITES, token)
-            if begun is None or any(value not in {"", begun["request"][key]} for key, value in request.items()):
+            session = self._store.get(_REWRITES, token)
+            if session is None or any(value not in {"", session["request"][key]} for key, value in request.items()):
                 raise CloudError.invalid(
                     "The rewriteToken is invalid: it is unknown, or the request differs from the first."
                 )
-            request, done = begun["request"], int(begun["done"])
+            request, done = session["request"], int(session["done"])
             self._store.delete(_REWRITES, token)
         step = int(request["step"] or _BYTES_PER_CALL)
         if step <= 0 or step % _MIB:

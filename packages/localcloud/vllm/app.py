@@ -220,23 +220,23 @@ class _Server:
             os._exit(_CRASH_STATUS)
         if faults.status is not None:
             return _fault_response(faults)
-        asked = parse(body, is_chat=is_chat)
-        self._check_model(asked.model)
+        parsed = parse(body, is_chat=is_chat)
+        self._check_model(parsed.model)
         if is_chat:
             await read_media(as_object(body), self._parts.media)
-        most = check_length(asked, self._parts.capacity.max_model_len)
+        most = check_length(parsed, self._parts.capacity.max_model_len)
         self._check_queue()
         self._arrivals += 1
         call = _Call(
             request=request,
-            asked=asked,
-            made=answer(asked, self._abilities, most=most, arrival=self._arrivals),
-            model=asked.model or self._parts.arguments.served_model_names[0],
+            parsed=parsed,
+            made=answer(parsed, self._abilities, most=most, arrival=self._arrivals),
+            model=parsed.model or self._parts.arguments.served_model_names[0],
             faults=faults,
             most=most,
             arrived_at=arrived_at,
         )
-        return await (self._stream(call) if asked.stream else self._whole(call))
+        return await (self._stream(call) if parsed.stream else self._whole(call))
 
     def _check_queue(self) -> None:
         limit = self._parts.arguments.max_queued_requests
@@ -251,7 +251,7 @@ class _Server:
     async def _whole(self, call: "_Call") -> web.StreamResponse:
         details = self._parts.arguments.enable_prompt_tokens_details
         reply = WholeReply(
-            request=call.asked, answer=call.made, model=call.model, faults=call.faults, cached_details=details
+            request=call.parsed, answer=call.made, model=call.model, faults=call.faults, cached_details=details
         )
         reply.sequence = call.sequence(reply)
         await self._run(reply.sequence, reply.finished)
@@ -262,7 +262,7 @@ class _Server:
     async def _stream(self, call: "_Call") -> web.StreamResponse:
         arguments = self._parts.arguments
         reply = StreamReply(
-            request=call.asked,
+            request=call.parsed,
             answer=call.made,
             model=call.model,
             faults=call.faults,
@@ -294,7 +294,7 @@ class _Call:
     """One request: its content, the planned completion, the maximum of tokens, the time of arrival."""
 
     request: web.Request
-    asked: Request
+    parsed: Request
     made: Completion
     model: str
     faults: RequestFaults
@@ -304,7 +304,7 @@ class _Call:
     def sequence(self, reply: StreamReply | WholeReply) -> Sequence:
         finish = self.made.finish_reason
         return Sequence(
-            prompt=self.asked.prompt,
+            prompt=self.parsed.prompt,
             length=len(self.made.texts),
             max_tokens=self.most,
             finish_reason="stop" if finish == "tool_calls" else finish,

@@ -176,20 +176,20 @@ def _available_bytes(arguments: Arguments, accelerator: SimulatedAccelerator, we
 
 
 def _max_model_len(arguments: Arguments, model: Model, layout: _Layout, available: int, block_size: int) -> int:
-    asked = arguments.max_model_len
-    if asked == -1:
+    requested = arguments.max_model_len
+    if requested == -1:
         return _longest(layout, available, block_size, model.max_position)
-    if asked is None:
+    if requested is None:
         return model.max_position
-    if asked > model.max_position:
+    if requested > model.max_position:
         raise EngineStartError(
-            f"ValueError: User-specified max_model_len ({asked}) is greater than the derived max_model_len "
+            f"ValueError: User-specified max_model_len ({requested}) is greater than the derived max_model_len "
             f"(max_position_embeddings={model.max_position} or model_max_length=None in model's config.json). "
             "To allow overriding this maximum, set the env var VLLM_ALLOW_LONG_MAX_MODEL_LEN=1."
         )
-    if asked < 1:
-        raise EngineStartError(f"ValueError: max_model_len must be a positive integer, got {asked}.")
-    return asked
+    if requested < 1:
+        raise EngineStartError(f"ValueError: max_model_len must be a positive integer, got {requested}.")
+    return requested
 
 
 def _longest(layout: _Layout, available: int, block_size: int, limit: int) -> int:

@@ -155,9 +155,9 @@ async def _run(
 
 async def _start(start: Start, environment: RuntimeEnvironment, stopped: asyncio.Event) -> bool:
     """Run the steps of the start. Return True if the engine is up."""
-    begun = time.monotonic()
+    started = time.monotonic()
     for step in start.steps:
-        left = step.at_s / environment.clock_speed - (time.monotonic() - begun)
+        left = step.at_s / environment.clock_speed - (time.monotonic() - started)
         if left > 0:
             with suppress(TimeoutError):
                 await asyncio.wait_for(stopped.wait(), left)

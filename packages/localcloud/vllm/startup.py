@@ -433,14 +433,14 @@ def _compile(
         charge = Charge(what="cached", name=cache.name, seconds=took)
         return now + took, [StartupStep(at_s=now + took, line=line, charge=charge)]
     took = full_s
-    begun = StartupStep(at_s=now, line="[backends.py:1] Compiling a graph for dynamic shape")
+    compiling = StartupStep(at_s=now, line="[backends.py:1] Compiling a graph for dynamic shape")
     done = StartupStep(
         at_s=now + took,
         line=f"[monitor.py:1] torch.compile takes {took:.2f} s in total",
         cache_file=cache,
         charge=Charge(what="compile", name=cache.name if cache is not None else "", seconds=took),
     )
-    return now + took, [begun, done]
+    return now + took, [compiling, done]
 
 
 def _full_compile_s(arguments: Arguments, accelerator: SimulatedAccelerator, model: Model) -> float:

@@ -93,7 +93,7 @@ def keep_private(state: Path) -> None:
         for name in (*folders, *names):
             path = Path(folder, name)
             try:
-                _take_rights_away(path)
+                _remove_permissions(path)
             except FileNotFoundError:
                 continue
             except OSError as error:
@@ -102,7 +102,7 @@ def keep_private(state: Path) -> None:
                 ) from None
 
 
-def _take_rights_away(path: Path) -> None:
+def _remove_permissions(path: Path) -> None:
     found = path.lstat().st_mode
     if stat.S_ISLNK(found):
         return

@@ -56,7 +56,7 @@ def pull(machine: Machine, reference: str, *, quiet: bool) -> str:
     match = _REFERENCE.fullmatch(reference)
     if match is None:
         raise ImageError("invalid reference format")
-    _ask_registry(machine, reference, match["name"], match["digest"] or match["tag"] or "latest")
+    _query_registry(machine, reference, match["name"], match["digest"] or match["tag"] or "latest")
     here = pulled(machine)
     if reference in here:
         print(f"Status: Image is up to date for {reference}", flush=True)
@@ -80,7 +80,7 @@ def _layers(reference: str, clock_speed: float) -> Iterator[str]:
         yield f"{layer}: Pull complete"
 
 
-def _ask_registry(machine: Machine, reference: str, name: str, version: str) -> None:
+def _query_registry(machine: Machine, reference: str, name: str, version: str) -> None:
     """Read the image's manifest from the simulated registry, with the token of the docker login. Raises ImageError."""
     if not machine.google:
         raise ImageError(

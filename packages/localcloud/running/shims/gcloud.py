@@ -107,7 +107,7 @@ def _base_url() -> str:
     return url.rstrip("/")
 
 
-def _ask(
+def _call(
     path: str, *, body: dict[str, Any] | None = None, token: str | None = None, verb: str | None = None
 ) -> dict[str, Any]:
     headers = {"Content-Type": "application/json", SHARED_QUOTA_HEADER: "gcloud"} | (
@@ -167,10 +167,10 @@ def parse_tunnel(words: Sequence[str], *, to_instance: bool = False) -> TunnelRe
     )
 
 
-def _ask_admin(path: str, *, body: dict[str, Any] | None = None) -> dict[str, Any]:
+def _call_admin(path: str, *, body: dict[str, Any] | None = None) -> dict[str, Any]:
     """Call the admin API with the operator's token."""
     token = os.environ.get(OPERATOR_TOKEN) or os.environ.get("GOOGLE_OAUTH_ACCESS_TOKEN")
-    return _ask(path, body=body, token=token)
+    return _call(path, body=body, token=token)
 
 
 async def _run_tunnel(tunnel: TunnelRequest) -> int:
@@ -214,7 +214,7 @@ async def listen(tunnel: TunnelRequest) -> asyncio.Server:
 
 def _login(account: str) -> Login:
     try:
-        return gcloud_login.current(account, _ask, _ask_admin)
+        return gcloud_login.current(account, _call, _call_admin)
     except LoginError as error:
         raise CommandError(str(error)) from None
 
@@ -222,17 +222,17 @@ def _login(account: str) -> Login:
 def log_in(node: str, login: Login) -> None:
     """Send the calls of a connection up to the login. Raises CommandError at the first rejected one."""
     account = login.account
-    issued = _ask_admin("/admin/tokens", body={"email": account} if account else {})
+    issued = _call_admin("/admin/tokens", body={"email": account} if account else {})
     token, account = str(issued["accessToken"]), str(issued.get("email", account))
     if "/instances/" in node:
         _log_in_to_instance(node, replace(login, account=account), token)
         return
     path, user = f"/tpu/v2alpha1/{node}", getpass.getuser()
-    metadata: dict[str, str] = _ask(path, token=token).get("metadata") or {}
-    _ask(f"{path}:getGuestAttributes", body={}, token=token)
+    metadata: dict[str, str] = _call(path, token=token).get("metadata") or {}
+    _call(f"{path}:getGuestAttributes", body={}, token=token)
     public_key, project = f"ssh-rsa simulated-key-of-{user}", node.split("/")[1]
     shared: dict[str, list[dict[str, str]]] = (
-        _ask(f"/compute/compute/v1/projects/{project}", token=token).get("commonInstanceMetadata") or {}
+        _call(f"/compute/compute/v1/projects/{project}", token=token).get("commonInstanceMetadata") or {}
     )
     if metadata.get(_OS_LOGIN, "").upper() == "TRUE":
         if login.third_party:
@@ -241,7 +241,7 @@ def log_in(node: str, login: Login) -> None:
     key = f"{user}:{public_key} {user}@localcloud"
     if not any(item["key"] == _SSH_KEYS and key in item["value"] for item in shared.get("items", [])):
         _await_ssh_key(path, metadata, key, token)
-    _ask_admin(f"/admin/ssh?{urllib.parse.urlencode({'node': node, 'account': account})}")
+    _call_admin(f"/admin/ssh?{urllib.parse.urlencode({'node': node, 'account': account})}")
 
 
 def _log_in_to_instance(node: str, login: Login, token: str) -> None:
@@ -249,10 +249,10 @@ def _log_in_to_instance(node: str, login: Login, token: str) -> None:
 
     Without OS Login gcloud writes the key to the project's metadata, or to the instance's if it lacks permission. Here: the instance's.
     """
-    found: dict[str, Any] = _ask(f"/compute/compute/v1/{node}", token=token).get("metadata") or {}
+    found: dict[str, Any] = _call(f"/compute/compute/v1/{node}", token=token).get("metadata") or {}
     metadata = {str(item["key"]): str(item.get("value") or "") for item in found.get("items") or ()}
     project, public_key = node.split("/")[1], f"ssh-rsa simulated-key-of-{getpass.getuser()}"
-    _ask(f"/compute/compute/v1/projects/{project}", token=token)
+    _call(f"/compute/compute/v1/projects/{project}", token=token)
     if metadata.get(_OS_LOGIN, "").upper() == "TRUE":
         if login.third_party:
             raise CrashError(gcloud_login.NOT_IN_GA)
@@ -263,17 +263,17 @@ def _log_in_to_instance(node: str, login: Login, token: str) -> None:
         items = [{"key": name, "value": value} for name, value in keys.items()]
         print("Updating instance ssh metadata...", file=sys.stderr)
         path, body = f"/compute/compute/v1/{node}", {"fingerprint": found.get("fingerprint"), "items": items}
-        _ask(f"{path}/setMetadata", body=body, token=token)
-    _ask_admin(f"/admin/ssh?{urllib.parse.urlencode({'node': node, 'account': login.account})}")
+        _call(f"{path}/setMetadata", body=body, token=token)
+    _call_admin(f"/admin/ssh?{urllib.parse.urlencode({'node': node, 'account': login.account})}")
 
 
 def _os_login(account: str, project: str, public_key: str, token: str) -> str:
     """Import the key into the account's login profile if it lacks the key. Return the name of its POSIX account."""
     users, query = f"/oslogin/v1alpha/users/{account}", f"projectId={project}"
-    profile = _ask(f"{users}/loginProfile?{query}", token=token)
+    profile = _call(f"{users}/loginProfile?{query}", token=token)
     keys: dict[str, dict[str, str]] = profile.get("sshPublicKeys") or {}
     if not profile.get("posixAccounts") or all(known["key"] != public_key for known in keys.values()):
-        answer = _ask(f"{users}:importSshPublicKey?{query}", body={"key": public_key}, token=token)
+        answer = _call(f"{users}:importSshPublicKey?{query}", body={"key": public_key}, token=token)
         profile = answer["loginProfile"]
     return str(profile["posixAccounts"][0]["username"])
 
@@ -288,21 +288,21 @@ def _await_ssh_key(path: str, metadata: dict[str, str], key: str, token: str) ->
         return
     print("Propagating SSH public key to all TPU workers...", file=sys.stderr)
     updated = {"metadata": {**metadata, _SSH_KEYS: f"{known}\n{key}"}}
-    operation = _ask(f"{path}?updateMask=metadata", body=updated, token=token, verb="PATCH")
+    operation = _call(f"{path}?updateMask=metadata", body=updated, token=token, verb="PATCH")
     # Read at least once, as gcloud does, even if the response reports completion: the read needs its own permission.
-    while not (operation := _ask(f"/tpu/v2alpha1/{operation['name']}", token=token)).get("done"):
+    while not (operation := _call(f"/tpu/v2alpha1/{operation['name']}", token=token)).get("done"):
         time.sleep(_POLL_S)
     print("SSH: Attempting to connect to worker 0...", file=sys.stderr)
-    clock = _ask_admin("/admin/clock")
+    clock = _call_admin("/admin/clock")
     if not clock["instant"]:
-        time.sleep(_ask_admin("/admin/scenario")["tpu"]["durations_s"]["ssh_key"] / clock["speed"])
+        time.sleep(_call_admin("/admin/scenario")["tpu"]["durations_s"]["ssh_key"] / clock["speed"])
 
 
 async def _forward(tunnel: TunnelRequest, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     """Forward one connection. Reject it if nothing listens on the port, as ssh does."""
     query = urllib.parse.urlencode({"node": tunnel.node, "port": tunnel.remote_port})
     try:
-        where = await asyncio.to_thread(_ask_admin, f"/admin/tunnel?{query}")
+        where = await asyncio.to_thread(_call_admin, f"/admin/tunnel?{query}")
         far_reader, far_writer = await asyncio.open_connection(where["host"], where["port"])
     except (CommandError, OSError) as error:
         print(f"channel 1: open failed: connect failed: {error}", file=sys.stderr)
@@ -341,25 +341,25 @@ def _delete(words: Sequence[str]) -> bool:
             return False
         account = next((word.partition("=")[2] for word in words if word.startswith("--account=")), "")
         account = _login(account).account
-        token = str(_ask_admin("/admin/tokens", body={"email": account} if account else {})["accessToken"])
-        gcloud_deletes.run(wanted, lambda verb, path: _ask(path, token=token, verb=verb))
+        token = str(_call_admin("/admin/tokens", body={"email": account} if account else {})["accessToken"])
+        gcloud_deletes.run(wanted, lambda verb, path: _call(path, token=token, verb=verb))
     except gcloud_deletes.DeletionError as error:
         raise CommandError(str(error)) from error
     print(f"Deleted [{wanted.bucket or wanted.path.rpartition('/')[2]}].", file=sys.stderr)
     return True
 
 
-def _said(words: Sequence[str]) -> str | None:
+def _read_only_output(words: Sequence[str]) -> str | None:
     """Return the output of a read-only command, or None if the words are another command."""
     if words[:1] == ["version"]:
         return json.dumps(_VERSION)
     if words[:3] == ["config", "get", "account"]:
-        return gcloud_project.owner(_ask_admin)[0]
+        return gcloud_project.owner(_call_admin)[0]
     if words[:2] == ["auth", "print-access-token"]:
-        return str(_ask_admin("/admin/tokens", body={})["accessToken"])
+        return str(_call_admin("/admin/tokens", body={})["accessToken"])
     if words[:2] == ["auth", "print-identity-token"]:
         audience = next((word.partition("=")[2] for word in words if word.startswith("--audiences=")), _GCLOUD_CLIENT)
-        return str(_ask_admin("/admin/tokens", body={"audience": audience})["idToken"])
+        return str(_call_admin("/admin/tokens", body={"audience": audience})["idToken"])
     return None
 
 
@@ -373,11 +373,11 @@ def _run(words: Sequence[str]) -> int:
         return 0
     for command, change in gcloud_project.COMMANDS.items():
         if tuple(words[: len(command)]) == command:
-            change(gcloud_project.Api(_ask, _ask_admin), gcloud_project.Words.of(words[len(command) :]))
+            change(gcloud_project.Api(_call, _call_admin), gcloud_project.Words.of(words[len(command) :]))
             return 0
-    said = _said(words)
-    if said is not None:
-        print(said)
+    output = _read_only_output(words)
+    if output is not None:
+        print(output)
         return 0
     raise CommandError(
         f"the stand-in does not support `gcloud {' '.join(words)}`. Use the real gcloud with a real project.", 2

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
-Ask: TypeAlias = Callable[[str, str], dict[str, Any]]
+Call: TypeAlias = Callable[[str, str], dict[str, Any]]
 """Sends a request (verb and path) as the caller and returns the JSON object of the response."""
 
 _POLL_S: Final = 0.1
@@ -66,28 +66,28 @@ def parse(words: Sequence[str], project: str) -> Deletion | None:
     return Deletion(path=full, bucket=bucket, force="--force" in words)
 
 
-def run(deletion: Deletion, ask: Ask) -> None:
-    """Delete the resource and wait until it is gone. Raises DeletionError, and the errors of `ask`."""
+def run(deletion: Deletion, call: Call) -> None:
+    """Delete the resource and wait until it is gone. Raises DeletionError, and the errors of `call`."""
     if deletion.bucket:
-        _empty(deletion.bucket, ask)
-        ask("DELETE", f"/storage/storage/v1/b/{deletion.bucket}")
+        _empty(deletion.bucket, call)
+        call("DELETE", f"/storage/storage/v1/b/{deletion.bucket}")
         return
-    operation = ask("DELETE", deletion.path + ("?force=true" if deletion.force else ""))
+    operation = call("DELETE", deletion.path + ("?force=true" if deletion.force else ""))
     while not _is_done(operation):
         time.sleep(_POLL_S)
-        operation = ask("GET", _operation_path(deletion.path, operation))
+        operation = call("GET", _operation_path(deletion.path, operation))
     error = operation.get("error")
     if error:
         raise DeletionError(str(error.get("message") or error["errors"][0]["message"]))
 
 
-def _empty(bucket: str, ask: Ask) -> None:
-    for name in _objects(bucket, ask):
-        ask("DELETE", f"/storage/storage/v1/b/{bucket}/o/{urllib.parse.quote(name, safe='')}")
+def _empty(bucket: str, call: Call) -> None:
+    for name in _objects(bucket, call):
+        call("DELETE", f"/storage/storage/v1/b/{bucket}/o/{urllib.parse.quote(name, safe='')}")
 
 
-def _objects(bucket: str, ask: Ask) -> Iterator[str]:
-    while found := ask("GET", f"/storage/storage/v1/b/{bucket}/o").get("items"):
+def _objects(bucket: str, call: Call) -> Iterator[str]:
+    while found := call("GET", f"/storage/storage/v1/b/{bucket}/o").get("items"):
         yield from (str(item["name"]) for item in found)
 
 

@@ -66,16 +66,16 @@ def federated_account() -> str | None:
     return named[1]
 
 
-def current(account: str, ask: Callable[..., dict[str, Any]], ask_admin: Callable[..., dict[str, Any]]) -> Login:
+def current(account: str, call: Callable[..., dict[str, Any]], call_admin: Callable[..., dict[str, Any]]) -> Login:
     """Return the account whose credentials gcloud uses. `account` is `--account`; a credentials file takes precedence. Raises LoginError."""
     federated = federated_account()
     source = federated or account or os.environ.get(ACCOUNT, "")
     wanted = os.environ.get(IMPERSONATED)
     if not wanted:
         return Login(account=source, third_party=federated is not None)
-    token = str(ask_admin("/admin/tokens", body={"email": source} if source else {})["accessToken"])
+    token = str(call_admin("/admin/tokens", body={"email": source} if source else {})["accessToken"])
     path = f"/iam/v1/projects/-/serviceAccounts/{wanted}:testIamPermissions"
-    if _GET_TOKEN not in ask(path, body={"permissions": [_GET_TOKEN]}, token=token).get("permissions", ()):
+    if _GET_TOKEN not in call(path, body={"permissions": [_GET_TOKEN]}, token=token).get("permissions", ()):
         raise LoginError(
             f"Failed to impersonate [{wanted}]. Make sure the account that's trying to impersonate it has access to the service account "
             'itself and the "roles/iam.serviceAccountTokenCreator" role.'

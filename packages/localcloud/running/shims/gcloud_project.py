@@ -12,16 +12,16 @@ from typing import Any, Final
 
 _POLL_S: Final = 0.05
 
-Ask = Callable[..., dict[str, Any]]
-"""`ask(path, body=, token=)`: call the local cloud. Raises the error of its caller."""
+Call = Callable[..., dict[str, Any]]
+"""`call(path, body=, token=)` sends a request to the local cloud. Raises the error of its caller."""
 
 
 @dataclass(frozen=True, slots=True)
 class Api:
     """Access to the local cloud: Google's APIs with a token, and the admin API."""
 
-    ask: Ask
-    admin: Ask
+    call: Call
+    admin: Call
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class Words:
         return cls(names, options)
 
 
-def owner(admin: Ask) -> tuple[str, str]:
+def owner(admin: Call) -> tuple[str, str]:
     """Return the email address and an access token of the project's owner."""
     known = admin("/admin/tokens", body={"owner": True})
     return str(known["email"]), str(known["accessToken"])
@@ -57,10 +57,10 @@ def enable_services(api: Api, words: Words) -> None:
     _, token = owner(api.admin)
     for name in words.names:
         path = f"/serviceusage/v1/projects/{words.options['project']}/services/{name}:enable"
-        operation = api.ask(path, body={}, token=token)
+        operation = api.call(path, body={}, token=token)
         while not operation.get("done"):
             time.sleep(_POLL_S)
-            operation = api.ask(f"/serviceusage/v1/{operation['name']}", token=token)
+            operation = api.call(f"/serviceusage/v1/{operation['name']}", token=token)
         print(f'Operation "{operation["name"]}" finished successfully.', file=sys.stderr)
 
 
@@ -69,10 +69,10 @@ def add_binding(api: Api, words: Words) -> None:
     _, token = owner(api.admin)
     (project,) = words.names
     path = f"/cloudresourcemanager/v1/projects/{project}"
-    policy = api.ask(f"{path}:getIamPolicy", body={}, token=token)
+    policy = api.call(f"{path}:getIamPolicy", body={}, token=token)
     grant = {"role": words.options["role"], "members": [words.options["member"]]}
     policy["bindings"] = [*policy.get("bindings", []), grant]
-    api.ask(f"{path}:setIamPolicy", body={"policy": policy}, token=token)
+    api.call(f"{path}:setIamPolicy", body={"policy": policy}, token=token)
     print(f"Updated IAM policy for project [{project}].", file=sys.stderr)
 
 
@@ -100,7 +100,7 @@ def create_role(api: Api, words: Words) -> None:
         "includedPermissions": permissions.split(",") if permissions else [],
     }
     (role_id,) = words.names
-    api.ask(f"/iam/v1/{parent}/roles", body={"roleId": role_id, "role": role}, token=token)
+    api.call(f"/iam/v1/{parent}/roles", body={"roleId": role_id, "role": role}, token=token)
     print(f"Created role [{role_id}].", file=sys.stderr)
 
 
@@ -108,7 +108,7 @@ def undelete_role(api: Api, words: Words) -> None:
     """`iam roles undelete ID --project=P|--organization=N`: restore a deleted custom role."""
     parent, token = _parent(api, words)
     (role_id,) = words.names
-    role = api.ask(f"/iam/v1/{parent}/roles/{role_id}:undelete", body={}, token=token)
+    role = api.call(f"/iam/v1/{parent}/roles/{role_id}:undelete", body={}, token=token)
     print(json.dumps(role, indent=1))
 
 
@@ -117,13 +117,13 @@ def update_role(api: Api, words: Words) -> None:
     parent, token = _parent(api, words)
     (role_id,) = words.names
     path = f"/iam/v1/{parent}/roles/{role_id}"
-    role = api.ask(path, token=token)
+    role = api.call(path, token=token)
     changed: dict[str, Any] = {"stage": words.options["stage"]} if "stage" in words.options else {}
     if "add-permissions" in words.options:
         held = [*role.get("includedPermissions", []), *words.options["add-permissions"].split(",")]
         changed["includedPermissions"] = list(dict.fromkeys(held))
     mask = ",".join(changed)
-    role = api.ask(f"{path}?updateMask={mask}", body={**changed, "etag": role["etag"]}, token=token, verb="PATCH")
+    role = api.call(f"{path}?updateMask={mask}", body={**changed, "etag": role["etag"]}, token=token, verb="PATCH")
     print(json.dumps(role, indent=1))
 
 

@@ -102,12 +102,12 @@ def _reap() -> None:
 
 def _end_all() -> None:
     """Stop every descendant: SIGTERM, a grace period, then SIGKILL until none is left."""
-    begun = time.monotonic()
+    started = time.monotonic()
     for pid in _descendants():
         with suppress(ProcessLookupError, PermissionError):
             os.kill(pid, signal.SIGTERM)
-    while (left := _descendants()) and time.monotonic() < begun + _KILL_LIMIT_S:
-        if time.monotonic() > begun + _GRACE_S:
+    while (left := _descendants()) and time.monotonic() < started + _KILL_LIMIT_S:
+        if time.monotonic() > started + _GRACE_S:
             for pid in left:
                 with suppress(ProcessLookupError, PermissionError):
                     os.kill(pid, signal.SIGKILL)
