@@ -199,9 +199,9 @@ def test_what_it_does_not_know_is_one_sentence_and_code_2(tmp_path: Path):
     ("words", "says"),
     [
         (["n1", "--zone=z"], "--project=PROJECT and --zone=ZONE"),
-        (["n1", "--project=p", "--zone=z", "--command=ls"], "opens tunnels only"),
-        (["n1", "--project=p", "--zone=z", "--tunnel-through-iap", "--", "-L", "1:h:2"], "opens tunnels only"),
-        (["n1", "--project=p", "--zone=z", "--", "-N", "-L", "1:h:2"], "give --tunnel-through-iap"),
+        (["n1", "--project=p", "--zone=z", "--command=ls"], "only opens tunnels"),
+        (["n1", "--project=p", "--zone=z", "--tunnel-through-iap", "--", "-L", "1:h:2"], "only opens tunnels"),
+        (["n1", "--project=p", "--zone=z", "--", "-N", "-L", "1:h:2"], "Pass --tunnel-through-iap"),
     ],
 )
 def test_an_ssh_that_is_no_tunnel_is_refused(words: list[str], says: str, monkeypatch: pytest.MonkeyPatch):

@@ -31,7 +31,7 @@ _FORMATS = {
 
 
 def google_answer(verb: str, path: str, body: T) -> T:
-    """Return the body if the method could answer it. `path` begins with the API, such as `tpu/v2alpha1/projects/...`."""
+    """Return the body if the method could answer it. `path` starts with the API, such as `tpu/v2alpha1/projects/...`."""
     document, schema = _method(verb, path)[:2]
     assert schema is not None, f"{verb} {path} answers nothing"
     return google_body(document, schema, body)

@@ -72,7 +72,7 @@ class Sent:
 
 
 class Recorder:
-    """A transport that keeps every request and lets `answer` say what comes back: a JSON object, or a status and one."""
+    """A transport that records every request and responds with the result of `answer`: a JSON object, or a status and one."""
 
     def __init__(self, answer: Callable[[Sent], Any]) -> None:
         self.sent: list[Sent] = []

@@ -211,7 +211,7 @@ def test_what_is_changed_and_deleted_behind_the_programs_back_is_drift_that_the_
         assert (found["changeSummary"]["update"], found["changeSummary"]["create"]) == (1, 1)
         step = next(each for each in found["steps"] if each["op"] == "update")
         assert {"labels.a", "defaultEventBasedHold"} <= set(step["detailedDiff"])
-        # What the program leaves open is the service's choice, as the real provider's schema says.
+        # Values that the program does not set are the service's choice, according to the real provider's schema.
         assert not {path for path in step["detailedDiff"] if path.startswith("versioning")}
         await workspace.up("--refresh")
         bucket = await workspace.rest.get("storage/storage/v1/b/b-1")

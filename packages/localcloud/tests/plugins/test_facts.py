@@ -1,4 +1,4 @@
-"""The specifications: schema, discovery documents and overlay each say their own part, and nothing twice."""
+"""The specifications: schema, discovery documents and overlay each state their own part, without repetition."""
 
 import tomllib
 from collections.abc import Iterator

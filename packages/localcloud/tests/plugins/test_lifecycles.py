@@ -41,7 +41,7 @@ def service_inputs():
 
 
 class Run:
-    """Cloud Run whose operations take some polls and end as the test says."""
+    """Cloud Run whose operations take some polls and finish as the test specifies."""
 
     def __init__(self, *, polls=2, error=None):
         self.left, self.error, self.stored = polls, error, None

@@ -74,7 +74,7 @@ class Wire:
 
 
 async def changed(attached: Engine, wire: Wire, resource: Resource, wanted: dict[str, Any]) -> tuple[Resource, Any]:
-    """Take a resource to other inputs where that is an update: the resource then, and what the provider said and sent."""
+    """Take a resource to other inputs where that is an update: the resulting resource, and the provider's messages and requests."""
     news = await attached.check(resource.type, resource.name, wanted, resource.inputs)
     answer = await attached.diff(resource, news)
     operation = operation_of(answer)

@@ -37,7 +37,7 @@ class Recorded:
 
 @functools.cache
 def all_created():
-    """Every resource and the recorded cloud after its creation: created once, since each test begins there."""
+    """Every resource and the recorded cloud after its creation: created once because each test starts there."""
 
     async def made():
         recorded = Recorded()
@@ -52,7 +52,7 @@ def created():
 
 
 def read_again(edits=None, names=None):
-    """Refresh the recorded resources after out-of-band edits; per resource what it was, what was read and what the diff then says."""
+    """Refresh the recorded resources after out-of-band edits; per resource the state before, the state read and the resulting diff."""
 
     recorded, made = created()
 
@@ -111,7 +111,7 @@ def test_an_ignored_property_is_no_drift():
 
 
 def fill_in(body):
-    """What Google chooses where the program says nothing."""
+    """Google's values for properties that the program does not set."""
     body["launchStage"] = "GA"
     body["scaling"] = {"scalingMode": "AUTOMATIC"}
     body["template"]["containers"][0]["ports"][0]["name"] = "http1"

@@ -360,7 +360,7 @@ ELSEWHERE = [
     ),
     ("node-parent", QUEUE, REQUEST, {"tpu": {"nodeSpec": [{"nodeId": "n"}]}}, "must be the queued resource's own"),
 ]
-"""Id, path, query, body, and what the refusal says: stated rules that `localcloud.services` enforces."""
+"""Id, path, query, body, and the error message: stated rules that `localcloud.services` enforces."""
 
 
 def of_place(place):

@@ -1,4 +1,4 @@
-"""Where Google's documents say that a location cannot be the wildcard `-`, the local cloud refuses it."""
+"""If Google's documents exclude the wildcard `-` as location, the local cloud rejects it."""
 
 import json
 from importlib.resources import files

@@ -66,7 +66,7 @@ class Command:
     code: int = 0
 
     def describes(self, outcome: "Outcome") -> bool:
-        """Whether the command did what the list says."""
+        """Return whether the command had the listed result."""
         return outcome.code == self.code and self.says in outcome.said
 
 

@@ -1,4 +1,4 @@
-"""What a web page or another user of the machine sends is refused: on every route, whatever it asks for."""
+"""Requests of a web page or another user of the machine are rejected on every route."""
 
 import http.client
 import json

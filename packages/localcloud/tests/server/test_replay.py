@@ -19,7 +19,7 @@ GIVES_AN_ID = {
 }
 """What the recorded requests take for granted of the server's own choices."""
 DISALLOWED_MOUNT, ALLOWED_MOUNT = '"/dev/shm"', '"/mnt/scratch"'
-"""The store behind the recordings accepted every mount path; Cloud Run refuses this one, and the provider passes on whatever it is given."""
+"""The store behind the recordings accepted every mount path; Cloud Run refuses this one, and the provider passes every path on."""
 
 
 def recorded(name: str) -> list[dict]:

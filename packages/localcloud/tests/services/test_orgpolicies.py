@@ -114,7 +114,7 @@ def _queued(client, **node):
 
 
 def test_policies_of_machines_refuse_in_the_words_of_public_logs(own_client):
-    """Compute Engine answers 412; that Cloud TPU answers its own 400 with the same words is assumed, the unkind case for a wait."""
+    """Compute Engine answers 412; that Cloud TPU answers its own 400 with the same message is assumed, the strict case for a wait."""
     for constraint, rule, node in (
         ("requireOsLogin", {"booleanPolicy": {"enforced": True}}, {"metadata": {"enable-oslogin": "false"}}),
         ("vmExternalIpAccess", {"listPolicy": {"allValues": "DENY"}}, {"networkConfig": {"enableExternalIps": True}}),

@@ -240,7 +240,7 @@ def patch_grows(client, timeout):
 
 @pytest.mark.parametrize(("quota", "what"), [({"cpu_quota": 15}, "CPU"), ({"memory_quota_gib": 63}, "memory")])
 def test_old_and_new_revision_count_together_at_an_update(own_client, quota, what):
-    """8 vCPU and 32 GiB each: the service can be created, and not updated. The old revision goes on serving."""
+    """8 vCPU and 32 GiB each: the service can be created, and not updated. The old revision keeps serving."""
     own_client.ok("PUT", "/admin/scenario?merge=true", {"run": quota})
     first = deploy(own_client, "grows", GPU)["response"]["latestReadyRevision"]
     failed = patch_grows(own_client, "100s")
