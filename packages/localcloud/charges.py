@@ -1,4 +1,4 @@
-"""Log of simulated costs of a machine: each wait that the simulator adds, with its simulated seconds and the bytes that it represents.
+"""Log of a machine's simulated costs: each wait that the simulator adds, with its simulated seconds and the bytes that it represents.
 
 The programs of a machine append one JSON object per line to a file. The file outlives the machine, so a test can check what
 was downloaded twice.

@@ -64,7 +64,7 @@ REAL_PLUGIN_ENDPOINTS = {
 
 
 HUB_TOKEN = "hf_local"  # noqa: S105 - no secret: see below
-"""The hub token of the environment. It is not a secret: the local hub accepts every token that starts with `hf_`."""
+"""The hub token of the environment. It is not a secret because the local hub accepts every token that starts with `hf_`."""
 
 _DIRECT = ("127.0.0.1", "localhost")
 """Hosts that bypass any proxy."""

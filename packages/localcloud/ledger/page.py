@@ -132,7 +132,7 @@ def _counted(untried: Sequence[Assumption]) -> str:
         trials=len(untried) - len(by_hand),
         untried=len(untried),
         by_hand=len(by_hand),
-        reasons=", ".join(f"for {count} {reason}" for reason, count in reasons.most_common()),
+        reasons="; ".join(f"{count} need {reason}" for reason, count in reasons.most_common()),
     )
 
 

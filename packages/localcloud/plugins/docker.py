@@ -173,7 +173,7 @@ class DockerSession:
         return Difference(details=kept, delete_first=False)
 
     def preview_create(self, type_name: str, inputs: Properties) -> Properties:
-        """Return the state before a build: only the digest is unknown."""
+        """Return the state before a build, in which only the digest is unknown."""
         fields = _fields(type_name)
         if type_name != _IMAGE or has_unknown({name: value for name, value in inputs.items() if name != DEFAULTS_KEY}):
             return foretold(fields, inputs)

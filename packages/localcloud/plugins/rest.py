@@ -44,12 +44,12 @@ class RestError(PluginError):
 
     @property
     def is_missing(self) -> bool:
-        """Return whether it is a 404: the resource does not exist."""
+        """Return whether the error is a 404, which means that the resource does not exist."""
         return self.status == _NOT_FOUND
 
     @property
     def is_conflict(self) -> bool:
-        """Return whether it is a 409: the resource already exists, or changed since it was read."""
+        """Return whether the error is a 409, which means that the resource already exists or changed since it was read."""
         return self.status == _CONFLICT
 
 

@@ -22,7 +22,7 @@ _GRACE_S: Final = 1.0
 
 
 class _SameUser(grpc.aio.ServerInterceptor):
-    """Rejects calls of other users of this machine: the engine sends no credentials, and a stand-in calls the local cloud with the operator's token."""
+    """Rejects calls of other users of this machine. The engine sends no credentials, but a stand-in calls the local cloud with the operator's token."""
 
     address: tuple[str, int] = (_HOST, 0)
     """Address of the server."""

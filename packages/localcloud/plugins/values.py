@@ -1,7 +1,7 @@
 """Property values in the stand-ins, and their encoding in the engine's protobuf structs.
 
 Secret marks are removed on the way in (`plain`) and restored on the way out (`conceal`), so that the resource tables use ordinary values.
-Nothing in this module prints or formats a value: an exception here never contains one.
+Nothing in this module prints or formats a value, so an exception here never contains one.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping

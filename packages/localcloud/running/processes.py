@@ -132,7 +132,7 @@ class Server:
             self._up.set_result(PlannedStart(port=int(planned[1]), start_s=float(planned[2])))
         killed = re.match(re.escape(KILLED_MARK) + r" (\d+) MiB", text)
         if killed is not None:
-            # Not part of a container's output: the kernel kills it, and Cloud Run's own entry has the figures.
+            # Not part of a container's output because the kernel kills it. Cloud Run's own entry has the figures.
             self.killed_with_mib = int(killed[1])
         elif text:
             self._printed(name, text)

@@ -33,7 +33,7 @@ def loopback_only(cloud: Cloud) -> Middleware:
     """Return a middleware that answers 403 to web pages and to requests under a host name other than the loopback address.
 
     A web page can send a simple request (Fetch Standard, "CORS-safelisted request-header") to any port of this machine, and can read the answers
-    of its own host name if that resolves to 127.0.0.1.
+    of its own host name if that name resolves to 127.0.0.1.
     """
 
     @web.middleware

@@ -46,7 +46,7 @@ class Copies(ApiService):
         for document in documents:
             crc = crc32c.joined(crc, crc32c.number(document["crc32c"]), int(document["size"]))
             for path in self._objects.files(document):
-                # A hard link, so that the source can be deleted: a compose moves no bytes.
+                # A hard link, so that the source can be deleted. A compose moves no bytes.
                 pieces.append(f"{target.name}.{len(pieces)}")
                 os.link(path, path.with_name(pieces[-1]))
         shown = self._objects.put(

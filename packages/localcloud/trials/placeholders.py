@@ -1,4 +1,4 @@
-"""Placeholders for values that identify someone or grant access: the same value always gets the same placeholder.
+"""Placeholders for values that identify someone or grant access. The same value always gets the same placeholder.
 
 A placeholder has the format of the original, so the local cloud accepts it.
 """

@@ -95,7 +95,7 @@ class Runner:
     def _send(self, request: ApiRequest) -> ApiReply:
         body = resources.marked(request.method, request.url, request.body, self.run)
         maybe = resources.created_by(request.method, request.url, body)
-        # Recorded before it is sent: an interruption or a lost response can leave the resource behind.
+        # Recorded before it is sent because an interruption or a lost response can leave the resource behind.
         new = maybe if maybe is not None and maybe.name.startswith(resources.PREFIX) else None
         if new is not None and new not in self._owned:
             self._owned.append(new)

@@ -86,7 +86,7 @@ def _traceback(message: str) -> None:
 def _bind(arguments: Arguments, environment: RuntimeEnvironment) -> socket.socket:
     host = environment.bind_host or arguments.host or "127.0.0.1"
     if environment.bind_host is None and host in ("0.0.0.0", "::", ""):
-        # Never expose the simulation: an address for all interfaces becomes the loopback address.
+        # Never expose the simulation: replace an address for all interfaces by the loopback address.
         host = "127.0.0.1"
     port = arguments.port if environment.bind_port is None else environment.bind_port
     listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)

@@ -90,7 +90,7 @@ class MachineSpec:
     metadata: Mapping[str, str]
     service_account: str
     machine_type: str = ""
-    """As the metadata server names it. Empty: a TPU node's name."""
+    """Name for the metadata server. Empty: a TPU node's name."""
     has_docker: bool = True
     """True if the boot image includes docker, as Cloud TPU's runtime versions do."""
     has_internet: bool = True

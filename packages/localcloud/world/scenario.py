@@ -248,7 +248,7 @@ class Images(_Part):
     An image of a simulated project's repository exists once the repository does.
     """
     docker_hub_pulls: int = Field(default=100, ge=0)
-    """Pulls that Docker Hub allows one address in six hours without an account. 0: it answers each with 429, `toomanyrequests`.
+    """Pulls that Docker Hub allows one address in six hours without an account. With 0, it answers each with 429, `toomanyrequests`.
 
     docs.docker.com/docker-hub/usage/pulls, 2026-11: "100 per IPv4 address or IPv6 /64 subnet".
     """

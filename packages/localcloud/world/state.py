@@ -12,7 +12,7 @@ from typing import IO, cast
 from localcloud.json_values import JsonObject
 
 PRIVATE_UMASK = 0o077
-"""The umask of a process that writes below the state folder: only its user can access the files."""
+"""Umask of a process that writes below the state folder, so that only its user can access the files."""
 _OWNER = 0o700
 _OWNER_WRITES = 0o200
 _OWNER_READS = 0o400

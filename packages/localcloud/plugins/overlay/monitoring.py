@@ -66,7 +66,7 @@ class AlertLifecycle(RestResource):
 
 
 class DashboardLifecycle(RestResource):
-    """A dashboard: a JSON text that is the body."""
+    """A dashboard, whose body is one JSON text."""
 
     def body(
         self, context: OperationContext, inputs: Properties, state: Mapping[str, Value], *, update: bool
@@ -98,7 +98,7 @@ def _parsed(values: Mapping[str, Value]) -> Json:
 
 
 def _same_dashboard(details: Details, state: Mapping[str, Value], inputs: Mapping[str, Value]) -> Details:
-    """Compare only the program's values: Google's additions to the text are not differences."""
+    """Compare only the program's values because Google's additions to the text are not differences."""
     if isinstance(inputs.get("dashboardJson"), UnknownValue):
         return details
     left = {path: detail for path, detail in details.items() if path != ("dashboardJson",)}

@@ -71,7 +71,7 @@ class BucketObjectLifecycle(RestResource):
     def body(
         self, context: OperationContext, inputs: Properties, state: Mapping[str, Value], *, update: bool
     ) -> Object:
-        """Return the changes: a property that an update does not name stays unchanged."""
+        """Return the changes. A property that an update does not name stays unchanged."""
         changed = {
             name: each
             for name, each in self.fields.items()

@@ -48,7 +48,7 @@ class EnabledService(RestResource):
         return Created(id=resource_id, state={**self.state(context, {}, given or named), **named})
 
     async def update(self, context: OperationContext, wanted: UpdateRequest) -> Created:
-        """Keep the new inputs: only properties of the provider itself can change."""
+        """Keep the new inputs because only properties of the provider itself can change."""
         return Created(id=wanted.id, state={**self.state(context, {}, wanted.inputs), **self.named(wanted.id)})
 
     async def delete(self, context: OperationContext, resource_id: str, state: Properties) -> None:
@@ -132,7 +132,7 @@ class ServiceAccountLifecycle(RestResource):
         return await self.must_read(context, name, inputs)
 
     async def must_read(self, context: OperationContext, resource_id: str, given: Properties) -> Created:
-        """Read until the account is visible: a 404 and one 403 mean that it is not yet (resource_google_service_account.go of the real provider)."""
+        """Read until the account is visible. A 404 and one 403 mean that it is not visible yet (resource_google_service_account.go of the real provider)."""
         ends_at, attempt = monotonic() + _VISIBLE_LIMIT_S, 1
         while monotonic() < ends_at:
             try:

@@ -191,7 +191,7 @@ async def _run_tunnel(tunnel: TunnelRequest) -> int:
 
 
 async def listen(tunnel: TunnelRequest) -> asyncio.Server:
-    """Listen at the local end, as ssh does: it replaces no file, and only its user can open its socket (ssh_config(5), StreamLocalBindMask)."""
+    """Listen at the local end, as ssh does. It replaces no file, and only its user can open its socket (ssh_config(5), StreamLocalBindMask)."""
 
     async def carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await _forward(tunnel, reader, writer)
@@ -289,7 +289,7 @@ def _await_ssh_key(path: str, metadata: dict[str, str], key: str, token: str) ->
     print("Propagating SSH public key to all TPU workers...", file=sys.stderr)
     updated = {"metadata": {**metadata, _SSH_KEYS: f"{known}\n{key}"}}
     operation = _call(f"{path}?updateMask=metadata", body=updated, token=token, verb="PATCH")
-    # Read at least once, as gcloud does, even if the response reports completion: the read needs its own permission.
+    # Read at least once, as gcloud does, even if the response reports completion, because the read needs its own permission.
     while not (operation := _call(f"/tpu/v2alpha1/{operation['name']}", token=token)).get("done"):
         time.sleep(_POLL_S)
     print("SSH: Attempting to connect to worker 0...", file=sys.stderr)

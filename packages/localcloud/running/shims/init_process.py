@@ -62,7 +62,7 @@ def own_view(libc: ctypes.CDLL | None, folder: Path) -> bool:
 
 
 def _allows_own_view(libc: ctypes.CDLL | None, folder: Path) -> bool:
-    """Try it in a child process first: this process cannot leave a partially set up namespace."""
+    """Try it in a child process first because this process cannot leave a partially set up namespace."""
     if libc is None:
         return False
     child = os.fork()

@@ -1,6 +1,6 @@
 """`systemd-run` on a simulated machine: starts a command as a transient unit and restarts it according to its properties.
 
-As in systemd, the unit inherits nothing from the caller's environment: it gets a PATH and the variables of `--setenv`.
+As in systemd, the unit inherits nothing from the caller's environment. It gets a PATH and the variables of `--setenv`.
 """
 
 import argparse
