@@ -15,7 +15,7 @@ from typing import Final
 from localcloud.plugins.checking import DEFAULTS_KEY, CheckReply, Failure, Naming, check
 from localcloud.plugins.contexts import Build, context_digest, manifest_digest
 from localcloud.plugins.diffing import Detail, Details, Difference, DiffKind, compare
-from localcloud.plugins.inputs import foretold, secret_paths
+from localcloud.plugins.inputs import predicted, secret_paths
 from localcloud.plugins.lifecycle import Created, ReadReply
 from localcloud.plugins.rest import PluginError, RestTransport, TransportReply, bearer
 from localcloud.plugins.schema import PropertySpec, PropertySpecs, block, flag, listing, outputs, text, texts_by_key
@@ -176,7 +176,7 @@ class DockerSession:
         """Return the state before a build, in which only the digest is unknown."""
         fields = _fields(type_name)
         if type_name != _IMAGE or has_unknown({name: value for name, value in inputs.items() if name != DEFAULTS_KEY}):
-            return foretold(fields, inputs)
+            return predicted(fields, inputs)
         return {**_image_state(inputs, ""), "repoDigest": UNKNOWN}
 
     def preview_update(self, type_name: str, state: Properties, news: Properties) -> Properties:

@@ -9,7 +9,7 @@ from typing import Final, cast
 from localcloud.plugins import labels
 from localcloud.plugins.checking import DEFAULTS_KEY, CheckReply, Failure, Naming, check
 from localcloud.plugins.diffing import Difference, compare
-from localcloud.plugins.inputs import foretold, from_state, refreshed, secret_paths, with_kept_defaults
+from localcloud.plugins.inputs import from_state, predicted, refreshed, secret_paths, with_kept_defaults
 from localcloud.plugins.invokes import FUNCTIONS
 from localcloud.plugins.lifecycle import (
     Created,
@@ -135,10 +135,10 @@ class GcpSession:
     def preview_create(self, type_name: str, inputs: Properties) -> Properties:
         """Return the inputs, with unknowns for values that the service will choose."""
         entry = resource_type(type_name)
-        state = foretold(entry.fields, inputs)
+        state = predicted(entry.fields, inputs)
         if self.context.settings.project and state.get("project") is UNKNOWN:
             state["project"] = self.context.settings.project
-        return {**state, **labels.foretell(entry.fields, self.context.settings, inputs, {})}
+        return {**state, **labels.predict(entry.fields, self.context.settings, inputs, {})}
 
     def preview_update(self, type_name: str, state: Properties, news: Properties) -> Properties:
         """Return the state with the new inputs. Computed properties that change are unknown."""
@@ -154,7 +154,7 @@ class GcpSession:
         for name in self.diff(type_name, state, news).changed:
             if name in entry.fields and entry.fields[name].output:
                 after[name] = UNKNOWN
-        return {**after, **labels.foretell(entry.fields, self.context.settings, news, state)}
+        return {**after, **labels.predict(entry.fields, self.context.settings, news, state)}
 
     async def create(self, type_name: str, inputs: Properties, *, limit_s: float) -> Created:
         """Create a resource."""

@@ -66,13 +66,13 @@ def _with_chosen_inside(each: PropertySpec, value: Value, known: Value) -> Value
     return value
 
 
-def foretold(fields: PropertySpecs, inputs: Mapping[str, Value]) -> Properties:
+def predicted(fields: PropertySpecs, inputs: Mapping[str, Value]) -> Properties:
     """Return the state in a preview of a creation: the inputs, with unknowns for values that the service will choose."""
     state: Properties = {}
     for name, each in fields.items():
         value = inputs.get(name)
         if value is not None:
-            state[name] = each.inside(value, foretold)
+            state[name] = each.inside(value, predicted)
         elif each.output or each.computed:
             state[name] = UNKNOWN if each.kept is None else each.kept
     return state

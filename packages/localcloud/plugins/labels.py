@@ -51,17 +51,17 @@ def to_send(
     return {**others, **wanted(family, settings, inputs)}
 
 
-def foretell(
+def predict(
     fields: Mapping[str, PropertySpec], settings: PluginSettings, inputs: Properties, state: Mapping[str, Value]
 ) -> Properties:
     """Return the computed properties of all families in a preview. `state` is empty before a creation."""
-    foretold: Properties = {}
+    predicted: Properties = {}
     for family in families(fields):
         if not has_unknown(inputs.get(family.written)):
-            foretold[family.effective] = to_send(family, settings, inputs, state)
+            predicted[family.effective] = to_send(family, settings, inputs, state)
             if family.managed:
-                foretold[family.managed] = wanted(family, settings, inputs)
-    return foretold
+                predicted[family.managed] = wanted(family, settings, inputs)
+    return predicted
 
 
 def sort_out(

@@ -147,8 +147,8 @@ class ProviderServicer(provider_pb2_grpc.ResourceProviderServicer):
             session = self._session(context)
             marks = secrets | Secrets(session.secret_paths(type_name))
             if request.preview:
-                foretold = session.preview_create(type_name, inputs)
-                return provider_pb2.CreateResponse(properties=to_struct(conceal(foretold, marks)))
+                predicted = session.preview_create(type_name, inputs)
+                return provider_pb2.CreateResponse(properties=to_struct(conceal(predicted, marks)))
             created = await session.create(type_name, inputs, limit_s=request.timeout)
             return provider_pb2.CreateResponse(id=created.id, properties=to_struct(conceal(created.state, marks)))
 
@@ -178,8 +178,8 @@ class ProviderServicer(provider_pb2_grpc.ResourceProviderServicer):
             session = self._session(context)
             marks = secrets | Secrets(session.secret_paths(type_name))
             if request.preview:
-                foretold = session.preview_update(type_name, state, news)
-                return provider_pb2.UpdateResponse(properties=to_struct(conceal(foretold, marks)))
+                predicted = session.preview_update(type_name, state, news)
+                return provider_pb2.UpdateResponse(properties=to_struct(conceal(predicted, marks)))
             updated = await session.update(type_name, request.id, state, news, limit_s=request.timeout)
             return provider_pb2.UpdateResponse(properties=to_struct(conceal(updated.state, marks)))
 

@@ -65,7 +65,7 @@ def test_its_dependencies_are_its_requirements():
 def test_everything_that_it_imports_is_named_by_its_requirements():
     known = packages_distributions()
     wanted = names(HOME / "requirements.in")
-    strangers = {
+    foreign = {
         f"{path.relative_to(HOME)}:{line} {name}"
         for path in HOME.rglob("*.py")
         if not APART & set(path.relative_to(HOME).parts)
@@ -73,7 +73,7 @@ def test_everything_that_it_imports_is_named_by_its_requirements():
         if (top := name.split(".")[0]) not in sys.stdlib_module_names | {"localcloud", "google"}
         and not {normal(owner) for owner in known.get(top, [])} & wanted
     }
-    assert strangers == set()
+    assert foreign == set()
 
 
 def test_a_source_distribution_leaves_the_tests_out(tmp_path):

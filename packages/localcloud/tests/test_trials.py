@@ -22,7 +22,7 @@ from localcloud.trials.sending import ApiReply
 PROJECT = "local-project"
 SECRETS = f"/secretmanager/v1/projects/{PROJECT}/secrets"
 API = "https://secretmanager.googleapis.com/v1/projects/PROJECT/secrets"
-SECRET_OF_AN_EVENING = {"replication": {"automatic": {}}, "labels": {"localcloud-try": "0a0a0a"}}
+SECRET_OF_A_RUN = {"replication": {"automatic": {}}, "labels": {"localcloud-try": "0a0a0a"}}
 REFUSED = Answer(status=400, words="label")
 MACHINE = {"acceleratorType": "v6e-1", "runtimeVersion": "v2-alpha-tpuv6e"}
 RUN = "https://run.googleapis.com/v2/projects/PROJECT/locations/us-east4/services"
@@ -191,10 +191,10 @@ def test_a_lost_answer_leaves_nothing(run, own_client, session, monkeypatch):
 
 
 def test_a_clean_up_deletes_what_has_name_and_mark_and_nothing_else(run, own_client):
-    own_client.ok("POST", SECRETS, SECRET_OF_AN_EVENING, secretId="localcloud-try-0a0a0a1")
+    own_client.ok("POST", SECRETS, SECRET_OF_A_RUN, secretId="localcloud-try-0a0a0a1")
     for name in ("localcloud-try-of-a-person", "weights"):
         own_client.ok("POST", SECRETS, {"replication": {"automatic": {}}}, secretId=name)
-    own_client.ok("POST", SECRETS, SECRET_OF_AN_EVENING, secretId="marked-only")
+    own_client.ok("POST", SECRETS, SECRET_OF_A_RUN, secretId="marked-only")
     code, text = run(entry(), clean_up=True)
     assert code == 0
     assert "could not check" in text

@@ -163,7 +163,7 @@ def start(machine: Machine, wanted: ContainerOptions) -> str:
         interpreter.command("localcloud.vllm", *wanted.command),
         restart_s=None,
         grace_s=_STOP_GRACE_S,
-        warden_pid=machine.warden_pid,
+        init_pid=machine.init_pid,
         environment=_server_environment(machine, wanted),
     )
     # `docker run` returns when the process has been started.
@@ -186,7 +186,7 @@ def _server_environment(machine: Machine, wanted: ContainerOptions) -> dict[str,
         "VLLM_SIM_BIND_HOST": machine.address,
         "VLLM_SIM_PATHS": json.dumps(_paths(machine, wanted)),
         "VLLM_SIM_PYTHONPATH": _python_path(machine, wanted),
-        "VLLM_SIM_LIFELINE": f"pid:{machine.warden_pid}",
+        "VLLM_SIM_LIFELINE": f"pid:{machine.init_pid}",
         # Address of the metadata server for a program in the container.
         "GCE_METADATA_HOST": _metadata_host(machine, wanted),
         "VLLM_SIM_DEVICE_PROBLEM": problem_of(machine, wanted.rights),

@@ -22,7 +22,7 @@ class Machine:
     accelerator: str
     clock_speed: float
     base_url: str
-    warden_pid: int
+    init_pid: int
     paths: dict[str, str]
     internet: bool = True
     """True if package archives respond."""
@@ -67,7 +67,7 @@ def this_machine() -> Machine:
         accelerator=str(document["accelerator"]),
         clock_speed=float(document["clockSpeed"]),
         base_url=str(document["baseUrl"]),
-        warden_pid=int(document["wardenPid"]),
+        init_pid=int(document["initPid"]),
         paths=dict(document["paths"]),
         internet=bool(document.get("internet", True)),
         google=bool(document.get("google", True)),

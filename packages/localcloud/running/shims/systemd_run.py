@@ -65,7 +65,7 @@ def main(argv: Sequence[str]) -> int:
         command,
         restart_s=restart_s,
         grace_s=_STOP_GRACE_S,
-        warden_pid=machine.warden_pid,
+        init_pid=machine.init_pid,
         environment=environment,
     )
     supervise.wait_until_started(state, pid)

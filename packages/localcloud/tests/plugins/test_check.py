@@ -78,15 +78,15 @@ def test_a_type_that_cannot_be_created_here_is_checked_and_compared_by_its_schem
     async def scenario():
         async with engine(Recorder(lambda _: {}), project="p1") as attached:
             inputs = await attached.check(topic, "t", {"name": "t", "labels": {"a": "b"}})
-            foretold = await attached.create(topic, "t", inputs, preview=True)
+            predicted = await attached.create(topic, "t", inputs, preview=True)
             state = Resource(topic, "t", "t", inputs, {"name": "other", "labels": {"a": "b"}, "project": "p1"})
             answer = await attached.diff(state, inputs)
             with pytest.raises(grpc.aio.AioRpcError) as refused:
                 await attached.create(topic, "t", inputs)
-            return foretold.state, set(answer.replaces), refused.value.details()
+            return predicted.state, set(answer.replaces), refused.value.details()
 
-    foretold, replaces, refused = run(scenario())
-    assert (foretold["name"], foretold["project"]) == ("t", "p1")
+    predicted, replaces, refused = run(scenario())
+    assert (predicted["name"], predicted["project"]) == ("t", "p1")
     assert replaces == {"name"}
     assert refused == (
         f"the local gcp stand-in checks and compares {topic}, but cannot create it. Add it to packages/localcloud/plugins/overlay, "

@@ -495,11 +495,11 @@ def test_a_preview_has_no_effect_and_shows_unknowns_for_what_the_service_will_sa
             inputs = await attached.check(each["type"], name, each["inputs"])
             return await attached.create(each["type"], name, inputs, preview=True)
 
-    foretold = run(scenario())
+    predicted = run(scenario())
     assert recorder.sent == []
-    assert foretold.id == ""
+    assert predicted.id == ""
     for key, value in each["inputs"].items():
-        known = foretold.state[key]
+        known = predicted.state[key]
         assert is_secret(known) if is_secret(value) else known is not None
 
 

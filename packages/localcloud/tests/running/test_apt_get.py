@@ -18,7 +18,7 @@ def machine(tmp_path):
             "clockSpeed": 1.0,
             "baseUrl": "http://x",
         }
-        write_json(tmp_path / "machine.json", {**document, "wardenPid": 1, "paths": {}, "internet": internet})
+        write_json(tmp_path / "machine.json", {**document, "initPid": 1, "paths": {}, "internet": internet})
         return install(tmp_path / "bin", COMMANDS_WITHOUT_DOCKER, {FOLDER_VARIABLE: str(tmp_path)})
 
     return make
