@@ -1,4 +1,4 @@
-"""A local cloud in which nothing runs, with a small client."""
+"""An idle local cloud, with a small client."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field

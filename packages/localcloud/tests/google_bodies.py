@@ -1,6 +1,6 @@
 """Check bodies that a test made by hand against Google's discovery documents: Google could have sent them.
 
-A body that no document has would prove nothing: a queued resource, for example, has no labels of its own.
+A body that no document has proves nothing: a queued resource, for example, has no labels of its own.
 """
 
 import json

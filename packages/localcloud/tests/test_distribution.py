@@ -1,4 +1,4 @@
-"""The local cloud is a distribution of its own: its packages, its files, and what it imports."""
+"""The local cloud is a separate distribution: its packages, files and imports."""
 
 import ast
 import re
@@ -77,7 +77,7 @@ def test_everything_that_it_imports_is_named_by_its_requirements():
 
 
 def test_a_source_distribution_leaves_the_tests_out(tmp_path):
-    """setuptools would take `tests/test*.py` with it by itself; nothing is built here, it lists what it would pack."""
+    """setuptools includes `tests/test*.py` by default. Nothing is built here; it lists what it packs."""
     home = shutil.copytree(
         HOME, tmp_path / "localcloud", ignore=shutil.ignore_patterns("__pycache__", "build", "*.egg-info")
     )

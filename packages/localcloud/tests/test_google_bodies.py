@@ -1,4 +1,4 @@
-"""The check of hand-made bodies refuses what Google's documents do not have."""
+"""The check of hand-made bodies rejects anything that Google's documents do not have."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The ledger of assumptions: its files, what the loader refuses, and the page that is made from it."""
+"""The ledger of assumptions: its files, the loader's errors, and the generated page."""
 
 import tomllib
 from pathlib import Path

@@ -42,7 +42,7 @@ def call(cloud, method, path, body=None, **query):
 
 @dataclass
 class CommandLine:
-    """The command line in this process: only what a signal, a kill or a shell has to meet is a process of its own."""
+    """The command line in this process. Only tests of signals, kills or shells use a separate process."""
 
     capture: pytest.CaptureFixture[str]
 
@@ -372,7 +372,7 @@ def test_a_start_loads_neither_pulumis_sdk_nor_the_trials():
 
 
 class TestServe:
-    """The cloud in a process of its own, which `env` finds."""
+    """The cloud in a separate process, which `env` finds."""
 
     @staticmethod
     def started(state, log):

@@ -1,4 +1,4 @@
-"""`localcloud try` against a local cloud in Google's place: verdicts, what is written, what is deleted, what is refused."""
+"""`localcloud try` against a local cloud in place of Google: verdicts, written answers, deletions, rejections."""
 
 import argparse
 import io

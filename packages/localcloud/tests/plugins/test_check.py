@@ -1,4 +1,4 @@
-"""Check: what a program may write, what is filled in, and how names are chosen."""
+"""Check: allowed inputs, defaults, and chosen names."""
 
 import re
 
@@ -117,7 +117,7 @@ def test_no_secret_is_in_a_failures_words():
 
 @pytest.mark.parametrize("name", sorted(declared()))
 def test_the_recorded_inputs_are_right_and_complete(name):
-    """They carry the defaults already, so nothing may be added but the list of what was."""
+    """They already contain the defaults, so only the list of defaults may be added."""
     each = declared()[name]
     added = {key: value for key, value in check(each["type"], each["inputs"]).items() if key not in each["inputs"]}
     assert added == {"__defaults": []}

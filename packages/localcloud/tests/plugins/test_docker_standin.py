@@ -1,4 +1,4 @@
-"""The `docker` stand-in: digests that change when the image would, the SDK's outputs, and no password anywhere."""
+"""The `docker` stand-in: digests that change when the image does, the SDK's outputs, and no password anywhere."""
 
 import grpc.aio
 import pytest

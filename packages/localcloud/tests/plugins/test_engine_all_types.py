@@ -24,7 +24,7 @@ from localcloud.world.scenario import Images, Scenario
 
 PROGRAM = Path(__file__).parent / "program"
 LIMIT_S = 120
-# Where the program's resources would be found, had any been left.
+# Lists that show leaked resources of the program.
 LISTS = {
     "run/v2/projects/p1/locations/us-east4/services": "services",
     "secretmanager/v1/projects/p1/secrets": "secrets",
@@ -102,7 +102,7 @@ async def in_workspace(tmp_path: Path, scenario: Any) -> None:
     cloud = await open_cloud(tmp_path / "cloud", Options(project="p1"), idle_runtimes)
     try:
         token = cloud.cloud.tokens.issue_access_token(cloud.cloud.operator, lifetime_s=3600)
-        # docker looks for build contexts from where it runs, which is the program's folder when the local cloud starts the command there.
+        # docker searches for build contexts relative to its working directory, the program's folder when the local cloud starts the command there.
         os.chdir(folder)
         async with (
             serve(cloud.base_url, token=token, environment={"GOOGLE_PROJECT": "p1"}) as ports,

@@ -1,4 +1,4 @@
-"""What becomes of resources: waits, failures, partial creations, deletions, previews."""
+"""Lifecycles of resources: waits, failures, partial creations, deletions, previews."""
 
 import asyncio
 import copy
@@ -171,7 +171,7 @@ def test_what_was_created_is_kept_even_where_it_cannot_be_read_back(name):
 
 
 def never_done():
-    """A cloud whose operation does not end by itself, an event for the first look at it, and the function that answers."""
+    """A cloud whose operation does not finish on its own, an event for its first poll, and the function that answers."""
     cloud = Run(polls=10**6)
     polled = asyncio.Event()
 
@@ -707,7 +707,7 @@ def test_an_annotation_that_another_client_changed_stays_only_if_the_program_dec
 
         return run(scenario())
 
-    # Not declared: an update without a refresh takes back what another client wrote.
+    # Not declared, so an update without a refresh reverts another client's value.
     assert changed_by({}, {})[1] is None
     drift, after = changed_by({"annotations": {key: first}}, {"annotations": {key: then}})
     assert drift == {}

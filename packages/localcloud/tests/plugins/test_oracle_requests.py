@@ -112,7 +112,7 @@ def played() -> dict[str, list[Sent]]:
 def expected(name: str) -> list[dict[str, Any]]:
     requests = recorded(name, reads=False)
     for request in requests:
-        # The store behind the recordings wrote the conditions' names into the very object that was recorded as the request: no client can
+        # The store behind the recordings wrote the conditions' names into the object that was recorded as the request: no client can
         # know them before the policy exists.
         if request["method"] == "POST" and request["path"].endswith("/alertPolicies"):
             for condition in request["body"]["conditions"]:

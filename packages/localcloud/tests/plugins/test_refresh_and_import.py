@@ -1,4 +1,4 @@
-"""Read: a refresh shows what drifted and nothing else; an import finds the inputs that lead to what is there."""
+"""Read: a refresh shows exactly the drift, and an import finds the inputs that produce the existing resource."""
 
 import copy
 import functools
@@ -20,7 +20,7 @@ from localcloud.tests.plugins.harness import (
 
 
 class Recorded:
-    """The recorded cloud after the creation; the test may change what it answers."""
+    """The recorded cloud after the creation. The test can change its answers."""
 
     def __init__(self):
         self._replay = Replay("create.jsonl")

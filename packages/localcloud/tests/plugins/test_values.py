@@ -1,4 +1,4 @@
-"""Values on their way between the engine and the tables: nothing is lost, and no secret is shown."""
+"""Values between the engine and the tables: nothing is lost, and no secret is shown."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""A machine whose boot image has no docker: the package brings it, if the archives answer."""
+"""A machine whose boot image lacks docker: the package provides it if the archives respond."""
 
 import subprocess
 

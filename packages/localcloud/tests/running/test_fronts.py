@@ -22,7 +22,7 @@ async def echo(request: web.Request) -> web.Response:
 
 
 class State:
-    """What the instance shares with the test."""
+    """State that the instance shares with the test."""
 
     def __init__(self) -> None:
         self.gate = asyncio.Event()

@@ -128,7 +128,7 @@ def failure(
 
 
 def logged(state: Path, given: dict[str, Any], *, uid: int = 0) -> tuple[list[str], list[str]]:
-    """Start a revision that fails; return what the container printed, and what Cloud Run logged as `SEVERITY text`.
+    """Start a revision that fails; return the container's output, and Cloud Run's log as `SEVERITY text`.
 
     The operation has Google's sentence and none of the container's output.
     """
@@ -278,7 +278,7 @@ def test_a_gs_model_is_refused_without_the_right_to_list_the_bucket_and_served_w
 
 
 def test_a_secret_reaches_the_server_and_cloud_logging_but_no_file(tmp_path: Path):
-    """Google keeps what a container prints as it is."""
+    """Google stores a container's output unchanged."""
     leaky = {"args": ["simulated/tiny", "--port=8000", f"--served-model-name={CANARY}", f"--nonsense={CANARY}"]}
     lines: list[LogLine] = []
     assert CANARY not in failure(tmp_path, template(container=leaky), lines=lines)

@@ -1,4 +1,4 @@
-"""The admin API: scenario, faults, time, the request log, what there is."""
+"""The admin API: scenario, faults, time, the request log, the list of resources."""
 
 import pytest
 import requests

@@ -34,7 +34,7 @@ OPEN_ROUTES = {
     "/registry/auth.docker.io/token": "returns the same word to every client, as Docker Hub does",
     "/hub/": "shows made files of public repositories, as the Hugging Face hub does",
 }
-"""Routes, and those below `/hub/`, that need no token, with what they do: they neither change anything nor tell a secret. Web pages are refused there too."""
+"""Routes, including those below `/hub/`, that need no token, with their effect. They change nothing and reveal no secret. They reject web pages too."""
 _OWN_PARTS = {"{host}": "us-east4-docker.pkg.dev", "{name}": "local-project/hub/a", "{reference}": "1"}
 
 
@@ -152,7 +152,7 @@ def test_the_same_routes_answer_the_operator(own_cloud):
 
 
 def test_a_simple_request_of_a_web_page_makes_no_machine(own_cloud):
-    """CSRF: a browser sends text/plain with a token in the query to any port without asking, and a machine's start-up script would run here."""
+    """CSRF: a browser sends text/plain with a token in the query to any port without a preflight, and a machine's startup script runs here."""
     node = {
         "acceleratorType": "v6e-1",
         "runtimeVersion": "v2-alpha-tpuv6e",

@@ -1,4 +1,4 @@
-"""What the firewall rules of a network let its machines connect to, and what a machine notices of it."""
+"""The egress that a network's firewall rules allow its machines, and the effect on a machine."""
 
 from pathlib import Path
 from types import SimpleNamespace

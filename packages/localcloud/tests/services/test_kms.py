@@ -1,4 +1,4 @@
-"""Key rings and keys of Cloud KMS: what exists, and who may use it."""
+"""Key rings and keys of Cloud KMS: existence and permissions."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Organisation policies refuse what they forbid, also to the project's owner, in Google's words."""
+"""Organization policies reject forbidden requests, even from the project's owner, with Google's messages."""
 
 import pytest
 

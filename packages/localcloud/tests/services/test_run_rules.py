@@ -1,4 +1,4 @@
-"""Cloud Run's own rules: limits of templates, what revisions refer to, invokers, traffic."""
+"""Cloud Run's own rules: limits of templates, references of revisions, invokers, traffic."""
 
 import copy
 import time
@@ -56,7 +56,7 @@ def deploy(client, name, body, parent=SERVICES):
 
 
 def await_running(started, revisions):
-    """An instance without traffic stops when its last request has ended, which is after the operation's end."""
+    """An instance without traffic stops after its last request, which is after the operation has finished."""
     end = time.monotonic() + 20
     while started.cloud.runtimes.revisions.running != revisions and time.monotonic() < end:
         time.sleep(0.005)

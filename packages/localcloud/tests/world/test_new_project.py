@@ -182,7 +182,7 @@ def test_in_an_empty_project_the_login_has_no_role_and_gclouds_login_is_the_owne
 
 
 def test_a_use_of_a_new_account_can_be_refused_however_late_it_comes(cloud):
-    """So that a test on a slow machine, whose simulated time has passed, meets the refusal too."""
+    """On a slow machine, simulated time has passed, but the rejection must still occur."""
     cloud.ok("PUT", "/admin/scenario?merge=true", {"iam": {"new_account_refusals": 1}})
     enable(cloud, "cloudresourcemanager", "iam", wait_s=120)
     cloud.ok("POST", f"/iam/v1/{P}/serviceAccounts", {"accountId": "server"})
