@@ -1,4 +1,4 @@
-"""Who sent a request to a loopback port: a client of this user, a web page in a browser, or another user of the machine."""
+"""Identify who sent a request to a loopback port: a client of this user, a web page in a browser, or another user of the machine."""
 
 import ipaddress
 import os
@@ -11,32 +11,32 @@ from pathlib import Path
 from typing import Final
 
 SHARED_QUOTA_HEADER: Final = "X-Localcloud-Shared-Quota"
-"""Header of the stand-in for gcloud, whose own calls count for a project of Google's with these APIs enabled
+"""Header of the gcloud stand-in, whose own calls count against a Google project with these APIs enabled
 (cloud.google.com/docs/quotas/set-quota-project, 2026-11: "the gcloud CLI shared project is sometimes used as the quota project")."""
 
 _ALLOWED_SITES: Final = ("", "none")
-"""Values of Sec-Fetch-Site without a web page behind them: the header is absent, or a person typed the address."""
+"""Values of Sec-Fetch-Site for requests that no web page sent: the header is absent, or the user typed the address."""
 _LOOPBACK_NAMES: Final = ("localhost", "[::1]")
 _TABLES: Final = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
 _ESTABLISHED: Final = "01"
 _ROOT: Final = 0
 _SOCK_DIAG: Final = 4
-"""The kernel's protocol for queries about sockets, NETLINK_SOCK_DIAG; numbers and layouts are those of sock_diag(7)."""
+"""The kernel protocol for socket queries, NETLINK_SOCK_DIAG. Numbers and layouts: sock_diag(7)."""
 _BY_FAMILY: Final = 20
 _REQUEST: Final = 1
 _OPEN: Final = 1
 _QUERY: Final = struct.Struct("=IHHII BBBBI 4s16s16sI8s")
 """A netlink header and `inet_diag_req_v2`: the connection by its ports and addresses, of any interface, without a cookie."""
 _ANSWER: Final = struct.Struct("=IHHII BBBB 4s32sI8s IIII")
-"""A netlink header and the start of `inet_diag_msg`; the last number is the user."""
+"""A netlink header and the start of `inet_diag_msg`; the last number is the user id."""
 _REGION: Final = re.compile(r"^[a-z]+-[a-z]+[0-9]+-(?=[0-9])")
 
 
 def foreign_host(given: str | None, *, address: str, port: int) -> bool:
-    """Tell if a Host header names neither `address`, localhost nor [::1], each with the port (without it if the port is 80).
+    """Return whether a Host header names a host other than `address`, localhost or [::1], each with the port (without it if the port is 80).
 
-    A web page that resolves its own name to a loopback address (DNS rebinding) still sends that name. gcloud puts a region before the
-    address, `us-east4-127.0.0.1`; a browser takes no such name: a host that ends in a number has to be an IPv4 address (WHATWG URL).
+    A web page that resolves its own name to a loopback address (DNS rebinding) still sends its own name. gcloud puts a region before the
+    address, `us-east4-127.0.0.1`. A browser rejects such a name because a host that ends in a number must be an IPv4 address (WHATWG URL).
     """
     if given is None:
         return True
@@ -46,7 +46,7 @@ def foreign_host(given: str | None, *, address: str, port: int) -> bool:
 
 
 def web_page_header(headers: Mapping[str, str]) -> str | None:
-    """Return the header that only a browser sends for a web page, with its value; None if there is none.
+    """Return the header that only a browser sends for a web page, with its value, or None.
 
     Origin: Fetch Standard, "Origin" header. Sec-Fetch-Site: W3C, Fetch Metadata Request Headers, section 2.3.
     """
@@ -57,11 +57,11 @@ def web_page_header(headers: Mapping[str, str]) -> str | None:
 
 
 def other_user(client: tuple[str, int], server: tuple[str, int]) -> bool:
-    """Tell if another user of this machine holds the client's end of a connection. Root is no other user.
+    """Return whether another user of this machine owns the client end of a connection. Root does not count as another user.
 
-    Linux knows the user of every connection. Other systems do not report it; there no user counts as another one.
-    Only a connection that is open at both ends counts: root is reported for a connection that its user has closed.
-    The list of all connections takes milliseconds to read, so the kernel is queried for this one first.
+    Linux knows the user of every connection. Other systems do not report it, so there no user counts as another one.
+    Both ends must be open: for a connection that its user has closed, the kernel reports root.
+    Reading the list of all connections takes milliseconds, so query the kernel for this one first.
     """
     if not _TABLES[0].exists():
         return False
@@ -74,7 +74,7 @@ def _is_other(user: int) -> bool:
 
 
 def _user_of(client: tuple[str, int], server: tuple[str, int]) -> int | None:
-    """Return the user of the client's end of an open connection; None if the kernel does not find it, or does not support such queries."""
+    """Return the user of the client end of an open connection. None if the kernel does not find it or does not support such queries."""
     ends = [ipaddress.ip_address(address) for address, _ in (client, server)]
     ports = struct.pack("!HH", client[1], server[1])
     addresses = [end.packed.ljust(16, b"\0") for end in ends]
@@ -112,7 +112,7 @@ def _lines(table: Path) -> list[str]:
 
 
 def _ends(end: tuple[str, int]) -> tuple[str, str]:
-    """Return an address as the list of IPv4 and the list of IPv6 connections show it: words in the byte order of the machine."""
+    """Return an address as the lists of IPv4 and IPv6 connections print it: words in the machine's byte order."""
     address = ipaddress.ip_address(end[0])
     wide = address if address.version == 6 else ipaddress.IPv6Address(f"::ffff:{address}")  # noqa: PLR2004 - IPv6
     mapped = wide.ipv4_mapped

@@ -1,6 +1,6 @@
-"""What a simulated machine was charged: each wait that the simulator adds, with its simulated seconds and the bytes that it stands for.
+"""Log of a machine's simulated costs: each wait that the simulator adds, with its simulated seconds and the bytes that it represents.
 
-The programs of a machine append one JSON object a line to a file of the machine. The file outlives the machine, so that a test can say what
+The programs of a machine append one JSON object per line to a file. The file outlives the machine, so a test can check what
 was downloaded twice.
 """
 
@@ -12,12 +12,12 @@ from typing import Any, Final
 
 FILE: Final = "charges.jsonl"
 VARIABLE: Final = "VLLM_SIM_CHARGES"
-"""Environment variable of the simulated server: the file that it appends to."""
+"""Environment variable of the simulated server: path of the file that it appends to."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Charge:
-    """One wait. `what` is boot, image, process, hub, bucket, load, compile or cached; `bytes` is 0 where nothing is transferred."""
+    """One wait. `what` is boot, image, process, hub, bucket, load, compile or cached; `bytes` is 0 if nothing is transferred."""
 
     what: str
     name: str
@@ -26,12 +26,12 @@ class Charge:
 
 
 def append(path: Path, charge: Charge) -> None:
-    """Add a line."""
+    """Append a line."""
     with path.open("a", encoding="utf-8") as file:
         file.write(json.dumps(asdict(charge)) + "\n")
 
 
 def read(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the lines of a file; nothing if there is none."""
+    """Yield the lines of a file. Yield nothing if the file does not exist."""
     if path.exists():
         yield from (json.loads(line) for line in path.read_text(encoding="utf-8").splitlines())

@@ -1,4 +1,4 @@
-"""A command that runs in an environment of ours: its signals and its exit code."""
+"""Run a command in the local cloud's environment: signals and exit code."""
 
 import asyncio
 import contextlib
@@ -12,7 +12,7 @@ _NOT_FOUND, _NOT_EXECUTABLE = 127, 126
 
 
 async def run_child(command: Sequence[str], environment: Mapping[str, str], *, umask: int = -1) -> int:
-    """Run the command, forward signals to it, and return its exit code (128 + N after signal N). A `umask` of -1 is this process's."""
+    """Run the command, forward signals to it, and return its exit code (128 + N after signal N). A `umask` of -1 keeps this process's."""
     try:
         child = await asyncio.create_subprocess_exec(*command, env=dict(environment), umask=umask)
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""`python -m localcloud run|serve|env|try`: a local cloud for one command, one that stays open, the environment of that one, and trials on a real project."""
+"""`python -m localcloud run|serve|env|try`: start a cloud for one command, keep a cloud open, print its environment, or try assumptions on a real project."""
 
 import argparse
 import asyncio
@@ -30,7 +30,7 @@ _LOGIN_LIFE_S = 365 * 24 * 3600
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Opened:
-    """A running cloud with its provider stand-ins, and the environment variables for it. `umask` is the one that this process was started with."""
+    """A running cloud with its provider stand-ins, and the environment variables for it. `umask` is the umask that this process started with."""
 
     cloud: OpenCloud
     variables: dict[str, str]
@@ -38,7 +38,7 @@ class Opened:
 
 
 class RefusedError(Exception):
-    """The command line is refused; the message is one sentence."""
+    """The command line is invalid. The message is one sentence."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -56,9 +56,9 @@ def main(arguments: Sequence[str]) -> int:
 
 def _follow(options: argparse.Namespace, command: list[str]) -> int:
     if options.what == "run" and not command:
-        raise RefusedError("No command to run: python -m localcloud run [options] -- CMD...")
+        raise RefusedError("No command to run. Usage: python -m localcloud run [options] -- CMD...")
     if options.what != "run" and command:
-        raise RefusedError(f"{options.what} takes no command, but got: {' '.join(command)}; use run for that.")
+        raise RefusedError(f"{options.what} does not take a command, but got: {' '.join(command)}. Use `run` instead.")
     if options.what == "env":
         return _env(options)
     if options.what == "try":
@@ -76,7 +76,8 @@ def _split(arguments: list[str]) -> tuple[list[str], list[str]]:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m localcloud", description="A simulated Google Cloud on this machine; see docs/local-cloud.md."
+        prog="python -m localcloud",
+        description="Run a simulated Google Cloud on this machine. See docs/local-cloud.md.",
     )
     commands = parser.add_subparsers(dest="what", required=True, metavar="run|serve|env|try")
     run = commands.add_parser(
@@ -84,43 +85,43 @@ def _parser() -> argparse.ArgumentParser:
         help="start a cloud, run a command in its environment, stop the cloud",
         usage="python -m localcloud run [options] -- CMD...",
     )
-    serve = commands.add_parser("serve", help="start a cloud and keep it open until it is interrupted")
+    serve = commands.add_parser("serve", help="start a cloud and keep it running until Ctrl-C")
     kept = Path(".localcloud")
     for command, state in ((run, None), (serve, kept)):
         command.add_argument(
             "--providers",
             choices=("standin", "real"),
             default="standin",
-            help="Pulumi provider plugins: the stand-ins, or the installed pulumi-gcp (default: standin)",
+            help="Pulumi provider plugins: stand-ins, or the installed pulumi-gcp (default: standin)",
         )
         command.add_argument(
             "--speed",
             type=_positive,
             default=DEFAULT_SPEED,
-            help=f"simulated seconds that pass in one real second (default: {DEFAULT_SPEED:g})",
+            help=f"simulated seconds per real second (default: {DEFAULT_SPEED:g})",
         )
         command.add_argument(
             "--scenario",
             type=Path,
             default=Path(DEFAULT_WORLD),
-            help=f"YAML or JSON file with capacity, quota, durations and faults, or one of {', '.join(BUILT_IN)} (default: {DEFAULT_WORLD})",
+            help=f"YAML or JSON file with capacity, quota, durations and faults, or a built-in scenario: {', '.join(BUILT_IN)} (default: {DEFAULT_WORLD})",
         )
-        command.add_argument("--project", help=f"project id (default: GOOGLE_CLOUD_PROJECT, else {DEFAULT_PROJECT})")
+        command.add_argument("--project", help=f"project id (default: GOOGLE_CLOUD_PROJECT, then {DEFAULT_PROJECT})")
         command.add_argument(
             "--port",
             type=int,
             default=0,
-            help="port of the API (default: the one of the last run on the same state, else any)",
+            help="API port (default: the port of the last run on the same state, then any free port)",
         )
         command.add_argument(
             "--state",
             type=Path,
             default=state,
-            help=f"folder that keeps everything between runs (default: {state or 'a temporary one, removed at the end'})",
+            help=f"folder for state between runs (default: {state or 'a temporary folder, removed on exit'})",
         )
-    env = commands.add_parser("env", help="print the environment of a cloud that runs with `serve`")
-    env.add_argument("--state", type=Path, default=kept, help="its state folder (default: .localcloud)")
-    env.add_argument("--json", action="store_true", help="one JSON object instead of export lines")
+    env = commands.add_parser("env", help="print the environment of a cloud started with `serve`")
+    env.add_argument("--state", type=Path, default=kept, help="state folder of that cloud (default: .localcloud)")
+    env.add_argument("--json", action="store_true", help="print one JSON object instead of export lines")
     add_parser(commands)
     return parser
 
@@ -128,7 +129,7 @@ def _parser() -> argparse.ArgumentParser:
 def _positive(text: str) -> float:
     value = float(text)
     if not value > 0:
-        raise argparse.ArgumentTypeError(f"{text} is not above 0")
+        raise argparse.ArgumentTypeError(f"{text} is not greater than 0")
     return value
 
 
@@ -140,7 +141,7 @@ def _env(options: argparse.Namespace) -> int:
 
 
 def _try(options: argparse.Namespace) -> int:
-    # What a trial loads is a tenth of a second of CPU at each start of a cloud, which tries nothing.
+    # Loading the trials takes a tenth of a second of CPU, which other commands should not pay.
     from localcloud.ledger.entries import LedgerError  # noqa: PLC0415
     from localcloud.trials.command import try_entries  # noqa: PLC0415
 
@@ -170,7 +171,7 @@ async def _serve(options: argparse.Namespace) -> int:
     async with _opened(state, options) as opened:
         print(_notice(opened), file=sys.stderr)
         print(
-            f'Use it in another terminal:  eval "$({Path(sys.executable).name} -m localcloud env --state {state})"',
+            f'To use it in another terminal:  eval "$({Path(sys.executable).name} -m localcloud env --state {state})"',
             file=sys.stderr,
         )
         print(f"Admin API: {opened.cloud.base_url}/admin/   State: {state}   Stop: Ctrl-C", file=sys.stderr, flush=True)
@@ -202,13 +203,13 @@ async def _opened(state: Path, options: argparse.Namespace) -> AsyncGenerator[Op
             cloud = await open_cloud(state, wanted, simulated_runtimes)
         except OSError as error:
             raise RefusedError(
-                f"Cannot listen on port {options.port} of 127.0.0.1 ({error.strerror}); choose another port with --port."
+                f"Cannot listen on port {options.port} of 127.0.0.1: {error.strerror}. Pass another --port."
             ) from None
         try:
             token = cloud.cloud.tokens.issue_access_token(cloud.cloud.operator, lifetime_s=_LOGIN_LIFE_S)
-            # People's `gcloud` is the owner's, whoever the credentials of the shell belong to.
+            # The user's `gcloud` acts as the owner, regardless of the credentials in the shell.
             commands = install(state / "bin", environment={OPERATOR_TOKEN: token})
-            # A default provider without gcp:project takes its project from here, not from the shell that started the cloud.
+            # A default provider without gcp:project reads its project from here, not from the shell that started the cloud.
             known = {**os.environ, "GOOGLE_PROJECT": project, "GOOGLE_CLOUD_PROJECT": project}
             login, credentials = token, cloud.credentials
             if scenario.iam.login_is_person:

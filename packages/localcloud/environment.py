@@ -1,4 +1,4 @@
-"""The environment that points Pulumi, Google's clients and this project at a running local cloud."""
+"""Environment that points Pulumi, Google's clients and this project at a running local cloud."""
 
 import os
 import shlex
@@ -24,7 +24,7 @@ API_OVERRIDES = {
 }
 """gcloud's endpoint override variables, with the path that gcloud expects below the base URL.
 
-gcloud appends the version to each, but not to those of Cloud Storage and Compute Engine (googlecloudsdk/generated_clients/apis/apis_map.py).
+gcloud appends the version to each, except to the URLs of Cloud Storage and Compute Engine (googlecloudsdk/generated_clients/apis/apis_map.py).
 """
 
 REMOVED = (
@@ -42,7 +42,7 @@ REMOVED = (
     "HF_HUB_CACHE",
     "HF_HUB_OFFLINE",
 )
-"""Variables that a command of `run` does not inherit: they would bypass the local cloud or send real credentials to it."""
+"""Variables that a command of `run` does not inherit because they bypass the local cloud or send real credentials to it."""
 
 REAL_PLUGIN_ENDPOINTS = {
     "GOOGLE_CLOUD_RUN_V2_CUSTOM_ENDPOINT": "run/v2/",
@@ -60,14 +60,14 @@ REAL_PLUGIN_ENDPOINTS = {
     "GOOGLE_IAM_BETA_CUSTOM_ENDPOINT": "iam/v1/",
     "GOOGLE_TPU_V2_CUSTOM_ENDPOINT": "tpu/v2alpha1/",
 }
-"""Variables that the real pulumi-gcp plugin honours, with the paths that it expects below the base URL."""
+"""Variables that the real pulumi-gcp plugin respects, with the paths that it expects below the base URL."""
 
 
 HUB_TOKEN = "hf_local"  # noqa: S105 - no secret: see below
-"""The token of the environment. It is no secret: the local hub takes every one that begins with `hf_`."""
+"""The hub token of the environment. It is not a secret because the local hub accepts every token that starts with `hf_`."""
 
 _DIRECT = ("127.0.0.1", "localhost")
-"""Hosts that no proxy is used for."""
+"""Hosts that bypass any proxy."""
 
 
 def variables(
@@ -83,9 +83,9 @@ def variables(
     debug_providers: str | None,
     inherited: Mapping[str, str] | None = None,
 ) -> dict[str, str]:
-    """Return the variables to set. `access_token` and `credentials` are those of Google's clients; the local cloud itself takes the operator's.
+    """Return the variables to set. `access_token` and `credentials` are for Google's clients; the local cloud itself accepts the operator's.
 
-    `debug_providers` None means the real plugins; `commands` is the folder with the gcloud stand-in.
+    If `debug_providers` is None, the real plugins are used. `commands` is the folder with the gcloud stand-in.
     """
     given = os.environ if inherited is None else inherited
     found = {
@@ -102,7 +102,7 @@ def variables(
         "CLOUD_CLOCK_SPEED": f"{speed:g}",
         "HF_ENDPOINT": f"{base_url}/hub",
         "HF_TOKEN": HUB_TOKEN,
-        # Made files must not get into the cache of the real hub's, and a login there must not be sent here.
+        # Simulated files must not get into the cache of the real hub, and a real login must not be sent to this one.
         "HF_HOME": str(state / "huggingface"),
         **_joined(commands, given),
     }
@@ -112,18 +112,18 @@ def variables(
         found["PULUMI_DEBUG_PROVIDERS"] = debug_providers
     else:
         found.update({name: f"{base_url}/{path}" for name, path in REAL_PLUGIN_ENDPOINTS.items()})
-        # Else the plugin asks Google for the list of regions, past every endpoint variable.
+        # Otherwise the plugin requests the list of regions from Google, ignoring every endpoint variable.
         found["PULUMI_GCP_SKIP_REGION_VALIDATION"] = "true"
     return found
 
 
 def in_shell(found: Mapping[str, str], commands: str, inherited: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return the variables of a running cloud for the shell that asks: lists such as PATH extend the shell's own, and do not grow when asked again."""
+    """Return the variables of a running cloud for the calling shell. Lists such as PATH extend the shell's own and do not grow on a second call."""
     return {**found, **_joined(Path(commands), os.environ if inherited is None else inherited)}
 
 
 def _joined(commands: Path, given: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that extend a list of the caller's: folders of commands, hosts without a proxy."""
+    """Return the variables that extend one of the caller's lists: command folders and hosts that bypass the proxy."""
     python = os.path.abspath(sys.executable)  # noqa: PTH100 - a link must stay one, and `..` must go, so that a second shell finds the same
     first = [str(Path(python).parent), str(commands)]
     path = given.get("PATH") or os.defpath
@@ -132,7 +132,7 @@ def _joined(commands: Path, given: Mapping[str, str]) -> dict[str, str]:
 
 
 def without_proxy(given: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that let no proxy come between a client and this machine; asked again, they do not grow."""
+    """Return the variables that disable proxies between a client and this machine. They do not grow on a second call."""
     found: dict[str, str] = {}
     for name in ("NO_PROXY", "no_proxy"):
         hosts = [host for host in given.get(name, "").split(",") if host not in _DIRECT]

@@ -1,4 +1,4 @@
-"""JSON values whose shape is not known to the type checker: an absent part reads as an empty one."""
+"""JSON values of a shape that the type checker does not know: a missing part reads as an empty one."""
 
 import json
 from importlib.resources import files
@@ -38,7 +38,7 @@ def packaged(package: str, name: str) -> JsonObject:
 
 
 def copied(value: JsonObject) -> JsonObject:
-    """Return a copy of a document that shares nothing with it. JSON has no circles, and `copy.deepcopy` would take twice the time to look for them."""
+    """Return a copy of a document that shares nothing with it. JSON has no cycles; `copy.deepcopy` takes twice as long because it looks for them."""
     return {key: _copied(item) for key, item in value.items()}
 
 

@@ -1,4 +1,4 @@
-"""The protocol of the Pulumi SDK without the SDK: the stand-ins of the plugins speak gRPC and declare no resources."""
+"""Pulumi SDK protocol without the SDK: the plugin stand-ins speak gRPC and do not declare resources."""
 
 import sys
 import types
@@ -6,7 +6,7 @@ from importlib import util
 
 
 def leave_the_sdk_out() -> None:
-    """Let `pulumi.runtime.proto` load alone, for a process that serves and nothing else: the packages around it are a quarter of its start."""
+    """Allow `pulumi.runtime.proto` to load without its packages, which account for a quarter of the start time of a process that only serves."""
     if "pulumi" in sys.modules:
         return
     for name in ("pulumi", "pulumi.runtime"):

@@ -80,7 +80,7 @@ def test_the_credential_of_a_federation_opens_no_tunnel(job):
 
 def test_an_instance_refuses_it_in_other_words(job, monkeypatch):
     shown = {"accessToken": "t", "metadata": {"items": [{"key": "enable-oslogin", "value": "TRUE"}]}}
-    monkeypatch.setattr(gcloud, "_ask", lambda *_, **__: shown)
+    monkeypatch.setattr(gcloud, "_call", lambda *_, **__: shown)
     with pytest.raises(CrashError, match="SSH using federated workforce identities is not yet generally available"):
         log_in(NODE.replace("nodes", "instances"))
 

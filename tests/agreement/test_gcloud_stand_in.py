@@ -192,16 +192,16 @@ def test_a_node_that_does_not_exist_is_refused_at_once(tmp_path: Path):
 def test_what_it_does_not_know_is_one_sentence_and_code_2(tmp_path: Path):
     code, out, err = result(tmp_path, "run", "services", "list")
     assert (code, out) == (2, "")
-    assert "the stand-in does not know `gcloud run services list`" in err
+    assert "the stand-in does not support `gcloud run services list`" in err
 
 
 @pytest.mark.parametrize(
     ("words", "says"),
     [
         (["n1", "--zone=z"], "--project=PROJECT and --zone=ZONE"),
-        (["n1", "--project=p", "--zone=z", "--command=ls"], "opens tunnels only"),
-        (["n1", "--project=p", "--zone=z", "--tunnel-through-iap", "--", "-L", "1:h:2"], "opens tunnels only"),
-        (["n1", "--project=p", "--zone=z", "--", "-N", "-L", "1:h:2"], "give --tunnel-through-iap"),
+        (["n1", "--project=p", "--zone=z", "--command=ls"], "only opens tunnels"),
+        (["n1", "--project=p", "--zone=z", "--tunnel-through-iap", "--", "-L", "1:h:2"], "only opens tunnels"),
+        (["n1", "--project=p", "--zone=z", "--", "-N", "-L", "1:h:2"], "Pass --tunnel-through-iap"),
     ],
 )
 def test_an_ssh_that_is_no_tunnel_is_refused(words: list[str], says: str, monkeypatch: pytest.MonkeyPatch):

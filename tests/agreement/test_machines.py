@@ -198,7 +198,7 @@ def test_where_a_machine_has_no_view_of_its_own_docker_keeps_its_folders_apart(t
         accelerator="v6e-4",
         clock_speed=1,
         base_url="",
-        warden_pid=1,
+        init_pid=1,
         paths={"/dev/shm": f"{tmp_path}/dev-shm", "/mnt": f"{tmp_path}/mnt"},
     )
     wanted = docker_run.parse(["-v", volume, "img", "vllm", "serve", "m"])
@@ -225,7 +225,7 @@ def test_a_container_needs_every_chip_its_control_device_and_memory_that_it_may_
     tmp_path: Path, subtests: pytest.Subtests
 ):
     machine = Machine(
-        folder=tmp_path, name="n", address="a", accelerator="v6e-4", clock_speed=1, base_url="", warden_pid=1, paths={}
+        folder=tmp_path, name="n", address="a", accelerator="v6e-4", clock_speed=1, base_url="", init_pid=1, paths={}
     )
     devices = [f"--device={tmp_path}/dev/{name}:/dev/{name}" for name in device_files("v6e-4")]
     for name, options, words in (

@@ -143,7 +143,7 @@ def test_a_program_that_fails_fails_the_revision(tmp_path: Path):
 
 
 def test_without_a_way_to_google_the_local_cloud_says_what_it_does_not_model(tmp_path: Path):
-    with pytest.raises(RevisionFailedError, match="only where instances reach Google"):
+    with pytest.raises(RevisionFailedError, match="if instances can reach Google"):
         run(tmp_path, template(), google=False)
 
 

@@ -1,1 +1,1 @@
-"""A Hugging Face hub: which repositories exist, what their files hold, and how the hub's API answers."""
+"""Simulated Hugging Face hub: its repositories, their file contents, and the responses of the hub's API."""

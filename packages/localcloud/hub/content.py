@@ -1,6 +1,6 @@
-"""What the files of a repository hold: small, made here, the same in every process, and with the names and formats of the real ones.
+"""File contents of a repository: small, generated here, identical in every process, with the names and formats of the real files.
 
-A safetensors file has a valid header, and tensors whose shapes, offsets and bytes agree with it. Only the sizes are not the real ones.
+A safetensors file has a valid header, and tensors whose shapes, offsets and bytes agree with it. Only the sizes differ from the real ones.
 """
 
 import hashlib
@@ -13,7 +13,7 @@ from typing import Any, Final
 from localcloud.hub.repositories import CONFIG, INDEX, WEIGHTS, Repository, architecture
 from localcloud.vllm.models import find_model
 
-NOTE: Final = "simulated by the local cloud: content is made here, tensors are shrunk"
+NOTE: Final = "simulated by the local cloud: content is generated, tensors are shrunk"
 _LFS_NAMES: Final = ("tokenizer.json",)
 _WIDTH: Final = 32
 """Rows and columns of a shrunk tensor."""
@@ -24,7 +24,7 @@ _DRAFTER_BYTES: Final = {
     "26B-A4B": 840_000_000,
     "31B": 939_042_560,
 }
-"""Sizes of drafters: E2B, 12B and 31B as stated for one of their repositories, the others of the same order."""
+"""Sizes of draft models: E2B, 12B and 31B as stated for one of their repositories, the others of the same order."""
 _IGNORED: Final = ["lm_head", "re:.*embed_tokens.*", "re:.*vision.*", "re:.*audio.*"]
 _PARTS: Final = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.o_proj", "mlp.gate_proj", "mlp.down_proj")
 
@@ -36,13 +36,13 @@ class HubFile:
     name: str
     content: bytes
     real_bytes: int
-    """Size of the real file; 0 where nobody states it and nothing depends on it."""
+    """Size of the real file. 0 if no source states it and nothing depends on it."""
     is_stated: bool
-    """Whether a source states the real size."""
+    """True if a source states the real size."""
 
     @property
     def is_lfs(self) -> bool:
-        """Return whether the repository holds a pointer, and the hub's storage the content."""
+        """Return whether the repository holds a pointer and the hub's storage holds the content."""
         return self.name.endswith(WEIGHTS) or self.name in _LFS_NAMES
 
     @property
@@ -52,7 +52,7 @@ class HubFile:
 
     @property
     def git_id(self) -> str:
-        """Return Git's id of what the repository holds."""
+        """Return the Git id of the object in the repository."""
         held = self.pointer if self.is_lfs else self.content
         return hashlib.sha1(b"blob %d\0" % len(held) + held, usedforsecurity=False).hexdigest()
 
@@ -85,7 +85,7 @@ def files_of(repository: Repository) -> Mapping[str, HubFile]:
 
 
 def _weights_bytes(repository: Repository) -> int:
-    """Return the size of all real weights, where no source states it: that of the simulator's own model."""
+    """Return the size of all real weights. If no source states it, return the size in the simulator's own model."""
     if repository.drafter:
         return _DRAFTER_BYTES[repository.size]
     model = find_model(repository.id)
@@ -93,7 +93,7 @@ def _weights_bytes(repository: Repository) -> int:
 
 
 def _shards(repository: Repository) -> Iterator[tuple[str, Sequence[tuple[str, str, int]]]]:
-    """Yield each weights file with its tensors: name, type, bytes of an element. Layers are divided among the files in order."""
+    """Yield each weights file with its tensors: name, type, bytes per element. Layers are divided among the files in order."""
     layers = 4 if repository.drafter else int(architecture(repository.size)["text"]["num_hidden_layers"])
     prefix = "model." if repository.drafter else "model.language_model."
     count = len(repository.weights)
@@ -119,12 +119,12 @@ def _linear(repository: Repository, name: str) -> list[tuple[str, str, int]]:
 
 
 def _safetensors(tensors: Sequence[tuple[str, str, int]]) -> bytes:
-    """Return a safetensors file: 8 bytes with the length of the header, the header, the tensors."""
+    """Return a safetensors file: 8 bytes with the header length, the header, the tensors."""
     header: dict[str, Any] = {"__metadata__": {"format": "pt", "simulated": NOTE}}
     body = bytearray()
     for name, kind, width in tensors:
         start = len(body)
-        # Bytes that depend on the name: two tensors are not alike, and every process makes the same.
+        # The bytes depend on the name, so tensors differ but every process generates the same ones.
         body += hashlib.shake_128(name.encode()).digest(_WIDTH * _WIDTH * width)
         header[name] = {"dtype": kind, "shape": [_WIDTH, _WIDTH], "data_offsets": [start, len(body)]}
     text = json.dumps(header, separators=(",", ":")).encode()
@@ -135,14 +135,14 @@ def _safetensors(tensors: Sequence[tuple[str, str, int]]) -> bytes:
 def _other(
     repository: Repository, name: str, shards: Mapping[str, Sequence[tuple[str, str, int]]], whole: int
 ) -> bytes:
-    """Return a file that holds no tensors."""
+    """Return a file without tensors."""
     if name == CONFIG:
         return _json(_config(repository))
     if name == INDEX:
         real = sum(repository.real_bytes(one, whole) for one in repository.weights)
         small = sum(_WIDTH * _WIDTH * width for tensors in shards.values() for _, _, width in tensors)
         placed = {tensor: shard for shard, tensors in shards.items() for tensor, _, _ in tensors}
-        # Planners read the size of the checkpoint here, so that it is the real one.
+        # Planners read the checkpoint size here, so it is the real one.
         metadata = {"total_size": real, "simulated": NOTE, "simulated_total_size": small}
         return _json({"metadata": metadata, "weight_map": placed})
     if name.endswith(".json"):
@@ -207,7 +207,7 @@ def _config(repository: Repository) -> dict[str, Any]:
 
 
 def _quantization(repository: Repository) -> dict[str, Any]:
-    """Return the quantization_config of a form; an empty one for bf16."""
+    """Return the quantization_config of a form. Empty for bf16."""
     if repository.form == "nvfp4-modelopt":
         return {
             "quant_method": "modelopt",

@@ -1,4 +1,4 @@
-"""The repositories that the hub has. `data/repositories.toml` lists them, with a source for each."""
+"""The repositories of the hub. `data/repositories.toml` lists them, with a source for each."""
 
 import hashlib
 import tomllib
@@ -10,7 +10,7 @@ from typing import Any, Final, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 State = Literal["public", "gated", "private", "absent"]
-"""`private`: only accounts that may read it see it. The data has none; a scenario may make one."""
+"""`private`: visible only to accounts with read access. The data has none; a scenario can create one."""
 CONFIG: Final = "config.json"
 INDEX: Final = "model.safetensors.index.json"
 WEIGHTS: Final = ".safetensors"
@@ -24,9 +24,9 @@ _USUAL: Final = (
     "tokenizer.json",
     "tokenizer_config.json",
 )
-"""Files of every checkpoint beside the weights: https://huggingface.co/google/gemma-4-31B-it, commit 419b2ef."""
+"""Files of every checkpoint in addition to the weights: https://huggingface.co/google/gemma-4-31B-it, commit 419b2ef."""
 _USUAL_BYTES: Final = 32_230_000
-"""What those take together, where no source states it: 32,169,626 of it is tokenizer.json."""
+"""Their total size if no source states it; 32,169,626 of it is tokenizer.json."""
 
 
 class Repository(BaseModel):
@@ -42,19 +42,19 @@ class Repository(BaseModel):
     drafter: bool = False
     commit: str = Field(default="", pattern=r"^([0-9a-f]{40})?$")
     commit_source: str = ""
-    """Who states the commit, where it is not who states the sizes."""
+    """Source of the commit, if it differs from the source of the sizes."""
     older: tuple[str, ...] = ()
-    """Earlier commits of `main` that sources state. Their files are those of the head here."""
+    """Earlier commits of `main` that sources state. Here their files are the same as at the head."""
     sizes_source: str = ""
     total_bytes: int = 0
     stated_files: int = 0
     outside: str = ""
-    """Why the planner's catalog does not have it; empty if it does."""
+    """The reason why the planner's catalog lacks it. Empty if the catalog has it."""
     weights: tuple[str, ...] = ("model.safetensors",)
     bytes: Mapping[str, int] = Field(default_factory=dict[str, int])
 
     def __hash__(self) -> int:
-        """Return a hash for caches: fields that are mappings have none."""
+        """Return a hash for caches. Fields that are mappings are not hashable."""
         return hash(self.id)
 
     @property
@@ -69,7 +69,7 @@ class Repository(BaseModel):
         return tuple(sorted({*_USUAL, *self.weights, *index, *self.bytes}))
 
     def real_bytes(self, name: str, otherwise: int) -> int:
-        """Return the size of the real file; where no source states it, one that is made here: `otherwise` is that of all weights."""
+        """Return the size of the real file. If no source states it, return a generated one; `otherwise` is the size of all weights."""
         if name in self.bytes:
             return self.bytes[name]
         if name in self.weights:
@@ -102,9 +102,9 @@ def architecture(size: str) -> Mapping[str, Any]:
 
 
 def find(name: str, changed: Mapping[str, State]) -> Repository:
-    """Return a repository, in the state that `changed` (a scenario) gives it. One that nothing lists is absent."""
+    """Return a repository in the state that `changed` (a scenario) sets; absent if nothing lists it."""
     known = repositories().get(name)
     state = changed.get(name) or (known.state if known is not None else "absent")
     if known is not None and known.size:
         return known.model_copy(update={"state": state})
-    return Repository(id=name, state=state, source="made here: a scenario lists it", size="E2B")
+    return Repository(id=name, state=state, source="generated: listed by a scenario", size="E2B")

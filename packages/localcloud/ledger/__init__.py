@@ -1,1 +1,1 @@
-"""The ledger: what the local cloud assumes about Google, as data with its sources and tests. docs/authors/assumptions.md shows it."""
+"""The ledger: the local cloud's assumptions about Google, as data with sources and tests. docs/authors/assumptions.md lists them."""

@@ -1,6 +1,6 @@
-"""The entries of the ledger, read from the TOML files beside this module.
+"""Ledger entries, read from the TOML files in this folder.
 
-Each file may hold `[[assumption]]` and `[[not_modelled]]` tables. To add an entry, append it to any of the files or add a file.
+Each file can contain `[[assumption]]` and `[[not_modelled]]` tables. To add an entry, append it to any of the files or add a file.
 """
 
 import re
@@ -14,16 +14,16 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 Text = Annotated[str, Field(min_length=1)]
 Danger = Literal["critical", "high", "medium", "low"]
 DANGERS: Final[dict[Danger, str]] = {
-    "critical": "A stack does not serve, cannot be reached, or leaves a billed machine, and no test can see it before a real run.",
-    "high": "A command fails, a wrong answer is trusted, or money is lost, in a situation that a user will meet.",
-    "medium": "A detour, a wrong wait, price or message, in a situation that a user can meet.",
-    "low": "Only unusual settings, hand-written requests or the local cloud's own tests notice.",
+    "critical": "A stack does not serve, is unreachable, or leaves a billed machine, and no test detects it before a real run.",
+    "high": "A command fails, a wrong result is trusted, or money is lost, in a common situation.",
+    "medium": "An extra step, or a wrong wait, price or message, in a possible situation.",
+    "low": "Affects only unusual settings, hand-written requests or the local cloud's own tests.",
 }
-"""What breaks for a user if an entry is false, the worst first, and what each word means."""
+"""Effect on a user if an entry is false, by danger, worst first."""
 
 
 _DEPLOYED: Final = re.compile(r"pulumi|scripts\.|docker |on (?:a|any) (?:VM|TPU)|SERVICE_URL|\bssh\b")
-"""Commands that need something that runs."""
+"""Commands that need a deployed resource."""
 
 
 class LedgerError(Exception):
@@ -35,61 +35,61 @@ class _Entry(BaseModel):
 
 
 class Answer(_Entry):
-    """What Google is assumed to answer to the request in an entry's `try`; `localcloud try` compares it."""
+    """The answer that Google is assumed to return to the request in an entry's `try`; `localcloud try` compares it."""
 
     status: Annotated[int, Field(ge=200, lt=600)]
-    """The HTTP status; for an error of an operation, the one that belongs to its code."""
+    """The HTTP status. For an operation's error, the status of its code."""
     words: Text
-    """A regular expression that the answer contains, in any case: without it another cause could have the same status."""
+    """A regular expression that the answer matches, ignoring case. Without it, another cause can have the same status."""
     operation: bool = False
-    """Whether the answer is that of the operation that the request starts."""
+    """True if the answer comes from the operation that the request starts."""
 
 
 class Assumption(_Entry):
-    """One thing that the local cloud assumes about Google."""
+    """One assumption of the local cloud about Google."""
 
     id: Annotated[str, Field(pattern=r"^[a-z0-9]+(-[a-z0-9]+)*$")]
     """Unique in the ledger, in kebab-case."""
     statement: Text
-    """What Google does, as one or two sentences."""
+    """Google's behavior, in one or two sentences."""
     source: Text
-    """Where Google says so, with a date where the source has one; `assumed` if nothing says so."""
-    kind: Literal["refusal", "behaviour", "kinder"]
-    """`refusal`: Google answers with an error. `behaviour`: Google does it. `kinder`: the local cloud does not do it."""
+    """Google's statement, with the source's date if it has one; `assumed` without a source."""
+    kind: Literal["refusal", "behavior", "lenient"]
+    """`refusal`: Google answers with an error. `behavior`: Google does it. `lenient`: the local cloud does not, so it is more lenient than Google."""
     danger: Danger
-    """How bad it is for a user if the statement is false: one of DANGERS."""
+    """Severity for a user if the statement is false: one of DANGERS."""
     if_false: Text
-    """What then breaks for a user, as one sentence."""
+    """The effect on a user, in one sentence."""
     test: str
-    """The test that fails if the local cloud stops doing so: `FILE::[CLASS::]FUNCTION` or with `[PARAMETERS` at the end. Empty if kinder."""
+    """The test that fails if the local cloud stops doing so: `FILE::[CLASS::]FUNCTION` or with `[PARAMETERS` at the end. Empty for kind `lenient`."""
     how_to_try: Annotated[str, Field(alias="try", min_length=1)]
     """The command that shows it on a real project. With `answer`, a sequence of `api`, `curl` and `sleep` commands."""
     answer: Answer | None = None
-    """What the last of these commands is assumed to get. None: a person has to try it."""
+    """The assumed answer to the last of these commands. None: it must be tried manually."""
     cost_usd: Annotated[float, Field(ge=0)]
-    """What trying it costs, in USD, at list prices."""
+    """Cost of trying it, in USD at list prices."""
     tried: str
-    """When and where it was tried on a real project, and what came of it. Empty if nobody has."""
+    """Date, place and result of a trial on a real project. Empty if not tried."""
     quotes: tuple[Text, ...] = ()
-    """The sentences of the discovery documents that it enforces, word by word."""
+    """The sentences of the discovery documents that it enforces, verbatim."""
 
     @model_validator(mode="after")
     def _tested(self) -> Self:
-        if (self.kind == "kinder") != (self.test == ""):
-            raise ValueError("a refusal or behaviour names its test, and a kinder entry names none")
-        if self.kind == "kinder" and self.quotes:
-            raise ValueError("a kinder entry enforces nothing, so it has no quotes")
+        if (self.kind == "lenient") != (self.test == ""):
+            raise ValueError("a refusal or behavior names its test, but a lenient entry names none")
+        if self.kind == "lenient" and self.quotes:
+            raise ValueError("a lenient entry enforces nothing, so it has no quotes")
         return self
 
 
 def why_by_hand(entry: Assumption) -> str:
-    """Return what an entry without an expected answer needs instead of a request."""
+    """Return what trying an entry without an expected answer requires."""
     command = entry.how_to_try
     if entry.cost_usd > 0 or _DEPLOYED.search(command):
         return "a deployed stack, service or machine"
     if command.startswith(("gcloud", "api", "curl")):
-        return "another account or policy, or someone who reads the answer"
-    return "steps that are not requests"
+        return "another account or policy, or a manual check of the answer"
+    return "steps other than requests"
 
 
 class NotModelled(_Entry):
@@ -97,11 +97,11 @@ class NotModelled(_Entry):
 
     id: Annotated[str, Field(pattern=r"^[a-z0-9]+(-[a-z0-9]+)*$")]
     reason: Text
-    """Why, as a sentence."""
+    """The reason, as a sentence."""
     unsent: tuple[Text, ...] = ()
     """Fields that no recorded request sends, such as `compute.beta RouterBgp.*`: all their sentences belong to this entry."""
     quotes: tuple[Text, ...] = ()
-    """Single sentences, word by word."""
+    """Single sentences, verbatim."""
 
 
 class Ledger(_Entry):
@@ -120,7 +120,7 @@ def load() -> Ledger:
 
 
 def join(texts: Mapping[str, str]) -> Ledger:
-    """Return the ledger of several files, given by name. Raises LedgerError for an invalid file and an id that is used twice."""
+    """Return the ledger of several files, by name. Raises LedgerError for an invalid file or a duplicate id."""
     parts = [_parse(name, text) for name, text in texts.items()]
     ledger = Ledger(
         assumptions=tuple(entry for part in parts for entry in part.assumptions),
@@ -129,7 +129,7 @@ def join(texts: Mapping[str, str]) -> Ledger:
     seen: set[str] = set()
     for entry in (*ledger.assumptions, *ledger.not_modelled):
         if entry.id in seen:
-            raise LedgerError(f"The ledger has two entries with the id '{entry.id}'; rename one of them.")
+            raise LedgerError(f"The ledger has two entries with the id '{entry.id}'. Rename one of them.")
         seen.add(entry.id)
     return ledger
 

@@ -1,4 +1,4 @@
-"""The page about the ledger: `python -m localcloud.ledger.page` prints docs/authors/assumptions.md."""
+"""Page about the ledger: `python -m localcloud.ledger.page` prints docs/authors/assumptions.md."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -8,37 +8,37 @@ from localcloud.ledger.entries import DANGERS, Assumption, Ledger, NotModelled, 
 _HEAD = """\
 # Assumptions about Google Cloud
 
-The local cloud refuses what Google refuses, as far as we know it.
-This page lists each assumption, what breaks if it is false, its source, and the test that enforces it in the local cloud.
-It is generated from `packages/localcloud/ledger/` by `make docs`.
-Entries with the source `assumed` are guesses: where Google's documents are silent, we assume the unkind answer.
+The local cloud rejects the same requests as Google, as far as Google's behavior is known.
+This page lists each assumption with its effect if it is false, its source, and the test that enforces it in the local cloud.
+`make docs` generates it from `packages/localcloud/ledger/`.
+Entries with the source `assumed` are guesses: if Google's documents do not describe the behavior, the strict answer is assumed.
 
-## What decides whether a stack works, not yet tried
+## Critical assumptions, not yet tried
 
 """
 _DECIDE = "| USD | id | if it is false | how to try it |\n| --- | --- | --- | --- |\n"
 _COUNTS = """
-`python -m localcloud try` tries {trials} of the {untried} untried entries on a project of yours, within a budget.
-[local-cloud.md](../local-cloud.md#try-it-on-a-real-project) says how.
-The other {by_hand} need a person: {reasons}.
+`python -m localcloud try` tries {trials} of the {untried} untried entries on your own project, within a budget.
+See [local-cloud.md](../local-cloud.md#try-it-on-a-real-project).
+The other {by_hand} must be tried manually: {reasons}.
 
 """
-_DANGERS = "| danger | entries | tried | what breaks if one is false |\n| --- | --- | --- | --- |\n"
+_DANGERS = "| danger | entries | tried | effect if an entry is false |\n| --- | --- | --- | --- |\n"
 _SOURCES = "\n| source | entries |\n| --- | --- |\n"
 _SECTIONS = (
-    ("refusal", "What Google refuses", "The local cloud refuses it too, in Google's words where they are known.\n"),
-    ("behaviour", "What Google does", "The local cloud does the same.\n"),
+    ("refusal", "Rejected requests", "The local cloud rejects them too, with Google's error message if it is known.\n"),
+    ("behavior", "Behavior", "The local cloud behaves the same.\n"),
 )
-_KINDER = """\
+_LENIENT = """\
 ## Known gaps
 
-Something that works in the local cloud can fail at Google for these reasons.
+The local cloud is more lenient than Google in these cases: a stack that works locally can fail on Google Cloud.
 
 | id | danger | Google | if it is false | source |
 | --- | --- | --- | --- | --- |
 """
 _NOT_MODELLED = """\
-## Not modelled
+## Not modeled
 
 Google's discovery documents state these rules for methods that the stacks and scripts call.
 The local cloud does not enforce them.
@@ -46,17 +46,17 @@ The local cloud does not enforce them.
 _UNTRIED = """\
 ## Not yet tried on a real project
 
-The most dangerous first, then by price.
-A command with `yes` under `try` is a request that `python -m localcloud try --only ID` sends.
+Sorted by danger, then by price.
+`python -m localcloud try --only ID` sends the request of each entry with `yes` under `try`.
 For the others, replace the words in capitals.
-`TRY` is a new name, `SECRET`, `BUCKET`, `NETWORK`, `REPOSITORY` and `ACCOUNT` are resources of yours, `X_40` is the letter x forty times.
-`api` stands for `curl` with your credentials:
+`TRY` is a new name. `SECRET`, `BUCKET`, `NETWORK`, `REPOSITORY` and `ACCOUNT` are your own resources. `X_40` is the letter x forty times.
+`api` is `curl` with your credentials:
 
 ```sh
 api() { curl -H "Authorization: Bearer $(gcloud auth print-access-token)" -H 'Content-Type: application/json' "$@"; }
 ```
 
-If an answer differs from the statement, change the entry in `packages/localcloud/ledger/` and the local cloud.
+If an answer differs from the statement, update the entry in `packages/localcloud/ledger/` and the local cloud.
 
 | danger | USD | id | try | command |
 | --- | --- | --- | --- | --- |
@@ -64,7 +64,7 @@ If an answer differs from the statement, change the entry in `packages/localclou
 _TRIED = """\
 ## Tried on a real project
 
-| id | what came of it |
+| id | result |
 | --- | --- |
 """
 _KNOWN_SOURCES = {
@@ -89,8 +89,8 @@ def page(ledger: Ledger) -> str:
             "| id | danger | statement | if it is false | source | test |\n| --- | --- | --- | --- | --- | --- |\n"
         )
         parts.append(f"## {heading}\n\n{intro}\n{columns}{_rows(rows)}")
-    kinder = (entry for entry in entries if entry.kind == "kinder")
-    parts.append(_KINDER + _rows(_statement(entry)[:-1] for entry in kinder))
+    lenient = (entry for entry in entries if entry.kind == "lenient")
+    parts.append(_LENIENT + _rows(_statement(entry)[:-1] for entry in lenient))
     parts.append(_NOT_MODELLED + "".join(_reason(entry) for entry in ledger.not_modelled))
     parts.append(_UNTRIED + _rows(_command(entry) for entry in untried))
     tried = [(f"`{entry.id}`", _cell(entry.tried)) for entry in entries if entry.tried]
@@ -132,7 +132,7 @@ def _counted(untried: Sequence[Assumption]) -> str:
         trials=len(untried) - len(by_hand),
         untried=len(untried),
         by_hand=len(by_hand),
-        reasons=", ".join(f"for {count} {reason}" for reason, count in reasons.most_common()),
+        reasons="; ".join(f"{count} need {reason}" for reason, count in reasons.most_common()),
     )
 
 
@@ -165,7 +165,7 @@ def _rows(rows: Iterable[tuple[str, ...]]) -> str:
 
 
 def _cell(text: str) -> str:
-    """Return a text that fits into a cell of a Markdown table."""
+    """Return a text formatted for a cell of a Markdown table."""
     return " ".join(text.split()).replace("|", "\\|")
 
 

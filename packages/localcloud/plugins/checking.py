@@ -1,4 +1,4 @@
-"""Check: what is wrong with a resource's inputs, and what is filled in where the program says nothing."""
+"""Check: errors in a resource's inputs, and defaults for inputs that the program does not set."""
 
 import hashlib
 from collections.abc import Iterator, Mapping
@@ -9,7 +9,7 @@ from localcloud.plugins.schema import PropertySpec, PropertySpecs, ValueKind
 from localcloud.plugins.values import Asset, Path, Properties, UnknownValue, Value, is_list, is_object, render_path
 
 DEFAULTS_KEY: Final = "__defaults"
-"""The input in which the real provider lists what Check filled in; it tells a chosen name from one that the program wrote."""
+"""The input in which the real provider lists the defaults that Check set. It distinguishes a chosen name from one that the program set."""
 
 _NAME_SUFFIX_LENGTH: Final = 7
 _ENGINE_KEYS: Final = frozenset({DEFAULTS_KEY, "__internal"})
@@ -37,7 +37,7 @@ _NAMES: Final[Mapping[type | tuple[type, ...], str]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """One thing that is wrong: the property's path and a sentence."""
+    """One error: the property's path and a sentence."""
 
     path: str
     reason: str
@@ -45,10 +45,10 @@ class Failure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Naming:
-    """How a name is chosen for a resource whose program gives none.
+    """Inputs for choosing a name for a resource without one in the program.
 
-    `name` is the resource's name in the program, `seed` the engine's random bytes, `proposed` a name that the engine's autonaming configuration
-    wants, `disabled` that names have to be written out.
+    `name` is the resource's name in the program, `seed` the engine's random bytes, `proposed` a name from the engine's autonaming configuration,
+    `disabled` true if names must be set explicitly.
     """
 
     name: str
@@ -59,14 +59,14 @@ class Naming:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckReply:
-    """Inputs with everything filled in, and what is wrong with them."""
+    """Inputs with all defaults set, and their errors."""
 
     inputs: Properties
     failures: tuple[Failure, ...]
 
 
 def check(token: str, fields: PropertySpecs, news: Properties, olds: Mapping[str, Value], naming: Naming) -> CheckReply:
-    """Check the inputs of a resource of the type `token`; `olds` are its last inputs, whose chosen name is kept."""
+    """Check the inputs of a resource of the type `token`. `olds` are its last inputs, whose chosen name is kept."""
     written = {name: value for name, value in news.items() if name not in _ENGINE_KEYS and value is not None}
     defaulted: list[Value] = []
     inputs = with_defaults(fields, written)
@@ -79,7 +79,7 @@ def check(token: str, fields: PropertySpecs, news: Properties, olds: Mapping[str
     if naming.disabled:
         missing = [name for name, each in fields.items() if each.autoname and name not in written]
         failures += tuple(
-            Failure(path=name, reason=f"{name} must be written out: autonaming is disabled in this project")
+            Failure(path=name, reason=f"{name} must be set explicitly because autonaming is disabled in this project")
             for name in missing
         )
     inputs[DEFAULTS_KEY] = sorted(defaulted, key=str)
@@ -87,7 +87,7 @@ def check(token: str, fields: PropertySpecs, news: Properties, olds: Mapping[str
 
 
 def with_defaults(fields: PropertySpecs, values: Mapping[str, Value]) -> Properties:
-    """Fill in defaults, inside objects and lists of objects too. A property that excludes a given one gets none."""
+    """Set defaults, including inside objects and lists of objects. A property that excludes a given one gets none."""
     given = {name: value for name, value in values.items() if name not in _ENGINE_KEYS and value is not None}
     filled: Properties = {}
     for name, value in given.items():
@@ -106,7 +106,7 @@ def _kept_name(name: str, olds: Mapping[str, Value]) -> Value:
 
 
 def choose_name(naming: Naming) -> str:
-    """Choose a name as pulumi-gcp does: the resource's name, a hyphen and seven hexadecimal digits; the same for the same seed."""
+    """Choose a name as pulumi-gcp does: the resource's name, a hyphen and seven hexadecimal digits, the same for the same seed."""
     if naming.proposed:
         return naming.proposed
     digits = hashlib.sha256(naming.seed or naming.name.encode()).hexdigest()[:_NAME_SUFFIX_LENGTH]
@@ -114,12 +114,12 @@ def choose_name(naming: Naming) -> str:
 
 
 def problems(token: str, fields: PropertySpecs, inputs: Mapping[str, Value]) -> Iterator[Failure]:
-    """Find what is wrong with inputs: unknown properties, missing ones, wrong types."""
+    """Find errors in inputs: unknown properties, missing ones, wrong types."""
     yield from _object_problems(token, fields, inputs, ())
 
 
 def exclusions(fields: PropertySpecs, inputs: Properties, name: str) -> Iterator[Failure]:
-    """Find top-level properties that exclude each other, in the real provider's words; `name` is the resource's name in the program."""
+    """Find top-level properties that exclude each other, with the real provider's message. `name` is the resource's name in the program."""
     given = {each.terraform for property_name, each in fields.items() if inputs.get(property_name) is not None}
     for property_name, each in fields.items():
         where = f"Examine values at '{name}.{property_name}'."
@@ -156,8 +156,8 @@ def _unknown_property(token: str, path: Path, each: PropertySpec | None) -> Fail
     if each is not None:
         return Failure(path=rendered, reason=f"{rendered!r} of {token} is computed by Google Cloud and cannot be set")
     reason = (
-        f"the local stand-in does not know the property {rendered!r} of {token}: check its spelling; if a newer provider has it, "
-        "use it (--providers real)"
+        f"the local stand-in does not support the property {rendered!r} of {token}. Check its spelling. If a newer provider has it, "
+        "run with --providers real"
     )
     return Failure(path=rendered, reason=reason)
 

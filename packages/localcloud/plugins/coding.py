@@ -1,4 +1,4 @@
-"""From properties to request bodies, and from answers back to properties, as the fields say."""
+"""Convert properties to request bodies and responses to properties, according to the fields."""
 
 import json
 import zlib
@@ -21,7 +21,7 @@ from localcloud.plugins.values import Properties, Value, is_list, is_object
 def encode_body(
     fields: PropertySpecs, values: Mapping[str, Value], scope: ResourceScope, *, update: bool = False
 ) -> Object:
-    """Write a request body. On updates, fields that can only be set at creation stay out."""
+    """Return a request body. Updates omit fields that can only be set at creation."""
     body: Object = {}
     for name, each in fields.items():
         if each.local or each.output or (update and each.create_only):
@@ -33,7 +33,7 @@ def encode_body(
 
 
 def encode_field(each: PropertySpec, value: Value, scope: ResourceScope, *, update: bool = False) -> Json | UnsetValue:
-    """Encode one value; ABSENT where the real provider leaves the field out."""
+    """Encode one value. ABSENT if the real provider omits the field."""
     if value is None:
         return _unset(each, update=update)
     encoded = each.encode(value, scope) if each.encode else _encode(each, value, scope, update=update)
@@ -67,7 +67,7 @@ def _encode(each: PropertySpec, value: Value, scope: ResourceScope, *, update: b
 
 
 def put(body: Object, path: str, value: Json) -> None:
-    """Set a dotted path in a body, making the objects on the way."""
+    """Set a dotted path in a body, creating the objects along it."""
     *parents, last = path.split(".")
     for parent in parents:
         body = cast("Object", body.setdefault(parent, {}))
@@ -75,7 +75,7 @@ def put(body: Object, path: str, value: Json) -> None:
 
 
 def pick(body: Mapping[str, Json], path: str) -> Json:
-    """Get a dotted path of a body; None where it leads nowhere."""
+    """Return the value of a dotted path in a body, or None if the path does not exist."""
     at: Json = dict(body)
     for step in path.split("."):
         at = at.get(step) if isinstance(at, dict) else None
@@ -83,9 +83,9 @@ def pick(body: Mapping[str, Json], path: str) -> Json:
 
 
 def decode_body(fields: PropertySpecs, body: Mapping[str, Json], given: Mapping[str, Value]) -> Properties:
-    """Read an answer: every field that it may carry, zeros where it carries none.
+    """Read a response: every field that it can contain, with zeros for missing ones.
 
-    `given` are the inputs, or the state so far: fields that never travel keep their value from there, and sets keep its order.
+    `given` are the inputs or the previous state: fields that are never sent keep their value from there, and sets keep its order.
     """
     state: Properties = {}
     for name, each in fields.items():
@@ -97,7 +97,7 @@ def decode_body(fields: PropertySpecs, body: Mapping[str, Json], given: Mapping[
 
 
 def decode_field(each: PropertySpec, raw: Json, given: Value) -> Value:
-    """Decode one value; None where there is none and no zero stands for it."""
+    """Decode one value. None if it is missing and has no zero."""
     if each.wrapped and isinstance(raw, list):
         raw = raw[0] if raw else None
     value = None if raw is None else each.decode(raw) if each.decode else _decode(each, raw, given)
@@ -135,7 +135,7 @@ def _decode_items(each: PropertySpec, item: PropertySpec, raw: Json, given: Valu
 
 
 def set_order(item: PropertySpec, values: list[Value]) -> list[Value]:
-    """Order a set's members as the real provider sends them: by the decimal text of their serialisation's CRC-32."""
+    """Order a set's members as the real provider sends them: by the decimal text of their serialization's CRC-32."""
     return sorted(values, key=lambda value: str(zlib.crc32(_serialise_member(item, value).encode())))
 
 
@@ -151,7 +151,7 @@ def _serialise_object(fields: PropertySpecs, value: Mapping[str, Value]) -> str:
 
 
 def fingerprint(each: PropertySpec, value: Value) -> str:
-    """Return a text that is the same for equal values, whether or not zeros are written out."""
+    """Return a text that is the same for equal values, whether or not zeros are explicit."""
     if each.kind is ValueKind.BLOCK:
         inner = f"<{_serialise_object(each.fields, value)}>;" if is_object(value) else ""
         return f"({inner});"

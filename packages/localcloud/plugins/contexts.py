@@ -1,4 +1,4 @@
-"""Build contexts: which files belong to one, and a digest that changes when any of them does."""
+"""Build contexts: their files, and a digest that changes when any of them does."""
 
 import hashlib
 import os
@@ -12,7 +12,7 @@ from localcloud.plugins.rest import PluginError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Build:
-    """What an image is made of. `context` and `dockerfile` are paths as the program wrote them, relative to the working directory."""
+    """Inputs of an image. `context` and `dockerfile` are paths as in the program, relative to the working directory."""
 
     context: str
     dockerfile: str
@@ -41,9 +41,9 @@ def context_digest(build: Build) -> str:
 
 
 def manifest_digest(build: Build) -> str:
-    """Return the digest of the image that a build makes: the same for the same context, Dockerfile, arguments, target and platform.
+    """Return the digest of the image of a build: the same for the same context, Dockerfile, arguments, target and platform.
 
-    Raises PluginError as `context_digest` does, and where the Dockerfile is none.
+    Raises PluginError as `context_digest` does, and for an invalid Dockerfile.
     """
     check_dockerfile(build)
     parts = [
@@ -56,7 +56,7 @@ def manifest_digest(build: Build) -> str:
 
 
 def check_dockerfile(build: Build) -> None:
-    """Refuse a Dockerfile that docker would refuse at its first instruction. Raises PluginError."""
+    """Reject a Dockerfile that docker rejects at its first instruction. Raises PluginError."""
     for line in Path(build.dockerfile).read_text(encoding="utf-8").splitlines():
         word = line.strip().partition(" ")[0].upper()
         if not word or word.startswith("#") or word == "ARG":

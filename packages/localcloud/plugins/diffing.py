@@ -1,7 +1,7 @@
 """Diff: which properties change between the state and the program, and whether a change replaces the resource.
 
-The comparison is the real provider's: the state (what Google answered last) against what the program asks for. Where the program says nothing,
-a value that the service chose is not a difference, and one that another client set is.
+The comparison is the real provider's: the state (Google's last response) against the program's inputs. If the program does not set a value,
+a value that the service chose is not a difference, and neither is one that another client set.
 """
 
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ from localcloud.plugins.values import Path, UnknownValue, Value, is_list, is_obj
 
 
 class DiffKind(Enum):
-    """What happens to a property."""
+    """Kind of change of a property."""
 
     ADD = "add"
     UPDATE = "update"
@@ -31,26 +31,26 @@ class Detail:
 
     @property
     def kind(self) -> str:
-        """Return the engine's word, such as `update-replace`."""
+        """Return the engine's name of the kind, such as `update-replace`."""
         return f"{self.change.value}-replace" if self.replaces else self.change.value
 
 
 Details: TypeAlias = dict[Path, Detail]
 _Object: TypeAlias = Mapping[str, Value]
 META: Path = ("__meta",)
-"""The path under which the real provider reports a replacement that no single property explains."""
+"""The path under which the real provider reports a replacement that no single property causes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """All changes of a resource. `delete_first`: the old one has to go before the new one can come, because both would have the same name."""
+    """All changes of a resource. `delete_first`: the old one must be deleted before the new one is created because both have the same name."""
 
     details: Mapping[Path, Detail] = field(default_factory=dict[Path, Detail])
     delete_first: bool = False
 
     @property
     def replaces(self) -> bool:
-        """Tell whether the resource has to be replaced."""
+        """Return whether the resource must be replaced."""
         return any(detail.replaces for detail in self.details.values())
 
     @property
@@ -59,12 +59,12 @@ class Difference:
         return frozenset(str(path[0]) for path in self.details)
 
     def rendered(self) -> dict[str, str]:
-        """Return property paths and kinds as the engine writes them."""
+        """Return property paths and kinds in the engine's format."""
         return {render_path(path): detail.kind for path, detail in self.details.items()}
 
 
 def compare(fields: PropertySpecs, state: Mapping[str, Value], news: Mapping[str, Value]) -> Details:
-    """Compare a state with the inputs wanted now."""
+    """Compare a state with the current inputs."""
     comparison = _Comparison()
     comparison.objects(fields, state, news, (), replaces=False)
     return comparison.details
@@ -72,7 +72,7 @@ def compare(fields: PropertySpecs, state: Mapping[str, Value], news: Mapping[str
 
 @dataclass(slots=True)
 class _Comparison:
-    """Compares values and collects what changes. `replaces`: a change of the value replaces the resource."""
+    """Compares values and collects the changes. `replaces`: a change of the value replaces the resource."""
 
     details: Details = field(default_factory=dict[Path, Detail])
 
@@ -108,7 +108,7 @@ class _Comparison:
             self.details[path] = Detail(change=DiffKind.UPDATE, replaces=replaces)
 
     def _members(self, each: PropertySpec, old: _Object, new: _Object, path: Path, *, replaces: bool) -> None:
-        """Compare the members of a set of one: the old one goes with all that it has, zeros but for empty texts, and the new one comes."""
+        """Compare the members of a set of one: all values of the old one are removed, including zeros except empty texts, and the new one's are added."""
         for name, spec in each.fields.items():
             if spec.is_collection or spec.kind is ValueKind.BLOCK:
                 self.values(spec, old.get(name), new.get(name), (*path, name), replaces=replaces)
@@ -138,7 +138,7 @@ class _Comparison:
 
 
 def _forces(each: PropertySpec, value: Value) -> bool:
-    """Tell whether something inside a value that comes or goes cannot change in place."""
+    """Return whether any part of an added or removed value cannot change in place."""
     if each.item is not None and is_list(value):
         return any(_forces(each.item, member) for member in value)
     inside = value if each.kind is ValueKind.BLOCK and is_object(value) else {}
@@ -163,7 +163,7 @@ def _is_nothing(each: PropertySpec, value: Value) -> bool:
 
 
 def _is_zero(each: PropertySpec, value: Value) -> bool:
-    """Tell whether a value says no more than none: a zero, or an object of zeros such as `{enabled: false}`."""
+    """Return whether a value is equivalent to none: a zero, or an object of zeros such as `{enabled: false}`."""
     if each.kind is ValueKind.BLOCK and is_object(value) and value:
         known = {name: member for name, member in value.items() if name in each.fields}
         return all(

@@ -1,8 +1,8 @@
-"""The stand-in for the `docker` provider: images that are built and pushed on paper.
+"""Stand-in for the `docker` provider: simulated image builds and pushes.
 
-No Docker engine is needed and nothing is really built. A push tells the local cloud's registry that the image exists. An image's digest is
-worked out from what a build would read (context, Dockerfile, arguments, target, platform), so that it changes exactly when the image would; images
-that were not built here get a digest of their name and triggers. Deleting deletes nothing, as in the real provider.
+No Docker engine is needed, and nothing is built. A push informs the local cloud's registry that the image exists. An image's digest is
+computed from the inputs of a build (context, Dockerfile, arguments, target, platform), so it changes exactly when the image does. Images
+that were not built here have a digest of their name and triggers. Deleting deletes nothing, as in the real provider.
 """
 
 import hashlib
@@ -15,7 +15,7 @@ from typing import Final
 from localcloud.plugins.checking import DEFAULTS_KEY, CheckReply, Failure, Naming, check
 from localcloud.plugins.contexts import Build, context_digest, manifest_digest
 from localcloud.plugins.diffing import Detail, Details, Difference, DiffKind, compare
-from localcloud.plugins.inputs import foretold, secret_paths
+from localcloud.plugins.inputs import predicted, secret_paths
 from localcloud.plugins.lifecycle import Created, ReadReply
 from localcloud.plugins.rest import PluginError, RestTransport, TransportReply, bearer
 from localcloud.plugins.schema import PropertySpec, PropertySpecs, block, flag, listing, outputs, text, texts_by_key
@@ -87,7 +87,7 @@ def _fields(type_name: str) -> PropertySpecs:
     if fields is None:
         known = ", ".join(sorted(_TYPES))
         raise PluginError(
-            f"the local docker stand-in does not know the resource type {type_name}: it knows {known}; add others to packages/localcloud/plugins/docker.py"
+            f"the local docker stand-in does not support the resource type {type_name}, only {known}. Add it to packages/localcloud/plugins/docker.py"
         )
     return fields
 
@@ -103,12 +103,12 @@ class DockerProvider:
         self._push = _Pusher(transport=transport, token=token)
 
     def check_config(self, news: Properties) -> tuple[Failure, ...]:
-        """Accept the real provider's settings, none of which has an effect here; refuse others."""
-        reason = "the local docker stand-in does not know this provider setting"
+        """Accept the real provider's settings, which have no effect here, and reject others."""
+        reason = "the local docker stand-in does not support this provider setting"
         return tuple(Failure(path=name, reason=f"{reason}: {name}") for name in news if name not in _SETTINGS)
 
     def configure(self, configuration: Properties) -> "DockerSession":
-        """Start a session; the images pushed so far are the same for all."""
+        """Start a session. All sessions share the images pushed so far."""
         del configuration
         return DockerSession(registry=self._registry, pusher=self._push)
 
@@ -121,7 +121,7 @@ class _Pusher:
     token: str | None = field(repr=False)
 
     async def push(self, name: str, digest: str) -> None:
-        """Store the image's digest under its name. Raise PluginError in docker's words if the registry refuses."""
+        """Store the image's digest under its name. Raise PluginError with docker's message if the registry rejects it."""
         host, _, path = name.partition("@")[0].partition("/")
         if not host.endswith("-docker.pkg.dev"):
             return
@@ -134,7 +134,7 @@ class _Pusher:
 
 
 def _refusal(reply: TransportReply) -> str:
-    """Return docker's message for a refused push."""
+    """Return docker's message for a rejected push."""
     errors = json.loads(reply.text or "{}").get("errors")
     if not errors:
         return f"received unexpected HTTP status: {reply.status}"
@@ -144,13 +144,13 @@ def _refusal(reply: TransportReply) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DockerSession:
-    """A configured provider; `registry` holds the digests of images pushed so far, by name."""
+    """A configured provider. `registry` holds the digests of images pushed so far, by name."""
 
     registry: dict[str, str] = field(repr=False)
     pusher: "_Pusher" = field(repr=False)
 
     def check(self, type_name: str, news: Properties, olds: Mapping[str, Value], naming: Naming) -> CheckReply:
-        """Check inputs; an image's build gets the digest of its context, so that a changed file is a difference."""
+        """Check inputs. An image's build gets the digest of its context, so a changed file is a difference."""
         checked = check(type_name, _fields(type_name), _without_digest(news), olds, naming)
         if type_name != _IMAGE or checked.failures or has_unknown(checked.inputs.get("build")):
             return checked
@@ -173,14 +173,14 @@ class DockerSession:
         return Difference(details=kept, delete_first=False)
 
     def preview_create(self, type_name: str, inputs: Properties) -> Properties:
-        """Return the state before a build: only the digest is unknown."""
+        """Return the state before a build, in which only the digest is unknown."""
         fields = _fields(type_name)
         if type_name != _IMAGE or has_unknown({name: value for name, value in inputs.items() if name != DEFAULTS_KEY}):
-            return foretold(fields, inputs)
+            return predicted(fields, inputs)
         return {**_image_state(inputs, ""), "repoDigest": UNKNOWN}
 
     def preview_update(self, type_name: str, state: Properties, news: Properties) -> Properties:
-        """Return the state before a build, or the state as it is when nothing changes."""
+        """Return the state before a build, or the unchanged state if nothing changes."""
         return self.preview_create(type_name, news) if self.diff(type_name, state, news).details else state
 
     async def create(self, type_name: str, inputs: Properties, *, limit_s: float) -> Created:
@@ -226,9 +226,9 @@ class DockerSession:
             self.registry.pop(text_of(state, "name"), None)
 
     async def invoke(self, function: str, arguments: Properties) -> Properties:
-        """Raise PluginError: there are no data sources."""
+        """Raise PluginError because the package has no data sources."""
         del arguments
-        raise PluginError(f"the local docker stand-in does not know the function {function}")
+        raise PluginError(f"the local docker stand-in does not support the function {function}")
 
     def secret_paths(self, type_name: str) -> frozenset[Path]:
         """Return the paths of passwords."""
@@ -262,7 +262,7 @@ def _build(inputs: Mapping[str, Value]) -> Build:
 
 
 def _image_state(inputs: Properties, digest: str) -> Properties:
-    """Return the outputs of an image, which its next diff compares with."""
+    """Return the outputs of an image that its next diff compares with."""
     name = text_of(inputs, "imageName")
     build = _build(inputs)
     registry = inputs.get("registry")

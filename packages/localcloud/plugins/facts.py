@@ -1,7 +1,7 @@
-"""The property specifications of the gcp resource types, made from the real provider's schema, discovery documents and an overlay.
+"""Property specifications of the gcp resource types, from the real provider's schema, discovery documents and an overlay.
 
-`data/schema.json` says what a property is: its type, whether a change replaces the resource, defaults, secrets. Google's discovery documents say
-what is sent and under which name. The overlay adds what only recordings of the real provider show.
+`data/schema.json` describes properties: type, whether a change replaces the resource, defaults, secrets. Google's discovery documents describe
+which fields are sent and their names. The overlay adds facts that only recordings of the real provider show.
 """
 
 import json
@@ -27,7 +27,7 @@ from localcloud.plugins.values import Value
 
 
 class Recorded(TypedDict, total=False):
-    """What recordings show of one property: keywords of PropertySpec, and none that the schema knows."""
+    """Facts about one property from recordings: keywords of PropertySpec, except those in the schema."""
 
     kind: ValueKind
     api: str
@@ -45,7 +45,7 @@ class Recorded(TypedDict, total=False):
 
 
 Overlay: TypeAlias = Mapping[str, Recorded]
-"""What recordings show, by property path in Pulumi's names, such as `template.containers.ports`."""
+"""Facts from recordings, by property path in Pulumi's names, such as `template.containers.ports`."""
 
 _SCALARS: Final[Mapping[str, ValueKind]] = {
     "String": ValueKind.TEXT,
@@ -54,14 +54,14 @@ _SCALARS: Final[Mapping[str, ValueKind]] = {
     "Float": ValueKind.NUMBER,
     "Map": ValueKind.TEXTS_BY_KEY,
 }
-# What the real provider itself keeps for every resource where the program says nothing.
+# Properties that the real provider itself keeps for every resource if the program does not set them.
 _KEPT: Final[Mapping[str, Value]] = {"deletion_policy": "DELETE"}
 _RENAMED: Final[Mapping[str, str]] = {"terraform_labels": "pulumiLabels"}
 
 
 @cache
 def types() -> Mapping[str, Object]:
-    """Return the facts of every type that the schema knows, by token such as `gcp:storage/bucket:Bucket`."""
+    """Return the facts of every type in the schema, by token such as `gcp:storage/bucket:Bucket`."""
     return packaged("localcloud.plugins", "schema.json")["types"]
 
 
@@ -76,7 +76,7 @@ def specifications(type_name: str, message: str, overlay: Overlay) -> PropertySp
     """Return the specifications of a type's properties.
 
     `message` names the discovery document and the message of a request body, such as `run.v2#GoogleCloudRunV2Service`. It is empty for types
-    whose requests are written by hand. Raises KeyError when the overlay names a property that the schema does not have.
+    whose requests are written by hand. Raises KeyError if the overlay names a property that the schema does not have.
     """
     document, _, name = message.partition("#")
     node = _messages(document)[name] if message else None
@@ -95,7 +95,7 @@ def _specifications(
         name = pulumi_name(terraform, each)
         recorded = overlay.pop(f"{at}{name}", {})
         spec = replace(_from_schema(terraform, each), local=node is None)
-        # The provider chooses a name where the program gives none.
+        # The provider chooses a name if the program sets none.
         spec = replace(spec, autoname=not at and terraform == "name" and spec.required)
         found: Object | None = None
         if node is not None:
@@ -165,7 +165,7 @@ def _with_request(spec: PropertySpec, api: str, found: Object | None, *, is_sent
         wrapped=is_array and not spec.is_collection,
         listed=not is_array and spec.kind is ValueKind.LIST and spec.output,
         long=spec.kind is ValueKind.WHOLE and found.get("type") == "string",
-        # The real provider's updates leave out what only a new resource can have.
+        # The real provider's updates omit properties that only a new resource can have.
         create_only=is_top and spec.force_new,
     )
 
@@ -185,7 +185,7 @@ def _properties(document: str, node: Object) -> Mapping[str, Object]:
 
 
 def _api_name(known: Mapping[str, Object], *candidates: str) -> str:
-    """Return the request's name of a property: as in the schema, as in the SDK, or in another case. Else the first candidate."""
+    """Return the request's name of a property: as in the schema, as in the SDK, or in another case. Otherwise the first candidate."""
     folded = {name.lower(): name for name in known}
     exact = next((name for name in candidates if name in known), None)
     return exact or next((folded[name.lower()] for name in candidates if name.lower() in folded), candidates[0])

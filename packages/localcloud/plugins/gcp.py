@@ -1,4 +1,4 @@
-"""The stand-in for the `gcp` provider: the table of resource types behind the provider protocol."""
+"""Stand-in for the `gcp` provider: the table of resource types behind the provider protocol."""
 
 import json
 import os
@@ -9,7 +9,7 @@ from typing import Final, cast
 from localcloud.plugins import labels
 from localcloud.plugins.checking import DEFAULTS_KEY, CheckReply, Failure, Naming, check
 from localcloud.plugins.diffing import Difference, compare
-from localcloud.plugins.inputs import foretold, from_state, refreshed, secret_paths, with_kept_defaults
+from localcloud.plugins.inputs import from_state, predicted, refreshed, secret_paths, with_kept_defaults
 from localcloud.plugins.invokes import FUNCTIONS
 from localcloud.plugins.lifecycle import (
     Created,
@@ -45,12 +45,12 @@ _WITHOUT_EFFECT: Final = frozenset(
     }
 )
 
-# Deleted before they are replaced whatever their name, by a setting of the real provider.
+# Deleted before they are replaced, regardless of their name, by a setting of the real provider.
 _DELETED_FIRST: Final = frozenset({"gcp:projects/iAMMember:IAMMember"})
 
 
 class GcpProvider:
-    """The `gcp` package; `transport` leads to the local cloud."""
+    """The `gcp` package. `transport` leads to the local cloud."""
 
     name = "gcp"
     version = VERSION
@@ -69,17 +69,17 @@ class GcpProvider:
         self._locks = Locks()
 
     def check_config(self, news: Properties) -> tuple[Failure, ...]:
-        """Refuse configuration that neither has an effect here nor is known to be harmless."""
+        """Reject configuration unless it has an effect here or is known to be harmless."""
         failures: list[Failure] = []
         for name in news:
             if name not in _HONOURED | _WITHOUT_EFFECT and not name.endswith("CustomEndpoint"):
                 known = ", ".join(sorted(_HONOURED))
-                reason = f"the local gcp stand-in does not know the provider setting {name!r}; it honours {known}"
+                reason = f"the local gcp stand-in does not support the provider setting {name!r}. Supported: {known}"
                 failures.append(Failure(path=name, reason=reason))
         return tuple(failures)
 
     def configure(self, configuration: Properties) -> "GcpSession":
-        """Return a session. Project and region come from the configuration, else from the environment, as with the real provider."""
+        """Return a session. Project and region come from the configuration, then from the environment, as in the real provider."""
         default_labels = _parsed(configuration.get("defaultLabels"))
         settings = PluginSettings(
             project=text_of(configuration, "project")
@@ -91,7 +91,7 @@ class GcpProvider:
             else {},
             attribution=_parsed(configuration.get("addPulumiAttributionLabel")) is not False,
         )
-        # Without both the real provider names a project for few resources, and none that the login may have: hashicorp/terraform-provider-google#20459.
+        # Without both, the real provider names a project for few resources, and none that the login can use: hashicorp/terraform-provider-google#20459.
         overrides = _parsed(configuration.get("userProjectOverride")) is True
         rest = self.rest.counted_for(text_of(configuration, "billingProject")) if overrides else self.rest
         return GcpSession(context=OperationContext(rest=rest, settings=settings, locks=self._locks))
@@ -101,7 +101,7 @@ class GcpProvider:
 
 
 def _parsed(value: Value) -> Value:
-    """Return a configuration value. Values other than texts arrive as JSON."""
+    """Return a configuration value. Values other than texts are JSON."""
     if not isinstance(value, str):
         return value
     try:
@@ -117,7 +117,7 @@ class GcpSession:
     context: OperationContext
 
     def check(self, type_name: str, news: Properties, olds: Mapping[str, Value], naming: Naming) -> CheckReply:
-        """Check inputs and fill defaults in."""
+        """Check inputs and set defaults."""
         return check(type_name, resource_type(type_name).fields, news, olds, naming)
 
     def diff(self, type_name: str, state: Properties, news: Properties) -> Difference:
@@ -133,12 +133,12 @@ class GcpSession:
         return Difference(details=details, delete_first=difference.replaces and _has_fixed_name(entry, news))
 
     def preview_create(self, type_name: str, inputs: Properties) -> Properties:
-        """Return the inputs, with unknowns for what the service will choose."""
+        """Return the inputs, with unknowns for values that the service will choose."""
         entry = resource_type(type_name)
-        state = foretold(entry.fields, inputs)
+        state = predicted(entry.fields, inputs)
         if self.context.settings.project and state.get("project") is UNKNOWN:
             state["project"] = self.context.settings.project
-        return {**state, **labels.foretell(entry.fields, self.context.settings, inputs, {})}
+        return {**state, **labels.predict(entry.fields, self.context.settings, inputs, {})}
 
     def preview_update(self, type_name: str, state: Properties, news: Properties) -> Properties:
         """Return the state with the new inputs. Computed properties that change are unknown."""
@@ -154,7 +154,7 @@ class GcpSession:
         for name in self.diff(type_name, state, news).changed:
             if name in entry.fields and entry.fields[name].output:
                 after[name] = UNKNOWN
-        return {**after, **labels.foretell(entry.fields, self.context.settings, news, state)}
+        return {**after, **labels.predict(entry.fields, self.context.settings, news, state)}
 
     async def create(self, type_name: str, inputs: Properties, *, limit_s: float) -> Created:
         """Create a resource."""
@@ -175,7 +175,7 @@ class GcpSession:
     async def update(
         self, type_name: str, resource_id: str, state: Properties, news: Properties, *, limit_s: float
     ) -> Created:
-        """Send the changes that `diff` finds, and no others."""
+        """Send exactly the changes that `diff` finds."""
         changed = self.diff(type_name, state, news).changed
         wanted = UpdateRequest(id=resource_id, state=state, inputs=_bare(news), changed=changed)
         return await lifecycle_of(type_name).update(self.context.limited(limit_s), wanted)
@@ -187,7 +187,7 @@ class GcpSession:
             return
         if policy == "PREVENT":
             raise PluginError(
-                f"cannot destroy {type_name} {resource_id!r}: its deletionPolicy is PREVENT; set it to DELETE and run `pulumi up` first"
+                f"cannot destroy {type_name} {resource_id!r}: its deletionPolicy is PREVENT. Set it to DELETE and run `pulumi up` first"
             )
         await lifecycle_of(type_name).delete(self.context.limited(limit_s), resource_id, state)
 
@@ -196,7 +196,7 @@ class GcpSession:
         found = FUNCTIONS.get(function)
         if found is None:
             raise PluginError(
-                f"the local gcp stand-in does not know the function {function}: add it to packages/localcloud/plugins/invokes.py"
+                f"the local gcp stand-in does not support the function {function}. Add it to packages/localcloud/plugins/invokes.py"
             )
         return await found(self.context, arguments)
 
@@ -210,7 +210,7 @@ def _bare(inputs: Properties) -> Properties:
 
 
 def _has_fixed_name(entry: ResourceType, news: Mapping[str, Value]) -> bool:
-    """Tell whether the program itself gave the name of a resource, changed or not: two of them might not stand beside each other."""
+    """Return whether the program itself set a resource's name, changed or not. Two such resources might not be able to coexist."""
     defaults = news.get(DEFAULTS_KEY)
     chosen = defaults if is_list(defaults) else []
     named = (name for name, each in entry.fields.items() if each.autoname)

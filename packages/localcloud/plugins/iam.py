@@ -1,6 +1,6 @@
 """IAM members: one principal in one role of a resource's policy. The policy is read, changed and written back.
 
-The policy's etag protects the changes of others: a 409 means that another client was faster, and the cycle begins again.
+The policy's etag protects other clients' changes: after a 409, which means that another client was faster, the cycle starts again.
 """
 
 import random
@@ -24,7 +24,7 @@ _Edit: TypeAlias = Callable[[list[Object], Mapping[str, Value]], list[Object] | 
 
 
 class PolicyDialect(Enum):
-    """How an API takes and gives policies."""
+    """Methods by which an API reads and writes policies."""
 
     GET_QUERY = "GET :getIamPolicy?options.requestedPolicyVersion=3, POST :setIamPolicy"
     GET_PLAIN = "GET :getIamPolicy, POST :setIamPolicy"
@@ -74,7 +74,7 @@ class IamMember:
         return self._created(path, inputs, await self._get(context, path))
 
     async def read(self, context: OperationContext, resource_id: str, given: Properties) -> Created | None:
-        """Find the member in the policy. If the resource is gone, so is the member."""
+        """Find the member in the policy. If the resource is gone, the member is too."""
         values = given or self._from_id(resource_id)
         path = self.path_of(context, values)
         try:
@@ -92,7 +92,7 @@ class IamMember:
         pieces = resource_id.split(" ")
         if len(pieces) != len(_ID):
             raise PluginError(
-                f"{resource_id!r} is not an id of a member of {self.noun}: import it as '<path> <role> <member>'"
+                f"{resource_id!r} is not an id of a member of {self.noun}. Import it as '<path> <role> <member>'"
             )
         path, role, member = pieces
         values = parse_id(self.resource, path, self.noun)
@@ -100,12 +100,12 @@ class IamMember:
         return {**values, self.subject: name, "role": role, "member": member}
 
     async def update(self, context: OperationContext, wanted: UpdateRequest) -> Created:
-        """Read the member again: no property of it changes in place."""
+        """Read the member again because no property of it changes in place."""
         found = await self.read(context, wanted.id, {**wanted.state, **wanted.inputs})
         return found or await self.create(context, wanted.inputs)
 
     async def delete(self, context: OperationContext, resource_id: str, state: Properties) -> None:
-        """Remove the member from the policy. If the resource is gone, so is its policy."""
+        """Remove the member from the policy. If the resource is gone, its policy is too."""
         del resource_id
         try:
             await self._cycle(context, self.path_of(context, state), _without_member, state)
@@ -152,9 +152,9 @@ class IamMember:
         if bindings:
             body["bindings"] = cast("Json", sorted(bindings, key=_order))
         if "auditConfigs" in policy:
-            # The update mask names them, so leaving them out would delete them.
+            # The update mask names them, so omitting them deletes them.
             body["auditConfigs"] = policy["auditConfigs"]
-        # The storage API's client leaves the etag of a policy without bindings out.
+        # The storage API's client omits the etag of a policy without bindings.
         if bindings or self.dialect is not PolicyDialect.STORAGE:
             body["etag"] = policy.get("etag")
         if self.dialect is PolicyDialect.STORAGE:
@@ -170,7 +170,7 @@ def _bindings(policy: Object) -> list[Object]:
 
 
 def _condition(owner: Mapping[str, Value] | Object) -> Object:
-    """Return what the condition of a binding or of the program says; empty without one."""
+    """Return the condition of a binding or of the program as a text. Empty without one."""
     condition = owner.get("condition")
     return {name: str(text) for name, text in condition.items() if text} if isinstance(condition, dict) else {}
 
@@ -193,7 +193,7 @@ def _has_member(bindings: list[Object], values: Mapping[str, Value]) -> bool:
 
 
 def _with_member(bindings: list[Object], values: Mapping[str, Value]) -> list[Object] | None:
-    """Return the bindings with the member, or None if they contain it already."""
+    """Return the bindings with the member, or None if they already contain it."""
     if _has_member(bindings, values):
         return None
     member = text_of(values, "member")

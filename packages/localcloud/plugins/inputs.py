@@ -1,4 +1,4 @@
-"""Inputs that follow from a state: for imports, and for refreshes that found something changed."""
+"""Inputs derived from a state, for imports and for refreshes that found changes."""
 
 from collections.abc import Mapping
 
@@ -8,7 +8,7 @@ from localcloud.plugins.values import UNKNOWN, Path, Properties, Value, is_list,
 
 
 def from_state(fields: PropertySpecs, state: Mapping[str, Value]) -> Properties:
-    """Return the inputs that lead to a state: everything a program can set, without zeros."""
+    """Return the inputs that produce a state: everything that a program can set, without zeros."""
     inputs: Properties = {}
     for name, each in fields.items():
         value = None if each.output else _worth_writing(each, state.get(name))
@@ -46,7 +46,7 @@ def with_kept_defaults(fields: PropertySpecs, state: Mapping[str, Value]) -> Pro
 
 
 def with_chosen(fields: PropertySpecs, inputs: Mapping[str, Value], state: Mapping[str, Value]) -> Properties:
-    """Return the inputs, and what the service chose where they say nothing; inside objects and lists too, but not inside sets."""
+    """Return the inputs plus the service's values for missing ones, including inside objects and lists, but not inside sets."""
     filled: Properties = {}
     for name, value in inputs.items():
         each = fields.get(name)
@@ -66,13 +66,13 @@ def _with_chosen_inside(each: PropertySpec, value: Value, known: Value) -> Value
     return value
 
 
-def foretold(fields: PropertySpecs, inputs: Mapping[str, Value]) -> Properties:
-    """Return the state in a preview of a creation: the inputs, with unknowns for what the service will choose."""
+def predicted(fields: PropertySpecs, inputs: Mapping[str, Value]) -> Properties:
+    """Return the state in a preview of a creation: the inputs, with unknowns for values that the service will choose."""
     state: Properties = {}
     for name, each in fields.items():
         value = inputs.get(name)
         if value is not None:
-            state[name] = each.inside(value, foretold)
+            state[name] = each.inside(value, predicted)
         elif each.output or each.computed:
             state[name] = UNKNOWN if each.kept is None else each.kept
     return state

@@ -1,4 +1,4 @@
-"""The data sources that the `gcp` stand-in answers."""
+"""The data sources that the `gcp` stand-in supports."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from types import MappingProxyType
@@ -16,14 +16,14 @@ Function: TypeAlias = Callable[[OperationContext, Properties], Awaitable[Propert
 _COMPUTE: Final = "compute/compute/beta"
 _FORBIDDEN: Final = 403
 _NOT_USED: Final = "has not been used in project"
-"""What Google says of an API that is off."""
+"""Google's message for a disabled API."""
 
 
 def _refuse_others(function: str, arguments: Properties, *known: str) -> None:
     unknown = sorted(set(arguments) - set(known))
     if unknown:
         raise PluginError(
-            f"the local gcp stand-in does not know the argument {unknown[0]!r} of {function}; it takes {', '.join(known)}"
+            f"the local gcp stand-in does not support the argument {unknown[0]!r} of {function}. Supported: {', '.join(known)}"
         )
 
 
@@ -53,7 +53,7 @@ async def _project(context: OperationContext, arguments: Properties) -> Properti
 
 
 async def _read_billing(context: OperationContext, project: str) -> None:
-    """Ask who pays for a project, as the real provider does after it has read it; an API that is off is tolerated."""
+    """Request the billing account of a project, as the real provider does after reading it. A disabled API is tolerated."""
     try:
         await context.rest.get(f"cloudbilling/v1/projects/{project}/billingInfo")
     except RestError as error:

@@ -1,7 +1,7 @@
-"""Labels and annotations: what the program wrote, what the provider adds, and what others put there.
+"""Labels and annotations: the program's, the provider's own, and other clients'.
 
-`labels` are the program's, `pulumiLabels` those and the provider's own, `effectiveLabels` everything that is on the resource. Labels of others are
-left alone, as the real provider leaves them.
+`labels` are the program's, `pulumiLabels` those and the provider's own, `effectiveLabels` all labels of the resource. Labels of other clients are
+left alone, as in the real provider.
 """
 
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ from localcloud.plugins.values import Properties, Value, has_unknown, is_object
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
-    """The properties of labels or annotations; `managed` is empty if the provider adds none of its own."""
+    """The properties of labels or annotations. `managed` is empty if the provider adds none of its own."""
 
     written: str
     effective: str
@@ -33,7 +33,7 @@ def families(fields: Mapping[str, PropertySpec]) -> list[Family]:
 
 
 def wanted(family: Family, settings: PluginSettings, inputs: Mapping[str, Value]) -> dict[str, Value]:
-    """Return the labels that the program and the provider want."""
+    """Return the labels that the program and the provider set."""
     written = _map(inputs, family.written)
     return {**settings.default_labels, **written, **_own(settings)} if family.managed else dict(written)
 
@@ -45,29 +45,29 @@ def _own(settings: PluginSettings) -> Mapping[str, Value]:
 def to_send(
     family: Family, settings: PluginSettings, inputs: Mapping[str, Value], state: Mapping[str, Value]
 ) -> dict[str, Value]:
-    """Return the labels to send: the wanted ones, and those of others that the state contains."""
+    """Return the labels to send: the wanted ones, and other clients' labels in the state."""
     ours = _map(state, family.managed or family.written)
     others = {name: text for name, text in _map(state, family.effective).items() if name not in ours}
     return {**others, **wanted(family, settings, inputs)}
 
 
-def foretell(
+def predict(
     fields: Mapping[str, PropertySpec], settings: PluginSettings, inputs: Properties, state: Mapping[str, Value]
 ) -> Properties:
-    """Return the computed properties of all families in a preview; `state` is empty before a creation."""
-    foretold: Properties = {}
+    """Return the computed properties of all families in a preview. `state` is empty before a creation."""
+    predicted: Properties = {}
     for family in families(fields):
         if not has_unknown(inputs.get(family.written)):
-            foretold[family.effective] = to_send(family, settings, inputs, state)
+            predicted[family.effective] = to_send(family, settings, inputs, state)
             if family.managed:
-                foretold[family.managed] = wanted(family, settings, inputs)
-    return foretold
+                predicted[family.managed] = wanted(family, settings, inputs)
+    return predicted
 
 
 def sort_out(
     family: Family, settings: PluginSettings, state: Properties, given: Mapping[str, Value], *, imported: bool
 ) -> None:
-    """Split the labels that the service answered (in `state`, under the written name) into the family's properties, in place."""
+    """Split the labels of the response (in `state`, under the written name) into the family's properties, in place."""
     found = dict(_map(state, family.written))
     own: Mapping[str, Value] = _own(settings) if family.managed else {}
     written = {name for name in found if name not in own} if imported else set(_map(given, family.written))

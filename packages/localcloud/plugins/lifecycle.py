@@ -1,4 +1,4 @@
-"""The operations of a resource type, what they get and what they return."""
+"""The operations of a resource type, with their inputs and results."""
 
 import asyncio
 from collections import defaultdict
@@ -13,10 +13,10 @@ from localcloud.plugins.schema import PropertySpecs, ResourceScope
 from localcloud.plugins.values import Properties, Value, text_of
 
 ATTRIBUTION: Final[Mapping[str, str]] = {"goog-pulumi-provisioned": "true"}
-"""The label that the real provider puts on everything that it creates, unless the configuration says no."""
+"""The label that the real provider adds to everything that it creates, unless the configuration disables it."""
 
 DEFAULT_LIMIT_S: Final = 20 * 60.0
-"""The real provider's time limit of most operations, in simulated seconds (google_cloud_run_v2_service: resource_cloud_run_v2_service.go, DefaultTimeout)."""
+"""The real provider's time limit for most operations, in simulated seconds (google_cloud_run_v2_service: resource_cloud_run_v2_service.go, DefaultTimeout)."""
 
 
 class Locks:
@@ -32,7 +32,7 @@ class Locks:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PluginSettings:
-    """The provider's configuration. Empty texts where it is not set."""
+    """The provider's configuration. Texts are empty if not set."""
 
     project: str = ""
     region: str = ""
@@ -47,7 +47,7 @@ class PluginSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperationContext:
-    """What an operation uses: the REST client, the provider's settings, locks and a time limit."""
+    """Context of an operation: the REST client, the provider's settings, locks and a time limit."""
 
     rest: Rest = field(compare=False)
     settings: PluginSettings
@@ -59,7 +59,7 @@ class OperationContext:
         return replace(self, limit_s=limit_s) if limit_s > 0 else self
 
     def scope(self, values: Mapping[str, Value]) -> ResourceScope:
-        """Return the project and region of a resource: its own, else the provider's."""
+        """Return the project and region of a resource: its own, otherwise the provider's."""
         project = text_of(values, "project") or self.settings.project
         region = text_of(values, "region") or text_of(values, "location") or self.settings.region
         return ResourceScope(project=project, region=region)
@@ -67,7 +67,7 @@ class OperationContext:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Created:
-    """A resource that exists: its id and its state."""
+    """An existing resource: its id and its state."""
 
     id: str
     state: Properties
@@ -75,14 +75,14 @@ class Created:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadReply:
-    """The result of a read: the resource, and the inputs that lead to it."""
+    """The result of a read: the resource, and the inputs that produce it."""
 
     created: Created
     inputs: Properties
 
 
 class PartlyDoneError(PluginError):
-    """The resource exists, but its creation or update failed; id and state must not be lost."""
+    """The resource exists, but its creation or update failed. Id and state must not be lost."""
 
     def __init__(self, created: Created, reason: str) -> None:
         super().__init__(reason)
@@ -90,7 +90,7 @@ class PartlyDoneError(PluginError):
 
 
 async def settled(resource_id: str, inputs: Properties, rest: Awaitable[Created]) -> Created:
-    """Finish the creation of a resource that exists from here on. Raises PartlyDoneError with its id if anything fails."""
+    """Finish the creation of a resource that now exists. Raises PartlyDoneError with its id if anything fails."""
     try:
         return await rest
     except PartlyDoneError:
@@ -101,7 +101,7 @@ async def settled(resource_id: str, inputs: Properties, rest: Awaitable[Created]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpdateRequest:
-    """What an update starts from (`state`) and leads to (`inputs`)."""
+    """The old state (`state`) and the new inputs (`inputs`) of an update."""
 
     id: str
     state: Properties
@@ -113,11 +113,11 @@ class Lifecycle(Protocol):
     """The operations of one resource type."""
 
     async def create(self, context: OperationContext, inputs: Properties) -> Created:
-        """Create and return the resource. Raises PluginError; PartlyDoneError where something exists already."""
+        """Create and return the resource. Raises PluginError, or PartlyDoneError if it exists partially."""
         ...
 
     async def read(self, context: OperationContext, resource_id: str, given: Properties) -> Created | None:
-        """Return what is there now; None where nothing is. `given` is the state, or empty for an import."""
+        """Return the current resource, or None if it does not exist. `given` is the state, or empty for an import."""
         ...
 
     async def update(self, context: OperationContext, wanted: UpdateRequest) -> Created:
@@ -125,20 +125,20 @@ class Lifecycle(Protocol):
         ...
 
     async def delete(self, context: OperationContext, resource_id: str, state: Properties) -> None:
-        """Delete the resource. A resource that is gone already is not an error."""
+        """Delete the resource. It is not an error if it is already gone."""
         ...
 
 
 Foresee: TypeAlias = Callable[[Details, Mapping[str, Value], Mapping[str, Value]], Details]
-"""Adds what follows from other changes to a diff: computed outputs that will change, replacements that depend on values."""
+"""Adds consequences of other changes to a diff: computed outputs that will change, replacements that depend on values."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TypeOverlay:
-    """How a type's requests are made, and what recordings show of its properties; the schema says the rest.
+    """Requests of a type, and facts about its properties from recordings. The schema provides the rest.
 
-    `lifecycle` is called with the `fields` that follow from all of them. `message` is the discovery document and message of a request body, such as
-    `storage.v1#Bucket`; empty where the lifecycle writes its requests by hand.
+    `lifecycle` is called with the resulting `fields`. `message` is the discovery document and message of a request body, such as
+    `storage.v1#Bucket`; empty if the lifecycle writes its requests by hand.
     """
 
     lifecycle: Callable[..., Lifecycle]
@@ -149,7 +149,7 @@ class TypeOverlay:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResourceType:
-    """One resource type, ready to be used; without a `lifecycle` it can be checked and compared, and nothing else."""
+    """One resource type, ready to use. Without a `lifecycle` it can only be checked and compared."""
 
     type_name: str
     fields: PropertySpecs

@@ -1,6 +1,6 @@
 """The lifecycle of an ordinary resource: POST to a collection, GET, PATCH or PUT, DELETE, with or without long-running operations.
 
-Most entries of the table are a `RestResource` and nothing else.
+Most entries of the table are just a `RestResource`.
 """
 
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ from localcloud.plugins.values import Properties, Value, is_object
 
 
 class Wait(Enum):
-    """What the answer to a change is."""
+    """Meaning of the response to a change."""
 
     NOT = "the answer is the end"
     OPERATION = "google.longrunning operations"
@@ -36,8 +36,8 @@ class RestResource:
     """One ordinary resource type.
 
     `noun` names it in errors. Paths are templates over the resource's properties and `project`, `region`, `location` and `id`. `id_template` is the
-    id; with `server_named` it is the name that the service answers. `item` is the resource's path, if it is not the id below `api`; `collection`
-    takes the POST, if it is not the folder of `item`.
+    id; with `server_named` it is the name in the response. `item` is the resource's path, if it is not the id below `api`; `collection`
+    receives the POST, if it is not the folder of `item`.
     """
 
     noun: str
@@ -60,7 +60,7 @@ class RestResource:
         return self.path(self.item or f"{self.api}/{below}", context, values, resource_id)
 
     def path(self, template: str, context: OperationContext, values: Mapping[str, Value], resource_id: str) -> str:
-        """Return a path template with the resource's properties in it."""
+        """Return a path template filled with the resource's properties."""
         scope = context.scope(values)
         known: dict[str, str] = {"region": scope.region, "location": scope.region}
         known.update({name: value for name, value in values.items() if isinstance(value, str) and value})
@@ -69,13 +69,13 @@ class RestResource:
             return template.format_map(known)
         except KeyError as missing:
             raise PluginError(
-                f"{self.noun}: {missing.args[0]} is not set, neither on the resource nor in the provider's configuration"
+                f"{self.noun}: {missing.args[0]} is set neither on the resource nor in the provider's configuration"
             ) from missing
 
     def body(
         self, context: OperationContext, inputs: Properties, state: Mapping[str, Value], *, update: bool
     ) -> Object:
-        """Return the request body for inputs; `state` is what the service answered last."""
+        """Return the request body for inputs. `state` is the service's last response."""
         values = dict(inputs)
         for family in labels.families(self.fields):
             values[family.written] = labels.to_send(family, context.settings, inputs, state)
@@ -86,7 +86,7 @@ class RestResource:
     def state(
         self, context: OperationContext, body: Object, given: Properties, *, imported: bool = False
     ) -> Properties:
-        """Return the state that an answer and what was given before make."""
+        """Return the state that results from a response and the given properties."""
         state = decode_body(self.fields, body, given)
         for family in labels.families(self.fields):
             labels.sort_out(family, context.settings, state, given, imported=imported)
@@ -113,7 +113,7 @@ class RestResource:
     async def _failed(
         self, context: OperationContext, resource_id: str, given: Properties, verb: str, error: PluginError
     ) -> PluginError:
-        """Return the error of a wait that failed; with the resource, if a failed resource of this type still exists."""
+        """Return the error of a wait that failed, with the resource if a failed resource of this type still exists."""
         reason = f"Error waiting to {verb} {self.noun}: {error}"
         if not self.keeps_failed:
             return PluginError(reason)
@@ -124,11 +124,11 @@ class RestResource:
         return PartlyDoneError(found, reason) if found else PluginError(reason)
 
     async def must_read(self, context: OperationContext, resource_id: str, given: Properties) -> Created:
-        """Read what has just been made or changed."""
+        """Read a resource that was just created or changed."""
         found = await self.read(context, resource_id, given)
         if found is None:
             raise PluginError(
-                f"Error reading {self.noun} {resource_id!r}: it is gone right after the request that made or changed it"
+                f"Error reading {self.noun} {resource_id!r}: it is gone right after the request that created or changed it"
             )
         return found
 
@@ -142,7 +142,7 @@ class RestResource:
         return Created(id=resource_id, state={**state, **named})
 
     def named(self, resource_id: str) -> Properties:
-        """Return the properties that are part of an id. Raises PluginError where it does not have the right shape."""
+        """Return the properties in an id. Raises PluginError if it does not have the right format."""
         return parse_id(self.id_template, resource_id, self.noun) if self.id_template else {}
 
     async def update(self, context: OperationContext, wanted: UpdateRequest) -> Created:
@@ -170,7 +170,7 @@ class RestResource:
         return [*names, *(name for name in marks if name not in names)]
 
     async def delete(self, context: OperationContext, resource_id: str, state: Properties) -> None:
-        """Send the DELETE and wait for its operation; 404 is success. Raises PluginError if the resource is protected."""
+        """Send the DELETE and wait for its operation. A 404 is success. Raises PluginError if the resource is protected."""
         if state.get("deletionProtection") is True:
             raise PluginError(
                 f"cannot destroy {self.noun.lower()} without setting deletion_protection=false and running `pulumi up`"
@@ -181,7 +181,7 @@ class RestResource:
         await self.finish(context, "Deleting", answer, path)
 
     async def finish(self, context: OperationContext, doing: str, answer: Object, path: str) -> None:
-        """Wait for the operation that an answer may be. Raises OperationError if it fails or does not end in time."""
+        """Wait for the operation if the response is one. Raises OperationError if it fails or does not finish in time."""
         try:
             await follow(context, self.wait, answer, path, operations=self.api)
         except PluginError as error:
@@ -189,13 +189,13 @@ class RestResource:
 
 
 def given_after(wanted: UpdateRequest) -> Properties:
-    """Return what a read after an update goes by: the inputs, and which labels were the provider's before."""
+    """Return the base of a read after an update: the inputs, and which labels were the provider's before."""
     managed = wanted.state.get(labels.LABELS.managed)
     return {**wanted.inputs, **({labels.LABELS.managed: managed} if is_object(managed) else {})}
 
 
 async def follow(context: OperationContext, wait: Wait, answer: Object, path: str, *, operations: str = "") -> None:
-    """Poll an operation to its end; `path` is the collection or item that was changed, `operations` the prefix of longrunning ones."""
+    """Poll an operation until it finishes. `path` is the collection or item that was changed, `operations` the prefix of longrunning ones."""
     name = str(answer.get("name", ""))
     if wait is Wait.COMPUTE and name:
         area, _, regional = path.partition("/regions/")
@@ -213,7 +213,7 @@ async def follow(context: OperationContext, wait: Wait, answer: Object, path: st
             f"{operations}/{name}", answer, limit_s=context.limit_s, is_done=lambda each: each.get("done") is True
         )
     else:
-        # Some methods of such APIs answer the resource itself (a repository's PATCH, for one).
+        # Some methods of such APIs return the resource itself (a repository's PATCH, for one).
         return
     raise_operation_error(done)
 
@@ -224,13 +224,13 @@ def parse_id(template: str, resource_id: str, noun: str) -> Properties:
     pairs = list(zip(expected, given, strict=False))
     if len(expected) != len(given) or any(want != got for want, got in pairs if not want.startswith("{")):
         shape = template.replace("{", "<").replace("}", ">")
-        raise PluginError(f"{resource_id!r} is not an id of {noun}: import it as {shape}")
+        raise PluginError(f"{resource_id!r} is not an id of {noun}. Import it as {shape}")
     return {want[1:-1]: got for want, got in pairs if want.startswith("{")}
 
 
 def known_project(context: OperationContext, values: Mapping[str, Value]) -> ResourceScope:
-    """Return the resource's scope. Raises PluginError where no project is known."""
+    """Return the resource's scope. Raises PluginError if no project is known."""
     scope = context.scope(values)
     if not scope.project:
-        raise PluginError("no project: set it on the resource, as gcp:project, or as GOOGLE_CLOUD_PROJECT")
+        raise PluginError("no project set. Set it on the resource, as gcp:project, or as GOOGLE_CLOUD_PROJECT")
     return scope

@@ -1,4 +1,4 @@
-"""The REST client of the stand-ins: JSON requests with retries, and operations followed to their end."""
+"""The REST client of the stand-ins: JSON requests with retries, and operations polled until they finish."""
 
 import asyncio
 import json
@@ -24,14 +24,14 @@ _REQUEST_LIMIT_S: Final = 60.0
 _FIRST_POLL_S: Final = 0.02
 _LONGEST_POLL_S: Final = 0.5
 _LEAST_WAIT_S: Final = 5.0
-"""Real seconds that every limit leaves, however fast simulated time passes: processes start in real time."""
+"""Minimum of every limit in real seconds, regardless of the simulated speed, because processes start in real time."""
 _CONFLICT: Final = 409
 _NOT_FOUND: Final = 404
 _SUCCESS_BELOW: Final = 300
 
 
 class PluginError(Exception):
-    """An error for the user: one message, in the real provider's words where it has any."""
+    """An error for the user: one message, with the real provider's text if it has one."""
 
 
 class RestError(PluginError):
@@ -44,17 +44,17 @@ class RestError(PluginError):
 
     @property
     def is_missing(self) -> bool:
-        """Tell whether it is a 404: the resource does not exist."""
+        """Return whether the error is a 404, which means that the resource does not exist."""
         return self.status == _NOT_FOUND
 
     @property
     def is_conflict(self) -> bool:
-        """Tell whether it is a 409: the resource exists already, or changed since it was read."""
+        """Return whether the error is a 409, which means that the resource already exists or changed since it was read."""
         return self.status == _CONFLICT
 
 
 class OperationError(PluginError):
-    """A long-running operation ended in an error: the code and the message that it carries."""
+    """A long-running operation failed, with its code and message."""
 
     def __init__(self, code: Json, message: str) -> None:
         super().__init__(f"Error code {code}, message: {message}" if code is not None else message)
@@ -69,12 +69,12 @@ class TransportReply:
 
 
 class RestTransport(Protocol):
-    """Sends one HTTP request. Tests put a store in memory in its place."""
+    """Sends one HTTP request. Tests replace it with an in-memory store."""
 
     async def send(
         self, method: str, path: str, query: Mapping[str, str], headers: Mapping[str, str], body: bytes | None
     ) -> TransportReply:
-        """Send a request to a path below the base URL. Raises OSError where no answer comes."""
+        """Send a request to a path below the base URL. Raises OSError without a response."""
         ...
 
     async def close(self) -> None:
@@ -94,7 +94,7 @@ class LocalCloudTransport:
     ) -> TransportReply:
         """Send a request."""
         if self._session is None:
-            # As many connections as the engine has resources in work, so that one slow operation holds up no other.
+            # As many connections as the engine has resources in progress, so one slow operation does not block others.
             connector = aiohttp.TCPConnector(limit=0)
             self._session = aiohttp.ClientSession(
                 connector=connector, timeout=aiohttp.ClientTimeout(total=_REQUEST_LIMIT_S)
@@ -105,7 +105,7 @@ class LocalCloudTransport:
             ) as response:
                 return TransportReply(status=response.status, text=await response.text())
         except (aiohttp.ClientError, TimeoutError) as error:
-            raise OSError(f"no answer from {self._base_url}: {type(error).__name__}") from error
+            raise OSError(f"no response from {self._base_url}: {type(error).__name__}") from error
 
     async def close(self) -> None:
         """Close connections."""
@@ -123,14 +123,14 @@ class Rest:
     """JSON over a transport. As in the real provider, 429, 5xx and broken connections are retried for a limited time."""
 
     def __init__(self, transport: RestTransport, *, token: str | None = None, speed: float = 1.0) -> None:
-        """Send the token, if there is one, with each request; `speed` is that of the cloud's clock, in simulated seconds per real second."""
+        """Send the token, if there is one, with each request. `speed` is the cloud's clock speed, in simulated seconds per real second."""
         self._transport = transport
         self._token = token
         self._identity = bearer(token)
         self._speed = speed
 
     def counted_for(self, project: str) -> "Rest":
-        """Return a client on the same transport whose calls name a project for quota; without a project, this one."""
+        """Return a client on the same transport whose calls name a quota project. Without a project, return this one."""
         if not project:
             return self
         counted = Rest(self._transport, token=self._token, speed=self._speed)
@@ -160,9 +160,9 @@ class Rest:
 
     async def pages(self, path: str, key: str, query: Mapping[str, str]) -> AsyncIterator[Object]:
         """Yield the entries under `key` of all pages of a list. A 404 is an empty list."""
-        asked = dict(query)
+        requested = dict(query)
         while True:
-            page = await self.find(path, asked) or {}
+            page = await self.find(path, requested) or {}
             listed = page.get(key)
             for each in listed if isinstance(listed, list) else []:
                 if isinstance(each, dict):
@@ -170,10 +170,10 @@ class Rest:
             token = page.get("nextPageToken")
             if not isinstance(token, str) or not token:
                 return
-            asked["pageToken"] = token
+            requested["pageToken"] = token
 
     async def drop(self, path: str, *, doing: str, method: str = "DELETE", query: Query = None) -> Object:
-        """Send a request that deletes something. A 404 is success and returns an empty object."""
+        """Send a delete request. A 404 is success and returns an empty object."""
         try:
             return await self.call(method, path, query=query, doing=doing)
         except RestError as error:
@@ -182,7 +182,7 @@ class Rest:
             raise
 
     async def call(self, method: str, path: str, *, query: Query = None, body: Json = None, doing: str = "") -> Object:
-        """Send a JSON request and return the JSON object that answers it. Raises RestError, which says what was being done, and PluginError."""
+        """Send a JSON request and return the JSON object of the response. Raises RestError, which names the action, and PluginError."""
         data = None if body is None else json.dumps(body).encode()
         headers = {} if data is None else {"Content-Type": "application/json"}
         return await self.send(method, path, query=query or {}, headers=headers, body=data, doing=doing)
@@ -197,7 +197,7 @@ class Rest:
         body: bytes | None,
         doing: str = "",
     ) -> Object:
-        """Send any request and return the JSON object that answers it. Raises RestError and PluginError."""
+        """Send any request and return the JSON object of the response. Raises RestError and PluginError."""
         reply = await self._with_retries(method, path, query, {**self._identity, **headers}, body)
         parsed = _parse(reply.text)
         if reply.status >= _SUCCESS_BELOW:
@@ -212,7 +212,7 @@ class Rest:
                 reply = await self._transport.send(method, path, query, headers, body)
             except OSError as error:
                 if attempt == _MAX_ATTEMPTS:
-                    raise PluginError(f"{method} /{path}: {error}; is the local cloud running?") from error
+                    raise PluginError(f"{method} /{path}: {error}. Check that the local cloud is running") from error
             else:
                 if reply.status not in _RETRIED or attempt == _MAX_ATTEMPTS:
                     return reply
@@ -225,7 +225,7 @@ class Rest:
         await asyncio.sleep(pause_s * random.uniform(0.5, 1.0))  # noqa: S311 - jitter, not cryptography
 
     async def wait(self, path: str, operation: Object, *, limit_s: float, is_done: Callable[[Object], bool]) -> Object:
-        """Poll an operation at `path` until `is_done`; returns it as it was answered last. Raises PluginError after `limit_s` simulated seconds."""
+        """Poll an operation at `path` until `is_done`, and return its last response. Raises PluginError after `limit_s` simulated seconds."""
         ends_at = monotonic() + max(limit_s / self._speed, min(limit_s, _LEAST_WAIT_S))
         pause_s = _FIRST_POLL_S
         while not is_done(operation):
@@ -238,7 +238,7 @@ class Rest:
 
 
 def raise_operation_error(operation: Object) -> None:
-    """Raise OperationError where a finished operation carries an error, in the shape of either API family."""
+    """Raise OperationError if a finished operation contains an error, in the format of either API family."""
     error = operation.get("error")
     if not isinstance(error, dict):
         return
@@ -249,7 +249,7 @@ def raise_operation_error(operation: Object) -> None:
 
 
 def _timeout_message(operation: Object, limit_s: float) -> str:
-    """Return what the real provider says when its time is over (hashicorp/terraform-plugin-sdk, helper/retry/error.go)."""
+    """Return the real provider's message for a timeout (hashicorp/terraform-plugin-sdk, helper/retry/error.go)."""
     wanted, last = ("DONE", operation["status"]) if "status" in operation else ("done: true", "done: false")
     minutes, seconds = divmod(limit_s, 60)
     hours, minutes = divmod(int(minutes), 60)

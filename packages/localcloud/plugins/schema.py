@@ -1,6 +1,6 @@
-"""What a resource type's properties are: their kinds, their names in request bodies, and how a change of each is carried out.
+"""Properties of a resource type: their kinds, their names in request bodies, and how their changes are applied.
 
-`PropertySpec` describes one property. `facts` makes the specifications of the gcp types; `coding`, `checking` and `diffing` read them.
+`PropertySpec` describes one property. `facts` creates the specifications of the gcp types; `coding`, `checking` and `diffing` read them.
 """
 
 from collections.abc import Callable, Mapping
@@ -30,7 +30,7 @@ class ValueKind(Enum):
 
 
 class UnsetValue(Enum):
-    """The marker of a value that is not there at all, as opposed to one that is null."""
+    """Marker of a missing value, as opposed to null."""
 
     ABSENT = "absent"
 
@@ -41,7 +41,7 @@ _NO_FIELDS: Final[Mapping[str, "PropertySpec"]] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResourceScope:
-    """The project and region of a resource, for conversions that need them; empty where there is none."""
+    """The project and region of a resource, for conversions that need them. Empty if there is none."""
 
     project: str
     region: str
@@ -56,17 +56,17 @@ class PropertySpec:
     """One property.
 
     From the real provider's schema: `kind`, `terraform` (the name there; empty in the docker types), `required`, `output` (only ever computed),
-    `computed` (the service may choose a value where the program gives none), `force_new` (a change replaces the resource), `default`, `secret`,
+    `computed` (the service can choose a value if the program sets none), `force_new` (a change replaces the resource), `default`, `secret`,
     `one_of` and `conflicts` (paths of properties that exclude this one), `collapsed` (a set of one member, shown as an object), `item`, `fields`.
 
     From the API's discovery document: `api`, the dotted path in the request body; empty: the same name. `local`: never sent. `wrapped`: the API
-    takes a list, of which the property is the only member. `listed`: the API answers one object, which the SDK shows as a list. `long`: a number
+    takes a list, of which the property is the only member. `listed`: the API returns one object, which the SDK shows as a list. `long`: a number
     that the API writes as a text.
 
-    From recordings: `autoname`: Check chooses a name. `create_only`: left out of updates. `send_zero`: sent even when false, 0 or empty. `unset`
-    and `unset_update`: what is sent when there is no value, on every request or on updates only. `absent`: the state where the service answers
-    nothing, if it is not the zero of the kind. `switch`: a flag inside the API's object, true where the object is given. `encode` and `decode`:
-    conversions. `same`: two texts that are equal after this function are no difference.
+    From recordings: `autoname`: Check chooses a name. `create_only`: omitted from updates. `send_zero`: sent even when false, 0 or empty. `unset`
+    and `unset_update`: the value sent when there is none, on every request or only on updates. `absent`: the state if the service returns
+    nothing, if it is not the zero of the kind. `switch`: a flag inside the API's object, true if the object is given. `encode` and `decode`:
+    conversions. `same`: two texts that are equal after this function are not a difference.
     """
 
     kind: ValueKind
@@ -100,26 +100,26 @@ class PropertySpec:
 
     @property
     def is_collection(self) -> bool:
-        """Tell whether absence and emptiness are one and the same."""
+        """Return whether missing and empty are equivalent."""
         return self.kind in {ValueKind.LIST, ValueKind.SET, ValueKind.TEXTS_BY_KEY}
 
     @property
     def zero(self) -> Value:
-        """Return the value that says no more than none; None for objects and collections."""
+        """Return the value that is equivalent to none. None for objects and collections."""
         return _ZEROS.get(self.kind)
 
     @property
     def kept(self) -> Value:
-        """Return what stands in the state where neither the program nor the service says anything, other than a zero."""
+        """Return the state's value if neither the program nor the service sets one and it is not a zero."""
         return self.default if self.absent is ABSENT else self.absent
 
     @property
     def chosen(self) -> Value:
-        """Return the default that Check writes into the inputs. A default of zero only stands in the state."""
+        """Return the default that Check adds to the inputs. A zero default only appears in the state."""
         return None if self.default == self.zero else self.default
 
     def inside(self, value: Value, change: Callable[["PropertySpecs", dict[str, Value]], dict[str, Value]]) -> Value:
-        """Return a value with a function applied to the object that it is, or to each object of the list that it is."""
+        """Apply a function to an object, or to each object of a list, and return the result."""
         if self.kind is ValueKind.BLOCK and isinstance(value, dict):
             return cast("Value", change(self.fields, value))
         if self.item is not None and isinstance(value, list):
@@ -135,7 +135,7 @@ _ZEROS: Final[Mapping[ValueKind, Value]] = MappingProxyType(
 PropertySpecs: TypeAlias = Mapping[str, PropertySpec]
 
 
-# Short forms for types that are written by hand. They take PropertySpec's own keywords, which it checks itself when the table is imported.
+# Short forms for types written by hand. They accept PropertySpec's own keywords, which it checks when the table is imported.
 
 
 def text(**options: Any) -> PropertySpec:  # noqa: ANN401 - PropertySpec's keywords
@@ -154,12 +154,12 @@ def texts_by_key(**options: Any) -> PropertySpec:  # noqa: ANN401 - PropertySpec
 
 
 def block(fields: PropertySpecs, **options: Any) -> PropertySpec:  # noqa: ANN401 - PropertySpec's keywords
-    """Return the specification of an object with properties of its own."""
+    """Return the specification of an object with its own properties."""
     return PropertySpec(kind=ValueKind.BLOCK, fields=fields, **options)
 
 
 def listing(item: PropertySpec, **options: Any) -> PropertySpec:  # noqa: ANN401 - PropertySpec's keywords
-    """Return the specification of a list whose order matters."""
+    """Return the specification of an ordered list."""
     return PropertySpec(kind=ValueKind.LIST, item=item, **options)
 
 
@@ -174,6 +174,6 @@ def last_segment(path: str) -> str:
 
 
 def relative(path: str) -> str:
-    """Return a resource's path from `projects/` on; anything else as it is."""
+    """Return a resource's path from `projects/` on. Anything else is returned unchanged."""
     start = path.find("projects/")
     return path[start:] if start >= 0 else path

@@ -1,4 +1,4 @@
-"""Starts both stand-ins on loopback ports, for PULUMI_DEBUG_PROVIDERS."""
+"""Start both stand-ins on loopback ports, for PULUMI_DEBUG_PROVIDERS."""
 
 import os
 from collections.abc import AsyncGenerator, Mapping
@@ -22,10 +22,10 @@ _GRACE_S: Final = 1.0
 
 
 class _SameUser(grpc.aio.ServerInterceptor):
-    """Refuses calls of other users of this machine: the engine sends no credentials, and a stand-in calls the local cloud with the operator's token."""
+    """Rejects calls of other users of this machine. The engine sends no credentials, but a stand-in calls the local cloud with the operator's token."""
 
     address: tuple[str, int] = (_HOST, 0)
-    """Where the server listens."""
+    """Address of the server."""
 
     async def intercept_service(self, continuation: Any, handler_call_details: Any) -> Any:  # noqa: ANN401 - grpc has no types for them
         """Return the method's handler behind the check."""
@@ -36,7 +36,7 @@ class _SameUser(grpc.aio.ServerInterceptor):
         async def checked(request: Any, context: Any) -> Any:  # noqa: ANN401 - as above
             host, _, port = str(context.peer()).removeprefix("ipv4:").rpartition(":")
             if other_user((host, int(port)), self.address):
-                text = "the local cloud's plugins answer only the user who started the local cloud"
+                text = "the local cloud's plugins only serve the user who started the local cloud"
                 await context.abort(grpc.StatusCode.PERMISSION_DENIED, text)
             return await handler.unary_unary(request, context)
 
@@ -49,7 +49,7 @@ class _SameUser(grpc.aio.ServerInterceptor):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ports:
-    """Where the stand-ins listen, on 127.0.0.1."""
+    """Ports of the stand-ins on 127.0.0.1."""
 
     gcp: int
     docker: int
@@ -69,11 +69,11 @@ async def serve(
     environment: Mapping[str, str] | None = None,
     speed: float = 1.0,
 ) -> AsyncGenerator[Ports]:
-    """Serve `gcp` and `docker` until the context ends.
+    """Serve `gcp` and `docker` until the context exits.
 
-    `base_url` is the local cloud's, such as `http://127.0.0.1:8080`; `token` its bearer token (else GOOGLE_OAUTH_ACCESS_TOKEN).
-    `environment` (else the process's) gives project and region where the program's configuration does not. `transport` is for tests. `speed` is that
-    of the cloud's clock, by which the time limits of operations pass.
+    `base_url` is the local cloud's, such as `http://127.0.0.1:8080`; `token` its bearer token (default: GOOGLE_OAUTH_ACCESS_TOKEN).
+    `environment` (default: the process's) sets project and region if the program's configuration does not. `transport` is for tests. `speed` is the
+    speed of the cloud's clock, which the time limits of operations follow.
     """
     to_cloud = transport or LocalCloudTransport(base_url)
     gcp = GcpProvider(
@@ -99,5 +99,5 @@ async def _served(provider: Provider) -> AsyncGenerator[int]:
     try:
         yield port
     finally:
-        # Before the event loop closes: a server that is collected later writes a traceback.
+        # Before the event loop closes, because a server that is collected later writes a traceback.
         await server.stop(_GRACE_S)

@@ -1,7 +1,7 @@
 """The gRPC side: Pulumi's provider protocol in front of a provider.
 
-One server answers several provider instances of the same package (the default one and explicit ones), because that is how the engine uses
-PULUMI_DEBUG_PROVIDERS. Each instance has a connection of its own, so a session belongs to a connection.
+One server serves several provider instances of the same package (the default one and explicit ones), because that is how the engine uses
+PULUMI_DEBUG_PROVIDERS. Each instance has its own connection, so a session belongs to a connection.
 """
 
 import json
@@ -32,42 +32,42 @@ from localcloud.plugins.values import (
     to_struct,
 )
 
-# Pulumi's and grpc's generated stubs name modules that do not exist at run time, so a type checker sees nothing in them; the messages are
-# read and made in this module only, and leave it as typed values.
+# Pulumi's and grpc's generated stubs name modules that do not exist at run time, so a type checker sees nothing in them. Only this module
+# reads and creates the messages, and passes them on as typed values.
 Request: TypeAlias = Any
 RpcContext: TypeAlias = Any
 
 Provider: TypeAlias = GcpProvider | DockerProvider
 Session: TypeAlias = GcpSession | DockerSession
-"""A configured provider. Every method raises PluginError with a message for people; none logs or keeps a secret."""
+"""A configured provider. Every method raises PluginError with a user-facing message; none logs or keeps a secret."""
 
 _NO_SECRETS: Final = Secrets()
 
 
 class ProviderServicer(provider_pb2_grpc.ResourceProviderServicer):
-    """Answers the engine for one package."""
+    """Serves one package to the engine."""
 
     def __init__(self, provider: Provider) -> None:
         self._provider = provider
         self._sessions: dict[str, Session] = {}
 
     async def Attach(self, request: Request, context: RpcContext) -> Request:  # noqa: N802 - the protocol's name
-        """Answer an engine that attaches to this running provider."""
+        """Handle an engine that attaches to this running provider."""
         del request, context
         return empty_pb2.Empty()
 
     async def Handshake(self, request: Request, context: RpcContext) -> Request:  # noqa: N802 - the protocol's name
-        """Say what is supported."""
+        """Return the supported features."""
         del request, context
         return provider_pb2.ProviderHandshakeResponse(accept_secrets=True, supports_autonaming_configuration=True)
 
     async def GetPluginInfo(self, request: Request, context: RpcContext) -> Request:  # noqa: N802 - the protocol's name
-        """Say which version is stood in for."""
+        """Return the version of the replaced provider."""
         del request, context
         return plugin_pb2.PluginInfo(version=self._provider.version)
 
     async def GetSchema(self, request: Request, context: RpcContext) -> Request:  # noqa: N802 - the protocol's name
-        """Give the least schema there is: the SDKs bring their own."""
+        """Return the minimum schema because the SDKs have their own."""
         del request, context
         schema = {"name": self._provider.name, "version": self._provider.version}
         return provider_pb2.GetSchemaResponse(schema=json.dumps(schema))
@@ -108,12 +108,12 @@ class ProviderServicer(provider_pb2_grpc.ResourceProviderServicer):
                 candidates.append(each)
         if len(candidates) != 1:
             raise PluginError(
-                f"the {self._provider.name} provider is not configured on this connection; run the command again"
+                f"the {self._provider.name} provider is not configured on this connection. Run the command again"
             )
         return candidates[0]
 
     async def Check(self, request: Request, context: RpcContext) -> Request:  # noqa: N802 - the protocol's name
-        """Check a resource's inputs and fill defaults in."""
+        """Check a resource's inputs and set defaults."""
         async with _answering(context):
             news, secrets = plain(from_struct(request.news))
             olds, _ = plain(from_struct(request.olds))
@@ -140,20 +140,20 @@ class ProviderServicer(provider_pb2_grpc.ResourceProviderServicer):
             return _diff_response(self._session(context).diff(_type_and_name(request)[0], state, kept))
 
     async def Create(self, request: Request, context: RpcContext) -> Request:  # noqa: N802 - the protocol's name
-        """Create a resource, or foretell it in a preview."""
+        """Create a resource, or predict it in a preview."""
         inputs, secrets = plain(from_struct(request.properties))
         type_name = _type_and_name(request)[0]
         async with _answering(context, inputs=inputs, secrets=secrets):
             session = self._session(context)
             marks = secrets | Secrets(session.secret_paths(type_name))
             if request.preview:
-                foretold = session.preview_create(type_name, inputs)
-                return provider_pb2.CreateResponse(properties=to_struct(conceal(foretold, marks)))
+                predicted = session.preview_create(type_name, inputs)
+                return provider_pb2.CreateResponse(properties=to_struct(conceal(predicted, marks)))
             created = await session.create(type_name, inputs, limit_s=request.timeout)
             return provider_pb2.CreateResponse(id=created.id, properties=to_struct(conceal(created.state, marks)))
 
     async def Read(self, request: Request, context: RpcContext) -> Request:  # noqa: N802 - the protocol's name
-        """Read a resource: for a refresh, or for an import where there are no inputs."""
+        """Read a resource for a refresh, or without inputs for an import."""
         async with _answering(context):
             inputs, input_secrets = plain(from_struct(request.inputs))
             state, state_secrets = plain(from_struct(request.properties))
@@ -170,7 +170,7 @@ class ProviderServicer(provider_pb2_grpc.ResourceProviderServicer):
             )
 
     async def Update(self, request: Request, context: RpcContext) -> Request:  # noqa: N802 - the protocol's name
-        """Update a resource, or foretell it in a preview."""
+        """Update a resource, or predict it in a preview."""
         news, secrets = plain(from_struct(request.news))
         type_name = _type_and_name(request)[0]
         async with _answering(context, inputs=news, secrets=secrets):
@@ -178,8 +178,8 @@ class ProviderServicer(provider_pb2_grpc.ResourceProviderServicer):
             session = self._session(context)
             marks = secrets | Secrets(session.secret_paths(type_name))
             if request.preview:
-                foretold = session.preview_update(type_name, state, news)
-                return provider_pb2.UpdateResponse(properties=to_struct(conceal(foretold, marks)))
+                predicted = session.preview_update(type_name, state, news)
+                return provider_pb2.UpdateResponse(properties=to_struct(conceal(predicted, marks)))
             updated = await session.update(type_name, request.id, state, news, limit_s=request.timeout)
             return provider_pb2.UpdateResponse(properties=to_struct(conceal(updated.state, marks)))
 
@@ -191,16 +191,16 @@ class ProviderServicer(provider_pb2_grpc.ResourceProviderServicer):
             return empty_pb2.Empty()
 
     async def Invoke(self, request: Request, context: RpcContext) -> Request:  # noqa: N802 - the protocol's name
-        """Answer a data source."""
+        """Call a data source."""
         async with _answering(context):
             arguments, _ = plain(from_struct(request.args))
             answer = await self._session(context).invoke(request.tok, arguments)
-            # `return` is a keyword of Python's, so it cannot be written as one.
+            # `return` is a Python keyword, so it cannot be written as one.
             options: dict[str, Any] = {"return": to_struct(answer)}
             return provider_pb2.InvokeResponse(**options)
 
     async def Cancel(self, request: Request, context: RpcContext) -> Request:  # noqa: N802 - the protocol's name
-        """Do nothing, as the real providers: operations under way end by themselves, and the engine records them.
+        """Do nothing, as in the real providers: operations in progress run to completion, and the engine records them.
 
         Source: pulumi/pulumi-terraform-bridge, pkg/tfshim/sdk-v2/provider.go (`Stop` returns nil; Apply runs in a context that nothing cancels), 2026-11.
         """
@@ -209,7 +209,7 @@ class ProviderServicer(provider_pb2_grpc.ResourceProviderServicer):
 
 
 def _type_and_name(request: Request) -> tuple[str, str]:
-    """Return the type and name of the resource: from their own fields, or from the URN for engines that do not send them."""
+    """Return the type and name of the resource from their own fields, or from the URN for engines that do not send them."""
     qualified, _, name = str(request.urn).partition("::")[2].partition("::")[2].partition("::")
     return str(request.type) or qualified.rpartition("$")[2], str(request.name) or name
 
@@ -219,7 +219,7 @@ def _failures(failures: tuple[Failure, ...]) -> Request:
 
 
 def _ignoring(paths: Iterable[str], state: Properties, news: Properties) -> Properties:
-    """Return new inputs in which ignored properties are those of the state. An engine passes them on in a refresh, and expects no difference."""
+    """Return new inputs with the state's values of ignored properties. An engine passes them on in a refresh and expects no difference."""
     kept = {name: state[name] for name in paths if name in state}
     return {**{name: value for name, value in news.items() if name not in set(paths)}, **kept}
 
@@ -242,7 +242,7 @@ def _diff_response(difference: Difference) -> Request:
 async def _answering(
     context: RpcContext, *, inputs: Properties | None = None, secrets: Secrets = _NO_SECRETS
 ) -> AsyncGenerator[None]:
-    """Turn errors into the protocol's: one message for people, and what exists already where something does."""
+    """Convert errors to the protocol's: one user-facing message, and the existing resource if there is one."""
     try:
         yield
     except PartlyDoneError as error:
@@ -251,7 +251,7 @@ async def _answering(
         await context.abort(grpc.StatusCode.UNKNOWN, str(error))
     except (grpc.aio.AbortError, grpc.aio.BaseError):
         raise
-    except Exception as error:  # noqa: BLE001 - whatever it is, its text may hold a secret and must not be logged by the server
+    except Exception as error:  # noqa: BLE001 - its text can contain a secret, which the server must not log
         where = traceback.extract_tb(error.__traceback__)[-1]
         message = f"an error in the local stand-in: {type(error).__name__} at {where.filename.rpartition('localcloud')[2]}:{where.lineno}"
         await context.abort(grpc.StatusCode.INTERNAL, message)
@@ -260,7 +260,7 @@ async def _answering(
 async def _abort_partly(
     context: RpcContext, created: Created, reason: str, inputs: Properties, secrets: Secrets
 ) -> NoReturn:
-    """Report a resource that exists but is not ready: the engine keeps it, and the next update calls Update even without a difference."""
+    """Report a resource that exists but is not ready. The engine keeps it, and the next update calls Update even without a difference."""
     detail = provider_pb2.ErrorResourceInitFailed(
         id=created.id,
         properties=to_struct(conceal(created.state, secrets)),

@@ -1,7 +1,7 @@
-"""Property values as the stand-ins see them, and how they travel in the engine's protobuf structs.
+"""Property values in the stand-ins, and their encoding in the engine's protobuf structs.
 
-Secrets are taken off on the way in (`plain`) and put back on the way out (`conceal`), so that the resource tables deal with ordinary values.
-Nothing in this module prints or formats a value: an exception here never carries one.
+Secret marks are removed on the way in (`plain`) and restored on the way out (`conceal`), so that the resource tables use ordinary values.
+Nothing in this module prints or formats a value, so an exception here never contains one.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -13,14 +13,14 @@ from google.protobuf import struct_pb2
 
 
 class UnknownValue(Enum):
-    """The value that is not known before the resource that computes it exists."""
+    """A value that is unknown until the resource that computes it exists."""
 
     UNKNOWN = "unknown"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asset:
-    """A file or text handed over as a value; exactly one of `text` and `path` is set."""
+    """A file or text passed as a value. Exactly one of `text` and `path` is set."""
 
     text: str | None = None
     path: str | None = None
@@ -64,32 +64,32 @@ _UNKNOWNS: Final = frozenset(
     }
 )
 
-# Shorter texts are hidden by their place only: marking every "1" or "on" would hide half of the state.
+# Shorter texts are hidden only by their location: marking every "1" or "on" hides half of the state.
 _MIN_SECRET_LENGTH: Final = 6
 
 
 class UnsupportedValueError(Exception):
-    """The engine sent a kind of value that the stand-ins do not take."""
+    """The engine sent a kind of value that the stand-ins do not support."""
 
 
 def is_object(value: Value) -> TypeGuard[dict[str, Value]]:
-    """Tell whether a value is an object."""
+    """Return whether a value is an object."""
     return isinstance(value, dict)
 
 
 def is_list(value: Value) -> TypeGuard[list[Value]]:
-    """Tell whether a value is a list."""
+    """Return whether a value is a list."""
     return isinstance(value, list)
 
 
 def from_struct(struct: struct_pb2.Struct) -> Properties:
-    """Read a protobuf struct: integral numbers become ints, unknowns and secrets their own types, nulls are left out."""
+    """Read a protobuf struct: integral numbers become ints, unknowns and secrets their own types, nulls are omitted."""
     fields = {name: _from_value(value) for name, value in struct.fields.items()}
     return {name: value for name, value in fields.items() if value is not None}
 
 
 def to_struct(properties: Properties) -> struct_pb2.Struct:
-    """Write properties as a protobuf struct; the opposite of `from_struct`."""
+    """Return properties as a protobuf struct, the inverse of `from_struct`."""
     return struct_pb2.Struct(fields={name: _to_value(value) for name, value in properties.items()})
 
 
@@ -123,9 +123,9 @@ def _from_object(struct: struct_pb2.Struct) -> Value:
         return _from_asset(struct)
     if signature == _RESOURCE:
         return struct.fields["id"].string_value if "id" in struct.fields else UNKNOWN
-    kind = "an archive" if signature == _ARCHIVE else "a value of a kind that is not known here"
+    kind = "an archive" if signature == _ARCHIVE else "a value of an unknown kind"
     raise UnsupportedValueError(
-        f"the stand-in providers do not take {kind}; pass a file or a text asset, or plain values"
+        f"the stand-in providers do not support {kind}. Pass a file, a text asset or plain values"
     )
 
 
@@ -133,11 +133,11 @@ def _from_asset(struct: struct_pb2.Struct) -> Asset:
     if struct.fields["path"].string_value:
         return Asset(path=struct.fields["path"].string_value)
     if struct.fields["uri"].string_value:
-        raise UnsupportedValueError("the stand-in providers do not fetch remote assets; use a file or a text asset")
+        raise UnsupportedValueError("the stand-in providers do not fetch remote assets. Use a file or a text asset")
     return Asset(text=struct.fields["text"].string_value)
 
 
-def _to_value(value: Value) -> struct_pb2.Value:  # noqa: PLR0911 - one answer a kind of value
+def _to_value(value: Value) -> struct_pb2.Value:  # noqa: PLR0911 - one return per kind of value
     match value:
         case None:
             return struct_pb2.Value(null_value=struct_pb2.NULL_VALUE)
@@ -169,7 +169,7 @@ def _asset_struct(asset: Asset) -> struct_pb2.Struct:
 
 @dataclass(frozen=True, slots=True)
 class Secrets:
-    """Where secrets were found in a set of properties, and what they were. Its repr shows neither."""
+    """Locations and values of secrets in a set of properties. Its repr shows neither."""
 
     paths: frozenset[Path] = frozenset()
     texts: frozenset[str] = frozenset()
@@ -182,7 +182,7 @@ class Secrets:
 
 
 def plain(properties: Properties) -> tuple[Properties, Secrets]:
-    """Return the properties without secret marks, and where the marks were."""
+    """Return the properties without secret marks, and the locations of the marks."""
     paths: set[Path] = set()
     texts: set[str] = set()
 
@@ -199,7 +199,7 @@ def plain(properties: Properties) -> tuple[Properties, Secrets]:
 
 
 def conceal(properties: Properties, secrets: Secrets) -> Properties:
-    """Return the properties with secret marks: at the places of secrets, and on every text that equals one of them."""
+    """Return the properties with secret marks: at the secrets' locations, and on every text that equals one of them."""
 
     def mark(value: Value, path: Path) -> Value:
         is_secret = path in secrets.paths or (isinstance(value, str) and value in secrets.texts)
@@ -209,7 +209,7 @@ def conceal(properties: Properties, secrets: Secrets) -> Properties:
 
 
 def _members(value: Value, path: Path, change: Callable[[Value, Path], Value]) -> Value:
-    """Return a list or object with a function applied to its members; anything else as it is."""
+    """Return a list or object with a function applied to its members. Anything else is returned unchanged."""
     match value:
         case list():
             return [change(member, (*path, index)) for index, member in enumerate(value)]
@@ -235,18 +235,18 @@ def _leaves(value: Value) -> Iterator[Value]:
 
 
 def has_unknown(value: Value) -> bool:
-    """Tell whether anything inside is not known yet."""
+    """Return whether any nested value is unknown."""
     return any(leaf is UNKNOWN for leaf in _leaves(value))
 
 
 def text_of(properties: Mapping[str, Value], name: str) -> str:
-    """Return a text property, or the empty string where it is absent or not a text."""
+    """Return a text property, or the empty string if it is missing or not a text."""
     value = properties.get(name)
     return value if isinstance(value, str) else ""
 
 
 def render_path(path: Iterable[str | int]) -> str:
-    """Write a property path as the engine does: `template.containers[0].image`, `labels["managed-by"]`."""
+    """Return a property path in the engine's format: `template.containers[0].image`, `labels["managed-by"]`."""
     rendered = ""
     for step in path:
         if isinstance(step, int):

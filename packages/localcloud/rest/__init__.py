@@ -1,1 +1,1 @@
-"""Google's REST conventions: discovery documents, request validation, errors, filters, and what a handler receives."""
+"""Google's REST conventions: discovery documents, request validation, errors, filters, and the input of handlers."""

@@ -1,4 +1,4 @@
-"""Bodies of requests: read within Google's limits, and refused in Google's words if they cannot be read."""
+"""Request bodies: read within Google's limits, and rejected with Google's error messages if they cannot be read."""
 
 import json
 from collections.abc import Iterator
@@ -11,12 +11,12 @@ from localcloud.json_values import JsonObject
 from localcloud.rest.errors import CloudError, ErrorStyle
 
 LONGEST_BYTES: Final = 10 * 1024 * 1024
-"""Google's limit for a request that is no upload (googleapis/google-cloud-go#9479: Cloud Logging)."""
+"""Google's limit for a request that is not an upload (googleapis/google-cloud-go#9479: Cloud Logging)."""
 DEEPEST: Final = 100
-"""Levels of JSON that Google's front end reads (cloudendpoints/esp#648)."""
+"""Maximum JSON nesting that Google's front end reads (cloudendpoints/esp#648)."""
 _UNREADABLE: Final = (http_exceptions.HttpProcessingError, web.RequestPayloadError, ClientPayloadError)
 BROKEN: Final = (web.HTTPRequestEntityTooLarge, *_UNREADABLE)
-"""What reading a body raises that is too long, or has another encoding than its headers name."""
+"""Exceptions for a body that is too long or has another encoding than its headers state."""
 
 
 async def json_value(request: web.Request, style: ErrorStyle = ErrorStyle.RPC) -> object:
@@ -34,7 +34,7 @@ async def json_object(request: web.Request) -> JsonObject:
 
 
 async def whole(request: web.Request, style: ErrorStyle) -> bytes:
-    """Return a body that is no content of an object. Raises CloudError: it is too long, or its encoding is broken."""
+    """Return a body that is not object content. Raises CloudError if it is too long or its encoding is broken."""
     try:
         return await request.read()
     except BROKEN as error:
@@ -44,7 +44,7 @@ async def whole(request: web.Request, style: ErrorStyle) -> bytes:
 def refusal(error: BaseException, style: ErrorStyle) -> CloudError:
     """Return Google's error for one of BROKEN.
 
-    Too long: 400 in these words of the APIs in the style of google.rpc, 413 of the older ones (googleapis/google-cloud-ruby#31568: BigQuery).
+    Too long: 400 with this message for APIs in the style of google.rpc, 413 for the older ones (googleapis/google-cloud-ruby#31568: BigQuery).
     """
     if isinstance(error, web.HTTPRequestEntityTooLarge):
         code = 400 if style is ErrorStyle.RPC else 413
@@ -70,7 +70,7 @@ def parsed(text: bytes) -> object:
 
 
 def _parts(item: object) -> Iterator[object]:
-    """Yield what a value holds. Raises CloudError for text that cannot be stored."""
+    """Yield the texts and keys of a value. Raises CloudError for text that cannot be stored."""
     if isinstance(item, str) and not item.isascii():
         try:
             item.encode()

@@ -1,4 +1,4 @@
-"""One call of a method, and what every service needs to handle it: pages, field masks, names."""
+"""One call of a method, and the helpers that every service needs: pages, field masks, names."""
 
 import base64
 import binascii
@@ -18,7 +18,7 @@ from localcloud.rest.errors import CloudError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caller:
-    """The identity of a caller. The operator may do everything."""
+    """The identity of a caller. The operator has all permissions."""
 
     email: str
     operator: bool
@@ -28,7 +28,7 @@ class Caller:
 class Call:
     """A request that was routed and validated.
 
-    `path` and `query` hold parameters by the document's names; `media` says `upload` or `download` for Cloud Storage's content.
+    `path` and `query` hold parameters by the document's names; `media` is `upload` or `download` for Cloud Storage content.
     """
 
     document: DiscoveryDocument
@@ -59,7 +59,7 @@ Handler: TypeAlias = Callable[[Call], MethodResult | Awaitable[MethodResult]]
 
 
 def check_id(value: str | None, what: str, pattern: str) -> str:
-    """Return a user-chosen id. Raise 400 if it is absent or does not match its pattern."""
+    """Return a user-chosen id. Raise 400 if it is missing or does not match its pattern."""
     if not value:
         raise CloudError.required(f"Required parameter: {what}")
     if re.fullmatch(pattern, value) is None:
@@ -70,7 +70,7 @@ def check_id(value: str | None, what: str, pattern: str) -> str:
 def page(
     items: list[tuple[str, JsonObject]], *, size: int | None, token: str | None, default: int = 100, maximum: int = 1000
 ) -> tuple[list[JsonObject], str | None]:
-    """Return one page of sorted (key, item) pairs and the token of the next page. Raise 400 for a token that was not issued here."""
+    """Return one page of sorted (key, item) pairs and the token of the next page. Raise 400 for a token that this cloud did not issue."""
     size = min(size or default, maximum)
     if size < 0:
         raise CloudError.field("page_size", f"Invalid page size {size}: it must not be negative.")
@@ -97,7 +97,7 @@ def _read_token(token: str) -> str:
 
 
 def masked(old: JsonObject, new: JsonObject, mask: str, *, allowed: set[str] | None = None) -> JsonObject:
-    """Return `old` with the fields of `mask` (`a,b.c`, or `*` for all) taken from `new`. A named field that `new` lacks is cleared."""
+    """Return `old` with the fields of `mask` (`a,b.c`, or `*` for all) taken from `new`. Fields of the mask that `new` lacks are cleared."""
     if mask == "*":
         return {**{key: value for key, value in old.items() if allowed is not None and key not in allowed}, **new}
     result = copy.deepcopy(old)

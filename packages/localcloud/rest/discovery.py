@@ -1,6 +1,6 @@
 """Google's discovery documents: methods, their paths, parameters and bodies.
 
-The documents are part of google-api-python-client. Each is read when a request first needs it; the largest (compute, 5 MB) takes a
+The documents are part of google-api-python-client. Each is read on first use; the largest (compute, 5 MB) takes a
 fraction of a second.
 """
 
@@ -31,7 +31,7 @@ class Parameter:
     minimum: int | None
     maximum: int | None
     refuses_wildcard: bool
-    """True if the document's text says that the location cannot be `-`."""
+    """True if the document's text excludes `-` as location."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,12 +46,12 @@ class Method:
     response: str | None
     binder: re.Pattern[str]
     bound: tuple[tuple[str, bool], ...]
-    """Path parameters in order: the name, and whether the value is one segment."""
+    """Path parameters in order: the name, and whether the value is a single segment."""
 
     def bind(self, path: str) -> dict[str, str] | None:
         """Return the decoded path parameters of a raw path, or None if the template does not match.
 
-        A parameter `{+name}` keeps an encoded slash, so that its segments stay apart (RFC 6570, reserved expansion).
+        A parameter `{+name}` keeps an encoded slash, so that its segments stay separate (RFC 6570, reserved expansion).
         """
         found = self.binder.fullmatch(path)
         return (
@@ -86,11 +86,11 @@ class DiscoveryDocument:
 
     @property
     def forgiving_names(self) -> bool:
-        """Tell if snake_case names are accepted for camelCase ones, as in protocol-buffer JSON."""
+        """Return whether snake_case names are accepted for camelCase ones, as in protocol-buffer JSON."""
         return self.style is not ErrorStyle.STORAGE
 
     def match(self, verb: str, path: str) -> tuple[Method, dict[str, str]] | None:
-        """Return the method and the path parameters for a raw path without leading slash. None: Google would answer 404."""
+        """Return the method and the path parameters for a raw path without leading slash, or None if Google answers 404."""
         for node in _walk(self.root, path.rstrip("/").split("/"), 0):
             for method in node.methods.get(verb, []):
                 bound = method.bind(path.rstrip("/"))
@@ -201,7 +201,7 @@ def _parameter(name: str, raw: dict[str, Any]) -> Parameter:
 
 
 def _routes(raw: JsonObject, template: str, service_path: str) -> list[str]:
-    """Return the paths with one placeholder per segment: flatPath if the method has one, else `{+name}` expanded by its pattern."""
+    """Return the paths with one placeholder per segment: flatPath if the method has one, otherwise `{+name}` expanded by its pattern."""
     flat = raw.get("flatPath")
     if flat is not None:
         return [service_path + str(flat)]
@@ -219,7 +219,7 @@ def _add(root: _Node, template: str, method: Method) -> None:
 
 
 def _walk(node: _Node, segments: list[str], at: int) -> list[_Node]:
-    """Return all nodes that the segments lead to, the most literal first. `name:verb` ends the path of a custom method."""
+    """Return all nodes that match the segments, the most literal first. `name:verb` ends the path of a custom method."""
     if at == len(segments):
         return [node]
     segment = segments[at]

@@ -11,7 +11,7 @@ from localcloud.json_values import JsonObject
 
 
 class ErrorStyle(Enum):
-    """The API family, which decides the shape of an error body."""
+    """API family, which determines the shape of an error body."""
 
     RPC = "rpc"
     COMPUTE = "compute"
@@ -19,7 +19,7 @@ class ErrorStyle(Enum):
 
 
 def _error(code: int, status: str, reason: str) -> Callable[[str], "CloudError"]:
-    """Return the constructor of errors that differ in their message only."""
+    """Return the constructor of errors that differ only in their message."""
     return lambda message: CloudError(code, status, message, reason=reason)
 
 
@@ -35,7 +35,7 @@ def _error_info(reason: str, service: str, consumer: str) -> JsonObject:
 class CloudError(Exception):
     """An error response of the local cloud.
 
-    `code` is the HTTP status, `status` the canonical google.rpc.Code name, `reason` the short word in answers of Compute Engine and Cloud Storage.
+    `code` is the HTTP status, `status` the canonical google.rpc.Code name, `reason` the short word in responses of Compute Engine and Cloud Storage.
     """
 
     def __init__(
@@ -69,9 +69,9 @@ class CloudError(Exception):
 
     @classmethod
     def service_disabled(cls, title: str, api: str, number: str) -> "CloudError":
-        """Return 403 for an API that is off, or was enabled a moment ago: Google says the same in both cases.
+        """Return 403 for an API that is disabled or was just enabled. Google sends the same error in both cases.
 
-        Text and reason as in marekaf/gcr-lifecycle-policy#5 and GoogleCloudPlatform/gke-monitoring-tutorial#13.
+        Text and reason from marekaf/gcr-lifecycle-policy#5 and GoogleCloudPlatform/gke-monitoring-tutorial#13.
         """
         service = f"{api}.googleapis.com"
         url = f"https://console.developers.google.com/apis/api/{service}/overview?project={number}"
@@ -86,9 +86,9 @@ class CloudError(Exception):
 
     @classmethod
     def without_quota_project(cls, api: str, consumer: str) -> "CloudError":
-        """Return 403 for a person's call that names no project for quota; `consumer` is the project of Google's that the login belongs to.
+        """Return 403 for a user's call without a quota project; `consumer` is the Google project that the login belongs to.
 
-        Text, reason and metadata as in pulumi/pulumi-gcp#2896 and golang/oauth2#702.
+        Text, reason and metadata from pulumi/pulumi-gcp#2896 and golang/oauth2#702.
         """
         service = f"{api}.googleapis.com"
         return cls(
@@ -103,9 +103,9 @@ class CloudError(Exception):
 
     @classmethod
     def user_project_denied(cls, api: str, project: str) -> "CloudError":
-        """Return 403 for a quota project that does not exist, or on which the caller lacks serviceusage.services.use.
+        """Return 403 for a quota project that does not exist or on which the caller lacks serviceusage.services.use.
 
-        Text as in google-github-actions/auth#250 and google-github-actions/get-gke-credentials#191.
+        Text from google-github-actions/auth#250 and google-github-actions/get-gke-credentials#191.
         """
         return cls(
             403,
@@ -135,13 +135,13 @@ class CloudError(Exception):
     conflict = staticmethod(_error(409, "FAILED_PRECONDITION", "conflict"))
     """Cloud Storage's 409."""
     condition_not_met = staticmethod(_error(412, "FAILED_PRECONDITION", "conditionNotMet"))
-    """A condition such as ifGenerationMatch does not hold."""
+    """A condition such as ifGenerationMatch is not met."""
     unimplemented = staticmethod(_error(501, "UNIMPLEMENTED", "notImplemented"))
     """The method exists in Google's API, but the local cloud does not model it."""
 
     @classmethod
     def injected(cls, code: int) -> "CloudError":
-        """Return the error of a fault in the scenario."""
+        """Return the error of a scenario's fault."""
         status = _CANONICAL.get(code, "UNKNOWN")
         if code == 429:  # noqa: PLR2004 - HTTP's own number
             return cls(

@@ -1,4 +1,4 @@
-"""List filters: the supported part.
+"""List filters: the supported subset.
 
 `field=value`, `field:value`, `field!=value`, `field eq value`, `field>=value` and the other comparisons; dotted fields, quoted values; joined
 by AND or a blank, optionally in parentheses.
@@ -38,7 +38,7 @@ def chosen(items: list[tuple[str, JsonObject]], expression: str | None) -> list[
         if found is None or found.end() == at:
             raise CloudError.field(
                 "filter",
-                f"Invalid filter '{expression}': the local cloud reads field=value, field:value, field!=value and comparisons (<, <=, >, >=), joined by AND.",
+                f"Invalid filter '{expression}': supported are field=value, field:value, field!=value and comparisons (<, <=, >, >=), joined by AND.",
             )
         terms.append((found["field"], found["op"], found["value"].strip("\"'")))
         at = found.end()
@@ -63,14 +63,14 @@ def _holds(item: JsonObject, field: str, sign: str, wanted: str) -> bool:
 
 
 def _comparable(text: str) -> float | datetime | str:
-    """Return a severity or a number as a number, a time as a time, other text as it is."""
+    """Return a severity or a number as a number, a time as a time, other text unchanged."""
     if text in _SEVERITIES:
         return float(_SEVERITIES.index(text))
     return number_or_time(text)
 
 
 def number_or_time(text: str) -> float | datetime | str:
-    """Return a number as a number, a time as a time (UTC if it names no zone), other text as it is."""
+    """Return a number as a number, a time as a time (UTC if it has no time zone), other text unchanged."""
     try:
         return float(text)
     except ValueError:
@@ -87,7 +87,7 @@ def _text(value: object) -> str:
 
 
 def _value(item: JsonObject, steps: list[str]) -> Any:  # noqa: ANN401 - any JSON value
-    """Return the value at a path. Label keys may contain dots and dashes, so the rest of the path is first tried as one key."""
+    """Return the value at a path. Label keys can contain dots and dashes, so the rest of the path is first tried as one key."""
     whole = ".".join(steps)
     if whole in item:
         return item[whole]

@@ -1,9 +1,9 @@
-"""The Logging query language: the part that Google's clients send.
+"""The Logging query language: the subset that Google's clients send.
 
-Comparisons (`=`, `!=`, `:`, `<`, `<=`, `>`, `>=`, `=~`, `!~`) of a dotted field with a value or a parenthesised list of values; text without a
-field; AND (also a blank or a new line), OR, NOT (also `-`) and parentheses. Functions such as SEARCH are refused.
-Source: cloud.google.com/logging/docs/view/logging-query-language, 2026-11: NOT binds before OR, and OR before AND; text is compared without
-regard to case, except by regular expressions; a comparison with a missing field is false.
+Comparisons (`=`, `!=`, `:`, `<`, `<=`, `>`, `>=`, `=~`, `!~`) of a dotted field with a value or a parenthesized list of values; text without a
+field; AND (also a blank or a newline), OR, NOT (also `-`) and parentheses. Functions such as SEARCH are rejected.
+Source: cloud.google.com/logging/docs/view/logging-query-language, 2026-11: NOT binds before OR, and OR before AND; text comparison ignores
+case, except in regular expressions; a comparison with a missing field is false.
 """
 
 import operator
@@ -37,7 +37,7 @@ _ORDERED: dict[str, Callable[[Any, Any], bool]] = {
 
 
 def matcher(expression: str) -> Matches:
-    """Return what tells whether an entry matches the filter. Raise 400 for a filter outside the supported part."""
+    """Return a predicate for entries that match the filter. Raise 400 for a filter outside the supported subset."""
     if not expression.strip():
         return lambda _entry: True
     parser = _Parser(expression)
@@ -54,7 +54,7 @@ class _Parser:
         self._at = 0
 
     def conjunction(self) -> Matches:
-        """Read terms that are joined by AND, a blank or a new line."""
+        """Read terms joined by AND, a blank or a newline."""
         terms = [self._disjunction()]
         while not self._at_end() and self._peek() != ")":
             self._take_word("AND")
@@ -62,7 +62,7 @@ class _Parser:
         return terms[0] if len(terms) == 1 else lambda entry: all(term(entry) for term in terms)
 
     def expect_end(self) -> None:
-        """Raise 400 if something is left."""
+        """Raise 400 if any token is unread."""
         if not self._at_end():
             raise self._error()
 
@@ -156,7 +156,7 @@ class _Parser:
 
 
 def _comparing(sign: str, wanted: str, steps: list[str]) -> _Compare:
-    """Return a comparison with one value. The negated signs are negated by the caller, after the lists are joined."""
+    """Return a comparison with one value. The caller negates for the negated signs, after the lists are joined."""
     if sign in {"=~", "!~"}:
         try:
             pattern = re.compile(wanted)
@@ -181,7 +181,7 @@ def _same(value: object, wanted: str) -> bool:
 
 
 def _rank(value: object, steps: list[str]) -> float | datetime | str:
-    """Return a severity or a number as a number, a time as a time, other text as it is."""
+    """Return a severity or a number as a number, a time as a time, other text unchanged."""
     text = str(value)
     if steps == ["severity"]:
         return float(SEVERITIES.index(text.upper())) if text.upper() in SEVERITIES else text
@@ -189,7 +189,7 @@ def _rank(value: object, steps: list[str]) -> float | datetime | str:
 
 
 def _field(entry: JsonObject, steps: list[str]) -> object | None:
-    """Return the value at a path, or None. Keys of labels may contain dots, so the rest of a path is first tried as one key."""
+    """Return the value at a path, or None. Label keys can contain dots, so the rest of a path is first tried as one key."""
     if steps == ["severity"]:
         return entry.get("severity", SEVERITIES[0])
     whole = ".".join(steps)

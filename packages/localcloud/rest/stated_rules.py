@@ -1,6 +1,6 @@
-"""Rules that the discovery documents state in sentences, for bodies and parameters. A refusal repeats Google's sentence.
+"""Rules that the discovery documents state in sentences, for bodies and parameters. An error repeats Google's sentence.
 
-`data/stated_rules.toml` has them; what only code can say is a function here.
+`data/stated_rules.toml` lists them; rules that need code are functions here.
 Rules that depend on other resources, on quota or on the state are in `localcloud.services`.
 """
 
@@ -32,22 +32,22 @@ _PRIVATE_ASNS = (range(64_512, 65_535), range(4_200_000_000, 4_294_967_295))
 """RFC 6996."""
 _SAME_TEXT = {"compute.v1": "compute.beta"}
 _PARTNER_ASN = 16_550
-"""The ASN that Google asks for with Partner Interconnect (Cloud Router's documentation)."""
+"""The ASN that Google requires with Partner Interconnect (Cloud Router's documentation)."""
 
 
 _CHECKS: dict[str, Callable[[JsonObject], bool]] = {}
-"""What the table names, by name of the function."""
+"""Functions that the table can name, by name."""
 
 
 def _check(function: Callable[[JsonObject], bool]) -> Callable[[JsonObject], bool]:
-    """Let the table name a function."""
+    """Register a function for the table."""
     _CHECKS[function.__name__.removeprefix("_")] = function
     return function
 
 
 @dataclass(frozen=True, slots=True)
 class StatedRule:
-    """A sentence of a document, and whether a normalised object obeys it. `field` is where a refusal points; empty: the object itself."""
+    """A sentence of a document, and the check that a normalized object obeys it. `field` is the location of an error; empty: the object itself."""
 
     field: str
     sentence: str
@@ -242,7 +242,7 @@ def _usable_uuid(text: str) -> bool:
 
 @cache
 def rules() -> Mapping[str, tuple[StatedRule, ...]]:
-    """Return the rules of each document and schema. A rule sees the object after its types were checked."""
+    """Return the rules of each document and schema. A rule sees the object after type checks."""
     text = (files("localcloud.rest") / "data" / "stated_rules.toml").read_text(encoding="utf-8")
     found: defaultdict[str, list[StatedRule]] = defaultdict(list)
     for row in cast("list[JsonObject]", tomllib.loads(text)["rule"]):
@@ -253,7 +253,7 @@ def rules() -> Mapping[str, tuple[StatedRule, ...]]:
 
 
 def _test(row: JsonObject) -> Callable[[JsonObject], bool]:
-    """Return what an object has to obey, as a row of the table says it."""
+    """Return the check that a table row describes."""
     key = str(row["field"])
     match row:
         case {"check": name}:
@@ -263,14 +263,14 @@ def _test(row: JsonObject) -> Callable[[JsonObject], bool]:
         case {"present": present}:
             return lambda value: present in value
         case {"within": [low, high]}:
-            # An absent number is the default; so is 0, which protocol buffers do not tell from an absent one.
+            # A missing number is the default. So is 0, which protocol buffers cannot distinguish from a missing one.
             return lambda value: not value.get(key) or low <= int(value[key]) <= high
         case {"not_with": others}:
             return lambda value: not value.get(key) or not any(value.get(other) for other in others)
         case {"needs": [first, second]}:
             return lambda value: not value.get(first) or bool(value.get(second))
         case _:
-            raise ValueError(f"The rule of {row['of']} and {key!r} says nothing that an object could obey.")
+            raise ValueError(f"The rule of {row['of']} and {key!r} has no check.")
 
 
 PAGE_SIZE = "Requested page size cannot exceed 200."
@@ -279,7 +279,7 @@ _MAX_PAGE = 200
 
 
 def broken_parameter(method: str, name: str, value: object) -> str:
-    """Return the sentence that a parameter of a method breaks, or an empty text."""
+    """Return the sentence that a method's parameter breaks, or an empty text."""
     if (method, name) == ("serviceusage.services.list", "pageSize") and isinstance(value, int) and value > _MAX_PAGE:
         return PAGE_SIZE
     if method.startswith("compute.") and name == "requestId" and not _usable_uuid(str(value)):

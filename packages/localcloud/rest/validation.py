@@ -1,7 +1,7 @@
 """Validation of parameters and bodies against the discovery documents, with Google's error messages.
 
-The result is normalised: camelCase names, integers as numbers, int64 as strings, no output-only fields.
-`null` is accepted for every known field. It is kept for PATCH of Compute Engine and Cloud Storage, where it removes the field, and dropped elsewhere.
+The result is normalized: camelCase names, integers as numbers, int64 as strings, no output-only fields.
+`null` is accepted for every known field. It is kept for PATCH of Compute Engine and Cloud Storage, where it removes the field, and dropped otherwise.
 """
 
 import base64
@@ -44,9 +44,9 @@ _UNDOCUMENTED = {
         "NetworkRoutingConfig": frozenset({"deleteBgpAlwaysCompareMed"}),
     }
 }
-"""API -> schema -> fields that the real pulumi-gcp provider sends and Google accepts, but the published documents lack. They have no effect here."""
+"""API -> schema -> fields that the real pulumi-gcp provider sends and Google accepts, but the published documents lack. Here they have no effect."""
 _UNDOCUMENTED_QUERY = {"compute": {"returnPartialSuccess"}}
-"""API -> query parameters of lists that gcloud sends and Google accepts, but the published documents lack since 2026. They have no effect here."""
+"""API -> list query parameters that gcloud sends and Google accepts, but the published documents have lacked since 2026. Here they have no effect."""
 
 
 def camel(name: str) -> str:
@@ -87,7 +87,7 @@ def _undocumented(document: DiscoveryDocument, method: Method, name: str) -> boo
 
 
 def path_parameters(document: DiscoveryDocument, method: Method, values: Mapping[str, str]) -> None:
-    """Check path parameters against their patterns (routing has checked most of them already) and against the wildcard `-`."""
+    """Check path parameters against their patterns (routing has checked most of them) and against the wildcard `-`."""
     for name, value in values.items():
         pattern = method.parameters[name].pattern
         if method.parameters[name].refuses_wildcard and value.endswith("/locations/-"):
@@ -142,7 +142,7 @@ def _query_integer(parameter: Parameter, value: str) -> int:
 
 
 def request_body(document: DiscoveryDocument, method: Method, body: object) -> JsonObject:
-    """Check a JSON body against the method's schema and return the normalised body."""
+    """Check a JSON body against the method's schema and return the normalized body."""
     if method.request is None:
         if body not in (None, {}):
             name = next(iter(cast("JsonObject", body)), "") if isinstance(body, dict) else ""
@@ -173,7 +173,7 @@ def _root_name(document: DiscoveryDocument, schema: str) -> str:
 
 
 def _compute_rules(document: DiscoveryDocument, method: Method, body: JsonObject) -> None:
-    """Check required fields and patterns. The documents mark fields as required for PATCH too; Google does not insist on those."""
+    """Check required fields and patterns. The documents mark fields as required for PATCH too, but Google does not enforce that."""
     schema = document.schemas[method.request or ""]
     for name, described in part(schema, "properties").items():
         value = body.get(name)
@@ -236,7 +236,7 @@ class _Checker:
             below = ".".join(filter(None, (path, snake(rule.field))))
             self._bad(below, f"Invalid value at '{below}': {rule.sentence}")
 
-    def _value(self, schema: JsonObject, value: Any, path: str) -> Any:  # noqa: ANN401, PLR0911 - any JSON value; one return a type
+    def _value(self, schema: JsonObject, value: Any, path: str) -> Any:  # noqa: ANN401, PLR0911 - any JSON value; one return per type
         reference = schema.get("$ref")
         if reference is not None:
             schema = self.document.schemas[reference]
@@ -264,7 +264,7 @@ class _Checker:
         self.problems.append((path, text))
 
     def _refused(self, path: str, kind: str, value: object) -> object:
-        """Add the problem of a value that is not of its kind, and return the value."""
+        """Record the problem if a value is not of its kind, and return the value."""
         self._bad(path, f"Invalid value at '{path}' ({kind}), {_quoted(value)}")
         return value
 
@@ -324,7 +324,7 @@ def _quoted(value: object) -> str:
 
 
 def _as_number(value: object, kind: str) -> int | float | None:
-    """Return the number of a format, given as a number or a text; None if it is none, or not within the format's range."""
+    """Return the number of a format, given as a number or a text. None if it is not a number or is out of the format's range."""
     pattern = r"-?\d+" if kind in _INT_RANGE else r"-?\d+(\.\d+)?([eE][-+]?\d+)?"
     if isinstance(value, str):
         if re.fullmatch(pattern, value) is None:

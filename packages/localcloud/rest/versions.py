@@ -1,4 +1,4 @@
-"""Answers for older versions of an API: the same resources, with the fields that the caller's version has."""
+"""Responses for older versions of an API: the same resources, with the fields of the caller's version."""
 
 from typing import Any, Final, cast
 
@@ -6,13 +6,13 @@ from localcloud.json_values import JsonObject, part
 from localcloud.rest.discovery import DiscoveryDocument, Method
 
 _OTHER_FORM: Final = {"run.v1": frozenset({"run.projects.locations.list"})}
-"""Documents whose resources have another form than those of other versions, with the methods that are the same in all versions."""
+"""Documents whose resources have a different form than in other versions, with the methods that are the same in all versions."""
 _MODELLED: Final = {"tpu": "v2alpha1"}
-"""API -> the version whose fields the service's model has. Other APIs answer with the fields that all their versions share."""
+"""API -> the version that the service's model implements. Other APIs answer with the fields that all their versions share."""
 
 
 def handler_id(document: DiscoveryDocument, method: Method) -> str:
-    """Return the id of a method's handler: the method's own, or `API.VERSION.METHOD` where the version has another form."""
+    """Return the id of a method's handler: the method's own, or `API.VERSION.METHOD` if the version has a different form."""
     shared = _OTHER_FORM.get(f"{document.api}.{document.version}")
     if shared is None or method.id in shared:
         return method.id
@@ -21,7 +21,7 @@ def handler_id(document: DiscoveryDocument, method: Method) -> str:
 
 
 def in_version(document: DiscoveryDocument, method: Method, answer: JsonObject) -> JsonObject:
-    """Return the answer of a service's model as the document's version shows it."""
+    """Convert a response of a service's model to the document's version."""
     modelled = _MODELLED.get(document.api, document.version)
     if document.version == modelled or method.response is None:
         return answer
@@ -46,7 +46,7 @@ def _operation(document: DiscoveryDocument, modelled: str, answer: JsonObject) -
 
 
 def _fields(document: DiscoveryDocument, schema: JsonObject, value: object) -> object:
-    """Return the value without the fields and the values of enumerations that the version does not have."""
+    """Return the value without the fields and enum values that the version lacks."""
     described: JsonObject = document.schemas[schema["$ref"]] if "$ref" in schema else schema
     if isinstance(value, list):
         return [_fields(document, part(described, "items"), item) for item in cast("list[Any]", value)]

@@ -1,1 +1,1 @@
-"""What runs on this machine for the simulated cloud: revisions, fronts, machines and the commands on them."""
+"""Processes on this machine for the simulated cloud: revisions, fronts, machines and the commands on them."""

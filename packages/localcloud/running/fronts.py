@@ -1,8 +1,8 @@
-"""Stable URLs of services and of their traffic tags: one loopback port each, IAM checked before a request reaches an instance.
+"""Stable URLs of services and of their traffic tags: one loopback port each, with an IAM check before a request reaches an instance.
 
-A front with several targets divides its requests by their shares: each hundred requests in order are divided exactly, so that a test can count.
-A front reads the head of a request, checks it, and then copies bytes in both directions, so that event streams are not buffered.
-Each connection carries one request (`Connection: close`), because each request is checked.
+A front with several targets divides its requests by percentage, exactly for each hundred requests in order, so that tests can count them.
+A front reads the head of a request, checks it, and then copies bytes in both directions, so event streams are not buffered.
+Each connection serves one request (`Connection: close`) because each request is checked.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ _HEAD_TIMEOUT_S: Final = 30.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Limits of a service's instances: `concurrent` requests run at once; others wait for `queue_s` and then get a 429; `timeout_s` ends any request."""
+    """Limits of a service's instances: `concurrent` requests run in parallel; others wait for `queue_s` and then get a 429; `timeout_s` ends any request."""
 
     concurrent: int
     queue_s: float
@@ -44,7 +44,7 @@ class Fronts:
     def __init__(
         self, *, authorize: Authorize, limits: LimitsOf, ready: Callable[[str], bool] = lambda _: True
     ) -> None:
-        """Ask `ready` before each request whether the instance with this URL may get it."""
+        """`ready` is called before each request to check whether the instance with this URL can receive it."""
         self._authorize = authorize
         self._ready = ready
         self._limits = limits
@@ -52,7 +52,7 @@ class Fronts:
         self._targets: dict[str, _Target] = {}
 
     async def open(self, service: str, *, port: int | None, tag: str = "") -> int:
-        """Open the front of a service or of its tag, on the given port if that is free, and return its port."""
+        """Open the front of a service or its tag, on the given port if it is free, and return its port."""
         known = self._fronts.get((service, tag))
         if known is not None:
             return known.port
@@ -63,14 +63,14 @@ class Fronts:
         return front.port
 
     def route(self, service: str, shares: Mapping[str, int], *, tag: str = "") -> None:
-        """Divide new requests between instances by their shares; running requests are not moved. Raises KeyError for a service without a front."""
+        """Divide new requests between instances by percentage; running requests are not moved. Raises KeyError for a service without a front."""
         front = self._fronts[service, tag]
         front.route({self._target(url): share for url, share in shares.items()})
         routed = {target.url for each in self._fronts.values() for target in each.targets}
         self._targets = {url: target for url, target in self._targets.items() if url in routed or target.active}
 
     async def drained(self, instance_url: str) -> None:
-        """Wait until no request runs in an instance that gets no more of them. The request timeout ends the longest."""
+        """Wait until an instance without new requests has finished its running ones. The request timeout limits the wait."""
         target = self._targets.get(instance_url)
         if target is not None:
             await target.idle.wait()
@@ -82,7 +82,7 @@ class Fronts:
             await front.close()
 
     def _target(self, url: str) -> "_Target":
-        """Return the instance behind a URL: the service's front and those of its tags share its slots."""
+        """Return the instance behind a URL. The service's front and the fronts of its tags share its slots."""
         known = self._targets.get(url)
         if known is None:
             known = self._targets[url] = _Target(url, self._limits(url))
@@ -118,7 +118,7 @@ class _Front:
         self._credits = dict.fromkeys(self.targets, 0)
 
     def pick(self) -> "_Target | None":
-        """Return the instance of the next request: the one that is furthest behind its share (smooth weighted round robin)."""
+        """Return the instance of the next request: the one furthest behind its percentage (smooth weighted round robin)."""
         if not self.targets:
             return None
         for target, share in self.targets.items():
@@ -146,7 +146,7 @@ class _Target:
         self.port = parts.port or 80
         self.limits = limits
         self.active = 0
-        """Requests that run or wait."""
+        """Running and waiting requests."""
         self.idle = asyncio.Event()
         self.idle.set()
         self._free = limits.concurrent
@@ -182,7 +182,7 @@ class _Target:
         return True
 
     def leave(self) -> None:
-        """Release a slot: to the next waiting request, if there is one."""
+        """Pass a slot to the next waiting request, or release it."""
         self._release()
         self._gone()
 
@@ -226,7 +226,7 @@ class _Client(asyncio.Protocol):
         self._head_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)  # noqa: S101 - TCP gives nothing else
+        assert isinstance(transport, asyncio.Transport)  # noqa: S101 - always true for TCP
         self._transport = transport
         transport.set_write_buffer_limits(high=_HIGH_WATER_BYTES)
         self._front.clients.add(self)
@@ -239,7 +239,7 @@ class _Client(asyncio.Protocol):
         self._buffer += data
         if self._task is not None:
             if len(self._buffer) > _HIGH_WATER_BYTES:
-                # Stop reading a large body until an instance takes it.
+                # Stop reading a large body until an instance accepts it.
                 self.hold_request(hold=True)
             return
         end = self._buffer.find(b"\r\n\r\n")
@@ -285,7 +285,7 @@ class _Client(asyncio.Protocol):
             return
         target = self._front.pick()
         if target is None or not self._front.ready(target.url):
-            self._answer(503, "Service Unavailable", "The service has no instance that is ready.")
+            self._answer(503, "Service Unavailable", "The service has no ready instance.")
             return
         if not await target.enter():
             self._answer(
@@ -305,9 +305,9 @@ class _Client(asyncio.Protocol):
             target.leave()
 
     def _admit(self, head: _Head) -> bool:
-        """Check host name and IAM. Answer the request and return False if it is refused.
+        """Check host name and IAM. If the request is rejected, answer it and return False.
 
-        Google's front end answers 404 for a host name that no service has; a web page that resolves its own name to 127.0.0.1 sends such a name.
+        Google's front end answers 404 for an unknown host name. A web page that resolves its own name to 127.0.0.1 sends such a name.
         """
         if foreign_host(head.get("host"), address=_HOST, port=self._front.port):
             self._answer(404, "Not Found", "The requested URL was not found on this server.")
@@ -376,7 +376,7 @@ class _Client(asyncio.Protocol):
             self._transport.close()
 
     def hold_request(self, *, hold: bool) -> None:
-        """Stop or resume reading the request while the instance does not take it."""
+        """Stop or resume reading the request, depending on whether the instance accepts data."""
         if self._transport is None or self._transport.is_closing():
             return
         if hold:
@@ -385,7 +385,7 @@ class _Client(asyncio.Protocol):
             self._transport.resume_reading()
 
     def _answer(self, status: int, title: str, sentence: str, headers: str = "") -> None:
-        """Answer instead of the instance, as Google's front end does, and close."""
+        """Answer in place of the instance, as Google's front end does, and close."""
         if self._transport is None or self._transport.is_closing():
             return
         body = (
@@ -442,7 +442,7 @@ def _parse_head(raw: bytes) -> _Head | None:
 
 
 def _forwarded(head: _Head, peer: str) -> bytes:
-    """Return the head as the instance gets it: one request a connection, without the front's own credentials."""
+    """Return the request head for the instance: one request per connection, without the front's own credentials."""
     own = head.get("x-serverless-authorization") is not None
     lines = [f"{head.method} {head.path} {head.version}"]
     for name, value in head.headers:

@@ -1,4 +1,4 @@
-"""How the local cloud runs its own modules as processes."""
+"""Run the local cloud's own modules as processes."""
 
 import os
 import sys
@@ -13,7 +13,7 @@ _SIMULATOR: Final = ("VLLM_SIM_SPEED", "VLLM_SIM_TTFT_S", "VLLM_SIM_TPOT_S", "VL
 
 
 def command(module: str, *arguments: str) -> list[str]:
-    """Return the command line that runs a module of this package. -P: do not import from the current folder."""
+    """Return the command line that runs a module of this package. -P prevents imports from the current folder."""
     return [sys.executable, "-P", "-m", module, *arguments]
 
 

@@ -11,11 +11,11 @@ from localcloud.running.processes import PlannedStart
 from localcloud.world.clock import Clock
 
 _LEAST_TIMEOUT_S: Final = 1.0
-"""Minimum timeout of a probe in real seconds: an accelerated timeout would measure this machine, not the server."""
+"""Minimum timeout of a probe in real seconds. A shorter, accelerated timeout measures this machine, not the server."""
 _LEAST_PERIOD_S: Final = 0.05
-"""Shortest pause between readiness probes in real seconds, so that a fast clock does not keep a core busy."""
+"""Minimum pause between readiness probes in real seconds, so that a fast clock does not keep a core busy."""
 _LAG_LIMIT_S: Final = 10.0
-"""How long (real seconds) to wait for a server that should be up by its own plan: the delay comes from this machine."""
+"""Real seconds to wait for a server that is ready according to its own plan. This machine causes the delay."""
 _LAG_POLL_S: Final = 0.02
 _OK: Final = range(200, 400)
 
@@ -33,7 +33,7 @@ class Probe:
 
     @property
     def budget_s(self) -> float:
-        """Return how long a start may take in simulated seconds: Cloud Run documents the delay plus failureThreshold x period."""
+        """Return the maximum duration of a start in simulated seconds. Cloud Run documents the delay plus failureThreshold x period."""
         return self.initial_delay_s + self.failure_threshold * self.period_s
 
 
@@ -58,40 +58,40 @@ def read_probe(given: Mapping[str, Any] | None, container_port: int) -> Probe:
 async def passes(probe: Probe, *, clock: Clock, port: int, planned: PlannedStart) -> bool:
     """Probe until an attempt succeeds (True) or `failure_threshold` attempts have failed (False).
 
-    `port` is the real port of the server. A probe of another port than the container's fails, as it would in the container. So does
-    every probe of a start that is longer than the probe's budget: on a busy machine, the last attempt may come after the real start.
+    `port` is the real port of the server. A probe of a port other than the container's fails, as it does in the container. So does
+    every probe of a start that exceeds the probe's budget: on a busy machine, the last attempt may come after the real start.
     """
     loop = asyncio.get_running_loop()
-    begun = loop.time()
+    started = loop.time()
     reachable = probe.port == planned.port and planned.start_s <= probe.budget_s
     for attempt in range(probe.failure_threshold):
-        due = begun + clock.real_s(probe.initial_delay_s + attempt * probe.period_s)
+        due = started + clock.real_s(probe.initial_delay_s + attempt * probe.period_s)
         await asyncio.sleep(max(0.0, due - loop.time()))
-        if reachable and await _ask(probe, clock, port):
+        if reachable and await _attempt(probe, clock, port):
             return True
-    end = begun + clock.real_s(probe.budget_s)
+    end = started + clock.real_s(probe.budget_s)
     if not reachable:
         await asyncio.sleep(max(0.0, end - loop.time()))
         return False
     deadline = max(loop.time(), end) + _LAG_LIMIT_S
     while loop.time() < deadline:
-        if await _ask(probe, clock, port):
+        if await _attempt(probe, clock, port):
             return True
         await asyncio.sleep(_LAG_POLL_S)
     return False
 
 
 async def watch(probe: Probe, *, clock: Clock, port: int, report: Callable[[bool], None]) -> None:
-    """Ask a started server without end, and report whether it is ready: no after `failure_threshold` failed attempts, yes after one answer."""
+    """Probe a started server indefinitely and report whether it is ready: not after `failure_threshold` failed attempts, ready after one response."""
     failed = 0
     while True:
         await asyncio.sleep(max(clock.real_s(probe.period_s), _LEAST_PERIOD_S))
-        failed = 0 if await _ask(probe, clock, port) else failed + 1
+        failed = 0 if await _attempt(probe, clock, port) else failed + 1
         if failed in {0, probe.failure_threshold}:
             report(failed == 0)
 
 
-async def _ask(probe: Probe, clock: Clock, port: int) -> bool:
+async def _attempt(probe: Probe, clock: Clock, port: int) -> bool:
     timeout_s = max(_LEAST_TIMEOUT_S, clock.real_s(probe.timeout_s))
     with suppress(OSError, TimeoutError, ValueError, asyncio.IncompleteReadError):
         async with asyncio.timeout(timeout_s):

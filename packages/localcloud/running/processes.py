@@ -1,4 +1,4 @@
-"""Starts a simulated server as a process and logs its output without the values of secrets."""
+"""Start a simulated server as a process and log its output without the values of secrets."""
 
 import asyncio
 import os
@@ -18,21 +18,21 @@ _LINE_LIMIT_BYTES: Final = 1024 * 1024
 
 
 def server_environment(container: Mapping[str, str], simulator: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of a server: the container's own variables, what the interpreter needs, and the simulator's settings."""
+    """Return the environment of a server: the container's own variables, the interpreter's variables, and the simulator's settings."""
     needed = {**interpreter.ENVIRONMENT, "PATH": os.environ.get("PATH", os.defpath), "PYTHONUNBUFFERED": "1"}
     return {**interpreter.simulator_variables(), **container, **needed, **simulator}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedStart:
-    """What a server announces when its process runs: the container's port, and the length of its start in simulated seconds."""
+    """Announcement of a server when its process runs: the container's port, and the duration of its start in simulated seconds."""
 
     port: int
     start_s: float
 
 
 class Server:
-    """One running server. It watches its standard input and ends when this process ends."""
+    """One running server. It watches its standard input and exits when this process exits."""
 
     def __init__(
         self,
@@ -61,9 +61,9 @@ class Server:
         secrets: Sequence[str],
         printed: Callable[[str, str], None],
     ) -> "Server":
-        """Start a server by its whole command line. `printed` gets each line as it was printed, with the name of its stream.
+        """Start a server by its whole command line. `printed` receives each line as printed, with the name of its stream.
 
-        The file `log` has the lines without the values of secrets.
+        The file `log` contains the lines without the values of secrets.
         """
         log.parent.mkdir(parents=True, exist_ok=True)
         process = await asyncio.create_subprocess_exec(
@@ -79,19 +79,19 @@ class Server:
 
     @property
     def running(self) -> bool:
-        """Tell if the process runs."""
+        """Return whether the process runs."""
         return self._process.returncode is None
 
     async def up(self) -> PlannedStart | None:
-        """Wait until the process has announced its start. Return None if it ended instead."""
+        """Wait until the process has announced its start. Return None if it exited instead."""
         return await asyncio.shield(self._up)
 
     async def ended(self) -> int:
-        """Wait for the process's end and return its exit code (128 + n after signal n)."""
+        """Wait for the process to exit and return its exit code (128 + n after signal n)."""
         return await asyncio.shield(self._ended)
 
     async def stop(self) -> None:
-        """Stop the server: SIGTERM, then SIGKILL after a grace period. A server that has ended is ignored."""
+        """Stop the server: SIGTERM, then SIGKILL after a grace period. A server that has exited is ignored."""
         if self.running:
             with suppress(ProcessLookupError):
                 self._process.send_signal(signal.SIGTERM)
@@ -132,7 +132,7 @@ class Server:
             self._up.set_result(PlannedStart(port=int(planned[1]), start_s=float(planned[2])))
         killed = re.match(re.escape(KILLED_MARK) + r" (\d+) MiB", text)
         if killed is not None:
-            # A container does not say this: the kernel ends it, and Cloud Run's own entry has the figures.
+            # Not part of a container's output because the kernel kills it. Cloud Run's own entry has the figures.
             self.killed_with_mib = int(killed[1])
         elif text:
             self._printed(name, text)

@@ -1,4 +1,4 @@
-"""Cloud Run's instances: one simulated vLLM server for each revision, with its startup probe on the accelerated clock.
+"""Cloud Run's instances: one simulated vLLM server per revision, with its startup probe on the accelerated clock.
 
 One process represents all instances of a revision. It uses these parts of the template: the container with the port, its command, arguments and
 variables, secrets, Cloud Storage and memory volumes, the memory limit, the GPU, the startup probe, concurrency and the request timeout.
@@ -25,17 +25,17 @@ from localcloud.world.run_messages import LogLine, Stream, container_port, servi
 from localcloud.world.runtime import RevisionFailedError, RevisionSpec
 
 ReadSecret: TypeAlias = Callable[[str, str], str]
-"""Returns the payload of `projects/P/secrets/S/versions/V` for a service account's e-mail. Raises RevisionFailedError if access is denied."""
+"""Returns the payload of `projects/P/secrets/S/versions/V` for a service account's email. Raises RevisionFailedError if access is denied."""
 ListObjects: TypeAlias = Callable[[str], Mapping[str, int] | None]
-"""Returns names and sizes in bytes of a bucket's objects, or None if there is no such bucket."""
+"""Returns names and sizes in bytes of a bucket's objects, or None if the bucket does not exist."""
 WriteLog: TypeAlias = Callable[[str, LogLine], None]
 """Writes a line to Cloud Logging, for a revision's full name."""
 MayList: TypeAlias = Callable[[str, str], bool]
-"""Tells if a service account's e-mail may list a bucket's objects."""
+"""Returns whether a service account's email can list a bucket's objects."""
 VersionOf: TypeAlias = Callable[[str], str]
-"""Returns the version of vLLM in an image; empty if it is not known."""
+"""Returns the version of vLLM in an image. Empty if unknown."""
 DriverOf: TypeAlias = Callable[[str], int | None]
-"""Returns the branch of the NVIDIA driver of a GPU type; None for a driver that runs everything."""
+"""Returns the branch of the NVIDIA driver of a GPU type, or None for a driver that runs everything."""
 UserOf: TypeAlias = Callable[[str], int]
 """Returns the uid of an image's container. vLLM's image runs as root."""
 
@@ -47,8 +47,8 @@ _LONGEST_PAUSE_S: Final = 60.0
 _STEADY_S: Final = 60.0
 _UP_LIMIT_S: Final = 60.0
 _MB_PER_S_WITHOUT_DIRECT_VPC: Final = 75.0
-"""An instance with a GPU reads from the network at 600 Mbit/s unless Direct VPC takes all its traffic: comment of a public Terraform program that
-loads models on this platform (2026). Google's pages were not found to give a figure."""
+"""An instance with a GPU reads from the network at 600 Mbit/s unless Direct VPC routes all its traffic: comment of a public Terraform program that
+loads models on this platform (2026). No figure was found on Google's pages."""
 
 
 def _root(_: str) -> int:
@@ -80,7 +80,7 @@ class _Instance:
     limits: Limits
     server: Server | None = None
     ready: bool = True
-    """What the readiness probe says; True without one."""
+    """Result of the readiness probe; True without one."""
     watcher: asyncio.Task[None] | None = None
     keeper: asyncio.Task[None] | None = None
     folder: Path = field(default_factory=Path)
@@ -109,7 +109,7 @@ class SimulatedRevisions:
         driver_of: DriverOf = _no_driver,
         google: GoogleAccess | None = None,
     ) -> None:
-        """Keep the logs in `state`/logs: one file per revision, without the values of its secrets. Cloud Logging gets the lines as they are."""
+        """Keep the logs in `state`/logs: one file per revision, without the values of its secrets. Cloud Logging receives the lines unchanged."""
         self._clock = clock
         self._state = state
         self._read_secret = read_secret
@@ -128,12 +128,12 @@ class SimulatedRevisions:
         return next((item.limits for item in found), DEFAULT_LIMITS)
 
     def ready(self, instance_url: str) -> bool:
-        """Return whether an instance may get new requests: what its readiness probe says."""
+        """Return whether an instance can receive new requests, according to its readiness probe."""
         found = (item for item in self._instances.values() if item.url == instance_url)
         return next((item.ready for item in found), True)
 
     def log_file(self, name: str) -> Path:
-        """Return where a revision's log is."""
+        """Return the location of a revision's log."""
         folder = self._state / "logs"
         folder.mkdir(parents=True, exist_ok=True)
         return folder / f"{_short(name)}.log"
@@ -155,7 +155,7 @@ class SimulatedRevisions:
         return instance.url
 
     async def stop(self, name: str, *, url: str | None = None) -> None:
-        """Stop a revision's instance; with `url` only if it is still that one."""
+        """Stop a revision's instance; with `url`, only if it is still that one."""
         instance = self._instances.get(name)
         if instance is None or url not in {None, instance.url}:
             return
@@ -194,7 +194,7 @@ class SimulatedRevisions:
             "VLLM_SIM_CUDA_DRIVER": str(self._driver_of(template.accelerator) or ""),
             "VLLM_SIM_MEMORY_VOLUMES": json.dumps(volumes.by_folder()),
             **({} if template.all_traffic else {"VLLM_SIM_NETWORK_MB_PER_S": repr(_MB_PER_S_WITHOUT_DIRECT_VPC)}),
-            # A container's file system does not outlive it, so no real folder stands behind its paths: only behind its volumes in memory.
+            # A container's file system does not outlive it, so only its in-memory volumes are backed by real folders.
             "VLLM_SIM_PATHS": json.dumps(
                 {"/": str(folder / "nothing"), **{name: name for name in volumes.by_folder()}}
             ),
@@ -252,13 +252,13 @@ class SimulatedRevisions:
             only = options.get("only-dir", "").strip("/")
             if only:
                 files = {key[len(only) + 1 :]: size for key, size in files.items() if key.startswith(only + "/")}
-            # The mount belongs to the uid in its options, by default root. Root can read every mount.
+            # The mount is owned by the uid in its options, by default root. Root can read every mount.
             readable = uid == 0 or options.get("uid", "0") == str(uid)
             out.append({"path": path, "files": dict(files), "options": options, "readable": readable})
         return out
 
     def _named_buckets(self, template: "_TemplateReader") -> dict[str, dict[str, Any]]:
-        """List the buckets that the command line names as `gs://`, or say in Google's words why they cannot be listed."""
+        """List the buckets that the command line names as `gs://`, or return Google's error message if they cannot be listed."""
         out: dict[str, dict[str, Any]] = {}
         for name in sorted(set(re.findall(r"gs://([a-z0-9][a-z0-9._-]+)", " ".join(template.words)))):
             files = self._list_objects(name)
@@ -284,7 +284,7 @@ class SimulatedRevisions:
         try:
             planned = await asyncio.wait_for(server.up(), _UP_LIMIT_S)
         except TimeoutError:
-            raise RevisionFailedError(f"The simulated server did not come up within {_UP_LIMIT_S:.0f} s.") from None
+            raise RevisionFailedError(f"The simulated server did not start within {_UP_LIMIT_S:.0f} s.") from None
         if planned is None:
             raise await self._exited(instance, template)
         probing = asyncio.create_task(passes(probe, clock=self._clock, port=instance.port, planned=planned))
@@ -305,7 +305,7 @@ class SimulatedRevisions:
         raise self._not_started(instance.spec, lines)
 
     async def _watch(self, instance: _Instance, template: "_TemplateReader") -> None:
-        """Let the front send no new requests while the readiness probe fails. Like Cloud Run, do not end the instance."""
+        """Send no new requests while the readiness probe fails. Like Cloud Run, do not terminate the instance."""
         probe = read_probe(template.readiness_probe, template.port)
 
         def report(ready: bool) -> None:
@@ -329,7 +329,7 @@ class SimulatedRevisions:
         )
 
     async def _exited(self, instance: _Instance, template: "_TemplateReader") -> RevisionFailedError:
-        """Return the error of a container that ended before it was ready. Why it ended stands in the log."""
+        """Return the error of a container that exited before it was ready. Only the log contains the reason."""
         server, spec = instance.server, instance.spec
         assert server is not None  # noqa: S101 - only called after a start
         code = await server.ended()
@@ -341,7 +341,7 @@ class SimulatedRevisions:
         return self._not_started(spec, lines)
 
     def _not_started(self, spec: RevisionSpec, lines: list[LogLine]) -> RevisionFailedError:
-        """Log why a revision did not start, and return the error that says only that."""
+        """Log why a revision did not start, and return the error without the reason."""
         with self.log_file(spec.name).open("a", encoding="utf-8") as log:
             log.writelines(f"{line.text}\n" for line in lines)
         for line in lines:
@@ -349,18 +349,18 @@ class SimulatedRevisions:
         return RevisionFailedError(run_messages.not_started(spec.template))
 
     async def _keep(self, instance: _Instance) -> None:
-        """Restart the server on the same port whenever it ends, as Cloud Run replaces crashed instances."""
+        """Restart the server on the same port whenever it exits, as Cloud Run replaces crashed instances."""
         loop = asyncio.get_running_loop()
         pause_s = _RESTART_PAUSE_S
         while instance.server is not None:
-            begun = loop.time()
+            started_at = loop.time()
             code = await instance.server.ended()
-            said = f"Container called exit({code})."
+            message = f"Container called exit({code})."
             with instance.log.open("a", encoding="utf-8") as log:
-                log.write(said + "\n")
-            self._write_log(instance.spec.name, LogLine(stream="varlog/system", text=said, severity="WARNING"))
+                log.write(message + "\n")
+            self._write_log(instance.spec.name, LogLine(stream="varlog/system", text=message, severity="WARNING"))
             # If the server keeps failing, double the pause between restarts.
-            steady = loop.time() - begun > _STEADY_S
+            steady = loop.time() - started_at > _STEADY_S
             pause_s = _RESTART_PAUSE_S if steady else min(2 * pause_s, _LONGEST_PAUSE_S)
             await asyncio.sleep(pause_s)
             instance.server = await self._server(instance)
@@ -369,7 +369,7 @@ class SimulatedRevisions:
 def _limits(template: "_TemplateReader", planned: PlannedStart) -> Limits:
     """Return the limits of a revision. One process represents all its instances.
 
-    Cloud Run lets a request wait for 3.5 times the average start of an instance, but at least 10 s (Cloud Run, "About container
+    Cloud Run allows a request to wait for 3.5 times the average start time of an instance, but at least 10 s (Cloud Run, "About container
     instance autoscaling").
     """
     return Limits(
@@ -433,7 +433,7 @@ class _TemplateReader:
         return out
 
     def memory_volumes(self, folder: Path) -> Volumes:
-        """Return the mounted volumes in memory, each with a real folder below `folder`."""
+        """Return the mounted in-memory volumes, each with a real folder below `folder`."""
         sizes = {
             str(volume.get("name")): memory_mib(
                 str(as_object(volume.get("emptyDir")).get("sizeLimit") or f"{self.memory_mib}Mi")

@@ -1,4 +1,4 @@
-"""The runtimes of the local cloud: simulated vLLM servers for revisions, fronts that check invokers, machines that run their start-up script."""
+"""Runtimes of the local cloud: simulated vLLM servers for revisions, fronts that check invokers, machines that run their startup script."""
 
 import base64
 import re
@@ -48,7 +48,7 @@ def simulated_runtimes(cloud: Cloud, *, clock: Clock | None = None) -> Runtimes:
         cloud.logs.write(run_messages.entry(line, revision))
 
     def may_list(bucket: str, account: str) -> bool:
-        """Tell if an account may list a bucket's objects."""
+        """Return whether an account can list a bucket's objects."""
         document = cloud.store.get("storage.buckets", bucket) or {}
         resources = [f"//storage.googleapis.com/{bucket}", project_policy(str(document.get("_project", "")))]
         return cloud.policies.allows(account, "storage.objects.list", resources)

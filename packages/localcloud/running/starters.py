@@ -1,8 +1,8 @@
 """Containers that run a Python program before the server: `python3 -c TEXT ARGUMENT... vllm serve MODEL ...`.
 
-The text is run as it is, by a bare interpreter, as its instance's service account: with a metadata server of its own and the local cloud's
-endpoints of Cloud Storage and Secret Manager. `vllm` is the simulated server. A real folder stands behind each volume in memory, and its path takes
-the place of the volume's in arguments and variables: the process has no file system of its own.
+The text runs unchanged, in a bare interpreter, as its instance's service account, with its own metadata server and the local cloud's
+endpoints of Cloud Storage and Secret Manager. `vllm` is the simulated server. Each in-memory volume is backed by a real folder, whose path
+replaces the volume's in arguments and variables because the process has no file system of its own.
 """
 
 import shutil
@@ -23,7 +23,7 @@ _SYSTEM_PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GoogleAccess:
-    """What an instance reaches Google with: the local cloud's address, and tokens for a service account's e-mail."""
+    """An instance's access to Google: the local cloud's address, and tokens for a service account's email."""
 
     base_url: str
     access_token: IssueAccessToken
@@ -31,13 +31,13 @@ class GoogleAccess:
 
 
 def is_starter(words: Sequence[str]) -> bool:
-    """Tell if a container's command line is a Python program rather than the server itself."""
+    """Return whether a container's command line is a Python program rather than the server itself."""
     return len(words) > 2 and PurePosixPath(words[0]).name in {"python", "python3"} and words[1] == "-c"  # noqa: PLR2004 - the text follows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Volumes:
-    """The volumes in memory of one instance: the path in the container, and the real folder behind it with its size in MiB."""
+    """The in-memory volumes of one instance: the path in the container, and its real folder with the size in MiB."""
 
     folders: Mapping[str, Path]
     sizes_mib: Mapping[str, int]
@@ -49,7 +49,7 @@ class Volumes:
         return text
 
     def empty(self) -> None:
-        """Empty the volumes, as those of a new instance are."""
+        """Empty the volumes, as for a new instance."""
         for folder in self.folders.values():
             shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir(parents=True)
@@ -92,7 +92,7 @@ class Starter:
         return [str(self._folder / "python3"), words[1], words[2], *map(volumes.real, words[3:])]
 
     def environment(self, environment: Mapping[str, str], volumes: Volumes, *, port: int) -> dict[str, str]:
-        """Return the variables of the process. `port` is the one that the server really listens on."""
+        """Return the variables of the process. `port` is the server's real port."""
         google = self._google.base_url.rstrip("/")
         real = {name: volumes.real(text) for name, text in environment.items() if name != "PYTHONPATH"}
         return {
@@ -107,8 +107,8 @@ class Starter:
 
 
 def _install(folder: Path) -> None:
-    """Install the server's command, and the base interpreter, so that the program cannot import this project's packages."""
-    # What the program puts on PYTHONPATH is for the server, which has one of its own here.
+    """Install the server's command and the base interpreter, so that the program cannot import this project's packages."""
+    # The program's PYTHONPATH entries are for the server, which has its own here.
     python = install(folder, _COMMANDS, kept={"VLLM_SIM_PYTHONPATH": "PYTHONPATH"}) / "python3"
     if not python.is_symlink():
         python.symlink_to(Path(sys.executable).resolve())
@@ -122,5 +122,7 @@ def server_command(words: Sequence[str]) -> list[str]:
 def starter_of(revision: RevisionSpec, account: str, google: GoogleAccess | None, folder: Path) -> Starter:
     """Return the starter of an instance. Raises RevisionFailedError if instances cannot reach Google here."""
     if google is None:
-        raise RevisionFailedError("The local cloud runs a program before the server only where instances reach Google.")
+        raise RevisionFailedError(
+            "The local cloud only runs a program before the server if instances can reach Google."
+        )
     return Starter(revision, account, google, folder)

@@ -1,6 +1,6 @@
 """The admin API under /admin/: list resources, set the scenario, advance the time, assign ids.
 
-It takes the operator's token only; the overview needs no token.
+It accepts only the operator's token. The overview needs no token.
 """
 
 from collections.abc import Callable, Iterable
@@ -55,7 +55,7 @@ class Admin:
         self._machine_address = machine_address
 
     def routes(self) -> list[web.RouteDef]:
-        """Return the routes of the admin API. All but the overview take the operator's token only."""
+        """Return the routes of the admin API. All but the overview require the operator's token."""
         guarded = [web.route(each.method, each.path, operator_only(self._cloud, each.handler)) for each in self._own()]
         return [web.get("/admin/", self.overview), *guarded]
 
@@ -101,7 +101,7 @@ class Admin:
         return web.json_response(self._cloud.scenario.model_dump(mode="json"))
 
     async def put_scenario(self, request: web.Request) -> web.Response:
-        """Replace the scenario. With ?merge=true, merge the given keys into the current one; null resets a key. The fault counters start again."""
+        """Replace the scenario. With ?merge=true, merge the given keys into the current one; null resets a key. The fault counters restart."""
         given = await json_object(request)
         if request.query.get("merge") == "true":
             given = merged(self._cloud.scenario.model_dump(mode="json"), given)
@@ -129,7 +129,7 @@ class Admin:
         """Advance the time by `{"seconds": N}`, for waits and lifetimes."""
         amount = (await json_object(request)).get("seconds")
         if not isinstance(amount, (int, float)) or isinstance(amount, bool) or amount < 0:
-            return _refusal(f"POST /admin/advance: seconds is {amount!r}; a number of at least 0 is needed.")
+            return _refusal(f"POST /admin/advance: seconds is {amount!r}, expected a number of 0 or more.")
         self._cloud.timeline.advance(float(amount))
         self._cloud.changed.set()
         return await self.clock(request)
@@ -153,7 +153,7 @@ class Admin:
         return web.json_response({})
 
     async def add_project(self, request: web.Request) -> web.Response:
-        """Add the project `{"projectId": "p1", "projectNumber": "1234567890"}`, owned as the scenario says."""
+        """Add the project `{"projectId": "p1", "projectNumber": "1234567890"}`, with the ownership that the scenario sets."""
         given = await json_object(request)
         if not given.get("projectId"):
             return _refusal("POST /admin/projects: projectId is missing.")
@@ -168,7 +168,7 @@ class Admin:
         return web.json_response({"email": email, "accessToken": self._cloud.tokens.issue_access_token(email)})
 
     async def quota(self, request: web.Request) -> web.Response:
-        """Take a quota preference, as Cloud Quotas does, and grant it at once. The fault counters start again."""
+        """Accept a quota preference, as Cloud Quotas does, and grant it immediately. The fault counters restart."""
         try:
             document = prefer(self._cloud, await json_object(request))
         except CloudError as error:
@@ -184,7 +184,7 @@ class Admin:
         return web.json_response({})
 
     async def reboot(self, request: web.Request) -> web.Response:
-        """Reboot the machine of the TPU node `{"node": FULL_NAME}`: processes and /dev/shm are lost, its disk stays."""
+        """Reboot the machine of the TPU node `{"node": FULL_NAME}`: processes and /dev/shm are lost, the disk is kept."""
         node = str((await json_object(request)).get("node", ""))
         try:
             await self._cloud.runtimes.machines.reboot(node)
@@ -197,11 +197,11 @@ class Admin:
         return web.json_response({"charges": self._cloud.runtimes.machines.charges(request.query.get("node", ""))})
 
     async def downloads(self, _request: web.Request) -> web.Response:
-        """Return how many bytes of each object of Cloud Storage each account has read since the start."""
+        """Return the number of bytes that each account has read of each Cloud Storage object since the start."""
         return web.json_response({"downloads": self._cloud.downloads.rows()})
 
     async def ssh(self, request: web.Request) -> web.Response:
-        """Return an empty object if ?account=EMAIL may log in to ?node=FULL_NAME with SSH through IAP; 403 if not."""
+        """Return an empty object if ?account=EMAIL can log in to ?node=FULL_NAME with SSH through IAP, otherwise 403."""
         try:
             check_login(
                 self._cloud, request.query.get("node", ""), request.query.get("account") or self._cloud.operator
@@ -211,7 +211,7 @@ class Admin:
         return web.json_response({})
 
     async def tunnel(self, request: web.Request) -> web.Response:
-        """Return host and port for a tunnel to ?node=FULL_NAME&port=N; 404 if nothing listens there."""
+        """Return host and port for a tunnel to ?node=FULL_NAME&port=N, or 404 if nothing listens there."""
         node, port = request.query.get("node", ""), request.query.get("port", "")
         address = self._machine_address(node, int(port)) if port.isdigit() else None
         if address is None:

@@ -32,7 +32,7 @@ _SHUTDOWN_S = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """How to open a cloud. `port` 0: the port of the last run on the same state, or any free one."""
+    """Options of a cloud. `port` 0: the port of the last run on the same state, or any free port."""
 
     project: str = DEFAULT_PROJECT
     speed: float = DEFAULT_SPEED
@@ -53,7 +53,7 @@ class OpenCloud:
     _runner: web.AppRunner
 
     def routes(self) -> list[tuple[str, str]]:
-        """Return verb and path of each route, apart from the one for all methods of Google."""
+        """Return verb and path of each route except the catch-all route for Google's methods."""
         found = [(route.method, route.resource) for route in self._runner.app.router.routes()]
         return [(verb, where.canonical) for verb, where in found if where is not None and verb != hdrs.METH_ANY]
 
@@ -66,7 +66,7 @@ class OpenCloud:
 
 
 async def open_cloud(state: Path, options: Options, runtimes: RuntimeFactory) -> OpenCloud:
-    """Open the state folder and listen on the loopback address. The caller has created the folder and locked it if others may use it."""
+    """Open the state folder and listen on the loopback address. The caller creates the folder, and locks it if it is shared."""
     clock = Clock(speed=options.speed)
     cloud = Cloud(state=state, project=options.project, clock=clock, scenario=options.scenario)
     dispatcher = Dispatcher(cloud, services.handlers(cloud))
@@ -75,7 +75,7 @@ async def open_cloud(state: Path, options: Options, runtimes: RuntimeFactory) ->
         dispatcher.log,
         lambda name, port: cloud.runtimes.machines.address(name, port),  # noqa: PLW0108 - the runtimes are attached later
     )
-    # Uploads are streamed to disk, and have no limit. One byte more than the limit is too long.
+    # Uploads are streamed to disk without a limit. For other bodies, one byte over the limit is too long.
     app = web.Application(client_max_size=LONGEST_BYTES + 1, middlewares=[loopback_only(cloud), google_errors])
     app.add_routes(admin.routes())
     app.add_routes(Registry(cloud).routes())
@@ -98,7 +98,7 @@ async def open_cloud(state: Path, options: Options, runtimes: RuntimeFactory) ->
 
 
 async def _listen(runner: web.AppRunner, port: int, *, strict: bool) -> int:
-    """Listen on the port. If it is taken and was not requested, listen on any free one."""
+    """Listen on the port. If it is taken and was not requested explicitly, listen on any free port."""
     try:
         site = web.TCPSite(runner, "127.0.0.1", port)
         await site.start()
@@ -136,7 +136,7 @@ def _token_endpoint(cloud: Cloud) -> Callable[[web.Request], Awaitable[web.Respo
 
 
 def _grant(cloud: Cloud, form: Mapping[str, str]) -> JsonObject:
-    """Return a token for a signed assertion of a known service account, or for a person's refresh token."""
+    """Return a token for a signed assertion of a known service account, or for a user's refresh token."""
     grant_type, assertion = form.get("grant_type", ""), form.get("assertion", "")
     if grant_type == oauth.REFRESH:
         return cloud.tokens.refresh(form.get("refresh_token", ""))
@@ -156,7 +156,7 @@ async def _keep_time(cloud: Cloud) -> None:
 
 
 async def _stop_all(cloud: Cloud) -> None:
-    """Stop instances, fronts and machines; the next run on the same state starts them again."""
+    """Stop instances, fronts and machines. The next run on the same state restarts them."""
     runtimes = cloud.runtimes
     stops = [runtimes.fronts.close(name) for name, _ in cloud.store.under("run.services")]
     stops += [runtimes.revisions.stop(name) for name, _ in cloud.store.under("run.revisions")]

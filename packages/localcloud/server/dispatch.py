@@ -31,10 +31,10 @@ _MEDIA = {"upload": "upload", "download": "download"}
 _SECRET_KEYS = {"data", "access_token", "oauth_token", "key", "privateKeyData", "private_key", "assertion"}
 
 _LIMITING = {"cloudresourcemanager", "storage"}
-"""APIs that recognize limits on the roles that a caller may grant, as far as public pages name them (IAM's release notes, 2021-07-21, for Cloud
-Storage); for the others the unkind answer is assumed."""
+"""APIs that recognize limits on the roles that a caller can grant, according to public pages (IAM's release notes, 2021-07-21, for Cloud
+Storage). For the other APIs, the strict answer is assumed."""
 _DENIALS = {"logging.entries.list": "Permission denied for all log views"}
-"""Methods that word a missing permission in their own way (public logs of 2025 and 2026, such as jdubz's app-monitor)."""
+"""Methods with their own text for a missing permission (public logs of 2025 and 2026, such as jdubz's app-monitor)."""
 
 
 class Dispatcher:
@@ -71,11 +71,11 @@ class Dispatcher:
             own = CloudError(
                 500,
                 "INTERNAL",
-                f"Internal error of the local cloud itself: {error!r}; GET /admin/requests has the trace.",
+                f"Internal error of the local cloud: {error!r}. GET /admin/requests has the trace.",
                 reason="backendError",
             )
             response = web.json_response(own.body(style), status=500)
-        if not response.prepared:  # simulated like every time stamp: clients compare it with them
+        if not response.prepared:  # Simulated, like every time stamp, because clients compare the two.
             response.headers[hdrs.DATE] = format_datetime(self._cloud.timeline.now(), usegmt=True)
         entry["status"] = response.status
         entry["ms"] = round((time.perf_counter() - began) * 1000, 3)
@@ -106,8 +106,8 @@ class Dispatcher:
         handler = self._handlers.get(handler_id(document, method))
         if handler is None:
             raise CloudError.unimplemented(
-                f"{method.id} ({document.title} {document.version}) is a method of Google's API that the local cloud does not model; "
-                "docs/local-cloud.md lists those it does."
+                f"{method.id} ({document.title} {document.version}) is a method of Google's API that the local cloud does not model. "
+                "docs/local-cloud.md lists the supported methods."
             )
         answer: Any = handler(call)
         if inspect.isawaitable(answer):
@@ -157,14 +157,14 @@ class Dispatcher:
         )
 
     def _by_id(self, name: str) -> str:
-        """Convert `projects/123456/...` to `projects/ID/...`, as Google accepts numbers for ids."""
+        """Convert `projects/123456/...` to `projects/ID/...`, because Google accepts numbers for ids."""
         parts = name.split("/")
         if parts[0] == "projects" and len(parts) > 1 and parts[1].isdigit():
             parts[1] = self._cloud.project_id(parts[1]) or parts[1]
         return "/".join(parts)
 
     def _permit(self, call: Call) -> str | None:
-        """Refuse foreign projects, disabled APIs and callers without the permission. Return the call's project, if it has one."""
+        """Reject foreign projects, disabled APIs and callers without the permission. Return the call's project, if it has one."""
         project, resources = self._scope(call)
         permission = permission_of(call.method.id)
         if project is not None:
@@ -175,31 +175,31 @@ class Dispatcher:
                 )
             self._enabled(call, project)
             resources.append(project_policy(project))
-        # testIamPermissions needs no permission (discovery text of projects.testIamPermissions); a bucket that does not exist is 404 for
-        # everybody (Cloud Storage, HTTP status and error codes for JSON, 404 Not Found).
-        # Users need no permission for their own login profile (OS Login's reference, users.getLoginProfile); its service refuses others'.
+        # testIamPermissions needs no permission (discovery text of projects.testIamPermissions). A bucket that does not exist is 404 for
+        # every caller (Cloud Storage, HTTP status and error codes for JSON, 404 Not Found).
+        # Users need no permission for their own login profile (OS Login's reference, users.getLoginProfile); its service denies access to others'.
         free = (
             call.caller.operator
             or permission.endswith(".testIamPermissions")
             or self._lacks_bucket(call)
             or call.document.api == "oslogin"
-            # An operation whose name has no project can be read by whoever knows the name.
+            # An operation whose name has no project can be read by any caller that knows the name.
             or (project is None and permission.endswith(".operations.get"))
         )
         attributes = {**_attributes(call, resources[0] if resources else ""), **self._modified(call, resources)}
         if not free and not self._cloud.policies.allows(call.caller.email, permission, resources, attributes):
             target = resources[0] if resources else call.method.id
-            said = _DENIALS.get(call.method.id)
-            if said is None and call.document.api == "compute":
-                # The text of cloudyr/googleComputeEngineR#94.
-                said = f"Required '{permission}' permission for 'projects/{project}'"
+            denial = _DENIALS.get(call.method.id)
+            if denial is None and call.document.api == "compute":
+                # Text from cloudyr/googleComputeEngineR#94.
+                denial = f"Required '{permission}' permission for 'projects/{project}'"
             raise CloudError.denied(
-                said or f"Permission '{permission}' denied on resource '{target}' (or it may not exist)."
+                denial or f"Permission '{permission}' denied on resource '{target}' (or it may not exist)."
             )
         return project
 
     def _modified(self, call: Call, resources: list[str]) -> Attributes:
-        """Return the attribute with the roles that a request grants or revokes; nothing for a request that sets no policy."""
+        """Return the attribute with the roles that a request grants or revokes. Empty for a request that does not set a policy."""
         if not call.method.id.endswith(".setIamPolicy"):
             return {}
         if call.document.api not in _LIMITING:
@@ -248,14 +248,14 @@ class Dispatcher:
 
 
 def _named_in_body(body: JsonObject) -> str | None:
-    """Return the resource that a request of Cloud Logging names in its body: whose entries are listed, or the log that is written."""
+    """Return the resource that a Cloud Logging request names in its body: the one whose entries are listed, or the log that is written."""
     entries = parts(body, "entries")
     names = [*strings(body, "resourceNames"), body.get("logName"), *(entry.get("logName") for entry in entries[:1])]
     return next((str(name) for name in names if name), None)
 
 
 def _attributes(call: Call, resource: str) -> Attributes:
-    """Return what an API tells conditions about the nearest resource of a call.
+    """Return the attributes of a call's nearest resource that an API exposes to conditions.
 
     Cloud Storage names a bucket `projects/_/buckets/B` and an object `projects/_/buckets/B/objects/O`; a listing is a call on the bucket
     (cloud.google.com/iam/docs/conditions-resource-attributes, 2026-11).
@@ -268,7 +268,7 @@ def _attributes(call: Call, resource: str) -> Attributes:
 
 
 def _inserted(call: Call) -> str:
-    """Return the name of the object that an upload makes, where its address has it; one that only a body names has no condition met."""
+    """Return the name of the object that an upload creates if its address contains it. If only a body names the object, no condition matches."""
     return str(call.query.get("name") or "") if call.method.id == "storage.objects.insert" else ""
 
 
@@ -290,7 +290,7 @@ def _route(verb: str, api: str, path: str, media: str | None) -> tuple[Discovery
     document = document_for(api, path)
     if document is None:
         known = ", ".join(f"/{name}/{prefix}" for name, prefixes in VERSIONS.items() for prefix in prefixes)
-        raise CloudError.not_found(f"The local cloud has no API at /{api}/{path}; it has {known}.")
+        raise CloudError.not_found(f"The local cloud has no API at /{api}/{path}. Available: {known}.")
     found = document.match("POST" if media == "upload" else verb, path)
     if found is None:
         raise CloudError.not_found(

@@ -1,4 +1,4 @@
-"""The faults of a scenario, counted call by call."""
+"""The faults of a scenario, counted per call."""
 
 import asyncio
 from fnmatch import fnmatchcase
@@ -32,7 +32,7 @@ class FaultSchedule:
 
 
 async def inject(fault: Fault, request: web.Request) -> web.Response:
-    """Let a call fail: raise an error status, or close the connection, for `hang` after `hang_s`."""
+    """Fail a call: raise an error status, or close the connection, for `hang` after `hang_s`."""
     if fault.action == "status":
         raise CloudError.injected(fault.status)
     if fault.action == "hang":

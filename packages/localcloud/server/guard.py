@@ -1,4 +1,4 @@
-"""Refuses requests that no client of this machine's user sends: from web pages, under a foreign host name, without a token that was issued here."""
+"""Reject requests that no client of this machine's user sends: from web pages, under a foreign host name, or without a token issued by this cloud."""
 
 from collections.abc import Awaitable, Callable
 from typing import Final
@@ -21,29 +21,29 @@ _INVALID: Final = (
     "Request had invalid authentication credentials. Expected OAuth 2 access token, login cookie or other valid authentication credential. "
     "See https://developers.google.com/identity/sign-in/web/devconsole-project."
 )
-"""Text of https://github.com/googleapis/google-api-php-client/issues/1391."""
+"""Text from https://github.com/googleapis/google-api-php-client/issues/1391."""
 _INVALID_AT_STORAGE: Final = "Invalid Credentials"
-"""Text of https://github.com/ShareX/ShareX/issues/3460."""
+"""Text from https://github.com/ShareX/ShareX/issues/3460."""
 _JSON: Final = "application/json"
 
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 def loopback_only(cloud: Cloud) -> Middleware:
-    """Return a middleware that answers 403 to web pages and to requests under another host name than the loopback address.
+    """Return a middleware that answers 403 to web pages and to requests under a host name other than the loopback address.
 
-    A web page can send a simple request (Fetch Standard, "CORS-safelisted request-header") to any port of this machine, and read the answers
-    of a host name of its own that it resolves to 127.0.0.1.
+    A web page can send a simple request (Fetch Standard, "CORS-safelisted request-header") to any port of this machine, and can read the answers
+    of its own host name if that name resolves to 127.0.0.1.
     """
 
     @web.middleware
     async def guard(request: web.Request, handler: _Handler) -> web.StreamResponse:
         host, _, port = cloud.base_url.removeprefix("http://").rpartition(":")
         if foreign_host(request.headers.get(hdrs.HOST), address=host, port=int(port)):
-            return _refusal(f"The local cloud answers requests to {host}:{port} and localhost:{port} only.")
+            return _refusal(f"The local cloud only answers requests to {host}:{port} and localhost:{port}.")
         sent = web_page_header(request.headers)
         if sent is not None:
-            return _refusal(f"The local cloud answers no web pages: the request has the header {sent}.")
+            return _refusal(f"The local cloud rejects requests from web pages. This request has the header {sent}.")
         return await handler(request)
 
     return guard
@@ -51,7 +51,7 @@ def loopback_only(cloud: Cloud) -> Middleware:
 
 @web.middleware
 async def google_errors(request: web.Request, handler: _Handler) -> web.StreamResponse:
-    """Answer a body that cannot be read, and an error of Google's that a handler leaves open, in Google's format."""
+    """Answer in Google's format if a body cannot be read or a handler raises a Google error."""
     try:
         return await handler(request)
     except (CloudError, *bodies.BROKEN) as broken:
@@ -64,9 +64,9 @@ def _refusal(message: str) -> web.Response:
 
 
 def caller_of(cloud: Cloud, request: web.Request, style: ErrorStyle = ErrorStyle.RPC) -> Caller:
-    """Return who sent the request, by its bearer token. Raises CloudError (401) without a token that this cloud has issued.
+    """Return the caller, identified by bearer token. Raises CloudError (401) without a token that this cloud has issued.
 
-    A token in the query is refused, because addresses are logged; Google refuses it too since 2021-06-01
+    A token in the query is rejected because addresses are logged. Google has rejected it too since 2021-06-01
     (https://github.com/googleapis/google-auth-library-nodejs/pull/991).
     """
     scheme, _, token = request.headers.get(hdrs.AUTHORIZATION, "").partition(" ")
@@ -79,16 +79,16 @@ def caller_of(cloud: Cloud, request: web.Request, style: ErrorStyle = ErrorStyle
 
 
 def operator_only(cloud: Cloud, handler: _Handler) -> _Handler:
-    """Return the handler behind a check: the operator's token, and `application/json` for a body. Errors have Google's format."""
+    """Return the handler behind checks for the operator's token and, if there is a body, `application/json`. Errors have Google's format."""
 
     async def checked(request: web.Request) -> web.StreamResponse:
         try:
             if caller_of(cloud, request).email != cloud.operator:
-                raise CloudError.denied(f"The admin API takes the operator's token only ({cloud.operator}).")
+                raise CloudError.denied(f"The admin API only accepts the operator's token ({cloud.operator}).")
         except CloudError as error:
             return web.json_response(error.body(ErrorStyle.RPC), status=error.code)
         if request.can_read_body and request.content_type != _JSON:
-            text = f"{request.method} {request.path}: Content-Type is {request.content_type}; {_JSON} is needed."
+            text = f"{request.method} {request.path}: Content-Type is {request.content_type}, expected {_JSON}."
             return web.json_response(
                 CloudError(415, "INVALID_ARGUMENT", text, reason="invalid").body(ErrorStyle.RPC), status=415
             )

@@ -1,7 +1,7 @@
-"""The hub's HTTP API under /hub: models, their trees, files and Git LFS pointers, as huggingface_hub asks for them.
+"""The hub's HTTP API under /hub: models, their trees, files and Git LFS pointers, as huggingface_hub requests them.
 
-`HF_ENDPOINT` names this path. Every answer has the header `X-Simulated`. Answers: the hub's API (https://huggingface.co/docs/hub/api) and what
-huggingface_hub 2.4.0 reads of them (utils/_http.py, hf_api.py, file_download.py). Xet's protocol is not served: files come over HTTP.
+`HF_ENDPOINT` points to this path. Every response has the header `X-Simulated`. Sources: the hub's API (https://huggingface.co/docs/hub/api) and the parts that
+huggingface_hub 2.4.0 reads (utils/_http.py, hf_api.py, file_download.py). Xet's protocol is not served; files are sent over HTTP.
 """
 
 import re
@@ -25,7 +25,7 @@ from localcloud.world.cloud import Cloud
 _REPOSITORY: Final = "{owner:[^/]+}/{name:[^/]+}"
 _API: Final = f"/hub/api/models/{_REPOSITORY}"
 _PAGE: Final = 1000
-"""Entries of a page of a tree."""
+"""Entries on one page of a tree."""
 _DATE: Final = "2026-11-21T00:00:00.000Z"
 _RANGE: Final = re.compile(r"bytes=(\d+)-(\d*)")
 _RATE_LIMIT: Final = {"RateLimit": '"api";r=0;t=300', "RateLimit-Policy": '"fixed window";"api";q=500;w=300'}
@@ -35,7 +35,7 @@ _Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class HubError(Exception):
-    """The hub's refusal: HTTP status, the value of X-Error-Code, message."""
+    """Error of the hub: HTTP status, value of X-Error-Code, message."""
 
     def __init__(self, status: HTTPStatus, code: str, message: str) -> None:
         super().__init__(message)
@@ -91,7 +91,7 @@ class Hub:
         ]
 
     def _answered(self, name: str, answer: _Answer) -> _Answer:
-        """Return a handler with the scenario's faults, the hub's error bodies, a line in the log, and the header of every answer."""
+        """Return a handler that adds the scenario's faults, the hub's error bodies, a log line, and the common response header."""
 
         async def handler(request: web.Request) -> web.StreamResponse:
             fault = self._faults.pick(self._cloud.scenario, f"hub.{name}")
@@ -121,15 +121,15 @@ class Hub:
         return token.strip() if scheme.lower() == "bearer" else ""
 
     def _check_token(self, request: web.Request) -> None:
-        """Refuse a token that is not valid, whatever is asked for: public repositories too (huggingface/huggingface_hub#1124)."""
+        """Reject an invalid token for any resource, including public repositories (huggingface/huggingface_hub#1124)."""
         token = self._token(request)
         if token and (not token.startswith("hf_") or token in self._cloud.scenario.hub.expired_tokens):
             raise HubError(HTTPStatus.UNAUTHORIZED, "", "Invalid credentials in Authorization header")
 
     def _repository(self, request: web.Request) -> Repository:
-        """Return the repository. Raise HubError if the caller may not know that it exists.
+        """Return the repository. Raise HubError if the caller may not learn that it exists.
 
-        Without a token the hub answers 401 for what is absent and for what is private; with one, 404 (huggingface_hub, utils/_http.py).
+        Without a token the hub answers 401 for missing and private repositories; with one, 404 (huggingface_hub, utils/_http.py).
         """
         scenario = self._cloud.scenario.hub
         name = f"{request.match_info['owner']}/{request.match_info['name']}"
@@ -144,21 +144,21 @@ class Hub:
         return bool(self._token(request)) and name in self._cloud.scenario.hub.readable
 
     def _readable(self, request: web.Request) -> Repository:
-        """Return the repository. Raise HubError if its files are kept from the caller. The list of files of a gated repository is public."""
+        """Return the repository. Raise HubError if the caller has no access to its files. The file list of a gated repository is public."""
         found = self._repository(request)
         if found.state != "gated" or self._may_read(request, found.id):
             return found
-        said = f"Access to model {found.id} is restricted"
+        message = f"Access to model {found.id} is restricted"
         if self._token(request):
-            said += (
+            message += (
                 f" and you are not in the authorized list. Visit https://huggingface.co/{found.id} to ask for access."
             )
-            raise HubError(HTTPStatus.FORBIDDEN, "GatedRepo", said)
-        said += ". You must have access to it and be authenticated to access it. Please log in."
-        raise HubError(HTTPStatus.UNAUTHORIZED, "GatedRepo", said)
+            raise HubError(HTTPStatus.FORBIDDEN, "GatedRepo", message)
+        message += ". You must have access to it and be authenticated to access it. Please log in."
+        raise HubError(HTTPStatus.UNAUTHORIZED, "GatedRepo", message)
 
     def _at_revision(self, request: web.Request, repository: Repository) -> _Model:
-        """Return the repository at the revision of the request. Raise HubError if there is no such revision: there is `main`, and its commits."""
+        """Return the repository at the requested revision. Raise HubError if the revision does not exist. Revisions are `main` and its commits."""
         revision = request.match_info.get("revision", "main")
         if revision not in {"main", "refs/heads/main", repository.head, *repository.older}:
             raise HubError(HTTPStatus.NOT_FOUND, "RevisionNotFound", f"Invalid rev id: {revision}")
@@ -174,7 +174,7 @@ class Hub:
         return web.json_response({**account, "auth": token})
 
     async def model(self, request: web.Request) -> web.Response:
-        """Return what a repository is, and its files; `blobs` adds their sizes."""
+        """Return the description of a repository and its files; `blobs` adds their sizes."""
         found = self._at_revision(request, self._repository(request))
         repository, files = found.repository, found.files.values()
         detailed = request.query.get("blobs", "").lower() == "true"
@@ -199,7 +199,7 @@ class Hub:
         )
 
     async def auth_check(self, request: web.Request) -> web.Response:
-        """Answer whether the caller may read the files."""
+        """Answer 200 if the caller can read the files."""
         self._readable(request)
         return web.json_response({})
 
@@ -210,7 +210,7 @@ class Hub:
         return web.json_response({"branches": [main], "tags": [], "converts": []})
 
     async def commits(self, request: web.Request) -> web.Response:
-        """Return the commits of a revision: one."""
+        """Return the commits of a revision (always one)."""
         head = self._at_revision(request, self._repository(request)).commit
         return web.json_response([{"id": head, "title": "initial commit", "message": "", "date": _DATE, "authors": []}])
 
@@ -238,7 +238,7 @@ class Hub:
         return web.json_response([_entry(found.files[name]) for name in wanted if name in found.files])
 
     async def resolve(self, request: web.Request) -> web.StreamResponse:
-        """Return a file, or the address in the hub's storage of a large one. It is another host, so that clients keep their token."""
+        """Return a file. A large file is a redirect to the hub's storage, on another host so that clients keep their token."""
         found = self._at_revision(request, self._readable(request))
         file = found.file(request.match_info["file"])
         headers = {"X-Repo-Commit": found.commit, **_real_size(file)}
@@ -251,14 +251,14 @@ class Hub:
         return web.Response(status=HTTPStatus.FOUND, headers={**headers, **linked, "Location": location})
 
     async def raw(self, request: web.Request) -> web.StreamResponse:
-        """Return what Git holds: the pointer of a large file."""
+        """Return the object in Git: the pointer of a large file."""
         found = self._at_revision(request, self._readable(request))
         file = found.file(request.match_info["file"])
         headers = {"X-Repo-Commit": found.commit, "ETag": f'"{file.git_id}"', **_real_size(file)}
         return _content(request, file.pointer if file.is_lfs else file.content, headers)
 
     async def storage(self, request: web.Request) -> web.StreamResponse:
-        """Return a large file to whoever has its signed address."""
+        """Return a large file to any caller with its signed address."""
         name = f"{request.match_info['owner']}/{request.match_info['name']}"
         file = files_of(find(name, self._cloud.scenario.hub.repositories)).get(request.match_info["file"])
         if file is None or request.query.get("signed") != file.sha256[:16]:
@@ -266,8 +266,8 @@ class Hub:
         return _content(request, file.content, {"ETag": f'"{file.sha256}"', **_real_size(file)})
 
     async def unknown(self, request: web.Request) -> web.Response:
-        """Refuse a path that the local hub does not have."""
-        raise HubError(HTTPStatus.NOT_FOUND, "", f"The local hub does not have {request.method} {request.path}")
+        """Reject a path that the local hub does not support."""
+        raise HubError(HTTPStatus.NOT_FOUND, "", f"The local hub does not support {request.method} {request.path}")
 
 
 def _real_size(file: HubFile) -> dict[str, str]:
@@ -279,11 +279,11 @@ def _real_size(file: HubFile) -> dict[str, str]:
 
 
 def _about(repository: Repository, files: Sequence[HubFile]) -> JsonObject:
-    """Return what is simulated: real sizes beside the small ones, and where they come from."""
+    """Return the simulated parts: real sizes next to the small ones, and their sources."""
     return {
         "note": NOTE,
         "realBytes": {file.name: file.real_bytes for file in files if file.real_bytes},
-        "statedBy": repository.sizes_source or "made here",
+        "statedBy": repository.sizes_source or "generated",
         "source": repository.source,
     }
 
@@ -305,7 +305,7 @@ def _entry(file: HubFile) -> JsonObject:
 
 
 def _content(request: web.Request, content: bytes, headers: Mapping[str, str]) -> web.Response:
-    """Return bytes, or the range of them that the request asks for."""
+    """Return all bytes, or the requested range."""
     headers = {"Accept-Ranges": "bytes", **headers}
     wanted = _RANGE.fullmatch(request.headers.get(hdrs.RANGE, ""))
     if wanted is None:

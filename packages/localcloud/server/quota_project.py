@@ -1,7 +1,7 @@
-"""The project whose quota a call counts against: `x-goog-user-project`, which a person's login needs and Google checks.
+"""The project whose quota a call counts against: `x-goog-user-project`, which a user's login needs and Google checks.
 
-A service account's calls count for its own project. A person's login belongs to a project of Google's that has no API enabled, so that its calls
-need the header, apart from those of APIs that count for the project of the resource
+Calls of a service account count against its own project. A user's login belongs to a Google project that has no API enabled, so its calls
+need the header, except for APIs that count against the project of the resource
 (cloud.google.com/docs/quotas/quota-project and cloud.google.com/docs/authentication/troubleshoot-adc, 2026-11).
 """
 
@@ -19,20 +19,20 @@ from localcloud.world.cloud import Cloud, project_policy
 HEADER: Final = "x-goog-user-project"
 USE: Final = "serviceusage.services.use"
 _LIBRARY_PROJECT: Final = "764086051850"
-"""The project of Google's that `gcloud auth application-default login` belongs to, as Google's error names it."""
+"""The Google project that `gcloud auth application-default login` belongs to, as Google's error names it."""
 _BY_RESOURCE: Final = frozenset({"compute", "storage"})
-"""APIs that count for the project of the resource: Compute Engine is the example of Google's page; the calls of Cloud Storage's own clients have worked
-without a quota project since before there were any. Google lists no others, so the rest is refused."""
+"""APIs that count against the project of the resource. Compute Engine is the example on Google's page; Cloud Storage's own clients have worked
+without a quota project since before quota projects existed. Google lists no others, so all others are rejected."""
 _ACCOUNT: Final = ".gserviceaccount.com"
 
 
 def given(request: web.Request) -> str | None:
-    """Return the project that a request names, or `gcloud` for a call of its stand-in; None if it names none."""
+    """Return the project that a request names, or `gcloud` for a call of the gcloud stand-in, or None."""
     return request.headers.get(HEADER) or request.headers.get(SHARED_QUOTA_HEADER)
 
 
 def check(cloud: Cloud, request: web.Request, document: DiscoveryDocument, caller: Caller) -> None:
-    """Raise 403 for a person's call without a quota project, and for a quota project that the caller may not use or that lacks the API."""
+    """Raise 403 for a user's call without a quota project, and for a quota project that the caller has no access to or that lacks the API."""
     named = request.headers.get(HEADER)
     if named:
         _check_named(cloud, document, caller, named)

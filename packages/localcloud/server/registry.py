@@ -1,4 +1,4 @@
-"""The registry API under /registry/HOST/v2/: manifests of all simulated registries, as docker asks for them.
+"""The registry API under /registry/HOST/v2/: manifests of all simulated registries, as docker requests them.
 
 Specification: github.com/opencontainers/distribution-spec, version 1.1. Layers are not served.
 """
@@ -16,7 +16,7 @@ from localcloud.services.registries import DOWNLOAD, HUB_WINDOW_S, UPLOAD, Regis
 from localcloud.world.cloud import Cloud
 
 CLIENT_HEADER = "X-Localcloud-Client"
-"""Header with the full name of the simulated machine that asks; its pulls count for it."""
+"""Header with the full name of the calling simulated machine, which its pulls count against."""
 
 
 class Registry:
@@ -38,7 +38,7 @@ class Registry:
         ]
 
     async def hub_token(self, _request: web.Request) -> web.Response:
-        """Return a token for anonymous pulls, as Docker Hub gives one to everybody."""
+        """Return a token for anonymous pulls, as Docker Hub does for every client."""
         return web.json_response({"token": "anonymous"})
 
     async def manifest(self, request: web.Request) -> web.Response:
@@ -60,7 +60,7 @@ class Registry:
         return web.json_response({"schemaVersion": 2}, headers=headers)
 
     async def push(self, request: web.Request) -> web.Response:
-        """Store an image; the body is `{"digest": "sha256:..."}` in place of a manifest with that digest."""
+        """Store an image. The body is `{"digest": "sha256:..."}` in place of a manifest with that digest."""
         try:
             reference = self._permitted(request, UPLOAD)
             digest = str((await json_object(request)).get("digest") or "")
@@ -70,17 +70,17 @@ class Registry:
         return web.Response(status=HTTPStatus.CREATED, headers={"Docker-Content-Digest": digest})
 
     async def images(self, _request: web.Request) -> web.Response:
-        """Return the images that are listed, those in repositories, and the pulls: what, from which location, and for whom."""
+        """Return the listed images, the images in repositories, and the pulls with location and client."""
         return web.json_response(self._registries.overview())
 
     async def add_images(self, request: web.Request) -> web.Response:
-        """Let the images `{"images": ["HOST/NAME:TAG", ...]}` exist."""
+        """Add the images `{"images": ["HOST/NAME:TAG", ...]}`."""
         for text in strings(await json_object(request), "images"):
             self._registries.add(str(text))
         return await self.images(request)
 
     def _permitted(self, request: web.Request, permission: str) -> Reference:
-        """Return the reference of a request. Raise RegistryError if its caller may not do this with it."""
+        """Return the reference of a request. Raise RegistryError if the caller lacks the permission."""
         wanted = request.match_info["reference"]
         text = f"{request.match_info['host']}/{request.match_info['name']}{'@' if ':' in wanted else ':'}{wanted}"
         reference = parse(text)

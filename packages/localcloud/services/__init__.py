@@ -1,4 +1,4 @@
-"""Models of the services, one or more modules for each API. `handlers(cloud)` returns functions by discovery method id."""
+"""Service models, one or more modules per API. `handlers(cloud)` returns functions by discovery method id."""
 
 from localcloud.rest.call import Handler
 from localcloud.services import (
@@ -25,7 +25,7 @@ from localcloud.world.cloud import Cloud
 
 
 def handlers(cloud: Cloud) -> dict[str, Handler]:
-    """Return all modelled methods."""
+    """Return all modeled methods."""
     found: dict[str, Handler] = {}
     for module in (
         artifactregistry,

@@ -109,7 +109,7 @@ class _Repositories(PolicyService):
 
 
 class _DockerImages(ApiService):
-    """Images of a repository by their digests."""
+    """Images of a repository by digest."""
 
     prefix = "artifactregistry.projects.locations.repositories.dockerImages"
 

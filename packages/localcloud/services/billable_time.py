@@ -1,4 +1,4 @@
-"""Cloud Monitoring's time series of one metric: how long instances of Cloud Run services were billed."""
+"""Cloud Monitoring's time series of one metric: billed instance time of Cloud Run services."""
 
 import re
 from datetime import UTC, datetime, timedelta
@@ -12,19 +12,19 @@ from localcloud.world.timeline import rfc3339
 
 METRIC = "run.googleapis.com/container/billable_instance_time"
 _LAG = timedelta(seconds=210)
-"""Google samples most metrics once a minute and shows them some minutes later; the figure is assumed."""
+"""Google samples most metrics once a minute and shows them some minutes later; this value is assumed."""
 _COMPARED = re.compile(r'([a-z_.]+)\s*=\s*"([^"]*)"')
 _KNOWN = {"metric.type", "resource.type", "resource.labels.service_name", "resource.labels.location"}
 
 
 class UseOfInstances(ApiService):
-    """Lists the metric. One instance runs from the moment that a service's first revision is ready: this local cloud has no other."""
+    """Lists the metric. One instance runs from the time that a service's first revision is ready; the local cloud has no others."""
 
     prefix = "monitoring.projects.timeSeries"
 
     @method("list")
     def list_all(self, call: Call) -> JsonObject:
-        """Return one series a service, with a point for each alignment period, the newest first."""
+        """Return one series per service, with a point for each alignment period, newest first."""
         wanted, start, end, period = _read(call)
         end = min(end, self._cloud.timeline.now() - _LAG)
         found: list[tuple[str, JsonObject]] = []
@@ -51,16 +51,16 @@ class UseOfInstances(ApiService):
 
 
 def _read(call: Call) -> tuple[dict[str, str], datetime, datetime, timedelta]:
-    """Return the filter, the interval and the period of a request. Raises CloudError for what Google or this local cloud refuses."""
+    """Return the filter, the interval and the period of a request. Raises CloudError for requests that Google or this local cloud rejects."""
     wanted = dict(_COMPARED.findall(str(call.query.get("filter") or "")))
     if "metric.type" not in wanted:
         raise CloudError.field("filter", "Field filter must hold a comparison of metric.type.")
     if wanted["metric.type"] != METRIC or not set(wanted) <= _KNOWN:
         raise CloudError.unimplemented(
-            f"The local cloud has one metric, {METRIC}, and these filters: {', '.join(sorted(_KNOWN))}."
+            f"The local cloud only has the metric {METRIC}, with these filters: {', '.join(sorted(_KNOWN))}."
         )
     if call.query.get("aggregation.perSeriesAligner") != "ALIGN_SUM":
-        raise CloudError.unimplemented("The local cloud aligns with ALIGN_SUM only.")
+        raise CloudError.unimplemented("The local cloud only supports ALIGN_SUM.")
     if not call.query.get("interval.endTime"):
         raise CloudError.field("interval.end_time", "Field interval.endTime is required.")
     end = _moment(call, "interval.endTime")
@@ -78,7 +78,7 @@ def _moment(call: Call, key: str) -> datetime:
     try:
         return datetime.fromisoformat(str(call.query[key])).astimezone(UTC)
     except ValueError:
-        raise CloudError.field(key, f"Field {key} is no RFC 3339 time.") from None
+        raise CloudError.field(key, f"Field {key} is not an RFC 3339 time.") from None
 
 
 def _points(since: datetime, start: datetime, end: datetime, period: timedelta) -> list[JsonObject]:

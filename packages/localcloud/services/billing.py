@@ -1,4 +1,4 @@
-"""Cloud Billing v1: whether a project is billed. The local cloud bills nothing; its projects have an account so that they look like real ones."""
+"""Cloud Billing v1: the billing account of a project. The local cloud bills nothing; its projects have an account to resemble real ones."""
 
 from localcloud.json_values import JsonObject
 from localcloud.rest.call import Call, Handler
@@ -19,7 +19,7 @@ class _Projects(ApiService):
 
     @method("getBillingInfo")
     def get_billing_info(self, call: Call) -> JsonObject:
-        """Return the account of a project, as every project of the local cloud has it."""
+        """Return the billing account of a project. Every project of the local cloud has it."""
         project = call.name.removeprefix("projects/")
         if self._store.get("projects", project) is None:
             raise CloudError.denied("The caller does not have permission")

@@ -1,4 +1,4 @@
-"""Checks that several services share: labels, annotations, regions, update masks."""
+"""Checks shared by several services: labels, annotations, regions, update masks."""
 
 import re
 from collections.abc import Iterable
@@ -16,18 +16,18 @@ _DNS_SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]
 _LONGEST_PREFIX = 253
 _MAX_ANNOTATION_BYTES = 256 * 1024
 _SYSTEM_NAMESPACES = ("run.googleapis.com", "cloud.googleapis.com", "serving.knative.dev", "autoscaling.knative.dev")
-"""Of Cloud Run (discovery: run.v2, Service.annotations)."""
+"""Cloud Run's namespaces (discovery: run.v2, Service.annotations)."""
 
 
 def required_mask(mask: str | None) -> str:
-    """Return the update mask. Raise 400 if it is absent or empty."""
+    """Return the update mask. Raise 400 if it is missing or empty."""
     if not mask:
         raise CloudError.field("update_mask", "The update mask is required and must not be empty.")
     return mask
 
 
 def check_labels(labels: object, path: str) -> None:
-    """Refuse labels that break Google's rules: 64 at most, lower case keys of 63 characters, values of 63 characters."""
+    """Reject labels that break Google's rules: at most 64, lowercase keys of 63 characters, values of 63 characters."""
     if not isinstance(labels, dict):
         return
     pairs: dict[str, str] = labels  # pyright: ignore[reportUnknownVariableType] - checked against the discovery document before
@@ -37,17 +37,17 @@ def check_labels(labels: object, path: str) -> None:
         if _LABEL_KEY.fullmatch(key) is None:
             raise CloudError.field(
                 path,
-                f"Invalid label key '{key}' at '{path}': it must start with a lower-case letter and hold lower-case letters, digits, _ and - only.",
+                f"Invalid label key '{key}' at '{path}': it must start with a lowercase letter and contain only lowercase letters, digits, _ and -.",
             )
         if _LABEL_VALUE.fullmatch(value or "") is None:
             raise CloudError.field(
                 path,
-                f"Invalid label value '{value}' at '{path}[{key}]': at most 63 lower-case letters, digits, _ and - are allowed.",
+                f"Invalid label value '{value}' at '{path}[{key}]': at most 63 lowercase letters, digits, _ and - are allowed.",
             )
 
 
 def check_annotations(annotations: object, path: str) -> None:
-    """Refuse annotations that break the rules of Kubernetes, which Cloud Run follows, or that have one of its own namespaces.
+    """Reject annotations that break Kubernetes' rules, which Cloud Run follows, or that are in a system namespace.
 
     A key is `[prefix/]name`: the prefix a DNS subdomain of at most 253 characters, the name at most 63. All keys and values of an object
     together have at most 256 KiB (kubernetes.io, Annotations; k8s.io/apimachinery, validation.TotalAnnotationSizeLimitB).
@@ -84,7 +84,7 @@ def region_documents(project: str, regions: Iterable[str]) -> list[tuple[str, Js
 
 
 def may_act_as(cloud: Cloud, email: str, account: str, project: str) -> bool:
-    """Tell if a caller may run something of a project as a service account: `iam.serviceAccounts.actAs` on the account or its own project."""
+    """Return whether a caller can act as a service account of a project: `iam.serviceAccounts.actAs` on the account or its own project."""
     found = cloud.store.get("iam.serviceAccounts", account)
     policies = [project_policy(project)]
     if found is not None:
@@ -93,7 +93,7 @@ def may_act_as(cloud: Cloud, email: str, account: str, project: str) -> bool:
 
 
 def require_act_as(cloud: Cloud, caller: Caller, account: str, project: str) -> None:
-    """Raise 403 if the caller may not run something of a project as a service account. The operator may."""
+    """Raise 403 if the caller cannot act as a service account of a project. The operator can."""
     if not caller.operator and not may_act_as(cloud, caller.email, account, project):
         raise CloudError.denied(
             f"Permission 'iam.serviceAccounts.actAs' denied on service account {account} (or it may not exist)."
@@ -101,7 +101,7 @@ def require_act_as(cloud: Cloud, caller: Caller, account: str, project: str) -> 
 
 
 def check_region(name: str) -> str:
-    """Return the location of `projects/P/locations/L...`. Raise 403, as Google does, if there is no such region."""
+    """Return the location of `projects/P/locations/L...`. Raise 403, as Google does, if the region does not exist."""
     location = name.split("/")[3]
     if location not in REGIONS:
         raise CloudError.denied(f"Permission denied on 'locations/{location}' (or it may not exist).")

@@ -14,7 +14,7 @@ from localcloud.world.cloud import REGIONS, Cloud, random_id
 
 
 def handlers(cloud: Cloud) -> dict[str, Handler]:
-    """Return the methods of the four collections, of operations and of places."""
+    """Return the methods of the four collections, of operations, regions and zones."""
     services = (_Networks, _Subnetworks, _Firewalls, _Routers, ComputeOperations, _Places)
     return {name: handler for service in services for name, handler in service(cloud).handlers().items()}
 
@@ -27,10 +27,10 @@ def _place(call: Call) -> Place:
 
 
 class _ComputeCollection(ApiService, ABC):
-    """The methods of one collection. `prefix` is also the kind under which its documents are stored."""
+    """The methods of one collection. `prefix` is also the kind of its stored documents."""
 
     mutable: ClassVar[frozenset[str] | None] = None
-    """The fields that PATCH may change; None: all of them."""
+    """The fields that PATCH can change; None: all of them."""
     lacks: ClassVar[frozenset[str]] = frozenset()
     """Methods that Compute Engine does not offer for this collection."""
 
@@ -45,10 +45,10 @@ class _ComputeCollection(ApiService, ABC):
 
     @abstractmethod
     def new(self, place: Place, body: JsonObject) -> JsonObject:
-        """Return a new document with its defaults. Raise 400 if the body is wrong."""
+        """Return a new document with its defaults. Raise 400 if the body is invalid."""
 
     def changed(self, call: Call, document: JsonObject) -> JsonObject:  # noqa: ARG002 - for subclasses
-        """Return a patched document with its defaults. Raise 400 if it is wrong."""
+        """Return a patched document with its defaults. Raise 400 if it is invalid."""
         return document
 
     @method("insert")
@@ -216,7 +216,7 @@ class _Routers(_ComputeCollection):
 
 
 class _Places(ApiService):
-    """Projects, regions and zones, to read only."""
+    """Projects, regions and zones, read-only."""
 
     prefix = "compute"
 
@@ -260,7 +260,7 @@ class _Places(ApiService):
 
     @method("machineTypes.get")
     def get_machine_type(self, call: Call) -> JsonObject:
-        """Return a machine type of a zone. The catalog has those with TPUs only."""
+        """Return a machine type of a zone. The catalog only has machine types with TPUs."""
         name = f"projects/{call.path['project']}/zones/{call.path['zone']}/machineTypes/{call.path['machineType']}"
         for item in self._machine_types(call):
             if item["name"] == call.path["machineType"]:

@@ -1,7 +1,7 @@
-"""Compute Engine, beta and v1: instances with TPUs. They wait for capacity, run, and end on the accelerated clock, and boot in the machine runtime.
+"""Compute Engine, beta and v1: instances with TPUs. They wait for capacity, run and expire on the accelerated clock, and boot in the machine runtime.
 
-States: Compute Engine, "Instance lifecycle", 2026-04. A flex-start request is PENDING until there is capacity and quota; if neither comes in
-time its operation fails and the instance is deleted. RUNNING says that the machine boots, not that anything serves.
+States: Compute Engine, "Instance lifecycle", 2026-04. A flex-start request is PENDING until there is capacity and quota. If it gets neither in
+time, its operation fails and the instance is deleted. RUNNING means that the machine boots, not that a server is ready.
 """
 
 import asyncio
@@ -43,7 +43,7 @@ def handlers(cloud: Cloud) -> dict[str, Handler]:
 
 
 def resume(cloud: Cloud) -> None:
-    """Start to advance the instances; after a restart, boot the machines that ran."""
+    """Start to advance the instances. After a restart, boot the machines that ran."""
     instances = Instances(cloud)
     for name, document in cloud.store.under(INSTANCES):
         if document["status"] == "RUNNING":
@@ -52,7 +52,7 @@ def resume(cloud: Cloud) -> None:
 
 
 def preempt(cloud: Cloud, name: str) -> bool:
-    """Preempt a running spot instance. Return False if there is no such instance."""
+    """Preempt a running spot instance. Return False if it does not exist."""
     return Instances(cloud).preempt(name)
 
 
@@ -62,7 +62,7 @@ def metadata_of(document: JsonObject) -> dict[str, str]:
 
 
 def running_by_type(cloud: Cloud, zone: str) -> dict[str, int]:
-    """Return how many instances hold hardware of each accelerator type in a zone: the Cloud TPU API gives the same chips."""
+    """Return the number of instances with each accelerator type's hardware in a zone. The Cloud TPU API provides the same chips."""
     found: dict[str, int] = defaultdict(int)
     for name, document in cloud.store.under(INSTANCES):
         if name.split("/")[3] == zone and document["status"] in _USES_CAPACITY:
@@ -83,7 +83,7 @@ class Instances(ApiService):
 
     @method("insert")
     def insert(self, call: Call) -> JsonObject:
-        """Accept a request, or refuse it at once: without a wait, quota counts now."""
+        """Accept or reject a request. Without a wait, quota counts immediately."""
         project, zone = call.path["project"], call.path["zone"]
         body = without_nulls(call.body)
         wanted = instance_requests.check(self._cloud, project, zone, body)
@@ -133,7 +133,7 @@ class Instances(ApiService):
 
     @method("aggregatedList")
     def list_aggregated(self, call: Call) -> JsonObject:
-        """Return the instances of all zones, in pages. A zone without any has a warning in Google's answer, and is left out here."""
+        """Return the instances of all zones, in pages. Google's response has a warning for a zone without any; here such a zone is omitted."""
         project = call.path["project"]
         found = filters.chosen(self._all_shown(call, f"projects/{project}/"), call.query.get("filter"))
         shown, following = page(
@@ -152,7 +152,7 @@ class Instances(ApiService):
 
     @method("delete")
     def delete(self, call: Call) -> JsonObject:
-        """Begin to delete an instance, in any state. The boot disk goes with it."""
+        """Start to delete an instance, in any state. The boot disk is deleted with it."""
         name = self._name(call)
         known = self._operations.again(call, name)
         if known is not None:
@@ -179,7 +179,7 @@ class Instances(ApiService):
 
     @method("setMetadata")
     def set_metadata(self, call: Call) -> JsonObject:
-        """Replace all metadata. A start-up script in it runs as the machine's account, so the caller must be able to act as it."""
+        """Replace all metadata. A startup script in it runs as the machine's account, so the caller must be able to act as that account."""
         name, document = self._found(call)
         require_act_as(self._cloud, call.caller, str(document["_request"]["account"]), call.path["project"])
         _require_current("metadata", call.body.get("fingerprint"), part(document, "metadata"))
@@ -207,7 +207,7 @@ class Instances(ApiService):
 
     @method("addAccessConfig")
     def add_access_config(self, call: Call) -> JsonObject:
-        """Give the instance an external address."""
+        """Assign the instance an external address."""
         name, document = self._found(call)
         interface = parts(document, "networkInterfaces")[0]
         if parts(interface, "accessConfigs"):
@@ -217,7 +217,7 @@ class Instances(ApiService):
 
     @method("deleteAccessConfig")
     def delete_access_config(self, call: Call) -> JsonObject:
-        """Take the external address away."""
+        """Remove the external address."""
         name, document = self._found(call)
         interface = parts(document, "networkInterfaces")[0]
         named = [item for item in parts(interface, "accessConfigs") if item["name"] == call.query["accessConfig"]]
@@ -228,7 +228,7 @@ class Instances(ApiService):
 
     @method("getGuestAttributes")
     def get_guest_attributes(self, call: Call) -> JsonObject:
-        """Return what the machine has published. Nothing under the path is 404."""
+        """Return the guest attributes that the machine has published. An empty path is 404."""
         name, document = self._found(call)
         if metadata_of(document).get(_GUEST_ATTRIBUTES, "").upper() != "TRUE":
             raise CloudError.invalid("Guest attributes endpoint access is disabled.")
@@ -264,8 +264,8 @@ class Instances(ApiService):
             while self._advance(name):
                 pass
 
-    def _advance(self, name: str) -> bool:  # noqa: PLR0911 - one return for each state
-        """Do one transition that is due. Return whether there was one."""
+    def _advance(self, name: str) -> bool:  # noqa: PLR0911 - one return per state
+        """Do one transition that is due. Return whether one was due."""
         document = self._store.get(INSTANCES, name)
         if document is None:
             return False
@@ -329,7 +329,7 @@ class Instances(ApiService):
         return run_s is not None and self._life_s() >= document["_life_s"] + run_s
 
     def preempt(self, name: str) -> bool:
-        """Preempt a running spot instance. Return False if there is no such instance."""
+        """Preempt a running spot instance. Return False if it does not exist."""
         document = self._store.get(INSTANCES, name)
         if document is None or document["status"] != "RUNNING" or document["_request"]["model"] != "SPOT":
             return False
@@ -337,7 +337,7 @@ class Instances(ApiService):
         return True
 
     def _end(self, name: str, document: JsonObject, *, deletion: str | None = None, stop: str | None = None) -> None:
-        """Power the machine off; then delete the instance, or keep it stopped, as the user or the end of the run asks."""
+        """Power the machine off; then delete the instance or keep it stopped, as requested."""
         keeps = stop is not None or (deletion is None and bool(document["_request"]["ends_with_stop"]))
         marks = {"_deletion": deletion or ("" if keeps else "end of run"), "_stop": stop or document.get("_stop")}
         self._operations.finish(document["_insertion"], code="RESOURCE_NOT_READY", message=f"'{name}' was deleted")
@@ -355,7 +355,7 @@ class Instances(ApiService):
             self._move(name, {**kept, "lastStopTimestamp": self._cloud.timeline.stamp()}, "TERMINATED")
 
     def boot(self, name: str) -> None:
-        """Boot the machine of an instance, after an earlier boot or power-off of it has ended."""
+        """Boot the machine of an instance, after an earlier boot or power-off has finished."""
         self._cloud.spawn(self._boot(name))
 
     async def _boot(self, name: str) -> None:
@@ -390,9 +390,9 @@ class Instances(ApiService):
     # Capacity, quota, addresses
 
     def _has_capacity(self, name: str, wanted: InstanceRequest) -> bool:
-        """Tell if the zone has hardware for the request. Nodes of the Cloud TPU API use the same.
+        """Return whether the zone has hardware for the request. Nodes of the Cloud TPU API use the same hardware.
 
-        Assumed: flex-start has no stock in zones where the Cloud TPU API refuses it; the field report saw such requests wait without an end.
+        Assumed: flex-start has no capacity in zones where the Cloud TPU API rejects it. In the field report such requests waited indefinitely.
         """
         zone = name.split("/")[3]
         facts, kind = instance_requests.zone_facts(self._cloud, zone), wanted.accelerator
@@ -408,7 +408,7 @@ class Instances(ApiService):
         return running_by_type(self._cloud, zone)[kind] + nodes < facts.capacity[kind]
 
     def _has_quota(self, name: str, wanted: InstanceRequest) -> bool:
-        """Tell if the region's quota suffices. Preemptible requests use the family's where their own is used up."""
+        """Return whether the region's quota suffices. Preemptible requests use the family's quota once their own is used up."""
         facts, region = self._cloud.scenario.tpu.compute, name.split("/")[3].rpartition("-")[0]
         own = facts.preemptible_quota_overrides.get(region, facts.preemptible_quota_chips)
         used: dict[bool, int] = defaultdict(int)
@@ -475,7 +475,7 @@ class Instances(ApiService):
         return {"name": "external-nat", "type": "ONE_TO_ONE_NAT", **given, "natIP": address}
 
     def _reaches_the_internet(self, name: str, document: JsonObject) -> bool:
-        """Tell if the instance has an external address, or Cloud NAT in its network and region."""
+        """Return whether the instance has an external address, or Cloud NAT in its network and region."""
         interface = parts(document, "networkInterfaces")[0]
         project, region = name.split("/")[1], name.split("/")[3].rpartition("-")[0]
         network = str(interface["network"]).partition("/compute/v1/")[2]
@@ -484,7 +484,7 @@ class Instances(ApiService):
         return (nat or bool(parts(interface, "accessConfigs"))) and self._may_connect(document, 80)
 
     def _may_connect(self, document: JsonObject, port: int) -> bool:
-        """Return whether the rules of the instance's network let it connect to a port."""
+        """Return whether the rules of the instance's network allow it to connect to a port."""
         network = str(parts(document, "networkInterfaces")[0]["network"]).partition("/compute/v1/")[2]
         return networks.allows_egress(self._cloud, network, strings(part(document, "tags"), "items"), port)
 
@@ -553,7 +553,7 @@ def _request(document: JsonObject) -> InstanceRequest:
 
 
 def _require_current(what: str, given: object, current: JsonObject) -> None:
-    """Raise 412 if a change names no fingerprint, or an old one. That a missing one is refused is assumed."""
+    """Raise 412 if a change has no fingerprint or an outdated one. That a missing one is rejected is assumed."""
     if given != fingerprint(current):
         raise CloudError.condition_not_met(
             f"Supplied fingerprint does not match current {what} fingerprint. Retrieve the resource and try again."
@@ -570,4 +570,4 @@ def _no_stock(name: str) -> str:
 
 
 _locks: defaultdict[tuple[int, str], asyncio.Lock] = defaultdict(asyncio.Lock)
-"""One lock for each machine, so that a power-off waits for the boot."""
+"""One lock per machine, so that a power-off waits for the boot."""

@@ -1,4 +1,4 @@
-"""Compute Engine's operations, global, regional and zonal, and the shape of its links and lists."""
+"""Compute Engine's operations (global, regional and zonal), and the form of its links and lists."""
 
 import asyncio
 import secrets
@@ -22,7 +22,7 @@ def link_to(call: Call, name: str) -> str:
 
 
 def list_answer(call: Call, kind: str, items: list[tuple[str, JsonObject]]) -> JsonObject:
-    """Return a list answer: what the filter keeps, in pages."""
+    """Return a list response: the items that match the filter, in pages."""
     found = filters.chosen(items, call.query.get("filter"))
     shown, following = page(
         found, size=call.query.get("maxResults"), token=call.query.get("pageToken"), default=500, maximum=500
@@ -49,7 +49,7 @@ class ComputeOperations(ApiService):
     prefix = "compute"
 
     def new(self, call: Call, what: str, target: str, target_id: str, *, pending: bool = False) -> JsonObject:
-        """Return a new operation. A pending one runs until `finish`; any other ends after the scenario's `compute_s`."""
+        """Return a new operation. A pending one runs until `finish`; any other finishes after the scenario's `compute_s`."""
         short = f"operation-{time.time_ns() // 10**6}-{secrets.token_hex(8)}"
         name, now = self._name(call, short), self._cloud.timeline.stamp()
         due_s = self._cloud.timeline.simulated_s() + self._cloud.duration_s(self._cloud.scenario.operations.compute_s)
@@ -79,7 +79,7 @@ class ComputeOperations(ApiService):
         return None
 
     def finish(self, name: str, *, code: str = "", message: str = "") -> None:
-        """End a pending operation by its full name; with an error if there is a code. One that has ended stays as it is."""
+        """Finish a pending operation by its full name, with an error if there is a code. A finished operation stays unchanged."""
         document = self._store.get(_OPERATIONS, name)
         if document is None or document["_due_s"] is not None:
             return

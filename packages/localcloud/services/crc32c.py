@@ -1,7 +1,7 @@
-"""CRC32C of joined contents, from the checksums of what was joined: as Cloud Storage knows that of a composite object without reading it.
+"""CRC32C of joined contents, computed from the parts' checksums, as Cloud Storage computes it for a composite object without reading it.
 
 A checksum is a polynomial over one bit; bytes after it multiply it by a power of x. The power for a length is a matrix of 32 columns,
-found by squaring, as zlib's `crc32_combine` does for CRC-32.
+computed by squaring, as zlib's `crc32_combine` does for CRC-32.
 """
 
 import base64
@@ -13,7 +13,7 @@ _BITS = 32
 
 
 def joined(first: int, second: int, second_bytes: int) -> int:
-    """Return the checksum of a content and `second_bytes` bytes after it, from the checksums of both."""
+    """Return the checksum of a content followed by `second_bytes` more bytes, from the checksums of both."""
     return _product(_zeros(second_bytes), first) ^ second
 
 
@@ -29,7 +29,7 @@ def text(crc: int) -> str:
 
 @cache
 def _zeros(size_bytes: int) -> tuple[int, ...]:
-    """Return the matrix that adds zeros to a content."""
+    """Return the matrix that appends zeros to a content."""
     power = (_POLYNOMIAL, *(1 << bit for bit in range(_BITS - 1)))
     found, bits = tuple(1 << bit for bit in range(_BITS)), size_bytes * 8
     while bits:

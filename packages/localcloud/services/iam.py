@@ -22,11 +22,11 @@ _AGENT_DOMAINS = {
     "secretmanager": "gcp-sa-secretmanager",
     "tpu": "cloud-tpu",
 }
-"""Domains of the accounts with which services act in a project (cloud.google.com/iam/docs/service-agents, 2026-11)."""
+"""Domains of the service agents' accounts (cloud.google.com/iam/docs/service-agents, 2026-11)."""
 
 
 def add_service_agent(cloud: Cloud, project: str, api: str) -> str | None:
-    """Note that an API is used in a project: from now on its service agent exists. Return its e-mail; None if the API has none."""
+    """Record the first use of an API in a project, which creates its service agent. Return its email, or None if the API has none."""
     if api not in _AGENT_DOMAINS:
         return None
     email = f"service-{cloud.project_number(project)}@{_AGENT_DOMAINS[api]}.iam.gserviceaccount.com"
@@ -80,7 +80,7 @@ class _ServiceAccounts(PolicyService):
         return document
 
     def policy_name(self, call: Call) -> str:
-        """Return the name under which the policy is kept, also if the call names the account by its number or with the project `-`."""
+        """Return the key of the stored policy, even if the call names the account by its number or with the project `-`."""
         return f"//iam.googleapis.com/{self.find(call)['name']}"
 
     @method("create")

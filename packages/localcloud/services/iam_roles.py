@@ -23,7 +23,7 @@ def handlers(cloud: Cloud) -> dict[str, Handler]:
 
 
 class _Roles(ApiService):
-    """Custom roles below one kind of parent. Errors have the texts of public logs of gcloud and Terraform, 2020 to 2026."""
+    """Custom roles below one kind of parent. Error texts come from public logs of gcloud and Terraform, 2020 to 2026."""
 
     @method("create")
     def create(self, call: Call) -> JsonObject:
@@ -96,7 +96,7 @@ class _Roles(ApiService):
         return role
 
     def _stored(self, name: str) -> JsonObject | None:
-        """Return a role; None if there is none, or if its id can be used again after its deletion."""
+        """Return a role, or None if it does not exist or its id can be reused after its deletion."""
         role = self._store.get(ROLES, name)
         return None if role is None or self._deleted_for_s(role) > TAKEN_S else role
 

@@ -1,4 +1,4 @@
-"""References of container images, as docker reads them."""
+"""References to container images, in docker's syntax."""
 
 import re
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ _REFERENCE: Final = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reference:
-    """An image's full reference. Without a digest, the tag decides."""
+    """An image's full reference. Without a digest, the tag applies."""
 
     host: str
     name: str
@@ -27,7 +27,7 @@ class Reference:
 
     @property
     def location(self) -> str:
-        """Return the location of an Artifact Registry host; empty for another registry."""
+        """Return the location of an Artifact Registry host. Empty for another registry."""
         found = _HOST.fullmatch(self.host)
         return "" if found is None else found["location"]
 
@@ -38,7 +38,7 @@ class Reference:
 
     @property
     def repository(self) -> str:
-        """Return the full name of the Artifact Registry repository; empty for another registry or a name without an image."""
+        """Return the full name of the Artifact Registry repository. Empty for another registry or a name without an image."""
         project, _, rest = self.name.partition("/")
         repository, _, image = rest.partition("/")
         named = f"projects/{project}/locations/{self.location}/repositories/{repository}"
@@ -51,7 +51,7 @@ class Reference:
 
 
 def parse(text: str) -> Reference | None:
-    """Return a reference; None if it is none. Without a host it is Docker Hub's, without tag and digest the tag is `latest`."""
+    """Return a reference, or None if it is invalid. The default host is Docker Hub, the default tag `latest`."""
     first, slash, rest = text.partition("/")
     hosted = bool(slash) and ("." in first or ":" in first or first == "localhost")
     host, path = (first, rest) if hosted else (DOCKER_HUB, text)

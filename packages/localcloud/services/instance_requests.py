@@ -1,4 +1,4 @@
-"""What Compute Engine accepts in a request for a TPU instance, and what the request asks for."""
+"""Validation and content of a request for a TPU instance of Compute Engine."""
 
 import re
 from dataclasses import dataclass
@@ -25,19 +25,19 @@ _METADATA_KEY: Final = re.compile(r"[a-zA-Z0-9_-]{1,128}")
 _MAX_METADATA_VALUE_BYTES: Final = 256 * 1024
 _MAX_METADATA_BYTES: Final = 512 * 1024
 _NOT_FOR_PEOPLE: Final = "ct5lp-"
-"""Machine types of v5e: in the catalog, but only GKE may create them (the field report that `ComputeTpu` names)."""
+"""Machine types of v5e: in the catalog, but only GKE can create them (the field report that `ComputeTpu` names)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstanceRequest:
-    """What a request asks for. Times in seconds; `wait_s` is 0 if it does not wait for capacity."""
+    """Content of a request. Times in seconds; `wait_s` is 0 if it does not wait for capacity."""
 
     accelerator: str
     model: str
     wait_s: float
     run_s: float | None
     ends_with_stop: bool
-    """True: the end of the run stops the instance and keeps it; False: it deletes it."""
+    """True: the instance is stopped and kept when the run expires. False: it is deleted."""
     networks: tuple[str, ...]
     account: str
 
@@ -51,7 +51,7 @@ def zone_facts(cloud: Cloud, zone: str) -> TpuZone:
 
 
 def check(cloud: Cloud, project: str, zone: str, body: JsonObject) -> InstanceRequest:
-    """Check a request. Raise what Compute Engine refuses, and 501 for what the local cloud does not simulate."""
+    """Check a request. Raise Google's error for an invalid one, and 501 for features that the local cloud does not simulate."""
     facts = zone_facts(cloud, zone)
     if _NAME.fullmatch(str(body.get("name") or "")) is None:
         why = "Must be a match of regex '(?:[a-z](?:[-a-z0-9]{0,61}[a-z0-9])?)'"
@@ -74,7 +74,7 @@ def check(cloud: Cloud, project: str, zone: str, body: JsonObject) -> InstanceRe
 
 
 def quota_name(model: str) -> str:
-    """Return the quota that a model uses first, in the words of the error (the same field report)."""
+    """Return the quota that a model uses first, as the error names it (the same field report)."""
     return "PREEMPTIBLE_TPU_V6E" if model in PREEMPTIBLE else "TPUS_PER_TPU_FAMILY"
 
 
@@ -114,9 +114,7 @@ def _accelerator(facts: TpuZone, zone: str, body: JsonObject) -> str:
         raise networks.invalid_value("machineType", url, why)
     accelerator = MACHINE_TYPES.get(name)
     if accelerator is None and not name.startswith("ct"):
-        raise CloudError.unimplemented(
-            f"The local cloud has the machine types {', '.join(MACHINE_TYPES)}; given {name}."
-        )
+        raise CloudError.unimplemented(f"The local cloud has the machine types {', '.join(MACHINE_TYPES)}, not {name}.")
     if accelerator is None or accelerator not in facts.accelerator_types:
         why = f"Machine type with name '{name}' does not exist in zone '{zone}'."
         raise networks.invalid_value("machineType", url, why)
@@ -137,13 +135,13 @@ def _check_boot_disk(cloud: Cloud, body: JsonObject) -> None:
         raise networks.invalid_value("disks[0].initializeParams.diskSizeGb", size_gb, why)
     for disk in parts(body, "disks"):
         if not disk.get("boot"):
-            raise CloudError.unimplemented("The local cloud's TPU instances have no disks besides the boot disk.")
+            raise CloudError.unimplemented("The local cloud's TPU instances only have a boot disk.")
 
 
 def _check_scheduling(cloud: Cloud, given: JsonObject) -> tuple[str, float | None]:
     model = str(given.get("provisioningModel") or "STANDARD")
     if model == "RESERVATION_BOUND":
-        raise CloudError.unimplemented("The local cloud has no reservations of Compute Engine.")
+        raise CloudError.unimplemented("The local cloud does not support Compute Engine reservations.")
     if given.get("onHostMaintenance") != "TERMINATE":
         why = "Instances with guest accelerators do not support live migration."
         raise networks.invalid_value("scheduling.onHostMaintenance", given.get("onHostMaintenance", "MIGRATE"), why)
@@ -163,7 +161,7 @@ def _check_scheduling(cloud: Cloud, given: JsonObject) -> tuple[str, float | Non
 
 
 def _wait_s(cloud: Cloud, model: str, given: JsonObject) -> float:
-    """Return how long the request waits for capacity: not at all below the least wait."""
+    """Return how long the request waits for capacity. 0 below the minimum wait."""
     facts, wait_s = cloud.scenario.tpu.compute, float(given.get("seconds") or 0)
     if wait_s and model != FLEX_START:
         raise networks.invalid_value(
@@ -193,7 +191,7 @@ def _account(cloud: Cloud, body: JsonObject) -> str:
         raise CloudError.invalid("Invalid value for field 'resource.serviceAccounts': Too many service accounts.")
     if not accounts or CLOUD_PLATFORM not in strings(accounts[0], "scopes"):
         raise CloudError.unimplemented(
-            f"The local cloud simulates instances that have a service account with the scope {CLOUD_PLATFORM} only."
+            f"The local cloud only simulates instances with a service account of scope {CLOUD_PLATFORM}."
         )
     email = str(accounts[0].get("email") or "")
     if cloud.policies.lacks_account(email):

@@ -1,4 +1,4 @@
-"""Cloud KMS v1: key rings, keys and their IAM policies. Nothing is encrypted here: the engine does that by gRPC, which the local cloud does not serve."""
+"""Cloud KMS v1: key rings, keys and their IAM policies. Nothing is encrypted here: the engine encrypts through gRPC, which the local cloud does not serve."""
 
 from localcloud.json_values import JsonObject
 from localcloud.rest.call import Call, Handler, check_id
@@ -19,7 +19,7 @@ def handlers(cloud: Cloud) -> dict[str, Handler]:
 
 
 class _Named(PolicyService):
-    """What rings and keys share. A key ring and a key stay: the local cloud deletes neither, as Google did not until 2025."""
+    """Base of key rings and keys. They are permanent: the local cloud deletes neither, and Google did not until 2025."""
 
     kind: str
     what: str
@@ -35,7 +35,7 @@ class _Named(PolicyService):
 
     @method("testIamPermissions")
     def test_iam_permissions(self, call: Call) -> JsonObject:
-        """Return the caller's permissions, those inherited from the ring and the project too.
+        """Return the caller's permissions, including those inherited from the ring and the project.
 
         "If the resource does not exist, this will return an empty set of permissions, not a `NOT_FOUND` error." (discovery: cloudkms.v1)
         """
@@ -80,7 +80,7 @@ class _CryptoKeys(_Named):
             raise CloudError.not_found(f"KeyRing {call.name} not found.")
         purpose = call.body.get("purpose")
         if purpose != "ENCRYPT_DECRYPT":
-            raise CloudError.invalid(f"The local cloud makes keys of purpose ENCRYPT_DECRYPT only, not {purpose}.")
+            raise CloudError.invalid(f"The local cloud only creates keys of purpose ENCRYPT_DECRYPT, not {purpose}.")
         name = f"{call.name}/cryptoKeys/{call.query.get('cryptoKeyId')}"
         stamp, algorithm = self._cloud.timeline.stamp(), "GOOGLE_SYMMETRIC_ENCRYPTION"
         version = {

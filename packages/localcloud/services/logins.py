@@ -1,4 +1,4 @@
-"""SSH logins to TPU machines through Identity-Aware Proxy: the checks that IAP and OS Login make beside the APIs' own."""
+"""SSH logins to TPU machines through Identity-Aware Proxy: the checks of IAP and OS Login in addition to the APIs' own."""
 
 from localcloud.json_values import parts
 from localcloud.rest.errors import CloudError
@@ -15,14 +15,14 @@ _SERVICE_ACCOUNTS = ".gserviceaccount.com"
 
 
 def check_login(cloud: Cloud, node: str, email: str) -> None:
-    """Raise 403 if IAP refuses the tunnel to a node's SSH port, or the node refuses the login.
+    """Raise 403 if IAP denies the tunnel to a node's SSH port, or the node denies the login.
 
     IAP provides `destination.port` and `destination.ip` to conditions (cloud.google.com/iap/docs/using-tcp-forwarding, 2026-11). With OS Login
     a login needs `compute.instances.osLogin`, actAs on the machine's account and a key in the user's profile
-    (cloud.google.com/compute/docs/oslogin/set-up-oslogin, 2026-11), and of a person outside the organization
-    `roles/compute.osLoginExternalUser` on it ("Manage OS Login in an organization"). Without OS Login a key in the machine's metadata is
-    enough; those of the project's metadata are not modelled. That project-level conditions see no attribute of the machine is assumed:
-    Google runs it in a project of its own.
+    (cloud.google.com/compute/docs/oslogin/set-up-oslogin, 2026-11), and a user outside the organization also needs
+    `roles/compute.osLoginExternalUser` on it ("Manage OS Login in an organization"). Without OS Login, a key in the machine's metadata
+    suffices; keys in the project's metadata are not modeled. That project-level conditions see no attribute of the machine is assumed
+    because Google runs it in a separate project.
     """
     document = cloud.store.get(NODES, node) or cloud.store.get(INSTANCES, node)
     if document is None:
@@ -54,7 +54,7 @@ def check_login(cloud: Cloud, node: str, email: str) -> None:
 
 
 def _is_outside(cloud: Cloud, email: str) -> bool:
-    """Return whether OS Login refuses a person: of another organization, and without the role for such people."""
+    """Return whether OS Login denies a user of another organization who lacks the role for external users."""
     domain, own = email.rpartition("@")[2], cloud.scenario.iam.organization_domain
     if not own or domain == own or domain.endswith(_SERVICE_ACCOUNTS):
         return False

@@ -1,4 +1,4 @@
-"""Cloud Logging v2: log-based metrics, and entries that are written and listed."""
+"""Cloud Logging v2: log-based metrics, and writing and listing entries."""
 
 from localcloud.json_values import JsonObject, part, parts, strings
 from localcloud.rest import log_filters
@@ -81,13 +81,13 @@ class _Logging(ApiService):
 
 
 def _reversed(key: str) -> str:
-    """Return a key that sorts the other way round."""
+    """Return a key that sorts in reverse."""
     micros, _, number = key.partition("-")
     return f"{_FIRST_MICROSECOND - int(micros):020}-{_LAST_ENTRY - int(number):012}"
 
 
 def _completed(body: JsonObject, project: str) -> JsonObject:
-    """Return a metric with the fields that the service fills in."""
+    """Return a metric with the fields that the service sets."""
     for field in ("name", "filter"):
         if not body.get(field):
             raise CloudError.field(f"metric.{field}", f"The metric's {field} must not be empty.")

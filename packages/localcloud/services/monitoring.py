@@ -15,7 +15,7 @@ _CHANNELS, _POLICIES, _DASHBOARDS = (
 
 
 def handlers(cloud: Cloud) -> dict[str, Handler]:
-    """Return the methods of all four."""
+    """Return the methods of all four collections."""
     served = (_Channels(cloud), _Policies(cloud), _Dashboards(cloud), UseOfInstances(cloud))
     return {name: handler for service in served for name, handler in service.handlers().items()}
 
@@ -44,7 +44,7 @@ class _MonitoringCollection(ApiService):
         return f"{call.name}/{self.prefix.rpartition('.')[2]}/{self._cloud.ids.number()}"
 
     def _patched(self, call: Call) -> JsonObject:
-        """Return the stored document with what the call changes: the fields of the mask, or everything without one."""
+        """Return the stored document with the call's changes: the fields of the mask, or everything without one."""
         document, mask = self.get(call), call.query.get("updateMask")
         if mask:
             return masked(document, call.body, mask)

@@ -167,10 +167,10 @@ def check_firewall(body: JsonObject) -> None:
 
 
 def allows_egress(cloud: Cloud, network: str, tags: Collection[str], port: int) -> bool:
-    """Return whether a machine with these tags may connect to a TCP port of any address, as the network's rules say.
+    """Return whether a machine with these tags can connect to a TCP port of any address under the network's rules.
 
-    The rule with the lowest priority number decides, and of two with the same one that denies; without a rule everything is allowed (Google Cloud,
-    "VPC firewall rules"). Rules for some addresses only, or by service account, do not count here.
+    The rule with the lowest priority number applies; of two with the same number, the one that denies. Without a rule everything is allowed (Google Cloud,
+    "VPC firewall rules"). Rules for only some addresses, or by service account, are ignored here.
     """
     rules = [
         rule
@@ -185,7 +185,7 @@ def allows_egress(cloud: Cloud, network: str, tags: Collection[str], port: int) 
 
 
 def _names_port(traffic: JsonObject, port: int) -> bool:
-    """Return whether one entry of `allowed` or `denied` is about a TCP port."""
+    """Return whether one entry of `allowed` or `denied` covers a TCP port."""
     if str(traffic.get("IPProtocol")).lower() not in {"all", "tcp", "6"}:
         return False
     ranges = [text.partition("-") for text in strings(traffic, "ports")]
@@ -218,7 +218,7 @@ _NAT_DEFAULTS: JsonObject = {
 
 
 def with_nats(document: JsonObject) -> JsonObject:
-    """Return the router with the defaults of its NATs. Empty lists are left out, as in Google's answers."""
+    """Return the router with the defaults of its NATs. Empty lists are omitted, as in Google's responses."""
     nats: list[JsonObject] = []
     for nat in parts(document, "nats"):
         if nat.get("sourceSubnetworkIpRangesToNat") is None:
@@ -235,7 +235,7 @@ def with_nats(document: JsonObject) -> JsonObject:
 
 
 def reference(cloud: Cloud, project: str, kind: str, given: object, field: str) -> str:
-    """Return the full name that a URL or partial URL refers to. Raise 400 if it is malformed or nothing has that name."""
+    """Return the full name that a URL or partial URL refers to. Raise 400 if it is malformed or no such resource exists."""
     collection = kind.partition(".")[2]
     # A client that uses the local cloud as its endpoint names resources with the local cloud's URL.
     url = str(given or "").replace(f"{cloud.base_url}/compute/", "https://compute.googleapis.com/")

@@ -1,10 +1,10 @@
-"""Cloud Resource Manager v1: organisation policies of a project, and the requests that they refuse.
+"""Cloud Resource Manager v1: organization policies of a project, and the requests that they reject.
 
-A policy that was not set has its constraint's default: everything is allowed. The local cloud enforces six constraints:
+An unset policy has its constraint's default: everything is allowed. The local cloud enforces six constraints:
 `iam.disableServiceAccountCreation` and its message: IAM's page on creating service accounts (Troubleshooting).
 `iam.allowedPolicyMemberDomains`, `gcp.resourceLocations`, `compute.disableGuestAttributesAccess`, `compute.requireOsLogin` and
-`compute.vmExternalIpAccess`: messages of Google's in public logs (packages/localcloud/ledger/org_policies.toml). Cloud TPU's words for the last three
-are assumed to be Compute Engine's, with the status of its own API.
+`compute.vmExternalIpAccess`: Google's messages in public logs (packages/localcloud/ledger/org_policies.toml). Cloud TPU's messages for the last three
+are assumed to equal Compute Engine's, with the status of its own API.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -24,12 +24,12 @@ _EVERYBODY = {"allUsers", "allAuthenticatedUsers"}
 
 
 def handlers(cloud: Cloud) -> dict[str, Handler]:
-    """Return the methods of organisation policies."""
+    """Return the methods of organization policies."""
     return _OrgPolicies(cloud).handlers()
 
 
 def enforce(cloud: Cloud, call: Call, project: str) -> None:
-    """Raise 400 or 412 if an organisation policy of the project refuses the call."""
+    """Raise 400 or 412 if an organization policy of the project rejects the call."""
     violated = next((name for name, violates in _MACHINE_RULES.items() if violates(cloud, call, project)), None)
     if violated is not None:
         text = f"Constraint {violated} violated for project {cloud.project_number(project)}."
@@ -124,7 +124,7 @@ _WITH_METADATA = frozenset(
         "compute.instances.setMetadata",
     }
 )
-"""Methods whose bodies can hold a machine's metadata or its external address."""
+"""Methods whose bodies can contain a machine's metadata or external address."""
 _MACHINE_RULES: Mapping[str, Callable[[Cloud, Call, str], bool]] = {
     _GUEST_ATTRIBUTES: _hides_guest_attributes,
     _OS_LOGIN: _forbids_metadata_keys,
@@ -137,12 +137,12 @@ def _enforced(cloud: Cloud, project: str, constraint: str) -> bool:
 
 
 def _nodes(body: JsonObject) -> list[JsonObject]:
-    """Return the nodes of a body: that of a queued resource, or a node itself."""
+    """Return the nodes of a body: a queued resource's nodes, or the node itself."""
     return [body, *(part(spec, "node") for spec in parts(part(body, "tpu"), "nodeSpec"))]
 
 
 def _metadata(body: JsonObject) -> Iterator[Mapping[str, str]]:
-    """Yield the metadata in a body: a map of nodes, a list of items of instances and of `setMetadata`."""
+    """Yield the metadata in a body: a map for nodes, a list of items for instances and `setMetadata`."""
     for node in _nodes(body):
         given = part(node, "metadata")
         items: list[JsonObject] = [*parts(node, "items"), *parts(given, "items")]
@@ -182,7 +182,7 @@ def _check_location(cloud: Cloud, call: Call, project: str) -> None:
 
 
 def _location(call: Call) -> str:
-    """Return the region or zone in which a call creates something, or an empty text."""
+    """Return the region or zone in which a call creates a resource, or an empty text."""
     if call.method.id == "storage.buckets.insert":
         return str(call.body.get("location", "US")).lower()
     place = call.path.get("region") or call.path.get("zone")
@@ -191,7 +191,7 @@ def _location(call: Call) -> str:
 
 
 def _allows(policy: JsonObject, location: str) -> bool:
-    """Tell if a list policy allows a location. `in:us-locations` allows all whose name starts with `us-`, `in:us-east4-locations` that region's."""
+    """Return whether a list policy allows a location. `in:us-locations` allows all whose name starts with `us-`, `in:us-east4-locations` only that region."""
     if policy.get("allValues") in {"ALLOW", "DENY"}:
         return policy["allValues"] == "ALLOW"
     allowed, denied = strings(policy, "allowedValues"), strings(policy, "deniedValues")

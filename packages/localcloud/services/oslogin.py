@@ -19,7 +19,7 @@ def handlers(cloud: Cloud) -> dict[str, Handler]:
 
 
 def has_key(cloud: Cloud, email: str) -> bool:
-    """Tell if a user has imported an SSH key."""
+    """Return whether a user has imported an SSH key."""
     return bool((cloud.store.get(PROFILES, email) or {}).get("sshPublicKeys"))
 
 
@@ -47,7 +47,7 @@ class _Users(ApiService):
         return {"loginProfile": visible(profile)}
 
     def _profile(self, call: Call) -> JsonObject:
-        """Return the caller's profile. Users read and change their own only."""
+        """Return the caller's profile. Users can only read and change their own."""
         email = call.name.removeprefix("users/")
         if email != call.caller.email and not call.caller.operator:
             raise CloudError.denied(f"Insufficient permissions to access the login profile of {email}.")

@@ -9,7 +9,7 @@ from localcloud.world.cloud import Cloud, project_policy
 
 
 def ensure_project(cloud: Cloud, project: str, number: str | None = None) -> JsonObject:
-    """Return a project; create it with the scenario's enabled APIs and the default network if it does not exist."""
+    """Return a project. If it does not exist, create it with the scenario's enabled APIs and the default network."""
     known = cloud.store.has("projects", project)
     document = cloud.add_project(project, number)
     if not known:

@@ -1,7 +1,7 @@
-"""A request for quota: what `gcloud beta quotas preferences create` sends to Cloud Quotas v1.
+"""Quota increase requests: what `gcloud beta quotas preferences create` sends to Cloud Quotas v1.
 
-google-api-python-client ships no discovery document of that API, so the admin API takes the request. Rules: the field texts of QuotaPreference
-(gcloud 528.0.0, googlecloudsdk/generated_clients/apis/cloudquotas/v1). Google may grant less, or nothing, after hours; here all is granted at once.
+google-api-python-client has no discovery document of that API, so the admin API receives the request. Rules: the field texts of QuotaPreference
+(gcloud 528.0.0, googlecloudsdk/generated_clients/apis/cloudquotas/v1). Google may grant less, or nothing, after hours; here everything is granted immediately.
 """
 
 import re
@@ -17,12 +17,12 @@ from localcloud.world.scenario import Run, Tpu
 _TPU: Final = re.compile(r"TPU(?P<family>V6E|V5sLitepod)(?P<preemptible>Preemptible)?PerProjectPerZoneForTPUAPI")
 _GPU: Final = re.compile(r"Nvidia(?P<kind>L4|RtxPro6000)GpuAlloc(?P<single>NoZonalRedundancy)?PerProjectRegion")
 _GPUS: Final = {"L4": ("nvidia-l4", 1), "RtxPro6000": ("nvidia-rtx-pro-6000", 1000)}
-"""Part of a quota id -> GPU type, and units for one GPU."""
+"""Part of a quota id -> GPU type, and units per GPU."""
 _GIB: Final = 1024**3
 
 
 def prefer(cloud: Cloud, body: JsonObject) -> JsonObject:
-    """Grant a quota, and return the preference. Raises CloudError as Cloud Quotas would."""
+    """Grant a quota and return the preference. Raises CloudError like Cloud Quotas."""
     project, service, quota_id = (str(body.get(key, "")) for key in ("project", "service", "quotaId"))
     if not serviceusage.answers(cloud, project, "cloudquotas"):
         raise CloudError.service_disabled("Cloud Quotas API", "cloudquotas", cloud.project_number(project))
@@ -44,7 +44,7 @@ def prefer(cloud: Cloud, body: JsonObject) -> JsonObject:
 
 
 def _tpu(world: Tpu, quota_id: str, dimensions: Mapping[str, str], value: int) -> Tpu | None:
-    """Return the world with a quota of TPU chips; None if there is no such quota."""
+    """Return the world with a quota of TPU chips, or None if the quota does not exist."""
     found, zone = _TPU.fullmatch(quota_id), dimensions.get("zone", "")
     if found is None or zone not in world.zones:
         return None
@@ -53,7 +53,7 @@ def _tpu(world: Tpu, quota_id: str, dimensions: Mapping[str, str], value: int) -
 
 
 def _compute(world: Tpu, quota_id: str, dimensions: Mapping[str, str], value: int) -> Tpu | None:
-    """Return the world with a quota of chips of instances; None if there is no such quota. That of the family is the same in all regions here."""
+    """Return the world with a quota of chips for instances, or None if the quota does not exist. Here the family's quota is the same in all regions."""
     region, facts = dimensions.get("region", ""), world.compute
     if all(zone.rpartition("-")[0] != region for zone in world.zones):
         return None
@@ -67,7 +67,7 @@ def _compute(world: Tpu, quota_id: str, dimensions: Mapping[str, str], value: in
 
 
 def _run(world: Run, quota_id: str, dimensions: Mapping[str, str], value: int) -> Run | None:
-    """Return the world with a quota of Cloud Run; None if there is no such quota."""
+    """Return the world with a Cloud Run quota, or None if the quota does not exist."""
     region = dimensions.get("region", "")
     if not any(region in regions for regions in world.gpu_regions.values()):
         return None

@@ -1,10 +1,10 @@
 """Service Usage v1beta1: the quotas of accelerators, as numbers.
 
-Names and shape, seen in public programs that read them (2026-11): `tpu.googleapis.com/tpu-v6e-preemptible` per zone in chips,
-`run.googleapis.com/nvidia_l4_gpu_allocation_no_zonal_redundancy` per region in GPUs, those of an RTX PRO 6000 in thousandths of a GPU,
+Names and format from public programs that read them (2026-11): `tpu.googleapis.com/tpu-v6e-preemptible` per zone in chips,
+`run.googleapis.com/nvidia_l4_gpu_allocation_no_zonal_redundancy` per region in GPUs, the RTX PRO 6000's in thousandths of a GPU,
 `compute.googleapis.com/preemptible_tpu_v6e` per region and `tpus_per_tpu_family` per region and family in chips,
-`run.googleapis.com/mem_allocation` in bytes and `run.googleapis.com/cpu_allocation` in thousandths of a vCPU. A limit of 0 is left out of
-the answer, as protocol-buffer JSON does.
+`run.googleapis.com/mem_allocation` in bytes and `run.googleapis.com/cpu_allocation` in thousandths of a vCPU. A limit of 0 is omitted from
+the response, as in protocol-buffer JSON.
 """
 
 from collections.abc import Mapping
@@ -22,11 +22,11 @@ _GPU_METRICS = {
     "nvidia-l4": ("nvidia_l4_gpu_allocation", 1),
     "nvidia-rtx-pro-6000": ("nvidia_rtx_pro_6000_gpu_allocation", 1000),
 }
-"""GPU type -> metric, and units for one GPU."""
+"""GPU type -> metric, and units per GPU."""
 _GIB = 1024**3
 _FAMILY_METRIC = "tpus_per_tpu_family"
 _FAMILY = {"tpu_family": "CT6E"}
-"""The dimension of that metric beside the region."""
+"""The dimension of that metric in addition to the region."""
 
 
 def handlers(cloud: Cloud) -> dict[str, Handler]:
@@ -63,7 +63,7 @@ class _QuotaMetrics(ApiService):
 
 
 def _limits(service: str, scenario: Scenario) -> Mapping[str, tuple[str, Mapping[str, int]]]:
-    """Return the metrics of a service: what a limit is for (`zone` or `region`), and the limit of each place."""
+    """Return the metrics of a service: the scope of a limit (`zone` or `region`), and the limit of each location."""
     if service == "tpu.googleapis.com":
         return _tpu_limits(scenario)
     if service == "compute.googleapis.com":
@@ -86,7 +86,7 @@ def _tpu_limits(scenario: Scenario) -> Mapping[str, tuple[str, Mapping[str, int]
 
 
 def _compute_limits(scenario: Scenario) -> Mapping[str, tuple[str, Mapping[str, int]]]:
-    """Return the quotas of v6e chips in instances: preemptible ones, and those of the family CT6E."""
+    """Return the quotas of v6e chips for instances: the preemptible quota and the quota of the family CT6E."""
     facts = scenario.tpu.compute
     regions = sorted({zone.rpartition("-")[0] for zone in scenario.tpu.zones})
     own = {region: facts.preemptible_quota_overrides.get(region, facts.preemptible_quota_chips) for region in regions}

@@ -1,7 +1,7 @@
-"""Container registries: which images exist, who may pull them, and the limits of Docker Hub.
+"""Container registries: existing images, pull permissions, and Docker Hub's limits.
 
-An image exists if the scenario lists it, if somebody has pushed it to a standard repository, or if the upstream of a remote
-repository has it. A remote repository keeps what was pulled through it.
+An image exists if the scenario lists it, if it was pushed to a standard repository, or if the upstream of a remote
+repository has it. A remote repository keeps the images pulled through it.
 """
 
 import base64
@@ -26,12 +26,12 @@ UPLOAD: Final = "artifactregistry.repositories.uploadArtifacts"
 HUB_WINDOW_S: Final = 6 * 3600
 _HUB_URL: Final = "https://registry-1.docker.io"
 _SIZE_BYTES: Final = 8_630_000_000
-"""Size of an image here: that of vllm/vllm-openai v0.28.0, compressed."""
+"""Simulated image size: the compressed size of vllm/vllm-openai v0.28.0."""
 _SECRET_VERSION: Final = re.compile(r"projects/(?P<project>[^/]+)/secrets/(?P<secret>[^/]+)/versions/[^/]+")
 
 
 class RegistryError(Exception):
-    """A registry's refusal: HTTP status, the registry API's error code, message."""
+    """An error of a registry: HTTP status, the registry API's error code, message."""
 
     def __init__(self, status: HTTPStatus, code: str, message: str) -> None:
         super().__init__(message)
@@ -47,15 +47,17 @@ class Registries:
         self._store = cloud.store
 
     def add(self, text: str) -> None:
-        """Let an image exist, beside those of the scenario. Raise CloudError if it is no reference."""
+        """Add an image to those of the scenario. Raise CloudError if it is not a valid reference."""
         if parse(text) is None:
-            raise CloudError.invalid(f"'{text}' is not an image's reference: HOST/NAME with :TAG or @sha256:DIGEST.")
+            raise CloudError.invalid(
+                f"'{text}' is not an image reference. Expected HOST/NAME with :TAG or @sha256:DIGEST."
+            )
         self._store.put(ADDED, text, {})
 
     def find(self, reference: Reference, *, address: str = "") -> str:
-        """Return the digest of an image. Raise RegistryError if it does not exist or its registry does not give it.
+        """Return the digest of an image. Raise RegistryError if it does not exist or its registry denies access.
 
-        An `address` makes it a pull: it counts against the limit of Docker Hub for that address and is recorded. Without one only the
+        With an `address`, this is a pull: it is recorded and counts against Docker Hub's limit for that address. Without one, only the
         manifest's headers are read, which is free.
         """
         if reference.host == DOCKER_HUB:
@@ -65,7 +67,7 @@ class Registries:
         return self._listed(reference)
 
     def push(self, reference: Reference, digest: str) -> None:
-        """Store an image in a standard repository. Raise RegistryError if the repository does not exist or takes no pushes."""
+        """Store an image in a standard repository. Raise RegistryError if the repository does not exist or does not accept pushes."""
         document = self._repository(reference)
         if document["mode"] != "STANDARD_REPOSITORY":
             raise RegistryError(
@@ -74,14 +76,14 @@ class Registries:
         self._keep(reference, digest)
 
     def permits(self, email: str, permission: str, reference: Reference) -> bool:
-        """Tell if an account has a permission on the reference's repository. Images of other projects and registries are public here."""
+        """Return whether an account has a permission on the reference's repository. Images of other projects and registries are public here."""
         if not self._is_simulated(reference):
             return True
         names = [f"//artifactregistry.googleapis.com/{reference.repository}", project_policy(reference.project)]
         return email == self._cloud.operator or self._cloud.policies.allows(email, permission, names)
 
     def images(self, repository: str) -> list[tuple[str, JsonObject]]:
-        """Return the images of a repository by name: those that the scenario lists, those pushed and those kept of a pull."""
+        """Return the images of a repository by name: listed in the scenario, pushed, or kept from a pull."""
         found: dict[str, JsonObject] = {}
         for reference in self._all_listed():
             if reference.repository == repository and self._store.has(REPOSITORIES, repository):
@@ -91,7 +93,7 @@ class Registries:
         return sorted((found | dict(self._store.under(IMAGES, f"{repository}/"))).items())
 
     def overview(self) -> JsonObject:
-        """Return the images that are listed, those in repositories, and the pulls so far."""
+        """Return the listed images, the images in repositories, and the pulls so far."""
         return {
             "existing": [*self._cloud.scenario.images.existing, *(name for name, _ in self._store.under(ADDED))],
             "repositories": [document["uri"] for _, document in self._store.under(IMAGES)],
@@ -99,14 +101,14 @@ class Registries:
         }
 
     def hub_pulls_left(self, address: str) -> int:
-        """Return how many pulls Docker Hub still gives an address without an account."""
+        """Return how many pulls Docker Hub still allows an address without an account."""
         return max(0, self._cloud.scenario.images.docker_hub_pulls - self._hub_pulls(address))
 
     def check_credentials(self, repository: str, config: JsonObject) -> None:
-        """Raise CloudError if the service agent cannot read the password, or if Docker Hub refuses it.
+        """Raise CloudError if the service agent cannot read the password, or if Docker Hub rejects it.
 
-        Artifact Registry tries the credentials unless `disableUpstreamValidation` is set (discovery: artifactregistry.v1,
-        RemoteRepositoryConfig). The words are assumed.
+        Artifact Registry checks the credentials unless `disableUpstreamValidation` is set (discovery: artifactregistry.v1,
+        RemoteRepositoryConfig). The message is assumed.
         """
         given = part(part(config, "upstreamCredentials"), "usernamePasswordCredentials")
         if not given:
@@ -148,7 +150,7 @@ class Registries:
         return digest
 
     def _from_upstream(self, reference: Reference, config: JsonObject, address: str) -> str:
-        """Read through a remote repository. What goes wrong upstream is 502 (cloud.google.com/artifact-registry/docs/troubleshoot-remote, 2026-11)."""
+        """Read through a remote repository. Any upstream failure is 502 (cloud.google.com/artifact-registry/docs/troubleshoot-remote, 2026-11)."""
         if part(config, "dockerRepository").get("publicRepository") != "DOCKER_HUB":
             raise _unknown(reference)
         upstream = replace(reference, host=DOCKER_HUB, name=reference.image)
@@ -172,7 +174,7 @@ class Registries:
             ) from None
 
     def _from_hub(self, reference: Reference, address: str, *, account: str = "") -> str:
-        """Read from Docker Hub. Each pull counts for the account, or for the address (docs.docker.com/docker-hub/usage/pulls, 2026-11)."""
+        """Read from Docker Hub. Each pull counts against the account or the address (docs.docker.com/docker-hub/usage/pulls, 2026-11)."""
         digest = self._listed(reference)
         if not address:
             return digest
@@ -268,7 +270,7 @@ def _document(name: str, reference: Reference, digest: str, *, stamp: str) -> Js
 
 
 def _unknown(reference: Reference) -> RegistryError:
-    """Return the refusal of an image that does not exist, in Artifact Registry's words (github.com/firezone/firezone/issues/10484, 2025-09)."""
+    """Return Artifact Registry's error for an image that does not exist (github.com/firezone/firezone/issues/10484, 2025-09)."""
     wanted = reference.digest or reference.tag
     message = f'Failed to fetch "{wanted}".' if reference.location else "manifest unknown"
     return RegistryError(HTTPStatus.NOT_FOUND, "MANIFEST_UNKNOWN", message)

@@ -38,7 +38,7 @@ _MUTABLE = {
 }  # fmt: skip
 _TAG = "[a-z]([-a-z0-9]*[a-z0-9])?"
 _LONGEST_TAG_AND_SERVICE = 46
-"""Words and figure of Cloud Run's refusal: PolicyEngine/policyengine-api issue 3729, 2026."""
+"""Message and limit of Cloud Run's error: PolicyEngine/policyengine-api issue 3729, 2026."""
 _MAX_WAIT_S = 300.0
 GCLOUD_CLIENT = "32555940559.apps.googleusercontent.com"
 """The audience of `gcloud auth print-identity-token` for users. Cloud Run accepts it in addition to a service's URLs."""
@@ -62,7 +62,7 @@ def authorizer(cloud: Cloud) -> Authorize:
         document = cloud.store.get(SERVICES, service)
         if document is None:
             return AccessDecision.FORBIDDEN
-        # The local cloud has no VPC, so that each of its callers counts as one from the internet.
+        # The local cloud has no VPC, so every caller counts as one from the internet.
         outside = document["ingress"] != "INGRESS_TRAFFIC_ALL"
         return AccessDecision.NOT_FOUND if outside else invoked(document, token)
 
@@ -96,7 +96,7 @@ async def resume(cloud: Cloud) -> None:
 
 
 class _Locations(ApiService):
-    """The regions. Only v1 of the API lists them (discovery: run.v1 has projects.locations.list, run.v2 has not)."""
+    """The regions. Only v1 of the API lists them (discovery: run.v1 has projects.locations.list, run.v2 does not)."""
 
     prefix = "run.projects.locations"
 
@@ -242,7 +242,7 @@ class _Services(PolicyService):
     # Deployments
 
     def _complete(self, document: JsonObject, request: str) -> None:
-        """Fill in defaults and check the request as Cloud Run does before it answers."""
+        """Set defaults and check the request as Cloud Run does before it answers."""
         name = str(document["name"])
         _, project, _, region = name.split("/")[:4]
         template = document.get("template")
@@ -307,7 +307,7 @@ class _Services(PolicyService):
                 )
 
     def _gpus_left(self, name: str, template: JsonObject, region: str) -> int:
-        """Return how many GPUs of the template's type other services of the project and region leave."""
+        """Return the number of GPUs of the template's type that other services of the project and region leave free."""
         kind = run_limits.gpu_of(template)
         world = self._cloud.scenario.run
         single = bool(template.get("gpuZonalRedundancyDisabled"))
@@ -323,7 +323,7 @@ class _Services(PolicyService):
         return left
 
     def _needs_revision(self, before: JsonObject, after: JsonObject) -> bool:
-        """Tell if an update makes a revision: the template changed, or the last revision failed."""
+        """Return whether an update creates a revision: the template changed, or the last revision failed."""
         plain = [
             {key: value for key, value in item["template"].items() if key not in NOT_OF_THE_REVISION}
             for item in (before, after)

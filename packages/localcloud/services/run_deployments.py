@@ -21,7 +21,7 @@ LATEST = "TRAFFIC_TARGET_ALLOCATION_TYPE_LATEST"
 BY_REVISION = "TRAFFIC_TARGET_ALLOCATION_TYPE_REVISION"
 _CONTAINER_ERROR = "HEALTH_CHECK_CONTAINER_ERROR"
 NOT_OF_THE_REVISION = ("revision", "client", "clientVersion")
-"""Fields of a template that do not make a new revision and are not stored with it."""
+"""Template fields that do not cause a new revision and are not stored with it."""
 
 
 class Deployments:
@@ -75,7 +75,7 @@ class Deployments:
         self._store.put(SERVICES, name, document)
 
     async def deploy(self, name: str, generation: str, operation: str) -> None:
-        """Deploy the wanted state: the new revision if there is one, then the traffic. The operation ends in every case."""
+        """Deploy the wanted state: a new revision if needed, then the traffic. The operation always finishes."""
         document = self._store.get(SERVICES, name)
         if document is None:
             return
@@ -90,7 +90,7 @@ class Deployments:
                 await self._shift(name, revision, generation, operation)
         except DeploymentFailedError as error:
             self._failed(name, revision, generation, error, operation)
-        except Exception as error:  # noqa: BLE001 - whatever the runtime raises, the operation must end
+        except Exception as error:  # noqa: BLE001 - the operation must finish after any error of the runtime
             self._failed(
                 name,
                 revision,
@@ -100,7 +100,7 @@ class Deployments:
             )
 
     async def _serve(self, name: str, revision: str, generation: str, operation: str) -> None:
-        """Route the traffic to the ready revision and end the operation."""
+        """Route the traffic to the ready revision and finish the operation."""
         await self._open_tags(name)
         document = self._store.get(SERVICES, name)
         if document is None or not self._store.has(REVISIONS, revision):
@@ -124,9 +124,9 @@ class Deployments:
         self._cloud.operations.finish("run", operation, response=response, metadata=response)
 
     async def _shift(self, name: str, revision: str, generation: str, operation: str) -> None:
-        """Start what gets traffic and has no instance, route the traffic, and end the operation. No revision is made.
+        """Start revisions that get traffic but have no instance, route the traffic, and finish the operation. No revision is created.
 
-        A latest revision that failed stays failed, and the service with it: the operation says so although the routes have changed.
+        A failed latest revision stays failed, and so does the service: the operation reports it although the routes have changed.
         """
         for serving in self.serving(self._store.get(SERVICES, name) or {}):
             if not self._ready(serving):
@@ -145,7 +145,7 @@ class Deployments:
         self._cloud.operations.finish("run", operation, error={"code": 9, "message": message})
 
     async def _start(self, name: str, revision: str) -> None:
-        """Check the revision's references and what the quotas leave, then start it."""
+        """Check the revision's references and the remaining quotas, then start it."""
         record = self._store.get(REVISIONS, revision)
         if record is None:
             return
@@ -176,7 +176,7 @@ class Deployments:
             self._store.put(REVISIONS, revision, record)
 
     def _mounted(self, references: References, revision: str) -> None:
-        """Raise DeploymentFailedError if a Cloud Storage volume cannot be mounted. The reason stands in the log only."""
+        """Raise DeploymentFailedError if a Cloud Storage volume cannot be mounted. Only the log contains the reason."""
         found = references.unmountable()
         if found is None:
             return
@@ -192,7 +192,7 @@ class Deployments:
             message = run_messages.with_logs_url(str(error), revision)
             self._cloud.logs.write(run_messages.not_ready_event(message, revision, creating=generation == "1"))
             why = {"message": message, "revisionReason": error.reason}
-            # The image was there; the container was not healthy.
+            # The image was found; the container was not healthy.
             others = [
                 condition("ContainerReady", "CONDITION_SUCCEEDED", now),
                 {**condition("ContainerHealthy", "CONDITION_FAILED", now), **why},
@@ -218,7 +218,7 @@ class Deployments:
         document = self._store.get(SERVICES, name)
         if document is None or document["generation"] != generation:
             return
-        # The routes go on serving the last revision that was ready, if there is one.
+        # The routes keep serving the last ready revision, if there is one.
         serving = condition("RoutesReady", "CONDITION_SUCCEEDED", failed["lastTransitionTime"])
         routes = serving if document.get("latestReadyRevision") else {**failed, "type": "RoutesReady"}
         document.update(
@@ -240,7 +240,7 @@ class Deployments:
         document["trafficStatuses"] = self.statuses(document)
 
     def statuses(self, document: JsonObject) -> list[JsonObject]:
-        """Return the traffic targets with the URLs of their tags. No revision is named where the traffic follows the latest one."""
+        """Return the traffic targets with the URLs of their tags. A target that follows the latest revision names no revision."""
         ports: dict[str, int] = document.get("_tags") or {}
         statuses: list[JsonObject] = []
         for target in document.get("traffic") or ():
@@ -252,12 +252,12 @@ class Deployments:
         return statuses
 
     def _resolved(self, document: JsonObject) -> list[JsonObject]:
-        """Return the statuses with the revisions that they mean now."""
+        """Return the statuses with the revisions that they refer to now."""
         ready = str(document.get("latestReadyRevision") or "").rpartition("/")[2]
         return [{"revision": ready, **status} for status in self.statuses(document)]
 
     async def _open_tags(self, name: str) -> None:
-        """Open the fronts of the service's tags and close the others. Google's own have the URL https://TAG---SERVICE...run.app."""
+        """Open the fronts of the service's tags and close the others. On Google Cloud, tags have the URL https://TAG---SERVICE...run.app."""
         fronts, document = self._cloud.runtimes.fronts, self._store.get(SERVICES, name)
         if document is None:
             return
@@ -275,7 +275,7 @@ class Deployments:
             self._store.put(SERVICES, name, {**document, "_tags": opened})
 
     def serving(self, document: JsonObject) -> list[str]:
-        """Return the revisions that receive traffic, the largest share first."""
+        """Return the revisions that receive traffic, largest percentage first."""
         shares = sorted(self._resolved(document), key=lambda status: -int(status.get("percent", 0)))
         return [
             f"{document['name']}/revisions/{status['revision']}"
@@ -284,9 +284,9 @@ class Deployments:
         ]
 
     def _require_gpus(self, revision: str, template: JsonObject) -> None:
-        """Raise DeploymentFailedError if the GPUs of the region are taken by instances that run.
+        """Raise DeploymentFailedError if running instances use all GPUs of the region.
 
-        A revision that gets requests or has a tag keeps its least number of instances, and one at least here, where nothing scales to zero.
+        A revision with requests or a tag keeps its minimum number of instances, and here at least one because nothing scales to zero.
         """
         kind, single = gpu_of(template), bool(template.get("gpuZonalRedundancyDisabled"))
         if kind is None:
@@ -311,10 +311,10 @@ class Deployments:
             )
 
     def _require_cpus_and_memory(self, name: str, revision: str, template: JsonObject) -> None:
-        """Raise DeploymentFailedError if all instances of the old and the new revision together exceed a quota of CPU or memory.
+        """Raise DeploymentFailedError if all instances of the old and the new revision together exceed a CPU or memory quota.
 
-        Google says so when the new revision starts (public logs of 2025 and 2026). Whether it counts the most instances of both or those that
-        run is contradicted by public notes: this is the unkind reading.
+        Google reports it when the new revision starts (public logs of 2025 and 2026). Public notes disagree on whether it counts the maximum
+        instances of both or the running ones. This is the strict reading.
         """
         region = name.split("/")[3]
         beside = [
@@ -335,7 +335,7 @@ class Deployments:
         return "_url" in (self._store.get(REVISIONS, revision) or {})
 
     async def _route(self, name: str) -> None:
-        """Divide the traffic between the serving revisions, and stop the others when their last requests have ended."""
+        """Divide the traffic between the serving revisions, and stop the others after their last requests."""
         document = self._store.get(SERVICES, name)
         if document is None:
             return
@@ -370,12 +370,12 @@ class Deployments:
         self._cloud.runtimes.fronts.route(name, shares)
 
     async def _stop_drained(self, revision: str, url: str) -> None:
-        """Stop an instance when its requests have ended: those that run when the traffic changes are completed."""
+        """Stop an instance after its requests: requests in progress when the traffic changes are completed."""
         await self._cloud.runtimes.fronts.drained(url)
         await self._cloud.runtimes.revisions.stop(revision, url=url)
 
     async def restart(self, name: str) -> None:
-        """Start the serving revisions after a restart of the cloud, then continue the deployment."""
+        """Start the serving revisions after a restart of the cloud, then resume the deployment."""
         for revision, record in self._store.under(REVISIONS, name + "/revisions/"):
             record.pop("_url", None)
             self._store.put(REVISIONS, revision, record)
@@ -395,7 +395,7 @@ class Deployments:
             await self.deploy(name, document["generation"], document["_operation"])
 
     def _failed_again(self, name: str, failed: JsonObject) -> None:
-        """Store why a service that was ready does not start again. It may have been deleted meanwhile."""
+        """Store why a service that was ready does not start again. The service may have been deleted in the meantime."""
         document = self._store.get(SERVICES, name)
         if document is not None:
             self._store.put(SERVICES, name, {**document, "terminalCondition": failed})

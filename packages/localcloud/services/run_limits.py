@@ -1,4 +1,4 @@
-"""What Cloud Run accepts in a revision template, with messages in its form: `Violation in CreateServiceRequest.service.template...`.
+"""Validation of Cloud Run revision templates, with messages in its form: `Violation in CreateServiceRequest.service.template...`.
 
 Limits: Cloud Run's pages on health checks, GPUs, CPU and memory, concurrency and request timeout.
 """
@@ -18,7 +18,7 @@ MAX_PROBE_DELAY_S = 240
 MAX_STARTUP_PERIOD_S = 240
 MAX_LIVENESS_PERIOD_S = 3600
 MAX_READINESS_PERIOD_S = 300
-"""Assumed: Cloud Run's page on health checks was not found to give a figure."""
+"""Assumed: no figure was found on Cloud Run's page on health checks."""
 MAX_STARTUP_BUDGET_S = 600
 MAX_STARTUP_BUDGET_WITH_GPU_S = 1800
 MAX_REQUEST_TIMEOUT_S = 3600
@@ -26,10 +26,10 @@ MAX_CONCURRENCY = 1000
 DEFAULT_MAX_INSTANCES = 100
 GPU_LIMIT = "nvidia.com/gpu"
 MAX_ARGUMENT_BYTES = 32 * 1024
-"""Assumed, the unkind case: the documented limit of an environment variable's value counts for each word of `command` and `args` too."""
+"""Assumed, the strict case: the documented limit of an environment variable's value also applies to each word of `command` and `args`."""
 DISALLOWED_MOUNTS = ("/dev", "/proc", "/sys")
 """Cloud Run's pages on in-memory and Cloud Storage volume mounts, "Disallowed paths", read in 2026-11: "Cloud Run does not allow you to mount a
-volume at /dev, /proc, or /sys, or on their subdirectories." The place of that sentence in the answer is assumed."""
+volume at /dev, /proc, or /sys, or on their subdirectories." The location of that sentence in the response is assumed."""
 _GIB = 1 << 30
 _UNITS = {
     "": 1,
@@ -48,14 +48,14 @@ _CPU_FOR_MEMORY = ((24, 8.0), (16, 6.0), (8, 4.0), (4, 2.0))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuType:
-    """Minimum and maximum of CPUs and memory for a container with this GPU."""
+    """Minimum and maximum CPUs and memory of a container with this GPU."""
 
     min_cpu: float
     min_memory_gib: float
     max_cpu: float
     max_memory_gib: float
     quota: str = ""
-    """The beginning of its quota ids."""
+    """Prefix of its quota ids."""
 
 
 GPU_TYPES = {
@@ -69,14 +69,14 @@ _NO_GPU = GpuType(min_cpu=0, min_memory_gib=0, max_cpu=8, max_memory_gib=32)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComputeQuota:
-    """A quota of CPU or memory of a region, in the unit that Google counts: thousandths of a vCPU, or bytes."""
+    """A region's quota of CPU or memory, in Google's unit: thousandths of a vCPU, or bytes."""
 
     what: str
     quota_id: str
     of: Callable[[JsonObject], int]
-    """What one instance of a template uses."""
+    """Usage of one instance of a template."""
     limit: Callable[[Run, str], int]
-    """What a region allows."""
+    """Limit of a region."""
 
 
 def _limits(template: JsonObject) -> Iterator[JsonObject]:
@@ -103,7 +103,7 @@ COMPUTE_QUOTAS = (
 
 
 def max_instances(template: JsonObject) -> int:
-    """Return the most instances of a template."""
+    """Return the maximum instances of a template."""
     return int(part(template, "scaling").get("maxInstanceCount", DEFAULT_MAX_INSTANCES))
 
 
@@ -113,7 +113,7 @@ def gpu_of(template: JsonObject) -> str | None:
 
 
 def check(template: JsonObject, *, region: str, world: Run, gpus_left: int, request: str) -> None:
-    """Refuse a template with defaults that Cloud Run would refuse. `gpus_left` is the remaining quota of its GPU type in the region."""
+    """Reject an invalid template (with defaults), as Cloud Run does. `gpus_left` is the remaining quota of its GPU type in the region."""
     checker = _TemplateCheck(template=template, path=f"{request}.service.template")
     checker.selector()
     checker.containers()
@@ -124,13 +124,13 @@ def check(template: JsonObject, *, region: str, world: Run, gpus_left: int, requ
 
 
 def cpus(text: str) -> float | None:
-    """Return the CPUs of a quantity such as `8` or `4000m`; None for anything else."""
+    """Return the CPUs of a quantity such as `8` or `4000m`, or None for anything else."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)(m?)", text)
     return None if found is None else float(found[1]) / (1000 if found[2] else 1)
 
 
 def memory_gib(text: str) -> float | None:
-    """Return the GiB of a quantity such as `32Gi` or `512Mi`; None for anything else."""
+    """Return the GiB of a quantity such as `32Gi` or `512Mi`, or None for anything else."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)([kMGT]|Ki|Mi|Gi|Ti)?", text)
     return None if found is None else float(found[1]) * _UNITS[found[2] or ""] / _GIB
 
@@ -145,14 +145,14 @@ class _TemplateCheck:
     path: str
 
     def selector(self) -> None:
-        """Refuse a GPU limit without a node selector."""
-        if gpu_of(self.template) is None and self._asking():
+        """Reject a GPU limit without a node selector."""
+        if gpu_of(self.template) is None and self._with_gpu_limit():
             raise _violation(
                 f"{self.path}.node_selector",
                 f"a limit of {GPU_LIMIT} needs a node selector with an accelerator such as nvidia-l4.",
             )
 
-    def _asking(self) -> list[JsonObject]:
+    def _with_gpu_limit(self) -> list[JsonObject]:
         containers = parts(self.template, "containers")
         return [
             container
@@ -300,22 +300,22 @@ class _TemplateCheck:
         kind = gpu_of(self.template)
         if kind is None:
             return
-        asking = self._asking()
+        with_gpu_limit = self._with_gpu_limit()
         if kind not in GPU_TYPES:
             raise _violation(
                 f"{self.path}.node_selector.accelerator", f"'{kind}' is not a GPU type; {' and '.join(GPU_TYPES)} are."
             )
-        if len(asking) != 1:
+        if len(with_gpu_limit) != 1:
             raise _violation(
                 f"{self.path}.containers",
-                f"exactly one container must have a limit of {GPU_LIMIT}; {len(asking)} have one.",
+                f"exactly one container must have a limit of {GPU_LIMIT}; {len(with_gpu_limit)} have one.",
             )
         if region not in world.gpu_regions.get(kind, ()):
             raise _violation(
                 f"{self.path}.node_selector.accelerator",
                 f"GPU type {kind} is not available in region {region}; it is in {', '.join(world.gpu_regions.get(kind, ()))}.",
             )
-        self._gpu_container(kind, asking[0])
+        self._gpu_container(kind, with_gpu_limit[0])
         count = max_instances(self.template)
         if gpus_left <= 0 and count > 0:
             redundancy = "without" if self.template.get("gpuZonalRedundancyDisabled") else "with"
@@ -334,9 +334,9 @@ class _TemplateCheck:
             )
 
     def quota(self, world: Run, region: str) -> None:
-        """Refuse more CPUs or memory than the region's quotas allow to all instances of this service together.
+        """Reject CPUs or memory above the region's quotas for all instances of this service together.
 
-        Words: googlecodelabs/feedback issues 1856 and 2311, 2026: the least number of instances stands first, then each quota that is too small.
+        Message: googlecodelabs/feedback issues 1856 and 2311, 2026. The lowest number of instances comes first, then each exceeded quota.
         Other services of the region do not count at a deployment.
         """
         count = max_instances(self.template)
@@ -442,7 +442,7 @@ def _liveness_probe(probe: JsonObject, path: str) -> None:
 
 
 def _readiness_probe(probe: JsonObject, path: str) -> None:
-    """Refuse what Cloud Run's page on health checks does not offer for readiness (preview, 2026): HTTP and gRPC, no delay."""
+    """Reject probes that Cloud Run does not offer for readiness (page on health checks, preview, 2026): HTTP and gRPC, no delay."""
     _kinds(probe, path, ("httpGet", "grpc"))
     if probe.get("initialDelaySeconds"):
         raise _violation(

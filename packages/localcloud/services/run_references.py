@@ -1,4 +1,4 @@
-"""Checks of a Cloud Run revision's references at its deployment: images, secrets, buckets, networks. A failed check ends the deployment as in Cloud Run."""
+"""Checks of a Cloud Run revision's references at deployment: images, secrets, buckets, networks. A failed check fails the deployment."""
 
 from dataclasses import dataclass
 
@@ -34,7 +34,7 @@ class References:
         return self.service.split("/")[1]
 
     def account(self) -> None:
-        """Refuse the request if the service account does not exist."""
+        """Reject the request if the service account does not exist."""
         email = str(self.template.get("serviceAccount", ""))
         if self.cloud.policies.lacks_account(email):
             raise CloudError.denied(
@@ -60,10 +60,10 @@ class References:
         return names
 
     def images(self) -> None:
-        """Raise DeploymentFailedError for an image that does not exist, or that its registry does not give.
+        """Raise DeploymentFailedError for an image that does not exist or that its registry denies.
 
-        The words are Cloud Run's for an image that does not exist (github.com/google-github-actions/deploy-cloudrun/issues/465, 2023-09). That it
-        says no more when the registry refuses is assumed.
+        The message is Cloud Run's for an image that does not exist (github.com/google-github-actions/deploy-cloudrun/issues/465, 2023-09). That the
+        message is the same when the registry denies access is assumed.
         """
         region = self.service.split("/")[3]
         for container in self.template["containers"]:
@@ -126,7 +126,7 @@ class References:
             )
 
     def unmountable(self) -> tuple[str, str] | None:
-        """Return the volume whose bucket does not exist, or that the revision's account cannot list, and gcsfuse's words; else None."""
+        """Return gcsfuse's error message and the first volume whose bucket does not exist or that the revision's account cannot list, or None."""
         for volume in parts(self.template, "volumes"):
             bucket = part(volume, "gcs").get("bucket")
             if not bucket:

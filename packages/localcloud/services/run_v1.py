@@ -1,7 +1,7 @@
-"""Cloud Run v1, which gcloud speaks: the services of version 2 in the form of Knative. They can be read and deleted.
+"""Cloud Run v1, which gcloud uses: the services of version 2 in Knative form. They can be read and deleted.
 
-Requests to `REGION-run.googleapis.com` name a namespace (a project) and no region; gcloud puts the region before the host of its endpoint
-variable too, so that a regional request here has a host such as `us-east4-127.0.0.1`.
+Requests to `REGION-run.googleapis.com` name a namespace (a project) and no region. gcloud puts the region before its endpoint variable's
+host too, so a regional request here has a host such as `us-east4-127.0.0.1`.
 """
 
 import json
@@ -46,7 +46,7 @@ class _V1(ApiService):
         parent = self.full_name(call)
         if not parent.endswith("/-"):
             check_region(parent)
-        # `-` stands for all regions here, other than in version 2: gcloud lists with it.
+        # Unlike in version 2, `-` means all regions here: gcloud lists with it.
         found = [knative(self._cloud, item) for _, item in self._store.under(SERVICES, name_prefix(parent, "services"))]
         return {"apiVersion": "serving.knative.dev/v1", "kind": "ServiceList", "metadata": {}, "items": found}
 
@@ -81,7 +81,7 @@ class _Regional(_V1):
 
 
 def knative(cloud: Cloud, document: JsonObject) -> JsonObject:
-    """Return a service of version 2 as version 1 shows it."""
+    """Return a service of version 2 in the form of version 1."""
     _, project, _, region, _, name = str(document["name"]).split("/")
     number, template = cloud.project_number(project), part(document, "template")
     ingress = str(document.get("ingress", "")).removeprefix("INGRESS_TRAFFIC_").lower()

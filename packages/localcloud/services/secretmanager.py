@@ -1,4 +1,4 @@
-"""Secret Manager v1: secrets, versions, payloads, IAM. Names in answers carry the project's number, as Google's do."""
+"""Secret Manager v1: secrets, versions, payloads, IAM. Names in responses contain the project's number, as Google's do."""
 
 import base64
 

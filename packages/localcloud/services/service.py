@@ -1,4 +1,4 @@
-"""The base classes of the service models, and the one shape of a list answer."""
+"""Base classes of the service models, and the common form of list responses."""
 
 import inspect
 from abc import ABC, abstractmethod
@@ -45,20 +45,20 @@ class ApiService:
         }
 
     def stored(self, kind: str, name: str, missing: str) -> JsonObject:
-        """Return a stored document. Raise 404 with the message `missing` if there is none."""
+        """Return a stored document. Raise 404 with the message `missing` if it does not exist."""
         document = self._store.get(kind, name)
         if document is None:
             raise CloudError.not_found(missing)
         return document
 
     def visible_under(self, kind: str, prefix: str) -> list[tuple[str, JsonObject]]:
-        """Return name and visible document of everything whose name starts with the prefix, sorted by name."""
+        """Return name and visible document of each entry whose name starts with the prefix, sorted by name."""
         return [(name, visible(document)) for name, document in self._store.under(kind, prefix)]
 
 
 @cache
 def _marked(service: type[ApiService]) -> tuple[tuple[str, tuple[str, ...]], ...]:
-    """Return the handlers of a class: attribute, and the names that it has."""
+    """Return the handlers of a class: attribute and method names."""
     functions = inspect.getmembers(service, inspect.isfunction)
     return tuple((attribute, getattr(function, _MARK)) for attribute, function in functions if hasattr(function, _MARK))
 
@@ -68,7 +68,7 @@ class PolicyService(ApiService, ABC):
 
     @abstractmethod
     def find(self, call: Call) -> JsonObject:
-        """Return the document that the call names. Raise 404 if there is none."""
+        """Return the document that the call names. Raise 404 if it does not exist."""
 
     @method("get")
     def get(self, call: Call) -> JsonObject:
@@ -76,7 +76,7 @@ class PolicyService(ApiService, ABC):
         return visible(self.find(call))
 
     def policy_name(self, call: Call) -> str:
-        """Return the name under which the policy is kept. Raise 404 if the resource does not exist."""
+        """Return the key of the stored policy. Raise 404 if the resource does not exist."""
         self.find(call)
         return f"//{call.document.api}.googleapis.com/{call.name}"
 
@@ -94,7 +94,7 @@ class PolicyService(ApiService, ABC):
 
     @method("testIamPermissions")
     def test_iam_permissions(self, call: Call) -> JsonObject:
-        """Return those of the given permissions that the caller has."""
+        """Return the given permissions that the caller has."""
         return {"permissions": held_permissions(self._cloud, call, [self.policy_name(call)])}
 
 
@@ -133,9 +133,9 @@ def listing(
     maximum: int = 1000,
     total: bool = False,
 ) -> JsonObject:
-    """Return a list answer: the filter and the page that the query names, and the token of the next page.
+    """Return a list response: the filtered page of the query, and the token of the next page.
 
-    An empty list is left out, as in protocol-buffer JSON. `total` adds the number of items that the filter keeps.
+    An empty list is omitted, as in protocol-buffer JSON. `total` adds the number of items that match the filter.
     """
     chosen = filters.chosen(items, query.get("filter"))
     shown, following = page(
@@ -149,26 +149,26 @@ def listing(
 
 
 def name_prefix(parent: str, collection: str) -> str:
-    """Return the prefix of all names of a collection below a parent. A parent that ends in `-` means all parents of its kind."""
+    """Return the common prefix of names in a collection below a parent. A parent that ends in `-` means all parents of its kind."""
     return parent.removesuffix("-") if parent.endswith("/-") else f"{parent}/{collection}/"
 
 
 def requested_version(call: Call) -> int:
-    """Return the policy version that a `getIamPolicy` asks for; 0 if it asks for none."""
+    """Return the policy version that a `getIamPolicy` requests, or 0 if it requests none."""
     given = call.query.get("options.requestedPolicyVersion") or call.query.get("optionsRequestedPolicyVersion")
     return int(given or part(call.body, "options").get("requestedPolicyVersion") or 0)
 
 
 def visible(document: JsonObject) -> JsonObject:
-    """Return a stored document without the fields that the local cloud keeps for itself."""
+    """Return a stored document without the local cloud's internal fields."""
     return {key: value for key, value in document.items() if not key.startswith("_")}
 
 
 def held_permissions(cloud: Cloud, call: Call, resources: list[str]) -> list[str]:
-    """Return those of the given permissions that the caller has on the resources."""
-    asked = strings(call.body, "permissions") or strings(call.query, "permissions")
-    if any("*" in permission for permission in asked):
+    """Return the given permissions that the caller has on the resources."""
+    requested = strings(call.body, "permissions") or strings(call.query, "permissions")
+    if any("*" in permission for permission in requested):
         raise CloudError.field("permissions", "Permissions with wildcards (such as * or storage.*) are not allowed.")
     if call.caller.operator:
-        return [permission for permission in asked if grants("roles/owner", permission)]
-    return [permission for permission in asked if cloud.policies.allows(call.caller.email, permission, resources)]
+        return [permission for permission in requested if grants("roles/owner", permission)]
+    return [permission for permission in requested if cloud.policies.allows(call.caller.email, permission, resources)]

@@ -1,4 +1,4 @@
-"""Service Usage v1 and v1beta1: which APIs a project has enabled."""
+"""Service Usage v1 and v1beta1: the enabled APIs of a project."""
 
 import re
 from functools import cache
@@ -20,7 +20,7 @@ def _services() -> JsonObject:
 
 
 def enable_initial(cloud: Cloud, project: str) -> None:
-    """Enable the APIs of a new project, as the scenario says."""
+    """Enable the APIs that the scenario lists for a new project."""
     listed = cloud.scenario.services.enabled
     wanted = _services() if listed == "all" else {*listed, "serviceusage"}
     for name in wanted:
@@ -29,7 +29,7 @@ def enable_initial(cloud: Cloud, project: str) -> None:
 
 
 def answers(cloud: Cloud, project: str, api: str) -> bool:
-    """Tell if an API of a project answers: it is enabled, and not only since a moment ago."""
+    """Return whether an API of a project responds: it is enabled and the propagation time has passed."""
     record = cloud.store.get(_KIND, f"projects/{project}/services/{api}.googleapis.com")
     return record is not None and record.get("from_s", 0.0) <= cloud.timeline.simulated_s()
 
@@ -83,7 +83,7 @@ class _EnabledServices(ApiService):
 
     @method("services.generateServiceIdentity")
     def generate_service_identity(self, call: Call) -> JsonObject:
-        """Let the service agent exist, as the first use of its API does."""
+        """Create the service agent, as the first use of its API does."""
         project, service = _checked(call.name)
         email = add_service_agent(self._cloud, project, service.removesuffix(".googleapis.com"))
         if email is None:

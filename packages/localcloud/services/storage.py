@@ -1,4 +1,4 @@
-"""Cloud Storage v1: buckets and their IAM policies; objects, uploads and copies have modules of their own."""
+"""Cloud Storage v1: buckets and their IAM policies. Objects, uploads and copies have separate modules."""
 
 import re
 
@@ -184,7 +184,7 @@ class _Buckets(ApiService):
 
 
 def _resource(call: Call) -> str:
-    """Return the name under which the bucket's policy is kept."""
+    """Return the key of the bucket's stored policy."""
     return f"//storage.googleapis.com/{call.path['bucket']}"
 
 

@@ -1,4 +1,4 @@
-"""Cloud Storage v1: objects that are made of other objects without an upload: compose, copy and rewrite."""
+"""Cloud Storage v1: objects created from other objects without an upload: compose, copy and rewrite."""
 
 import json
 import os
@@ -16,15 +16,15 @@ from localcloud.world.cloud import Cloud
 
 _REWRITES = "storage.rewrites"
 _MOST_SOURCES = 32
-"""Cloud Storage's limit of one compose."""
+"""Cloud Storage's limit for one compose."""
 _MIB = 1 << 20
 _BYTES_PER_CALL = 64 * _MIB
-"""What one call of rewrite copies to another location or storage class. Google names no figure; this one is small, so that programs meet
+"""Bytes that one rewrite call copies to another location or storage class. Google states no figure; this one is small so that programs run
 the loop."""
 
 
 class Copies(ApiService):
-    """The methods of objects that copy or join what is stored already."""
+    """The methods of objects that copy or join stored content."""
 
     prefix = "storage.objects"
 
@@ -46,7 +46,7 @@ class Copies(ApiService):
         for document in documents:
             crc = crc32c.joined(crc, crc32c.number(document["crc32c"]), int(document["size"]))
             for path in self._objects.files(document):
-                # A link, so that the source can be deleted: a compose moves no bytes.
+                # A hard link, so that the source can be deleted. A compose moves no bytes.
                 pieces.append(f"{target.name}.{len(pieces)}")
                 os.link(path, path.with_name(pieces[-1]))
         shown = self._objects.put(
@@ -76,16 +76,16 @@ class Copies(ApiService):
 
     @method("rewrite")
     def rewrite(self, call: Call) -> JsonObject:
-        """Rewrite an object: at once within a location and storage class, else some bytes with each call."""
+        """Rewrite an object: in one call within a location and storage class, otherwise some bytes per call."""
         source = self._source(call)
         token, request, done = call.query.get("rewriteToken"), _request(call, source), 0
         if token:
-            begun = self._store.get(_REWRITES, token)
-            if begun is None or any(value not in {"", begun["request"][key]} for key, value in request.items()):
+            session = self._store.get(_REWRITES, token)
+            if session is None or any(value not in {"", session["request"][key]} for key, value in request.items()):
                 raise CloudError.invalid(
                     "The rewriteToken is invalid: it is unknown, or the request differs from the first."
                 )
-            request, done = begun["request"], int(begun["done"])
+            request, done = session["request"], int(session["done"])
             self._store.delete(_REWRITES, token)
         step = int(request["step"] or _BYTES_PER_CALL)
         if step <= 0 or step % _MIB:
@@ -148,7 +148,7 @@ class Copies(ApiService):
 
 
 def _request(call: Call, source: JsonObject) -> dict[str, str]:
-    """Return what has to be the same in all calls of one rewrite; empty where a later call leaves it out."""
+    """Return the parameters that must be the same in all calls of one rewrite. Empty if a later call omits them."""
     return {
         "objects": json.dumps(call.path),
         "generation": str(source["generation"]),

@@ -42,7 +42,7 @@ def etag(number: int) -> str:
     """Return the etag of a metageneration: base64 of a one-field protocol buffer message, such as CAE= for 1."""
     data, rest = bytearray([8]), number
     while True:
-        data.append((rest & 0x7F) | (0x80 if rest > 0x7F else 0))  # noqa: PLR2004 - seven bits a byte
+        data.append((rest & 0x7F) | (0x80 if rest > 0x7F else 0))  # noqa: PLR2004 - seven bits per byte
         rest >>= 7
         if not rest:
             return base64.b64encode(bytes(data)).decode()
@@ -55,13 +55,13 @@ def settable(document: JsonObject) -> JsonObject:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Composite:
-    """What Cloud Storage knows of an object that it joined: its bytes were not read."""
+    """Properties of an object that Cloud Storage joined without reading its bytes."""
 
     components: int
     crc32c: str
     size: int
     pieces: tuple[str, ...]
-    """Files of the objects' folder that hold the content in order; empty if the object's own file does already."""
+    """Files of the objects' folder that hold the content, in order. Empty if the object's own file holds it."""
 
 
 class Objects(ApiService):
@@ -75,7 +75,7 @@ class Objects(ApiService):
         self._folder.mkdir(exist_ok=True)
 
     def content(self, document: JsonObject) -> Path:
-        """Return the file with an object's bytes. That of a composite object is made when it is first read."""
+        """Return the file with an object's bytes. A composite object's file is created on first read."""
         path = self._folder / str(document["_file"])
         if document.get("_pieces") and not path.exists():
             joining = path.with_name(f"{path.name}.joining")
@@ -119,11 +119,11 @@ class Objects(ApiService):
         return web.FileResponse(self.content(document), headers=headers, chunk_size=_CHUNK_BYTES)
 
     async def _count(self, call: Call, document: JsonObject) -> None:
-        """Count what the request reads, and wait as long as a machine's network takes for it. The operator is on no machine."""
+        """Count the bytes that the request reads, and wait as long as a machine's network takes. The operator is not on a machine."""
         size = int(document["size"])
         try:
             span = call.http.http_range
-        except ValueError:  # a header that is no range: the whole object is sent
+        except ValueError:  # not a valid range: the whole object is sent
             span = slice(0, None)
         wanted = len(range(*span.indices(size)))
         simulated = int(part(document, "metadata").get(SIMULATED_BYTES, size))
@@ -139,7 +139,7 @@ class Objects(ApiService):
         self.bucket(bucket)
         if query.get("matchGlob") or query.get("softDeleted"):
             raise CloudError.unimplemented(
-                "storage.objects.list: matchGlob and softDeleted are not modelled by the local cloud."
+                "storage.objects.list: the local cloud does not model matchGlob and softDeleted."
             )
         prefix, delimiter = query.get("prefix") or "", query.get("delimiter") or ""
         start, end = query.get("startOffset") or "", query.get("endOffset")
@@ -195,7 +195,7 @@ class Objects(ApiService):
         for path in self.files(document):
             path.unlink(missing_ok=True)
 
-    def put(  # noqa: PLR0917 - what one object is made of
+    def put(  # noqa: PLR0917 - the parts of one object
         self,
         bucket: str,
         name: str,
@@ -205,7 +205,7 @@ class Objects(ApiService):
         given: JsonObject | None = None,
         composite: Composite | None = None,
     ) -> JsonObject:
-        """Store the file `content` as the object. Check conditions and given checksums first; remove the files if one fails.
+        """Store the file `content` as the object. First check conditions and given checksums; remove the files if one fails.
 
         A composite object has a number of components and no MD5, and its content is not read.
         """
@@ -253,7 +253,7 @@ class Objects(ApiService):
         return self.found(call.path["bucket"], call.path["object"], call.query.get("generation"))
 
     def found(self, bucket: str, name: str, generation: int | str | None) -> JsonObject:
-        """Return an object's document. Raise 404 if it, or that generation of it, does not exist."""
+        """Return an object's document. Raise 404 if it, or the requested generation, does not exist."""
         self.bucket(bucket)
         document = self._store.get(OBJECTS, f"{bucket}/{name}")
         if document is None or (generation is not None and str(generation) != document["generation"]):
@@ -284,7 +284,7 @@ class Objects(ApiService):
 
 
 def check_conditions(query: Mapping[str, Any], document: JsonObject | None, *, of: str = "") -> None:
-    """Raise 412 if ifGenerationMatch or a similar condition does not hold. Generation 0 means that there is no live object.
+    """Raise 412 if ifGenerationMatch or a similar condition is not met. Generation 0 means that no live object exists.
 
     `of` is `Source` for the conditions on the source of a copy.
     """
@@ -310,7 +310,7 @@ def digests(content: Path) -> tuple[str, str, int]:
 def check_name(name: str) -> None:
     """Raise 400 for a name that no object can have: docs.cloud.google.com/storage/docs/objects (General requirements).
 
-    A NUL is a Unicode character, which the page allows; the refusal is assumed.
+    NUL is a Unicode character, which the page allows. That it is rejected is assumed.
     """
     if not name:
         raise CloudError.required("Required")
@@ -320,7 +320,7 @@ def check_name(name: str) -> None:
 
 
 def _utf8(name: str) -> bytes:
-    """Return a name as UTF-8; nothing if it is not valid Unicode."""
+    """Return a name as UTF-8. Empty if it is not valid Unicode."""
     try:
         return name.encode()
     except UnicodeEncodeError:

@@ -20,7 +20,7 @@ from localcloud.world.cloud import Cloud
 _SESSIONS = "storage.uploads"
 _CHUNK_BYTES = 1 << 20
 _LONGEST_LINE = 8192
-"""Bytes of a header's line inside a multipart body."""
+"""Maximum bytes of a header line inside a multipart body."""
 _RANGE = re.compile(r"bytes (?:(?P<first>\d+)-(?P<last>\d+)|\*)/(?P<total>\d+|\*)")
 _CONDITIONS = ("ifGenerationMatch", "ifGenerationNotMatch", "ifMetagenerationMatch", "ifMetagenerationNotMatch")
 
@@ -131,7 +131,7 @@ class Uploads(ApiService):
         return web.Response(status=308, headers=headers)
 
     def _finish(self, upload_id: str, session: JsonObject, target: Path, call: Call) -> JsonObject:
-        """Store the object, and keep it as the answer to a client that has not heard it.
+        """Store the object, and keep it as the response for a client that did not receive it.
 
         The last request's x-goog-hash is compared like the checksums of the session's metadata.
         """
@@ -174,9 +174,9 @@ async def _receive(call: Call, target: Path, *, at: int = 0) -> int:
 def _split(content_type: str, received: Path, target: Path) -> tuple[bytes, str]:
     """Write the content of a multipart/related body to `target`; return its metadata and content type. Raises CloudError.
 
-    The body is read through a map of its file: it may be larger than the memory.
+    The body is memory-mapped because it can be larger than the memory.
     """
-    # gcloud's library writes the boundary in single quotes, which RFC 2045 does not know and Google accepts.
+    # gcloud's library puts the boundary in single quotes, which RFC 2045 does not define and Google accepts.
     found = re.search(r"""boundary=["']?([^"';]+)""", content_type)
     if not content_type.startswith("multipart/") or found is None:
         raise CloudError.invalid(
@@ -200,8 +200,8 @@ def _split(content_type: str, received: Path, target: Path) -> tuple[bytes, str]
 
 
 def _two_parts(data: mmap.mmap, mark: bytes) -> list[tuple[int, int]]:
-    """Return where the metadata and the content begin and end, between the marks. Raises CloudError."""
-    # gcloud's library ends lines with LF alone.
+    """Return the start and end of the metadata and the content between the boundaries. Raises CloudError."""
+    # gcloud's library ends lines with only LF.
     end = b"\r\n" if data.find(mark + b"\r\n") >= 0 else b"\n"
     starts = [0] if data[: len(mark)] == mark else []
     while len(starts) < 4:  # noqa: PLR2004 - metadata, content, end, and one too many
@@ -212,7 +212,7 @@ def _two_parts(data: mmap.mmap, mark: bytes) -> list[tuple[int, int]]:
     if len(starts) != 3 or data[starts[2] + len(mark) : starts[2] + len(mark) + 2] != b"--":  # noqa: PLR2004 - metadata, content, end
         raise _wrong_parts(max(len(starts) - 1, 0))
     edges = pairwise(starts)
-    # An empty part has the end of its mark's line only.
+    # An empty part only has the line end of its boundary.
     return [(begin + len(mark) + len(end), max(begin + len(mark) + len(end), stop - len(end))) for begin, stop in edges]
 
 
@@ -221,7 +221,7 @@ def _wrong_parts(count: int) -> CloudError:
 
 
 def _headers(data: mmap.mmap, begin: int, stop: int) -> tuple[dict[str, str], int]:
-    """Return the headers of a part, and where its content begins."""
+    """Return the headers of a part, and where its content starts."""
     found: dict[str, str] = {}
     while begin < stop:
         line_end = data.find(b"\n", begin, min(stop, begin + _LONGEST_LINE))

@@ -43,7 +43,7 @@ def handlers(cloud: Cloud) -> dict[str, Handler]:
 
 
 def resume(cloud: Cloud) -> None:
-    """Start to advance the queue; after a restart, boot the machines that ran."""
+    """Start to advance the queue. After a restart, boot the machines that ran."""
     queue = Queue(cloud)
     for name, document in cloud.store.under(NODES):
         if document["state"] == "READY":
@@ -52,7 +52,7 @@ def resume(cloud: Cloud) -> None:
 
 
 def preempt(cloud: Cloud, node: str) -> bool:
-    """Preempt a running node: it becomes PREEMPTED, its queued resource SUSPENDED. Return False if there is no such running node."""
+    """Preempt a running node: it becomes PREEMPTED, its queued resource SUSPENDED. Return False if it is not a running node."""
     return Queue(cloud).preempt(node)
 
 
@@ -131,7 +131,7 @@ class Queue(ApiService):
 
     @method("delete")
     def delete(self, call: Call) -> JsonObject:
-        """Begin to delete a queued resource. Refuse it if its state needs force: with 400, or by an operation that fails."""
+        """Start to delete a queued resource. Reject it if its state needs force: with 400, or by an operation that fails."""
         self.advance_all()
         known = self._repeated(call, call.name)
         if known is not None:
@@ -161,11 +161,11 @@ class Queue(ApiService):
         return operation
 
     def _refused_deletion(self, call: Call, state: State) -> JsonObject:
-        """Refuse a deletion without force where the scenario says so: in the answer, or in the operation.
+        """Reject a deletion without force where the scenario requires it: in the response, or in the operation.
 
-        The words are Google's, from public logs of gcloud: "DeleteQueuedResource is not supported when state is PROVISIONING" and
-        "code 9: DeleteQueuedResource is not supported when state is ACTIVE (must be one of [...])". The code 9 is how gcloud prints
-        the error of an operation.
+        The messages are Google's, from public logs of gcloud: "DeleteQueuedResource is not supported when state is PROVISIONING" and
+        "code 9: DeleteQueuedResource is not supported when state is ACTIVE (must be one of [...])". gcloud prints an operation's error
+        as code 9.
         """
         allowed = " ".join(item.value for item in tpu_queue.DELETABLE)
         refusal = CloudError.precondition(
@@ -220,7 +220,7 @@ class Queue(ApiService):
         return Effect.FORGET not in effects
 
     def _fail(self, name: str, document: JsonObject, machine: Queued, error: CloudError) -> None:
-        """Fail the queued resource and remove its nodes if the nodes cannot be created, for example because their network was deleted."""
+        """Fail the queued resource and remove its nodes if they cannot be created, for example because their network was deleted."""
         self._save(name, document, replace(machine, state=State.FAILED, error=error.rpc_status()))
         parent = name.rpartition("/queuedResources/")[0]
         for node_id in document["_nodes"]:
@@ -231,7 +231,7 @@ class Queue(ApiService):
         self._end(node, initiator="USER")
 
     def preempt(self, node: str) -> bool:
-        """Preempt a running node. Return False if there is no such running node."""
+        """Preempt a running node. Return False if it is not a running node."""
         document = self._store.get(NODES, node)
         if document is None or document["state"] != "READY":
             return False
@@ -278,7 +278,7 @@ class Queue(ApiService):
                 pass
 
     def boot(self, node: str) -> None:
-        """Boot the machine of a node, after an earlier boot or power-off of it has ended."""
+        """Boot the machine of a node, after an earlier boot or power-off has finished."""
         self._cloud.spawn(self._boot(node))
 
     async def _boot(self, node: str) -> None:
@@ -307,7 +307,7 @@ class Queue(ApiService):
                     self._store.put(NODES, node, {**current, **ill})
 
     def _reaches_google(self, project: str, zone: str, node: JsonObject) -> bool:
-        """Return whether the rules of the node's networks let it connect to port 443."""
+        """Return whether the rules of the node's networks allow it to connect to port 443."""
         names = tpu_requests.networks_of(self._cloud, project, zone, node)
         tags, found = strings(node, "tags"), [name for name in names if "/networks/" in name]
         return all(networks.allows_egress(self._cloud, name, tags, 443) for name in found)
@@ -352,11 +352,11 @@ class Queue(ApiService):
         return {"code": 8, "message": f"Quota limit '{quota}' has been exceeded. Limit: {limit} in zone {zone}."}
 
     def _facts(self, name: str) -> TpuZone:
-        """Return the zone's facts; a zone that a later scenario lacks has only the quota of all zones."""
+        """Return the zone's facts. A zone that a later scenario lacks only has the quota of all zones."""
         return self._cloud.scenario.tpu.zones.get(name.split("/")[3], TpuZone(accelerator_types=()))
 
     def _scarce(self, name: str, document: JsonObject) -> bool:
-        """Tell if the scenario limits the capacity of a requested type."""
+        """Return whether the scenario limits the capacity of a requested type."""
         return any(accelerator_of(node) in self._facts(name).capacity for node in document["_nodes"].values())
 
     def _capacity(self, name: str, document: JsonObject) -> bool:

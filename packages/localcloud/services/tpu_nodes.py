@@ -106,7 +106,7 @@ class Nodes:
 
 
 def operation_metadata(cloud: Cloud, verb: str, target: str) -> JsonObject:
-    """Return the metadata of an operation of Cloud TPU, with the type that its published protocol buffers name: clients can parse no other."""
+    """Return the metadata of a Cloud TPU operation, with the type from its published protocol buffers: clients can parse no other."""
     return {
         "@type": "type.googleapis.com/google.cloud.tpu.v2alpha1.OperationMetadata",
         "createTime": cloud.timeline.stamp(),
@@ -118,7 +118,7 @@ def operation_metadata(cloud: Cloud, verb: str, target: str) -> JsonObject:
 
 
 def handlers(cloud: Cloud, advance: Callable[[], None], suspend: Callable[[str], None]) -> dict[str, Handler]:
-    """Return the methods of nodes. `advance` does what is due in the queue; `suspend` ends a node with its queued resource."""
+    """Return the methods of nodes. `advance` runs due transitions of the queue; `suspend` suspends a node's queued resource."""
     return _NodeMethods(cloud, advance, suspend).handlers()
 
 
@@ -159,7 +159,7 @@ class _NodeMethods(ApiService):
                 f"The node '{call.name}' is in state {document['state']}; it can be updated in READY only."
             )
         if "metadata" in fields:
-            # A start-up script in the metadata runs as the machine's account (Compute Engine asks for actAs in setMetadata; for Cloud TPU assumed).
+            # A startup script in the metadata runs as the machine's account (Compute Engine requires actAs in setMetadata; assumed for Cloud TPU).
             project = call.name.split("/")[1]
             require_act_as(self._cloud, call.caller, tpu_requests.account_of(self._cloud, project, document), project)
         tpu_requests.check_changeable(call.body)

@@ -1,7 +1,7 @@
-"""The state machine of queued resources as pure functions: from a record and the conditions to the next record and its effects.
+"""State machine of queued resources as pure functions: from a record and the conditions to the next record and its effects.
 
 States and their order: Cloud TPU's documentation of queued resources. CREATING, ACCEPTED, WAITING_FOR_RESOURCES, PROVISIONING, ACTIVE;
-then SUSPENDING, SUSPENDED when the nodes end (run duration, deletion, preemption); FAILED; DELETING.
+then SUSPENDING, SUSPENDED when the nodes stop (run duration, deletion, preemption); FAILED; DELETING.
 """
 
 from dataclasses import dataclass, replace
@@ -30,14 +30,14 @@ DELETABLE = (State.ACCEPTED, State.SUSPENDED, State.FAILED)
 
 Discovery document tpu.v2alpha1, `queuedResources.delete`, `force`: otherwise "the queued resource will only be deleted if its nodes
 have already been deleted or the queued resource is in the ACCEPTED, FAILED, or SUSPENDED state". One public log of gcloud lists
-WAITING_FOR_RESOURCES too (the message of `refused_deletion`); the local cloud takes the narrower text.
+WAITING_FOR_RESOURCES too (the message of `refused_deletion`); the local cloud follows the narrower text.
 """
 RESTING = {State.SUSPENDED, State.FAILED}
 """States that do not change with time."""
 
 
 class Effect(Enum):
-    """What a transition does to the nodes and to the queued resource."""
+    """Effects of a transition on the nodes and on the queued resource."""
 
     CREATE_NODES = "create nodes"
     BOOT_NODES = "boot nodes"
@@ -48,7 +48,7 @@ class Effect(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Queued:
-    """One queued resource in the state machine. Times are simulated seconds, lifetimes real ones (see `localcloud.world.timeline`)."""
+    """One queued resource in the state machine. Times are simulated seconds, lifetimes real seconds (see `localcloud.world.timeline`)."""
 
     state: State
     since_s: float
@@ -62,7 +62,7 @@ class Queued:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conditions:
-    """What decides about transitions.
+    """Conditions that determine transitions.
 
     `quota_error` is a google.rpc.Status if the quota does not suffice. `capacity`: the zone has capacity now.
     `plenty`: the scenario does not limit the capacity. Times are simulated seconds; `life_s` is the clock of run durations.
@@ -82,8 +82,8 @@ _TOO_LATE: JsonObject = {
 }
 
 
-def step(queued: Queued, conditions: Conditions) -> tuple[Queued, list[Effect]]:  # noqa: PLR0911 - one return a state
-    """Return the record after at most one transition, and its effects. Without a due transition both are unchanged and empty."""
+def step(queued: Queued, conditions: Conditions) -> tuple[Queued, list[Effect]]:  # noqa: PLR0911 - one return per state
+    """Return the record after at most one transition, and its effects. Without a due transition, the record is unchanged and the list is empty."""
     lengths = {
         State.CREATING: conditions.durations.creating,
         State.ACCEPTED: conditions.durations.accepted,
@@ -119,7 +119,7 @@ def step(queued: Queued, conditions: Conditions) -> tuple[Queued, list[Effect]]:
 
 
 def _wait(queued: Queued, conditions: Conditions, due_s: float) -> tuple[Queued, list[Effect]]:
-    """Provision when the wait is over and the zone has capacity, but not after the end of validity."""
+    """Provision if the wait is over, the zone has capacity and the request has not expired."""
     end_s = queued.valid_until_s
     if conditions.capacity and conditions.now_s >= due_s and (end_s is None or due_s <= end_s):
         since_s = due_s if conditions.plenty else conditions.now_s
@@ -140,10 +140,10 @@ def _end_of_run(queued: Queued, conditions: Conditions) -> tuple[Queued, list[Ef
 
 
 def suspend(queued: Queued, now_s: float, *, initiator: str) -> tuple[Queued, list[Effect]]:
-    """Stop the nodes: at the end of the run duration, after a user's deletion, after a preemption."""
+    """Stop the nodes when the run expires, after a user's deletion, or after a preemption."""
     return replace(queued, state=State.SUSPENDING, since_s=now_s, initiator=initiator), [Effect.STOP_NODES]
 
 
 def delete(queued: Queued, now_s: float) -> tuple[Queued, list[Effect]]:
-    """Begin to delete the queued resource. The caller checks that its state allows it."""
+    """Start to delete the queued resource. The caller checks that its state allows it."""
     return replace(queued, state=State.DELETING, since_s=now_s, initiator="USER"), [Effect.STOP_NODES]

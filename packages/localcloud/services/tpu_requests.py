@@ -1,4 +1,4 @@
-"""What Cloud TPU accepts in a request for a queued resource, and what its catalogs say."""
+"""Validation of requests for a queued resource, and the content of Cloud TPU's catalogs."""
 
 import re
 from datetime import datetime
@@ -14,7 +14,7 @@ from localcloud.world.timeline import seconds
 QUEUED_ID = r"[A-Za-z0-9_.~+%-]{1,128}"
 _MAX_DESCRIPTION = 512
 _MAX_NODES = 256
-"""Maximum of nodes in one queued resource: a limit of the local cloud, not of Google."""
+"""Maximum number of nodes in one queued resource: a limit of the local cloud, not of Google."""
 _DEFAULT_BOOT_DISK_GB = 100
 _MAX_METADATA_VALUE_BYTES = 256 * 1024
 _MAX_METADATA_BYTES = 512 * 1024
@@ -23,7 +23,7 @@ _TIERS = {
     "guaranteed": {"STANDARD", "RESERVATION_BOUND"},
     "bestEffort": {"STANDARD"},
 }
-"""Tier -> provisioning models that may stand beside it. gcloud 528 sends STANDARD with each tier unless a model is given (queued_resources/util.py)."""
+"""Tier -> compatible provisioning models. gcloud 528 sends STANDARD with each tier unless a model is given (queued_resources/util.py)."""
 _NO_MODEL = "PROVISIONING_MODEL_UNSPECIFIED"
 _TOPOLOGIES = {"1": "1x1", "4": "2x2", "8": "2x4"}
 _FAMILIES = {"v6e": "V6E", "v5litepod": "V5LITE_POD"}
@@ -31,7 +31,7 @@ _QUOTA_NAMES = {"v6e": "TPUV6E", "v5litepod": "TPUV5sLitepod"}
 
 
 def zone_of(cloud: Cloud, name: str) -> tuple[str, TpuZone]:
-    """Return name and facts of the zone in `projects/P/locations/Z...`. Raise 403, as Google does, if there is no such zone."""
+    """Return name and facts of the zone in `projects/P/locations/Z...`. Raise 403, as Google does, if the zone does not exist."""
     zone = name.split("/")[3]
     found = cloud.scenario.tpu.zones.get(zone)
     if found is None:
@@ -74,12 +74,12 @@ def quota_name(accelerator_type: str, *, preemptible: bool) -> str:
 
 
 def preemptible(body: JsonObject) -> bool:
-    """Tell if a queued resource uses preemptible quota: spot and flex-start do."""
+    """Return whether a queued resource uses preemptible quota, as spot and flex-start do."""
     return body.get("provisioningModel") in {"SPOT", "FLEX_START"} or "spot" in body or "bestEffort" in body
 
 
 def check(cloud: Cloud, parent: str, body: JsonObject) -> list[tuple[str, JsonObject]]:
-    """Check a request and return the nodes to create, as pairs of id and Node. Raise what Cloud TPU refuses."""
+    """Check a request and return the nodes to create, as pairs of id and Node. Raise Cloud TPU's error for an invalid one."""
     _, facts = zone_of(cloud, parent)
     specs: list[JsonObject] = parts(part(body, "tpu"), "nodeSpec")
     if not specs:
@@ -114,7 +114,7 @@ def _check_tier(body: JsonObject) -> None:
 
 
 def unsupported_model(cloud: Cloud, parent: str, body: JsonObject) -> CloudError | None:
-    """Return why the zone does not take the provisioning model. Google says so in the operation, and nothing exists then.
+    """Return why the zone does not accept the provisioning model. Google reports it in the operation, and no resource exists then.
 
     Source: a public log of gcloud, 2026-06-30, with this message and code 3 after "Waiting for operation".
     """
@@ -128,7 +128,7 @@ def unsupported_model(cloud: Cloud, parent: str, body: JsonObject) -> CloudError
 
 
 def _claimed(cloud: Cloud, parent: str) -> set[str]:
-    """Return the node ids that queued resources of the zone have requested and may still get."""
+    """Return the node ids that queued resources of the zone have requested and can still get."""
     waiting = (document for _, document in cloud.store.under("tpu.queuedResources", parent + "/queuedResources/"))
     return {
         node_id
@@ -220,14 +220,14 @@ def _check_node(cloud: Cloud, parent: str, facts: TpuZone, node: JsonObject) -> 
 
 
 def account_of(cloud: Cloud, project: str, node: JsonObject) -> str:
-    """Return the e-mail of the account that a node runs as: its own, or the project's default one."""
+    """Return the email of the account that a node runs as: its own, or the project's default one."""
     return str(part(node, "serviceAccount").get("email") or cloud.default_account(project))
 
 
 def _check_boot_disk(node: JsonObject) -> None:
-    """Refuse a boot disk that is smaller than the image: "It must be larger than or equal to the size of the image." (discovery).
+    """Reject a boot disk that is smaller than the image: "It must be larger than or equal to the size of the image." (discovery).
 
-    Google does not state the image's size; the local cloud takes that of the default disk.
+    Google does not state the image's size; the local cloud uses the size of the default disk.
     """
     size = part(node, "bootDiskConfig").get("diskSizeGb")
     if size is not None and int(size) < _DEFAULT_BOOT_DISK_GB:
@@ -249,7 +249,7 @@ def networks_of(cloud: Cloud, project: str, zone: str, node: JsonObject) -> list
 
 
 def check_changeable(node: JsonObject) -> None:
-    """Check what both a creation and a patch can set: description, labels, metadata."""
+    """Check the fields that both a creation and a patch can set: description, labels, metadata."""
     if len(node.get("description") or "") > _MAX_DESCRIPTION:
         raise CloudError.field(
             "node.description",
@@ -272,7 +272,7 @@ def check_changeable(node: JsonObject) -> None:
 
 
 def validity(policy: JsonObject, *, simulated_s: float, now: datetime) -> tuple[float, float | None]:
-    """Return from and until when (simulated seconds) resources may be given."""
+    """Return the start and end of validity in simulated seconds."""
 
     def at(text: str) -> float:
         return simulated_s + (datetime.fromisoformat(text) - now).total_seconds()

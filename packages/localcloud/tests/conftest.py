@@ -1,4 +1,4 @@
-"""A local cloud in which nothing runs, with a small client."""
+"""An idle local cloud, with a small client."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -64,7 +64,7 @@ class Client:
 
 
 def gcloud_itself() -> dict[str, str]:
-    """Return what the stand-in for gcloud sends, whose calls need no project for quota."""
+    """Return the headers of the gcloud stand-in, whose calls need no quota project."""
     return {SHARED_QUOTA_HEADER: "gcloud"}
 
 

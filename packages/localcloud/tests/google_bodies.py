@@ -1,6 +1,6 @@
 """Check bodies that a test made by hand against Google's discovery documents: Google could have sent them.
 
-A body that no document has would prove nothing: a queued resource, for example, has no labels of its own.
+A body that no document has proves nothing: a queued resource, for example, has no labels of its own.
 """
 
 import json
@@ -31,7 +31,7 @@ _FORMATS = {
 
 
 def google_answer(verb: str, path: str, body: T) -> T:
-    """Return the body if the method could answer it. `path` begins with the API, such as `tpu/v2alpha1/projects/...`."""
+    """Return the body if the method could answer it. `path` starts with the API, such as `tpu/v2alpha1/projects/...`."""
     document, schema = _method(verb, path)[:2]
     assert schema is not None, f"{verb} {path} answers nothing"
     return google_body(document, schema, body)
@@ -56,7 +56,7 @@ def _method(verb: str, path: str) -> tuple[str, str | None, str | None]:
     document = document_for(api, rest)
     assert document is not None, path
     matched = document.match(verb, rest)
-    assert matched is not None, f"{verb} {path} is no method of {document.title}"
+    assert matched is not None, f"{verb} {path} is not a method of {document.title}"
     return f"{document.api}.{document.version}", matched[0].response, matched[0].request
 
 

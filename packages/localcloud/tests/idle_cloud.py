@@ -1,4 +1,4 @@
-"""A local cloud in a thread, with runtimes that run nothing: every revision is ready at once, machines are records only."""
+"""A local cloud in a thread, with runtimes that run nothing: every revision is ready immediately, and machines are only records."""
 
 import asyncio
 import contextlib
@@ -32,7 +32,7 @@ class IdleRevisions:
         self.running: set[str] = set()
 
     async def start(self, revision: RevisionSpec) -> str:
-        """Return a URL of its own where nothing listens."""
+        """Return a unique URL where nothing listens."""
         await asyncio.sleep(0)
         containers = revision.template.get("containers")
         if isinstance(containers, list) and any(
@@ -122,7 +122,7 @@ class IdleMachines:
         self.metadata[name] = dict(metadata)
 
     def guest_attributes(self, name: str) -> Mapping[str, Mapping[str, str]]:
-        """Return what a test has stored in `attributes`."""
+        """Return the guest attributes that a test stored in `attributes`."""
         return self.attributes.get(name, {})
 
     def address(self, name: str, port: int) -> tuple[str, int] | None:
@@ -156,7 +156,7 @@ class FailingMachines(IdleMachines):
 
 
 def idle_runtimes(_cloud: Cloud) -> Runtimes:
-    """Return runtimes in which nothing runs: revisions are ready at once, machines are records only."""
+    """Return runtimes that run nothing: revisions are ready immediately, and machines are only records."""
     return Runtimes(revisions=IdleRevisions(), fronts=IdleFronts(), machines=IdleMachines())
 
 

@@ -145,10 +145,10 @@ def test_a_plugin_refuses_another_user(monkeypatch):
             monkeypatch.setattr(plugins, "other_user", lambda *_: True)
             refused = []
             for port in (ports.gcp, ports.docker):
-                async with connected(port) as stranger:
+                async with connected(port) as outsider:
                     for method in ("Cancel", "GetPluginInfo", "Configure", "Create", "Delete", "Read", "Invoke"):
                         with pytest.raises(grpc.aio.AioRpcError) as error:
-                            await getattr(stranger.stub, method)(empty_pb2.Empty())
+                            await getattr(outsider.stub, method)(empty_pb2.Empty())
                         refused.append(error.value.code())
             return set(refused)
 

@@ -1,4 +1,4 @@
-"""The local cloud is a distribution of its own: its packages, its files, and what it imports."""
+"""The local cloud is a separate distribution: its packages, files and imports."""
 
 import ast
 import re
@@ -14,7 +14,7 @@ from packaging.requirements import Requirement
 HOME = Path(__file__).resolve().parents[1]
 PROJECT = tomllib.loads((HOME / "pyproject.toml").read_text())
 APART = {"__pycache__", ".hypothesis", ".pytest_cache", "build", "localcloud_google.egg-info", "tests"}
-"""Folders that are no part of the distribution."""
+"""Folders that are not part of the distribution."""
 
 
 def names(requirements):
@@ -28,7 +28,7 @@ def normal(name):
 
 
 def imported(path):
-    """(module, line) pairs of every import in a file, wherever it stands."""
+    """(module, line) pairs of every import in a file, at any level."""
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             yield from ((alias.name, node.lineno) for alias in node.names)
@@ -65,7 +65,7 @@ def test_its_dependencies_are_its_requirements():
 def test_everything_that_it_imports_is_named_by_its_requirements():
     known = packages_distributions()
     wanted = names(HOME / "requirements.in")
-    strangers = {
+    foreign = {
         f"{path.relative_to(HOME)}:{line} {name}"
         for path in HOME.rglob("*.py")
         if not APART & set(path.relative_to(HOME).parts)
@@ -73,11 +73,11 @@ def test_everything_that_it_imports_is_named_by_its_requirements():
         if (top := name.split(".")[0]) not in sys.stdlib_module_names | {"localcloud", "google"}
         and not {normal(owner) for owner in known.get(top, [])} & wanted
     }
-    assert strangers == set()
+    assert foreign == set()
 
 
 def test_a_source_distribution_leaves_the_tests_out(tmp_path):
-    """setuptools would take `tests/test*.py` with it by itself; nothing is built here, it lists what it would pack."""
+    """setuptools includes `tests/test*.py` by default. Nothing is built here; it lists what it packs."""
     home = shutil.copytree(
         HOME, tmp_path / "localcloud", ignore=shutil.ignore_patterns("__pycache__", "build", "*.egg-info")
     )

@@ -1,4 +1,4 @@
-"""The ledger of assumptions: its files, what the loader refuses, and the page that is made from it."""
+"""The ledger of assumptions: its files, the loader's errors, and the generated page."""
 
 import tomllib
 from pathlib import Path
@@ -36,8 +36,8 @@ def test_no_command_of_the_ledger_changes_the_policy_of_a_project():
         pytest.param(ENTRY + 'quote = ["x"]\n', "Extra inputs are not permitted", id="unknown"),
         pytest.param(ENTRY + ENTRY, "two entries with the id 'one'", id="twice"),
         pytest.param(ENTRY.replace('"assumed"', '""'), "source: String should have at least 1 character", id="source"),
-        pytest.param(ENTRY.replace('"refusal"', '"rule"'), "kind: Input should be 'refusal', 'behaviour'", id="kind"),
-        pytest.param(ENTRY.replace('"refusal"', '"kinder"'), "a kinder entry names none", id="kinder"),
+        pytest.param(ENTRY.replace('"refusal"', '"rule"'), "kind: Input should be 'refusal', 'behavior'", id="kind"),
+        pytest.param(ENTRY.replace('"refusal"', '"lenient"'), "a lenient entry names none", id="lenient"),
         pytest.param(ENTRY.replace('"low"', '"bad"'), "danger: Input should be 'critical', 'high'", id="danger"),
         pytest.param(ENTRY.replace('danger = "low"\n', ""), "danger: Field required", id="no-danger"),
         pytest.param(

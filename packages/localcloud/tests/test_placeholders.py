@@ -1,4 +1,4 @@
-"""What identifies somebody or opens something is replaced in a text, wherever it is."""
+"""Values that identify someone or grant access are replaced anywhere in a text."""
 
 import json
 

@@ -42,7 +42,7 @@ def call(cloud, method, path, body=None, **query):
 
 @dataclass
 class CommandLine:
-    """The command line in this process: only what a signal, a kill or a shell has to meet is a process of its own."""
+    """The command line in this process. Only tests of signals, kills or shells use a separate process."""
 
     capture: pytest.CaptureFixture[str]
 
@@ -148,7 +148,7 @@ class TestLock:
     def test_a_second_cloud_on_the_same_state_is_refused(self, tmp_path):
         lock = StateLock.take(tmp_path)
         with pytest.raises(
-            StateError, match=f"Another local cloud \\(process {os.getpid()}\\) runs on the state folder"
+            StateError, match=f"Another local cloud \\(process {os.getpid()}\\) is using the state folder"
         ):
             StateLock.take(tmp_path)
         lock.release()
@@ -225,7 +225,7 @@ print(json.dumps([open_ones, sorted(path.name for path in state.glob("*")), os.u
     def test_the_folder_of_another_user_is_refused(self, tmp_path, monkeypatch):
         owner = tmp_path.stat().st_uid
         monkeypatch.setattr(os, "geteuid", lambda: owner + 1)
-        with pytest.raises(StateError, match=f"belongs to another user \\(uid {owner}\\), who could read its secrets"):
+        with pytest.raises(StateError, match=f"belongs to another user \\(uid {owner}\\), who can read its secrets"):
             StateLock.take(tmp_path)
 
 
@@ -247,7 +247,7 @@ class TestDescription:
         self.killed(tmp_path)
         lock = StateLock.take(tmp_path)
         assert not (tmp_path / "cloud.json").exists()
-        with pytest.raises(StateError, match="is still starting; try again in a moment"):
+        with pytest.raises(StateError, match=r"is still starting\. Retry in a few seconds"):
             description(tmp_path)
         lock.release()
 
@@ -344,8 +344,8 @@ class TestRun:
         refusals = (
             (["run"], 2, "No command to run"),
             (["run", "--", "no-such-command-anywhere"], 127, absent),
-            (["run", "--scenario", "none.yaml", "--", "true"], 2, "none.yaml: cannot be read"),
-            (["run", "--speed", "0", "--", "true"], 2, "0 is not above 0"),
+            (["run", "--scenario", "none.yaml", "--", "true"], 2, "Cannot read none.yaml: "),
+            (["run", "--speed", "0", "--", "true"], 2, "0 is not greater than 0"),
             (["env", "--state", "/nonexistent/state"], 2, "No local cloud runs on the state folder /nonexistent/state"),
             (["run", "--state", "/proc/nothing", "--", "true"], 2, "The state folder /proc/nothing cannot be used"),
         )
@@ -372,7 +372,7 @@ def test_a_start_loads_neither_pulumis_sdk_nor_the_trials():
 
 
 class TestServe:
-    """The cloud in a process of its own, which `env` finds."""
+    """The cloud in a separate process, which `env` finds."""
 
     @staticmethod
     def started(state, log):

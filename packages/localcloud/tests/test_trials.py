@@ -1,4 +1,4 @@
-"""`localcloud try` against a local cloud in Google's place: verdicts, what is written, what is deleted, what is refused."""
+"""`localcloud try` against a local cloud in place of Google: verdicts, written answers, deletions, rejections."""
 
 import argparse
 import io
@@ -13,7 +13,7 @@ from localcloud import cli
 from localcloud.environment import API_OVERRIDES
 from localcloud.ledger.entries import Answer, Assumption, Ledger, join, load
 from localcloud.trials import answers, command
-from localcloud.trials.command import TryRefusedError, evening, try_entries
+from localcloud.trials.command import TryRefusedError, plan_trials, try_entries
 from localcloud.trials.judging import judge
 from localcloud.trials.placeholders import Kind
 from localcloud.trials.requests_of_entries import rank, trial
@@ -22,7 +22,7 @@ from localcloud.trials.sending import ApiReply
 PROJECT = "local-project"
 SECRETS = f"/secretmanager/v1/projects/{PROJECT}/secrets"
 API = "https://secretmanager.googleapis.com/v1/projects/PROJECT/secrets"
-SECRET_OF_AN_EVENING = {"replication": {"automatic": {}}, "labels": {"localcloud-try": "0a0a0a"}}
+SECRET_OF_A_RUN = {"replication": {"automatic": {}}, "labels": {"localcloud-try": "0a0a0a"}}
 REFUSED = Answer(status=400, words="label")
 MACHINE = {"acceleratorType": "v6e-1", "runtimeVersion": "v2-alpha-tpuv6e"}
 RUN = "https://run.googleapis.com/v2/projects/PROJECT/locations/us-east4/services"
@@ -149,14 +149,14 @@ def test_a_false_assumption_differs_and_what_google_accepted_is_deleted(run, pla
     assert found["answered"].startswith("200")
     assert ": differs: 200" in json.loads((tmp_path / "tried.json").read_text())["planted"]
     code, text = run(planted, clean_up=True)
-    assert (code, text.splitlines()[-1].startswith("Nothing is left")) == (0, True)
+    assert (code, text.splitlines()[-1].startswith("No leaked resources")) == (0, True)
 
 
 def test_text_names_what_differs_with_both_sides(run):
     _, text = run(entry(), json=False)
     assert "differs: planted (high)" in text
     assert "assumed:  Google refuses it." in text
-    assert "if so: A command fails." in text
+    assert "effect: A command fails." in text
 
 
 def test_an_interruption_deletes_what_was_created(run, own_client, monkeypatch):
@@ -191,10 +191,10 @@ def test_a_lost_answer_leaves_nothing(run, own_client, session, monkeypatch):
 
 
 def test_a_clean_up_deletes_what_has_name_and_mark_and_nothing_else(run, own_client):
-    own_client.ok("POST", SECRETS, SECRET_OF_AN_EVENING, secretId="localcloud-try-0a0a0a1")
+    own_client.ok("POST", SECRETS, SECRET_OF_A_RUN, secretId="localcloud-try-0a0a0a1")
     for name in ("localcloud-try-of-a-person", "weights"):
         own_client.ok("POST", SECRETS, {"replication": {"automatic": {}}}, secretId=name)
-    own_client.ok("POST", SECRETS, SECRET_OF_AN_EVENING, secretId="marked-only")
+    own_client.ok("POST", SECRETS, SECRET_OF_A_RUN, secretId="marked-only")
     code, text = run(entry(), clean_up=True)
     assert code == 0
     assert "could not check" in text
@@ -304,13 +304,13 @@ def test_free_ones_come_first_then_danger_per_dollar():
         entry("high"),
     ]
     assert [each.id for each in sorted(entries, key=rank)] == ["high", "low", "cheap", "dear"]
-    plan = evening(entries, 1.0)
+    plan = plan_trials(entries, 1.0)
     assert [each.entry.id for each in plan.trials] == ["high", "low", "cheap"]
     assert [each.entry.id for each in plan.over] == ["dear"]
 
 
 def test_every_untried_entry_is_a_trial_or_needs_a_person():
-    plan = evening(load().assumptions, None)
+    plan = plan_trials(load().assumptions, None)
     assert len(plan.trials) + len(plan.by_hand) == len([each for each in load().assumptions if not each.tried])
     creating = [each for each in plan.trials if re.search(r"Id=|\"(name|accountId)\": ", each.entry.how_to_try)]
     own = {"TRY", "SECRET", "BUCKET", "NETWORK", "REPOSITORY", "ACCOUNT"}
@@ -330,10 +330,10 @@ def test_a_command_that_is_not_a_request_is_refused(bad):
     [
         ({"project": None}, "--project"),
         ({"budget_usd": None}, "--budget-usd"),
-        ({"only": ["none"]}, "no entry 'none'"),
+        ({"only": ["none"]}, "Entry 'none' not found"),
         ({"only": ["node-patch"]}, "needs a deployed stack"),
-        ({"project": "someone-elses"}, "cannot be read"),
-        ({"yes": False}, "pass --yes"),
+        ({"project": "someone-elses"}, "Cannot read project someone-elses"),
+        ({"yes": False}, "Pass --yes"),
     ],
 )
 def test_a_command_line_is_refused_in_one_sentence(run, changes, says, monkeypatch):
@@ -345,7 +345,7 @@ def test_a_command_line_is_refused_in_one_sentence(run, changes, says, monkeypat
 def test_the_plan_is_printed_without_a_project_and_counts_what_needs_a_person(capsys):
     assert cli.main(["try", "--list"]) == 0
     text = capsys.readouterr().out
-    assert "By requests: " in text
+    assert "Trials: " in text
     assert "need a deployed stack, service or machine." in text
     assert cli.main(["try", "--list", "--json", "--budget-usd", "0"]) == 0
     plan = json.loads(capsys.readouterr().out)

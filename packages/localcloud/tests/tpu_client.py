@@ -1,4 +1,4 @@
-"""A session of Google's own client for Cloud TPU, google-cloud-tpu (REST, version 2): run where it is installed, replayed elsewhere.
+"""A session of Google's own client for Cloud TPU, google-cloud-tpu (REST, version 2): run if it is installed, otherwise replayed.
 
 `python -m localcloud.tests.tpu_client PYTHON` records it again with an interpreter that has the package.
 """
@@ -64,7 +64,7 @@ EXPECTED = {
 
 
 def session(python: str, url: str, token: str) -> dict[str, object]:
-    """Run the session with an interpreter that has the client. Return what the client read."""
+    """Run the session with an interpreter that has the client. Return the values that the client read."""
     done = subprocess.run(
         [python, "-c", _SESSION, url, token], capture_output=True, text=True, check=False, timeout=_LIMIT_S
     )

@@ -1,1 +1,1 @@
-"""`localcloud try`: send what the ledger assumes to a real project, and write down what Google answers."""
+"""`localcloud try`: send the ledger's requests to a real project and record Google's answers."""

@@ -1,4 +1,4 @@
-"""Writes answers: `tried` of the entries in a checkout, or a file of its own."""
+"""Write answers to the `tried` field of the entries in a checkout, or to a separate file."""
 
 import json
 import re
@@ -16,7 +16,7 @@ _OWN_NAME: Final = re.compile(rf"{PREFIX}[a-z0-9]+(-[a-z]+)?")
 
 
 class Redaction:
-    """Removes from answers what identifies the project or opens something. The project's id and number are known from the start."""
+    """Removes from answers everything that identifies the project or grants access. The project's id and number are known from the start."""
 
     def __init__(self, placeholders: Placeholders, project: str, number: str) -> None:
         self._placeholders = placeholders
@@ -25,7 +25,7 @@ class Redaction:
             placeholders.learn(Kind.NUMBER, number)
 
     def text(self, value: str) -> str:
-        """Return a text without them, and with TRY for the names that trials chose."""
+        """Return a redacted text, with TRY in place of the names that the trials chose."""
         return self._placeholders.text(_OWN_NAME.sub("TRY", value))
 
 
@@ -40,7 +40,7 @@ def is_checkout() -> bool:
 
 
 def write_to_ledger(folder: Path, entry: Assumption, text: str) -> bool:
-    """Write the `tried` of an entry into the file that holds it. Return whether it was found."""
+    """Write the `tried` text of an entry to the file that contains it. Return whether the entry was found."""
     for path in sorted(folder.glob("*.toml")):
         content = path.read_text(encoding="utf-8")
         blocks = re.split(r"(?m)^(?=\[\[)", content)
@@ -57,5 +57,5 @@ def write_to_ledger(folder: Path, entry: Assumption, text: str) -> bool:
 
 
 def write_to_file(path: Path, answers: Mapping[str, str]) -> None:
-    """Write all answers so far, by entry, as one JSON object."""
+    """Write all answers so far as one JSON object, by entry."""
     path.write_text(json.dumps(dict(answers), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")

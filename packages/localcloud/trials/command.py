@@ -1,4 +1,4 @@
-"""`python -m localcloud try`: what can be tried against a real project, within a budget."""
+"""`python -m localcloud try`: run the trials that fit a budget on a real project."""
 
 import argparse
 import json
@@ -33,8 +33,8 @@ _WIDTH: Final = 78
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Evening:
-    """The plan: what is tried, what the budget leaves out, and what needs a person."""
+class TrialPlan:
+    """The plan: trials to run, trials over the budget, and entries that need manual steps."""
 
     trials: tuple[LedgerTrial, ...]
     over: tuple[LedgerTrial, ...]
@@ -42,24 +42,26 @@ class Evening:
 
     @property
     def usd(self) -> float:
-        """Return what the trials cost, in USD."""
+        """Return the cost of the trials in USD."""
         return sum(each.entry.cost_usd for each in self.trials)
 
     @property
     def minutes(self) -> float:
-        """Return about how long they take."""
+        """Return the approximate duration of the trials."""
         return sum(each.seconds for each in self.trials) / 60
 
 
-def evening(entries: Sequence[Assumption], budget_usd: float | None, only: Sequence[str] = ()) -> Evening:
-    """Return the plan of an evening. Raises TryRefusedError for an id that the ledger does not have or that cannot be tried by a request."""
+def plan_trials(entries: Sequence[Assumption], budget_usd: float | None, only: Sequence[str] = ()) -> TrialPlan:
+    """Return the plan. Raises TryRefusedError for an id that is not in the ledger or that no request can try."""
     known = {entry.id: entry for entry in entries}
     for name in only:
         if name not in known:
-            raise TryRefusedError(f"The ledger has no entry '{name}'; docs/authors/assumptions.md lists them.")
+            raise TryRefusedError(
+                f"Entry '{name}' not found in the ledger. docs/authors/assumptions.md lists all entries."
+            )
         if known[name].answer is None:
             raise TryRefusedError(
-                f"'{name}' cannot be tried by a request: it needs {why_by_hand(known[name])}. Its command: {known[name].how_to_try}"
+                f"'{name}' cannot be tried by a request because it needs {why_by_hand(known[name])}. Run: {known[name].how_to_try}"
             )
     wanted = [known[name] for name in only] or [entry for entry in entries if not entry.tried]
     trials: list[LedgerTrial] = []
@@ -75,28 +77,30 @@ def evening(entries: Sequence[Assumption], budget_usd: float | None, only: Seque
         else:
             trials.append(found)
             usd += entry.cost_usd
-    return Evening(trials=tuple(trials), over=tuple(over), by_hand=tuple(by_hand))
+    return TrialPlan(trials=tuple(trials), over=tuple(over), by_hand=tuple(by_hand))
 
 
 def try_entries(
     options: argparse.Namespace, environment: Mapping[str, str] = os.environ, *, session: Session | None = None
 ) -> int:
-    """Follow the command line. Raises TryRefusedError and LedgerError."""
-    plan = evening(load().assumptions, options.budget_usd, options.only)
+    """Run the command line. Raises TryRefusedError and LedgerError."""
+    plan = plan_trials(load().assumptions, options.budget_usd, options.only)
     if options.only_list:
         print(json.dumps(_plan_json(plan), indent=1) if options.json else _plan_text(plan))
         return DONE
     if not options.project:
-        raise TryRefusedError("Name the project with --project; a project for tests is best.")
+        raise TryRefusedError("No project set. Pass --project ID, preferably a test project.")
     if options.budget_usd is None and not options.clean_up:
-        raise TryRefusedError("Name a budget with --budget-usd; 0 runs only what is free. --list prints the plan.")
+        raise TryRefusedError(
+            "No budget set. Pass --budget-usd USD (0 runs only free trials), or --list to print the plan."
+        )
     world = _world(options.project, environment, session)
     collections = _collections(world, plan)
     if options.clean_up:
         return _clean_up(world, collections)
     _confirm(options, plan)
     with _interruptible():
-        return _Evening(options, world, environment).run(plan, collections)
+        return _TrialRun(options, world, environment).run(plan, collections)
 
 
 def _world(project: str, environment: Mapping[str, str], session: Session | None) -> Surroundings:
@@ -108,19 +112,19 @@ def _world(project: str, environment: Mapping[str, str], session: Session | None
     found = sender.send("GET", f"https://cloudresourcemanager.googleapis.com/v1/projects/{project}")
     if not found.is_accepted:
         raise TryRefusedError(
-            f"The project {project} cannot be read: {summary(found)}. Check the id and the login "
-            "(gcloud auth application-default login), and enable cloudresourcemanager.googleapis.com."
+            f"Cannot read project {project}: {summary(found)}. Check the id and the login "
+            "(gcloud auth application-default login), then enable cloudresourcemanager.googleapis.com."
         )
     speed = 1.0 if sender.is_google else float(environment.get("LOCALCLOUD_SPEED", "1"))
     number = str(as_object(found.body).get("projectNumber") or "")
     return Surroundings(sender=sender, project=project, number=number, report=_report, speed=speed)
 
 
-def _collections(world: Surroundings, plan: Evening) -> frozenset[str]:
-    """Return the listings in which anything that a trial can create would be found, those of all trials and not of this run alone."""
+def _collections(world: Surroundings, plan: TrialPlan) -> frozenset[str]:
+    """Return the listings that show everything a trial can create, from any run."""
     values = dict.fromkeys(("TRY", "SECRET", "BUCKET", "NETWORK", "REPOSITORY", "ACCOUNT"), "x")
     values |= {"PROJECT": world.project, "PROJECT_NUMBER": world.number}
-    everything = evening(load().assumptions, None)
+    everything = plan_trials(load().assumptions, None)
     found = set(fixture_collections(world.project))
     for each in (*plan.trials, *everything.trials):
         for step in each.steps:
@@ -133,26 +137,26 @@ def _collections(world: Surroundings, plan: Evening) -> frozenset[str]:
 
 def _clean_up(world: Surroundings, collections: frozenset[str]) -> int:
     left, unknown = sweep(world, collections, delete=True)
-    _say_left(left, unknown, len(collections))
+    _report_leaks(left, unknown, len(collections))
     return DIFFERS if left else DONE
 
 
-def _confirm(options: argparse.Namespace, plan: Evening) -> None:
+def _confirm(options: argparse.Namespace, plan: TrialPlan) -> None:
     if options.yes or not plan.trials:
         return
     text = (
-        f"{len(plan.trials)} trials in project {options.project}: about {plan.minutes:.0f} min, at most "
-        f"{plan.usd:.2f} USD at list prices. What they create is deleted."
+        f"{len(plan.trials)} trials in project {options.project}: about {plan.minutes:.0f} min, maximum "
+        f"{plan.usd:.2f} USD at list prices. All resources that they create are deleted."
     )
     if not sys.stdin.isatty():
-        raise TryRefusedError(f"{text} Stdin is not a terminal; pass --yes to confirm.")
+        raise TryRefusedError(f"{text} Stdin is not a terminal. Pass --yes to confirm.")
     print(text, file=sys.stderr)
     if input("Continue? [y/N] ").strip().lower() not in {"y", "yes"}:
-        raise TryRefusedError("Not confirmed; nothing was sent.")
+        raise TryRefusedError("Not confirmed. No request was sent.")
 
 
-class _Evening:
-    """One run: sends, writes each answer when it is known, and proves at the end that nothing is left."""
+class _TrialRun:
+    """One run: sends requests, writes each answer when it arrives, and checks at the end that no resource is left."""
 
     def __init__(self, options: argparse.Namespace, world: Surroundings, environment: Mapping[str, str]) -> None:
         self._options = options
@@ -165,7 +169,7 @@ class _Evening:
         self._written: dict[str, str] = {}
         self._found: list[tuple[LedgerTrial, Judgement]] = []
 
-    def run(self, plan: Evening, collections: frozenset[str]) -> int:
+    def run(self, plan: TrialPlan, collections: frozenset[str]) -> int:
         runner = Runner(world=self._world)
         interrupted = False
         try:
@@ -175,7 +179,7 @@ class _Evening:
                 self._write(each.entry, judgement)
         except KeyboardInterrupt:
             interrupted = True
-            _report("interrupted; `--clean-up` deletes what a second Ctrl-C leaves behind")
+            _report("interrupted, deleting resources; after a second Ctrl-C, run `--clean-up`")
             runner.clean_up()
         left, unknown = sweep(self._world, collections, delete=False)
         left = sorted({*left, *runner.left})
@@ -196,14 +200,14 @@ class _Evening:
         else:
             answers.write_to_ledger(answers.LEDGER, entry, text)
 
-    def _print(self, plan: Evening, left: list[str], unknown: list[str], searched: int) -> None:
+    def _print(self, plan: TrialPlan, left: list[str], unknown: list[str], searched: int) -> None:
         if self._options.json:
             print(json.dumps(self._json(plan, left, unknown), indent=1))
             return
         print(self._text(plan))
-        _say_left(left, unknown, searched)
+        _report_leaks(left, unknown, searched)
 
-    def _json(self, plan: Evening, left: list[str], unknown: list[str]) -> dict[str, object]:
+    def _json(self, plan: TrialPlan, left: list[str], unknown: list[str]) -> dict[str, object]:
         return {
             "trials": [
                 {
@@ -222,7 +226,7 @@ class _Evening:
             "not_searched": unknown,
         }
 
-    def _text(self, plan: Evening) -> str:
+    def _text(self, plan: TrialPlan) -> str:
         lines: list[str] = []
         for verdict in ("differs", "unknown"):
             for each, judgement in self._found:
@@ -231,7 +235,7 @@ class _Evening:
                         f"{verdict}: {each.entry.id} ({each.entry.danger})",
                         f"  assumed:  {each.entry.statement}",
                         f"  answered: {self._redaction.text(judgement.answered)}",
-                        f"  {f'why: {judgement.why}' if judgement.why else f'if so: {each.entry.if_false}'}",
+                        f"  {f'why: {judgement.why}' if judgement.why else f'effect: {each.entry.if_false}'}",
                     ]
         counted = {
             verdict: sum(judgement.verdict == verdict for _, judgement in self._found)
@@ -239,42 +243,42 @@ class _Evening:
         }
         lines.append(", ".join(f"{count} {verdict}" for verdict, count in counted.items()) + ".")
         if plan.over:
-            lines.append(f"{len(plan.over)} trials are over the budget.")
-        lines.append(f"{len(plan.by_hand)} entries need a person; --list prints their commands and prices.")
-        place = f"in {self._out}" if self._out else "in packages/localcloud/ledger; run `make docs`"
-        lines.append(f"{len(self._written)} answers are written {place}.")
+            lines.append(f"{len(plan.over)} trials exceed the budget.")
+        lines.append(f"{len(plan.by_hand)} entries need manual steps. --list prints their commands and prices.")
+        place = f"in {self._out}" if self._out else "to packages/localcloud/ledger. Run `make docs` to update the page"
+        lines.append(f"{len(self._written)} answers written {place}.")
         return "\n".join(lines)
 
 
-def _say_left(left: Sequence[str], unknown: Sequence[str], searched: int) -> None:
+def _report_leaks(left: Sequence[str], unknown: Sequence[str], searched: int) -> None:
     for each in left:
         print(f"left: {each}")
     for each in unknown:
         print(f"could not check: {each}")
-    count = f"{len(left)} resources are left" if left else "Nothing is left"
-    print(f"{count} in the {searched - len(unknown)} listings that were read." + (" Run --clean-up." if left else ""))
+    count = f"{len(left)} leaked resources" if left else "No leaked resources"
+    print(f"{count} in {searched - len(unknown)} listings." + (" Run --clean-up." if left else ""))
 
 
-def _plan_text(plan: Evening) -> str:
-    lines = [f"By requests: {len(plan.trials)}, about {plan.minutes:.0f} min, {plan.usd:.2f} USD at list prices."]
+def _plan_text(plan: TrialPlan) -> str:
+    lines = [f"Trials: {len(plan.trials)}, about {plan.minutes:.0f} min, {plan.usd:.2f} USD at list prices."]
     lines += [f"  {each.entry.cost_usd:>5.2f}  {each.entry.danger:<8}  {each.entry.id}" for each in plan.trials]
     if plan.over:
-        lines.append(f"Over the budget: {len(plan.over)}.")
+        lines.append(f"Over budget: {len(plan.over)}.")
         lines += [f"  {each.entry.cost_usd:>5.2f}  {each.entry.danger:<8}  {each.entry.id}" for each in plan.over]
     reasons: dict[str, list[Assumption]] = {}
     for entry in plan.by_hand:
         reasons.setdefault(why_by_hand(entry), []).append(entry)
     for reason, entries in reasons.items():
-        lines.append(f"By hand: {len(entries)} need {reason}.")
+        lines.append(f"Manual: {len(entries)} need {reason}.")
         for entry in sorted(entries, key=lambda each: rank(each)[1:]):
             lines.append(f"  {entry.cost_usd:>5.2f}  {entry.danger:<8}  {entry.id}")
             if entry.danger == "critical":
                 lines.append(f"         {entry.how_to_try}")
-    lines.append("docs/authors/assumptions.md has each command. `--only ID` tries one entry.")
+    lines.append("docs/authors/assumptions.md lists every command. `--only ID` tries one entry.")
     return "\n".join(lines)
 
 
-def _plan_json(plan: Evening) -> dict[str, object]:
+def _plan_json(plan: TrialPlan) -> dict[str, object]:
     def one(entry: Assumption) -> dict[str, object]:
         return {"id": entry.id, "danger": entry.danger, "usd": entry.cost_usd, "try": entry.how_to_try}
 
@@ -289,7 +293,7 @@ def _plan_json(plan: Evening) -> dict[str, object]:
 
 @contextmanager
 def _interruptible():  # noqa: ANN202 - a context manager
-    """Make SIGTERM an interruption, so that it cleans up as Ctrl-C does."""
+    """Treat SIGTERM as an interruption, so that it cleans up as Ctrl-C does."""
 
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt

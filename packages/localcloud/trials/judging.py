@@ -1,4 +1,4 @@
-"""What an answer says about an entry: as assumed, differs, or unknown."""
+"""Compare an answer with an entry: as assumed, differs, or unknown."""
 
 import re
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ _LONGEST: Final = 200
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judgement:
-    """A verdict, and the answer in one line. `why` says why it is unknown."""
+    """A verdict, and the answer on one line. `why` explains an unknown verdict."""
 
     verdict: Verdict
     answered: str
@@ -22,7 +22,7 @@ class Judgement:
 
 
 def judge(expected: Answer, reply: ApiReply) -> Judgement:
-    """Return what an answer says about what was expected. What has another cause than the request says nothing."""
+    """Return the verdict on an answer. An error with a cause other than the request is unknown."""
     answered = summary(reply)
     is_expected = reply.status == expected.status
     has_words = re.search(expected.words, reply.message if reply.status >= 400 else f"{reply.body}", re.IGNORECASE)  # noqa: PLR2004 - HTTP's errors
@@ -35,14 +35,14 @@ def judge(expected: Answer, reply: ApiReply) -> Judgement:
         return Judgement(
             verdict="unknown",
             answered=answered,
-            why=f"the status is the expected one, but nothing in the answer matches '{expected.words}'; read it",
+            why=f"the status is as expected, but nothing in the answer matches '{expected.words}'. Read the answer",
         )
     return Judgement(verdict="differs", answered=answered)
 
 
 def summary(reply: ApiReply) -> str:
     """Return an answer in one line."""
-    where = " by the operation" if reply.is_of_operation else ""
+    where = " (operation)" if reply.is_of_operation else ""
     text = " ".join([str(reply.status), reply.reason, reply.message]) if reply.status else reply.message
     short = " ".join(text.split())
     return (short if len(short) <= _LONGEST else short[: _LONGEST - 3] + "...") + where
@@ -50,13 +50,13 @@ def summary(reply: ApiReply) -> str:
 
 def _other_cause(reply: ApiReply) -> str:
     if reply.status == 0:
-        return "no answer came"
+        return "no response"
     if _OFF in (reply.reason, reply.message) or "accessNotConfigured" in reply.message or reply.reason == _OFF:
-        return "the API is off in this project; `gcloud services enable` turns it on"
+        return "the API is disabled in this project; run `gcloud services enable`"
     if reply.status == 401:  # noqa: PLR2004 - HTTP
-        return "the login was refused"
+        return "the login was rejected"
     if reply.status == 403:  # noqa: PLR2004 - HTTP
         return "a permission, a quota or a policy of this project stopped the request first"
     if reply.status == 429 or reply.status >= 500:  # noqa: PLR2004 - HTTP
-        return "the server was busy or the quota is used up; try again later"
+        return "the server was busy or the quota is used up; retry later"
     return ""

@@ -1,4 +1,4 @@
-"""What the environment and its credential files hold and no written answer may."""
+"""Values of the environment and its credential files that no written answer may contain."""
 
 import json
 import re
@@ -25,7 +25,7 @@ _MOST_FILE_BYTES: Final = 1 << 16
 
 
 def known_secrets(environment: Mapping[str, str]) -> Iterator[tuple[Kind, str]]:
-    """Yield each of them with its kind."""
+    """Yield each value with its kind."""
     for name in _PROJECTS:
         yield Kind.PROJECT, environment.get(name, "")
     yield Kind.PERSON, environment.get("CLOUDSDK_CORE_ACCOUNT", "")

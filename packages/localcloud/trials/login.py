@@ -1,4 +1,4 @@
-"""The login of the environment: Application Default Credentials, with the project for quota."""
+"""The login of the environment: Application Default Credentials, with the quota project."""
 
 from typing import Any, cast
 
@@ -10,18 +10,18 @@ _SCOPES = ("https://www.googleapis.com/auth/cloud-platform",)
 
 
 class LoginError(Exception):
-    """There is no login. The message is one sentence."""
+    """No login was found. The message is one sentence."""
 
 
 def open_session(project: str) -> AuthorizedSession:
     """Return a session with the login of the environment. Raises LoginError."""
     try:
-        # The library has no types.
+        # The library is untyped.
         credentials = cast("Any", google.auth).default(scopes=_SCOPES, quota_project_id=project)[0]
         session = AuthorizedSession(credentials)
         credentials.refresh(Request())
     except google.auth.exceptions.GoogleAuthError as error:
         raise LoginError(
-            f"There is no login ({type(error).__name__}); run `gcloud auth application-default login`."
+            f"No Google login found ({type(error).__name__}). Run `gcloud auth application-default login`."
         ) from None
     return session

@@ -1,4 +1,4 @@
-"""The options of `python -m localcloud try`, without what a trial loads: the other commands know these only."""
+"""The options of `python -m localcloud try`, without the modules that a trial loads. The other commands import only this."""
 
 import argparse
 from pathlib import Path
@@ -6,7 +6,7 @@ from typing import Protocol
 
 
 class TryRefusedError(Exception):
-    """The command is refused before anything was sent that could change the project. The message is one or two sentences."""
+    """The command was rejected before any request that can change the project. The message is one or two sentences."""
 
 
 class _Parsers(Protocol):
@@ -15,20 +15,24 @@ class _Parsers(Protocol):
 
 def add_parser(commands: _Parsers) -> None:
     """Add `try` to the commands of `python -m localcloud`."""
-    parser = commands.add_parser("try", help="try on a real project what the local cloud assumes about Google")
-    parser.add_argument("--project", help="the project that the requests go to; it gets nothing that stays")
+    parser = commands.add_parser("try", help="try the local cloud's assumptions on a real project")
+    parser.add_argument("--project", help="project to send the requests to; all resources are deleted")
     parser.add_argument(
-        "--budget-usd", type=_dollars, metavar="USD", help="the most that the trials may cost; 0: free ones"
+        "--budget-usd", type=_dollars, metavar="USD", help="maximum cost of the trials; 0 runs only free trials"
     )
     parser.add_argument(
-        "--list", "--dry-run", dest="only_list", action="store_true", help="print the plan; send nothing"
+        "--list", "--dry-run", dest="only_list", action="store_true", help="print the plan without sending requests"
     )
     parser.add_argument(
-        "--only", action="append", default=[], metavar="ID", help="only this entry, tried or not; repeatable"
+        "--only",
+        action="append",
+        default=[],
+        metavar="ID",
+        help="run only this entry, even if already tried; repeatable",
     )
-    parser.add_argument("--clean-up", action="store_true", help="only delete what an earlier run has left")
-    parser.add_argument("--yes", action="store_true", help="do not ask for confirmation")
-    parser.add_argument("--out", type=Path, metavar="FILE", help="write the answers there instead of into the ledger")
+    parser.add_argument("--clean-up", action="store_true", help="only delete resources that an earlier run leaked")
+    parser.add_argument("--yes", action="store_true", help="run without confirmation")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="write the answers to this file instead of the ledger")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
 
 

@@ -1,6 +1,6 @@
-"""Placeholders for what identifies somebody or opens something: the same value always gets the same placeholder.
+"""Placeholders for values that identify someone or grant access. The same value always gets the same placeholder.
 
-A placeholder has the format of what it replaces, so that the local cloud accepts it.
+A placeholder has the format of the original, so the local cloud accepts it.
 """
 
 import ipaddress
@@ -11,10 +11,10 @@ from typing import Final
 
 
 class Kind(Enum):
-    """What is replaced. The value is its name for people."""
+    """Kind of a replaced value, with its display name."""
 
     PROJECT = "project id"
-    NUMBER = "number of a project, folder or organisation"
+    NUMBER = "number of a project, folder or organization"
     ACCOUNT = "service account"
     PERSON = "e-mail address"
     PRINCIPAL = "principal of a workload identity"
@@ -36,16 +36,16 @@ _LEAST_SEARCHED: Final = {
     Kind.KEY: 8,
     Kind.SECRET: 8,
 }
-"""Kind -> characters from which on a value is replaced in every text, not only where its form or its field shows what it is.
+"""Kind -> minimum length of a value that is replaced in every text, even if neither its form nor its field shows its kind.
 
-Shorter ones would match by chance. The other kinds are found by their form wherever they stand.
+Shorter values match by chance. Values of the other kinds are recognized by their form in any text.
 """
 _TEST_NETS: Final = ("203.0.113", "198.51.100", "192.0.2")
 """Addresses for documentation (RFC 5737)."""
 _PUBLIC_RANGES: Final = tuple(
     ipaddress.ip_network(text) for text in ("35.235.240.0/20", "199.36.153.0/24", "8.8.8.0/24")
 )
-"""Google's own, the same for everybody: IAP's tunnel sources, the private API addresses, public DNS."""
+"""Google's public addresses, the same for every user: IAP's tunnel sources, the private API addresses, public DNS."""
 
 _PROJECT: Final = r"(?:[a-z0-9-]+(?:\.[a-z0-9-]+)+:)?[a-z][a-z0-9-]{4,}[a-z0-9]"
 _PEM: Final = re.compile(r"-----BEGIN [A-Z ]+-----.*?(?:-----END [A-Z ]+-----|\Z)", re.DOTALL)
@@ -54,9 +54,9 @@ _SSH: Final = re.compile(
 )
 _SSH_USER: Final = re.compile(r"(?m)^(?P<user>[^\s:]+)(?=:(?:ssh-|ecdsa-|sk-))")
 _TOKENS: Final = re.compile(
-    r"ya29\.[\w.-]{8,}"  # an access token of Google's
-    r"|eyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*"  # a JSON Web Token
-    r"|1//[\w-]{20,}"  # a refresh token of Google's
+    r"ya29\.[\w.-]{8,}"  # Google access token
+    r"|eyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*"  # JSON Web Token
+    r"|1//[\w-]{20,}"  # Google refresh token
     r"|hf_[A-Za-z0-9_]{16,}|pul-[0-9a-f]{32,}|gh[pousr]_[A-Za-z0-9]{20,}|github_pat_\w{20,}|dckr_pat_[\w-]{16,}"
 )
 _KEYS: Final = re.compile(r"AIza[\w-]{30,}|GOCSPX-[\w-]{16,}|\b(?:AKIA|ASIA|GOOG)[A-Z0-9]{16,}|\bsk-[A-Za-z0-9_-]{20,}")
@@ -80,11 +80,11 @@ _SERVICE_HOST: Final = re.compile(r"(?P<before>-)(?P<value>\d{9,})(?=\.[a-z0-9-]
 _IPV4: Final = re.compile(r"(?<![\d.])\d{1,3}(?:\.\d{1,3}){3}(?![\d.]*\d)")
 _IPV6: Final = re.compile(r"(?<![\w:.])[0-9A-Fa-f]{0,4}(?::[0-9A-Fa-f]{0,4}){2,7}(?![\w:])")
 _HASH: Final = re.compile(r"(?P<before>-)(?P<value>[a-z0-9]{10})(?=-[a-z]{2}\.a\.run\.app)")
-"""The part of a Cloud Run URL that is the same for all services of a project and region."""
+"""The part of a Cloud Run URL that all services of a project and region share."""
 
 
 class Placeholders:
-    """Finds and replaces. It remembers every value."""
+    """Finds and replaces values. It remembers every value."""
 
     def __init__(self, *, secrets: Iterable[tuple[Kind, str]] = ()) -> None:
         self._placeholders: dict[tuple[Kind, str], str] = {}
@@ -96,7 +96,7 @@ class Placeholders:
             self._issue(kind, value)
 
     def learn(self, kind: Kind, value: str) -> str:
-        """Return the placeholder of a value, a new one for a new value. From now on the value is replaced wherever it stands."""
+        """Return the placeholder of a value, creating one for a new value. From then on, the value is replaced wherever it appears."""
         placeholder = self._issue(kind, value)
         self._used.add(placeholder)
         return placeholder
@@ -117,13 +117,13 @@ class Placeholders:
         return placeholder
 
     def text(self, value: str) -> str:
-        """Return a text with everything replaced that is known or that its form gives away."""
+        """Return a text with all values replaced that are known or recognized by their form."""
         for pattern, replacement in self._forms():
             value = pattern.sub(replacement, value)
         return self.known(value)
 
     def known(self, value: str) -> str:
-        """Return a text with all known values replaced, the longest first."""
+        """Return a text with all known values replaced, longest first."""
         if not self._searched:
             return value
         if self._pattern is None:

@@ -1,4 +1,4 @@
-"""The requests of an entry of the ledger: its `try` is read as `api` and `curl` commands, the form that docs/authors/assumptions.md explains."""
+"""The requests of a ledger entry: parse its `try` text as `api` and `curl` commands, in the form that docs/authors/assumptions.md explains."""
 
 import re
 import shlex
@@ -9,9 +9,9 @@ from typing import Final
 from localcloud.ledger.entries import DANGERS, Assumption
 
 TRY: Final = "TRY"
-"""The word for the name of what a request would create."""
+"""The word for the name of the resource that a request creates."""
 FIXTURES: Final = ("SECRET", "BUCKET", "NETWORK", "REPOSITORY", "ACCOUNT")
-"""Words for resources that a trial needs and that are created for it."""
+"""Words for resources that a trial needs. They are created for the trial."""
 WORDS: Final = ("PROJECT_NUMBER", "PROJECT", TRY, *FIXTURES)
 _WORD: Final = re.compile(rf"\b(?:{'|'.join(WORDS)})\b|\bX_(?P<count>\d+)\b")
 _REQUEST_S: Final = 2
@@ -23,7 +23,7 @@ class NotARequestError(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiRequest:
-    """One request, with its words still in it. `has_login` False: it is sent without the login (`curl`)."""
+    """One request, with its words not yet replaced. `has_login` False: it is sent without the login (`curl`)."""
 
     method: str
     url: str
@@ -54,7 +54,7 @@ class ApiRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wait:
-    """A pause between two requests, in seconds on the cloud's clock."""
+    """A pause between two requests, in seconds of the cloud's clock."""
 
     seconds: float
 
@@ -64,14 +64,14 @@ Step = ApiRequest | Wait
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LedgerTrial:
-    """An entry that can be tried by requests alone. The last step's answer is judged; the ones before have to succeed."""
+    """A sequence of requests that tries an entry. The last step's answer is judged; the steps before it must succeed."""
 
     entry: Assumption
     steps: tuple[Step, ...]
 
     @property
     def seconds(self) -> float:
-        """Return about how long it takes, without the clean-up."""
+        """Return the approximate duration, without the clean-up."""
         return sum(step.seconds if isinstance(step, Wait) else _REQUEST_S for step in self.steps)
 
     @property
@@ -81,19 +81,17 @@ class LedgerTrial:
 
 
 def trial(entry: Assumption) -> LedgerTrial | None:
-    """Return the trial of an entry, or None if the entry does not say which answer is expected. Raises NotARequestError."""
+    """Return the trial of an entry, or None if the entry does not state the expected answer. Raises NotARequestError."""
     if entry.answer is None:
         return None
     try:
         return LedgerTrial(entry=entry, steps=_steps(entry.how_to_try))
     except (NotARequestError, StopIteration, ValueError) as error:
-        raise NotARequestError(
-            f"The entry '{entry.id}' has an answer, but no request that can be read: {error}"
-        ) from None
+        raise NotARequestError(f"Entry '{entry.id}' has an answer, but its request cannot be parsed: {error}") from None
 
 
 def rank(entry: Assumption) -> tuple[float, float, str]:
-    """Return the place of an entry in an evening: free ones first, the most dangerous first; then by danger per dollar."""
+    """Return the sort key of an entry: free entries first, by danger; then by danger per dollar."""
     place = list(DANGERS).index(entry.danger)
     if entry.cost_usd == 0:
         return (0, place, entry.id)
@@ -133,7 +131,7 @@ def _step(command: list[str]) -> Step:
         elif argument.startswith("https://") and not url:
             url = argument
         else:
-            raise NotARequestError(f"'{argument}' is not an option that `localcloud try` knows, or a second URL.")
+            raise NotARequestError(f"'{argument}' is an unknown option or a second URL.")
     if not url:
         raise NotARequestError(f"'{program}' has no URL.")
     return ApiRequest(

@@ -1,7 +1,7 @@
-"""What trials may create: how each kind is named, marked, listed and deleted.
+"""Resources that trials can create: how each kind is named, labeled, listed and deleted.
 
-Everything has a name that begins with PREFIX. Kinds that have labels or a description carry a mark besides; a resource of such a kind
-without the mark is somebody else's, and is left alone.
+Every name starts with PREFIX. Kinds that have labels or a description also have an ownership marker. A resource of such a kind
+without the marker is not owned and is left alone.
 """
 
 import json
@@ -45,9 +45,9 @@ KINDS: Final = {
     "routers": Kind(items="items", name_at="name", mark_at=_DESCRIPTION),
     "instances": Kind(items="items", name_at="name", mark_at=_LABELS),
 }
-"""By the last part of the collection's path."""
+"""By the last segment of the collection's path."""
 FIRST_TO_GO: Final = tuple(reversed(("networks", "subnetworks", *(name for name in KINDS if "network" not in name))))
-"""The order of deletion: what uses a network before the network."""
+"""The deletion order: users of a network before the network."""
 _FIXTURES: Final[dict[str, tuple[str, JsonObject]]] = {
     "SECRET": (
         "https://secretmanager.googleapis.com/v1/projects/PROJECT/secrets",
@@ -75,7 +75,7 @@ _FIXTURES: Final[dict[str, tuple[str, JsonObject]]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Created:
-    """A resource that a request would create: its collection's URL without a query, its kind and its name."""
+    """A resource that a request creates: its collection's URL without a query, its kind and its name."""
 
     collection: str
     kind: Kind
@@ -92,7 +92,7 @@ class Created:
 
 
 def created_by(method: str, url: str, body: str | None, answer: object = None) -> Created | None:
-    """Return what a request creates if it is accepted, or None for one that creates nothing. The answer has the name that a server chose."""
+    """Return the resource that a request creates if it is accepted, or None. The answer contains the name if the server chose it."""
     parts = urlsplit(url)
     last = parts.path.rpartition("/")[2]
     kind = KINDS.get(last)
@@ -115,7 +115,7 @@ def collection_of(url: str) -> str:
 
 
 def marked(method: str, url: str, body: str | None, run: str) -> str | None:
-    """Return the body of a request with the mark of this run, if it creates something that can carry one."""
+    """Return the request body with this run's ownership marker, if the request creates a resource that can have one."""
     created = created_by(method, url, body)
     value = parsed(body)
     if created is None or not created.kind.mark_at or not isinstance(value, dict):
@@ -148,12 +148,12 @@ def fixture(word: str, *, project: str, name: str, run: str) -> tuple[str, str]:
 
 
 def fixture_collections(project: str) -> frozenset[str]:
-    """Return the URLs of all collections in which fixtures are created, with the query that lists them need."""
+    """Return the URLs of all collections in which fixtures are created, with the query that their lists need."""
     return frozenset(url.replace("PROJECT", project) for url, _ in _FIXTURES.values())
 
 
 def own_items(url: str, answer: object) -> tuple[list[Created], list[str]]:
-    """Return what of a listing trials have created, and the names that only look like it."""
+    """Return the resources of a listing that trials created, and the names that only look like theirs."""
     collection = collection_of(url)
     kind = KINDS[urlsplit(url).path.rpartition("/")[2]]
     own: list[Created] = []

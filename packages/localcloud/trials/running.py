@@ -1,4 +1,4 @@
-"""Runs trials one after the other, and deletes all that they create: at once, at the end, and after an interruption."""
+"""Run trials one after the other and delete all that they create: after each trial, at the end, and after an interruption."""
 
 import contextlib
 import secrets
@@ -23,7 +23,7 @@ _MISSING: Final = 404
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:
-    """Where trials run. `speed`: simulated seconds per real second, 1 for Google."""
+    """Environment of the trials. `speed`: simulated seconds per real second; 1 for Google."""
 
     sender: Sender
     project: str
@@ -35,7 +35,7 @@ class Surroundings:
 
 @dataclass(slots=True)
 class Runner:
-    """Runs trials. `run` names this run: it is in each name and mark."""
+    """Runs trials. `run` identifies this run in each name and ownership marker."""
 
     world: Surroundings
     run: str = field(default_factory=lambda: secrets.token_hex(3))
@@ -44,17 +44,17 @@ class Runner:
     _failed: dict[str, Judgement] = field(default_factory=dict[str, Judgement])
     _count: int = 0
     left: list[str] = field(default_factory=list[str])
-    """URLs of what could not be deleted."""
+    """URLs of resources that could not be deleted."""
 
     def try_all(self, trials: Sequence[LedgerTrial]) -> Iterator[tuple[LedgerTrial, Judgement]]:
-        """Yield each trial with what its answer says. When the iteration ends, nothing that it created is left, or `left` names it."""
+        """Yield each trial with its judgement. When the iteration ends, every resource is deleted or listed in `left`."""
         with contextlib.ExitStack() as stack:
             stack.callback(self.clean_up)
             for each in trials:
                 yield each, self._try(each)
 
     def clean_up(self) -> None:
-        """Delete all that this run has created and not yet deleted."""
+        """Delete every resource that this run has created and not yet deleted."""
         if self._owned:
             self.world.report(f"deleting {len(self._owned)} resources of this run")
         ordered = sorted(self._owned, key=lambda each: _turn(each.collection))
@@ -75,7 +75,7 @@ class Runner:
             if word in self._failed:
                 return self._failed[word]
         before = len(self._owned)
-        reply = ApiReply(status=0, message="nothing was sent")
+        reply = ApiReply(status=0, message="no request was sent")
         try:
             for at, step in enumerate(trial.steps, start=1):
                 if isinstance(step, Wait):
@@ -86,7 +86,7 @@ class Runner:
                 if reply.operation and (expected.operation or not is_last):
                     reply = self._ended(step.filled(values).url, reply)
                 if not is_last and not reply.is_accepted:
-                    return Judgement(verdict="unknown", answered=summary(reply), why="a step before it was refused")
+                    return Judgement(verdict="unknown", answered=summary(reply), why="an earlier step was rejected")
             return judge(expected, reply)
         finally:
             for created in self._owned[before:]:
@@ -95,7 +95,7 @@ class Runner:
     def _send(self, request: ApiRequest) -> ApiReply:
         body = resources.marked(request.method, request.url, request.body, self.run)
         maybe = resources.created_by(request.method, request.url, body)
-        # Owned before it is sent: an interruption or a lost answer may leave it behind.
+        # Recorded before it is sent because an interruption or a lost response can leave the resource behind.
         new = maybe if maybe is not None and maybe.name.startswith(resources.PREFIX) else None
         if new is not None and new not in self._owned:
             self._owned.append(new)
@@ -104,7 +104,7 @@ class Runner:
         reply = self.world.sender.send(
             request.method, request.url, body, headers=request.headers, has_login=request.has_login
         )
-        if new is not None and 400 <= reply.status < 500:  # noqa: PLR2004 - HTTP's refusals
+        if new is not None and 400 <= reply.status < 500:  # noqa: PLR2004 - HTTP's client errors
             self._owned.remove(new)
         if reply.is_accepted:
             found = resources.created_by(request.method, request.url, body, reply.body)
@@ -119,7 +119,7 @@ class Runner:
             if reply.is_of_operation or not reply.operation:
                 return reply
             self.world.sleep(_PAUSE_S / self.world.speed)
-        return ApiReply(status=0, message=f"the operation has not ended within {_OPERATION_LIMIT_S} s")
+        return ApiReply(status=0, message=f"the operation did not finish within {_OPERATION_LIMIT_S} s")
 
     def _fixture(self, word: str) -> str:
         if word in self._fixtures:
@@ -135,14 +135,14 @@ class Runner:
             if reply.status:
                 self._owned.remove(created)
             self._failed[word] = Judgement(
-                verdict="unknown", answered=summary(reply), why=f"the {word.lower()} that it needs was not created"
+                verdict="unknown", answered=summary(reply), why=f"the required {word.lower()} was not created"
             )
         elif not self._until(created, exists=True):
             self._failed[word] = Judgement(verdict="unknown", answered="", why=f"the {word.lower()} did not appear")
         return name
 
     def delete(self, created: Created) -> None:
-        """Delete a resource, and wait until it is gone."""
+        """Delete a resource and wait until it is gone."""
         url = created.url + (f"?{created.kind.delete_query}" if created.kind.delete_query else "")
         for _ in range(int(_GONE_LIMIT_S / _PAUSE_S)):
             if created.collection.endswith("/b"):
@@ -176,7 +176,7 @@ class Runner:
 
 
 def sweep(world: Surroundings, collections: Iterable[str], *, delete: bool) -> tuple[list[str], list[str]]:
-    """Search collections for what trials created, and delete it on request. Return the URLs that are left, and what could not be checked."""
+    """Search collections for resources that trials created, and optionally delete them. Return the URLs of leaked resources and the failed checks."""
     runner = Runner(world=world)
     left: list[str] = []
     unknown: list[str] = []
@@ -187,9 +187,9 @@ def sweep(world: Surroundings, collections: Iterable[str], *, delete: bool) -> t
                 unknown.append(f"{resources.collection_of(url)}: {summary(reply)}")
             continue
         own, foreign = resources.own_items(url, reply.body)
-        unknown += [f"{each}: it has the name of a trial but not its mark; look at it" for each in foreign]
+        unknown += [f"{each}: named like a trial's resource but without its label; check it" for each in foreign]
         if as_object(reply.body).get("nextPageToken"):
-            unknown.append(f"{resources.collection_of(url)}: only its first page was read")
+            unknown.append(f"{resources.collection_of(url)}: only the first page was read")
         for each in own:
             if delete:
                 world.report(f"deleting {each.url}")

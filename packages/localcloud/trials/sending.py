@@ -1,4 +1,4 @@
-"""Sends requests with the login of the environment, to Google or to the endpoints that the environment's variables name."""
+"""Send requests with the login of the environment, to Google or to the endpoints that environment variables set."""
 
 import json
 from collections.abc import Mapping
@@ -17,16 +17,16 @@ _CODES: Final = {3: 400, 5: 404, 6: 409, 7: 403, 8: 429, 9: 400, 10: 409, 11: 40
 
 
 class Session(Protocol):
-    """What sends: requests.Session, or google-auth's session with a login."""
+    """HTTP session: requests.Session, or google-auth's session with a login."""
 
-    def request(self, method: str, url: str, **kwargs: Any) -> requests.Response:  # noqa: ANN401 - those of requests
+    def request(self, method: str, url: str, **kwargs: Any) -> requests.Response:  # noqa: ANN401 - parameters of requests
         """Send a request."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiReply:
-    """An answer. `status` 0: none came, and `message` says why. `reason` is the word of google.rpc.ErrorInfo, or the canonical code."""
+    """An answer. `status` 0: no response, and `message` has the reason. `reason` is the reason of google.rpc.ErrorInfo, or the canonical code."""
 
     status: int
     reason: str = ""
@@ -36,19 +36,19 @@ class ApiReply:
 
     @property
     def is_accepted(self) -> bool:
-        """Return whether the server did what was asked."""
+        """Return whether the request succeeded."""
         return 200 <= self.status < 300  # noqa: PLR2004 - HTTP's successes
 
     @property
     def operation(self) -> str:
-        """Return the name of an operation that is still to end, or an empty text."""
+        """Return the name of a pending operation, or an empty text."""
         body = as_object(self.body)
         is_one = "/operations/" in str(body.get("name")) and body.get("done") is not True
         return str(body["name"]) if self.is_accepted and is_one else ""
 
 
 class Sender:
-    """Sends with and without the login."""
+    """Sends requests with and without the login."""
 
     def __init__(self, session: Session, endpoints: Endpoints) -> None:
         self._session = session
@@ -82,11 +82,11 @@ class Sender:
                 allow_redirects=False,
             )
         except requests.RequestException as error:
-            return ApiReply(status=0, message=f"no answer ({type(error).__name__})")
+            return ApiReply(status=0, message=f"no response ({type(error).__name__})")
         return _reply(answer.status_code, answer.text)
 
     def operation(self, url: str, name: str) -> ApiReply:
-        """Return how the operation of a request to `url` is going; an error of it has the HTTP status of its code."""
+        """Return the state of the operation of a request to `url`. An error of it has the HTTP status of its code."""
         parts = urlsplit(url)
         version = parts.path.split("/")[1]
         reply = self.send("GET", f"{parts.scheme}://{parts.netloc}/{version}/{name}")

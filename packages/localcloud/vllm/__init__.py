@@ -1,6 +1,6 @@
-"""A simulated vLLM server: vLLM's command line, start-up, endpoints, metrics and errors, without a model.
+"""A simulated vLLM server: vLLM's command line, startup, endpoints, metrics and errors, without a model.
 
-docs/authors/simulated-server.md says what is real, what is simulated, and gives the sources of the figures.
+docs/authors/simulated-server.md lists the real and the simulated parts, and the sources of the figures.
 """
 
 VERSION = "0.28.0"

@@ -1,4 +1,4 @@
-"""`python -m localcloud.vllm COMMAND...`: what a container's command does.
+"""`python -m localcloud.vllm COMMAND...`: run a container's command.
 
 COMMAND is `serve MODEL ...`, `api_server --model MODEL ...`, or `hf download MODEL`.
 """

@@ -1,4 +1,4 @@
-"""The answers of the simulated model: correct ones to a few kinds of questions, else filler words of a known length."""
+"""Responses of the simulated model: correct ones for a few kinds of questions, otherwise filler words of a known length."""
 
 import hashlib
 import random
@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
-# Words of three letters: with its space each is exactly one token of the simulator's tokenizer.
+# Words of three letters. With its space, each is exactly one token of the simulator's tokenizer.
 _WORDS: Final = """
 the and for are but not you all any can had her was one our out day get has him his how man new now old see
 two way who boy did its let put say she too use air act add age ago aid aim art ask bad bag bar bed big bit
@@ -53,11 +53,11 @@ _CAPITALS: Final = {
 _CAPITAL: Final = re.compile(r"\bcapital of ([a-z ]+?)\s*(?:\?|\.|,|\bis\b|$)", re.IGNORECASE)
 
 NATURAL_TOKENS: Final = (48, 192)
-"""Range of the length of filler answers in tokens, unless the request limits or forces the length."""
+"""Range of the length of filler responses in tokens, unless the request limits or forces the length."""
 
 
 def known_answer(question: str) -> str | None:
-    """Return the right answer to questions that have one here: arithmetic, `Reply with exactly: X`, a few capitals; else None."""
+    """Return the correct answer to supported questions (arithmetic, `Reply with exactly: X`, a few capitals), or None."""
     for pattern in (*_EXACTLY, _REPEAT):
         match = pattern.search(question)
         if match is not None:
@@ -90,20 +90,20 @@ def _calculate(left: int, operator: str, right: int) -> int:
 
 
 def seed_of(tokens: Sequence[int], seed: int | None) -> int:
-    """Return a number that is the same for the same prompt and seed, and spread out over prompts."""
+    """Return a number that is the same for the same prompt and seed, and varies between prompts."""
     text = f"{seed}|{len(tokens)}|{tokens[:64]}|{tokens[-256:]}"
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest())
 
 
 def natural_length(seed: int) -> int:
-    """Return how many tokens a free answer takes for this seed."""
+    """Return the number of tokens of a free response for this seed."""
     low, high = NATURAL_TOKENS
     return low + seed % (high - low + 1)
 
 
 def words(seed: int, tokens: int) -> list[bytes]:
-    """Return the pieces of an answer of exactly so many tokens: each piece is one token, the first without its space."""
-    # Independent draws: a longer answer starts with the same words as a shorter one.
+    """Return the pieces of a response of exactly this many tokens. Each piece is one token, the first without its space."""
+    # Independent draws: a longer response starts with the same words as a shorter one.
     drawn = random.Random(seed).choices(_WORD_PIECES, k=tokens)  # noqa: S311 - filler text, no secret
     if drawn:
         drawn[0] = drawn[0][1:]

@@ -26,7 +26,7 @@ from localcloud.vllm.stream import StreamReply, WholeReply
 
 _GUARDED: Final = ("/v1", "/v2", "/inference")
 _SIMULATOR: Final = "/_sim/"
-"""Prefix of the simulator's own paths, which no option of vLLM concerns."""
+"""Prefix of the simulator's own paths, which no vLLM option affects."""
 _ORIGINS: Final = "allowed-origins"
 _MAX_BODY_BYTES: Final = 64 * 2**20
 _CRASH_STATUS: Final = 139
@@ -47,9 +47,9 @@ class Parts:
     middleware: Middleware
     media: MediaRules
     is_developer: bool
-    """Whether VLLM_SERVER_DEV_MODE opens the developer's endpoints."""
+    """True if VLLM_SERVER_DEV_MODE enables the developer endpoints."""
     loads_adapters: bool
-    """Whether VLLM_ALLOW_RUNTIME_LORA_UPDATING lets callers load adapters."""
+    """True if VLLM_ALLOW_RUNTIME_LORA_UPDATING allows callers to load adapters."""
 
 
 def make_app(parts: Parts) -> web.Application:
@@ -101,7 +101,7 @@ class _Server:
 
     @web.middleware
     async def middleware(self, request: web.Request, handler: _Handler) -> web.StreamResponse:
-        """Ask the middleware, check the API key for the paths that vLLM protects, apply CORS, and write errors in vLLM's format."""
+        """Call the middleware, check the API key for the paths that vLLM protects, apply CORS, and write errors in vLLM's format."""
         if not request.path.startswith(_SIMULATOR):
             refusal = await self._parts.middleware.answer(request)
             if refusal is not None:
@@ -130,7 +130,7 @@ class _Server:
         return web.Response()
 
     async def done(self, _: web.Request) -> web.Response:
-        """Answer as an endpoint whose work is not simulated."""
+        """Answer for an endpoint whose work is not simulated."""
         return web.json_response({})
 
     async def version(self, _: web.Request) -> web.Response:
@@ -202,7 +202,7 @@ class _Server:
         _loopback_only(request)
         faults = as_object(await _body(request)).get("faults")
         if not isinstance(faults, list):
-            raise RequestError('The body has to be {"faults": [...]}.', param="faults")
+            raise RequestError('The body must be {"faults": [...]}.', param="faults")
         try:
             self._parts.faults.replace(as_list(cast("object", faults)))
         except FaultError as error:
@@ -220,23 +220,23 @@ class _Server:
             os._exit(_CRASH_STATUS)
         if faults.status is not None:
             return _fault_response(faults)
-        asked = parse(body, is_chat=is_chat)
-        self._check_model(asked.model)
+        parsed = parse(body, is_chat=is_chat)
+        self._check_model(parsed.model)
         if is_chat:
             await read_media(as_object(body), self._parts.media)
-        most = check_length(asked, self._parts.capacity.max_model_len)
+        most = check_length(parsed, self._parts.capacity.max_model_len)
         self._check_queue()
         self._arrivals += 1
         call = _Call(
             request=request,
-            asked=asked,
-            made=answer(asked, self._abilities, most=most, arrival=self._arrivals),
-            model=asked.model or self._parts.arguments.served_model_names[0],
+            parsed=parsed,
+            made=answer(parsed, self._abilities, most=most, arrival=self._arrivals),
+            model=parsed.model or self._parts.arguments.served_model_names[0],
             faults=faults,
             most=most,
             arrived_at=arrived_at,
         )
-        return await (self._stream(call) if asked.stream else self._whole(call))
+        return await (self._stream(call) if parsed.stream else self._whole(call))
 
     def _check_queue(self) -> None:
         limit = self._parts.arguments.max_queued_requests
@@ -251,7 +251,7 @@ class _Server:
     async def _whole(self, call: "_Call") -> web.StreamResponse:
         details = self._parts.arguments.enable_prompt_tokens_details
         reply = WholeReply(
-            request=call.asked, answer=call.made, model=call.model, faults=call.faults, cached_details=details
+            request=call.parsed, answer=call.made, model=call.model, faults=call.faults, cached_details=details
         )
         reply.sequence = call.sequence(reply)
         await self._run(reply.sequence, reply.finished)
@@ -262,7 +262,7 @@ class _Server:
     async def _stream(self, call: "_Call") -> web.StreamResponse:
         arguments = self._parts.arguments
         reply = StreamReply(
-            request=call.asked,
+            request=call.parsed,
             answer=call.made,
             model=call.model,
             faults=call.faults,
@@ -280,7 +280,7 @@ class _Server:
         return response
 
     async def _run(self, sequence: Sequence, finished: asyncio.Event) -> None:
-        """Run a sequence to its end. If the client disconnects, the request is cancelled and the sequence aborted."""
+        """Run a sequence until it is complete. If the client disconnects, the request is canceled and the sequence aborted."""
         engine = self._parts.engine
         engine.submit(sequence)
         try:
@@ -291,10 +291,10 @@ class _Server:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Call:
-    """One request: what was asked, the planned completion, the maximum of tokens, the time of arrival."""
+    """One request: its content, the planned completion, the maximum of tokens, the time of arrival."""
 
     request: web.Request
-    asked: Request
+    parsed: Request
     made: Completion
     model: str
     faults: RequestFaults
@@ -304,7 +304,7 @@ class _Call:
     def sequence(self, reply: StreamReply | WholeReply) -> Sequence:
         finish = self.made.finish_reason
         return Sequence(
-            prompt=self.asked.prompt,
+            prompt=self.parsed.prompt,
             length=len(self.made.texts),
             max_tokens=self.most,
             finish_reason="stop" if finish == "tool_calls" else finish,
@@ -322,7 +322,7 @@ def _fault_response(faults: RequestFaults) -> web.Response:
     return web.json_response(error.body(), status=status, headers=headers)
 
 
-async def _body(request: web.Request) -> Any:  # noqa: ANN401 - what the client sent
+async def _body(request: web.Request) -> Any:  # noqa: ANN401 - any JSON value
     try:
         return json.loads(await request.read())
     except ValueError as error:
@@ -332,7 +332,7 @@ async def _body(request: web.Request) -> Any:  # noqa: ANN401 - what the client 
 
 
 def _loopback_only(request: web.Request) -> None:
-    """Answer 404 to whatever is no client of this machine's user: a front, a web page, another user."""
+    """Answer 404 to any caller that is not a front or a client of this machine's user, such as a web page or another user."""
     if request.transport is None:
         raise web.HTTPNotFound
     client, server = (request.transport.get_extra_info(name)[:2] for name in ("peername", "sockname"))

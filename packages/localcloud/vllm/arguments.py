@@ -1,4 +1,4 @@
-"""vLLM's command line, parsed as vLLM does, with the same messages and exit codes."""
+"""vLLM's command line, parsed as in vLLM, with the same messages and exit codes."""
 
 import argparse
 import json
@@ -15,7 +15,7 @@ _API_SERVER = "vllm.entrypoints.openai.api_server"
 
 
 class ArgumentError(Exception):
-    """A value that argparse accepts and vLLM's own checks refuse; vLLM ends with a traceback and exit code 1."""
+    """A value that argparse accepts but vLLM's own checks reject. vLLM exits with a traceback and exit code 1."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +44,7 @@ class Arguments:
     enforce_eager: bool = False
     load_format: str
     revision: str
-    """Branch, tag or commit of the hub; empty for the main branch."""
+    """Branch, tag or commit of the hub. Empty for the main branch."""
     safetensors_load_strategy: str | None = None
     reasoning_parser: str | None = None
     tool_call_parser: str | None = None
@@ -168,13 +168,13 @@ def split_command(argv: Sequence[str]) -> tuple[str, list[str]]:
 def parse(argv: Sequence[str]) -> Arguments:
     """Parse a whole command line.
 
-    Raises SystemExit(2) with argparse's words on stderr for unknown flags and bad values, ArgumentError for what vLLM's later checks refuse.
+    Raises SystemExit(2) with argparse's message on stderr for unknown flags and bad values, ArgumentError for values that vLLM's later checks reject.
     """
     prog, words = split_command(argv)
     parser = build_parser(prog)
     found, unknown = parser.parse_known_args(_normalise(words))
     if unknown:
-        # vLLM's unknown flags surface in the outermost parser, whose name is `vllm`.
+        # vLLM reports unknown flags in the outermost parser, which is named `vllm`.
         parser.prog = "vllm" if prog == "vllm serve" else prog
         parser.error(f"unrecognized arguments: {' '.join(unknown)}")
     return _arguments(found)
@@ -183,9 +183,9 @@ def parse(argv: Sequence[str]) -> Arguments:
 def _arguments(found: argparse.Namespace) -> Arguments:
     model = found.model_tag or found.model
     if not model:
-        raise ArgumentError("the simulated server has no default model: name one, as in `vllm serve MODEL`")
+        raise ArgumentError("the simulated server has no default model. Pass one: `vllm serve MODEL`")
     if found.config:
-        raise ArgumentError("the simulated server does not read --config files: pass the flags themselves")
+        raise ArgumentError("the simulated server does not read --config files. Pass the flags instead")
     _check_parsers(found)
     utilisation = 0.92 if found.gpu_memory_utilization is None else found.gpu_memory_utilization
     if not 0 < utilisation <= 1:
@@ -210,13 +210,13 @@ def _arguments(found: argparse.Namespace) -> Arguments:
         "allowed_media_domains": tuple(found.allowed_media_domains or ()),
         "middleware": tuple(found.middleware or ()),
     }
-    # The other fields are called as their flags are.
+    # The other fields have the names of their flags.
     same = {each.name: getattr(found, each.name) for each in fields(Arguments) if each.name not in own}
     return Arguments(**own, **{name: value for name, value in same.items() if value is not None})
 
 
 def given_arguments(arguments: Arguments) -> dict[str, Any]:
-    """Return the arguments that differ from vLLM's defaults, by the names under which vLLM logs them."""
+    """Return the arguments that differ from vLLM's defaults, by the names that vLLM logs."""
     named = {"model": "model_tag", "served_model_names": "served_model_name", "api_keys": "api_key"}
     values = {each.name: getattr(arguments, each.name) for each in fields(Arguments)}
     given = {name: value for name, value in values.items() if value not in (None, "", (), {}, False, ("*",))}
@@ -229,7 +229,7 @@ def _check_positive(name: str, value: int | None) -> None:
 
 
 def _check_parsers(found: argparse.Namespace) -> None:
-    """Refuse unknown parsers, as vLLM does before it starts the engine."""
+    """Reject unknown parsers, as vLLM does before it starts the engine."""
     if found.enable_auto_tool_choice and not found.tool_call_parser:
         raise ArgumentError("Error: --enable-auto-tool-choice requires --tool-call-parser")
     for what, parser, plugin in (

@@ -1,4 +1,4 @@
-"""CORS as vLLM has it: Starlette's CORSMiddleware with `--allowed-origins`, which is `["*"]` unless it is given."""
+"""CORS as in vLLM: Starlette's CORSMiddleware with `--allowed-origins`, by default `["*"]`."""
 
 from collections.abc import Sequence
 
@@ -6,12 +6,12 @@ from aiohttp import web
 
 
 def is_preflight(request: web.Request) -> bool:
-    """Return whether a browser asks before it sends a request."""
+    """Return whether a request is a browser's preflight."""
     return request.method == "OPTIONS" and {"Origin", "Access-Control-Request-Method"} <= request.headers.keys()
 
 
 def preflight(request: web.Request, origins: Sequence[str]) -> web.Response:
-    """Return the answer to a preflight."""
+    """Return the response to a preflight."""
     allowed = headers(request, origins)
     if not allowed:
         return web.Response(status=400, text="Disallowed CORS origin", headers={"vary": "Origin"})
@@ -20,7 +20,7 @@ def preflight(request: web.Request, origins: Sequence[str]) -> web.Response:
 
 
 def headers(request: web.Request, origins: Sequence[str]) -> dict[str, str]:
-    """Return the headers that let a page of the request's origin read the answer; none for another origin."""
+    """Return the headers that allow a page of the request's origin to read the response. Empty for another origin."""
     origin = request.headers.get("Origin")
     if origin is None:
         return {}

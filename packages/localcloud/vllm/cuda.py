@@ -1,7 +1,7 @@
-"""Whether the CUDA of an image runs on the driver of a GPU, with and without the image's compatibility libraries.
+"""Check whether an image's CUDA runs on a GPU's driver, with and without the image's compatibility libraries.
 
-`VLLM_ENABLE_CUDA_COMPATIBILITY` lets vLLM put the image's own libcuda before the driver's (vllm/env_override.py). An older driver needs that.
-A driver that is as new as the image's libraries refuses them, in the words of gpustack/gpustack#4678; the words of an old driver are PyTorch's
+With `VLLM_ENABLE_CUDA_COMPATIBILITY`, vLLM loads the image's own libcuda before the driver's (vllm/env_override.py). An older driver needs that.
+A driver as new as the image's libraries rejects them, with the message of gpustack/gpustack#4678. The message of an old driver is PyTorch's
 (c10/cuda/CUDAFunctions.cpp).
 """
 
@@ -11,16 +11,16 @@ from localcloud.vllm.memory import EngineStartError
 from localcloud.vllm.settings import RuntimeEnvironment
 
 _CUDA_OF: Final = {535: 12_020, 580: 13_000}
-"""Branch of the driver -> the CUDA version that it brings, as PyTorch prints it."""
+"""Branch of the driver -> its CUDA version, as PyTorch prints it."""
 DRIVERS: Final = tuple(_CUDA_OF)
-"""Branches of drivers that the simulator knows."""
+"""Driver branches that the simulator supports."""
 _CUDA_13: Final = 13_000
 _FIRST_WITH_CUDA_13: Final = (0, 20)
-"""vLLM 0.20 is the first whose image has CUDA 13 by default (its release notes name cu129 for older drivers); 12.x runs on driver 535."""
+"""vLLM 0.20 is the first release whose image has CUDA 13 by default (its release notes name cu129 for older drivers); 12.x runs on driver 535."""
 
 
 def check_driver(environment: RuntimeEnvironment) -> None:
-    """Raise EngineStartError, in the words of the real server, if it cannot use its GPU. Without a simulated driver it always can."""
+    """Raise EngineStartError with the real server's message if it cannot use its GPU. Without a simulated driver it always can."""
     driver_cuda = _CUDA_OF.get(environment.cuda_driver or 0)
     if driver_cuda is None:
         return

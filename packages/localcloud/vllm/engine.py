@@ -1,4 +1,4 @@
-"""The simulated engine: admits requests, waits as long as a model would take, and emits tokens.
+"""The simulated engine: admits requests, waits as long as a model does, and emits tokens.
 
 One callback on the event loop serves all sequences: it emits every token that is due and sleeps until the next one. Each due time is
 computed from the previous one, not from the current time, so delays do not add up. If the process is too slow, overdue tokens are emitted
@@ -18,21 +18,21 @@ from localcloud.vllm.metrics import Metrics
 from localcloud.vllm.models import Model, SimulatedAccelerator
 
 _HORIZON_S: Final = 0.0005
-"""Tokens due within this time are emitted at once. Timers have a resolution of 1 ms, so this centres their error."""
+"""Tokens due within this time are emitted immediately. Timers have a resolution of 1 ms, so this centers their error."""
 _INTERVAL_BASE_S: Final = 0.0035
-"""Time of one step for scheduling, sampling and detokenising. With the share below it gives the two measured rates: 61.67 tok/s for the 26B-A4B QAT
+"""Time of one step for scheduling, sampling and detokenizing. With the share below, it matches the two measured rates: 61.67 tok/s for the 26B-A4B QAT
 checkpoint on an L4 and 207.27 tok/s for the E2B on a v6e-4."""
 _BANDWIDTH_SHARE: Final = 0.65
 _FLOPS_SHARE: Final = 0.4
 _PCIE_GB_PER_S: Final = 25.0
-"""Offloaded weights cross PCIe at this rate for each step. Measured: 14 GiB gave 1.6 tok/s."""
+"""Rate at which offloaded weights cross PCIe in each step. Measured: 14 GiB resulted in 1.6 tok/s."""
 
 
 class Sink(Protocol):
     """The receiver of a sequence's tokens."""
 
     def emit(self, start: int, end: int) -> None:
-        """Take the tokens from index `start` to before `end`; the last call ends at the sequence's length."""
+        """Emit the tokens from index `start` to before `end`. The last call ends at the sequence's length."""
         ...
 
 
@@ -48,7 +48,7 @@ class TokenTiming:
     fixed_tpot_s: float | None
 
     def interval_s(self, running: int) -> float:
-        """Return the time between two tokens of a sequence while so many sequences run."""
+        """Return the time between two tokens of a sequence while this many sequences run."""
         if self.fixed_tpot_s is not None:
             return self.fixed_tpot_s
         return self.interval_base_s + running * self.interval_per_sequence_s
@@ -100,12 +100,12 @@ class Sequence:
 
     @property
     def reserved(self) -> int:
-        """Return the tokens of KV cache that the whole sequence will need."""
+        """Return the KV cache tokens that the whole sequence needs."""
         return len(self.prompt) + self.length
 
 
 class PrefixCache:
-    """Blocks of earlier prompts; the least recently used ones are evicted first."""
+    """Blocks of earlier prompts. The least recently used ones are evicted first."""
 
     def __init__(self, *, block_size: int, blocks: int) -> None:
         self._block_size = block_size
@@ -113,7 +113,7 @@ class PrefixCache:
         self._known: OrderedDict[int, None] = OrderedDict()
 
     def visit(self, prompt: Tokens[int]) -> int:
-        """Return how many leading tokens are cached (never the last one, which has to be computed), and remember the prompt."""
+        """Return the number of leading tokens that are cached (never the last one, which must be computed), and remember the prompt."""
         size, digest, hits, unbroken = self._block_size, 0, 0, True
         for start in range(0, len(prompt) - size + 1, size):
             digest = hash((digest, tuple(prompt[start : start + size])))
@@ -130,7 +130,7 @@ class PrefixCache:
 
 
 class SimulatedEngine:
-    """Runs sequences on the current event loop. Admission is first come, first served, bounded by sequences and by KV cache.
+    """Runs sequences on the current event loop. Admission is first come, first served, limited by sequences and by KV cache.
 
     Simpler than vLLM: admission reserves a sequence's whole length, so no sequence is preempted.
     """
@@ -154,17 +154,17 @@ class SimulatedEngine:
 
     @property
     def running(self) -> int:
-        """Return how many sequences run."""
+        """Return the number of running sequences."""
         return self._running
 
     @property
     def waiting(self) -> int:
-        """Return how many sequences wait."""
+        """Return the number of waiting sequences."""
         return len(self._waiting)
 
     @property
     def kv_usage(self) -> float:
-        """Return the share of the KV cache that running sequences hold."""
+        """Return the fraction of the KV cache that running sequences use."""
         return min(1.0, self._used / self._capacity.tokens)
 
     def metrics_text(self) -> str:

@@ -2,14 +2,14 @@
 
 A fault is `{"kind": ..., "after": N, "times": N, ...}`: it affects `times` requests (default: all) after the first `after` requests.
 
-| kind | what happens | further keys |
+| kind | effect | further keys |
 | --- | --- | --- |
-| `crash` | the process ends at once, without an answer | |
-| `status` | an error answer | `status` (429 or 503 or any other error), `retry_after_s` |
+| `crash` | the process exits immediately, without a response | |
+| `status` | an error response | `status` (429 or 503 or any other error), `retry_after_s` |
 | `stall` | the stream stops | `after_tokens`, `seconds` |
 | `reset` | the connection is reset | `after_tokens` |
 | `malformed` | one event of the stream is not JSON | `after_tokens` |
-| `no_usage` | usage is missing from the answer | |
+| `no_usage` | usage is missing from the response | |
 """
 
 from collections.abc import Iterable, Mapping
@@ -31,7 +31,7 @@ _HIGHEST_ERROR: Final = 599
 
 
 class FaultError(Exception):
-    """A fault is invalid; the message names the key, the value and what is allowed."""
+    """A fault is invalid. The message names the key, the value and the allowed values."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -123,11 +123,11 @@ def _read(given: object) -> _Fault:
             and value is not None
             and (isinstance(value, bool) or not isinstance(value, int | float) or value < 0)
         ):
-            raise FaultError(f"{key} of the fault {kind} is {value!r}, but it has to be a number that is not negative")
+            raise FaultError(f"{key} of the fault {kind} is {value!r}, expected a number of 0 or more")
     status = item.get("status", 503)
     if kind == "status" and not _LOWEST_ERROR <= status <= _HIGHEST_ERROR:
         raise FaultError(
-            f"status of the fault is {status}, but it has to be an error, {_LOWEST_ERROR} to {_HIGHEST_ERROR}"
+            f"status of the fault is {status}, expected an error status from {_LOWEST_ERROR} to {_HIGHEST_ERROR}"
         )
     times = item.get("times")
     return _Fault(

@@ -1,4 +1,4 @@
-"""vLLM's command-line flags: names, types, choices. `data/flags.json` lists them and names its sources."""
+"""vLLM's command-line flags: names, types, choices. `data/flags.json` lists them and their sources."""
 
 from collections.abc import Mapping
 from functools import cache
@@ -15,15 +15,15 @@ def names(kind: str) -> frozenset[str]:
     """Return the flags of a kind, or the names of parsers.
 
     `booleans`, `integers`, `floats`, `strings`: one value. `optional_strings`: one value or none.
-    `readable_integers`: whole numbers that vLLM also takes as `16k` (thousands) or `16K`
+    `readable_integers`: whole numbers that vLLM also accepts as `16k` (thousands) or `16K`
     (1,024s), `max-model-len` also as `auto` or -1. `lists`: one or more values. `repeated`: several times, one value each. `jsons`: JSON, and
-    (objects) single keys as `--flag.key value`. `reasoning_parsers`, `tool_parsers`: what the flags of that name take.
+    (objects) single keys as `--flag.key value`. `reasoning_parsers`, `tool_parsers`: allowed values of the flags with these names.
     """
     return frozenset(_tables()[kind])
 
 
 def choices() -> Mapping[str, list[str]]:
-    """Return the flags that take one of a few values, with these values."""
+    """Return the flags with a fixed set of values, and those values."""
     return _tables()["choices"]
 
 

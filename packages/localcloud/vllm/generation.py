@@ -1,4 +1,4 @@
-"""Plans a whole completion before its first token is due: text, reasoning, tool calls, end and finish reason."""
+"""Plan a whole completion before its first token is due: text, reasoning, tool calls, end and finish reason."""
 
 import codecs
 import json
@@ -14,7 +14,7 @@ from localcloud.vllm.schema import SchemaError, fitting_value
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolCall:
-    """A function call in the completion; its arguments are the last tokens."""
+    """A function call in the completion. Its arguments are the last tokens."""
 
     name: str
 
@@ -59,7 +59,7 @@ class Abilities:
 def answer(request: Request, abilities: Abilities, *, most: int, arrival: int) -> Completion:
     """Return the completion of at most `most` tokens. `arrival` is the request's number, which varies free answers above temperature 0.
 
-    Raises RequestError for what cannot be answered (a schema that the simulator cannot fill, tools without a parser).
+    Raises RequestError for unsupported requests (a schema that the simulator cannot fill, tools without a parser).
     """
     tool = _tool_to_call(request, abilities)
     thinks = {**abilities.template_kwargs, **request.template_kwargs}.get("enable_thinking") is True
@@ -79,7 +79,7 @@ def answer(request: Request, abilities: Abilities, *, most: int, arrival: int) -
         else:
             content = tokens.pieces(text) or [b"."]
     whole = [*reasoning, *content, *arguments]
-    # Every end within the limit is a stop, except when the length was forced.
+    # Every end within the limit is a stop, unless the length was forced.
     natural = not (free and (request.ignore_eos or len(whole) < request.min_tokens))
     finish = "tool_calls" if tool is not None else "stop"
     if len(whole) > most or (not natural and len(whole) == most):
@@ -102,11 +102,11 @@ def answer(request: Request, abilities: Abilities, *, most: int, arrival: int) -
 
 
 def _free_content(request: Request, abilities: Abilities, *, most: int, arrival: int) -> list[bytes]:
-    """Return words of the forced, natural or least length."""
+    """Return words of the forced, natural or minimum length."""
     vary = request.seed if request.temperature == 0 or request.seed is not None else arrival
     seed = answers.seed_of(request.prompt, abilities.seed if vary is None else vary)
     length = most if request.ignore_eos else max(answers.natural_length(seed), request.min_tokens)
-    # One token more than allowed shows that the limit ended the answer.
+    # One token more than allowed shows that the limit ended the response.
     return answers.words(seed, max(1, min(length, most + 1)))
 
 
@@ -120,7 +120,7 @@ def _tool_to_call(request: Request, abilities: Abilities) -> Mapping[str, Any] |
                 '"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set',
                 param="tool_choice",
             )
-        # After a tool's result the model answers in words.
+        # After a tool's result the model responds in words.
         return request.tools[0] if request.question else None
     if choice == "required":
         return request.tools[0]
@@ -140,7 +140,7 @@ def _bound_text(request: Request) -> str | None:
     if kind == "choice":
         choices = [str(item) for item in as_list(value)]
         if not choices:
-            raise RequestError("structured_outputs.choice has to be a list of strings.", param="structured_outputs")
+            raise RequestError("structured_outputs.choice must be a list of strings.", param="structured_outputs")
         named = [item for item in choices if item.lower() in request.question.lower()]
         return (named or choices)[0]
     if isinstance(value, str):
@@ -163,7 +163,7 @@ def _fitting(schema: Any, request: Request, *, param: str) -> str:  # noqa: ANN4
 
 
 def _texts(pieces: list[bytes]) -> list[str]:
-    """Decode the pieces one by one. A character of several pieces appears with its last piece."""
+    """Decode the pieces one by one. A character that spans several pieces appears with its last piece."""
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     texts = [decoder.decode(piece) for piece in pieces]
     rest = decoder.decode(b"", final=True)
@@ -173,7 +173,7 @@ def _texts(pieces: list[bytes]) -> list[str]:
 
 
 def _stopped(made: Completion, request: Request) -> Completion:
-    """End the answer at the first stop string in its content."""
+    """End the response at the first stop string in its content."""
     if not request.stop:
         return made
     content = made.content()

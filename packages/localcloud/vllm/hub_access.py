@@ -1,4 +1,4 @@
-"""What the hub answers a server that is about to download a checkpoint, in the words that huggingface_hub and transformers print."""
+"""The hub's answer to a server that is about to download a checkpoint, with the messages of huggingface_hub and transformers."""
 
 import json
 import urllib.error
@@ -19,7 +19,7 @@ _REVISION: Final = "RevisionNotFound"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
-    """A refusal of the hub. `status` is 0 if nothing answered."""
+    """An error of the hub. `status` is 0 without a response."""
 
     model: str
     status: int
@@ -29,11 +29,11 @@ class Refusal:
 
     @property
     def is_absent(self) -> bool:
-        """Return whether the hub does not show the repository to this caller."""
+        """Return whether the hub hides the repository from this caller."""
         return self.status == HTTPStatus.NOT_FOUND or self.message == "Invalid username or password."
 
     def of_server(self) -> str:
-        """Return what vLLM prints (huggingface_hub, utils/_http.py; transformers, utils/hub.py)."""
+        """Return vLLM's output (huggingface_hub, utils/_http.py; transformers, utils/hub.py)."""
         api = f"{_HUB}/api/models/{self.model}"
         if self.code == _GATED:
             return (
@@ -62,7 +62,7 @@ class Refusal:
         )
 
     def of_command(self) -> str:
-        """Return what `hf download` prints (huggingface_hub, cli/_errors.py)."""
+        """Return the output of `hf download` (huggingface_hub, cli/_errors.py)."""
         if self.code == _GATED:
             return f"Error: Access denied. Model '{self.model}' requires approval."
         if self.code == _REVISION:
@@ -76,9 +76,9 @@ class Refusal:
 
 
 def refusal(model: str, environment: RuntimeEnvironment, *, revision: str = "") -> Refusal | None:
-    """Ask the hub of the local cloud whether a model can be downloaded. Return its refusal, or None if it can.
+    """Check with the local cloud's hub whether a model can be downloaded. Return its error, or None.
 
-    A server that runs without a local cloud has no hub: then every model that the simulator knows can be.
+    A server without a local cloud has no hub, so every supported model can be downloaded.
     """
     if not environment.hub:
         return None

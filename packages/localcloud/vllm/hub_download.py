@@ -1,4 +1,4 @@
-"""`hf download` of an image: writes a model into the hub's cache on a volume, after the time that its download takes."""
+"""`hf download` of an image: write a model to the hub's cache on a volume after its simulated download time."""
 
 import argparse
 import sys
@@ -22,7 +22,7 @@ def main(words: Sequence[str], environment: RuntimeEnvironment) -> int:
     refused = hub_access.refusal(given.model, environment, revision=given.revision or "")
     model = find_model(given.model)
     if model is None and refused is None:
-        # The simulator can serve only what it knows.
+        # The simulator can only serve known models.
         refused = hub_access.Refusal(model=given.model, status=404)
     if refused is not None or model is None:
         print(refused.of_command() if refused is not None else "", file=sys.stderr)
@@ -52,4 +52,4 @@ def _download(model: Model, environment: RuntimeEnvironment, kept: Path | None) 
         print(f"Fetching {_FILES} files: {step / _STEPS:4.0%} of {model.disk_bytes / GIB:.1f} GiB", flush=True)
     if kept is not None:
         kept.parent.mkdir(parents=True, exist_ok=True)
-        kept.write_text("what the hub would send would be here\n", encoding="utf-8")
+        kept.write_text("content of the hub's file\n", encoding="utf-8")

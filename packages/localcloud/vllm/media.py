@@ -1,8 +1,8 @@
-"""Media of a chat: what the server reads by URL, and what it refuses, with vLLM's sentences.
+"""Media of a chat: which URLs the server reads, and which it rejects, with vLLM's messages.
 
-vLLM reads every http(s) URL of a request from its own network, and follows redirects, unless `--allowed-media-domains` names hosts and
-VLLM_MEDIA_URL_ALLOW_REDIRECTS is 0 (multimodal/media/connector.py, envs.py). This server does so for addresses of this machine only: it
-never leaves it, so that any other host counts as read, except names that no DNS resolves.
+vLLM reads every http(s) URL of a request from its own network and follows redirects, unless `--allowed-media-domains` names hosts and
+VLLM_MEDIA_URL_ALLOW_REDIRECTS is 0 (multimodal/media/connector.py, envs.py). This server only does so for addresses of this machine,
+which it never leaves. Any other host counts as read, except names that no DNS resolves.
 """
 
 from collections.abc import Iterator, Mapping
@@ -23,7 +23,7 @@ _KINDS: Final = ("image_url", "audio_url", "video_url")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MediaRules:
-    """What may be read: hosts (empty: all), a local folder (empty: none), and whether redirects are followed."""
+    """Allowed media: hosts (empty: all), a local folder (empty: none), and whether redirects are followed."""
 
     domains: tuple[str, ...]
     local_path: str

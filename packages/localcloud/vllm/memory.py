@@ -1,7 +1,7 @@
-"""The KV cache in tokens: the simulator's own arithmetic, modelled on vLLM's.
+"""The KV cache in tokens: the simulator's own arithmetic, modeled on vLLM's.
 
-On a GPU a request takes its length in the full-attention layers, and at most a window and a batch in the sliding ones. On a TPU every layer
-holds every token, and an fp8 KV dtype saves nothing because the page layout pads it.
+On a GPU a request uses its length in the full-attention layers, and at most a window and a batch in the sliding ones. On a TPU every layer
+stores every token, and an fp8 KV dtype saves nothing because the page layout pads it.
 """
 
 from dataclasses import dataclass, replace
@@ -10,19 +10,19 @@ from typing import Final
 from localcloud.vllm.arguments import Arguments
 from localcloud.vllm.models import GIB, Model, SimulatedAccelerator, published_tpu_images, tpu_w4a16_gib
 
-_TPU_WEIGHT_ONLY_DTYPES: Final = 2  # bytes an element takes in the TPU's padded pages, whatever the dtype
+_TPU_WEIGHT_ONLY_DTYPES: Final = 2  # bytes per element in the TPU's padded pages, for any dtype
 _GPU_OVERHEAD_GIB: Final = 1.51
-"""Activations, CUDA graphs and the CUDA context: the rest beside weights and KV cache, measured on an L4 (0.9 x 22.35 GiB - 16.44 GiB of weights -
+"""Activations, CUDA graphs and the CUDA context: memory other than weights and KV cache, measured on an L4 (0.9 x 22.35 GiB - 16.44 GiB of weights -
 7,097 blocks of 320 KiB)."""
 
 
 class EngineStartError(Exception):
-    """The engine cannot start; the message is the last line of vLLM's traceback."""
+    """The engine cannot start. The message is the last line of vLLM's traceback."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KvCacheSize:
-    """The memory that the engine starts with. `tokens` is what vLLM logs as `GPU KV cache size`; `weights_gib` and `available_gib` are for one device."""
+    """Memory at the start of the engine. `tokens` is the `GPU KV cache size` that vLLM logs; `weights_gib` and `available_gib` are for one device."""
 
     max_model_len: int
     max_num_seqs: int
@@ -35,7 +35,7 @@ class KvCacheSize:
 
     @property
     def concurrency(self) -> float:
-        """Return how many requests of the full length fit at once."""
+        """Return the number of concurrent full-length requests that fit."""
         return self.tokens / self.max_model_len
 
 
@@ -59,9 +59,9 @@ def _round_up(tokens: int, block_size: int) -> int:
 
 
 def as_loaded(model: Model, accelerator: SimulatedAccelerator, image: str) -> Model:
-    """Return what the device holds of a checkpoint. Raise EngineStartError for one that the image does not load there.
+    """Return the device memory of a checkpoint. Raise EngineStartError if the image cannot load it there.
 
-    The published images refuse 4-bit weights on a TPU. An image with another digest was built by somebody, and is taken to load them.
+    The published images reject 4-bit weights on a TPU. An image with another digest is custom-built and assumed to load them.
     """
     if not model.is_w4a16 or accelerator.kind != "tpu":
         return model
@@ -115,11 +115,11 @@ def capacity(arguments: Arguments, model: Model, accelerator: SimulatedAccelerat
 
 
 IMAGE_TOKENS: Final = 2496
-"""The most tokens that one image takes, at full resolution."""
+"""The maximum tokens of one image, at full resolution."""
 
 
 def _check_multimodal(arguments: Arguments, batched: int) -> None:
-    """Refuse, as vLLM does at start, a batch that is smaller than one image if images must not be split."""
+    """Reject, as vLLM does at startup, a batch that is smaller than one image if images must not be split."""
     images = arguments.limit_mm_per_prompt.get("image", 1)
     if arguments.language_model_only or images == 0 or not arguments.disable_chunked_mm_input:
         return
@@ -176,24 +176,24 @@ def _available_bytes(arguments: Arguments, accelerator: SimulatedAccelerator, we
 
 
 def _max_model_len(arguments: Arguments, model: Model, layout: _Layout, available: int, block_size: int) -> int:
-    asked = arguments.max_model_len
-    if asked == -1:
+    requested = arguments.max_model_len
+    if requested == -1:
         return _longest(layout, available, block_size, model.max_position)
-    if asked is None:
+    if requested is None:
         return model.max_position
-    if asked > model.max_position:
+    if requested > model.max_position:
         raise EngineStartError(
-            f"ValueError: User-specified max_model_len ({asked}) is greater than the derived max_model_len "
+            f"ValueError: User-specified max_model_len ({requested}) is greater than the derived max_model_len "
             f"(max_position_embeddings={model.max_position} or model_max_length=None in model's config.json). "
             "To allow overriding this maximum, set the env var VLLM_ALLOW_LONG_MAX_MODEL_LEN=1."
         )
-    if asked < 1:
-        raise EngineStartError(f"ValueError: max_model_len must be a positive integer, got {asked}.")
-    return asked
+    if requested < 1:
+        raise EngineStartError(f"ValueError: max_model_len must be a positive integer, got {requested}.")
+    return requested
 
 
 def _longest(layout: _Layout, available: int, block_size: int, limit: int) -> int:
-    """Return the largest length whose KV fits, at most `limit`, found by bisection; 0 where nothing fits."""
+    """Return the largest length whose KV fits, at most `limit`, found by bisection. 0 if nothing fits."""
     low, high = 0, limit
     while low < high:
         middle = (low + high + 1) // 2
@@ -205,9 +205,9 @@ def _longest(layout: _Layout, available: int, block_size: int, limit: int) -> in
 
 
 def _num_blocks(model: Model, layout: _Layout, available: int, block_size: int) -> int:
-    """Return `num_gpu_blocks`: pages of one group of layers where layers differ, whole tokens where they do not.
+    """Return `num_gpu_blocks`: pages of one layer group if layers differ, otherwise whole tokens.
 
-    vLLM splits layers into groups of equal size (that of the smaller kind) whose pages are padded to the larger kind's.
+    vLLM splits layers into groups of equal size (the size of the smaller kind), whose pages are padded to the larger kind's.
     """
     if layout.sliding_tokens is None:
         return available // (layout.global_bytes * block_size)

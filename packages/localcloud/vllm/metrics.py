@@ -20,7 +20,7 @@ _FINISHED: Final = ("stop", "length", "abort", "error", "repetition")
 
 
 class Histogram:
-    """A cumulative histogram; values in the unit that its name says."""
+    """A cumulative histogram. The unit of its values is part of its name."""
 
     def __init__(self, name: str, description: str, bounds: Sequence[float]) -> None:
         self._name = name
@@ -51,7 +51,7 @@ def _number(value: float) -> str:
 
 
 class Metrics:
-    """The server's counters. The engine adds to the attributes."""
+    """The server's counters. The engine increments the attributes."""
 
     def __init__(self, model_name: str, cache_config: Mapping[str, object]) -> None:
         self._model_name = model_name
@@ -90,7 +90,7 @@ class Metrics:
         return self._histograms[-1]
 
     def render(self, *, running: int, waiting: int, kv_usage: float) -> str:
-        """Return the whole exposition; `kv_usage` is a share (1 is full), whatever the metric's name says."""
+        """Return the whole exposition. `kv_usage` is a fraction (1 is full), despite the metric's name."""
         model = _escaped(self._model_name)
         labels = f'engine="0",model_name="{model}"'
         out: list[str] = []

@@ -1,7 +1,7 @@
-"""Middleware that the command line names (`--middleware`), imported and asked as vLLM does.
+"""Middleware from the command line (`--middleware`), imported and called as in vLLM.
 
-vLLM's server is an ASGI application and a middleware is wrapped around it (entrypoints/openai/api_server.py, build_app). This server is not: it
-shows each request to the middleware as ASGI, and serves it itself if the middleware passes it on.
+vLLM's server is an ASGI application, and a middleware wraps it (entrypoints/openai/api_server.py, build_app). This server is not. It
+passes each request to the middleware as ASGI, and serves it itself if the middleware passes it on.
 """
 
 import importlib
@@ -30,27 +30,27 @@ def imported(names: Sequence[str], folders: Sequence[str]) -> Sequence[Callable[
         except (ImportError, AttributeError, ValueError) as error:
             raise ArgumentError(f"{type(error).__name__}: {error}") from error
         if not inspect.isclass(one):
-            raise ArgumentError(f"the simulated server applies middleware that is a class, not {name}")
+            raise ArgumentError(f"the simulated server only supports middleware classes, not {name}")
         found.append(cast("Callable[[_App], _App]", one))
     return found
 
 
 class Middleware:
-    """All middleware of a server; the last one that is named gets a request first."""
+    """All middleware of a server. The last one on the command line gets a request first."""
 
     def __init__(self, classes: Sequence[Callable[[_App], _App]]) -> None:
-        """Make the middleware. If that fails, each request fails: uvicorn goes on without the start-up of the application."""
+        """Create the middleware. If that fails, each request fails: uvicorn continues without the application's startup."""
         self._app: _App | None = _reached
         try:
             for one in classes:
                 assert self._app is not None  # noqa: S101 - only the end of this loop makes it None
                 self._app = one(self._app)
-        except Exception as error:  # noqa: BLE001 - whatever the middleware raises
+        except Exception as error:  # noqa: BLE001 - any error of the middleware
             self._app = None
             print(f"INFO:     ASGI 'lifespan' protocol appears unsupported. [{error}]", file=sys.stderr, flush=True)
 
     async def answer(self, request: web.Request) -> web.Response | None:
-        """Return the middleware's own answer; None if it passes the request on."""
+        """Return the middleware's own response, or None if it passes the request on."""
         if self._app is None:
             return web.Response(status=500, text="Internal Server Error")
         scope: _Message = {

@@ -1,4 +1,4 @@
-"""The models and accelerators that the simulator knows. `data/models.json` lists them and names its sources.
+"""The models and accelerators that the simulator supports. `data/models.json` lists them and their sources.
 
 1 GiB is 2**30 bytes, 1 GB is 10**9 bytes.
 """
@@ -19,11 +19,11 @@ _HEAD_DIM_GLOBAL: Final = 512
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Model:
-    """A checkpoint. The layer counts leave out layers that share another layer's KV.
+    """A checkpoint. The layer counts exclude layers that share another layer's KV.
 
-    `weights_gib`: size in device memory; `disk_gib`: size of the files, the same where it is None; `active_b`: billions of parameters read for
-    each token; `bytes_per_active`: average bytes each of those takes; `is_w4a16`: int4 compressed-tensors weights; `largest_tensor_gib`: the
-    largest single tensor of the files, 0 where it is not known.
+    `weights_gib`: size in device memory; `disk_gib`: size of the files, None if equal; `active_b`: billions of parameters read per
+    token; `bytes_per_active`: average bytes of each of those; `is_w4a16`: int4 compressed-tensors weights; `largest_tensor_gib`: the
+    largest single tensor of the files, 0 if unknown.
     """
 
     name: str
@@ -75,14 +75,14 @@ def _checkpoint(size: str) -> Model:
 
 
 _SHARE_OF_BF16: Final = {"fp8": 0.56, "-nvfp4redhatai": 0.35, "-nvfp4nvidia": 0.53}
-"""Device memory of a conversion over that of the bf16 checkpoint, as others saw it: 12.75 of 22.7 GiB for 12B in FP8, 8.3 of 23.9 GB for
+"""Device memory of a conversion relative to the bf16 checkpoint, from public reports: 12.75 of 22.7 GiB for 12B in FP8, 8.3 of 23.9 GB for
 Red Hat's 12B in NVFP4, 31 of 58.9 GiB for NVIDIA's 31B, which leaves attention in bf16."""
 
 
 def _named_by_size(name: str) -> Model | None:
-    """Return a dense model whose id or folder says its billions of parameters (`org/other-8b`); None for any other, and for any Gemma.
+    """Return a dense model whose id or folder states its billions of parameters (`org/other-8b`). None for any other model, and for any Gemma.
 
-    Assumed, since the simulator loads no model: bf16, and 128 KiB of KV per token for 8 billion parameters, more with their square root.
+    Assumed because the simulator loads no model: bf16, and 128 KiB of KV per token for 8 billion parameters, more with their square root.
     """
     owner, _, base = name.rstrip("/").rpartition("/")
     match = re.fullmatch(r"[\w.-]*?(\d+(?:\.\d+)?)b(?:-[\w.-]+)?", base, re.IGNORECASE)
@@ -104,21 +104,21 @@ def _named_by_size(name: str) -> Model | None:
 
 
 def published_tpu_images() -> frozenset[str]:
-    """Return the digests of the images for TPU that load no 4-bit weights."""
+    """Return the digests of the TPU images that cannot load 4-bit weights."""
     return frozenset(_tables()["tpu_w4a16"]["published_images"])
 
 
 def tpu_w4a16_gib(model: Model) -> float:
-    """Return what a 4-bit checkpoint takes of TPU memory: as logged, or as on a GPU where nobody saw it."""
+    """Return the TPU memory of a 4-bit checkpoint: as logged, or as on a GPU without a log."""
     size = model.name.removesuffix("-qat-w4a16")
     return _tables()["tpu_w4a16"]["weights_gib"].get(size, model.weights_gib)
 
 
 def find_model(name: str) -> Model | None:
-    """Return a checkpoint by its Hugging Face id or by the last part of a path; None for an unknown model."""
+    """Return a checkpoint by its Hugging Face id or by the last part of a path, or None for an unknown model."""
     base = re.sub(
         r"-[0-9a-f]{16}$", "", name.rstrip("/").rsplit("/", 1)[-1]
-    )  # a folder of weights may end in their hash
+    )  # a folder of weights can end in their hash
     if name == "simulated/tiny":
         return _checkpoint("tiny")
     match = re.fullmatch(r"gemma-4-(E2B|E4B|12B|26B-A4B|31B)((?:-[a-z0-9_]+)*)", base, re.IGNORECASE)
@@ -143,7 +143,7 @@ def find_model(name: str) -> Model | None:
         model,
         name=f"{size}-qat-w4a16",
         weights_gib=row["weights_gib"] if "weights_gib" in row else row["weights_bytes"] / GIB,
-        bytes_per_active=0.65,  # some 16.4 GB over 25.23 billion parameters
+        bytes_per_active=0.65,  # about 16.4 GB over 25.23 billion parameters
         disk_gib=row["disk_bytes"] / GIB if "disk_bytes" in row else None,
         largest_tensor_gib=row.get("largest_tensor_gib", model.largest_tensor_gib),
         is_w4a16=True,
@@ -169,7 +169,7 @@ class SimulatedAccelerator:
 
 
 def find_accelerator(name: str) -> SimulatedAccelerator | None:
-    """Return an accelerator by Google's name, such as `nvidia-l4` or `v6e-4`; None for an unknown name. `""` has practically no memory limit."""
+    """Return an accelerator by Google's name, such as `nvidia-l4` or `v6e-4`, or None for an unknown name. `""` has practically no memory limit."""
     tables = _tables()
     generation, _, chips = name.partition("-")
     if generation in tables["tpu_generations"] and chips.isdecimal():

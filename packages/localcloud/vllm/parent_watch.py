@@ -1,4 +1,4 @@
-"""Ends this process when its parent process has ended for any reason."""
+"""Exit this process when its parent process has exited for any reason."""
 
 import os
 import signal
@@ -14,7 +14,7 @@ _POLL_S: Final = 0.5
 def hold(lifeline: str, end: Callable[[], None] | None = None) -> None:
     """Watch the parent from a thread.
 
-    `stdin`: end when standard input, a pipe from the parent, is closed. `pid:N`: end when process N has ended; it is checked twice per second.
+    `stdin`: exit when standard input, a pipe from the parent, is closed. `pid:N`: exit when process N has exited, checked twice per second.
     `""`: watch nothing. `end` replaces the immediate exit.
     """
     stop = end or _exit

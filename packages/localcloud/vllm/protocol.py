@@ -13,7 +13,7 @@ _MAX_STOPS: Final = 16
 
 
 class RequestError(Exception):
-    """A refused request: HTTP status, vLLM's error type, parameter and message."""
+    """A rejected request: HTTP status, vLLM's error type, parameter and message."""
 
     def __init__(
         self, message: str, *, status: int = 400, kind: str = "BadRequestError", param: str | None = None
@@ -119,7 +119,7 @@ def parse(given: object, *, is_chat: bool) -> Request:
 def _refuse_unsupported(body: Mapping[str, Any]) -> None:
     for name in ("n", "best_of"):
         if _field(body, name, int, 1) != 1:
-            raise RequestError(f"The simulated server answers with one choice only: {name} has to be 1.", param=name)
+            raise RequestError(f"The simulated server only returns one choice: {name} must be 1.", param=name)
     for name in ("logprobs", "top_logprobs", "prompt_logprobs"):
         if body.get(name) not in (None, False):
             raise RequestError(f"The simulated server has no logits, so {name} is not supported.", param=name)
@@ -134,7 +134,7 @@ def _stops(body: Mapping[str, Any]) -> tuple[str, ...]:
     if not all(isinstance(item, str) and item for item in stops):
         raise RequestError("stop cannot contain an empty string.", param="stop")
     if len(stops) > _MAX_STOPS:
-        raise RequestError(f"The simulated server takes at most {_MAX_STOPS} stop strings.", param="stop")
+        raise RequestError(f"The simulated server accepts at most {_MAX_STOPS} stop strings.", param="stop")
     return stops
 
 
@@ -154,7 +154,7 @@ def _text_prompt(body: Mapping[str, Any]) -> tuple[tuple[int, ...], str]:
             raise RequestError(f"{error}.", param="prompt") from error
         return tuple(listed), text
     if len(listed) > 1:
-        raise RequestError("The simulated server takes one prompt per request.", param="prompt")
+        raise RequestError("The simulated server accepts one prompt per request.", param="prompt")
     raise RequestError("Either prompt or prompt_embeds must be provided and non-empty.", param="prompt")
 
 
@@ -259,7 +259,7 @@ def _constraint(body: Mapping[str, Any]) -> tuple[str, Any] | None:
 
 
 def check_length(request: Request, max_model_len: int) -> int:
-    """Return how many tokens the answer may have, or refuse with vLLM's sentence."""
+    """Return the maximum number of tokens of the response, or raise vLLM's error."""
     prompt, wanted = len(request.prompt), request.max_tokens
     if prompt + (wanted or 1) <= max_model_len:
         return wanted or max_model_len - prompt

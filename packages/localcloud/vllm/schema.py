@@ -1,4 +1,4 @@
-"""Builds a value that fits a JSON schema, for structured output and tool calls of the simulated model."""
+"""Build a value that matches a JSON schema, for structured output and tool calls of the simulated model."""
 
 import re
 from collections.abc import Mapping
@@ -34,11 +34,11 @@ _PATTERN_CANDIDATES: Final = (
 
 
 class SchemaError(Exception):
-    """The simulator cannot build a value for the schema; the message says why and where."""
+    """The simulator cannot build a value for the schema. The message states why and where."""
 
 
 def fitting_value(schema: Any, hint: str = "") -> Any:  # noqa: ANN401 - a schema and its values are any JSON
-    """Return a value that fits the schema. Strings take a word of `hint` where they are free. Raises SchemaError."""
+    """Return a value that matches the schema. Unconstrained strings are a word of `hint`. Raises SchemaError."""
     return _Builder(schema, hint).build(schema, "$", 0)
 
 
@@ -48,7 +48,7 @@ class _Builder:
     def __init__(self, root: Any, hint: str) -> None:  # noqa: ANN401 - a schema
         self._root = root
         names = re.findall(r"\b[A-Z][\w-]+", hint)
-        # The first word of a sentence is always capitalised, so a later capitalised word is more likely a name.
+        # The first word of a sentence is always capitalized, so a later capitalized word is more likely a name.
         self._word = names[-1] if names else "example"
 
     def build(self, schema: Any, where: str, depth: int) -> Any:  # noqa: ANN401 - any JSON
@@ -125,7 +125,7 @@ class _Builder:
     def _object(self, schema: Mapping[str, Any], where: str, depth: int) -> dict[str, Any]:
         properties = schema.get("properties", {})
         required = schema.get("required", ())
-        # Leave out optional properties below some depth, so that a recursive schema ends.
+        # Omit optional properties below some depth, so that a recursive schema ends.
         names = [name for name in properties if name in required or depth < _MAX_DEPTH // 3]
         names += [name for name in required if name not in properties]
         return {name: self.build(properties.get(name, True), f"{where}.{name}", depth + 1) for name in names}

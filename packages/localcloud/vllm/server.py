@@ -30,12 +30,12 @@ from localcloud.vllm.settings import RuntimeEnvironment
 from localcloud.vllm.startup import KilledError, Start, StartupStep, plan
 
 PLANNED_MARK: Final = "[simulated] start planned:"
-"""The first line of the log. A runtime reads three facts from it: the process runs, the container's port, the length of its start."""
+"""The first line of the log. A runtime reads three facts from it: that the process runs, the container's port, the duration of its start."""
 KILLED_MARK: Final = "[simulated] memory:"
-"""The last line of a container that exceeds its memory."""
+"""The last log line of a container that exceeds its memory."""
 _BACKLOG: Final = 2048
 _LEAST_DRAIN_S: Final = 1.0
-"""Seconds for running requests after SIGTERM where `--shutdown-timeout` says less. vLLM's default is 0."""
+"""Maximum seconds for running requests after SIGTERM; `--shutdown-timeout` can set less. vLLM's default is 0."""
 
 
 def _log(line: str, *, level: str = "INFO") -> None:
@@ -66,12 +66,12 @@ def main(argv: Sequence[str]) -> int:
         return 1
     print(
         f"{PLANNED_MARK} port {arguments.port}, {start.total_s:.1f} simulated seconds at {environment.clock_speed:g} per second. "
-        "This is not vLLM: no model is loaded and no answer means anything.",
+        "This is not vLLM: no model is loaded and the answers are meaningless.",
         flush=True,
     )
     # vLLM logs its arguments, keys included.
     _log(f"[utils.py:1] non-default args: {given_arguments(arguments)}")
-    # vLLM binds its port first and listens on it last, so that a connection is refused until the engine is up.
+    # vLLM binds its port first and listens on it last, so a connection is rejected until the engine is up.
     with listener:
         try:
             return asyncio.run(_run(arguments, environment, start, faults, listener))
@@ -86,7 +86,7 @@ def _traceback(message: str) -> None:
 def _bind(arguments: Arguments, environment: RuntimeEnvironment) -> socket.socket:
     host = environment.bind_host or arguments.host or "127.0.0.1"
     if environment.bind_host is None and host in ("0.0.0.0", "::", ""):
-        # Never expose the simulation: an address for all interfaces becomes the loopback address.
+        # Never expose the simulation: replace an address for all interfaces by the loopback address.
         host = "127.0.0.1"
     port = arguments.port if environment.bind_port is None else environment.bind_port
     listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
@@ -112,7 +112,7 @@ async def _run(
     assert start.model is not None  # noqa: S101
     engine = _engine(arguments, environment, start, start.model, start.capacity)
     try:
-        # vLLM makes its application when the engine is up, so that a wrong path fails as late.
+        # vLLM creates its application when the engine is up, so a wrong path fails equally late.
         classes = imported(arguments.middleware, environment.python_path)
     except ArgumentError as error:
         _traceback(str(error))
@@ -148,16 +148,16 @@ async def _run(
     print("INFO:     Application startup complete.", flush=True)
     await stopped.wait()
     print("INFO:     Shutting down", flush=True)
-    await runner.cleanup()  # refuses new connections, and waits for the requests that run
+    await runner.cleanup()  # rejects new connections, and waits for running requests
     print("INFO:     Application shutdown complete.", flush=True)
     return 0
 
 
 async def _start(start: Start, environment: RuntimeEnvironment, stopped: asyncio.Event) -> bool:
     """Run the steps of the start. Return True if the engine is up."""
-    begun = time.monotonic()
+    started = time.monotonic()
     for step in start.steps:
-        left = step.at_s / environment.clock_speed - (time.monotonic() - begun)
+        left = step.at_s / environment.clock_speed - (time.monotonic() - started)
         if left > 0:
             with suppress(TimeoutError):
                 await asyncio.wait_for(stopped.wait(), left)
@@ -167,7 +167,7 @@ async def _start(start: Start, environment: RuntimeEnvironment, stopped: asyncio
 
 
 def _take(step: StartupStep, ledger: str | None) -> bool:
-    """Log one step, write its cache file and what it was charged. Return False if the step fails."""
+    """Log one step, write its cache file and its charge. Return False if the step fails."""
     if step.charge is not None and ledger:
         charges.append(Path(ledger), step.charge)
     if step.line.startswith("Loading safetensors"):
@@ -176,7 +176,7 @@ def _take(step: StartupStep, ledger: str | None) -> bool:
         _log(step.line)
     if step.cache_file is not None:
         step.cache_file.parent.mkdir(parents=True, exist_ok=True)
-        step.cache_file.write_text("what the real server caches would be here\n", encoding="utf-8")
+        step.cache_file.write_text("content of the real server's cache\n", encoding="utf-8")
     if isinstance(step.error, KilledError):
         print(f"{KILLED_MARK} {step.error.used_mib} MiB used", file=sys.stderr, flush=True)
         os.kill(os.getpid(), signal.SIGKILL)

@@ -15,7 +15,7 @@ _STREAMER_LIMIT = 40_000_000_000  # run-ai/runai-model-streamer, docs/src/env-va
 
 
 class VariableError(Exception):
-    """An environment variable of the simulator is invalid; the message names it, its value and what is allowed."""
+    """An environment variable of the simulator is invalid. The message names it, its value and the allowed values."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +30,7 @@ class Mount:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bucket:
-    """A bucket that the server may name as `gs://`: `files` maps the objects' names to their sizes in bytes; `problem` is why it cannot be listed."""
+    """A bucket that the server can name as `gs://`: `files` maps the objects' names to their sizes in bytes; `problem` is why it cannot be listed."""
 
     files: Mapping[str, int]
     problem: str
@@ -40,11 +40,11 @@ class Bucket:
 class RuntimeEnvironment:
     """The simulator's configuration; docs/authors/simulated-server.md lists the variables.
 
-    `image`: what the container was started from, empty if nobody says; `clock_speed`: simulated seconds of the start per real second;
+    `image`: the container's image, empty if unknown; `clock_speed`: simulated seconds of the start per real second;
     `speed`: the same for serving; `ttft_s` and `tpot_s` fix the timing (real seconds at speed 1); `memory_limit_mib`: the container's
-    memory; `network_mb_per_s`: what the network lets through; `paths`: container paths and the real folders behind them; `version`: vLLM's;
-    `buckets`: those that the command line names, None where `gs://` is not modelled so; `memory_volumes`: real folders of volumes in memory,
-    with their size in MiB; `streamer_limit`: bytes of the streamer's buffer; `charges`: the file that takes what the start was charged;
+    memory; `network_mb_per_s`: the network bandwidth; `paths`: container paths and the real folders behind them; `version`: vLLM's;
+    `buckets`: those that the command line names, None if `gs://` is not modeled; `memory_volumes`: real folders of in-memory volumes,
+    with their size in MiB; `streamer_limit`: bytes of the streamer's buffer; `charges`: the file that receives the charges of the start;
     `python_path`: real folders behind the container's PYTHONPATH; `follows_redirects`, `is_developer` and `loads_adapters`: vLLM's own variables.
     """
 
@@ -77,15 +77,15 @@ class RuntimeEnvironment:
     cuda_driver: int | None = None
     """Branch of the GPU's driver; None simulates none."""
     device_problem: str = ""
-    """Why the container cannot use its TPU, in the real server's words; empty if it can."""
+    """Error message of the real server if the container cannot use its TPU. Empty if it can."""
     uses_cuda_compatibility: bool = False
-    """Whether vLLM loads the image's own CUDA compatibility libraries (VLLM_ENABLE_CUDA_COMPATIBILITY)."""
+    """True if vLLM loads the image's own CUDA compatibility libraries (VLLM_ENABLE_CUDA_COMPATIBILITY)."""
     hub: str = ""
-    """Address of the local cloud's hub; empty for a server that runs without a local cloud."""
+    """Address of the local cloud's hub. Empty for a server without a local cloud."""
     hub_token: str = ""
 
     def volume_path(self, container_path: str) -> Path | None:
-        """Return the real folder behind a path on a volume. None if it lies in the container's own layer, which goes with it."""
+        """Return the real folder behind a path on a volume. None if it is in the container's own layer, which is deleted with it."""
         volumes = (path for path in self.paths if path != "/")
         on_volume = any(container_path == path or container_path.startswith(path.rstrip("/") + "/") for path in volumes)
         return self.real_path(container_path) if on_volume else None
@@ -145,7 +145,7 @@ def _number(environment: Mapping[str, str], name: str) -> float | None:
     except ValueError:
         value = math.nan
     if not math.isfinite(value) or value < 0:
-        raise VariableError(f"{name} is {text!r}, but it has to be a number that is not negative")
+        raise VariableError(f"{name} is {text!r}, expected a number of 0 or more")
     return value
 
 
@@ -155,13 +155,13 @@ def _switch(environment: Mapping[str, str], name: str, *, default: str) -> bool:
     try:
         return bool(int(text))
     except ValueError as error:
-        raise VariableError(f"{name} is {text!r}, but it has to be 0 or 1") from error
+        raise VariableError(f"{name} is {text!r}, expected 0 or 1") from error
 
 
 def _positive(environment: Mapping[str, str], name: str, default: float) -> float:
     value = _number(environment, name)
     if value == 0:
-        raise VariableError(f"{name} is 0, but it has to be greater than 0")
+        raise VariableError(f"{name} is 0, expected a number greater than 0")
     return default if value is None else value
 
 
@@ -183,14 +183,14 @@ def _load(environment: Mapping[str, str], name: str) -> Any:  # noqa: ANN401 - J
 def _object(environment: Mapping[str, str], name: str) -> Mapping[str, str]:
     value: object = _load(environment, name)
     if value is not None and not isinstance(value, dict):
-        raise VariableError(f"{name} has to be a JSON object")
+        raise VariableError(f"{name} must be a JSON object")
     return as_object(cast("object", value))
 
 
 def _faults(environment: Mapping[str, str]) -> tuple[Mapping[str, Any], ...]:
     value: object = _load(environment, "VLLM_SIM_FAULTS")
     if value is not None and not isinstance(value, list):
-        raise VariableError("VLLM_SIM_FAULTS has to be a JSON list of faults")
+        raise VariableError("VLLM_SIM_FAULTS must be a JSON list of faults")
     return tuple(as_list(cast("object", value)))
 
 
@@ -204,7 +204,7 @@ def _mounts(environment: Mapping[str, str]) -> tuple[Mount, ...]:
 
 
 def _buckets(environment: Mapping[str, str]) -> Mapping[str, Bucket] | None:
-    """Read the buckets from the file that VLLM_SIM_BUCKETS_FILE names; None without one."""
+    """Read the buckets from the file that VLLM_SIM_BUCKETS_FILE names. None if it is not set."""
     listed = _file(environment, "VLLM_SIM_BUCKETS_FILE")
     if listed is None:
         return None
@@ -227,4 +227,4 @@ def _streamer_limit(environment: Mapping[str, str]) -> int:
     try:
         return _STREAMER_LIMIT if text is None else int(text)
     except ValueError as error:
-        raise VariableError(f"RUNAI_STREAMER_MEMORY_LIMIT is {text!r}, but it has to be a whole number") from error
+        raise VariableError(f"RUNAI_STREAMER_MEMORY_LIMIT is {text!r}, expected a whole number") from error

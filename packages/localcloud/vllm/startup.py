@@ -1,6 +1,6 @@
 """The start of the engine: the source of the weights, the duration, the log lines, the failures.
 
-Every rate and duration is simulated; its source stands beside it.
+Every rate and duration is simulated, with its source in a comment.
 """
 
 import hashlib
@@ -25,9 +25,9 @@ _HUB_MB_PER_S: Final = 300.0  # assumed: a download from the hub and the load af
 _DISK_MB_PER_S: Final = 500.0  # assumed: a balanced persistent disk
 _MEMORY_MB_PER_S: Final = 3000.0  # assumed: a tmpfs
 _COPY_MB_PER_S: Final = 300.0  # assumed: ranges of 32 MiB by 16 threads of one Python process, into memory
-_GRAPHS_MB: Final = 490.0  # 466 MiB of VLLM_CACHE_ROOT in a public note of 2026; assumed of every model, and that compression saves nothing
-_COPY_HELD_GIB: Final = 0.6  # 16 ranges of 32 MiB that are on their way, and the interpreter
-_SERVER_HELD_GIB: Final = 3.5  # assumed: the API server and the engine, which nothing can push out of memory
+_GRAPHS_MB: Final = 490.0  # 466 MiB of VLLM_CACHE_ROOT in a public note of 2026; assumed for every model, and that compression saves nothing
+_COPY_HELD_GIB: Final = 0.6  # 16 ranges of 32 MiB in flight, and the interpreter
+_SERVER_HELD_GIB: Final = 3.5  # assumed: the API server and the engine, which cannot be evicted from memory
 _HOST_OVERHEAD_GIB: Final = 1.46
 """Host memory at the peak of a load beyond the weights' size: 16.77 GiB were measured for 16.44 GB of weights."""
 
@@ -43,12 +43,12 @@ _COMPILE_TPU_PROGRAM_S: Final = (
 )
 _COMPILE_CACHED_S: Final = 9.0  # assumed: reading graphs back
 _COMPILE_TPU_CACHED_SHARE: Final = 0.40
-"""Measured: 235 s of 595 s for E2B on a v5e-1 with the cache kept (public report of 2026-08-09). Programs are traced, loaded and run once."""
+"""Measured: 235 s of 595 s for E2B on a v5e-1 with a warm cache (public report of 2026-08-09). Programs are traced, loaded and run once."""
 _TPU_SMALLEST_BATCH: Final = 16
 _TPU_BATCH: Final = 1024  # vLLM's default on v6e
-_TPU_IMPORT_S: Final = 39.0  # of the 69 s that 12B for text took beside loading and its engine (public boot log of 2026-09-26); the split is assumed
-_TPU_SERVER_S: Final = 30.0  # the rest of them, until /health answers
-_TPU_PROCESSOR_S: Final = 55.0  # measured: 124 s instead of 69 s where images, video or audio are served (E2B, the log of _COMPILE_TPU_PROGRAM_S)
+_TPU_IMPORT_S: Final = 39.0  # of the 69 s that 12B for text took in addition to loading and its engine (public boot log of 2026-09-26); the split is assumed
+_TPU_SERVER_S: Final = 30.0  # the rest of them, until /health responds
+_TPU_PROCESSOR_S: Final = 55.0  # measured: 124 s instead of 69 s if images, video or audio are served (E2B, the log of _COMPILE_TPU_PROGRAM_S)
 _TPU_LOAD_MB_PER_S: Final = {"E2B": 230.0}  # measured: E2B; the others load at
 _TPU_LOAD_OTHERS_MB_PER_S: Final = 425.0  # measured: 12B
 _TPU_HUB_MB_PER_S: Final = 430.0  # measured: the slowest of several public logs, without the load after it
@@ -66,14 +66,14 @@ class KilledError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartupStep:
-    """One step of the start: wait until `at_s` (simulated seconds from the beginning), then log `line`, then raise `error` if there is one."""
+    """One step of the start: wait until `at_s` (simulated seconds from the start), then log `line`, then raise `error` if there is one."""
 
     at_s: float
     line: str = ""
     error: EngineStartError | KilledError | None = None
     cache_file: Path | None = None
     charge: Charge | None = None
-    """What the wait before this step stands for."""
+    """Kind of the wait before this step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +96,7 @@ def plan(arguments: Arguments, environment: RuntimeEnvironment) -> Start:
     accelerator = find_accelerator(environment.accelerator)
     if accelerator is None:
         raise EngineStartError(
-            f"VLLM_SIM_ACCELERATOR is {environment.accelerator!r}, which the simulator does not know"
+            f"VLLM_SIM_ACCELERATOR is {environment.accelerator!r}, which the simulator does not support"
         )
     try:
         check_driver(environment)
@@ -127,18 +127,18 @@ class _Weights:
     size_bytes: int
     mb_per_s: float
     streamed: bool = False
-    """Whether the load reads the bucket: then its bytes are a download."""
+    """True if the load reads the bucket, so its bytes are a download."""
     download_s: float = 0.0
     downloaded: Path | None = None
-    """The file that a download leaves in a hub cache on a volume; None if there is no such cache."""
+    """The file that a download creates in a hub cache on a volume. None without such a cache."""
     copied_mb_per_s: float | None = None
-    """Rate at which they were copied into a volume in memory before the server started; None if they were not."""
+    """Rate at which they were copied into an in-memory volume before the server started. None if they were not."""
     host_gib: tuple[float, float] | None = None
-    """Host memory before the load, and what the load adds; None for what reading through the page cache takes."""
+    """Host memory before the load, and the increase by the load. None if the load reads through the page cache."""
 
     @property
     def load_gib(self) -> tuple[float, float]:
-        """Return the host memory before the load, and what the load adds at its peak."""
+        """Return the host memory before the load, and its increase at the load's peak."""
         return (_HOST_OVERHEAD_GIB, self.size_bytes / 2**30) if self.host_gib is None else self.host_gib
 
 
@@ -171,7 +171,7 @@ def _streamed_weights(arguments: Arguments, environment: RuntimeEnvironment, mod
 
 
 def _require_on_hub(arguments: Arguments, environment: RuntimeEnvironment) -> None:
-    """Raise EngineStartError in the hub's words, if the hub does not give the model. A cached model needs no hub."""
+    """Raise EngineStartError with the hub's message if the hub does not provide the model. A cached model needs no hub."""
     kept = hub_cache_file(arguments.model, environment, arguments.revision)
     if kept is not None and kept.is_file():
         return
@@ -181,7 +181,7 @@ def _require_on_hub(arguments: Arguments, environment: RuntimeEnvironment) -> No
 
 
 def _hub_weights(arguments: Arguments, model: Model, environment: RuntimeEnvironment) -> _Weights:
-    """Load from the hub's cache (HF_HOME), after a download if the cache lacks the model or goes with the container."""
+    """Load from the hub's cache (HF_HOME), after a download if the cache lacks the model or is deleted with the container."""
     downloaded = hub_cache_file(arguments.model, environment, arguments.revision)
     cached = downloaded is not None and downloaded.is_file()
     return _Weights(
@@ -194,9 +194,9 @@ def _hub_weights(arguments: Arguments, model: Model, environment: RuntimeEnviron
 
 
 def hub_cache_file(name: str, environment: RuntimeEnvironment, revision: str = "") -> Path | None:
-    """Return the file that a download of a model leaves in the hub's cache (HF_HOME); None if the cache goes with the container.
+    """Return the file that a download of a model creates in the hub's cache (HF_HOME). None if the cache is deleted with the container.
 
-    Each revision has one. The real cache shares files that two revisions have in common; here the second one is downloaded whole.
+    Each revision has one. The real cache shares files between revisions; here the second one is downloaded completely.
     """
     home = environment.volume_path(environment.hub_home) if environment.hub_home else None
     file = f"simulated-download-{revision.replace('/', '--')}" if revision else "simulated-download"
@@ -259,7 +259,7 @@ def _disk_weights(arguments: Arguments, environment: RuntimeEnvironment) -> _Wei
 def _folder_weights(name: str, files: Mapping[str, int], mb_per_s: float) -> _Weights:
     """Check a folder as vLLM does: first the configuration, then the weights.
 
-    A staged file may be a placeholder of a few bytes: then the checkpoint's known size counts.
+    A staged file can be a placeholder of a few bytes; then the checkpoint's known size counts.
     """
     if "config.json" not in files and "params.json" not in files:
         raise EngineStartError(_not_a_model(name))
@@ -269,8 +269,8 @@ def _folder_weights(name: str, files: Mapping[str, int], mb_per_s: float) -> _We
     model = find_model(name)
     if model is None:
         raise EngineStartError(
-            f"ValueError: the simulated server does not know the checkpoint in '{name}': "
-            "its folder has to be named like the checkpoint, as in gemma-4-E2B-it"
+            f"ValueError: the simulated server does not support the checkpoint in '{name}': "
+            "its folder must be named like the checkpoint, as in gemma-4-E2B-it"
         )
     known = model.disk_bytes
     total = sum(weights.values())
@@ -352,9 +352,9 @@ def _steps(
 def _before_the_server(
     arguments: Arguments, environment: RuntimeEnvironment, accelerator: SimulatedAccelerator, weights: _Weights
 ) -> tuple[float, list[StartupStep]]:
-    """Return what a program before the server took in simulated seconds: an archive of graphs, then a copy of the weights into memory.
+    """Return the simulated seconds of a program before the server: unpacking an archive of graphs, then copying the weights into memory.
 
-    The program itself has moved placeholders of a few bytes, so that its own time says nothing.
+    The program itself has moved placeholders of a few bytes, so its own time is meaningless.
     """
     now, steps = 0.0, list[StartupStep]()
     cache = _cache_file(arguments, environment, accelerator, weights.model)
@@ -378,7 +378,7 @@ def _is_tpu(environment: RuntimeEnvironment) -> bool:
 
 
 def _load_mb_per_s(weights: _Weights, *, is_tpu: bool) -> float:
-    """Return the rate of a load: on a TPU the weights are sharded on their way, which is slower than a disk or a tmpfs."""
+    """Return the rate of a load. On a TPU the weights are sharded while loading, which is slower than a disk or a tmpfs."""
     if not is_tpu:
         return weights.mb_per_s
     if weights.streamed:
@@ -387,7 +387,7 @@ def _load_mb_per_s(weights: _Weights, *, is_tpu: bool) -> float:
 
 
 def _sees_or_hears(arguments: Arguments) -> bool:
-    """Tell if the server takes more than text: unless every modality is limited to 0."""
+    """Return whether the server accepts more than text, that is unless every modality is limited to 0."""
     return any(arguments.limit_mm_per_prompt.get(kind, 1) for kind in ("image", "video", "audio"))
 
 
@@ -398,9 +398,9 @@ def _tpu_end_s(arguments: Arguments) -> float:
 def _killed(
     environment: RuntimeEnvironment, host_gib: tuple[float, float], from_share: float, to_share: float
 ) -> tuple[float, KilledError] | None:
-    """Return the share of the load, between the two given ones, at which the container exceeds its memory, and the error; else None.
+    """Return the fraction of the load, between the two given ones, at which the container exceeds its memory, and the error. Otherwise return None.
 
-    `host_gib` is the memory before the load, and what the load adds.
+    `host_gib` is the memory before the load, and the increase by the load.
     """
     limit = environment.memory_limit_mib
     if limit is None:
@@ -411,7 +411,7 @@ def _killed(
     share = max(limit - overhead_mib, 0.0) / size_mib
     if not from_share <= share <= to_share:
         return None
-    # The kernel kills on the allocation that crosses the limit, so the reported use is slightly above it.
+    # The kernel kills the process on the allocation that crosses the limit, so the reported use is slightly above it.
     used = min(int(limit * 1.025), int(overhead_mib + size_mib))
     return share, KilledError(max(used, limit + 1))
 
@@ -419,7 +419,7 @@ def _killed(
 def _compile(
     arguments: Arguments, environment: RuntimeEnvironment, accelerator: SimulatedAccelerator, model: Model, now: float
 ) -> tuple[float, list[StartupStep]]:
-    """Plan the compilation: no time with --enforce-eager, seconds if the cache has the key, else the full time."""
+    """Plan the compilation: no time with --enforce-eager, seconds if the cache has the key, otherwise the full time."""
     if arguments.enforce_eager:
         return now, [
             StartupStep(at_s=now, line="[vllm.py:1] Enforce eager set, disabling torch.compile and CUDAGraphs.")
@@ -433,14 +433,14 @@ def _compile(
         charge = Charge(what="cached", name=cache.name, seconds=took)
         return now + took, [StartupStep(at_s=now + took, line=line, charge=charge)]
     took = full_s
-    begun = StartupStep(at_s=now, line="[backends.py:1] Compiling a graph for dynamic shape")
+    compiling = StartupStep(at_s=now, line="[backends.py:1] Compiling a graph for dynamic shape")
     done = StartupStep(
         at_s=now + took,
         line=f"[monitor.py:1] torch.compile takes {took:.2f} s in total",
         cache_file=cache,
         charge=Charge(what="compile", name=cache.name if cache is not None else "", seconds=took),
     )
-    return now + took, [begun, done]
+    return now + took, [compiling, done]
 
 
 def _full_compile_s(arguments: Arguments, accelerator: SimulatedAccelerator, model: Model) -> float:
@@ -450,7 +450,7 @@ def _full_compile_s(arguments: Arguments, accelerator: SimulatedAccelerator, mod
         return _COMPILE_GPU_S
     if model.is_moe:
         return _COMPILE_TPU_MOE_S if _sees_or_hears(arguments) else _COMPILE_TPU_MOE_TEXT_S
-    # One program for each power of two up to the batch, and another with embeddings as input for what is not text.
+    # One program per power of two up to the batch, and another with embeddings as input for media.
     batches = max((arguments.max_num_batched_tokens or _TPU_BATCH) // _TPU_SMALLEST_BATCH, 1).bit_length()
     return _COMPILE_TPU_PROGRAM_S * batches * (2 if _sees_or_hears(arguments) else 1)
 
@@ -458,7 +458,7 @@ def _full_compile_s(arguments: Arguments, accelerator: SimulatedAccelerator, mod
 def _cache_file(
     arguments: Arguments, environment: RuntimeEnvironment, accelerator: SimulatedAccelerator, model: Model
 ) -> Path | None:
-    """Return the file that marks a compiled graph: keyed by all that changes one (version, model, devices, lengths, batch)."""
+    """Return the file that marks a compiled graph. Its key covers everything that changes the graph (version, model, devices, lengths, batch)."""
     root = environment.cache_root
     if root is None:
         return None

@@ -1,4 +1,4 @@
-"""Writes a completion as server-sent events or as one JSON body, in vLLM's format."""
+"""Write a completion as server-sent events or as one JSON body, in vLLM's format."""
 
 import asyncio
 import json
@@ -18,7 +18,7 @@ _MALFORMED: Final = b'data: {"choices": [{"delta": {"cont\n\n'
 
 @dataclass(kw_only=True, eq=False)
 class CompletionReply:
-    """The base of both kinds of reply: ids, names, usage. `finished` is set when the last token is due."""
+    """Base of both kinds of reply: ids, names, usage. `finished` is set when the last token is due."""
 
     request: Request
     answer: Completion
@@ -29,13 +29,13 @@ class CompletionReply:
     finished: asyncio.Event = field(default_factory=asyncio.Event)
 
     def __post_init__(self) -> None:
-        """Choose what identifies the reply."""
+        """Choose the reply's identifiers."""
         self.created = int(time.time())
         self.id = f"{'chatcmpl' if self.request.is_chat else 'cmpl'}-{uuid4().hex}"
         self.tool_id = f"chatcmpl-tool-{uuid4().hex[:16]}"
 
     def usage(self, completion: int) -> dict[str, Any]:
-        """Return the usage after so many tokens of the answer."""
+        """Return the usage after this many tokens of the response."""
         prompt = len(self.request.prompt)
         cached = self.sequence.cached if self.sequence is not None else 0
         details = {"cached_tokens": cached} if self.cached_details and cached else None
@@ -47,7 +47,7 @@ class CompletionReply:
         }
 
     def head(self, kind: str) -> dict[str, Any]:
-        """Return the fields that every body begins with."""
+        """Return the fields that every body starts with."""
         return {"id": self.id, "object": kind, "created": self.created, "model": self.model}
 
 
@@ -101,13 +101,13 @@ class WholeReply(CompletionReply):
 class StreamReply(CompletionReply):
     """A streamed reply: writes events to the connection when they are due.
 
-    It writes HTTP chunks directly to the transport, one write per call: aiohttp's layer would cost more than all the rest.
+    It writes HTTP chunks directly to the transport, one write per call, because aiohttp's layer costs more than all the rest.
     """
 
     force_usage: bool
 
     def __post_init__(self) -> None:
-        """Prepare what all events share."""
+        """Prepare the parts that all events share."""
         super().__post_init__()
         request = self.request
         self._transport: asyncio.Transport | None = None

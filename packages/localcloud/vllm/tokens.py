@@ -1,6 +1,6 @@
 """The simulator's own tokenizer: deterministic, reversible, without a vocabulary file. It is not Gemma's.
 
-Text is cut, left to right, into: a space and three lower-case letters; three lower-case letters; two ASCII characters; one byte.
+Text is split, left to right, into: a space and three lowercase letters; three lowercase letters; two ASCII characters; one byte.
 A three-letter word with its space is exactly one token, and every text round-trips.
 """
 
@@ -75,7 +75,7 @@ def encode(text: str) -> list[int]:
 
 
 def decode(tokens: Iterable[int]) -> str:
-    """Return the text of ids; special tokens are left out and broken UTF-8 is replaced. Raises ValueError for ids outside the vocabulary."""
+    """Return the text of ids. Special tokens are omitted, and broken UTF-8 is replaced. Raises ValueError for ids outside the vocabulary."""
     out: list[bytes] = []
     for token in tokens:
         if not 0 <= token < VOCABULARY:

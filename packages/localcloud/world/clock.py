@@ -10,7 +10,7 @@ from time import monotonic
 class Clock:
     """Simulated time: `speed` simulated seconds per real second.
 
-    Durations in the simulation (a wait in the queue, a load of weights, the period of a probe) are simulated seconds.
+    Durations in the simulation (a wait in the queue, a load of weights, a probe's period) are simulated seconds.
     """
 
     speed: float = 200.0
@@ -18,7 +18,7 @@ class Clock:
     _started_monotonic_s: float = field(default_factory=monotonic)
 
     def now(self) -> datetime:
-        """Return the simulated time, in UTC. It never runs backwards."""
+        """Return the simulated time, in UTC. It never goes backward."""
         return self._started_at + timedelta(seconds=(monotonic() - self._started_monotonic_s) * self.speed)
 
     def real_s(self, simulated_s: float) -> float:

@@ -36,10 +36,10 @@ REGIONS: dict[str, str] = {
     "us-west1": "abc",
     "us-west4": "abc",
 }
-"""The regions, with the letters of their zones (Compute Engine's page of regions and zones)."""
+"""The regions, with the letters of their zones (Compute Engine's page on regions and zones)."""
 
 _OWNER = "owner@example.com"
-"""The person who owns new projects where the operator does not."""
+"""The user who owns new projects if the operator does not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,17 +68,17 @@ class Ids:
         return self._ids.popleft() if self._ids else random_id()
 
     def etag(self) -> str:
-        """Return an etag of a resource (not of a policy)."""
+        """Return an etag for a resource (not for a policy)."""
         return self._etags.popleft() if self._etags else secrets.token_urlsafe(9) + "AA=="
 
 
 def random_id() -> str:
-    """Return a number of 19 digits, as Google's services give ids. It is below 2^63, because pulumi-gcp reads ids as signed 64-bit numbers."""
+    """Return a 19-digit number, as Google's services assign ids. It is below 2^63 because pulumi-gcp reads ids as signed 64-bit numbers."""
     return str(secrets.randbelow(8 * 10**18) + 10**18)
 
 
 def project_policy(project: str) -> str:
-    """Return the name under which a project's IAM policy is kept."""
+    """Return the key of a project's IAM policy."""
     return f"//cloudresourcemanager.googleapis.com/projects/{project}"
 
 
@@ -108,7 +108,7 @@ class Cloud:
         self.logs = LogEntries(self.store, self.timeline, lag_s=lambda: self.duration_s(self.scenario.logging.lag_s))
         self.ids = Ids()
         self.written_objects: Counter[str] = Counter()
-        """How often this process stored an object of Cloud Storage, by BUCKET/NAME."""
+        """Number of times that this process stored each Cloud Storage object, by BUCKET/NAME."""
         self.base_url = ""
         self._runtimes: Runtimes | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -117,28 +117,28 @@ class Cloud:
 
     @property
     def runtimes(self) -> Runtimes:
-        """Return what runs revisions, fronts and machines."""
+        """Return the runtimes of revisions, fronts and machines."""
         if self._runtimes is None:
             raise RuntimeError("the runtimes have not been attached yet")
         return self._runtimes
 
     @property
     def owner(self) -> str:
-        """Return the e-mail address of the owner of new projects: the operator, or a person."""
+        """Return the email address of the owner of new projects: the operator or a user."""
         iam = self.scenario.iam
         return self.operator if iam.login_is_owner and not iam.login_is_person else _OWNER
 
     @property
     def login(self) -> str:
-        """Return the e-mail address that the credentials of the environment belong to."""
+        """Return the email address of the environment's credentials."""
         return _OWNER if self.scenario.iam.login_is_person else self.operator
 
     def may_do_everything(self, email: str) -> bool:
-        """Tell whether a caller is the operator, and the operator is the owner of all projects."""
+        """Return whether a caller is the operator and the operator owns all projects."""
         return email == self.operator == self.owner
 
     def attach(self, runtimes: Runtimes) -> None:
-        """Set the runtimes; once, before the first request."""
+        """Set the runtimes. Call it once, before the first request."""
         self._runtimes = runtimes
 
     def duration_s(self, simulated_s: float) -> float:
@@ -151,11 +151,11 @@ class Cloud:
         return "0" if document is None else str(document["projectNumber"])
 
     def default_account(self, project: str) -> str:
-        """Return the e-mail of a project's default service account."""
+        """Return the email of a project's default service account."""
         return f"{self.project_number(project)}-compute@developer.gserviceaccount.com"
 
     def project_id(self, project: str) -> str | None:
-        """Return the id for an id or a number; None if there is no such project."""
+        """Return the id for an id or a number, or None if the project does not exist."""
         if self.store.has("projects", project):
             return project
         for name, document in self.store.under("projects") if project.isdigit() else []:
@@ -164,7 +164,7 @@ class Cloud:
         return None
 
     def add_project(self, project: str, number: str | None = None) -> JsonObject:
-        """Return the project; create it, with its owner, if it does not exist."""
+        """Return the project. If it does not exist, create it with its owner."""
         found = self.store.get("projects", project)
         if found is not None:
             return found
@@ -197,7 +197,7 @@ class Cloud:
         task.add_done_callback(self._tasks.discard)
 
     async def cancel(self) -> None:
-        """Cancel all background work and wait until it has ended."""
+        """Cancel all background work and wait until it has stopped."""
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
@@ -210,7 +210,7 @@ class Cloud:
         self.store.close()
 
     def remember_time(self) -> None:
-        """Store how much time has passed, so that the next run continues from there."""
+        """Store the elapsed time, so that the next run continues from there."""
         self.store.put(
             "meta", "time", {"simulated_s": self.timeline.simulated_s(), "advanced_s": self.timeline.advanced_s}
         )

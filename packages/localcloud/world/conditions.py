@@ -1,8 +1,8 @@
-"""Conditions of IAM bindings: the part of the Common Expression Language that conditions on our services use.
+"""Conditions of IAM bindings: the subset of the Common Expression Language that conditions on the simulated services use.
 
 Comparisons, `&&`, `||`, `!`, parentheses, `startsWith` and `endsWith`, `timestamp("...")`, texts, whole numbers, true and false, and
 `api.getAttribute('...', []).hasOnly(['...'])` for the roles that a request grants or revokes. An attribute that the service of the request
-does not provide makes the whole condition false; Google's page says which service provides which
+does not provide sets the whole condition to false. Google's page lists which service provides which
 (cloud.google.com/iam/docs/conditions-attribute-reference, 2026-11).
 """
 
@@ -27,13 +27,13 @@ _ATTRIBUTE: Final = re.compile(r"[a-z_]+(\.[a-zA-Z_]+)+")
 _MAX_TITLE, _MAX_DESCRIPTION, _MAX_OPERATORS, _MAX_ROLES = 100, 256, 12, 10
 _METHODS: Final = ("startsWith", "endsWith")
 _NAMED_RESOURCES: Final = frozenset({"secretmanager", "storage"})
-"""APIs that provide `resource.name` here. Compute Engine and Cloud Logging do at Google; Cloud TPU, Cloud Run, Artifact Registry and IAM do not."""
+"""APIs that provide `resource.name` here. On Google Cloud, Compute Engine and Cloud Logging do; Cloud TPU, Cloud Run, Artifact Registry and IAM do not."""
 _KNOWN_SERVICES: Final = _NAMED_RESOURCES | {"cloudresourcemanager", "compute", "iap", "logging"}
 """APIs that provide `resource.service`."""
 MODIFIED_ROLES: Final = "iam.googleapis.com/modifiedGrantsByRole"
 """The roles of the bindings that a request to set a policy changes (cloud.google.com/iam/docs/setting-limits-on-granting-roles, 2026-11)."""
 UNRECOGNIZED_ROLES: Final = frozenset({"*"})
-"""What a service that does not recognize the attribute tells: such a request fails, whatever roles the condition lists (the same page)."""
+"""Value for a service that does not recognize the attribute: such a request fails for any roles in the condition (the same page)."""
 
 
 class _UnknownAttributeError(Exception):
@@ -45,7 +45,7 @@ class _SyntaxError(ValueError):
 
 
 def resource_attributes(api: str, name: str) -> dict[str, AttributeValue]:
-    """Return the attributes of a resource that its API provides. `resource.type` is not modelled: conditions on it are false."""
+    """Return the attributes of a resource that its API provides. `resource.type` is not modeled: conditions on it are false."""
     found: dict[str, AttributeValue] = {}
     if api in _KNOWN_SERVICES:
         found["resource.service"] = f"{api}.googleapis.com"
@@ -55,7 +55,7 @@ def resource_attributes(api: str, name: str) -> dict[str, AttributeValue]:
 
 
 def holds(condition: JsonObject, attributes: Attributes) -> bool:
-    """Tell if a binding's condition holds. An empty condition does."""
+    """Return whether a binding's condition is true. An empty condition is."""
     if not condition:
         return True
     try:
@@ -65,13 +65,13 @@ def holds(condition: JsonObject, attributes: Attributes) -> bool:
 
 
 def check(binding: JsonObject) -> None:
-    """Refuse a condition that Google refuses: on a basic role or a public member, without a title, too long, not an expression."""
+    """Reject a condition that Google rejects: on a basic role or a public member, without a title, too long, not an expression."""
     condition = part(binding, "condition")
     if not condition:
         return
     role = str(binding.get("role", ""))
     if role in {"roles/owner", "roles/editor", "roles/viewer"}:
-        # Text as in several public logs of 2023 to 2026.
+        # Text from several public logs of 2023 to 2026.
         raise CloudError.invalid(
             "LintValidationUnits/BindingRoleAllowConditionCheck Error: Conditions can't be set on primitive roles."
         )
@@ -99,7 +99,7 @@ def _parsed(text: str) -> _Expression:
 
 
 class _Parser:
-    """Turns a text into a function of the attributes. Each method reads one kind of phrase, the weakest operator first."""
+    """Converts a text to a function of the attributes. Each method reads one kind of phrase, the operator with the lowest precedence first."""
 
     def __init__(self, text: str) -> None:
         self._tokens = _tokens(text)
@@ -115,7 +115,7 @@ class _Parser:
         return left
 
     def end(self) -> None:
-        """Refuse what is left over."""
+        """Reject unread text."""
         if self._at < len(self._tokens):
             raise _SyntaxError(f"unexpected {self._tokens[self._at]}")
 
@@ -154,20 +154,20 @@ class _Parser:
         return _attribute(word) if _ATTRIBUTE.fullmatch(word) else _constant(_literal(word))
 
     def _limited_roles(self) -> _Expression:
-        """Read `('iam.googleapis.com/modifiedGrantsByRole', []).hasOnly([...])`. Other attributes and functions are not modelled."""
+        """Read `('iam.googleapis.com/modifiedGrantsByRole', []).hasOnly([...])`. Other attributes and functions are not modeled."""
         self._expect("(")
         name = self._text()
         self._expect(",")
         default = self._texts()
         self._expect(")")
         if name != MODIFIED_ROLES or default:
-            raise _SyntaxError(f"api.getAttribute has to read {MODIFIED_ROLES}, with the default []")
+            raise _SyntaxError(f"api.getAttribute must read {MODIFIED_ROLES}, with the default []")
         self._expect(".hasOnly")
         self._expect("(")
         allowed = self._texts()
         self._expect(")")
         if len(allowed) > _MAX_ROLES:
-            raise _SyntaxError(f"hasOnly has {len(allowed)} values and takes at most {_MAX_ROLES}")
+            raise _SyntaxError(f"hasOnly has {len(allowed)} values, maximum {_MAX_ROLES}")
         return _only(allowed)
 
     def _texts(self) -> frozenset[str]:
@@ -237,7 +237,7 @@ def _timestamp(text: str) -> datetime:
     try:
         found = datetime.fromisoformat(text)
     except ValueError:
-        raise _SyntaxError(f"no timestamp: {text}") from None
+        raise _SyntaxError(f"not a timestamp: {text}") from None
     return found if found.tzinfo else found.replace(tzinfo=UTC)
 
 
@@ -260,7 +260,7 @@ def _tested(method: str, subject: _Expression, argument: str) -> _Expression:
 
 def _only(allowed: frozenset[str]) -> _Expression:
     def test(attributes: Attributes) -> bool:
-        # A request that sets no policy has no such attribute: then the default holds, which is the empty list.
+        # A request that sets no policy lacks this attribute, so the default applies, which is the empty list.
         changed = attributes.get(MODIFIED_ROLES, frozenset[str]())
         return isinstance(changed, frozenset) and changed <= allowed
 

@@ -1,6 +1,6 @@
-"""Custom roles of IAM: what a policy has to know of them.
+"""Custom roles of IAM, as policies need them.
 
-A deleted role can be restored for 7 days; its id stays taken for 30 more (discovery: iam.v1, projects.roles.delete; the provider's page on
+A deleted role can be restored for 7 days; its id stays in use for 30 more (discovery: iam.v1, projects.roles.delete; the provider's page on
 google_project_iam_custom_role, 2026-11: "between 7 and 37 days after deletion").
 """
 
@@ -24,16 +24,16 @@ class CustomRoles:
         self._store = store
 
     def permissions(self, role: str) -> frozenset[str]:
-        """Return what a role grants now: nothing if it does not exist, is deleted or disabled."""
+        """Return the permissions that a role grants now. Empty if it does not exist, is deleted or disabled."""
         found = self._store.get(ROLES, role)
         if found is None or found.get("deleted") or found.get("stage") == "DISABLED":
             return frozenset()
         return frozenset(strings(found, "includedPermissions"))
 
     def can_be_bound(self, role: str, resource: str, *, organization: str, now_s: float) -> bool:
-        """Tell if a role can be named in the policy of a resource: it exists, in the resource's project or its organization.
+        """Return whether a resource's policy can name a role: the role exists in the resource's project or organization.
 
-        A role that was created a moment ago is not seen everywhere yet.
+        A role that was just created is not visible everywhere yet.
         """
         found, named = self._store.get(ROLES, role), CUSTOM.fullmatch(role)
         if found is None or named is None or found.get("deleted") or found.get("_usable_from_s", 0.0) > now_s:

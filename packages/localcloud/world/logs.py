@@ -1,6 +1,6 @@
-"""Cloud Logging's entries: stored when they are written, listed some seconds later.
+"""Cloud Logging's entries: stored when written, listed some seconds later.
 
-An entry is a LogEntry as logging.v2 has it. The limit keeps the newest entries; Google keeps those of the bucket `_Default` for 30 days.
+An entry is a LogEntry of logging.v2. The limit keeps the newest entries; Google keeps the entries of the bucket `_Default` for 30 days.
 """
 
 import secrets
@@ -21,14 +21,14 @@ class LogEntries:
     """The log entries of all projects."""
 
     def __init__(self, store: ResourceStore, timeline: Timeline, *, lag_s: Callable[[], float]) -> None:
-        """Continue with the entries of the store. `lag_s`: simulated seconds from the writing of an entry until it can be listed."""
+        """Continue with the store's entries. `lag_s`: simulated seconds from the writing of an entry until it can be listed."""
         self._store = store
         self._timeline = timeline
         self._lag_s = lag_s
         self._names = [name for name, _ in store.under(_KIND)]
 
     def write(self, entry: JsonObject) -> None:
-        """Store an entry. The service fills in what is absent: timestamp, receiveTimestamp, insertId."""
+        """Store an entry. The service sets missing fields: timestamp, receiveTimestamp, insertId."""
         now = self._timeline.stamp()
         complete: JsonObject = {
             "insertId": secrets.token_hex(8),
@@ -44,9 +44,9 @@ class LogEntries:
             self._store.delete(_KIND, self._names.pop(0))
 
     def listed(self) -> list[tuple[str, JsonObject]]:
-        """Return what can be listed now as (key, entry), the oldest first. Keys sort like the entries.
+        """Return the entries that can be listed now as (key, entry), oldest first. Keys sort like the entries.
 
-        Of entries of one project with the same timestamp and insertId only the first is listed (logging.v2, LogEntry.insertId).
+        Of a project's entries with the same timestamp and insertId, only the first is listed (logging.v2, LogEntry.insertId).
         """
         now_s = self._timeline.simulated_s()
         found: dict[tuple[str, str, str], tuple[str, JsonObject]] = {}
@@ -58,7 +58,7 @@ class LogEntries:
 
 
 def _micros(timestamp: str) -> int:
-    """Return the microseconds of an RFC 3339 time since 1970; 0 for text that is no time."""
+    """Return the microseconds of an RFC 3339 time since 1970, or 0 if the text is not a time."""
     try:
         moment = datetime.fromisoformat(timestamp)
     except ValueError:

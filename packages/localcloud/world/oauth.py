@@ -1,6 +1,6 @@
 """Credentials of the local cloud: service account keys, access tokens and ID tokens.
 
-An access token contains its owner and expiry, signed with a key of the state folder, so that it outlives a restart. ID tokens are JSON web tokens (RS256).
+An access token contains its owner and expiry, signed with a key of the state folder, so it survives a restart. ID tokens are JSON web tokens (RS256).
 """
 
 import base64
@@ -30,7 +30,7 @@ JWT_BEARER = "urn:ietf:params:oauth:grant-type:jwt-bearer"
 
 
 class TokenError(Exception):
-    """A refused assertion; `error` is OAuth's error code."""
+    """A rejected assertion. `error` is OAuth's error code."""
 
     def __init__(self, error: str, description: str) -> None:
         super().__init__(description)
@@ -50,7 +50,7 @@ class Tokens:
     """Issues and checks tokens; the keys are in the state folder."""
 
     def __init__(self, state: Path, id_token_lifetime_s: Callable[[], float] = lambda: ID_TOKEN_LIFETIME_S) -> None:
-        """Use the keys in the folder `state`; they are created when first needed."""
+        """Use the keys in the folder `state`. They are created on first use."""
         self._state = state
         self._id_token_lifetime_s = id_token_lifetime_s
 
@@ -60,12 +60,12 @@ class Tokens:
         return f"{_PREFIX}{claims}.{self._mac(claims)}"
 
     def issue_refresh_token(self, email: str) -> str:
-        """Return a new refresh token of a person. It does not expire."""
+        """Return a new refresh token of a user. It does not expire."""
         claims = _encode(json.dumps([email]).encode())
         return f"{_REFRESH_PREFIX}{claims}.{self._mac(claims)}"
 
     def issue_id_token(self, email: str, audience: str) -> str:
-        """Return a new ID token for a service's URL, valid for an hour unless the scenario says less."""
+        """Return a new ID token for a service's URL, valid for an hour or the scenario's shorter lifetime."""
         now = int(time.time())
         subject = str(int.from_bytes(hashlib.sha256(email.encode()).digest()[:8], "big"))
         claims = {
@@ -82,7 +82,7 @@ class Tokens:
         return f"{signing}.{_encode(self._signing_key.sign(signing.encode(), padding.PKCS1v15(), hashes.SHA256()))}"
 
     def access_token_email(self, token: str) -> str | None:
-        """Return the owner of an access token; None if it was not issued here or has expired."""
+        """Return the owner of an access token, or None if it was not issued here or has expired."""
         claims, _, mac = token.removeprefix(_PREFIX).partition(".")
         issued = token.isascii() and token.startswith(_PREFIX)
         if not issued or not hmac.compare_digest(mac, self._mac(claims)):
@@ -91,7 +91,7 @@ class Tokens:
         return email if time.time() < end_s else None
 
     def id_token(self, token: str) -> IdToken | None:
-        """Return the claims of an ID token; None if it was not issued here or has expired."""
+        """Return the claims of an ID token, or None if it was not issued here or has expired."""
         try:
             claims = _verified(token, self._signing_key.public_key())
         except (ValueError, InvalidSignature):
@@ -101,7 +101,7 @@ class Tokens:
         return IdToken(email=str(claims["email"]), audience=str(claims["aud"]))
 
     def grant(self, assertion: str, public_key_pem: str) -> JsonObject:
-        """Return the token for a JWT-bearer assertion: an ID token if it has a target_audience, else an access token. Raises TokenError."""
+        """Return the token for a JWT-bearer assertion: an ID token if it has a target_audience, otherwise an access token. Raises TokenError."""
         try:
             key = cast("rsa.RSAPublicKey", serialization.load_pem_public_key(public_key_pem.encode()))
             claims = _verified(assertion, key)
@@ -122,7 +122,7 @@ class Tokens:
         }
 
     def refresh(self, token: str) -> JsonObject:
-        """Return a new access token for a person's refresh token. Raises TokenError."""
+        """Return a new access token for a user's refresh token. Raises TokenError."""
         claims, _, mac = token.removeprefix(_REFRESH_PREFIX).partition(".")
         issued = token.isascii() and token.startswith(_REFRESH_PREFIX)
         if not issued or not hmac.compare_digest(mac, self._mac(claims)):
@@ -169,7 +169,7 @@ def new_private_key() -> str:
 
 
 def _loaded(pem: bytes) -> rsa.RSAPrivateKey:
-    """Return a key that this module wrote. A check of its primes is left out: it would be a third of the time in which a cloud starts."""
+    """Return a key that this module wrote, without checking its primes, which takes a third of a cloud's start time."""
     key = serialization.load_pem_private_key(pem, password=None, unsafe_skip_rsa_key_validation=True)
     return cast("rsa.RSAPrivateKey", key)
 
@@ -202,7 +202,7 @@ def credentials_file(path: Path, *, email: str, project: str, token_uri: str) ->
 
 
 def login_file(path: Path, refresh_token: str) -> Path:
-    """Write the file that `gcloud auth application-default login` leaves, without a quota project, and return its path."""
+    """Write the file that `gcloud auth application-default login` creates, without a quota project, and return its path."""
     document = {
         "account": "",
         "client_id": "764086051850-local.apps.googleusercontent.com",

@@ -1,4 +1,4 @@
-"""Long-running operations of the google.longrunning kind. Compute Engine has its own kind, in `localcloud.services.compute`."""
+"""Long-running operations in google.longrunning's format. Compute Engine has its own kind, in `localcloud.services.compute`."""
 
 import asyncio
 import uuid
@@ -14,7 +14,7 @@ _POLL_S = 0.01
 
 
 class LongRunningOperations:
-    """Operations by API and full name. A timed operation ends after its duration; a pending one ends with `finish`."""
+    """Operations by API and full name. A timed operation finishes after its duration; a pending one finishes with `finish`."""
 
     def __init__(self, store: ResourceStore, timeline: Timeline) -> None:
         self._store = store
@@ -29,13 +29,13 @@ class LongRunningOperations:
         response: JsonObject | None,
         metadata: JsonObject | None = None,
     ) -> JsonObject:
-        """Store an operation that is done after `duration_s` simulated seconds. Its effect is immediate; None means an empty response."""
+        """Store an operation that finishes after `duration_s` simulated seconds. Its effect is immediate; None means an empty response."""
         return self._open(
             api, parent, metadata, due_s=self._timeline.simulated_s() + duration_s, response=response or _EMPTY
         )
 
     def pending(self, api: str, parent: str, *, metadata: JsonObject | None = None) -> JsonObject:
-        """Store an operation that `finish` ends."""
+        """Store an operation that `finish` completes."""
         return self._open(api, parent, metadata, due_s=None, response=None)
 
     def finish(
@@ -47,7 +47,7 @@ class LongRunningOperations:
         error: JsonObject | None = None,
         metadata: JsonObject | None = None,
     ) -> None:
-        """End an operation with a response or a google.rpc.Status."""
+        """Finish an operation with a response or a google.rpc.Status."""
         record = self._store.get(_kind(api), name)
         if record is None or record["done"]:
             return
@@ -77,7 +77,7 @@ class LongRunningOperations:
         self._store.delete(_kind(api), name)
 
     async def wait(self, api: str, name: str, *, limit_s: float) -> JsonObject:
-        """Return the operation when it is done, or as it is after `limit_s` real seconds."""
+        """Return the operation when it is done, or in its current state after `limit_s` real seconds."""
         loop = asyncio.get_running_loop()
         end = loop.time() + limit_s
         operation = self.get(api, name)

@@ -28,7 +28,7 @@ _NO_ATTRIBUTES: Attributes = {}
 
 
 def etag_of(generation: int) -> str:
-    """Return the etag of the n-th generation of a policy: BwX=, BwY=, then a counted series. They also differ as bytes, since clients decode them."""
+    """Return the etag of the n-th generation of a policy: BwX=, BwY=, then a counted series. They also differ as bytes because clients decode them."""
     first = ("BwX=", "BwY=")
     if generation < len(first):
         return first[generation]
@@ -54,7 +54,7 @@ class Policies:
         lag_s: Callable[[], float],
         organization: Callable[[], str],
     ) -> None:
-        """Take the time of requests, the simulated time, how long a grant takes until it has an effect, and the number of the organization."""
+        """Set the request time, the simulated time, the delay until a grant takes effect, and the number of the organization."""
         self._store = store
         self._now = now
         self._now_s = now_s
@@ -63,9 +63,9 @@ class Policies:
         self._custom_roles = CustomRoles(store)
 
     def get(self, resource: str, *, version: int = 0) -> JsonObject:
-        """Return the policy as `getIamPolicy` answers it. Raise 400 if it has conditions and the version that was asked for is too old for them.
+        """Return the policy as `getIamPolicy` answers it. Raise 400 if it has conditions and the requested version is too old for them.
 
-        The text is that of hashicorp/terraform-provider-google#5218.
+        Text from hashicorp/terraform-provider-google#5218.
         """
         record = self._store.get(_KIND, resource)
         if record is None:
@@ -74,7 +74,7 @@ class Policies:
         return {**record["policy"], "etag": etag_of(record["generation"])}
 
     def replace(self, resource: str, policy: JsonObject, *, mask: str | None = None) -> JsonObject:
-        """Replace the policy. Raise 409 ABORTED if its etag is not the current one."""
+        """Replace the policy. Raise 409 ABORTED if its etag is outdated."""
         record = self._store.get(_KIND, resource) or {"policy": {"version": 1, "bindings": []}, "generation": 0}
         given, current = policy.get("etag"), etag_of(record["generation"])
         if given and not _same_etag(given, current):
@@ -99,7 +99,7 @@ class Policies:
         return {**updated, "etag": etag_of(generation)}
 
     def modified_roles(self, resource: str, policy: JsonObject, *, mask: str | None = None) -> frozenset[str]:
-        """Return the roles of the grants that `replace` would add or remove."""
+        """Return the roles of the grants that `replace` adds or removes."""
         if mask and "bindings" not in mask.split(","):
             return frozenset()
         record = self._store.get(_KIND, resource) or {"policy": {}}
@@ -107,7 +107,7 @@ class Policies:
         return frozenset(grant.partition(" ")[0] for grant in before ^ after)
 
     def _from_s(self, record: JsonObject, bindings: list[JsonObject]) -> dict[str, float]:
-        """Return when each grant that has no effect yet gets one, by role and member."""
+        """Return when each pending grant takes effect, by role and member."""
         now_s, lag_s = self._now_s(), self._lag_s()
         before: set[str] = set(_grants_in(parts(record["policy"], "bindings")))
         waiting: dict[str, float] = record.get("from_s", {})
@@ -127,7 +127,7 @@ class Policies:
         self._store.delete(_KIND, resource)
 
     def mark_deleted(self, member: str, unique_id: str) -> None:
-        """Rename a deleted member in all policies to `deleted:MEMBER?uid=ID`; its grants have no effect any more.
+        """Rename a deleted member in all policies to `deleted:MEMBER?uid=ID`. Its grants no longer have an effect.
 
         Source: discovery, cloudresourcemanager.v1 Binding.members (`deleted:serviceAccount:{emailid}?uid={uniqueid}`), and openshift/installer#2790.
         """
@@ -144,7 +144,7 @@ class Policies:
             self._store.put(_KIND, resource, {**record, "policy": policy, "generation": record["generation"] + 1})
 
     def members(self, resource: str, permission: str, attributes: Attributes = _NO_ATTRIBUTES) -> set[str]:
-        """Return the members to whom the resource's own policy grants a permission now, on a request with these attributes."""
+        """Return the members that the resource's own policy currently grants a permission, on a request with these attributes."""
         record = self._store.get(_KIND, resource)
         if record is None:
             return set()
@@ -161,9 +161,9 @@ class Policies:
     def allows(
         self, email: str | None, permission: str, resources: list[str], attributes: Attributes = _NO_ATTRIBUTES
     ) -> bool:
-        """Tell if the policy of one of these resources grants the permission. `email` None means an anonymous caller.
+        """Return whether the policy of one of these resources grants the permission. `email` None means an anonymous caller.
 
-        `attributes` are those that the service provides for conditions; every service provides `request.time`.
+        `attributes` are the service's attributes for conditions; every service provides `request.time`.
         """
         wanted = {"allUsers"}
         if email is not None:
@@ -194,9 +194,9 @@ class Policies:
                     raise CloudError.invalid(f"Service account {email} does not exist.")
 
     def _check_custom(self, role: str, resource: str) -> None:
-        """Refuse a new grant of a custom role that cannot be granted there; the text is that of pubsec-declarative-toolkit#608.
+        """Reject a new grant of a custom role that cannot be granted there. Text from pubsec-declarative-toolkit#608.
 
-        Grants that exist when a role is deleted stay, and have no effect (discovery: iam.v1, projects.roles.delete).
+        Existing grants of a role that is deleted stay and have no effect (discovery: iam.v1, projects.roles.delete).
         """
         if CUSTOM.fullmatch(role) is None:
             return
@@ -204,10 +204,10 @@ class Policies:
             raise CloudError.invalid(f"Role ({role}) does not exist in the resource's hierarchy.")
 
     def lacks_account(self, email: str) -> bool:
-        """Tell if an e-mail belongs to a simulated project that has no such service account, or has it only since a moment ago.
+        """Return whether an email belongs to a simulated project without such a service account, or with one that was just created.
 
-        Uses may be refused a number of times, however late they come.
-        A service agent exists from the first use of its API on: cloud.google.com/iam/docs/create-service-agents, 2026-11.
+        A number of uses can be rejected regardless of how late they come.
+        A service agent exists once its API has been used: cloud.google.com/iam/docs/create-service-agents, 2026-11.
         """
         agent = _SERVICE_AGENT.fullmatch(email)
         if agent is not None:
@@ -226,9 +226,9 @@ class Policies:
 
 
 def _check_deleted(members: set[str]) -> None:
-    """Refuse a policy that names an account and an account of the same e-mail that was deleted before.
+    """Reject a policy that names both an account and a deleted account with the same email.
 
-    The text is that of GoogleCloudPlatform/k8s-config-connector#279, for an account that was created again.
+    Text from GoogleCloudPlatform/k8s-config-connector#279, for an account that was created again.
     """
     for member in sorted(members):
         found = _DELETED.fullmatch(member)
@@ -244,7 +244,7 @@ def _version_of(policy: JsonObject) -> int:
 
 
 def _check_version(which: str, version: int, policy: JsonObject) -> None:
-    """Refuse to read or write a policy with conditions in a version that has none."""
+    """Reject reading or writing a policy with conditions in a version without conditions."""
     if version < _version_of(policy) == _CONDITIONAL_VERSION:
         raise CloudError.invalid(
             f"{which} policy version ({version}) cannot be less than the existing policy version ({_CONDITIONAL_VERSION}). "

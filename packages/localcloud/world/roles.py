@@ -1,7 +1,7 @@
 """The permissions of predefined roles, as far as the local cloud checks them.
 
-A permission is `API.resource.verb`. `data/roles.json` holds the patterns of each role.
-They follow Google's IAM reference; a role that is not listed grants nothing here.
+A permission is `API.resource.verb`. `data/roles.json` contains the patterns of each role.
+They follow Google's IAM reference. A role that is not listed grants nothing here.
 """
 
 from fnmatch import fnmatchcase
@@ -15,17 +15,17 @@ _NOT_FOR_EDITORS = (
     *(f"iam.roles.{verb}" for verb in ("create", "update", "delete", "undelete")),
 )
 """Permissions that the basic role Editor lacks (IAM's reference of basic roles; Secret Manager's page on access control; IAM's page on
-creating custom roles: owners and the Role Administrator may)."""
+creating custom roles: only owners and the Role Administrator have them)."""
 
 
 @cache
 def _roles() -> JsonObject:
-    """Return the patterns of each role. Editor grants all but the patterns above."""
+    """Return the patterns of each role. Editor grants all except the patterns above."""
     return packaged("localcloud.world", "roles.json")
 
 
 def grants(role: str, permission: str) -> bool:
-    """Tell if a predefined role includes a permission."""
+    """Return whether a predefined role includes a permission."""
     if role == "roles/editor" and any(fnmatchcase(permission, pattern) for pattern in _NOT_FOR_EDITORS):
         return False
     return any(fnmatchcase(permission, pattern) for pattern in _roles().get(role, ()))
@@ -50,12 +50,12 @@ _PERMISSIONS = {
     "tpu.projects.locations.runtimeVersions.get": "tpu.runtimeversions.get",
     "tpu.projects.locations.runtimeVersions.list": "tpu.runtimeversions.list",
 }
-"""Permissions whose name does not follow from the method's.
+"""Permissions whose name does not follow from the method's name.
 
-Cloud TPU has no permission for guest attributes alone (docs.cloud.google.com/iam/docs/roles-permissions/tpu, 2026-11).
+Cloud TPU has no separate permission for guest attributes (docs.cloud.google.com/iam/docs/roles-permissions/tpu, 2026-11).
 """
 _VERBS = {"patch": "update", "insert": "create"}
-"""Verbs of methods whose permission has another (the same pages of roles and permissions)."""
+"""Methods whose permission has a different verb (the same pages of roles and permissions)."""
 
 
 def permission_of(method_id: str) -> str:

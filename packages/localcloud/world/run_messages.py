@@ -1,7 +1,7 @@
-"""What Cloud Run says about a revision that did not start, in Google's words.
+"""Cloud Run's messages about a revision that did not start.
 
-The operation and the conditions say only that the container failed. What the container printed, and why Cloud Run ended it, are entries of
-Cloud Logging. Sources, all public: GoogleCloudPlatform's and others' issues and incident reports of 2024 to 2026 that quote whole messages
+The operation and the conditions only state that the container failed. The container's output, and why Cloud Run terminated it, are entries of
+Cloud Logging. Sources, all public: issues and incident reports of GoogleCloudPlatform and others, 2024 to 2026, that quote whole messages
 (googlecodelabs/feedback #1696, #1814, #1825; terraform-google-modules/terraform-docs-samples #254; 1Password/scim-examples #309; the acceptance
 tests of hashicorp/terraform-provider-google, resource_cloud_run_v2_service_test.go).
 """
@@ -16,37 +16,37 @@ from localcloud.json_values import JsonObject, as_list, as_object
 Stream: TypeAlias = Literal["stdout", "stderr", "varlog/system"]
 DEFAULT_PORT: Final = 8080
 _FILLED_IN_PROBE: Final = {"timeoutSeconds": 240, "periodSeconds": 240, "failureThreshold": 1}
-"""Of the TCP probe that Cloud Run adds to a container without one (cloud.google.com/run/docs/configuring/healthchecks, 2026-11)."""
+"""Values of the TCP probe that Cloud Run adds to a container without one (cloud.google.com/run/docs/configuring/healthchecks, 2026-11)."""
 _CANCELLED, _UNREACHABLE = "CANCELLED", "ERROR_CONNECTION_FAILED"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogLine:
-    """One entry of a revision's log. `severity` is empty for what the container prints."""
+    """One entry of a revision's log. `severity` is empty for the container's output."""
 
     stream: Stream
     text: str
     severity: str = ""
     container: str = ""
-    """Name of the container that the entry is about; the container's own lines carry none."""
+    """Name of the container that the entry is about. Empty for the container's own output."""
 
 
 def serving_container(template: Mapping[str, Any]) -> JsonObject:
-    """Return the container that receives the requests: with sidecars, the one that has a port."""
+    """Return the container that receives the requests. With sidecars, it is the one that has a port."""
     containers = [as_object(item) for item in as_list(template.get("containers"))] or [{}]
     return next((item for item in containers if item.get("ports")), containers[0])
 
 
 def container_port(container: Mapping[str, Any]) -> int:
-    """Return the port on which the container has to listen."""
+    """Return the port that the container must listen on."""
     ports = [as_object(item) for item in as_list(container.get("ports"))]
     return int(ports[0].get("containerPort") or DEFAULT_PORT) if ports else DEFAULT_PORT
 
 
 def not_started(template: Mapping[str, Any]) -> str:
-    """Return the sentence for a container that did not start, whatever the cause.
+    """Return the sentence for a container that did not start, for any cause.
 
-    With a probe in the template it is about the probe, also where the container exited. Without one it is about the port.
+    With a probe in the template it is about the probe, even if the container exited. Without one it is about the port.
     """
     container = serving_container(template)
     if _configured_probe(container):
@@ -61,7 +61,7 @@ def not_started(template: Mapping[str, Any]) -> str:
 
 
 def with_logs_url(sentence: str, revision: str) -> str:
-    """Return a sentence with the link to the revision's log, as operations and conditions have it."""
+    """Return a sentence with the link to the revision's log, as in operations and conditions."""
     _, project, _, _, _, service, _, short = revision.split("/")
     query = f'resource.type="cloud_run_revision"\nresource.labels.service_name="{service}"\nresource.labels.revision_name="{short}"'
     url = (
@@ -73,7 +73,7 @@ def with_logs_url(sentence: str, revision: str) -> str:
 
 
 def exited(code: int, template: Mapping[str, Any], *, service: str) -> list[LogLine]:
-    """Return the entries for a container that ended by itself before it was ready."""
+    """Return the entries for a container that exited before it was ready."""
     return [_system("WARNING", f"Container called exit({code})."), _probe(template, service, 1, _CANCELLED)]
 
 
@@ -91,12 +91,12 @@ def out_of_memory(limit_mib: int, used_mib: int, template: Mapping[str, Any], *,
 
 
 def probe_failed(failures: int, template: Mapping[str, Any], *, service: str) -> list[LogLine]:
-    """Return the entry for a container that was not ready when the startup probe gave up."""
+    """Return the entry for a container that was not ready when the startup probe failed."""
     return [_probe(template, service, failures, _UNREACHABLE)]
 
 
 def not_mounted(volume: str, reason: str, template: Mapping[str, Any], *, service: str) -> list[LogLine]:
-    """Return the entries for a Cloud Storage volume that could not be mounted: the container is never started."""
+    """Return the entries for a Cloud Storage volume that could not be mounted. The container is never started."""
     return [
         _system("", f"Error: mountWithStorageHandle: fs.NewServer: create file system: SetUpBucket: {reason}"),
         _system("WARNING", "Container called exit(255)."),
@@ -109,12 +109,12 @@ def not_mounted(volume: str, reason: str, template: Mapping[str, Any], *, servic
 
 
 def no_such_bucket() -> str:
-    """Return gcsfuse's words for a bucket that does not exist."""
+    """Return gcsfuse's message for a bucket that does not exist."""
     return "storageLayout call failed: rpc error: code = NotFound desc = The specified bucket does not exist."
 
 
 def bucket_denied(account: str, bucket: str) -> str:
-    """Return gcsfuse's words for a bucket that the revision's account may not list."""
+    """Return gcsfuse's message for a bucket that the revision's account cannot list."""
     return (
         f"storageLayout call failed: rpc error: code = PermissionDenied desc = {account} does not have storage.objects.list access to the "
         f"Google Cloud Storage bucket. Permission 'storage.objects.list' denied on resource '//storage.googleapis.com/projects/_/buckets/{bucket}' "
@@ -127,7 +127,7 @@ def _system(severity: str, text: str) -> LogLine:
 
 
 def _configured_probe(container: Mapping[str, Any]) -> JsonObject:
-    """Return the startup probe that was asked for; empty for the one that Cloud Run fills in."""
+    """Return the requested startup probe. Empty for Cloud Run's default probe."""
     probe = as_object(container.get("startupProbe"))
     port = as_object(probe.get("tcpSocket")).get("port")
     filled = {"tcpSocket": {"port": port}, **_FILLED_IN_PROBE}
@@ -165,7 +165,7 @@ def entry(line: LogLine, revision: str) -> JsonObject:
 
 
 def not_ready_event(message: str, revision: str, *, creating: bool) -> JsonObject:
-    """Return the audit entry with which Cloud Run repeats the condition of a revision that failed."""
+    """Return the audit entry in which Cloud Run repeats the condition of a failed revision."""
     _, project, _, location, _, _, _, short = revision.split("/")
     name = f"namespaces/{project}/revisions/{short}"
     return {

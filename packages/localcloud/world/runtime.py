@@ -1,6 +1,6 @@
-"""The interfaces between the service models and what runs: revisions, fronts, virtual machines.
+"""Interfaces between the service models and the runtimes of revisions, fronts and virtual machines.
 
-`localcloud.services` knows these protocols only. `localcloud.running` implements them with processes.
+`localcloud.services` uses only these protocols. `localcloud.running` implements them with processes.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -9,21 +9,21 @@ from enum import Enum
 from typing import Literal, Protocol, TypeAlias
 
 DeviceAccess: TypeAlias = Literal["open", "denied"]
-"""Every container that has the accelerator's devices can open them, or only a privileged one."""
+"""`open`: every container with the accelerator's devices can open them. `denied`: only a privileged one can."""
 Json: TypeAlias = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
 
 
 class RevisionFailedError(Exception):
-    """A revision did not become ready; the message is the one of Cloud Run's Ready condition."""
+    """A revision did not become ready. The message is Cloud Run's Ready condition."""
 
 
 class MachineFailedError(Exception):
-    """A virtual machine could not be started; the message says why."""
+    """A virtual machine could not be started. The message states the reason."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RevisionSpec:
-    """One Cloud Run revision: `name` is its full resource name, `template` the RevisionTemplate as run.v2 has it."""
+    """One Cloud Run revision: `name` is its full resource name, `template` the RevisionTemplate of run.v2."""
 
     name: str
     service: str
@@ -36,12 +36,12 @@ class RevisionRuntime(Protocol):
     async def start(self, revision: RevisionSpec) -> str:
         """Start an instance, run its startup probe on the accelerated clock, and return the instance's URL.
 
-        Raises RevisionFailedError if the container exits, the probe fails, or the template cannot run. Then nothing is left running.
+        Raises RevisionFailedError if the container exits, the probe fails, or the template cannot run. Then no process is left running.
         """
         ...
 
     async def stop(self, name: str, *, url: str | None = None) -> None:
-        """Stop a revision's instance; with `url` only if it is still that one. An unknown name is ignored."""
+        """Stop a revision's instance; with `url`, only if it is still that one. An unknown name is ignored."""
         ...
 
 
@@ -52,26 +52,26 @@ class AccessDecision(Enum):
     UNAUTHENTICATED = 401
     FORBIDDEN = 403
     NOT_FOUND = 404
-    """The service takes no requests from where the caller is."""
+    """The service does not accept requests from the caller's location."""
 
 
 Authorize: TypeAlias = Callable[[str, str | None], AccessDecision]
-"""Decides for a service's full name and a bearer token (or None). A front passes X-Serverless-Authorization if present, else Authorization."""
+"""Decides for a service's full name and a bearer token (or None). A front passes X-Serverless-Authorization if present, otherwise Authorization."""
 
 
 class FrontRuntime(Protocol):
     """Stable URLs of services and of their traffic tags: one loopback port each, IAM checked before a request reaches an instance."""
 
     async def open(self, service: str, *, port: int | None, tag: str = "") -> int:
-        """Open the front of a service or of its tag, on the given port if possible, and return its port. It answers 503 until a route is set."""
+        """Open the front of a service or its tag, on the given port if possible, and return its port. It answers 503 until a route is set."""
         ...
 
     def route(self, service: str, shares: Mapping[str, int], *, tag: str = "") -> None:
-        """Divide the traffic between instances by URL and share; an empty mapping means no instance."""
+        """Divide the traffic between instances by URL and percentage. An empty mapping means no instance."""
         ...
 
     async def drained(self, instance_url: str) -> None:
-        """Wait until no request runs in an instance that gets no more of them."""
+        """Wait until an instance without new requests has finished its running ones."""
         ...
 
     async def close(self, service: str, *, tag: str = "") -> None:
@@ -90,26 +90,26 @@ class MachineSpec:
     metadata: Mapping[str, str]
     service_account: str
     machine_type: str = ""
-    """As the metadata server names it; empty: that of a TPU node."""
+    """Name for the metadata server. Empty: a TPU node's name."""
     has_docker: bool = True
-    """Whether the boot image holds docker. Cloud TPU's runtime versions do."""
+    """True if the boot image includes docker, as Cloud TPU's runtime versions do."""
     has_internet: bool = True
-    """Whether the machine reaches package archives."""
+    """True if the machine can reach package archives."""
     reaches_google: bool = True
-    """Whether its network lets it connect to port 443."""
+    """True if its network allows connections to port 443."""
     devices: DeviceAccess = "open"
-    """What a container that is not privileged meets at the accelerator's devices."""
+    """Access of an unprivileged container to the accelerator's devices."""
 
 
 class MachineRuntime(Protocol):
-    """Runs virtual machines: each runs its start-up script and has its own metadata server."""
+    """Runs virtual machines. Each runs its startup script and has its own metadata server."""
 
     async def boot(self, machine: MachineSpec) -> None:
-        """Boot the machine. Returns when the start-up script has started."""
+        """Boot the machine. Returns when the startup script has started."""
         ...
 
     async def reboot(self, name: str) -> None:
-        """Reboot the machine: processes and memory are lost, the disk stays. Raises MachineFailedError if it does not run."""
+        """Reboot the machine: processes and memory are lost, the disk is kept. Raises MachineFailedError if it does not run."""
         ...
 
     def charges(self, name: str) -> Sequence[Mapping[str, object]]:
@@ -121,11 +121,11 @@ class MachineRuntime(Protocol):
         ...
 
     def guest_attributes(self, name: str) -> Mapping[str, Mapping[str, str]]:
-        """Return namespace -> key -> value; empty for unknown machines."""
+        """Return namespace -> key -> value. Empty for unknown machines."""
         ...
 
     def address(self, name: str, port: int) -> tuple[str, int] | None:
-        """Return host and port for a tunnel to this port of the machine; None if nothing listens there."""
+        """Return host and port for a tunnel to this port of the machine, or None if nothing listens there."""
         ...
 
     async def stop(self, name: str) -> None:

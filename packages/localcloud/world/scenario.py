@@ -1,4 +1,4 @@
-"""The scenario of the simulation: capacity, quota, durations, faults. It comes from a YAML or JSON file, or from a PUT to the admin API."""
+"""Scenario of the simulation: capacity, quota, durations, faults. It comes from a YAML or JSON file, or from a PUT to the admin API."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,7 +19,7 @@ class _Part(BaseModel):
 
 
 class TpuDurations(_Part):
-    """Simulated seconds of each state. Google promises no figures; these have the right order and a plausible length."""
+    """Simulated seconds of each state. Google publishes no figures; these have the right order and a plausible duration."""
 
     creating: Seconds = 5
     accepted: Seconds = 20
@@ -29,26 +29,26 @@ class TpuDurations(_Part):
     deleting: Seconds = 10
     node_update: Seconds = 5
     ssh_key: Seconds = 60
-    """From the first SSH key in a node's metadata until the node accepts it. The real gcloud tries ten times, with 5 s between the attempts."""
+    """From the first SSH key in a node's metadata until the node accepts it. The real gcloud tries ten times, 5 s apart."""
 
 
 class TpuZone(_Part):
-    """One zone: its accelerator types, if it accepts flex-start, the free nodes of each type, the quota in chips."""
+    """One zone: its accelerator types, whether it accepts flex-start, the free nodes of each type, the quota in chips."""
 
     accelerator_types: tuple[str, ...]
     flex_start: bool = False
     capacity: dict[str, int] = Field(default_factory=dict)
     """Free nodes by accelerator type. A type that is not listed has no limit."""
     quota_chips: int | None = None
-    """Chips of on-demand quota; None for that of `Tpu`."""
+    """Chips of on-demand quota; None for `Tpu`'s value."""
     preemptible_quota_chips: int | None = None
-    """Chips of preemptible quota, which spot and flex-start use; None for that of `Tpu`."""
+    """Chips of preemptible quota, which spot and flex-start use; None for `Tpu`'s value."""
 
 
 _V6E = ("v6e-1", "v6e-4", "v6e-8")
 _V5E = ("v5litepod-1", "v5litepod-4", "v5litepod-8")
 _ZONES = {
-    # Zones that accepted flex-start v6e, and two that have the hardware but refused it: reports from the field and Google's TPU flex-start page.
+    # Zones that accepted flex-start v6e, and two with the hardware that rejected it: field reports and Google's TPU flex-start page.
     "us-east5-a": TpuZone(accelerator_types=_V6E, flex_start=True),
     "us-east5-b": TpuZone(accelerator_types=_V6E, flex_start=True),
     "europe-west4-a": TpuZone(accelerator_types=_V6E, flex_start=True),
@@ -65,23 +65,23 @@ _ZONES = {
 
 
 class ComputeTpu(_Part):
-    """TPU machine types of Compute Engine. Their quotas are pools of their own, by region, apart from those of the Cloud TPU API.
+    """TPU machine types of Compute Engine. Their quotas are separate from the quotas of the Cloud TPU API, by region.
 
-    Figures: a field report of August 2026 (xbill9/gemma4-dev, "The unofficial TPU migration guide"), and Compute Engine's page of Flex-start VMs.
+    Figures: a field report of August 2026 (xbill9/gemma4-dev, "The unofficial TPU migration guide"), and Compute Engine's page on Flex-start VMs.
     """
 
     preemptible_quota_chips: int = 1536
-    """PREEMPTIBLE-TPU-V6E-per-project-region, which flex-start and spot use, of each region that is not in `preemptible_quota_overrides`."""
+    """PREEMPTIBLE-TPU-V6E-per-project-region, which flex-start and spot use, of each region without an entry in `preemptible_quota_overrides`."""
     preemptible_quota_overrides: dict[str, int] = Field(default_factory=dict)
     """Region -> chips."""
     family_quota_chips: int = 0
-    """TPUS-PER-TPU-FAMILY-per-project-region of CT6E: on-demand, and flex-start where the preemptible quota does not suffice."""
+    """TPUS-PER-TPU-FAMILY-per-project-region of CT6E: on-demand, and flex-start if the preemptible quota does not suffice."""
     max_wait_s: Seconds = 7200
-    """Longest `requestValidForDuration`."""
+    """Maximum `requestValidForDuration`."""
     min_wait_s: Seconds = 90
-    """With a shorter one the request does not wait."""
+    """Minimum `requestValidForDuration`. Below it the request does not wait."""
     min_run_s: Seconds = 600
-    """Shortest `maxRunDuration` of flex-start."""
+    """Minimum `maxRunDuration` of flex-start."""
     image_families: tuple[str, ...] = (
         "projects/ubuntu-os-accelerator-images/global/images/family/ubuntu-accel-2204-amd64-tpu-v5e-v5p-v6e",
     )
@@ -94,9 +94,9 @@ class Tpu(_Part):
 
     zones: dict[str, TpuZone] = Field(default_factory=lambda: dict(_ZONES))
     quota_chips: int = 64
-    """Chips of on-demand quota in each zone that does not say another number. A new project has none."""
+    """Chips of on-demand quota in each zone without its own value. A new project has none."""
     preemptible_quota_chips: int = 64
-    """Chips of preemptible quota in each zone that does not say another number. A new project has none."""
+    """Chips of preemptible quota in each zone without its own value. A new project has none."""
     runtime_versions: tuple[str, ...] = (
         "v2-alpha-tpuv6e",
         "v2-alpha-tpuv5-lite",
@@ -107,9 +107,9 @@ class Tpu(_Part):
     max_flex_start_run_s: Seconds = 7 * 24 * 3600
     """Flex-start runs last at most seven days (Cloud TPU's flex-start documentation)."""
     refuses_deletion_in: Literal["answer", "operation"] = "answer"
-    """Where a deletion without `force` is refused in a state that needs it: 400 in the answer, or an operation that fails with code 9."""
+    """Location of the error for a deletion without `force` in a state that needs it: 400 in the response, or an operation that fails with code 9."""
     devices: DeviceAccess = "open"
-    """What a container without `--privileged` meets at a machine's chips: `denied` lets libtpu fail to open them."""
+    """Access of a container without `--privileged` to a machine's chips: `denied` makes libtpu fail to open them."""
     compute: ComputeTpu = ComputeTpu()
     accelerate_run_duration: bool = False
     """True: run durations pass on the accelerated clock."""
@@ -131,9 +131,9 @@ class Run(_Part):
             "nvidia-rtx-pro-6000": ("us-central1", "europe-west4", "asia-southeast1"),
         }
     )
-    """GPU type -> regions (Cloud Run's GPU page; us-central1's L4 is by invitation and therefore left out)."""
+    """GPU type -> regions (Cloud Run's GPU page; us-central1's L4 is by invitation and therefore omitted)."""
     gpu_quota: int = 3
-    """GPUs without zonal redundancy, for each project, region and type."""
+    """GPUs without zonal redundancy, per project, region and type."""
     gpu_quota_zonal_redundancy: int = 0
     """GPUs with zonal redundancy."""
     gpu_quota_overrides: dict[str, int] = Field(default_factory=dict)
@@ -141,12 +141,12 @@ class Run(_Part):
     gpu_drivers: dict[str, Literal[535, 580]] = Field(
         default_factory=lambda: {"nvidia-l4": 535, "nvidia-rtx-pro-6000": 580}
     )
-    """GPU type -> branch of its NVIDIA driver: 535 brings CUDA 12.2, 580 brings 13.0 (Cloud Run's GPU page). A public script of 2026 calls the
-    L4's driver CUDA 13.0, so both are to be tried. A type that is not listed has a driver that runs everything."""
+    """GPU type -> branch of its NVIDIA driver: 535 provides CUDA 12.2, 580 provides 13.0 (Cloud Run's GPU page). According to a public script of 2026 the
+    L4's driver has CUDA 13.0, so test both. A type that is not listed has a driver that runs everything."""
     cpu_quota: int = 200
-    """vCPU of all instances that a service of the region may have. A new project has 20."""
+    """Maximum vCPU of all instances of a service in the region. A new project has 20."""
     memory_quota_gib: int = 400
-    """GiB of memory of all instances that a service of the region may have. A new project has 40."""
+    """Maximum GiB of memory of all instances of a service in the region. A new project has 40."""
     cpu_quota_overrides: dict[str, int] = Field(default_factory=dict)
     """Region -> vCPU."""
     memory_quota_gib_overrides: dict[str, int] = Field(default_factory=dict)
@@ -176,58 +176,58 @@ DEFAULT_SERVICES = (
     "storage-component.googleapis.com",
     "storage.googleapis.com",
 )
-"""The APIs that a new project has, without those for databases and BigQuery, which the local cloud does not have.
+"""The APIs that a new project has enabled, without the database and BigQuery APIs, which the local cloud lacks.
 
-Source: cloud.google.com/service-usage/docs/enabled-service, section "Services enabled by default", 2026-11. Service Usage is on the list;
-Cloud Resource Manager, IAM and Compute Engine are not.
+Source: cloud.google.com/service-usage/docs/enabled-service, section "Services enabled by default", 2026-11. The list includes Service Usage,
+but not Cloud Resource Manager, IAM or Compute Engine.
 """
 
 
 class Services(_Part):
-    """Which APIs a new project has, and how fast an enabled one answers."""
+    """APIs of a new project, and the delay until an enabled one responds."""
 
     enabled: Literal["all"] | tuple[str, ...] = "all"
     """`all`: every API is enabled in every new project. A list: only these, those enabled later, and Service Usage."""
     lag_s: Seconds = 0
     """Simulated seconds for which an API still answers SERVICE_DISABLED after it was enabled.
 
-    Google's own error text says: "If you enabled this API recently, wait a few minutes for the action to propagate to our systems and retry."
+    Google's own error text: "If you enabled this API recently, wait a few minutes for the action to propagate to our systems and retry."
     """
 
 
 class Iam(_Part):
-    """How fast changes of identities and access take effect."""
+    """Delays until changes of identities and access take effect."""
 
     lag_s: Seconds = 0
-    """Simulated seconds until a grant takes effect; reading the policy shows it at once.
+    """Simulated seconds until a grant takes effect. It appears in the policy immediately.
 
     "Typically 2 minutes, potentially 7 minutes or longer": cloud.google.com/iam/docs/access-change-propagation, 2026-11.
     """
     new_account_lag_s: Seconds = 0
-    """Simulated seconds until a new service account can be granted a role or attached; it can be read after half of that time.
+    """Simulated seconds until a new service account can be granted a role or attached. It can be read after half of that time.
 
     The provider's own issues show both: reads that answer 404 or 403 after the creation (hashicorp/terraform-provider-google#19624, #22546),
     and "Service account ... does not exist" for a grant.
     """
     new_account_refusals: int = Field(default=0, ge=0)
-    """At least so many uses of a new service account are refused, however late they come: a slow machine lets simulated time pass."""
+    """Minimum number of rejected uses of a new service account, regardless of how late they come: on a slow machine simulated time passes."""
     id_token_life_s: float = Field(default=ID_TOKEN_LIFETIME_S, gt=0)
-    """Real seconds for which an ID token is valid. Google's live an hour; a short life shows whether a client renews them."""
+    """Lifetime of an ID token in real seconds. Google's is an hour; a short one shows whether a client renews its tokens."""
     new_role_lag_s: Seconds = 0
-    """Simulated seconds until a new custom role can be granted; it can be read at once.
+    """Simulated seconds until a new custom role can be granted. It can be read immediately.
 
     Until then Google answers "does not exist in the resource's hierarchy"; public repositories of 2026 measured 12 to 20 s.
     """
     organization: str = ""
-    """Number of the organization that the projects are in. Empty: they are in none, and no custom role of an organization can be granted."""
+    """Number of the projects' organization. Empty: no organization, so no custom role of an organization can be granted."""
     organization_domain: str = ""
-    """Domain of the project's organization. People of another domain are outside it. Empty: everyone belongs to it."""
+    """Domain of the project's organization. Users of another domain are outside it. Empty: everyone belongs to it."""
     external_logins: tuple[str, ...] = ()
-    """People outside the organization who have roles/compute.osLoginExternalUser on it."""
+    """Users outside the organization who have roles/compute.osLoginExternalUser on it."""
     login_is_owner: bool = True
-    """False: the credentials of the environment have no role in a new project until its owner grants one; gcloud is the owner's."""
+    """False: the credentials of the environment have no role in a new project until its owner grants one; gcloud acts as the owner."""
     login_is_person: bool = False
-    """True: the credentials of the environment are a person's, the owner's, whose calls need a project for quota."""
+    """True: the credentials of the environment belong to a user, the owner, whose calls need a quota project."""
 
 
 _VLLM_OPENAI = "docker.io/vllm/vllm-openai"
@@ -243,39 +243,39 @@ class Images(_Part):
         f"{_VLLM_TPU}@sha256:ea98ed065a86d3e69ec7142b9f4766aa3cd7e475d752e680f4ef7612745aca61",
         "us-docker.pkg.dev/cloudrun/container/hello",
     )
-    """Images that exist: `HOST/NAME`, then `:TAG`, `@sha256:DIGEST` or both. Without either, the tag is `latest`.
+    """Existing images: `HOST/NAME`, then `:TAG`, `@sha256:DIGEST` or both. Without either, the tag is `latest`.
 
-    An image of a simulated project's repository is there once the repository is.
+    An image of a simulated project's repository exists once the repository does.
     """
     docker_hub_pulls: int = Field(default=100, ge=0)
-    """Pulls that Docker Hub gives one address in six hours without an account. 0: it answers each with 429, `toomanyrequests`.
+    """Pulls that Docker Hub allows one address in six hours without an account. With 0, it answers each with 429, `toomanyrequests`.
 
     docs.docker.com/docker-hub/usage/pulls, 2026-11: "100 per IPv4 address or IPv6 /64 subnet".
     """
     docker_hub_account_pulls: int = Field(default=200, ge=0)
-    """Pulls that Docker Hub gives one personal account in six hours (the same page)."""
+    """Pulls that Docker Hub allows one personal account in six hours (the same page)."""
     docker_hub_accounts: dict[str, str] = Field(default_factory=dict)
-    """Accounts of Docker Hub: name -> access token. It refuses any other credentials."""
+    """Accounts of Docker Hub: name -> access token. All other credentials are rejected."""
 
 
 class Hub(_Part):
-    """The Hugging Face hub. Its repositories are those of packages/localcloud/hub/data; what follows changes them."""
+    """The Hugging Face hub. Its repositories are listed in packages/localcloud/hub/data; these settings change them."""
 
     repositories: dict[str, State] = Field(default_factory=dict[str, State])
     """Id of a repository -> `public`, `gated`, `private` or `absent`. An id that is neither here nor in the data is absent."""
     readable: tuple[str, ...] = ()
-    """Gated and private repositories that the account of every token may read: its terms are accepted."""
+    """Gated and private repositories that every token's account can read because it has accepted their terms."""
     expired_tokens: tuple[str, ...] = ()
-    """Tokens that are not valid any more. Every other one that begins with `hf_` is valid."""
+    """Tokens that are no longer valid. Every other token that starts with `hf_` is valid."""
 
 
 class Logging(_Part):
     """Cloud Logging."""
 
     lag_s: Seconds = 5
-    """Simulated seconds from the writing of an entry until it can be listed. Google promises no figure; some seconds are usual.
+    """Simulated seconds from the writing of an entry until it can be listed. Google publishes no figure; some seconds are usual.
 
-    0 where operations are instant.
+    0 if operations are instant.
     """
 
 
@@ -287,7 +287,7 @@ class OperationDurations(_Part):
     artifactregistry_s: Seconds = 2
     serviceusage_s: Seconds = 1
     run_s: Seconds = 2
-    """For a deployment, in addition to the start of the revision."""
+    """For a deployment, in addition to the revision's start."""
 
 
 class Fault(_Part):
@@ -299,13 +299,13 @@ class Fault(_Part):
     action: Literal["status", "reset", "hang"] = "status"
     status: int = Field(default=503, ge=400, le=599)
     when: Literal["before", "after"] = "before"
-    """`after`: the call takes effect, but its answer is lost."""
+    """`after`: the call takes effect, but its response is lost."""
     hang_s: Seconds = 30
-    """Real seconds for which a hanging call stays open before its connection is cut."""
+    """Real seconds for which a hanging call stays open before its connection is closed."""
 
 
 class Scenario(_Part):
-    """All settings of a scenario. What is not given is that of the world `prepared`: APIs on, quota granted."""
+    """All settings of a scenario. Defaults are the scenario `prepared`: APIs enabled, quota granted."""
 
     services: Services = Services()
     iam: Iam = Iam()
@@ -316,15 +316,15 @@ class Scenario(_Part):
     logging: Logging = Logging()
     operations: OperationDurations = OperationDurations()
     latency_ms: Seconds = 0
-    """Real milliseconds added to each answer."""
+    """Real milliseconds added to each response."""
     faults: tuple[Fault, ...] = ()
 
 
 class ScenarioError(ValueError):
-    """The scenario is invalid; the message is one sentence."""
+    """The scenario is invalid. The message is one sentence."""
 
 
-def parse(value: Any, source: str) -> Scenario:  # noqa: ANN401 - whatever YAML or JSON holds
+def parse(value: Any, source: str) -> Scenario:  # noqa: ANN401 - any YAML or JSON value
     """Return the validated scenario. Raises ScenarioError."""
     try:
         return Scenario.model_validate(value or {})
@@ -332,7 +332,7 @@ def parse(value: Any, source: str) -> Scenario:  # noqa: ANN401 - whatever YAML 
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"]) or "the top level"
         raise ScenarioError(
-            f"{source}: {where}: {first['msg']} (given: {first['input']!r}); docs/local-cloud.md lists the keys."
+            f"{source}: {where}: {first['msg']} (given: {first['input']!r}). docs/local-cloud.md lists the keys."
         ) from None
 
 
@@ -344,7 +344,7 @@ _NEW_RUN = Run(
 """Quotas of a new project in each region: 20 vCPU and 40 GiB (googlecodelabs/feedback issues 1856, 1868 and 2311, 2026), three L4 without
 zonal redundancy (Cloud Run's GPU page), and no RTX PRO 6000 ("new projects often have 0", public notes of 2026)."""
 _NO_CHIPS = Tpu(quota_chips=0, preemptible_quota_chips=0)
-"""The least that sources name for v6e and v5e: "v3-8 and v2-8: 48 TensorCores. All others: 0" (cloud.google.com/tpu/docs/quota, preemptible)."""
+"""The lowest value that sources name for v6e and v5e: "v3-8 and v2-8: 48 TensorCores. All others: 0" (cloud.google.com/tpu/docs/quota, preemptible)."""
 _NEW_PROJECT = Scenario(
     services=Services(enabled=DEFAULT_SERVICES, lag_s=120),
     iam=Iam(lag_s=120, new_account_lag_s=60, new_role_lag_s=20),
@@ -356,7 +356,7 @@ _WORST_GRANT_S = 7 * 60
 _DOCUMENTED_WORST = Scenario(
     services=Services(enabled=DEFAULT_SERVICES, lag_s=240),
     iam=Iam(lag_s=_WORST_GRANT_S, new_account_lag_s=90, new_account_refusals=2, new_role_lag_s=60),
-    # A request waits almost as long as a stack waits for a zone; a Cloud Run image takes long to import. The 20 minutes of the provider are over by then.
+    # A request waits almost as long as a stack waits for a zone, and a Cloud Run image import exceeds the provider's 20 minutes.
     tpu=Tpu(
         durations_s=TpuDurations(
             creating=30,
@@ -387,7 +387,7 @@ _DOCUMENTED_WORST = Scenario(
 )
 _WITHOUT_QUOTA = _NEW_PROJECT.model_copy(update={"run": _NEW_RUN.model_copy(update={"gpu_quota": 0})})
 DEFAULT_WORLD = "new-project"
-"""What the commands start with, and what a file changes that names no other `base`."""
+"""Scenario at the start of the commands, and the base of a file that names no other `base`."""
 BUILT_IN = {
     DEFAULT_WORLD: _NEW_PROJECT,
     "prepared": Scenario(),
@@ -397,12 +397,12 @@ BUILT_IN = {
         update={"iam": _WITHOUT_QUOTA.iam.model_copy(update={"login_is_owner": False, "new_account_refusals": 1})}
     ),
 }
-"""Scenarios that have a name: a project made a moment ago; one in which all APIs are on and quota is granted; a new one without any quota for
-accelerators, and with a login that has no role; and one where each wait is as long as Google documents, and calls have to be repeated."""
+"""Built-in scenarios: a newly created project; one with all APIs enabled and quota granted; a new one without accelerator quota,
+with a login that has no role; and one in which each wait is as long as Google documents and calls must be repeated."""
 
 
 def load(path: Path) -> Scenario:
-    """Return the scenario of a built-in name, or a file's changes of the built-in one that its `base` names. Raises ScenarioError."""
+    """Return the built-in scenario of a name, or a file's changes to the built-in one that its `base` names. Raises ScenarioError."""
     built_in = BUILT_IN.get(str(path))
     if built_in is not None:
         return built_in
@@ -411,20 +411,20 @@ def load(path: Path) -> Scenario:
     except OSError as error:
         known = ", ".join(BUILT_IN)
         raise ScenarioError(
-            f"{path}: cannot be read ({error.strerror}); --scenario takes a file or one of {known}."
+            f"Cannot read {path}: {error.strerror}. Pass --scenario a file or one of {known}."
         ) from None
     except yaml.YAMLError as error:
-        raise ScenarioError(f"{path}: is not YAML ({str(error).splitlines()[0]}).") from None
+        raise ScenarioError(f"{path} is not YAML: {str(error).splitlines()[0]}.") from None
     if value is None or isinstance(value, dict):
         value = _on_its_base(cast("dict[str, Any]", value or {}), str(path))
     return parse(value, str(path))
 
 
 def _on_its_base(changes: Mapping[str, Any], source: str) -> Mapping[str, Any]:
-    """Return a file's keys over those of its base: each key of a part, such as `run.cpu_quota`, replaces that of the base."""
+    """Return a file's keys merged over its base's: each key of a section, such as `run.cpu_quota`, replaces the base's."""
     name = changes.get("base", DEFAULT_WORLD)
     if not isinstance(name, str) or name not in BUILT_IN:
-        raise ScenarioError(f"{source}: base is {name!r}; it must be one of {', '.join(BUILT_IN)}.")
+        raise ScenarioError(f"{source}: base is {name!r}, expected one of {', '.join(BUILT_IN)}.")
     found: dict[str, Any] = BUILT_IN[name].model_dump(mode="json")
     for key, given in changes.items():
         if key == "base":

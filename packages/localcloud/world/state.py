@@ -1,4 +1,4 @@
-"""The state folder: its lock against a second cloud, its privacy, and the description for `python -m localcloud env`."""
+"""The state folder: its lock against a second cloud, its permissions, and the description for `python -m localcloud env`."""
 
 import fcntl
 import json
@@ -12,7 +12,7 @@ from typing import IO, cast
 from localcloud.json_values import JsonObject
 
 PRIVATE_UMASK = 0o077
-"""The umask of a process that writes below the state folder: what it makes is its user's alone."""
+"""Umask of a process that writes below the state folder, so that only its user can access the files."""
 _OWNER = 0o700
 _OWNER_WRITES = 0o200
 _OWNER_READS = 0o400
@@ -22,14 +22,14 @@ _PAUSE_S = 0.02
 
 
 class StateError(Exception):
-    """The state folder cannot be used; the message is one sentence."""
+    """The state folder cannot be used. The message is one sentence."""
 
 
 @dataclass(slots=True)
 class StateLock:
     """The lock of a state folder while a cloud runs on it.
 
-    The operating system releases it when the process ends for any reason, so no stale lock remains.
+    The operating system releases it when the process exits for any reason, so no stale lock remains.
     """
 
     path: Path
@@ -37,21 +37,21 @@ class StateLock:
 
     @classmethod
     def take(cls, state: Path) -> "StateLock":
-        """Lock the folder; create it if it does not exist. Take the rights of others on it away, and remove a dead cloud's description."""
+        """Lock the folder, creating it if needed. Remove other users' permissions on it and a dead cloud's description."""
         try:
             state.mkdir(parents=True, exist_ok=True, mode=_OWNER)
             _own(state)
             stream = (state / "lock").open("a+", encoding="utf-8")
         except OSError as error:
             raise StateError(
-                f"The state folder {state} cannot be used ({error.strerror}); choose another with --state."
+                f"The state folder {state} cannot be used: {error.strerror}. Pass another --state."
             ) from None
         if not _locked(stream):
             stream.seek(0)
             holder = stream.read().strip() or "unknown"
             stream.close()
             raise StateError(
-                f"Another local cloud (process {holder}) runs on the state folder {state}; stop it, or choose another folder with --state."
+                f"Another local cloud (process {holder}) is using the state folder {state}. Stop it or pass another --state."
             ) from None
         clear_description(state)
         stream.truncate(0)
@@ -66,7 +66,7 @@ class StateLock:
 
 
 def _locked(stream: IO[str]) -> bool:
-    """Lock the file. Try for a moment, because `localcloud env` holds the lock while it looks."""
+    """Lock the file. Retry briefly because `localcloud env` holds the lock while it reads."""
     for _ in range(_TRIES):
         try:
             fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -78,31 +78,31 @@ def _locked(stream: IO[str]) -> bool:
 
 
 def _own(state: Path) -> None:
-    """Refuse a folder of another user, who could give the rights back, and take all rights of others on it away."""
+    """Reject a folder of another user, who could restore permissions, and remove all permissions of others on it."""
     owner = state.stat().st_uid
     if owner != os.geteuid():
         raise StateError(
-            f"The state folder {state} belongs to another user (uid {owner}), who could read its secrets; choose another with --state."
+            f"The state folder {state} belongs to another user (uid {owner}), who can read its secrets. Pass another --state."
         )
     state.chmod(_OWNER)
 
 
 def keep_private(state: Path) -> None:
-    """Take the rights of group and others on everything below the folder away. Links are not followed."""
+    """Remove the permissions of group and others on everything below the folder. Links are not followed."""
     for folder, folders, names in os.walk(state):
         for name in (*folders, *names):
             path = Path(folder, name)
             try:
-                _take_rights_away(path)
+                _remove_permissions(path)
             except FileNotFoundError:
                 continue
             except OSError as error:
                 raise StateError(
-                    f"{path} cannot be made private ({error.strerror}); remove it, or choose another folder with --state."
+                    f"Cannot make {path} private: {error.strerror}. Remove it or pass another --state."
                 ) from None
 
 
-def _take_rights_away(path: Path) -> None:
+def _remove_permissions(path: Path) -> None:
     found = path.lstat().st_mode
     if stat.S_ISLNK(found):
         return
@@ -114,7 +114,7 @@ def _take_rights_away(path: Path) -> None:
 
 @dataclass(slots=True)
 class Description:
-    """The file that says how to reach the running cloud. Its writer holds a lock on it, so that the file of a dead process says nothing."""
+    """The description of the running cloud. Its writer holds a lock on it, so a dead process's file is ignored."""
 
     path: Path
     stream: IO[str]
@@ -126,7 +126,7 @@ class Description:
 
 
 def describe(state: Path, content: JsonObject) -> Description:
-    """Write the description of the running cloud. It appears complete and locked; it counts until it is closed or this process ends."""
+    """Write the description of the running cloud. It appears complete and locked, and is valid until it is closed or this process exits."""
     path, new = state / _DESCRIPTION, state / f"{_DESCRIPTION}.new"
     new.unlink(missing_ok=True)
     new.touch(mode=_OWNER_READS | _OWNER_WRITES)
@@ -139,12 +139,12 @@ def describe(state: Path, content: JsonObject) -> Description:
 
 
 def clear_description(state: Path) -> None:
-    """Remove the description of a cloud that runs no more."""
+    """Remove the description of a stopped cloud."""
     (state / _DESCRIPTION).unlink(missing_ok=True)
 
 
 def description(state: Path) -> JsonObject:
-    """Return how to reach the cloud that runs on the folder. Raise StateError if none runs, or if it is still starting."""
+    """Return the description of the cloud that runs on the folder. Raise StateError if none runs, or if it is still starting."""
     try:
         with (state / _DESCRIPTION).open("r", encoding="utf-8") as stream:
             if _is_locked(stream):
@@ -152,16 +152,16 @@ def description(state: Path) -> JsonObject:
     except FileNotFoundError:
         pass
     except PermissionError:
-        raise StateError(f"The state folder {state} belongs to another user; choose another with --state.") from None
+        raise StateError(f"The state folder {state} belongs to another user. Pass another --state.") from None
     if _held(state):
-        raise StateError(f"The local cloud on the state folder {state} is still starting; try again in a moment.")
+        raise StateError(f"The local cloud on the state folder {state} is still starting. Retry in a few seconds.")
     raise StateError(
-        f"No local cloud runs on the state folder {state}; start one with: python -m localcloud serve --state {state}"
+        f"No local cloud runs on the state folder {state}. Run `python -m localcloud serve --state {state}` to start one."
     )
 
 
 def _held(state: Path) -> bool:
-    """Tell if a living process holds the folder's lock."""
+    """Return whether a living process holds the folder's lock."""
     try:
         with (state / "lock").open("r", encoding="utf-8") as stream:
             return _is_locked(stream)
@@ -170,7 +170,7 @@ def _held(state: Path) -> bool:
 
 
 def _is_locked(stream: IO[str]) -> bool:
-    """Tell if a living process holds a lock on the file."""
+    """Return whether a living process holds a lock on the file."""
     try:
         fcntl.flock(stream, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except OSError:

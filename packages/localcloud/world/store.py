@@ -1,4 +1,4 @@
-"""The store of resources: in memory, written through to one SQLite file of the state folder, so that they survive a killed process."""
+"""Store of resources: in memory, written through to one SQLite file of the state folder, so that they survive a killed process."""
 
 import json
 import sqlite3
@@ -29,7 +29,7 @@ class ResourceStore:
         return None if found is None else copied(found)
 
     def has(self, kind: str, name: str) -> bool:
-        """Tell if a document exists."""
+        """Return whether a document exists."""
         return name in self._kinds.get(kind, {})
 
     def put(self, kind: str, name: str, document: JsonObject) -> JsonObject:

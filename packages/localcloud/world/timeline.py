@@ -1,7 +1,7 @@
 """The three times of the simulation.
 
 Waits (queues, operations, probes) pass in simulated seconds, faster than real ones. Time stamps show the real time. Lifetimes (a flex-start
-run duration) pass in real seconds unless the scenario says otherwise: at speed 200 a run of four hours would end after 72 seconds.
+run duration) pass in real seconds unless the scenario sets otherwise: at speed 200 a run of four hours lasts 72 seconds.
 `advance` moves all three forward.
 """
 
@@ -12,7 +12,7 @@ from localcloud.world.clock import Clock
 
 
 class Timeline:
-    """The time since the state folder was created, continued over restarts."""
+    """Time since the state folder was created, continued across restarts."""
 
     def __init__(self, clock: Clock, *, simulated_s: float = 0.0, advanced_s: float = 0.0) -> None:
         """Continue at `simulated_s` and `advanced_s` (seconds), which an earlier run on the same state reached."""
@@ -22,11 +22,11 @@ class Timeline:
         self.advanced_s = advanced_s
 
     def simulated_s(self) -> float:
-        """Return the simulated seconds that have passed; waits are measured with it."""
+        """Return the elapsed simulated seconds, which measure waits."""
         return self._base_s + (self.clock.now() - self._origin).total_seconds()
 
     def life_s(self) -> float:
-        """Return real seconds plus the advanced ones; lifetimes are measured with it."""
+        """Return elapsed real plus advanced seconds, which measure lifetimes."""
         return time.time() + self.advanced_s
 
     def now(self) -> datetime:

@@ -1,7 +1,7 @@
-"""The resource types that the `gcp` stand-in knows: every type of `data/schema.json`.
+"""The resource types that the `gcp` stand-in supports: every type of `data/schema.json`.
 
-What the schema says needs no word here. A type that can be created has a `TypeOverlay` in the module of its service: how its requests are made, and
-what recordings of the real provider show about single properties. To add one, write its overlay and list it in `_OVERLAYS`.
+Facts in the schema are not repeated here. A type that can be created has a `TypeOverlay` in the module of its service: how its requests are made, and
+facts about single properties from recordings of the real provider. To add one, write its overlay and list it in `_OVERLAYS`.
 """
 
 from collections.abc import Mapping
@@ -34,7 +34,7 @@ def resource_type(type_name: str) -> ResourceType:
     """Return a type's entry. Raises PluginError for a type that the schema does not have."""
     if type_name not in facts.types():
         raise PluginError(
-            f"the local gcp stand-in does not know the resource type {type_name}: add its schema to packages/localcloud/plugins/data/schema.json, "
+            f"the local gcp stand-in does not support the resource type {type_name}. Add its schema to packages/localcloud/plugins/data/schema.json, "
             "or run with the real provider (--providers real)"
         )
     overlay = OVERLAYS.get(type_name)
@@ -51,7 +51,7 @@ def lifecycle_of(type_name: str) -> Lifecycle:
     found = resource_type(type_name).lifecycle
     if found is None:
         raise PluginError(
-            f"the local gcp stand-in checks and compares {type_name}, but cannot create it: add it to packages/localcloud/plugins/overlay, "
+            f"the local gcp stand-in checks and compares {type_name}, but cannot create it. Add it to packages/localcloud/plugins/overlay, "
             "or run with the real provider (--providers real)"
         )
     return found

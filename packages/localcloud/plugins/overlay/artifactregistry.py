@@ -13,7 +13,7 @@ _API: Final = "artifactregistry/v1"
 
 
 def _policies_to_json(value: Value, _scope: ResourceScope) -> Json:
-    """Return the policies by id, as the API wants them."""
+    """Return the policies by id, as the API requires."""
     members = [dict(member) for member in value if is_object(member)] if is_list(value) else []
     return {str(member.pop("id")): cast("Json", member) for member in members}
 
@@ -25,10 +25,10 @@ def _policies_from_json(raw: Json) -> Value:
 
 
 class RepositoryLifecycle(RestResource):
-    """A repository. Its short name and registry address follow from its id."""
+    """A repository. Its short name and registry address are derived from its id."""
 
     async def read(self, context: OperationContext, resource_id: str, given: Properties) -> Created | None:
-        """Read the repository and add the outputs that follow from its id."""
+        """Read the repository and add the outputs derived from its id."""
         found = await super().read(context, resource_id, given)
         if found is not None:
             place = "{location}-{format}.pkg.dev".format_map(found.state).lower()

@@ -1,4 +1,4 @@
-"""Networks, subnetworks, firewalls and routers; all of Compute Engine's beta API, which is what the real provider speaks."""
+"""Networks, subnetworks, firewalls and routers, all through Compute Engine's beta API, which the real provider uses."""
 
 import ipaddress
 from collections.abc import Mapping
@@ -20,12 +20,12 @@ _REGIONAL: Final = "projects/{project}/regions/{region}"
 
 
 def v1_link(raw: Json) -> Value:
-    """Return a link of the v1 API, which the real provider shows whichever version answered."""
+    """Return a link of the v1 API, which the real provider shows for every version."""
     return str(raw).replace("/compute/beta/", "/compute/v1/")
 
 
 def same_resource(path: str) -> str:
-    """Return what two names of one resource share: their last segments. A change of project replaces more than this one anyway."""
+    """Return the part that two names of one resource share: their last segments. A change of project replaces more than this one anyway."""
     return last_segment(relative(path))
 
 
@@ -46,15 +46,15 @@ _LINK: Final[Recorded] = {"decode": v1_link}
 _NETWORK: Final[Recorded] = {"encode": _network_path, "decode": v1_link, "same": same_resource}
 _REGION: Final[Recorded] = {"encode": _region_path, "decode": _region_name, "same": last_segment}
 _EMPTY: Final[Recorded] = {"unset_update": []}
-# A log configuration that is not given is sent as switched off.
+# A missing log configuration is sent as disabled.
 _LOG: Final[Recorded] = {"switch": "enable", "unset": {"enable": False}}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnUpdate:
-    """Properties that the real provider changes by a request of their own.
+    """Properties that the real provider changes with separate requests.
 
-    `action` is what follows the resource's path, empty for the resource itself. `fingerprint`: the request carries the state's.
+    `action` is appended to the resource's path, empty for the resource itself. `fingerprint`: the request contains the state's.
     """
 
     names: tuple[str, ...]
@@ -65,12 +65,12 @@ class OwnUpdate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComputeResource(RestResource):
-    """A resource of Compute Engine: `own` are the properties with update requests of their own."""
+    """A resource of Compute Engine. `own` are the properties with separate update requests."""
 
     own: tuple[OwnUpdate, ...] = ()
 
     async def update(self, context: OperationContext, wanted: UpdateRequest) -> Created:
-        """Send what changes: first together what has no request of its own, then the rest."""
+        """Send the changes: first those without a separate request together, then the rest."""
         separate = {name for each in self.own for name in each.names}
         if wanted.changed - separate:
             await RestResource.update(self, context, wanted)
@@ -95,7 +95,7 @@ class ComputeResource(RestResource):
 
 
 def _shrunk_range(details: Details, state: Mapping[str, Value], inputs: Mapping[str, Value]) -> Details:
-    """Replace the subnetwork when its range changes in any way other than growing."""
+    """Replace the subnetwork if its range changes in any way other than growing."""
     old, new = state.get("ipCidrRange"), inputs.get("ipCidrRange")
     if ("ipCidrRange",) not in details or not isinstance(old, str) or not isinstance(new, str):
         return details

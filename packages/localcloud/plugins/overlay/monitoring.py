@@ -1,4 +1,4 @@
-"""Notification channels, alert policies, dashboards, and metrics taken from logs."""
+"""Notification channels, alert policies, dashboards, and log-based metrics."""
 
 import json
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ _SENSITIVE: Final[Mapping[str, str]] = {"authToken": "auth_token", "password": "
 
 
 class ChannelLifecycle(RestResource):
-    """A notification channel: secret labels travel among the others."""
+    """A notification channel: secret labels are sent with the others."""
 
     def body(
         self, context: OperationContext, inputs: Properties, state: Mapping[str, Value], *, update: bool
@@ -50,7 +50,7 @@ class ChannelLifecycle(RestResource):
 
 
 class AlertLifecycle(RestResource):
-    """An alert policy: updates send its conditions with the names that Google gave them."""
+    """An alert policy: updates send its conditions with the names that Google assigned them."""
 
     def body(
         self, context: OperationContext, inputs: Properties, state: Mapping[str, Value], *, update: bool
@@ -66,12 +66,12 @@ class AlertLifecycle(RestResource):
 
 
 class DashboardLifecycle(RestResource):
-    """A dashboard: a JSON text that is the body."""
+    """A dashboard, whose body is one JSON text."""
 
     def body(
         self, context: OperationContext, inputs: Properties, state: Mapping[str, Value], *, update: bool
     ) -> Object:
-        """Return the text as an object, with the etag that the state's text has."""
+        """Return the text as an object, with the etag of the state's text."""
         del context, update
         body, known = _parsed(inputs), _parsed(state)
         if not isinstance(body, dict):
@@ -81,12 +81,12 @@ class DashboardLifecycle(RestResource):
     def state(
         self, context: OperationContext, body: Object, given: Properties, *, imported: bool = False
     ) -> Properties:
-        """Return the state, which holds the whole text that Google answers."""
+        """Return the state, which contains the whole text of Google's response."""
         state = super().state(context, body, given, imported=imported)
         return {**state, "dashboardJson": json.dumps(body, sort_keys=True)}
 
     def sent(self, changed: frozenset[str]) -> list[str]:
-        """Return what an update sends: the text, or nothing."""
+        """Return the body of an update: the text, or nothing."""
         return [name for name in changed if name == "dashboardJson"]
 
 
@@ -98,7 +98,7 @@ def _parsed(values: Mapping[str, Value]) -> Json:
 
 
 def _same_dashboard(details: Details, state: Mapping[str, Value], inputs: Mapping[str, Value]) -> Details:
-    """Compare only what the program wrote: what Google added to the text is not a difference."""
+    """Compare only the program's values because Google's additions to the text are not differences."""
     if isinstance(inputs.get("dashboardJson"), UnknownValue):
         return details
     left = {path: detail for path, detail in details.items() if path != ("dashboardJson",)}

@@ -17,7 +17,7 @@ class RouterNatLifecycle(RestResource):
     """A NAT configuration of a router, which is `item`."""
 
     def path(self, template: str, context: OperationContext, values: Mapping[str, Value], resource_id: str) -> str:
-        """Return a path template with the resource's properties in it; the router may be given by its path."""
+        """Return a path template filled with the resource's properties. The router can be given by its path."""
         named = {**values, "router": last_segment(text_of(values, "router"))}
         return super().path(template, context, named, resource_id)
 
@@ -39,13 +39,13 @@ class RouterNatLifecycle(RestResource):
 
     async def update(self, context: OperationContext, wanted: UpdateRequest) -> Created:
         """Change the entry in the router's list."""
-        # The real provider sends an empty list back as it was answered, and null where there was none.
+        # The real provider sends an empty list back unchanged, and null if there was none.
         inputs = {"initialNatIps": wanted.state.get("initialNatIps"), **wanted.inputs}
         await self._change(context, wanted.inputs, "Updating", self.body(context, inputs, wanted.state, update=True))
         return await self.must_read(context, wanted.id, wanted.inputs)
 
     async def delete(self, context: OperationContext, resource_id: str, state: Properties) -> None:
-        """Remove the entry from the router's list. If the router is gone, so is the entry."""
+        """Remove the entry from the router's list. If the router is gone, the entry is too."""
         del resource_id
         path = self.item_path(context, state, "")
         async with context.locks.of(path):
@@ -61,7 +61,7 @@ class RouterNatLifecycle(RestResource):
             exists = any(each.get("name") == name for each in nats)
             if doing == "Creating" and exists:
                 router = text_of(values, "router")
-                raise PluginError(f"Error creating RouterNat: the router {router!r} has a NAT {name!r} already")
+                raise PluginError(f"Error creating RouterNat: the router {router!r} already has a NAT {name!r}")
             changed = [entry if each.get("name") == name else each for each in nats]
             await self._patch(context, path, changed if exists else [*nats, entry], doing)
 
@@ -87,7 +87,7 @@ NAT: Final[Mapping[str, TypeOverlay]] = {
     "gcp:compute/routerNat:RouterNat": TypeOverlay(
         message="compute.beta#RouterNat",
         properties={
-            # In the API's answer, but neither in the state nor in an update of the real provider unless the program gives it.
+            # In the API's response, but neither in the state nor in an update of the real provider unless the program sets it.
             "autoNetworkTier": {"decode": lambda _: None, "absent": None},
             "drainNatIps": {"same": same_resource, **_LISTED},
             "enableDynamicPortAllocation": {"send_zero": True},

@@ -1,4 +1,4 @@
-"""Objects in buckets: uploaded whole, uploaded again when their content changes."""
+"""Objects in buckets: uploaded whole, and again when their content changes."""
 
 import base64
 import hashlib
@@ -44,12 +44,12 @@ class BucketObjectLifecycle(RestResource):
         return await settled(f"{bucket}-{name}", inputs, self.must_read(context, f"{bucket}-{name}", inputs))
 
     def path(self, template: str, context: OperationContext, values: Mapping[str, Value], resource_id: str) -> str:
-        """Return a path template with the object's properties in it; an object's name may hold anything."""
+        """Return a path template filled with the object's properties. An object's name can contain any character."""
         named = {**values, "name": quote(text_of(values, "name"), safe="")}
         return super().path(template, context, named, resource_id)
 
     async def read(self, context: OperationContext, resource_id: str, given: Properties) -> Created | None:
-        """Read the object's metadata. The content in the state is the program's while its hash is the one in the bucket."""
+        """Read the object's metadata. The state's content is the program's while its hash equals the bucket's."""
         if not given:
             raise PluginError(
                 f"{resource_id!r}: bucket objects cannot be imported, neither here nor with the real provider"
@@ -57,13 +57,13 @@ class BucketObjectLifecycle(RestResource):
         found = await super().read(context, resource_id, given)
         if found is not None:
             md5, expected = text_of(found.state, "md5hash"), _md5_of(given)
-            # As in the real provider: the constant while the bucket holds what the program gave, else the hash that is there, which shows as drift.
+            # As in the real provider: the constant while the bucket contains the program's content, otherwise the current hash, which shows as drift.
             detected = md5 if expected and expected != md5 else _UNCHANGED
             found.state.update({"md5hexhash": _hex(md5), "detectMd5hash": detected})
         return found
 
     async def update(self, context: OperationContext, wanted: UpdateRequest) -> Created:
-        """Upload the object again if its content changes, else update its metadata."""
+        """Upload the object again if its content changes, otherwise update its metadata."""
         if wanted.changed & {"content", "source", "detectMd5hash", "sourceMd5hash"}:
             return await self.create(context, wanted.inputs)
         return await super().update(context, wanted)
@@ -71,7 +71,7 @@ class BucketObjectLifecycle(RestResource):
     def body(
         self, context: OperationContext, inputs: Properties, state: Mapping[str, Value], *, update: bool
     ) -> Object:
-        """Return what changes: an update that names no property leaves it alone."""
+        """Return the changes. A property that an update does not name stays unchanged."""
         changed = {
             name: each
             for name, each in self.fields.items()
@@ -95,7 +95,7 @@ def _content(inputs: Properties) -> bytes:
 
 
 def _md5_of(values: Properties) -> str:
-    """Return the content's MD5 as the storage API writes it; empty where the content is not at hand."""
+    """Return the content's MD5 in the storage API's format. Empty if the content is not available."""
     if isinstance(values.get("content"), UnknownValue) or not {"content", "source"} & set(values):
         return ""
     try:
@@ -106,7 +106,7 @@ def _md5_of(values: Properties) -> str:
 
 
 def _media_type(content: bytes) -> str:
-    """Return what Google's Go client, which the real provider uses, takes for the type: text unless control characters are in it."""
+    """Return the content type that Google's Go client, which the real provider uses, detects: text unless it contains control characters."""
     return "application/octet-stream" if _CONTROL & set(content[:_SNIFFED]) else "text/plain; charset=utf-8"
 
 
@@ -124,7 +124,7 @@ def _hex(md5: str) -> str:
 
 
 def _new_content(details: Details, state: Mapping[str, Value], inputs: Mapping[str, Value]) -> Details:
-    """Add the new hashes and generation of new content. A file is compared by its hash, since its name says nothing about it."""
+    """Add the new hashes and generation of new content. A file is compared by its hash because its name does not identify its content."""
     if isinstance(inputs.get("source"), Asset):
         details = {path: detail for path, detail in details.items() if path[0] not in {"source", "detectMd5hash"}}
         if _md5_of(dict(inputs)) != state.get("md5hash"):
@@ -143,7 +143,7 @@ OBJECTS: Final[Mapping[str, TypeOverlay]] = {
             "temporaryHold": {"unset_update": False},
             "name": {"local": True, "create_only": False},
             "outputName": {"api": "name"},
-            # A path in the schema; the SDK makes it an asset.
+            # A path in the schema; the SDK turns it into an asset.
             "source": {"kind": ValueKind.ASSET},
         },
         lifecycle=partial(

@@ -1,4 +1,4 @@
-"""APIs that a project has enabled, and its service accounts."""
+"""A project's enabled APIs and its service accounts."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -14,9 +14,9 @@ from localcloud.plugins.values import Properties, Value, text_of
 
 _API: Final = "serviceusage/v1"
 _VISIBLE_LIMIT_S: Final = 10.0
-"""How long a new service account may stay invisible, in real seconds. The real provider reads for five minutes, at Google's pace."""
+"""Maximum real seconds for which a new service account may be invisible. The real provider reads for five minutes, at Google's speed."""
 _INVISIBLE: Final = "Permission 'iam.serviceAccounts.get' denied on resource (or it may not exist)"
-"""What IAM answers for an account that it does not know yet, in place of a 404."""
+"""IAM's answer for an account that is not visible yet, in place of a 404."""
 _ENABLED_QUERY: Final[Mapping[str, str]] = {
     "fields": "services/name,nextPageToken",
     "filter": "state:ENABLED",
@@ -25,7 +25,7 @@ _ENABLED_QUERY: Final[Mapping[str, str]] = {
 
 
 class EnabledService(RestResource):
-    """An API of a project: enabled, listed, and disabled at the end only where the program asks for it."""
+    """An API of a project: enabled, listed, and disabled on deletion only if the program sets it."""
 
     async def create(self, context: OperationContext, inputs: Properties) -> Created:
         """Enable the API if it is not enabled."""
@@ -39,7 +39,7 @@ class EnabledService(RestResource):
         """Find the API among the enabled ones."""
         named = self.named(resource_id)
         project, service = text_of(named, "project"), text_of(named, "service")
-        # The real provider lists, looks at the project, and lists again.
+        # The real provider lists, reads the project, and lists again.
         if service not in await _enabled(context, project):
             return None
         await context.rest.find(f"cloudresourcemanager/v1/projects/{project}")
@@ -48,7 +48,7 @@ class EnabledService(RestResource):
         return Created(id=resource_id, state={**self.state(context, {}, given or named), **named})
 
     async def update(self, context: OperationContext, wanted: UpdateRequest) -> Created:
-        """Keep the new inputs: only what the provider keeps for itself can change."""
+        """Keep the new inputs because only properties of the provider itself can change."""
         return Created(id=wanted.id, state={**self.state(context, {}, wanted.inputs), **self.named(wanted.id)})
 
     async def delete(self, context: OperationContext, resource_id: str, state: Properties) -> None:
@@ -81,10 +81,10 @@ async def _enabled(context: OperationContext, project: str) -> set[str]:
 
 
 class ServiceIdentity(RestResource):
-    """The service agent of an API: made to exist. As in the real provider, reading asks nobody and deleting does nothing."""
+    """The service agent of an API. As in the real provider, reading sends no request and deleting does nothing."""
 
     async def create(self, context: OperationContext, inputs: Properties) -> Created:
-        """Ask for the agent, and keep its address."""
+        """Create the agent and store its address."""
         named: Properties = {"project": known_project(context, inputs).project, "service": text_of(inputs, "service")}
         resource_id = self.id_template.format_map(named)
         answer = await context.rest.call("POST", f"serviceusage/v1beta1/{resource_id}:generateServiceIdentity", body={})
@@ -99,7 +99,7 @@ class ServiceIdentity(RestResource):
         return Created(id=resource_id, state={**self.state(context, {}, inputs), **named, **agent})
 
     async def read(self, context: OperationContext, resource_id: str, given: Properties) -> Created | None:
-        """Return what is known."""
+        """Return the known state."""
         del context
         return Created(id=resource_id, state=given)
 
@@ -132,7 +132,7 @@ class ServiceAccountLifecycle(RestResource):
         return await self.must_read(context, name, inputs)
 
     async def must_read(self, context: OperationContext, resource_id: str, given: Properties) -> Created:
-        """Read until the account is visible: a 404 and one 403 mean that it is not yet (resource_google_service_account.go of the real provider)."""
+        """Read until the account is visible. A 404 and one 403 mean that it is not visible yet (resource_google_service_account.go of the real provider)."""
         ends_at, attempt = monotonic() + _VISIBLE_LIMIT_S, 1
         while monotonic() < ends_at:
             try:
@@ -150,7 +150,7 @@ class ServiceAccountLifecycle(RestResource):
     def state(
         self, context: OperationContext, body: Object, given: Properties, *, imported: bool = False
     ) -> Properties:
-        """Return the state, with what follows from the account's address."""
+        """Return the state with the outputs derived from the account's address."""
         email = str(body.get("email", ""))
         state = super().state(context, body, given, imported=imported)
         state.update({"accountId": email.partition("@")[0], "member": f"serviceAccount:{email}"})

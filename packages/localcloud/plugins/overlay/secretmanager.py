@@ -54,7 +54,7 @@ class SecretVersionLifecycle(RestResource):
         return await self.must_read(context, wanted.id, wanted.inputs)
 
     async def delete(self, context: OperationContext, resource_id: str, state: Properties) -> None:
-        """Destroy the payload, or disable the version, or leave it, as `deletionPolicy` says."""
+        """Destroy the payload, disable the version, or leave it, depending on `deletionPolicy`."""
         action = {"DELETE": "destroy", "DISABLE": "disable"}.get(text_of(state, "deletionPolicy") or "DELETE")
         if action is not None:
             doing = f"deleting SecretVersion {resource_id!r}"

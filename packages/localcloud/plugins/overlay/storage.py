@@ -34,7 +34,7 @@ def _state_from_json(raw: Json) -> Value:
 
 
 class BucketLifecycle(RestResource):
-    """A bucket: updates send what changes, deletion looks for objects first."""
+    """A bucket: updates send the changes; deletion first checks for objects."""
 
     async def read(self, context: OperationContext, resource_id: str, given: Properties) -> Created | None:
         """Read the bucket and add its `gs://` address."""
@@ -44,7 +44,7 @@ class BucketLifecycle(RestResource):
         return found
 
     async def update(self, context: OperationContext, wanted: UpdateRequest) -> Created:
-        """Send what changes."""
+        """Send the changes."""
         body: Object = {}
         scope = context.scope(wanted.inputs)
         changed = (wanted.changed | _IAM_FIELDS) if wanted.changed & _IAM_FIELDS else wanted.changed
@@ -80,7 +80,7 @@ class BucketLifecycle(RestResource):
 
 
 def _changed_labels(context: OperationContext, wanted: UpdateRequest) -> Object:
-    """Return the labels of a PATCH: those wanted, and null for those that go."""
+    """Return the labels of a PATCH: the wanted ones, and null for removed ones."""
     send = labels.to_send(labels.LABELS, context.settings, wanted.inputs, wanted.state)
     before = wanted.state.get(labels.LABELS.effective)
     gone = [name for name in before if name not in send] if is_object(before) else []

@@ -1,4 +1,4 @@
-"""Simulated virtual machines: each has a metadata server and runs its start-up script; docker and systemd are simulated."""
+"""Simulated virtual machines: each has a metadata server and runs its startup script; docker and systemd are simulated."""
 
 from localcloud.running.machines.runtime import SimulatedMachines
 

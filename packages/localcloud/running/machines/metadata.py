@@ -1,4 +1,4 @@
-"""A machine's metadata server, as Compute Engine's documentation describes it: paths, ETags, waiting GETs, guest attributes, tokens."""
+"""A machine's metadata server, according to Compute Engine's documentation: paths, ETags, waiting GETs, guest attributes, tokens."""
 
 import asyncio
 import hashlib
@@ -23,9 +23,9 @@ _Tree: TypeAlias = dict[str, "str | _Tree"]
 """The metadata by path; folders are objects."""
 
 IssueAccessToken: TypeAlias = Callable[[str], str]
-"""Returns an access token for a service account's e-mail."""
+"""Returns an access token for a service account's email."""
 IssueIdToken: TypeAlias = Callable[[str, str], str]
-"""Returns an ID token for a service account's e-mail and an audience."""
+"""Returns an ID token for a service account's email and an audience."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -92,7 +92,7 @@ class MetadataServer:
         return await self._value(request, parts)
 
     async def _value(self, request: web.Request, parts: list[str]) -> web.Response:
-        """Answer with a value or a folder's listing. With wait_for_change, wait for a change first."""
+        """Answer with a value or a folder's listing. With wait_for_change, first wait for a change."""
         wait = request.query.get("wait_for_change", "").lower() == "true"
         known = request.query.get("last_etag")
         limit_s = _seconds(request.query.get("timeout_sec"))
@@ -190,13 +190,13 @@ class MetadataServer:
 async def _flavoured(
     request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
 ) -> web.StreamResponse:
-    """Require the header Metadata-Flavor, refuse requests from a proxy, and mark all answers, also errors.
+    """Require the header Metadata-Flavor, reject requests from a proxy, and mark all responses, including errors.
 
-    Refuse also what cannot reach a real machine's server: requests of web pages, and of other users of the machine that simulates this one.
+    Also reject requests that cannot reach a real machine's server: from web pages, and from other users of the machine that runs the simulation.
     """
     try:
         if _from_outside(request):
-            raise web.HTTPForbidden(text="The metadata server answers only its own machine.\n")
+            raise web.HTTPForbidden(text="The metadata server only answers its own machine.\n")
         if "X-Forwarded-For" in request.headers or (
             request.path != "/" and request.headers.get("Metadata-Flavor") != "Google"
         ):
@@ -240,7 +240,7 @@ def _flat(tree: _Tree, prefix: str = "") -> list[str]:
 
 
 def _camel(tree: _Tree, *, names: bool) -> _Tree:
-    """Convert keys to the camelCase of JSON answers (`machineType`). Keys of attributes are the user's and stay."""
+    """Convert keys to the camelCase of JSON responses (`machineType`). Keys of attributes belong to the user and stay unchanged."""
     out: _Tree = {}
     for name, value in tree.items():
         head, *rest = name.split("-") if names and "@" not in name else [name]

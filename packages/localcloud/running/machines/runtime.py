@@ -29,10 +29,10 @@ _STOP_LIMIT_S: Final = 15.0
 _CONNECT_LIMIT_S: Final = 0.5
 _ADDRESS_TRIES: Final = 50
 _BOOT_S: Final = 41.5
-"""Simulated seconds from power on to the start-up script: the mean of 20 boots of a VM of Google's (C. McAnlis, "Understanding and profiling GCE
+"""Simulated seconds from power-on to the startup script: the mean of 20 boots of a Google VM (C. McAnlis, "Understanding and profiling GCE
 cold-boot time", 2017)."""
 _LOST_EXIT_CODE: Final = 255
-"""Docker's exit code of a container that ran when the machine went down."""
+"""Docker's exit code of a container that ran when the machine shut down."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -47,7 +47,7 @@ class _Machine:
 class SimulatedMachines:
     """Implementation of `localcloud.world.runtime.MachineRuntime`.
 
-    When a machine stops, its console and its containers' logs move to `state`/logs/machines; all its other files are removed.
+    When a machine stops, its console and its containers' logs move to `state`/logs/machines. All its other files are removed.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class SimulatedMachines:
         self._machines: dict[str, _Machine] = {}
 
     async def boot(self, machine: MachineSpec) -> None:
-        """Boot a machine. A running machine of that name is stopped first. Raises MachineFailedError."""
+        """Boot a machine. A running machine with that name is stopped first. Raises MachineFailedError."""
         await self.stop(machine.name)
         folder = self._folder(_file_name(machine.name))
         shutil.rmtree(folder, ignore_errors=True)
@@ -90,10 +90,10 @@ class SimulatedMachines:
         )
 
     async def reboot(self, name: str) -> None:
-        """Reboot a machine: processes and /dev/shm are lost, the disk stays. Raises MachineFailedError if it does not run."""
+        """Reboot a machine: processes and /dev/shm are lost, the disk is kept. Raises MachineFailedError if it does not run."""
         machine = self._machines.get(name)
         if machine is None:
-            raise MachineFailedError(f"There is no running machine {name}.")
+            raise MachineFailedError(f"Machine {name} is not running.")
         await self._power_off(machine)
         _forget_memory(machine.folder)
         await self._power_on(machine.folder)
@@ -102,7 +102,7 @@ class SimulatedMachines:
         )
 
     def charges(self, name: str) -> list[JsonObject]:
-        """Return what a machine of that name was charged, also what it lost with its disk."""
+        """Return the charges of a machine of that name, including those lost with its disk."""
         folder = _file_name(name)
         return [*charges.read(self._kept(folder) / charges.FILE), *charges.read(self._folder(folder) / charges.FILE)]
 
@@ -114,12 +114,12 @@ class SimulatedMachines:
             machine.server.changed()
 
     def guest_attributes(self, name: str) -> Mapping[str, Mapping[str, str]]:
-        """Return what the machine has published."""
+        """Return the machine's guest attributes."""
         machine = self._machines.get(name)
         return {} if machine is None else machine.data.guest_attributes
 
     def address(self, name: str, port: int) -> tuple[str, int] | None:
-        """Return host and port of a port of the machine, or None if nothing listens there now."""
+        """Return host and port for a port of the machine, or None if nothing listens there now."""
         machine = self._machines.get(name)
         if machine is None:
             return None
@@ -142,7 +142,7 @@ class SimulatedMachines:
         await self._clock.sleep(_BOOT_S)
 
     async def _power_off(self, machine: _Machine) -> None:
-        """End all processes of the machine."""
+        """Stop all processes of the machine."""
         if machine.init_process.stdin is not None:
             machine.init_process.stdin.close()
         try:
@@ -176,7 +176,7 @@ class SimulatedMachines:
             env=interpreter.ENVIRONMENT,
             start_new_session=True,
         )
-        assert init_process.stdin is not None  # noqa: S101 - pipes were asked for
+        assert init_process.stdin is not None  # noqa: S101 - pipes were requested
         assert init_process.stdout is not None  # noqa: S101
         answer = ""
         with suppress(TimeoutError, ConnectionError):
@@ -188,17 +188,17 @@ class SimulatedMachines:
                 init_process.kill()
             await init_process.wait()
             raise MachineFailedError(
-                f"The machine {machine.name} did not boot: {answer or 'its init process did not come up'}."
+                f"The machine {machine.name} did not boot: {answer or 'its init process did not start'}."
             )
         return init_process
 
     def _environment(self, machine: MachineSpec, folder: Path, address: str, metadata_server: str) -> dict[str, str]:
-        """Return the start-up script's environment: nothing inherited, and the machine's commands first on PATH."""
+        """Return the startup script's environment: nothing inherited, and the machine's commands first on PATH."""
         variables = {FOLDER_VARIABLE: str(folder), **interpreter.simulator_variables()}
         commands = install(folder / "bin", MACHINE_COMMANDS, variables)
         if not machine.has_docker:
             install(folder / "bin", COMMANDS_WITHOUT_DOCKER, variables)
-        # The script gets the base interpreter, so that it cannot import this project's packages.
+        # The script uses the base interpreter, so that it cannot import this project's packages.
         (commands / "python3").unlink(missing_ok=True)
         (commands / "python3").symlink_to(Path(sys.executable).resolve())
         return {
@@ -239,7 +239,7 @@ class SimulatedMachines:
 
 
 def _forget_memory(folder: Path) -> None:
-    """Remove what a machine has in memory: /dev/shm, its units, and that its containers run."""
+    """Remove a machine's in-memory state: /dev/shm, its units, and the running state of its containers."""
     shutil.rmtree(folder / "dev-shm", ignore_errors=True)
     for unit in folder.glob("units/*.json"):
         unit.unlink()
@@ -250,7 +250,7 @@ def _forget_memory(folder: Path) -> None:
 
 
 def _make_devices(folder: Path, accelerator: str) -> None:
-    """Make a file in place of each device of the accelerator."""
+    """Create a file in place of each device of the accelerator."""
     for name in device_files(accelerator):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).touch()

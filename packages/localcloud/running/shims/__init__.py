@@ -1,7 +1,7 @@
-"""Commands that stand in for others on PATH: `docker`, `iptables`, `systemd-run`, `systemctl` and `journalctl` on a simulated machine, `gcloud` for people.
+"""Replacements for commands on PATH: `docker`, `iptables`, `systemd-run`, `systemctl` and `journalctl` on a simulated machine, `gcloud` for users.
 
 `install` writes each command as a small script that runs a module of this package with the local cloud's interpreter, in any environment.
-The modules use the standard library only, because a machine calls them often.
+The modules only use the standard library because a machine calls them often.
 """
 
 import shlex
@@ -24,10 +24,10 @@ COMMANDS_WITHOUT_DOCKER: Final = {
     "docker": "localcloud.running.shims.no_docker",
     "apt-get": "localcloud.running.shims.apt_get",
 }
-"""The commands of a machine whose boot image has no docker, until its package is installed."""
+"""The commands of a machine whose boot image lacks docker, until its package is installed."""
 
 OPERATOR_TOKEN: Final = "LOCALCLOUD_TOKEN"  # noqa: S105 - the name of a variable
-"""The variable with the operator's token in the scripts of people's commands, which are private files."""
+"""The variable with the operator's token in the scripts of users' commands, which are private files."""
 
 PEOPLE_COMMANDS: Final = {"gcloud": "localcloud.running.shims.gcloud"}
 """The commands that `python -m localcloud run` puts first on PATH."""
@@ -42,7 +42,7 @@ def install(
 ) -> Path:
     """Write the commands into a folder and return it. `environment` overrides the variables of the caller.
 
-    `kept` names variables of the caller that would be overridden, by the names under which the command finds them.
+    `kept` names variables of the caller that are overridden, by the names under which the command finds them.
     """
     folder.mkdir(parents=True, exist_ok=True)
     variables = {"PYTHONPATH": str(interpreter.ROOT), **(environment or {})}

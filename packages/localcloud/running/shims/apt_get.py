@@ -1,6 +1,6 @@
 """`apt-get` on a simulated machine: `update`, and `install` of docker.io, which puts docker on the machine's PATH.
 
-Without an external address or Cloud NAT the package archives do not answer, with Private Google Access too.
+Without an external address or Cloud NAT the package archives do not respond, even with Private Google Access.
 """
 
 import os
@@ -21,7 +21,7 @@ def main(words: Sequence[str]) -> int:
     machine = this_machine()
     command, *packages = [word for word in words if not word.startswith("-")] or [""]
     if command not in {"update", "install"} or any(package != _DOCKER for package in packages):
-        print(f"E: the simulated apt-get installs {_DOCKER} only, given: {' '.join(words)}", file=sys.stderr)
+        print(f"E: the simulated apt-get only installs {_DOCKER}, given: {' '.join(words)}", file=sys.stderr)
         return _FAILED
     if not machine.internet:
         print("E: Could not connect to archive.ubuntu.com:80 (185.125.190.81), connection timed out", file=sys.stderr)

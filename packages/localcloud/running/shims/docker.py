@@ -1,7 +1,7 @@
 """`docker` on a simulated machine: docker's messages and exit codes, and a simulated vLLM server as the container.
 
 Commands: pull, login, logout, run, ps, logs, inspect, stop, kill, rm, wait, images, rmi, version, info.
-docs/authors/simulated-server.md says what each does here.
+docs/authors/simulated-server.md describes each command.
 """
 
 import argparse
@@ -39,7 +39,7 @@ def _parser(command: str, *, flags: str = "", values: str = "") -> argparse.Argu
 
 
 def container(machine: Machine, name: str) -> dict[str, Any]:
-    """Return a container by name or id, with its current state. End the process if there is none."""
+    """Return a container by name or id, with its current state. Exit if it does not exist."""
     found = _find(machine, name)
     if found is None:
         _fail(_NOT_FOUND.format(name))
@@ -54,8 +54,8 @@ def _find(machine: Machine, name: str) -> dict[str, Any] | None:
 
 
 def _fresh(document: dict[str, Any]) -> dict[str, Any]:
-    """Return the container's state, corrected if its supervisor died before it could record the end."""
-    # Until the supervisor has recorded the end, the container counts as running: only the supervisor knows the exit code.
+    """Return the container's state, corrected if its supervisor crashed before it could record the exit."""
+    # Until the supervisor has recorded the exit, the container counts as running because only the supervisor knows the exit code.
     supervisor = int(document.get("supervisor") or 0)
     supervised = supervisor > 0 and alive(supervisor)
     if document.get("running") and not alive(int(document["pid"])) and not supervised:
@@ -209,7 +209,7 @@ def _log(machine: Machine, name: str) -> Path:
 
 
 def _follow(machine: Machine, name: str, *, lines: int | None) -> None:
-    """Print a log while it grows, until the container has ended."""
+    """Print a log while it grows, until the container has exited."""
     with _log(machine, name).open(encoding="utf-8", errors="replace") as log:
         if lines is not None:
             sys.stdout.writelines(tail(log.readlines(), lines))
@@ -315,7 +315,7 @@ def _kill(machine: Machine, argv: Sequence[str]) -> int:
 
 
 def _end(machine: Machine, found: dict[str, Any], number: signal.Signals, grace_s: float) -> None:
-    """Signal a container's process and wait for its end; kill it after the grace period."""
+    """Signal a container's process and wait for it to exit. Kill it after the grace period."""
     if not found["running"]:
         return
     pid = int(found["pid"])
@@ -360,7 +360,7 @@ def _rm(machine: Machine, argv: Sequence[str]) -> int:
 
 
 def remove(machine: Machine, name: str) -> None:
-    """Remove a container that has ended. Its log is kept with the machine's other logs."""
+    """Remove a container that has exited. Its log is kept with the machine's other logs."""
     (machine.containers / f"{name}.json").unlink(missing_ok=True)
     log = machine.containers / f"{name}.log"
     if log.exists():
@@ -414,7 +414,7 @@ def main(argv: Sequence[str]) -> int:
         words = ["inspect", "--type=image", *words[2:]]
     command = words[0] if words else ""
     if command not in _COMMANDS:
-        _fail(f"docker: '{command}' is not a docker command that the simulated machine knows: {', '.join(_COMMANDS)}")
+        _fail(f"docker: '{command}' is not a docker command of the simulated machine: {', '.join(_COMMANDS)}")
     try:
         return _COMMANDS[command](this_machine(), words[1:])
     except KeyboardInterrupt:

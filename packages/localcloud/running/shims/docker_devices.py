@@ -1,4 +1,4 @@
-"""What a container gets of a simulated machine: its devices, capabilities and limits, refused as docker and libtpu refuse them."""
+"""A container's devices, capabilities and limits on a simulated machine, with the errors of docker and libtpu."""
 
 import argparse
 import re
@@ -22,22 +22,22 @@ _LIMITS: Final = re.compile(
 _SECURITY: Final = ("seccomp", "apparmor", "label", "systempaths", "writable-cgroups")
 _SIZE: Final = re.compile(r"\d+(\.\d+)?\s*[kmgtp]?i?b?", re.IGNORECASE)
 _LOCKED: Final = 64 * 2**30
-"""Bytes of memory that a TPU container has to be able to lock (Google, "About TPUs in GKE", section on privileged mode: `ulimit -l 68719476736`)."""
+"""Bytes of memory that a TPU container must be able to lock (Google, "About TPUs in GKE", section on privileged mode: `ulimit -l 68719476736`)."""
 _CANNOT_OPEN: Final = (
     "RuntimeError: Unable to initialize backend 'tpu': UNKNOWN: TPU initialization failed: open({device}): {why}: {why}; "
     "Couldn't open iommu group {device} (set JAX_PLATFORMS='' to automatically choose an available backend)"
 )
-"""JAX's words where libtpu cannot open a chip (google/gvisor#11545, vllm-project/tpu-inference#2257)."""
+"""JAX's error if libtpu cannot open a chip (google/gvisor#11545, vllm-project/tpu-inference#2257)."""
 _CANNOT_LOCK: Final = "RuntimeError: Unable to initialize backend 'tpu': UNKNOWN: TPU initialization failed: VFIO_IOMMU_MAP_DMA: Cannot allocate memory"
 
 
 class OptionError(Exception):
-    """Docker refuses an option; the message is docker's."""
+    """Docker rejects an option. The message is docker's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rights:
-    """What one container gets. `devices`: path in the container -> path on the machine; `memlock`: bytes that it may lock, -1 without a limit."""
+    """Rights of one container. `devices`: path in the container -> path on the machine; `memlock`: bytes that it can lock, -1 without a limit."""
 
     privileged: bool
     devices: dict[str, str]
@@ -49,7 +49,7 @@ class Rights:
     cgroup_parent: str
 
     def host_config(self) -> dict[str, object]:
-        """Return the part of `docker inspect` that says so."""
+        """Return these rights in the format of `docker inspect`."""
         limits = [] if self.memlock is None else [{"Name": "memlock", "Hard": self.memlock, "Soft": self.memlock}]
         return {
             "Privileged": self.privileged,
@@ -139,7 +139,7 @@ def device_files(accelerator: str) -> tuple[str, ...]:
 
 
 def problem_of(machine: Machine, wanted: Rights) -> str:
-    """Return the words with which a server ends that cannot use the machine's chips; empty if it can."""
+    """Return the error message of a server that cannot use the machine's chips. Empty if it can."""
     if wanted.privileged:
         return ""
     for name in device_files(machine.accelerator):

@@ -1,4 +1,4 @@
-"""The part of docker's `--format` templates that scripts use: `{{.A.B}}`, `{{index .A "key"}}`, `{{json .A}}`."""
+"""The subset of docker's `--format` templates that scripts use: `{{.A.B}}`, `{{index .A "key"}}`, `{{json .A}}`."""
 
 import json
 import re
@@ -13,7 +13,7 @@ _JSON: Final = re.compile(r"json\s+(\.[\w.]*)")
 
 
 def formatted(template: str, document: Mapping[str, Any]) -> str:
-    """Fill a template. An unknown action ends the process with one sentence, as a wrong template does in docker."""
+    """Fill a template. An unknown action exits with one sentence, like an invalid template in docker."""
     return _ACTION.sub(lambda match: _value(match[1], document), template)
 
 
@@ -25,7 +25,7 @@ def _value(action: str, document: Mapping[str, Any]) -> str:
         return json.dumps(_at(match[1], document))
     if re.fullmatch(r"\.[\w.]*", action):
         return _shown(_at(action, document))
-    raise SystemExit(f"template parsing error: the simulated docker does not know {{{{{action}}}}}")
+    raise SystemExit(f"template parsing error: the simulated docker does not support {{{{{action}}}}}")
 
 
 def _at(path: str, document: Mapping[str, Any]) -> object:

@@ -1,4 +1,4 @@
-"""Images on a simulated machine: which are pulled, and if the registry allows a pull."""
+"""Images on a simulated machine: the pulled ones, and whether the registry allows a pull."""
 
 import base64
 import hashlib
@@ -24,16 +24,16 @@ _DOCKER_HUB: Final = "docker.io"
 _CLIENT_HEADER: Final = "X-Localcloud-Client"
 _LAYERS: Final = 12
 _PULL_S: Final = 60.0
-"""Simulated seconds of a pull (assumed: some 8 GB at 130 MB/s)."""
+"""Simulated seconds of a pull (assumed: about 8 GB at 130 MB/s)."""
 _IMAGE_BYTES: Final = 8_000_000_000
 
 
 class ImageError(Exception):
-    """An image cannot be pulled; the message is docker's."""
+    """An image cannot be pulled. The message is docker's."""
 
 
 def config_file() -> Path:
-    """Return docker's configuration file, which holds the logins."""
+    """Return docker's configuration file, which contains the logins."""
     return Path(os.environ.get("DOCKER_CONFIG") or Path(os.environ.get("HOME", "/")) / ".docker") / "config.json"
 
 
@@ -43,7 +43,7 @@ def pulled(machine: Machine) -> dict[str, str]:
 
 
 def remove(machine: Machine, reference: str) -> bool:
-    """Delete a pulled image. Return False if it is not there."""
+    """Delete a pulled image. Return False if it does not exist."""
     here = pulled(machine)
     if here.pop(reference, None) is None:
         return False
@@ -56,7 +56,7 @@ def pull(machine: Machine, reference: str, *, quiet: bool) -> str:
     match = _REFERENCE.fullmatch(reference)
     if match is None:
         raise ImageError("invalid reference format")
-    _ask_registry(machine, reference, match["name"], match["digest"] or match["tag"] or "latest")
+    _query_registry(machine, reference, match["name"], match["digest"] or match["tag"] or "latest")
     here = pulled(machine)
     if reference in here:
         print(f"Status: Image is up to date for {reference}", flush=True)
@@ -80,7 +80,7 @@ def _layers(reference: str, clock_speed: float) -> Iterator[str]:
         yield f"{layer}: Pull complete"
 
 
-def _ask_registry(machine: Machine, reference: str, name: str, version: str) -> None:
+def _query_registry(machine: Machine, reference: str, name: str, version: str) -> None:
     """Read the image's manifest from the simulated registry, with the token of the docker login. Raises ImageError."""
     if not machine.google:
         raise ImageError(
@@ -92,7 +92,7 @@ def _ask_registry(machine: Machine, reference: str, name: str, version: str) -> 
     path = f"library/{path}" if host == _DOCKER_HUB and "/" not in path else path
     token = _token(host)
     headers = {_CLIENT_HEADER: machine.name, **({"Authorization": f"Bearer {token}"} if token else {})}
-    import urllib.error  # noqa: PLC0415  a third of what a start of `docker` costs, and most of its commands ask nobody
+    import urllib.error  # noqa: PLC0415  a third of the start time of `docker`, and most of its commands send no request
     import urllib.request  # noqa: PLC0415
 
     request = urllib.request.Request(  # noqa: S310 - the local cloud
@@ -109,9 +109,9 @@ def _ask_registry(machine: Machine, reference: str, name: str, version: str) -> 
 
 
 def _refusal(error: "HTTPError", host: str, reference: str) -> str:
-    """Return docker's message for a registry's refusal.
+    """Return docker's message for a registry's error.
 
-    Docker shows the registry's own words below 500 and the status only above (distribution/registry/client/errors.go, HandleHTTPResponseError).
+    Docker shows the registry's own message below 500 and only the status above (distribution/registry/client/errors.go, HandleHTTPResponseError).
     """
     if error.code >= HTTPStatus.INTERNAL_SERVER_ERROR:
         return f"received unexpected HTTP status: {error.code} {error.reason}"

@@ -26,7 +26,7 @@ _IMAGE_ENTRY_POINT: Final = ("vllm", "serve")
 
 
 class RunError(Exception):
-    """The container cannot be started; the message is docker's."""
+    """The container cannot be started. The message is docker's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +87,7 @@ def parse(argv: Sequence[str]) -> ContainerOptions:
 
 
 def _is_program(command: Sequence[str]) -> bool:
-    """Tell if a command starts with a program, not with a flag or a model's id."""
+    """Return whether a command starts with a program, not with a flag or a model's id."""
     return bool(command) and not command[0].startswith("-") and ("/" not in command[0] or command[0].startswith("/"))
 
 
@@ -97,7 +97,7 @@ def _pair(text: str) -> tuple[str, str]:
 
 
 def _environment(variables: Sequence[str], files: Sequence[str]) -> dict[str, str]:
-    """Read variables as docker does: files first; a name without a value gets the value of the caller's environment."""
+    """Read variables as docker does: files first. A name without a value gets its value from the caller's environment."""
     out: dict[str, str] = {}
     lines: list[str] = []
     for file in files:
@@ -139,7 +139,7 @@ def start(machine: Machine, wanted: ContainerOptions) -> str:
         raise RunError(str(error)) from error
     identity = secrets.token_hex(32)
     log = machine.containers / f"{wanted.name}.log"
-    # The variables go to the process and to no file: some of them are secrets.
+    # The variables are passed to the process but not written to a file because some of them are secrets.
     document = {
         "id": identity,
         "name": wanted.name,
@@ -163,20 +163,18 @@ def start(machine: Machine, wanted: ContainerOptions) -> str:
         interpreter.command("localcloud.vllm", *wanted.command),
         restart_s=None,
         grace_s=_STOP_GRACE_S,
-        warden_pid=machine.warden_pid,
+        init_pid=machine.init_pid,
         environment=_server_environment(machine, wanted),
     )
     # `docker run` returns when the process has been started.
     if not supervise.wait_until_started(state, pid):
         state.unlink(missing_ok=True)
-        raise RunError(
-            "Error response from daemon: failed to create task for container: its supervisor did not come up"
-        )
+        raise RunError("Error response from daemon: failed to create task for container: its supervisor did not start")
     return identity
 
 
 def _server_environment(machine: Machine, wanted: ContainerOptions) -> dict[str, str]:
-    # A published port leads to the container's own address, where a server that listens on its loopback address does not answer.
+    # A published port leads to the container's own address. A server that listens on its loopback address does not respond there.
     is_published = wanted.network == "published" and "--host=127.0.0.1" not in wanted.command
     reachable = wanted.network == "host" or is_published
     simulator = {
@@ -188,38 +186,38 @@ def _server_environment(machine: Machine, wanted: ContainerOptions) -> dict[str,
         "VLLM_SIM_BIND_HOST": machine.address,
         "VLLM_SIM_PATHS": json.dumps(_paths(machine, wanted)),
         "VLLM_SIM_PYTHONPATH": _python_path(machine, wanted),
-        "VLLM_SIM_LIFELINE": f"pid:{machine.warden_pid}",
-        # Where a program in the container finds the metadata server.
+        "VLLM_SIM_LIFELINE": f"pid:{machine.init_pid}",
+        # Address of the metadata server for a program in the container.
         "GCE_METADATA_HOST": _metadata_host(machine, wanted),
         "VLLM_SIM_DEVICE_PROBLEM": problem_of(machine, wanted.rights),
         "VLLM_SIM_HUB": f"{machine.base_url}/hub",
         charges.VARIABLE: str(machine.folder / charges.FILE),
     }
     if not reachable:
-        # A port in the container's own network cannot be reached from outside.
+        # A port in the container's own network is unreachable from outside.
         simulator["VLLM_SIM_BIND_PORT"] = "0"
     return {**interpreter.simulator_variables(), **wanted.environment, **simulator}
 
 
 def _metadata_host(machine: Machine, wanted: ContainerOptions) -> str:
-    """Return the machine's metadata server, or what the machine's rules put in its place for the container's control group."""
+    """Return the machine's metadata server, or its replacement by the machine's rules for the container's control group."""
     port = redirected(machine, wanted.rights.cgroup_parent, METADATA_ADDRESS, 80)
     return os.environ.get("GCE_METADATA_HOST", "") if port is None else f"{machine.address}:{port}"
 
 
 def _python_path(machine: Machine, wanted: ContainerOptions) -> str:
-    """Return the real folders behind the container's PYTHONPATH: those of its volumes. The image has none that matters here."""
+    """Return the real folders of the container's PYTHONPATH that are in its volumes. The image's own are irrelevant here."""
     paths = _paths(machine, wanted)
     return ":".join(paths[folder] for folder in wanted.environment.get("PYTHONPATH", "").split(":") if folder in paths)
 
 
 def _paths(machine: Machine, wanted: ContainerOptions) -> dict[str, str]:
-    """Map the container's volumes to real folders. /dev/shm and /mnt of the machine lie below the machine's folder."""
+    """Map the container's volumes to real folders. /dev/shm and /mnt of the machine are below the machine's folder."""
     out = {"/": str(machine.folder / "nothing")}
     for inside, outside in wanted.volumes.items():
         real = outside
         for prefix, kept in machine.paths.items():
-            # A folder that a program on the machine created in the real file system is used as it is.
+            # A folder that a program on the machine created in the real file system is used directly.
             if outside == prefix or (outside.startswith(prefix + "/") and not Path(outside).exists()):
                 real = kept + outside[len(prefix) :]
         out[inside] = real

@@ -2,16 +2,16 @@
 
 Commands: `alpha compute tpus tpu-vm ssh NODE --project= --zone= --tunnel-through-iap -- -N -L LOCAL:HOST:PORT`, where LOCAL is a port or a
 path of a Unix socket (ssh(1), `-L local_socket:host:hostport`),
-`compute ssh INSTANCE` with the same words,
-`auth print-identity-token [--audiences=]`, `auth print-access-token`, `config get account`, `version` (as JSON), and what an owner
-does to a project (`gcloud_project`), and the deletions of `gcloud_deletes`.
+`compute ssh INSTANCE` with the same arguments,
+`auth print-identity-token [--audiences=]`, `auth print-access-token`, `config get account`, `version` (as JSON), an owner's commands
+on a project (`gcloud_project`), and the deletions of `gcloud_deletes`.
 
-Commands run as the local cloud's operator, or as the account of `--account=EMAIL` or CLOUDSDK_CORE_ACCOUNT, or as that of a federation or
+Commands run as the local cloud's operator, or as the account of `--account=EMAIL`, CLOUDSDK_CORE_ACCOUNT, a federation or
 an impersonation (`gcloud_login`).
-A tunnel makes the calls of the real gcloud in the same order, so that a missing permission shows at the same step
+A tunnel sends the real gcloud's calls in the same order, so a missing permission shows at the same step
 (googlecloudsdk/command_lib/compute/tpus/tpu_vm/ssh.py of SDK 528: PrepareNodeForSSH, AddSSHKeyIfNeeded, AttemptRunWithRetries;
 command_lib/util/ssh/ssh.py: GetOsloginState).
-The first connection to a node adds an SSH key to the node's metadata, with OS Login too, and waits until the node accepts it.
+The first connection to a node adds an SSH key to the node's metadata, even with OS Login, and waits until the node accepts it.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ from localcloud.callers import SHARED_QUOTA_HEADER
 from localcloud.running.shims import OPERATOR_TOKEN, gcloud_deletes, gcloud_login, gcloud_project
 from localcloud.running.shims.gcloud_login import Login, LoginError
 
-_NOTICE: Final = "gcloud (simulated): this is the local cloud's stand-in; it knows tunnels to TPU machines, tokens, deletions, and what fixes a project."
+_NOTICE: Final = "gcloud (simulated): this is the local cloud's stand-in. It supports tunnels to TPU machines, tokens, deletions and project setup."
 _GCLOUD_CLIENT: Final = "32555940559.apps.googleusercontent.com"
 """The audience of gcloud's identity tokens for users: gcloud's client id."""
 _TUNNEL: Final = ("compute", "tpus", "tpu-vm", "ssh")
@@ -57,18 +57,18 @@ This command is available in one or more alternate release tracks.  Try:
   gcloud alpha compute tpus tpu-vm"""
 """Recorded from gcloud 528.0.0 on 2026-11-20: `gcloud beta compute tpus tpu-vm ssh NODE ...`, exit code 2."""
 _SSH_KEYS: Final = "ssh-keys"
-"""The key of a node's metadata in which gcloud keeps public SSH keys, one in each line."""
+"""The key of a node's metadata in which gcloud stores public SSH keys, one per line."""
 _OS_LOGIN: Final = "enable-oslogin"
 _SUN_PATH: Final = 108
-"""Bytes of a socket's path on Linux, the null at its end included (unix(7)); ssh refuses a longer one before it connects (readconf.c)."""
+"""Bytes of a socket's path on Linux, including the final null (unix(7)). ssh rejects a longer one before it connects (readconf.c)."""
 _LIMIT_S: Final = 30.0
 _VERSION: Final = {"Google Cloud SDK": "528.0.0", "alpha": "2025.06.20", "beta": "2025.06.20", "core": "2025.06.20"}
-"""What `gcloud version --format=json` of the modelled release prints, without components that are not simulated."""
+"""Output of `gcloud version --format=json` of the modeled release, without components that are not simulated."""
 _POLL_S: Final = 0.05
 
 
 class CommandError(Exception):
-    """A command that fails or is not simulated; `code` is the exit code."""
+    """A command that fails or is not simulated. `code` is the exit code."""
 
     def __init__(self, message: str, code: int = 1) -> None:
         super().__init__(message)
@@ -76,14 +76,14 @@ class CommandError(Exception):
 
 
 class RefusedError(CommandError):
-    """A command that the real gcloud refuses too; the message is gcloud's own, after `ERROR: `."""
+    """A command that the real gcloud also rejects. The message is gcloud's own, after `ERROR: `."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message, 2)
 
 
 class CrashError(CommandError):
-    """An error of gcloud itself; the message is gcloud's own, after `ERROR: `."""
+    """An error of gcloud itself. The message is gcloud's own, after `ERROR: `."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,19 +95,19 @@ class TunnelRequest:
     """Path of a socket, or host and port."""
     remote_port: int
     account: str = ""
-    """The account of `--account`; empty for that of the environment."""
+    """The account of `--account`. Empty for the environment's account."""
 
 
 def _base_url() -> str:
     url = os.environ.get("LOCALCLOUD_URL")
     if not url:
         raise CommandError(
-            "LOCALCLOUD_URL is not set: run this under `python -m localcloud run` or after `python -m localcloud env`."
+            "LOCALCLOUD_URL is not set. Run this command under `python -m localcloud run` or after `python -m localcloud env`."
         )
     return url.rstrip("/")
 
 
-def _ask(
+def _call(
     path: str, *, body: dict[str, Any] | None = None, token: str | None = None, verb: str | None = None
 ) -> dict[str, Any]:
     headers = {"Content-Type": "application/json", SHARED_QUOTA_HEADER: "gcloud"} | (
@@ -128,7 +128,7 @@ def _ask(
             message = text[:300]
         raise CommandError(f"{error.code} {message}") from None
     except (OSError, ValueError) as error:
-        raise CommandError(f"the local cloud at {_base_url()} does not answer: {error}") from None
+        raise CommandError(f"the local cloud at {_base_url()} does not respond: {error}") from None
 
 
 def parse_tunnel(words: Sequence[str], *, to_instance: bool = False) -> TunnelRequest:
@@ -151,7 +151,7 @@ def parse_tunnel(words: Sequence[str], *, to_instance: bool = False) -> TunnelRe
     )
     if forward is None or "-N" not in after or _IAP not in before:
         raise CommandError(
-            f"the stand-in opens tunnels only: give {_IAP} and end the command with `-- -N -L LOCAL_PORT:127.0.0.1:PORT`.",
+            f"the stand-in only opens tunnels. Pass {_IAP} and end the command with `-- -N -L LOCAL_PORT:127.0.0.1:PORT`.",
             2,
         )
     path = forward["path"]
@@ -167,10 +167,10 @@ def parse_tunnel(words: Sequence[str], *, to_instance: bool = False) -> TunnelRe
     )
 
 
-def _ask_admin(path: str, *, body: dict[str, Any] | None = None) -> dict[str, Any]:
+def _call_admin(path: str, *, body: dict[str, Any] | None = None) -> dict[str, Any]:
     """Call the admin API with the operator's token."""
     token = os.environ.get(OPERATOR_TOKEN) or os.environ.get("GOOGLE_OAUTH_ACCESS_TOKEN")
-    return _ask(path, body=body, token=token)
+    return _call(path, body=body, token=token)
 
 
 async def _run_tunnel(tunnel: TunnelRequest) -> int:
@@ -182,7 +182,7 @@ async def _run_tunnel(tunnel: TunnelRequest) -> int:
     server = await listen(tunnel)
     parent = os.getppid()
     async with server:
-        # End with the parent: if it was killed, nothing else closes the tunnel.
+        # Exit with the parent: if it was killed, nothing else closes the tunnel.
         while os.getppid() == parent and not stopped.is_set():
             with suppress(TimeoutError):
                 await asyncio.wait_for(stopped.wait(), 0.5)
@@ -191,7 +191,7 @@ async def _run_tunnel(tunnel: TunnelRequest) -> int:
 
 
 async def listen(tunnel: TunnelRequest) -> asyncio.Server:
-    """Listen at the local end, as ssh does: it replaces no file, and only its user can open its socket (ssh_config(5), StreamLocalBindMask)."""
+    """Listen at the local end, as ssh does. It replaces no file, and only its user can open its socket (ssh_config(5), StreamLocalBindMask)."""
 
     async def carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await _forward(tunnel, reader, writer)
@@ -214,25 +214,25 @@ async def listen(tunnel: TunnelRequest) -> asyncio.Server:
 
 def _login(account: str) -> Login:
     try:
-        return gcloud_login.current(account, _ask, _ask_admin)
+        return gcloud_login.current(account, _call, _call_admin)
     except LoginError as error:
         raise CommandError(str(error)) from None
 
 
 def log_in(node: str, login: Login) -> None:
-    """Make the calls of a connection up to the login. Raises CommandError at the first that is refused."""
+    """Send the calls of a connection up to the login. Raises CommandError at the first rejected one."""
     account = login.account
-    issued = _ask_admin("/admin/tokens", body={"email": account} if account else {})
+    issued = _call_admin("/admin/tokens", body={"email": account} if account else {})
     token, account = str(issued["accessToken"]), str(issued.get("email", account))
     if "/instances/" in node:
         _log_in_to_instance(node, replace(login, account=account), token)
         return
     path, user = f"/tpu/v2alpha1/{node}", getpass.getuser()
-    metadata: dict[str, str] = _ask(path, token=token).get("metadata") or {}
-    _ask(f"{path}:getGuestAttributes", body={}, token=token)
+    metadata: dict[str, str] = _call(path, token=token).get("metadata") or {}
+    _call(f"{path}:getGuestAttributes", body={}, token=token)
     public_key, project = f"ssh-rsa simulated-key-of-{user}", node.split("/")[1]
     shared: dict[str, list[dict[str, str]]] = (
-        _ask(f"/compute/compute/v1/projects/{project}", token=token).get("commonInstanceMetadata") or {}
+        _call(f"/compute/compute/v1/projects/{project}", token=token).get("commonInstanceMetadata") or {}
     )
     if metadata.get(_OS_LOGIN, "").upper() == "TRUE":
         if login.third_party:
@@ -241,18 +241,18 @@ def log_in(node: str, login: Login) -> None:
     key = f"{user}:{public_key} {user}@localcloud"
     if not any(item["key"] == _SSH_KEYS and key in item["value"] for item in shared.get("items", [])):
         _await_ssh_key(path, metadata, key, token)
-    _ask_admin(f"/admin/ssh?{urllib.parse.urlencode({'node': node, 'account': account})}")
+    _call_admin(f"/admin/ssh?{urllib.parse.urlencode({'node': node, 'account': account})}")
 
 
 def _log_in_to_instance(node: str, login: Login, token: str) -> None:
-    """Make the calls of `gcloud compute ssh`: the instance, the project, and with OS Login the user's profile (SDK 528: ssh_utils.py).
+    """Send the calls of `gcloud compute ssh`: the instance, the project, and with OS Login the user's profile (SDK 528: ssh_utils.py).
 
-    Without OS Login gcloud writes the key into the project's metadata, or into the instance's where it may not. Here: the instance's.
+    Without OS Login gcloud writes the key to the project's metadata, or to the instance's if it lacks permission. Here: the instance's.
     """
-    found: dict[str, Any] = _ask(f"/compute/compute/v1/{node}", token=token).get("metadata") or {}
+    found: dict[str, Any] = _call(f"/compute/compute/v1/{node}", token=token).get("metadata") or {}
     metadata = {str(item["key"]): str(item.get("value") or "") for item in found.get("items") or ()}
     project, public_key = node.split("/")[1], f"ssh-rsa simulated-key-of-{getpass.getuser()}"
-    _ask(f"/compute/compute/v1/projects/{project}", token=token)
+    _call(f"/compute/compute/v1/projects/{project}", token=token)
     if metadata.get(_OS_LOGIN, "").upper() == "TRUE":
         if login.third_party:
             raise CrashError(gcloud_login.NOT_IN_GA)
@@ -263,17 +263,17 @@ def _log_in_to_instance(node: str, login: Login, token: str) -> None:
         items = [{"key": name, "value": value} for name, value in keys.items()]
         print("Updating instance ssh metadata...", file=sys.stderr)
         path, body = f"/compute/compute/v1/{node}", {"fingerprint": found.get("fingerprint"), "items": items}
-        _ask(f"{path}/setMetadata", body=body, token=token)
-    _ask_admin(f"/admin/ssh?{urllib.parse.urlencode({'node': node, 'account': login.account})}")
+        _call(f"{path}/setMetadata", body=body, token=token)
+    _call_admin(f"/admin/ssh?{urllib.parse.urlencode({'node': node, 'account': login.account})}")
 
 
 def _os_login(account: str, project: str, public_key: str, token: str) -> str:
     """Import the key into the account's login profile if it lacks the key. Return the name of its POSIX account."""
     users, query = f"/oslogin/v1alpha/users/{account}", f"projectId={project}"
-    profile = _ask(f"{users}/loginProfile?{query}", token=token)
+    profile = _call(f"{users}/loginProfile?{query}", token=token)
     keys: dict[str, dict[str, str]] = profile.get("sshPublicKeys") or {}
     if not profile.get("posixAccounts") or all(known["key"] != public_key for known in keys.values()):
-        answer = _ask(f"{users}:importSshPublicKey?{query}", body={"key": public_key}, token=token)
+        answer = _call(f"{users}:importSshPublicKey?{query}", body={"key": public_key}, token=token)
         profile = answer["loginProfile"]
     return str(profile["posixAccounts"][0]["username"])
 
@@ -288,21 +288,21 @@ def _await_ssh_key(path: str, metadata: dict[str, str], key: str, token: str) ->
         return
     print("Propagating SSH public key to all TPU workers...", file=sys.stderr)
     updated = {"metadata": {**metadata, _SSH_KEYS: f"{known}\n{key}"}}
-    operation = _ask(f"{path}?updateMask=metadata", body=updated, token=token, verb="PATCH")
-    # Read at least once, as gcloud does, also if the answer says that it is done: that needs a permission of its own.
-    while not (operation := _ask(f"/tpu/v2alpha1/{operation['name']}", token=token)).get("done"):
+    operation = _call(f"{path}?updateMask=metadata", body=updated, token=token, verb="PATCH")
+    # Read at least once, as gcloud does, even if the response reports completion, because the read needs its own permission.
+    while not (operation := _call(f"/tpu/v2alpha1/{operation['name']}", token=token)).get("done"):
         time.sleep(_POLL_S)
     print("SSH: Attempting to connect to worker 0...", file=sys.stderr)
-    clock = _ask_admin("/admin/clock")
+    clock = _call_admin("/admin/clock")
     if not clock["instant"]:
-        time.sleep(_ask_admin("/admin/scenario")["tpu"]["durations_s"]["ssh_key"] / clock["speed"])
+        time.sleep(_call_admin("/admin/scenario")["tpu"]["durations_s"]["ssh_key"] / clock["speed"])
 
 
 async def _forward(tunnel: TunnelRequest, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Forward one connection. Refuse it if nothing listens on the port, as ssh does."""
+    """Forward one connection. Reject it if nothing listens on the port, as ssh does."""
     query = urllib.parse.urlencode({"node": tunnel.node, "port": tunnel.remote_port})
     try:
-        where = await asyncio.to_thread(_ask_admin, f"/admin/tunnel?{query}")
+        where = await asyncio.to_thread(_call_admin, f"/admin/tunnel?{query}")
         far_reader, far_writer = await asyncio.open_connection(where["host"], where["port"])
     except (CommandError, OSError) as error:
         print(f"channel 1: open failed: connect failed: {error}", file=sys.stderr)
@@ -334,32 +334,32 @@ def _ssh(track: str, words: Sequence[str]) -> int:
 
 
 def _delete(words: Sequence[str]) -> bool:
-    """Run a deletion and return True; False if the words are another command."""
+    """Run a deletion and return True, or False if the words are another command."""
     try:
         wanted = gcloud_deletes.parse(words, os.environ.get("GOOGLE_CLOUD_PROJECT", ""))
         if wanted is None:
             return False
         account = next((word.partition("=")[2] for word in words if word.startswith("--account=")), "")
         account = _login(account).account
-        token = str(_ask_admin("/admin/tokens", body={"email": account} if account else {})["accessToken"])
-        gcloud_deletes.run(wanted, lambda verb, path: _ask(path, token=token, verb=verb))
+        token = str(_call_admin("/admin/tokens", body={"email": account} if account else {})["accessToken"])
+        gcloud_deletes.run(wanted, lambda verb, path: _call(path, token=token, verb=verb))
     except gcloud_deletes.DeletionError as error:
         raise CommandError(str(error)) from error
     print(f"Deleted [{wanted.bucket or wanted.path.rpartition('/')[2]}].", file=sys.stderr)
     return True
 
 
-def _said(words: Sequence[str]) -> str | None:
-    """Return what a command prints that only says something; None if the words are another command."""
+def _read_only_output(words: Sequence[str]) -> str | None:
+    """Return the output of a read-only command, or None if the words are another command."""
     if words[:1] == ["version"]:
         return json.dumps(_VERSION)
     if words[:3] == ["config", "get", "account"]:
-        return gcloud_project.owner(_ask_admin)[0]
+        return gcloud_project.owner(_call_admin)[0]
     if words[:2] == ["auth", "print-access-token"]:
-        return str(_ask_admin("/admin/tokens", body={})["accessToken"])
+        return str(_call_admin("/admin/tokens", body={})["accessToken"])
     if words[:2] == ["auth", "print-identity-token"]:
         audience = next((word.partition("=")[2] for word in words if word.startswith("--audiences=")), _GCLOUD_CLIENT)
-        return str(_ask_admin("/admin/tokens", body={"audience": audience})["idToken"])
+        return str(_call_admin("/admin/tokens", body={"audience": audience})["idToken"])
     return None
 
 
@@ -373,14 +373,14 @@ def _run(words: Sequence[str]) -> int:
         return 0
     for command, change in gcloud_project.COMMANDS.items():
         if tuple(words[: len(command)]) == command:
-            change(gcloud_project.Api(_ask, _ask_admin), gcloud_project.Words.of(words[len(command) :]))
+            change(gcloud_project.Api(_call, _call_admin), gcloud_project.Words.of(words[len(command) :]))
             return 0
-    said = _said(words)
-    if said is not None:
-        print(said)
+    output = _read_only_output(words)
+    if output is not None:
+        print(output)
         return 0
     raise CommandError(
-        f"the stand-in does not know `gcloud {' '.join(words)}`; use the real gcloud with a real project.", 2
+        f"the stand-in does not support `gcloud {' '.join(words)}`. Use the real gcloud with a real project.", 2
     )
 
 

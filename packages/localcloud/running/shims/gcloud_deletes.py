@@ -1,4 +1,4 @@
-"""Deletions that people run by hand: the `gcloud ... delete` commands that a teardown prints, for the local cloud's `gcloud`."""
+"""Manual deletions: the `gcloud ... delete` commands that a teardown prints, for the local cloud's `gcloud`."""
 
 import time
 import urllib.parse
@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
-Ask: TypeAlias = Callable[[str, str], dict[str, Any]]
-"""Sends a request (verb and path) as the caller and returns the JSON object that answers it."""
+Call: TypeAlias = Callable[[str, str], dict[str, Any]]
+"""Sends a request (verb and path) as the caller and returns the JSON object of the response."""
 
 _POLL_S: Final = 0.1
 _COMPUTE: Final = "/compute/compute/v1/projects/{project}"
@@ -32,7 +32,7 @@ _BUCKET: Final = "storage rm"
 
 
 class DeletionError(Exception):
-    """A deletion that the service accepted and did not finish, or a command that lacks something."""
+    """A deletion that the service accepted but did not finish, or an incomplete command."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +45,7 @@ class Deletion:
 
 
 def parse(words: Sequence[str], project: str) -> Deletion | None:
-    """Return the deletion that a command asks for; None if it is another command. Raises DeletionError if it lacks something."""
+    """Return the deletion of a command, or None if it is another command. Raises DeletionError if the command is incomplete."""
     names = [word for word in words if not word.startswith("-")]
     options = dict(word.removeprefix("--").split("=", 1) for word in words if word.startswith("--") and "=" in word)
     command = next((known for known in (*_PATHS, _BUCKET) if names[: known.count(" ") + 1] == known.split()), None)
@@ -58,41 +58,41 @@ def parse(words: Sequence[str], project: str) -> Deletion | None:
     place = next((options[name] for name in _PLACES if name in options), "")
     if len(given) != 1 or unknown or not project or ("{place}" in path and not place):
         raise DeletionError(
-            f"`gcloud {command}` of the stand-in needs one name, --project and, where the resource has one, --region, --zone or --location, "
-            f"each option in one word{'; it does not know ' + ', '.join(unknown) if unknown else ''}."
+            f"`gcloud {command}` of the stand-in needs one name, --project and, if the resource has one, --region, --zone or --location, "
+            f"each option in one word{'; unknown: ' + ', '.join(unknown) if unknown else ''}."
         )
     bucket = given[0].removeprefix("gs://").rstrip("/") if command == _BUCKET else ""
     full = path.format(project=project, place=place, id=urllib.parse.quote(given[0], safe="@"))
     return Deletion(path=full, bucket=bucket, force="--force" in words)
 
 
-def run(deletion: Deletion, ask: Ask) -> None:
-    """Delete the resource and wait until it is gone. Raises DeletionError, and what `ask` raises."""
+def run(deletion: Deletion, call: Call) -> None:
+    """Delete the resource and wait until it is gone. Raises DeletionError, and the errors of `call`."""
     if deletion.bucket:
-        _empty(deletion.bucket, ask)
-        ask("DELETE", f"/storage/storage/v1/b/{deletion.bucket}")
+        _empty(deletion.bucket, call)
+        call("DELETE", f"/storage/storage/v1/b/{deletion.bucket}")
         return
-    operation = ask("DELETE", deletion.path + ("?force=true" if deletion.force else ""))
+    operation = call("DELETE", deletion.path + ("?force=true" if deletion.force else ""))
     while not _is_done(operation):
         time.sleep(_POLL_S)
-        operation = ask("GET", _operation_path(deletion.path, operation))
+        operation = call("GET", _operation_path(deletion.path, operation))
     error = operation.get("error")
     if error:
         raise DeletionError(str(error.get("message") or error["errors"][0]["message"]))
 
 
-def _empty(bucket: str, ask: Ask) -> None:
-    for name in _objects(bucket, ask):
-        ask("DELETE", f"/storage/storage/v1/b/{bucket}/o/{urllib.parse.quote(name, safe='')}")
+def _empty(bucket: str, call: Call) -> None:
+    for name in _objects(bucket, call):
+        call("DELETE", f"/storage/storage/v1/b/{bucket}/o/{urllib.parse.quote(name, safe='')}")
 
 
-def _objects(bucket: str, ask: Ask) -> Iterator[str]:
-    while found := ask("GET", f"/storage/storage/v1/b/{bucket}/o").get("items"):
+def _objects(bucket: str, call: Call) -> Iterator[str]:
+    while found := call("GET", f"/storage/storage/v1/b/{bucket}/o").get("items"):
         yield from (str(item["name"]) for item in found)
 
 
 def _is_done(operation: Mapping[str, Any]) -> bool:
-    """Tell if an answer is no operation, or one that has ended."""
+    """Return whether a response is not an operation or is a finished one."""
     if operation.get("kind") == "compute#operation":
         return operation.get("status") == "DONE"
     return "/operations/" not in str(operation.get("name", "")) or bool(operation.get("done"))

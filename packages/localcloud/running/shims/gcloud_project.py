@@ -1,6 +1,6 @@
-"""What an owner does to a project with gcloud: enable APIs, grant roles, create custom roles, ask for quota. Each is the calls that gcloud makes.
+"""An owner's gcloud commands on a project: enable APIs, grant roles, create custom roles, request quota. Each makes gcloud's calls.
 
-The arguments were read off gcloud 528.0.0. Its login is the project's owner, whoever the other credentials of the environment belong to.
+The arguments come from gcloud 528.0.0. Its login is the project's owner, regardless of the environment's other credentials.
 """
 
 import json
@@ -12,16 +12,16 @@ from typing import Any, Final
 
 _POLL_S: Final = 0.05
 
-Ask = Callable[..., dict[str, Any]]
-"""`ask(path, body=, token=)`: call the local cloud. Raises the error of its caller."""
+Call = Callable[..., dict[str, Any]]
+"""`call(path, body=, token=)` sends a request to the local cloud. Raises the error of its caller."""
 
 
 @dataclass(frozen=True, slots=True)
 class Api:
-    """How the local cloud is called: Google's APIs with a token, and the admin API."""
+    """Access to the local cloud: Google's APIs with a token, and the admin API."""
 
-    ask: Ask
-    admin: Ask
+    call: Call
+    admin: Call
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,21 +46,21 @@ class Words:
         return cls(names, options)
 
 
-def owner(admin: Ask) -> tuple[str, str]:
-    """Return the e-mail address and an access token of the project's owner."""
+def owner(admin: Call) -> tuple[str, str]:
+    """Return the email address and an access token of the project's owner."""
     known = admin("/admin/tokens", body={"owner": True})
     return str(known["email"]), str(known["accessToken"])
 
 
 def enable_services(api: Api, words: Words) -> None:
-    """`services enable API... --project=P`: return when the operation is done; the API itself may answer later."""
+    """`services enable API... --project=P`: return when the operation is done. The API itself may respond later."""
     _, token = owner(api.admin)
     for name in words.names:
         path = f"/serviceusage/v1/projects/{words.options['project']}/services/{name}:enable"
-        operation = api.ask(path, body={}, token=token)
+        operation = api.call(path, body={}, token=token)
         while not operation.get("done"):
             time.sleep(_POLL_S)
-            operation = api.ask(f"/serviceusage/v1/{operation['name']}", token=token)
+            operation = api.call(f"/serviceusage/v1/{operation['name']}", token=token)
         print(f'Operation "{operation["name"]}" finished successfully.', file=sys.stderr)
 
 
@@ -69,15 +69,15 @@ def add_binding(api: Api, words: Words) -> None:
     _, token = owner(api.admin)
     (project,) = words.names
     path = f"/cloudresourcemanager/v1/projects/{project}"
-    policy = api.ask(f"{path}:getIamPolicy", body={}, token=token)
+    policy = api.call(f"{path}:getIamPolicy", body={}, token=token)
     grant = {"role": words.options["role"], "members": [words.options["member"]]}
     policy["bindings"] = [*policy.get("bindings", []), grant]
-    api.ask(f"{path}:setIamPolicy", body={"policy": policy}, token=token)
+    api.call(f"{path}:setIamPolicy", body={"policy": policy}, token=token)
     print(f"Updated IAM policy for project [{project}].", file=sys.stderr)
 
 
 def prefer_quota(api: Api, words: Words) -> None:
-    """`beta quotas preferences create --service= --quota-id= --dimensions=KEY=VALUE[,KEY=VALUE] --preferred-value= --email=`: ask for quota."""
+    """`beta quotas preferences create --service= --quota-id= --dimensions=KEY=VALUE[,KEY=VALUE] --preferred-value= --email=`: request quota."""
     options = words.options
     dimensions = dict(part.split("=", 1) for part in options["dimensions"].split(","))
     preference = {
@@ -100,7 +100,7 @@ def create_role(api: Api, words: Words) -> None:
         "includedPermissions": permissions.split(",") if permissions else [],
     }
     (role_id,) = words.names
-    api.ask(f"/iam/v1/{parent}/roles", body={"roleId": role_id, "role": role}, token=token)
+    api.call(f"/iam/v1/{parent}/roles", body={"roleId": role_id, "role": role}, token=token)
     print(f"Created role [{role_id}].", file=sys.stderr)
 
 
@@ -108,7 +108,7 @@ def undelete_role(api: Api, words: Words) -> None:
     """`iam roles undelete ID --project=P|--organization=N`: restore a deleted custom role."""
     parent, token = _parent(api, words)
     (role_id,) = words.names
-    role = api.ask(f"/iam/v1/{parent}/roles/{role_id}:undelete", body={}, token=token)
+    role = api.call(f"/iam/v1/{parent}/roles/{role_id}:undelete", body={}, token=token)
     print(json.dumps(role, indent=1))
 
 
@@ -117,18 +117,18 @@ def update_role(api: Api, words: Words) -> None:
     parent, token = _parent(api, words)
     (role_id,) = words.names
     path = f"/iam/v1/{parent}/roles/{role_id}"
-    role = api.ask(path, token=token)
+    role = api.call(path, token=token)
     changed: dict[str, Any] = {"stage": words.options["stage"]} if "stage" in words.options else {}
     if "add-permissions" in words.options:
         held = [*role.get("includedPermissions", []), *words.options["add-permissions"].split(",")]
         changed["includedPermissions"] = list(dict.fromkeys(held))
     mask = ",".join(changed)
-    role = api.ask(f"{path}?updateMask={mask}", body={**changed, "etag": role["etag"]}, token=token, verb="PATCH")
+    role = api.call(f"{path}?updateMask={mask}", body={**changed, "etag": role["etag"]}, token=token, verb="PATCH")
     print(json.dumps(role, indent=1))
 
 
 def _parent(api: Api, words: Words) -> tuple[str, str]:
-    """Return what a custom role belongs to, and a token of the owner."""
+    """Return the parent of a custom role, and a token of the owner."""
     options = words.options
     kind = "organization" if "organization" in options else "project"
     return f"{kind}s/{options[kind]}", owner(api.admin)[1]

@@ -1,8 +1,8 @@
-"""The first process of a simulated machine: all its processes descend from this one and end with it.
+"""The first process of a simulated machine: all its processes descend from this one and are killed with it.
 
 `python -m localcloud.running.shims.init_process FOLDER` reads one line from standard input, the machine's description as JSON.
-When the other end of that pipe closes, the machine powers off. On Linux the init process adopts orphans, so that no process can escape by detaching,
-and gives the machine its own /dev/shm and /mnt if the system allows that.
+When the other end of that pipe closes, the machine powers off. On Linux the init process adopts orphans, so no process can escape by detaching,
+and provides the machine with its own /dev/shm and /mnt if the system allows that.
 """
 
 import ctypes
@@ -40,7 +40,7 @@ def _libc() -> ctypes.CDLL | None:
 
 
 def own_view(libc: ctypes.CDLL | None, folder: Path) -> bool:
-    """Give this process and its descendants their own /dev/shm and /mnt. Return False if the system does not allow it."""
+    """Set up a separate /dev/shm and /mnt for this process and its descendants. Return False if the system does not allow it."""
     kept = {Path(path): folder / name for path, name in _OWN_FOLDERS.items()}
     if libc is None or not all(path.is_dir() for path in kept):
         return False
@@ -62,7 +62,7 @@ def own_view(libc: ctypes.CDLL | None, folder: Path) -> bool:
 
 
 def _allows_own_view(libc: ctypes.CDLL | None, folder: Path) -> bool:
-    """Try it in a child process first: this process could not leave a namespace that is set up only in part."""
+    """Try it in a child process first because this process cannot leave a partially set up namespace."""
     if libc is None:
         return False
     child = os.fork()
@@ -72,7 +72,7 @@ def _allows_own_view(libc: ctypes.CDLL | None, folder: Path) -> bool:
 
 
 def _descendants() -> list[int]:
-    """Return the pids of all descendants of this process that still run."""
+    """Return the pids of all running descendants of this process."""
     children: dict[int, list[int]] = {}
     if Path("/proc/self/stat").exists():
         for stat in Path("/proc").glob("[0-9]*/stat"):
@@ -101,13 +101,13 @@ def _reap() -> None:
 
 
 def _end_all() -> None:
-    """End every descendant: SIGTERM, a grace period, then SIGKILL until none is left."""
-    begun = time.monotonic()
+    """Stop every descendant: SIGTERM, a grace period, then SIGKILL until none is left."""
+    started = time.monotonic()
     for pid in _descendants():
         with suppress(ProcessLookupError, PermissionError):
             os.kill(pid, signal.SIGTERM)
-    while (left := _descendants()) and time.monotonic() < begun + _KILL_LIMIT_S:
-        if time.monotonic() > begun + _GRACE_S:
+    while (left := _descendants()) and time.monotonic() < started + _KILL_LIMIT_S:
+        if time.monotonic() > started + _GRACE_S:
             for pid in left:
                 with suppress(ProcessLookupError, PermissionError):
                     os.kill(pid, signal.SIGKILL)
@@ -121,7 +121,7 @@ def _die_with_parent(libc: ctypes.CDLL | None) -> None:
 
 
 def _start_script(folder: Path, given: dict[str, Any], libc: ctypes.CDLL | None) -> None:
-    """Run the start-up script as Google's guest environment does: as a file, with its first line as interpreter, else with bash."""
+    """Run the startup script as Google's guest environment does: as a file, with its first line as interpreter, otherwise with bash."""
     script = given.get("startupScript")
     if not script:
         return
@@ -138,13 +138,13 @@ def _start_script(folder: Path, given: dict[str, Any], libc: ctypes.CDLL | None)
             stdout=log,
             stderr=subprocess.STDOUT,
             start_new_session=True,
-            # Safe: this process has one thread.
+            # Safe because this process has one thread.
             preexec_fn=lambda: _die_with_parent(libc),  # noqa: PLW1509
         )
 
 
 def main(argv: list[str]) -> int:
-    """Run the init process; see the module's docstring. Print `started`, or one line with the reason if it cannot start."""
+    """Run the init process (see the module's docstring). Print `started`, or one line with the reason if it cannot start."""
     folder = Path(argv[0])
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
@@ -156,11 +156,11 @@ def main(argv: list[str]) -> int:
         (folder / name).mkdir(parents=True, exist_ok=True)
     own = _allows_own_view(libc, folder) and own_view(libc, folder)
     paths = {} if own else {path: str(folder / name) for path, name in _OWN_FOLDERS.items()}
-    write_json(folder / "machine.json", {**given["machine"], "wardenPid": os.getpid(), "paths": paths})
+    write_json(folder / "machine.json", {**given["machine"], "initPid": os.getpid(), "paths": paths})
     try:
         _start_script(folder, given, libc)
     except OSError as error:
-        print(f"the start-up script could not be run: {error.strerror}", flush=True)
+        print(f"cannot run the startup script: {error.strerror}", flush=True)
         return 1
     del given
     print("started", flush=True)
@@ -170,7 +170,7 @@ def main(argv: list[str]) -> int:
 
 
 def _hold() -> None:
-    """Wait for the end of the pipe or SIGTERM, and reap orphans."""
+    """Wait until the pipe closes or SIGTERM arrives, and reap orphans."""
     stopped: list[int] = []
     signal.signal(signal.SIGTERM, lambda number, _: stopped.append(number))
     descriptor = sys.stdin.fileno()

@@ -1,6 +1,6 @@
-"""`iptables` on a simulated machine: one redirection by control group, which decides what a container's metadata server is.
+"""`iptables` on a simulated machine: one redirection by control group, which determines a container's metadata server.
 
-Only rules of the table `nat` that redirect TCP connections of one control group are known; any other is refused.
+Only rules of the table `nat` that redirect TCP connections of one control group are supported; any other is rejected.
 """
 
 import os
@@ -18,7 +18,7 @@ _RULE: Final = ("-p", "tcp", "-d", "", "--dport", "", "-m", "cgroup", "--path", 
 
 
 def redirected(machine: Machine, cgroup: str, address: str, port: int) -> int | None:
-    """Return the port to which a control group's connections to an address and port lead; None if they are left alone."""
+    """Return the port to which a control group's connections to an address and port are redirected, or None."""
     for rule in _rules(machine):
         where, at, path, target = rule.split(" ")
         if (where, at) == (address, str(port)) and cgroup and (f"{cgroup}/").startswith(f"{path}/"):
@@ -47,7 +47,7 @@ def main(argv: Sequence[str]) -> int:
         or words[3:4] != ["OUTPUT"]
         or not is_known
     ):
-        return _fail(f"the simulated machine knows no rule {' '.join(argv)}", _BAD_USAGE)
+        return _fail(f"the simulated machine does not support the rule {' '.join(argv)}", _BAD_USAGE)
     address, port, path, target = rule[3], rule[5], rule[9], rule[13]
     if not (Path(os.environ.get("GEMMA_SERVING_CGROUPS", "/sys/fs/cgroup")) / path).is_dir():
         return _fail(" RULE_APPEND failed (No such file or directory): rule in chain OUTPUT", 4)

@@ -22,14 +22,14 @@ class Machine:
     accelerator: str
     clock_speed: float
     base_url: str
-    warden_pid: int
+    init_pid: int
     paths: dict[str, str]
     internet: bool = True
-    """Whether package archives answer."""
+    """True if package archives respond."""
     google: bool = True
-    """Whether Google's addresses answer on port 443."""
+    """True if Google's addresses respond on port 443."""
     denies_devices: bool = False
-    """Whether no container can open the accelerator's devices that is not privileged."""
+    """True if unprivileged containers cannot open the accelerator's devices."""
 
     @property
     def containers(self) -> Path:
@@ -53,13 +53,13 @@ class Machine:
 
 
 def this_machine() -> Machine:
-    """Read the machine that the environment names. End the process with one sentence if there is none."""
+    """Read the machine that the environment names. Exit with one sentence if it does not exist."""
     folder = os.environ.get(FOLDER_VARIABLE)
     if not folder:
-        sys.exit(f"{FOLDER_VARIABLE} is not set: this command works on a simulated machine only.")
+        sys.exit(f"{FOLDER_VARIABLE} is not set. This command only works on a simulated machine.")
     document = read_json(Path(folder) / "machine.json")
     if document is None:
-        sys.exit(f"{folder} holds no machine: it has been powered off.")
+        sys.exit(f"no machine in {folder}: it was powered off.")
     return Machine(
         folder=Path(folder),
         name=str(document["name"]),
@@ -67,7 +67,7 @@ def this_machine() -> Machine:
         accelerator=str(document["accelerator"]),
         clock_speed=float(document["clockSpeed"]),
         base_url=str(document["baseUrl"]),
-        warden_pid=int(document["wardenPid"]),
+        init_pid=int(document["initPid"]),
         paths=dict(document["paths"]),
         internet=bool(document.get("internet", True)),
         google=bool(document.get("google", True)),
@@ -76,7 +76,7 @@ def this_machine() -> Machine:
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
-    """Read a JSON object; None if there is no file."""
+    """Read a JSON object, or return None if the file does not exist."""
     try:
         return cast("dict[str, Any]", json.loads(path.read_text(encoding="utf-8")))
     except FileNotFoundError:
@@ -105,7 +105,7 @@ def tail(lines: list[str], count: int | None) -> list[str]:
 
 
 def alive(pid: int) -> bool:
-    """Tell if a process exists and is not a zombie."""
+    """Return whether a process exists and is not a zombie."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

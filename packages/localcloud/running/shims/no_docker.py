@@ -1,4 +1,4 @@
-"""`docker` on a machine whose boot image has none: it fails as the shell does for a command that does not exist."""
+"""`docker` on a machine whose boot image lacks it. It fails as the shell does for a command that does not exist."""
 
 import sys
 

@@ -6,7 +6,7 @@ import argparse
 def add_options(parser: argparse.ArgumentParser, *, flags: str = "", values: str = "", lists: str = "") -> None:
     """Add options, separated by blanks; names of one option are joined by `|`, as in `-d|--detach`.
 
-    `flags` take no value, `values` one, `lists` may be given several times.
+    `flags` have no value, `values` one, `lists` can be repeated.
     """
     for option in flags.split():
         parser.add_argument(*option.split("|"), action="store_true")

@@ -1,9 +1,9 @@
 """Supervises one process, as dockerd does for a container and systemd for a unit.
 
-`python -m localcloud.running.shims.supervise STATE.json LOG RESTART_SEC|no GRACE_S WARDEN_PID -- COMMAND...` starts the command in a session of its own,
-with the environment from standard input, a JSON object: secrets in it reach neither a disk nor a command line. It writes the command's
-state (`pid`, `supervisor`, `running`, `exitCode`, `startedAt`, `finishedAt`) into STATE.json and its output into LOG, restarts it if asked,
-and forwards SIGTERM. When the machine's init process ends, the command and this process end too.
+`python -m localcloud.running.shims.supervise STATE.json LOG RESTART_SEC|no GRACE_S INIT_PID -- COMMAND...` starts the command in its own session,
+with the environment from standard input, a JSON object, so secrets in it reach neither a disk nor a command line. It writes the command's
+state (`pid`, `supervisor`, `running`, `exitCode`, `startedAt`, `finishedAt`) to STATE.json and its output to LOG, restarts it if requested,
+and forwards SIGTERM. When the machine's init process exits, the command and this process exit too.
 """
 
 import json
@@ -118,13 +118,13 @@ def start(
     *,
     restart_s: float | None,
     grace_s: float,
-    warden_pid: int,
+    init_pid: int,
     environment: Mapping[str, str],
 ) -> int:
     """Start a supervisor in the background and return its pid."""
     log.parent.mkdir(parents=True, exist_ok=True)
     restart = "no" if restart_s is None else repr(restart_s)
-    own = [str(state), str(log), restart, repr(grace_s), str(warden_pid), "--"]
+    own = [str(state), str(log), restart, repr(grace_s), str(init_pid), "--"]
     process = subprocess.Popen(
         interpreter.command("localcloud.running.shims.supervise", *own, *command),
         stdin=subprocess.PIPE,

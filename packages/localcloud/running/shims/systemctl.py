@@ -14,7 +14,7 @@ _INACTIVE: Final = 3
 def _on_each(
     machine: Machine, names: Sequence[str], action: Callable[[Machine, str], None], *, doing: str, failed: int
 ) -> int:
-    """Do something to each unit. Return 0, or the code `failed` if one of them is not loaded."""
+    """Apply an action to each unit. Return 0, or the code `failed` if one of them is not loaded."""
     code = 0
     for name in names:
         if units.unit(machine, name) is None:
@@ -32,7 +32,7 @@ def _stop(machine: Machine, names: Sequence[str]) -> int:
 def _is_active(machine: Machine, names: Sequence[str]) -> int:
     code = 0
     for name in names:
-        # The simulated docker has no daemon; it is always active.
+        # The simulated docker has no daemon, so it is always active.
         found = units.unit(machine, name)
         active = name == "docker" or (found is not None and bool(found["running"]))
         # A loaded unit that does not run waits for its restart.
@@ -70,7 +70,7 @@ def main(argv: Sequence[str]) -> int:
         return _COMMANDS[command](this_machine(), names)
     if command in ("start", "restart") and names == ["docker"]:
         return 0
-    print(f"systemctl: the simulated machine does not know '{' '.join(argv)}'.", file=sys.stderr)
+    print(f"systemctl: the simulated machine does not support '{' '.join(argv)}'.", file=sys.stderr)
     return 1
 
 

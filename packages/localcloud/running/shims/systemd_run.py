@@ -1,6 +1,6 @@
-"""`systemd-run` on a simulated machine: starts a command as a transient unit and restarts it as its properties say.
+"""`systemd-run` on a simulated machine: starts a command as a transient unit and restarts it according to its properties.
 
-As with systemd, the unit inherits nothing from the caller's environment: it gets a PATH and the variables of `--setenv`.
+As in systemd, the unit inherits nothing from the caller's environment. It gets a PATH and the variables of `--setenv`.
 """
 
 import argparse
@@ -65,7 +65,7 @@ def main(argv: Sequence[str]) -> int:
         command,
         restart_s=restart_s,
         grace_s=_STOP_GRACE_S,
-        warden_pid=machine.warden_pid,
+        init_pid=machine.init_pid,
         environment=environment,
     )
     supervise.wait_until_started(state, pid)

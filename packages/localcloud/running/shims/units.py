@@ -9,7 +9,7 @@ from typing import Any, Final
 from localcloud.running.shims.machine import Machine, alive, read_json
 
 _STOP_LIMIT_S: Final = 95.0
-"""systemd waits 90 s for a unit to end before it kills it."""
+"""systemd waits 90 s for a unit to stop before it kills it."""
 _POLL_S: Final = 0.02
 
 
@@ -34,7 +34,7 @@ def unload(machine: Machine, name: str) -> None:
 
 
 def unit(machine: Machine, name: str) -> dict[str, Any] | None:
-    """Return a loaded unit, or None. A transient unit is unloaded when it ends successfully, with `--collect` in any case."""
+    """Return a loaded unit, or None. A transient unit is unloaded when it exits successfully, and always with `--collect`."""
     document = read_json(state_file(machine, name))
     if document is None:
         return None
@@ -47,7 +47,7 @@ def unit(machine: Machine, name: str) -> dict[str, Any] | None:
 
 
 def stop(machine: Machine, name: str) -> None:
-    """Stop a loaded unit and wait for its end."""
+    """Stop a loaded unit and wait until it has stopped."""
     document = unit(machine, name)
     if document is None:
         return

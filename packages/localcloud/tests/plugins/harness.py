@@ -72,7 +72,7 @@ class Sent:
 
 
 class Recorder:
-    """A transport that keeps every request and lets `answer` say what comes back: a JSON object, or a status and one."""
+    """A transport that records every request and responds with the result of `answer`: a JSON object, or a status and one."""
 
     def __init__(self, answer: Callable[[Sent], Any]) -> None:
         self.sent: list[Sent] = []
@@ -124,7 +124,7 @@ class Replay:
 
 
 class BareStore:
-    """Stores what is POSTed and answers it back, as the service behind the recordings did; enough of it for one resource at a time."""
+    """Stores POSTed documents and returns them, as the service behind the recordings did, enough for one resource at a time."""
 
     def __init__(self) -> None:
         self.items: dict[str, dict[str, Any]] = {}
@@ -162,7 +162,7 @@ class Resource:
 
 
 def operation_of(answer: Any) -> str:
-    """Return what the engine does after a diff."""
+    """Return the engine's action after a diff."""
     if answer.replaces:
         return "replace"
     return "update" if answer.changes == provider_pb2.DiffResponse.DIFF_SOME else "same"
@@ -361,7 +361,7 @@ def camel_value(value: Any) -> Any:
 
 
 def with_property(inputs: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
-    """Inputs with one property changed; None takes it out."""
+    """Inputs with one property changed; None removes it."""
     changed = copy.deepcopy(inputs)
     *parents, last = [int(step) if step.isdigit() else camel(step) for step in path.split(".")]
     at: Any = changed
@@ -376,7 +376,7 @@ def with_property(inputs: dict[str, Any], path: str, value: Any) -> dict[str, An
     return changed
 
 
-# What the recordings hide: inputs that the preview shows as secret.
+# Values that the recordings hide: inputs that the preview shows as secret.
 SECRETS = {"version": {"secretData": "hf_canary"}, "object": {"content": "hi"}}
 
 

@@ -1,4 +1,4 @@
-"""Check: what a program may write, what is filled in, and how names are chosen."""
+"""Check: allowed inputs, defaults, and chosen names."""
 
 import re
 
@@ -41,7 +41,7 @@ def test_an_unknown_property_is_named_with_its_path_and_the_way_to_add_it():
     found = failures(SERVICE, {"location": "us-east4", "template": template})
     assert list(found) == ["template.containers[0].imagee"]
     assert (
-        "does not know the property 'template.containers[0].imagee' of gcp:cloudrunv2/service:Service"
+        "does not support the property 'template.containers[0].imagee' of gcp:cloudrunv2/service:Service"
         in found["template.containers[0].imagee"]
     )
     assert "--providers real" in found["template.containers[0].imagee"]
@@ -62,7 +62,7 @@ def test_values_that_are_not_known_yet_are_neither_missing_nor_wrong():
 
 def test_an_unknown_type_is_refused_with_the_way_to_add_it():
     with pytest.raises(
-        grpc.aio.AioRpcError, match="does not know the resource type gcp:pubsub/schema:Schema: add its schema"
+        grpc.aio.AioRpcError, match=r"does not support the resource type gcp:pubsub/schema:Schema\. Add its schema"
     ):
         check("gcp:pubsub/schema:Schema", {})
 
@@ -71,25 +71,25 @@ def test_a_type_that_cannot_be_created_here_is_checked_and_compared_by_its_schem
     topic = "gcp:pubsub/topic:Topic"
     assert failures(topic, {"name": "t", "labels": {"a": 1}, "nmae": "x"}) == {
         "labels.a": f"'labels.a' of {topic} must be a text, got a number",
-        "nmae": f"the local stand-in does not know the property 'nmae' of {topic}: check its spelling; "
-        "if a newer provider has it, use it (--providers real)",
+        "nmae": f"the local stand-in does not support the property 'nmae' of {topic}. Check its spelling. "
+        "If a newer provider has it, run with --providers real",
     }
 
     async def scenario():
         async with engine(Recorder(lambda _: {}), project="p1") as attached:
             inputs = await attached.check(topic, "t", {"name": "t", "labels": {"a": "b"}})
-            foretold = await attached.create(topic, "t", inputs, preview=True)
+            predicted = await attached.create(topic, "t", inputs, preview=True)
             state = Resource(topic, "t", "t", inputs, {"name": "other", "labels": {"a": "b"}, "project": "p1"})
             answer = await attached.diff(state, inputs)
             with pytest.raises(grpc.aio.AioRpcError) as refused:
                 await attached.create(topic, "t", inputs)
-            return foretold.state, set(answer.replaces), refused.value.details()
+            return predicted.state, set(answer.replaces), refused.value.details()
 
-    foretold, replaces, refused = run(scenario())
-    assert (foretold["name"], foretold["project"]) == ("t", "p1")
+    predicted, replaces, refused = run(scenario())
+    assert (predicted["name"], predicted["project"]) == ("t", "p1")
     assert replaces == {"name"}
     assert refused == (
-        f"the local gcp stand-in checks and compares {topic}, but cannot create it: add it to packages/localcloud/plugins/overlay, "
+        f"the local gcp stand-in checks and compares {topic}, but cannot create it. Add it to packages/localcloud/plugins/overlay, "
         "or run with the real provider (--providers real)"
     )
 
@@ -117,7 +117,7 @@ def test_no_secret_is_in_a_failures_words():
 
 @pytest.mark.parametrize("name", sorted(declared()))
 def test_the_recorded_inputs_are_right_and_complete(name):
-    """They carry the defaults already, so nothing may be added but the list of what was."""
+    """They already contain the defaults, so only the list of defaults may be added."""
     each = declared()[name]
     added = {key: value for key, value in check(each["type"], each["inputs"]).items() if key not in each["inputs"]}
     assert added == {"__defaults": []}

@@ -1,4 +1,4 @@
-"""The `docker` stand-in: digests that change when the image would, the SDK's outputs, and no password anywhere."""
+"""The `docker` stand-in: digests that change when the image does, the SDK's outputs, and no password anywhere."""
 
 import grpc.aio
 import pytest
@@ -118,7 +118,9 @@ def test_unknown_properties_and_types_are_refused_by_name(context):
     with pytest.raises(CheckFailedError) as caught:
         built(context, tags=["x"])
     assert caught.value.failures[0][0] == "tags"
-    with pytest.raises(grpc.aio.AioRpcError, match="does not know the resource type docker:index/container:Container"):
+    with pytest.raises(
+        grpc.aio.AioRpcError, match="does not support the resource type docker:index/container:Container"
+    ):
         with_docker(lambda attached: attached.up("docker:index/container:Container", "c", {}))
 
 

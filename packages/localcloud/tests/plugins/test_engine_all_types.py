@@ -24,7 +24,7 @@ from localcloud.world.scenario import Images, Scenario
 
 PROGRAM = Path(__file__).parent / "program"
 LIMIT_S = 120
-# Where the program's resources would be found, had any been left.
+# Lists that show leaked resources of the program.
 LISTS = {
     "run/v2/projects/p1/locations/us-east4/services": "services",
     "secretmanager/v1/projects/p1/secrets": "secrets",
@@ -102,7 +102,7 @@ async def in_workspace(tmp_path: Path, scenario: Any) -> None:
     cloud = await open_cloud(tmp_path / "cloud", Options(project="p1"), idle_runtimes)
     try:
         token = cloud.cloud.tokens.issue_access_token(cloud.cloud.operator, lifetime_s=3600)
-        # docker looks for build contexts from where it runs, which is the program's folder when the local cloud starts the command there.
+        # docker searches for build contexts relative to its working directory, the program's folder when the local cloud starts the command there.
         os.chdir(folder)
         async with (
             serve(cloud.base_url, token=token, environment={"GOOGLE_PROJECT": "p1"}) as ports,
@@ -211,7 +211,7 @@ def test_what_is_changed_and_deleted_behind_the_programs_back_is_drift_that_the_
         assert (found["changeSummary"]["update"], found["changeSummary"]["create"]) == (1, 1)
         step = next(each for each in found["steps"] if each["op"] == "update")
         assert {"labels.a", "defaultEventBasedHold"} <= set(step["detailedDiff"])
-        # What the program leaves open is the service's choice, as the real provider's schema says.
+        # Values that the program does not set are the service's choice, according to the real provider's schema.
         assert not {path for path in step["detailedDiff"] if path.startswith("versioning")}
         await workspace.up("--refresh")
         bucket = await workspace.rest.get("storage/storage/v1/b/b-1")

@@ -1,4 +1,4 @@
-"""The specifications: schema, discovery documents and overlay each say their own part, and nothing twice."""
+"""The specifications: schema, discovery documents and overlay each state their own part, without repetition."""
 
 import tomllib
 from collections.abc import Iterator
@@ -10,14 +10,14 @@ from localcloud.plugins import facts
 from localcloud.plugins.overlay import OVERLAYS, resource_type
 from localcloud.plugins.schema import PropertySpec, PropertySpecs, ValueKind
 
-# Words of the schema. The overlay must not have them; `kind` only where the SDK makes an asset of a path.
+# Keywords of the schema, which the overlay must not have. `kind` is allowed only if the SDK makes an asset of a path.
 OF_THE_SCHEMA = {"terraform", "required", "output", "computed", "force_new", "default", "secret", "one_of", "conflicts"}
 # Sent by the real provider in the recordings, and not in the public documents.
 UNDOCUMENTED = {
     ("gcp:compute/network:Network", "routingConfig.deleteBgpAlwaysCompareMed"),
     ("gcp:compute/routerNat:RouterNat", "initialNatIps"),
 }
-# Equal by other means of the real provider: a set's own hash, a function that writes the state, a value that stands for none.
+# Equal by other means of the real provider: a set's own hash, a function that writes the state, a value equivalent to none.
 EQUAL_OTHERWISE = {
     ("gcp:compute/routerNat:RouterNat", "drainNatIps"),
     ("gcp:compute/routerNat:RouterNat", "natIps"),

@@ -1,4 +1,4 @@
-"""The specifications against the pulumi_gcp SDK: names, kinds and requiredness are its own, so that a program finds what it expects."""
+"""The specifications against the pulumi_gcp SDK: names, kinds and requiredness are the SDK's, so a program finds what it expects."""
 
 import importlib
 import inspect
@@ -26,7 +26,7 @@ OTHER_REQUIREMENT = {
 LOOSE_REQUIREMENTS = {"gcp:compute/securityPolicy:SecurityPolicy"}
 # Outputs that the schema does not have.
 NOT_IN_SCHEMA = {"availableVersion", "effectiveVersion", "isAclPolicyInSync"}
-# What Check adds for itself.
+# Properties that Check adds for itself.
 OURS = {("docker:index/image:Image", "build.contextDigest")}
 
 

@@ -1,4 +1,4 @@
-"""What becomes of resources: waits, failures, partial creations, deletions, previews."""
+"""Lifecycles of resources: waits, failures, partial creations, deletions, previews."""
 
 import asyncio
 import copy
@@ -41,7 +41,7 @@ def service_inputs():
 
 
 class Run:
-    """Cloud Run whose operations take some polls and end as the test says."""
+    """Cloud Run whose operations take some polls and finish as the test specifies."""
 
     def __init__(self, *, polls=2, error=None):
         self.left, self.error, self.stored = polls, error, None
@@ -171,7 +171,7 @@ def test_what_was_created_is_kept_even_where_it_cannot_be_read_back(name):
 
 
 def never_done():
-    """A cloud whose operation does not end by itself, an event for the first look at it, and the function that answers."""
+    """A cloud whose operation does not finish on its own, an event for its first poll, and the function that answers."""
     cloud = Run(polls=10**6)
     polled = asyncio.Event()
 
@@ -321,13 +321,13 @@ def test_busy_answers_and_broken_connections_are_tried_again():
 
 def test_a_dead_endpoint_is_one_clear_sentence():
     def refuse(_request):
-        raise OSError("no answer from http://127.0.0.1:9: ClientConnectorError")
+        raise OSError("no response from http://127.0.0.1:9: ClientConnectorError")
 
     async def scenario():
         async with engine(Recorder(refuse), project="p1") as attached:
             await attached.up(SECRET, "s", SECRET_INPUTS)
 
-    with pytest.raises(grpc.aio.AioRpcError, match="is the local cloud running"):
+    with pytest.raises(grpc.aio.AioRpcError, match="Check that the local cloud is running"):
         run(scenario())
 
 
@@ -495,11 +495,11 @@ def test_a_preview_has_no_effect_and_shows_unknowns_for_what_the_service_will_sa
             inputs = await attached.check(each["type"], name, each["inputs"])
             return await attached.create(each["type"], name, inputs, preview=True)
 
-    foretold = run(scenario())
+    predicted = run(scenario())
     assert recorder.sent == []
-    assert foretold.id == ""
+    assert predicted.id == ""
     for key, value in each["inputs"].items():
-        known = foretold.state[key]
+        known = predicted.state[key]
         assert is_secret(known) if is_secret(value) else known is not None
 
 
@@ -588,7 +588,7 @@ def test_without_a_project_the_error_says_where_to_set_one():
         async with engine(Recorder(lambda _: {})) as attached:
             await attached.up("gcp:projects/service:Service", "api", {"service": "run.googleapis.com"})
 
-    with pytest.raises(grpc.aio.AioRpcError, match="no project: set it on the resource, as gcp:project"):
+    with pytest.raises(grpc.aio.AioRpcError, match=r"no project set\. Set it on the resource, as gcp:project"):
         run(scenario())
 
 
@@ -648,7 +648,7 @@ def test_data_sources_answer_from_the_cloud():
                     provider_pb2.InvokeRequest(tok=function, args=to_struct(arguments))
                 )
                 answers.append(from_struct(getattr(response, "return")))
-            with pytest.raises(grpc.aio.AioRpcError, match="does not know the function gcp:x"):
+            with pytest.raises(grpc.aio.AioRpcError, match="does not support the function gcp:x"):
                 await attached.stub.Invoke(provider_pb2.InvokeRequest(tok="gcp:x"))
             return answers
 
@@ -707,7 +707,7 @@ def test_an_annotation_that_another_client_changed_stays_only_if_the_program_dec
 
         return run(scenario())
 
-    # Not declared: an update without a refresh takes back what another client wrote.
+    # Not declared, so an update without a refresh reverts another client's value.
     assert changed_by({}, {})[1] is None
     drift, after = changed_by({"annotations": {key: first}}, {"annotations": {key: then}})
     assert drift == {}

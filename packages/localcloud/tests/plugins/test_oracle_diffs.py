@@ -21,7 +21,7 @@ from localcloud.tests.plugins.harness import (
 
 ROWS = oracle("diffs.jsonl")
 
-# Shown as added on every change because of what the store behind the recordings answered, not because of the change itself.
+# Shown as added on every change because of the answers of the store behind the recordings, not because of the change itself.
 ODDITIES = {
     "gcp:cloudrunv2/service:Service": {"template.annotations", "template.labels"},
     "gcp:monitoring/alertPolicy:AlertPolicy": {"conditions[0].conditionPrometheusQueryLanguage.labels"},
@@ -102,7 +102,7 @@ def test_no_change_is_no_difference_but_for_the_content_type_that_the_store_answ
 
 
 def test_a_replacement_of_a_resource_whose_name_the_program_wrote_deletes_first():
-    """As seen with the real provider 10.2.0: whether the name changes makes no difference."""
+    """As in the real provider 10.2.0, it does not matter whether the name changes."""
     by_property = {
         (row["type"], row["property"]): answer[2] for row, answer in zip(ROWS, cached_answers(), strict=True)
     }

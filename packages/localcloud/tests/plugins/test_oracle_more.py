@@ -1,4 +1,4 @@
-"""The `gcp` stand-in against the real provider 10.2.0 on this project's own local cloud: 70 changes, each also taken out again."""
+"""The `gcp` stand-in against the real provider 10.2.0 on this project's own local cloud: 70 changes, each also reverted."""
 
 import functools
 import json
@@ -39,7 +39,7 @@ ODDITIES = {
     SERVICE: {"template.annotations", "template.labels"},
     "gcp:monitoring/alertPolicy:AlertPolicy": {"conditions[0].conditionPrometheusQueryLanguage.labels"},
 }
-# Changes that the recording had behind it: what a service computes keeps them when the program takes them out.
+# Changes before this one in the recording: a service's computed values keep them when the program removes them.
 BEFORE = [
     ("gcp:storage/bucket:Bucket", "versioning", {"enabled": True}),
     ("gcp:compute/subnetwork:Subnetwork", "ip_cidr_range", "10.10.0.0/23"),
@@ -50,7 +50,7 @@ ARGS = ["serve", "/mnt/models/gemma-4-26B-A4B-it-qat-w4a16-ct", "--max-model-len
 
 @dataclass
 class Wire:
-    """The transport to the local cloud; it keeps what was sent."""
+    """The transport to the local cloud, which records the requests."""
 
     inner: LocalCloudTransport
     sent: list[Sent] = field(default_factory=list)
@@ -74,7 +74,7 @@ class Wire:
 
 
 async def changed(attached: Engine, wire: Wire, resource: Resource, wanted: dict[str, Any]) -> tuple[Resource, Any]:
-    """Take a resource to other inputs where that is an update: the resource then, and what the provider said and sent."""
+    """Take a resource to other inputs where that is an update: the resulting resource, and the provider's messages and requests."""
     news = await attached.check(resource.type, resource.name, wanted, resource.inputs)
     answer = await attached.diff(resource, news)
     operation = operation_of(answer)

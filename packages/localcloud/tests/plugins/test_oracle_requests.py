@@ -112,7 +112,7 @@ def played() -> dict[str, list[Sent]]:
 def expected(name: str) -> list[dict[str, Any]]:
     requests = recorded(name, reads=False)
     for request in requests:
-        # The store behind the recordings wrote the conditions' names into the very object that was recorded as the request: no client can
+        # The store behind the recordings wrote the conditions' names into the object that was recorded as the request: no client can
         # know them before the policy exists.
         if request["method"] == "POST" and request["path"].endswith("/alertPolicies"):
             for condition in request["body"]["conditions"]:
@@ -134,7 +134,7 @@ def test_nothing_is_read_that_the_real_provider_does_not_read(name):
 def test_every_recorded_read_of_a_creation_is_made_but_for_the_projects_number():
     allowed = {json.dumps(each, sort_keys=True) for each in recorded("create.jsonl", reads=True)}
     missing = {json.loads(each)["path"] for each in allowed - reads(played()["create.jsonl"])}
-    # The real provider asks Compute Engine for the id of the project whose number the bucket answered; ours knows its project.
+    # The real provider requests the id of the bucket's project number from Compute Engine; the stand-in knows its project.
     assert missing == {"/compute/compute/beta/projects/1234567890"}
 
 

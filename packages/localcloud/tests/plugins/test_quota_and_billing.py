@@ -1,4 +1,4 @@
-"""The project that the provider's calls count for, and the question who pays, as the real provider asks them."""
+"""The project that the provider's calls count against, and the billing request, as in the real provider."""
 
 import grpc.aio
 import pytest
@@ -13,7 +13,7 @@ DENIED = CloudError.denied("The caller does not have permission").body(ErrorStyl
 
 
 def get_project(answer, **configuration):
-    """Ask for the project as the program does first, and return the requests."""
+    """Request the project as the program does first, and return the requests."""
 
     async def scenario():
         recorder = Recorder(answer)

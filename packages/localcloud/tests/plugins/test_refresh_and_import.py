@@ -1,4 +1,4 @@
-"""Read: a refresh shows what drifted and nothing else; an import finds the inputs that lead to what is there."""
+"""Read: a refresh shows exactly the drift, and an import finds the inputs that produce the existing resource."""
 
 import copy
 import functools
@@ -20,7 +20,7 @@ from localcloud.tests.plugins.harness import (
 
 
 class Recorded:
-    """The recorded cloud after the creation; the test may change what it answers."""
+    """The recorded cloud after the creation. The test can change its answers."""
 
     def __init__(self):
         self._replay = Replay("create.jsonl")
@@ -37,7 +37,7 @@ class Recorded:
 
 @functools.cache
 def all_created():
-    """Every resource and the recorded cloud after its creation: created once, since each test begins there."""
+    """Every resource and the recorded cloud after its creation: created once because each test starts there."""
 
     async def made():
         recorded = Recorded()
@@ -52,7 +52,7 @@ def created():
 
 
 def read_again(edits=None, names=None):
-    """Refresh the recorded resources after out-of-band edits; per resource what it was, what was read and what the diff then says."""
+    """Refresh the recorded resources after out-of-band edits; per resource the state before, the state read and the resulting diff."""
 
     recorded, made = created()
 
@@ -111,7 +111,7 @@ def test_an_ignored_property_is_no_drift():
 
 
 def fill_in(body):
-    """What Google chooses where the program says nothing."""
+    """Google's values for properties that the program does not set."""
     body["launchStage"] = "GA"
     body["scaling"] = {"scalingMode": "AUTOMATIC"}
     body["template"]["containers"][0]["ports"][0]["name"] = "http1"
@@ -187,7 +187,7 @@ def test_an_imported_resource_is_what_the_program_says(name):
             return imported, news, dict((await attached.diff(imported, news)).detailedDiff)
 
     imported, news, details = run(scenario())
-    # The attribution label counts as somebody else's until the first update, and an imported service is protected until then.
+    # The attribution label counts as another client's until the first update, and an imported service is protected until then.
     expected = {"deletionProtection"} if name == "svc" else set()
     assert {path for path in details if not path.startswith("pulumiLabels")} == expected
     written = {key for key, value in news.items() if value not in (False, 0, "") and key != "__defaults"}
@@ -215,5 +215,5 @@ def test_an_id_of_the_wrong_shape_is_refused_with_the_right_one():
         async with engine(Recorder(lambda _: {}), project="p1") as attached:
             await attached.read(Resource("gcp:secretmanager/secret:Secret", "s", "hf-token", {}, {}))
 
-    with pytest.raises(grpc.aio.AioRpcError, match="import it as projects/<project>/secrets/<secretId>"):
+    with pytest.raises(grpc.aio.AioRpcError, match="Import it as projects/<project>/secrets/<secretId>"):
         run(scenario())

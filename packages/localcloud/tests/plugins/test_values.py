@@ -1,4 +1,4 @@
-"""Values on their way between the engine and the tables: nothing is lost, and no secret is shown."""
+"""Values between the engine and the tables: nothing is lost, and no secret is shown."""
 
 import pytest
 from hypothesis import given
@@ -86,7 +86,7 @@ def test_an_output_value_counts_as_unknown_until_it_has_one():
 
 def test_archives_are_refused_by_name():
     archive = {SIGNATURE: "0def7320c3a5731c473e5ecbe6d01bc7", "path": "x"}
-    with pytest.raises(UnsupportedValueError, match="do not take an archive"):
+    with pytest.raises(UnsupportedValueError, match="do not support an archive"):
         from_struct(struct_of({"source": archive}))
 
 

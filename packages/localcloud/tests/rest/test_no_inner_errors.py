@@ -1,4 +1,4 @@
-"""Whatever is sent to a modelled method, the answer is Google's or a refusal, never a fault of the local cloud itself."""
+"""Any request to a modeled method gets Google's answer or a rejection, never an internal error of the local cloud."""
 
 import itertools
 import random

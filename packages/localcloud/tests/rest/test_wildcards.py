@@ -1,4 +1,4 @@
-"""Where Google's documents say that a location cannot be the wildcard `-`, the local cloud refuses it."""
+"""If Google's documents exclude the wildcard `-` as location, the local cloud rejects it."""
 
 import json
 from importlib.resources import files
@@ -11,7 +11,7 @@ DOCUMENTS = files("googleapiclient.discovery_cache.documents")
 
 
 def described(resource):
-    """(method, parameter) pairs whose text refuses the wildcard, read from the document itself."""
+    """(method, parameter) pairs whose text excludes the wildcard, read from the document itself."""
     for method in resource.get("methods", {}).values():
         for name, parameter in method.get("parameters", {}).items():
             if 'cannot be the "-" wildcard' in parameter.get("description", ""):

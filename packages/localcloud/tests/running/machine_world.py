@@ -1,4 +1,4 @@
-"""A machine under test: a cloud of a few fixed answers, a serving document, waiting for what a machine publishes."""
+"""A machine under test: a cloud with a few fixed answers, a serving document, and waits for the machine's guest attributes."""
 
 import asyncio
 import base64

@@ -83,7 +83,7 @@ def server(words: Sequence[str], *, open_files: int | None = None, **variables: 
 
 
 def run_to_end(words: Sequence[str], **variables: str) -> tuple[int, str]:
-    """Run a server that is expected to end by itself; returns its exit code and all that it said."""
+    """Run a server that is expected to exit on its own; return its exit code and output."""
     done = subprocess.run(
         [sys.executable, "-m", "localcloud.vllm", *words],
         env=environment(VLLM_SIM_BIND_PORT="0", VLLM_SIM_CLOCK_SPEED="5000", **variables),

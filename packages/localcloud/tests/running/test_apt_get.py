@@ -1,4 +1,4 @@
-"""A machine whose boot image has no docker: the package brings it, if the archives answer."""
+"""A machine whose boot image lacks docker: the package provides it if the archives respond."""
 
 import subprocess
 
@@ -18,7 +18,7 @@ def machine(tmp_path):
             "clockSpeed": 1.0,
             "baseUrl": "http://x",
         }
-        write_json(tmp_path / "machine.json", {**document, "wardenPid": 1, "paths": {}, "internet": internet})
+        write_json(tmp_path / "machine.json", {**document, "initPid": 1, "paths": {}, "internet": internet})
         return install(tmp_path / "bin", COMMANDS_WITHOUT_DOCKER, {FOLDER_VARIABLE: str(tmp_path)})
 
     return make

@@ -25,7 +25,7 @@ MODEL = "gemma-4-26B-A4B-it-qat-w4a16-ct"
 BUCKETS = {"models": {f"{MODEL}/config.json": 10, f"{MODEL}/model-00001.safetensors": 10}, "empty": {}}
 CANARY = "hf_canary0123456789"
 PROBE_FAILED = "The user-provided container failed the configured startup probe checks. Logs for this revision might contain more information."
-"""What Google says of every container that was not ready, where the template has a startup probe."""
+"""Google's message for every container that was not ready, if the template has a startup probe."""
 # The start over FUSE takes 778 simulated seconds: 664 of load, 99 of compiling.
 PASSES = {
     "initialDelaySeconds": 240,
@@ -103,7 +103,7 @@ def start(
     lines: list[LogLine] | None = None,
     may_list: MayList = lambda *_: True,
 ) -> str:
-    """Start one revision, ask it for its models, stop it; returns what it served."""
+    """Start one revision, request its models, stop it; return the models."""
 
     async def run() -> str:
         async with revisions(state, uid=uid, lines=lines, may_list=may_list) as running:
@@ -121,16 +121,16 @@ def failure(
     lines: list[LogLine] | None = None,
     may_list: MayList = lambda *_: True,
 ) -> str:
-    """Start a revision that fails and return what the operation says."""
+    """Start a revision that fails and return the operation's message."""
     with pytest.raises(RevisionFailedError) as failed:
         start(state, given, uid=uid, lines=lines, may_list=may_list)
     return str(failed.value)
 
 
 def logged(state: Path, given: dict[str, Any], *, uid: int = 0) -> tuple[list[str], list[str]]:
-    """Start a revision that fails; return what the container printed, and what Cloud Run logged as `SEVERITY text`.
+    """Start a revision that fails; return the container's output, and Cloud Run's log as `SEVERITY text`.
 
-    The operation says Google's sentence and no word of the container's.
+    The operation has Google's sentence and none of the container's output.
     """
     lines: list[LogLine] = []
     assert failure(state, given, uid=uid, lines=lines) == PROBE_FAILED
@@ -182,12 +182,12 @@ def test_a_server_is_ready_with_the_first_probe_that_it_answers(
     async def sleep(seconds: float) -> None:
         pauses.append(seconds)
 
-    monkeypatch.setattr(probes, "_ask", ask_once)
+    monkeypatch.setattr(probes, "_attempt", ask_once)
     monkeypatch.setattr(probes.asyncio, "sleep", sleep)
     planned = PlannedStart(port=8000, start_s=60)
     assert asyncio.run(probes.passes(probe, clock=Clock(speed=1), port=1, planned=planned))
     assert len(pauses) == attempts
-    # Time stands still for this probe: each pause is the whole way to its attempt.
+    # The clock is frozen for this probe: each pause lasts until its attempt.
     assert [round(pause, -1) for pause in (pauses[0], pauses[-1])] == [delay_s, delay_s + 10 * (attempts - 1)]
 
 
@@ -278,7 +278,7 @@ def test_a_gs_model_is_refused_without_the_right_to_list_the_bucket_and_served_w
 
 
 def test_a_secret_reaches_the_server_and_cloud_logging_but_no_file(tmp_path: Path):
-    """Google keeps what a container prints as it is."""
+    """Google stores a container's output unchanged."""
     leaky = {"args": ["simulated/tiny", "--port=8000", f"--served-model-name={CANARY}", f"--nonsense={CANARY}"]}
     lines: list[LogLine] = []
     assert CANARY not in failure(tmp_path, template(container=leaky), lines=lines)

@@ -54,19 +54,19 @@ for line in sys.stdin:
         printed.seek(0)
         print(json.dumps({"code": code, "said": printed.read()}), file=results, flush=True)
 """
-"""Runs all commands in one Python process of gcloud: each start of gcloud would take a second."""
+"""Runs all commands in one Python process of gcloud because each start of gcloud takes a second."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Command:
-    """A command of the list. `says` stands in what it prints."""
+    """A command of the list. `says` is part of its output."""
 
     argv: tuple[str, ...]
     says: str
     code: int = 0
 
     def describes(self, outcome: "Outcome") -> bool:
-        """Whether the command did what the list says."""
+        """Return whether the command had the listed result."""
         return outcome.code == self.code and self.says in outcome.said
 
 
@@ -121,7 +121,7 @@ def clean(**variables: str) -> dict[str, str]:
 
 
 def run(gcloud: Gcloud, url: str, folder: Path, argvs: Sequence[Sequence[str]], *, token: str | None) -> list[Outcome]:
-    """Run commands against a local cloud and return what they did. Without a token, gcloud ends after it has read its arguments."""
+    """Run commands against a local cloud and return their outcomes. Without a token, gcloud exits after reading its arguments."""
     account = folder / "token"
     account.write_text(token or "")
     settings = {
@@ -180,7 +180,7 @@ def replay(url: str, token: str, recorded: Sequence[dict[str, Any]]) -> list[tup
 
 _BASE = "http://localcloud"
 _NOT_RECORDED = re.compile(r"/operations/|upload_id=|uploadType=resumable|large\.bin|^/download/")
-"""Requests that name what an earlier answer named, and the file that is sent in chunks."""
+"""Requests that name values of earlier responses, and the file that is sent in chunks."""
 _VARYING = {"generation", "sourceGeneration", "ifSourceGenerationMatch", "ifMetagenerationMatch", "requestId"}
 _REGIONAL_HOST = re.compile(r"([a-z]+-[a-z]+\d+)-127\.0\.0\.1")
 _HOP_HEADERS = {"content-length", "transfer-encoding", "connection", "server", "date"}
@@ -237,7 +237,7 @@ class _Passing(BaseHTTPRequestHandler):
 
 @contextlib.contextmanager
 def recording(url: str) -> Iterator[tuple[str, list[dict[str, Any]]]]:
-    """Yield a URL that passes requests on to another, and the list in which they are kept."""
+    """Yield a URL that forwards requests to another, and the list that records them."""
     kept: list[dict[str, Any]] = []
     handler = type("Passing", (_Passing,), {"url": url, "kept": kept})
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:

@@ -1,4 +1,4 @@
-"""Bodies and names that no client of Google's sends: each is refused in Google's format, and none is an error of the local cloud itself."""
+"""Bodies and names that no Google client sends: each is rejected in Google's format, and none causes an internal error of the local cloud."""
 
 import gzip
 import hashlib
@@ -116,7 +116,7 @@ def test_a_name_that_no_object_can_have_is_refused_before_its_content(cloud: idl
 
 @pytest.mark.parametrize("kind", ["media", "multipart"])
 def test_content_beyond_the_limit_is_an_object_and_takes_no_memory(cloud: idle_cloud.Started, kind: str):
-    """The whole body is twelve times what a JSON body may have. The client's own copy of it is counted before."""
+    """The whole body is twelve times the maximum of a JSON body. The client's own copy of it is counted before."""
     content = bytes(range(256)) * (12 * LONGEST_BYTES // 256)
     path, body, media = f"{OBJECTS}?uploadType={kind}&name=large", content, "application/octet-stream"
     if kind == "multipart":

@@ -1,4 +1,4 @@
-"""gcloud works against the local cloud: the list of commands with a real gcloud where one is installed, and its recorded requests."""
+"""gcloud works against the local cloud: the list of commands with a real gcloud if one is installed, and its recorded requests."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What a web page or another user of the machine sends is refused: on every route, whatever it asks for."""
+"""Requests of a web page or another user of the machine are rejected on every route."""
 
 import http.client
 import json
@@ -27,14 +27,14 @@ _SPELT_OUT = {
     "([a-z](?:[-a-z0-9]{0,61}[a-z0-9])?|[1-9][0-9]{0,19})": "thing",
     "/us-east4-a/thing/reservationSubBlocks/": "/us-east4-a/reservations/a/reservationBlocks/b/reservationSubBlocks/",
 }
-"""Parts of paths whose pattern in the document is no list of names."""
+"""Parts of paths whose pattern in the document is not a list of names."""
 OPEN_ROUTES = {
     "/admin/": "says that this is a local cloud",
     "/oauth2/token": "takes a signed assertion, and answers 400 without one",
-    "/registry/auth.docker.io/token": "gives everybody the same word, as Docker Hub does",
+    "/registry/auth.docker.io/token": "returns the same word to every client, as Docker Hub does",
     "/hub/": "shows made files of public repositories, as the Hugging Face hub does",
 }
-"""Routes, and those below `/hub/`, that need no token, with what they do: they neither change anything nor tell a secret. Web pages are refused there too."""
+"""Routes, including those below `/hub/`, that need no token, with their effect. They change nothing and reveal no secret. They reject web pages too."""
 _OWN_PARTS = {"{host}": "us-east4-docker.pkg.dev", "{name}": "local-project/hub/a", "{reference}": "1"}
 
 
@@ -137,7 +137,7 @@ def test_no_route_answers_an_intruder(shared_cloud, kind, step):
 
 
 def test_the_same_routes_answer_the_operator(own_cloud):
-    """The walk above is no proof if the routes refuse everybody."""
+    """The walk above proves nothing if the routes reject every caller."""
     known, connection = services.handlers(own_cloud.cloud), Connection(own_cloud)
     headers = {"Authorization": f"Bearer {own_cloud.token}"}
     modelled = [
@@ -152,7 +152,7 @@ def test_the_same_routes_answer_the_operator(own_cloud):
 
 
 def test_a_simple_request_of_a_web_page_makes_no_machine(own_cloud):
-    """CSRF: a browser sends text/plain with a token in the query to any port without asking, and a machine's start-up script would run here."""
+    """CSRF: a browser sends text/plain with a token in the query to any port without a preflight, and a machine's startup script runs here."""
     node = {
         "acceleratorType": "v6e-1",
         "runtimeVersion": "v2-alpha-tpuv6e",
@@ -232,7 +232,7 @@ class TestTokens:
         token = shared_cloud.cloud.tokens.issue_access_token("vm@local-project.iam.gserviceaccount.com")
         status, answer = Connection(shared_cloud).send("POST", "/admin/tokens", {"Authorization": f"Bearer {token}"})
         assert status == 403
-        assert "operator's token only" in json.loads(answer)["error"]["message"]
+        assert "only accepts the operator's token" in json.loads(answer)["error"]["message"]
 
     def test_an_assertion_of_nobody_gets_no_token(self, shared_cloud):
         form = "grant_type=urn:ietf:params:oauth:grant-type:jwt-bearer&assertion=e30.e30.x"
@@ -246,5 +246,5 @@ class TestTokens:
 def test_an_admin_body_that_is_no_json_is_refused(own_cloud):
     headers = {"Authorization": f"Bearer {own_cloud.token}"}
     status, answer = Connection(own_cloud).send("POST", "/admin/advance", headers, '{"seconds": 5}', kind="text/plain")
-    assert (status, "application/json is needed" in json.loads(answer)["error"]["message"]) == (415, True)
+    assert (status, "expected application/json" in json.loads(answer)["error"]["message"]) == (415, True)
     assert Connection(own_cloud).send("POST", "/admin/advance", headers, '{"seconds": 5}')[0] == 200

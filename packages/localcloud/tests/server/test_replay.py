@@ -1,4 +1,4 @@
-"""What the real pulumi-gcp provider was recorded to send is accepted as it is, in its order."""
+"""The recorded requests of the real pulumi-gcp provider are accepted unchanged, in order."""
 
 import json
 from pathlib import Path
@@ -17,9 +17,9 @@ GIVES_AN_ID = {
     "/monitoring/v1/projects/p1/dashboards": {"ids": ["25"], "etags": ["x"]},
     "/iam/v1/projects/p1/serviceAccounts": {"etags": ["x"]},
 }
-"""What the recorded requests take for granted of the server's own choices."""
+"""Values that the recorded requests expect from the server's own choices."""
 DISALLOWED_MOUNT, ALLOWED_MOUNT = '"/dev/shm"', '"/mnt/scratch"'
-"""The store behind the recordings accepted every mount path; Cloud Run refuses this one, and the provider passes on whatever it is given."""
+"""The store behind the recordings accepted every mount path; Cloud Run refuses this one, and the provider passes every path on."""
 
 
 def recorded(name: str) -> list[dict]:

@@ -1,4 +1,4 @@
-"""The checksum of joined contents is that of the bytes."""
+"""The checksum of joined contents equals the checksum of the bytes."""
 
 import google_crc32c
 from hypothesis import given

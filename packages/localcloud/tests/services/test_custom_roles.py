@@ -1,4 +1,4 @@
-"""Custom roles of IAM: their life, who may create them, and where they can be granted."""
+"""Custom roles of IAM: their lifecycle, the permission to create them, and where they can be granted."""
 
 import pytest
 

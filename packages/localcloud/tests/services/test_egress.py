@@ -1,4 +1,4 @@
-"""What the firewall rules of a network let its machines connect to, and what a machine notices of it."""
+"""The egress that a network's firewall rules allow its machines, and the effect on a machine."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -57,7 +57,7 @@ def test_a_machine_that_may_not_connect_to_google_pulls_no_image(tmp_path: Path)
         accelerator="v6e-1",
         clock_speed=1,
         base_url="http://127.0.0.1:9",
-        warden_pid=1,
+        init_pid=1,
         paths={},
         google=False,
     )

@@ -19,7 +19,7 @@ from localcloud.world.scenario import ComputeTpu, Scenario, Tpu, TpuZone
 PROJECT, ZONE = "local-project", "us-east5-a"
 IMAGE = "projects/ubuntu-os-accelerator-images/global/images/family/ubuntu-accel-2204-amd64-tpu-v5e-v5p-v6e"
 WAIT_S = 30.0
-"""Real seconds for what comes in a fraction of one."""
+"""Real seconds for events that take a fraction of one."""
 
 
 def body_of(name="serve", *, wait_s=7200, zone=ZONE, **more) -> dict[str, Any]:

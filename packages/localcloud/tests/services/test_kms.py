@@ -1,4 +1,4 @@
-"""Key rings and keys of Cloud KMS: what exists, and who may use it."""
+"""Key rings and keys of Cloud KMS: existence and permissions."""
 
 import pytest
 
@@ -55,4 +55,6 @@ def test_a_grant_on_the_key_or_above_it_is_what_may_be_used(key):
     binding = {"role": "roles/cloudkms.cryptoKeyEncrypterDecrypter", "members": [f"serviceAccount:{emails[1]}"]}
     key.ok("POST", f"/cloudkms/v1/{RING}:setIamPolicy", {"policy": {"bindings": [binding]}})
     assert held() == [[DECRYPT], [DECRYPT, ENCRYPT]]
-    assert callers[0].error("GET", f"/cloudkms/v1/{KEY}")[0] == 403, "decrypting is no right to look"
+    assert callers[0].error("GET", f"/cloudkms/v1/{KEY}")[0] == 403, (
+        "the permission to decrypt does not include reading"
+    )

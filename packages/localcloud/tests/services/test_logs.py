@@ -1,4 +1,4 @@
-"""Cloud Logging, and where Cloud Run says why a revision failed."""
+"""Cloud Logging, and where Cloud Run reports why a revision failed."""
 
 import pytest
 

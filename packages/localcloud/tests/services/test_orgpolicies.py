@@ -1,4 +1,4 @@
-"""Organisation policies refuse what they forbid, also to the project's owner, in Google's words."""
+"""Organization policies reject forbidden requests, even from the project's owner, with Google's messages."""
 
 import pytest
 
@@ -88,20 +88,20 @@ def test_nothing_is_created_where_locations_are_restricted(own_client, rule, all
 
 
 def test_testing_permissions_needs_none(own_cloud):
-    stranger = Client(
+    outsider = Client(
         own_cloud.base_url, token=own_cloud.cloud.tokens.issue_access_token("nobody@other.iam.gserviceaccount.com")
     )
     path = f"{RESOURCE_MANAGER}:testIamPermissions"
-    assert stranger.ok("POST", path, {"permissions": ["run.services.create"]}) == {"permissions": []}
-    status, message = stranger.error("POST", path, {"permissions": ["run.*"]})
+    assert outsider.ok("POST", path, {"permissions": ["run.services.create"]}) == {"permissions": []}
+    status, message = outsider.error("POST", path, {"permissions": ["run.*"]})
     assert (status, "wildcards" in message) == (400, True)
 
 
 def test_a_bucket_that_does_not_exist_is_not_found_for_everybody(own_cloud):
-    stranger = Client(
+    outsider = Client(
         own_cloud.base_url, token=own_cloud.cloud.tokens.issue_access_token("nobody@other.iam.gserviceaccount.com")
     )
-    assert stranger.error("GET", "/storage/storage/v1/b/nobody-has-this/o")[0] == 404
+    assert outsider.error("GET", "/storage/storage/v1/b/nobody-has-this/o")[0] == 404
 
 
 NODE_PARENT = f"projects/{PROJECT}/locations/us-east5-a"
@@ -114,7 +114,7 @@ def _queued(client, **node):
 
 
 def test_policies_of_machines_refuse_in_the_words_of_public_logs(own_client):
-    """Compute Engine answers 412; that Cloud TPU answers its own 400 with the same words is assumed, the unkind case for a wait."""
+    """Compute Engine answers 412; that Cloud TPU answers its own 400 with the same message is assumed, the strict case for a wait."""
     for constraint, rule, node in (
         ("requireOsLogin", {"booleanPolicy": {"enforced": True}}, {"metadata": {"enable-oslogin": "false"}}),
         ("vmExternalIpAccess", {"listPolicy": {"allValues": "DENY"}}, {"networkConfig": {"enableExternalIps": True}}),

@@ -48,7 +48,7 @@ def body_of(node="n", **more):
 
 
 class Direct:
-    """Calls handlers without HTTP; time stands still but for `advance`."""
+    """Calls handlers without HTTP. The clock is frozen except for `advance`."""
 
     def __init__(self, folder: Path, scenario: Scenario) -> None:
         self.cloud = Cloud(state=folder, project="local-project", clock=Clock(speed=1e-9), scenario=scenario)

@@ -1,4 +1,4 @@
-"""Cloud Run's own rules: limits of templates, what revisions refer to, invokers, traffic."""
+"""Cloud Run's own rules: limits of templates, references of revisions, invokers, traffic."""
 
 import copy
 import time
@@ -56,7 +56,7 @@ def deploy(client, name, body, parent=SERVICES):
 
 
 def await_running(started, revisions):
-    """An instance without traffic stops when its last request has ended, which is after the operation's end."""
+    """An instance without traffic stops after its last request, which is after the operation has finished."""
     end = time.monotonic() + 20
     while started.cloud.runtimes.revisions.running != revisions and time.monotonic() < end:
         time.sleep(0.005)
@@ -240,7 +240,7 @@ def patch_grows(client, timeout):
 
 @pytest.mark.parametrize(("quota", "what"), [({"cpu_quota": 15}, "CPU"), ({"memory_quota_gib": 63}, "memory")])
 def test_old_and_new_revision_count_together_at_an_update(own_client, quota, what):
-    """8 vCPU and 32 GiB each: the service can be created, and not updated. The old revision goes on serving."""
+    """8 vCPU and 32 GiB each: the service can be created, and not updated. The old revision keeps serving."""
     own_client.ok("PUT", "/admin/scenario?merge=true", {"run": quota})
     first = deploy(own_client, "grows", GPU)["response"]["latestReadyRevision"]
     failed = patch_grows(own_client, "100s")

@@ -262,17 +262,17 @@ class TestAfterARestart:
 
     @pytest.fixture
     def restarted(self, own_client, own_cloud):
-        """Return the answer of a restart whose instance fails after this was called: `restarted(meanwhile)`."""
+        """Return the answer of a restart whose instance fails after this was called: `restarted(in_between)`."""
         deploy(own_client, "svc", PLAIN)
         name = SERVICES.removeprefix("/run/v2/") + "/svc"
 
-        def restarted(meanwhile):
+        def restarted(in_between):
             async def run():
                 revisions = idle_cloud.FailingRevisions()
                 own_cloud.cloud.attach(replace(own_cloud.cloud.runtimes, revisions=revisions))
                 restart = asyncio.create_task(Deployments(own_cloud.cloud).restart(name))
                 await revisions.begun.wait()
-                await asyncio.to_thread(meanwhile)
+                await asyncio.to_thread(in_between)
                 revisions.fail.set()
                 await restart
 

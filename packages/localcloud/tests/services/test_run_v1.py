@@ -29,7 +29,7 @@ def deployed(own_client: Client) -> Client:
 
 
 def regional(client: Client, verb: str, path: str, region: str = "us-east4") -> requests.Response:
-    """A request as gcloud sends it: the region stands before the host."""
+    """A request as gcloud sends it, with the region before the host."""
     host = client.base_url.removeprefix("http://")
     headers = {"Authorization": f"Bearer {client.token}", "Host": f"{region}-{host}"}
     url = f"{client.base_url}/run/apis/serving.knative.dev/v1/namespaces/local-project/{path}"

@@ -34,12 +34,12 @@ def test_a_service_answers_the_methods_that_it_marks_and_inherits(shared_cloud):
 
 
 def test_every_modelled_method_is_a_method_of_a_service(shared_cloud):
-    strangers = [
+    foreign = [
         name
         for name, handler in services.handlers(shared_cloud.cloud).items()
         if not isinstance(getattr(handler, "__self__", None), ApiService)
     ]
-    assert strangers == []
+    assert foreign == []
 
 
 def test_a_list_answer_is_filtered_and_paged():

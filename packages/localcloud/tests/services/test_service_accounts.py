@@ -1,4 +1,4 @@
-"""Service accounts: what a change keeps, and what it refuses."""
+"""Service accounts: kept fields and rejected changes."""
 
 from localcloud.tests.conftest import PROJECT
 

@@ -99,4 +99,4 @@ def test_the_process_ends_with_the_same_codes():
 def test_a_wrong_variable_of_the_simulator_is_one_sentence():
     code, said = run_to_end(["vllm", "serve", "simulated/tiny"], VLLM_SIM_TTFT_S="soon")
     assert code == 2
-    assert said == "localcloud.vllm: VLLM_SIM_TTFT_S is 'soon', but it has to be a number that is not negative\n"
+    assert said == "localcloud.vllm: VLLM_SIM_TTFT_S is 'soon', expected a number of 0 or more\n"

@@ -240,7 +240,7 @@ def test_a_prompt_at_the_limit_is_refused_with_its_tokens(url: str):
         ({"model": "other", "messages": [{"role": "user", "content": "x"}]}, 404, "The model `other` does not exist."),
         ({"messages": []}, 400, "List should have at least 1 item"),
         ({"messages": [{"role": "wizard", "content": "x"}]}, 400, "needs a role"),
-        ({"messages": [{"role": "user", "content": "x"}], "n": 2}, 400, "n has to be 1"),
+        ({"messages": [{"role": "user", "content": "x"}], "n": 2}, 400, "n must be 1"),
         ({"messages": [{"role": "user", "content": "x"}], "logprobs": True}, 400, "no logits"),
         (
             {"messages": [{"role": "user", "content": "x"}], "max_tokens": 0},

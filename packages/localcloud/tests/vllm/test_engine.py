@@ -105,7 +105,7 @@ def test_lateness_does_not_add_up():
     async def run() -> None:
         running = engine(ttft_s=0.01, tpot_s=0.01)
         sequence, sink = submit(running, 11)
-        # The next due time is counted from the one before, whatever the clock says when a token leaves.
+        # The next due time is counted from the previous one, regardless of when a token is sent.
         due = sequence.next_at
         await sink.finished.wait()
         assert sequence.next_at == pytest.approx(due + sink.last_start * 0.01)

@@ -1,4 +1,4 @@
-"""What a server answers without a key, to web pages, and reads for a caller: as vLLM by default, and with the flags that close it."""
+"""Answers of a server without a key, to web pages, and its reads for a caller: with vLLM's defaults, and with restricting flags."""
 
 import contextlib
 import threading
@@ -31,7 +31,7 @@ CLOSED = ("--allowed-origins=[]", "--allowed-media-domains=none.invalid")
 
 
 class Listener(ThreadingHTTPServer):
-    """Counts what reads from it. /moved redirects to /image."""
+    """Counts its readers. /moved redirects to /image."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)

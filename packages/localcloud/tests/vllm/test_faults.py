@@ -1,4 +1,4 @@
-"""Faults: what a client sees when a server misbehaves on purpose."""
+"""Faults: the client's view of a server that misbehaves on purpose."""
 
 import http.client
 import json

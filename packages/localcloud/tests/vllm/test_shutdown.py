@@ -13,7 +13,7 @@ from localcloud.tests.running.running_server import Answer, ask, environment
 
 @pytest.fixture
 def served() -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """A server whose answers take some seconds, and its URL."""
+    """A server whose responses take some seconds, and its URL."""
     words = ["serve", "google/gemma-4-E2B-it", "--max-model-len=8192", "--shutdown-timeout=60"]
     variables = {"VLLM_SIM_BIND_PORT": "0", "VLLM_SIM_CLOCK_SPEED": "5000", "VLLM_SIM_ACCELERATOR": "v6e-1"}
     process = subprocess.Popen(

@@ -23,7 +23,7 @@ ACCOUNT = f"server@{P.rpartition('/')[2]}.iam.gserviceaccount.com"
 
 @pytest.fixture
 def cloud() -> Iterator[Client]:
-    """A new project in a simulation that stands still between two calls."""
+    """A new project in a simulation whose clock is frozen between two calls."""
     scenario = BUILT_IN["new-project"].model_copy(update={"operations": OperationDurations(instant=True)})
     with idle_cloud.start(scenario=scenario, speed=0.001) as started:
         yield Client(started.base_url, started.token)
@@ -157,7 +157,7 @@ def test_a_file_changes_what_it_names_of_its_base(tmp_path, text, chips, memory)
 def test_a_base_that_does_not_exist_is_refused(tmp_path):
     path = tmp_path / "world.yaml"
     path.write_text("base: rich\n")
-    with pytest.raises(ScenarioError, match=r"base is 'rich'; it must be one of new-project, prepared, "):
+    with pytest.raises(ScenarioError, match=r"base is 'rich', expected one of new-project, prepared, "):
         load(path)
 
 
@@ -182,7 +182,7 @@ def test_in_an_empty_project_the_login_has_no_role_and_gclouds_login_is_the_owne
 
 
 def test_a_use_of_a_new_account_can_be_refused_however_late_it_comes(cloud):
-    """So that a test on a slow machine, whose simulated time has passed, meets the refusal too."""
+    """On a slow machine, simulated time has passed, but the rejection must still occur."""
     cloud.ok("PUT", "/admin/scenario?merge=true", {"iam": {"new_account_refusals": 1}})
     enable(cloud, "cloudresourcemanager", "iam", wait_s=120)
     cloud.ok("POST", f"/iam/v1/{P}/serviceAccounts", {"accountId": "server"})

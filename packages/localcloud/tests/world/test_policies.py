@@ -124,7 +124,7 @@ def read_policy(client, version=3):
         (conditional("roles/tpu.viewer", description="d" * 257), "too long"),
         (conditional("roles/tpu.viewer", expression="request.time <"), "compilation failed: unexpected end"),
         (conditional("roles/tpu.viewer", expression="a.b == 'c' d.e"), "compilation failed: unexpected d.e"),
-        (conditional("roles/tpu.viewer", expression="timestamp('soon') < a.b"), "no timestamp: soon"),
+        (conditional("roles/tpu.viewer", expression="timestamp('soon') < a.b"), "not a timestamp: soon"),
         (conditional("roles/tpu.viewer", expression=" || ".join(["true"] * 14)), "more than 12 logical operators"),
         (conditional("roles/tpu.viewer") | {"members": ["allUsers"]}, "allUsers"),
     ],
@@ -226,9 +226,9 @@ LOGGER = "roles/logging.logWriter"
 @pytest.mark.parametrize(
     ("expression", "says"),
     [
-        (limited(*(f"roles/r{number}" for number in range(11))), "hasOnly has 11 values and takes at most 10"),
+        (limited(*(f"roles/r{number}" for number in range(11))), "hasOnly has 11 values, maximum 10"),
         ("api.getAttribute('iam.googleapis.com/modifiedGrantsByRole', ['roles/owner']).hasOnly([])", "the default []"),
-        ("api.getAttribute('another', []).hasOnly([])", "has to read iam.googleapis.com/modifiedGrantsByRole"),
+        ("api.getAttribute('another', []).hasOnly([])", "must read iam.googleapis.com/modifiedGrantsByRole"),
         ("api.getAttribute('iam.googleapis.com/modifiedGrantsByRole', [])", "missing .hasOnly"),
         (limited(LOGGER).replace("'roles/logging.logWriter'", "resource.name"), "unexpected resource.name"),
     ],

@@ -1,4 +1,4 @@
-"""Declares one resource of every type that the stand-ins know; with the setting `changed`, most of them otherwise."""
+"""Declares one resource of every type that the stand-ins support; with the setting `changed`, most of them differ."""
 
 import json
 import os
@@ -234,7 +234,7 @@ gcp.logging.Metric(
     metric_descriptor=gcp.logging.MetricMetricDescriptorArgs(metric_kind="DELTA", unit="1", value_type="INT64"),
     opts=after,
 )
-# The default provider has a region of its own (gcp:region), and gives the project by the environment.
+# The default provider has its own region (gcp:region), and the environment sets the project.
 elsewhere = gcp.artifactregistry.Repository(
     "elsewhere", repository_id="elsewhere", format="DOCKER", opts=pulumi.ResourceOptions(depends_on=[api])
 )
