@@ -275,7 +275,7 @@ class TestCapacity:
         with pytest.raises(Aborted) as caught:
             place.engine.up(serving(waitPerZoneS=1))
         assert "Nothing was left behind" in caught.value.message
-        assert caught.value.message.count("the wait for this zone is over") == 2
+        assert caught.value.message.count("the wait for this zone timed out") == 2
         assert place.left() == []
 
     @pytest.mark.parametrize("place", [(zones(us_east5_a=0, europe_west4_a=0), 36_000.0)], indirect=True)
@@ -289,7 +289,7 @@ class TestCapacity:
     def test_stock_that_is_out_at_once_is_googles_word(self, place: Place):
         with pytest.raises(Aborted) as caught:
             place.engine.up(serving(provisioningModel="spot", maxRunDurationS=None))
-        assert "no stock: " in caught.value.message
+        assert "no capacity: " in caught.value.message
         assert "does not have enough resources" in caught.value.message
         assert place.left() == []
 
