@@ -492,7 +492,7 @@ def test_mistakes_are_sentences_and_nothing_is_created(project: Project):
         expect=1,
         CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU="http://127.0.0.1:9/",
     )
-    assert "CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU is http://127.0.0.1:9/, and nothing answers there" in dead
+    assert "CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU is http://127.0.0.1:9/, but nothing responds there" in dead
     assert "Traceback" not in text + dead
     assert project.state() is None
 

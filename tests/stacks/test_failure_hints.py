@@ -105,7 +105,7 @@ SHORT = ProbeSettings.model_validate({"initialDelay": "60s", "period": "60s", "f
             id="image without the streamer",
         ),
         pytest.param(
-            ["The server is not started: No object under gs://b/m/. Stage the model first.", EXIT],
+            ["Cannot start the server: No object under gs://b/m/. Stage the model first.", EXIT],
             {},
             ["was never started: No object under gs://b/m/.", "cloudRun.memory (now 16384 MiB)"],
             id="copy into memory",

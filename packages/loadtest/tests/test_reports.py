@@ -367,7 +367,7 @@ def test_failures_points_that_were_left_out_and_old_definitions_are_said_first(t
     write_reports(path)
     notices = [line for line in (path / "report.md").read_text().splitlines() if line.startswith("> ")]
     assert notices[:2] == [
-        "> **NOT VALID: 1 of 2 points. Do not use their figures.**",
+        "> **NOT VALID: 1 of 2 points. Do not use their metrics.**",
         "> - 2 of 66 requests failed (3.0%), more than --max-failed 0.01 (1 point: closed-c1-i16-o32-n0)",
     ]
     assert "1 points were not measured: closed-c64-i16-o32-n0: the server is saturated at a lower load" in notices[2]

@@ -157,7 +157,7 @@ def server_side(records, *, ttft=1.0, decode=1.0, tokens=1.0, count=1.0):
         ({"ttft": 1.5}, "time to first token is shorter than the server's own: 350.0 ms here, 525.0 ms in"),
         ({"ttft": 0.5}, "time to first token is longer than the server's own: 350.0 ms here, 175.0 ms in"),
         ({"decode": 1.5}, "time per output token is 90.00 ms here and 135.00 ms in the server's histogram"),
-        ({"tokens": 0.9}, "the answers state 176 output tokens, the server's counter 158"),
+        ({"tokens": 0.9}, "the responses state 176 output tokens, but the server's counter 158"),
     ],
 )
 def test_figures_that_disagree_with_the_servers_own_make_a_point_invalid(change, said):

@@ -450,8 +450,8 @@ def test_a_point_that_was_written_when_the_interrupt_came_is_counted(calm, tmp_p
         (["--out", "x"], "give --url URL"),
         (["--url", "http://127.0.0.1:9"], "give --out DIR"),
         (["--url", "http://localhost:9", "--out", "x"], "use 127.0.0.1"),
-        (["--url", "127.0.0.1:9", "--out", "x"], "it must be http://HOST"),
-        (["--url", "http://127.0.0.1:9", "--out", "x", "--preset", "huge"], "it must be quick or grid"),
+        (["--url", "127.0.0.1:9", "--out", "x"], "expected http://HOST"),
+        (["--url", "http://127.0.0.1:9", "--out", "x", "--preset", "huge"], "expected quick or grid"),
     ],
 )
 def test_a_mistake_on_the_command_line_is_one_sentence_and_exit_code_2(words, message, tmp_path, monkeypatch, capsys):

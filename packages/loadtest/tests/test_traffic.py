@@ -250,14 +250,14 @@ def test_presets_have_the_lengths_of_their_names():
 @pytest.mark.parametrize(
     ("words", "why"),
     [
-        (["--trace", "t", "--concurrency", "4"], "--trace and --concurrency exclude each other"),
-        (["--dataset", "d", "--images", "1"], "--dataset and --images exclude each other"),
-        (["--turns", "3", "--trace", "t"], "--trace and --turns exclude each other"),
+        (["--trace", "t", "--concurrency", "4"], "--trace and --concurrency cannot be combined"),
+        (["--dataset", "d", "--images", "1"], "--dataset and --images cannot be combined"),
+        (["--turns", "3", "--trace", "t"], "--trace and --turns cannot be combined"),
         (["--turns", "3", "--ramp", "rate 1..2 over 5s"], "--turns 3 needs users"),
         (["--time-scale", "2"], "no trace is given; add --trace FILE"),
         (["--think-time", "2"], "sessions have one turn; add --turns N"),
         (["--image-size", "64x64"], "add --images N"),
-        (["--input-tokens", "zipf:a=1"], "--input-tokens is 'zipf:a=1'; it must be uniform:min=100,max=2000"),
+        (["--input-tokens", "zipf:a=1"], "--input-tokens is 'zipf:a=1': expected uniform:min=100,max=2000"),
     ],
 )
 def test_contradictions_are_refused_in_one_sentence(words, why, capsys, tmp_path):

@@ -87,7 +87,7 @@ def test_a_document_that_failed_after_the_last_update_is_named_with_what_serves(
 
 
 def test_a_container_that_became_privileged_is_named_until_the_state_has_it(engine: FakeEngine, cloud: FakeTpu):
-    for words in ("confined", "privileged: tpu.container says so"):
+    for words in ("confined", "privileged: set by tpu.container"):
         put(cloud, published("ready", container=words))
         assert said(engine) == []
     words = "privileged: the confined server could not use the accelerator: x"
