@@ -37,7 +37,7 @@ def little_reasons(
     missed_s = abs(counted - claimed) * figures["duration"] / figures["completed"]
     if missed_s > LITTLE_FLOOR_S and abs(counted - claimed) > MOST_DIFFERENCE * max(counted, claimed):
         reasons.append(
-            f"Little's law does not hold: a mean of {counted:.2f} requests were in flight, but request rate x E2E is {claimed:.2f}"
+            f"Little's law does not hold: {counted:.2f} requests were in flight on average, but request rate x E2E is {claimed:.2f}"
             f" (more than {MOST_DIFFERENCE:.0%} apart)"
         )
     if point.concurrency is not None and window is not None:
@@ -46,7 +46,7 @@ def little_reasons(
         idle_s = (point.concurrency - held) * window.length_s / inside
         if idle_s > LITTLE_FLOOR_S and held < (1 - MOST_DIFFERENCE) * point.concurrency:
             reasons.append(
-                f"the load was not maintained: a mean of {held:.2f} requests were in flight in the steady window, not {point.concurrency}"
+                f"the load was not maintained: {held:.2f} requests were in flight on average in the steady window, not {point.concurrency}"
                 f" (more than {MOST_DIFFERENCE:.0%} apart)"
             )
     return reasons

@@ -170,7 +170,7 @@ def _tell(settings: SweepSettings, outcome: SweepOutcome, program: Program, *, h
     if outcome.failing:
         say(
             program.name,
-            f"{outcome.failing} {of_all} FAILED: more than {settings.max_failed:.3g} of their requests had no complete response (--max-failed). See the report.",
+            f"{outcome.failing} {of_all} FAILED: more than {settings.max_failed:.3g} of their requests failed (--max-failed). See the report.",
         )
     if outcome.simulated is not None:
         say(program.name, "the server is SIMULATED. Results do not reflect real hardware.")

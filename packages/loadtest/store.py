@@ -150,5 +150,5 @@ def _same_sweep(folder: Path, run: Mapping[str, Any]) -> None:
     for name in FIXED:
         if name in before and before[name] != run.get(name):
             raise SweepError(
-                f"--resume: the sweep in {folder} has {name} {json.dumps(before[name])}, but this one has {json.dumps(run.get(name))}. Use the same value or another folder."
+                f"--resume: the sweep in {folder} has {name} {json.dumps(before[name])}, but this one has {json.dumps(run.get(name))}. Use another folder."
             )

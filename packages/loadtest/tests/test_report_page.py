@@ -334,10 +334,10 @@ def test_points_to_draw_over_time_can_be_named(tmp_path, capsys):
     assert "Over time: concurrency 4" not in html
     assert not list((path / "charts").glob("time-*-closed-c4-*"))
     assert main(["report", str(path), "--points", "closed-c3"]) == 2
-    assert "the sweep has no point closed-c3; it has closed-c1-i16-o32-n0" in capsys.readouterr().err
+    assert "point closed-c3 not found. Available: closed-c1-i16-o32-n0" in capsys.readouterr().err
     old = folder(tmp_path / "old", [result(1, 16)])
     assert main(["report", str(old), "--points", "closed-c1-i16-o32-n0"]) == 2
-    assert "which kept no time series" in capsys.readouterr().err
+    assert "which stored no time series" in capsys.readouterr().err
 
 
 def test_repeats_have_error_bars_and_single_points_have_none():
@@ -409,7 +409,7 @@ def test_every_term_is_explained_where_it_stands_without_a_script(tmp_path):
             assert chart.terms or chart.key.startswith("time-in-flight")
     figure = html[html.index("<figcaption>Throughput") :]
     figure = figure[: figure.index("</figure>")]
-    assert '<details class="terms"><summary>What this means</summary>' in figure
+    assert '<details class="terms"><summary>Definitions</summary>' in figure
     assert terms()["throughput"].meaning in figure
     assert "<script" not in html
 

@@ -145,7 +145,7 @@ def test_no_load_that_keeps_is_said_so():
     nothing = found_of([step(0.01, "misses")], share=0.9, forecast=Band(low=0.0, typical=0.0, high=0.5))
     assert nothing["sentence"] == (
         "l4-qat meets ttft<=1, tpot<=0.05 for 0.9 of the requests at no tested load, not even 0.01 req/s;"
-        " the plan expects no load to keep them (0 to 0.5)"
+        " the plan expects that no load meets them (0 to 0.5)"
     )
     assert nothing["valid"] is False
 
@@ -153,7 +153,9 @@ def test_no_load_that_keeps_is_said_so():
 def test_a_late_client_never_makes_a_limit_of_the_server():
     late = found_of([SURE, step(2.4, "misses", late_ms=300.0)])
     assert late["valid"] is False
-    assert late["doubts"][0].startswith("at 2.4 req/s the client was the limit: the client's loop was late by 300 ms")
+    assert late["doubts"][0].startswith(
+        "at 2.4 req/s the client was the limit: the client's event loop was late by 300 ms"
+    )
     assert late["doubts"][0] in late["sentence"]
     # At a load far above the lowest that misses, a late client changes nothing.
     assert found_of([*STEPS, step(9.0, "misses", late_ms=300.0)])["valid"] is True
@@ -268,7 +270,7 @@ def test_unlimited_capacity_is_never_called_saturated(modelled, poisson):
     sweep = replace(SWEEP, request_rate=(2.0, 400.0))
     found, results = modelled(model, sweep, objective=Objective(ttft_s=0.1), poisson=poisson)
     assert (found["level"], found["missed_at"]) == (400.0, None)
-    assert ", the highest load that was tried: " in found["sentence"]
+    assert ", the highest tested load: " in found["sentence"]
     assert [result["saturation"]["over"] for result in results.values()] == [False] * len(results)
 
 
@@ -358,11 +360,11 @@ def test_a_search_by_url_against_a_server_of_limited_capacity(start_server, tmp_
 @pytest.mark.parametrize(
     ("words", "why"),
     [
-        (["--find", "slo"], "add --slo"),
+        (["--find", "slo"], "requires --slo"),
         (["--find", "knee"], "--find is 'knee': expected slo"),
         (["--find", "slo", "--slo", "ttft=1", "--duration", "5"], "--find slo and --duration cannot be combined"),
         (["--find", "slo", "--slo", "tpot=0.05", "--input-tokens", "8"], "needs a limit of ttft or e2e"),
-        (["--find", "slo", "--slo", "ttft=1"], "give one of --input-tokens, such as --input-tokens 128"),
+        (["--find", "slo", "--slo", "ttft=1"], "Pass one value of --input-tokens, such as --input-tokens 128"),
     ],
 )
 def test_a_search_that_cannot_be_is_refused(words, why, capsys, tmp_path):

@@ -84,7 +84,7 @@ def test_the_same_words_measure_a_server_at_an_address_and_print_one_object(serv
             "bench: give either --stack NAME or --url URL",
         ),
         (["--url", "http://127.0.0.1:9"], "bench: give --out DIR"),
-        (["--url", "http://localhost:9", "--out", "x"], "use 127.0.0.1"),
+        (["--url", "http://localhost:9", "--out", "x"], "Use 127.0.0.1"),
         (["--url", "http://127.0.0.1:9", "--out", "x", "--preset", "huge"], "expected quick or grid"),
         (["--url", "http://127.0.0.1:9", "--out", "x", "--accelerator", "L4"], "is not in the planner's catalog"),
         (["--url", "http://127.0.0.1:9", "--out", "x", "--turns", "2", "--trace", "t"], "cannot be combined"),
