@@ -194,7 +194,7 @@ def test_a_planted_fault_must_be_found_by_the_comparison_and_by_our_benchmark():
     missed = measure_planted(clean, Tools().ours, silent)
     assert len(missed.faults) == 3
     assert "the injected fault changed the ttft, but the comparison did not report it" in missed.faults
-    assert "scripts.bench called only 0 invalid" in missed.faults[-1]
+    assert "scripts.bench reported only 0 as invalid" in missed.faults[-1]
 
 
 def report(outcome, planted, **more):
@@ -484,7 +484,7 @@ def test_a_copy_gets_the_words_as_they_are_and_its_output_is_kept(copies, home):
 
 
 @pytest.mark.parametrize(
-    ("last", "said"), [("3", "ended with 3"), ("raise", "ended with 1: RuntimeError: a word that")]
+    ("last", "said"), [("3", "failed with 3"), ("raise", "failed with 1: RuntimeError: a word that")]
 )
 def test_a_copy_that_fails_is_named_and_the_next_one_runs(copies, home, last, said):
     with pytest.raises(OracleError, match=said):
@@ -494,7 +494,7 @@ def test_a_copy_that_fails_is_named_and_the_next_one_runs(copies, home, last, sa
 
 def test_a_process_that_holds_no_vllm_is_named(home):
     (home.programs / "python").symlink_to("/bin/false")
-    with pytest.raises(OracleError, match="the process that holds vLLM is gone"), preloaded_vllm(home, CORES, silent):
+    with pytest.raises(OracleError, match="The process with vLLM loaded is gone"), preloaded_vllm(home, CORES, silent):
         raise AssertionError("it was never loaded")
 
 
@@ -504,7 +504,7 @@ def test_an_interruption_ends_with_130_and_one_sentence(monkeypatch, tmp_path, c
 
     monkeypatch.setattr(command, "run_oracle", interrupt)
     code, said = refused(capsys, "--folder", str(tmp_path))
-    assert (code, said) == (130, "oracle: interrupted; the server is ended, and `make oracle` starts anew.\n")
+    assert (code, said) == (130, "oracle: interrupted. The server was stopped. Run `make oracle` to start over.\n")
 
 
 # What belongs to it

@@ -107,7 +107,7 @@ def test_the_count_survives_the_machine_and_a_document_on_probation_that_takes_i
     machine.published.clear()
     assert serving.ask("--max-num-seqs=4") == bad
     serving.sees("failed", bad, good)
-    assert "The server was started 4 times, but it, the agent or the machine stopped each time." in machine.guest()["detail"]
+    assert "was started 4 times, but it, the agent or the machine stopped each time." in machine.guest()["detail"]
 
 
 def test_a_change_during_a_probation_goes_back_to_the_server_that_never_stopped(serving: Serving, machine: Machine):
