@@ -32,7 +32,7 @@ def commands_page(commands: Sequence[Command[Any]]) -> str:
 
 
 def options_table(command: Command[Any]) -> str:
-    """Return the table of a command's options, without those of its subcommands."""
+    """Return the table of a command's options, without its subcommands' options."""
     return "\n".join(_options(command)).strip()
 
 

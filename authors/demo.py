@@ -70,7 +70,7 @@ class DemoOptions:
 
 
 class StepError(Exception):
-    """A failed step. The message states what was observed."""
+    """A failed step. The message states the observation."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,7 +209,7 @@ def _life(demo: Demo) -> None:
     else:
         _beside([preview], lambda: step("stage weights", lambda: _stage(demo)), demo)  # a preview takes no lock
     step("up", lambda: _up(_pulumi(demo, "up", *up)) + (f", capacity in {_zone(stack)}" if on_tpu else ""))
-    # Read again first: Pulumi keeps the error of an attempt that a grant was too new for, although the next one succeeded, and would update.
+    # Refresh first, because Pulumi keeps the error of an attempt that came before its grant took effect, and updates without need.
     read = (*up, "--refresh", "--expect-no-changes")
     # The checks mostly wait for tokens, and neither an `up` without changes nor a preview touches the server.
     _beside(

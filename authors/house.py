@@ -79,7 +79,7 @@ def differences(rooms: Mapping[str, Room], rows: Mapping[str, Room]) -> Iterator
 
 
 def main() -> ExitCode:
-    """Print the packages, the lines that a newcomer must know, and the differences from the page."""
+    """Print the packages, the line count that a newcomer must know, and the differences from the page."""
     rooms = rooms_of(ROOT)
     for name, room in sorted(rooms.items(), key=lambda item: -item[1].lines):
         print(f"{name:<20} {room.lines:>7,}  {', '.join(sorted(room.knows))}")

@@ -21,7 +21,7 @@ ROOT: Final = Path(__file__).resolve().parents[1]
 _KINDS: Final = ("standin", "real")
 _LIMIT_S: Final = 3600
 _HIDDEN: Final = ("PULUMI_", "GOOGLE_", "CLOUDSDK_")
-"""Prefixes of variables that must not reach the stacks, because they would direct them to a real project."""
+"""Prefixes of variables that must not reach the stacks, because they refer to a real project."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

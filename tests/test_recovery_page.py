@@ -385,7 +385,7 @@ def docker_hub_account(_tools):
     return propagation.image_advice("image", "Error 400: Upstream credentials are not valid.") or ""
 
 
-@produces("and nothing answers there")
+@produces("but nothing responds there")
 def killed_local_cloud(tools):
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]

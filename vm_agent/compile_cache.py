@@ -176,7 +176,7 @@ class CompiledPrograms:
             restore.join(0.2)
         if restore.is_alive() and not cancelled():
             self.tell(
-                f"Compiled programs: no archive was restored within {self.limit_s:g} s. The server starts without it."
+                f"Compiled programs: no archive was restored within {self.limit_s:g} s. The server starts without one."
             )
 
     def server_is_ready(self, document: ServingDocument) -> threading.Thread:

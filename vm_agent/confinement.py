@@ -45,7 +45,7 @@ OTHER_CAUSE = re.compile(
 
 @dataclass(frozen=True)
 class Container:
-    """A form of the container. `reason` says why it is privileged, `exposure` why it can read the machine's token; empty if it is or can not."""
+    """A form of the container. `reason` explains a privileged form, `exposure` why it can read the machine's token. Otherwise empty."""
 
     options: "tuple[str, ...]"
     reason: str = ""

@@ -316,7 +316,7 @@ def hub_cache_options(document: ServingDocument) -> list[str]:
 
 
 def guard_options(document: ServingDocument) -> list[str]:
-    """Write the path guard and return the options that mount it and add it to PYTHONPATH, or none for a document without it.
+    """Write the path guard and return the options that mount it and add it to PYTHONPATH, or none for a document without a guard.
 
     Raises:
         ServingError: the file cannot be written, or docker does not return the image's PYTHONPATH.

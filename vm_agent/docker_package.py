@@ -1,4 +1,4 @@
-"""Installation of docker on a boot image without it, such as Compute Engine's images for TPUs."""
+"""Installation of docker on boot images that lack it, such as Compute Engine's images for TPUs."""
 
 from vm_agent.base import ServingError, log
 from vm_agent.containers import run_command

@@ -86,7 +86,7 @@ class Trial:
 class ContainerHistory:
     """The machine's record about the server's container.
 
-    `is_proven` is True once a confined server was ready. `reason` says why the next one is privileged, empty if it is not. It applies to every
+    `is_proven` is True once a confined server was ready. `reason` explains why the next one is privileged, empty if it is not. It applies to every
     document of this machine with `is_certain`, otherwise only to the document of `text_hash`.
     """
 

@@ -22,7 +22,7 @@ from vm_agent.containers import run_command
 CGROUP_FOLDER_VARIABLE = "GEMMA_SERVING_CGROUPS"
 CGROUP_FOLDER = "/sys/fs/cgroup"
 SLICE = "gemmaserving.slice"
-"""Control group of confined containers. A hyphen in a slice name would make it part of another slice."""
+"""Control group of confined containers. A hyphen in a slice name places it below another slice."""
 METADATA_ADDRESS = "169.254.169.254"
 GUARD_PORT = 8169
 GUARD_TIMEOUT_S = 90.0

@@ -1,6 +1,6 @@
 """ASGI middleware for a vLLM server with an API key: every path except /health returns 401 without the key.
 
-vLLM checks the key only below a few prefixes. /invocations, /tokenize and /metrics respond without it (vLLM, docs/usage/security.md).
+vLLM checks the key only below a few prefixes. /invocations, /tokenize and /metrics do not require it (vLLM, docs/usage/security.md).
 The container gets only this file, and vLLM imports it (`--middleware`), so it needs nothing but Python 3.10.
 """
 
@@ -32,7 +32,7 @@ class PathGuard:
         """Read the key. Raises RuntimeError without a key."""
         key = os.environb.get(b"VLLM_API_KEY", b"")
         if not key:
-            raise RuntimeError("VLLM_API_KEY is missing or empty. The path guard cannot check requests without it.")
+            raise RuntimeError("VLLM_API_KEY is missing or empty. The path guard needs a key to check requests.")
         self.app = app
         self._digest = hashlib.sha256(key).digest()
 

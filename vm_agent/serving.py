@@ -315,7 +315,7 @@ class Agent:
     def _followed(self, document: ServingDocument, *, is_new: bool) -> "tuple[LogFollower, LogFollower]":
         """Follow the log for the phases and for Cloud Logging. Without the server's secrets no line can be masked, so none is read.
 
-        The previous agent already wrote the lines before this agent's start to Cloud Logging.
+        The previous agent already wrote older lines to Cloud Logging.
         """
         phases, shipped = LogFollower(), LogFollower()
         try:

@@ -62,7 +62,7 @@ class WeightsCopy:
         objects = self._list()
         folder = Path(self.weights.path)
         folder.mkdir(parents=True, exist_ok=True)
-        # vLLM would also load files that the bucket no longer has, and partial copies use disk space.
+        # vLLM also loads files that the bucket no longer has, and partial copies use disk space.
         remove_copied(folder, {folder / item.relative for item in objects})
         missing = [item for item in objects if not self._is_complete(folder / item.relative, item)]
         total = sum(item.size for item in missing)
@@ -98,7 +98,7 @@ class WeightsCopy:
                     continue  # compiled programs next to weights in the root of the bucket
                 if ".." in relative.split("/") or relative.startswith("/"):
                     raise ServingError(
-                        f"Object {raw['name']} would be written outside {self.weights.path}. Rename it.", retry=False
+                        f"Object {raw['name']} has a path outside {self.weights.path}. Rename it.", retry=False
                     )
                 size, generation = int(raw["size"]), str(raw["generation"])
                 sha256 = raw.get("metadata", {}).get("sha256", "")

@@ -22,7 +22,7 @@ from scripts.plan.corpus.measured import load
 
 _DIGITS: Final = 2
 _LEAST_POINTS: Final = 20
-"""Minimum points of a class. With fewer, the assumed band stays, because its ends would be single points."""
+"""Minimum points of a class. With fewer, the assumed band stays, because learned ends are single points."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +54,7 @@ def comparisons(points: Sequence[SweepPoint]) -> tuple[BandComparison, ...]:
 def cached_shares(points: Sequence[SweepPoint]) -> tuple[float, ...]:
     """Return for each point the part of its prompts in the prefix cache.
 
-    The sweep of 2026-07-25 draws the same random prompts for each number of users, so the first prompts of a point are those of the
+    The sweep of 2026-07-25 draws the same random prompts for each number of users, so the first prompts of a point repeat those of the
     previous point, if the cache still holds them. The time to the first token shows it by falling with the second user. Points of
     other days used new prompts each time, or state it in `note`.
     """
@@ -82,7 +82,7 @@ def learned(points: Sequence[SweepPoint]) -> Mapping[tuple[Figure, Kind], Spread
 def is_one_wave(point: SweepPoint) -> bool:
     """Return whether the clients sent little more than one request each.
 
-    All prompts then arrive together and all responses end together, so the times are those of a burst and not of a closed loop.
+    All prompts then arrive together and all responses end together, so the times describe a burst and not a closed loop.
     """
     return point.requests is not None and point.requests < 2 * point.users
 

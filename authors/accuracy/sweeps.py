@@ -40,7 +40,7 @@ class SweepPoint:
     ttft_ms: float | None
     """Median time to the first token, in milliseconds; empty if the source has none."""
     tpot_ms: float | None
-    """Median time per output token of one request, in milliseconds (mean if `note` says so)."""
+    """Median time per output token of one request, in milliseconds (mean if stated in `note`)."""
     date: dt.date
     split: Split
     note: Note

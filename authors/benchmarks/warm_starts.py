@@ -3,7 +3,7 @@
     python -m authors.benchmarks.warm_starts [--weights hub|bucket] [--compile-cache machine|bucket|off] [--speed N] [--json]
 
 The agent of the TPU machine runs unchanged on a simulated machine. Simulated steps (boot, image, download, load, compilation) take simulated seconds
-from the local cloud's tables. The planner has separate tables (planning.data.overheads). The agent's own work
+from the local cloud's tables. The planner has separate tables (planning.data.overheads). The agent's work
 (documents, docker, copies, archives) takes real seconds on this computer, which are also shown.
 """
 
@@ -383,7 +383,7 @@ async def _prepare(cloud: Cloud, weights: Weights, *, may_archive: bool) -> None
 
 
 async def _make_key(session: aiohttp.ClientSession, member: str) -> None:
-    """Create the key that signs archives and let the machine's account read it."""
+    """Create the key that signs archives and grant the machine's account read access."""
     parent, _, secret = _KEY.rpartition("/secrets/")
     await session.post(f"/secretmanager/v1/{parent}/secrets?secretId={secret}", json={"replication": {"automatic": {}}})
     payload = {"payload": {"data": base64.b64encode(token_hex(32).encode()).decode()}}

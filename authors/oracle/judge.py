@@ -141,7 +141,7 @@ def compare_point(point: str, rounds: Sequence[tuple[OracleRun, OracleRun]]) -> 
 def count_faults(point: str, asked: Mapping[str, int], rounds: Sequence[tuple[OracleRun, OracleRun]]) -> list[str]:
     """Return every count of requests or tokens that differs from the requested one or the server's.
 
-    `asked` has `requests`, `input_tokens` and `output_tokens` of the whole point.
+    `asked` contains `requests`, `input_tokens` and `output_tokens` of the whole point.
     """
     faults: list[str] = []
     for number, pair in enumerate(rounds, start=1):

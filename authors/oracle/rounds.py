@@ -117,7 +117,7 @@ class PlantedOutcome:
 
 
 def measure_planted(clean: PointOutcome, ours: OurTool, say: OracleSay) -> PlantedOutcome:
-    """Measure a point behind the fault, and compare with the rounds of vLLM's tool without it. Raises OracleError."""
+    """Measure a point behind the fault, and compare with the rounds of vLLM's tool without the fault. Raises OracleError."""
     if not clean.pairs:
         raise OracleError(f"The injected fault cannot be compared because no round of {clean.point.name} is valid.")
     runs: list[OracleRun] = []

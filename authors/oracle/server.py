@@ -28,7 +28,7 @@ _DIRECT: Final = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OracleCores:
-    """Assignment of cores. The server's threads spin, so a client on the same core would measure itself."""
+    """Assignment of cores. The server's threads spin, so a client on the same core measures itself."""
 
     server: frozenset[int]
     clients: frozenset[int]

@@ -43,7 +43,7 @@ class Forecast(Protocol):
         ...
 
     def why_none(self, traffic: Traffic) -> str:
-        """Return why there is no forecast."""
+        """Return the reason for a missing forecast."""
         ...
 
 

@@ -176,7 +176,7 @@ def has_too_many_failures(result: Mapping[str, Any], most: float) -> bool:
 
 
 def failure_reason(figures: Mapping[str, Any], most: float) -> str | None:
-    """Return the reason if too many failures make a point invalid, or None."""
+    """Return the reason if a point is invalid because of too many failures, or None."""
     if not has_too_many_failures(figures, most):
         return None
     total = figures["failed"] + figures["completed"]

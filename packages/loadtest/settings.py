@@ -46,7 +46,7 @@ class SweepSettings:
     slo_share: float = DEFAULT_SHARE
     """Share of the requests that must meet `objective` in a search."""
     forecast: Forecast | None = None
-    """Forecast for a search, or None if nothing is known about the server."""
+    """Forecast for a search, or None without prior knowledge of the server."""
     no_forecast: str = NO_FORECAST
     """Reason that `forecast` is missing."""
     tokenizer: str | None = None

@@ -133,7 +133,7 @@ class StepTest:
             self._count(kept=self._waiting.pop(self._next))
             self._next += 1
             if self.ended is not None:
-                # Answering the backlog would take long and change nothing.
+                # Answering the backlog takes long and changes nothing.
                 return StopLoad() if self.ended == "misses" else EndLoad()
         return None
 
@@ -267,7 +267,7 @@ def found_json(
 ) -> dict[str, Any]:
     """Return the result of the search, with its sentence, from the results of its steps.
 
-    It is valid if the highest load that meets the limits is a valid point, and if no late client made the next load miss them.
+    It is valid if the highest load that meets the limits is a valid point, and if no late client caused the next load to miss them.
     """
     steps = [result for result in results if "search" in result]
     best, is_sure = _best(steps, whole=whole)

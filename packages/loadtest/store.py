@@ -115,7 +115,7 @@ def write_whole(path: Path, text: str) -> None:
 
 @contextlib.contextmanager
 def open_store(folder: Path, run: Mapping[str, Any], *, resume: bool) -> Generator[ResultStore]:
-    """Open a folder for one sweep at a time.
+    """Open a folder for exclusive use by one sweep.
 
     Raises SweepError if it has results and `resume` is False, if they belong to another sweep, or if another process writes there.
     """

@@ -274,7 +274,7 @@ class TestCapacity:
     def test_without_capacity_a_table_says_so_and_nothing_is_left(self, place: Place):
         with pytest.raises(Aborted) as caught:
             place.engine.up(serving(waitPerZoneS=1))
-        assert "Nothing was left behind" in caught.value.message
+        assert "All capacity requests were deleted" in caught.value.message
         assert caught.value.message.count("the wait for this zone timed out") == 2
         assert place.left() == []
 
@@ -395,7 +395,7 @@ class TestCapacity:
         place.engine.state = None
         with pytest.raises(Aborted) as refused:
             place.engine.up(serving())
-        assert "already exists and its labels do not name" in refused.value.message
+        assert "already exists, its labels do not name" in refused.value.message
         assert place.left() == ["serve"]
 
 

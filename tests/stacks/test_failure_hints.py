@@ -111,6 +111,12 @@ SHORT = ProbeSettings.model_validate({"initialDelay": "60s", "period": "60s", "f
             id="copy into memory",
         ),
         pytest.param(
+            ["The server is not started: No object under gs://b/m/. Stage the model first.", EXIT],
+            {},
+            ["was never started: No object under gs://b/m/.", "cloudRun.memory (now 16384 MiB)"],
+            id="copy into memory, starter of the previous release",
+        ),
+        pytest.param(
             ["Exception: Memory limit supplied: 4294967296 cannot be smaller than: 4697620480", EXIT],
             {},
             ["has 4,294,967,296 bytes", "fuse-buffered"],

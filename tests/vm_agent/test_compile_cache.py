@@ -585,7 +585,7 @@ class TestBesideTheServer:
             monkeypatch.setenv("CLOUDSDK_API_ENDPOINT_OVERRIDES_STORAGE", url)
             one = programs(tmp_path, said, limit_s=0.2)
             one.wait_for(one.restore_beside(SERVED), lambda: False)
-            assert said == ["Compiled programs: no archive was restored within 0.2 s. The server starts without it."]
+            assert said == ["Compiled programs: no archive was restored within 0.2 s. The server starts without one."]
 
     def test_a_change_that_is_cancelled_waits_for_no_archive(
         self, machine: Machine, tmp_path: Path, said: list[str], monkeypatch: pytest.MonkeyPatch

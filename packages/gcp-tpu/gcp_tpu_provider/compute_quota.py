@@ -24,7 +24,7 @@ QUOTA_IDS: Final[Mapping[str, str]] = {
 _TPU_FAMILY: Final = "CT6E"
 _UNLIMITED: Final = -1
 _READ_S: Final = 30.0
-"""Timeout for one metric. When it expires, the request is sent as if there were no check."""
+"""Timeout for one metric. When it expires, the request is sent unchecked."""
 _WAITS: Final = "flex-start"
 """Provisioning model whose requests wait. For the others, Google rejects the request immediately and names the quota."""
 

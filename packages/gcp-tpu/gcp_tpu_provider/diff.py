@@ -1,4 +1,4 @@
-"""Compare inputs. Each change is in place, replaces the resource, or is rejected because it would delete running capacity."""
+"""Compare inputs. Each change is in place, replaces the resource, or is rejected because it deletes running capacity."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -37,7 +37,7 @@ def diff(
     *,
     now: datetime | None = None,
 ) -> list[PropertyChange]:
-    """Return the changes. Raises TpuProviderError if they would replace an ACTIVE queued resource without `allowReplaceActive`.
+    """Return the changes. Raises TpuProviderError if they replace an ACTIVE queued resource without `allowReplaceActive`.
 
     `now` decides whether a renewal is due. Without it none is.
     """

@@ -161,7 +161,9 @@ async def read(
     fresh.observe_node(node)
     current = _refreshed(inputs, node) if inputs else _imported(found, node)
     own = operation.own_labels(cast("dict[str, str]", fresh.observed.get("ownerLabels") or {}))
-    fresh.observed["ownerLabels"] = own if inputs else own or None  # the next update adds what an import lacks
+    fresh.observed["ownerLabels"] = (
+        own if inputs else own or None
+    )  # the next update adds the label that an import lacks
     desired = DesiredState.of(operation.desired.urn, current)
     if desired.inputs.get("ready") and node is not None and desired.ready_check is not None:
         with suppress(CannotWaitError):  # a policy hides the report, which refresh and teardown do not need

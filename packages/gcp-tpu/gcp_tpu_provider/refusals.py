@@ -24,7 +24,7 @@ _POLICIES: Mapping[str, tuple[str, str]] = {
     ),
     "compute.vmExternalIpAccess": ("forbids external addresses. Set `enableExternalIps` to false", "delete"),
 }
-"""Constraint -> what it forbids with the setting that avoids it, and the gcloud verb that lifts it."""
+"""Constraint -> its effect with the setting that avoids it, and the gcloud verb that lifts it."""
 QUOTA = "quota"
 NOT_OFFERED = "not offered here"
 NO_CAPACITY = "no capacity"

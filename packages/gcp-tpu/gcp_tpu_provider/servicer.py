@@ -346,7 +346,7 @@ def _diff_response(changes: list[PropertyChange]) -> provider_pb2.DiffResponse:
         changes=provider_pb2.DiffResponse.DIFF_SOME if changes else provider_pb2.DiffResponse.DIFF_NONE,
         diffs=sorted(set(names)),
         replaces=sorted({name for name, change in zip(names, changes, strict=True) if change.replaces}),
-        deleteBeforeReplace=True,  # the id is taken until the old resource is deleted, and there is no second capacity
+        deleteBeforeReplace=True,  # the id is taken until the old resource is deleted, and capacity is limited to one
         detailedDiff=detailed,
         hasDetailedDiff=True,
     )

@@ -52,7 +52,7 @@ GUEST_ATTRIBUTES_POLICY = "compute.disableGuestAttributesAccess"
 
 
 def require_readable(error: GoogleError, node: str) -> None:
-    """Raise CannotWaitError if an organization policy hides the machines' guest attributes, because no wait would see a ready server.
+    """Raise CannotWaitError if an organization policy hides the machines' guest attributes, because no wait can detect a ready server.
 
     Cloud TPU may return 400 for it, as for a machine that has published nothing yet. The constraint in the message distinguishes them.
     """

@@ -198,7 +198,7 @@ class OpenAIClient:
         anonymous: bool = False,
         extra: Mapping[str, str] | None = None,
     ) -> ServerAnswer:
-        """Send one request, with `extra` headers, and read the whole response, whatever its status.
+        """Send one request, with `extra` headers, and read the whole response, regardless of its status.
 
         Raises UnreachableError if no complete response arrived within `limit_s` seconds.
         """

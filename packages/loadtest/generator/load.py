@@ -1,7 +1,7 @@
 """Load generation of one worker's share of a point.
 
 Closed loop: a fixed number of slots, each with a separate connection, each sending its next request when the last is answered.
-Open loop: requests leave at scheduled times, whatever the server does. Their latency counts from the intended time, so a
+Open loop: requests leave at scheduled times, regardless of the server. Their latency counts from the intended time, so a
 late client makes the server look worse, never better.
 """
 
@@ -39,8 +39,8 @@ STALE_AFTER_S: Final = 1.0
 GIVE_UP_AFTER: Final = 20
 """Consecutive failed connections after which the server is treated as gone."""
 RAMP_S: Final = 0.0001
-"""Delay between the first requests of two closed-loop slots. A thousand simultaneous requests would queue in the
-server's accept loop, and their time to first token would include that."""
+"""Delay between the first requests of two closed-loop slots. A thousand simultaneous requests queue in the
+server's accept loop, which adds to their time to first token."""
 PAUSES_S: Final = (0.0, 0.05, 0.1, 0.2, 0.5, 1.0)
 """Pauses of a slot after consecutive failures, to avoid overloading a server that rejects requests."""
 

@@ -61,7 +61,7 @@ LOG_RANGE: Final = 20.0
 
 
 def has_loads(results: Sequence[Result]) -> bool:
-    """Return whether there are two or more loads, so a chart over the load is useful."""
+    """Return whether a chart over the load is useful, that is for two or more loads."""
     return len({result["point"]["level"] for result in results}) > 1
 
 

@@ -159,7 +159,7 @@ def scan_dataset(
 ) -> tuple[Dataset, DatasetFacts]:
     """Check every row and record the positions of usable ones. Raises SweepError if a row is invalid or none is usable.
 
-    A row whose estimated length exceeds max-model-len is skipped, because it would only measure how fast the server rejects it.
+    A row whose estimated length exceeds max-model-len is skipped, because it only measures how fast the server rejects it.
     """
     dataset = Dataset(
         places=Places(path=path),

@@ -105,7 +105,7 @@ def plan_points(sweep: Sweep, max_model_len: int | None) -> tuple[list[Point], l
     """Return all points in the order to run them, and notes about changes.
 
     Points of one shape follow one another with rising load, which shows saturation. Input is clamped to
-    `max_model_len - output`, because a longer request would only measure how fast the server rejects it.
+    `max_model_len - output`, because a longer request only measures how fast the server rejects it.
     """
     if not sweep.concurrency and not sweep.request_rate:
         raise SweepError("No load is set. Pass --concurrency or --request-rate.")

@@ -83,13 +83,13 @@ def test_the_same_words_measure_a_server_at_an_address_and_print_one_object(serv
             ["--url", "http://127.0.0.1:9", "--stack", "l4", "--out", "x"],
             "bench: give either --stack NAME or --url URL",
         ),
-        (["--url", "http://127.0.0.1:9"], "bench: give --out DIR"),
+        (["--url", "http://127.0.0.1:9"], "bench: --out is missing"),
         (["--url", "http://localhost:9", "--out", "x"], "Use 127.0.0.1"),
-        (["--url", "http://127.0.0.1:9", "--out", "x", "--preset", "huge"], "expected quick or grid"),
+        (["--url", "http://127.0.0.1:9", "--out", "x", "--preset", "huge"], "quick or grid"),
         (["--url", "http://127.0.0.1:9", "--out", "x", "--accelerator", "L4"], "is not in the planner's catalog"),
         (["--url", "http://127.0.0.1:9", "--out", "x", "--turns", "2", "--trace", "t"], "cannot be combined"),
-        (["report", "x"], "cannot be read"),
-        (["compare", "x", "y"], "cannot be read"),
+        (["report", "x"], "Cannot read"),
+        (["compare", "x", "y"], "Cannot read"),
     ],
 )
 def test_a_mistake_is_one_sentence_and_exit_code_2(words, message, tmp_path, monkeypatch, capsys):
