@@ -1,1 +1,1 @@
-"""Workshops of the authors: accuracy, measurements, the oracle, the nightly run, pages, the demo. No other room imports them."""
+"""Tools for the authors: accuracy, measurements, the oracle, the nightly run, pages, the demo. No other package imports them."""

@@ -1,7 +1,7 @@
-"""Take both baseline stacks through their whole life on the local cloud, with the real Pulumi engine.
+"""Run both baseline stacks through their full lifecycle on the local cloud, with the real Pulumi engine.
 
 The cloud is simulated. Everything else is this project: settings, planner, components, provider, commands. The demo works in a copy
-in `.work/demo` and leaves the checkout as it is.
+in `.work/demo` and does not change the checkout.
 """
 
 import json
@@ -26,7 +26,7 @@ from scripts.cli.settings import stack_settings
 
 STACKS = ("tpu-v6e4", "l4-qat")
 NEW_MAX_MODEL_LEN = 8192
-"""The serving option that is changed in place."""
+"""Serving option that is changed in place."""
 
 EMPTY_ZONE = "us-east5-a"
 _FLEX_START_ZONES = (EMPTY_ZONE, "us-east5-b", "europe-west4-a", "southamerica-west1-a")
@@ -48,12 +48,12 @@ WORLD: Final = {
         {"method": _BUSY, "status": 503},
     ],
 }
-"""What differs in the demo's cloud from a new project: no stock in the first zone, APIs that answer at once, one 503, one lost answer."""
+"""Differences of the demo's cloud from a new project: no capacity in the first zone, APIs that respond immediately, one 503, one lost response."""
 _CHIPS: Final = 4
 _QUOTA: Final = "TPUV6EPreemptiblePerProjectPerZoneForTPUAPI"
 
 _WAIT_PER_ZONE = "2s"
-"""The provider waits in real time: two seconds are nearly seven minutes of the demo's cloud."""
+"""The provider waits in real time. Two seconds are almost seven minutes in the demo's cloud."""
 _INSIDE = "GEMMA_SERVING_DEMO_FOLDER"
 _STEP_LIMIT_S = 300.0
 _CALL_LIMIT_S = 30.0
@@ -61,16 +61,16 @@ _SHOWN_LINES = 30
 _SERVER_ERROR = 500
 _COPIED = ("*.yaml", "*.txt", "*.in", "*.toml", "__main__.py", "Makefile")
 _NOT_COPIED = frozenset({"docs", "tests"})
-_TOKEN = "hf_simulated_token_of_the_demo"  # noqa: S105 - sent to the local cloud only
+_TOKEN = "hf_simulated_token_of_the_demo"  # noqa: S105 - sent only to the local cloud
 
 
 @dataclass(frozen=True, kw_only=True)
 class DemoOptions:
-    """The command has no options."""
+    """Options of the command: none."""
 
 
 class StepError(Exception):
-    """A step failed; the message says what was observed."""
+    """A failed step. The message states the observation."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +85,7 @@ class DemoStep:
 
 @dataclass(slots=True)
 class Demo:
-    """The steps of one stack, their times, and their output in files."""
+    """Steps of one stack, with their times and output files."""
 
     folder: Path
     stack: str
@@ -114,14 +114,14 @@ class Demo:
             answer = ended(command, folder=self.folder / "project", stdin=stdin, limit_s=_STEP_LIMIT_S)
         except subprocess.TimeoutExpired:
             raise StepError(
-                f"`{' '.join(command[:4])} ...` did not end within {_STEP_LIMIT_S:.0f} s; see {log}"
+                f"`{' '.join(command[:4])} ...` did not finish within {_STEP_LIMIT_S:.0f} s. Output: {log}"
             ) from None
         said = f"$ {' '.join(command)}\n{answer.stdout}\n{answer.stderr}\nexit code {answer.returncode}\n"
         log.write_text(said, encoding="utf-8")
         if answer.returncode != 0:
             last = "\n".join((answer.stdout + "\n" + answer.stderr).strip().splitlines()[-_SHOWN_LINES:])
             raise StepError(
-                f"`{' '.join(command[:4])} ...` ended with exit code {answer.returncode}; its last lines were:\n{last}\nAll of it: {log}"
+                f"`{' '.join(command[:4])} ...` failed with exit code {answer.returncode}. Last lines:\n{last}\nFull output: {log}"
             )
         return answer.stdout
 
@@ -174,17 +174,17 @@ def _copy(root: Path, target: Path) -> None:
             shutil.copy2(path, target / path.name)
     for room in root.iterdir():
         if room.is_dir() and not room.name.startswith(".") and room.name not in _NOT_COPIED:
-            shutil.copytree(room, target / room.name)  # compiled modules too: their times and sizes still fit
+            shutil.copytree(room, target / room.name)  # including compiled modules, whose times and sizes still match
     (target / ".venv").symlink_to(Path(sys.prefix))
 
 
 def _inside(folder: Path) -> ExitCode:
-    """Run all stacks at the same time, because each of them mostly waits."""
+    """Run all stacks concurrently, because each of them mostly waits."""
     started_s = time.monotonic()
     demos = [Demo(folder, stack) for stack in STACKS]
     with ThreadPoolExecutor(max_workers=len(demos)) as pool:
         succeeded = list(pool.map(_whole_life, demos))
-    _summary(demos, time.monotonic() - started_s, _mishaps(), failed=not all(succeeded))
+    _summary(demos, time.monotonic() - started_s, _injected_failures(), failed=not all(succeeded))
     return ExitCode.DONE if all(succeeded) else ExitCode.FAILED
 
 
@@ -209,9 +209,9 @@ def _life(demo: Demo) -> None:
     else:
         _beside([preview], lambda: step("stage weights", lambda: _stage(demo)), demo)  # a preview takes no lock
     step("up", lambda: _up(_pulumi(demo, "up", *up)) + (f", capacity in {_zone(stack)}" if on_tpu else ""))
-    # Read again first: Pulumi keeps the error of an attempt that a grant was too new for, although the next one succeeded, and would update.
+    # Refresh first, because Pulumi keeps the error of an attempt that came before its grant took effect, and updates without need.
     read = (*up, "--refresh", "--expect-no-changes")
-    # The checks wait for tokens most of their time, and neither an `up` that changes nothing nor a preview touches the server.
+    # The checks mostly wait for tokens, and neither an `up` without changes nor a preview touches the server.
     _beside(
         [
             ("up again", lambda: _up(_pulumi(demo, "up again", *read))),
@@ -225,12 +225,12 @@ def _life(demo: Demo) -> None:
     step("change a flag", lambda: _change(demo))
     if on_tpu:
         step("capacity untouched", lambda: _untouched(before, _capacity(stack)))
-    step("new flag serves", lambda: _served_length(stack))
+    step("new flag in effect", lambda: _served_length(stack))
     step("teardown", lambda: _teardown(_script(demo, "teardown", "--stack", stack, "--yes", "--json")))
 
 
 def _beside(steps: Sequence[tuple[str, Callable[[], str]]], action: Callable[[], None], demo: Demo) -> None:
-    """Run steps one after the other in a thread while an action runs. Raises StepError."""
+    """Run steps in sequence in a thread while an action runs. Raises StepError."""
     with ThreadPoolExecutor(max_workers=1) as beside:
         waiting = [beside.submit(demo.step, *step) for step in steps]
         action()
@@ -247,12 +247,12 @@ def _script(demo: Demo, script: str, *arguments: str) -> str:
 
 
 def _prepare(demo: Demo, *, with_chips: bool) -> str:
-    """Do what docs/get-started.md asks of the owner of a new project: two APIs, and quota where the stack needs more than there is."""
+    """Do the owner's part of docs/get-started.md: enable the first APIs, and request quota if the stack needs more."""
     apis = [f"{api}.googleapis.com" for api in ("serviceusage", "cloudresourcemanager", "cloudquotas")]
     project = f"--project={os.environ['GOOGLE_CLOUD_PROJECT']}"
     demo.call("enable", ["gcloud", "services", "enable", *apis, project])
     if not with_chips:
-        return "first APIs enabled; its quota suffices"
+        return "first APIs enabled, existing quota is sufficient"
     request = ["gcloud", "beta", "quotas", "preferences", "create", project, "--service=tpu.googleapis.com"]
     request += [f"--quota-id={_QUOTA}", f"--preferred-value={_CHIPS}", "--email=me@example.com"]
     for zone in _FLEX_START_ZONES:
@@ -263,16 +263,16 @@ def _prepare(demo: Demo, *, with_chips: bool) -> str:
 def _init(demo: Demo, *, with_token: bool) -> str:
     demo.call("init", [runner.pulumi(), "stack", "init", demo.stack, "--non-interactive", "--no-select"])
     if not with_token:
-        return "stack made"
+        return "stack created"
     _pulumi(demo, "set token", "config", "set", "--secret", "hfToken", stdin=_TOKEN)
     _pulumi(demo, "set wait", "config", "set", "--path", "gemma-serving:tpu.waitPerZone", _WAIT_PER_ZONE)
-    return f"stack made, token stored as a secret, {_WAIT_PER_ZONE} of waiting for each zone"
+    return f"stack created, token stored as a secret, waitPerZone {_WAIT_PER_ZONE}"
 
 
 def _stage(demo: Demo) -> str:
     """Stage the stack's checkpoint from the local cloud's hub."""
     report = _json(_script(demo, "stage_model", "--stack", demo.stack, "--json"))
-    return f"bucket made, {report['copied']} simulated files in gs://{report['bucket']}/{report['prefix']}"
+    return f"bucket created, {report['copied']} simulated files in gs://{report['bucket']}/{report['prefix']}"
 
 
 def _preview(output: str) -> str:
@@ -300,19 +300,19 @@ def _smoke(output: str) -> str:
 
 
 def _sweep(demo: Demo) -> str:
-    """Run a short closed-loop sweep with its report; `scripts.bench --preset quick` is the long form."""
+    """Run a short closed-loop sweep with its report. `scripts.bench --preset quick` is the long form."""
     out = demo.folder / "bench" / demo.stack
     sweep = ("--concurrency", "1,8,32", "--input-tokens", "128", "--output-tokens", "16", "--duration", "1")
     _script(demo, "bench", "--stack", demo.stack, *sweep, "--out", str(out))
     points = [json.loads(line) for line in (out / "results.jsonl").read_text(encoding="utf-8").splitlines()]
     rates = [float(point["output_throughput"]) for point in points if "output_throughput" in point]
     if not rates:
-        raise StepError(f"The sweep measured nothing, see {out}")
+        raise StepError(f"The sweep measured no point. Output: {out}")
     return f"{len(rates)} points, {min(rates):.0f} to {max(rates):.0f} tok/s (simulated), report: {out / 'report.html'}"
 
 
 def _served_length(stack: str) -> str:
-    """Ask the running server for its max-model-len, with the stack's own access."""
+    """Return the running server's max-model-len, read with the stack's access."""
     from http import HTTPStatus
 
     from contracts.fields import as_mapping
@@ -324,15 +324,15 @@ def _served_length(stack: str) -> str:
     with open_stack_access(outputs) as access:
         answer = call_once(access.base_url, access.headers, "GET", "/v1/models", limit_s=_CALL_LIMIT_S)
     if answer.status != HTTPStatus.OK:
-        raise StepError(f"The server answered HTTP {answer.status} to GET /v1/models: {answer.message}")
+        raise StepError(f"The server returned HTTP {answer.status} for GET /v1/models: {answer.message}")
     found = as_mapping(as_list(as_mapping(answer.body).get("data"))[0]).get("max_model_len")
     if found != NEW_MAX_MODEL_LEN:
         raise StepError(f"The server still runs with max-model-len {found}, not {NEW_MAX_MODEL_LEN}")
-    return f"the running server says max_model_len {found}"
+    return f"the running server reports max_model_len {found}"
 
 
 def _preview_change(demo: Demo) -> str:
-    """Preview another serving flag, set in a copy of the settings, so that the stack's own stay as they are deployed."""
+    """Preview another serving flag in a copy of the settings, so the stack's settings stay as deployed."""
     changed = _changed_settings(demo)
     shutil.copy2(_settings(demo), changed)
     of_copy = f"--config-file={changed}"
@@ -341,7 +341,7 @@ def _preview_change(demo: Demo) -> str:
     preview = _json(_pulumi(demo, "preview change", "preview", "--json", of_copy))
     summary = cast("Mapping[str, int]", preview.get("changeSummary") or {})
     if set(summary) - {"same", "update"} or not summary.get("update"):
-        raise StepError(f"The change of a serving flag would do more than update in place: {dict(summary)}")
+        raise StepError(f"The change of a serving flag does more than update in place: {dict(summary)}")
     return f"max-model-len {NEW_MAX_MODEL_LEN}: {summary['update']} to update in place, nothing to replace"
 
 
@@ -373,15 +373,15 @@ def _capacity(stack: str) -> tuple[str, str]:
                     for item in cast("list[dict[str, object]]", page.get(kind) or [])
                 ]
     if len(made) != 2:  # noqa: PLR2004 - one queued resource and its node
-        raise StepError(f"One queued resource and one node should be there, found: {made}")
+        raise StepError(f"Expected one queued resource and one node, found: {made}")
     return made[0], made[1]
 
 
 def _zone(stack: str) -> str:
-    """Return the zone that gave the capacity, which is not the one without stock. Raises StepError."""
+    """Return the zone that granted the capacity, which must not be the zone without capacity. Raises StepError."""
     zone = stack_outputs(stack).zone
     if not zone or zone == EMPTY_ZONE:
-        raise StepError(f"The capacity should be in another zone than {EMPTY_ZONE}, found: {zone}")
+        raise StepError(f"Expected capacity in a zone other than {EMPTY_ZONE}, found: {zone}")
     return zone
 
 
@@ -394,8 +394,8 @@ def _untouched(before: tuple[str, str] | None, after: tuple[str, str]) -> str:
 def _teardown(output: str) -> str:
     report = _json(output)
     if report.get("clean") is not True:
-        raise StepError(f"Something is left: {report}")
-    return f"{report['destroyed']} resources destroyed, state empty, nothing with our labels left"
+        raise StepError(f"Resources leaked: {report}")
+    return f"{report['destroyed']} resources destroyed, state empty, no leaked resources"
 
 
 def _json(text: str) -> dict[str, object]:
@@ -406,13 +406,13 @@ def _json(text: str) -> dict[str, object]:
 
 
 def _say(text: str) -> None:
-    """Print one line in one write, because two threads print."""
+    """Print one line in a single write, because two threads print."""
     sys.stdout.write(f"{text}\n")
     sys.stdout.flush()
 
 
-def _mishaps() -> str:
-    """Return what went wrong on purpose, as far as the cloud's own log shows that it happened."""
+def _injected_failures() -> str:
+    """Return the injected failures that the cloud's log shows."""
     import requests
 
     answer = requests.get(
@@ -423,29 +423,29 @@ def _mishaps() -> str:
     answer.raise_for_status()
     calls = cast("list[Mapping[str, object]]", answer.json()["requests"])
     failed = {str(call.get("id")) for call in calls if cast("int", call.get("status") or 0) >= _SERVER_ERROR}
-    told = [f"{EMPTY_ZONE} had no capacity", "every grant took two minutes to take effect"]
-    told += ["one call was answered with 503"] if _BUSY in failed else []
-    told += ["one answer was lost after the call had its effect"] if _LOST in failed else []
-    return f"Unkind on purpose (simulated): {', '.join(told)}."
+    shown = [f"{EMPTY_ZONE} had no capacity", "every grant took two minutes to take effect"]
+    shown += ["one call got a 503"] if _BUSY in failed else []
+    shown += ["one response was lost after the call took effect"] if _LOST in failed else []
+    return f"Injected failures (simulated): {', '.join(shown)}."
 
 
-def _summary(demos: Sequence[Demo], elapsed_s: float, mishaps: str, *, failed: bool) -> None:
+def _summary(demos: Sequence[Demo], elapsed_s: float, failures: str, *, failed: bool) -> None:
     from scripts.cli.tables import console, table
 
     shown = table(
-        "What happened (cloud simulated)", ("stack", "step", "s", "result"), whole=("stack", "step"), numbers=("s",)
+        "Demo results (simulated cloud)", ("stack", "step", "s", "result"), whole=("stack", "step"), numbers=("s",)
     )
     for step in (step for demo in demos for step in demo.steps):
         shown.add_row(step.stack, step.name, f"{step.seconds:.1f}", step.result)
     _say("")
     console(sys.stdout).print(shown)
-    _say(mishaps)
+    _say(failures)
     verdict = "with failures" if failed else "all steps succeeded"
     _say(f"{elapsed_s:.0f} s in total, {verdict}. Output of every step: {demos[0].folder / 'logs'}")
     _say(
-        "On Google Cloud: `gcloud auth application-default login`, `pulumi login`, `pulumi stack init tpu-v6e4`, "
+        "To deploy on Google Cloud, run `gcloud auth application-default login`, `pulumi login`, `pulumi stack init tpu-v6e4`, "
         "`pulumi config set gcp:project YOUR_PROJECT`, then `pulumi preview`, `pulumi up`, `python -m scripts.smoke --stack tpu-v6e4`, "
-        "`python -m scripts.teardown --stack tpu-v6e4` (docs/get-started.md)."
+        "`python -m scripts.teardown --stack tpu-v6e4`. See docs/get-started.md."
     )
 
 
@@ -455,7 +455,7 @@ COMMAND: Final = Command(
     help=__doc__,
     options=DemoOptions,
     run=_demo,
-    after_interrupt="The local cloud has ended, and everything in it.",
+    after_interrupt="The local cloud and everything in it is stopped.",
 )
 
 

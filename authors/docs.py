@@ -1,7 +1,7 @@
-"""Write the generated files: pages and tables of the documentation, the provider's schema and its Python class.
+"""Generate pages and tables of the documentation, the provider's schema and its Python class.
 
-A generated file is written as a whole. A generated table stands between `<!-- generated: NAME -->` and `<!-- end -->` in a page that is
-otherwise written by hand. With --check nothing is written, and the exit code is 1 if a file is out of date.
+A generated file is written as a whole. A generated table is placed between `<!-- generated: NAME -->` and `<!-- end -->` in a handwritten
+page. With --check nothing is written, and the exit code is 1 if a file is out of date.
 """
 
 import importlib
@@ -54,7 +54,7 @@ def _contracts() -> Mapping[str, str]:
 
 
 def _printed_by(module: str) -> str:
-    """Run a generator of the provider or the local cloud: commands do not import them, because they are other distributions."""
+    """Run a generator of the provider or the local cloud, which are separate distributions that commands do not import."""
     folders = (ROOT, ROOT / "packages", ROOT / "packages" / "gcp-tpu")
     done = subprocess.run(
         [sys.executable, "-m", module],
@@ -150,25 +150,25 @@ PAGES: Final[Mapping[str, Callable[[], str]]] = {
     "docs/settings.schema.json": _settings_schema,
     "packages/gcp-tpu/schema.json": lambda: _printed_by("gcp_tpu_provider.schema"),
 }
-"""Generated files by their path. To add one, add a line here."""
+"""Generated files by path. To add one, add a line here."""
 
 WITH_OPTIONS: Final = ("capacity", "connect", "doctor", "logs", "new", "plan", "status", "teardown")
-"""Commands whose pages show their options."""
+"""Commands whose pages list their options."""
 
 TABLES: Final[tuple[Callable[[], Mapping[str, str]], ...]] = (_contracts, _provider, _planning, _agent, _options)
-"""Sources of generated tables, by the names in their markers. To add one, add it here and set its markers in a page."""
+"""Sources of generated tables, by the names in their markers. To add one, add it here and add its markers to a page."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DocsOptions:
     """Options of the command."""
 
-    check: Annotated[bool, Option("Only tell which files are out of date.")] = False
+    check: Annotated[bool, Option("Only report which files are out of date.")] = False
     as_json: JsonSwitch = False
 
 
 def generated_files(root: Path) -> Mapping[Path, str]:
-    """Return the text that each page with generated parts should have. Raises ScriptError for a marker without a table."""
+    """Return the expected text of each page with generated parts. Raises ScriptError for a marker without a table."""
     texts = {root / name: make() for name, make in PAGES.items()}
     tables = {name: text for source in TABLES for name, text in source().items()}
     unused = set(tables)
@@ -178,18 +178,18 @@ def generated_files(root: Path) -> Mapping[Path, str]:
             texts[path] = fill(before, tables, path.name)
             unused -= {match[2] for match in _MARKED.finditer(before)}
     if unused:
-        raise ScriptError(f"No page has the marker `<!-- generated: {min(unused)} -->`; add it and `<!-- end -->`.")
+        raise ScriptError(f"No page has the marker `<!-- generated: {min(unused)} -->`. Add it and `<!-- end -->`.")
     return texts
 
 
 def fill(page: str, tables: Mapping[str, str], name: str) -> str:
-    """Return a page with its marked tables written anew. Raises ScriptError for a marker that is unknown or not closed."""
+    """Return a page with its generated tables updated. Raises ScriptError for an unknown or unclosed marker."""
     if page.count("<!-- generated: ") != len(_MARKED.findall(page)):
-        raise ScriptError(f"{name}: a `<!-- generated: NAME -->` has no `<!-- end -->`; add it.")
+        raise ScriptError(f"{name}: a `<!-- generated: NAME -->` has no `<!-- end -->`. Add it.")
 
     def table(match: re.Match[str]) -> str:
         if match[2] not in tables:
-            raise ScriptError(f"{name}: no table is named {match[2]}; known are {', '.join(sorted(tables))}.")
+            raise ScriptError(f"{name}: table {match[2]} not found. Known tables: {', '.join(sorted(tables))}.")
         return f"{match[1]}\n{tables[match[2]]}\n{match[3]}"
 
     return _MARKED.sub(table, page)
@@ -205,9 +205,9 @@ def _docs(options: DocsOptions) -> ExitCode:
     if options.as_json:
         print(json.dumps({"pages": len(texts), "changed": names, "written": not options.check}))
     else:
-        told = f"is out of date; run `{COMMAND_LINE}`." if options.check else "written."
+        outcome = f"is out of date. Run `{COMMAND_LINE}`." if options.check else "written."
         for name in names:
-            print(f"docs: {name} {told}")
+            print(f"docs: {name} {outcome}")
         if not names:
             print(f"docs: all {len(texts)} pages are up to date.")
     return ExitCode.FAILED if stale and options.check else ExitCode.DONE

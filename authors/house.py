@@ -1,6 +1,6 @@
-"""`python -m authors.house`: the lines of hand-written Python in each room and the rooms that it imports, beside the table of docs/architecture.md.
+"""`python -m authors.house`: lines of handwritten Python in each package and the packages that it imports, compared with docs/architecture.md.
 
-Counted are files outside tests that no generator wrote. Imports inside functions count; those for types only do not.
+Counts files outside tests that are not generated. Imports inside functions count; imports only for types do not.
 """
 
 import ast
@@ -17,9 +17,9 @@ ROOT: Final = Path(__file__).resolve().parents[1]
 PAGE: Final = Path("docs/architecture.md")
 PACKAGES: Final = "packages"
 GUESTS: Final = ("authors", "tools", PACKAGES)
-"""Beginnings of the names of rooms that nobody has to know in order to change a stack."""
+"""Name prefixes of packages that are not needed to change a stack."""
 SLACK: Final = 400
-"""Lines that a room may lie below its row. A row with more is out of date."""
+"""Maximum number of lines that a package may be below its row. Otherwise the row is out of date."""
 TESTS: Final = "tests"
 _GENERATED: Final = ('"""generated', "# generated")
 _ROW: Final = re.compile(r"^\| `(?P<room>[\w/-]+)/` \| .* \| (?P<knows>[^|]*) \| (?P<lines>[\d,]+) \|$", re.MULTILINE)
@@ -28,14 +28,14 @@ _NAME: Final = re.compile(r"`([\w/-]+)`")
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """One room: its lines outside tests, and the rooms that it imports, by the names of their folders."""
+    """A package: its lines outside tests, and the packages that it imports, by folder name."""
 
     lines: int
     knows: frozenset[str]
 
 
 def rooms_of(root: Path) -> Mapping[str, Room]:
-    """Return each room below the folder of a project by its path, such as `packages/localcloud`."""
+    """Return each package below a project's folder by its path, such as `packages/localcloud`."""
     folders = [path for path in sorted(root.iterdir()) if path.is_dir() and path.name.isidentifier()]
     split = [each for path in folders for each in (sorted(path.iterdir()) if path.name == PACKAGES else [path])]
     files = {path.relative_to(root).as_posix(): list(_files(path)) for path in split if path.is_dir()}
@@ -53,7 +53,7 @@ def rooms_of(root: Path) -> Mapping[str, Room]:
 
 
 def rows_of(page: str) -> Mapping[str, Room]:
-    """Return the rows of the page's table of rooms: the most lines of each, and the rooms that it may import."""
+    """Return the rows of the page's table: the maximum lines of each package, and the packages that it may import."""
     return {
         match["room"]: Room(lines=int(match["lines"].replace(",", "")), knows=frozenset(_NAME.findall(match["knows"])))
         for match in _ROW.finditer(page)
@@ -61,25 +61,25 @@ def rows_of(page: str) -> Mapping[str, Room]:
 
 
 def differences(rooms: Mapping[str, Room], rows: Mapping[str, Room]) -> Iterator[str]:
-    """Yield each difference between the rooms and the table, as a sentence with what to do."""
+    """Yield each difference between the packages and the table, as a sentence with the fix."""
     for name in sorted(rooms.keys() - rows.keys()):
-        yield f"{PAGE} has no row for {name}/; add it to the table of rooms."
+        yield f"{PAGE} has no row for {name}/. Add it to the table of packages."
     for name in sorted(rows.keys() - rooms.keys()):
-        yield f"{PAGE} has a row for {name}/, which has no Python; remove it."
+        yield f"{PAGE} has a row for {name}/, which has no Python. Remove it."
     for name in sorted(rooms.keys() & rows.keys()):
         room, row = rooms[name], rows[name]
         if room.lines > row.lines:
-            yield f"{name}/ has {room.lines:,} lines, and {PAGE} allows {row.lines:,}; remove some, or raise the row and say why in the commit."
+            yield f"{name}/ has {room.lines:,} lines, but {PAGE} allows {row.lines:,}. Remove some, or raise the row and explain it in the commit."
         elif room.lines < row.lines - SLACK:
-            yield f"{name}/ has {room.lines:,} lines, and {PAGE} allows {row.lines:,}; lower the row."
+            yield f"{name}/ has {room.lines:,} lines, but {PAGE} allows {row.lines:,}. Lower the row."
         for other in sorted(room.knows - row.knows):
-            yield f"{name}/ imports {other}/, and {PAGE} does not say so; remove the import, or decide on it there."
+            yield f"{name}/ imports {other}/, but {PAGE} does not allow it. Remove the import or allow it there."
         for other in sorted(row.knows - room.knows):
-            yield f"{PAGE} lets {name}/ import {other}/, and it does not; remove it there."
+            yield f"{PAGE} allows {name}/ to import {other}/, but it does not. Remove it there."
 
 
 def main() -> ExitCode:
-    """Print the rooms, the sum that a newcomer has to know, and the differences from the page."""
+    """Print the packages, the line count that a newcomer must know, and the differences from the page."""
     rooms = rooms_of(ROOT)
     for name, room in sorted(rooms.items(), key=lambda item: -item[1].lines):
         print(f"{name:<20} {room.lines:>7,}  {', '.join(sorted(room.knows))}")
@@ -103,7 +103,7 @@ def _is_test(parts: Sequence[str]) -> bool:
 
 
 def _files(folder: Path) -> Iterator[Path]:
-    """Yield the hand-written files of a room."""
+    """Yield the handwritten files of a package."""
     for path in sorted(folder.rglob("*.py")):
         if not {TESTS, "__pycache__", "build"} & {folder.name, *path.relative_to(folder).parts}:
             head = path.read_text(encoding="utf-8")[:200].lower()
@@ -112,13 +112,13 @@ def _files(folder: Path) -> Iterator[Path]:
 
 
 def _package(folder: Path) -> str:
-    """Return the name by which a room is imported: its own, or that of the one package in it."""
+    """Return the import name of a folder: its own, or that of the single package in it."""
     inside = [path.parent.name for path in sorted(folder.glob("*/__init__.py"))]
     return inside[0] if not (folder / "__init__.py").is_file() and len(inside) == 1 else folder.name
 
 
 def _imported(files: Iterable[Path]) -> frozenset[str]:
-    """Return the first parts of the names of all modules that files import when they run."""
+    """Return the top-level names of all modules that files import when they run."""
     return frozenset(top for path in files for top in _tops(ast.parse(path.read_text(encoding="utf-8"))))
 
 

@@ -1,6 +1,6 @@
-"""`python -m authors.nightly`: drive every stack with the stand-in of the gcp plugin and with the real one, and compare what they sent.
+"""`python -m authors.nightly`: run every stack with the stand-in of the gcp plugin and with the real plugin, and compare the requests sent.
 
-Each run has a local cloud and a copy of the project of its own. The engine installs the real plugin by itself, from the network.
+Each run has a separate local cloud and copy of the project. The engine downloads the real plugin from the network.
 """
 
 import argparse
@@ -21,12 +21,12 @@ ROOT: Final = Path(__file__).resolve().parents[1]
 _KINDS: Final = ("standin", "real")
 _LIMIT_S: Final = 3600
 _HIDDEN: Final = ("PULUMI_", "GOOGLE_", "CLOUDSDK_")
-"""Beginnings of variables that must not reach the stacks: they would lead them to a real project."""
+"""Prefixes of variables that must not reach the stacks, because they refer to a real project."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NightlyOutcome:
-    """The comparison of one stack. `differences` None: a run failed, and `detail` is the end of its output."""
+    """Comparison of one stack. If `differences` is None, a run failed and `detail` is the end of its output."""
 
     stack: str
     seconds: float
@@ -36,17 +36,17 @@ class NightlyOutcome:
 
     @property
     def is_same(self) -> bool:
-        """Tell if both runs worked and sent the same."""
+        """Return whether both runs succeeded and sent the same."""
         return self.differences == ()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Return 0 if nothing differs, 1 if something does or a stack failed, 2 if the command line is refused."""
+    """Return 0 if nothing differs, 1 if something does or a stack failed, 2 if the command line is rejected."""
     options = _parser().parse_args(arguments)
     known = stacks()
     unknown = [name for name in options.stack if name not in known]
     if unknown:
-        print(f"nightly: there is no stack '{unknown[0]}'; there are {', '.join(known)}.", file=sys.stderr)
+        print(f"nightly: stack '{unknown[0]}' not found. Stacks: {', '.join(known)}.", file=sys.stderr)
         return 2
     options.out.mkdir(parents=True, exist_ok=True)
     outcomes: list[NightlyOutcome] = []
@@ -86,7 +86,7 @@ def stacks() -> list[str]:
 
 
 def drive(stack: str, kinds: tuple[str, str], out: Path) -> NightlyOutcome:
-    """Run the life of a stack with both plugins and compare what they sent."""
+    """Run the lifecycle of a stack with both plugins and compare the requests sent."""
     began = time.monotonic()
     logs: list[Path] = []
     for number, kind in enumerate(kinds, start=1):
@@ -117,7 +117,7 @@ def _live(stack: str, kind: str, log_of_requests: Path, log: Path) -> int:
 
 
 def copy_project(target: Path) -> None:
-    """Copy the project's files, those of the working tree and without what git ignores."""
+    """Copy the project's working tree without ignored files."""
     listed = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
         cwd=ROOT,

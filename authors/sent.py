@@ -1,6 +1,6 @@
-"""Compare what two runs sent to a local cloud: the changes in its request log, without the answers.
+"""Comparison of the changes that two runs sent to a local cloud, from its request log, without the responses.
 
-`python -m authors.sent FILE` keeps the log of the local cloud of the environment.
+`python -m authors.sent FILE` saves the log of the local cloud of the environment.
 """
 
 import json
@@ -16,25 +16,25 @@ from typing import Any, Final, cast
 Request = Mapping[str, Any]
 """An entry of the request log (GET /admin/requests)."""
 _MOST: Final = 5000
-"""The local cloud keeps no more requests than that."""
+"""Maximum number of requests that the local cloud stores."""
 _ABSENT: Final = "(absent)"
 _LONGEST: Final = 160
 _IDENTITIES: Final = ("name", "role", "key", "id", "port", "zone", "selector")
-"""Fields that identify the items of a list; without one, items are compared in their order."""
+"""Fields that identify the items of a list. Without one, items are compared by position."""
 _READING: Final = re.compile(r":(?:get|list|test|fetch|search|query)[A-Z]\w*$|/wait$|:wait$|:access$")
 _FAILED_FROM: Final = 400
 _REPEATED: Final = frozenset({None, 409, 412, 429, 500, 502, 503, 504})
-"""Answers after which a client tries again: they depend on the moment."""
+"""Statuses after which a client retries, which depend on timing."""
 _CHANCE: Final = (
     (re.compile(r"https?://[^/\s]+/(?:compute/(?=compute/)|storage/(?=storage/))?"), "//"),
     (re.compile(r"(?<=-\d{5}-)[a-z0-9]{3}\b"), "..."),
     (re.compile(r"\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b"), "..."),
 )
-"""Parts of texts that differ between two local clouds: their ports, random endings of revisions, ids of operations."""
+"""Parts of texts that differ between two local clouds: ports, random suffixes of revisions, operation ids."""
 IGNORED: Final = {
-    "etag": "Each cloud returns its own; the clients send back what they read.",
+    "etag": "Each cloud returns its own; the clients send it back.",
     "fingerprint": "As `etag`, in Compute Engine.",
-    "requestId": "The clients choose it.",
+    "requestId": "Chosen by the clients.",
     "generation": "Cloud Storage counts generations from the time.",
     "ifGenerationMatch": "As `generation`.",
     "alt": "Google's Go clients request JSON, which is the default.",
@@ -58,7 +58,7 @@ class SentDifference:
 
 
 def changes(log: Sequence[Request]) -> list[Request]:
-    """Return the changes in a log that the operator's programs have sent and that were not to be repeated."""
+    """Return the changes in a log that the operator's programs sent and did not have to repeat."""
     return [
         entry
         for entry in log
@@ -71,7 +71,7 @@ def changes(log: Sequence[Request]) -> list[Request]:
 
 
 def compare(first: Sequence[Request], second: Sequence[Request]) -> tuple[int, list[SentDifference]]:
-    """Return how many changes were compared, and how those of each resource differ, in their order."""
+    """Return the number of compared changes, and the differences for each resource, in order."""
     left, right = _by_resource(first), _by_resource(second)
     found: list[SentDifference] = []
     for resource in dict.fromkeys([*left, *right]):
@@ -93,7 +93,7 @@ def _by_resource(log: Sequence[Request]) -> dict[str, list[Request]]:
 
 
 def _resource(entry: Request) -> str:
-    """Return the path of the resource that a request changes; a creation has its name in the query or the body."""
+    """Return the path of the resource that a request changes. A creation has its name in the query or the body."""
     path = str(entry["path"]).partition(":")[0]
     if entry["method"] != "POST" or ":" in entry["path"]:
         return path
@@ -120,7 +120,7 @@ def _of_resource(resource: str, ours: Sequence[Request], theirs: Sequence[Reques
 
 
 def _step(entry: Request) -> str:
-    """Return what is done to the resource: the verb, and the custom method if there is one."""
+    """Return the operation on the resource: the verb, and the custom method if there is one."""
     return f"{entry['method']} {str(entry['path']).partition(':')[2]}".strip()
 
 
@@ -141,12 +141,12 @@ def _leaves(method: str, at: str, one: object, two: object) -> Iterator[SentDiff
 
 
 def _object(value: object) -> dict[str, Any]:
-    """Return a JSON object as it is and anything else as an empty one."""
+    """Return a JSON object unchanged and anything else as an empty one."""
     return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
 
 
 def _keyed(items: list[object]) -> dict[str, object]:
-    """Return the items of a list by what identifies them, or by their position."""
+    """Return the items of a list by their identifying field, or by position."""
     objects = [cast("dict[str, object]", item) for item in items if isinstance(item, dict)]
     for name in _IDENTITIES:
         keys = [str(item[name]) for item in objects if isinstance(item.get(name), str | int)]
@@ -175,7 +175,7 @@ def _is_policy(entry: Request) -> bool:
 
 
 def _grants(log: Sequence[Request]) -> dict[str, set[str]]:
-    """Return, for each resource with a policy, all grants that were in it at any time: they are made in any order."""
+    """Return, for each resource with a policy, all grants that it had at any time, because their order varies."""
     found: dict[str, set[str]] = {}
     for entry in filter(_is_policy, changes(log)):
         body = _object(entry.get("body"))
@@ -189,7 +189,7 @@ def _grants(log: Sequence[Request]) -> dict[str, set[str]]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Write the request log of the local cloud of the environment into a file. Return 1 if it may be incomplete."""
+    """Write the request log of the local cloud of the environment to a file. Return 1 if it may be incomplete."""
     (target,) = sys.argv[1:] if arguments is None else arguments
     request = urllib.request.Request(  # noqa: S310 - this machine
         f"{os.environ['LOCALCLOUD_URL']}/admin/requests",
@@ -199,7 +199,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         log = json.load(answer)["requests"]
     Path(target).write_text(json.dumps(log), encoding="utf-8")
     if len(log) >= _MOST:
-        print(f"sent: the local cloud keeps {_MOST} requests, and the run has sent more.", file=sys.stderr)
+        print(f"sent: the local cloud stores {_MOST} requests, but the run sent more.", file=sys.stderr)
         return 1
     return 0
 

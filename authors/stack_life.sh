@@ -1,13 +1,13 @@
 #!/bin/sh
-# The life of the stack $1 on the cloud of the environment: up, a change in place, nothing left to change, destroy.
-# What was sent is in the file $2.
-# Run it in a copy of the project: making a stack writes its encryption salt into the settings file.
+# Lifecycle of the stack $1 on the cloud of the environment: up, a change in place, no further changes, destroy.
+# Writes the requests sent to the file $2.
+# Run it in a copy of the project, because creating a stack writes its encryption salt to the settings file.
 set -eu
 stack=$1
 engine() { pulumi "$@" --stack "$stack" --non-interactive; }
 pulumi stack init "$stack" --non-interactive
 if grep -q "gemma-serving:weights: bucket" "Pulumi.$stack.yaml"; then
-    # A checkpoint without weights: the simulated server knows its size by name.
+    # A checkpoint without weights, because the simulated server knows its size by name.
     mkdir checkpoint
     echo '{}' >checkpoint/config.json
     # The length of the header, and a header without tensors.
@@ -20,7 +20,7 @@ engine config set --path gemma-serving:vllm.maxModelLen 4096
 engine config set --path gemma-serving:labels.team nightly
 engine up --yes --skip-preview
 engine preview --refresh --expect-no-changes
-# A bucket with weights is protected, so that nothing deletes it by the way.
+# A bucket with weights is protected against accidental deletion.
 if grep -q "gemma-serving:weights: bucket" "Pulumi.$stack.yaml"; then
     pulumi state unprotect --all --yes --stack "$stack" --non-interactive
 fi

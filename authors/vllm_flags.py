@@ -1,7 +1,7 @@
-"""`python -m authors.vllm_flags FILE...`: write a table of the flags of `vllm serve` from an archive of vllm, a wheel or a source archive.
+"""`python -m authors.vllm_flags FILE...`: write a table of `vllm serve` flags from a vllm archive, a wheel or a source archive.
 
-The archive is read, never run or installed: the flags follow from the syntax of `engine/arg_utils.py`, of the server's `cli_args.py`
-and of the dataclasses in `config/`. `pip download --no-deps --no-binary :all: vllm==VERSION` or the package index give the archive.
+The archive is read but never run or installed. The flags follow from the syntax of `engine/arg_utils.py`, of the server's `cli_args.py`
+and of the dataclasses in `config/`. Get the archive with `pip download --no-deps --no-binary :all: vllm==VERSION` or from the package index.
 """
 
 import argparse
@@ -25,7 +25,7 @@ _UNIONS: Final = frozenset({"Union", "Optional"})
 
 
 class FlagsError(ValueError):
-    """The archive cannot be read; the message is one sentence."""
+    """The archive cannot be read. The message is one sentence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class DeclaredFlag:
     """switch, toggle (with a `--no-` form), value, values (one or more words) or optional (none or one word)."""
     choices: tuple[str, ...] = ()
     number: str = ""
-    """int, float or size (a whole number with k, M and so on); with a `?` where vllm takes `None` too. Empty if it need not be a number."""
+    """int, float or size (a whole number with k, M and so on), with a `?` if vllm also accepts `None`. Empty if it need not be a number."""
 
     def line(self) -> str:
         """Return the flag as a line of the table."""
@@ -48,16 +48,16 @@ class DeclaredFlag:
 
 @dataclass(frozen=True, slots=True)
 class _Type:
-    """What an annotation allows."""
+    """Values allowed by an annotation."""
 
     names: frozenset[str]
     literals: tuple[str, ...] = ()
     field: str = ""
-    """The field of a dataclass that has it."""
+    """Field of a dataclass that declares it."""
 
 
 class _Source:
-    """The classes and type aliases of the archive."""
+    """Classes and type aliases of the archive."""
 
     def __init__(self, modules: Mapping[str, str]) -> None:
         self.trees = {name: ast.parse(text) for name, text in modules.items()}
@@ -78,7 +78,7 @@ class _Source:
                         pass
 
     def _sizes(self) -> Iterator[str]:
-        """Yield the fields that vllm reads as numbers with a suffix: the sets of names that have max_num_batched_tokens, and max_model_len."""
+        """Yield the fields that vllm reads as numbers with a suffix: sets of names with max_num_batched_tokens, and max_model_len."""
         yield "max_model_len"
         for tree in self.trees.values():
             for node in ast.walk(tree):
@@ -93,17 +93,19 @@ class _Source:
         for node in body:
             if isinstance(node, ast.FunctionDef) and node.name == name:
                 return node
-        raise FlagsError(f"{module} has no function {owner}{'.' if owner else ''}{name}; the table cannot be made.")
+        raise FlagsError(
+            f"Cannot create the table because {module} has no function {owner}{'.' if owner else ''}{name}."
+        )
 
     def tree(self, end: str) -> ast.Module:
-        """Return the first module whose path ends so. Raises FlagsError."""
+        """Return the first module whose path ends with `end`. Raises FlagsError."""
         for name, tree in sorted(self.trees.items()):
             if name.endswith(end):
                 return tree
-        raise FlagsError(f"The archive has no {end}; give a wheel or a source archive of vllm.")
+        raise FlagsError(f"The archive has no {end}. Pass a wheel or a source archive of vllm.")
 
     def fields(self, owner: str) -> dict[str, ast.expr]:
-        """Return the annotations of a dataclass by field, with those of its bases."""
+        """Return the annotations of a dataclass by field, including its bases."""
         node = self.classes.get(owner)
         if node is None:
             return {}
@@ -117,7 +119,7 @@ class _Source:
         return found
 
     def type_of(self, node: ast.expr, depth: int = 0) -> _Type:
-        """Return what an annotation allows."""
+        """Return the values allowed by an annotation."""
         found = _Type(frozenset({"other"}))
         match node:
             case ast.Constant(value=None):
@@ -178,7 +180,7 @@ def flags_of(modules: Mapping[str, str]) -> list[DeclaredFlag]:
 
 
 def _declared(source: _Source, function: ast.FunctionDef) -> Iterator[DeclaredFlag]:
-    """Yield the flags that `add_argument` declares, with what `get_kwargs` says of a dataclass's field."""
+    """Yield the flags declared by `add_argument`, with the properties that `get_kwargs` derives from a dataclass's field."""
     kinds: dict[str, _Type | str] = {}
     changed = frozenset(_with_another_parser(function))
     for node in ast.walk(function):
@@ -202,7 +204,7 @@ def _declared(source: _Source, function: ast.FunctionDef) -> Iterator[DeclaredFl
 
 
 def _with_another_parser(function: ast.FunctionDef) -> Iterator[str]:
-    """Yield the names of arguments whose `type` is set by hand: what the field's annotation says of numbers does not hold for them."""
+    """Yield the names of arguments whose `type` is set explicitly, so the number type of the field's annotation does not apply."""
     for node in ast.walk(function):
         match node:
             case ast.Assign(targets=[ast.Subscript(value=ast.Name(id=name), slice=ast.Constant(value="type"))]):
@@ -259,12 +261,12 @@ def _flag(
 
 
 def _plain_number(parser: ast.expr | None) -> str:
-    """Return the number that `type=int` or `type=float` asks for."""
+    """Return the number type required by `type=int` or `type=float`."""
     return parser.id if isinstance(parser, ast.Name) and parser.id in {"int", "float"} else ""
 
 
 def _number(source: _Source, allowed: _Type) -> str:
-    """Return the number that a field's type asks for (`_compute_kwargs` of arg_utils.py): int comes before float there."""
+    """Return the number type required by a field's type (`_compute_kwargs` of arg_utils.py). int comes before float there."""
     plain = allowed.names - {"None"}
     if not allowed.field or not plain or plain - {"int", "float"}:
         return ""
@@ -273,7 +275,7 @@ def _number(source: _Source, allowed: _Type) -> str:
 
 
 def _kind(source: _Source, allowed: _Type) -> tuple[str, tuple[str, ...]]:
-    """Return what vllm makes of a field's type (`_compute_kwargs` of arg_utils.py)."""
+    """Return vllm's argument kind for a field's type (`_compute_kwargs` of arg_utils.py)."""
     names = allowed.names
     if any(name in source.classes and _is_dataclass(source.classes[name]) for name in names):
         return "value", ()
@@ -292,7 +294,7 @@ def _is_dataclass(node: ast.ClassDef) -> bool:
 
 
 def _frontend(source: _Source, tree: ast.Module) -> Iterator[DeclaredFlag]:
-    """Yield a flag for each field of the server's own dataclass; some lose their list form where they are customized."""
+    """Yield a flag for each field of the server's dataclass. Some lose their list form where they are customized."""
     single = {
         field.value
         for node in ast.walk(tree)
@@ -313,11 +315,11 @@ def read(path: Path) -> tuple[str, dict[str, str]]:
     """Return the version and the sources that declare flags. Raises FlagsError."""
     version = _VERSION.match(path.name)
     if version is None:
-        raise FlagsError(f"{path.name} names no release of vllm; give vllm-X.Y.Z.tar.gz or a wheel of it.")
+        raise FlagsError(f"{path.name} is not a release of vllm. Pass vllm-X.Y.Z.tar.gz or a wheel of it.")
     try:
         members = dict(_members(path))
     except (OSError, tarfile.TarError, zipfile.BadZipFile) as error:
-        raise FlagsError(f"{path} cannot be read: {str(error).splitlines()[0]}.") from None
+        raise FlagsError(f"Cannot read {path}: {str(error).splitlines()[0]}.") from None
     return version[1], members
 
 
@@ -337,7 +339,7 @@ def _members(path: Path) -> Iterator[tuple[str, str]]:
 
 
 def text_of(version: str, flags: Sequence[DeclaredFlag]) -> str:
-    """Return the table as JSON, one flag a line: spellings, kind, and the values where they are closed or numbers."""
+    """Return the table as JSON, one flag per line: spellings, kind, and the values if they are closed or numbers."""
     table = {
         "version": version,
         "source": f"vllm {version}, source archive on the Python package index",
@@ -347,7 +349,7 @@ def text_of(version: str, flags: Sequence[DeclaredFlag]) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Return 0 when each table was written, 2 when an archive is refused."""
+    """Return 0 if each table was written, 2 if an archive is rejected."""
     parser = argparse.ArgumentParser(prog="python -m authors.vllm_flags", description=__doc__)
     parser.add_argument("archive", nargs="+", type=Path, help="wheel or source archive of vllm")
     parser.add_argument("--out", type=Path, default=FOLDER, help="folder of the tables (default: planning/data/flags)")

@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 @dataclass_transform(kw_only_default=True, field_specifiers=(pulumi.property,))
 def _input_type(cls: type[T]) -> type[T]:
-    """Let Pulumi write the constructor, and let type checkers know it."""
+    """Register the Pulumi constructor and declare it to type checkers."""
     return pulumi.input_type(cls)
 
 
@@ -23,7 +23,7 @@ class ServiceAccountArgs:
     email: pulumi.Input[str] = pulumi.property("email")
     """Email address of the service account."""
     scopes: pulumi.Input[Sequence[pulumi.Input[str]]] | None = pulumi.property("scopes", default=None)
-    """OAuth scopes of its tokens. IAM decides what the account may do, so the default is all of Cloud Platform."""
+    """OAuth scopes of its tokens. IAM limits the account's permissions, so the default is all of Cloud Platform."""
 
 
 @pulumi.output_type
@@ -33,7 +33,7 @@ class ServiceAccount(dict[str, object]):
     email: str = pulumi.property("email")
     """Email address of the service account."""
     scopes: Sequence[str] | None = pulumi.property("scopes")
-    """OAuth scopes of its tokens. IAM decides what the account may do, so the default is all of Cloud Platform."""
+    """OAuth scopes of its tokens. IAM limits the account's permissions, so the default is all of Cloud Platform."""
 
 
 @_input_type
@@ -58,42 +58,42 @@ class DataDisk(dict[str, object]):
 
 @_input_type
 class ReadyArgs:
-    """How the machine reports that it is ready."""
+    """Readiness report of the machine."""
 
     guest_attribute_namespace: pulumi.Input[str] = pulumi.property("guestAttributeNamespace")
     """Namespace in which the machine publishes `phase`, `document-hash` and `detail` as guest attributes, and
-    optionally what serves and its last pause.
+    optionally the serving document and its last pause.
     """
     document_metadata_key: pulumi.Input[str] | None = pulumi.property("documentMetadataKey", default=None)
-    """Metadata key of the document that the machine runs. If set, ready requires that `document-hash` is the SHA-256
+    """Metadata key of the document that the machine runs. If set, ready requires `document-hash` to be the SHA-256
     (hex) of its value.
     """
     deadline_metadata_key: pulumi.Input[str] | None = pulumi.property("deadlineMetadataKey", default=None)
-    """Metadata key under which the provider tells the machine its `deadline`, once Google has said it. Without a run
-    limit it writes nothing.
+    """Metadata key under which the provider writes the machine's `deadline`, once Google reports it. Not written
+    without a run limit.
     """
     timeout_s: pulumi.Input[int] | None = pulumi.property("timeoutS", default=None)
-    """Longest wait for `ready` after the capacity came, in seconds."""
+    """Timeout for `ready` after the capacity is granted, in seconds."""
 
 
 @pulumi.output_type
 class Ready(dict[str, object]):
-    """How the machine reports that it is ready."""
+    """Readiness report of the machine."""
 
     guest_attribute_namespace: str = pulumi.property("guestAttributeNamespace")
     """Namespace in which the machine publishes `phase`, `document-hash` and `detail` as guest attributes, and
-    optionally what serves and its last pause.
+    optionally the serving document and its last pause.
     """
     document_metadata_key: str | None = pulumi.property("documentMetadataKey")
-    """Metadata key of the document that the machine runs. If set, ready requires that `document-hash` is the SHA-256
+    """Metadata key of the document that the machine runs. If set, ready requires `document-hash` to be the SHA-256
     (hex) of its value.
     """
     deadline_metadata_key: str | None = pulumi.property("deadlineMetadataKey")
-    """Metadata key under which the provider tells the machine its `deadline`, once Google has said it. Without a run
-    limit it writes nothing.
+    """Metadata key under which the provider writes the machine's `deadline`, once Google reports it. Not written
+    without a run limit.
     """
     timeout_s: int | None = pulumi.property("timeoutS")
-    """Longest wait for `ready` after the capacity came, in seconds."""
+    """Timeout for `ready` after the capacity is granted, in seconds."""
 
 
 @pulumi.output_type
@@ -101,7 +101,7 @@ class StateChange(dict[str, object]):
     """One observed state of the queued resource."""
 
     at: str | None = pulumi.property("at")
-    """When the provider observed it, RFC 3339 in UTC."""
+    """Time of the observation, RFC 3339 in UTC."""
     zone: str | None = pulumi.property("zone")
     """Zone of the queued resource."""
     state: str | None = pulumi.property("state")
@@ -119,15 +119,15 @@ class QueuedResourceArgs:
     projects/P/global/images/family/F.
     """
     provisioning_model: pulumi.Input[str] = pulumi.property("provisioningModel")
-    """`flex-start` (cheap, queued, ends after `maxRunDurationS`), `spot` (Google may preempt it), `standard` (on
-    demand) or `reservation`. One of `flex-start`, `spot`, `standard`, `reservation`.
+    """`flex-start` (queued, low price, expires after `maxRunDurationS`), `spot` (preemptible), `standard` (on demand)
+    or `reservation`. One of `flex-start`, `spot`, `standard`, `reservation`.
     """
     project: pulumi.Input[str] | None = pulumi.property("project", default=None)
     """Project id. Default: the provider's `project`, then GOOGLE_CLOUD_PROJECT, GOOGLE_PROJECT or
     CLOUDSDK_CORE_PROJECT.
     """
     zones: pulumi.Input[Sequence[pulumi.Input[str]]] | None = pulumi.property("zones", default=None)
-    """Zones in order of preference, such as us-east5-a. Set this or `zone`. Removing the zone in use replaces the
+    """Zones in order of preference, such as us-east5-a. Alternative to `zone`. Removing the zone in use replaces the
     resource.
     """
     zone: pulumi.Input[str] | None = pulumi.property("zone", default=None)
@@ -135,7 +135,7 @@ class QueuedResourceArgs:
     queued_resource_id: pulumi.Input[str] | None = pulumi.property("queuedResourceId", default=None)
     """Id of the queued resource. Default: the Pulumi name and 7 hex digits of the URN's SHA-256."""
     node_id: pulumi.Input[str] | None = pulumi.property("nodeId", default=None)
-    """Id of the TPU node. Default: the id of the queued resource with the suffix `-node`. Leave it out with `api:
+    """Id of the TPU node. Default: the id of the queued resource with the suffix `-node`. Not allowed with `api:
     compute-engine`.
     """
     reservation_name: pulumi.Input[str] | None = pulumi.property("reservationName", default=None)
@@ -143,71 +143,71 @@ class QueuedResourceArgs:
     max_run_duration_s: pulumi.Input[int] | None = pulumi.property("maxRunDurationS", default=None)
     """Seconds after which Google deletes the nodes. Required for flex-start, at most 604800 (7 days)."""
     valid_until_duration_s: pulumi.Input[int] | None = pulumi.property("validUntilDurationS", default=None)
-    """Seconds after which Google drops a request that has no capacity yet, even if Pulumi no longer waits. A change
-    applies to later requests.
+    """Seconds after which Google drops a request without capacity, even if Pulumi no longer waits. A change applies to
+    later requests.
     """
     boot_disk_size_gb: pulumi.Input[int] | None = pulumi.property("bootDiskSizeGb", default=None)
-    """Size of the boot disk in GB, at least 100. It holds the operating system, the container images and what servers
-    download. Default: Google's, 100 GB.
+    """Size of the boot disk in GB, at least 100. It stores the operating system, container images and files that
+    servers download. Default: Google's default, 100 GB.
     """
     network: pulumi.Input[str] | None = pulumi.property("network", default=None)
     """VPC network. Default: `default`."""
     subnetwork: pulumi.Input[str] | None = pulumi.property("subnetwork", default=None)
     """Subnetwork in the region of the zone in use."""
     enable_external_ips: pulumi.Input[bool] | None = pulumi.property("enableExternalIps", default=None)
-    """Give the machine an external IP address. Without one, the subnetwork needs Private Google Access."""
+    """Assign an external IP address to the machine. Without one, the subnetwork needs Private Google Access."""
     service_account: pulumi.Input[ServiceAccountArgs] | None = pulumi.property("serviceAccount", default=None)
     """Service account of the machine. Default: Compute Engine's default service account."""
     description: pulumi.Input[str] | None = pulumi.property("description", default=None)
-    """At most 512 characters."""
+    """Description of the node, at most 512 characters."""
     labels: pulumi.Input[Mapping[str, pulumi.Input[str]]] | None = pulumi.property("labels", default=None)
-    """Labels of the node. The provider adds an owner label with the hash of the URN, and keeps labels that others add."""
+    """Labels of the node. The provider adds an owner label with the hash of the URN and keeps labels that others add."""
     tags: pulumi.Input[Sequence[pulumi.Input[str]]] | None = pulumi.property("tags", default=None)
     """All network tags of the node."""
     metadata: pulumi.Input[Mapping[str, pulumi.Input[str]]] | None = pulumi.property("metadata", default=None)
-    """Instance metadata, such as startup-script. Must not hold secrets: every process on the machine can read it. The
-    provider keeps keys that others add, such as gcloud's ssh-keys.
+    """Instance metadata, such as startup-script. Must not contain secrets, because every process on the machine can
+    read it. The provider keeps keys that others add, such as gcloud's ssh-keys.
     """
     data_disks: pulumi.Input[Sequence[pulumi.Input[DataDiskArgs]]] | None = pulumi.property("dataDisks", default=None)
     """Existing disks to attach."""
     api: pulumi.Input[str] | None = pulumi.property("api", default=None)
-    """Google's API that gives the capacity: `cloud-tpu` (queued resources) or `compute-engine` (instances with a
+    """Google API that provides the capacity: `cloud-tpu` (queued resources) or `compute-engine` (instances with a
     `ct6e-standard-*` machine type). One of `cloud-tpu`, `compute-engine`.
     """
     wait_per_zone_s: pulumi.Input[int] | None = pulumi.property("waitPerZoneS", default=None)
-    """Longest wait for capacity in one zone before the provider tries the next, in seconds."""
+    """Timeout for capacity in one zone before the provider tries the next, in seconds."""
     wait_total_s: pulumi.Input[int] | None = pulumi.property("waitTotalS", default=None)
-    """Longest wait for capacity in all zones together, in seconds, counted anew by each create or update. Default: no
-    limit but `waitPerZoneS` in each zone.
+    """Timeout for capacity in all zones together, in seconds, restarted by each create or update. Default: no limit
+    except `waitPerZoneS` in each zone.
     """
     renew_before_s: pulumi.Input[int] | None = pulumi.property("renewBeforeS", default=None)
-    """Seconds before `deadline` from which an update requests a second queued resource, with the suffix `-b` on id and
-    node id, and changes over to it when it is what `waitFor` asks for, at least ACTIVE. Shorter than
-    `maxRunDurationS`, which it needs. Default: never.
+    """Seconds before `deadline` at which an update requests a second queued resource, with the suffix `-b` on id and
+    node id. The update switches over when it reaches the `waitFor` state, at least ACTIVE. Requires a larger
+    `maxRunDurationS`. Default: never.
     """
     wait_for: pulumi.Input[str] | None = pulumi.property("waitFor", default=None)
-    """What create and update wait for: `accepted` (in the queue), `active` (capacity exists), `ready` (the machine
-    reports it). Default: `ready` if `ready` is set, else `active`. One of `accepted`, `active`, `ready`.
+    """State that create and update wait for: `accepted` (in the queue), `active` (capacity exists), `ready` (the
+    machine reports it). Default: `ready` if `ready` is set, else `active`. One of `accepted`, `active`, `ready`.
     """
     ready: pulumi.Input[ReadyArgs] | None = pulumi.property("ready", default=None)
-    """How the machine reports that it is ready."""
+    """Readiness report of the machine."""
     next_steps: pulumi.Input[Sequence[pulumi.Input[str]]] | None = pulumi.property("nextSteps", default=None)
-    """What to try next, in sentences that end the error when no zone gave capacity. A change is no change of the
+    """Advice shown at the end of the error if no zone grants capacity, in sentences. A change does not update the
     resource.
     """
     agent_abilities: pulumi.Input[Sequence[pulumi.Input[str]]] | None = pulumi.property("agentAbilities", default=None)
-    """What the program in `startup-script` can do, one entry for each of its versions, from 1 on: in words that follow
-    "until a reboot", what a machine cannot do that runs an older one. The machine publishes its version in its guest
-    attributes; an older one is a warning. A change is no change of the resource.
+    """Limitations of older versions of the program in `startup-script`, one entry per version starting at 1, worded to
+    follow "until a reboot". The machine publishes its version in its guest attributes, and the provider warns about
+    an older one. A change does not update the resource.
     """
     allow_replace_active: pulumi.Input[bool] | None = pulumi.property("allowReplaceActive", default=None)
-    """Allow a change to replace this resource while it is ACTIVE. That deletes its capacity, and new capacity may take
+    """Allow a change to replace this resource while it is ACTIVE. This deletes its capacity, and new capacity may take
     hours.
     """
 
 
 class QueuedResource(pulumi.CustomResource):
-    """A queued resource of the Cloud TPU API, requested in one zone after the other, and the node that runs on it.
+    """A queued resource of the Cloud TPU API, requested zone by zone, and the node that runs on it.
 
     Labels, tags, metadata and description change on the running node. A change that replaces ACTIVE capacity needs
     `allowReplaceActive`. Import by full name, projects/P/locations/Z/queuedResources/ID.
@@ -222,7 +222,7 @@ class QueuedResource(pulumi.CustomResource):
     queued_resource_id: pulumi.Output[str] = pulumi.property("queuedResourceId")
     """Id of the queued resource. Default: the Pulumi name and 7 hex digits of the URN's SHA-256."""
     node_id: pulumi.Output[str] = pulumi.property("nodeId")
-    """Id of the TPU node. Default: the id of the queued resource with the suffix `-node`. Leave it out with `api:
+    """Id of the TPU node. Default: the id of the queued resource with the suffix `-node`. Not allowed with `api:
     compute-engine`.
     """
     name: pulumi.Output[str] = pulumi.property("name")
@@ -232,9 +232,9 @@ class QueuedResource(pulumi.CustomResource):
     node_name: pulumi.Output[str] = pulumi.property("nodeName")
     """Full name of the node."""
     state_history: pulumi.Output[Sequence[StateChange]] = pulumi.property("stateHistory")
-    """States that the provider observed, oldest first, at most 50."""
+    """States observed by the provider, oldest first, at most 50."""
     zones: pulumi.Output[Sequence[str] | None] = pulumi.property("zones")
-    """Zones in order of preference, such as us-east5-a. Set this or `zone`. Removing the zone in use replaces the
+    """Zones in order of preference, such as us-east5-a. Alternative to `zone`. Removing the zone in use replaces the
     resource.
     """
     accelerator_type: pulumi.Output[str | None] = pulumi.property("acceleratorType")
@@ -244,120 +244,118 @@ class QueuedResource(pulumi.CustomResource):
     projects/P/global/images/family/F.
     """
     provisioning_model: pulumi.Output[str | None] = pulumi.property("provisioningModel")
-    """`flex-start` (cheap, queued, ends after `maxRunDurationS`), `spot` (Google may preempt it), `standard` (on
-    demand) or `reservation`. One of `flex-start`, `spot`, `standard`, `reservation`.
+    """`flex-start` (queued, low price, expires after `maxRunDurationS`), `spot` (preemptible), `standard` (on demand)
+    or `reservation`. One of `flex-start`, `spot`, `standard`, `reservation`.
     """
     reservation_name: pulumi.Output[str | None] = pulumi.property("reservationName")
     """For `reservation`: name of a reservation in the zone in use, or projects/P/locations/Z/reservations/R."""
     max_run_duration_s: pulumi.Output[int | None] = pulumi.property("maxRunDurationS")
     """Seconds after which Google deletes the nodes. Required for flex-start, at most 604800 (7 days)."""
     valid_until_duration_s: pulumi.Output[int | None] = pulumi.property("validUntilDurationS")
-    """Seconds after which Google drops a request that has no capacity yet, even if Pulumi no longer waits. A change
-    applies to later requests.
+    """Seconds after which Google drops a request without capacity, even if Pulumi no longer waits. A change applies to
+    later requests.
     """
     boot_disk_size_gb: pulumi.Output[int | None] = pulumi.property("bootDiskSizeGb")
-    """Size of the boot disk in GB, at least 100. It holds the operating system, the container images and what servers
-    download. Default: Google's, 100 GB.
+    """Size of the boot disk in GB, at least 100. It stores the operating system, container images and files that
+    servers download. Default: Google's default, 100 GB.
     """
     network: pulumi.Output[str | None] = pulumi.property("network")
     """VPC network. Default: `default`."""
     subnetwork: pulumi.Output[str | None] = pulumi.property("subnetwork")
     """Subnetwork in the region of the zone in use."""
     enable_external_ips: pulumi.Output[bool | None] = pulumi.property("enableExternalIps")
-    """Give the machine an external IP address. Without one, the subnetwork needs Private Google Access."""
+    """Assign an external IP address to the machine. Without one, the subnetwork needs Private Google Access."""
     service_account: pulumi.Output[ServiceAccount | None] = pulumi.property("serviceAccount")
     """Service account of the machine. Default: Compute Engine's default service account."""
     description: pulumi.Output[str | None] = pulumi.property("description")
-    """At most 512 characters."""
+    """Description of the node, at most 512 characters."""
     labels: pulumi.Output[Mapping[str, str] | None] = pulumi.property("labels")
-    """Labels of the node. The provider adds an owner label with the hash of the URN, and keeps labels that others add."""
+    """Labels of the node. The provider adds an owner label with the hash of the URN and keeps labels that others add."""
     tags: pulumi.Output[Sequence[str] | None] = pulumi.property("tags")
     """All network tags of the node."""
     metadata: pulumi.Output[Mapping[str, str] | None] = pulumi.property("metadata")
-    """Instance metadata, such as startup-script. Must not hold secrets: every process on the machine can read it. The
-    provider keeps keys that others add, such as gcloud's ssh-keys.
+    """Instance metadata, such as startup-script. Must not contain secrets, because every process on the machine can
+    read it. The provider keeps keys that others add, such as gcloud's ssh-keys.
     """
     data_disks: pulumi.Output[Sequence[DataDisk] | None] = pulumi.property("dataDisks")
     """Existing disks to attach."""
     api: pulumi.Output[str | None] = pulumi.property("api")
-    """Google's API that gives the capacity: `cloud-tpu` (queued resources) or `compute-engine` (instances with a
+    """Google API that provides the capacity: `cloud-tpu` (queued resources) or `compute-engine` (instances with a
     `ct6e-standard-*` machine type). One of `cloud-tpu`, `compute-engine`.
     """
     wait_per_zone_s: pulumi.Output[int | None] = pulumi.property("waitPerZoneS")
-    """Longest wait for capacity in one zone before the provider tries the next, in seconds."""
+    """Timeout for capacity in one zone before the provider tries the next, in seconds."""
     wait_total_s: pulumi.Output[int | None] = pulumi.property("waitTotalS")
-    """Longest wait for capacity in all zones together, in seconds, counted anew by each create or update. Default: no
-    limit but `waitPerZoneS` in each zone.
+    """Timeout for capacity in all zones together, in seconds, restarted by each create or update. Default: no limit
+    except `waitPerZoneS` in each zone.
     """
     renew_before_s: pulumi.Output[int | None] = pulumi.property("renewBeforeS")
-    """Seconds before `deadline` from which an update requests a second queued resource, with the suffix `-b` on id and
-    node id, and changes over to it when it is what `waitFor` asks for, at least ACTIVE. Shorter than
-    `maxRunDurationS`, which it needs. Default: never.
+    """Seconds before `deadline` at which an update requests a second queued resource, with the suffix `-b` on id and
+    node id. The update switches over when it reaches the `waitFor` state, at least ACTIVE. Requires a larger
+    `maxRunDurationS`. Default: never.
     """
     wait_for: pulumi.Output[str | None] = pulumi.property("waitFor")
-    """What create and update wait for: `accepted` (in the queue), `active` (capacity exists), `ready` (the machine
-    reports it). Default: `ready` if `ready` is set, else `active`. One of `accepted`, `active`, `ready`.
+    """State that create and update wait for: `accepted` (in the queue), `active` (capacity exists), `ready` (the
+    machine reports it). Default: `ready` if `ready` is set, else `active`. One of `accepted`, `active`, `ready`.
     """
     ready: pulumi.Output[Ready | None] = pulumi.property("ready")
-    """How the machine reports that it is ready."""
+    """Readiness report of the machine."""
     next_steps: pulumi.Output[Sequence[str] | None] = pulumi.property("nextSteps")
-    """What to try next, in sentences that end the error when no zone gave capacity. A change is no change of the
+    """Advice shown at the end of the error if no zone grants capacity, in sentences. A change does not update the
     resource.
     """
     agent_abilities: pulumi.Output[Sequence[str] | None] = pulumi.property("agentAbilities")
-    """What the program in `startup-script` can do, one entry for each of its versions, from 1 on: in words that follow
-    "until a reboot", what a machine cannot do that runs an older one. The machine publishes its version in its guest
-    attributes; an older one is a warning. A change is no change of the resource.
+    """Limitations of older versions of the program in `startup-script`, one entry per version starting at 1, worded to
+    follow "until a reboot". The machine publishes its version in its guest attributes, and the provider warns about
+    an older one. A change does not update the resource.
     """
     allow_replace_active: pulumi.Output[bool | None] = pulumi.property("allowReplaceActive")
-    """Allow a change to replace this resource while it is ACTIVE. That deletes its capacity, and new capacity may take
+    """Allow a change to replace this resource while it is ACTIVE. This deletes its capacity, and new capacity may take
     hours.
     """
     state_initiator: pulumi.Output[str | None] = pulumi.property("stateInitiator")
-    """Who caused the state, USER or SERVICE."""
+    """Initiator of the state, USER or SERVICE."""
     state_message: pulumi.Output[str | None] = pulumi.property("stateMessage")
-    """Google's message about why it FAILED."""
+    """Google's message about a FAILED state."""
     node_names: pulumi.Output[Sequence[str] | None] = pulumi.property("nodeNames")
     """Full names of all nodes."""
     node_state: pulumi.Output[str | None] = pulumi.property("nodeState")
-    """State of the node, such as READY. MISSING if the queued resource is ACTIVE without it."""
+    """State of the node, such as READY. MISSING if the queued resource is ACTIVE but has no node."""
     node_ips: pulumi.Output[Sequence[str] | None] = pulumi.property("nodeIps")
     """Internal IP addresses."""
     external_ips: pulumi.Output[Sequence[str] | None] = pulumi.property("externalIps")
     """External IP addresses."""
     create_time: pulumi.Output[str | None] = pulumi.property("createTime")
-    """When the queued resource was created, RFC 3339."""
+    """Creation time of the queued resource, RFC 3339."""
     deadline: pulumi.Output[str | None] = pulumi.property("deadline")
-    """When Google deletes the nodes, RFC 3339. Absent if they have no run limit."""
+    """Time at which Google deletes the nodes, RFC 3339. Absent without a run limit."""
     renewal_name: pulumi.Output[str | None] = pulumi.property("renewalName")
-    """Full name of the second queued resource while a renewal is not finished: the one that is to take over, or the one
-    before until it is deleted.
+    """Full name of the second queued resource during an unfinished renewal: the successor, or the predecessor until it
+    is deleted.
     """
     renewal_state: pulumi.Output[str | None] = pulumi.property("renewalState")
     """State of that queued resource."""
     tried_zones: pulumi.Output[Sequence[str] | None] = pulumi.property("triedZones")
-    """Zones in which the provider made or found a request. A deletion looks in all of them, also in those that `zones`
-    no longer lists.
+    """Zones in which the provider created or found a request. A deletion searches all of them, including zones no
+    longer listed in `zones`.
     """
     document_hash: pulumi.Output[str | None] = pulumi.property("documentHash")
-    """SHA-256 (hex) of the document that the machine last reported about."""
+    """SHA-256 (hex) of the document in the machine's last report."""
     phase: pulumi.Output[str | None] = pulumi.property("phase")
-    """Phase that the machine last reported."""
+    """Phase in the machine's last report."""
     serving_hash: pulumi.Output[str | None] = pulumi.property("servingHash")
-    """SHA-256 (hex) of the document whose server answered at that time. After a change that failed it is the last one
-    that was ready.
+    """SHA-256 (hex) of the document that was served at the last report. After a failed change it is the last one that
+    was ready.
     """
     container: pulumi.Output[str | None] = pulumi.property("container")
-    """What the server's container gets of the machine, as the machine last reported it: `confined`, or less and the
-    reason.
-    """
+    """Access of the server's container to the machine, as last reported: `confined`, or less and the reason."""
     owner_labels: pulumi.Output[Mapping[str, str] | None] = pulumi.property("ownerLabels")
-    """The owner label on the node. Its value is a hash of this resource's URN."""
+    """Owner label on the node. Its value is a hash of this resource's URN."""
 
     def __init__(
         self, resource_name: str, args: QueuedResourceArgs, opts: pulumi.ResourceOptions | None = None
     ) -> None:
         properties = copy(args)
-        # Pulumi resolves the outputs that the properties name.
+        # Pulumi resolves the outputs named by the properties.
         vars(properties).update({**dict.fromkeys(get_annotations(QueuedResource)), **vars(args)})
         super().__init__("gcp-tpu:index:QueuedResource", resource_name, cast("pulumi.Inputs", properties), opts)

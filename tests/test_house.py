@@ -52,9 +52,9 @@ def test_each_difference_is_named():
     for part in (
         "no row for new/",
         "a row for gone/",
-        "a/ has 500 lines, and docs/architecture.md allows 400",
-        "lower the row",
-        "a/ imports b/, and",
-        "lets b/ import a/",
+        "a/ has 500 lines, but docs/architecture.md allows 400",
+        "Lower the row",
+        "a/ imports b/, but",
+        "allows b/ to import a/",
     ):
         assert re.search(re.escape(part), said), part

@@ -116,7 +116,7 @@ NAMED = {
         (
             "packages/gcp-tpu/gcp_tpu_provider/tests/test_faults.py",
             "test_running_capacity_in_a_dropped_zone_is_not_given_up_without_permission",
-        ): ["An interrupted run of Pulumi created it, and ... no longer lists its zone"],
+        ): ["An interrupted Pulumi run created it, but ... no longer lists its zone"],
         (
             "packages/gcp-tpu/gcp_tpu_provider/tests/test_lifecycle.py",
             "test_an_update_of_something_that_died_since_says_to_refresh",
@@ -124,7 +124,7 @@ NAMED = {
         (
             "packages/gcp-tpu/gcp_tpu_provider/tests/test_lifecycle.py",
             "test_up_fails_with_the_servers_words_and_says_what_serves_and_what_to_do",
-        ): ["The old configuration serves: document"],
+        ): ["The previous configuration is serving: document"],
         (
             "tests/vm_agent/test_roll_back.py",
             "test_a_document_that_compiles_longer_than_its_budget_is_rolled_back",
@@ -136,15 +136,15 @@ NAMED = {
         (
             "packages/gcp-tpu/gcp_tpu_provider/tests/test_lifecycle.py",
             "test_is_said_with_what_to_do_afterwards",
-        ): ["Google deletes the machine of ... at"],
+        ): ["Google will delete the machine of ... at"],
         (
             "packages/gcp-tpu/gcp_tpu_provider/tests/test_machine_warnings.py",
             "test_a_machine_that_is_gone_is_a_warning_without_a_refresh",
-        ): ["and this stack's state has it as ACTIVE"],
+        ): ["but this stack's state records it as ACTIVE"],
         (
             "packages/gcp-tpu/gcp_tpu_provider/tests/test_machine_warnings.py",
             "test_a_document_that_failed_after_the_last_update_is_named_with_what_serves",
-        ): ["and failed since:"],
+        ): ["and has failed since:"],
         (
             "packages/gcp-tpu/gcp_tpu_provider/tests/test_machine_warnings.py",
             "test_an_older_agent_is_named_with_what_it_cannot_do_and_its_reboot",
@@ -156,7 +156,7 @@ NAMED = {
         (
             "packages/gcp-tpu/gcp_tpu_provider/tests/test_lifecycle.py",
             "test_capacity_that_is_taken_away_during_the_wait_is_said",
-        ): ["Google took the capacity away"],
+        ): ["Google reclaimed the capacity"],
         (
             "packages/gcp-tpu/gcp_tpu_provider/tests/test_faults.py",
             "test_a_request_that_never_shows_is_kept_in_the_state_and_asked_for_again",
@@ -364,13 +364,13 @@ def first_api_off(tools):
     return refusal(lambda: propagation.require_resource_manager("p", None), propagation.ProjectNotReadyError)
 
 
-@produces("No zone gave ... Nothing was left behind.", "quota: ask for more of the quota that is named")
+@produces("No zone granted ... All capacity requests were deleted.", "quota: request an increase of the quota above")
 def no_capacity(_tools):
     answers = [
-        capacity.Refused("us-east5-a", "WAITING_FOR_RESOURCES for 30m: the wait for this zone is over."),
+        capacity.Refused("us-east5-a", "WAITING_FOR_RESOURCES for 30m: the wait for this zone timed out."),
         capacity.Refused("us-east5-b", "Quota limit 'TPUV6E' has been exceeded. Limit: 0 in zone us-east5-b."),
     ]
-    assert [refusals.kind(each.answer) for each in answers] == [refusals.NO_STOCK, refusals.QUOTA]
+    assert [refusals.kind(each.answer) for each in answers] == [refusals.NO_CAPACITY, refusals.QUOTA]
     inputs = {"provisioningModel": "flex-start", "acceleratorType": "v6e-4"}
     return capacity._table(SimpleNamespace(project="p", inputs=inputs, next_steps=()), answers)
 
@@ -385,7 +385,7 @@ def docker_hub_account(_tools):
     return propagation.image_advice("image", "Error 400: Upstream credentials are not valid.") or ""
 
 
-@produces("and nothing answers there")
+@produces("but nothing responds there")
 def killed_local_cloud(tools):
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]

@@ -1,6 +1,6 @@
-"""The agent on the TPU machine, in modules that `components.startup_script` joins to one program.
+"""Agent on the TPU machine, as modules that `components.startup_script` joins into one program.
 
-Python 3.10 and its standard library only, besides the modules of `contracts` that the program includes.
-Modules import one another with `from vm_agent.X import NAME`. No two of them define the same name at top
-level: in the joined program they share one namespace.
+Uses only Python 3.10, its standard library, and the `contracts` modules that the program includes.
+Modules import one another with `from vm_agent.X import NAME`. No two modules define the same top-level name,
+because they share one namespace in the joined program.
 """

@@ -1,7 +1,7 @@
-"""Archives of what servers compile: signed tars in a bucket, restored whole or not at all.
+"""Archives of compiled programs and graphs: signed tars in a bucket, restored completely or not at all.
 
-A program in an archive is run by the server that restores it, and others can write a bucket. So an object counts as an archive only if this
-stack signed its name (vm_agent.signing), and its bytes are unpacked only if they are those of the name.
+A restored program is run by the server, and others can write to a bucket. An object is therefore used only if this stack
+signed its name (vm_agent.signing), and is unpacked only if its bytes match the name.
 """
 
 import hashlib
@@ -33,21 +33,21 @@ from vm_agent.weights import md5_of
 
 RANGE_BYTES = 32 * 1024 * 1024
 MOST_LISTINGS = 3
-"""A restore lists the folder so often: an archive that is gone when it is read was replaced by a newer one."""
+"""Listings per restore. An archive that disappears before it is read was replaced by a newer one."""
 MOST_PAGES = 10
-"""Pages of a listing that are read, of 1,000 objects each: whoever fills the folder cannot make a start take longer than that."""
+"""Pages of a listing that are read, of 1,000 objects each. Limits the delay that a full folder can cause."""
 MOST_READ = 3
-"""Signed archives that a restore reads until one is whole."""
+"""Signed archives that a restore reads until it finds an intact one."""
 SIGNED_SUFFIX = ".signed"
-"""End of an archive's name. An earlier agent deletes a `.tar` whose name it cannot explain, and passes other objects over."""
+"""Suffix of an archive's name. An earlier agent deletes a `.tar` with an unknown name and skips other objects."""
 ARCHIVE_NAME = re.compile(rf"(?:{SIGNED_NAME.pattern}|[0-9a-f]{{64}})\.tar(?:\.gz)?(?:{re.escape(SIGNED_SUFFIX)})?")
-"""Names that this agent or an earlier one has given; an object of another name is never deleted."""
+"""Names assigned by this agent or an earlier one. Objects with other names are never deleted."""
 LONGEST_NAME = 200
 
 
 @dataclass(frozen=True)
 class StoredArchive:
-    """One object of the folder; `created` is its time in RFC 3339, UTC."""
+    """An object in the folder. `created` is its time in RFC 3339, UTC."""
 
     name: str
     size: int
@@ -60,32 +60,32 @@ class StoredArchive:
 
     @property
     def is_archive(self) -> bool:
-        """Whether an agent could have given the object its name, signed or not."""
+        """True if an agent may have assigned the object's name, signed or not."""
         return ARCHIVE_NAME.fullmatch(self.file_name) is not None
 
 
 @dataclass
 class ArchiveFolder:
-    """The archives of one set of files, below `uri` (gs://BUCKET/FOLDER), and the folder of this machine that holds the files."""
+    """Archives of one set of files below `uri` (gs://BUCKET/FOLDER), and the folder of this machine with the files."""
 
     metadata: MetadataClient
     uri: str
     kind: str
-    """End of a file's name that says how it is packed: .tar or .tar.gz."""
+    """Suffix that states the format: .tar or .tar.gz."""
     folder: Path
     key: str = field(repr=False)
-    """The secret that signs the archives."""
+    """Secret that signs the archives."""
     spare_bytes: int = 0
-    """What a restore leaves free on the disk."""
+    """Free disk space that a restore preserves."""
     most_bytes: float = float("inf")
-    """Larger archives are not restored."""
+    """Maximum size of an archive that is restored."""
     tell: Callable[[str], None] = log
     tell_unsigned: Callable[[str], None] = log
-    """Is told once per restore that the folder has objects that this stack has not signed."""
+    """Called once per restore if the folder has objects that this stack did not sign."""
 
     @property
     def prefix(self) -> str:
-        """Prefix of the archives' names."""
+        """Name prefix of the archives."""
         return self.uri.removeprefix("gs://").partition("/")[2] + "/"
 
     @property
@@ -101,11 +101,11 @@ class ArchiveFolder:
         return f"{endpoint('storage')}storage/v1/b/{self._bucket}/o"
 
     def described(self, archive: StoredArchive) -> str:
-        """Return where an archive is and how large it is."""
+        """Return the location and size of an archive."""
         return f"gs://{self._bucket}/{archive.name} ({archive.size} bytes)"
 
     def listed(self, prefix: str) -> "list[StoredArchive]":
-        """Return the objects of the bucket whose names begin so, those of the first MOST_PAGES pages. Raises ServingError."""
+        """Return the bucket's objects with this name prefix, from the first MOST_PAGES pages. Raises ServingError."""
         found: list[StoredArchive] = []
         query = {"prefix": prefix, "fields": "items(name,size,timeCreated),nextPageToken"}
         for _ in range(MOST_PAGES):
@@ -115,11 +115,11 @@ class ArchiveFolder:
             if not answer.get("nextPageToken"):
                 return found
             query["pageToken"] = answer["nextPageToken"]
-        self.tell(f"gs://{self._bucket}/{prefix} has more objects than {len(found)}: the rest is not looked at.")
+        self.tell(f"gs://{self._bucket}/{prefix} has more than {len(found)} objects. The others are ignored.")
         return found
 
     def signed(self, found: "Sequence[StoredArchive]") -> "list[StoredArchive]":
-        """Return those objects that this stack has signed as archives of this folder, the newest first."""
+        """Return the objects that this stack signed as archives of this folder, newest first."""
         own = [one for one in found if self._signed_as(one) is not None]
         return sorted(own, key=lambda one: (one.created, one.name), reverse=True)
 
@@ -127,7 +127,7 @@ class ArchiveFolder:
         return self._signer.signed(archive.file_name) if archive.name == self.prefix + archive.file_name else None
 
     def restore(self, unpack: "Callable[[Path, Path], None]") -> "tuple[StoredArchive, list[str]] | None":
-        """Bring the newest whole archive into the folder. Return it with the names of its files; None if there is none.
+        """Restore the newest intact archive into the folder. Return it with the names of its files, or None if none exists.
 
         `unpack` writes a tar's files into a new folder.
 
@@ -156,32 +156,32 @@ class ArchiveFolder:
         if found:
             newest = max(found, key=lambda one: (one.created, one.name))
             self.tell_unsigned(
-                f"{len(found)} of the objects in {self.uri} are not signed with this stack's key, such as "
-                f"{newest.file_name[:LONGEST_NAME]!r} of {newest.created}: they are not used."
+                f"{len(found)} of the objects in {self.uri} are not signed with this stack's key and are not used, for example "
+                f"{newest.file_name[:LONGEST_NAME]!r} of {newest.created}."
             )
 
     def _restored(self, archive: StoredArchive, unpack: "Callable[[Path, Path], None]") -> "list[str]":
-        """Restore one signed archive and return the names of its files. Tell why it cannot be used, and return none."""
+        """Restore one signed archive and return the names of its files. If it is unusable, report why and return none."""
         digest, size = self._signed_as(archive) or ("", -1)
         self.folder.mkdir(parents=True, exist_ok=True)
         if archive.size != size:
             self.delete(archive)
-            return self._ignored(archive, f"it has {archive.size} bytes and was signed with {size}")
+            return self._ignored(archive, f"it has {archive.size} bytes, but was signed with {size}")
         if archive.size > self.most_bytes:
-            return self._ignored(archive, f"it is larger than {self.most_bytes / GIB:.1f} GiB")
+            return self._ignored(archive, f"it exceeds {self.most_bytes / GIB:.1f} GiB")
         needed, free = 2 * archive.size, shutil.disk_usage(self.folder).free
         if needed + self.spare_bytes > free:
-            spare = f"{self.spare_bytes / GIB:.1f} GiB to spare, and {free / GIB:.1f} GiB are free"
-            return self._ignored(archive, f"it needs {needed / GIB:.1f} GiB beside {spare}")
+            spare = f"{self.spare_bytes / GIB:.1f} GiB of spare space, but {free / GIB:.1f} GiB are free"
+            return self._ignored(archive, f"it needs {needed / GIB:.1f} GiB and {spare}")
         with self._beside() as name:
             tar, fresh = Path(name, "tar"), Path(name, "files")
             if not hmac.compare_digest(self._download(archive, tar), digest):
                 self.delete(archive)
-                return self._ignored(archive, "its bytes are not those that were signed")
+                return self._ignored(archive, "its bytes do not match the signature")
             try:
                 unpack(tar, fresh)
             except (tarfile.TarError, EOFError, zlib.error) as error:
-                return self._ignored(archive, f"it is no whole archive ({error})")
+                return self._ignored(archive, f"it is incomplete or damaged ({error})")
             names = [str(path.relative_to(fresh)) for path in fresh.rglob("*") if not path.is_dir()]
             for path in names:
                 (self.folder / path).parent.mkdir(parents=True, exist_ok=True)
@@ -189,11 +189,11 @@ class ArchiveFolder:
         return names
 
     def _ignored(self, archive: StoredArchive, problem: str) -> "list[str]":
-        self.tell(f"The archive gs://{self._bucket}/{archive.name} is ignored: {problem}.")
+        self.tell(f"Archive gs://{self._bucket}/{archive.name} is ignored because {problem}.")
         return []
 
     def _beside(self) -> "tempfile.TemporaryDirectory[str]":
-        """Return a new folder on the same disk, in which no server looks for its files."""
+        """Return a new folder on the same disk, outside the folders that servers read."""
         return tempfile.TemporaryDirectory(prefix=".archive-", dir=self.folder.parent)
 
     def _download(self, archive: StoredArchive, tar: Path) -> str:
@@ -208,10 +208,10 @@ class ArchiveFolder:
         return digest.hexdigest()
 
     def save(self, pack: "Callable[[Path], None]") -> StoredArchive:
-        """Archive the tar that `pack` writes. An archive of the same bytes that another machine has made is as good.
+        """Archive the tar that `pack` writes. An archive with the same bytes from another machine is equivalent.
 
         Raises:
-            ServingError: the bucket refused the archive.
+            ServingError: the bucket rejected the archive.
             OSError: the disk is full.
         """
         with self._beside() as name:
@@ -226,7 +226,7 @@ class ArchiveFolder:
         return archive
 
     def _upload(self, tar: Path, archive: StoredArchive) -> None:
-        """Create the object, and never replace one."""
+        """Create the object, without replacing an existing one."""
         query = urllib.parse.urlencode({"uploadType": "media", "name": archive.name, "ifGenerationMatch": 0})
         url = f"{endpoint('storage')}upload/storage/v1/b/{self._bucket}/o?{query}"
         try:
@@ -237,18 +237,18 @@ class ArchiveFolder:
             raise
         if answer.get("md5Hash") != md5_of(tar):
             self.delete(archive)
-            raise ServingError(f"gs://{self._bucket}/{archive.name} arrived with other bytes and was deleted")
+            raise ServingError(f"gs://{self._bucket}/{archive.name} was damaged in the upload and was deleted")
 
     def delete(self, archive: StoredArchive) -> None:
-        """Delete an archive, unless it is gone already or the right is missing: the next machine meets it again."""
+        """Delete an archive, unless it is already gone or the permission is missing. The next machine tries again."""
         try:
             google_delete(self.metadata, f"{self._objects}/{urllib.parse.quote(archive.name, safe='')}")
         except ServingError as error:
-            log(f"gs://{self._bucket}/{archive.name} is not deleted: {error}")
+            log(f"gs://{self._bucket}/{archive.name} was not deleted: {error}")
 
 
 def archive_key(metadata: MetadataClient, version: str) -> str:
-    """Return the key that signs the stack's archives. Raises ServingError; what to grant for it is part of its message."""
+    """Return the key that signs the stack's archives. Raises ServingError, whose message names the grant to add."""
     try:
         return read_secret(metadata, version)
     except ServingError as error:
@@ -256,7 +256,7 @@ def archive_key(metadata: MetadataClient, version: str) -> str:
 
 
 def without_harm(work: "Callable[[], bool]", tell: Callable[[str], None], what: str, grant: str) -> bool:
-    """Do the work and return its result. Serving goes on whatever happens: one line says what, and what to grant if Google refused it."""
+    """Do the work and return its result. Serving continues if it fails: one line reports the error, and the grant to add if Google denied it."""
     try:
         return work()
     except ServingError as error:

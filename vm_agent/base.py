@@ -12,10 +12,10 @@ HASH_LABEL = f"{CONTAINER}.{DOCUMENT_HASH_KEY}"
 DRAIN_LABEL = f"{CONTAINER}.drain-s"
 FORM_LABEL = f"{CONTAINER}.{CONTAINER_KEY}"
 SECRETS_LABEL = f"{CONTAINER}.secrets"
-# Memory on purpose: secrets on their way to docker never touch a disk.
-TMPFS = "/dev/shm"  # noqa: S108 - the machine's memory; a confined container has one of its own
-# On the boot disk, outside the container: what the server downloads survives its restarts. The page cache keeps it in memory as far as
-# there is room. A copy in /dev/shm would take the host's memory from compilation (a v5e-1 host has 48 GiB) and be lost at a reboot.
+# In memory on purpose: secrets passed to docker must not reach a disk.
+TMPFS = "/dev/shm"  # noqa: S108 - the machine's memory; a confined container has a separate one
+# On the boot disk, outside the container, so downloads survive restarts of the server. The page cache keeps them in memory as far as
+# possible. A copy in /dev/shm uses the host memory that compilation needs (a v5e-1 host has 48 GiB) and is lost at a reboot.
 HUB_CACHE = "/mnt/huggingface"
 HUB_CACHE_VARIABLE = "HF_HOME"
 STATE_FOLDER = "/var/lib/gemma-serving"
@@ -33,11 +33,11 @@ def environment_variable(name: str, default: str) -> str:
 
 
 class ServingError(Exception):
-    """The document cannot be served; the message is one sentence for people.
+    """Failure to serve a document. The message is one sentence for users.
 
     `log_lines` are the last lines of the server's log, if it had started. `retry` is False if another attempt cannot succeed
-    until the document changes. `denied` is True if Google refused a permission: a new grant may take minutes to take effect.
-    `status` is that of Google's answer, if one came.
+    until the document changes. `denied` is True if Google denied a permission. A new grant may take minutes to take effect.
+    `status` is the HTTP status of Google's response, if any.
     """
 
     def __init__(
@@ -51,4 +51,4 @@ class ServingError(Exception):
 
 
 class SupersededError(Exception):
-    """A newer document has arrived; the work for the old one stops."""
+    """A newer document has arrived. The work for the old one stops."""

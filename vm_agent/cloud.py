@@ -1,4 +1,4 @@
-"""HTTP: the machine's metadata server and Google's APIs."""
+"""HTTP clients of the machine's metadata server and Google's APIs."""
 
 import base64
 import binascii
@@ -19,9 +19,9 @@ from contracts.guest_attributes import GUEST_ATTRIBUTE_NAMESPACE
 from contracts.serving_document import REPOSITORIES_METADATA_KEY, image_in, parse_repositories
 from vm_agent.base import ServingError, environment_variable, log
 
-# The metadata server and the model server are never behind a proxy.
+# The metadata server and the model server are never reached through a proxy.
 DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-# What a broken connection or an unreadable answer raises.
+# Exceptions of a broken connection or an unreadable response.
 CONNECTION_ERRORS = (OSError, http.client.HTTPException, ValueError)
 
 
@@ -98,17 +98,17 @@ class MetadataClient:
 
 
 def near_image(metadata: MetadataClient, image: str) -> str:
-    """Return the image's reference in the machine's own region, if there is a repository with it."""
+    """Return the image's reference in the machine's region, if a repository there has it."""
     try:
         text, _ = metadata.attribute(REPOSITORIES_METADATA_KEY)
         return image if text is None else image_in(metadata.region(), image, parse_repositories(text))
     except CONNECTION_ERRORS as error:
-        log(f"The image is pulled from where the document says: the nearest repository is not known ({error}).")
+        log(f"Pulling the image from the location in the document because the nearest repository is unknown ({error}).")
         return image
 
 
 def endpoint(api: str) -> str:
-    """Return the root URL of a Google API, with a slash at its end. gcloud's variable for Cloud Storage ends in `storage/v1/`."""
+    """Return the root URL of a Google API, with a trailing slash. gcloud's variable for Cloud Storage ends with `storage/v1/`."""
     override = environment_variable(f"CLOUDSDK_API_ENDPOINT_OVERRIDES_{api.upper()}", f"https://{api}.googleapis.com")
     return override.rstrip("/").removesuffix(f"/{api}/v1") + "/"
 
@@ -125,7 +125,7 @@ def google_get(
 
 
 def google_post(metadata: MetadataClient, url: str, body: bytes, *, tries: int = 5) -> bytes:
-    """Send JSON with a POST as the machine's service account and return the body of the answer. Retry as `google_get` does.
+    """Send JSON with a POST as the machine's service account and return the body of the response. Retry as `google_get` does.
 
     Raises:
         ServingError: with Google's error message. `denied` after a 403.
@@ -139,7 +139,7 @@ def google_delete(metadata: MetadataClient, url: str, *, tries: int = 3) -> None
 
 
 def google_upload(metadata: MetadataClient, url: str, path: Path, *, tries: int = 3) -> bytes:
-    """Send a file as the body of a POST, read from disk as it goes, and return the body of the answer. Retry as `google_get` does.
+    """Send a file as the body of a POST, streamed from disk, and return the body of the response. Retry as `google_get` does.
 
     Raises:
         ServingError: with Google's error message and its status, or because the file cannot be read.

@@ -1,7 +1,7 @@
-"""Keep compiled XLA programs: on the machine's disk, and as an archive in the bucket if the stack has one.
+"""Cache of compiled XLA programs: on the machine's disk, and as an archive in the bucket if the stack has one.
 
 Each set of programs (contracts.compile_cache.programs_key) has a folder on the disk. An archive is one tar.
-Whatever goes wrong here costs compile time and one line of the log, never the server.
+A failure here costs compile time and logs one line. It never affects the server.
 """
 
 import json
@@ -30,49 +30,49 @@ from vm_agent.archives import SIGNED_SUFFIX, ArchiveFolder, archive_key, without
 from vm_agent.base import GIB, ServingError, log
 from vm_agent.cloud import MetadataClient
 
-# On the boot disk: programs outlive the container, a crash of the server and a reboot of the machine.
+# On the boot disk, so programs survive the container, a crash of the server and a reboot of the machine.
 COMPILE_CACHE = "/mnt/compile_cache"
 ARCHIVED_NAMES = ".archived.json"
-"""File of a folder of programs: the names of those that are archived."""
+"""File in a folder of programs with the names of the archived ones."""
 SPARE_BYTES = GIB
-"""What a restore leaves free on the disk."""
+"""Free disk space that a restore preserves."""
 GRANT = (
-    "the machine's service account roles/storage.objectUser on the bucket's folder of archives "
-    "(gemma-serving:tpu.compileCache: bucket does)."
+    "the machine's service account roles/storage.objectUser on the bucket's archive folder "
+    "(gemma-serving:tpu.compileCache: bucket grants it)."
 )
 LOWEST_PRIORITY = 19
 DAY_S = 86_400
 
 
 def program_folder(document: ServingDocument, root: Path) -> "Path | None":
-    """Return the machine's folder with the programs of this document's server; None if the server keeps none."""
+    """Return the machine's folder with the programs of this document's server, or None if the server keeps none."""
     return root / programs_key(document) if COMPILE_CACHE_VARIABLE in document.environment else None
 
 
 def program_volumes(document: ServingDocument) -> list[str]:
-    """Return docker's arguments that put the machine's folder where the server keeps its programs."""
+    """Return the docker arguments that mount the machine's folder as the server's program cache."""
     folder = program_folder(document, Path(COMPILE_CACHE))
     return [] if folder is None else [f"--volume={folder}:{document.environment[COMPILE_CACHE_VARIABLE]}"]
 
 
 @dataclass
 class ProgramArchive:
-    """Restores and saves the programs of one folder."""
+    """Restore and save of the programs of one folder."""
 
     metadata: MetadataClient
     settings: ArchiveSettings
     folder: Path
     key: str = field(repr=False)
-    """The secret that signs the archives."""
+    """Secret that signs the archives."""
     secrets: Collection[str] = field(default=(), repr=False)
-    """No archive holds one of these values."""
+    """Values that no archive may contain."""
     tell: Callable[[str], None] = log
     tell_unsigned: Callable[[str], None] = log
     spare_bytes: int = SPARE_BYTES
 
     @property
     def archives(self) -> ArchiveFolder:
-        """The archives of this accelerator and this set of programs."""
+        """Archives of this accelerator and this set of programs."""
         uri = f"{self.settings.uri}/{self.settings.accelerator}/{self.folder.name}"
         return ArchiveFolder(
             self.metadata,
@@ -86,26 +86,26 @@ class ProgramArchive:
         )
 
     def restore(self) -> str:
-        """Bring the newest whole archive into the folder, unless it has programs already. Return what was done, in one sentence.
+        """Restore the newest intact archive into the folder, unless it already has programs. Return one sentence about the result.
 
         Raises:
             ServingError: an archive cannot be read.
             OSError: the disk is full.
         """
         if program_files(self.folder):
-            return f"Compiled programs are on this machine already ({self.folder.name})."
+            return f"Using the compiled programs that are already on this machine ({self.folder.name})."
         restored = self.archives.restore(unpacked_flat)
         if restored is None:
-            return f"No signed archive of compiled programs is in {self.archives.uri}: the server compiles them."
+            return f"No signed archive of compiled programs is in {self.archives.uri}. The server will compile them."
         archive, names = restored
         self._remember(names)
         return f"Compiled programs were restored from {self.archives.described(archive)}."
 
     def save(self) -> str:
-        """Archive the folder's programs if some are not archived. Return what was done, or an empty text.
+        """Archive the folder's programs if some are not archived. Return one sentence about the result, or an empty string.
 
         Raises:
-            ServingError: the bucket refused the archive.
+            ServingError: the bucket rejected the archive.
             OSError: the disk is full.
         """
         files = program_files(self.folder)
@@ -113,21 +113,21 @@ class ProgramArchive:
         if not set(names) - self._archived():
             return ""
         if any(_holds(path, self.secrets) for path in files):
-            return "Compiled programs are not archived: a file among them holds a secret."
+            return "Compiled programs were not archived because a file contains a secret."
         archive = self.archives.save(partial(packed_flat, files))
         self._remember(names)
-        with suppress(ServingError):  # what is not deleted now is deleted after the next save
+        with suppress(ServingError):  # a failed deletion is repeated after the next save
             self._prune(archive.name)
         return f"{len(names)} files of compiled programs were archived as {self.archives.described(archive)}."
 
     def _prune(self, saved: str) -> None:
-        """Delete the archives of this set that the saved one replaces, and those of other sets that are old."""
+        """Delete the archives of this set that the saved one replaces, and old archives of other sets."""
         listed = self.archives.listed(self.settings.uri.removeprefix("gs://").partition("/")[2] + "/")
         own, signed = self.archives.prefix, {one.name for one in self.archives.signed(listed)}
         created = next((one.created for one in listed if one.name == saved), "")
         oldest = datetime.now(timezone.utc) - timedelta(days=ARCHIVE_KEEP_DAYS)
         for one in listed:
-            # Another stack's signed archive of the same set is not replaced; an earlier agent's unsigned one is.
+            # Another stack's signed archive of the same set is kept; an earlier agent's unsigned one is replaced.
             is_replaced = one.name in signed or (one.name.startswith(own) and not one.name.endswith(SIGNED_SUFFIX))
             limit = created if is_replaced else f"{oldest:%Y-%m-%dT%H:%M:%S}"
             if one.is_archive and one.created < limit:
@@ -144,43 +144,43 @@ class ProgramArchive:
 
 @dataclass
 class CompiledPrograms:
-    """Looks after the programs of the documents that a machine serves: restores before the start, saves while the server runs."""
+    """Manager of the programs of served documents: restores them before the start and saves them while the server runs."""
 
     metadata: MetadataClient
     secrets: set[str] = field(repr=False)
-    """Values that no archive and no line holds; the key of the archives becomes one of them."""
+    """Values that no archive and no log line may contain. The archive key becomes one of them."""
     tell: Callable[[str], None] = log
     root: Path = Path(COMPILE_CACHE)
     settle_s: float = 10.0
-    """A folder is archived when its files have not changed for this long: the server may still write."""
+    """Time without changes after which a folder is archived, because the server may still be writing."""
     limit_s: float = 120.0
-    """The longest that a start waits for a restore when all else is there; 64 programs took 11 s elsewhere (sgl-project/sglang-jax#1263)."""
+    """Maximum time that a start waits for a restore when all else is ready. 64 programs took 11 s elsewhere (sgl-project/sglang-jax#1263)."""
     again_s: float = 600.0
-    """Interval at which a folder is looked at again while its server runs."""
+    """Interval between checks of a folder while its server runs."""
     publish_unsigned: Callable[[str], None] = lambda _text: None
-    """Is told that the bucket has archives that are not signed; an empty text when a restore begins."""
+    """Called with a message if the bucket has unsigned archives, and with an empty string when a restore starts."""
     _stop: threading.Event = field(default_factory=threading.Event)
     _restoring: threading.Lock = field(default_factory=threading.Lock)
 
     def restore_beside(self, document: ServingDocument) -> threading.Thread:
-        """Restore the document's programs in a thread that the caller hands to `wait_for` before it starts the server."""
+        """Restore the document's programs in a thread. The caller passes it to `wait_for` before it starts the server."""
         self.stop()
         thread = threading.Thread(target=self._without_harm, args=(self._restore, document), daemon=True)
         thread.start()
         return thread
 
     def wait_for(self, restore: threading.Thread, cancelled: Callable[[], bool]) -> None:
-        """Wait until a restore has ended, at most `limit_s`: a bucket that does not answer must not hold up the server."""
+        """Wait at most `limit_s` for a restore to finish, because an unresponsive bucket must not delay the server."""
         deadline = time.monotonic() + self.limit_s
         while restore.is_alive() and not cancelled() and time.monotonic() < deadline:
             restore.join(0.2)
         if restore.is_alive() and not cancelled():
             self.tell(
-                f"Compiled programs: no archive has come within {self.limit_s:g} s. The server starts without it."
+                f"Compiled programs: no archive was restored within {self.limit_s:g} s. The server starts without one."
             )
 
     def server_is_ready(self, document: ServingDocument) -> threading.Thread:
-        """Archive the document's programs in the background, now and whenever there are new ones, until `stop` or the next document."""
+        """Archive the document's programs in the background, now and whenever new ones appear, until `stop` or the next document."""
         self.stop()
         self._stop = threading.Event()
         thread = threading.Thread(target=self._keep, args=(document, self._stop), daemon=True)
@@ -188,7 +188,7 @@ class CompiledPrograms:
         return thread
 
     def stop(self) -> None:
-        """End the archiving after the save that is under way."""
+        """Stop archiving after the current save."""
         self._stop.set()
 
     def _without_harm(self, work: "Callable[..., None]", given: object) -> None:
@@ -206,19 +206,19 @@ class CompiledPrograms:
         self.publish_unsigned("")
         archive = self._archive(folder)
         if archive is not None:
-            with self._restoring:  # an attempt that failed may have left a restore behind
+            with self._restoring:  # a failed attempt may have left a restore running
                 self.tell(archive.restore())
 
     def _keep(self, document: ServingDocument, stop: threading.Event) -> None:
         folder = program_folder(document, self.root)
         if folder is None:
             return
-        with suppress(OSError, AttributeError):  # of this thread alone, on Linux: the server has the cores first
+        with suppress(OSError, AttributeError):  # lower the priority of this thread only, on Linux
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LOWEST_PRIORITY)
         while not stop.wait(self.settle_s):
             if program_files(folder) and time.time() - _last_change(folder) < self.settle_s:
                 continue
-            with suppress(OSError):  # so that no other start takes the folder for an unused one
+            with suppress(OSError):  # so no other start treats the folder as unused
                 os.utime(folder)
             self._without_harm(self._save, folder)
             if stop.wait(self.again_s):
@@ -235,7 +235,7 @@ class CompiledPrograms:
         if text is None:
             return None
         settings = parse_archive(text)
-        # Read each time: the key that takes its place after a rotation can have the same name.
+        # Read each time: after a rotation, the new key can have the same name.
         key = archive_key(self.metadata, settings.key)
         self.secrets.add(key)
         return ProgramArchive(self.metadata, settings, folder, key, self.secrets, self.tell, self._tell_unsigned)
@@ -246,7 +246,7 @@ class CompiledPrograms:
 
 
 def program_files(folder: Path) -> list[Path]:
-    """Return the programs of a folder, without the agent's own files."""
+    """Return the programs of a folder, without the agent's files."""
     try:
         return sorted(
             path for path in folder.iterdir() if path.is_file() and not path.is_symlink() and path.name[0] != "."
@@ -256,7 +256,7 @@ def program_files(folder: Path) -> list[Path]:
 
 
 def remove_old_programs(root: Path, used: str, now_s: float) -> None:
-    """Mark the folder of programs that is used now, and delete folders that no server has used for ARCHIVE_KEEP_DAYS."""
+    """Mark the folder of programs in use, and delete folders that no server has used for ARCHIVE_KEEP_DAYS."""
     for folder in root.iterdir() if root.is_dir() else ():
         with suppress(OSError):
             if folder.name == used:
@@ -268,7 +268,7 @@ def remove_old_programs(root: Path, used: str, now_s: float) -> None:
 def _last_change(folder: Path) -> float:
     try:
         return max((path.stat().st_mtime for path in program_files(folder)), default=0.0)
-    except FileNotFoundError:  # the server still writes: it has renamed or deleted one
+    except FileNotFoundError:  # the server is still writing and renamed or deleted one
         return time.time()
 
 
@@ -279,7 +279,7 @@ def _holds(path: Path, values: Collection[str]) -> bool:
 
 
 def packed_flat(files: "list[Path]", tar: Path) -> None:
-    """Write the files into a tar that depends on their names and contents only, so that two machines write the same."""
+    """Write the files into a tar that depends only on their names and contents, so two machines write the same bytes."""
     with tarfile.open(tar, "w", format=tarfile.PAX_FORMAT) as out:
         for path in files:
             entry = tarfile.TarInfo(path.name)
@@ -289,12 +289,12 @@ def packed_flat(files: "list[Path]", tar: Path) -> None:
 
 
 def unpacked_flat(tar: Path, folder: Path) -> None:
-    """Write the tar's files into a new folder. Raises tarfile.TarError if it holds anything but files of one folder."""
+    """Write the tar's files into a new folder. Raises tarfile.TarError if it contains anything but files of one folder."""
     folder.mkdir()
     with tarfile.open(tar, "r:") as source:
         for entry in source:
             data = source.extractfile(entry) if entry.isreg() else None
             if data is None or "/" in entry.name or entry.name.startswith("."):
-                raise tarfile.TarError(f"{entry.name!r} is no plain file of the archive's folder")
+                raise tarfile.TarError(f"{entry.name!r} is not a regular file of the archive's folder")
             with (folder / entry.name).open("wb") as file:
                 shutil.copyfileobj(data, file)

@@ -1,4 +1,4 @@
-"""How much of the machine the server's container gets: the accelerator's devices and few rights first, everything after a device error."""
+"""Access of the server's container to the machine: the accelerator's devices and few rights first, full access after a device error."""
 
 import re
 from collections.abc import Sequence
@@ -13,16 +13,16 @@ DEVICE_FOLDER = "/dev"
 CHIP = re.compile(r"accel\d+|vfio/\d+")
 """Device files of one chip: accelN up to TPU v4, vfio/N from v5e on (vllm-project/tpu-inference counts its chips by them; marin-community/marin#3751)."""
 CONTROL = "vfio/vfio"
-"""The container interface of VFIO, without which no group can be opened."""
+"""Container device of VFIO, required to open any group."""
 CAPABILITIES = ("SYS_RESOURCE", "IPC_LOCK")
-"""What libtpu needs to lock the memory that chips read: GKE gives SYS_RESOURCE to a TPU container that is not privileged
-(docs.cloud.google.com/kubernetes-engine/docs/how-to/tpus#privileged-mode), and VFIO asks for IPC_LOCK beyond the limit of locked memory."""
+"""Capabilities that libtpu needs to lock the memory that chips read. GKE gives SYS_RESOURCE to a TPU container that is not privileged
+(docs.cloud.google.com/kubernetes-engine/docs/how-to/tpus#privileged-mode), and VFIO needs IPC_LOCK beyond the limit of locked memory."""
 HARDENED = ("--cap-drop=ALL", "--security-opt=no-new-privileges")
 """Options of every container that is not privileged."""
-USAGE_EXIT_CODE = 2  # Python's argparse: the command line is wrong, and stays wrong
+USAGE_EXIT_CODE = 2  # Python's argparse: the command line is invalid, so a retry fails too
 KILLED_EXIT_CODE = 137  # 128 + SIGKILL
 LOG_LINES = 2000
-"""How far back the cause of an end is searched: vLLM prints the tracebacks of its API server after that of its engine."""
+"""Number of last lines that are searched for a cause. vLLM prints the tracebacks of its API server after the engine's."""
 
 DEVICE_ERROR = re.compile(
     r"couldn't open iommu group|TPU initialization failed|failed to initialize TPU|unable to initialize backend 'tpu'"
@@ -31,21 +31,21 @@ DEVICE_ERROR = re.compile(
     r"|gathering device information|invalid CapAdd|unknown capability|not a device node",
     re.IGNORECASE,
 )
-"""Words of libtpu and JAX (google/gvisor#11545, marin-community/marin#2618, jax-ml/jax#21761) and of docker for a device that cannot be opened."""
+"""Messages of libtpu and JAX (google/gvisor#11545, marin-community/marin#2618, jax-ml/jax#21761) and of docker for a device that cannot be opened."""
 BUSY = re.compile(r"device or resource busy", re.IGNORECASE)
-"""Words for a chip that another process holds: more rights do not free it."""
+"""Messages for a chip that another process uses. More rights do not free it."""
 OTHER_CAUSE = re.compile(
     r"RESOURCE_EXHAUSTED|out of memory|no available memory for the cache|no space left on device"
     r"|GatedRepo|RepositoryNotFound|RevisionNotFound|\b40[134] client error|address already in use|ValidationError"
     r"|larger than the maximum number of tokens that can be stored",
     re.IGNORECASE,
 )
-"""Words for causes that more rights do not remove: memory, the disk, the hub, the command line."""
+"""Messages for causes that more rights do not remove: memory, disk, hub, command line."""
 
 
 @dataclass(frozen=True)
 class Container:
-    """One form of the container. `reason` says why it is privileged, empty for a confined one; `exposure` why it can read the machine's token."""
+    """A form of the container. `reason` explains a privileged form, `exposure` why it can read the machine's token. Otherwise empty."""
 
     options: "tuple[str, ...]"
     reason: str = ""
@@ -53,7 +53,7 @@ class Container:
 
     @property
     def is_confined(self) -> bool:
-        """Whether it gets the accelerator's devices only."""
+        """True if it gets only the accelerator's devices."""
         return not self.reason
 
     @property
@@ -70,12 +70,12 @@ class Container:
 
 
 def container_words(label: str, reason: str) -> str:
-    """Return the guest attribute of a container: its label, and why it is no better one."""
+    """Return the guest attribute of a container: its label and the reason for its access."""
     return f"{label}: {reason}" if reason else label
 
 
 def accelerator_devices() -> "tuple[str, ...]":
-    """Return docker's options for the chips of this machine; none if no chip is found."""
+    """Return docker's options for the chips of this machine, or none if no chip is found."""
     folder = Path(environment_variable(DEVICE_FOLDER_VARIABLE, DEVICE_FOLDER))
     names = sorted(str(path.relative_to(folder)) for path in (*folder.glob("accel*"), *folder.glob("vfio/*")))
     chips = [name for name in names if CHIP.fullmatch(name)]
@@ -86,21 +86,21 @@ def accelerator_devices() -> "tuple[str, ...]":
 
 
 def confined(devices: Sequence[str], shm_size_gib: float) -> Container:
-    """Return the form that has the accelerator's devices, two capabilities and a /dev/shm of its own."""
+    """Return the form with the accelerator's devices, two capabilities and a separate /dev/shm."""
     rights = tuple(f"--cap-add={name}" for name in CAPABILITIES)
     shm = f"--shm-size={max(1, round(shm_size_gib * 1024))}m"
     return Container((*HARDENED, *rights, "--ulimit=memlock=-1", shm, *devices))
 
 
 def privileged(reason: str, shm_size_gib: float) -> Container:
-    """Return the form that has the whole machine, as vLLM's guide for TPU starts it; also the /dev/shm of the machine, as in earlier releases."""
+    """Return the form with access to the whole machine, as in vLLM's guide for TPU, including its /dev/shm as in earlier releases."""
     return Container(
         ("--privileged", f"--shm-size={max(1, round(shm_size_gib * 1024))}m", f"--volume={TMPFS}:{TMPFS}"), reason
     )
 
 
 def device_problem(lines: Sequence[str], exit_code: int) -> "bool | None":
-    """Return whether a confined server ended because it could not use a device; None if its last lines do not say."""
+    """Return whether a confined server stopped because it could not use a device, or None if its last log lines do not show it."""
     text = "\n".join(lines)
     if BUSY.search(text):
         return False

@@ -1,4 +1,4 @@
-"""The form of the server's container: confined, or with the whole machine where this machine has learnt that it needs it."""
+"""Form of the server's container: confined, or privileged if this machine has recorded that it needs that."""
 
 from dataclasses import dataclass, replace
 
@@ -14,23 +14,23 @@ from vm_agent.publishing import PhasePublisher
 
 @dataclass
 class ContainerForm:
-    """Chooses the form of the next container, and knows that of the present one."""
+    """Selector of the next container's form. Also knows the form of the current one."""
 
     latest: LatestDocument
     publisher: PhasePublisher
     kept: KeptState
     guard: MetadataGuard
     started: "Container | None" = None
-    """The container that the present attempt has started."""
+    """Container started by the current attempt."""
 
     def choose(self, assignment: Assignment) -> Container:
-        """Return the form of the next container: confined, unless the settings or what this machine has learnt say otherwise."""
+        """Return the form of the next container: confined, unless the settings or this machine's record require otherwise."""
         shm_size_gib, devices = assignment.document.shm_size_gib, accelerator_devices()
         reason = self.kept.container.reason_for(assignment.text_hash)
         if self.latest.limits().is_privileged:
-            reason = "tpu.container says so"
+            reason = "set by tpu.container"
         elif not devices:
-            reason = "no device of an accelerator was found below /dev"
+            reason = "no accelerator device was found below /dev"
         if reason:
             return privileged(reason, shm_size_gib)
         options, exposure = self.guard.options(assignment.document)
@@ -38,10 +38,10 @@ class ContainerForm:
         return replace(form, options=(*form.options, *options), exposure=exposure)
 
     def falls_back(self, assignment: Assignment, problem: ServingError, *, was_ready: bool) -> bool:
-        """Return whether the next attempt is privileged, because a confined server ended before one was ever ready on this machine.
+        """Return whether the next attempt is privileged, because a confined server stopped before any was ready on this machine.
 
-        It is the only attempt that such an end costs: an end with a known other cause changes nothing, and one that says nothing of its
-        cause counts for its document only, until a privileged server is ready.
+        Such a stop costs only this attempt. A stop with another known cause changes nothing. A stop without a known cause
+        affects only its document, until a privileged server is ready.
         """
         started, history = self.started, self.kept.container
         if started is None or not started.is_confined or was_ready or history.is_proven:
@@ -57,17 +57,15 @@ class ContainerForm:
         verdict = device_problem([*container_log(), str(problem)], state.exit_code if state else 1)
         if verdict is False:
             return False
-        cause = (
-            "could not use the accelerator" if verdict else "ended before it was ready, and its lines do not say why"
-        )
+        cause = "could not use the accelerator" if verdict else "stopped before it was ready, with no cause in its log"
         reason = f"the confined server {cause}: {str(problem)[-200:]}"
         self.kept.keep_fallback(self.publisher.remove_secrets(reason), assignment.text_hash, is_certain=verdict is True)
-        self.publisher.remark(f"The server is started again with --privileged: {reason}")
+        self.publisher.report(f"Restarting the server with --privileged: {reason}")
         return True
 
     def adopt(self, assignment: Assignment, state: ContainerState) -> None:
         """Publish the form of a container that an earlier agent started."""
-        since = "it runs since before this agent"
+        since = "started before this agent"
         if state.form in {CONFINED, EXPOSED}:
             self.started = confined(accelerator_devices(), assignment.document.shm_size_gib)
             words = container_words(state.form, "" if state.form == CONFINED else since)

@@ -1,4 +1,4 @@
-"""Docker: pull the image, start and stop the server's container."""
+"""Docker commands: pull the image, start and stop the server's container."""
 
 import json
 import os
@@ -39,23 +39,23 @@ from vm_agent.kept import STATE_FOLDER_VARIABLE
 
 STOP_GRACE_S = 30
 PULL_LIMIT_S = 3600.0
-"""An image that is not here by then is pulled anew: docker or the registry hangs."""
+"""Time limit of a pull. It is then restarted, because docker or the registry hangs."""
 LOG_OPTIONS = ("--log-driver=json-file", "--log-opt=max-size=100m", "--log-opt=max-file=3")
-"""Docker keeps all lines of a container on the boot disk, unless it is told how many."""
+"""Log limits of a container. Docker otherwise keeps all its log lines on the boot disk."""
 SHUTDOWN_FLAG = "--shutdown-timeout"
-"""vLLM's flag since 0.18: seconds in which running requests may end after SIGTERM, while new ones are refused (vllm-project/vllm#36666)."""
+"""vLLM's flag since 0.18: seconds that running requests have to finish after SIGTERM, while new ones are rejected (vllm-project/vllm#36666)."""
 GUARD_FOLDER = "/opt/gemma-serving"
-"""Folder of the container with the path guard."""
+"""Folder of the path guard in the container."""
 LATE_STATUS = 124
-"""Exit status of a command that was killed because it took too long, as that of `timeout`."""
+"""Exit status of a command that was killed after its timeout, the same as for `timeout`."""
 DENIED = re.compile(r"\bdenied\b|\b403\b|forbidden", re.IGNORECASE)
-"""Docker's words for a registry that refuses a permission."""
+"""Docker's messages for a permission that a registry denies."""
 
 
 LIMITED = re.compile(r"\btoomanyrequests\b|\b429\b|\b502\b", re.IGNORECASE)
-"""Docker's words for a registry that is over a limit, or whose upstream is."""
+"""Docker's messages for a registry, or its upstream, that is over a limit."""
 UPSTREAM_ADVICE = (
-    " Artifact Registry answers so when Docker Hub refuses it: beyond the limit for pulls without an account, "
+    " Artifact Registry returns this error if Docker Hub rejects its pull. If the limit for pulls without an account is exhausted, "
     "set gemma-serving:dockerHub."
 )
 
@@ -63,7 +63,7 @@ UPSTREAM_ADVICE = (
 def run_command(
     argv: Sequence[str], *, stdin: str = "", timeout_s: float = 120, env: Mapping[str, str] | None = None
 ) -> tuple[int, str]:
-    """Run a command to its end. Return its exit status and its output, both streams together."""
+    """Run a command until it exits. Return its exit status and its combined output streams."""
     try:
         done = subprocess.run(
             argv,
@@ -84,10 +84,10 @@ def run_command(
 
 
 def wait_for_docker(limit_s: float = 120) -> None:
-    """Wait until docker answers: at boot its daemon may start after this program.
+    """Wait until docker responds, because at boot its daemon may start after this program.
 
     Raises:
-        ServingError: docker does not answer within `limit_s`.
+        ServingError: docker does not respond within `limit_s`.
     """
     deadline = time.monotonic() + limit_s
     while True:
@@ -95,15 +95,15 @@ def wait_for_docker(limit_s: float = 120) -> None:
         if status == 0:
             return
         if time.monotonic() > deadline:
-            raise ServingError(f"docker has not answered for {limit_s:.0f} s: {output[-300:]}")
+            raise ServingError(f"docker did not respond within {limit_s:.0f} s: {output[-300:]}")
         time.sleep(1)
 
 
 @contextmanager
 def registry_login(metadata: MetadataClient, image: str) -> Generator[dict[str, str]]:
-    """Yield the environment in which `docker pull` may read the image.
+    """Yield the environment in which `docker pull` can read the image.
 
-    The credentials are kept in memory, outside docker's own configuration, and deleted afterwards.
+    The credentials are kept in memory, outside docker's configuration, and deleted afterwards.
     """
     host = image.partition("/")[0]
     if not host.endswith("-docker.pkg.dev"):
@@ -126,7 +126,7 @@ def pull(
     cancelled: Callable[[], bool],
     keep_local: bool = False,
 ) -> None:
-    """Pull the image, unless it is on the machine already and is named by digest or `keep_local` is set.
+    """Pull the image, unless it is on the machine already and has a digest or `keep_local` is set.
 
     Raises:
         ServingError: with docker's error message.
@@ -143,7 +143,7 @@ def pull(
 
 
 def pull_problem(image: str, said: str) -> str:
-    """Return what is wrong when docker cannot pull: its words, and the setting if Docker Hub may have refused Artifact Registry."""
+    """Return the error message of a failed pull, with the setting to change if Docker Hub may have rejected Artifact Registry's pull."""
     limited = LIMITED.search(said) and "-docker.pkg.dev/" in image
     return f"Cannot pull image {image}: {said[-600:]}{UPSTREAM_ADVICE if limited else ''}"
 
@@ -170,7 +170,7 @@ def run_followed(
     cancelled: Callable[[], bool],
     limit_s: float = float("inf"),
 ) -> tuple[int, Sequence[str]]:
-    """Run a command, tell each line of its output, and return its exit status and its last lines. After `limit_s` it is killed: status 124.
+    """Run a command, report each output line, and return its exit status and last lines. After `limit_s` it is killed, with status 124.
 
     Raises:
         SupersededError: it was cancelled, and the process is killed.
@@ -209,16 +209,16 @@ def run_followed(
         reader.join(5)
         return process.returncode, lines
     finally:
-        with telling:  # a line that is told later would put its phase in place of the one that follows
+        with telling:  # a line reported later would replace the phase that follows
             over.set()
 
 
 @dataclass(frozen=True)
 class ContainerState:
-    """State of the server's container; `text_hash` is the hash of the document that it was started for.
+    """State of the server's container. `text_hash` is the hash of the document that it was started for.
 
-    `drain_s` is how long the server itself lets running requests end after SIGTERM; 0 if it aborts them. `form` is that of its container
-    (contracts.guest_attributes), and `secrets` the `secrets_hash` of its secret versions; both are empty if an earlier agent started it.
+    `drain_s` is the time that the server allows running requests after SIGTERM, or 0 if it aborts them. `form` is the form of its container
+    (contracts.guest_attributes), and `secrets` the `secrets_hash` of its secret versions. Both are empty if an earlier agent started it.
     """
 
     running: bool
@@ -230,14 +230,14 @@ class ContainerState:
 
 
 def container_state() -> ContainerState | None:
-    """Return the state of the server's container, or None if it does not exist. Raises ServingError if docker does not answer."""
+    """Return the state of the server's container, or None if it does not exist. Raises ServingError if docker does not respond."""
     wanted = (HASH_LABEL, DRAIN_LABEL, FORM_LABEL, SECRETS_LABEL)
     labels = " ".join('{{index .Config.Labels "' + label + '"}}' for label in wanted)
     template = "{{.State.Running}} {{.State.ExitCode}} " + labels
     status, output = run_command(["docker", "inspect", "--type=container", f"--format={template}", CONTAINER])
     running, _, rest = output.partition(" ")
     if status and "no such" not in output.lower():
-        raise ServingError(f"docker does not answer: {output[-600:] or f'exit code {status}'}")
+        raise ServingError(f"docker does not respond: {output[-600:] or f'exit code {status}'}")
     if status or running not in {"true", "false"}:
         return None
     exit_code, text_hash, drain_s, form, secrets = [*rest.split(" "), "", "", "", ""][:5]
@@ -245,7 +245,7 @@ def container_state() -> ContainerState | None:
 
 
 def remove_container() -> None:
-    """Stop the server's container gracefully and remove it, if it exists. A server that drains gets the time for it."""
+    """Stop the server's container gracefully and remove it, if it exists. A draining server gets its drain time."""
     state = container_state()
     if state is None:
         return
@@ -255,13 +255,13 @@ def remove_container() -> None:
 
 
 def remove_image(image: str) -> bool:
-    """Delete an image from the machine. Return False if a container still uses it, or docker does not answer."""
+    """Delete an image from the machine. Return False if a container still uses it or docker does not respond."""
     status, output = run_command(["docker", "rmi", image])
     return status == 0 or "no such image" in output.lower()
 
 
 def remove_other_models(*documents: ServingDocument, cache: Path = Path(HUB_CACHE)) -> None:
-    """Delete cached models that none of the documents names, so that the disk has room for those that they name."""
+    """Delete cached models that no document names, to free disk space for the others."""
     texts = [text for one in documents for text in (*one.command, *one.arguments, *one.environment.values())]
     for folder in cache.glob("hub/models--*"):
         model = folder.name.removeprefix("models--").replace("--", "/", 1)
@@ -270,7 +270,7 @@ def remove_other_models(*documents: ServingDocument, cache: Path = Path(HUB_CACH
 
 
 def container_log() -> "tuple[str, ...]":
-    """Return the last lines of the server's container; none if docker does not give them."""
+    """Return the last log lines of the server's container, or none if docker does not return them."""
     status, output = run_command(["docker", "logs", f"--tail={LOG_LINES}", CONTAINER])
     return () if status else tuple(output.splitlines())
 
@@ -278,7 +278,7 @@ def container_log() -> "tuple[str, ...]":
 def start_container(
     document: ServingDocument, text_hash: str, secrets: Mapping[str, str], form: Container, *, drain_s: float = 0.0
 ) -> float:
-    """Start the server. With `drain_s` it gets vLLM's `--shutdown-timeout`, unless the document has it. Return the seconds of its flag.
+    """Start the server. With `drain_s`, add vLLM's `--shutdown-timeout` unless the document has it. Return the seconds of the flag.
 
     Raises:
         ServingError: with docker's error message.
@@ -309,35 +309,35 @@ def _names_shutdown(document: ServingDocument) -> bool:
 
 
 def hub_cache_options(document: ServingDocument) -> list[str]:
-    """Return the options that give a container the hub cache of the machine, unless the document names another one."""
+    """Return the options that mount the machine's hub cache, unless the document names another one."""
     if HUB_CACHE_VARIABLE in document.environment:
         return []
     return [f"--volume={HUB_CACHE}:{HUB_CACHE}", f"--env={HUB_CACHE_VARIABLE}={HUB_CACHE}"]
 
 
 def guard_options(document: ServingDocument) -> list[str]:
-    """Write the path guard and return the options that mount it and put it on PYTHONPATH; none for a document without it.
+    """Write the path guard and return the options that mount it and add it to PYTHONPATH, or none for a document without a guard.
 
     Raises:
-        ServingError: the disk takes no file, or docker does not say which PYTHONPATH the image has.
+        ServingError: the file cannot be written, or docker does not return the image's PYTHONPATH.
     """
     if not is_guarded(document.arguments):
         return []
     try:
         folder = write_guard(Path(environment_variable(STATE_FOLDER_VARIABLE, STATE_FOLDER)) / "path-guard")
     except OSError as error:
-        raise ServingError(f"The path guard of the API key cannot be written: {error}") from error
+        raise ServingError(f"Cannot write the path guard of the API key: {error}") from error
     present = document.environment.get(PYTHON_PATH) or _image_variable(document.image, PYTHON_PATH)
     return [f"--volume={folder}:{GUARD_FOLDER}:ro", f"--env={PYTHON_PATH}={python_path(GUARD_FOLDER, present)}"]
 
 
 def _image_variable(image: str, name: str) -> str:
-    """Return a variable that the image sets; empty if it does not. Raises ServingError."""
+    """Return the value of a variable set by the image, or an empty string. Raises ServingError."""
     status, output = run_command(["docker", "inspect", "--type=image", "--format={{json .Config.Env}}", image])
     try:
         variables: object = json.loads(output)
     except ValueError:
-        raise ServingError(f"docker does not describe image {image}: {output[-600:]} (exit code {status})") from None
+        raise ServingError(f"docker cannot inspect image {image}: {output[-600:]} (exit code {status})") from None
     listed = cast("list[str]", variables) if isinstance(variables, list) else []  # null for an image without any
     found = (one.partition("=") for one in listed)
     return next((value for variable, _, value in found if variable == name), "")
@@ -345,7 +345,7 @@ def _image_variable(image: str, name: str) -> str:
 
 @contextmanager
 def secrets_option(secrets: Mapping[str, str]) -> Generator[str]:
-    """Yield the option of `docker run` for a file in memory with the secrets, which only its owner can read. It is deleted afterwards."""
+    """Yield the option of `docker run` for an in-memory file with the secrets, readable only by its owner. It is deleted afterwards."""
     descriptor, env_file = tempfile.mkstemp(prefix=".env-", dir=TMPFS)  # mode 0600
     try:
         with os.fdopen(descriptor, "w") as file:

@@ -1,4 +1,4 @@
-"""The end of the run: when Google deletes the machine, and how the server ends before."""
+"""Run expiry: the time at which Google deletes the machine, and the graceful stop of the server before it."""
 
 import time
 from dataclasses import dataclass
@@ -13,8 +13,8 @@ from vm_agent.publishing import PhasePublisher
 from vm_agent.running_server import RunningServer
 
 ENDING_LEAD_S = 60
-"""A server stops this long before the end of the run duration, and its drain before that."""
-RUN_ENDS = "The run duration ends."
+"""Time between the stop of the server and the run expiry. The drain ends before it."""
+RUN_ENDS = "The run is about to expire."
 
 
 def parse_time(text: str) -> float:
@@ -29,32 +29,32 @@ def parse_time(text: str) -> float:
 
 @dataclass
 class RunEnd:
-    """The end of the run, if the machine has one."""
+    """Expiry of the run, if the machine has one."""
 
     latest: LatestDocument
     publisher: PhasePublisher
     server: RunningServer
     ends_at_s: "float | None" = None
-    """When Google deletes the machine, in seconds since 1970; None if nobody said."""
+    """Time at which Google deletes the machine, in seconds since 1970; None if unknown."""
 
     def set(self, text: "str | None") -> None:
-        """Take the time at which Google deletes the machine, and publish it."""
+        """Store the time at which Google deletes the machine, and publish it."""
         try:
             self.ends_at_s = parse_time(text) if text else None
         except ValueError as error:
-            log(f"{ENDS_AT_METADATA_KEY} is no time: {error}.")
+            log(f"{ENDS_AT_METADATA_KEY} is not a valid time: {error}.")
             return
         self.publisher.set_fact(ENDS_AT_KEY, text or "")
 
     def is_soon(self) -> bool:
-        """Whether no server may start any more."""
+        """Return whether no server may start any more."""
         lead_s = ENDING_LEAD_S + self.latest.limits().drain_s
         return self.ends_at_s is not None and time.time() > self.ends_at_s - lead_s
 
     def end_server(self, text_hash: str) -> None:
-        """Let running requests end, and stop the server before Google deletes the machine."""
+        """Drain running requests, and stop the server before Google deletes the machine."""
         with_end = datetime.fromtimestamp(self.ends_at_s or 0.0, timezone.utc)
-        self.publisher.publish(ENDING, text_hash, f"Google deletes the machine at {with_end:%Y-%m-%d %H:%M:%S} UTC")
+        self.publisher.publish(ENDING, text_hash, f"Google will delete the machine at {with_end:%Y-%m-%d %H:%M:%S} UTC")
         state = container_state()
         if state and state.running:
             self.server.wait_until_idle(state, self.latest.limits().drain_s)

@@ -22,7 +22,7 @@ from vm_agent.publishing import PhasePublisher
 from vm_agent.serving import Agent
 from vm_agent.shipping import LogShipper
 
-# The only variables of the start-up script's environment that the agent gets.
+# Variables of the start-up script's environment that are passed to the agent.
 FORWARDED_VARIABLES = (
     "PATH",
     "GCE_METADATA_HOST",
@@ -35,7 +35,7 @@ FORWARDED_VARIABLES = (
     STATE_FOLDER_VARIABLE,
 )
 
-# The unit reads this program from metadata, so that nothing has to be on disk.
+# The unit reads this program from metadata, so nothing has to be on disk.
 BOOTSTRAP = f"""
 import os, urllib.request as r
 host = os.environ.get("GCE_METADATA_HOST") or "metadata.google.internal"
@@ -47,7 +47,7 @@ exec(compile(r.build_opener(r.ProxyHandler({{}})).open(ask, timeout=30).read(), 
 
 def launch() -> int:
     """Restart the agent's unit and return its exit status. A running container keeps running."""
-    run_command(["systemctl", "stop", f"{UNIT}.service"])  # exists only if somebody runs the script again
+    run_command(["systemctl", "stop", f"{UNIT}.service"])  # exists only if the script is run again
     run_command(["systemctl", "reset-failed", f"{UNIT}.service"])
     argv = ["systemd-run", f"--unit={UNIT}", "--collect", "--property=Restart=always", "--property=RestartSec=2"]
     argv.append("--property=StartLimitIntervalSec=0")
@@ -59,7 +59,7 @@ def launch() -> int:
 
 def serve_forever() -> NoReturn:
     """Run the agent in this process."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that files in memory are deleted at the end
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that files in memory are deleted on exit
     metadata, latest = MetadataClient(), LatestDocument()
     publisher = PhasePublisher(metadata)
     shipper = LogShipper(metadata, publisher.mask, LineMask(publisher.secrets))

@@ -1,4 +1,4 @@
-"""The document's metadata key: its newest text and its limits, and what is served of it."""
+"""Document's metadata key: its newest text and limits, and the assignment that is served."""
 
 import threading
 import time
@@ -17,7 +17,7 @@ from vm_agent.publishing import PhasePublisher
 
 @dataclass
 class LatestDocument:
-    """The newest text of the document, with its limits. Threads set it, the agent reads it. Of rapid changes only the last one counts."""
+    """Newest text of the document, with its limits. Threads set it, the agent reads it. Only the last of several rapid changes counts."""
 
     _text: str | None = None
     _limits: str | None = None
@@ -27,7 +27,7 @@ class LatestDocument:
     _changed: threading.Condition = field(default_factory=threading.Condition)
 
     def set(self, text: str | None, limits: str | None = None) -> None:
-        """Store a text; None means that the metadata key is absent. The same text again is no new version."""
+        """Store a text, or None if the metadata key is absent. The same text again is not a new version."""
         with self._changed:
             if self._version and text == self._text:
                 self.set_limits(limits)
@@ -38,7 +38,7 @@ class LatestDocument:
             self._changed.notify_all()
 
     def set_limits(self, limits: str | None) -> None:
-        """Store the limits of the document. They begin a new version only if the present one was given up: then it is tried again."""
+        """Store the limits of the document. They start a new version only if the current one was given up, which is then retried."""
         with self._changed:
             if limits == self._limits:
                 return
@@ -52,11 +52,11 @@ class LatestDocument:
         try:
             self._parsed = parse_rollout(text)
         except ValueError as error:
-            log(f"The limits of the change count as absent: {error}.")
+            log(f"The limits of the change are ignored: {error}.")
             self._parsed = RolloutLimits()
 
     def give_up(self, version: int) -> None:
-        """Note that this version is not tried any more."""
+        """Record that this version is not retried."""
         with self._changed:
             self._given_up = version
 
@@ -66,17 +66,17 @@ class LatestDocument:
             return self._version, self._text
 
     def limits_text(self) -> str | None:
-        """Return the text of the limits; None if there are none."""
+        """Return the text of the limits, or None without limits."""
         with self._changed:
             return self._limits
 
     def limits(self) -> RolloutLimits:
-        """Return the limits; the defaults if they cannot be read."""
+        """Return the limits, or the defaults if they cannot be read."""
         with self._changed:
             return self._parsed
 
     def is_newer_than(self, version: int) -> bool:
-        """Whether there is a newer version than this one."""
+        """Return whether there is a newer version than this one."""
         return self.wait_for_newer(version, 0)
 
     def wait_for_newer(self, version: int, timeout_s: float) -> bool:
@@ -86,7 +86,7 @@ class LatestDocument:
 
 
 def follow_document(metadata: MetadataClient, latest: LatestDocument, *, retry_s: float = 2.0) -> NoReturn:
-    """Follow the document's metadata key for ever with waiting GETs, and read its limits with it."""
+    """Follow the document's metadata key forever with waiting GETs, and read its limits each time."""
     etag: str | None = None
     while True:
         try:
@@ -97,14 +97,14 @@ def follow_document(metadata: MetadataClient, latest: LatestDocument, *, retry_s
             if text is not None:
                 continue
         except CONNECTION_ERRORS as error:
-            log(f"The metadata server did not answer: {error}")
+            log(f"The metadata server did not respond: {error}")
         time.sleep(retry_s)
 
 
 def follow_key(
     metadata: MetadataClient, key: str, tell: Callable[[str | None], None], *, retry_s: float = 15.0
 ) -> NoReturn:
-    """Follow another metadata key for ever."""
+    """Follow another metadata key forever."""
     etag: str | None = None
     while True:
         try:
@@ -113,15 +113,15 @@ def follow_key(
             if text is not None:
                 continue
         except CONNECTION_ERRORS as error:
-            log(f"The metadata server did not answer: {error}")
+            log(f"The metadata server did not respond: {error}")
         time.sleep(retry_s)
 
 
 @dataclass(frozen=True)
 class Assignment:
-    """One document to serve, with its version's number and the hash of its text.
+    """A document to serve, with its version number and the hash of its text.
 
-    `failed` is the change in whose place the last good document serves; None if the document is the one that was asked for.
+    `failed` is the failed change that the last known good document replaces, or None if this is the requested document.
     """
 
     version: int
@@ -132,11 +132,11 @@ class Assignment:
 
     @property
     def asked_hash(self) -> str:
-        """Hash of the document that was asked for."""
+        """Hash of the requested document."""
         return self.failed.text_hash if self.failed else self.text_hash
 
     def publish(self, publisher: PhasePublisher, phase: str, detail: str = "") -> None:
-        """Publish a phase. While the last good document serves in place of a failed one, the phase is about the failed one."""
+        """Publish a phase. While the last known good document serves after a failed change, the phase describes the failed one."""
         failed = self.failed
         if failed is None:
             publisher.publish(phase, self.text_hash, detail)

@@ -1,7 +1,7 @@
-"""Compiled graphs of a GPU server: restored from the bucket before it starts, archived when it is ready.
+"""Compiled graphs of a GPU server: restored from the bucket before its start, archived when it is ready.
 
-An archive is one compressed tar of the folder that vLLM calls VLLM_CACHE_ROOT.
-Whatever goes wrong here costs compile time and one line of the log, never the server.
+An archive is a compressed tar of vLLM's VLLM_CACHE_ROOT folder.
+A failure here costs compile time and logs one line. It never affects the server.
 """
 
 import tarfile
@@ -17,22 +17,22 @@ from vm_agent.cloud import MetadataClient
 
 FASTEST_COMPRESSION = 1
 MOST_GRAPHS_BYTES = GIB
-"""Larger folders are not archived, nor larger archives restored: reading them would take as long as compiling."""
+"""Maximum size of a folder that is archived, and of an archive that is restored. A larger one takes as long to read as to compile."""
 
 
 @dataclass(frozen=True)
 class GraphArchive:
-    """Restores and saves the compiled graphs of one server."""
+    """Restore and save of the compiled graphs of one server."""
 
     metadata: MetadataClient
     cache: GraphCache
 
     def restore(self) -> bool:
-        """Bring the newest whole archive into the folder, and return whether there was one."""
+        """Restore the newest intact archive into the folder. Return whether one was found."""
         return self._without_harm(self._restore)
 
     def save(self) -> bool:
-        """Archive the folder, unless the bucket has a signed archive already, and return whether that was done."""
+        """Archive the folder, unless the bucket already has a signed archive. Return whether it was archived."""
         return self._without_harm(self._save)
 
     @cached_property
@@ -45,7 +45,7 @@ class GraphArchive:
     def _restore(self) -> bool:
         restored = self._archives.restore(_unpacked)
         if restored is None:
-            log(f"No signed archive of compiled graphs is in {self.cache.uri}: the server compiles them.")
+            log(f"No signed archive of compiled graphs is in {self.cache.uri}. The server will compile them.")
             return False
         log(f"Compiled graphs were restored from {self._archives.described(restored[0])}.")
         return True
@@ -55,9 +55,9 @@ class GraphArchive:
         files = sorted(path for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
         size = sum(path.stat().st_size for path in files)
         if not files or size > MOST_GRAPHS_BYTES:
-            log(f"Compiled graphs are not archived: {len(files)} files of {size / GIB:.2f} GiB.")
+            log(f"Compiled graphs were not archived: {len(files)} files of {size / GIB:.2f} GiB.")
             return False
-        if archives.signed(archives.listed(archives.prefix)):  # another instance was first
+        if archives.signed(archives.listed(archives.prefix)):  # another instance was faster
             return False
 
         def packed(tar: Path) -> None:
@@ -71,7 +71,7 @@ class GraphArchive:
     def _without_harm(self, work: "Callable[[], bool]") -> bool:
         grant = (
             f"the service's account roles/storage.objectUser on the folder {self.cache.uri} "
-            "(gemma-serving:cloudRun.compileCache: bucket does)."
+            "(gemma-serving:cloudRun.compileCache: bucket grants it)."
         )
         return without_harm(work, log, "Compiled graphs", grant)
 

@@ -1,4 +1,4 @@
-"""What outlives the agent and a reboot: the good document, those on probation and on trial, the one that failed, a pause, what was fetched."""
+"""State that survives the agent and a reboot: good, probation, trial and failed documents, a pause, and fetched files."""
 
 import hashlib
 import json
@@ -27,14 +27,14 @@ WEIGHTS_KIND = "weights"
 
 @dataclass(frozen=True)
 class GoodDocument:
-    """A document to go back to. `image` is the reference that was pulled, which the machine still has."""
+    """A document to roll back to. `image` is the reference that was pulled, which the machine still has."""
 
     text: str
     image: str
     drain_s: str = "0"
-    """Seconds for which its server drains by itself."""
+    """Seconds for which its server drains on its own."""
     newest: str = ""
-    """JSON object: the secret versions that took the place of the text's own, by the names of their variables; empty if none did."""
+    """JSON object of the secret versions that replaced the text's versions, by variable name; empty if none did."""
 
     @property
     def text_hash(self) -> str:
@@ -43,13 +43,13 @@ class GoodDocument:
 
     @property
     def document(self) -> ServingDocument:
-        """Return the document with the image that was pulled and its newest secrets. Raises DocumentError: an agent that knew more keys kept it."""
+        """Return the document with the pulled image and its newest secrets. Raises DocumentError if a newer agent with more keys stored it."""
         parsed = parse_document(self.text)
         newest = cast("dict[str, str]", json.loads(self.newest or "{}"))
         return replace(parsed, image=self.image, secret_environment={**parsed.secret_environment, **newest})
 
     def with_secrets(self, versions: "Mapping[str, str]") -> "GoodDocument":
-        """Return the document with newer versions of its secrets, so that a secret that was rotated stays rotated on the way back."""
+        """Return the document with newer secret versions, so a rotated secret stays rotated after a rollback."""
         own = self.document.secret_environment
         newest = {name: versions.get(name, version) for name, version in own.items()}
         return self if newest == own else replace(self, newest=json.dumps(newest, sort_keys=True))
@@ -57,16 +57,16 @@ class GoodDocument:
 
 @dataclass(frozen=True)
 class Probation:
-    """A document whose server became ready, and has not served for long enough to be the one to go back to."""
+    """A document whose server became ready, but has not served long enough to be the rollback target."""
 
     ready: GoodDocument
     starts: int = 1
-    """How often its server was started, with the start that became ready. Each further start follows a server or a machine that ended."""
+    """Starts of its server, including the start that became ready. Each further start follows a stop of the server or the machine."""
 
 
 @dataclass(frozen=True)
 class FailedChange:
-    """A document that was given up, with the limits under which it failed. `detail` says why, without secrets."""
+    """A document that was given up, with the limits under which it failed. `detail` is the reason, without secrets."""
 
     text_hash: str
     limits: str
@@ -75,7 +75,7 @@ class FailedChange:
 
 @dataclass(frozen=True)
 class Trial:
-    """A document that was never ready, with its limits, and how often its server was started."""
+    """A document that was never ready, with its limits and the number of server starts."""
 
     text_hash: str
     limits: str
@@ -84,10 +84,10 @@ class Trial:
 
 @dataclass(frozen=True)
 class ContainerHistory:
-    """What the machine has learnt about the server's container.
+    """The machine's record about the server's container.
 
-    `is_proven` once a confined server was ready. `reason` is why the next one is privileged, empty if none is: with `is_certain` for every
-    document of this machine, else for the one of `text_hash` only.
+    `is_proven` is True once a confined server was ready. `reason` explains why the next one is privileged, empty if it is not. It applies to every
+    document of this machine with `is_certain`, otherwise only to the document of `text_hash`.
     """
 
     is_proven: bool = False
@@ -96,11 +96,11 @@ class ContainerHistory:
     is_certain: bool = False
 
     def reason_for(self, text_hash: str) -> str:
-        """Return why a document's container is privileged; empty if it is not."""
+        """Return why a document's container is privileged, or an empty string if it is not."""
         return self.reason if self.is_certain or text_hash == self.text_hash else ""
 
     def values(self) -> "dict[str, str]":
-        """Return the file's content; nothing if nothing is known."""
+        """Return the file's content, or an empty object if there is nothing to store."""
         if self == ContainerHistory():
             return {}
         flags = {"proven": self.is_proven, "certain": self.is_certain}
@@ -109,35 +109,35 @@ class ContainerHistory:
 
 @dataclass
 class KeptState:
-    """Small files on the boot disk, without secrets: a document names its secrets and never holds them.
+    """Small files on the boot disk, without secrets: a document names its secrets but never contains them.
 
-    Memory holds what the files should hold, so that a full disk costs nothing until the agent starts again.
+    Memory holds the intended content, so a full disk has no effect until the agent restarts.
     """
 
     folder: Path = field(default_factory=lambda: Path(environment_variable(STATE_FOLDER_VARIABLE, STATE_FOLDER)))
     retry_s: float = 60.0
-    """Interval between two attempts to write what could not be written."""
+    """Interval between attempts to write a file after a failure."""
     good: "GoodDocument | None" = None
-    """The last document that passed its probation; the first document of a machine needs none."""
+    """Last document that passed its probation. The first document of a machine needs none."""
     probation: "Probation | None" = None
     failed: "FailedChange | None" = None
     trial: "Trial | None" = None
     pause_began_at: str = ""
     paused_for: str = ""
-    """Hash of the document whose pause ended; empty if the guest attributes hold none."""
+    """Hash of the document whose pause ended, or empty if the guest attributes have none."""
     fetched: "dict[str, str]" = field(default_factory=dict[str, str])
-    """Images and folders of weights that the agent has brought to the disk, each with its kind."""
+    """Images and weights folders that the agent fetched to the disk, each with its kind."""
     container: ContainerHistory = field(default_factory=ContainerHistory)
     _written: "dict[str, dict[str, str]]" = field(default_factory=dict[str, dict[str, str]])
     _unwritten_until: "dict[str, float]" = field(default_factory=dict[str, float])
 
     def __post_init__(self) -> None:
-        """Read the files. One that cannot be read counts as absent."""
+        """Read the files. An unreadable file is treated as absent."""
         good, probation = self._read(GOOD_FILE), self._read(PROBATION_FILE)
         failed, trial, pause = (self._read(name) for name in (FAILED_FILE, TRIAL_FILE, PAUSE_FILE))
         self.fetched = self._read(FETCHED_FILE)
         self.good, ready = self._known(good), self._known(probation)
-        # The same document in both files: the power went between them, and its probation is over.
+        # The same document in both files: power was lost between the writes, and its probation is over.
         is_other = ready is not None and self.good is not None and ready.text_hash != self.good.text_hash
         if ready is not None and is_other and probation.get("starts", "").isdecimal():
             self.probation = Probation(ready, int(probation["starts"]))
@@ -151,32 +151,32 @@ class KeptState:
         self.container = ContainerHistory(proven, known.get("reason", ""), known.get("text_hash", ""), certain)
 
     def _known(self, values: "dict[str, str]") -> "GoodDocument | None":
-        """Return a document from its file; None if there is none. One that this agent cannot read is none to go back to."""
+        """Return the document in a file, or None if there is none or this agent cannot read it."""
         if not {"text", "image"} <= set(values):
             return None
         found = GoodDocument(values["text"], values["image"], values.get("drain_s", "0"), values.get("newest", ""))
         try:
             self.fetched |= fetched_by(found.document)  # an earlier agent kept no list
         except ValueError as error:
-            log(f"A kept document counts as absent: {error}")
+            log(f"A stored document is ignored: {error}")
             return None
         return found
 
     @property
     def back(self) -> "GoodDocument | None":
-        """Return the document to go back to: the one that served last, also if its probation has not ended."""
+        """Return the rollback target: the document that served last, even during its probation."""
         return self.probation.ready if self.probation else self.good
 
     def documents(self) -> "tuple[GoodDocument, ...]":
-        """Return the documents to go back to, the nearest first."""
+        """Return the documents to roll back to, nearest first."""
         return tuple(one for one in (self.probation and self.probation.ready, self.good) if one is not None)
 
     def find(self, text_hash: str) -> "GoodDocument | None":
-        """Return the document to go back to that has this hash."""
+        """Return the rollback document with this hash."""
         return next((one for one in self.documents() if one.text_hash == text_hash), None)
 
     def keep_ready(self, ready: GoodDocument) -> None:
-        """Keep the document of a server that became ready: on probation while there is another good one. Forget what failed before it."""
+        """Store the document of a server that became ready, on probation if another good document exists. Forget earlier failures."""
         probation = self.probation
         if self.good is None or self.good.text_hash == ready.text_hash:
             self.good, self.probation = ready, None
@@ -188,29 +188,29 @@ class KeptState:
         self.write()
 
     def pass_probation(self) -> None:
-        """Keep the document on probation as the good one."""
+        """Store the document on probation as the last known good one."""
         if self.probation is not None:
             self.good, self.probation = self.probation.ready, None
             self.write()
 
     def end_probation(self, text_hash: str) -> None:
-        """Forget that this document was ready: its server ended too often."""
+        """Forget that this document was ready because its server stopped too often."""
         if self.probation is not None and self.probation.ready.text_hash == text_hash:
             self.probation = None
             self.write()
 
     def keep_failed(self, failed: FailedChange) -> None:
-        """Keep the document that was given up."""
+        """Store the document that was given up."""
         self.failed, self.trial = failed, None
         self.write()
 
     def has_other_api_key(self, version: str) -> bool:
-        """Return whether a document to go back to has another version of the API key."""
+        """Return whether a rollback document has another version of the API key."""
         versions = {one.document.secret_environment.get(API_KEY_VARIABLE) for one in self.documents()}
         return bool(versions - {None, version})
 
     def rotate_api_key(self, version: str) -> None:
-        """Give the documents to go back to this version of the API key, if they have a key."""
+        """Set this version of the API key in the rollback documents that have a key."""
 
         def rotated(one: GoodDocument) -> GoodDocument:
             return one.with_secrets({API_KEY_VARIABLE: version})
@@ -221,14 +221,14 @@ class KeptState:
         self.write()
 
     def starts_of(self, text_hash: str, limits: str) -> int:
-        """Return how often the server of a document on trial was started, also by agents before this one."""
+        """Return the number of server starts of a document on trial, including starts by earlier agents."""
         trial = self.trial
         return trial.starts if trial and (trial.text_hash, trial.limits) == (text_hash, limits) else 0
 
     def keep_start(self, text_hash: str, limits: str, secrets: "Mapping[str, str]") -> None:
-        """Count a start of a document on trial or on probation, before it: the start may end the agent or the machine.
+        """Count a start of a document on trial or probation before it happens, because it may stop the agent or the machine.
 
-        From then on the documents to go back to have its secret versions, which are newer than theirs.
+        From then on, the rollback documents have its secret versions, which are newer.
         """
         probation = self.probation
         if probation is not None and probation.ready.text_hash == text_hash:
@@ -241,22 +241,22 @@ class KeptState:
         self.write()
 
     def forget_trial(self) -> None:
-        """Forget how often a document was started: a newer one has come."""
+        """Forget the starts of a document because a newer one has arrived."""
         self.trial = None
         self.write()
 
     def keep_pause(self, began_at: str, paused_for: str = "") -> None:
-        """Keep when a pause began. An empty text means that it has ended; `paused_for` is then the document whose pause it was."""
+        """Store the start time of a pause. An empty text means that the pause is over; `paused_for` is then its document."""
         self.pause_began_at, self.paused_for = began_at, paused_for
         self.write()
 
     def keep_fallback(self, reason: str, text_hash: str, *, is_certain: bool) -> None:
-        """Keep that the machine's next server is privileged, before it starts: the start may end the agent or the machine."""
+        """Store that the machine's next server is privileged before it starts, because the start may stop the agent or the machine."""
         self.container = ContainerHistory(self.container.is_proven, reason, text_hash, is_certain)
         self.write()
 
     def keep_container_ready(self, text_hash: str, *, is_confined: bool) -> None:
-        """Keep what a server that is ready proves: confined containers work here, or only privileged ones do."""
+        """Store the proof from a ready server: confined containers work here, or only privileged ones do."""
         if is_confined:
             self.container = ContainerHistory(is_proven=True)
         elif self.container.reason_for(text_hash):
@@ -264,12 +264,12 @@ class KeptState:
         self.write()
 
     def note_fetched(self, document: ServingDocument) -> None:
-        """Keep that the agent brings the document's image and weights to the disk."""
+        """Store that the agent fetches the document's image and weights to the disk."""
         self.fetched |= fetched_by(document)
         self.write()
 
     def write(self) -> None:
-        """Write what differs from the files. Called often, it also writes what could not be written before."""
+        """Write the values that differ from the files. Repeated calls also write values that failed before."""
         self._store(GOOD_FILE, asdict(self.good) if self.good else {})
         probation = self.probation
         self._store(PROBATION_FILE, {**asdict(probation.ready), "starts": str(probation.starts)} if probation else {})
@@ -289,13 +289,13 @@ class KeptState:
         except FileNotFoundError:
             values: dict[object, object] = {}
         except (OSError, ValueError) as error:
-            log(f"{path} cannot be read ({error}) and counts as absent.")
+            log(f"{path} cannot be read ({error}) and is treated as absent.")
             return {}
         self._written[name] = {str(key): str(value) for key, value in values.items()}
         return self._written[name].copy()
 
     def _store(self, name: str, values: "dict[str, str]") -> None:
-        """Write a file, or delete it if there is nothing to keep. A failure is logged, and the next call tries again after `retry_s`."""
+        """Write a file, or delete it if there is nothing to store. A failure is logged, and retried by a call after `retry_s`."""
         if self._written.get(name) == values or time.monotonic() < self._unwritten_until.get(name, 0.0):
             return
         path = self.folder / name
@@ -307,7 +307,7 @@ class KeptState:
                     json.dump(values, file)
                     file.flush()
                     os.fsync(file.fileno())
-                part.replace(path)  # a reader finds the old file or the new one, whole
+                part.replace(path)  # a reader finds the old or the new file, each complete
             else:
                 path.unlink(missing_ok=True)
             self._sync_folder()
@@ -317,12 +317,10 @@ class KeptState:
             with suppress(OSError):
                 part.unlink(missing_ok=True)
             self._unwritten_until[name] = time.monotonic() + self.retry_s
-            log(
-                f"{path} cannot be written ({error}). After a restart of this agent the machine would know an older one."
-            )
+            log(f"{path} cannot be written ({error}). If this agent restarts, the machine will use an older version.")
 
     def _sync_folder(self) -> None:
-        """Bring the new names to the disk: a loss of power must not bring the older ones back."""
+        """Flush the new names to the disk, so a power failure does not restore the older ones."""
         descriptor = os.open(self.folder, os.O_RDONLY)
         try:
             os.fsync(descriptor)
@@ -331,11 +329,11 @@ class KeptState:
 
 
 def fetched_by(document: ServingDocument) -> "dict[str, str]":
-    """Return what the agent brings to the disk for a document: the image, and the folder of weights from a bucket."""
+    """Return the files that the agent fetches for a document: the image, and the weights folder from a bucket."""
     weights = {document.weights.path: WEIGHTS_KIND} if document.weights is not None else {}
     return {document.image: IMAGE_KIND, **weights}
 
 
 def limits_name(text: "str | None") -> str:
-    """Return a short name of the limits' text, so that a change of them is noticed."""
+    """Return a short name of the limits' text that changes with the text."""
     return hashlib.sha256((text or "").encode()).hexdigest()[:12]

@@ -1,4 +1,4 @@
-"""The secrets of the servers: each value is masked from its first reading on."""
+"""Secrets of the servers. Each value is masked from its first read."""
 
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -12,21 +12,21 @@ from vm_agent.publishing import PhasePublisher
 
 @dataclass
 class KnownSecrets:
-    """Values that this agent has read and that the publisher masks, by their versions."""
+    """Values read by this agent, which the publisher masks, by version."""
 
     metadata: MetadataClient
     publisher: PhasePublisher
     _values: dict[str, str] = field(default_factory=dict[str, str], repr=False)
 
     def learn(self, document: ServingDocument) -> None:
-        """Read the secrets of a server that an earlier agent started, so that no line shows them. Raises ServingError."""
+        """Read the secrets of a server that an earlier agent started, so no log line shows them. Raises ServingError."""
         for version in set(document.secret_environment.values()) - set(self._values):
             self.read(version)
 
     def read(self, version: str, *, is_back: bool = False, is_api_key: bool = False) -> str:
-        """Return a secret's value and mask it from now on. On the way back the value that this agent has read of the same version will do.
+        """Return a secret's value and mask it from now on. For a rollback, the value read earlier for the same version is sufficient.
 
-        Not so for an API key that Secret Manager refuses: then it was withdrawn.
+        An API key is an exception: if Secret Manager refuses it, it was revoked.
         """
         try:
             value = read_secret(self.metadata, version)
@@ -40,7 +40,7 @@ class KnownSecrets:
         return value
 
     def key_header(self, document: ServingDocument) -> "dict[str, str]":
-        """Return the header with the server's API key; none if it has no key, or if Secret Manager does not give it."""
+        """Return the header with the server's API key, or none if it has no key or Secret Manager does not return it."""
         version = document.secret_environment.get(API_KEY_VARIABLE)
         if version is not None and version not in self._values:
             with suppress(ServingError):

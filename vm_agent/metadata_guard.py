@@ -1,6 +1,6 @@
-"""Keep the machine's token from the server: what its container asks of the metadata server goes through the agent, which gives no credentials.
+"""Protection of the machine's token: the container's metadata requests go through the agent, which does not return credentials.
 
-libtpu and vLLM read the slice's shape from the metadata server, so that it cannot be closed altogether.
+libtpu and vLLM read the slice's shape from the metadata server, so access cannot be blocked completely.
 """
 
 import re
@@ -22,7 +22,7 @@ from vm_agent.containers import run_command
 CGROUP_FOLDER_VARIABLE = "GEMMA_SERVING_CGROUPS"
 CGROUP_FOLDER = "/sys/fs/cgroup"
 SLICE = "gemmaserving.slice"
-"""Control group of confined containers. A hyphen in the name of a slice would make it a part of another one."""
+"""Control group of confined containers. A hyphen in a slice name places it below another slice."""
 METADATA_ADDRESS = "169.254.169.254"
 GUARD_PORT = 8169
 GUARD_TIMEOUT_S = 90.0
@@ -32,27 +32,27 @@ READABLE = re.compile(
     r"|/computeMetadata/v1/instance/(?:attributes|network-interfaces)(?:/[\w-][\w.-]*)*/?"
     r"|/computeMetadata/v1/instance/(?:cpu-platform|hostname|id|image|machine-type|maintenance-event|name|preempted|tags|zone)"
 )
-"""Paths without credentials. Folders above them are left out: listed with all below, they hold the account."""
+"""Paths without credentials. Parent folders are excluded because a recursive listing contains the account."""
 PROBED = ("/", "/computeMetadata/v1", "/computeMetadata/v1/")
-"""What clients ask for to find out whether they are on Google's machines; without a query, which could list all below."""
+"""Paths that clients read to detect Google's machines. Allowed without a query, which could list everything below."""
 FLAVOR = "Metadata-Flavor"
 
 
 def reads_google(document: ServingDocument) -> bool:
-    """Return whether the server itself reads from Cloud Storage, with the machine's token."""
+    """Return whether the server reads from Cloud Storage with the machine's token."""
     words = [*document.command, *document.arguments, *document.environment.values()]
     return any("gs://" in word for word in words)
 
 
 def guard_rule(command: str, port: int) -> "list[str]":
-    """Return the call of iptables that adds, checks or deletes the rule."""
+    """Return the iptables command that adds, checks or deletes the rule."""
     match = ["-p", "tcp", "-d", METADATA_ADDRESS, "--dport", "80", "-m", "cgroup", "--path", SLICE]
     return ["iptables", "-w", "-t", "nat", command, "OUTPUT", *match, "-j", "REDIRECT", "--to-ports", str(port)]
 
 
 @dataclass
 class MetadataGuard:
-    """The rule that leads a confined container's questions here, and the server that answers them."""
+    """Rule that redirects a confined container's metadata requests to this agent, and the server that handles them."""
 
     metadata: MetadataClient
     host: str = field(default_factory=lambda: environment_variable("GEMMA_SERVING_LOOPBACK", "127.0.0.1"))
@@ -60,35 +60,35 @@ class MetadataGuard:
     _server: "ThreadingHTTPServer | None" = None
 
     def options(self, document: ServingDocument) -> "tuple[tuple[str, ...], str]":
-        """Return docker's options for a guarded container, and why it cannot be guarded; one of them is empty."""
+        """Return docker's options for a guarded container and the reason that it cannot be guarded. One of them is empty."""
         if reads_google(document):
             return (), "the server reads from Cloud Storage itself"
         problem = self._arm()
         return ((), problem) if problem else ((f"--cgroup-parent={SLICE}",), "")
 
     def keep(self) -> None:
-        """Answer again for a container that an earlier agent started."""
+        """Resume serving a container that an earlier agent started."""
         if not self._arm_server():
             status, _ = run_command(guard_rule("-C", self.port))
             if status:
                 run_command(guard_rule("-A", self.port))
 
     def _arm(self) -> str:
-        """Set the rule anew. Return what is wrong; an empty text if the next container is guarded."""
+        """Set the rule again. Return the error, or an empty string if the next container is guarded."""
         folder = Path(environment_variable(CGROUP_FOLDER_VARIABLE, CGROUP_FOLDER))
         if not (folder / "cgroup.controllers").exists():
-            return f"{folder} has no control groups of version 2"
+            return f"{folder} has no version 2 control groups"
         try:
-            # The rule holds the group and not its name: a group that was removed since has to be named again.
+            # The rule stores the group and not its name, so a recreated group must be set again.
             (folder / SLICE).mkdir(exist_ok=True)
         except OSError as error:
-            return f"the control group cannot be made ({error})"
+            return f"cannot create the control group ({error})"
         problem = self._arm_server()
         if problem:
             return problem
         run_command(guard_rule("-D", self.port))
         status, output = run_command(guard_rule("-A", self.port))
-        return f"iptables refused the rule: {output[-200:]}" if status else ""
+        return f"iptables rejected the rule: {output[-200:]}" if status else ""
 
     def _arm_server(self) -> str:
         if self._server is not None:
@@ -96,13 +96,13 @@ class MetadataGuard:
         try:
             self._server = ThreadingHTTPServer((self.host, self.port), guard_handler(self.metadata))
         except OSError as error:
-            return f"port {self.port} cannot be used ({error})"
+            return f"cannot use port {self.port} ({error})"
         self._server.daemon_threads = True
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
         return ""
 
     def close(self) -> None:
-        """Answer no more."""
+        """Stop responding."""
         if self._server is not None:
             self._server.shutdown()
             self._server.server_close()
@@ -110,7 +110,7 @@ class MetadataGuard:
 
 
 def guard_handler(metadata: MetadataClient) -> "type[BaseHTTPRequestHandler]":
-    """Return the handler that passes questions without credentials on to the metadata server."""
+    """Return the handler that forwards requests for paths without credentials to the metadata server."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:

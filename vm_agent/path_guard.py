@@ -1,7 +1,7 @@
-"""ASGI middleware of a served vLLM that has an API key: every path but /health answers 401 without the key.
+"""ASGI middleware for a vLLM server with an API key: every path except /health returns 401 without the key.
 
-vLLM itself checks the key below a few prefixes only: /invocations, /tokenize and /metrics answer without it (vLLM, docs/usage/security.md).
-The container gets this file alone and vLLM imports it (`--middleware`), so that it needs nothing but Python 3.10.
+vLLM checks the key only below a few prefixes. /invocations, /tokenize and /metrics do not require it (vLLM, docs/usage/security.md).
+The container gets only this file, and vLLM imports it (`--middleware`), so it needs nothing but Python 3.10.
 """
 
 import hashlib
@@ -16,28 +16,28 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 OPEN_PATH = "/health"
-"""The only path without a key: probes of Cloud Run cannot send one."""
+"""The only path without a key, because Cloud Run probes cannot send one."""
 REFUSAL = b'{"error":"Unauthorized"}'
 _POLICY_VIOLATION = 1008  # RFC 6455, section 7.4.1
 
 
 class PathGuard:
-    """Refuses requests and WebSocket connections without the key of VLLM_API_KEY, as vLLM reads it: one key, after `Bearer`.
+    """Middleware that rejects requests and WebSocket connections without the key of VLLM_API_KEY, read as vLLM does: one key, after `Bearer`.
 
-    A preflight of a browser has no key and is refused too. Without a key nothing is served: a server that should have one and has
-    none must not become ready.
+    A browser's preflight has no key and is rejected too. Without a configured key nothing is served, because a server
+    that lost its key must not become ready.
     """
 
     def __init__(self, app: App) -> None:
-        """Read the key. Raises RuntimeError if there is none."""
+        """Read the key. Raises RuntimeError without a key."""
         key = os.environb.get(b"VLLM_API_KEY", b"")
         if not key:
-            raise RuntimeError("VLLM_API_KEY is absent or empty, so that the path guard could let nobody in")
+            raise RuntimeError("VLLM_API_KEY is missing or empty. The path guard needs a key to check requests.")
         self.app = app
         self._digest = hashlib.sha256(key).digest()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass on what has the key, the health check and the start and end of the server. Refuse everything else."""
+        """Forward requests with the key, health checks and lifespan events. Reject everything else."""
         kind = scope["type"]
         if kind == "lifespan" or _is_health(scope) or self._has_key(scope.get("headers", ())):
             await self.app(scope, receive, send)
@@ -49,13 +49,13 @@ class PathGuard:
     def _has_key(self, headers: Iterable[tuple[bytes, bytes]]) -> bool:
         given = next((value for name, value in headers if name.lower() == b"authorization"), b"")
         scheme, _, key = given.partition(b" ")
-        # Digests have one length, so that the time of the comparison says nothing about the key.
+        # Digests have equal length, so the comparison time does not leak the key.
         is_same = hmac.compare_digest(hashlib.sha256(key).digest(), self._digest)
         return is_same and scheme.lower() == b"bearer"
 
 
 def _is_health(scope: Scope) -> bool:
-    """Return whether a request is a health check. The path is that of the connection: a Host header cannot change it."""
+    """Return whether a request is a health check. Uses the connection's path, which a Host header cannot change."""
     return scope["type"] == "http" and scope["path"].removeprefix(scope.get("root_path") or "") == OPEN_PATH
 
 

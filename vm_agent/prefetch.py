@@ -1,4 +1,4 @@
-"""Fetch the models of a new document into the machine's hub cache while the old server still answers."""
+"""Fetch the models of a new document into the machine's hub cache while the old server still serves."""
 
 import json
 import re
@@ -17,25 +17,25 @@ FETCH_CONTAINER = f"{CONTAINER}-fetch"
 NOT_IN_IMAGE = (126, 127)
 """Exit codes of `docker run` for a program that the image does not have."""
 REMAINING = re.compile(r"totall?ing (\d+(?:\.\d+)?)\s*([KMGT]?)B?", re.IGNORECASE)
-"""The end of what `hf download --dry-run` prints: "Will download 5 files (out of 9) totalling 12.3G"."""
+"""End of the output of `hf download --dry-run`: "Will download 5 files (out of 9) totalling 12.3G"."""
 UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 
 
 @dataclass(frozen=True)
 class HubModel:
-    """A repository of the hub, and its revision; an empty one is the default branch."""
+    """A hub repository and its revision; an empty revision is the default branch."""
 
     name: str
     revision: str = ""
 
 
 def hub_models(document: ServingDocument) -> "tuple[HubModel, ...]":
-    """Return the models that the document's server downloads from the hub: its own, and the draft model."""
+    """Return the models that the document's server downloads from the hub: its own and the draft model."""
     words = [*document.command, *document.arguments]
     after = words[words.index("serve") + 1 :] if "serve" in words else []
     own = flag_value(words, "--model") or (after[0] if after else "")
-    # A draft model stands in the JSON value of a flag.
+    # The draft model is in the JSON value of a flag.
     drafts = [parsed_object(word) for one in words for word in (one, one.partition("=")[2])]
     named = [HubModel(str(draft.get("model") or ""), str(draft.get("revision") or "")) for draft in drafts]
     found = [HubModel(own, flag_value(words, "--revision")), *named]
@@ -43,7 +43,7 @@ def hub_models(document: ServingDocument) -> "tuple[HubModel, ...]":
 
 
 def parsed_object(word: str) -> "dict[str, object]":
-    """Return a word that is a JSON object, else an empty one."""
+    """Return an argument that is a JSON object, or else an empty object."""
     if not word.startswith("{"):
         return {}
     try:
@@ -53,7 +53,7 @@ def parsed_object(word: str) -> "dict[str, object]":
 
 
 def flag_value(words: Sequence[str], flag: str) -> str:
-    """Return the last value of a flag, `--flag=value` or `--flag value`; an empty text if it is not given."""
+    """Return the last value of a flag, `--flag=value` or `--flag value`, or an empty string if it is not set."""
     found = ""
     for position, word in enumerate(words):
         name, equals, value = word.partition("=")
@@ -64,7 +64,7 @@ def flag_value(words: Sequence[str], flag: str) -> str:
 
 @dataclass
 class HubFetch:
-    """Downloads with the new image's own `hf`, in a container that ends with the download. Nothing is installed on the machine."""
+    """Download with the new image's `hf`, in a container that exits after the download. Nothing is installed on the machine."""
 
     document: ServingDocument
     secrets: Mapping[str, str]
@@ -73,10 +73,10 @@ class HubFetch:
     cache: Path = field(default_factory=lambda: Path(HUB_CACHE))
 
     def run(self, served: "ServingDocument | None") -> bool:
-        """Fetch what the served document has not fetched already. Return False if there is no room while the old model is kept.
+        """Fetch models that the served document has not fetched. Return False if they do not fit on the disk together with the old model.
 
         Raises:
-            ServingError: the hub refuses, or the disk is too small even without the old model.
+            ServingError: the hub rejects the request, or the disk is too small even without the old model.
             SupersededError: the fetch was cancelled.
         """
         if self.document.weights is not None or HUB_CACHE_VARIABLE in self.document.environment:
@@ -88,7 +88,7 @@ class HubFetch:
         self.progress(model.name)
         status, lines = self._hf(model, "--dry-run", tell=lambda _line: None)
         if status in NOT_IN_IMAGE:
-            log("The image has no program `hf`: the new server downloads its weights itself.")
+            log("The image has no program `hf`. The new server downloads its weights.")
             return True
         needed = REMAINING.search(" ".join(lines)) if status == 0 else None
         if needed and not self._has_room(model, float(needed[1]) * UNITS[needed[2].upper()]):
@@ -106,17 +106,17 @@ class HubFetch:
         old = [folder for folder in self.cache.glob("hub/models--*") if folder.name != kept]
         if needed <= free + sum(path.lstat().st_size for folder in old for path in folder.rglob("*")):
             log(
-                f"{model.name} needs {needed / GIB:.1f} GiB, and {free / GIB:.1f} GiB are free: the old model goes first."
+                f"{model.name} needs {needed / GIB:.1f} GiB, but {free / GIB:.1f} GiB are free. The old model is deleted first."
             )
             return False
         raise ServingError(
             f"{model.name} needs {needed / GIB:.1f} GiB at {self.cache}, but only {free / GIB:.1f} GiB are free. "
-            "Set tpu.bootDiskSizeGb; that replaces the capacity.",
+            "Set tpu.bootDiskSizeGb; this replaces the capacity.",
             retry=False,
         )
 
     def _hf(self, model: HubModel, *options: str, tell: Callable[[str], None]) -> "tuple[int, Sequence[str]]":
-        run_command(["docker", "rm", "-f", FETCH_CONTAINER])  # of an agent that was killed
+        run_command(["docker", "rm", "-f", FETCH_CONTAINER])  # left by an agent that was killed
         argv = ["docker", "run", "--rm", f"--name={FETCH_CONTAINER}", "--net=host", "--entrypoint=hf", *HARDENED]
         argv += hub_cache_options(self.document)
         argv += [f"--env={name}={value}" for name, value in self.document.environment.items()]

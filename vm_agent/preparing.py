@@ -1,4 +1,4 @@
-"""What a document's server needs on the machine: its image, its weights and its secrets, while the old server still answers."""
+"""Preparation of a document's image, weights and secrets while the old server still serves."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -22,7 +22,7 @@ from vm_agent.weights import WeightsCopy, remove_copy
 
 @dataclass
 class Preparation:
-    """Fetches what documents need, and deletes what none needs any more."""
+    """Fetcher of the files that documents need. Deletes files that none needs any more."""
 
     metadata: MetadataClient
     latest: LatestDocument
@@ -34,7 +34,7 @@ class Preparation:
     programs: CompiledPrograms
 
     def run(self, assignment: Assignment) -> "tuple[dict[str, str], bool]":
-        """Prepare; raise ServingError if the change's time or the run is over, SupersededError if a newer document has arrived."""
+        """Prepare. Raises ServingError if the change's or the run's time is over, SupersededError if a newer document has arrived."""
 
         def cancelled() -> bool:
             over = self.trial.is_over_budget(assignment) or self.run_end.is_soon()
@@ -52,7 +52,7 @@ class Preparation:
         return prepared
 
     def _fetched(self, assignment: Assignment, cancelled: Callable[[], bool]) -> "tuple[dict[str, str], bool]":
-        """Pull the image and fetch the weights. Return the secrets' values by the names of their variables, and whether the models are here."""
+        """Pull the image and fetch the weights. Return the secrets' values by variable name, and whether the models are on the machine."""
         document, is_back, back = assignment.document, assignment.failed is not None, self.kept.back
         self.kept.note_fetched(document)
         if self.trial.is_trial(assignment):
@@ -87,7 +87,7 @@ class Preparation:
         return secrets, fetch.run(back.document)
 
     def remove_others(self, document: ServingDocument) -> None:
-        """Delete images and weights that this agent has fetched for documents other than this one and those to go back to."""
+        """Delete images and weights that this agent fetched for documents other than this one and the rollback documents."""
         documents = (document, *(kept.document for kept in self.kept.documents()))
         needed = {name for one in documents for name in fetched_by(one)}
         for name, kind in tuple(self.kept.fetched.items()):
@@ -102,4 +102,4 @@ class Preparation:
         except ServingError as error:
             if not is_back:
                 raise
-            log(f"The last good document starts with the weights that are here: {error}")
+            log(f"Starting the last known good document with the weights on this machine: {error}")

@@ -1,4 +1,4 @@
-"""Publish the server's phase: derive it from the server's log, write guest attributes without secrets."""
+"""Publication of the server's phase: derived from the server's log, written to guest attributes without secrets."""
 
 import re
 import subprocess
@@ -28,7 +28,7 @@ from contracts.masking import masked
 from vm_agent.base import CONTAINER, log
 from vm_agent.cloud import CONNECTION_ERRORS, MetadataClient
 
-# Messages of vLLM (GPU and TPU builds), matched without regard to case. The first match counts.
+# Messages of vLLM (GPU and TPU builds), matched case-insensitively. The first match counts.
 LOG_PHASES: tuple[tuple[str, re.Pattern[str]], ...] = (
     ("", re.compile(r"Initializing a V\d|args: |_config=|Namespace\(")),  # lists of settings name every phase
     (
@@ -44,21 +44,21 @@ LOG_PHASES: tuple[tuple[str, re.Pattern[str]], ...] = (
 
 
 def utc_now() -> str:
-    """Return the time as guest attributes hold it: RFC 3339 in UTC, with milliseconds."""
+    """Return the time in the format of guest attributes: RFC 3339 in UTC, with milliseconds."""
     return datetime.now(timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 @dataclass
 class LogFollower:
-    """Reads the container's log as it grows: keeps the last lines and derives the phase from them."""
+    """Reader of the container's growing log. Keeps the last lines and derives the phase from them."""
 
     phase: str = LOADING
     detail: str = ""
     lines: deque[str] = field(default_factory=lambda: deque[str](maxlen=60))
     tell: "Callable[[str], None] | None" = None
-    """Is told each line."""
+    """Called with each line."""
     tail: str = "200"
-    """How many of the lines that are there already are read; `all` reads all."""
+    """Number of existing lines to read; `all` reads all."""
     _process: subprocess.Popen[str] | None = None
     _reader: threading.Thread | None = None
 
@@ -87,7 +87,7 @@ class LogFollower:
                 return
 
     def stop(self, *, wait_s: float = 0.0) -> tuple[str, ...]:
-        """Stop following and return the last lines. A container that has just ended may still write for `wait_s`."""
+        """Stop following and return the last lines. A container that just stopped may still write for `wait_s`."""
         if self._process:
             with suppress(subprocess.TimeoutExpired):
                 self._process.wait(wait_s)
@@ -100,21 +100,21 @@ class LogFollower:
 
 @dataclass
 class PhasePublisher:
-    """Writes the phase into guest attributes and removes secrets from every text."""
+    """Writer of the phase to guest attributes. Removes secrets from every text."""
 
     metadata: MetadataClient
     heartbeat_s: float = 60.0
-    """Interval at which an unchanged phase is written again."""
+    """Interval between writes of an unchanged phase."""
     progress_s: float = 2.0
-    """Shortest interval between two details of the same phase."""
+    """Minimum interval between two details of the same phase."""
     secrets: set[str] = field(default_factory=set[str], repr=False)
     tell: "Callable[[str], None] | None" = None
-    """Is told each new phase, and why an attempt failed."""
+    """Called with each new phase, and with the reason of a failed attempt."""
     published: dict[str, str] = field(default_factory=dict[str, str])
-    """What the guest attributes hold."""
+    """Current content of the guest attributes."""
     _facts: dict[str, str] = field(default_factory=dict[str, str])
     _latest: tuple[str, str, str] = (STARTING, "", "")
-    _said: "tuple[str, str] | None" = None
+    _logged: "tuple[str, str] | None" = None
     _published_at: float = 0.0
     _lock: threading.RLock = field(default_factory=threading.RLock)
 
@@ -128,7 +128,7 @@ class PhasePublisher:
         return text.encode(errors="replace")[-DETAIL_LIMIT_BYTES:].decode(errors="ignore")
 
     def set_fact(self, key: str, value: str) -> None:
-        """Publish a guest attribute beside the phase. One that cannot be written is written with the next phase."""
+        """Publish a guest attribute in addition to the phase. If the write fails, it is repeated with the next phase."""
         with self._lock:
             self._facts[key] = value
             self._write(key, value)
@@ -138,15 +138,15 @@ class PhasePublisher:
         with self._lock:
             self._latest = (phase, text_hash, detail)
             detail = self.remove_secrets(detail)
-            if self._said != (phase, text_hash):
-                self._said = phase, text_hash
-                self._say(f"Document {text_hash[:12] or '(none)'}: {phase}.", phase, detail)
+            if self._logged != (phase, text_hash):
+                self._logged = phase, text_hash
+                self._log_phase(f"Document {text_hash[:12] or '(none)'}: {phase}.", phase, detail)
             for key, value in self._facts.items():
                 self._write(key, value)
             if self.published.get(DOCUMENT_HASH_KEY) != text_hash:
                 for key, value in ((PHASE_KEY, STARTING), (DOCUMENT_HASH_KEY, text_hash)):
                     if not self._write(key, value):
-                        return  # the next call begins with it
+                        return  # the next call starts with it
             is_new_phase = self.published.get(PHASE_KEY) != phase
             interval_s = self.heartbeat_s if self.published.get(DETAIL_KEY) == detail else self.progress_s
             if not is_new_phase and time.monotonic() - self._published_at < interval_s:
@@ -156,32 +156,32 @@ class PhasePublisher:
             self._write(UPDATED_AT_KEY, utc_now())
             self._published_at = time.monotonic()
 
-    def _say(self, line: str, phase: str, detail: str) -> None:
-        """Write a new phase to the journal, and to whoever is told."""
+    def _log_phase(self, line: str, phase: str, detail: str) -> None:
+        """Write a new phase to the journal and to `tell`."""
         log(line)
         if self.tell is not None:
             reason = detail.rpartition("\n")[2] if phase in {FAILED, RETRYING, RESTORING} else ""
             self.tell(f"{line} {reason}".strip())
 
-    def remark(self, text: str) -> None:
-        """Write one line that is no phase to the journal, and to whoever is told."""
+    def report(self, text: str) -> None:
+        """Write a line that is not a phase to the journal and to `tell`."""
         line = self.mask(text)
         log(line)
         if self.tell is not None:
             self.tell(line)
 
     def publish_again(self) -> None:
-        """Publish the latest phase again: as a heartbeat, or because its detail came too soon after the one before."""
+        """Publish the latest phase again, as a heartbeat or because its detail followed the previous one too soon."""
         self.publish(*self._latest)
 
     def _write(self, key: str, value: str) -> bool:
-        """Write a guest attribute unless it is there. Return False if it cannot be written: the next call writes it."""
+        """Write a guest attribute if its value changed. Return False after a failure, which the next call repeats."""
         if self.published.get(key) == value:
             return True
         try:
             self.metadata.publish(key, value)
         except CONNECTION_ERRORS as error:
-            log(f"Cannot write guest attribute {key}: {error}. It needs the metadata enable-guest-attributes=TRUE.")
+            log(f"Cannot write guest attribute {key}: {error}. Set the metadata enable-guest-attributes=TRUE.")
             return False
         self.published[key] = value
         return True

@@ -1,4 +1,4 @@
-"""The server that runs: what it says of its health, and of its requests in its metrics."""
+"""Client of the running server: its health, and its request metrics."""
 
 import time
 import urllib.error
@@ -15,13 +15,13 @@ from vm_agent.known_secrets import KnownSecrets
 
 IDLE_METRICS = ("vllm:num_requests_running", "vllm:num_requests_waiting")
 ANSWERED_METRIC = "vllm:request_success_total"
-"""vLLM's counter of finished requests since its start, by `finished_reason`: also of those that were aborted or failed."""
+"""vLLM's counter of finished requests since its start, by `finished_reason`, including aborted and failed ones."""
 ANSWERED_REASONS = ('finished_reason="stop"', 'finished_reason="length"')
 
 
 @dataclass
 class RunningServer:
-    """Asks the server on this machine."""
+    """Client of the server on this machine."""
 
     kept: KeptState
     latest: LatestDocument
@@ -29,7 +29,7 @@ class RunningServer:
     loopback: str = field(default_factory=lambda: environment_variable("GEMMA_SERVING_LOOPBACK", "127.0.0.1"))
 
     def health_problem(self, port: int) -> str:
-        """Return what is wrong with the server's /health, or an empty text if it answers."""
+        """Return the error of the server's /health, or an empty string if it is healthy."""
         try:
             with DIRECT.open(f"http://{self.loopback}:{port}/health", timeout=5):
                 return ""
@@ -40,9 +40,9 @@ class RunningServer:
             return str(getattr(error, "reason", error))
 
     def wait_until_idle(self, state: ContainerState, limit_s: float, version: "int | None" = None) -> None:
-        """Wait, at most `limit_s`, for a moment without requests, or for a version newer than this one.
+        """Wait at most `limit_s` until no request is running or waiting, or until a version newer than this one exists.
 
-        A server that drains by itself needs no such moment.
+        Returns immediately for a server that drains on its own.
         """
         served = self.kept.find(state.text_hash)
         if state.drain_s or served is None:
@@ -54,17 +54,17 @@ class RunningServer:
             time.sleep(0.2)
 
     def requests(self, document: ServingDocument) -> float:
-        """Return how many requests run and wait; 0 if the server does not say."""
+        """Return the number of running and waiting requests, or 0 if the server does not report it."""
         return sum(value for line, value in self._metrics(document) if line.startswith(IDLE_METRICS))
 
     def answered(self, document: ServingDocument) -> "float | None":
-        """Return how many requests the server has answered since its start; None if it does not say."""
+        """Return the number of requests that the server has completed since its start, or None if it does not report it."""
         found = [(line, value) for line, value in self._metrics(document) if line.startswith(ANSWERED_METRIC)]
         answered = sum(value for line, value in found if any(reason in line for reason in ANSWERED_REASONS))
         return answered if found else None
 
     def _metrics(self, document: ServingDocument) -> "list[tuple[str, float]]":
-        """Return the lines of the server's metrics with their values; none if it does not answer."""
+        """Return the server's metrics with their values, or none if it does not respond."""
         url = f"http://{self.loopback}:{document.port}/metrics"
         asked = urllib.request.Request(url, headers=self.secrets.key_header(document))
         try:

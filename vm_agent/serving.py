@@ -1,4 +1,4 @@
-"""The agent: serves the document, restarts a server that ends, and goes back to the document before a bad one."""
+"""Agent: serves the document, restarts a server that stops, and rolls back a bad document."""
 
 import time
 from contextlib import suppress
@@ -47,15 +47,15 @@ from vm_agent.trial import AgentPacing, Trials
 
 @dataclass
 class Agent:
-    """Serves the newest document, one at a time, until a newer one arrives."""
+    """Agent that serves one document at a time, always the newest one."""
 
     metadata: MetadataClient
     latest: LatestDocument
     publisher: PhasePublisher
     shipper: "LogShipper | None" = None
-    """Gets the server's lines; None keeps them on the machine."""
+    """Receiver of the server's log lines; None keeps them on the machine."""
     kept: KeptState = field(default_factory=KeptState)
-    """What survives a restart of the agent."""
+    """State that survives a restart of the agent."""
     pacing: AgentPacing = field(default_factory=AgentPacing)
     _ready_at: "float | None" = None
 
@@ -79,7 +79,7 @@ class Agent:
         self.programs = CompiledPrograms(
             metadata,
             publisher.secrets,
-            publisher.remark,
+            publisher.report,
             publish_unsigned=lambda text: publisher.set_fact(ARCHIVES_KEY, publisher.mask(text)),
         )
         self.preparation = Preparation(
@@ -87,7 +87,7 @@ class Agent:
         )
 
     def run(self) -> NoReturn:
-        """Serve for ever."""
+        """Serve forever."""
         version = 0
         while True:
             if not self.latest.wait_for_newer(version, self.publisher.progress_s):
@@ -114,7 +114,7 @@ class Agent:
             self.run_end.end_server(text_hash)
             return
         if failed and (failed.text_hash, failed.limits) == (text_hash, limits_name(self.latest.limits_text())):
-            self._go_back(version, failed)  # it failed before this agent started
+            self._roll_back(version, failed)  # it failed before this agent started
             return
         self.pause.forget(text_hash)
         self.publisher.publish(STARTING, text_hash)
@@ -127,7 +127,7 @@ class Agent:
         self._serve_with_restarts(Assignment(version, text_hash, near, text))
 
     def _give_up(self, version: int, text: str, detail: str) -> None:
-        """Serve the document before in place of one that failed, with the API key of that one; without one, publish that nothing serves."""
+        """Serve the previous document in place of a failed one, with the failed one's API key. Without one, publish that nothing serves."""
         text_hash = document_hash(text)
         self.latest.give_up(version)
         self.kept.end_probation(text_hash)
@@ -138,10 +138,10 @@ class Agent:
         limits = limits_name(self.latest.limits_text())
         failed = FailedChange(text_hash, limits, self.publisher.remove_secrets(f"{detail}{self._rotate_api_key(text)}"))
         self.kept.keep_failed(failed)
-        self._go_back(version, failed)
+        self._roll_back(version, failed)
 
     def _rotate_api_key(self, text: str) -> str:
-        """Give the documents to go back to the API key of one that failed. Return a sentence if their own was another one."""
+        """Set the failed document's API key in the rollback documents. Return a sentence if they had another one."""
         version = api_key_of(text)
         if version is None or not self.kept.has_other_api_key(version):
             return ""
@@ -149,17 +149,17 @@ class Agent:
             self.secrets.read(version)
         except ServingError as error:
             if error.status == HTTPStatus.NOT_FOUND:
-                return f" {version} does not exist, so the API key was not rotated: the one of before keeps working."
+                return f" {version} does not exist, so the API key was not rotated. The previous key remains valid."
         self.kept.rotate_api_key(version)
-        return f" The document before serves with the new API key, {version}."
+        return f" The previous document serves with the new API key, {version}."
 
-    def _go_back(self, version: int, failed: FailedChange) -> None:
+    def _roll_back(self, version: int, failed: FailedChange) -> None:
         self.latest.give_up(version)
         back = self.kept.back
         if back is None:
             self.publisher.publish(FAILED, failed.text_hash, failed.detail)
             return
-        log(f"Document {failed.text_hash[:12]} failed: the one before, {back.text_hash[:12]}, serves.")
+        log(f"Document {failed.text_hash[:12]} failed. Rolling back to document {back.text_hash[:12]}.")
         self._serve_with_restarts(Assignment(version, back.text_hash, back.document, back.text, failed))
 
     def _serve_with_restarts(self, assignment: Assignment) -> None:
@@ -198,48 +198,48 @@ class Agent:
             assignment.publish(self.publisher, STARTING, f"{attempt}: {problem}")
 
     def _attempt(self, assignment: Assignment) -> ServingError:
-        """Serve until the server ends or cannot be started. Return why."""
+        """Serve until the server stops or cannot be started. Return the error."""
         self._ready_at, self.form.started = None, None
         if self.trial.is_on_probation(assignment):
-            self.trial.began_s = time.monotonic()  # each of its starts has the whole time
+            self.trial.began_s = time.monotonic()  # each of its starts gets the full time
         try:
             self._serve_once(assignment)
         except ServingError as error:
             return error
-        except CONNECTION_ERRORS as error:  # also a full disk, and a program that is missing
+        except CONNECTION_ERRORS as error:  # includes a full disk and a missing program
             return ServingError(f"The machine cannot serve the document: {error}")
 
     def _finally(self, assignment: Assignment, detail: str) -> None:
-        """Publish that no further attempt can succeed, or go back to the document before."""
+        """Publish that no further attempt can succeed, or roll back to the previous document."""
         failed, probation = assignment.failed, self.kept.probation
         if probation is not None and self.trial.is_on_probation(assignment):
-            detail = f"{detail} It had been ready, and this was start {probation.starts} of its probation."
+            detail = f"{detail} It was ready before; this was start {probation.starts} of its probation."
         if failed is None:
             self._give_up(assignment.version, assignment.text, detail)
             return
-        words = f"{failed.detail}\nThe document {assignment.text_hash[:12]}, which served before, does not start either: {detail}"
+        text = f"{failed.detail}\nThe previous document {assignment.text_hash[:12]} does not start either: {detail}"
         if self.trial.is_on_probation(assignment):
             self.kept.end_probation(assignment.text_hash)
-            self.kept.keep_failed(FailedChange(failed.text_hash, failed.limits, self.publisher.remove_secrets(words)))
-            self._go_back(assignment.version, self.kept.failed or failed)
+            self.kept.keep_failed(FailedChange(failed.text_hash, failed.limits, self.publisher.remove_secrets(text)))
+            self._roll_back(assignment.version, self.kept.failed or failed)
             return
-        self.publisher.publish(FAILED, failed.text_hash, f"{words}{self._without_old_secrets(assignment)}")
+        self.publisher.publish(FAILED, failed.text_hash, f"{text}{self._without_old_secrets(assignment)}")
 
     def _without_old_secrets(self, assignment: Assignment) -> str:
-        """Stop a server that still runs with secrets which were rotated, and return a sentence about it: a leaked key must not go on working."""
+        """Stop a server that still runs with rotated secrets, and return a sentence about it, because a leaked key must not remain valid."""
         with suppress(ServingError):
             state = container_state()
             if state and state.running and self._has_other_secrets(assignment, state):
                 self.publisher.set_fact(SERVING_HASH_KEY, "")
                 remove_container()
-                return " The server that ran with the API key of before was stopped."
+                return " The server with the previous API key was stopped."
         return ""
 
     def _serve_once(self, assignment: Assignment) -> NoReturn:
-        """Prepare while the previous document's server still answers, then replace that server and watch the new one.
+        """Prepare while the previous document's server still serves, then replace that server and watch the new one.
 
         Raises:
-            ServingError: the server ended or cannot be started.
+            ServingError: the server stopped or cannot be started.
             SupersededError: a newer document has arrived.
         """
         state = container_state()
@@ -265,25 +265,25 @@ class Agent:
             shipped.stop(wait_s=0.0 if self.latest.is_newer_than(assignment.version) else 2.0)
 
     def _has_other_secrets(self, assignment: Assignment, state: ContainerState) -> bool:
-        """Whether the document's server runs with other secrets than the assignment's: newer ones of the way back, or rotated ones."""
+        """Return whether the document's server has other secrets than the assignment: newer ones of a rollback, or rotated ones."""
         asked = assignment.document.secret_environment
         if state.secrets:
             return state.secrets != secrets_hash(asked)
-        # A container of an earlier agent: with the secrets of its text, or with newer ones of a way back.
+        # A container of an earlier agent has the secrets of its text, or newer ones after a rollback.
         kept = self.kept.find(assignment.text_hash)
         known = (parse_document(assignment.text), *((kept.document,) if kept else ()))
         return any(one.secret_environment != asked for one in known)
 
     def _replace(self, assignment: Assignment, state: "ContainerState | None") -> float:
-        """Stop the server that runs, and start the assignment's, once all that it needs is on the machine. Return its drain in seconds."""
+        """Stop the running server and start the assignment's, after everything it needs is on the machine. Return its drain in seconds."""
         starts, is_on_probation = self.trial.earlier_starts(assignment), self.trial.is_on_probation(assignment)
         if starts > len(self.pacing.probation_delays_s if is_on_probation else self.pacing.trial_delays_s):
             ended = (
-                "it, the agent or the machine ended"
+                "it, the agent or the machine stopped each time"
                 if is_on_probation
-                else "the agent or the machine ended before it was ready"
+                else "the agent or the machine stopped before it was ready"
             )
-            raise ServingError(f"The server was started {starts} times, and {ended}.", retry=False)
+            raise ServingError(f"The server was started {starts} times, but {ended}.", retry=False)
         secrets, has_models = self.preparation.run(assignment)
         assignment.publish(self.publisher, LOADING, "starting the server")
         limits = self.latest.limits()
@@ -305,7 +305,7 @@ class Agent:
         return start_container(assignment.document, assignment.text_hash, secrets, self.form.started, drain_s=drain_s)
 
     def _drain_s(self, assignment: Assignment) -> float:
-        """Return for how long the assignment's server can drain by itself: its image may not know the flag."""
+        """Return how long the assignment's server can drain on its own. Its image may not support the flag."""
         if assignment.failed is not None:
             back = self.kept.find(assignment.text_hash)
             return float(back.drain_s) if back else 0.0
@@ -313,15 +313,15 @@ class Agent:
         return limits.drain_s if limits.shutdown_flag else 0.0
 
     def _followed(self, document: ServingDocument, *, is_new: bool) -> "tuple[LogFollower, LogFollower]":
-        """Follow the log for the phases, and for Cloud Logging. Without the server's secrets no line can be masked, and none is read.
+        """Follow the log for the phases and for Cloud Logging. Without the server's secrets no line can be masked, so none is read.
 
-        Lines that a server printed before this agent started were written to Cloud Logging by the one before it.
+        The previous agent already wrote older lines to Cloud Logging.
         """
         phases, shipped = LogFollower(), LogFollower()
         try:
             self.secrets.learn(document)
         except ServingError as error:
-            log(f"The server's lines are not published: its secrets cannot be masked ({error}).")
+            log(f"The server's log is not published because its secrets cannot be masked ({error}).")
             return phases, shipped
         phases.start()
         if self.shipper is not None:
@@ -343,11 +343,11 @@ class Agent:
             elif was_ready:
                 lost_since = lost_since or time.monotonic()
                 self.publisher.set_fact(SERVING_HASH_KEY, "")
-                assignment.publish(self.publisher, LOADING, f"/health does not answer any more: {problem}")
+                assignment.publish(self.publisher, LOADING, f"/health stopped responding: {problem}")
                 if time.monotonic() - lost_since > self.pacing.health_lost_s:
                     remove_container()
                     raise ServingError(
-                        f"The server was ready, then /health did not answer for {self.pacing.health_lost_s:.0f} s: {problem}"
+                        f"The server was ready, then /health did not respond for {self.pacing.health_lost_s:.0f} s: {problem}"
                     )
             elif self.trial.is_over_budget(assignment):
                 raise self.trial.over_budget()
@@ -360,21 +360,21 @@ class Agent:
                 raise SupersededError
 
     def _begin_ready(self, assignment: Assignment) -> None:
-        """Note that the server answers for the first time since its start."""
+        """Record that the server responds for the first time since its start."""
         self._ready_at = time.monotonic()
         if self.form.started is not None:
             self.kept.keep_container_ready(assignment.text_hash, is_confined=self.form.started.is_confined)
         self.programs.server_is_ready(assignment.document)
 
     def _take_ready(self, assignment: Assignment, drain_s: float) -> None:
-        """Publish that the server answers, and keep its document, first on probation. The phase comes last: its reader finds the rest."""
+        """Publish that the server responds, and store its document, first on probation. The phase is last, after the other attributes."""
         self.publisher.set_fact(SERVING_HASH_KEY, assignment.text_hash)
         self.pause.end(assignment.asked_hash)
         before = self.kept.documents()
         if assignment.failed is None:
             self._keep_ready(GoodDocument(assignment.text, assignment.document.image, f"{drain_s:g}"))
         if self.trial.is_on_probation(assignment) and self.trial.has_passed(assignment.document, self._ready_at):
-            log(f"Document {assignment.text_hash[:12]} has passed its probation.")
+            log(f"Document {assignment.text_hash[:12]} passed its probation.")
             self.kept.pass_probation()
         is_new = self.kept.documents() != before
         if is_new:
@@ -387,12 +387,12 @@ class Agent:
             self.preparation.remove_others(assignment.document)
 
     def _keep_ready(self, ready: GoodDocument) -> None:
-        """Keep the document of a server that answers, unless nothing of it is new."""
+        """Store the document of a server that responds, unless nothing about it is new."""
         if self.kept.failed is not None or self.kept.back != ready:
             self.kept.keep_ready(ready)
 
     def _require_running(self) -> None:
-        """Raise ServingError if the server's container has ended."""
+        """Raise ServingError if the server's container has stopped."""
         state = container_state()
         if state is None or not state.running:
             self.publisher.set_fact(SERVING_HASH_KEY, "")

@@ -1,4 +1,4 @@
-"""Write the server's lines to Cloud Logging: they can be read without a login, and when the machine is gone."""
+"""Writer of the server's log to Cloud Logging, where it can be read without a login and after the machine is gone."""
 
 import json
 import secrets
@@ -23,24 +23,24 @@ from vm_agent.cloud import CONNECTION_ERRORS, MetadataClient, endpoint, google_p
 
 ENTRIES_PER_WRITE = 500
 WAITING_ENTRIES = 20_000
-"""Entries that wait while Cloud Logging does not answer; the oldest are dropped then."""
+"""Entries kept while Cloud Logging does not respond. The oldest are dropped when full."""
 LINE_LIMIT = 16 * 1024
-"""Characters of a line that are kept; Cloud Logging takes 256 KB for an entry."""
+"""Maximum characters kept of a line. Cloud Logging accepts 256 KB per entry."""
 
 
 @dataclass
 class LogShipper:
-    """Writes lines to Cloud Logging in the order in which they came. A failure never reaches the server."""
+    """Writer of lines to Cloud Logging, in order. A failure never affects the server."""
 
     metadata: MetadataClient
     mask: Callable[[str], str]
     """Removes secrets from a line of the agent."""
     server_mask: Callable[[str], str]
-    """Removes secrets from the server's lines, which come one after another: a private key can be spread over them."""
+    """Removes secrets from successive lines of the server, because a private key can span several lines."""
     period_s: float = 1.0
     """Interval between two writes."""
     patience_s: float = 15.0
-    """Interval after a write that failed."""
+    """Interval after a failed write."""
     _entries: "deque[dict[str, object]]" = field(
         default_factory=lambda: deque[dict[str, object]](maxlen=WAITING_ENTRIES)
     )
@@ -63,7 +63,7 @@ class LogShipper:
             return
         text = mask(line)[:LINE_LIMIT]
         with self._lock:
-            # Entries are sorted by their time, so no two may have the same.
+            # Entries are sorted by time, so no two may have the same.
             self._last = max(datetime.now(timezone.utc), self._last + timedelta(microseconds=1))
             self._count += 1
             self._entries.append(
@@ -76,12 +76,12 @@ class LogShipper:
             )
 
     def run(self) -> NoReturn:
-        """Write for ever what was added."""
+        """Write added lines forever."""
         while True:
             time.sleep(self.period_s if self.write() else self.patience_s)
 
     def write(self) -> bool:
-        """Write what was added. Return False if it could not be written; then it is kept. The journal gets each reason once."""
+        """Write added lines. Return False and keep them after a failure. The journal gets each reason once."""
         while True:
             with self._lock:
                 batch = [self._entries[at] for at in range(min(ENTRIES_PER_WRITE, len(self._entries)))]
@@ -90,7 +90,7 @@ class LogShipper:
             problem = self._written(batch)
             if problem:
                 if problem != self._problem:
-                    log(f"The log is not written to Cloud Logging: {problem}")
+                    log(f"Cannot write the log to Cloud Logging: {problem}")
                 self._problem = problem
                 return False
             self._problem = ""
@@ -100,12 +100,12 @@ class LogShipper:
                     self._entries.popleft()
 
     def _written(self, entries: Sequence["dict[str, object]"]) -> str:
-        """Write entries and return what is wrong, or an empty text."""
+        """Write entries and return the error, or an empty string."""
         try:
             email = self.metadata.account()
             parts = account_parts(email)
             if parts is None:
-                return f"{email} is no service account of a project."
+                return f"{email} is not a project's service account."
             project, account = parts
             labels = {
                 "project_id": project,

@@ -1,4 +1,4 @@
-"""Names of archives that only a server of the stack can make: each holds an HMAC of what the archive is and of where it is stored."""
+"""Signed names of archives. Each contains an HMAC of the archive's content and location, so only a server of the stack can create it."""
 
 import hashlib
 import hmac
@@ -6,24 +6,24 @@ import re
 from dataclasses import dataclass, field
 
 SIGNED_PURPOSE = "gemma-serving compile archive 1"
-"""First line of what is signed, so that the key signs nothing else with the same bytes."""
+"""First line of the signed text, which prevents use of the signature for other purposes."""
 SIGNED_NAME = re.compile(r"(?P<digest>[0-9a-f]{64})-(?P<size>0|[1-9][0-9]{0,14})-(?P<signature>[0-9a-f]{64})")
 
 
 @dataclass(frozen=True)
 class ArchiveSigner:
-    """Names the archives of one folder, `uri` (gs://BUCKET/FOLDER). The key is a secret of the stack."""
+    """Names of the archives in one folder, `uri` (gs://BUCKET/FOLDER). The key is a secret of the stack."""
 
     key: str = field(repr=False)
     uri: str
     suffix: str
 
     def name(self, digest: str, size: int) -> str:
-        """Return the name of an archive within the folder; `digest` is the SHA-256 of its bytes, `size` their number."""
+        """Return the name of an archive within the folder. `digest` is the SHA-256 of its bytes, `size` their number."""
         return f"{digest}-{size}-{self._signature(digest, size)}{self.suffix}"
 
     def signed(self, name: str) -> "tuple[str, int] | None":
-        """Return the SHA-256 and the size of the archive that this stack gave this name; None if it gave it to none."""
+        """Return the SHA-256 and the size of an archive with a name that this stack signed, or None for other names."""
         found = SIGNED_NAME.fullmatch(name[: -len(self.suffix)]) if name.endswith(self.suffix) else None
         if found is None:
             return None

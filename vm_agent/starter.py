@@ -1,7 +1,7 @@
-"""The starter of a Cloud Run container: copies weights into memory, restores compiled graphs, writes the path guard, then becomes the server.
+"""Starter of a Cloud Run container: copies weights into memory, restores compiled graphs, writes the path guard, then becomes the server.
 
-Arguments: the text of a `ContainerStart`, then the server's command line. The server replaces this process, so that signals, exit code and
-memory are its own. A child process stays only until the compiled graphs are archived.
+Arguments: the text of a `ContainerStart`, then the server's command line. The server replaces this process, which gives it the signals,
+exit code and memory. A child process stays only until the compiled graphs are archived.
 """
 
 import os
@@ -23,14 +23,14 @@ from vm_agent.guard_file import write_guard
 from vm_agent.weights import WeightsCopy
 
 READY_LIMIT_S = 3600.0
-"""Longest wait of the child for a server that is ready: longer than every startup probe of Cloud Run."""
+"""Maximum time that the child waits for a ready server, longer than every Cloud Run startup probe."""
 READY_INTERVAL_S = 1.0
 TOLD_EVERY_S = 10.0
 LOWEST_NICE = 19
 
 
 def prepare(start: ContainerStart, metadata: MetadataClient) -> bool:
-    """Do what comes before the server. Return whether its compiled graphs should be archived when it is ready.
+    """Prepare the container. Return whether its compiled graphs should be archived once the server is ready.
 
     Raises:
         ServingError: the weights cannot be copied.
@@ -42,7 +42,7 @@ def prepare(start: ContainerStart, metadata: MetadataClient) -> bool:
 
 
 def copy_weights(metadata: MetadataClient, weights: BucketWeights) -> None:
-    """Copy the weights in parallel and say how far it is. Raises ServingError."""
+    """Copy the weights in parallel and log the progress. Raises ServingError."""
     begun, told = time.monotonic(), [time.monotonic()]
 
     def progress(text: str) -> None:
@@ -55,11 +55,11 @@ def copy_weights(metadata: MetadataClient, weights: BucketWeights) -> None:
 
 
 def save_when_ready(metadata: MetadataClient, graphs: GraphCache, server: int, port: str) -> None:
-    """Archive the compiled graphs as soon as the server answers /health; return if it ends before."""
+    """Archive the compiled graphs as soon as the server responds to /health. Return if the server exits before."""
     deadline = time.monotonic() + READY_LIMIT_S
     while os.getppid() == server and time.monotonic() < deadline:
         if _answers(f"http://{environment_variable('GEMMA_SERVING_LOOPBACK', '127.0.0.1')}:{port}/health"):
-            with suppress(OSError):  # the server has the cores first
+            with suppress(OSError):  # lower the priority in favor of the server
                 os.nice(LOWEST_NICE)
             GraphArchive(metadata, graphs).save()
             return
@@ -73,7 +73,7 @@ def _answers(url: str) -> bool:
 
 
 def add_guard(command: Sequence[str]) -> None:
-    """Write the path guard where the server finds it, if the server's arguments name it. Raises OSError."""
+    """Write the path guard to its path if the server's arguments name it. Raises OSError."""
     if is_guarded(command):
         folder = write_guard(Path(tempfile.mkdtemp(prefix="gemma-serving-")))
         os.environ[PYTHON_PATH] = python_path(str(folder), os.environ.get(PYTHON_PATH, ""))
@@ -87,7 +87,7 @@ def start_server(arguments: Sequence[str]) -> NoReturn:
         add_guard(command)
         saves = prepare(start, metadata)
     except (ServingError, *CONNECTION_ERRORS) as error:
-        log(f"The server is not started: {error}")
+        log(f"Cannot start the server: {error}")
         sys.exit(1)
     server = os.getpid()
     if saves and start.graphs is not None and os.fork() == 0:

@@ -1,4 +1,4 @@
-"""Copy weights from a bucket: parallel ranged reads, each file checked and then renamed into place."""
+"""Copy weights from a bucket with parallel ranged reads. Each file is checked, then renamed into place."""
 
 import base64
 import hashlib
@@ -21,15 +21,15 @@ from vm_agent.cloud import MetadataClient, endpoint, google_get
 CHUNK_BYTES = 32 * 1024 * 1024
 COPY_THREADS = 16
 GENERATION_SUFFIX = ".generation"
-"""Suffix of the hidden file beside each complete copy; it holds the object's generation."""
+"""Suffix of the hidden file next to each complete copy, which contains the object's generation."""
 
 PART_SUFFIX = ".part"
-"""Suffix of the hidden file that a copy writes before it has its name."""
+"""Suffix of the hidden file that a copy writes before it gets its final name."""
 
 
 @dataclass(frozen=True)
 class StoredObject:
-    """One object below the weights' prefix; `relative` is its path below the prefix, `size` is in bytes."""
+    """An object below the weights' prefix. `relative` is its path below the prefix, `size` is in bytes."""
 
     name: str
     relative: str
@@ -37,12 +37,12 @@ class StoredObject:
     generation: str
     md5: str
     sha256: str
-    """From the object's metadata, where `scripts.stage_model` writes it; empty if nobody did."""
+    """From the object's metadata, written by `scripts.stage_model`; empty otherwise."""
 
 
 @dataclass
 class WeightsCopy:
-    """Copies a bucket's prefix to a folder. Files that are complete already are not copied again."""
+    """Copy of a bucket's prefix to a folder. Complete files are not copied again."""
 
     metadata: MetadataClient
     weights: BucketWeights
@@ -62,7 +62,7 @@ class WeightsCopy:
         objects = self._list()
         folder = Path(self.weights.path)
         folder.mkdir(parents=True, exist_ok=True)
-        # vLLM would also load files that the bucket no longer has, and parts of a copy that broke off take room.
+        # vLLM also loads files that the bucket no longer has, and partial copies use disk space.
         remove_copied(folder, {folder / item.relative for item in objects})
         missing = [item for item in objects if not self._is_complete(folder / item.relative, item)]
         total = sum(item.size for item in missing)
@@ -95,10 +95,10 @@ class WeightsCopy:
                 if not relative or relative.endswith("/"):
                     continue  # placeholders of folders
                 if not prefix and relative.startswith(f"{ARCHIVE_PREFIX}/"):
-                    continue  # compiled programs beside weights that lie in no folder
+                    continue  # compiled programs next to weights in the root of the bucket
                 if ".." in relative.split("/") or relative.startswith("/"):
                     raise ServingError(
-                        f"Object {raw['name']} would be written outside {self.weights.path}. Rename it.", retry=False
+                        f"Object {raw['name']} has a path outside {self.weights.path}. Rename it.", retry=False
                     )
                 size, generation = int(raw["size"]), str(raw["generation"])
                 sha256 = raw.get("metadata", {}).get("sha256", "")
@@ -111,7 +111,7 @@ class WeightsCopy:
         return found
 
     def _is_complete(self, target: Path, item: StoredObject) -> bool:
-        """Whether the file has the object's size and generation. The generation is written after the checksum matched."""
+        """Return whether the file has the object's size and generation. The generation is written after the checksum matched."""
         with suppress(OSError):
             generation = target.with_name(f".{target.name}{GENERATION_SUFFIX}")
             return target.stat().st_size == item.size and generation.read_text() == item.generation
@@ -128,7 +128,7 @@ class WeightsCopy:
         target.with_name(f".{target.name}{GENERATION_SUFFIX}").write_text(item.generation)
 
     def _filled(self, pool: ThreadPoolExecutor, descriptor: int, item: StoredObject, total: int) -> bytes:
-        """Read all ranges into the file, and return its digest, which is computed while later ranges are still on their way."""
+        """Read all ranges into the file and return its digest, computed while later ranges are still being read."""
         starts = range(0, item.size, self.chunk_bytes)
         jobs = [pool.submit(self._read, descriptor, item, start, total) for start in starts]
         digest = hashlib.new("md5" if item.md5 else "sha256", usedforsecurity=False)
@@ -144,17 +144,17 @@ class WeightsCopy:
 
     @staticmethod
     def _verify(part: Path, item: StoredObject, digest: bytes) -> None:
-        """Compare the copy with the object's MD5; an object that was uploaded in parts has none, but a SHA-256 if it was staged."""
+        """Compare the copy with the object's MD5. An object uploaded in parts has no MD5, but a SHA-256 if it was staged."""
         if item.md5:
             name, stated, found = "MD5", item.md5, base64.b64encode(digest).decode()
         elif item.sha256:
             name, stated, found = "SHA-256", item.sha256, digest.hex()
         else:
-            log(f"{item.name} has neither MD5 nor SHA-256: only its size was checked.")
+            log(f"{item.name} has neither MD5 nor SHA-256. Only its size was checked.")
             return
         if found != stated:
             part.unlink()
-            raise ServingError(f"The copy of {item.name} has another {name} than the object in the bucket.")
+            raise ServingError(f"The copy of {item.name} does not match the {name} of the object in the bucket.")
 
     def _read(self, descriptor: int, item: StoredObject, start: int, total: int) -> None:
         if self.cancelled():
@@ -172,7 +172,7 @@ class WeightsCopy:
 
 
 def remove_copied(folder: Path, kept: Collection[Path]) -> None:
-    """Delete what copies have made in a folder, but for these files: complete ones with their generations, and parts."""
+    """Delete copies in a folder, except these complete files with their generations. Also delete partial copies."""
     for generation in tuple(folder.rglob(f".*{GENERATION_SUFFIX}")):
         target = generation.with_name(generation.name[1 : -len(GENERATION_SUFFIX)])
         if target not in kept:
@@ -183,14 +183,14 @@ def remove_copied(folder: Path, kept: Collection[Path]) -> None:
 
 
 def remove_copy(path: str, kept: Collection[str]) -> bool:
-    """Delete a whole copy, unless its folder holds one that is kept or lies in one. Return False if it stays."""
+    """Delete a complete copy, unless its folder contains or is within a copy to keep. Return False if it stays."""
     folder, others = Path(path), [Path(one) for one in kept]
     if any(folder in one.parents or one in folder.parents for one in others):
         return False
     try:
         remove_copied(folder, ())
     except OSError as error:
-        log(f"{folder} cannot be deleted: {error}")
+        log(f"Cannot delete {folder}: {error}")
         return False
     return True
 

@@ -1,1 +1,1 @@
-"""`python -m authors.accuracy`: predicted against measured figures, for the authors of the planner."""
+"""`python -m authors.accuracy`: predicted and measured values, for the authors of the planner."""

@@ -1,8 +1,8 @@
-"""Predicted against measured: `python -m authors.accuracy` writes docs/authors/accuracy.md; `--check` says whether it is up to date.
+"""Predictions against measurements: `python -m authors.accuracy` writes docs/authors/accuracy.md; `--check` reports whether it is up to date.
 
-`--with FILE` reads a file that `python -m scripts.plan learn --into FILE` made beside the corpus, and prints the page instead.
+`--with FILE` reads a file created by `python -m scripts.plan learn --into FILE` in addition to the corpus, and prints the page instead.
 
-Exit codes: 0 written or up to date, 1 out of date, a mistake in a file, or a figure that was known when the formulas were written and is
+Exit codes: 0 written or up to date; 1 out of date, an error in a file, or a value known when the formulas were written that is
 outside its tolerance.
 """
 
@@ -21,12 +21,12 @@ PAGE: Final = Path(__file__).resolve().parents[2] / "docs" / "authors" / "accura
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Write, check or print the page; returns the exit code."""
+    """Write, check or print the page. Return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m authors.accuracy", description="Predicted against measured.")
     parser.add_argument(
         "--check", action="store_true", help="change nothing; exit 1 if docs/authors/accuracy.md is out of date"
     )
-    parser.add_argument("--with", dest="own", type=Path, metavar="FILE", help="read this file too; print the page")
+    parser.add_argument("--with", dest="own", type=Path, metavar="FILE", help="also read this file; print the page")
     args = parser.parse_args(argv)
     try:
         return _run(own=args.own, check=args.check)
@@ -44,7 +44,7 @@ def _run(*, own: Path | None, check: bool) -> int:
     if check:
         if PAGE.exists() and PAGE.read_text(encoding="utf-8") == text:
             return 0
-        print("accuracy: docs/authors/accuracy.md is out of date; run python -m authors.accuracy", file=sys.stderr)
+        print("accuracy: docs/authors/accuracy.md is out of date. Run `python -m authors.accuracy`.", file=sys.stderr)
         return 1
     PAGE.write_text(text, encoding="utf-8")
     wrong = misses(measurements)
@@ -54,7 +54,7 @@ def _run(*, own: Path | None, check: bool) -> int:
 
 
 def misses(measurements: Measurements) -> list[str]:
-    """Return the figures outside their tolerance that were known when the formulas were written, one sentence each."""
+    """Return the values outside their tolerance that were known when the formulas were written, one sentence each."""
     return [
         f"{row.boot.title}: {row.figure.kind.name} predicted {row.predicted:.4g}, measured {row.figure.measured:.4g}, "
         f"off by {row.error:+.1%}"

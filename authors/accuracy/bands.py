@@ -1,8 +1,8 @@
-"""The bands of `planning.speed.bands`, learned from the sweep points: measured over planned, by figure and class.
+"""Bands of `planning.speed.bands`, learned from the sweep points: measured over planned, by metric and class.
 
     python -m authors.accuracy.bands
 
-prints the table as it stands in planning/speed/bands.py, and how many points lie within 1.5 times, those of the fit and the held-out ones apart.
+prints the table in the format of planning/speed/bands.py, and the number of points within 1.5 times, separately for fit and held-out points.
 """
 
 import math
@@ -22,12 +22,12 @@ from scripts.plan.corpus.measured import load
 
 _DIGITS: Final = 2
 _LEAST_POINTS: Final = 20
-"""A class with fewer points keeps what is assumed: the ends would be single points."""
+"""Minimum points of a class. With fewer, the assumed band stays, because learned ends are single points."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BandComparison:
-    """One figure of one point."""
+    """One metric of one point."""
 
     point: SweepPoint
     figure: Figure
@@ -37,12 +37,12 @@ class BandComparison:
 
     @property
     def ratio(self) -> float:
-        """Measured over planned."""
+        """Measured divided by planned."""
         return self.measured / self.planned
 
 
 def comparisons(points: Sequence[SweepPoint]) -> tuple[BandComparison, ...]:
-    """Return all figures of the points whose prompts were computed, or came from the prefix cache as far as can be told."""
+    """Return all metrics of the points whose prompts were computed, or came from the prefix cache as far as known."""
     return tuple(
         comparison
         for point, share in zip(points, cached_shares(points), strict=True)
@@ -52,11 +52,11 @@ def comparisons(points: Sequence[SweepPoint]) -> tuple[BandComparison, ...]:
 
 
 def cached_shares(points: Sequence[SweepPoint]) -> tuple[float, ...]:
-    """Return for each point which part of its prompts the prefix cache held.
+    """Return for each point the part of its prompts in the prefix cache.
 
-    The sweep of 2026-07-25 draws the same random prompts for each number of users, so the first prompts of a point are those of the
-    point before, if the cache still holds them. It shows in the time to the first token, which falls with the second user. Points of
-    other days took new prompts each time, or say so in `note`.
+    The sweep of 2026-07-25 draws the same random prompts for each number of users, so the first prompts of a point repeat those of the
+    previous point, if the cache still holds them. The time to the first token shows it by falling with the second user. Points of
+    other days used new prompts each time, or state it in `note`.
     """
     seen: dict[tuple[str, int], int] = defaultdict(lambda: 1)
     shares: list[float] = []
@@ -72,7 +72,7 @@ def cached_shares(points: Sequence[SweepPoint]) -> tuple[float, ...]:
 
 
 def learned(points: Sequence[SweepPoint]) -> Mapping[tuple[Figure, Kind], Spread]:
-    """Return the table of bands that the points give, for classes with enough of them; each contains the planned value itself."""
+    """Return the table of bands from the points, for classes with enough of them. Each contains the planned value itself."""
     ratios: dict[tuple[Figure, Kind], list[float]] = defaultdict(list)
     for comparison in comparisons(points):
         ratios[comparison.figure, comparison.kind].append(comparison.ratio)
@@ -80,9 +80,9 @@ def learned(points: Sequence[SweepPoint]) -> Mapping[tuple[Figure, Kind], Spread
 
 
 def is_one_wave(point: SweepPoint) -> bool:
-    """Return whether the clients sent hardly more than one request each.
+    """Return whether the clients sent little more than one request each.
 
-    All prompts then come at once and all answers end at once, so that times are those of a burst and not of a closed loop.
+    All prompts then arrive together and all responses end together, so the times describe a burst and not a closed loop.
     """
     return point.requests is not None and point.requests < 2 * point.users
 
@@ -129,7 +129,7 @@ def _spread(ratios: Sequence[float]) -> Spread:
 
 
 def _percentile(ordered: Sequence[float], percent: float) -> float:
-    """Return a percentile of sorted values, between neighbours in proportion."""
+    """Return a percentile of sorted values, linear between adjacent ones."""
     position = (len(ordered) - 1) * percent / 100
     below = int(position)
     above = min(below + 1, len(ordered) - 1)
@@ -137,7 +137,7 @@ def _percentile(ordered: Sequence[float], percent: float) -> float:
 
 
 def main() -> None:
-    """Print the table and how the points lie."""
+    """Print the table and the distribution of the points."""
     points = load_points()
     for (figure, kind), spread in learned(points).items():
         print(f'    ("{figure}", "{kind}"): Spread(low={spread.low}, high={spread.high}, points={spread.points}),')

@@ -1,4 +1,4 @@
-"""Leave one source out: the constants of `planning/data/overheads.py` that were read off runs, computed again without each of their sources."""
+"""Leave-one-out test: constants of `planning/data/overheads.py` that were fitted to runs, refitted without each of their sources."""
 
 import contextlib
 import math
@@ -11,26 +11,26 @@ from scripts.plan.corpus.errors import ComparedFigure
 from scripts.plan.corpus.measured import Boot, Figure, Measurements, ReadConstant, read_off, subject_of
 
 _WIDEST: Final = 4.0
-"""The search goes from a quarter of the constant to four times it."""
+"""Range of the search, from a quarter of the constant to four times the constant."""
 _STEPS: Final = 120
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeftOutSource:
-    """A constant without one of its sources, and what that does to the source's figures."""
+    """A constant without one of its sources, and the effect on the source's values."""
 
     constant: str
     value: float
-    """The planner's."""
+    """Value in the planner."""
     source: str
     without: float | None
-    """The constant that the other sources give; None if there is no other."""
+    """Value from the other sources, or None without another source."""
     figures: tuple[tuple[ComparedFigure, ComparedFigure | None], ...]
-    """Each figure of the source as planned, and as it would be without the source."""
+    """Each value of the source as planned, and as planned without the source."""
 
 
 def leave_one_out(measurements: Measurements) -> tuple[LeftOutSource, ...]:
-    """Return each constant without each of its sources. Those that are no single number any more are left out."""
+    """Return each constant without each of its sources. Constants that are no longer a single number are omitted."""
     return tuple(
         _without(constant, source, rows)
         for constant in measurements.constants
@@ -41,7 +41,7 @@ def leave_one_out(measurements: Measurements) -> tuple[LeftOutSource, ...]:
 
 
 def gone(measurements: Measurements) -> tuple[str, ...]:
-    """Return the constants of the corpus that the planner no longer has as a single number."""
+    """Return the constants of the corpus that are no longer a single number in the planner."""
     return tuple(constant.name for constant in measurements.constants if not _is_number(constant))
 
 
@@ -67,7 +67,7 @@ def _without(constant: ReadConstant, source: str, rows: Sequence[tuple[Boot, Fig
 
 
 def _fitted(name: str, value: float, rows: Sequence[tuple[Boot, Figure]]) -> float:
-    """Return the value that fits figures best: the sum of the logarithms of their factors is least."""
+    """Return the best-fitting value of the constant, with the least sum of the logarithms of the factors."""
     candidates = [value * _WIDEST ** (step / _STEPS) for step in range(-_STEPS, _STEPS + 1)]
     return min(candidates, key=lambda candidate: sum(_misfit(name, candidate, boot, figure) for boot, figure in rows))
 
@@ -87,7 +87,7 @@ def _compared(boot: Boot, figure: Figure) -> ComparedFigure:
 
 @contextlib.contextmanager
 def _constant(name: str, value: float) -> Generator[None]:
-    """Let the planner compute with another value of a constant."""
+    """Make the planner use another value of a constant."""
     before = getattr(overheads, name)
     setattr(overheads, name, value)
     try:

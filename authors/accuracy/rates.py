@@ -1,4 +1,4 @@
-"""Sweep points beside what the planner says of them, summed up by context and users. `bands` compares, this module sums up."""
+"""Sweep points and their predictions, summarized by context and users. `bands` compares, this module summarizes."""
 
 import statistics
 from collections.abc import Mapping, Sequence
@@ -24,15 +24,15 @@ USERS: Final[Mapping[str, tuple[int, int]]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RateSpread:
-    """How far predicted figures are from measured ones. A factor is the larger of the two over the smaller."""
+    """Distance of predicted from measured values. A factor is the larger of the two divided by the smaller."""
 
     count: int
     bias: float
-    """The median of predicted over measured."""
+    """Median of predicted divided by measured."""
     typical: float
-    """The median factor."""
+    """Median factor."""
     within_30_percent: float
-    """The share of points whose factor is at most 1.3."""
+    """Share of points whose factor is at most 1.3."""
     within_1_5: float
     within_2: float
     p90: float
@@ -53,7 +53,7 @@ def rate_spread_of(found: Sequence[BandComparison]) -> RateSpread:
 
 
 def by_class(found: Sequence[BandComparison]) -> Mapping[tuple[str, str], tuple[BandComparison, ...]]:
-    """Return the comparisons by context and users; empty classes are left out."""
+    """Return the comparisons by context and users, without empty classes."""
     classes = {
         (context, users): tuple(
             one for one in found if low < one.point.input_tokens <= high and least < one.point.users <= most

@@ -1,6 +1,6 @@
 """Measured sweep points: tokens per second, TPOT and TTFT at N users and a context, read from sweeps.csv.
 
-The clients of every sweep are closed loops: `users` requests are under way at once, and a new one starts when one ends.
+The clients of every sweep are closed loops: `users` requests are in flight, and a new one starts when one finishes.
 """
 
 import csv
@@ -13,7 +13,7 @@ from typing import Final, Literal, cast, get_args
 FILE: Final = Path(__file__).with_name("sweeps.csv")
 
 FIT_DATE: Final = dt.date(2026, 7, 25)
-"""Constants of throughput may be fitted on points of this day; every other point only checks them."""
+"""Day whose points may be used to fit throughput constants. Every other point only checks them."""
 
 Split = Literal["fit", "held-out"]
 Note = Literal["", "mean-tpot", "prefix-cache", "prefix-cache-suspected"]
@@ -21,12 +21,12 @@ NOTES: Final[tuple[str, ...]] = get_args(Note)
 
 
 class SweepFileError(ValueError):
-    """sweeps.csv is wrong; the message is one sentence that names the line."""
+    """sweeps.csv is invalid. The message is one sentence that names the line."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepPoint:
-    """One measured point; the field names are the columns of the file."""
+    """One measured point. The field names are the columns of the file."""
 
     deployment: str
     """An id of `[deployments]` in measured.toml."""
@@ -34,13 +34,13 @@ class SweepPoint:
     output_tokens: int
     users: int
     requests: int | None
-    """Requests of the point. Few of them make the ramp at the end weigh more than in a long run."""
+    """Requests of the point. With few, the ramp-down has more weight than in a long run."""
     failed: int
     output_tok_per_s: float
     ttft_ms: float | None
-    """Median time to the first token, in milliseconds; empty where the source has none."""
+    """Median time to the first token, in milliseconds; empty if the source has none."""
     tpot_ms: float | None
-    """Median time per output token of one request, in milliseconds (mean where `note` says so)."""
+    """Median time per output token of one request, in milliseconds (mean if stated in `note`)."""
     date: dt.date
     split: Split
     note: Note
@@ -50,7 +50,7 @@ class SweepPoint:
 
     @property
     def is_comparable(self) -> bool:
-        """Whether the point measures prefill and decoding, not the prefix cache."""
+        """True if the point measures prefill and decoding, not the prefix cache."""
         return not self.note.startswith("prefix-cache")
 
 
@@ -61,11 +61,11 @@ def load_points() -> tuple[SweepPoint, ...]:
 
 
 def parse_points(text: str) -> tuple[SweepPoint, ...]:
-    """Return the points that a CSV text holds. Raises SweepFileError for the first line that is wrong."""
+    """Return the points in a CSV text. Raises SweepFileError for the first invalid line."""
     lines = csv.DictReader(text.splitlines())
     columns = [field.name for field in fields(SweepPoint)]
     if lines.fieldnames != columns:
-        raise SweepFileError(f"{FILE.name}: the columns are {lines.fieldnames}; they must be {','.join(columns)}.")
+        raise SweepFileError(f"{FILE.name}: the columns are {lines.fieldnames}, but must be {','.join(columns)}.")
     return tuple(_point(number, row) for number, row in enumerate(lines, start=2))
 
 
@@ -91,8 +91,8 @@ def _point(number: int, row: dict[str, str]) -> SweepPoint:
         raise SweepFileError(f"{FILE.name}: line {number}: {error}.") from None
     if row["split"] != point.split:
         raise SweepFileError(
-            f"{FILE.name}: line {number}: split is {row['split']}; a point of {date} is {point.split}."
+            f"{FILE.name}: line {number}: split is {row['split']}, but a point of {date} is {point.split}."
         )
     if row["note"] not in NOTES:
-        raise SweepFileError(f"{FILE.name}: line {number}: note is {row['note']}; known are {', '.join(NOTES)}.")
+        raise SweepFileError(f"{FILE.name}: line {number}: note is {row['note']}. Known notes: {', '.join(NOTES)}.")
     return point

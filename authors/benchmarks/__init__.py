@@ -1,1 +1,1 @@
-"""Measurements of speed, as ratios within one run; never part of the tests."""
+"""Speed measurements as ratios within one run. Never part of the tests."""

@@ -1,9 +1,9 @@
-"""How long the agent's server takes until it answers `initialize`: CPU time, as a multiple of an empty interpreter (`python -c pass`).
+"""Time until the agent's server answers `initialize`, in CPU time, as a multiple of an empty interpreter (`python -c pass`).
 
     python -m authors.benchmarks.agent_start [--runs N] [--json]
 
-CPU time and not seconds on a clock, because other work on the machine does not change it much. Each figure is the best of its runs, and
-the runs of the two take turns. The server's figure includes its end after the answer, which is short.
+Measures CPU time instead of elapsed time, because other work on the machine affects it little. Each value is the best of its runs, and
+the two programs alternate. The server's value includes its short exit after the response.
 """
 
 import argparse
@@ -21,7 +21,7 @@ ROOT: Final = Path(__file__).resolve().parents[2]
 EMPTY: Final = (sys.executable, "-c", "pass")
 DEFAULT_RUNS: Final = 5
 LARGEST_CPU_S: Final = 1.5
-"""What the project aims at."""
+"""Target of the project."""
 _INITIALIZE: Final = {
     "jsonrpc": "2.0",
     "id": 1,
@@ -32,18 +32,18 @@ _INITIALIZE: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentStart:
-    """What was measured."""
+    """Result of the measurement."""
 
     empty_cpu_s: float
     server_cpu_s: float
     ratio: float
-    """Multiples of the empty interpreter."""
+    """Return the multiple of the empty interpreter."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Measure and print; returns the exit code."""
+    """Measure and print. Return the exit code."""
     parser = argparse.ArgumentParser(
-        prog="python -m authors.benchmarks.agent_start", description="How long the agent takes to start."
+        prog="python -m authors.benchmarks.agent_start", description="Measure the start-up time of the agent."
     )
     parser.add_argument("--runs", type=int, default=DEFAULT_RUNS, help="runs of each; the best one counts")
     parser.add_argument("--json", action="store_true", help="one JSON object on stdout")
@@ -55,7 +55,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(json.dumps({"runs": args.runs, **asdict(found)}, indent=2))
         return 0
     print(f"python -c pass  {found.empty_cpu_s:.3f} CPU s")
-    print(f"initialize      {found.server_cpu_s:.3f} CPU s, {found.ratio:.1f} x; the aim is {LARGEST_CPU_S} CPU s")
+    print(f"initialize      {found.server_cpu_s:.3f} CPU s, {found.ratio:.1f} x; target: {LARGEST_CPU_S} CPU s")
     return 0
 
 
@@ -71,18 +71,18 @@ def measure(runs: int) -> AgentStart:
 
 
 def _cpu_s(command: Sequence[str], asked: bytes) -> float:
-    """Return the CPU seconds of a process that is asked one thing, and ends when its input does."""
+    """Return the CPU seconds of a process that gets one request and exits when its input ends."""
     process = subprocess.Popen(
         command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
     )
     if process.stdin is None or process.stdout is None:
-        raise RuntimeError("a pipe was asked for")
+        raise RuntimeError("the process was started without a pipe")
     if asked:
         process.stdin.write(asked)
         process.stdin.flush()
         if b'"result"' not in process.stdout.readline():
             raise RuntimeError(
-                "The server did not answer initialize; run `python -m scripts.agent </dev/null` to see why."
+                "The server did not answer initialize. Run `python -m scripts.agent </dev/null` to see the reason."
             )
     process.stdin.close()
     process.stdout.read()

@@ -1,7 +1,7 @@
-"""A bare Pulumi program that declares what a preview says: plain `pulumi` and `pulumi_gcp`, no plan, no settings, no hooks.
+"""Bare Pulumi program with the declarations of a preview: plain `pulumi` and `pulumi_gcp`, no plan, settings or hooks.
 
-It is what a person would write who knows every value beforehand. With the classes of `components.gcp` in the place of the SDK's it is the least that a
-preview of the same resources can cost.
+It corresponds to a handwritten program with all values known in advance. With the classes of `components.gcp` instead of the SDK's, it is the lower limit
+for the cost of a preview of the same resources.
 """
 
 import json
@@ -81,12 +81,12 @@ def _class(type_: str) -> str:
         return "gcp.Provider"
     package, module, name = type_.split(":")
     if package != "gcp":
-        raise ValueError(f"no bare declaration is known for the type {type_}")
+        raise ValueError(f"no bare declaration exists for the type {type_}")
     return f"gcp.{module.partition('/')[0]}.{name}"
 
 
 def _value(value: Any) -> Any:  # noqa: ANN401  JSON
-    """Return a value that the program can give: another text where the engine only says that it is a secret or not known yet."""
+    """Return a value that the program can use, with another text where the engine only reports a secret or an unknown value."""
     if isinstance(value, dict):
         entries = cast("Mapping[str, Any]", value)
         return _LATER if SECRET_SIGNATURE[0] in entries else {key: _value(item) for key, item in entries.items()}

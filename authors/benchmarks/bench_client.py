@@ -1,12 +1,12 @@
-"""How much the benchmark's client costs, how exact it is, and how many streams it holds: `python -m authors.benchmarks.bench_client`.
+"""Cost, accuracy and maximum streams of the benchmark's client: `python -m authors.benchmarks.bench_client`.
 
 - cost: processor seconds per 1,000 streamed requests at concurrency 1,024, as a ratio to a bare aiohttp loop that only reads the same
-  streams. Both run in a process of their own, in turns, against the same server; connections and prompts included.
+  streams. Both run in separate processes, alternately, against the same server, including connections and prompts.
 - accuracy: time to first token, time per output token and throughput against a server of known timing, at concurrency 1, 64 and 1,024.
-- streams: 2,048 streams held open at once, and the client's errors.
+- streams: 2,048 concurrent open streams, and the client's errors.
 
-The server (packages/loadtest/tests/timed_server.py) counts its own lateness, printed beside: on few cores it shares them with the client.
-Figures of one machine; the ratios are what carries over.
+The server (packages/loadtest/tests/timed_server.py) counts its own lateness, which is also printed, because it may share cores with the client.
+The values are specific to one machine. Only the ratios are comparable.
 """
 
 import argparse
@@ -43,7 +43,7 @@ BODY = {"model": "timed", "stream": True, "stream_options": {"include_usage": Tr
 
 @contextlib.contextmanager
 def serving(ttft_s: float, tpot_s: float) -> Generator[str]:
-    """Run the server of known timing as long as the context is open."""
+    """Run the server of known timing while the context is open."""
     command = [sys.executable, str(SERVER), "--ttft-s", str(ttft_s), "--tpot-s", str(tpot_s)]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     try:
@@ -56,13 +56,13 @@ def serving(ttft_s: float, tpot_s: float) -> Generator[str]:
 
 
 def control(url: str) -> dict[str, float]:
-    """Return what the server counted."""
+    """Return the server's counts."""
     with urllib.request.urlopen(f"{url}/control", timeout=10) as answer:  # noqa: S310 - our own loopback server
         return json.load(answer)
 
 
 async def read_with_aiohttp(url: str, streams: int, requests: int, tokens: int) -> int:
-    """Read every stream to its end and look at nothing: the bare loop."""
+    """Read every stream to its end without processing it: the bare loop."""
     import aiohttp  # noqa: PLC0415 - the other candidate does not load it
 
     maker, left, read = PromptMaker(Recipe(words=POOL, count=32, seed=1)), iter(range(requests)), 0
@@ -83,7 +83,7 @@ async def read_with_aiohttp(url: str, streams: int, requests: int, tokens: int) 
 
 
 async def read_with_ours(url: str, streams: int, requests: int, tokens: int) -> int:
-    """Run the load generator as the benchmark does: time every event, count, and keep a record of each request."""
+    """Run the load generator like the benchmark: time every event, count, and keep a record of each request."""
     share = Share(
         url=url,
         path="/v1/chat/completions",
@@ -108,7 +108,7 @@ async def read_with_ours(url: str, streams: int, requests: int, tokens: int) -> 
 
 
 def candidate(name: str, url: str, streams: int, requests: int, tokens: int) -> None:
-    """One measured process: prints its processor seconds."""
+    """Run one measured process, which prints its processor seconds."""
     reader = {"aiohttp": read_with_aiohttp, "ours": read_with_ours}[name]
     before_s = time.process_time()
     done = asyncio.run(reader(url, streams, requests, tokens))
@@ -116,7 +116,7 @@ def candidate(name: str, url: str, streams: int, requests: int, tokens: int) -> 
 
 
 def cost(streams: int, rounds: int) -> dict[str, Any]:
-    """Processor time of both clients, in turns."""
+    """Measure the processor time of both clients, alternately."""
     requests, tokens = 2 * streams, 64
     found: dict[str, list[float]] = {"aiohttp": [], "ours": []}
     with serving(0.2, 0.05) as url:
@@ -144,7 +144,7 @@ def cost(streams: int, rounds: int) -> dict[str, Any]:
                 answer = json.loads(run.stdout)
                 if answer["done"] != requests:
                     raise SystemExit(
-                        f"{name}: {answer['done']} of {requests} requests were complete; the figures would not compare."
+                        f"{name}: {answer['done']} of {requests} requests were complete, so the results are not comparable."
                     )
                 found[name].append(answer["cpu_s"] / requests * 1000)
     medians = {name: statistics.median(values) for name, values in found.items()}
@@ -175,7 +175,7 @@ def _sweep(url: str, out: Path, levels: tuple[int, ...], tokens: int) -> list[di
 
 
 def accuracy(levels: tuple[int, ...], ttft_s: float, tpot_s: float, tokens: int) -> list[dict[str, Any]]:
-    """How far each figure is from what the server does."""
+    """Return the error of each metric relative to the server's timing."""
     rows: list[dict[str, Any]] = []
     whole_s = ttft_s + (tokens - 1) * tpot_s
     for level in levels:
@@ -197,7 +197,7 @@ def accuracy(levels: tuple[int, ...], ttft_s: float, tpot_s: float, tokens: int)
 
 
 def held_open(streams: int) -> dict[str, Any]:
-    """Streams held open at once."""
+    """Hold streams open concurrently and count them."""
     with serving(3.0, 0.25) as url, tempfile.TemporaryDirectory() as folder:
         sweep_tokens = 16
         (result,) = _sweep(url, Path(folder), (streams,), sweep_tokens)
@@ -212,9 +212,9 @@ def held_open(streams: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Entry point."""
+    """Run the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=3, help="turns of the cost comparison")
+    parser.add_argument("--rounds", type=int, default=3, help="rounds of the cost comparison")
     parser.add_argument("--json", action="store_true", help="one JSON object on stdout")
     parser.add_argument("--candidate", choices=("aiohttp", "ours"), help=argparse.SUPPRESS)
     for name in ("url", "streams", "requests", "tokens"):
@@ -234,14 +234,14 @@ def main() -> None:
     print(
         f"cost at 1,024 streams, processor seconds per 1,000 requests of 64 tokens: ours {each['ours']:.3f}, bare aiohttp {each['aiohttp']:.3f}"
     )
-    print(f"  ratio {costs['ratio']:.2f} (wanted: at most 1.25)")
-    print(f"accuracy against {TTFT_S:g} s to the first token and {TPOT_S * 1000:g} ms a token (wanted: within 2 %):")
+    print(f"  ratio {costs['ratio']:.2f} (target: at most 1.25)")
+    print(f"accuracy against {TTFT_S:g} s to the first token and {TPOT_S * 1000:g} ms per token (target: within 2 %):")
     for row in exact:
         errors = ", ".join(f"{name} {row[f'{name}_error']:+.2%}" for name in ("ttft", "tpot", "throughput"))
-        late = f"server late by {row['server_late_mean_ms']:.1f} ms in the mean, client by {row['client_lag_mean_ms']:.2f} ms"
+        late = f"mean lateness: server {row['server_late_mean_ms']:.1f} ms, client {row['client_lag_mean_ms']:.2f} ms"
         print(f"  {row['concurrency']:>5}: {errors} ({late})")
     print(
-        f"streams: {held['open_at_once']} open at once, {held['completed']} complete, errors {held['errors'] or 'none'}"
+        f"streams: {held['open_at_once']} concurrent, {held['completed']} complete, errors {held['errors'] or 'none'}"
     )
 
 

@@ -1,9 +1,9 @@
-"""Cold starts of the Cloud Run stacks by every way of reading weights: what the planner says beside what the local cloud's server takes.
+"""Cold starts of the Cloud Run stacks in every weights mode: planned, and simulated by the local cloud's server.
 
     python -m authors.benchmarks.cold_starts [--write]
 
-Both are computed, in simulated seconds: the planner from `planning.data.overheads`, the simulated server from its own table
-(`packages/localcloud/vllm/startup.py`). No clock is read, so that every machine prints the same. `--write` puts the table into docs/authors/cold-starts.md.
+Both are computed, in simulated seconds: the planner from `planning.data.overheads`, the simulated server from a separate table
+(`packages/localcloud/vllm/startup.py`). No clock is read, so the output is the same on every machine. `--write` updates docs/authors/cold-starts.md.
 """
 
 import json
@@ -34,7 +34,7 @@ STACKS: Final = ("l4-12b-qat", "l4-qat", "rtx6000-31b")
 BENCHMARK: Final = "cold-starts"
 NETWORK_MB_PER_S: Final = "75"
 _HEAD: Final = (
-    "| stack | way | Direct VPC | start planned | start simulated | with graphs planned | with graphs simulated | host memory planned |\n"
+    "| stack | weights mode | Direct VPC | start planned | start simulated | with graphs planned | with graphs simulated | host memory planned |\n"
     "| --- | --- | --- | --- | --- | --- | --- | --- |"
 )
 
@@ -61,7 +61,7 @@ def _row(stack: str, way: LoadingMode, cold: str, cached: str, memory: str) -> s
 
 
 def _simulated(deployment: Deployment, way: LoadingMode) -> tuple[float, float]:
-    """Return the simulated seconds of a start with an empty compile cache, and of the next one."""
+    """Return the simulated seconds of a start with an empty compile cache, and of the next start."""
     run = replace(deployment.cloud_run, direct_vpc=way.direct_vpc)
     planned = plan(replace(deployment, weights_mode=way.mode, cloud_run=run))
     with TemporaryDirectory() as folder:
@@ -72,12 +72,14 @@ def _simulated(deployment: Deployment, way: LoadingMode) -> tuple[float, float]:
                 step.cache_file.touch()
         second = _start(Path(folder), planned, way)
     if first.capacity is None or second.capacity is None:
-        raise RuntimeError(f"{planned.model} by {way.mode} does not start on the local cloud: {first.steps[-1].error}")
+        raise RuntimeError(
+            f"{planned.model} with {way.mode} does not start on the local cloud: {first.steps[-1].error}"
+        )
     return first.total_s, second.total_s
 
 
 def _start(folder: Path, planned: Plan, way: LoadingMode) -> Start:
-    """Return a start as the local cloud's revision would have it: its volumes, its network and its memory."""
+    """Return a start with the properties of the local cloud's revision: volumes, network and memory."""
     name = planned.model.rpartition("/")[2]
     files = {f"{name}/config.json": 1, f"{name}/model.safetensors": 1}
     weights, graphs = folder / "weights", folder / "graphs"
@@ -115,9 +117,9 @@ def _mount_options(mode: str) -> dict[str, str]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print the table, or write it into the page."""
+    """Print the table, or write it to the page."""
     if arguments not in ([], ["--write"]):
-        print("cold_starts: takes no argument but --write", file=sys.stderr)
+        print("cold_starts: the only argument is --write", file=sys.stderr)
         return ExitCode.REFUSED
     if not arguments:
         print(table())

@@ -1,9 +1,9 @@
-"""How fast planning is: the command and the function, as multiples of an empty interpreter (`python -c pass`).
+"""Speed of planning: the command and the function, as multiples of an empty interpreter (`python -c pass`).
 
     python -m authors.benchmarks.plan_speed [--runs N] [--json]
 
-CPU seconds, which a busy machine changes less than time, as ratios, because they mean the same on a fast machine and on a slow one. Each
-figure is the best of its runs, and the runs of the command and of the empty interpreter take turns, so that a busy moment does not fall on one of them alone.
+Measures CPU seconds, which a busy machine affects less than elapsed time, as ratios, which are comparable between machines. Each
+value is the best of its runs. The runs of the command and of the empty interpreter alternate, so a busy period affects both.
 """
 
 import argparse
@@ -24,10 +24,10 @@ EMPTY: Final = (sys.executable, "-c", "pass")
 QUESTIONS: Final = {
     "fits (E2B on v6e-4)": Deployment(model="google/gemma-4-E2B-it", accelerator="v6e-4"),
     "fits (31B on H100)": Deployment(model="google/gemma-4-31B-it", accelerator="H100"),
-    "out of memory, with ways out (31B on L4)": Deployment(model="google/gemma-4-31B-it", accelerator="L4"),
+    "out of memory, with alternatives (31B on L4)": Deployment(model="google/gemma-4-31B-it", accelerator="L4"),
 }
 SEARCH: Final = ("--solve", "--workload", "in=4000,out=500,users=32", "--json")
-"""The widest search: no limit, all models."""
+"""Widest search: no limit, all models."""
 DEFAULT_RUNS: Final = 15
 _CALLS_A_RUN: Final = 100
 _LIMIT_S: Final = 60
@@ -35,18 +35,18 @@ _LIMIT_S: Final = 60
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timing:
-    """One thing that was timed."""
+    """A timed operation."""
 
     what: str
     seconds: float
     ratio: float
-    """Multiples of the empty interpreter."""
+    """Multiple of the empty interpreter."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Measure and print; returns the exit code."""
+    """Measure and print. Return the exit code."""
     parser = argparse.ArgumentParser(
-        prog="python -m authors.benchmarks.plan_speed", description="How fast planning is."
+        prog="python -m authors.benchmarks.plan_speed", description="Measure the speed of planning."
     )
     parser.add_argument("--runs", type=int, default=DEFAULT_RUNS, help="runs of each; the best one counts")
     parser.add_argument("--json", action="store_true", help="one JSON object on stdout")
@@ -63,7 +63,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def measure(runs: int) -> list[Timing]:
-    """Time the empty interpreter, the command with each answer, and the function with each answer."""
+    """Time the empty interpreter, the command for each case, and the function for each case."""
     commands: dict[str, tuple[str, ...]] = {
         what: (sys.executable, "-m", "scripts.plan", "--model", d.model, "--accelerator", d.accelerator, "--json")
         for what, d in QUESTIONS.items()

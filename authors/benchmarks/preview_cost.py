@@ -1,9 +1,9 @@
-"""What a preview costs: CPU seconds beside those of a bare program with the same resources, and where they go.
+"""Cost of a preview: CPU seconds compared with a bare program with the same resources, by process and stage.
 
     python -m authors.benchmarks.preview_cost [--runs N] [--stack S ...] [--engine FILE] [--json | --write]
 
-Both previews run on one local cloud with one engine, and take turns. CPU seconds of the whole process tree, the least of the runs: a busy computer
-makes a run slower, but hardly changes what it computes. `--write` puts the tables into docs/authors/preview-cost.md.
+Both previews run alternately on one local cloud with one engine. Counts the CPU seconds of the whole process tree and takes the least of the runs, because a
+busy computer slows a run down but hardly changes its computation. `--write` updates docs/authors/preview-cost.md.
 """
 
 import argparse
@@ -28,7 +28,7 @@ from contracts.exit_codes import ExitCode
 ROOT: Final = Path(__file__).resolve().parents[2]
 PAGE: Final = ROOT / "docs" / "authors" / "preview-cost.md"
 STACKS: Final = {"tpu-v6e1": 1.1, "l4-12b-qat": 1.3}
-"""Each stack, and how many times the CPU seconds of the bare program its preview may take."""
+"""Stacks, with the maximum CPU seconds of a preview as a multiple of the bare program's."""
 DEFAULT_RUNS: Final = 5
 IMPORTED: Final = (
     "pulumi",
@@ -44,7 +44,7 @@ IMPORTED: Final = (
     "contracts",
     "cloud",
 )
-"""Packages that the account of imports names."""
+"""Packages listed separately in the import times."""
 NOT_COPIED: Final = ("docs", "tests")
 PARTS: Final = (
     ("program", re.compile(r"pulumi-language-python-exec --monitor")),
@@ -52,9 +52,9 @@ PARTS: Final = (
     ("provider gcp-tpu", re.compile(r"gcp-tpu")),
     ("engine", re.compile(r"pulumi .*preview|pulumi preview")),
 )
-"""Each part, and what its command line contains. The first that fits counts."""
+"""Parts and patterns of their command lines. The first match counts."""
 _INSIDE: Final = "GEMMA_SERVING_PREVIEW_COST"
-"""Folder of the run: set in the process that `localcloud run` starts."""
+"""Folder of the run, set in the process that `localcloud run` starts."""
 _STAGES: Final = "GEMMA_SERVING_STAGES"
 _LEAST_SHOWN_S: Final = 0.0005
 
@@ -78,7 +78,7 @@ def noted(function, stage):
 
 @atexit.register
 def write():
-    note("the rest: messages to the engine, answers, outputs")
+    note("the rest: messages to the engine, responses, outputs")
     with open(os.environ["GEMMA_SERVING_STAGES"], "w") as file:
         json.dump(notes, file)
 
@@ -101,41 +101,41 @@ def timed_deploy(context):
 program._deploy = timed_deploy
 program.run()
 '''
-"""The stages of a run: what a function takes is counted where it is called."""
+"""Program that records the stages of a run. A function's time is counted where it is called."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StackCost:
-    """What the preview of one stack takes."""
+    """Cost of the preview of one stack."""
 
     stack: str
     resources: int
     ours: Mapping[str, float]
-    """CPU seconds by part, of the run that took least."""
+    """CPU seconds by part, of the run with the least."""
     bare: Mapping[str, float]
     least: Mapping[str, float]
-    """Those of the bare program with the classes of `components.gcp`."""
+    """CPU seconds of the bare program with the classes of `components.gcp`."""
     stages: Mapping[str, float]
     """CPU seconds of our program by stage."""
     imports: Mapping[str, float]
-    """Seconds of our program's imports by package, without what each of them imports."""
+    """Seconds of our program's imports by package, excluding nested imports."""
     limit: float
 
     @property
     def ratio(self) -> float:
-        """Our CPU seconds as a multiple of the bare program's."""
+        """Return our CPU seconds as a multiple of the bare program's."""
         return sum(self.ours.values()) / sum(self.bare.values())
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Measure and print; returns the exit code."""
+    """Measure and print. Return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m authors.benchmarks.preview_cost", description="A preview's CPU.")
     parser.add_argument("--runs", type=int, default=DEFAULT_RUNS, help="runs of each program; the least one counts")
     parser.add_argument("--stack", action="append", choices=STACKS, help="only this stack; may be repeated")
     parser.add_argument("--engine", type=Path, default=Path(sys.prefix) / "bin" / "pulumi", help="the Pulumi CLI")
     shown = parser.add_mutually_exclusive_group()
     shown.add_argument("--json", action="store_true", help="one JSON object on stdout")
-    shown.add_argument("--write", action="store_true", help="write the tables into docs/authors/preview-cost.md")
+    shown.add_argument("--write", action="store_true", help="write the tables to docs/authors/preview-cost.md")
     args = parser.parse_args(argv)
     if args.runs < 1:
         parser.error("--runs must be 1 or more")
@@ -196,7 +196,7 @@ def _stack_cost(folder: Path, stack: str, engine: Path, runs: int) -> StackCost:
 
 
 def _our_project(target: Path) -> Path:
-    """Make a project that is this checkout: settings are copied, because the engine writes into them, and rooms are links."""
+    """Create a project from this checkout. Settings are copied because the engine writes to them; packages are links."""
     target.mkdir(parents=True)
     for path in ROOT.glob("Pulumi*.yaml"):
         shutil.copy2(path, target)
@@ -258,7 +258,7 @@ def _part(command: str) -> str:
 
 
 def _stages(ours: Path) -> Mapping[str, float]:
-    """Return the CPU seconds of each stage from the clock's readings after them."""
+    """Return the CPU seconds of each stage from the clock's readings after each stage."""
     taken: dict[str, float] = {}
     before_s = 0.0
     for stage, at_s in json.loads((ours.parent / "stages.json").read_text()):
@@ -268,7 +268,7 @@ def _stages(ours: Path) -> Mapping[str, float]:
 
 
 def _imports(stack: str, runs: int) -> Mapping[str, float]:
-    """Return what `-X importtime` says of the program's modules, by package; the least of the runs."""
+    """Return the `-X importtime` results for the program's modules by package, the least of the runs."""
     target = "tpu" if stack.startswith("tpu") else "cloud_run"
     command = [
         sys.executable,
@@ -283,7 +283,7 @@ def _imports(stack: str, runs: int) -> Mapping[str, float]:
         found: dict[str, float] = {}
         for microseconds, module in re.findall(r"import time: +(\d+) \| +\d+ \| +(\S+)", answer.stderr):
             package = module.partition(".")[0]
-            part = package if package in IMPORTED else "Python's own and what these load"
+            part = package if package in IMPORTED else "Python itself and its imports"
             found[part] = found.get(part, 0.0) + int(microseconds) / 1e6
         if not best or sum(found.values()) < sum(best.values()):
             best = found
@@ -293,7 +293,7 @@ def _imports(stack: str, runs: int) -> Mapping[str, float]:
 def report(costs: Sequence[StackCost]) -> str:
     """Return the tables as Markdown."""
     lines = [f"Measured on {datetime.now(UTC):%Y-%m-%d}.", ""]
-    lines += ["| stack | resources | our preview | bare program | ratio | at most | least program | ratio to it |"]
+    lines += ["| stack | resources | our preview | bare program | ratio | maximum | least program | ratio to it |"]
     lines += ["| --- |" + " --- |" * 7]
     for cost in costs:
         ours, bare, least = (sum(each.values()) for each in (cost.ours, cost.bare, cost.least))
@@ -310,7 +310,7 @@ def report(costs: Sequence[StackCost]) -> str:
                 lines.append(f"| {part} | {' | '.join(f'{tree.get(part, 0.0):.2f}' for tree in trees)} |")
         lines += ["", f"CPU seconds of the program of `{cost.stack}` by stage:", "", "| stage | seconds |"]
         lines += ["| --- | --- |", *(f"| {stage} | {seconds:.3f} |" for stage, seconds in cost.stages.items())]
-        lines += ["", "Seconds of that program's imports by package, alone in an interpreter (`-X importtime`):", ""]
+        lines += ["", "Seconds of that program's imports by package, in a separate interpreter (`-X importtime`):", ""]
         lines += ["| package | seconds |", "| --- | --- |"]
         lines += [f"| {package} | {seconds:.3f} |" for package, seconds in cost.imports.items()]
     return "\n".join(lines)

@@ -1,7 +1,7 @@
-"""CPU seconds of a command and of all that it starts, by process.
+"""CPU seconds of a command and all its descendants, by process.
 
-The whole is what the kernel says when the processes are over; what each of them took is read from /proc while it runs, in hundredths of a second. Processes
-whose parent ended first become children of this one, so that none is missed. Linux only.
+The kernel reports the total when the processes have exited. The time of each process is read from /proc while it runs, in hundredths of a second.
+Processes whose parent exited first become children of this one, so none is missed. Linux only.
 """
 
 import ctypes
@@ -20,19 +20,19 @@ LIMIT_S: Final = 300.0
 _PR_SET_CHILD_SUBREAPER: Final = 36
 """prctl(2)."""
 _USER_TICKS: Final = 11
-"""Place of `utime` in /proc/PID/stat after the command's name, `stime` comes next: proc_pid_stat(5)."""
-UNSEEN: Final = "ended between two looks"
+"""Position of `utime` in /proc/PID/stat after the command's name, followed by `stime`: proc_pid_stat(5)."""
+UNSEEN: Final = "exited between two samples"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TreeCost:
-    """What one command took."""
+    """CPU time and output of one command."""
 
     code: int
     output: str
     cpu_s: float
     by_part: Mapping[str, float]
-    """CPU seconds by part; they add up to `cpu_s`."""
+    """CPU seconds by part, with `cpu_s` as their sum."""
 
 
 def measured(
@@ -63,13 +63,13 @@ def _adopt_orphans() -> None:
 
 
 def children_s() -> float:
-    """Return the CPU seconds of all children that are over and were waited for."""
+    """Return the CPU seconds of all children that exited and were waited for."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 
 
 def _watch(process: "subprocess.Popen[bytes]") -> Mapping[int, tuple[str, float]]:
-    """Return the command line and the CPU seconds of each process of a tree, as they were last seen."""
+    """Return the command line and the CPU seconds of each process of a tree, as last seen."""
     seen: dict[int, tuple[str, float]] = {}
     end = time.monotonic() + LIMIT_S
     while process.poll() is None:
@@ -86,7 +86,7 @@ def _watch(process: "subprocess.Popen[bytes]") -> Mapping[int, tuple[str, float]
 
 
 def _family(root: int, known: Mapping[int, object]) -> set[int]:
-    """Return a process and its descendants: those of processes that are known by now, too, whose parent may be over."""
+    """Return a process and its descendants, including descendants of known processes that may have exited."""
     parents = {int(entry.name): _parent(entry) for entry in Path("/proc").iterdir() if entry.name.isdigit()}
     family = {root, *known} & set(parents)
     while more := {pid for pid, parent in parents.items() if parent in family} - family:
@@ -100,7 +100,7 @@ def _parent(entry: Path) -> int:
 
 
 def _stat(entry: Path) -> Sequence[str]:
-    """Return what follows the name in /proc/PID/stat, from the state on; nothing of a process that is over."""
+    """Return the fields after the name in /proc/PID/stat, starting with the state. Empty for a process that exited."""
     try:
         return (entry / "stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -121,7 +121,7 @@ def _looked_at(pid: int) -> tuple[str, float] | None:
 
 
 def _wait_for_orphans() -> None:
-    """Wait until no child is left: what the engine leaves to end by itself counts too."""
+    """Wait until no child is left, including processes that the engine leaves to exit on their own."""
     end = time.monotonic() + LIMIT_S
     while time.monotonic() < end:
         try:
@@ -130,4 +130,4 @@ def _wait_for_orphans() -> None:
             return
         if found == 0:
             time.sleep(POLL_S)
-    raise TimeoutError("a process of the tree did not end")
+    raise TimeoutError("a process of the tree did not exit")

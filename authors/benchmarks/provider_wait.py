@@ -1,6 +1,6 @@
-"""Measure the processor time that the provider takes for a wait of two hours for capacity.
+"""Measure the processor time of the provider for a two-hour wait for capacity.
 
-A wait of two hours makes fewer than 1,000 requests (tests/agreement/test_provider_waits.py). So it makes 1,000, with a short pause after each, against a
+A wait of two hours sends fewer than 1,000 requests (tests/agreement/test_provider_waits.py). The benchmark sends 1,000, with a short pause after each, to a
 server in another process.
 `PYTHONPATH=packages/gcp-tpu python -m authors.benchmarks.provider_wait` prints the requests, the processor seconds, and their share of one core over two hours.
 """
@@ -19,7 +19,7 @@ _ZONE: Final = "us-east5-a"
 
 
 def _serve(port: Connection) -> None:
-    """Answer every read of a queued resource with one that waits."""
+    """Answer every read of a queued resource with a waiting one."""
     from aiohttp import web  # noqa: PLC0415 - only the server's process
 
     async def answer(request: web.Request) -> web.Response:
@@ -42,7 +42,7 @@ def _serve(port: Connection) -> None:
 
 
 async def _wait(transport: Any) -> None:  # noqa: ANN401 - the provider is another distribution, imported late
-    """Look at a queued resource that waits, and record it, as often as the bound allows."""
+    """Read and record a waiting queued resource as often as the limit allows."""
     from gcp_tpu_provider.operation import PollTimer  # noqa: PLC0415 - as above
     from gcp_tpu_provider.resource_record import ResourceRecord  # noqa: PLC0415 - as above
     from gcp_tpu_provider.tpu_api import TpuApi  # noqa: PLC0415 - as above
@@ -72,7 +72,7 @@ def main() -> None:
     asyncio.run(_wait(HttpTpuTransport(pacing)))
     used_s = time.process_time() - before_s
     server.terminate()
-    print(f"{REQUESTS} requests, {used_s:.2f} s of a processor: {used_s / TWO_HOURS_S:.4%} of one core over two hours")
+    print(f"{REQUESTS} requests, {used_s:.2f} processor seconds: {used_s / TWO_HOURS_S:.4%} of one core over two hours")
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""How fast staging is beside a plain parallel copy of the same files: `python -m authors.benchmarks.staging_speed`.
+"""Speed of staging compared with a plain parallel copy of the same files: `python -m authors.benchmarks.staging_speed`.
 
-The plain copy is `upload_many_from_filenames` of Google's own client with as many threads: whole files, nothing that a later run could
-use. Both copy the same folder into the same local cloud, in turns, each into a folder of its own. Staging also hashes
-every byte, joins parts and writes a manifest. The local cloud is one process that hashes and writes what it gets, and shares the
-processors with the client. Figures of one machine; the ratio is what carries over.
+The plain copy is `upload_many_from_filenames` of Google's client with as many threads. It copies whole files and leaves nothing that a later run can
+use. Both alternately copy the same folder to the same local cloud, each into a separate folder. Staging also hashes
+every byte, joins parts and writes a manifest. The local cloud is one process that hashes and writes the data and shares the
+processors with the client. The values are specific to one machine. Only the ratio is comparable.
 """
 
 import argparse
@@ -36,26 +36,26 @@ _START_LIMIT_S: Final = 60.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StagingRatio:
-    """What was measured. Seconds are medians."""
+    """Result of the measurement. Seconds are medians."""
 
     mib: int
     rounds: int
     plain_s: float
     staging_s: float
     again_s: float
-    """A second run of staging, which finds everything in place."""
+    """Second run of staging, which finds all files in place."""
     ratio: float
-    """Speed of staging, as a multiple of the plain copy's: the median of the rounds' own ratios."""
+    """Speed of staging as a multiple of the plain copy's: the median of the rounds' ratios."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Measure and print; returns the exit code."""
+    """Measure and print. Return the exit code."""
     parser = argparse.ArgumentParser(
-        prog="python -m authors.benchmarks.staging_speed", description="How fast staging is."
+        prog="python -m authors.benchmarks.staging_speed", description="Measure the speed of staging."
     )
     parser.add_argument("--shards", type=int, default=8, help="files of weights")
     parser.add_argument("--mib", type=int, default=96, help="size of each file")
-    parser.add_argument("--rounds", type=int, default=5, help="copies of each kind, in turns")
+    parser.add_argument("--rounds", type=int, default=5, help="copies of each kind, alternating")
     parser.add_argument("--json", action="store_true", help="one JSON object on stdout")
     args = parser.parse_args(argv)
     if min(args.shards, args.mib, args.rounds) < 1:
@@ -65,7 +65,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.json:
         print(json.dumps(asdict(found), indent=2))
         return 0
-    print(f"{found.mib} MiB, {found.rounds} rounds, {WORKERS} at a time, parts of {PART_BYTES // MIB} MiB")
+    print(f"{found.mib} MiB, {found.rounds} rounds, {WORKERS} concurrent, parts of {PART_BYTES // MIB} MiB")
     for what, seconds in (("plain", found.plain_s), ("staging", found.staging_s), ("staging again", found.again_s)):
         print(f"{what:<16} {seconds:>8.2f} s {found.mib / seconds:>8.1f} MiB/s")
     print(f"{'staging/plain':<16} {found.ratio:>8.2f} x")
@@ -74,7 +74,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 @contextlib.contextmanager
 def running_cloud(folder: Path) -> Generator[None]:
-    """Run a local cloud with a bucket in a process of its own, and set this process's environment for it."""
+    """Run a local cloud with a bucket in a separate process, and set this process's environment for it."""
     command = [sys.executable, "-m", "localcloud"]
     state = ["--state", str(folder / "cloud")]
     with (folder / "serve.log").open("w") as log:
@@ -96,7 +96,7 @@ def running_cloud(folder: Path) -> Generator[None]:
 
 
 def measure(folder: Path, shards: int, mib: int, rounds: int) -> StagingRatio:
-    """Copy a folder in both ways, in turns."""
+    """Copy a folder with both methods, alternately."""
     checkpoint = folder / "checkpoint"
     checkpoint.mkdir()
     (checkpoint / "config.json").write_text("{}")

@@ -1,10 +1,10 @@
-"""What each way to start a TPU server again takes: planned, and measured on the local cloud with the real agent.
+"""Duration of each kind of TPU server restart: planned, and measured on the local cloud with the real agent.
 
     python -m authors.benchmarks.warm_starts [--weights hub|bucket] [--compile-cache machine|bucket|off] [--speed N] [--json]
 
-The agent of the TPU machine runs unchanged on a simulated machine. What is simulated (boot, image, download, load, compilation) is charged
-from the local cloud's own tables, in simulated seconds; the planner has tables of its own (planning.data.overheads). What the agent does itself
-(documents, docker, copies, archives) takes real seconds on this computer and is shown beside them.
+The agent of the TPU machine runs unchanged on a simulated machine. Simulated steps (boot, image, download, load, compilation) take simulated seconds
+from the local cloud's tables. The planner has separate tables (planning.data.overheads). The agent's work
+(documents, docker, copies, archives) takes real seconds on this computer, which are also shown.
 """
 
 import argparse
@@ -57,9 +57,9 @@ NODE: Final = f"projects/{PROJECT}/locations/us-east5-a/nodes/warm"
 PORT: Final = 8000
 DEFAULT_SPEED: Final = 400.0
 WAIT_S: Final = 300.0
-"""Real seconds that one step may take on a busy computer."""
+"""Maximum real seconds of one step on a busy computer."""
 ENGINE: Final = ("process", "load", "compile", "cached")
-"""What the server itself does: its own start."""
+"""Parts of the server's own start."""
 _WEIGHTS_PATH: Final = "/mnt/models/gemma-4-E2B-it"
 _GB: Final = 1e9
 _KEY: Final = f"projects/{PROJECT}/secrets/archive-key"
@@ -69,34 +69,34 @@ Weights = Literal["hub", "bucket"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredStart:
-    """One way to start, as the simulator charged it."""
+    """One kind of start, as charged by the simulator."""
 
     name: str
     planned_s: float | None
     charges_s: Mapping[str, float]
-    """Simulated seconds by what they stand for."""
+    """Simulated seconds by part."""
     downloaded_bytes: Mapping[str, int]
-    """Bytes by where they came from: image, hub, weights and programs of the bucket."""
+    """Bytes by source: image, hub, weights and programs of the bucket."""
     real_s: float
-    """Real seconds of all else: the agent, and the stand-ins of docker and systemd. They depend on this computer."""
+    """Real seconds of the rest: the agent, and the stand-ins of docker and systemd. They depend on this computer."""
 
     @property
     def charged_s(self) -> float:
-        """Simulated seconds in all."""
+        """Return the total simulated seconds."""
         return sum(self.charges_s.values())
 
     @property
     def beyond_engine_s(self) -> float:
-        """Simulated seconds that the server's own start does not explain."""
+        """Return the simulated seconds outside the server's own start."""
         return sum(seconds for what, seconds in self.charges_s.items() if what not in ENGINE)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Measure and print; returns the exit code."""
+    """Measure and print. Return the exit code."""
     parser = argparse.ArgumentParser(
-        prog="python -m authors.benchmarks.warm_starts", description="How servers start again."
+        prog="python -m authors.benchmarks.warm_starts", description="Measure server restarts."
     )
-    parser.add_argument("--weights", choices=("hub", "bucket"), default="hub", help="where the weights come from")
+    parser.add_argument("--weights", choices=("hub", "bucket"), default="hub", help="source of the weights")
     parser.add_argument("--compile-cache", choices=("machine", "bucket", "off"), default="bucket")
     parser.add_argument("--speed", type=float, default=DEFAULT_SPEED, help="simulated seconds per real second")
     parser.add_argument("--json", action="store_true", help="one JSON object on stdout")
@@ -183,7 +183,7 @@ def _deployment(weights: Weights, compile_cache: CompileCache) -> Deployment:
 
 
 def document_of(weights: Weights, compile_cache: CompileCache, **options: str | int) -> str:
-    """Return the serving document of E2B with the planner's options, as a stack writes it; `options` change some of them."""
+    """Return the serving document of E2B with the planner's options, as a stack writes it. `options` changes some of them."""
     answer, image = plan(_deployment(weights, compile_cache)), IMAGES["vllm-tpu"]
     model = MODEL if weights == "hub" else _WEIGHTS_PATH
     return ServingDocument(
@@ -199,21 +199,21 @@ def document_of(weights: Weights, compile_cache: CompileCache, **options: str | 
 
 @dataclass(slots=True)
 class MeasuredMachine:
-    """A machine, and what the local cloud has charged and served it."""
+    """A machine, and the time and bytes that the local cloud charged for it."""
 
     cloud: Cloud
     metadata: dict[str, str]
     archives: bool
-    """Whether a step ends only when its programs are archived."""
+    """True if a step finishes only after its programs are archived."""
     speed: float
-    """The simulated seconds of a real one."""
+    """Simulated seconds per real second."""
     _seen: int = 0
     _served: dict[str, int] = field(default_factory=dict[str, int])
 
     async def step(
         self, name: str, planned_s: float | None, act: Callable[[], Awaitable[None]], document: str
     ) -> MeasuredStart:
-        """Do something to the machine, wait until it serves the document with another container, and return what that took."""
+        """Act on the machine, wait until it serves the document with another container, and return the cost."""
         before, begin_s = self._container_id(), time.monotonic()
         await act()
         await self.until(
@@ -244,7 +244,7 @@ class MeasuredMachine:
         return list(self.cloud.store.under("storage.objects", f"{BUCKET}/{ARCHIVE_PREFIX}/"))
 
     def _downloads(self) -> list[tuple[str, int, float]]:
-        """Return what was read from the bucket since the last call: weights or programs, bytes, simulated seconds."""
+        """Return the reads from the bucket since the last call: weights or programs, bytes, simulated seconds."""
         found: list[tuple[str, int, float]] = []
         for row in self.cloud.downloads.rows():
             name, size = str(row["object"]), int(row["bytes"])
@@ -276,12 +276,12 @@ class MeasuredMachine:
         return (now.get(PHASE_KEY), now.get(DOCUMENT_HASH_KEY)) == (READY, wanted)
 
     def published(self, key: str) -> str:
-        """Return a guest attribute of the machine; empty if there is none."""
+        """Return a guest attribute of the machine, or an empty string."""
         found = self.cloud.runtimes.machines.guest_attributes(NODE).get(GUEST_ATTRIBUTE_NAMESPACE, {})
         return str(found.get(key, ""))
 
     def agent_log(self) -> str:
-        """Return what the agent has written to the journal."""
+        """Return the agent's journal."""
         return "".join(path.read_text(encoding="utf-8") for path in self._folder().glob("units/*.log"))
 
     async def put_object(self, name: str, data: bytes) -> None:
@@ -295,7 +295,7 @@ class MeasuredMachine:
         deadline = time.monotonic() + WAIT_S
         while not condition():
             if time.monotonic() > deadline:
-                raise TimeoutError(f"{what} did not come about within {WAIT_S:g} s")
+                raise TimeoutError(f"{what} did not happen within {WAIT_S:g} s")
             await asyncio.sleep(0.02)
 
     async def boot(self, document: str) -> None:
@@ -319,12 +319,12 @@ class MeasuredMachine:
         self.cloud.runtimes.machines.set_metadata(NODE, self.metadata)
 
     async def crash(self) -> None:
-        """End the server's process as a crash does: at once, and while its machine goes on."""
+        """Kill the server's process as in a crash: immediately, while its machine keeps running."""
         await asyncio.sleep(0)
         os.kill(int(self._container()["pid"]), signal.SIGKILL)
 
     async def reboot(self) -> None:
-        """Reboot the machine: it keeps its disk."""
+        """Reboot the machine, which keeps its disk."""
         await self.cloud.runtimes.machines.reboot(NODE)
 
     async def lose(self, document: str) -> None:
@@ -337,7 +337,7 @@ class MeasuredMachine:
 async def open_machine(
     weights: Weights, compile_cache: CompileCache, *, speed: float = DEFAULT_SPEED, may_archive: bool = True
 ) -> AsyncGenerator[MeasuredMachine]:
-    """Yield a machine that is not booted yet, beside a local cloud of its own. `may_archive` False leaves out the grant of the archive."""
+    """Yield a machine that is not booted yet, with a separate local cloud. `may_archive` False omits the grant for the archive."""
     with tempfile.TemporaryDirectory(prefix="warm-starts-") as folder:
         opened = await open_cloud(Path(folder), Options(project=PROJECT, speed=speed), simulated_runtimes)
         archives = compile_cache == "bucket"
@@ -355,7 +355,7 @@ async def open_machine(
 
 
 async def _prepare(cloud: Cloud, weights: Weights, *, may_archive: bool) -> None:
-    """Make the account, the bucket with its grants as a stack makes them, and the weights as placeholders."""
+    """Create the account, the bucket with a stack's grants, and the weights as placeholders."""
     async with _operator(cloud) as session:
         await session.post("/admin/projects", json={"projectId": PROJECT})
         for api in ("iam", "storage", "secretmanager"):
@@ -383,7 +383,7 @@ async def _prepare(cloud: Cloud, weights: Weights, *, may_archive: bool) -> None
 
 
 async def _make_key(session: aiohttp.ClientSession, member: str) -> None:
-    """Make the key that signs archives, which the machine's account may read."""
+    """Create the key that signs archives and grant the machine's account read access."""
     parent, _, secret = _KEY.rpartition("/secrets/")
     await session.post(f"/secretmanager/v1/{parent}/secrets?secretId={secret}", json={"replication": {"automatic": {}}})
     payload = {"payload": {"data": base64.b64encode(token_hex(32).encode()).decode()}}

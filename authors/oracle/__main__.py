@@ -1,6 +1,6 @@
-"""`python -m authors.oracle`: compare our benchmark and smoke checks with a real vLLM and its own benchmark, and ask what it exposes.
+"""`python -m authors.oracle`: compare our benchmark and smoke checks with a real vLLM and its benchmark, and check its exposure.
 
-The first run installs vLLM (6 GB) below .oracle. docs/authors/oracle.md says what is compared and what was measured.
+The first run installs vLLM (6 GB) below .oracle. docs/authors/oracle.md describes the comparison and its results.
 """
 
 import argparse
@@ -33,7 +33,7 @@ PARTS: Final = (BENCHMARK, EXPOSURE)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Return 0 if all agrees, 1 if something does not or could not be measured, 2 if it is refused, 130 if interrupted."""
+    """Return 0 if all agrees, 1 if something differs or could not be measured, 2 if rejected, 130 if interrupted."""
     options = _parser().parse_args(arguments)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.default_int_handler)
@@ -46,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"oracle: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print("oracle: interrupted; the server is ended, and `make oracle` starts anew.", file=sys.stderr)
+        print("oracle: interrupted. The server was stopped. Run `make oracle` to start over.", file=sys.stderr)
         return 130
     text = as_markdown(report)
     print(json.dumps(as_json(report), indent=1) if options.json else text)
@@ -61,7 +61,7 @@ def run_oracle(options: argparse.Namespace) -> OracleReport:
     """Prepare, measure and judge. Raises OracleError."""
     if options.rounds < FEWEST_ROUNDS:
         raise OracleRefusedError(
-            f"--rounds is {options.rounds}, but fewer than {FEWEST_ROUNDS} rounds can tell nothing; leave it out."
+            f"--rounds is {options.rounds}, but a result needs at least {FEWEST_ROUNDS} rounds. Remove the option or raise it.",
         )
     began_s = time.monotonic()
     load = os.getloadavg()[0]
@@ -85,19 +85,19 @@ def run_oracle(options: argparse.Namespace) -> OracleReport:
     )
     (home.results / "report.json").write_text(json.dumps(as_json(report), indent=1) + "\n", encoding="utf-8")
     (home.results / "report.md").write_text(as_markdown(report) + "\n", encoding="utf-8")
-    _say(f"every run is in {home.results}")
+    _say(f"results of every run: {home.results}")
     return report
 
 
 def _measured(options: argparse.Namespace, home: OracleHome, port: int, cores: OracleCores) -> OracleMeasured:
     """Run the benchmarks, the smoke checks and the chat. Raises OracleError."""
     points = tuple(point for point in POINTS if point.name in (options.point or NAMES))
-    _say(f"starting vLLM on core {min(cores.server)}, port {port}; its log is {home.results / 'server.log'}")
+    _say(f"starting vLLM on core {min(cores.server)}, port {port}, log: {home.results / 'server.log'}")
     with running_server(home, port, cores, _say) as url, preloaded_vllm(home, cores, _say) as copies:
         bench = Bench(home=home, url=url, cores=cores, copies=copies)
         faults = check_chat(bench)
         smoke, smoke_faults = check_smoke(bench)
-        _say(f"smoke: {smoke} checks came out as they must, {len(smoke_faults)} did not")
+        _say(f"smoke: {smoke} checks as expected, {len(smoke_faults)} not")
         faults += [*smoke_faults, *check_command(POINTS[-1], bench, _say)]
         outcomes = tuple(measure_point(point, options.rounds, bench.ours, bench.theirs, _say) for point in points)
         with buffering_proxy(port) as through:
@@ -116,7 +116,10 @@ def _say(text: str) -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m authors.oracle", description=__doc__)
     parser.add_argument(
-        "--rounds", type=int, default=FEWEST_ROUNDS, help=f"valid rounds per point (default and least: {FEWEST_ROUNDS})"
+        "--rounds",
+        type=int,
+        default=FEWEST_ROUNDS,
+        help=f"valid rounds per point (default and minimum: {FEWEST_ROUNDS})",
     )
     parser.add_argument(
         "--part", action="append", default=[], choices=PARTS, help="run only this part; repeatable (default: both)"
@@ -128,7 +131,7 @@ def _parser() -> argparse.ArgumentParser:
         "--folder",
         type=Path,
         default=DEFAULT_FOLDER,
-        help="where vLLM, the model and the results are kept (default: .oracle)",
+        help="folder for vLLM, the model and the results (default: .oracle)",
     )
     parser.add_argument("--port", type=int, default=0, help="port of vLLM on 127.0.0.1 (default: a free one)")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of Markdown")

@@ -1,9 +1,9 @@
 # pyright: basic, reportMissingImports=false
-# ruff: noqa: PLC0415, S106 - the packages are the oracle's, and take seconds to load; tokens of a tokenizer are no secrets
-"""Write a tiny random Gemma 4 and its tokenizer into a folder. The oracle's Python runs this file; it has vLLM's packages.
+# ruff: noqa: PLC0415, S106 - the packages are the oracle's, and take seconds to load; tokens of a tokenizer are not secrets
+"""Write a tiny random Gemma 4 and its tokenizer to a folder. Run by the oracle's Python, which has vLLM's packages.
 
-`python checkpoint.py FOLDER TEXT...`: the tokenizer is trained on the words of the text files, so that each is one token with and
-without a space before it, as in Gemma's own tokenizer.
+`python checkpoint.py FOLDER TEXT...`: the tokenizer is trained on the words of the text files, so each word is one token with and
+without a space before it, as in Gemma's tokenizer.
 """
 
 import json
@@ -15,10 +15,10 @@ from pathlib import Path
 
 VOCABULARY = 2048
 SPECIAL = ("<pad>", "<eos>", "<bos>", "<unk>", "<|turn>", "<turn|>")
-"""Their ids are their places. An answer that ends in special tokens is one of id 1."""
+"""Their ids are their positions. A response that ends with special tokens ends with id 1."""
 MOST_WORDS = 500
 REPEATS = 50
-"""Each word stands this often in the training text, so that it becomes one token."""
+"""Repetitions of each word in the training text, so it becomes one token."""
 CHAT_TEMPLATE = (
     "{{ bos_token }}{% for message in messages %}<|turn>{{ 'model' if message.role == 'assistant' else message.role }}\n"
     "{% if message.content is string %}{{ message.content }}{% else %}{% for part in message.content or [] %}"
@@ -37,7 +37,7 @@ def words_of(files: Sequence[str]) -> list[str]:
 
 
 def write_tokenizer(folder: str, words: Sequence[str]) -> None:
-    """Train a byte-level BPE and write it in the form that transformers reads."""
+    """Train a byte-level BPE and write it in the format of transformers."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
 

@@ -1,4 +1,4 @@
-"""Run the smoke checks and the chat of `scripts.connect` against the server: what random weights must pass, and what they must fail."""
+"""Smoke checks and chat of `scripts.connect` against the server: checks that random weights must pass, and checks that they must fail."""
 
 import json
 import os
@@ -28,30 +28,30 @@ SMOKE_VERDICTS: Final[Mapping[str, str]] = {
     "single stream": "passed",
     "burst": "passed",
 }
-"""Random weights know no capital of France and fill a JSON string until the limit. What was not configured is skipped."""
+"""Random weights do not know the capital of France and fill a JSON string up to the limit. Unconfigured checks are skipped."""
 
 
 def smoke_faults(report: Mapping[str, Any]) -> list[str]:
-    """Return each check of `scripts.smoke --json` that came out otherwise than it must."""
+    """Return each check of `scripts.smoke --json` with an unexpected verdict."""
     found = {str(check["name"]): check for check in cast("list[dict[str, Any]]", report["checks"])}
     faults = [f"smoke: the check '{name}' is missing" for name in SMOKE_VERDICTS if name not in found]
     for name, check in found.items():
         wanted = SMOKE_VERDICTS.get(name)
         if wanted is None:
             faults.append(
-                f"smoke: the check '{name}' is new: say in authors/oracle/clients.py what a random model must get"
+                f"smoke: the check '{name}' is new. Add its verdict for a random model to authors/oracle/clients.py."
             )
         elif check["verdict"] != wanted:
             faults.append(
                 f"smoke: '{name}' must be {wanted}, but is {check['verdict']}: {check['measured']} {check['detail']}".rstrip()
             )
     if report["simulated"] is not None:
-        faults.append(f"smoke: the server says that it is simulated ({report['simulated']})")
+        faults.append(f"smoke: the server reports that it is simulated ({report['simulated']})")
     return faults
 
 
 def check_smoke(bench: Bench) -> tuple[int, list[str]]:
-    """Run the smoke checks. Return how many came out as they must, and the faults."""
+    """Run the smoke checks. Return the number of expected verdicts, and the faults."""
     log = bench.home.results / "smoke.log"
     command = [sys.executable, "-m", "scripts.smoke", "--url", bench.url, "--model", MODEL]
     command += ["--max-model-len", str(MAX_MODEL_LEN), "--json"]
@@ -60,14 +60,14 @@ def check_smoke(bench: Bench) -> tuple[int, list[str]]:
         report = cast("dict[str, Any]", json.loads(text))
         faults = smoke_faults(report)
     except (ValueError, KeyError) as error:
-        raise OracleError(f"scripts.smoke printed no report ({error!r}); see {log}.") from None
+        raise OracleError(f"scripts.smoke printed no report ({error!r}). See {log}.") from None
     return len(SMOKE_VERDICTS) - len(faults), faults
 
 
 def check_chat(bench: Bench) -> list[str]:
-    """Ask once through the proxy of `scripts.connect chat`, which streams the answer. Return the faults."""
+    """Send one prompt through the proxy of `scripts.connect chat`, which streams the response. Return the faults."""
     log = bench.home.results / "chat.log"
     command = [sys.executable, "-m", "scripts.connect", "chat", "--url", bench.url]
     command += ["--max-tokens", "32", "Say hello."]
     text = run_tool(command, ROOT, os.environ, log, bench.cores, allowed=(0,))
-    return [] if text.strip() else [f"connect chat: no text came; see {log}"]
+    return [] if text.strip() else [f"connect chat: no text was received, see {log}"]

@@ -1,4 +1,4 @@
-"""Run vLLM's command line in copies of a process that has loaded vLLM already."""
+"""Run vLLM's command line in copies of a process that has already loaded vLLM."""
 
 import json
 import os
@@ -24,7 +24,7 @@ class VllmCopies:
         self._log = log
 
     def run(self, words: list[str], log: Path, limit_s: float) -> str:
-        """Run a command line of vLLM and return its stdout; both streams are kept. Raises OracleError."""
+        """Run a vLLM command line and return its stdout. Both streams are kept. Raises OracleError."""
         output = log.with_suffix(".stdout")
         order = {"words": words, "stdout": str(output), "stderr": str(log)}
         orders = self._pipe(self._process.stdin)
@@ -32,34 +32,34 @@ class VllmCopies:
             orders.write(json.dumps(order).encode() + b"\n")
             orders.flush()
         except OSError as error:
-            raise OracleError(f"the process that holds vLLM is gone: {error.strerror}; see {self._log}.") from None
+            raise OracleError(f"The process with vLLM loaded is gone: {error.strerror}. See {self._log}.") from None
         code = self.next_code(limit_s)
         if code != 0:
             raise failed_tool(words, code, log)
         return output.read_text(encoding="utf-8", errors="replace")
 
     def next_code(self, limit_s: float) -> int:
-        """Wait for the end of what runs, and return its exit code. Raises OracleError after the limit."""
+        """Wait for the current command to finish and return its exit code. Raises OracleError after the limit."""
         answers = self._pipe(self._process.stdout)
         with selectors.DefaultSelector() as selector:
             selector.register(answers, selectors.EVENT_READ)
-            # The process writes a line at once, so that a line is whole when anything can be read.
+            # The process writes each line in one piece, so a line is complete when anything can be read.
             line = answers.readline() if selector.select(limit_s) else None
         if line is None:
-            raise OracleError(f"vLLM's benchmark did not end within {limit_s:.0f} s; see {self._log.parent}.")
+            raise OracleError(f"vLLM's benchmark did not finish within {limit_s:.0f} s. See {self._log.parent}.")
         if not line:
-            raise OracleError(f"the process that holds vLLM is gone; see {self._log}.")
+            raise OracleError(f"The process with vLLM loaded is gone. See {self._log}.")
         return int(json.loads(line)["code"])
 
     def _pipe(self, pipe: IO[bytes] | None) -> IO[bytes]:
         if pipe is None:
-            raise OracleError("the process that holds vLLM was started without pipes.")
+            raise OracleError("The process with vLLM loaded was started without pipes.")
         return pipe
 
 
 @contextmanager
 def preloaded_vllm(home: OracleHome, cores: OracleCores, say: OracleSay) -> Generator[VllmCopies]:
-    """Load vLLM once, yield what runs its command lines, and end it."""
+    """Load vLLM once, yield the runner of its command lines, and stop it."""
     log = home.results / "preloaded.log"
     say("loading vLLM's benchmark once for all runs")
     with log.open("wb") as stream, on_cores(cores.clients):

@@ -1,4 +1,4 @@
-"""What a caller without the API key gets of a real vLLM, as it comes and as the stacks start it; what it fetches and what it loads."""
+"""Exposure of a real vLLM to a caller without the API key, by default and as the stacks start it: paths, fetched media, loaded files."""
 
 import base64
 import http.client
@@ -17,7 +17,7 @@ from authors.oracle.server import HOST, OracleCores, free_port, running_server, 
 
 KEY: Final = "key-of-the-oracle"
 PINNED: Final = "oracle/pinned"
-"""A repository of a hub cache: its commit is the tiny model, and its main branch is no model at all."""
+"""A repository of a hub cache. Its commit is the tiny model, and its main branch is not a model."""
 COMMIT: Final = "1" * 40
 MAIN: Final = "2" * 40
 ORIGIN: Final = "https://elsewhere.example"
@@ -31,16 +31,16 @@ CLOSED: Final = (
     f"--tokenizer-revision={COMMIT}",
     "--load-format=safetensors",
 )
-"""What the stacks add to a server with an API key whose model is on the hub; a test compares."""
+"""Options that the stacks add to a server with an API key whose model is on the hub. A test compares them."""
 OPEN: Final = ('--allowed-origins=["*"]',)
-"""What vLLM did by itself up to 0.31; 0.32.0 allows no origin."""
+"""Default of vLLM up to 0.31. Since 0.32.0 no origin is allowed."""
 _LIMIT_S: Final = 120.0
 _INSIDE: Final = Path(__file__).with_name("inside.py")
 
 
 @dataclass(frozen=True, slots=True)
 class OracleRequest:
-    """A request, and the status that a server with a key but without the guard answers a caller who has no key."""
+    """A request, and the status that a server with a key but without the guard returns to a caller without the key."""
 
     method: str
     path: str
@@ -49,7 +49,7 @@ class OracleRequest:
 
     @property
     def name(self) -> str:
-        """Return the request in a word."""
+        """Return the request as text."""
         return f"{self.method} {self.path}"
 
 
@@ -81,7 +81,7 @@ _PICTURE: Final = 400
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExposureRow:
-    """One request and what it got: without the key before and behind the guard, and with the key behind it."""
+    """One request and its results: without the key before and behind the guard, and with the key behind it."""
 
     asked: str
     open: str
@@ -91,33 +91,33 @@ class ExposureRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exposure:
-    """Everything that was asked."""
+    """All requests."""
 
     rows: tuple[ExposureRow, ...]
     faults: tuple[str, ...]
 
 
 def check_exposure(home: OracleHome, cores: OracleCores, say: OracleSay) -> Exposure:
-    """Ask two servers and vLLM's own code. Raises OracleError if they do not start, or the guard's file is missing."""
+    """Query two servers and vLLM's code. Raises OracleError if they do not start or the guard's file is missing."""
     if not GUARD.is_file():
-        raise OracleError(f"{GUARD} is missing, so that no server can be started with the path guard.")
+        raise OracleError(f"{GUARD} is missing, so no server can be started with the path guard.")
     cache = hub_cache(home)
-    say("asking a server with an API key alone")
+    say("querying a server that has only an API key")
     with _server(home, cores, say, _Started(name="open", arguments=OPEN)) as port:
         before = _all_answers(port, MODEL)
-    say("asking a server as the stacks start it: path guard, no origins, no media, one commit, safetensors only")
+    say("querying a server as the stacks start it: path guard, no origins, no media, one commit, safetensors only")
     closed = _Started(name="closed", model=PINNED, arguments=CLOSED, variables=_closed_variables(home, cache))
     with _server(home, cores, say, closed) as port:
         behind = _all_answers(port, PINNED)
-    say("asking whether the main branch of that repository would start: it must not")
+    say("checking that the main branch of that repository does not start")
     faults = [*_faults_of_main(home, cores, say, cache), *judged(before, behind)]
-    say("asking vLLM's own code what it fetches and what it opens")
+    say("checking which media vLLM's code fetches and which weights it opens")
     rows, more = _inside(home, cores)
     return Exposure(rows=(*_rows(before, behind), *rows), faults=(*faults, *more))
 
 
 def hub_cache(home: OracleHome) -> Path:
-    """Write a hub cache with the tiny model under one commit, and a main branch that is no model. Return its folder."""
+    """Write a hub cache with the tiny model under one commit and a main branch that is not a model. Return its folder."""
     cache = home.results / "hub-cache"
     repository = cache / "hub" / f"models--{PINNED.replace('/', '--')}"
     shutil.rmtree(cache, ignore_errors=True)
@@ -130,7 +130,7 @@ def hub_cache(home: OracleHome) -> Path:
 
 
 def judged(before: "ServerAnswers", behind: "ServerAnswers") -> list[str]:
-    """Return what is otherwise than it must be, as sentences."""
+    """Return the differences from the expected results, as sentences."""
     faults: list[str] = []
     for one in REQUESTS:
         is_health = one.path == "/health"
@@ -164,12 +164,12 @@ def judged(before: "ServerAnswers", behind: "ServerAnswers") -> list[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerAnswers:
-    """What one server answered."""
+    """Results from one server."""
 
     without: Mapping[str, int]
     with_key: Mapping[str, int]
     origin: str
-    """Access-Control-Allow-Origin of an answer to another site's page; empty if there is none."""
+    """Access-Control-Allow-Origin of a response to another site's page, or empty."""
     preflight: int
     preflight_with_key: int
     picture: int
@@ -193,7 +193,7 @@ def _all_answers(port: int, model: str) -> ServerAnswers:
 
 
 def _ask(port: int, asked: OracleRequest, model: str, headers: Mapping[str, str]) -> tuple[int, str]:
-    """Return the status, and the origin that the answer allows."""
+    """Return the status and the origin that the response allows."""
     body = None if asked.body is None else json.dumps({"model": model, **asked.body} if asked.body else {})
     sent = {**headers, **({"Content-Type": "application/json"} if body is not None else {})}
     if asked.method == "WS":
@@ -210,7 +210,7 @@ def _ask(port: int, asked: OracleRequest, model: str, headers: Mapping[str, str]
         answer = connection.getresponse()
         answer.read()
     except (OSError, http.client.HTTPException) as error:
-        raise OracleError(f"{asked.name} got no answer: {error!r}.") from None
+        raise OracleError(f"{asked.name} got no response: {error!r}.") from None
     finally:
         connection.close()
     return answer.status, answer.getheader("Access-Control-Allow-Origin", "")
@@ -228,7 +228,7 @@ class _Started:
 
 @contextmanager
 def _server(home: OracleHome, cores: OracleCores, say: OracleSay, one: _Started) -> Generator[int]:
-    """Start a server on a port of its own, and end it."""
+    """Start a server on a separate port, and stop it."""
     port = free_port(0)
     given = {"VLLM_API_KEY": KEY, **one.variables}
     with running_server(
@@ -238,7 +238,7 @@ def _server(home: OracleHome, cores: OracleCores, say: OracleSay, one: _Started)
 
 
 def _closed_variables(home: OracleHome, cache: Path) -> Mapping[str, str]:
-    """Return the variables of a server with the path guard: its file is in a folder of PYTHONPATH."""
+    """Return the variables of a server with the path guard, whose file is in a folder of PYTHONPATH."""
     folder = home.results / "guard"
     folder.mkdir(exist_ok=True)
     shutil.copyfile(GUARD, folder / f"{MODULE}.py")
@@ -246,10 +246,10 @@ def _closed_variables(home: OracleHome, cache: Path) -> Mapping[str, str]:
 
 
 def _faults_of_main(home: OracleHome, cores: OracleCores, say: OracleSay, cache: Path) -> list[str]:
-    """Start the repository without a commit, which has to fail: otherwise the commit above proved nothing."""
+    """Start the repository without a commit, which must fail. Otherwise the result with the commit proves nothing."""
     main = _Started(name="main", model=PINNED, variables={"HF_HOME": str(cache)})
     with suppress(OracleError), _server(home, cores, say, main):
-        return [f"exposure: {PINNED} starts without --revision, so that the commit was not what made it start"]
+        return [f"exposure: {PINNED} starts without --revision, so the commit was not the reason that it started"]
     return []
 
 
@@ -264,7 +264,7 @@ def _rows(before: ServerAnswers, behind: ServerAnswers) -> tuple[ExposureRow, ..
         for one in REQUESTS
     ]
     origins = ExposureRow(
-        asked="origin that an answer allows", open=before.origin or "none", closed=behind.origin or "none", with_key=""
+        asked="origin that a response allows", open=before.origin or "none", closed=behind.origin or "none", with_key=""
     )
     preflight = ExposureRow(
         asked="preflight of another site",
@@ -276,7 +276,7 @@ def _rows(before: ServerAnswers, behind: ServerAnswers) -> tuple[ExposureRow, ..
 
 
 def _inside(home: OracleHome, cores: OracleCores) -> tuple[tuple[ExposureRow, ...], list[str]]:
-    """Ask vLLM's own code, with and without redirects."""
+    """Query vLLM's code, with and without redirects."""
     pickled = home.results / "pickled"
     pickled.mkdir(exist_ok=True)
     (pickled / "pytorch_model.bin").write_bytes(b"no weights")
@@ -292,7 +292,7 @@ def _inside(home: OracleHome, cores: OracleCores) -> tuple[tuple[ExposureRow, ..
 
 
 def inside_rows(found: Mapping[str, Any]) -> tuple[ExposureRow, ...]:
-    """Return what vLLM's own code answered, as rows: every domain and redirects, then none and no redirects."""
+    """Return the results of vLLM's code as rows: every domain and redirects, then none and no redirects."""
     loose, strict = found["1"]["media"]["every domain"], found["0"]["media"]["none.invalid"]
     names = {
         "http": "media by `http:`",
@@ -312,7 +312,7 @@ def inside_rows(found: Mapping[str, Any]) -> tuple[ExposureRow, ...]:
     )
     weights = found["0"]["weights"]
     pickled = ExposureRow(
-        asked="weights of `.bin` alone", open=weights["auto"], closed=weights["safetensors"], with_key=""
+        asked="weights only in `.bin`", open=weights["auto"], closed=weights["safetensors"], with_key=""
     )
     return (*media, redirect, pickled)
 
@@ -324,7 +324,7 @@ def _fetched(one: Mapping[str, Any]) -> str:
 
 
 def inside_faults(found: Mapping[str, Any]) -> list[str]:
-    """Return what vLLM's own code answered otherwise than it must, as sentences."""
+    """Return unexpected results of vLLM's code, as sentences."""
     strict, redirected = found["0"]["media"], found["1"]["media"]
     wanted = {
         "http without a domain": (strict["none.invalid"]["http"], False, 0),
@@ -343,5 +343,5 @@ def inside_faults(found: Mapping[str, Any]) -> list[str]:
     ]
     weights = found["0"]["weights"]
     if weights["auto"] != "bin" or "Cannot find any model weights" not in weights["safetensors"]:
-        faults.append(f"exposure: pickled weights must be opened by auto and not by safetensors, but: {weights}")
+        faults.append(f"exposure: pickled weights must be opened by auto but not by safetensors, found: {weights}")
     return faults

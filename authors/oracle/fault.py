@@ -1,6 +1,6 @@
-"""A planted fault: a proxy that holds each streamed answer until it is complete, as a web server with buffering does.
+"""Injected fault: a proxy that holds each streamed response until it is complete, like a web server with buffering.
 
-A benchmark behind it sees the first token with the last one. The oracle must notice, or it notices nothing.
+A benchmark behind it sees the first token together with the last one. The oracle must detect this.
 """
 
 import socket
@@ -17,19 +17,19 @@ _PIECE: Final = 1 << 16
 
 
 def released(held: bytes) -> bool:
-    """Tell if what was held goes on: it is no stream of events, or it is complete."""
+    """Return whether a held response can be forwarded because it is not an event stream or is complete."""
     return _STREAM not in held or _END in held
 
 
 @contextmanager
 def buffering_proxy(port: int) -> Generator[str]:
-    """Listen on a free port, pass everything to `port` of this machine, and yield the address."""
+    """Listen on a free port, forward everything to `port` of this machine, and yield the address."""
     listener = socket.create_server((HOST, 0), backlog=128)
     threading.Thread(target=_accept, args=(listener, port), daemon=True).start()
     try:
         yield f"http://{HOST}:{listener.getsockname()[1]}"
     finally:
-        # A close alone does not wake the thread that accepts.
+        # A close alone does not wake the accepting thread.
         with suppress(OSError):
             listener.shutdown(socket.SHUT_RDWR)
         listener.close()

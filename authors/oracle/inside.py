@@ -1,10 +1,10 @@
 # pyright: basic, reportMissingImports=false
 # ruff: noqa: PLC0415, SLF001 - the packages are the oracle's, and take seconds to load; the loader's choice has no public name
-"""Ask vLLM's own code which media it fetches and which weights it opens. The oracle's Python runs this file; it has vLLM's packages.
+"""Determine which media vLLM's code fetches and which weights it opens. Run by the oracle's Python, which has vLLM's packages.
 
-`python inside.py FOLDER` prints one JSON object: for each rule and URL what vLLM answered, and the requests that a listener on 127.0.0.1
-saw; for each load format the files of FOLDER that vLLM would open. The oracle's model serves text only: its server refuses a picture
-before it reads a URL, so that the rule is asked here.
+`python inside.py FOLDER` prints one JSON object: for each rule and URL vLLM's result and the requests seen by a listener on
+127.0.0.1; for each load format the files of FOLDER that vLLM would open. The oracle's model serves only text, and its server rejects a picture
+before it reads a URL, so the rule is tested here.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ RULES = {"none.invalid": ["none.invalid"], "the listener": [HOST], "every domain
 
 
 class Listener(BaseHTTPRequestHandler):
-    """Answers with a picture; /moved answers with a redirect to /inner."""
+    """Handler that returns a picture. /moved redirects to /inner."""
 
     seen: list[str] = []  # noqa: RUF012 - of all requests
 
@@ -46,7 +46,7 @@ class Listener(BaseHTTPRequestHandler):
 
 
 async def answers(url: str) -> dict[str, dict[str, dict[str, object]]]:
-    """Return what vLLM answers for each rule and each URL."""
+    """Return vLLM's result for each rule and each URL."""
     from vllm.multimodal.media.connector import MediaConnector
 
     urls = {
@@ -63,14 +63,14 @@ async def answers(url: str) -> dict[str, dict[str, dict[str, object]]]:
             try:
                 await connector.fetch_image_async(asked)
                 answer = "a picture"
-            except Exception as error:  # noqa: BLE001 - whatever it raises is the answer
+            except Exception as error:  # noqa: BLE001 - any exception is a result
                 answer = f"{type(error).__name__}: {error}"[:200]
             found.setdefault(rule, {})[name] = {"answer": answer, "requests": Listener.seen[before:]}
     return found
 
 
 def opened(folder: str) -> dict[str, str]:
-    """Return for each load format the ending of the files that vLLM would open, or its refusal."""
+    """Return for each load format the suffix of the files that vLLM would open, or its error."""
     from vllm.config.load import LoadConfig
     from vllm.model_executor.model_loader.default_loader import DefaultModelLoader
 
@@ -86,7 +86,7 @@ def opened(folder: str) -> dict[str, str]:
 
 
 def main() -> None:
-    """Listen, ask, print."""
+    """Listen, run the checks, print."""
     server = ThreadingHTTPServer((HOST, 0), Listener)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     media = asyncio.run(answers(f"http://{HOST}:{server.server_port}"))

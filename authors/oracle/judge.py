@@ -1,8 +1,8 @@
-"""Judge whether two tools measured the same. Pure functions.
+"""Verdicts on whether two tools measured the same. Pure functions.
 
-A busy machine changes the server's speed from run to run, and both tools read the server's clock only through their own. So each figure
-is first divided by the server's own figure of the same requests: what is left is what the tool adds. Rounds alternate the tools, and
-the ratios of the rounds give an interval for the median that needs no assumption about the noise (the sign test's order statistics).
+A busy machine changes the server's speed from run to run, and each tool sees it only through its own clock. Each metric
+is therefore divided by the server's metric of the same requests, which leaves the tool's own contribution. Rounds alternate the tools, and
+the ratios of the rounds yield an interval for the median without an assumption about the noise (the sign test's order statistics).
 """
 
 import math
@@ -13,38 +13,38 @@ from typing import Final, Literal
 
 FIGURES: Final = ("ttft", "tpot", "itl", "e2el", "throughput")
 SHARES: Final[Mapping[str, float]] = {"ttft": 0.20, "tpot": 0.05, "itl": 0.08, "e2el": 0.05, "throughput": 0.05}
-"""Share by which the figures of two tools may differ, after division by the server's own figure. docs/authors/oracle.md has the measured noise."""
+"""Relative difference allowed between two tools, after division by the server's metric. docs/authors/oracle.md lists the measured noise."""
 RAW_SHARE: Final = 0.20
-"""The same for figures that are not divided."""
+"""Relative difference allowed for metrics that are not divided."""
 CONFIDENCE: Final = 0.95
 FEWEST_ROUNDS: Final = 6
-"""With fewer rounds no interval of order statistics has 95 % confidence: 1 - 2 / 2^5 is 0.9375."""
+"""Minimum rounds. With fewer, no interval of order statistics has 95 % confidence: 1 - 2 / 2^5 is 0.9375."""
 
-OracleVerdict = Literal["agrees", "differs", "cannot tell"]
+OracleVerdict = Literal["agrees", "differs", "inconclusive"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OracleRun:
-    """What one run of a tool measured, and what the server counted meanwhile."""
+    """One run of a tool: its metrics, and the server's counts for it."""
 
     requests: int
     failed: int
     input_tokens: int
     output_tokens: int
     surplus_tokens: int = 0
-    """Input tokens that the tool itself declares beyond the length asked for."""
+    """Input tokens that the tool declares beyond the requested length."""
     figures: Mapping[str, float]
     """Means in ms, and `throughput` in output tokens per second."""
     server: Mapping[str, float]
     """Increases of the server's counters: `requests`, `input_tokens`, `output_tokens`, and `ttft`, `e2el` and `decode` in seconds."""
     command: str = ""
-    """Our run: the command that measures the same point with vLLM's own tool."""
+    """For our runs, the command that measures the same point with vLLM's tool."""
     invalid_reasons: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FigureComparison:
-    """One figure of one point, over all rounds."""
+    """One metric of one point, over all rounds."""
 
     point: str
     figure: str
@@ -52,17 +52,17 @@ class FigureComparison:
     """Median of our rounds, in ms or tokens per second."""
     theirs: float
     ours_of_server: float
-    """Median of our rounds, divided by the server's own figure; for the throughput the requests in flight."""
+    """Median of our rounds, divided by the server's metric; for the throughput the requests in flight."""
     theirs_of_server: float
     relative: "RatioInterval"
-    """Ours / theirs, each divided by the server's own figure."""
+    """Ratio of ours to theirs, each divided by the server's metric."""
     raw: "RatioInterval"
-    """Ours / theirs."""
+    """Ratio of ours to theirs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RatioInterval:
-    """The median of the rounds' ratios, its interval, and the verdict."""
+    """Median of the rounds' ratios, its interval, and the verdict."""
 
     median: float
     low: float
@@ -76,9 +76,9 @@ class RatioInterval:
 
 
 def in_terms_of_the_server(run: OracleRun) -> dict[str, float]:
-    """Return the run's figures divided by those that the server's histograms have of the same requests.
+    """Return the run's metrics divided by the server's histogram values for the same requests.
 
-    The throughput becomes the mean number of requests in flight, because rate x time in the system is that (Little's law).
+    The throughput becomes the mean number of requests in flight, which equals rate x time in the system (Little's law).
     """
     server = run.server
     ttft_ms = server["ttft"] / server["requests"] * 1000
@@ -95,12 +95,12 @@ def in_terms_of_the_server(run: OracleRun) -> dict[str, float]:
 
 
 def ratio_interval(ratios: Sequence[float], share: float) -> RatioInterval:
-    """Return the interval of the median with CONFIDENCE, and whether it lies within the share, outside it, or neither."""
+    """Return the interval of the median with CONFIDENCE, and whether it is within the share, outside it, or neither."""
     ordered = sorted(ratios)
     rank = _rank(len(ordered))
     low, high = (ordered[rank], ordered[-1 - rank]) if rank is not None else (0.0, math.inf)
     least, most = 1 / (1 + share), 1 + share
-    verdict: OracleVerdict = "cannot tell"
+    verdict: OracleVerdict = "inconclusive"
     if least <= low and high <= most:
         verdict = "agrees"
     elif high < least or low > most:
@@ -109,7 +109,7 @@ def ratio_interval(ratios: Sequence[float], share: float) -> RatioInterval:
 
 
 def _rank(count: int) -> int | None:
-    """Return how many values may be cut at each end, or None if there are too few values."""
+    """Return the number of values that may be cut at each end, or None with too few values."""
     found: int | None = None
     outside = 0.0
     for rank in range(count // 2):
@@ -121,7 +121,7 @@ def _rank(count: int) -> int | None:
 
 
 def compare_point(point: str, rounds: Sequence[tuple[OracleRun, OracleRun]]) -> list[FigureComparison]:
-    """Compare our runs with theirs, figure by figure."""
+    """Compare our runs with theirs, by metric."""
     divided = [(in_terms_of_the_server(ours), in_terms_of_the_server(theirs)) for ours, theirs in rounds]
     return [
         FigureComparison(
@@ -139,9 +139,9 @@ def compare_point(point: str, rounds: Sequence[tuple[OracleRun, OracleRun]]) -> 
 
 
 def count_faults(point: str, asked: Mapping[str, int], rounds: Sequence[tuple[OracleRun, OracleRun]]) -> list[str]:
-    """Return every count of requests or tokens that is not exactly what was asked for and what the server counted.
+    """Return every count of requests or tokens that differs from the requested one or the server's.
 
-    `asked` has `requests`, `input_tokens` and `output_tokens` of the whole point.
+    `asked` contains `requests`, `input_tokens` and `output_tokens` of the whole point.
     """
     faults: list[str] = []
     for number, pair in enumerate(rounds, start=1):
@@ -157,7 +157,7 @@ def count_faults(point: str, asked: Mapping[str, int], rounds: Sequence[tuple[Or
             for name, count in counts.items():
                 wanted = asked[name] + (run.surplus_tokens if name == "input_tokens" else 0)
                 if count != wanted:
-                    faults.append(f"{where}: {count} {name.replace('_', ' ')}, but {wanted} were asked for")
+                    faults.append(f"{where}: {count} {name.replace('_', ' ')}, but {wanted} were requested")
                 if count != run.server[name]:
                     faults.append(
                         f"{where}: {count} {name.replace('_', ' ')}, but the server counted {run.server[name]:g}"
@@ -166,16 +166,16 @@ def count_faults(point: str, asked: Mapping[str, int], rounds: Sequence[tuple[Or
 
 
 def faults_of(compared: Sequence[FigureComparison]) -> list[str]:
-    """Return the figures that differ, and the points of which nothing at all can be told, as sentences."""
+    """Return differing metrics and inconclusive points, as sentences."""
     faults = [
         f"{row.point}: {row.figure} differs by {interval}{what}, more than {interval.share:.0%}"
         for row in compared
-        for interval, what in ((row.relative, " in terms of the server's own figure"), (row.raw, ""))
+        for interval, what in ((row.relative, " relative to the server's metric"), (row.raw, ""))
         if interval.verdict == "differs"
     ]
     faults += [
-        f"{point}: nothing can be told, the noise is larger than every share; use an idler machine or more --rounds"
+        f"{point}: inconclusive because the noise exceeds every allowed difference. Use an idle machine or more --rounds."
         for point in dict.fromkeys(row.point for row in compared)
-        if all(row.relative.verdict == "cannot tell" for row in compared if row.point == point)
+        if all(row.relative.verdict == "inconclusive" for row in compared if row.point == point)
     ]
     return faults

@@ -1,4 +1,4 @@
-"""Run our benchmark and vLLM's on the same point, and read what each measured and what the server counted."""
+"""Run our benchmark and vLLM's on the same point, and read the results and the server's counts."""
 
 import json
 import os
@@ -17,7 +17,7 @@ from authors.oracle.programs import run_tool
 from authors.oracle.server import OracleCores, read_metrics, tools_environment
 
 SPECIAL_TAIL: Final = {"min_tokens": 20, "logit_bias": {"1": 100}}
-"""Text for 20 tokens, then the end token again and again (`ignore_eos`): events without text."""
+"""Text for 20 tokens, then repeated end tokens (`ignore_eos`), which are events without text."""
 _LIMIT_S: Final = 900.0
 _SETTLE_LIMIT_S: Final = 30.0
 _COUNTERS: Final = {
@@ -65,21 +65,21 @@ POINTS: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bench:
-    """Where to measure, and with what."""
+    """Location and settings of a measurement."""
 
     home: OracleHome
     url: str
     cores: OracleCores
     copies: VllmCopies | None = None
-    """Where to run vLLM's benchmark without loading it again; None runs the program."""
+    """Runner of vLLM's benchmark without reloading; None runs the program."""
 
     def ours(self, point: OraclePoint, label: str, *, through: str | None = None) -> OracleRun:
-        """Measure a point with `scripts.bench`; `through` is another address of the same server."""
+        """Measure a point with `scripts.bench`. `through` is another address of the same server."""
         out = self.home.results / f"{label}-ours"
         command = [sys.executable, "-m", "scripts.bench", "--url", through or self.url, "--model", MODEL]
         command += ["--concurrency", str(point.concurrency), "--requests", str(point.requests)]
         command += ["--input-tokens", str(point.input_tokens), "--output-tokens", str(point.output_tokens)]
-        # Without requests before the point the server's counters are those of the point.
+        # Without requests before the point, the server's counters are those of the point.
         command += ["--warm-up", "0", "--out", str(out), "--json"]
         if point.extra_body:
             command += ["--extra-body", json.dumps(point.extra_body)]
@@ -88,11 +88,11 @@ class Bench:
         try:
             found = json.loads(text)["points"][0]
         except (ValueError, KeyError, IndexError) as error:
-            raise OracleError(f"scripts.bench printed no result ({error!r}); see {out.with_suffix('.log')}.") from None
+            raise OracleError(f"scripts.bench printed no result ({error!r}). See {out.with_suffix('.log')}.") from None
         return our_run(found, self._increase(before, point))
 
     def theirs(self, point: OraclePoint, label: str, command: str) -> OracleRun:
-        """Run the command that our benchmark printed, word for word, and where to write the result."""
+        """Run the command printed by our benchmark, verbatim, with an output path."""
         path = self.home.results / f"{label}-theirs.json"
         path.unlink(missing_ok=True)
         words = shlex.split(command)
@@ -109,7 +109,7 @@ class Bench:
         try:
             found = json.loads(path.read_bytes())
         except (OSError, ValueError) as error:
-            raise OracleError(f"vllm bench serve wrote no result ({error}); see {log}.") from None
+            raise OracleError(f"vllm bench serve wrote no result ({error}). See {log}.") from None
         return their_run(found, said + log.read_text(encoding="utf-8", errors="replace"), server)
 
     def _increase(self, before: Mapping[str, float], point: OraclePoint) -> dict[str, float]:
@@ -124,14 +124,14 @@ def settled_increase(
     clock: Callable[[], float] = time.monotonic,
     wait: Callable[[float], None] = time.sleep,
 ) -> dict[str, float]:
-    """Return the increase of the counters, once they have all requests: the engine counts a little after it has answered."""
+    """Return the increase of the counters once they include all requests, because the engine counts shortly after it responds."""
     began_s = clock()
     while True:
         after = read()
         increase = {key: after.get(name, 0.0) - before.get(name, 0.0) for key, name in _COUNTERS.items()}
         if increase["requests"] >= requests or clock() - began_s > _SETTLE_LIMIT_S:
             if increase["requests"] <= 0:
-                raise OracleError("the server counted no request; it is another server, or its metrics are off.")
+                raise OracleError("The server counted no request. It is another server, or its metrics are disabled.")
             return increase
         wait(0.2)
 
@@ -151,9 +151,9 @@ def our_run(found: Mapping[str, Any], server: Mapping[str, float]) -> OracleRun:
 
 
 def their_run(found: Mapping[str, Any], log: str, server: Mapping[str, float]) -> OracleRun:
-    """Read a file of `vllm bench serve --save-result`, and from its output by how many tokens it missed the lengths.
+    """Read a file of `vllm bench serve --save-result`, and from its output the difference from the requested lengths.
 
-    vLLM's random prompts are drawn as token ids; text that is encoded again may have a few tokens more or fewer, and it says so.
+    vLLM's random prompts are drawn as token ids. Re-encoded text may have a few tokens more or fewer, which vLLM reports.
     """
     surplus = _SURPLUS.search(log)
     count = 0 if surplus is None else int(surplus.group(1)) * (1 if surplus.group(2) == "more" else -1)
@@ -168,9 +168,7 @@ def their_run(found: Mapping[str, Any], log: str, server: Mapping[str, float]) -
             server=server,
         )
     except (KeyError, TypeError, ValueError) as error:
-        raise OracleError(
-            f"the result of vllm bench serve has another form than that of vLLM 0.32: {error!r}."
-        ) from None
+        raise OracleError(f"The result of vllm bench serve does not have the format of vLLM 0.32: {error!r}.") from None
 
 
 def _figures(found: Mapping[str, Any]) -> dict[str, float]:

@@ -1,9 +1,9 @@
 # pyright: basic, reportMissingImports=false
 # ruff: noqa: PLC0415 - vLLM is the oracle's, and takes ten seconds to load
-"""Run vLLM's command line again and again in one process's copies, because loading vLLM takes 13 s of processor time.
+"""Run vLLM command lines repeatedly in copies of one process, because loading vLLM takes 13 s of processor time.
 
-The oracle's Python runs this file. Each line of stdin is a JSON object: `words` of a command line that begins with `vllm`, and the paths
-`stdout` and `stderr`. A copy of this process runs vLLM's own entry point with these words; a line of stdout then has its exit `code`.
+Run by the oracle's Python. Each line of stdin is a JSON object: `words` of a command line that starts with `vllm`, and the paths
+`stdout` and `stderr`. A copy of this process runs vLLM's entry point with these words, and a line of stdout then has its exit `code`.
 """
 
 import contextlib
@@ -15,7 +15,7 @@ import traceback
 
 
 def run(words: list[str]) -> int:
-    """Run the entry point of the program `vllm`, and return the exit code."""
+    """Run the entry point of the program `vllm` and return the exit code."""
     from vllm.entrypoints.cli.main import main
 
     sys.argv = words
@@ -23,14 +23,14 @@ def run(words: list[str]) -> int:
         main()
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else int(end.code is not None)
-    except BaseException:  # noqa: BLE001 - the copy must end here, whatever vLLM raises
+    except BaseException:  # noqa: BLE001 - the copy must exit here, whatever vLLM raises
         traceback.print_exc()
         return 1
     return 0
 
 
 def run_copy(words: list[str], stdout: str, stderr: str) -> int:
-    """Run the entry point in a copy of this process, and return the exit code; a negative one is a signal."""
+    """Run the entry point in a copy of this process and return the exit code. A negative code is a signal."""
     pid = os.fork()
     if pid == 0:
         with open(stdout, "wb") as out, open(stderr, "wb") as errors, open(os.devnull, "rb") as nothing:  # noqa: PTH123 - descriptors
@@ -45,7 +45,7 @@ def run_copy(words: list[str], stdout: str, stderr: str) -> int:
 
 
 def main() -> None:
-    """Load what the benchmark needs, say so, and run one command per line."""
+    """Load the benchmark's modules, report it, and run one command per line."""
     with contextlib.redirect_stdout(io.StringIO()):
         run(["vllm", "bench", "serve", "--help"])
     print(json.dumps({"code": 0}), flush=True)

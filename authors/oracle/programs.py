@@ -1,4 +1,4 @@
-"""Run a program on the clients' cores, keep what it prints, and end it."""
+"""Run a program on the clients' cores, keep its output, and stop it."""
 
 import signal
 import subprocess
@@ -22,7 +22,7 @@ def run_tool(
     allowed: tuple[int, ...],
     limit_s: float = _LIMIT_S,
 ) -> str:
-    """Run a program on the clients' cores and return its stdout; both streams are kept in the log. Raises OracleError."""
+    """Run a program on the clients' cores and return its stdout. Both streams are kept in the log. Raises OracleError."""
     log.parent.mkdir(parents=True, exist_ok=True)
     output = log.with_suffix(".stdout")
     with output.open("wb") as stream, log.open("wb") as errors:
@@ -39,7 +39,7 @@ def run_tool(
         try:
             code = process.wait(timeout=limit_s)
         except subprocess.TimeoutExpired:
-            raise OracleError(f"{_name(command)} did not end within {limit_s:.0f} s; see {log}.") from None
+            raise OracleError(f"{_name(command)} did not finish within {limit_s:.0f} s. See {log}.") from None
         finally:
             if process.poll() is None:
                 end_group(process)
@@ -49,10 +49,12 @@ def run_tool(
 
 
 def failed_tool(command: list[str], code: int, log: Path) -> OracleError:
-    """Return the error for a program that ended with this code, which is a signal if it is negative."""
+    """Return the error for a program that failed with this code. A negative code is a signal."""
     last = (log.read_text(encoding="utf-8", errors="replace").strip().splitlines() or ["no output"])[-1]
     name = signal.Signals(-code).name if code < 0 else str(code)
-    return OracleError(f"{_name(command)} ended with {name}: {last[:300]}; see {log} and {log.with_suffix('.stdout')}.")
+    return OracleError(
+        f"{_name(command)} failed with {name}: {last[:300]}. See {log} and {log.with_suffix('.stdout')}."
+    )
 
 
 def _name(command: list[str]) -> str:

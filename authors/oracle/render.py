@@ -1,4 +1,4 @@
-"""Show the outcome as Markdown and as JSON."""
+"""Oracle results as Markdown and as JSON."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -14,38 +14,38 @@ _UNITS: Final = {"throughput": "tok/s"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OracleReport:
-    """The outcome of all checks."""
+    """Results of all checks."""
 
     date: str
     machine: str
     load: tuple[float, float]
-    """Mean number of processes that wanted a core in the minute before, at the start and at the end."""
+    """System load, the mean number of runnable processes in the previous minute, at the start and at the end."""
     measured: "OracleMeasured | None"
     """None if the benchmark was not run."""
     exposure: Exposure | None
-    """None if it was not asked."""
+    """None if the exposure was not checked."""
     elapsed_s: float
 
     @property
     def faults(self) -> tuple[str, ...]:
-        """Everything that must not be, as sentences."""
+        """All faults, as sentences."""
         found = self.measured.faults if self.measured is not None else ()
         return (*found, *(self.exposure.faults if self.exposure is not None else ()))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OracleMeasured:
-    """The outcome of the benchmarks and the clients."""
+    """Results of the benchmarks and the clients."""
 
     points: tuple[PointOutcome, ...]
     planted: PlantedOutcome
     smoke_checks: int
-    """Smoke checks that came out as they must."""
+    """Smoke checks with the expected verdict."""
     client_faults: tuple[str, ...]
 
     @property
     def faults(self) -> tuple[str, ...]:
-        """Everything that must not be, as sentences."""
+        """All faults, as sentences."""
         of_points = [fault for outcome in self.points for fault in outcome.faults]
         return (*self.client_faults, *of_points, *self.planted.faults)
 
@@ -67,11 +67,11 @@ def as_markdown(report: OracleReport) -> str:
 
 
 def _of_benchmarks(measured: OracleMeasured) -> list[str]:
-    lines = [f"Smoke: {measured.smoke_checks} checks came out as they must with random weights.", ""]
+    lines = [f"Smoke: {measured.smoke_checks} checks had the expected verdict with random weights.", ""]
     lines += _table([row for outcome in measured.points for row in outcome.compared])
-    lines += ["", "Behind the planted fault:", "", *_table(measured.planted.compared), ""]
+    lines += ["", "Behind the injected fault:", "", *_table(measured.planted.compared), ""]
     lines += [
-        f"scripts.bench called {measured.planted.noticed} of {measured.planted.runs} runs behind the fault invalid.",
+        f"scripts.bench reported {measured.planted.noticed} of {measured.planted.runs} runs behind the fault as invalid.",
         "",
     ]
     for outcome in measured.points:
@@ -79,18 +79,18 @@ def _of_benchmarks(measured: OracleMeasured) -> list[str]:
         lines.append(
             f"- {point.name}: {len(outcome.pairs)} rounds of {point.requests} requests, {point.input_tokens} in, {point.output_tokens} out"
         )
-        lines += [f"- {point.name}, left out, {reason}" for reason in outcome.left_out]
+        lines += [f"- {point.name}, excluded, {reason}" for reason in outcome.left_out]
     return lines
 
 
 def _of_exposure(exposure: Exposure) -> list[str]:
-    lines = ["| asked | an API key alone | as the stacks start it | there with the key |", "| --- | --- | --- | --- |"]
+    lines = ["| request | only an API key | as the stacks start it | with the key |", "| --- | --- | --- | --- |"]
     return [*lines, *(f"| {row.asked} | {row.open} | {row.closed} | {row.with_key} |" for row in exposure.rows)]
 
 
 def _table(rows: Sequence[FigureComparison]) -> list[str]:
     lines = [
-        "| point | figure | ours | vllm bench serve | ours / server | theirs / server | relative to the server | verdict | plain | verdict |",
+        "| point | metric | ours | vllm bench serve | ours / server | theirs / server | relative to the server | verdict | plain | verdict |",
         "| --- | --- | ---: | ---: | ---: | ---: | --- | --- | --- | --- |",
     ]
     for row in rows:

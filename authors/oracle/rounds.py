@@ -1,4 +1,4 @@
-"""Measure a point in rounds, the tools in turns, and once more behind the planted fault."""
+"""Measure a point in rounds, alternating the tools, and once more behind the injected fault."""
 
 import platform
 from collections.abc import Callable, Sequence
@@ -18,7 +18,7 @@ from authors.oracle.judge import (
 from authors.oracle.measure import Bench, OraclePoint
 
 MOST_ROUNDS: Final = 2
-"""Rounds are repeated when our benchmark says that it could not measure, until this many times as many were tried."""
+"""Maximum attempts as a multiple of the rounds. A round is repeated if our benchmark reports an invalid result."""
 
 Pair = tuple[OracleRun, OracleRun]
 OurTool = Callable[[OraclePoint, str], OracleRun]
@@ -27,18 +27,18 @@ TheirTool = Callable[[OraclePoint, str, str], OracleRun]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PointOutcome:
-    """All rounds of a point and what follows from them."""
+    """All rounds of a point and their evaluation."""
 
     point: OraclePoint
     pairs: tuple[Pair, ...]
     left_out: tuple[str, ...]
-    """Why rounds were left out: what our benchmark said of its own result."""
+    """Reasons for excluded rounds, reported by our benchmark about its own result."""
     compared: tuple[FigureComparison, ...]
     faults: tuple[str, ...]
 
 
 def check_command(point: OraclePoint, bench: Bench, say: OracleSay) -> list[str]:
-    """Run the command that our benchmark prints with the program `vllm` itself. Return the faults: it sent something else."""
+    """Run the command printed by our benchmark with the program `vllm` itself. Return the faults if it sent something else."""
     mine = bench.ours(point, f"{point.name}-command")
     say(f"running the printed command: {mine.command}")
     other = replace(bench, copies=None).theirs(point, f"{point.name}-command", mine.command)
@@ -46,9 +46,9 @@ def check_command(point: OraclePoint, bench: Bench, say: OracleSay) -> list[str]
 
 
 def measure_point(point: OraclePoint, rounds: int, ours: OurTool, theirs: TheirTool, say: OracleSay) -> PointOutcome:
-    """Measure a point until so many rounds are valid. A first run of ours is not counted: it warms the server and prints a command.
+    """Measure a point until the given number of rounds is valid. Our first run warms up the server, prints a command, and is not counted.
 
-    Each printed command is run once, because its seed makes the prompts, and the server keeps them in its prefix cache.
+    Each printed command is run once, because its seed determines the prompts, and the server keeps them in its prefix cache.
     """
     command = ours(point, f"{point.name}-0").command
     pairs: list[Pair] = []
@@ -67,7 +67,7 @@ def measure_point(point: OraclePoint, rounds: int, ours: OurTool, theirs: TheirT
             f"{point.name}, round {number}: TPOT {mine.figures['tpot']:.2f} and {other.figures['tpot']:.2f} ms"
             f" ({ours_of['tpot']:.3f} and {theirs_of['tpot']:.3f} of the server's),"
             f" TTFT {mine.figures['ttft']:.1f} and {other.figures['ttft']:.1f} ms ({ours_of['ttft']:.3f} and {theirs_of['ttft']:.3f})"
-            + (", left out" if mine.invalid_reasons else "")
+            + (", excluded" if mine.invalid_reasons else "")
         )
         if mine.invalid_reasons:
             left_out.append(f"round {number}: {mine.invalid_reasons[0]}")
@@ -79,11 +79,9 @@ def measure_point(point: OraclePoint, rounds: int, ours: OurTool, theirs: TheirT
 
 
 def judged_point(point: OraclePoint, pairs: Sequence[Pair], left_out: Sequence[str]) -> PointOutcome:
-    """Return what follows from the rounds of a point."""
+    """Return the evaluation of a point's rounds."""
     if not pairs:
-        faults = [
-            f"{point.name}: no round is valid by our benchmark's own word: {left_out[0] if left_out else 'none was run'}"
-        ]
+        faults = [f"{point.name}: our benchmark reports no valid round: {left_out[0] if left_out else 'none was run'}"]
         return PointOutcome(point=point, pairs=(), left_out=tuple(left_out), compared=(), faults=tuple(faults))
     compared = compare_point(point.name, pairs)
     faults = [*count_faults(point.name, point.asked, pairs), *faults_of(compared)]
@@ -94,41 +92,39 @@ def judged_point(point: OraclePoint, pairs: Sequence[Pair], left_out: Sequence[s
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlantedOutcome:
-    """What became of the planted fault."""
+    """Result of the injected fault."""
 
     compared: tuple[FigureComparison, ...]
     differing: tuple[str, ...]
-    """Figures that the comparison calls different."""
+    """Metrics that the comparison reports as different."""
     noticed: int
-    """Runs that our benchmark itself called invalid."""
+    """Runs that our benchmark reported as invalid."""
     runs: int
 
     @property
     def faults(self) -> tuple[str, ...]:
-        """Return why the oracle cannot be believed, or nothing."""
+        """Return why the oracle is unreliable, or an empty list."""
         faults = [
-            f"the planted fault changed the {name}, and the comparison did not say so"
+            f"the injected fault changed the {name}, but the comparison did not report it"
             for name in ("ttft", "tpot")
             if name not in self.differing
         ]
         if self.noticed < self.runs:
             faults.append(
-                f"the planted fault was in {self.runs} runs, and scripts.bench called only {self.noticed} invalid"
+                f"the injected fault was in {self.runs} runs, but scripts.bench reported only {self.noticed} as invalid"
             )
         return tuple(faults)
 
 
 def measure_planted(clean: PointOutcome, ours: OurTool, say: OracleSay) -> PlantedOutcome:
-    """Measure a point behind the fault, and compare with the rounds of vLLM's tool without it. Raises OracleError."""
+    """Measure a point behind the fault, and compare with the rounds of vLLM's tool without the fault. Raises OracleError."""
     if not clean.pairs:
-        raise OracleError(
-            f"the planted fault has nothing to be compared with: no round of {clean.point.name} is valid."
-        )
+        raise OracleError(f"The injected fault cannot be compared because no round of {clean.point.name} is valid.")
     runs: list[OracleRun] = []
     for number in range(1, len(clean.pairs) + 1):
         runs.append(ours(clean.point, f"planted-{number}"))
         say(
-            f"planted fault, run {number}: TPOT {runs[-1].figures['tpot']:.2f} ms, TTFT {runs[-1].figures['ttft']:.1f} ms"
+            f"injected fault, run {number}: TPOT {runs[-1].figures['tpot']:.2f} ms, TTFT {runs[-1].figures['ttft']:.1f} ms"
         )
     pairs = [(run, other) for run, (_, other) in zip(runs, clean.pairs, strict=True)]
     compared = compare_point(f"{clean.point.name}, held back", pairs)
@@ -141,7 +137,7 @@ def measure_planted(clean: PointOutcome, ours: OurTool, say: OracleSay) -> Plant
 
 
 def processor_name() -> str:
-    """Return the name of this machine's processor, as far as the system tells it."""
+    """Return the name of this machine's processor, if the system reports it."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:

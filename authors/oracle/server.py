@@ -1,4 +1,4 @@
-"""Start the real vLLM on one core, and end it whatever happens."""
+"""Start the real vLLM on one core, and always stop it."""
 
 import os
 import signal
@@ -23,26 +23,26 @@ _POLL_S: Final = 0.5
 _SAY_EVERY_S: Final = 20.0
 _END_LIMIT_S: Final = 30.0
 _DIRECT: Final = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-"""No proxy lies between two programs of this machine."""
+"""Client without a proxy, because both programs are on this machine."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OracleCores:
-    """Who runs where. The server's threads spin, so that a client on the same core would measure itself."""
+    """Assignment of cores. The server's threads spin, so a client on the same core measures itself."""
 
     server: frozenset[int]
     clients: frozenset[int]
 
 
 def split_cores(allowed: Sequence[int]) -> OracleCores:
-    """Give the last core to the server and the rest to the clients; a single core is shared."""
+    """Assign the last core to the server and the rest to the clients. A single core is shared."""
     ordered = sorted(allowed)
     return OracleCores(server=frozenset(ordered[-1:]), clients=frozenset(ordered[:-1] or ordered))
 
 
 @contextmanager
 def on_cores(cores: frozenset[int]) -> Generator[None]:
-    """Let processes that are started inside run on these cores only."""
+    """Restrict processes started in the context to these cores."""
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, cores)
     try:
@@ -59,13 +59,13 @@ def free_port(wanted: int) -> int:
             probe.bind((HOST, wanted))
         except OSError as error:
             raise OracleRefusedError(
-                f"port {wanted} cannot be used: {error.strerror}; leave --port out to take a free one."
+                f"Cannot use port {wanted}: {error.strerror}. Remove --port to use a free one."
             ) from None
         return int(probe.getsockname()[1])
 
 
 def tools_environment(home: OracleHome, variables: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of vLLM and its benchmark: offline, and without a report to its makers."""
+    """Return the environment of vLLM and its benchmark: offline, without usage reports."""
     return {
         **variables,
         "PATH": f"{home.programs}{os.pathsep}{variables.get('PATH', os.defpath)}",
@@ -90,7 +90,7 @@ def running_server(
     arguments: Sequence[str] = (),
     variables: Mapping[str, str] | None = None,
 ) -> Generator[str]:
-    """Start the server, wait until it is ready, yield its address, and end it. `name` is that of its log."""
+    """Start the server, wait until it is ready, yield its address, and stop it. `name` is the name of its log."""
     log = home.results / f"{name}.log"
     command = ["vllm", "serve", model, "--host", HOST, "--port", str(port)]
     command += ["--max-model-len", str(MAX_MODEL_LEN), "--enforce-eager", *arguments]
@@ -118,13 +118,13 @@ def _wait_until_ready(process: "subprocess.Popen[bytes]", url: str, log: Path, s
     while True:
         if process.poll() is not None:
             tail = "\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-15:])
-            raise OracleError(f"vLLM ended with {process.returncode} before it was ready; {log} has its log:\n{tail}")
+            raise OracleError(f"vLLM exited with {process.returncode} before it was ready. Log: {log}\n{tail}")
         with suppress(OSError, urllib.error.URLError), _DIRECT.open(f"{url}/health", timeout=_PROBE_LIMIT_S):
             say(f"vLLM is ready after {time.monotonic() - began_s:.0f} s")
             return
         now_s = time.monotonic()
         if now_s - began_s > READY_LIMIT_S:
-            raise OracleError(f"vLLM was not ready after {READY_LIMIT_S:.0f} s; {log} has its log.")
+            raise OracleError(f"vLLM was not ready after {READY_LIMIT_S:.0f} s. Log: {log}")
         if now_s - said_s > _SAY_EVERY_S:
             said_s = now_s
             say(f"waiting for vLLM ({now_s - began_s:.0f} s)")
@@ -132,7 +132,7 @@ def _wait_until_ready(process: "subprocess.Popen[bytes]", url: str, log: Path, s
 
 
 def end_group(process: "subprocess.Popen[bytes]") -> None:
-    """End a process that leads a session, and all that it started; an interruption of this does not leave it running."""
+    """Stop a process that leads a session, and all its descendants, even if interrupted."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         with suppress(ProcessLookupError):
             os.killpg(process.pid, number)
@@ -145,7 +145,7 @@ def end_group(process: "subprocess.Popen[bytes]") -> None:
                 os.killpg(process.pid, signal.SIGKILL)
             raise
         break
-    # Children that outlive their leader are ended too.
+    # Children that outlive their leader are stopped too.
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
 

@@ -1,1 +1,1 @@
-"""Whether everything that the stacks and the tables name is still published: checkpoints on the hub, images in their registry."""
+"""Check that everything named by the stacks and the tables is still published: checkpoints on the hub, images in their registry."""

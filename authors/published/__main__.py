@@ -1,7 +1,7 @@
-"""Check that each checkpoint, commit and image that a stack or a table names is published.
+"""Check that each checkpoint, commit and image in a stack or a table is published.
 
-Sends one HEAD request for each to the Hugging Face hub or to Docker Hub, without a token. Exit code 1: something is absent. A name that
-could not be checked is printed as unknown, and is not counted as absent. The nightly workflow runs this.
+Sends one HEAD request for each to the Hugging Face hub or to Docker Hub, without a token. Exit code 1: something is missing. A name that
+could not be checked is printed as unknown and does not count as missing. The nightly workflow runs this.
 """
 
 import json
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 Answer = Literal["present", "absent", "unknown"]
 _LIMIT_S: Final = 30.0
 _ABSENT: Final = frozenset({HTTPStatus.UNAUTHORIZED, HTTPStatus.NOT_FOUND})
-"""Without a token both hubs answer 401 for what does not exist or is private."""
+"""Status of both hubs, without a token, for a name that does not exist or is private."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +35,7 @@ class PublishedOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checked:
-    """One name, and what the hub or the registry answered."""
+    """A name, and the response of the hub or the registry."""
 
     name: "PublishedName"
     answer: Answer
@@ -61,7 +61,7 @@ def _published(options: PublishedOptions) -> ExitCode:
 
 
 def check(name: "PublishedName") -> Checked:
-    """Ask for one name."""
+    """Check one name."""
     import requests
 
     try:

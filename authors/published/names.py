@@ -1,4 +1,4 @@
-"""Every checkpoint, commit of one, and image that a stack, a table or a Dockerfile names. Reads files of the project only."""
+"""Every checkpoint, checkpoint commit and image named in a stack, a table or a Dockerfile. Reads only project files."""
 
 import re
 from collections import defaultdict
@@ -16,12 +16,12 @@ Kind = Literal["checkpoint", "commit", "image"]
 _HUB_ID: Final = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 _FROM: Final = re.compile(r"(?im)^FROM\s+(?:docker\.io/)?(?P<image>[\w./-]+@sha256:[0-9a-f]{64})")
 _PROJECT: Final = "local-project"
-"""Settings name a project; nothing here depends on which."""
+"""Project id that the settings require. Nothing here depends on it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishedName:
-    """A name and the files that state it. An image is REPOSITORY@DIGEST of Docker Hub, a commit ID@COMMIT of the hub."""
+    """A name and the files that contain it. An image is REPOSITORY@DIGEST of Docker Hub, a commit ID@COMMIT of the hub."""
 
     kind: Kind
     name: str
@@ -29,7 +29,7 @@ class PublishedName:
 
 
 def published_names(project: Path) -> Sequence[PublishedName]:
-    """Return all names of a project folder, each once. Raises CommandRefusedError if a stack's file is wrong."""
+    """Return all names in a project folder, each once. Raises CommandRefusedError if a stack's file is invalid."""
     places: dict[tuple[Kind, str], set[str]] = defaultdict(set)
     for kind, name, place in (*_of_stacks(project), *_of_tables(), *_of_dockerfiles(project)):
         places[kind, name].add(place)

@@ -1,4 +1,4 @@
-"""The plugin as a folder: `python packages/gcp-tpu` starts it. The language host does that, and so does the executable beside this file."""
+"""Entry point of the plugin folder: `python packages/gcp-tpu` starts it, used by the language host and the executable in this folder."""
 
 from gcp_tpu_provider.__main__ import main
 

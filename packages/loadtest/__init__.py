@@ -1,4 +1,4 @@
-"""Load tests of OpenAI-compatible servers: sweeps of load, their figures, and their reports.
+"""Load tests of OpenAI-compatible servers: load sweeps, their metrics, and their reports.
 
-`loadtest.sweep.run_sweep` is the entry for programs, `python -m loadtest` for people.
+Programs call `loadtest.sweep.run_sweep`; users run `python -m loadtest`.
 """

@@ -5,8 +5,8 @@
   python -m loadtest compare DIR DIR
   python -m loadtest report DIR
 
-Loads are closed loops (--concurrency), open loops (--request-rate), or both, over a grid of prompt and answer lengths. Every point
-is stored when it ends, and --resume continues a sweep. OPENAI_API_KEY in the environment goes into each request.
+Loads are closed loops (--concurrency), open loops (--request-rate), or both, over a grid of prompt and output lengths. Every point
+is stored when it finishes, and --resume continues a sweep. Requests use the API key in OPENAI_API_KEY.
 """
 
 import argparse
@@ -29,7 +29,7 @@ COMMANDS: Final[dict[str, tuple[type[Any], Callable[[Any], int]]]] = {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run with these arguments, by default those of the process, and return the exit code. Errors become one sentence on stderr."""
+    """Run with these arguments, by default the process's, and return the exit code. Errors become one sentence on stderr."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     kind, run = COMMANDS.get(words[0], (LoadTestOptions, measure)) if words else (LoadTestOptions, measure)
     program = "python -m loadtest"
@@ -59,7 +59,7 @@ def _end_as_ctrl_c(_number: int, _frame: object) -> None:
 
 
 def console() -> int:
-    """Run as a program of its own, which SIGTERM ends as Ctrl-C does."""
+    """Run as a separate program, which SIGTERM stops like Ctrl-C."""
     signal.signal(signal.SIGTERM, _end_as_ctrl_c)
     return main()
 

@@ -1,7 +1,7 @@
 """Command-line options as frozen dataclasses, read by argparse.
 
 A field is an option: `turns: Annotated[int, Option("Requests of a session.", least=1)] = 1` is `--turns`. A field without a default is
-required. A field whose type is such a dataclass is a group of options; the dataclass's docstring is its heading.
+required. A field whose type is such a dataclass is a group of options, with the dataclass's docstring as its heading.
 """
 
 import argparse
@@ -18,24 +18,24 @@ from loadtest.errors import SweepError
 T = TypeVar("T")
 
 LARGEST: Final = 1e15
-"""Largest number that an option may be."""
+"""Maximum number that an option accepts."""
 _METAVARS: Final[Mapping[type[object], str]] = {int: "N", float: "NUMBER", Path: "PATH"}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Option:
-    """How a field is given on the command line."""
+    """Command-line form of a field."""
 
     help: str = dataclasses.field(kw_only=False)
     flag: str = ""
     """Default: the field's name, `--max-in-flight` for `max_in_flight`."""
     former: str = ""
-    """The flag's name in the former release: accepted, not shown."""
+    """Flag of the previous release: accepted but not shown."""
     metavar: str | None = None
     least: float | None = None
     most: float | None = None
     parse: Callable[[str], object] | None = None
-    """Reads the text. A ValueError's message completes the sentence "it must be ..."."""
+    """Parser of the text. A ValueError's message completes the sentence "expected ..."."""
     positional: bool = False
 
 
@@ -43,16 +43,16 @@ JsonSwitch = Annotated[bool, Option("Print one JSON object on stdout.", flag="--
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse whose mistakes are one sentence."""
+    """argparse parser that reports errors as one sentence."""
 
     def error(self, message: str) -> NoReturn:
-        """Refuse a command line."""
+        """Reject a command line."""
         sentence = message[:1].upper() + message[1:].rstrip(".")
-        raise SweepError(f"{sentence}; --help lists what is allowed.")
+        raise SweepError(f"{sentence}. Run with --help for the options.")
 
 
 def number(text: str) -> float:
-    """Return the number that a text is. Raises ValueError, also for nan, inf and 1e400."""
+    """Return the number in a text. Raises ValueError, also for nan, inf and 1e400."""
     value = float(text)
     if not -LARGEST <= value <= LARGEST:
         raise ValueError("not a number")
@@ -72,7 +72,7 @@ def add_options(parser: argparse.ArgumentParser, kind: type[object]) -> None:
 
 
 def read_options(kind: type[T], parsed: argparse.Namespace) -> T:
-    """Return the dataclass with what was given on the command line."""
+    """Return the dataclass with the values of the command line."""
     return kind(
         **{
             field.name: read_options(hint, parsed) if option is None else getattr(parsed, field.name)
@@ -82,7 +82,7 @@ def read_options(kind: type[T], parsed: argparse.Namespace) -> T:
 
 
 def _fields(kind: type[object]) -> Iterator[tuple["dataclasses.Field[object]", type[object], Option | None]]:
-    """Yield each field, the type of its value, and its option; a group of options has none."""
+    """Yield each field, its value type and its option; a group of options has no option."""
     hints = typing.get_type_hints(kind, include_extras=True)
     for field in dataclasses.fields(cast("Any", kind)):
         hint: object = hints[field.name]
@@ -122,7 +122,7 @@ def _reader(flag: str, hint: type[object], option: Option) -> Callable[[str], ob
                 return option.parse(text)
             return _number(text, hint, option) if hint in {int, float} else cast("Any", hint)(text)
         except ValueError as error:
-            raise SweepError(f"{flag} is {text!r}; it must be {error}.") from None
+            raise SweepError(f"{flag} is {text!r}: expected {error}.") from None
 
     return read
 

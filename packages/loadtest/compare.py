@@ -1,10 +1,10 @@
-"""Compare two sweeps: the change of each figure, its confidence interval, and what got worse.
+"""Comparison of two sweeps: the change of each metric, its confidence interval, and regressions.
 
-Intervals are for the logarithm of the ratio. A point with three or more repeats in both sweeps has an interval from Student's t over
-the repeats, with the variance of all points of a figure or its own, whichever is larger. A point with fewer repeats has one from a
-block bootstrap over its requests in the order of time (H. R. Kuensch, Annals of Statistics 17, 1989). It shows the noise within a
-run and cannot see what varies from run to run, so that its verdict is never more than "unclear". Intervals are widened for the number
-of comparisons (Bonferroni), so that a grid of a hundred points does not raise an alarm by chance.
+Intervals are for the logarithm of the ratio. With three or more repeats in both sweeps, a point's interval is Student's t over the
+repeats, with the larger of the metric's variance over all points and the point's own variance. With fewer repeats, it is a
+block bootstrap over the requests in time order (H. R. Kuensch, Annals of Statistics 17, 1989). A bootstrap shows the noise within a
+run but not the variation between runs, so its verdict is at most "unclear". Intervals are widened for the number
+of comparisons (Bonferroni), so a grid of a hundred points does not raise an alarm by chance.
 """
 
 import math
@@ -27,7 +27,7 @@ RESAMPLES: Final = 400
 REPEATS_WANTED: Final = 3
 FEWEST_REQUESTS: Final = 8
 SEED: Final = 20_240_229
-"""Seed of the resampling: the same folders give the same report."""
+"""Seed of the resampling, so the same folders produce the same report."""
 
 Columns = dict[str, Any]
 Statistic = Callable[[Columns, Any], Any]
@@ -35,7 +35,7 @@ Statistic = Callable[[Columns, Any], Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metric:
-    """A figure to compare."""
+    """A metric to compare."""
 
     name: str
     field: str
@@ -53,7 +53,7 @@ METRICS: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FigureChange:
-    """One figure of one point, before and after. Ratios are after over before."""
+    """One metric of one point, before and after. Ratios are after divided by before."""
 
     point: str
     metric: str
@@ -71,7 +71,7 @@ class FigureChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """All changes between two sweeps."""
+    """Changes between two sweeps."""
 
     before: str
     after: str
@@ -79,21 +79,21 @@ class Comparison:
     confidence: float
     changes: tuple[FigureChange, ...]
     failures: tuple[str, ...]
-    """Points whose share of failed requests grew beyond the threshold, or that no longer have a complete answer."""
+    """Points whose failure rate grew beyond the threshold, or that no longer have a complete response."""
     left_out: tuple[str, ...]
-    """Points that only one sweep has, and invalid points."""
+    """Points in only one sweep, and invalid points."""
     differences: tuple[str, ...]
-    """Settings in which the two sweeps differ."""
+    """Settings that differ between the sweeps."""
     simulated: bool
 
     @property
     def worse(self) -> bool:
-        """Whether a figure got worse beyond the threshold."""
+        """True if a metric got worse beyond the threshold."""
         return bool(self.failures) or any(change.verdict == "worse" for change in self.changes)
 
 
 def point_name(result: dict[str, Any]) -> str:
-    """Return what makes two points the same: load and lengths, without the repeat."""
+    """Return the identity of a point: load and lengths, without the repeat."""
     point = result["point"]
     asked = point["requested_input_tokens"] or point["input_tokens"]
     return f"{'concurrency' if point['mode'] == 'closed' else 'rate'} {load_text(result)}, {asked} in, {point['output_tokens']} out{_traffic_name(point)}"
@@ -104,7 +104,7 @@ def _traffic_name(point: dict[str, Any]) -> str:
 
 
 def results_of(path: Path) -> list[dict[str, Any]]:
-    """Return the results of a sweep's folder, or of a file or folder of `vllm bench serve`."""
+    """Return the results in a sweep's folder, or in a file or folder of `vllm bench serve`."""
     foreign = [] if (path / RESULTS).exists() else read_foreign(path)
     return foreign or read_results(path)
 
@@ -121,14 +121,14 @@ def _grouped(folder: Path) -> dict[str, list[dict[str, Any]]]:
 def compare_folders(before: Path, after: Path, *, threshold: float, confidence: float) -> Comparison:
     """Compare the points that both folders have.
 
-    `threshold` is the share by which a figure may get worse; `confidence` that of all intervals together. Raises SweepError when a
-    folder has no results or the two have no point in common.
+    `threshold` is the share by which a metric may get worse, `confidence` the joint confidence of all intervals. Raises SweepError if a
+    folder has no results or the folders have no common point.
     """
     first, second = aligned(_grouped(before), _grouped(after), point_name)
     _same_definitions(before, after, [*first.values(), *second.values()])
     common = [name for name in first if name in second]
     if not common:
-        raise SweepError(f"{before} and {after} have no point in common; measure the same loads and lengths.")
+        raise SweepError(f"{before} and {after} have no common point. Measure the same loads and lengths.")
     left_out = [f"{name}: only in {before}" for name in first if name not in second]
     left_out += [f"{name}: only in {after}" for name in second if name not in first]
     left_out += [f"{name}: invalid" for name in common if not _all_valid(first[name] + second[name])]
@@ -158,7 +158,7 @@ def _differences(before: Path, after: Path) -> list[str]:
     first, second = read_run(before), read_run(after)
     names = ("model", "endpoint", "extra_body", "poisson")
     return [
-        f"{name} is {first.get(name)} before and {second.get(name)} after"
+        f"{name} was {first.get(name)} before and is {second.get(name)} after"
         for name in names
         if name in first and name in second and first[name] != second[name]
     ]
@@ -174,7 +174,7 @@ def _grown_failures(
     second: dict[str, list[dict[str, Any]]],
     threshold: float,
 ) -> list[str]:
-    """Return the points whose share of failed requests grew by more than the threshold."""
+    """Return the points whose failure rate grew by more than the threshold."""
     found: list[str] = []
     for name in names:
         shares = [
@@ -182,13 +182,13 @@ def _grown_failures(
             for group in (first[name], second[name])
         ]
         if shares[1] > shares[0] + threshold:
-            found.append(f"{name}: {shares[1]:.1%} of the requests failed, {shares[0]:.1%} before")
+            found.append(f"{name}: {shares[1]:.1%} of the requests failed, up from {shares[0]:.1%}")
     return found
 
 
 @dataclass(frozen=True, slots=True)
 class _Spread:
-    """Standard deviation of a figure's logarithm from repeat to repeat, over all points, and its degrees of freedom."""
+    """Standard deviation of a metric's logarithm between repeats, over all points, and its degrees of freedom."""
 
     deviation: float
     freedom: int
@@ -196,11 +196,11 @@ class _Spread:
 
 @dataclass(frozen=True, slots=True)
 class _Judge:
-    """How to judge one figure of one point."""
+    """Parameters for the verdict on one metric of one point."""
 
     threshold: float
     error: float
-    """Probability of error of one interval."""
+    """Error probability of one interval."""
     spread: _Spread | None
 
 
@@ -208,7 +208,7 @@ def _same_definitions(before: Path, after: Path, groups: Sequence[Sequence[dict[
     versions = {result.get("schema_version", SCHEMA_VERSION) for group in groups for result in group}
     if len(versions) > 1:
         raise SweepError(
-            f"{before} and {after} were measured by different versions of this tool, whose figures have other definitions; measure the older one again."
+            f"{before} and {after} were measured by versions of this tool that define metrics differently. Measure the older one again."
         )
 
 
@@ -217,7 +217,7 @@ def _logs(metric: Metric, results: Sequence[dict[str, Any]]) -> list[float]:
 
 
 def _pooled(metric: Metric, groups: Sequence[Sequence[dict[str, Any]]]) -> _Spread | None:
-    """Return the spread of a figure from repeat to repeat, over all points that have enough repeats; None without any."""
+    """Return the spread of a metric between repeats, over all points with enough repeats; None without any."""
     logs = [found for group in groups if len(found := _logs(metric, group)) >= REPEATS_WANTED]
     freedom = sum(len(found) - 1 for found in logs)
     if not freedom:
@@ -268,7 +268,7 @@ def _half_of_repeats(logs: Sequence[Sequence[float]], judge: _Judge) -> float:
 
 
 def _verdict(metric: Metric, ratio: float, low: float, high: float, threshold: float) -> str:
-    """Return the verdict. A change beyond the threshold counts only if its interval excludes no change at all."""
+    """Return the verdict. A change beyond the threshold counts only if its interval excludes zero change."""
     gain = ratio if metric.higher_is_better else 1 / ratio
     certain = low > 1 or high < 1
     if gain < 1 - threshold:
@@ -279,7 +279,7 @@ def _verdict(metric: Metric, ratio: float, low: float, high: float, threshold: f
 
 
 def _spread_of_requests(results: Sequence[dict[str, Any]], field: str) -> float:
-    """Return the standard error of a figure's logarithm, from resampled blocks of neighbouring requests of the point."""
+    """Return the standard error of a metric's logarithm, from resampled blocks of adjacent requests of the point."""
     names = ("ttfts", "e2els", "output_lens")
     columns: Columns = {name: np.concatenate([_by_time(r, name) for r in results]) for name in names}
     count = len(columns["ttfts"])
@@ -300,7 +300,7 @@ def _by_time(result: dict[str, Any], name: str) -> Any:  # noqa: ANN401 - a nump
 
 
 def _throughput(columns: Columns, picks: Any) -> Any:  # noqa: ANN401 - numpy arrays
-    # At a given load, throughput is proportional to tokens per residence time (Little's law).
+    # At a fixed load, throughput is proportional to tokens per residence time (Little's law).
     return columns["output_lens"][picks].sum(axis=1) / columns["e2els"][picks].sum(axis=1)
 
 
@@ -322,7 +322,7 @@ _STATISTICS: Final[dict[str, Statistic]] = {
 
 
 def verdict_counts(comparison: Comparison) -> tuple[str, str]:
-    """Return how many figures are worse, and the rest of the verdict."""
+    """Return the number of metrics that got worse, and the rest of the verdict."""
     worse = sum(change.verdict == "worse" for change in comparison.changes) + len(comparison.failures)
     better = sum(change.verdict == "better" for change in comparison.changes)
     rest = (
@@ -333,17 +333,17 @@ def verdict_counts(comparison: Comparison) -> tuple[str, str]:
 
 
 def basis_note(comparison: Comparison) -> str:
-    """Return why the verdicts are at most unclear; empty if they are not."""
+    """Return why the verdicts are at most unclear, or an empty string."""
     if all(change.basis != "requests" for change in comparison.changes):
         return ""
     return (
-        f"Points with fewer than {REPEATS_WANTED} repeats are at most unclear, because one run cannot show what varies from run to run:"
-        f" measure with --repeats {REPEATS_WANTED} or more."
+        f"Points with fewer than {REPEATS_WANTED} repeats are at most unclear, because one run cannot show the variation between runs."
+        f" Measure with --repeats {REPEATS_WANTED} or more."
     )
 
 
 def comparison_json(comparison: Comparison) -> dict[str, Any]:
-    """Return the comparison as JSON types; an interval without a bound is null."""
+    """Return the comparison as JSON types. An infinite bound becomes null."""
     changes = [
         {
             key: (value if not isinstance(value, float) or math.isfinite(value) else None)

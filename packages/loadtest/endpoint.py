@@ -1,4 +1,4 @@
-"""The server that a sweep measures."""
+"""Server measured by a sweep."""
 
 import os
 from collections.abc import Callable, Mapping
@@ -22,18 +22,18 @@ def _reached(_error: Exception) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoint:
-    """A server that can be called now."""
+    """A server that is ready for requests."""
 
     base_url: str
     """`http://HOST[:PORT]`, `https://HOST`, or `http+unix://PATH` (`loadtest.client.unix_url`)."""
     headers: Headers = field(default=_no_headers, repr=False)
     """Returns the headers of the next request. It may block, and is never called in the event loop."""
     not_reached: Callable[[Exception], str] = field(default=_reached, repr=False)
-    """Returns why an error is about the way to the server and not about the server, a sentence; empty if it is the server's."""
+    """Returns a sentence if an error is a connection problem rather than a server problem, otherwise an empty string."""
 
 
 def given_endpoint(url: str) -> Endpoint:
-    """Return the server at `--url`, with the API key of the environment if there is one. Raises SweepError if the address is not usable."""
+    """Return the server at `--url`, with the API key of the environment if set. Raises SweepError if the address is not usable."""
     try:
         root = server_root(url)
     except ValueError as error:

@@ -1,9 +1,9 @@
-"""Why a sweep cannot be run as asked."""
+"""Errors that prevent a sweep from running as requested."""
 
 
 class SweepError(Exception):
-    """The sweep cannot be run as asked; the message is one sentence with the way out."""
+    """The sweep cannot run as requested. The message is one sentence with the fix."""
 
 
 class NotReachedError(SweepError):
-    """The way to the server has ended, which says nothing about the server."""
+    """The connection to the server was lost. This is not a problem of the server."""

@@ -1,4 +1,4 @@
-"""What is expected of a search for limits, by whoever knows the server."""
+"""Forecast for a search, supplied by a caller that knows the server."""
 
 from dataclasses import dataclass
 from typing import Final, Protocol
@@ -11,12 +11,12 @@ NO_FORECAST: Final = "no forecast"
 LEAST: Final = 0.01
 MOST_RATE: Final = 10_000.0
 MOST_USERS: Final = 4_096.0
-"""Loads that a forecast looks at: those of a search without limits of its own."""
+"""Loads considered by a forecast: the loads of a search without explicit limits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Band:
-    """A figure with its uncertainty."""
+    """A value with its uncertainty."""
 
     low: float
     typical: float
@@ -32,18 +32,18 @@ class Band:
 
 
 class Forecast(Protocol):
-    """What is known of a server before it is measured. `whole`: loads are users, not requests per second."""
+    """Prior knowledge about a server. `whole`: loads are users, not requests per second."""
 
     def level(self, traffic: Traffic, point: Point, objective: Objective, *, whole: bool) -> Band | None:
-        """Return the highest load that keeps the limits, whatever the level of the point; None without a forecast."""
+        """Return the highest load that meets the limits, for any level of the point; None without a forecast."""
         ...
 
     def output_tok_per_s(self, traffic: Traffic, point: Point, *, whole: bool) -> Band | None:
-        """Return the output rate of a point; None without a forecast."""
+        """Return the output rate of a point, or None without a forecast."""
         ...
 
     def why_none(self, traffic: Traffic) -> str:
-        """Return why there is no forecast."""
+        """Return the reason for a missing forecast."""
         ...
 
 
@@ -51,6 +51,6 @@ def forecast_text(forecast: Band, unit: str, *, whole: bool) -> str:
     """Return the forecast as the end of a sentence."""
     band = f"({forecast.low:.3g} to {forecast.high:.3g})"
     if forecast.typical == 0.0:
-        return f"the plan expects no load to keep them {band}"
+        return f"the plan expects that no load meets them {band}"
     more = " or more" if forecast.typical >= (MOST_USERS if whole else MOST_RATE) else ""
     return f"the plan expects {forecast.typical:.3g} {unit}{more} {band}"

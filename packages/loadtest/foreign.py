@@ -1,6 +1,6 @@
-"""Read result files of `vllm bench serve --save-result` (vllm/benchmarks/serve.py), so that a sweep can be compared with them.
+"""Result files of `vllm bench serve --save-result` (vllm/benchmarks/serve.py), for comparison with a sweep.
 
-Such a file is one JSON object; it has the lists of one value per request only with `--save-detailed`. Its names are ours.
+Such a file is one JSON object with the same names as ours. It has per-request lists only with `--save-detailed`.
 """
 
 import json
@@ -14,7 +14,7 @@ from loadtest.errors import SweepError
 from loadtest.measure import SCHEMA_VERSION
 
 NEAR: Final = 0.2
-"""Lengths that differ by less than this share are the same point: tools count the chat template differently."""
+"""Lengths within this relative difference are the same point, because tools count the chat template differently."""
 _EMPTY: Final[Mapping[str, Any]] = {
     "schema_version": SCHEMA_VERSION, "simulated": None, "valid": True, "invalid_reasons": (), "notes": (), "errors_by_kind": {},
     "error_examples": {}, "usd_per_million_output_tokens": None, "request_goodput": None, "ttfts": (), "e2els": (), "output_lens": (),
@@ -23,9 +23,9 @@ _EMPTY: Final[Mapping[str, Any]] = {
 
 
 def read_foreign(path: Path) -> list[dict[str, Any]]:
-    """Return the results in a file, or in the JSON files of a folder, in this project's form; empty if there are none.
+    """Return the results in a file, or in the JSON files of a folder, in this project's form. Empty without any.
 
-    Raises SweepError if a file is damaged or of an unknown form.
+    Raises SweepError if a file is damaged or has an unknown form.
     """
     if path.is_dir():
         files = sorted(file for file in path.glob("*.json") if file.name != "run.json")
@@ -38,21 +38,21 @@ def _results_of(path: Path) -> list[dict[str, Any]]:
     try:
         found = as_mapping(json.loads(path.read_bytes()))
     except (OSError, ValueError) as error:
-        raise SweepError(f"{path} cannot be read as JSON: {error}.") from None
+        raise SweepError(f"Cannot read {path} as JSON: {error}.") from None
     if "mean_ttft_ms" in found and "request_throughput" in found:
         try:
             return [_from_vllm(found)]
         except (KeyError, TypeError, ValueError) as error:
             raise SweepError(
-                f"{path} is not in the form of vllm bench serve ({error!r}); save the result again."
+                f"{path} is not in the format of vllm bench serve ({error!r}). Save the result again."
             ) from None
-    raise SweepError(f"{path} is no result of vllm bench serve; give such a file, or the folder of a sweep.")
+    raise SweepError(f"{path} is not a result of vllm bench serve. Pass such a file or the folder of a sweep.")
 
 
 def _number(value: object) -> float:
-    """Return a number. Raises TypeError if the value is none."""
+    """Return a number. Raises TypeError for any other value."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise TypeError(f"{value!r} is no number")
+        raise TypeError(f"{value!r} is not a number")
     return float(value)
 
 
@@ -99,7 +99,7 @@ Groups = dict[str, list[dict[str, Any]]]
 
 
 def aligned(first: Groups, second: Groups, name_of: Callable[[dict[str, Any]], str]) -> tuple[Groups, Groups]:
-    """Give the points of another tool the lengths of the point that they match: the same load, and lengths within NEAR."""
+    """Set the points of another tool to the lengths of the matching point: the same load, and lengths within NEAR."""
     return _aligned(first, second, name_of), _aligned(second, first, name_of)
 
 

@@ -1,7 +1,7 @@
-"""Compute the figures of a point from its requests. Pure functions.
+"""Metrics of a point, computed from its requests. Pure functions.
 
-Field names and definitions are those of `vllm bench serve`, so that results stay comparable. Times in `_ms` fields are milliseconds,
-all others seconds.
+Field names and definitions match `vllm bench serve`, so results are comparable. `_ms` fields are in milliseconds, other times
+in seconds.
 """
 
 import math
@@ -16,23 +16,23 @@ from loadtest.records import RequestRecord, WorkerResult
 
 PERCENTILES: Final = (90, 95, 99, 99.9)
 ALWAYS: Final = frozenset({90, 99})
-"""Percentiles that a result has whatever the number of its requests, as `vllm bench serve` has them."""
+"""Percentiles that every result has, regardless of the number of requests, as in `vllm bench serve`."""
 OUTSIDE: Final = 0.05
-"""A percentile is supported if the largest value lies below it with at most this probability (S. S. Wilks, Determination of Sample Sizes
+"""A percentile is supported if the probability that the largest value is below it is at most this (S. S. Wilks, Determination of Sample Sizes
 for Setting Tolerance Limits, Annals of Mathematical Statistics 12, 1941)."""
 SKETCH_SHARES: Final = (0, 1, *range(5, 100, 5), 99, 99.9, 100)
-"""Percentiles, in percent, that a result keeps of the times between events, which are too many to keep."""
+"""Percentiles, in percent, that a result stores of the times between events. The times themselves are too many to store."""
 SCHEMA_VERSION: Final = 2
 """2: `duration` ends with the last request of any kind; `tpot`, `itl` and `e2el` end with the last event of the choice."""
 
 MAX_LAG_SHARE: Final = 0.10
-"""A result is invalid when the client's 99th percentile lag is more than this share of the median time to first token ..."""
+"""A result is invalid if the client's 99th percentile lag exceeds this share of the median time to first token ..."""
 MAX_LAG_FLOOR_S: Final = 0.05
-"""... and more than this."""
+"""... and this time."""
 MAX_CPU_SHARE: Final = 0.95
-"""A result is invalid when a process of the client was busy for this share of the time."""
+"""A result is invalid if a client process was busy for this share of the time."""
 MAX_RUN_QUEUE_SHARE: Final = 0.02
-"""A late client that waited for a core for more than this share of the time, and longer than it ran, is on a busy machine."""
+"""A late client whose wait for a core exceeded this share of the time and its own run time is on a busy machine."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,13 +44,13 @@ class Objective:
     e2e_s: float | None = None
 
     def kept_by(self, record: RequestRecord) -> bool:
-        """Whether a completed request is good. A single token has no time per output token and meets that limit."""
+        """Return whether a completed request is good. A single token has no time per output token and meets that limit."""
         pairs = ((self.ttft_s, record.ttft_s), (self.tpot_s, record.tpot_s or 0.0), (self.e2e_s, record.e2e_s))
         return all(limit is None or value <= limit for limit, value in pairs)
 
 
 def percentile(ordered: Sequence[float], share: float) -> float:
-    """Return a percentile of sorted values, `share` in percent, linear between neighbours (numpy's default)."""
+    """Return a percentile of sorted values, `share` in percent, linear between adjacent values (numpy's default)."""
     if not ordered:
         return math.nan
     position = (len(ordered) - 1) * share / 100
@@ -60,7 +60,7 @@ def percentile(ordered: Sequence[float], share: float) -> float:
 
 
 def requests_for(share: float) -> int:
-    """Return the values that support a percentile, `share` in percent: 59 for p95, 299 for p99, 2,995 for p99.9."""
+    """Return the number of values that supports a percentile, `share` in percent: 59 for p95, 299 for p99, 2,995 for p99.9."""
     return math.ceil(math.log(OUTSIDE) / math.log(share / 100))
 
 
@@ -92,13 +92,13 @@ def _statistics(name: str, values_s: Iterable[float]) -> dict[str, float | None]
 
 
 def inter_token_s(record: RequestRecord) -> list[float]:
-    """Return the times between a request's events. An event may hold several tokens."""
+    """Return the times between a request's events. An event may contain several tokens."""
     times = record.times_s
     return [later - earlier for earlier, later in pairwise(times)]
 
 
 def _peak_tokens_per_s(records: Sequence[RequestRecord]) -> float:
-    """Return the most output tokens in any whole second. A request's tokens are spread evenly over its events."""
+    """Return the maximum number of output tokens in any whole second. A request's tokens are spread evenly over its events."""
     buckets: Counter[int] = Counter()
     for record in records:
         weight = record.output_tokens / len(record.times_s)
@@ -108,7 +108,7 @@ def _peak_tokens_per_s(records: Sequence[RequestRecord]) -> float:
 
 
 def _peak_concurrency(records: Sequence[RequestRecord]) -> int:
-    """Return the most requests in flight at any moment."""
+    """Return the maximum number of requests in flight at any time."""
     changes = sorted([(record.sent_s, 1) for record in records] + [(record.end_s, -1) for record in records])
     running = peak = 0
     for _, change in changes:
@@ -118,10 +118,10 @@ def _peak_concurrency(records: Sequence[RequestRecord]) -> int:
 
 
 def load_figures(records: Sequence[RequestRecord], objective: Objective | None) -> dict[str, Any]:
-    """Return all figures of a point. Failed requests count as failed and in no other figure."""
+    """Return all metrics of a point. Failed requests count only as failed."""
     done = [record for record in records if record.error is None]
     failed = [record for record in records if record.error is not None]
-    # Until the last request of any kind is over, as in vllm bench serve: a server that hangs or refuses is not fast.
+    # Until the last request of any kind finishes, as in vllm bench serve, so a server that hangs or rejects is not fast.
     begin_s = min((record.intended_s for record in records), default=0.0)
     duration = max((record.end_s for record in records), default=begin_s) - begin_s
     tokens_in, tokens_out = sum(r.prompt_tokens for r in done), sum(r.output_tokens for r in done)
@@ -160,23 +160,23 @@ def load_figures(records: Sequence[RequestRecord], objective: Objective | None) 
 
 
 def failed_share(result: Mapping[str, Any]) -> float:
-    """Return the share of a point's requests that failed."""
+    """Return the failure rate of a point's requests."""
     return result["failed"] / max(1, result["failed"] + result["completed"])
 
 
 def failed_text(share: float) -> str:
-    """Return a share of failed requests as text. A share that is not zero never reads as zero."""
+    """Return a failure rate as text. A nonzero rate is never shown as zero."""
     least = 0.001
     return f"<{least:.1%}" if 0 < share < least else f"{share:.1%}"
 
 
 def has_too_many_failures(result: Mapping[str, Any], most: float) -> bool:
-    """Return whether more than the share `most` of a point's requests failed."""
+    """Return whether the failure rate of a point exceeds `most`."""
     return failed_share(result) > most
 
 
 def failure_reason(figures: Mapping[str, Any], most: float) -> str | None:
-    """Return why too many failures make a point invalid, or None."""
+    """Return the reason if a point is invalid because of too many failures, or None."""
     if not has_too_many_failures(figures, most):
         return None
     total = figures["failed"] + figures["completed"]
@@ -195,7 +195,7 @@ def error_figures(records: Sequence[RequestRecord]) -> dict[str, Any]:
 
 
 def client_figures(results: Sequence[WorkerResult]) -> dict[str, Any]:
-    """Return the load generator's own figures: lag, processor time, requests not sent."""
+    """Return the load generator's metrics: lag, processor time, requests not sent."""
     lags = sorted(lag for result in results for lag in result.lags_s)
     records = [record for result in results for record in result.records]
     late = sorted(record.sent_s - record.intended_s for record in records)
@@ -219,28 +219,28 @@ def client_figures(results: Sequence[WorkerResult]) -> dict[str, Any]:
 
 
 def _run_queue_share(results: Sequence[WorkerResult]) -> float | None:
-    """Return the largest share of the time that a process waited for a core; None where the system does not say."""
+    """Return the largest share of the time that a process waited for a core, or None if the system does not report it."""
     shares = [r.run_queue_s / r.wall_s for r in results if r.run_queue_s is not None and r.wall_s > 0]
     return round(max(shares), 4) if shares else None
 
 
 def _remedy(client: Mapping[str, Any]) -> str:
-    """Return what to do about a late client. A process that waits for a core is not slow: other processes have its core."""
+    """Return the fix for a late client. A process that waits for a core is not slow; other processes use the core."""
     waited, busy = client.get("run_queue_share_max"), client["cpu_share_max"]
     if waited is not None and waited > MAX_RUN_QUEUE_SHARE and waited > busy:
         return (
-            f"this machine is busy: a process of the client waited for a core for {waited:.0%} of the time and ran for {busy:.0%};"
+            f"this machine is busy: a client process waited for a core for {waited:.0%} of the time and ran for {busy:.0%};"
             " use an idler machine"
         )
     return "use a faster machine, or more --workers"
 
 
 def invalid_reasons(client: Mapping[str, Any], median_ttft_ms: float | None) -> list[str]:
-    """Return why the client was the limit; empty if it was not."""
+    """Return why the client was the limit, or an empty list."""
     limit_ms = max(MAX_LAG_FLOOR_S * 1000, MAX_LAG_SHARE * (median_ttft_ms or 0.0))
     reasons: list[str] = []
     for name, what in (
-        ("lag_p99_ms", "the client's loop was late by"),
+        ("lag_p99_ms", "the client's event loop was late by"),
         ("send_late_p99_ms", "requests were sent late by"),
     ):
         if client[name] > limit_ms:
@@ -248,9 +248,7 @@ def invalid_reasons(client: Mapping[str, Any], median_ttft_ms: float | None) -> 
                 f"{what} {client[name]:.0f} ms at the 99th percentile, more than {limit_ms:.0f} ms; {_remedy(client)}"
             )
     if client["cpu_share_max"] > MAX_CPU_SHARE:
-        reasons.append(
-            f"a process of the client was busy for {client['cpu_share_max']:.0%} of the time; use more --workers"
-        )
+        reasons.append(f"a client process was busy for {client['cpu_share_max']:.0%} of the time; use more --workers")
     if client["shed"]:
         reasons.append(
             f"{client['shed']} requests were not sent because too many were in flight; lower --request-rate or raise --max-in-flight"

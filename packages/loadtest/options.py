@@ -1,4 +1,4 @@
-"""Options of the load tester, and what they ask for."""
+"""Options of the load tester and their conversion to a sweep."""
 
 import json
 import math
@@ -27,7 +27,7 @@ EXCLUDES: Final = {
     "--prefix-share": ("--prefix-tokens",),
     "--ramp": ("--concurrency", "--request-rate"),
 }  # fmt: skip
-"""Options that say the same thing twice, or that a file decides."""
+"""Options that conflict because they set the same thing or a file determines it."""
 RESERVED: Final = ("model", "messages", "prompt", "stream", "stream_options", "max_tokens")
 _MOST_DIGITS: Final = 15
 
@@ -66,7 +66,7 @@ def _positive(text: str) -> float | None:
 
 
 def _extra_body(text: str) -> Mapping[str, object]:
-    """Read a JSON object that sets nothing that the benchmark itself sets."""
+    """Read a JSON object that does not set fields of the benchmark."""
     try:
         found = _read_json(text)
     except ValueError as error:
@@ -84,7 +84,7 @@ def _read_json(text: str) -> object:
     """Return the value of a JSON text. Raises ValueError, also for NaN, Infinity and 1e400."""
 
     def refuse(word: str) -> NoReturn:
-        raise ValueError(f"{word} is no number")
+        raise ValueError(f"{word} is not a number")
 
     def read_float(word: str) -> float:
         value = float(word)
@@ -114,11 +114,13 @@ def _preset(text: str) -> Sweep:
 class ServerOptions:
     """Server."""
 
-    url: Annotated[str | None, Option("Measure the server at this address, without /v1.", metavar="URL")] = None
+    url: Annotated[str | None, Option("Address of the server to measure, without /v1.", metavar="URL")] = None
     model: Annotated[
-        str | None, Option("Name of the model; by default the first that the server serves.", metavar="ID")
+        str | None, Option("Name of the model. Default: the first that the server lists.", metavar="ID")
     ] = None
-    usd_per_hour: Annotated[float | None, Option("Price of the server.", least=0, metavar="USD")] = None
+    usd_per_hour: Annotated[float | None, Option("Price of the server, in USD per hour.", least=0, metavar="USD")] = (
+        None
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,7 +137,7 @@ class LoadOptions:
     ] = None
     concurrency: Annotated[
         tuple[int, ...],
-        Option("Closed loop: requests in flight, such as 1,8,64.", parse=_whole_numbers, metavar="LIST"),
+        Option("Closed loop: concurrent requests, such as 1,8,64.", parse=_whole_numbers, metavar="LIST"),
     ] = ()
     request_rate: Annotated[
         tuple[float, ...], Option("Open loop: requests per second, such as 0.5,2,8.", parse=_rates, metavar="LIST")
@@ -150,15 +152,15 @@ class LoadOptions:
     ] = ()
     output_tokens: Annotated[
         tuple[int, ...] | Lengths,
-        Option("Answer lengths, such as 128, or a distribution.", parse=_lengths, metavar="LIST"),
+        Option("Output lengths, such as 128, or a distribution.", parse=_lengths, metavar="LIST"),
     ] = ()
     requests: Annotated[int | None, Option("Requests per point.", least=1)] = None
     duration: Annotated[
-        float | None, Option("Seconds per point; no request is sent afterwards.", least=0.1, metavar="SECONDS")
+        float | None, Option("Duration per point, in seconds. Later no request is sent.", least=0.1, metavar="SECONDS")
     ] = None
-    seed: Annotated[int | None, Option("Seed of prompts and arrivals; by default drawn and recorded.", least=0)] = None
+    seed: Annotated[int | None, Option("Seed of prompts and arrivals. Default: random, recorded.", least=0)] = None
     repeats: Annotated[int, Option("Measurements of every point.", least=1, most=100)] = 1
-    warm_up: Annotated[int | None, Option("Requests before each point that are not counted.", least=0)] = None
+    warm_up: Annotated[int | None, Option("Uncounted requests before each point.", least=0)] = None
     even_arrivals: Annotated[bool, Option("Open loop: constant intervals instead of Poisson arrivals.")] = False
     stop_when_saturated: Annotated[bool, Option("Skip loads above saturation.")] = False
     completions: Annotated[bool, Option("Use /v1/completions instead of chat.")] = False
@@ -168,7 +170,7 @@ class LoadOptions:
     ] = None
 
     def sweep(self, seed: int, traffic: Traffic = FIXED_LENGTHS) -> Sweep:
-        """Return the sweep that the options ask for; what they leave out comes from the preset."""
+        """Return the sweep for the options. The preset provides missing values."""
         traffic = replace(
             traffic,
             input_lengths=self.input_tokens if isinstance(self.input_tokens, Lengths) else None,
@@ -206,52 +208,52 @@ class TrafficOptions:
     ] = None
     trace: Annotated[Path | None, Option("Requests with timestamps to replay: JSONL.", metavar="FILE")] = None
     time_scale: Annotated[
-        float, Option("Replay a trace this many times as fast as recorded.", least=0.001, most=1000, metavar="FACTOR")
+        float, Option("Speed of a trace replay, relative to the recording.", least=0.001, most=1000, metavar="FACTOR")
     ] = 1.0
     turns: Annotated[
         int,
         Option(
-            "Requests of a session; each sends the conversation so far. --request-rate is then of new sessions.",
+            "Requests per session. Each sends the conversation so far, and --request-rate counts sessions.",
             least=1,
             most=1000,
         ),
     ] = 1
     think_time: Annotated[
-        float, Option("Seconds between an answer and the next message of a session.", least=0, metavar="SECONDS")
+        float, Option("Seconds between a response and the next message of a session.", least=0, metavar="SECONDS")
     ] = 0.0
     prefix_share: Annotated[
         float | None,
-        Option("Share of each prompt that all prompts have in common.", least=0, most=1, metavar="SHARE"),
+        Option("Share of each prompt that is the same in all prompts.", least=0, most=1, metavar="SHARE"),
     ] = None
     prefix_tokens: Annotated[
-        int | None, Option("Tokens at the start of each prompt that all prompts have in common.", least=1)
+        int | None, Option("Tokens at the start of each prompt that are the same in all prompts.", least=1)
     ] = None
     images: Annotated[int, Option("Images in each request.", least=0, most=64)] = 0
     image_size: Annotated[
         ImageSize | None,
-        Option("Width and height of the images (default: 896x896).", parse=parse_image_size, metavar="WxH"),
+        Option("Width and height of the images. Default: 896x896.", parse=parse_image_size, metavar="WxH"),
     ] = None
     ramp: Annotated[
         Ramp | None,
         Option(
-            'A load that rises, such as "users 1..32 over 60s" or "rate 0.5..8 over 60s".',
+            'A rising load, such as "users 1..32 over 60s" or "rate 0.5..8 over 60s".',
             parse=parse_ramp,
             metavar="TEXT",
         ),
     ] = None
 
     def traffic(self, load: LoadOptions) -> Traffic:
-        """Return what the load consists of. Raises SweepError if options exclude each other."""
+        """Return the definition of the load. Raises SweepError if options conflict."""
         for one, other in self._contradictions(load):
-            raise SweepError(f"{one} and {other} exclude each other; leave one of them out.")
+            raise SweepError(f"{one} and {other} cannot be combined.")
         if self.time_scale != 1.0 and self.trace is None:
-            raise SweepError(f"--time-scale is {self.time_scale:g}, but no trace is given; add --trace FILE.")
+            raise SweepError(f"--time-scale {self.time_scale:g} requires --trace FILE.")
         if self.turns > 1 and self.ramp is not None and self.ramp.of == "rate":
-            raise SweepError(f"--turns {self.turns} needs users; give --ramp as users, not as {self.ramp.text!r}.")
+            raise SweepError(f"--turns {self.turns} requires a --ramp of users, not {self.ramp.text!r}.")
         if self.think_time and self.turns == 1:
-            raise SweepError(f"--think-time is {self.think_time:g}, but sessions have one turn; add --turns N.")
+            raise SweepError(f"--think-time {self.think_time:g} requires --turns N.")
         if self.image_size is not None and not self.images:
-            raise SweepError("--image-size is given without images; add --images N.")
+            raise SweepError("--image-size requires --images N.")
         return Traffic(
             prefix_share=self.prefix_share or None,
             prefix_tokens=self.prefix_tokens,
@@ -288,30 +290,31 @@ class LimitOptions:
     """Limits."""
 
     request_timeout: Annotated[
-        float, Option("Time limit of one request.", former="--request-limit", least=1, metavar="SECONDS")
+        float, Option("Timeout of one request, in seconds.", former="--request-limit", least=1, metavar="SECONDS")
     ] = 600.0
     stall_timeout: Annotated[
         float,
         Option(
-            "Longest time without a byte, before an answer begins and during it.",
+            "Maximum time without a byte, before and during a response, in seconds.",
             former="--stall-limit",
             least=0.5,
             metavar="SECONDS",
         ),
     ] = 120.0
     point_timeout: Annotated[
-        float, Option("Time limit of one point.", former="--point-limit", least=1, metavar="SECONDS")
+        float, Option("Timeout of one point, in seconds.", former="--point-limit", least=1, metavar="SECONDS")
     ] = 1800.0
     workers: Annotated[int | None, Option("Processes of the load generator.", least=1, most=64)] = None
-    max_in_flight: Annotated[int, Option("Open loop: most requests in flight.", least=1)] = 4096
+    max_in_flight: Annotated[int, Option("Open loop: maximum concurrent requests.", least=1)] = 4096
     max_failed: Annotated[
         float,
-        Option("Share of failed requests above which a point is invalid and the run fails.", least=0, most=1),
+        Option("Failure rate above which a point is invalid and the run fails.", least=0, most=1),
     ] = 0.01
     respect_retry_after: Annotated[
         bool,
         Option(
-            "Send a request that got 429 or 503 with Retry-After again after that time.", former="--honour-retry-after"
+            "Retry a request after 429 or 503 with Retry-After, once that time has passed.",
+            former="--honour-retry-after",
         ),
     ] = False
 
@@ -331,39 +334,39 @@ class ReportOptions:
     find: Annotated[
         str | None,
         Option(
-            "slo: find the highest rate that keeps --slo, or between the given --concurrency or --request-rate.",
+            "slo: find the highest rate that meets --slo, within --concurrency or --request-rate if given.",
             parse=_find,
             metavar="WHAT",
         ),
     ] = None
     slo_share: Annotated[
         float,
-        Option("Share of the requests that have to keep --slo in a search.", least=0.5, most=0.9999, metavar="SHARE"),
+        Option("Share of the requests that must meet --slo in a search.", least=0.5, most=0.9999, metavar="SHARE"),
     ] = DEFAULT_SHARE
     as_json: JsonSwitch = False
 
 
 class LoadTestRequest(Protocol):
-    """What a command line asks for, whatever names the server."""
+    """Parsed command line, independent of how the server is addressed."""
 
     @property
     def load(self) -> LoadOptions:
-        """How many requests, and how long they are."""
+        """Number and lengths of the requests."""
         ...
 
     @property
     def traffic(self) -> TrafficOptions:
-        """What the requests are."""
+        """Contents of the requests."""
         ...
 
     @property
     def limits(self) -> LimitOptions:
-        """What ends a request or a point."""
+        """Limits of a request or a point."""
         ...
 
     @property
     def report(self) -> ReportOptions:
-        """Where the results go."""
+        """Destination of the results."""
         ...
 
 
@@ -382,14 +385,13 @@ class LoadTestOptions:
 class CompareOptions:
     """Options of `compare`."""
 
-    before: Annotated[
-        Path, Option("Folder of the sweep to compare with, or results of vllm bench serve.", positional=True)
-    ]
-    after: Annotated[Path, Option("Folder of the sweep to judge, or results of vllm bench serve.", positional=True)]
-    threshold: Annotated[float, Option("Share by which a figure may get worse.", least=0, most=1)] = 0.05
+    before: Annotated[Path, Option("Baseline: folder of a sweep, or results of vllm bench serve.", positional=True)]
+    after: Annotated[Path, Option("Candidate: folder of a sweep, or results of vllm bench serve.", positional=True)]
+    threshold: Annotated[float, Option("Share by which a metric may get worse.", least=0, most=1)] = 0.05
     confidence: Annotated[float, Option("Confidence of the intervals.", least=0.5, most=0.9999)] = 0.95
     out: Annotated[
-        Path | None, Option("Also write the Markdown to this file; FILE.html gets a page with charts.", metavar="FILE")
+        Path | None,
+        Option("Also write the Markdown to this file, and a page with charts to FILE.html.", metavar="FILE"),
     ] = None
     as_json: JsonSwitch = False
 
@@ -410,7 +412,7 @@ class ReportFolder:
     points: Annotated[
         tuple[str, ...],
         Option(
-            "Points to draw over time, by their keys (default: the highest loads, and points that are not valid).",
+            "Points to chart over time, by key. Default: the highest loads, and invalid points.",
             parse=_keys,
             metavar="KEYS",
         ),

@@ -32,7 +32,7 @@ def outcome(result: Mapping[str, Any]) -> str:
     """Return a point's figures as one line."""
     if not result["completed"]:
         kinds = ", ".join(f"{count} {kind}" for kind, count in result["errors_by_kind"].items())
-        return f"no complete answer ({kinds})"
+        return f"no complete response ({kinds})"
     failed = f", {result['failed']} FAILED" if result["failed"] else ""
     tpot = f", TPOT {result['median_tpot_ms']:.1f} ms" if result["median_tpot_ms"] is not None else ""
     valid = "" if result["valid"] else " INVALID"
@@ -40,7 +40,7 @@ def outcome(result: Mapping[str, Any]) -> str:
 
 
 def say(name: str, text: str) -> None:
-    """Print one line of a program on stderr. What a server wrote in it cannot steer the terminal."""
+    """Print one line of a program on stderr. Server text in it cannot control the terminal."""
     print(f"{name}: {for_terminal(text)}", file=sys.stderr, flush=True)
 
 
@@ -68,12 +68,12 @@ class Reporter:
             self.line(f"{self._point}: {finished} done, {in_flight} in flight")
 
     def done(self, point: Point, result: Mapping[str, Any]) -> None:
-        """Report a point that is measured and stored."""
+        """Report a measured and stored point."""
         self._measured += 1
         self.line(f"[{self._measured}/{self._total}] {describe(point)}: {outcome(result)}{self._left()}")
 
     def skipped(self, point: Point, reason: str) -> None:
-        """Report a point that is skipped."""
+        """Report a skipped point."""
         self._measured += 1
         self.line(f"[{self._measured}/{self._total}] {describe(point)}: skipped, {reason}")
 
@@ -82,7 +82,7 @@ class Reporter:
         say(self._name, text)
 
     def end(self) -> None:
-        """End the sweep."""
+        """Finish the sweep."""
 
     def _left(self) -> str:
         left = self._total - self._measured
@@ -130,10 +130,10 @@ class BarReporter(Reporter):
         self._console.print(text, markup=False)
 
     def end(self) -> None:
-        """End the sweep."""
+        """Finish the sweep."""
         self._bar.stop()
 
 
 def reporter_for_stderr(name: str) -> Reporter:
-    """Return a progress bar if stderr is a terminal, else lines. `name` is the program's."""
+    """Return a progress bar if stderr is a terminal, or else lines. `name` is the program's."""
     return BarReporter(name) if sys.stderr.isatty() else Reporter(name)

@@ -1,7 +1,7 @@
-"""Check a point's figures against each other and against the server's own, and say where they disagree.
+"""Consistency checks of a point's metrics, with each other and with the server's metrics.
 
 Two checks: Little's law (requests in flight = rate x time in the system; J. D. C. Little, Operations Research 9, 1961), whose two sides
-come from different readings of the client; and the server's histograms and counters in /metrics, which another clock has measured.
+come from different readings of the client; and the server's histograms and counters in /metrics, measured by another clock.
 """
 
 import statistics
@@ -13,22 +13,22 @@ from loadtest.steady import SteadyWindow, mean_in_flight
 from loadtest.traffic.points import Point
 
 MOST_DIFFERENCE: Final = 0.10
-"""Share by which two figures of the same thing may differ."""
+"""Relative difference allowed between two values of the same quantity."""
 LITTLE_FLOOR_S: Final = 0.02
-"""Time per request that Little's law may miss whatever its share: the end of the stream, and the next request of a slot."""
+"""Time per request by which Little's law may be off regardless of its share: the end of the stream, and the next request of a slot."""
 SERVER_FLOOR_S: Final = 0.02
-"""Difference of an answer's times that is no disagreement, because events wait in sockets and in the client's loop."""
+"""Allowed difference of a response's times, because events wait in sockets and in the client's event loop."""
 NETWORK_FLOOR_S: Final = 0.05
-"""Time between the client and the engine that is no disagreement, besides the round trip."""
+"""Allowed time between the client and the engine, in addition to the round trip."""
 TOKENS_DIFFERENCE: Final = 0.01
 COUNT_DIFFERENCE: Final = 0.02
-"""Server and client must have counted the same requests, so that their means can be compared."""
+"""Allowed difference in request counts. Server and client must count the same requests for their means to be comparable."""
 
 
 def little_reasons(
     records: Sequence[RequestRecord], figures: Mapping[str, Any], point: Point, window: SteadyWindow | None
 ) -> list[str]:
-    """Return where the figures contradict Little's law."""
+    """Return contradictions of the metrics with Little's law."""
     if not figures["completed"] or figures["duration"] <= 0:
         return []
     counted = sum(record.end_s - record.sent_s for record in records) / figures["duration"]
@@ -37,7 +37,7 @@ def little_reasons(
     missed_s = abs(counted - claimed) * figures["duration"] / figures["completed"]
     if missed_s > LITTLE_FLOOR_S and abs(counted - claimed) > MOST_DIFFERENCE * max(counted, claimed):
         reasons.append(
-            f"Little's law does not hold: {counted:.2f} requests were in flight in the mean, but request rate x E2E is {claimed:.2f}"
+            f"Little's law does not hold: {counted:.2f} requests were in flight on average, but request rate x E2E is {claimed:.2f}"
             f" (more than {MOST_DIFFERENCE:.0%} apart)"
         )
     if point.concurrency is not None and window is not None:
@@ -46,7 +46,7 @@ def little_reasons(
         idle_s = (point.concurrency - held) * window.length_s / inside
         if idle_s > LITTLE_FLOOR_S and held < (1 - MOST_DIFFERENCE) * point.concurrency:
             reasons.append(
-                f"the load was not kept up: {held:.2f} requests were in flight in the mean of the steady window, not {point.concurrency}"
+                f"the load was not maintained: {held:.2f} requests were in flight on average in the steady window, not {point.concurrency}"
                 f" (more than {MOST_DIFFERENCE:.0%} apart)"
             )
     return reasons
@@ -55,22 +55,22 @@ def little_reasons(
 def server_reasons(
     records: Sequence[RequestRecord], figures: Mapping[str, Any], server: Mapping[str, Any]
 ) -> tuple[list[str], list[str]]:
-    """Return where the figures disagree with the server's own, and notes about what could not be compared."""
+    """Return contradictions with the server's metrics, and notes about metrics that could not be compared."""
     begun = [record for record in records if record.times_s]
     theirs = server.get("requests_begun")
     if theirs is None or not begun:
         return [], []
     if abs(theirs - len(begun)) > max(1.0, COUNT_DIFFERENCE * len(begun)):
         note = (
-            f"the server's metrics have {theirs:.0f} requests and this point {len(begun)} (other clients, or several replicas):"
-            " its figures were not compared with the server's"
+            f"the server's metrics count {theirs:.0f} requests, but this point has {len(begun)} (other clients, or several replicas);"
+            " its metrics were not compared with the server's"
         )
         return [], [note]
     reasons = [_ttft_reason(begun, server), _tpot_reason(begun, server)]
     tokens, counted = figures["total_output_tokens"], server["generation_tokens"]
     if counted is not None and not figures["failed"] and abs(tokens - counted) > max(1.0, TOKENS_DIFFERENCE * counted):
         reasons.append(
-            f"the answers state {tokens} output tokens, the server's counter {counted:.0f} (more than {TOKENS_DIFFERENCE:.0%} apart)"
+            f"the responses state {tokens} output tokens, but the server's counter {counted:.0f} (more than {TOKENS_DIFFERENCE:.0%} apart)"
         )
     return [reason for reason in reasons if reason is not None], []
 
@@ -78,15 +78,15 @@ def server_reasons(
 def _ttft_reason(begun: Sequence[RequestRecord], server: Mapping[str, Any]) -> str | None:
     if server["mean_ttft_ms"] is None:
         return None
-    # The engine knows no intended send times and no tokens without text: count from the send to the first event.
+    # The engine does not know intended send times or tokens without text, so count from the send to the first event.
     ours_s = statistics.fmean(record.times_s[0] - record.sent_s for record in begun)
     theirs_s = server["mean_ttft_ms"] / 1000
     network_s = NETWORK_FLOOR_S + (server["round_trip_ms"] or 0.0) / 1000
     both = f"{ours_s * 1000:.1f} ms here, {theirs_s * 1000:.1f} ms in the server's histogram (more than {MOST_DIFFERENCE:.0%} apart)"
     if ours_s < theirs_s * (1 - MOST_DIFFERENCE) - SERVER_FLOOR_S:
-        return f"the mean time to first token is shorter than the server's own: {both}"
+        return f"the mean time to first token is shorter than the server's: {both}"
     if ours_s > theirs_s * (1 + MOST_DIFFERENCE) + network_s:
-        return f"the mean time to first token is longer than the server's own: {both}; the network, a proxy or the client takes the difference"
+        return f"the mean time to first token is longer than the server's: {both}; the network, a proxy or the client adds the difference"
     return None
 
 
@@ -99,6 +99,6 @@ def _tpot_reason(begun: Sequence[RequestRecord], server: Mapping[str, Any]) -> s
     if abs(ours_s - decode_s) <= MOST_DIFFERENCE * decode_s + SERVER_FLOOR_S * len(begun):
         return None
     return (
-        f"the mean time per output token is {ours_s / steps * 1000:.2f} ms here and {decode_s / steps * 1000:.2f} ms in the server's"
+        f"the mean time per output token is {ours_s / steps * 1000:.2f} ms here, but {decode_s / steps * 1000:.2f} ms in the server's"
         f" histogram (more than {MOST_DIFFERENCE:.0%} apart)"
     )

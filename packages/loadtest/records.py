@@ -12,7 +12,7 @@ FRAME: Final = struct.Struct(">I")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestRecord:
-    """One request. Times are seconds from the start of the point; None if the request did not get that far."""
+    """One request. Times are seconds from the start of the point, or None for a stage that was not reached."""
 
     index: int
     intended_s: float
@@ -22,21 +22,21 @@ class RequestRecord:
     """Seconds to open a connection; 0 if one was open."""
     end_s: float
     times_s: "array[float]"
-    """Arrival times of the events of the choice, with or without output; the role has none."""
+    """Arrival times of the events of the choice, with or without output. The role has none."""
     prompt_tokens: int
     output_tokens: int
     cached_tokens: int | None
     error: str | None
-    """Kind of failure; None for a complete answer with usage."""
+    """Kind of failure, or None for a complete response with usage."""
     error_detail: str = ""
     asked_tokens: int = 0
-    """Output tokens that the server had to generate; 0 if the model may end its answer earlier."""
+    """Output tokens that the server must generate, or 0 if the model may stop earlier."""
     silent: int = 0
-    """Events at the beginning of `times_s` without output."""
+    """Events at the start of `times_s` without output."""
 
     @property
     def first_s(self) -> float:
-        """Arrival of the first output; of the first event, if none has output."""
+        """Arrival of the first output, or of the first event if none has output."""
         return self.times_s[self.silent if self.silent < len(self.times_s) else 0]
 
     @property
@@ -69,23 +69,23 @@ class WorkerResult:
     stale_retries: int
     """Requests sent again because the server had closed an idle connection. They count once."""
     shed: int
-    """Requests of an open loop that were not sent because --max-in-flight was reached."""
+    """Open-loop requests that were not sent because --max-in-flight was reached."""
     gave_up: str | None
-    """Why the worker stopped early."""
+    """Reason that the worker stopped early."""
     simulated: bool
     sessions: int = 0
-    """Sessions of several turns that began."""
+    """Sessions of several turns that started."""
     sessions_cut: int = 0
-    """Sessions that ended early, because the conversation had reached max-model-len."""
+    """Sessions that ended early because the conversation reached max-model-len."""
     retry_after_waits: int = 0
-    """Requests sent again after the time that the server stated in Retry-After."""
+    """Requests sent again after the server's Retry-After."""
     run_queue_s: float | None = None
-    """Time that the process was ready to run and waited for a core; None where the system does not say."""
+    """Time that the process was ready to run but waited for a core, or None if the system does not report it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """Message of a worker: its connections are open."""
+    """Worker message: its connections are open."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,17 +97,17 @@ class StartLoad:
 
 @dataclass(frozen=True, slots=True)
 class StopLoad:
-    """Message to a worker: end the requests in flight."""
+    """Message to a worker: abort the requests in flight."""
 
 
 @dataclass(frozen=True, slots=True)
 class EndLoad:
-    """Message to a worker: send no more requests, and wait for the answers to those in flight."""
+    """Message to a worker: send no more requests, and wait for the responses to those in flight."""
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Message of a worker: its requests so far."""
+    """Worker message: its requests so far."""
 
     finished: int
     in_flight: int
@@ -123,7 +123,7 @@ def packed(message: object) -> bytes:
 
 def unpacked(raw: bytes) -> object:
     """Return the message in the bytes after its length."""
-    return pickle.loads(raw)  # noqa: S301 - only the command and the processes that it started write here
+    return pickle.loads(raw)  # noqa: S301 - only the command and its child processes write here
 
 
 def read_message(stream: IO[bytes]) -> object:

@@ -1,4 +1,4 @@
-"""Build one line of results.jsonl: a point's figures and notes about them."""
+"""Line of results.jsonl for a point: its metrics and notes about them."""
 
 import datetime as dt
 from collections.abc import Mapping
@@ -26,9 +26,9 @@ from loadtest.traffic.prompts import Calibration
 from loadtest.vllm_command import vllm_command
 
 CACHED_SHARE: Final = 0.05
-"""A larger share of prefix-cache hits gets a note, because cached prompts are not computed."""
+"""Share of prefix-cache hits above which a point gets a note, because cached prompts are not computed."""
 OTHERS_SHARE: Final = 0.05
-"""If the server generated more tokens than received by this share, other clients use it too."""
+"""Share of tokens generated beyond the received ones that indicates other clients."""
 
 
 def point_result(
@@ -47,7 +47,7 @@ def point_result(
     client, server = client_figures(results), watch.figures()
     failing = failure_reason(figures, settings.max_failed)
     reasons = ([failing] if failing else []) + invalid_reasons(client, figures["median_ttft_ms"])
-    # Sessions that arrive at a rate send later turns long after the first: the load fills up only when whole sessions end.
+    # Sessions that arrive at a rate send later turns long after the first, so the load is full only when whole sessions finish.
     unsteady = prepared.traffic.unsteady or (prepared.traffic.turns > 1 and point.mode == "open")
     window = None if unsteady else steady_window(records, point)
     saturation = None if unsteady else saturation_figures(records, window, point.request_rate)
@@ -112,10 +112,10 @@ def _saturation_notes(saturation: Mapping[str, Any] | None) -> list[str]:
     if saturation is None or saturation["over"] is False:
         return []
     if saturation["over"] is None:
-        return [f"whether the server kept up with the rate is not known: {saturation['reason']}"]
+        return [f"unknown whether the server kept up with the rate: {saturation['reason']}"]
     note = (
-        f"over-saturated: requests in flight grew by {saturation['in_flight_growth_per_s']:.3g} a second and TTFT by"
-        f" {saturation['ttft_growth_s_per_s']:.3g} s a second; the server answered {saturation['answered_per_s']:.4g} requests a second"
+        f"over-saturated: requests in flight grew by {saturation['in_flight_growth_per_s']:.3g} per second and TTFT by"
+        f" {saturation['ttft_growth_s_per_s']:.3g} s per second; the server answered {saturation['answered_per_s']:.4g} requests per second"
     )
     return [note]
 
@@ -131,15 +131,15 @@ def _notes(
     notes: list[str] = []
     if client["retry_after_waits"]:
         notes.append(
-            f"{client['retry_after_waits']} requests were sent again after the time in Retry-After; their latencies include that time"
+            f"{client['retry_after_waits']} requests were sent again after the time in Retry-After, which their latencies include"
         )
     asked = point.requested_input_tokens
     if asked is not None:
         notes.append(f"LEN01: input clamped from {asked} to {point.input_tokens} tokens")
     rate = server["prefix_cache_hit_rate"]
     if rate is not None and rate > CACHED_SHARE:
-        why = ", as the shared prompts ask for" if prepared.traffic.shares_prompts else ""
-        notes.append(f"{rate:.0%} of the prompt tokens came from the prefix cache{why}: they were not computed")
+        why = ", as intended with shared prompts" if prepared.traffic.shares_prompts else ""
+        notes.append(f"{rate:.0%} of the prompt tokens came from the prefix cache{why}, so they were not computed")
     wanted = point.input_tokens + prepared.image_tokens
     wrong = 0 if prepared.varied else sum(length != wanted for length in figures["input_lens"])
     if wrong:
@@ -147,6 +147,6 @@ def _notes(
     counted = server["generation_tokens"]
     if counted is not None and counted > (1 + OTHERS_SHARE) * figures["total_output_tokens"] and not figures["failed"]:
         notes.append(
-            f"the server generated {counted:.0f} tokens in this time, but {figures['total_output_tokens']} were received: other clients use it too"
+            f"the server generated {counted:.0f} tokens in this time, but {figures['total_output_tokens']} were received, so other clients use it too"
         )
     return notes

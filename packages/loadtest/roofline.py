@@ -1,7 +1,7 @@
-"""Compute the upper limits of an accelerator with a model, to detect impossible figures.
+"""Upper limits of an accelerator with a model, to detect impossible metrics.
 
 Two lower bounds of the time that tokens take: their floating-point operations over the peak rate, and, for output tokens, the weights
-that a step reads over the memory bandwidth. A real server does more than that, so that a faster result is wrong: it counts cached
+that a step reads over the memory bandwidth. A real server does more than that, so a faster result is wrong: it counts cached
 prompts, names another model, or estimates tokens by characters.
 """
 
@@ -46,7 +46,7 @@ class Roofline:
         )
 
     def impossible(self, figures: Mapping[str, Any], *, cached_tokens: float) -> str | None:
-        """Return why a point's figures are impossible, in one sentence; None if they are possible."""
+        """Return one sentence if a point's metrics are impossible, or None."""
         duration, requests = figures["duration"], figures["completed"]
         if not duration or not requests:
             return None
@@ -56,14 +56,14 @@ class Roofline:
         share = flops / duration / self.peak_flops_per_s
         if share > MOST_OF_PEAK:
             return (
-                f"{figures['total_token_throughput']:.0f} tok/s cannot be true on {self.accelerator}: {self.model} would need {share:.0%} of its peak FLOPS,"
-                f" and no server reaches {MOST_OF_PEAK:.0%}; were cached prompts counted?"
+                f"{figures['total_token_throughput']:.0f} tok/s is impossible on {self.accelerator}: {self.model} would need {share:.0%} of its peak FLOPS,"
+                f" but no server reaches {MOST_OF_PEAK:.0%}; check whether cached prompts were counted"
             )
         # Without speculative decoding a request gets one token per step, and each step reads the active weights at least once.
         fastest = figures["max_concurrent_requests"] * self.bandwidth_bytes_per_s / self.bytes_per_step
         if figures["output_throughput"] > fastest:
             return (
-                f"{figures['output_throughput']:.0f} output tok/s cannot be true on {self.accelerator} without speculative decoding: reading the weights of"
-                f" {self.model} once a step allows {fastest:.0f}"
+                f"{figures['output_throughput']:.0f} output tok/s is impossible on {self.accelerator} without speculative decoding: reading the weights of"
+                f" {self.model} once per step allows {fastest:.0f}"
             )
         return None

@@ -1,4 +1,4 @@
-"""Run a sweep as a command line asks, write the reports, and tell how it ended."""
+"""Run a sweep for a command line, write the reports, and print the outcome."""
 
 import json
 import shlex
@@ -19,31 +19,31 @@ from loadtest.sweep import SweepOutcome, run_sweep, seed_of
 from loadtest.traffic.points import Sweep
 
 NOT_IN_JSON: Final = frozenset({"input_lens", "output_lens", "ttfts", "e2els", "start_times", "timeline"})
-"""Fields of a result with one value per request or moment; --json leaves them out."""
+"""Fields of a result with one value per request or moment, omitted by --json."""
 DONE: Final = 0
 FAILED: Final = 1
 REFUSED: Final = 2
 INTERRUPTED: Final = 130
-"""Exit codes, of programs that measure with this package too."""
+"""Exit codes, shared with programs that use this package."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
-    """The program whose command line asked for the sweep, for its messages."""
+    """Program whose command line requested the sweep, for its messages."""
 
     name: str
     words: tuple[str, ...]
-    """How it is started."""
+    """Command that starts it."""
 
 
 OWN: Final = Program(name="loadtest", words=("python", "-m", "loadtest"))
 
 
 def measure(options: LoadTestOptions) -> int:
-    """Measure the server at an address, write the reports, and return the exit code. Raises SweepError if the sweep cannot begin."""
+    """Measure the server at an address, write the reports, and return the exit code. Raises SweepError if the sweep cannot start."""
     server = options.server
     if server.url is None:
-        raise SweepError("give --url URL.")
+        raise SweepError("--url is missing. Pass --url URL.")
     endpoint = given_endpoint(server.url)
     settings = sweep_settings(options, url=endpoint.base_url, model=server.model, usd_per_hour=server.usd_per_hour)
     outcome = run_sweep(settings, sweep_of(options, settings), endpoint, reporter_for_stderr(OWN.name))
@@ -54,7 +54,7 @@ def measure(options: LoadTestOptions) -> int:
 
 
 def compare(options: CompareOptions) -> int:
-    """Compare two sweeps point by point, as Markdown for a pull request. Exit code 1 if a figure got worse beyond the threshold."""
+    """Compare two sweeps point by point, as Markdown for a pull request. Exit code 1 if a metric got worse beyond the threshold."""
     from loadtest.compare import (  # noqa: PLC0415 - numpy takes 0.1 s
         compare_folders,
         comparison_json,
@@ -73,23 +73,23 @@ def compare(options: CompareOptions) -> int:
 
 
 def report(options: ReportFolder) -> int:
-    """Write the reports of a folder again from its results.jsonl."""
+    """Regenerate the reports of a folder from its results.jsonl."""
     for path in write_reports(options.folder, options.points):
         print(path)
     return DONE
 
 
 def sweep_of(asked: LoadTestRequest, settings: SweepSettings) -> Sweep:
-    """Return the loads that the options ask for. Raises SweepError if they contradict each other."""
+    """Return the loads for the options. Raises SweepError if they conflict."""
     sweep = asked.load.sweep(seed_of(settings, asked.load.seed), asked.traffic.traffic(asked.load))
     return _search_sweep(asked, sweep) if settings.find else sweep
 
 
 def _search_sweep(options: LoadTestRequest, sweep: Sweep) -> Sweep:
-    """Return the sweep of a search: without a load it is for a rate. Raises SweepError if the options do not allow a search."""
+    """Return the sweep of a search. The default load is a rate. Raises SweepError if the options do not allow a search."""
     load, traffic = options.load, sweep.traffic
     if options.report.slo is None:
-        raise SweepError("--find slo needs the limits; add --slo, such as --slo ttft=1,tpot=0.05.")
+        raise SweepError("--find slo requires --slo. Add it, such as --slo ttft=1,tpot=0.05.")
     given = {
         "--turns": traffic.turns > 1,
         "--trace": traffic.trace is not None,
@@ -99,17 +99,17 @@ def _search_sweep(options: LoadTestRequest, sweep: Sweep) -> Sweep:
         "--stop-when-saturated": load.stop_when_saturated,
     }
     for option in (option for option, is_given in given.items() if is_given):
-        raise SweepError(f"--find slo and {option} exclude each other; leave one of them out.")
+        raise SweepError(f"--find slo and {option} cannot be combined.")
     if load.concurrency and load.request_rate:
-        raise SweepError("--find slo searches one load; give --concurrency or --request-rate.")
+        raise SweepError("--find slo searches one kind of load. Pass --concurrency or --request-rate.")
     for name, lengths in (("--input-tokens", sweep.input_tokens), ("--output-tokens", sweep.output_tokens)):
         if len(lengths) > 1 and traffic.dataset is None:
-            raise SweepError(f"--find slo searches with one length; give one of {name}, such as {name} {lengths[0]}.")
+            raise SweepError(f"--find slo uses one length. Pass one value of {name}, such as {name} {lengths[0]}.")
     if load.concurrency:
         return sweep
     if options.report.slo.ttft_s is None and options.report.slo.e2e_s is None:
         raise SweepError(
-            "--find slo for a rate needs a limit of ttft or e2e, because requests that wait in a queue keep tpot; add one to --slo, or give --concurrency."
+            "--find slo for a rate needs a limit of ttft or e2e, because queued requests still meet tpot. Add one to --slo, or pass --concurrency."
         )
     return replace(sweep, concurrency=(), request_rate=load.request_rate or (1.0,))
 
@@ -117,10 +117,10 @@ def _search_sweep(options: LoadTestRequest, sweep: Sweep) -> Sweep:
 def sweep_settings(
     asked: LoadTestRequest, *, url: str, model: str | None, usd_per_hour: float | None, stack: str | None = None
 ) -> SweepSettings:
-    """Return how the options ask to measure a server. Raises SweepError without a folder for the results."""
+    """Return the measurement settings for the options. Raises SweepError without a folder for the results."""
     load, limits, results = asked.load, asked.limits, asked.report
     if results.out is None:
-        raise SweepError("give --out DIR, the folder for results and report.")
+        raise SweepError("--out is missing. Pass --out DIR, the folder for results and report.")
     return SweepSettings(
         url=url,
         model=model,
@@ -147,7 +147,7 @@ def sweep_settings(
 
 
 def conclude(settings: SweepSettings, outcome: SweepOutcome, program: Program) -> Sequence[Path]:
-    """Write the reports, tell on stderr how the sweep ended, and return the paths of the reports."""
+    """Write the reports, print the outcome on stderr, and return the paths of the reports."""
     files = write_reports(settings.out) if outcome.stored else ()
     _tell(settings, outcome, program, has_reports=bool(files))
     return files
@@ -165,29 +165,29 @@ def exit_code(outcome: SweepOutcome) -> int:
 
 
 def _tell(settings: SweepSettings, outcome: SweepOutcome, program: Program, *, has_reports: bool) -> None:
-    """Tell on stderr how the sweep ended and how to continue it."""
+    """Print on stderr how the sweep ended and how to continue it."""
     of_all = f"of {outcome.stored} points"
     if outcome.failing:
         say(
             program.name,
-            f"{outcome.failing} {of_all} FAILED: more than {settings.max_failed:.3g} of their requests had no complete answer (--max-failed); see the report.",
+            f"{outcome.failing} {of_all} FAILED: more than {settings.max_failed:.3g} of their requests failed (--max-failed). See the report.",
         )
     if outcome.simulated is not None:
-        say(program.name, "the server is SIMULATED: its figures say nothing about real hardware.")
+        say(program.name, "the server is SIMULATED. Results do not reflect real hardware.")
     if outcome.invalid:
         say(
             program.name,
-            f"{outcome.invalid} {of_all} are INVALID: the client was the limit, or the figures cannot be true; see the report.",
+            f"{outcome.invalid} {of_all} are INVALID: the client was the limit, or the metrics are impossible. See the report.",
         )
     if outcome.found is not None:
         say(program.name, f"{outcome.found['sentence']}.")
     if outcome.empty:
-        say(program.name, f"{outcome.empty} {of_all} have no complete answer; --resume measures them again.")
+        say(program.name, f"{outcome.empty} {of_all} have no complete response. --resume measures them again.")
     if outcome.ending != "done":
         kept = f"{outcome.stored} of {outcome.planned} points are complete in {settings.out}"
         say(program.name, f"{outcome.detail}; {kept}. Continue with: {_continuation(settings, program)}")
     elif has_reports:
-        say(program.name, f"{outcome.stored} points in {settings.out}; the report is {settings.out / 'report.html'}.")
+        say(program.name, f"{outcome.stored} points in {settings.out}, report: {settings.out / 'report.html'}")
         command = read_results(settings.out)[-1]["vllm_command"]
         if command:
             say(program.name, f"the last point with vLLM's own tool: {command}")
@@ -201,7 +201,7 @@ def _continuation(settings: SweepSettings, program: Program) -> str:
 
 
 def as_json(settings: SweepSettings, outcome: SweepOutcome, files: Sequence[Path]) -> dict[str, object]:
-    """Return what `--json` prints of a sweep."""
+    """Return the `--json` output of a sweep."""
     results = read_results(settings.out) if outcome.stored else []
     return {
         "schema_version": 1,

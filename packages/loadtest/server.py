@@ -32,7 +32,7 @@ from loadtest.errors import SweepError
 now_s: Final = time.perf_counter
 SAMPLE_PERIOD_S: Final = 1.0
 FIRST_SAMPLE_S: Final = 0.1
-"""A point may end in less than a second, so that the first samples are closer together."""
+"""Intervals of the first samples, shorter because a point may last less than a second."""
 CALL_LIMIT_S: Final = 30.0
 COUNTERS: Final = {
     "prompt_tokens": PROMPT_TOKENS,
@@ -45,7 +45,7 @@ COUNTERS: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerInfo:
-    """A server's properties before the first point."""
+    """Server properties read before the first point."""
 
     model: str
     max_model_len: int | None
@@ -56,18 +56,18 @@ class ServerInfo:
 
 
 async def inspect_server(client: OpenAIClient, model: str | None, *, chat: bool) -> ServerInfo:
-    """Read the model, its length limit, the version, and whether there are a tokenizer and metrics.
+    """Read the model, its length limit, the version, and whether the server has a tokenizer endpoint and metrics.
 
-    Raises UnreachableError if it does not answer, and SweepError if it does not serve `model`.
+    Raises UnreachableError if it does not respond, and SweepError if it does not serve `model`.
     """
     answer = await client.get("/v1/models", limit_s=CALL_LIMIT_S)
     if answer.status != HTTPStatus.OK:
-        raise SweepError(f"{client.base_url}/v1/models answered {answer.status}: {answer.message}")
+        raise SweepError(f"{client.base_url}/v1/models returned {answer.status}: {answer.message}")
     models = served_models(answer.body)
     served = next((found for found in models if model in {None, found.id}), None)
     if served is None:
         names = ", ".join(found.id for found in models) or "nothing"
-        raise SweepError(f"--model is {model!r}; the server serves {names}.")
+        raise SweepError(f"--model is {model!r}, but the server serves {names}.")
     version = await _ask(client, "GET", "/version")
     tokens = await _ask(client, "POST", "/tokenize", tokenize_body(served.id, "one", chat=chat))
     metrics = await _ask(client, "GET", "/metrics")
@@ -89,30 +89,30 @@ async def _ask(client: OpenAIClient, method: str, path: str, body: object = None
 
 
 def tokenize_body(model: str, prompt: str, *, chat: bool) -> dict[str, object]:
-    """Return a request to /tokenize that counts a prompt as the measured endpoint does."""
+    """Return a request to /tokenize that counts a prompt like the measured endpoint."""
     if chat:
         return {"model": model, "messages": [{"role": "user", "content": prompt}], "add_generation_prompt": True}
     return {"model": model, "prompt": prompt}
 
 
 async def count_by_tokenizer(client: OpenAIClient, model: str, prompt: str, *, chat: bool) -> int:
-    """Return the tokens of a prompt from the server's tokenizer endpoint. Raises ServerError."""
+    """Return the token count of a prompt from the server's tokenizer endpoint. Raises ServerError."""
     answer = await client.post("/tokenize", tokenize_body(model, prompt, chat=chat), limit_s=CALL_LIMIT_S)
     found = as_mapping(answer.body).get("count")
     if answer.status != HTTPStatus.OK or not isinstance(found, int):
-        raise ServerError(f"/tokenize answered {answer.status}: {answer.message}")
+        raise ServerError(f"/tokenize returned {answer.status}: {answer.message}")
     return found
 
 
 async def count_by_usage(client: OpenAIClient, model: str, prompt: str, *, chat: bool) -> int:
-    """Return the tokens of a prompt from the usage of a request for one token. Raises ServerError."""
+    """Return the token count of a prompt from the usage of a request for one token. Raises ServerError."""
     content: dict[str, object] = {"messages": [{"role": "user", "content": prompt}]} if chat else {"prompt": prompt}
     path = "/v1/chat/completions" if chat else "/v1/completions"
     answer = await client.post(
         path, {"model": model, "max_tokens": 1, "temperature": 0, **content}, limit_s=10 * CALL_LIMIT_S
     )
     if answer.status != HTTPStatus.OK or answer.usage is None:
-        raise ServerError(f"{path} answered {answer.status} without usage: {answer.message}")
+        raise ServerError(f"{path} returned {answer.status} without usage: {answer.message}")
     return answer.usage.prompt_tokens
 
 
@@ -126,7 +126,7 @@ class Watch:
     before: Scrape | None = None
     after: Scrape | None = None
     scrapes_s: list[float] = field(default_factory=list[float])
-    """Seconds that each scrape took."""
+    """Duration of each scrape, in seconds."""
 
     def take(self, scrape: Scrape) -> None:
         """Keep the gauges of one scrape."""
@@ -194,4 +194,4 @@ async def watching(client: OpenAIClient, *, enabled: bool) -> AsyncGenerator[Wat
             watch.take(watch.after)
     finally:
         task.cancel()
-        await asyncio.wait({task})  # else its request could begin on a connection that is closed by then
+        await asyncio.wait({task})  # otherwise its request could start on a closed connection

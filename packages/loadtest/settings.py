@@ -1,4 +1,4 @@
-"""How a sweep measures its points."""
+"""Measurement settings of a sweep."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -16,7 +16,7 @@ WARM_UP_REQUESTS: Final = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepSettings:
-    """How to measure; `Sweep` says what to measure."""
+    """Measurement settings. `Sweep` defines the points to measure."""
 
     url: str
     model: str | None
@@ -25,11 +25,11 @@ class SweepSettings:
     resume: bool = False
     objective: Objective | None = None
     warm_up: int | None = None
-    """Requests before each point that are not counted. None: the concurrency, at most 16."""
+    """Uncounted requests before each point. None: the concurrency, at most 16."""
     workers: int | None = None
     max_in_flight: int = 4096
     max_failed: float = 0.01
-    """Share of failed requests above which a point is invalid and the run fails."""
+    """Failure rate above which a point is invalid and the run fails."""
     respect_retry_after: bool = False
     poisson: bool = True
     stop_when_saturated: bool = False
@@ -40,21 +40,21 @@ class SweepSettings:
     extra_body: Mapping[str, object] = field(default_factory=dict[str, object])
     roofline: Roofline | None = None
     stack: str | None = None
-    """Name of the deployment behind the address, which may have another address the next time; None if the address names the server."""
+    """Name of the deployment behind the address, whose address may change; None if the address identifies the server."""
     find: bool = False
-    """Whether to search for the highest load that keeps `objective`."""
+    """True to search for the highest load that meets `objective`."""
     slo_share: float = DEFAULT_SHARE
-    """Share of the requests that have to keep `objective` in a search."""
+    """Share of the requests that must meet `objective` in a search."""
     forecast: Forecast | None = None
-    """What is expected of a search; None if nothing is known of the server."""
+    """Forecast for a search, or None without prior knowledge of the server."""
     no_forecast: str = NO_FORECAST
-    """Why there is no `forecast`."""
+    """Reason that `forecast` is missing."""
     tokenizer: str | None = None
-    """Name of the model at Hugging Face; None if the server serves the model by that name."""
+    """Name of the model on Hugging Face, or None if the server uses the same name."""
 
 
 def warm_up_requests(settings: SweepSettings, point: Point) -> int:
-    """Return the requests before a point that are not counted."""
+    """Return the number of uncounted requests before a point."""
     if settings.warm_up is not None:
         return settings.warm_up
     return min(point.concurrency or WARM_UP_REQUESTS, WARM_UP_REQUESTS)

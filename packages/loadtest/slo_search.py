@@ -1,11 +1,11 @@
-"""Find the highest load that keeps given limits, by bisection with a sequential test at each step. Pure functions and values.
+"""Search for the highest load that meets given limits, by bisection with a sequential test at each step. Pure functions and values.
 
 The test is Wald's sequential probability ratio test of a share (A. Wald, Sequential Tests of Statistical Hypotheses, Annals of
-Mathematical Statistics 16, 1945). With the share of requests that may miss a limit `m` (1 % by default), it tells a miss rate of m / 2
-from one of 2 m, with an error of 5 % each way. It takes the requests in the order of their sending, so that quick answers do not count
-before slow ones. Requests are not independent, so the 5 % hold for a
-steady load; what builds up at the start of a step is left out (`skipped_requests`). Near saturation they depend on one another most: a
-queue of random arrivals may stay short for a step. So the rate that bisection finds is confirmed by a longer step, or lowered.
+Mathematical Statistics 16, 1945). With `m` as the share of requests that may miss a limit (1 % by default), it distinguishes a miss rate
+of m / 2 from one of 2 m, with an error of 5 % each way. It evaluates requests in the order they were sent, so fast responses do not count
+before slow ones. Requests are not independent, so the 5 % apply to a
+steady load, and the start of a step is skipped (`skipped_requests`). Dependence is strongest near saturation, where a
+queue of random arrivals may stay short during a step. A longer step therefore confirms or lowers the rate found by bisection.
 """
 
 import math
@@ -18,31 +18,32 @@ from loadtest.measure import Objective, invalid_reasons
 from loadtest.records import EndLoad, RequestRecord, StopLoad
 
 DEFAULT_SHARE: Final = 0.99
-"""Share of the requests that have to keep the limits."""
+"""Share of the requests that must meet the limits."""
 ERROR: Final = 0.05
 """Probability of a wrong verdict at a miss rate of m / 2 or 2 m."""
 FACTOR: Final = 2.0
 MOST_REQUESTS: Final = 1000
-"""Requests of one step, at most. The observed share decides then."""
+"""Maximum requests of one step. The observed share then decides."""
 CONFIRM_S: Final = 600.0
-"""Requests that arrive in this time confirm a rate ..."""
+"""Time whose requests confirm a rate ..."""
 FEWEST_CONFIRMING: Final = 300
-"""... at least so many, and at most MOST_REQUESTS."""
+"""... but at least this many, and at most MOST_REQUESTS."""
 MOST_CONFIRMATIONS: Final = 8
 WIDTH: Final = 1.05
-"""The search ends when the lowest load that misses is this many times the highest that keeps, or less."""
+"""The search ends if the lowest load that misses is at most this factor above the highest that meets the limits."""
 MOST_STEPS: Final = 16
 BACKLOG_TIMES: Final = 20.0
-"""The test of an open loop begins after this many times the shortest limit: a server that is overloaded by 5 % then has a backlog as
+"""The test of an open loop starts after this multiple of the shortest limit. A server overloaded by 5 % then has a backlog as
 long as the limit, and every further request misses it."""
 SKIPPED_WAVES: Final = 2
-"""The test of a closed loop begins after this many requests of each user."""
+"""The test of a closed loop starts after this many requests per user."""
 MOST_BACKLOG_S: Final = 60.0
 
 HOPELESS: Final = 20
-"""So many requests in a row that miss end a step before its test has begun."""
+"""Consecutive misses that end a step before its test has started."""
 
 Verdict = Literal["keeps", "misses"]
+"""Verdicts as results store them. `verdict_name` is the text for users."""
 
 
 def backlog_s(objective: Objective) -> float:
@@ -51,14 +52,19 @@ def backlog_s(objective: Objective) -> float:
     return min(MOST_BACKLOG_S, BACKLOG_TIMES * min(limits)) if limits else 0.0
 
 
+def verdict_name(verdict: str) -> str:
+    """Return a verdict as text that "the limits" follows."""
+    return "meets" if verdict == "keeps" else verdict
+
+
 def skipped_requests(objective: Objective, *, users: int | None, rate_per_s: float | None) -> int:
-    """Return the requests at the start of a step that its test leaves out."""
+    """Return the number of requests at the start of a step that its test skips."""
     return SKIPPED_WAVES * users if users is not None else math.ceil((rate_per_s or 0.0) * backlog_s(objective))
 
 
 @dataclass(slots=True, kw_only=True)
 class ShareTest:
-    """Tell whether the share of requests that keep the limits is `share`, from as few of them as possible."""
+    """Test whether the share of requests that meet the limits is `share`, with as few requests as possible."""
 
     share: float
     kept: int = 0
@@ -66,7 +72,7 @@ class ShareTest:
 
     @property
     def verdict(self) -> Verdict | None:
-        """The verdict; None while more requests are needed."""
+        """Verdict, or None while more requests are needed."""
         allowed = 1 - self.share
         low, high = allowed / FACTOR, min(allowed * FACTOR, (1 + allowed) / 2)
         ratio = self.missed * math.log(high / low) + self.kept * math.log((1 - high) / (1 - low))
@@ -77,13 +83,13 @@ class ShareTest:
 
     @property
     def forced(self) -> Verdict:
-        """The verdict by the observed share alone, when no more requests may be sent."""
+        """Verdict from the observed share alone, if no more requests may be sent."""
         return self.verdict or ("keeps" if self.missed <= (1 - self.share) * (self.kept + self.missed) else "misses")
 
 
 @dataclass(slots=True, kw_only=True)
 class ConfirmationTest:
-    """Tell whether the share of requests that keep the limits is `share`, from `most` of them."""
+    """Test whether the share of requests that meet the limits is `share`, with `most` requests."""
 
     share: float
     most: int
@@ -92,42 +98,42 @@ class ConfirmationTest:
 
     @property
     def verdict(self) -> Verdict | None:
-        """The verdict; None while further requests can change it."""
+        """Verdict, or None while further requests can change it."""
         if self.missed > (1 - self.share) * self.most:
             return "misses"
         return "keeps" if self.kept + self.missed >= self.most else None
 
     @property
     def forced(self) -> Verdict:
-        """The verdict when no more requests may be sent."""
+        """Verdict if no more requests may be sent."""
         return "keeps" if self.missed <= (1 - self.share) * (self.kept + self.missed) else "misses"
 
 
 def confirming_requests(rate_per_s: float, most: int) -> int:
-    """Return the requests that confirm a rate."""
+    """Return the number of requests that confirm a rate."""
     return min(most, max(FEWEST_CONFIRMING, round(rate_per_s * CONFIRM_S)))
 
 
 @dataclass(slots=True, kw_only=True)
 class StepTest:
-    """The test of one step, fed with the verdicts of requests as they come."""
+    """Test of one step, fed with the verdicts of requests as they arrive."""
 
     test: ShareTest | ConfirmationTest
     skipped: int
-    """Requests at the start that the test leaves out: the backlog or the queue of users has to build up first."""
+    """Requests at the start that the test skips, while the backlog or the queue of users builds up."""
     ended: Verdict | None = None
     _waiting: dict[int, bool] = field(default_factory=dict[int, bool])
     _next: int = 0
     _missed_in_a_row: int = 0
 
     def take(self, verdicts: Sequence[tuple[int, bool]]) -> EndLoad | StopLoad | None:
-        """Take verdicts in any order, and return how to end the step; None if it goes on."""
+        """Add verdicts in any order. Return how to end the step, or None to continue."""
         self._waiting.update(verdicts)
         while self.ended is None and self._next in self._waiting:
             self._count(kept=self._waiting.pop(self._next))
             self._next += 1
             if self.ended is not None:
-                # A backlog would take long to answer, and its answers change nothing.
+                # Answering the backlog takes long and changes nothing.
                 return StopLoad() if self.ended == "misses" else EndLoad()
         return None
 
@@ -140,30 +146,30 @@ class StepTest:
             self.ended = "misses"
 
     def finish(self, records: Sequence[RequestRecord], objective: Objective) -> Verdict:
-        """Return the verdict of a step whose requests are all over."""
+        """Return the verdict of a step whose requests are all finished."""
         if self.ended is None:
             for record in sorted(records, key=lambda record: record.index):
                 if self.ended is None and record.index >= self._next:
-                    self._next = record.index  # an index that is missing was never sent
+                    self._next = record.index  # a missing index was never sent
                     self.take([(record.index, record.error is None and objective.kept_by(record))])
         return self.ended or self.test.forced
 
 
 @dataclass(slots=True, kw_only=True)
 class Bisection:
-    """Chooses the next load from the verdicts so far. Loads double or halve until both verdicts are known."""
+    """Choice of the next load from the verdicts so far. Loads double or halve until both verdicts are known."""
 
     first: float
     least: float
     most: float
     whole: bool
-    """Whether loads are whole numbers: users, not requests per second."""
+    """True if loads are whole numbers, that is users rather than requests per second."""
     steps: int = 0
     kept: float | None = None
     missed: float | None = None
 
     def learn(self, level: float, verdict: Verdict) -> None:
-        """Take the verdict of a step."""
+        """Record the verdict of a step."""
         self.steps += 1
         if verdict == "keeps":
             self.kept = level if self.kept is None else max(self.kept, level)
@@ -171,7 +177,7 @@ class Bisection:
             self.missed = level if self.missed is None else min(self.missed, level)
 
     def next_level(self) -> float | None:
-        """Return the load of the next step; None when the search is over."""
+        """Return the load of the next step, or None when the search is over."""
         if self.steps >= MOST_STEPS:
             return None
         low, high = self.kept, self.missed
@@ -187,7 +193,7 @@ class Bisection:
         return None if middle <= low or middle >= high else middle
 
     def rounded(self, value: float) -> float:
-        """Return a load that can be measured: a whole number of users, or a rate of three digits."""
+        """Return a measurable load: a whole number of users, or a rate with three digits."""
         return float(max(1, round(value))) if self.whole else float(f"{value:.3g}")
 
 
@@ -197,31 +203,31 @@ class Step:
 
     level: float
     confirms: bool = False
-    """Whether it confirms the rate that was found, with more requests."""
+    """True if it confirms the rate found, with more requests."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Search:
-    """Chooses the steps of a search: bisection, then longer steps until one confirms the rate. A rate that is not confirmed is lowered."""
+    """Choice of the steps of a search: bisection, then longer steps until one confirms the rate. An unconfirmed rate is lowered."""
 
     bisection: Bisection
     confirmed: bool = False
     _tried: list[float] = field(default_factory=list[float])
 
     def next_step(self) -> Step | None:
-        """Return the next step; None when the search is over."""
+        """Return the next step, or None when the search is over."""
         level = self.bisection.next_level()
         if level is not None:
             return Step(level=level)
         kept = self.bisection.kept
-        # Users wait for their answers, so that no queue grows and bisection is enough.
+        # Users wait for their responses, so no queue grows and bisection is sufficient.
         if kept is None or self.bisection.whole or self.confirmed or len(self._tried) >= MOST_CONFIRMATIONS:
             return None
         level = kept if not self._tried else self.bisection.rounded(self._tried[-1] / WIDTH)
         return Step(level=level, confirms=True) if level >= self.bisection.least else None
 
     def learn(self, step: Step, verdict: Verdict) -> None:
-        """Take the verdict of a step."""
+        """Record the verdict of a step."""
         if step.confirms:
             self._tried.append(step.level)
             self.confirmed = verdict == "keeps"
@@ -230,7 +236,7 @@ class Search:
 
 
 def bisection_for(concurrency: Sequence[int], rates: Sequence[float]) -> Bisection:
-    """Return the search that the given loads ask for: users between the lowest and the highest, else rates."""
+    """Return the search for the given loads: users between the lowest and the highest, or else rates."""
     levels = [float(level) for level in (concurrency or rates)]
     whole = bool(concurrency)
     if len(levels) > 1:
@@ -259,9 +265,9 @@ def found_json(
     forecast: Band | None = None,
     no_forecast: str = NO_FORECAST,
 ) -> dict[str, Any]:
-    """Return what the search found, with its sentence, from the results of its steps.
+    """Return the result of the search, with its sentence, from the results of its steps.
 
-    It is valid if the highest load that keeps the limits is a valid point, and if no late client made the next load miss them.
+    It is valid if the highest load that meets the limits is a valid point, and if no late client caused the next load to miss them.
     """
     steps = [result for result in results if "search" in result]
     best, is_sure = _best(steps, whole=whole)
@@ -271,7 +277,7 @@ def found_json(
     unit = "users" if whole else "req/s"
     doubts = ([] if is_sure else ["no longer step confirmed it"]) + _doubts(best, worst, unit)
     expected = no_forecast if forecast is None else forecast_text(forecast, unit, whole=whole)
-    sentence = f"{name} keeps {_wanted(objective, share)} {_found(best, worst, unit)}; {expected}"
+    sentence = f"{name} meets {_wanted(objective, share)} {_found(best, worst, unit)}; {expected}"
     return {
         "sentence": "; ".join([sentence, *doubts]),
         "level": best["point"]["level"] if best is not None else None,
@@ -289,7 +295,7 @@ def found_json(
 
 
 def _best(steps: Sequence[Mapping[str, Any]], *, whole: bool) -> tuple[Mapping[str, Any] | None, bool]:
-    """Return the step with the highest load that keeps the limits, and whether it is sure: a rate needs a step that confirms it."""
+    """Return the step with the highest load that meets the limits, and whether it is confirmed. Only a rate needs confirmation."""
     kept = [step for step in steps if step["search"]["verdict"] == "keeps"]
     sure = [step for step in kept if whole or step["search"].get("confirms")]
     if sure:
@@ -308,15 +314,15 @@ def _found(best: Mapping[str, Any] | None, worst: Mapping[str, Any] | None, unit
     """Return the load that was found and its cost, as text."""
     if best is None:
         lowest = f", not even {worst['point']['level']:g} {unit}" if worst is not None else ""
-        return f"at no load that was tried{lowest}"
+        return f"at no tested load{lowest}"
     cost = best["usd_per_million_output_tokens"]
     price = f"{cost:.2f} USD per million output tokens" if cost is not None else "no price without --usd-per-hour"
-    end = "" if worst is not None else ", the highest load that was tried"
+    end = "" if worst is not None else ", the highest tested load"
     return f"up to {best['point']['level']:g} {unit}{end}: {price}"
 
 
 def _doubts(best: Mapping[str, Any] | None, worst: Mapping[str, Any] | None, unit: str) -> list[str]:
-    """Return why the load that was found may be wrong. A late client makes requests miss limits that the server has kept."""
+    """Return why the load that was found may be wrong. A late client can make requests miss limits that the server met."""
     doubts: list[str] = []
     if best is not None and not best["valid"]:
         doubts.append(f"that point is invalid: {best['invalid_reasons'][0]}")

@@ -1,8 +1,8 @@
-"""Find the steady part of a point, its figures, and whether the server kept up with an open loop.
+"""Steady part of a point, its metrics, and whether the server kept up with an open loop.
 
-The first answers of a point come from an idle server and the last from an emptying one. The steady window lies between: from the time
-when the load had filled up to the time when the last request was sent. The figures of the whole point keep the definitions of
-`vllm bench serve`, and those of the window stand beside them.
+The first responses of a point come from an idle server and the last from an emptying one. The steady window between them starts
+when the load is full and ends when the last request is sent. The metrics of the whole point keep the definitions of
+`vllm bench serve`; the metrics of the window are listed in addition.
 """
 
 import statistics
@@ -15,21 +15,21 @@ from loadtest.records import RequestRecord
 from loadtest.traffic.points import Point
 
 FEWEST_REQUESTS: Final = 4
-"""Fewest requests in a window, and in each of its parts when trends are judged."""
+"""Minimum requests in a window, and in each of its parts when trends are evaluated."""
 EARLY_REQUESTS: Final = 8
-"""Requests of an open loop whose answer times say when the load had filled up."""
+"""Open-loop requests whose response times determine when the load is full."""
 PARTS: Final = 8
-"""Parts of a window. A trend goes through the medians of the parts, so that single late answers do not matter."""
+"""Parts of a window. A trend uses the medians of the parts, so single late responses do not matter."""
 SAMPLES: Final = 64
-"""Moments at which the requests in flight are counted."""
+"""Times at which the requests in flight are counted."""
 GROWTH: Final = 0.05
-"""An open loop is over-saturated if requests in flight grow by more than this share of the rate, and if latency grows by more than
-this many seconds per second. At a load of 5 % above the capacity both do; below it neither keeps growing."""
+"""An open loop is over-saturated if requests in flight grow by more than this share of the rate, and latency grows by more than
+this many seconds per second. At a load 5 % above the capacity both do; below it neither keeps growing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SteadyWindow:
-    """The steady part of a point, in seconds from its start."""
+    """Steady part of a point, in seconds from its start."""
 
     start_s: float
     end_s: float
@@ -40,19 +40,19 @@ class SteadyWindow:
         return self.end_s - self.start_s
 
     def holds(self, at_s: float) -> bool:
-        """Whether a moment lies in the window."""
+        """Return whether a time is within the window."""
         return self.start_s <= at_s <= self.end_s
 
     def part_of(self, start_s: float, end_s: float) -> float:
-        """Return the seconds of a span that lie in the window."""
+        """Return the seconds of a span that are within the window."""
         return max(0.0, min(end_s, self.end_s) - max(start_s, self.start_s))
 
 
 def steady_window(records: Sequence[RequestRecord], point: Point) -> SteadyWindow | None:
-    """Return the steady part of a point, or None if the point is too short to have one.
+    """Return the steady part of a point, or None if the point is too short.
 
-    A closed loop has filled up when as many requests have ended as it has slots, which is the end of its first wave. An open loop has
-    filled up after the time that its first answers took. Both end with the last request that was sent.
+    A closed loop is full when as many requests have finished as it has slots, which is the end of its first wave. An open loop is
+    full after the time of its first responses. Both windows end when the last request is sent.
     """
     if len(records) < FEWEST_REQUESTS:
         return None
@@ -68,7 +68,7 @@ def steady_window(records: Sequence[RequestRecord], point: Point) -> SteadyWindo
 
 
 def mean_in_flight(records: Sequence[RequestRecord], window: SteadyWindow) -> float:
-    """Return the mean number of requests in flight, counted from send to end, failed ones too."""
+    """Return the mean number of requests in flight, from send to end, including failed ones."""
     return sum(window.part_of(record.sent_s, record.end_s) for record in records) / window.length_s
 
 
@@ -79,9 +79,9 @@ def tokens_in(record: RequestRecord, window: SteadyWindow) -> float:
 
 
 def steady_figures(records: Sequence[RequestRecord], window: SteadyWindow | None) -> dict[str, Any] | None:
-    """Return the figures of the steady window, or None without one.
+    """Return the metrics of the steady window, or None without one.
 
-    Rates count what arrived in the window. Latencies are of the requests that were sent in it.
+    Rates count arrivals in the window. Latencies are of the requests sent in it.
     """
     if window is None:
         return None
@@ -105,7 +105,7 @@ def steady_figures(records: Sequence[RequestRecord], window: SteadyWindow | None
 
 
 def steady_output(result: Mapping[str, Any]) -> float:
-    """Return a point's output tokens per second in its steady window; of the whole point, if it has none."""
+    """Return a point's output tokens per second in its steady window, or in the whole point without one."""
     steady = result.get("steady")
     return float((steady or result)["output_throughput"])
 
@@ -119,8 +119,8 @@ def saturation_figures(
 ) -> dict[str, Any] | None:
     """Return whether an open loop sent more than the server can answer; None for a closed loop.
 
-    `over` is None if the window is too short to say. The judgement looks at how requests in flight and latency grow over the window,
-    and never at how many requests a draw of arrivals happened to have. A server without a queue shows it in E2E instead of TTFT.
+    `over` is None if the window is too short. The verdict uses the growth of requests in flight and of latency over the window,
+    not the random number of requests in a draw of arrivals. A server without a queue shows growth in E2E instead of TTFT.
     """
     if rate_per_s is None:
         return None
@@ -131,7 +131,7 @@ def saturation_figures(
         }
     sent = sorted((r for r in records if r.error is None and window.holds(r.intended_s)), key=lambda r: r.intended_s)
     if len(sent) < PARTS * FEWEST_REQUESTS:
-        return {"over": None, "reason": f"the point has {len(sent)} requests in its steady window, too few for a trend"}
+        return {"over": None, "reason": f"the steady window of the point has {len(sent)} requests, too few for a trend"}
     in_flight = _in_flight_slope(records, window)
     ttft = _slope([(record.intended_s, record.ttft_s) for record in sent])
     e2e = _slope([(record.intended_s, record.e2e_s) for record in sent])

@@ -1,7 +1,7 @@
-"""Read and write the output folder of a sweep.
+"""Output folder of a sweep.
 
-`run.json` holds the settings. `results.jsonl` has one line per point, written and synchronized when the point ends. An incomplete last
-line is dropped, and of two lines of one point the later one counts.
+`run.json` contains the settings. `results.jsonl` has one line per point, written and synchronized when the point finishes. An incomplete
+last line is dropped, and the later of two lines of one point counts.
 """
 
 import contextlib
@@ -43,7 +43,7 @@ def read_results(folder: Path) -> list[dict[str, Any]]:
     try:
         raw = path.read_bytes()
     except OSError as error:
-        raise SweepError(f"{path} cannot be read: {error.strerror}; give the folder of a sweep.") from None
+        raise SweepError(f"Cannot read {path}: {error.strerror}. Pass the folder of a sweep.") from None
     found: dict[str, dict[str, Any]] = {}
     lines = raw.split(b"\n")
     for number, line in enumerate(lines, start=1):
@@ -55,15 +55,13 @@ def read_results(folder: Path) -> list[dict[str, Any]]:
         except (ValueError, KeyError, TypeError):
             if number == len(lines):
                 break  # the write was interrupted
-            raise SweepError(
-                f"{path}, line {number} is no result; restore the file or start in a new folder."
-            ) from None
+            raise SweepError(f"{path}, line {number} is not a result. Restore the file or use a new folder.") from None
         found[key] = result
     return list(found.values())
 
 
 def read_run(folder: Path) -> dict[str, Any]:
-    """Return the settings of a sweep; empty if the folder has none."""
+    """Return the settings of a sweep, or an empty object if the folder has none."""
     try:
         return cast("dict[str, Any]", json.loads((folder / RUN).read_bytes()))
     except (OSError, ValueError):
@@ -71,16 +69,16 @@ def read_run(folder: Path) -> dict[str, Any]:
 
 
 class ResultStore:
-    """An output folder that is open for writing."""
+    """An output folder open for writing."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._path = folder / RESULTS
         self.run: dict[str, Any] = {}
-        """The settings as they were written last."""
+        """Settings as last written."""
 
     def done(self) -> dict[str, dict[str, Any]]:
-        """Return the points that are measured: those with at least one complete answer."""
+        """Return the measured points: those with at least one complete response."""
         if not self._path.exists():
             return {}
         return {result["point"]["key"]: result for result in read_results(self.folder) if result["completed"] > 0}
@@ -109,7 +107,7 @@ class ResultStore:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Write a file atomically: a reader sees the old text or the new one."""
+    """Write a file atomically, so a reader sees the old text or the new one."""
     draft = path.with_name(f".{path.name}.new")
     draft.write_text(text, encoding="utf-8")
     draft.replace(path)
@@ -117,27 +115,25 @@ def write_whole(path: Path, text: str) -> None:
 
 @contextlib.contextmanager
 def open_store(folder: Path, run: Mapping[str, Any], *, resume: bool) -> Generator[ResultStore]:
-    """Open a folder for one sweep at a time.
+    """Open a folder for exclusive use by one sweep.
 
-    Raises SweepError if it has results and `resume` is False, if they are of another sweep, or if another process writes there.
+    Raises SweepError if it has results and `resume` is False, if they belong to another sweep, or if another process writes there.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
         lock = (folder / LOCK).open("w")
     except OSError as error:
-        raise SweepError(f"--out {folder} cannot be written: {error.strerror}.") from None
+        raise SweepError(f"Cannot write to --out {folder}: {error.strerror}.") from None
     with lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            raise SweepError(
-                f"--out {folder} is in use by another sweep; wait for it or give another folder."
-            ) from None
+            raise SweepError(f"--out {folder} is in use by another sweep. Wait for it or use another folder.") from None
         store = ResultStore(folder)
         if (folder / RESULTS).exists():
             if not resume:
                 raise SweepError(
-                    f"--out {folder} has results already; add --resume to continue that sweep, or give another folder."
+                    f"--out {folder} already has results. Add --resume to continue that sweep, or use another folder."
                 )
             _same_sweep(folder, run)
             store.fix()
@@ -149,10 +145,10 @@ def _same_sweep(folder: Path, run: Mapping[str, Any]) -> None:
     before = read_run(folder)
     if before.get("schema_version") != run.get("schema_version"):
         raise SweepError(
-            f"--resume: {folder} was measured by another version of this tool, whose figures have other definitions; give another folder."
+            f"--resume: {folder} was measured by a version of this tool that defines metrics differently. Use another folder."
         )
     for name in FIXED:
         if name in before and before[name] != run.get(name):
             raise SweepError(
-                f"--resume: the sweep in {folder} has {name} {json.dumps(before[name])}, this one {json.dumps(run.get(name))}; use the same, or another folder."
+                f"--resume: the sweep in {folder} has {name} {json.dumps(before[name])}, but this one has {json.dumps(run.get(name))}. Use another folder."
             )

@@ -6,7 +6,7 @@ from statistics import NormalDist
 from typing import Final
 
 MANY: Final = 400
-"""Degrees of freedom from which on Student's t is the normal distribution."""
+"""Degrees of freedom from which Student's t is treated as the normal distribution."""
 
 
 def central_share(t: float, freedom: int) -> float:

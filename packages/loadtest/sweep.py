@@ -1,4 +1,4 @@
-"""Run a sweep point by point, and store each point when it ends."""
+"""Run of a sweep, point by point. Each point is stored when it finishes."""
 
 import asyncio
 import secrets
@@ -36,6 +36,7 @@ from loadtest.slo_search import (
     confirming_requests,
     found_json,
     skipped_requests,
+    verdict_name,
 )
 from loadtest.steady import steady_output
 from loadtest.store import ResultStore, open_store, read_run
@@ -45,22 +46,22 @@ from loadtest.traffic.prepare import PreparedTraffic, prepare_traffic
 from loadtest.traffic.prompts import Calibration, Recipe, calibrate, fit_recipe
 
 RECOVERY_LIMIT_S: Final = 30.0
-"""Time limit for a server that stopped answering to come back."""
+"""Time that a server which stopped responding has to come back."""
 WARM_UP_TOKENS: Final = 16
 WARM_UP_INDEX: Final = 1 << 40
-"""First index of warm-up prompts, so that no measured prompt is in the cache."""
+"""First index of warm-up prompts, so no measured prompt is in the cache."""
 SATURATED_GAIN: Final = 1.05
 """Closed loops: the server is saturated if two consecutive loads gain less than this factor in throughput."""
 FILES_BESIDE: Final = 64
-"""Open files of a process besides its streams: pipes, modules, the event loop."""
+"""Open files of a process other than its streams: pipes, modules, the event loop."""
 
 Ending = Literal["done", "interrupted", "server gone", "unreachable", "client failed"]
-"""`server gone`: the server stopped answering. `unreachable`: the way to it ended, which says nothing about the server."""
+"""`server gone`: the server stopped responding. `unreachable`: the connection to it was lost, which is not a server problem."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepOutcome:
-    """How a sweep ended."""
+    """Outcome of a sweep."""
 
     ending: Ending
     detail: str
@@ -70,20 +71,20 @@ class SweepOutcome:
     """Points in the folder."""
     planned: int
     empty: int
-    """Stored points without one complete answer."""
+    """Stored points without a single complete response."""
     invalid: int
-    """Stored points whose figures are invalid."""
+    """Stored points with invalid metrics."""
     failing: int
     """Stored points with more failures than `--max-failed` allows."""
     left_out: tuple[Mapping[str, str], ...]
     """Points that were not measured: `key` and `reason`."""
     simulated: str | None
     found: Mapping[str, Any] | None = None
-    """What a search found (`--find slo`); None without one."""
+    """Result of a search (`--find slo`), or None."""
 
 
 class _GoneError(Exception):
-    """The server stopped answering and did not come back."""
+    """The server stopped responding and did not come back."""
 
     def __init__(self, message: str, ending: Ending = "server gone") -> None:
         super().__init__(message)
@@ -92,7 +93,7 @@ class _GoneError(Exception):
 
 @dataclass(slots=True, kw_only=True)
 class _Run:
-    """State that the points of one sweep share."""
+    """State shared by the points of one sweep."""
 
     settings: SweepSettings
     endpoint: Endpoint
@@ -103,7 +104,7 @@ class _Run:
     reporter: Reporter
     prepared: PreparedTraffic
     keys: tuple[str, ...]
-    """All points in their order."""
+    """All points, in order."""
     proxy: HttpProxy | None = None
     ignore_eos: bool = True
 
@@ -113,7 +114,7 @@ def run_config(settings: SweepSettings, sweep: Sweep) -> dict[str, Any]:
     return {
         "schema_version": SCHEMA_VERSION,
         "stack": settings.stack,
-        # The address of a deployment may change with each run, so that its name stands for the server.
+        # The address of a deployment may change with each run, so its name identifies the server.
         "url": f"stack {settings.stack}" if settings.stack else settings.url,
         "model": settings.model,
         "endpoint": "/v1/chat/completions" if settings.chat else "/v1/completions",
@@ -146,21 +147,21 @@ def seed_of(settings: SweepSettings, seed: int | None) -> int:
 
 
 Run: TypeAlias = Callable[[Coroutine[Any, Any, "SweepOutcome"]], "SweepOutcome"]
-"""Runs a coroutine; an interrupt cancels it where it waits, and raises KeyboardInterrupt once it has ended, as `asyncio.run` does."""
+"""Runs a coroutine. An interrupt cancels it and raises KeyboardInterrupt after it has finished, like `asyncio.run`."""
 
 
 def run_sweep(
     settings: SweepSettings, sweep: Sweep, endpoint: Endpoint, reporter: Reporter, *, run: Run = asyncio.run
 ) -> SweepOutcome:
-    """Run a sweep and store it in its folder. Complete points are kept whatever ends the sweep.
+    """Run a sweep and store it in its folder. Complete points are kept however the sweep ends.
 
-    Raises SweepError if it cannot begin: the server is not reachable, the model is wrong, or the folder is in use.
+    Raises SweepError if it cannot start: the server is not reachable, the model is wrong, or the folder is in use.
     """
     state = _State(max_failed=settings.max_failed)
     try:
         return run(_sweep(settings, sweep, endpoint, reporter, state))
     except KeyboardInterrupt:
-        if state.planned:  # SIGTERM may come after a point was written and before it was counted
+        if state.planned:  # SIGTERM may arrive after a point was written but before it was counted
             state.results |= ResultStore(settings.out).done()
         return state.outcome("interrupted", "interrupted; the current point was not kept")
 
@@ -204,7 +205,7 @@ async def _sweep(
             unreached = endpoint.not_reached(error)
             if unreached:
                 raise NotReachedError(unreached) from None
-            raise SweepError(f"{client.base_url} cannot be measured: {error}") from None
+            raise SweepError(f"Cannot measure {client.base_url}: {error}") from None
         state.simulated = info.simulated
         config = run_config(replace(settings, model=info.model), sweep)
         with open_store(settings.out, config, resume=settings.resume) as store:
@@ -219,7 +220,7 @@ async def _sweep(
             notes = [*prepared.notes, *planned_notes]
             if proxy is not None:
                 notes.append(
-                    f"all requests went through the proxy {proxy.name} of the environment, whose time is in the figures"
+                    f"all requests went through the proxy {proxy.name} of the environment, whose time is included in the metrics"
                 )
             state.planned, state.results = len(points), store.done()
             _check_open_file_limit(points, settings)
@@ -228,7 +229,7 @@ async def _sweep(
                 reporter.line(note)
             todo = [point for point in points if point.key not in state.results]
             if len(todo) < len(points):
-                reporter.line(f"{len(points) - len(todo)} of {len(points)} points are measured already.")
+                reporter.line(f"{len(points) - len(todo)} of {len(points)} points are already measured")
             run = _Run(
                 settings=settings,
                 endpoint=endpoint,
@@ -251,7 +252,7 @@ def _bisection(sweep: Sweep) -> Bisection:
 
 
 def _step_sweep(sweep: Sweep, settings: SweepSettings, step: Step) -> Sweep:
-    """Return the sweep of one step of a search: one load, and as many requests as the test may need."""
+    """Return the sweep of one search step: one load, and as many requests as the test may need."""
     most = sweep.requests or MOST_REQUESTS
     users, rate = (int(max(1, round(step.level))), None) if sweep.concurrency else (None, step.level)
     if rate is not None and step.confirms:
@@ -268,13 +269,13 @@ def _step_sweep(sweep: Sweep, settings: SweepSettings, step: Step) -> Sweep:
 
 
 def _step_point(run: _Run, step: Step) -> Point:
-    """Return the point of a step. A step that confirms is the second measurement of its load, with other prompts and arrivals."""
+    """Return the point of a step. A confirming step is the second measurement of its load, with other prompts and arrivals."""
     points, _ = plan_points(_step_sweep(run.prepared.sweep, run.settings, step), run.prepared.max_model_len)
     return points[-1]
 
 
 async def _find(run: _Run, store: ResultStore, state: _State, search: Search) -> SweepOutcome:
-    """Measure the steps of a search. The steps of an earlier run are taken as they are."""
+    """Measure the steps of a search. Steps of an earlier run are reused."""
     run.reporter.begin(MOST_STEPS + MOST_CONFIRMATIONS)
     whole = search.bisection.whole
     try:
@@ -293,7 +294,7 @@ async def _find(run: _Run, store: ResultStore, state: _State, search: Search) ->
                 state.measured += 1
                 run.reporter.done(point, result)
             search.learn(step, result["search"]["verdict"])
-            run.reporter.line(f"{point.key}: {result['search']['verdict']} the limits")
+            run.reporter.line(f"{point.key}: {verdict_name(result['search']['verdict'])} the limits")
     except _GoneError as error:
         return state.outcome(error.ending, str(error))
     except WorkerError as error:
@@ -317,7 +318,7 @@ async def _find(run: _Run, store: ResultStore, state: _State, search: Search) ->
 
 
 def _expected_level(run: _Run, objective: Objective, *, whole: bool) -> tuple[Band | None, str]:
-    """Return the highest load that is expected to keep the limits, and why it is not known."""
+    """Return the highest load that is expected to meet the limits, and why it is unknown."""
     forecast, traffic = run.settings.forecast, run.prepared.traffic
     if forecast is None:
         return None, run.settings.no_forecast
@@ -326,14 +327,14 @@ def _expected_level(run: _Run, objective: Objective, *, whole: bool) -> tuple[Ba
 
 
 def _expected_output(run: _Run, point: Point, *, whole: bool) -> dict[str, float] | None:
-    """Return the output rate that is expected of a step; None if it is not known."""
+    """Return the expected output rate of a step, or None if unknown."""
     forecast = run.settings.forecast
     band = None if forecast is None else forecast.output_tok_per_s(run.prepared.traffic, point, whole=whole)
     return None if band is None else band.rounded(2)
 
 
 def _proxy(url: str) -> HttpProxy | None:
-    """Return the proxy that all requests use, those of the load too. Raises SweepError if it cannot be used."""
+    """Return the proxy that all requests use, including the load. Raises SweepError if it cannot be used."""
     try:
         return proxy_of(url)
     except ValueError as error:
@@ -341,13 +342,13 @@ def _proxy(url: str) -> HttpProxy | None:
 
 
 def _check_open_file_limit(points: list[Point], settings: SweepSettings) -> None:
-    """Refuse more streams than the system allows open files. Raises SweepError."""
+    """Reject more streams than the system allows open files. Raises SweepError."""
     limit = open_files_limit()
     streams = max(point.concurrency or 0 for point in points)
     workers = settings.workers or workers_for(streams, usable_cores())
     if limit is not None and -(-streams // workers) + FILES_BESIDE > limit:
         raise SweepError(
-            f"concurrency {streams} needs more open files than the {limit} that the system allows a process; raise `ulimit -Hn`, or use more --workers."
+            f"concurrency {streams} needs more open files than the {limit} that the system allows per process. Raise `ulimit -Hn` or use more --workers."
         )
 
 
@@ -357,7 +358,7 @@ async def _calibration(client: OpenAIClient, info: ServerInfo, *, chat: bool) ->
             return await calibrate(lambda prompt: count_by_tokenizer(client, info.model, prompt, chat=chat), "tokenize")
         return await calibrate(lambda prompt: count_by_usage(client, info.model, prompt, chat=chat), "usage")
     except ServerError as error:
-        raise SweepError(f"the server's token count is not available: {error}") from None
+        raise SweepError(f"The server's token count is not available: {error}") from None
 
 
 async def _all_points(run: _Run, store: ResultStore, todo: list[Point], state: _State) -> SweepOutcome:
@@ -395,7 +396,7 @@ def _point_of(result: Mapping[str, Any]) -> Point:
 
 
 class _Saturation:
-    """Detect when more load gives no more throughput."""
+    """Detector of loads that no longer increase the throughput."""
 
     def __init__(self, *, enabled: bool) -> None:
         self._enabled = enabled
@@ -412,7 +413,7 @@ class _Saturation:
     def learn(self, point: Point, result: Mapping[str, Any]) -> None:
         series, speed = self._series(point), steady_output(result)
         if point.request_rate is not None:
-            # The throughput of a short open loop is below its rate whatever the server does, because the last answers come late.
+            # The throughput of a short open loop is always below its rate, because the last responses come late.
             flat = bool(as_mapping(result.get("saturation")).get("over"))
         else:
             flat = speed < self._best.get(series, 0.0) * SATURATED_GAIN
@@ -421,14 +422,14 @@ class _Saturation:
 
 
 async def _measured(run: _Run, point: Point) -> dict[str, Any]:
-    """Measure one point. If the server stops answering and comes back, measure it again from its start."""
+    """Measure one point. If the server stops responding and comes back, measure it again from the start."""
     for attempt in (0, 1):
         seeded = replace(point, seed=point_seed(point.seed, point.key, attempt)) if attempt else point
         result, gone = await _measure(run, seeded)
         if not gone:
             if attempt:
                 result["notes"].append(
-                    "the server stopped answering during the point and came back; the point was measured again from its start"
+                    "the server stopped responding during the point and came back; the point was measured again from its start"
                 )
             return result
         lost = await _lost(run)
@@ -437,13 +438,13 @@ async def _measured(run: _Run, point: Point) -> dict[str, Any]:
             if unreached:
                 raise _GoneError(f"{unreached} Point {point.key} was not kept", "unreachable")
             break
-        run.reporter.line(f"{point.key}: the server stopped answering and came back; measuring the point again.")
-    raise _GoneError(f"the server stopped answering at point {point.key}, which was not kept")
+        run.reporter.line(f"{point.key}: the server stopped responding and came back, measuring the point again")
+    raise _GoneError(f"the server stopped responding at point {point.key}, which was not kept")
 
 
 async def _lost(run: _Run) -> ServerError | None:
-    """Wait until the server is healthy, at most RECOVERY_LIMIT_S. Return None then, else how the last probe ended."""
-    last = ServerError("no probe has ended")
+    """Wait until the server is healthy, at most RECOVERY_LIMIT_S. Return None then, or else the error of the last probe."""
+    last = ServerError("no probe has finished")
     try:
         async with asyncio.timeout(RECOVERY_LIMIT_S):
             while True:
@@ -451,7 +452,7 @@ async def _lost(run: _Run) -> ServerError | None:
                     answer = await run.client.get("/health", limit_s=5.0)
                     if answer.status == HTTPStatus.OK:
                         return None
-                    last = ServerError(f"/health answered {answer.status}")
+                    last = ServerError(f"/health returned {answer.status}")
                 except ServerError as error:
                     last = error
                 await asyncio.sleep(0.5)
@@ -460,7 +461,7 @@ async def _lost(run: _Run) -> ServerError | None:
 
 
 async def _measure(run: _Run, point: Point) -> tuple[dict[str, Any], bool]:
-    """Measure one point. The second value says whether the server stopped answering, which invalidates the figures."""
+    """Measure one point. The second value is True if the server stopped responding, which invalidates the metrics."""
     recipe, counted = await _recipe(run, point)
     if not await _warm_up(run, point, recipe):
         return {}, True
@@ -484,7 +485,9 @@ async def _measure(run: _Run, point: Point) -> tuple[dict[str, Any], bool]:
     result["input_lens_source"] = run.calibration.source
     result.update(step)
     if counted != point.input_tokens and not run.prepared.varied:
-        result["notes"].append(f"{point.input_tokens} input tokens cannot be made exactly: the server counts {counted}")
+        result["notes"].append(
+            f"prompts of exactly {point.input_tokens} input tokens are not possible: the server counts {counted}"
+        )
     if result["completed"] == 0 and await _lost(run) is not None:
         return {}, True
     return result, False
@@ -495,7 +498,7 @@ def _step_test(settings: SweepSettings, point: Point) -> StepTest | None:
         return None
     skipped = skipped_requests(settings.objective, users=point.concurrency, rate_per_s=point.request_rate)
     share = settings.slo_share
-    if point.repeat and point.requests is not None:  # the step confirms (`_step_point`)
+    if point.repeat and point.requests is not None:  # the confirming step (`_step_point`)
         return StepTest(test=ConfirmationTest(share=share, most=point.requests - skipped), skipped=skipped)
     return StepTest(test=ShareTest(share=share), skipped=skipped)
 
@@ -503,7 +506,7 @@ def _step_test(settings: SweepSettings, point: Point) -> StepTest | None:
 def _judged(
     test: StepTest, results: list[WorkerResult], objective: Objective
 ) -> tuple[list[WorkerResult], dict[str, Any]]:
-    """Return the results without the requests that the search itself ended, and the fields of the step."""
+    """Return the results without the requests aborted by the search, and the fields of the step."""
     records = [record for result in results for record in result.records]
     verdict = test.finish(records, objective)
     ended = sum(record.error == "aborted" for record in records) if test.ended == "misses" else 0
@@ -527,13 +530,13 @@ async def _recipe(run: _Run, point: Point) -> tuple[Recipe, int]:
     try:
         return await fit_recipe(run.calibration, count, input_tokens=point.input_tokens, seed=point.seed)
     except ServerError:
-        # The server does not answer: the warm-up reports that.
+        # The server does not respond; the warm-up reports that.
         words = run.calibration.words_for(point.input_tokens)
         return Recipe(words=run.calibration.words, count=words, seed=point.seed), point.input_tokens
 
 
 async def _warm_up(run: _Run, point: Point, recipe: Recipe) -> bool:
-    """Send requests that are not counted, and find out whether the server supports `ignore_eos`. Return False if it does not answer."""
+    """Send uncounted requests and find out whether the server supports `ignore_eos`. Return False if it does not respond."""
     count = warm_up_requests(run.settings, point)
     if count == 0:
         return True
@@ -565,7 +568,7 @@ async def _warm_up(run: _Run, point: Point, recipe: Recipe) -> bool:
     ]
     if refused and run.ignore_eos:
         run.ignore_eos = False
-        run.reporter.line("The server does not support ignore_eos: answers may be shorter than asked for.")
+        run.reporter.line("the server does not support ignore_eos: responses may be shorter than requested")
         return await _warm_up(run, point, recipe)
     return result.gave_up is None
 

@@ -1,4 +1,4 @@
-"""What happened over the time of a point, in at most BINS equal parts, small enough to keep for every point."""
+"""Time series of a point in at most BINS equal parts, small enough to store for every point."""
 
 import math
 import statistics
@@ -18,8 +18,8 @@ ROUNDING: Final = 1e-6
 def point_timeline(records: Sequence[RequestRecord]) -> dict[str, Any] | None:
     """Return requests in flight, output tokens per second, median TTFT and failures of each bin; None without a request.
 
-    Times count from `start_s`, in seconds of the point. A TTFT belongs to the bin in which its request was to be sent, and is null where
-    none was; a failure belongs to the bin in which it ended. A request's tokens are spread evenly over its events.
+    Times are in seconds of the point, from `start_s`. A TTFT belongs to the bin of the intended send time, and is null in a bin
+    without one. A failure belongs to the bin in which it ended. A request's tokens are spread evenly over its events.
     """
     if not records:
         return None
@@ -56,7 +56,7 @@ def point_timeline(records: Sequence[RequestRecord]) -> dict[str, Any] | None:
 
 
 def _busy(records: Sequence[RequestRecord], edges: Sequence[float]) -> list[float]:
-    """Return the request-seconds in flight between neighbouring edges, from send to end, failed requests too."""
+    """Return the request-seconds in flight between adjacent edges, from send to end, including failed requests."""
     begun_s = _passed_s(sorted(record.sent_s for record in records), edges)
     over_s = _passed_s(sorted(record.end_s for record in records), edges)
     busy_s = [begun - over for begun, over in zip(begun_s, over_s, strict=True)]
@@ -64,6 +64,6 @@ def _busy(records: Sequence[RequestRecord], edges: Sequence[float]) -> list[floa
 
 
 def _passed_s(ordered: Sequence[float], edges: Sequence[float]) -> list[float]:
-    """Return, at each edge, the sum of the seconds that have passed since each earlier moment."""
+    """Return, at each edge, the sum of the seconds since each earlier moment."""
     sums = [0.0, *accumulate(ordered)]
     return [edge * (before := bisect_left(ordered, edge)) - sums[before] for edge in edges]

@@ -1,4 +1,4 @@
-"""Build the command with which vLLM's own benchmark measures the same point."""
+"""Command that measures the same point with vLLM's own benchmark."""
 
 import json
 import shlex
@@ -22,10 +22,10 @@ def vllm_command(
     traffic: Traffic | None = None,
     extra_body: Mapping[str, object] | None = None,
 ) -> str:
-    """Return a `vllm bench serve` command line for one point, or an empty text if that tool has no such load.
+    """Return a `vllm bench serve` command line for one point, or an empty string if that tool has no such load.
 
-    `requests` is the number of requests that were sent, and `tokenizer` the model's name at Hugging Face, if it is not `model`. vLLM adds
-    the chat template's tokens (`overhead_tokens`) to the length of its random prompts, so that they are subtracted here.
+    `requests` is the number of requests sent, and `tokenizer` the model's name on Hugging Face, if it is not `model`. vLLM adds
+    the chat template's tokens (`overhead_tokens`) to the length of its random prompts, so they are subtracted here.
     """
     traffic = traffic or Traffic()
     if traffic.varied:

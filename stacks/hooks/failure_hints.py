@@ -317,7 +317,9 @@ _CAUSES: Final[Sequence[_KnownCause]] = (
         target="cloud-run",
     ),
     _KnownCause(
-        pattern=re.compile(r"The server is not started: (?P<said>.+)"), explain=_not_prepared, target="cloud-run"
+        pattern=re.compile(r"(?:Cannot start the server|The server is not started): (?P<said>.+)"),
+        explain=_not_prepared,
+        target="cloud-run",
     ),
     _KnownCause(
         pattern=re.compile(r"Memory limit supplied: (?P<has>\d+) cannot be smaller than: (?P<needs>\d+)"),

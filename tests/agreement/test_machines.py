@@ -216,7 +216,7 @@ def test_a_server_that_may_not_open_the_chips_is_started_again_with_the_whole_ma
             said = attributes(running)["container"]
             assert said.startswith("privileged: the confined server could not use the accelerator")
             log = next((tmp_path / "machines").glob("*/units/gemma-serving-agent.log")).read_text()
-            assert "started again with --privileged" in log
+            assert "Restarting the server with --privileged" in log
 
     asyncio.run(run())
 

@@ -329,11 +329,11 @@ def test_a_zone_without_capacity_is_left_for_the_next_one(project: Project):
 def test_when_every_zone_refuses_the_table_says_why_and_the_state_is_empty(project: Project):
     project.declare(zones=["us-central1-b", "us-south1-a", "us-nowhere1-a"])
     text = project.pulumi("up", "--yes", "--skip-preview", expect=1)
-    assert "No zone gave v6e-4 as flex-start. Nothing was left behind." in text
+    assert "No zone granted v6e-4 (flex-start). All capacity requests were deleted." in text
     assert re.search(
         r"us-central1-b +not offered here: FLEX_START provisioning model is not supported for accelerator type", text
     )
-    assert re.search(r"us-nowhere1-a +not offered here: Google answered 403 PERMISSION_DENIED", text)
+    assert re.search(r"us-nowhere1-a +not offered here: Google returned 403 PERMISSION_DENIED", text)
     assert project.state() is None
 
 
@@ -399,8 +399,8 @@ def test_the_total_wait_ends_with_the_zones_that_were_not_asked_and_nothing_left
     project.capacity(us_east5_a=0, us_east5_b=0)
     project.declare(waitPerZoneS=60, waitTotalS=1)
     text = project.pulumi("up", "--yes", "--skip-preview", expect=1)
-    assert re.search(r"us-east5-a +no stock: .*: the total wait is over\.", text)
-    assert re.search(r"us-east5-b +not tried: the total wait of 1s ended before this zone was asked\.", text)
+    assert re.search(r"us-east5-a +no capacity: .*: the total wait timed out\.", text)
+    assert re.search(r"us-east5-b +not tried: the total wait of 1s expired before this zone was requested\.", text)
     assert project.state() is None
 
 
@@ -482,7 +482,7 @@ def test_mistakes_are_sentences_and_nothing_is_created(project: Project):
     text = project.pulumi("up", "--yes", "--skip-preview", expect=1)
     assert "flex-start allows at most 604800 s (7 days)" in text
     assert "must be a zone such as us-east5-a" in text
-    assert "`metadata` needs `enable-guest-attributes: TRUE`" in text
+    assert "`metadata` must contain `enable-guest-attributes: TRUE`" in text
     assert "canary-value" not in text
     project.declare()
     dead = project.pulumi(
@@ -492,7 +492,7 @@ def test_mistakes_are_sentences_and_nothing_is_created(project: Project):
         expect=1,
         CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU="http://127.0.0.1:9/",
     )
-    assert "CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU is http://127.0.0.1:9/, and nothing answers there" in dead
+    assert "CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU is http://127.0.0.1:9/, but nothing responds there" in dead
     assert "Traceback" not in text + dead
     assert project.state() is None
 

@@ -43,7 +43,7 @@ def put(row: Situation) -> tuple[FakeEngine, FakeTpu]:
         cloud.drop(queued)
     elif row.queued == "DELETING":
         queued.steps = deque(["DELETING"] * LOOKS)
-    elif row.recorded == "waiting" and row.up == "goes on":
+    elif row.recorded == "waiting" and row.up == "continues":
         queued.steps = deque([*[row.queued] * LOOKS, "ACTIVE"])
     if row.queued != "ACTIVE" and row.recorded == "ACTIVE" and row.queued != "SUSPENDING":
         cloud.nodes.clear()
@@ -89,13 +89,13 @@ def seen_in_update(row: Situation, engine: FakeEngine, cloud: FakeTpu, given: di
     if cloud.made("POST"):
         zone = engine.state.outputs["zone"] if engine.state else ""
         assert set(cloud.queued) == {cloud.name(zone)}
-        return "asks again" if zone == A else "next zone"
+        return "requests again" if zone == A else "next zone"
     assert not cloud.made("DELETE")
     changed = bool(cloud.made("PATCH"))
     if row.recorded == "ACTIVE":
         assert changed
         return "in place"
-    return "goes on and changes" if changed else "goes on"
+    return "continues and changes" if changed else "continues"
 
 
 def seen_in_refresh(engine: FakeEngine) -> Effect:
@@ -103,7 +103,7 @@ def seen_in_refresh(engine: FakeEngine) -> Effect:
     if engine.state is None:
         return "removed"
     engine.state.init_errors = []  # a refresh clears the engine's mark: only what Google says is left
-    following: dict[str, Effect] = {"same": "read", "update": "read, goes on", "replace": "read, replaces"}
+    following: dict[str, Effect] = {"same": "read", "update": "read, continues", "replace": "read, replaces"}
     return following[engine.preview(wanted())]
 
 

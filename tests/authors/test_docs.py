@@ -43,7 +43,7 @@ def test_a_page_that_was_edited_by_hand_is_named_with_the_command_that_writes_it
     row = next(line for line in reversed(good.splitlines()) if line.startswith("| `"))
     (copy / page).write_text(good.replace(row, "| `planted` | fault |"))
     assert run_command(docs.COMMAND, ["--check"]) == 1
-    assert capsys.readouterr().out == f"docs: docs/{page} is out of date; run `make docs`.\n"
+    assert capsys.readouterr().out == f"docs: docs/{page} is out of date. Run `make docs`.\n"
     assert run_command(docs.COMMAND, []) == 0
     assert capsys.readouterr().out == f"docs: docs/{page} written.\n"
     assert (copy / page).read_text() == good
@@ -61,7 +61,7 @@ def test_the_text_between_the_tables_stays(copy):
 @pytest.mark.parametrize(
     ("page", "sentence"),
     [
-        ("<!-- generated: nothing -->\n<!-- end -->\n", "x.md: no table is named nothing; known are labels"),
+        ("<!-- generated: nothing -->\n<!-- end -->\n", "x.md: table nothing not found. Known tables: labels"),
         ("<!-- generated: labels -->\n", "x.md: a `<!-- generated: NAME -->` has no `<!-- end -->`"),
         (
             "<!-- generated: labels -->\n\n<!-- generated: labels -->\n<!-- end -->\n",

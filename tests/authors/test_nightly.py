@@ -67,7 +67,7 @@ def test_a_run_that_fails_fails_with_the_end_of_its_output(lives, tmp_path, caps
 
 def test_an_unknown_stack_is_refused(tmp_path, capsys):
     assert nightly.main(["--stack", "none", "--out", str(tmp_path)]) == 2
-    assert "there is no stack 'none'" in capsys.readouterr().err
+    assert "stack 'none' not found" in capsys.readouterr().err
 
 
 def test_every_stack_is_driven(lives, tmp_path, capsys):

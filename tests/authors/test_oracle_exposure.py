@@ -100,7 +100,7 @@ def test_an_answer_that_is_otherwise_is_a_fault(before, behind, said):
         (("0", "media", "none.invalid", "data"), REFUSED, "data: without a domain: must be a picture"),
         (("0", "media", "none.invalid", "file"), PICTURE, "file:: must be refused"),
         (("0", "media", "the listener", "redirect"), fetched("/moved", "/inner"), "a redirect that is not followed: must be refused after 1"),
-        (("0", "weights", "safetensors"), "bin", "pickled weights must be opened by auto and not by safetensors"),
+        (("0", "weights", "safetensors"), "bin", "pickled weights must be opened by auto but not by safetensors"),
     ],
 )  # fmt: skip
 def test_what_vllm_fetches_or_opens_otherwise_is_a_fault(place, answer, said):

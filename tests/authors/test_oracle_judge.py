@@ -63,9 +63,9 @@ def test_the_intervals_hold_the_true_median_as_often_as_they_say():
     [
         ([1.01, 0.99, 1.0, 1.02, 0.98, 1.03], "agrees"),
         ([0.35, 0.36, 0.34, 0.35, 0.33, 0.37], "differs"),
-        ([1.3, 0.7, 1.0, 1.5, 0.9, 1.1], "cannot tell"),
-        ([1.04, 1.06, 1.05, 1.05, 1.05, 1.05], "cannot tell"),
-        ([1.0] * 5, "cannot tell"),  # too few, however equal
+        ([1.3, 0.7, 1.0, 1.5, 0.9, 1.1], "inconclusive"),
+        ([1.04, 1.06, 1.05, 1.05, 1.05, 1.05], "inconclusive"),
+        ([1.0] * 5, "inconclusive"),  # too few, however equal
     ],
 )
 def test_an_interval_within_the_share_agrees_outside_differs_and_across_cannot_be_told(ratios, verdict):
@@ -76,7 +76,7 @@ def test_a_server_that_is_slower_in_some_rounds_is_no_difference_of_the_tools():
     speeds = [(1.0, 2.0), (1.5, 1.0), (1.0, 1.0), (3.0, 1.2), (1.0, 1.8), (2.0, 1.0)]
     rows = compare_point("c4", [(run(ours), run(theirs)) for ours, theirs in speeds])
     assert set(verdicts(rows).values()) == {"agrees"}
-    assert set(verdicts(rows, "raw").values()) == {"cannot tell"}
+    assert set(verdicts(rows, "raw").values()) == {"inconclusive"}
     assert faults_of(rows) == []
 
 
@@ -103,9 +103,9 @@ def test_the_definition_of_before_is_found_with_the_figures_that_were_measured_t
 def test_a_point_of_which_nothing_can_be_told_is_a_fault():
     noisy = [(run(tool=tool), run()) for tool in (0.5, 2.0, 1.0, 1.7, 0.6, 1.1)]
     rows = compare_point("c4", noisy)
-    assert set(verdicts(rows).values()) == {"cannot tell"}
+    assert set(verdicts(rows).values()) == {"inconclusive"}
     (fault,) = faults_of(rows)
-    assert "c4: nothing can be told" in fault
+    assert "c4: inconclusive" in fault
 
 
 def test_the_throughput_in_terms_of_the_server_is_the_requests_in_flight():
@@ -120,8 +120,8 @@ def test_exact_counts_pass_with_the_surplus_that_the_tool_declares():
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
-        ({"output_tokens": 2047}, "2047 output tokens, but 2048 were asked for"),
-        ({"input_tokens": 8193}, "8193 input tokens, but 8192 were asked for"),
+        ({"output_tokens": 2047}, "2047 output tokens, but 2048 were requested"),
+        ({"input_tokens": 8193}, "8193 input tokens, but 8192 were requested"),
         ({"requests": 31, "failed": 1}, "1 requests failed"),
         ({"server": {**run().server, "output_tokens": 2049.0}}, "2048 output tokens, but the server counted 2049"),
     ],
@@ -145,7 +145,7 @@ def recorded(point):
 def test_recorded_rounds_agree_although_the_machine_was_busy(point):
     rows = compare_point(point, recorded(point))
     assert set(verdicts(rows).values()) == {"agrees"}
-    assert set(verdicts(rows, "raw").values()) == {"cannot tell"}
+    assert set(verdicts(rows, "raw").values()) == {"inconclusive"}
     assert faults_of(rows) == []
     assert count_faults(point, RECORDED[point]["asked"], recorded(point)) == []
 

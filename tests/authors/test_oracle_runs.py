@@ -60,7 +60,7 @@ def test_a_result_of_vllm_bench_serve_is_read_with_the_surplus_that_its_log_decl
 def test_a_result_of_another_form_is_named():
     found = recorded("closed-c4.json")
     del found["mean_itl_ms"]
-    with pytest.raises(OracleError, match="another form than that of vLLM"):
+    with pytest.raises(OracleError, match="does not have the format of vLLM"):
         their_run(found, "", COUNTERS)
 
 
@@ -118,7 +118,7 @@ def test_a_smoke_check_that_comes_out_otherwise_is_a_fault(change, said):
 
 def test_a_simulated_server_is_no_oracle():
     assert smoke_faults({**recorded("smoke.json"), "simulated": "localcloud"}) == [
-        "smoke: the server says that it is simulated (localcloud)"
+        "smoke: the server reports that it is simulated (localcloud)"
     ]
 
 
@@ -182,7 +182,7 @@ def test_a_point_without_a_valid_round_is_a_fault_and_ends():
     tools = Tools(invalid=range(100))
     outcome = measure_point(POINT, 6, tools.ours, tools.theirs, silent)
     assert (outcome.pairs, tools.ran) == ((), 13)
-    assert "c4: no round is valid by our benchmark's own word: round 1: the client's loop was late" in outcome.faults[0]
+    assert "c4: our benchmark reports no valid round: round 1: the client's loop was late" in outcome.faults[0]
     with pytest.raises(OracleError, match="no round of c4 is valid"):
         measure_planted(outcome, tools.ours, silent)
 
@@ -193,8 +193,8 @@ def test_a_planted_fault_must_be_found_by_the_comparison_and_by_our_benchmark():
     assert (found.faults, found.noticed) == ((), 6)
     missed = measure_planted(clean, Tools().ours, silent)
     assert len(missed.faults) == 3
-    assert "the planted fault changed the ttft, and the comparison did not say so" in missed.faults
-    assert "scripts.bench called only 0 invalid" in missed.faults[-1]
+    assert "the injected fault changed the ttft, but the comparison did not report it" in missed.faults
+    assert "scripts.bench reported only 0 as invalid" in missed.faults[-1]
 
 
 def report(outcome, planted, **more):
@@ -295,7 +295,7 @@ def test_too_little_disk_space_is_refused_and_changes_nothing(nothing_is_run, mo
     monkeypatch.setattr(environment.shutil, "disk_usage", lambda path: usage(0, 0, 4 << 30))
     code, said = refused(capsys, "--folder", str(tmp_path / "none" / "oracle"))
     assert code == 2
-    assert "has 4.0 GiB of free disk space, but the oracle needs 9 GiB; make room, or name a folder" in said
+    assert "has 4.0 GiB of free disk space, but the oracle needs 9 GiB. Free some space, or set another" in said
     assert list(tmp_path.iterdir()) == []
 
 
@@ -316,13 +316,13 @@ def test_a_port_in_use_is_refused(nothing_is_run, tmp_path, capsys):
         port = taken.getsockname()[1]
         code, said = refused(capsys, "--folder", str(tmp_path / "oracle"), "--port", str(port))
     assert code == 2
-    assert f"port {port} cannot be used" in said
+    assert f"Cannot use port {port}" in said
 
 
 def test_too_few_rounds_are_refused(nothing_is_run, tmp_path, capsys):
     code, said = refused(capsys, "--rounds", "5", "--folder", str(tmp_path))
     assert code == 2
-    assert "--rounds is 5, but fewer than 6 rounds can tell nothing" in said
+    assert "--rounds is 5, but a result needs at least 6 rounds" in said
 
 
 def test_an_installation_that_fails_is_one_sentence_with_its_log(monkeypatch, tmp_path):
@@ -333,7 +333,7 @@ def test_an_installation_that_fails_is_one_sentence_with_its_log(monkeypatch, tm
     monkeypatch.setattr(environment.subprocess, "run", fail)
     monkeypatch.setattr(environment, "NEEDED_GIB", 0.0)
     home = OracleHome(folder=tmp_path / "oracle")
-    with pytest.raises(OracleError, match=r"ended with 1: ERROR: hash mismatch; .*install\.log has the rest"):
+    with pytest.raises(OracleError, match=r"failed with exit code 1: ERROR: hash mismatch. Output: .*install\.log"):
         environment.prepare(home, silent)
     assert not (home.folder / "installed").exists()
 
@@ -427,7 +427,7 @@ def wait_for(condition):
 def test_a_server_that_ends_early_is_named_with_the_end_of_its_log(home):
     write_vllm(home, "import sys; print('RuntimeError: no memory'); sys.exit(3)")
     with (
-        pytest.raises(OracleError, match=r"(?s)vLLM ended with 3 before it was ready.*RuntimeError: no memory"),
+        pytest.raises(OracleError, match=r"(?s)vLLM exited with 3 before it was ready.*RuntimeError: no memory"),
         server.running_server(home, server.free_port(0), CORES, silent),
     ):
         raise AssertionError("it was never ready")
@@ -442,14 +442,14 @@ def test_the_server_gets_a_core_of_its_own_if_there_are_two():
 
 def test_a_tool_that_fails_is_named_with_its_last_line(tmp_path):
     program = [sys.executable, "-c", "import sys; print('out'); print('the reason', file=sys.stderr); sys.exit(7)"]
-    with pytest.raises(OracleError, match="ended with 7: the reason"):
+    with pytest.raises(OracleError, match="failed with 7: the reason"):
         run_tool(program, tmp_path, os.environ, tmp_path / "tool.log", CORES, allowed=(0,))
     assert run_tool(program, tmp_path, os.environ, tmp_path / "tool.log", CORES, allowed=(7,)) == "out\n"
 
 
 def test_a_tool_that_does_not_end_is_ended(tmp_path):
     program = [sys.executable, "-c", "import time; time.sleep(600)"]
-    with pytest.raises(OracleError, match="did not end within 1 s"):
+    with pytest.raises(OracleError, match="did not finish within 1 s"):
         run_tool(program, tmp_path, os.environ, tmp_path / "tool.log", CORES, allowed=(0,), limit_s=1.0)
 
 
@@ -484,7 +484,7 @@ def test_a_copy_gets_the_words_as_they_are_and_its_output_is_kept(copies, home):
 
 
 @pytest.mark.parametrize(
-    ("last", "said"), [("3", "ended with 3"), ("raise", "ended with 1: RuntimeError: a word that")]
+    ("last", "said"), [("3", "failed with 3"), ("raise", "failed with 1: RuntimeError: a word that")]
 )
 def test_a_copy_that_fails_is_named_and_the_next_one_runs(copies, home, last, said):
     with pytest.raises(OracleError, match=said):
@@ -494,7 +494,7 @@ def test_a_copy_that_fails_is_named_and_the_next_one_runs(copies, home, last, sa
 
 def test_a_process_that_holds_no_vllm_is_named(home):
     (home.programs / "python").symlink_to("/bin/false")
-    with pytest.raises(OracleError, match="the process that holds vLLM is gone"), preloaded_vllm(home, CORES, silent):
+    with pytest.raises(OracleError, match="The process with vLLM loaded is gone"), preloaded_vllm(home, CORES, silent):
         raise AssertionError("it was never loaded")
 
 
@@ -504,7 +504,7 @@ def test_an_interruption_ends_with_130_and_one_sentence(monkeypatch, tmp_path, c
 
     monkeypatch.setattr(command, "run_oracle", interrupt)
     code, said = refused(capsys, "--folder", str(tmp_path))
-    assert (code, said) == (130, "oracle: interrupted; the server is ended, and `make oracle` starts anew.\n")
+    assert (code, said) == (130, "oracle: interrupted. The server was stopped. Run `make oracle` to start over.\n")
 
 
 # What belongs to it
@@ -533,7 +533,7 @@ def test_a_round_with_another_count_is_a_fault_of_the_point():
     ours, theirs = clean.pairs[0]
     wrong = (replace(ours, output_tokens=ours.output_tokens - 1), theirs)
     outcome = judged_point(POINT, [wrong, *clean.pairs[1:]], [])
-    assert any("round 1, scripts.bench: 1023 output tokens, but 1024 were asked for" in each for each in outcome.faults)
+    assert any("round 1, scripts.bench: 1023 output tokens, but 1024 were requested" in each for each in outcome.faults)
 
 
 def test_refusals_are_errors_of_the_oracle():

@@ -50,7 +50,7 @@ def test_the_demo_does_what_the_readme_says():
     done = run([sys.executable, "-m", "authors.demo"], limit_s=1500)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
     assert "The cloud of this demo is simulated" in done.stdout
-    assert done.stdout.count("nothing with our labels left") >= 2
+    assert done.stdout.count("no leaked resources") >= 2
     assert "all steps succeeded" in done.stdout
 
 

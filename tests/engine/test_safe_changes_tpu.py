@@ -162,7 +162,7 @@ def test_a_bad_flag_is_rolled_back_and_up_says_why_and_what_serves(workspace, de
     failed = up(workspace, expect=None)
     assert failed.code != 0
     assert f"unrecognized arguments: {UNKNOWN_FLAG}" in failed.text
-    assert f"The old configuration serves: document {deployed['good'][:12]}" in failed.text
+    assert f"The previous configuration is serving: document {deployed['good'][:12]}" in failed.text
     published = guest(workspace)
     assert (published["phase"], published["serving-hash"]) == ("failed", deployed["good"])
     assert published["document-hash"] != deployed["good"]
@@ -185,7 +185,7 @@ def test_a_rolled_back_machine_is_shown_by_preview_and_status(workspace, deploye
 def test_the_same_bad_document_again_fails_again_without_a_pause(workspace, deployed):
     failed = up(workspace, expect=None)
     assert failed.code != 0
-    assert "does not try the same document a second time" in failed.text
+    assert "does not retry the same document" in failed.text
     assert pause_of(guest(workspace)) == deployed["pauses"][-1]
 
 
@@ -195,7 +195,7 @@ def test_an_image_that_does_not_exist_never_stops_the_server(workspace, deployed
     failed = up(workspace, expect=None)
     assert failed.code != 0
     assert "Cannot pull image" in failed.text
-    assert f"The old configuration serves: document {deployed['good'][:12]}" in failed.text
+    assert f"The previous configuration is serving: document {deployed['good'][:12]}" in failed.text
     published = guest(workspace)
     assert (published["phase"], published["serving-hash"]) == ("failed", deployed["good"])
     assert pause_of(published) is None

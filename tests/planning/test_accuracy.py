@@ -78,7 +78,7 @@ def test_the_page_shows_every_boot_every_figure_and_every_contradiction(page: st
 
 
 def test_wrong_verdicts_stand_at_the_top_and_failures_before_successes(page: str):
-    rows = [line for line in page.split("## How far off", maxsplit=1)[0].splitlines() if line.startswith("| ")][2:]
+    rows = [line for line in page.split("## Errors", maxsplit=1)[0].splitlines() if line.startswith("| ")][2:]
     kinds = ["wrong" if "**wrong**" in row else "died" if "| died (" in row else "runs" for row in rows]
     counted = [kind for row, kind in zip(rows, kinds, strict=True) if "not counted" not in row]
     assert len(rows) == len(started(MEASURED.boots))

@@ -53,4 +53,4 @@ def test_every_stack_and_way_is_in_the_table(rows: list[list[str]]):
 
 def test_an_unknown_argument_is_one_sentence(capsys: pytest.CaptureFixture[str]):
     assert cold_starts.main(["--wrong"]) == 2
-    assert capsys.readouterr().err == "cold_starts: takes no argument but --write\n"
+    assert capsys.readouterr().err == "cold_starts: the only argument is --write\n"

@@ -105,10 +105,16 @@ SHORT = ProbeSettings.model_validate({"initialDelay": "60s", "period": "60s", "f
             id="image without the streamer",
         ),
         pytest.param(
-            ["The server is not started: No object under gs://b/m/. Stage the model first.", EXIT],
+            ["Cannot start the server: No object under gs://b/m/. Stage the model first.", EXIT],
             {},
             ["not copied into memory: No object under gs://b/m/.", "cloudRun.memory (now 16384 MiB)"],
             id="copy into memory",
+        ),
+        pytest.param(
+            ["The server is not started: No object under gs://b/m/. Stage the model first.", EXIT],
+            {},
+            ["was never started: No object under gs://b/m/.", "cloudRun.memory (now 16384 MiB)"],
+            id="copy into memory, starter of the previous release",
         ),
         pytest.param(
             ["Exception: Memory limit supplied: 4294967296 cannot be smaller than: 4697620480", EXIT],

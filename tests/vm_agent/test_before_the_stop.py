@@ -262,4 +262,4 @@ class TestLimits:
             parse_rollout(text)
         serving.latest.set_limits(text)
         assert [serving.latest.limits() for _ in range(3)] == [RolloutLimits()] * 3
-        assert capsys.readouterr().err.count("count as absent") == 1
+        assert capsys.readouterr().err.count("are ignored") == 1

@@ -215,7 +215,7 @@ class TestSaveAndRestore:
 
     def test_programs_on_the_machine_are_not_fetched(self, machine: Machine, tmp_path: Path):
         put(machine, tar_of({"other": b"x"}))
-        assert "on this machine already" in archive(folder_with(tmp_path)).restore()
+        assert "already on this machine" in archive(folder_with(tmp_path)).restore()
         assert machine.ranges == []
 
     def test_the_same_programs_give_the_same_archive_so_that_two_machines_may_save_at_once(
@@ -258,9 +258,9 @@ class TestWhatGoesWrong:
     ):
         whole = tar_of(PROGRAMS)
         name = put(machine, whole[:-1] + b"x", signed=whole)
-        assert "the server compiles them" in archive(tmp_path / KEY, tell=said.append).restore()
+        assert "The server will compile them" in archive(tmp_path / KEY, tell=said.append).restore()
         assert held(tmp_path / KEY) == {}
-        assert "its bytes are not those that were signed" in said[0]
+        assert "its bytes do not match the signature" in said[0]
         assert name not in machine.objects
 
     def test_an_archive_that_was_cut_short_is_not_even_read(self, machine: Machine, tmp_path: Path, said: list[str]):
@@ -288,7 +288,7 @@ class TestWhatGoesWrong:
         put(machine, data)
         archive(tmp_path / KEY, tell=said.append).restore()
         assert held(tmp_path / KEY) == {}
-        assert "it is no whole archive" in said[0]
+        assert "it is incomplete or damaged" in said[0]
 
     def test_an_archive_that_another_machine_replaces_meanwhile_is_no_loss(self, machine: Machine, tmp_path: Path):
         old = put(machine, tar_of({"program": b"old"}))
@@ -305,7 +305,7 @@ class TestWhatGoesWrong:
     def test_an_archive_cannot_write_elsewhere(self, machine: Machine, tmp_path: Path, said: list[str], name: str):
         put(machine, tar_of({name: b"x"}))
         archive(tmp_path / "root" / KEY, tell=said.append).restore()
-        assert "is no plain file" in said[0]
+        assert "is not a regular file" in said[0]
         assert [path.name for path in (tmp_path / "root").rglob("*")] == [KEY]
 
     def test_what_others_put_into_the_folder_is_never_read_and_is_named_once(
@@ -339,8 +339,8 @@ class TestWhatGoesWrong:
     ):
         for number in range(2 * archives.MOST_PAGES + 20):  # the bucket of these tests has pages of two
             machine.objects[f"{PREFIX}{number:04}"] = b"junk"
-        assert "the server compiles them" in archive(tmp_path / KEY, tell=said.append).restore()
-        assert "has more objects than 20: the rest is not looked at" in said[0]
+        assert "The server will compile them" in archive(tmp_path / KEY, tell=said.append).restore()
+        assert "has more than 20 objects. The others are ignored" in said[0]
         for name in list(machine.objects):
             del machine.objects[name]
         for number in range(archives.MOST_READ + 2):
@@ -383,7 +383,7 @@ class TestWhatGoesWrong:
     ):
         folder = folder_with(tmp_path)
         machine.on_upload = machine.wrong_md5.add
-        with pytest.raises(ServingError, match="arrived with other bytes"):
+        with pytest.raises(ServingError, match="was damaged in the upload"):
             archive(folder).save()
         assert archived(machine) == []
         machine.on_upload = lambda name: None
@@ -407,7 +407,7 @@ class TestWhatGoesWrong:
     def test_a_program_with_a_secret_in_it_is_not_archived(self, machine: Machine, tmp_path: Path):
         folder = folder_with(tmp_path, {**PROGRAMS, "leaky": f"x{CANARY}y".encode()})
         assert archive(folder, secrets={CANARY}).save() == (
-            "Compiled programs are not archived: a file among them holds a secret."
+            "Compiled programs were not archived because a file contains a secret."
         )
         assert archived(machine) == []
 
@@ -545,7 +545,7 @@ class TestBesideTheServer:
         one = programs(tmp_path, said)
         one.server_is_ready(SERVED)
         eventually(lambda: said, "the save is refused")
-        assert set(said) == {"Compiled programs are not archived: a file among them holds a secret."}
+        assert set(said) == {"Compiled programs were not archived because a file contains a secret."}
         assert one.secrets == {SECRET_KEY}
         assert SECRET_KEY not in f"{one} {archive(tmp_path)} {archive(tmp_path).archives}"
 
@@ -585,7 +585,7 @@ class TestBesideTheServer:
             monkeypatch.setenv("CLOUDSDK_API_ENDPOINT_OVERRIDES_STORAGE", url)
             one = programs(tmp_path, said, limit_s=0.2)
             one.wait_for(one.restore_beside(SERVED), lambda: False)
-            assert said == ["Compiled programs: no archive has come within 0.2 s. The server starts without it."]
+            assert said == ["Compiled programs: no archive was restored within 0.2 s. The server starts without one."]
 
     def test_a_change_that_is_cancelled_waits_for_no_archive(
         self, machine: Machine, tmp_path: Path, said: list[str], monkeypatch: pytest.MonkeyPatch

@@ -95,7 +95,7 @@ def test_an_unclear_end_falls_back_for_its_document_only_until_a_privileged_serv
     bad = serving.ask("--crash")  # says nothing about devices, and ends with exit code 3, privileged or not
     serving.sees("failed", bad, "")
     assert runs(machine) == [False, True, True, True], "one fall-back, then the restarts of every document"
-    assert "its lines do not say why" in machine.guest()["container"]
+    assert "with no cause in its log" in machine.guest()["container"]
     good = serving.good()
     assert runs(machine)[4:] == [False], "the fall-back proved nothing"
     assert machine.guest()["container"].startswith("confined")
@@ -133,7 +133,7 @@ def test_a_machine_without_a_device_that_is_known_starts_privileged_at_once(serv
     (machine.root / "dev/vfio/0").unlink()
     serving.good()
     assert runs(machine) == [True]
-    assert machine.guest()["container"] == "privileged: no device of an accelerator was found below /dev"
+    assert machine.guest()["container"] == "privileged: no accelerator device was found below /dev"
     assert KeptState(machine.root / "state").container == ContainerHistory(), "it is asked again at the next start"
 
 
@@ -143,7 +143,7 @@ def test_the_setting_starts_privileged_at_once_and_back_again(serving: Serving, 
     assert "container" not in json.loads(RolloutLimits().text()), "the metadata of earlier machines stays the same"
     first = serving.ask(limits=limits)
     serving.sees("ready", first, first)
-    assert machine.guest()["container"] == "privileged: tpu.container says so"
+    assert machine.guest()["container"] == "privileged: set by tpu.container"
     second = serving.ask("--max-num-seqs=4", limits=RolloutLimits())
     serving.sees("ready", second, second)
     assert runs(machine) == [True, False]
@@ -160,6 +160,6 @@ def test_a_server_of_an_earlier_agent_keeps_running_and_is_named(serving: Servin
     again = Serving(machine)
     again.port = serving.port
     assert again.ask() == good
-    eventually(lambda: machine.guest()["container"] == "privileged: it runs since before this agent", "it is named")
+    eventually(lambda: machine.guest()["container"] == "privileged: started before this agent", "it is named")
     assert len(runs(machine)) == 1
     again.let_go()

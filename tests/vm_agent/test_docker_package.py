@@ -39,5 +39,5 @@ def test_a_machine_without_docker_gets_the_package_and_waits_for_the_lock(monkey
 
 
 def test_a_failed_installation_names_nat_and_the_setting(monkeypatch):
-    with pytest.raises(ServingError, match=r"Could not connect.*Cloud NAT, or tpu\.runtimeVersion"):
+    with pytest.raises(ServingError, match=r"Could not connect.*Cloud NAT .*tpu\.runtimeVersion"):
         run(monkeypatch, Shell(docker=127, apt=100))

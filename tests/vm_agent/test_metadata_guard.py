@@ -92,9 +92,9 @@ def test_what_cannot_be_guarded_is_said_and_costs_no_start(guard: MetadataGuard,
     assert guard.options(streams) == ((), "the server reads from Cloud Storage itself")
     monkeypatch.setattr(metadata_guard, "run_command", lambda argv: (0, "") if "-D" in argv else (4, "no such match"))
     options, why = guard.options(SERVED)
-    assert (options, why) == ((), "iptables refused the rule: no such match")
+    assert (options, why) == ((), "iptables rejected the rule: no such match")
     (tmp_path / "cgroup/cgroup.controllers").unlink()
-    assert "no control groups of version 2" in guard.options(SERVED)[1]
+    assert "no version 2 control groups" in guard.options(SERVED)[1]
 
 
 def test_an_agent_that_starts_again_answers_for_the_container_that_runs(

@@ -101,5 +101,5 @@ def test_without_a_key_nothing_is_served(monkeypatch: pytest.MonkeyPatch, value:
         monkeypatch.delenv("VLLM_API_KEY")
     else:
         monkeypatch.setenv("VLLM_API_KEY", value)
-    with pytest.raises(RuntimeError, match="VLLM_API_KEY is absent or empty"):
+    with pytest.raises(RuntimeError, match="VLLM_API_KEY is missing or empty"):
         _answer("Bearer ", "/metrics")

@@ -52,7 +52,7 @@ def test_a_server_that_ends_four_times_after_it_was_ready_is_rolled_back(serving
     ends_after_each_start(serving, machine, bad, 4)
     serving.sees("failed", bad, good)
     assert "exit code 137 (killed, most likely out of memory)" in machine.guest()["detail"]
-    assert machine.guest()["detail"].endswith("It had been ready, and this was start 4 of its probation.")
+    assert machine.guest()["detail"].endswith("It was ready before; this was start 4 of its probation.")
     assert sum("--max-num-seqs=4" in call for call in calls(machine, "run")) == 4
     assert calls(machine, "rmi") == [], "the former image stayed on the machine"
     again = KeptState()
@@ -107,7 +107,7 @@ def test_the_count_survives_the_machine_and_a_document_on_probation_that_takes_i
     machine.published.clear()
     assert serving.ask("--max-num-seqs=4") == bad
     serving.sees("failed", bad, good)
-    assert "The server was started 4 times, and it, the agent or the machine ended." in machine.guest()["detail"]
+    assert "was started 4 times, but it, the agent or the machine stopped each time." in machine.guest()["detail"]
 
 
 def test_a_change_during_a_probation_goes_back_to_the_server_that_never_stopped(serving: Serving, machine: Machine):
@@ -120,7 +120,7 @@ def test_a_change_during_a_probation_goes_back_to_the_server_that_never_stopped(
     ends_after_each_start(serving, machine, second, 4)
     serving.sees("failed", bad, good)
     assert "manifest unknown" in machine.guest()["detail"], "it still says why the change failed"
-    assert f"The document {second[:12]}, which served before, does not start either" in machine.guest()["detail"]
+    assert f"The previous document {second[:12]} does not start either" in machine.guest()["detail"]
 
 
 def test_the_way_back_has_the_newest_secrets_and_undoing_the_change_the_older_ones(serving: Serving, machine: Machine):

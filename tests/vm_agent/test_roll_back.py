@@ -421,7 +421,7 @@ class TestTheAgentEnds:
             machine.published.clear()
             machine.boot()
         self.rolled_back(machine, bad, good)
-        assert "was started 2 times, and the agent or the machine ended" in machine.guest()["detail"]
+        assert "was started 2 times, but the agent or the machine stopped" in machine.guest()["detail"]
         assert sum("--stuck" in call for call in calls(machine, "run")) == 2
 
     def test_after_a_pause_that_the_next_change_does_not_have(self, booted: tuple[Machine, str, Callable[..., str]]):

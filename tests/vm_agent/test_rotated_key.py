@@ -55,7 +55,7 @@ def test_the_way_back_has_the_new_key(serving: Serving, machine: Machine, broken
     assert kept is not None
     assert kept.document.secret_environment == {"VLLM_API_KEY": NEW}, "the next agent knows it too"
     if "args" not in broken:
-        assert f"The document before serves with the new API key, {NEW}." in machine.guest()["detail"]
+        assert f"The previous document serves with the new API key, {NEW}." in machine.guest()["detail"]
 
 
 def test_a_container_of_an_earlier_agent_is_started_again_too(serving: Serving, machine: Machine):
@@ -78,7 +78,7 @@ def test_without_the_new_key_nothing_serves_rather_than_the_old_one(serving: Ser
     assert len(calls(machine, "stop")) == 1
     detail = machine.guest()["detail"]
     assert f"Cannot read secret {NEW}" in detail
-    assert detail.endswith("The server that ran with the API key of before was stopped.")
+    assert detail.endswith("The server with the previous API key was stopped.")
 
 
 def test_a_version_that_does_not_exist_is_no_new_key_and_takes_no_server_away(serving: Serving, machine: Machine):
@@ -88,7 +88,7 @@ def test_a_version_that_does_not_exist_is_no_new_key_and_takes_no_server_away(se
     serving.sees("failed", bad, before)
     assert len(calls(machine, "run")) == 1
     detail = machine.guest()["detail"]
-    assert detail.endswith(f"{NEW} does not exist, so the API key was not rotated: the one of before keeps working.")
+    assert detail.endswith(f"{NEW} does not exist, so the API key was not rotated. The previous key remains valid.")
 
 
 def test_a_key_that_was_withdrawn_is_not_taken_from_memory(serving: Serving, machine: Machine):

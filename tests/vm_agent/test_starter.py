@@ -113,12 +113,12 @@ class TestGraphs:
     @pytest.mark.parametrize(
         ("data", "signed", "says"),
         [
-            (archive_of({"a": b"x"}), bytes(len(archive_of({"a": b"x"}))), "its bytes are not those that were signed"),
-            (archive_of({"a": b"x"}), b"longer" * 200, "bytes and was signed with 1200"),
-            (b"no archive at all", None, "it is no whole archive"),
-            (archive_of({"a": bytes(range(256)) * 64})[:60], None, "it is no whole archive"),
-            (archive_of({"inside": b"x", "../../outside": b"x"}), None, "it is no whole archive"),
-            (damaged(), None, "it is no whole archive"),
+            (archive_of({"a": b"x"}), bytes(len(archive_of({"a": b"x"}))), "its bytes do not match the signature"),
+            (archive_of({"a": b"x"}), b"longer" * 200, "bytes, but was signed with 1200"),
+            (b"no archive at all", None, "it is incomplete or damaged"),
+            (archive_of({"a": bytes(range(256)) * 64})[:60], None, "it is incomplete or damaged"),
+            (archive_of({"inside": b"x", "../../outside": b"x"}), None, "it is incomplete or damaged"),
+            (damaged(), None, "it is incomplete or damaged"),
         ],
         ids=["other-bytes", "other-size", "no-archive", "cut-short", "outside", "damaged"],
     )
@@ -240,7 +240,7 @@ class TestProgram:
         process = self.run(machine, tmp_path, start, sys.executable, "-c", "print('started')")
         out, said = process.communicate(timeout=60)
         assert (process.returncode, out) == (1, "")
-        assert "The server is not started: No object under gs://models/nothing/. Stage the model first." in said
+        assert "Cannot start the server: No object under gs://models/nothing/. Stage the model first." in said
         assert "Traceback" not in said
 
     def test_the_programs_text_is_short_enough_for_one_argument(self):

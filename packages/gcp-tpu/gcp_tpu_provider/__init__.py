@@ -1,6 +1,6 @@
 """Pulumi provider `gcp-tpu`: queued resources of the Cloud TPU API v2alpha1, with flex-start, several zones and in-place changes.
 
-Any Pulumi program can use it. It imports nothing from the repository around it.
+It does not import the repository around it, so any Pulumi program can use it.
 """
 
 VERSION = "0.1.0"

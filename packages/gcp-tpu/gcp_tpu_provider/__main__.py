@@ -1,4 +1,4 @@
-"""Start the provider: serve on a free loopback port, print it, end quietly when the engine does."""
+"""Start the provider: serve on a free loopback port, print the port, and exit silently when the engine exits."""
 
 import asyncio
 import os
@@ -23,7 +23,7 @@ try:
             raise ModuleNotFoundError(name=late)
 except ImportError as error:
     print(
-        f"pulumi-resource-gcp-tpu: {sys.executable} cannot import {error.name}; install the provider's requirements "
+        f"pulumi-resource-gcp-tpu: {sys.executable} cannot import {error.name}. Install the provider's requirements "
         "(`make setup`, or `pip install --require-hashes -r packages/gcp-tpu/requirements.txt`) "
         "into .venv or the active virtual environment.",
         file=sys.stderr,
@@ -31,14 +31,14 @@ except ImportError as error:
     sys.exit(1)
 
 MAX_MESSAGE_BYTES = 400 * 1024 * 1024
-"""The engine's own limit (pulumi/sdk, rpcutil: 400 MiB)."""
+"""The engine's limit (pulumi/sdk, rpcutil: 400 MiB)."""
 GRACE_S = 10.0
-"""How long interrupted operations may take to report what exists."""
+"""Time that interrupted operations have to report their resources."""
 PARENT_POLL_S = 1.0
 
 
 async def serve() -> None:
-    """Serve until SIGINT, SIGTERM or the end of the process that started this one."""
+    """Serve until SIGINT, SIGTERM or the exit of the parent process."""
     parent = os.getppid()
     limits = (
         ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
@@ -62,7 +62,7 @@ async def serve() -> None:
 
 
 def main() -> None:
-    """Start the provider; the entry point of `pulumi-resource-gcp-tpu`."""
+    """Start the provider. Entry point of `pulumi-resource-gcp-tpu`."""
     asyncio.run(serve())
 
 

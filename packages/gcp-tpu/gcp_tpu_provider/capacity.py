@@ -1,4 +1,4 @@
-"""TPU capacity: request it in one zone after the other, wait for it, and delete what did not succeed."""
+"""TPU capacity: request it zone by zone, wait for it, and delete requests that did not succeed."""
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
@@ -8,7 +8,7 @@ from uuid import uuid4
 
 from gcp_tpu_provider.compute_request import is_instance
 from gcp_tpu_provider.desired_state import DesiredState
-from gcp_tpu_provider.durations import for_people
+from gcp_tpu_provider.durations import readable
 from gcp_tpu_provider.errors import (
     CannotWaitError,
     ForeignError,
@@ -32,23 +32,23 @@ from gcp_tpu_provider.tpu_api import (
 )
 
 PROVISIONING_S = 1800
-"""Extra wait, in seconds, for capacity that is already in PROVISIONING when `waitPerZoneS` ends."""
+"""Extra wait, in seconds, for capacity that is already in PROVISIONING when `waitPerZoneS` expires."""
 UNFIT_STATE = frozenset({HTTPStatus.BAD_REQUEST, HTTPStatus.CONFLICT, HTTPStatus.PRECONDITION_FAILED})
-"""Google's answers to a deletion that does not fit the state: it needs `force`, or it changed after the provider read it."""
-ZONES_AT_ONCE = 8
-"""Zones that are searched at the same time."""
-MAY_APPEAR = "It is kept in the state. Run `pulumi up` to look again, or `pulumi destroy` to delete it."
+"""Statuses of a deletion that does not fit the state, which needs `force` or changed after the provider read it."""
+CONCURRENT_ZONES = 8
+"""Zones searched concurrently."""
+MAY_APPEAR = "It is kept in the state. Run `pulumi up` to check again, or `pulumi destroy` to delete it."
 REQUEST_FOLDERS = ("queuedResources/", "/instances/")
-"""What a 409 names if the request itself exists. Other names are those of a node or a disk, and the request was refused."""
+"""Paths in a 409 if the request itself exists. Any other path is a node or a disk, so Google rejected the request."""
 LIST_ZONES = "locations.list"
-"""Part of the permission that a custom role may lack; the zones in use are searched then."""
+"""Suffix of a permission that a custom role may lack. Only the zones in use are then searched."""
 FAILED_PRECONDITION = 9
-"""The google.rpc.Code of the same refusal in an operation: "DeleteQueuedResource is not supported when state is ..."."""
+"""google.rpc.Code of the same rejection in an operation: "DeleteQueuedResource is not supported when state is ..."."""
 
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """A zone gave no capacity, and why. Nothing exists there."""
+    """A zone that did not grant capacity, and the reason. Nothing exists there."""
 
     zone: str
     answer: str
@@ -56,7 +56,7 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class RequestSent:
-    """The request exists. `long_running` is None if an earlier operation made it."""
+    """A request that exists. `long_running` is None if an earlier operation created it."""
 
     long_running: LongRunningOperation | None
 
@@ -64,27 +64,27 @@ class RequestSent:
 async def acquire(
     operation: ResourceOperation, zones: Sequence[str], earlier: Sequence[Refused] = ()
 ) -> QueuedResourceInfo:
-    """Return the queued resource in the first zone that gives capacity.
+    """Return the queued resource in the first zone that grants capacity.
 
-    Raises TpuProviderError with a table of each zone's answer if none does. Nothing exists then, and `operation.record` is None.
+    If no zone does, raises TpuProviderError with a table of each zone's response. Nothing exists then, and `operation.record` is None.
     """
     refusals = list(earlier)
     kept = await _kept(operation, zones)
     for zone in dict.fromkeys([*kept, *zones]):
         if operation.wait_left_s() <= 0 and zone not in kept:
-            refusals.append(Refused(zone, _not_asked(operation.desired)))
+            refusals.append(Refused(zone, _not_requested(operation.desired)))
             continue
-        asked = await _ask(operation, zone)
-        result = asked if isinstance(asked, Refused) else await await_capacity(operation, asked.long_running)
+        sent = await _request_or_adopt(operation, zone)
+        result = sent if isinstance(sent, Refused) else await await_capacity(operation, sent.long_running)
         if isinstance(result, QueuedResourceInfo):
             return result
         refusals.append(result)
-        await operation.report_progress(f"{zone} gave nothing: {result.answer}")
+        await operation.report_progress(f"{zone}: not granted: {result.answer}")
     raise TpuProviderError(_table(operation.desired, refusals))
 
 
-def _not_asked(desired: DesiredState) -> str:
-    return f"the total wait of {for_people(desired.wait_total_s or 0)} ended before this zone was asked."
+def _not_requested(desired: DesiredState) -> str:
+    return f"the total wait of {readable(desired.wait_total_s or 0)} expired before this zone was requested."
 
 
 def _table(desired: DesiredState, refusals: Sequence[Refused]) -> str:
@@ -96,13 +96,14 @@ def _table(desired: DesiredState, refusals: Sequence[Refused]) -> str:
     ]
     lines += [f"{why}: {text.format(project=desired.project)}." for why, text in ADVICE.items() if why in kinds]
     model, accelerator = desired.inputs["provisioningModel"], desired.inputs["acceleratorType"]
-    return "\n".join([f"No zone gave {accelerator} as {model}. Nothing was left behind.", *lines, *desired.next_steps])
+    headline = f"No zone granted {accelerator} ({model}). All capacity requests were deleted."
+    return "\n".join([headline, *lines, *desired.next_steps])
 
 
 async def _kept(operation: ResourceOperation, zones: Sequence[str]) -> list[str]:
-    """Return the one of the zones that already has this resource, if any, and delete it elsewhere.
+    """Return the zone that already has this resource, if any, and delete the resource elsewhere.
 
-    A creation that was killed leaves one behind, in any zone.
+    A killed creation can leave one in any zone.
     """
     held = await _held(operation, zones)
     operation.tried |= dict.fromkeys(found.zone for found in held)
@@ -119,9 +120,9 @@ async def _kept(operation: ResourceOperation, zones: Sequence[str]) -> list[str]
 
 
 async def _held(operation: ResourceOperation, zones: Sequence[str]) -> list[QueuedResourceInfo]:
-    """Return the queued resources of ours in these zones, in zones that were tried before, and in every zone that the API lists."""
-    places = dict.fromkeys([*zones, *operation.tried, *await _listed(operation)])
-    return await _ours_in(operation, list(places))
+    """Return our queued resources in these zones, in zones tried before, and in every zone that the API lists."""
+    searched = dict.fromkeys([*zones, *operation.tried, *await _listed(operation)])
+    return await _ours_in(operation, list(searched))
 
 
 async def _listed(operation: ResourceOperation) -> Sequence[str]:
@@ -130,21 +131,19 @@ async def _listed(operation: ResourceOperation) -> Sequence[str]:
     except GoogleError as error:
         if LIST_ZONES not in error.message:
             _require_zonal(error)
-        await operation.report_progress(
-            f"only known zones were searched, because the API does not list its zones: {error}"
-        )
+        await operation.report_progress(f"searching only known zones because the API does not list its zones: {error}")
         return ()
 
 
 async def _ours_in(operation: ResourceOperation, zones: Sequence[str]) -> list[QueuedResourceInfo]:
-    """Return the queued resources of ours in these zones. Raises the first error that cannot be specific to a zone."""
-    gate = asyncio.Semaphore(ZONES_AT_ONCE)
+    """Return our queued resources in these zones. Raises the first error that cannot be specific to a zone."""
+    gate = asyncio.Semaphore(CONCURRENT_ZONES)
 
-    async def look(zone: str) -> QueuedResourceInfo | None:
+    async def find(zone: str) -> QueuedResourceInfo | None:
         async with gate:
             return await operation.api.find_queued_resource(operation.desired.name(zone))
 
-    answers = await asyncio.gather(*(look(zone) for zone in zones), return_exceptions=True)
+    answers = await asyncio.gather(*(find(zone) for zone in zones), return_exceptions=True)
     for answer in answers:
         if isinstance(answer, GoogleError):
             _require_zonal(answer)  # otherwise the request in this zone gets the same error and reports it
@@ -154,18 +153,18 @@ async def _ours_in(operation: ResourceOperation, zones: Sequence[str]) -> list[Q
 
 
 def _require_expendable(desired: DesiredState, found: QueuedResourceInfo, zones: Sequence[str]) -> None:
-    """Raise TpuProviderError if it is running capacity in a zone that is no longer listed, and nothing allows to delete it."""
+    """Raise TpuProviderError for running capacity in a zone that is no longer listed, unless its deletion is allowed."""
     if found.state == ACTIVE and found.zone not in zones and not desired.allow_replace_active:
         raise TpuProviderError(
-            f"{found.name} is ACTIVE. An interrupted run of Pulumi created it, and `zones` no longer lists its zone. "
-            f"Add {found.zone} to `zones`, or set `allowReplaceActive` to true to delete that capacity."
+            f"{found.name} is ACTIVE. An interrupted Pulumi run created it, but `zones` no longer lists its zone. "
+            f"Add {found.zone} to `zones`, or set `allowReplaceActive` to true to delete the capacity."
         )
 
 
 async def remove_elsewhere(operation: ResourceOperation, zones: Iterable[str], *, everywhere: bool = False) -> None:
-    """Delete queued resources of ours in these zones, other than the one in `operation.record`: answers that came too late.
+    """Delete our queued resources in these zones, except the one in `operation.record`. Their responses came too late.
 
-    With `everywhere`, also in every zone that the API lists: a replacement that was killed left no zone in the state.
+    With `everywhere`, also search every zone that the API lists, because a killed replacement left no zone in the state.
     """
     kept = operation.record
     try:
@@ -179,9 +178,9 @@ async def remove_elsewhere(operation: ResourceOperation, zones: Iterable[str], *
 
 
 async def find_recorded(operation: ResourceOperation, record: ResourceRecord) -> QueuedResourceInfo | None:
-    """Return the queued resource of a record, else one of ours in another zone that was tried.
+    """Return the queued resource of a record, or one of ours in another zone that was tried.
 
-    A creation whose answer was lost has time to become visible.
+    A creation whose response was lost gets time to become visible.
     """
     late_s = operation.pacing.late_s if record.state == UNOBSERVED else 0.0
     found = await _find_within(operation, record.name, late_s)
@@ -199,13 +198,13 @@ async def _find_within(operation: ResourceOperation, name: str, limit_s: float) 
         if found is not None or timer.seconds() >= limit_s:
             return found
         await operation.report_progress(
-            f"{name.split('/')[3]}: Google's answer was lost, looking for the request, {for_people(timer.seconds())} of {for_people(limit_s)}"
+            f"{readable(timer.seconds())}/{readable(limit_s)} {name.split('/')[3]} response lost, searching for the request"
         )
         await timer.pause()
 
 
-async def _ask(operation: ResourceOperation, zone: str) -> RequestSent | Refused:
-    """Make the request in a zone, or adopt the one that an interrupted operation made."""
+async def _request_or_adopt(operation: ResourceOperation, zone: str) -> RequestSent | Refused:
+    """Request capacity in a zone, or adopt the request of an interrupted operation."""
     try:
         existing = await operation.api.find_queued_resource(operation.desired.name(zone))
     except GoogleError as error:
@@ -218,9 +217,9 @@ async def _ask(operation: ResourceOperation, zone: str) -> RequestSent | Refused
 
 
 async def _request(operation: ResourceOperation, zone: str) -> RequestSent | Refused:
-    """Make the request in a zone."""
+    """Request capacity in a zone."""
     name, request_id = operation.desired.name(zone), str(uuid4())
-    operation.record = ResourceRecord(zone=zone, name=name)  # from here on something may exist
+    operation.record = ResourceRecord(zone=zone, name=name)  # something may exist from this point
     operation.tried[zone] = None
     try:
         return RequestSent(await operation.api.create_queued_resource(name, operation.desired.body(zone), request_id))
@@ -242,7 +241,7 @@ async def _request(operation: ResourceOperation, zone: str) -> RequestSent | Ref
 
 
 def _require_zonal(error: GoogleError) -> None:
-    """Raise the error again if it cannot be specific to one zone, such as wrong credentials or a disabled or unavailable API."""
+    """Raise the error if it cannot be specific to one zone, such as wrong credentials or a disabled or unavailable API."""
     if (
         isinstance(error, ProjectError)
         or error.status == HTTPStatus.UNAUTHORIZED
@@ -252,42 +251,42 @@ def _require_zonal(error: GoogleError) -> None:
 
 
 async def _resolve(operation: ResourceOperation, zone: str, error: TpuProviderError) -> RequestSent | Refused:
-    """Look up what exists after an answer that was lost, that says the name is taken, or that refuses a second attempt.
+    """Find the request after a lost response, a name conflict, or a rejected second attempt.
 
-    Raises TpuProviderError, with the record kept, if it may still come into being.
+    Raises TpuProviderError and keeps the record if the request may still be created.
     """
     found = await _find_within(operation, operation.desired.name(zone), operation.pacing.appear_s)
     if found is not None:
         if await _adopt(operation, found):
             return RequestSent(None)
-        return Refused(zone, f"{error} The provider could not use the existing one and deleted it.")
+        return Refused(zone, f"{error} The existing request was not usable and was deleted.")
     if isinstance(error, GoogleError) and _is_refusal(error):
         operation.record = None
         _require_zonal(error)
         return Refused(zone, f"{error} Nothing was created.")
     raise TpuProviderError(
-        f"{error} No queued resource is visible in {zone} after {for_people(operation.pacing.appear_s)}, "
+        f"{error} No queued resource is visible in {zone} after {readable(operation.pacing.appear_s)}, "
         f"but the request may still take effect. {MAY_APPEAR}"
     )
 
 
 def _is_refusal(error: GoogleError) -> bool:
-    """Return whether Google refused the request, so that what is not visible does not exist: every attempt had the same request id."""
+    """Return whether Google rejected the request. If so, it does not exist, because every attempt had the same request id."""
     if error.status == HTTPStatus.CONFLICT:
         return not any(folder in error.message for folder in REQUEST_FOLDERS)
     return error.status < HTTPStatus.INTERNAL_SERVER_ERROR
 
 
 async def _adopt(operation: ResourceOperation, found: QueuedResourceInfo) -> bool:
-    """Return True if this operation can use an existing queued resource of ours; else delete it and return False."""
+    """Return True if this operation can use our existing queued resource. Otherwise delete it and return False."""
     if not operation.owns(found):
         operation.record = None
     operation.require_owned(found)
     fits = _fits(operation.desired, found)
     if found.state == ACTIVE and not fits and not operation.desired.allow_replace_active:
         raise TpuProviderError(
-            f"{found.name} is ACTIVE. An interrupted run of Pulumi created it with other properties. "
-            "Undo the change, or set `allowReplaceActive` to true to delete that capacity."
+            f"{found.name} is ACTIVE. An interrupted Pulumi run created it with different properties. "
+            "Revert the change, or set `allowReplaceActive` to true to delete the capacity."
         )
     operation.record = ResourceRecord(zone=found.zone, name=found.name)
     operation.record.observe(found)
@@ -308,13 +307,15 @@ def _fits(desired: DesiredState, found: QueuedResourceInfo) -> bool:
 async def await_capacity(
     operation: ResourceOperation, long_running: LongRunningOperation | None = None
 ) -> QueuedResourceInfo | Refused:
-    """Wait for the queued resource in `operation.record`. If it fails, or the wait for its zone ends, delete it."""
+    """Wait for the queued resource in `operation.record`. Delete it if it fails or the wait for its zone times out."""
     record = operation.owned_record()
     accepted_states = ACCEPTED_OR_LATER if operation.desired.wait_for == "accepted" else frozenset({ACTIVE})
     timer = PollTimer(operation.pacing)
     limit_s = max(0.0, min(operation.desired.wait_per_zone_s, operation.wait_left_s()))
     over = (
-        "the wait for this zone is over" if limit_s == operation.desired.wait_per_zone_s else "the total wait is over"
+        "the wait for this zone timed out"
+        if limit_s == operation.desired.wait_per_zone_s
+        else "the total wait timed out"
     )
     while True:
         found = await operation.api.find_queued_resource(record.name)
@@ -327,27 +328,27 @@ async def await_capacity(
                 return found
             if found.state in DEAD or found.state == DELETING:
                 why = found.error or await _failure(operation, long_running)
-                words = f"{found.state}: {why}" if why else found.state
-                refusal = f"{words.rstrip('.')}."
+                text = f"{found.state}: {why}" if why else found.state
+                refusal = f"{text.rstrip('.')}."
         if refusal:
             await remove(operation)
             return Refused(record.zone, refusal)
         if _wait_is_over(record.state, limit_s, timer):
-            refusal = f"{record.state} for {for_people(timer.seconds())}: {over}."
+            refusal = f"{record.state} for {readable(timer.seconds())}: {over}."
             if await remove(operation, keep_capacity=record.state != "PROVISIONING"):
                 return Refused(record.zone, refusal)
-        waited = f"{for_people(timer.seconds())}/{for_people(limit_s)}"
-        await operation.report_progress(f"{waited} {record.zone} {_short(record.state)}{_place(operation)}")
+        waited = f"{readable(timer.seconds())}/{readable(limit_s)}"
+        await operation.report_progress(f"{waited} {record.zone} {_short(record.state)}{_position(operation)}")
         await timer.pause()
 
 
 def _short(state: str) -> str:
-    """Return a state in the one word that fits a narrow terminal."""
+    """Return the first word of a state, which fits a narrow terminal."""
     return state.partition("_")[0]
 
 
-def _place(operation: ResourceOperation) -> str:
-    """Return which of the zones is being tried, such as " (zone 2 of 4)", if there are several."""
+def _position(operation: ResourceOperation) -> str:
+    """Return the position of the current zone, such as " (zone 2 of 4)", or "" for a single zone."""
     zones = operation.desired.zones
     zone = operation.owned_record().zone
     return f" (zone {zones.index(zone) + 1} of {len(zones)})" if len(zones) > 1 and zone in zones else ""
@@ -359,23 +360,23 @@ def _wait_is_over(state: str, limit_s: float, timer: PollTimer) -> bool:
 
 
 def _is_awaited(operation: ResourceOperation, found: QueuedResourceInfo) -> bool:
-    """Return whether it is what was requested. An insertion of Compute Engine can find out late that another's instance has the name."""
+    """Return whether it is the requested resource. Compute Engine can detect late that another owner's instance has the name."""
     record = operation.owned_record()
     is_new = not record.observed.get("createTime")
     return (is_new and not is_instance(found.name)) or operation.is_recorded(found, record)
 
 
 async def _failure(operation: ResourceOperation, long_running: LongRunningOperation | None) -> str:
-    """Return why the request failed, in the words of its operation; an empty string if it has not failed or nobody knows."""
+    """Return the error message of the request's operation. Empty if it has not failed or the reason is unknown."""
     if long_running is None or not long_running.name:
         return ""
     return (await operation.api.get_operation(long_running.name)).error
 
 
 async def _absence(operation: ResourceOperation, long_running: LongRunningOperation | None, timer: PollTimer) -> str:
-    """Return why a requested queued resource will never be visible, or an empty string while it still may be.
+    """Return why a requested queued resource will never be visible, or an empty string while it still might.
 
-    Raises CannotWaitError if nobody can tell: it was never seen, and Google reports no error.
+    Raises CannotWaitError if it was never visible and Google reports no error.
     """
     error = await _failure(operation, long_running)
     if error:
@@ -386,16 +387,16 @@ async def _absence(operation: ResourceOperation, long_running: LongRunningOperat
     if record.state != UNOBSERVED:
         return operation.api.vanished
     raise CannotWaitError(
-        f"Google accepted the request in {record.zone}, but it is not visible after {for_people(operation.pacing.appear_s)}. {MAY_APPEAR}"
+        f"Google accepted the request in {record.zone}, but it is not visible after {readable(operation.pacing.appear_s)}. {MAY_APPEAR}"
     )
 
 
 async def remove(operation: ResourceOperation, *, keep_capacity: bool = False) -> bool:
-    """Delete the queued resource in `operation.record` and wait until it is gone. `operation.record` is None then.
+    """Delete the queued resource in `operation.record`, wait until it is gone, and set `operation.record` to None.
 
-    What has the same name, but neither the owner label nor the creation time of the record, is another's: ours is gone.
-    If Google refuses a deletion without `force` and the state stays the same, the next one has `force`.
-    With `keep_capacity`, a queued resource that turned PROVISIONING or ACTIVE meanwhile is kept, and False is returned.
+    A resource with the same name but neither the owner label nor the recorded creation time belongs to another owner, so ours is gone.
+    If Google rejects a deletion without `force` and the state does not change, the next request has `force`.
+    With `keep_capacity`, keeps a queued resource that has become PROVISIONING or ACTIVE, and returns False.
     Raises CannotWaitError if the deletion does not finish in time.
     """
     record = operation.owned_record()
@@ -412,7 +413,7 @@ async def remove(operation: ResourceOperation, *, keep_capacity: bool = False) -
             return False
         if timer.seconds() > operation.pacing.delete_s:
             raise CannotWaitError(
-                f"{record.name} is still {found.state} {for_people(timer.seconds())} after the provider asked Google to delete it"
+                f"{record.name} is still {found.state} {readable(timer.seconds())} after its deletion was requested"
                 f"{f' ({problem})' if problem else ''}. Run `pulumi destroy` or `pulumi up` again."
             )
         if long_running is not None:
@@ -421,7 +422,7 @@ async def remove(operation: ResourceOperation, *, keep_capacity: bool = False) -
             force = found.state not in TRIED_WITHOUT_FORCE or found.state == refused_in
             refused_in = found.state
             long_running, problem = await _request_deletion(operation, found, force=force)
-        await operation.report_progress(f"{for_people(timer.seconds())} {record.zone} deleting, {_short(found.state)}")
+        await operation.report_progress(f"{readable(timer.seconds())} {record.zone} deleting, {_short(found.state)}")
         await timer.pause()
 
 
@@ -454,9 +455,9 @@ async def _deletion_in_progress(
 
 
 async def delete(operation: ResourceOperation, name: str, create_time: str, *, late_s: float = 0.0) -> None:
-    """Delete a queued resource of ours by its full name. One that is not visible within `late_s` seconds counts as deleted.
+    """Delete our queued resource by its full name. Treat one that is not visible within `late_s` seconds as deleted.
 
-    `create_time` is the creation time in the state. Raises ForeignError if it is not ours.
+    `create_time` is the creation time in the state. Raises ForeignError if another owner has the resource.
     """
     found = await _find_within(operation, name, late_s)
     if found is None:
@@ -478,8 +479,8 @@ def _not_labelled(found: QueuedResourceInfo, owner: Mapping[str, str]) -> str:
     if is_instance(found.name):
         command = f"compute instances add-labels {node} --zone={found.zone} --labels={labels}"
     return (
-        f"{found.name} does not have the owner label of this resource. The provider does not delete it. If it is yours, label its node "
-        f"(`gcloud {command}`) and destroy again. "
+        f"{found.name} does not have the owner label of this resource and was not deleted. If it is yours, label its node: "
+        f"run `gcloud {command}`, then `pulumi destroy`. "
         "If it is not yours, run `pulumi state delete`."
     )
 
@@ -487,15 +488,15 @@ def _not_labelled(found: QueuedResourceInfo, owner: Mapping[str, str]) -> str:
 async def find_all(
     operation: ResourceOperation, zones: Iterable[str], *, everywhere: bool = False
 ) -> list[QueuedResourceInfo]:
-    """Return the queued resources of ours under the operation's id in these zones, or also in every zone that the API lists."""
+    """Return our queued resources with the operation's id in these zones; with `everywhere`, also in every zone that the API lists."""
     listed = await _listed(operation) if everywhere else ()
     return await _ours_in(operation, list(dict.fromkeys([*zones, *listed])))
 
 
 async def remove_all(operation: ResourceOperation, zones: Iterable[str]) -> None:
-    """Delete the queued resources of ours under the operation's id in these zones. `operation.record` is None then.
+    """Delete our queued resources with the operation's id in these zones, and set `operation.record` to None.
 
-    A recorded request whose answer was lost has time to become visible.
+    A recorded request whose response was lost gets time to become visible.
     """
     record = operation.record
     if record is not None and record.state == UNOBSERVED:

@@ -1,4 +1,4 @@
-"""Check inputs: fill in defaults, and report each mistake as one sentence with its property path. Unknown values pass."""
+"""Check inputs: fill in defaults, and report each error as one sentence with its property path. Unknown values pass."""
 
 import hashlib
 import os
@@ -63,7 +63,7 @@ TYPE_WORDS = {
 
 @dataclass(frozen=True, slots=True)
 class InputError:
-    """A mistake in the inputs: its property path and a sentence for the user."""
+    """An invalid input: its property path and a sentence for the user."""
 
     path: str
     sentence: str
@@ -71,7 +71,7 @@ class InputError:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckedInputs:
-    """Inputs with their defaults and their secrets still wrapped, and the mistakes in them."""
+    """Inputs with their defaults and with their secrets still wrapped, and the errors in them."""
 
     inputs: wire.Properties
     mistakes: tuple[InputError, ...]
@@ -80,7 +80,7 @@ class CheckedInputs:
 def auto_name(urn: str) -> str:
     """Return the resource's name with 7 hex digits of the SHA-256 of its URN.
 
-    The name is not random, so that the next creation finds what a killed engine left behind.
+    The name is not random, so the next creation finds the request that a killed engine left.
     """
     name = re.sub(r"[^a-z0-9-]+", "-", urn.rpartition("::")[2].lower()).strip("-") or "tpu"
     name = name if name[0].isalpha() else f"tpu-{name}"
@@ -88,7 +88,7 @@ def auto_name(urn: str) -> str:
 
 
 def check(urn: str, given: Mapping[str, Any], *, project: str = "", proposed_name: str = "") -> CheckedInputs:
-    """Check inputs as the engine sends them. `project` is the provider's setting; `proposed_name` comes from the autonaming settings."""
+    """Check inputs as the engine sends them. `project` is the provider's setting, `proposed_name` comes from the autonaming settings."""
     inputs = {key: value for key, value in given.items() if value is not None and key != "__defaults"}
     _fill_defaults(inputs, urn, project, proposed_name)
     plain = cast("wire.Properties", wire.reveal(inputs))
@@ -210,7 +210,7 @@ def _patterns(inputs: wire.Properties) -> Iterator[InputError]:
         )
         for path, item in items:
             if name == "acceleratorType" and TPU7X.match(str(item)):
-                continue  # said by itself
+                continue  # reported separately
             if isinstance(item, str) and item != wire.UNKNOWN and not pattern.fullmatch(item):
                 yield InputError(path, f"`{path}` is {_show(item)}, but must be {allowed}.")
 
@@ -220,7 +220,7 @@ def _generation(inputs: wire.Properties) -> Iterator[InputError]:
     if isinstance(given, str) and TPU7X.match(given):
         yield InputError(
             "acceleratorType",
-            f"`acceleratorType` is {_show(given)}, but TPU7x needs Google Kubernetes Engine: no queued resource has it "
+            f"`acceleratorType` is {_show(given)}, but TPU7x requires Google Kubernetes Engine "
             "(https://docs.cloud.google.com/tpu/docs/tpu7x). Choose a type of v5litepod, v5p or v6e, such as v6e-4.",
         )
 
@@ -247,9 +247,9 @@ def _zones(inputs: wire.Properties) -> Iterator[InputError]:
     if zones is None:
         return
     if not zones:
-        yield InputError("zones", "`zones` is empty, but must name at least one zone, such as us-east5-a.")
+        yield InputError("zones", "`zones` is empty, but must list at least one zone, such as us-east5-a.")
     for zone in sorted({item for item in zones if item != wire.UNKNOWN and zones.count(item) > 1}):
-        yield InputError("zones", f"`zones` names {zone} more than once, but each zone is tried once.")
+        yield InputError("zones", f"`zones` lists {zone} more than once. Remove the duplicate.")
 
 
 def _run_duration(inputs: wire.Properties) -> Iterator[InputError]:
@@ -257,7 +257,7 @@ def _run_duration(inputs: wire.Properties) -> Iterator[InputError]:
     if model == "flex-start" and given is None:
         yield InputError(
             "maxRunDurationS",
-            f"`maxRunDurationS` is missing: flex-start needs the run time of the nodes, 1 to {MAX_FLEX_START_S} s (7 days).",
+            f"`maxRunDurationS` is missing. flex-start requires the run duration of the nodes, 1 to {MAX_FLEX_START_S} s (7 days).",
         )
     if isinstance(given, int) and given > MAX_FLEX_START_S and model == "flex-start":
         yield InputError(
@@ -271,12 +271,12 @@ def _renewal(inputs: wire.Properties) -> Iterator[InputError]:
     if before_s is not None and run_s is None:
         yield InputError(
             "renewBeforeS",
-            f"`renewBeforeS` is {before_s}, but without `maxRunDurationS` the nodes have no deadline. Remove it, or set `maxRunDurationS`.",
+            f"`renewBeforeS` is {before_s}, but without `maxRunDurationS` the nodes have no deadline. Remove it or set `maxRunDurationS`.",
         )
     if isinstance(before_s, int) and isinstance(run_s, int) and before_s >= run_s:
         yield InputError(
             "renewBeforeS",
-            f"`renewBeforeS` is {before_s}, but must be shorter than `maxRunDurationS`, which is {run_s} (seconds).",
+            f"`renewBeforeS` is {before_s}, but must be less than `maxRunDurationS`, which is {run_s} (seconds).",
         )
 
 
@@ -307,7 +307,7 @@ def _reservation(inputs: wire.Properties) -> Iterator[InputError]:
     if model not in {None, "reservation"} and "reservationName" in inputs:
         yield InputError(
             "reservationName",
-            f"`reservationName` is set, but `provisioningModel` is {model}. Remove it, or set `provisioningModel` to reservation.",
+            f"`reservationName` is set, but `provisioningModel` is {model}. Remove it or set `provisioningModel` to reservation.",
         )
 
 
@@ -318,7 +318,7 @@ def _labels(inputs: wire.Properties) -> Iterator[InputError]:
         if not LABEL_KEY.fullmatch(key):
             yield InputError(
                 path,
-                f'Label "{key}" must begin with a lower-case letter and have at most 63 characters of a-z, 0-9, _ and -.',
+                f'Label "{key}" must start with a lower-case letter and have at most 63 characters of a-z, 0-9, _ and -.',
             )
         elif value != wire.UNKNOWN and not LABEL_VALUE.fullmatch(value):
             yield InputError(
@@ -377,12 +377,12 @@ def _ready(inputs: wire.Properties) -> Iterator[InputError]:
     if enabled != wire.UNKNOWN and enabled.upper() != "TRUE":
         yield InputError(
             "metadata",
-            "`metadata` needs `enable-guest-attributes: TRUE`. Without it the machine cannot report that it is ready.",
+            "`metadata` must contain `enable-guest-attributes: TRUE`. Otherwise the machine cannot report that it is ready.",
         )
 
 
 def _compute_engine(inputs: wire.Properties) -> Iterator[InputError]:
-    """Yield what Compute Engine does not offer, or offers within other limits."""
+    """Yield errors about properties that Compute Engine does not support, or limits differently."""
     if _known(inputs, "api") != COMPUTE_ENGINE:
         return
     model, accelerator = _known(inputs, "provisioningModel"), _known(inputs, "acceleratorType")
@@ -406,7 +406,7 @@ def _compute_engine(inputs: wire.Properties) -> Iterator[InputError]:
 
 
 def _instance(inputs: wire.Properties) -> Iterator[InputError]:
-    """Yield names and times that an instance of Compute Engine cannot have."""
+    """Yield errors about names and durations that Compute Engine instances do not support."""
     if _known(inputs, "api") != COMPUTE_ENGINE:
         return
     image, identifier = _known(inputs, "runtimeVersion"), _known(inputs, "queuedResourceId")
@@ -418,19 +418,21 @@ def _instance(inputs: wire.Properties) -> Iterator[InputError]:
     if isinstance(identifier, str) and not INSTANCE_NAME.fullmatch(identifier):
         yield InputError(
             "queuedResourceId",
-            f"`queuedResourceId` is {_show(identifier)}, but the name of an instance has at most 63 characters of a-z, 0-9 and -, and begins with a letter.",
+            f"`queuedResourceId` is {_show(identifier)}, but an instance name has at most 63 characters of a-z, 0-9 and -, and starts with a letter.",
         )
     if REQUEST_KEY in (_known(inputs, "metadata") or {}):
-        yield InputError("metadata", f"Metadata key `{REQUEST_KEY}` is the provider's own. Remove it.")
+        yield InputError("metadata", f"Metadata key `{REQUEST_KEY}` is reserved for the provider. Remove it.")
     if identifier is not None and _known(inputs, "nodeId") not in {None, identifier}:
-        yield InputError("nodeId", "`nodeId` must be left out with `api: compute-engine`: the instance is the node.")
+        yield InputError(
+            "nodeId", "`nodeId` cannot be set with `api: compute-engine`, where the instance is the node. Remove it."
+        )
     if _known(inputs, "provisioningModel") != "flex-start":
         return
     wait_s, run_s = _known(inputs, "waitPerZoneS"), _known(inputs, "maxRunDurationS")
     if isinstance(wait_s, int) and wait_s > MAX_REQUEST_VALID_S:
         yield InputError(
             "waitPerZoneS",
-            f"`waitPerZoneS` is {wait_s}, but Compute Engine keeps a flex-start request for {MAX_REQUEST_VALID_S} s (2 hours) at most. Name more zones.",
+            f"`waitPerZoneS` is {wait_s}, but Compute Engine keeps a flex-start request for at most {MAX_REQUEST_VALID_S} s (2 hours). List more zones.",
         )
     if isinstance(run_s, int) and run_s < MIN_RUN_S:
         yield InputError(
@@ -446,8 +448,8 @@ def _secrets(inputs: wire.Properties) -> Iterator[InputError]:
     path = next((key_path("metadata", key) for key, value in items if wire.has_secret(value)), "metadata")
     yield InputError(
         path,
-        f"`{path}` is a secret, but every process on the machine and everyone who may view the node can read metadata. "
-        "Store the value in Secret Manager and let the machine's service account read it there.",
+        f"`{path}` is a secret, but every process on the machine and everyone who can view the node can read metadata. "
+        "Store the value in Secret Manager and have the machine's service account read it there.",
     )
 
 

@@ -1,6 +1,6 @@
-"""Capacity as instances of Compute Engine: ct6e machine types with flex-start, spot or on-demand.
+"""Capacity as Compute Engine instances: ct6e machine types with flex-start, spot or on-demand.
 
-Names, paths and fields follow Google's discovery document `compute.v1`, revision 20261106. An instance is the request and the machine in one.
+Names, paths and fields follow Google's discovery document `compute.v1`, revision 20261106. An instance is both the request and the machine.
 """
 
 import asyncio
@@ -43,8 +43,8 @@ _STATES: Final[Mapping[str, str]] = {
     "STOPPED": "SUSPENDED",
     "SUSPENDED": "SUSPENDED",
 }
-"""Status of an instance (Compute Engine, "Instance lifecycle") -> state of a queued resource. An instance that stops or has stopped never
-serves again here: it is deleted and asked for anew."""
+"""Status of an instance (Compute Engine, "Instance lifecycle") -> state of a queued resource. The provider deletes a stopping or stopped
+instance and requests a new one, so it never serves again."""
 _NODE_STATES: Final[Mapping[str, str]] = {
     "PENDING": "CREATING",
     "PROVISIONING": "CREATING",
@@ -54,34 +54,34 @@ _NODE_STATES: Final[Mapping[str, str]] = {
     "STOPPED": "TERMINATED",
     "SUSPENDED": "TERMINATED",
 }
-"""Status of an instance -> state of a node. Others keep Compute Engine's word."""
+"""Status of an instance -> state of a node. Other statuses are used unchanged."""
 _LINK: Final = re.compile(r"^https?://[^/]+/compute/[a-z0-9]+/")
 _CHANGED_MEANWHILE: Final = 3
-"""How often a change is tried that somebody else's change came before."""
+"""Attempts at a change that conflicts with another client's change."""
 _FINGERPRINT_IS_OLD: Final = "(CONDITION_NOT_MET)"
-"""In the error of an operation: Compute Engine noticed the other's change after it had accepted ours."""
+"""Error code of an operation if Compute Engine detected the conflict after it had accepted the change."""
 _NOT_READY: Final = "resourceNotReady"
 """Compute Engine's reason while another operation on the instance is in progress."""
 _PROTECTED: Final = "cannot be deleted if it's protected"
-"""Compute Engine's words about an instance with `deletionProtection`."""
+"""Compute Engine's message about an instance with `deletionProtection`."""
 _OPERATION_LIMIT_S: Final = 600.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 5.0
 
 
 @dataclass(slots=True)
 class ComputeApi:
-    """The API calls of the provider. Each raises GoogleError or NoAnswerError."""
+    """API calls of the provider. Each raises GoogleError or NoAnswerError."""
 
     vanished: ClassVar[str] = (
         "The instance is gone: Google had no capacity within the request's time, or someone else deleted it."
     )
 
-    lost: ClassVar[str] = "Google preempted it, its run duration ended, or someone else deleted it."
+    lost: ClassVar[str] = "Google preempted it, its run duration expired, or someone else deleted it."
 
     transport: TpuTransport
     _quotas: ComputeQuotas | None = None
     _seen: dict[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
-    """Instances as they were read last. A change is one of what was read, and keeps what others changed since."""
+    """Instances as last read. A change is based on them and keeps later changes of other clients."""
 
     async def zones_to_search(self, project: str, identifier: str) -> tuple[str, ...]:
         """Return every zone that has an instance of this name."""
@@ -97,13 +97,13 @@ class ComputeApi:
                 return tuple(zones)
 
     async def quota_refusal(self, inputs: Mapping[str, Any], zone: str) -> str:
-        """Return why no instance can ever come in a zone: a flex-start request without quota stays PENDING without a word."""
+        """Return why no instance can be created in a zone. A flex-start request without quota stays PENDING without an error."""
         if self._quotas is None:
             self._quotas = ComputeQuotas(self.transport)
         return await self._quotas.refusal(inputs, zone)
 
     async def create_queued_resource(self, name: str, body: Mapping[str, Any], request_id: str) -> LongRunningOperation:
-        """Request an instance of this full name. Sending the same request id again has no further effect."""
+        """Request an instance with this full name. Repeating a request id has no further effect."""
         path = f"{_ROOT}{name.rpartition('/')[0]}"
         query = {"requestId": request_id}
         return _operation(await self.transport.call("POST", path, query=query, body=body, creation=True), name)
@@ -114,7 +114,7 @@ class ComputeApi:
         return None if raw is None else _request(raw, name)
 
     async def delete_queued_resource(self, name: str, *, force: bool, request_id: str) -> LongRunningOperation:  # noqa: ARG002 - the seam's
-        """Request the deletion. Compute Engine deletes in every state, so `force` changes nothing."""
+        """Request the deletion. Compute Engine deletes in every state, so `force` has no effect."""
         try:
             answer = await self.transport.call("DELETE", f"{_ROOT}{name}", query={"requestId": request_id})
         except GoogleError as error:
@@ -124,11 +124,11 @@ class ComputeApi:
             command = (
                 f"gcloud compute instances update {instance} --no-deletion-protection --zone={zone} --project={project}"
             )
-            raise CannotWaitError(f"{name} is protected against deletion. Run `{command}`, and try again.") from None
+            raise CannotWaitError(f"{name} is protected against deletion. Run `{command}` and retry.") from None
         return _operation(answer, name)
 
     async def find_node(self, name: str) -> NodeInfo | None:
-        """Return the instance as a machine, or None if none has this name."""
+        """Return the instance as a node, or None if none has this name."""
         raw = await self._find(name)
         if raw is None:
             return None
@@ -136,9 +136,9 @@ class ComputeApi:
         return _node(raw, name)
 
     async def patch_node(self, name: str, changes: Mapping[str, Any], mask: str) -> LongRunningOperation:  # noqa: ARG002 - the seam's
-        """Change labels, metadata, tags and the external address of the instance that `find_node` returned last, one after the other.
+        """Change labels, metadata, tags and the external address of the instance last returned by `find_node`, one at a time.
 
-        What others changed since then is kept.
+        Changes made by others since then are kept.
         """
         last = LongRunningOperation(name="", done=True, error="")
         for what, value in changes.items():
@@ -148,7 +148,7 @@ class ComputeApi:
         return last
 
     async def find_guest_report(self, node: str, namespace: str) -> GuestReport | None:
-        """Return what the machine last published in a namespace of its guest attributes, or None if it has published nothing."""
+        """Return the machine's latest report in a namespace of its guest attributes, or None if it has published nothing."""
         try:
             query = {"queryPath": f"{namespace}/"}
             raw = await self.transport.call("GET", f"{_ROOT}{node}/getGuestAttributes", query=query)
@@ -166,7 +166,7 @@ class ComputeApi:
         return GuestReport.of(found)
 
     async def get_operation(self, name: str) -> LongRunningOperation:
-        """Return an operation. One that Google no longer has counts as done."""
+        """Return an operation. Treat one that Google no longer has as done."""
         try:
             return _operation(await self.transport.call("GET", f"{_ROOT}{name}"), name)
         except GoogleError as error:
@@ -183,7 +183,7 @@ class ComputeApi:
             raise
 
     async def _change_one(self, name: str, what: str, value: Any) -> LongRunningOperation:  # noqa: ANN401 - a property's value
-        """Change one property and wait for the end of the operation: the next one on the same instance needs that."""
+        """Change one property and wait for the operation to finish, because the next change of the instance requires it."""
         if what == "networkConfig":
             wanted = bool(value["enableExternalIps"])
             return await self._settled(await self._set_external(name, wanted=wanted), what, name)
@@ -194,11 +194,13 @@ class ComputeApi:
                 if _FINGERPRINT_IS_OLD not in ended.error:
                     return ended
             except GoogleError as error:
-                # An organization policy answers 412 too, and another attempt gets the same answer.
+                # An organization policy also returns 412, and every attempt gets the same response.
                 if error.status != HTTPStatus.PRECONDITION_FAILED or isinstance(error, ProjectError):
                     raise
             value = await self._merged(name, what, value)
-        raise TpuProviderError(f"Somebody else changes {what} of {name} all the time. Run `pulumi up` again.")
+        raise TpuProviderError(
+            f"Cannot change {what} of {name} because another client keeps changing it. Run `pulumi up` again."
+        )
 
     async def _set_external(self, name: str, *, wanted: bool) -> LongRunningOperation:
         if wanted:
@@ -210,7 +212,7 @@ class ComputeApi:
     async def _post(
         self, name: str, verb: str, query: Mapping[str, str], body: Mapping[str, Any] | None
     ) -> LongRunningOperation:
-        """Request a change of an instance. While another operation on it is in progress, request it again."""
+        """Request a change of an instance. Retry while another operation on it is in progress."""
         loop, pause_s = asyncio.get_running_loop(), _FIRST_PAUSE_S
         end_s = loop.time() + _OPERATION_LIMIT_S
         while True:
@@ -224,7 +226,7 @@ class ComputeApi:
             pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
 
     async def _merged(self, name: str, what: str, wanted: Any) -> Any:  # noqa: ANN401 - a property's value
-        """Read the instance again. Return the wanted value with what others changed meanwhile."""
+        """Read the instance again. Return the wanted value merged with concurrent changes of other clients."""
         before = self._seen[name]
         after = await self._find(name)
         if after is None:
@@ -238,7 +240,7 @@ class ComputeApi:
         return kept | {key: ours[key] for key in ours if old.get(key) != ours[key]}
 
     async def _settled(self, operation: LongRunningOperation, what: str, name: str) -> LongRunningOperation:
-        """Return an operation when it is done. Raises CannotWaitError if that takes too long."""
+        """Return an operation when it is done. Raises CannotWaitError if it takes too long."""
         loop, pause_s = asyncio.get_running_loop(), _FIRST_PAUSE_S
         end_s = loop.time() + _OPERATION_LIMIT_S
         while not operation.done:
@@ -253,7 +255,7 @@ class ComputeApi:
 
 
 def _change(what: str, value: Any, raw: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:  # noqa: ANN401 - a property's value
-    """Return the verb and the body that change a property of an instance as it was read."""
+    """Return the verb and the body of a change to a property of an instance as it was read."""
     if what == "labels":
         return "setLabels", {"labels": dict(value), "labelFingerprint": text_of(raw, "labelFingerprint")}
     if what == "tags":
@@ -264,7 +266,7 @@ def _change(what: str, value: Any, raw: Mapping[str, Any]) -> tuple[str, dict[st
         fingerprint = text_of(object_of(raw, "metadata"), "fingerprint")
         pairs = [{"key": key, "value": text} for key, text in items.items()]
         return "setMetadata", {"items": pairs, "fingerprint": fingerprint}
-    raise TpuProviderError(f"Compute Engine cannot change {what} of an instance. Undo the change.")
+    raise TpuProviderError(f"Compute Engine cannot change {what} of an instance. Revert the change.")
 
 
 def _all_metadata(raw: Mapping[str, Any]) -> dict[str, str]:
@@ -273,7 +275,7 @@ def _all_metadata(raw: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _metadata(raw: Mapping[str, Any]) -> dict[str, str]:
-    """Return the metadata without the provider's own key."""
+    """Return the metadata without the provider's key."""
     return {key: value for key, value in _all_metadata(raw).items() if key != REQUEST_KEY}
 
 
@@ -313,7 +315,7 @@ def _request(raw: Mapping[str, Any], name: str) -> QueuedResourceInfo:
 
 
 def _config(raw: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the request in the words of the Cloud TPU API. Labels and metadata are those that the request declared, and the owner's label."""
+    """Return the request in terms of the Cloud TPU API, with the declared labels and metadata and the owner label."""
     labels, metadata, note, interface = _labels(raw), _metadata(raw), _note(raw), _interface(raw)
     account = next(iter(objects_of(raw, "serviceAccounts")), None)
     size_gb = next((text_of(disk, "diskSizeGb") for disk in objects_of(raw, "disks") if disk.get("boot")), "")
@@ -336,7 +338,7 @@ def _config(raw: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _note(raw: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return what the provider noted about the request; nothing for an instance of somebody else's."""
+    """Return the provider's note about the request. Empty for another owner's instance."""
     try:
         found: object = json.loads(_all_metadata(raw).get(REQUEST_KEY) or "{}")
     except ValueError:
@@ -345,7 +347,7 @@ def _note(raw: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _declared(values: Mapping[str, str], keys: Sequence[str] | None) -> dict[str, str]:
-    """Return what the request declared; everything if nobody noted that."""
+    """Return the declared part of the request, or all of it if no note exists."""
     return {key: value for key, value in values.items() if keys is None or key in keys}
 
 

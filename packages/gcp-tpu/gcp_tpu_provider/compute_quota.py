@@ -1,6 +1,8 @@
-"""The quotas of v6e chips in instances of Compute Engine, read before a request: a flex-start request without quota waits as one without stock does.
+"""Quotas of v6e chips for Compute Engine instances, read before a request.
 
-Service Usage v1beta1 names the metrics. Each limit has a bucket for a region, for a region and the family, or for all that have none of their own.
+A flex-start request without quota waits like one without available capacity.
+
+Service Usage v1beta1 lists the metrics. Each limit has buckets for a region, for a region and the family, or for all regions without a bucket.
 """
 
 import asyncio
@@ -18,18 +20,18 @@ QUOTA_IDS: Final[Mapping[str, str]] = {
     "preemptible_tpu_v6e": "PREEMPTIBLE-TPU-V6E-per-project-region",
     "tpus_per_tpu_family": "TPUS-PER-TPU-FAMILY-per-project-region",
 }
-"""Metric -> id of the quota, as gcloud and the console name it."""
+"""Metric -> id of the quota, as gcloud and the console show it."""
 _TPU_FAMILY: Final = "CT6E"
 _UNLIMITED: Final = -1
 _READ_S: Final = 30.0
-"""Longest wait for one metric. The request is made then, as without this check."""
+"""Timeout for one metric. When it expires, the request is sent unchecked."""
 _WAITS: Final = "flex-start"
-"""The provisioning model whose requests wait. Google refuses the others at once, and names the quota itself."""
+"""Provisioning model whose requests wait. For the others, Google rejects the request immediately and names the quota."""
 
 
 @dataclass(slots=True)
 class ComputeQuotas:
-    """The limits of one provider, each metric read once."""
+    """Limits of one provider. Reads each metric once."""
 
     transport: TpuTransport
     _limits: dict[tuple[str, str], dict[str, Any] | None] = field(
@@ -37,9 +39,9 @@ class ComputeQuotas:
     )
 
     async def refusal(self, inputs: Mapping[str, Any], zone: str) -> str:
-        """Return why no instance can ever come in a zone, as sentences. Empty if one can, and if a quota is not known.
+        """Return why no instance can be created in a zone, as sentences. Empty if one can, or if a quota is unknown.
 
-        Flex-start uses preemptible quota, and standard quota where a project lacks that (Compute Engine, "Provisioning models").
+        Flex-start uses preemptible quota, or standard quota if a project has no preemptible quota (Compute Engine, "Provisioning models").
         """
         if inputs["provisioningModel"] != _WAITS:
             return ""
@@ -52,10 +54,10 @@ class ComputeQuotas:
                 return ""
             found[metric] = limit
         named = " and ".join(f"{limit:.0f} of {QUOTA_IDS[metric]}" for metric, limit in found.items())
-        return f"Compute Engine's quota allows {named} in {region}, and {needed} chips are needed. No request was made."
+        return f"Compute Engine quota allows {named} in {region}, but {needed} chips are needed. No request was sent."
 
     async def _limit(self, project: str, region: str, metric: str) -> float | None:
-        """Return the least limit of a region; None if it is not known."""
+        """Return the lowest limit of a region, or None if unknown."""
         key = (project, metric)
         if key not in self._limits:
             self._limits[key] = await self._read(project, metric)
@@ -68,7 +70,7 @@ class ComputeQuotas:
         return min(known) if known else None
 
     async def _read(self, project: str, metric: str) -> dict[str, Any] | None:
-        """Return a metric with its limits; None if the caller may not read it, or nothing answers."""
+        """Return a metric with its limits, or None if the caller cannot read it or Google does not respond."""
         name = quote(f"compute.googleapis.com/{metric}", safe="")
         path = f"v1beta1/projects/{project}/services/compute.googleapis.com/consumerQuotaMetrics/{name}"
         try:
@@ -79,7 +81,7 @@ class ComputeQuotas:
 
 
 def _value(limit: Mapping[str, Any], places: Mapping[str, str]) -> float | None:
-    """Return a limit's value for a place, from the bucket that names most of it; None if it is not a limit of regions. An absent value is 0."""
+    """Return a limit's value in a location, from the most specific bucket; None if it is not a regional limit. An absent value is 0."""
     if "{region}" not in text_of(limit, "unit"):
         return None
     buckets = sorted(_buckets_of(limit, places), key=lambda bucket: len(object_of(bucket, "dimensions")))

@@ -1,4 +1,4 @@
-"""The request for an instance with a TPU that Compute Engine gets (Instance of compute.v1), from checked inputs.
+"""Compute Engine request for an instance with a TPU (Instance of compute.v1), built from checked inputs.
 
 Fields follow Google's discovery document `compute.v1`, revision 20261106, and Compute Engine's pages "Create a Flex-start VM" and "TPU machines".
 """
@@ -14,19 +14,19 @@ MACHINE_TYPES: Final[Mapping[str, str]] = {
     "v6e-4": "ct6e-standard-4t",
     "v6e-8": "ct6e-standard-8t",
 }
-"""Accelerator type -> machine type. Compute Engine refuses to create those of v5e, although it lists them."""
+"""Accelerator type -> machine type. Compute Engine lists v5e machine types but refuses to create them."""
 MODELS: Final[Mapping[str, str]] = {"flex-start": "FLEX_START", "spot": "SPOT", "standard": "STANDARD"}
 MAX_REQUEST_VALID_S: Final = 7200
-"""Longest time that Compute Engine keeps a flex-start request (Google Cloud blog, "Introducing Flex-start VMs", 2025-09-25)."""
+"""Maximum time that Compute Engine keeps a flex-start request (Google Cloud blog, "Introducing Flex-start VMs", 2025-09-25)."""
 MIN_REQUEST_VALID_S: Final = 90
 """A request with a shorter time does not wait (Compute Engine, "Instance lifecycle", PENDING)."""
 MIN_RUN_S: Final = 600
-"""Shortest run of a flex-start instance (Compute Engine, "Provisioning models")."""
+"""Minimum run duration of a flex-start instance (Compute Engine, "Provisioning models")."""
 DEFAULT_BOOT_DISK_GB: Final = 100
-"""As the Cloud TPU API gives. Compute Engine's default is the size of the image, 10 GB, which holds no container image for TPUs."""
+"""Same size as the Cloud TPU API uses. Compute Engine's default is the image size, 10 GB, too small for a TPU container image."""
 REQUEST_KEY: Final = "gcp-tpu-request"
-"""Metadata key with what the instance does not show of its request: the boot image, and the keys that were declared. The provider keeps it
-apart from the program's metadata."""
+"""Metadata key with request data that the instance does not show: the boot image and the declared keys. The provider keeps it
+separate from the program's metadata."""
 
 
 def instance_name(project: str, zone: str, identifier: str) -> str:
@@ -35,7 +35,7 @@ def instance_name(project: str, zone: str, identifier: str) -> str:
 
 
 def is_instance(name: str) -> bool:
-    """Return whether a full name is that of an instance of Compute Engine."""
+    """Return whether a full name is a Compute Engine instance."""
     return "/instances/" in name
 
 
@@ -47,7 +47,7 @@ def request_note(image: str, labels: Mapping[str, str], metadata: Mapping[str, s
 def instance_body(
     inputs: Mapping[str, Any], zone: str, *, identifier: str, labels: Mapping[str, str], owner_labels: Mapping[str, str]
 ) -> dict[str, Any]:
-    """Return the request body for a zone. `labels` are those of the program."""
+    """Return the request body for a zone. `labels` are the program's."""
     project, model, image = str(inputs["project"]), str(inputs["provisioningModel"]), str(inputs["runtimeVersion"])
     metadata = cast("dict[str, str]", inputs.get("metadata") or {})
     items = {**metadata, REQUEST_KEY: request_note(image, labels, metadata)}
@@ -84,7 +84,7 @@ CLOUD_SCOPE: Final = "https://www.googleapis.com/auth/cloud-platform"
 
 
 def access_config() -> dict[str, str]:
-    """Return what gives a network interface an external address."""
+    """Return the access configuration that adds an external address to a network interface."""
     return {"type": "ONE_TO_ONE_NAT", "name": "external-nat"}
 
 
@@ -106,7 +106,7 @@ def _full(name: str, folder: str) -> str:
 
 
 def _scheduling(inputs: Mapping[str, Any], model: str) -> dict[str, Any]:
-    """Return the schedule. The end of the run and a preemption delete the instance, so that nothing of it is left to pay for."""
+    """Return the schedule. The instance is deleted when its run expires or it is preempted, so no billed resource remains."""
     scheduling: dict[str, Any] = {"provisioningModel": MODELS[model], "onHostMaintenance": "TERMINATE"}
     if model != "standard":
         scheduling |= {"automaticRestart": False, "instanceTerminationAction": "DELETE"}
@@ -117,6 +117,6 @@ def _scheduling(inputs: Mapping[str, Any], model: str) -> dict[str, Any]:
 
 
 def _valid_s(inputs: Mapping[str, Any]) -> int:
-    """Return how long Google keeps the request: `validUntilDurationS`, within what Compute Engine allows."""
+    """Return how long Google keeps the request: `validUntilDurationS`, within the limits of Compute Engine."""
     wanted_s = int(inputs.get("validUntilDurationS") or inputs["waitPerZoneS"])
     return max(MIN_REQUEST_VALID_S, min(MAX_REQUEST_VALID_S, wanted_s))

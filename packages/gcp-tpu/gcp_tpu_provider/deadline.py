@@ -1,4 +1,4 @@
-"""The end of a machine's run duration, for people who preview or update."""
+"""Warnings before a machine's run expires, shown by preview and update."""
 
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
@@ -6,17 +6,17 @@ from typing import Any, cast
 
 from gcp_tpu_provider import wire
 from gcp_tpu_provider.diff import is_dead
-from gcp_tpu_provider.durations import for_people
+from gcp_tpu_provider.durations import readable
 
 LEAST_LEFT = timedelta(minutes=30)
 LEAST_SHARE_LEFT = 0.1
-"""A warning comes when less is left than this share of the run duration, or than LEAST_LEFT."""
+"""A warning is shown if less than this share of the run duration is left, or less than LEAST_LEFT."""
 
 
 def deadline_warning(outputs: Mapping[str, Any], now: datetime, *, renews: bool = False) -> str:
-    """Return a warning that Google soon deletes the machine, or has done so; an empty text if there is no need.
+    """Return a warning that Google will soon delete the machine or has already deleted it. Empty if none is needed.
 
-    `renews`: the next update requests a second machine, or goes on waiting for it.
+    `renews`: the next update requests a second machine, or continues waiting for it.
     """
     state = cast("wire.Properties", wire.reveal(dict(outputs)))
     text = state.get("deadline")
@@ -33,10 +33,10 @@ def deadline_warning(outputs: Mapping[str, Any], now: datetime, *, renews: bool 
         return ""
     at = f"{deadline:%Y-%m-%d %H:%M} UTC"
     if left <= timedelta():
-        return f"The run duration of {state.get('name')} ended at {at}. Run `pulumi up --refresh` to request capacity again."
+        return f"The run of {state.get('name')} expired at {at}. Run `pulumi up --refresh` to request capacity again."
     step = (
-        "Run `pulumi up` before, which renews it."
+        "Run `pulumi up` before then to renew it."
         if renews
-        else "Afterwards run `pulumi up --refresh` to request capacity again."
+        else "After that, run `pulumi up --refresh` to request capacity again."
     )
-    return f"Google deletes the machine of {state.get('name')} at {at}, in {for_people(left.total_seconds())}. {step}"
+    return f"Google will delete the machine of {state.get('name')} at {at}, in {readable(left.total_seconds())}. {step}"

@@ -1,4 +1,4 @@
-"""The desired state: checked inputs, all known, and the API request that they make in a zone."""
+"""Desired state: checked, known inputs, and the API request for a zone."""
 
 import hashlib
 from collections.abc import Mapping
@@ -13,8 +13,8 @@ URN_LABEL_SUFFIX = "-urn"
 DEFAULT_URN_LABEL = f"pulumi{URN_LABEL_SUFFIX}"
 URN_DIGITS = 40
 SECOND = "-b"
-"""Suffix of the ids of the second queued resource, which takes turns with the first one. Both follow from the inputs, so that a lost state
-loses neither."""
+"""Suffix of the ids of the second queued resource, which alternates with the first one. Both ids follow from the inputs, so the provider
+finds both without a state."""
 DISK_MODES = {"read-write": "READ_WRITE", "read-only": "READ_ONLY"}
 
 
@@ -25,9 +25,9 @@ def urn_hash(urn: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadyCheck:
-    """How to tell that the machine is ready. `document_hash` is empty if any document will do.
+    """Readiness check of the machine. `document_hash` is empty if any document is accepted.
 
-    `deadline_key` is the metadata key for the machine's deadline; empty if it is not told.
+    `deadline_key` is the metadata key for the machine's deadline. Empty if the machine does not get it.
     """
 
     namespace: str
@@ -43,9 +43,9 @@ class DesiredState:
     urn: str
     inputs: Mapping[str, Any]
     second: bool = False
-    """Whether it is about the second of the two ids."""
+    """True for the second of the two ids."""
     spare: bool = False
-    """Whether it does not serve, so that it may be deleted even if it is ACTIVE."""
+    """True if the resource does not serve and can be deleted even if it is ACTIVE."""
 
     @classmethod
     def of(cls, urn: str, inputs: wire.Properties) -> "DesiredState":
@@ -54,38 +54,38 @@ class DesiredState:
 
     @property
     def project(self) -> str:
-        """The project's id."""
+        """Project id."""
         return str(self.inputs["project"])
 
     @property
     def api(self) -> str:
-        """The API of Google's that gives the capacity: `cloud-tpu` or `compute-engine`. States of earlier versions name none."""
+        """Google API that provides the capacity: `cloud-tpu` or `compute-engine`. Earlier versions did not record it in the state."""
         return str(self.inputs.get("api") or CLOUD_TPU)
 
     @property
     def zones(self) -> tuple[str, ...]:
-        """The zones in order of preference."""
+        """Zones in order of preference."""
         return tuple(cast("list[str]", self.inputs.get("zones") or [self.inputs["zone"]]))
 
     @property
     def identifier(self) -> str:
-        """The queued resource's id, the same in every zone."""
+        """Id of the queued resource, the same in every zone."""
         return self._own("queuedResourceId")
 
     def _own(self, name: str) -> str:
         return f"{self.inputs[name]}{SECOND if self.second else ''}"
 
     def other(self) -> "DesiredState":
-        """Return the same wish for the other of the two ids."""
+        """Return the same desired state with the other of the two ids."""
         return replace(self, second=not self.second, spare=True)
 
     def named(self, name: str) -> "DesiredState":
-        """Return the same wish for the id in a full name."""
+        """Return the same desired state with the id in a full name."""
         return replace(self, second=name.endswith(f"/{self.inputs['queuedResourceId']}{SECOND}"))
 
     @property
     def resource_id(self) -> str:
-        """Pulumi's id. It has neither zone nor suffix, so that it stays the same if a later update finds capacity elsewhere or renews it."""
+        """Pulumi's id. It has neither zone nor suffix, so it stays the same if a later update finds capacity elsewhere or renews it."""
         return f"projects/{self.project}/queuedResources/{self.inputs['queuedResourceId']}"
 
     def name(self, zone: str) -> str:
@@ -101,55 +101,55 @@ class DesiredState:
 
     @property
     def wait_per_zone_s(self) -> int:
-        """How long to wait for capacity in one zone, in seconds."""
+        """Wait for capacity in one zone, in seconds."""
         return int(self.inputs["waitPerZoneS"])
 
     @property
     def wait_total_s(self) -> int | None:
-        """How long to wait for capacity in all zones together, in seconds; None without a limit."""
+        """Wait for capacity in all zones together, in seconds; None for no limit."""
         total_s = self.inputs.get("waitTotalS")
         return None if total_s is None else int(total_s)
 
     @property
     def renew_before_s(self) -> int | None:
-        """How long before the deadline a second queued resource is requested, in seconds; None if never."""
+        """Seconds before the deadline at which a second queued resource is requested; None for never."""
         before_s = self.inputs.get("renewBeforeS")
         return None if before_s is None else int(before_s)
 
     @property
     def next_steps(self) -> tuple[str, ...]:
-        """What to try next when no zone gives capacity."""
+        """Advice shown if no zone grants capacity."""
         return tuple(cast("list[str]", self.inputs.get("nextSteps") or []))
 
     @property
     def allow_replace_active(self) -> bool:
-        """Whether a change may delete running capacity."""
+        """True if a change may delete running capacity."""
         return self.spare or bool(self.inputs.get("allowReplaceActive"))
 
     @property
     def labels(self) -> dict[str, str]:
-        """The labels as given."""
+        """Labels as given."""
         return dict(self.inputs.get("labels") or {})
 
     @property
     def owner_labels(self) -> dict[str, str]:
-        """The owner label. Its key is `MANAGER-urn` with the value of the label `managed-by`, else `pulumi-urn`."""
+        """Owner label. Its key is `MANAGER-urn` with the value of the label `managed-by`, or else `pulumi-urn`."""
         manager = self.labels.get("managed-by")
         return {f"{manager}{URN_LABEL_SUFFIX}" if manager else DEFAULT_URN_LABEL: urn_hash(self.urn)}
 
     @property
     def metadata(self) -> dict[str, str]:
-        """The metadata as given."""
+        """Metadata as given."""
         return dict(self.inputs.get("metadata") or {})
 
     @property
     def tags(self) -> list[str]:
-        """The tags as given."""
+        """Tags as given."""
         return list(self.inputs.get("tags") or [])
 
     @property
     def ready_check(self) -> ReadyCheck | None:
-        """How to tell that the machine is ready, or None if the inputs do not say."""
+        """Readiness check, or None if the inputs have none."""
         ready = cast("dict[str, Any] | None", self.inputs.get("ready"))
         if not ready:
             return None
@@ -213,5 +213,5 @@ class DesiredState:
 
 
 def _zonal(name: str, folder: str) -> str:
-    """Return a full name: a short one is completed with the folder of the zone in use."""
+    """Return a full name. A short name is completed with the folder of the zone in use."""
     return name if "/" in name else f"{folder}{name}"

@@ -1,4 +1,4 @@
-"""Compare inputs: each change is in place, replaces the resource, or is refused because it would delete running capacity."""
+"""Compare inputs. Each change is in place, replaces the resource, or is rejected because it deletes running capacity."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,13 +15,13 @@ from gcp_tpu_provider.resource_record import MISSING
 from gcp_tpu_provider.tpu_api import ACTIVE, DEAD_NODE, READY_PHASE
 
 RENEWAL = "renewalName"
-"""The output that the diff names if a renewal is due or not finished."""
+"""Output that the diff names if a renewal is due or unfinished."""
 ChangeKind = Literal["add", "delete", "update"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PropertyChange:
-    """One changed property path. `input_diff` is False if an output, which refresh has read, is the reason."""
+    """A changed property path. `input_diff` is False if the cause is an output that refresh read."""
 
     path: str
     kind: ChangeKind
@@ -37,9 +37,9 @@ def diff(
     *,
     now: datetime | None = None,
 ) -> list[PropertyChange]:
-    """Return the changes. Raises TpuProviderError if they would replace an ACTIVE queued resource without `allowReplaceActive`.
+    """Return the changes. Raises TpuProviderError if they replace an ACTIVE queued resource without `allowReplaceActive`.
 
-    A renewal is due by the time `now`; without it none is.
+    `now` decides whether a renewal is due. Without it none is.
     """
     state = cast("wire.Properties", wire.reveal(dict(outputs)))
     olds = cast("wire.Properties", wire.reveal(dict(old_inputs)))
@@ -77,10 +77,10 @@ def is_dead(state: Mapping[str, Any]) -> bool:
 def _unfinished(
     urn: str, state: wire.Properties, olds: wire.Properties, desired: wire.Properties
 ) -> list[PropertyChange]:
-    """Return an update if the awaited state is not reached: the wait was interrupted, or the server is no longer ready.
+    """Return an update if the awaited state was not reached because the wait was interrupted or the server is no longer ready.
 
-    The engine's own mark of an unfinished creation does not survive a refresh. Of a request that is only awaited until it is accepted,
-    each update looks whether its capacity has come.
+    The engine's flag for an unfinished creation does not survive a refresh. If the program only waits until a request is accepted,
+    each update polls it for capacity.
     """
     wait_for = desired.get("waitFor")
     if "waitFor" not in olds or wire.has_unknown(wait_for):
@@ -107,10 +107,10 @@ def _property(
     if item.change == "zones":
         return _zones(item, state, olds, desired)
     if item.change == "policy" and old is None:
-        return []  # an imported resource has no waiting policy, and adding one changes nothing in the cloud
+        return []  # an imported resource has no waiting policy; adding one changes nothing in the cloud
     replaces = item.change == "replace"
     if replaces and lenient and wire.has_unknown(new) and not desired.get("allowReplaceActive"):
-        replaces = False  # the value may turn out the same; if not, the update refuses before it changes anything
+        replaces = False  # the value may turn out the same; if not, the update fails before it changes anything
     if isinstance(old, dict) and isinstance(new, dict):
         return _keys(item.name, cast("wire.Properties", old), cast("wire.Properties", new), replaces=replaces)
     return [PropertyChange(path=item.name, kind=_kind(old, new), replaces=replaces)]
@@ -123,7 +123,7 @@ def _same(item: Property, old: wire.Value, new: wire.Value) -> bool:
 def _zones(
     item: Property, state: wire.Properties, olds: wire.Properties, desired: wire.Properties
 ) -> list[PropertyChange]:
-    """Return a replacement if the zone in use is no longer listed. The order and other zones matter to later creations only."""
+    """Return a replacement if the zone in use is no longer listed. The order and other zones only affect later creations."""
     zone = state.get("zone")
     allowed = cast("list[str]", desired.get("zones") or [desired.get("zone")])
     unknown = wire.has_unknown(allowed)
@@ -154,8 +154,8 @@ def _refusal(
     name = change.path.partition(".")[0].partition("[")[0]
     return (
         f"`{change.path}` changes from {_show(olds.get(name))} to {_show(desired.get(name))}, which replaces "
-        f"{state.get('name')} while it is ACTIVE. Its capacity would be deleted, and new capacity may take hours. "
-        "Undo the change, or set `allowReplaceActive` to true."
+        f"{state.get('name')} while it is ACTIVE. Its capacity will be deleted, and new capacity may take hours. "
+        "Revert the change or set `allowReplaceActive` to true."
     )
 
 

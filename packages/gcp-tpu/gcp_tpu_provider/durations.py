@@ -14,7 +14,7 @@ def to_google(seconds: int) -> str:
     return f"{seconds}s"
 
 
-def for_people(seconds: float) -> str:
+def readable(seconds: float) -> str:
     """Return seconds in at most two units: 45s, 2m10s, 30m, 2h05m."""
     whole = round(seconds)
     if whole < SECONDS_A_MINUTE:

@@ -13,7 +13,7 @@ CALL_TIMEOUT_S = 5.0
 
 @dataclass
 class EngineLog:
-    """Send log lines to the engine, if its address is known. A line that cannot be sent is dropped: progress never fails an update."""
+    """Sender of log lines to the engine, if its address is known. Drops lines that cannot be sent, because progress must not fail an update."""
 
     _channel: grpc.aio.Channel | None = None
     _stub: Any = None
@@ -27,11 +27,11 @@ class EngineLog:
             self._stub = engine_pb2_grpc.EngineStub(self._channel)
 
     async def show(self, urn: str, message: str) -> None:
-        """Show one line in the resource's row. It replaces the previous one."""
+        """Show one line in the resource's row, in place of the previous one."""
         await self._send(engine_pb2.LogRequest(severity=engine_pb2.INFO, urn=urn, message=message, ephemeral=True))
 
     async def warn(self, urn: str, message: str) -> None:
-        """Write a warning that stays, under the resource."""
+        """Show a warning that stays, under the resource."""
         await self._send(engine_pb2.LogRequest(severity=engine_pb2.WARNING, urn=urn, message=message))
 
     async def _send(self, line: engine_pb2.LogRequest) -> None:

@@ -12,14 +12,14 @@ from dataclasses import dataclass
 
 
 class TpuProviderError(Exception):
-    """An error whose text is one sentence, or a table, for the user."""
+    """An error whose text is one sentence or a table for the user."""
 
 
 @dataclass
 class GoogleError(TpuProviderError):
-    """An error that Google answered, with Google's message.
+    """An error returned by Google, with Google's message.
 
-    `may_have_acted` is True if an earlier attempt of the same call got no answer: it may have had its effect.
+    `may_have_acted` is True if an earlier attempt of the same call got no response, because it may have had an effect.
     """
 
     status: int
@@ -30,33 +30,33 @@ class GoogleError(TpuProviderError):
     may_have_acted: bool = False
 
     def __str__(self) -> str:
-        return f"Google answered {self.status} {self.code}: {self.message.rstrip('.')}."
+        return f"Google returned {self.status} {self.code}: {self.message.rstrip('.')}."
 
 
 @dataclass
 class ProjectError(GoogleError):
-    """A refusal because of the project or the caller. `sentence` says what is wrong and has the command that fixes it."""
+    """A refusal because of the project or the caller. `sentence` states the cause and the command that fixes it."""
 
     sentence: str = ""
 
     def __str__(self) -> str:
-        return f"{self.sentence} (Google answered {self.status} {self.code}: {self.message.rstrip('.')})."
+        return f"{self.sentence} (Google returned {self.status} {self.code}: {self.message.rstrip('.')})."
 
 
 @dataclass
 class NoAnswerError(TpuProviderError):
-    """No answer within the retry budget. `sent` is False if no connection was made: the call had no effect."""
+    """No response within the retry budget. `sent` is False if no connection was made, so the call had no effect."""
 
     call: str
     problem: str
     sent: bool
 
     def __str__(self) -> str:
-        return f"{self.call} got no answer from Google ({self.problem})."
+        return f"{self.call} got no response from Google ({self.problem})."
 
 
 class ForeignError(TpuProviderError):
-    """A resource that this Pulumi resource does not own has the name. The provider does not change it."""
+    """The name belongs to a resource that this Pulumi resource does not own. The provider does not change it."""
 
 
 class CannotWaitError(TpuProviderError):

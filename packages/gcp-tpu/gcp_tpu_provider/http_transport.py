@@ -17,7 +17,7 @@ import aiohttp
 import tenacity
 
 from gcp_tpu_provider.errors import GoogleError, NoAnswerError, TpuProviderError
-from gcp_tpu_provider.refusals import about_the_project, passes_in_a_moment
+from gcp_tpu_provider.refusals import about_the_project, is_temporary
 from gcp_tpu_provider.transport import COMPUTE_PATH, Pacing, endpoint, override_variable
 
 SCOPE = "https://www.googleapis.com/auth/cloud-platform"
@@ -26,14 +26,14 @@ RETRIED = frozenset({429, 500, 502, 503, 504})
 
 @dataclass
 class Credentials:
-    """GOOGLE_OAUTH_ACCESS_TOKEN if it is set, else Application Default Credentials, refreshed when they expire."""
+    """Token from GOOGLE_OAUTH_ACCESS_TOKEN if set, otherwise Application Default Credentials, refreshed when they expire."""
 
     _adc: Any = None
     _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def headers(self, project: str) -> dict[str, str]:
-        """Return the headers of a call about a project, for which it counts. Raises TpuProviderError if there are no credentials."""
-        # Of a login without a quota project, or with another one, Google refuses the call, or counts it for that other project.
+        """Return the headers of a call, with the project as quota project. Raises TpuProviderError without credentials."""
+        # For a login without a quota project, or with another one, Google rejects the call or counts it for that project.
         counted = {"x-goog-user-project": project} if project else {}
         given = os.environ.get("GOOGLE_OAUTH_ACCESS_TOKEN")
         if given:
@@ -42,7 +42,7 @@ class Credentials:
             return {"Authorization": f"Bearer {await asyncio.to_thread(self._adc_token)}", **counted}
 
     def _adc_token(self) -> str:
-        # Not at the top: google-auth loads slowly, and a given access token does without it.
+        # Not at the top: google-auth loads slowly, and an access token from the environment does not need it.
         import google.auth  # noqa: PLC0415
         import google.auth.exceptions  # noqa: PLC0415
         import google.auth.transport.requests  # noqa: PLC0415
@@ -55,7 +55,7 @@ class Credentials:
         except google.auth.exceptions.GoogleAuthError as error:
             text = str(error).splitlines()[0].rstrip(".")
             raise TpuProviderError(
-                f"No usable Google credentials ({text}). Run `gcloud auth application-default login`, "
+                f"No usable Google credentials ({text}). Run `gcloud auth application-default login` "
                 "or set GOOGLE_APPLICATION_CREDENTIALS or GOOGLE_OAUTH_ACCESS_TOKEN."
             ) from None
         return str(self._adc.token)
@@ -63,17 +63,17 @@ class Credentials:
 
 @dataclass
 class HttpTpuTransport:
-    """The transport over HTTP."""
+    """Transport over HTTP."""
 
     pacing: Pacing = field(default_factory=Pacing)
     credentials: Credentials = field(default_factory=Credentials)
     _session: aiohttp.ClientSession | None = None
     _reached: bool = False
     _ahead: timedelta = timedelta()
-    """How far Google's clock is ahead of this machine's."""
+    """Offset of Google's clock from this machine's clock."""
 
     def now(self) -> datetime:
-        """Return Google's time by its last answer; this machine's before the first one."""
+        """Return Google's time according to its last response, or this machine's time before the first one."""
         return datetime.now(UTC) + self._ahead
 
     async def close(self) -> None:
@@ -91,7 +91,7 @@ class HttpTpuTransport:
         body: Mapping[str, Any] | None = None,
         creation: bool = False,
     ) -> dict[str, Any]:
-        """Make one call. Retry 429, 500, 502, 503, 504 and broken connections with jitter within the budget."""
+        """Make one call. Within the budget, retry 429, 500, 502, 503, 504 and broken connections with jitter."""
         sent = False
 
         def give_up(state: tenacity.RetryCallState) -> bool:
@@ -120,7 +120,7 @@ class HttpTpuTransport:
         raise AssertionError("unreachable: the last attempt returns or raises")
 
     def _set_clock(self, date: str | None) -> None:
-        """Take the time from the header Date, which every answer of an HTTP server with a clock has (RFC 9110, 6.6.1)."""
+        """Read the time from the header Date, which every response of an HTTP server with a clock has (RFC 9110, 6.6.1)."""
         with suppress(ValueError, TypeError):
             self._ahead = parsedate_to_datetime(date or "").astimezone(UTC) - datetime.now(UTC)
 
@@ -160,7 +160,7 @@ def _json_object(text: str) -> dict[str, Any]:
     try:
         value: object = json.loads(text or "{}")
     except ValueError as error:
-        raise aiohttp.ClientPayloadError(f"the answer is not JSON: {error}") from None
+        raise aiohttp.ClientPayloadError(f"the response is not JSON: {error}") from None
     return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
 
 
@@ -172,18 +172,18 @@ def _where(path: str) -> str:
 
 def _problem(error: BaseException) -> str:
     if isinstance(error, TimeoutError):
-        return "it took too long"
+        return "timed out"
     return str(error) or type(error).__name__
 
 
 def _passes_by_itself(error: BaseException) -> bool:
     if isinstance(error, GoogleError):
-        return error.status in RETRIED or passes_in_a_moment(error)
+        return error.status in RETRIED or is_temporary(error)
     return isinstance(error, NoAnswerError)
 
 
 def _upcoming_s(state: tenacity.RetryCallState, pacing: Pacing) -> float:
-    """Return the pause before the next attempt: Google's Retry-After, else exponential backoff with jitter."""
+    """Return the pause before the next attempt: Google's Retry-After, or exponential backoff with jitter."""
     problem = state.outcome.exception() if state.outcome else None
     if isinstance(problem, GoogleError) and problem.retry_after_s is not None:
         return problem.retry_after_s
@@ -192,7 +192,7 @@ def _upcoming_s(state: tenacity.RetryCallState, pacing: Pacing) -> float:
 
 
 def google_error(status: int, text: str, retry_after: str | None = None, project: str = "") -> GoogleError:
-    """Return the error in Google's answer. A body of another format becomes the message, cut short."""
+    """Return the error in Google's response. A body in another format becomes the message, truncated."""
     code, message, reason = http.client.responses.get(status, ""), text[:300].strip(), ""
     metadata: dict[str, str] = {}
     try:

@@ -1,4 +1,4 @@
-"""The transport over HTTP, loaded when it is needed."""
+"""Transport over HTTP, loaded on first use."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ from gcp_tpu_provider.transport import Pacing, TpuTransport
 
 @dataclass
 class LateTransport:
-    """The transport over HTTP, loaded by its first call: a preview of new capacity makes none, and starts in a third of the time."""
+    """Transport over HTTP, loaded by its first call. A preview of new capacity makes none, so it starts in a third of the time."""
 
     pacing: Pacing = field(default_factory=Pacing)
     _loaded: TpuTransport | None = None
@@ -24,9 +24,9 @@ class LateTransport:
         body: Mapping[str, Any] | None = None,
         creation: bool = False,
     ) -> dict[str, Any]:
-        """Return the JSON answer. Raises GoogleError or NoAnswerError."""
+        """Return the JSON response. Raises GoogleError or NoAnswerError."""
         if self._loaded is None:
-            from gcp_tpu_provider.http_transport import HttpTpuTransport  # noqa: PLC0415 - that is the point
+            from gcp_tpu_provider.http_transport import HttpTpuTransport  # noqa: PLC0415 - late on purpose
 
             self._loaded = HttpTpuTransport(self.pacing)
         return await self._loaded.call(method, path, query=query, body=body, creation=creation)
@@ -37,5 +37,5 @@ class LateTransport:
             await self._loaded.close()
 
     def now(self) -> datetime:
-        """Return Google's time by its last answer; this machine's before the first one."""
+        """Return Google's time according to its last response, or this machine's time before the first one."""
         return datetime.now(UTC) if self._loaded is None else self._loaded.now()

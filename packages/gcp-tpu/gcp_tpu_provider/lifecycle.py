@@ -1,4 +1,4 @@
-"""Create, update, read and delete of one queued resource."""
+"""Create, update, read and delete one queued resource."""
 
 import re
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ FULL_NAME = re.compile(r"projects/([^/]+)/(?:locations|zones)/([^/]+)/(?:queuedR
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadResult:
-    """A resource as it was read: its id, and its inputs and outputs as they are in the cloud."""
+    """A resource as it was read: its id, and its inputs and outputs in the cloud."""
 
     resource_id: str
     inputs: wire.Properties
@@ -29,14 +29,14 @@ class ReadResult:
 
 
 async def create(operation: ResourceOperation) -> None:
-    """Get capacity and wait as long as `waitFor` says. `operation.record` then holds what exists."""
+    """Request capacity and wait as `waitFor` requires. `operation.record` then holds the resource."""
     await renewal.choose(operation)
     resource = await capacity.acquire(operation, operation.desired.zones)
     await _finish(operation, resource, {})
 
 
 async def update(operation: ResourceOperation, state: Mapping[str, Any], old_inputs: Mapping[str, Any]) -> None:
-    """Change what exists to the desired state. Finish an interrupted creation, in another zone if necessary."""
+    """Change the resource to the desired state. Finish an interrupted creation, in another zone if necessary."""
     record = ResourceRecord.of_state(state)
     if record is None:
         raise TpuProviderError("The state does not name the queued resource. Run `pulumi refresh`.")
@@ -67,12 +67,12 @@ async def update(operation: ResourceOperation, state: Mapping[str, Any], old_inp
 
 
 async def _hand_over(operation: ResourceOperation, heir: QueuedResourceInfo, state: Mapping[str, Any]) -> None:
-    """Wait for the second queued resource as long as `waitFor` says, let it serve, and delete the first one."""
+    """Wait for the second queued resource as `waitFor` requires, switch over to it, and delete the first one."""
     second = operation.other()
     await _finish(second, heir, {})
     if second.owned_record().state == ACTIVE:
         operation.take_over()
-        await operation.report_progress(f"{operation.owned_record().name} serves now")
+        await operation.report_progress(f"{operation.owned_record().name} now serves")
         if second.record is not None:
             await serving.drain(second)
         await capacity.remove_all(second, renewal.known_zones(operation, state))
@@ -81,13 +81,13 @@ async def _hand_over(operation: ResourceOperation, heir: QueuedResourceInfo, sta
 async def _resume(operation: ResourceOperation, found: QueuedResourceInfo | None) -> QueuedResourceInfo:
     record = operation.owned_record()
     others = [zone for zone in operation.desired.zones if zone != record.zone]
-    if found is None:  # the zone of a request that got no answer comes first: there it can still appear
+    if found is None:  # start with the zone of a request that got no response, because it can still appear there
         lost_first = sorted(operation.desired.zones, key=lambda zone: zone != record.zone)
         return await capacity.acquire(operation, lost_first if record.state == UNOBSERVED else operation.desired.zones)
     result = await capacity.await_capacity(operation)
     if isinstance(result, QueuedResourceInfo):
         return result
-    await operation.report_progress(f"{result.zone} gave nothing: {result.answer}")
+    await operation.report_progress(f"{result.zone}: not granted: {result.answer}")
     return await capacity.acquire(operation, others, earlier=[result])
 
 
@@ -111,7 +111,7 @@ def _keys(values: Mapping[str, Any], name: str) -> list[str]:
 
 
 async def delete(operation: ResourceOperation, resource_id: str, state: Mapping[str, Any]) -> None:
-    """Delete what the state names, and what is ours under its id in any zone. What does not exist counts as deleted."""
+    """Delete the resource in the state, and our resources with its id in any zone. Treat a missing one as deleted."""
     record = ResourceRecord.of_state(state)
     name = record.name if record else resource_id
     if not FULL_NAME.fullmatch(name):
@@ -130,12 +130,12 @@ async def delete(operation: ResourceOperation, resource_id: str, state: Mapping[
 async def read(
     operation: ResourceOperation, resource_id: str, state: Mapping[str, Any], inputs: Mapping[str, Any]
 ) -> ReadResult | None:
-    """Return what exists, or None if it is gone. Without a state, import by full name."""
+    """Return the resource, or None if it is gone. Without a state, import by full name."""
     record = ResourceRecord.of_state(state)
     name = record.name if record else resource_id
     if not FULL_NAME.fullmatch(name):
         raise TpuProviderError(
-            f'"{resource_id}" is not the name of a queued resource or instance. Import it by its full name: projects/P/locations/ZONE/queuedResources/ID, '
+            f'"{resource_id}" is not the name of a queued resource or instance. Import it by its full name, projects/P/locations/ZONE/queuedResources/ID '
             "or projects/P/zones/ZONE/instances/ID."
         )
     if record is not None:
@@ -148,7 +148,7 @@ async def read(
     if found is None or (record is not None and _replaced_by_other(operation, found, record)):
         return None
     fresh = record or ResourceRecord(zone=found.zone, name=found.name)
-    if found.zone != fresh.zone:  # the one in the state is gone, and one of ours is in another zone
+    if found.zone != fresh.zone:  # the resource in the state is gone, and ours is in another zone
         tried = {"triedZones": list({**operation.tried, fresh.zone: None})}
         fresh = ResourceRecord(zone=found.zone, name=found.name, observed=tried, history=fresh.history)
     names = found.node_names()
@@ -161,10 +161,12 @@ async def read(
     fresh.observe_node(node)
     current = _refreshed(inputs, node) if inputs else _imported(found, node)
     own = operation.own_labels(cast("dict[str, str]", fresh.observed.get("ownerLabels") or {}))
-    fresh.observed["ownerLabels"] = own if inputs else own or None  # the next update adds what an import lacks
+    fresh.observed["ownerLabels"] = (
+        own if inputs else own or None
+    )  # the next update adds the label that an import lacks
     desired = DesiredState.of(operation.desired.urn, current)
     if desired.inputs.get("ready") and node is not None and desired.ready_check is not None:
-        with suppress(CannotWaitError):  # a policy hides the report; a refresh and a teardown do without
+        with suppress(CannotWaitError):  # a policy hides the report, which refresh and teardown do not need
             report = await operation.api.find_guest_report(names[0], desired.ready_check.namespace)
             if report:
                 fresh.observe_guest_report(report)
@@ -172,12 +174,12 @@ async def read(
 
 
 def _replaced_by_other(operation: ResourceOperation, found: QueuedResourceInfo, record: ResourceRecord) -> bool:
-    """Return whether someone else now has a queued resource of this name."""
+    """Return whether another owner now has a queued resource of this name."""
     return found.create_time != record.observed.get("createTime") and not operation.owns(found)
 
 
 def _refreshed(inputs: Mapping[str, Any], node: NodeInfo | None) -> wire.Properties:
-    """Return the inputs, with current values from the node. Keys that the program never declared are not drift."""
+    """Return the inputs with current values from the node. Keys that the program never declared are not drift."""
     current = dict(inputs)
     if node is None:
         return current
@@ -196,7 +198,7 @@ def _refreshed(inputs: Mapping[str, Any], node: NodeInfo | None) -> wire.Propert
 
 
 def _imported(found: QueuedResourceInfo, node: NodeInfo | None) -> wire.Properties:
-    """Return inputs that describe what exists."""
+    """Return inputs that describe the resource."""
     request = found.nodes[0] if found.nodes else None
     config = found.config
     network = cast("Mapping[str, Any]", config.get("networkConfig") or {})

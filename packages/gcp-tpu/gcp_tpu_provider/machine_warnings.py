@@ -1,4 +1,4 @@
-"""What Google and the machine say now of capacity that the state counts as running, for people who preview or update without a refresh."""
+"""Warnings about running capacity in the state, read from Google and the machine during a preview or update without a refresh."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -22,15 +22,15 @@ from gcp_tpu_provider.tpu_api import (
 )
 
 LIMIT_S = 5.0
-"""Longest wait for both answers: a preview without a network goes on without them."""
+"""Timeout for both responses. A preview without a network continues without them."""
 
 
 async def machine_warnings(
     api: CapacityApi, outputs: Mapping[str, Any], news: Mapping[str, Any], *, replaces: bool
 ) -> list[str]:
-    """Return what a person should know before an update: the machine is gone, went back to an older document, or runs an older agent.
+    """Return warnings before an update: the machine is gone, rolled back to an older document, or runs an older agent.
 
-    An answer that does not come is no warning: it says neither that the machine exists nor that it is gone.
+    A missing response is not a warning, because the machine may or may not exist.
     """
     state = cast("wire.Properties", wire.reveal(dict(outputs)))
     name = state.get("nodeName")
@@ -59,30 +59,30 @@ def _gone(name: str, found: QueuedResourceInfo | None, node: NodeInfo | None) ->
     if found is not None and found.state == ACTIVE and node is not None:
         state = f"has a machine that is {node.state}"
     return (
-        f"{name} {state}, and this stack's state has it as ACTIVE: nothing serves, and an update without a refresh does not change that. "
+        f"{name} {state}, but this stack's state records it as ACTIVE. Nothing serves, and an update without a refresh will not change that. "
         "Run `pulumi up --refresh` to request capacity again."
     )
 
 
 def _went_back(state: wire.Properties, report: GuestReport) -> list[str]:
-    """Return a warning if the document was ready when the last update ended, and failed since."""
+    """Return a warning if the document was ready when the last update finished and has failed since."""
     failed_since = report.phase == FAILED_PHASE and state.get("phase") == READY_PHASE
     if not failed_since or report.document_hash != state.get("documentHash"):
         return []
     others = report.serving_hash not in {"", report.document_hash}
     serves = (
-        f"Document {report.serving_hash[:HASH_DIGITS]}, the good one before, serves" if others else "Nothing serves"
+        f"Document {report.serving_hash[:HASH_DIGITS]}, the last known good one, serves" if others else "Nothing serves"
     )
-    words = f"was ready at the last `pulumi up` and failed since: {last_line(report.detail)}"
-    return [f"Document {report.document_hash[:HASH_DIGITS]} {words} {serves}. Change the settings and run `pulumi up`."]
+    text = f"was ready at the last `pulumi up` and has failed since: {last_line(report.detail)}"
+    return [f"Document {report.document_hash[:HASH_DIGITS]} {text} {serves}. Change the settings and run `pulumi up`."]
 
 
 def _privileged(state: wire.Properties, report: GuestReport) -> list[str]:
-    """Return a warning if the machine gave up the confined container since the state was written: later on the output says it."""
+    """Return a warning if the machine dropped container confinement after the state was written. Later the output reports it."""
     words = report.container
     if not words.startswith("privileged: the confined server ") or words == state.get("container"):
         return []
-    return [f"The server's container is {words}. It is root of the machine now."]
+    return [f"The server's container is {words}. It now runs as root on the machine."]
 
 
 def _old_agent(node: str, report: GuestReport, abilities: Sequence[str]) -> list[str]:
@@ -90,19 +90,19 @@ def _old_agent(node: str, report: GuestReport, abilities: Sequence[str]) -> list
     if not lacking:
         return []
     words = "; and ".join(lacking)
-    version = f"of version {report.agent_version}" if report.agent_version else "that states no version"
+    version = f"of version {report.agent_version}" if report.agent_version else "of unknown version"
     return [
         (
-            f"The machine runs an agent {version}; this program brings version {len(abilities)}. Until a reboot {words}. "
-            f"A reboot starts the server again: `{reboot_command(node)}`."
+            f"The machine runs an agent {version}, but this program has version {len(abilities)}. Until a reboot {words}. "
+            f"To update the agent, run `{reboot_command(node)}`. This restarts the server."
         )
     ]
 
 
 def reboot_command(node: str) -> str:
-    """Return the command that reboots a machine and keeps its capacity, by the machine's full name.
+    """Return the command that reboots a machine and keeps its capacity, for the machine's full name.
 
-    A reset of an instance is the method `instances.reset` of Compute Engine. Cloud TPU has only stop and start, which give the capacity up.
+    Compute Engine resets an instance with the method `instances.reset`. Cloud TPU only has stop and start, which release the capacity.
     """
     _, project, _, zone, kind, name = node.split("/")
     place = f"--project={project} --zone={zone}"

@@ -1,4 +1,4 @@
-"""One operation on one resource: the API client, the limits, progress reports, and the record of what exists in the cloud."""
+"""An operation on one resource: API client, limits, progress reports, and the record of what exists in the cloud."""
 
 import asyncio
 import math
@@ -17,7 +17,7 @@ from gcp_tpu_provider.transport import Pacing
 
 
 def _now_s() -> float:
-    """Return the seconds of the running event loop's clock: the one that its pauses follow."""
+    """Return the time of the running event loop's clock in seconds. Pauses use the same clock."""
     return asyncio.get_running_loop().time()
 
 
@@ -29,7 +29,7 @@ class PollTimer:
     started: float = field(default_factory=_now_s)
 
     def seconds(self) -> float:
-        """Return the seconds since the loop began."""
+        """Return the seconds since the loop started."""
         return _now_s() - self.started
 
     async def pause(self) -> None:
@@ -48,8 +48,8 @@ def utc_now() -> datetime:
 class ResourceOperation:
     """One create, read, update or delete of one resource.
 
-    `record` is set before anything may exist in the cloud, and cleared when it is gone. However the operation ends, the state has to
-    keep `record`. `committed` is True when the cloud already has the new inputs.
+    `record` is set before anything may exist in the cloud, and cleared when it is gone. Whether the operation succeeds or fails, the
+    state must keep `record`. `committed` is True once the cloud has the new inputs.
     """
 
     api: CapacityApi
@@ -61,28 +61,28 @@ class ResourceOperation:
     owners: frozenset[str] = frozenset()
     """Owner hashes from the state. A resource whose URN changed keeps its old label until its next update."""
     tried: dict[str, None] = field(default_factory=dict[str, None])
-    """Zones, in order, in which a request was made or found, now or by earlier operations."""
+    """Zones, in order, in which this or an earlier operation created or found a request."""
     now: Callable[[], datetime] = utc_now
     """Google's time."""
     warn: Callable[[str], Awaitable[None]] | None = None
     """Shows a warning that stays on the screen."""
     second: "ResourceOperation | None" = None
-    """The same operation on the other id, once it was looked for. Its `record` is what exists there."""
+    """Operation on the other id, after a search for it. Its `record` is the resource found there."""
     wait: PollTimer | None = None
-    """Runs since the operation began to wait for capacity. `waitTotalS` counts from there."""
+    """Time since the operation started waiting for capacity. `waitTotalS` is measured from there."""
 
     def wait_left_s(self) -> float:
-        """Return how much of `waitTotalS` is left, in seconds; infinite if the inputs set no such limit. The first call begins the wait."""
+        """Return the remaining seconds of `waitTotalS`, or infinity if the inputs set no limit. The first call starts the wait."""
         self.wait = self.wait or PollTimer(self.pacing)
         total_s = self.desired.wait_total_s
         return math.inf if total_s is None else total_s - self.wait.seconds()
 
     def follow(self, record: ResourceRecord) -> None:
-        """Work on what a record names, whichever of the two ids it has."""
+        """Work on the resource of a record, with either of the two ids."""
         self.record, self.desired = record, self.desired.named(record.name)
 
     def other(self) -> "ResourceOperation":
-        """Return the operation on the other id, the same one each time. Both know the same zones."""
+        """Return the operation on the other id, always the same object. Both share the known zones."""
 
         async def report(message: str) -> None:
             await self.report_progress(f"renewal {message}")
@@ -92,7 +92,7 @@ class ResourceOperation:
         return self.second
 
     def take_over(self) -> None:
-        """Let what has the other id be the one that serves. What served so far is the other one then."""
+        """Make the resource with the other id the serving one. The previous one becomes the other."""
         other = self.other()
         self.record, other.record = other.record, self.record
         if self.record is not None and other.record is not None:
@@ -106,38 +106,38 @@ class ResourceOperation:
         return any(self.own_labels(owner_labels(item)) for item in labels)
 
     def own_labels(self, labels: Mapping[str, str]) -> dict[str, str]:
-        """Return the owner labels that name this Pulumi resource. Only these may be in the state: what it names counts as ours."""
+        """Return the owner labels that name this Pulumi resource. Only these may be in the state, which defines ownership."""
         accepted = {urn_hash(self.desired.urn), *self.owners}
         return {key: value for key, value in labels.items() if value in accepted}
 
     def require_owned(self, resource: QueuedResourceInfo) -> None:
-        """Raise ForeignError unless the queued resource carries this resource's owner label."""
+        """Raise ForeignError unless the queued resource has this resource's owner label."""
         if not self.owns(resource):
             raise ForeignError(
-                f"{resource.name} already exists and its labels do not name this Pulumi resource. The provider does not change it. "
-                "Choose another `queuedResourceId`, or import it by that name."
+                f"{resource.name} already exists, its labels do not name this Pulumi resource, and it was not modified. "
+                "Choose another `queuedResourceId` or import it by that name."
             )
 
     def is_recorded(self, resource: QueuedResourceInfo, record: ResourceRecord) -> bool:
-        """Return whether the labels name this resource, or it is the one in the record and no label names another owner."""
+        """Return whether the labels name this resource, or it matches the record and no label names another owner."""
         claimed = any(owner_labels(item.labels) for item in resource.nodes)
         return self.owns(resource) or (not claimed and resource.create_time == record.observed.get("createTime"))
 
     def require_recorded(self, resource: QueuedResourceInfo, record: ResourceRecord) -> None:
-        """Raise ForeignError unless the labels name this resource, or it is the one in the state and no label names another owner."""
+        """Raise ForeignError unless the labels name this resource, or it matches the state and no label names another owner."""
         if self.is_recorded(resource, record):
             return
         if resource.create_time == record.observed.get("createTime"):
             raise ForeignError(
-                f"The labels of {resource.name} name another Pulumi resource now. The provider does not change it. "
-                "Run `pulumi state delete` to leave it to that one."
+                f"The labels of {resource.name} now name another Pulumi resource. It was not modified. "
+                "To release it to that resource, run `pulumi state delete`."
             )
         raise ForeignError(
-            f"{resource.name} is not the one in the state. The provider does not change it. Run `pulumi refresh`."
+            f"{resource.name} does not match the resource in the state and was not modified. Run `pulumi refresh`."
         )
 
     def outputs(self, inputs: wire.Properties) -> wire.Properties:
-        """Return what the state keeps: the record, and the zones that were tried."""
+        """Return the outputs for the state: the record and the zones that were tried."""
         record = self.owned_record()
         zones = {**self.tried, record.zone: None}
         if self.second is not None and self.second.record is not None:
@@ -148,14 +148,14 @@ class ResourceOperation:
         return {**known, **self.renewal_outputs(), "triedZones": list(zones)}
 
     def renewal_outputs(self) -> wire.Properties:
-        """Return what the state keeps of the other queued resource; None for each if there is none."""
+        """Return the outputs about the other queued resource, each None if there is none."""
         record = self.second.record if self.second else None
         return {"renewalName": record.name if record else None, "renewalState": record.state if record else None}
 
     def owned_record(self) -> ResourceRecord:
-        """Return the record. Raises TpuProviderError if there is none, which is a bug in the provider."""
+        """Return the record. Raises TpuProviderError if it is missing, which is a bug in the provider."""
         if self.record is None:
-            raise TpuProviderError("The provider lost its record of the queued resource. This is a bug: report it.")
+            raise TpuProviderError("The provider lost its record of the queued resource. This is a bug. Report it.")
         return self.record
 
     async def finish(self, long_running: LongRunningOperation, what: str) -> None:

@@ -1,4 +1,4 @@
-"""Every property of the resource, once. Schema, checks, diff, reference and Python class come from this table."""
+"""Every property of the resource, defined once. Schema, checks, diff, reference and Python class are generated from this table."""
 
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
@@ -7,8 +7,8 @@ from typing import Any, Literal, TypeAlias
 from gcp_tpu_provider.compute_request import CLOUD_TPU, COMPUTE_ENGINE
 
 ChangeEffect: TypeAlias = Literal["replace", "live", "policy", "words", "zones"]
-"""Effect of a changed input: `replace` the queued resource; patch the `live` node; nothing in the cloud, because it is a waiting `policy`;
-no change at all, because it is only `words` for people; or, for `zones`, replace only if the zone in use is no longer listed."""
+"""Effect of a changed input: `replace` the queued resource; patch the `live` node; nothing in the cloud for a waiting `policy`;
+no change for `words`, which are text for users; or, for `zones`, replace only if the zone in use is no longer listed."""
 
 Schema: TypeAlias = dict[str, Any]
 
@@ -21,9 +21,9 @@ STRING_MAP: Schema = {"type": "object", "additionalProperties": STRING}
 DEFAULT_WAIT_PER_ZONE_S = 7200
 """Flex-start capacity can take more than two hours."""
 MIN_BOOT_DISK_GB = 100
-"""Google's default size. Smaller ones have to hold the runtime's image, whose size Google does not state."""
+"""Google's default size. Smaller disks must fit the runtime image, whose size Google does not document."""
 DEFAULT_READY_TIMEOUT_S = 3600
-"""Twice the half hour that a first start takes with XLA compilation of a large mixture-of-experts model."""
+"""Twice the half hour of a first start that compiles a large mixture-of-experts model with XLA."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class ObjectType:
 
     @property
     def by_name(self) -> dict[str, Property]:
-        """The fields by name."""
+        """Fields by name."""
         return {item.name: item for item in self.fields}
 
 
@@ -70,7 +70,7 @@ TYPES: Mapping[str, ObjectType] = {
             Property(
                 "scopes",
                 STRINGS,
-                "OAuth scopes of its tokens. IAM decides what the account may do, so the default is all of Cloud Platform.",
+                "OAuth scopes of its tokens. IAM limits the account's permissions, so the default is all of Cloud Platform.",
                 default=["https://www.googleapis.com/auth/cloud-platform"],
             ),
         ),
@@ -85,31 +85,31 @@ TYPES: Mapping[str, ObjectType] = {
         ),
     ),
     "Ready": ObjectType(
-        "How the machine reports that it is ready.",
+        "Readiness report of the machine.",
         (
             Property(
                 "guestAttributeNamespace",
                 STRING,
-                "Namespace in which the machine publishes `phase`, `document-hash` and `detail` as guest attributes, and optionally what "
-                "serves and its last pause.",
+                "Namespace in which the machine publishes `phase`, `document-hash` and `detail` as guest attributes, and optionally the "
+                "serving document and its last pause.",
                 required=True,
             ),
             Property(
                 "documentMetadataKey",
                 STRING,
                 "Metadata key of the document that the machine runs. "
-                "If set, ready requires that `document-hash` is the SHA-256 (hex) of its value.",
+                "If set, ready requires `document-hash` to be the SHA-256 (hex) of its value.",
             ),
             Property(
                 "deadlineMetadataKey",
                 STRING,
-                "Metadata key under which the provider tells the machine its `deadline`, once Google has said it. "
-                "Without a run limit it writes nothing.",
+                "Metadata key under which the provider writes the machine's `deadline`, once Google reports it. "
+                "Not written without a run limit.",
             ),
             Property(
                 "timeoutS",
                 INTEGER,
-                "Longest wait for `ready` after the capacity came, in seconds.",
+                "Timeout for `ready` after the capacity is granted, in seconds.",
                 default=DEFAULT_READY_TIMEOUT_S,
             ),
         ),
@@ -117,7 +117,7 @@ TYPES: Mapping[str, ObjectType] = {
     "StateChange": ObjectType(
         "One observed state of the queued resource.",
         (
-            Property("at", STRING, "When the provider observed it, RFC 3339 in UTC."),
+            Property("at", STRING, "Time of the observation, RFC 3339 in UTC."),
             Property("zone", STRING, "Zone of the queued resource."),
             Property("state", STRING, "State of the queued resource."),
         ),
@@ -134,7 +134,7 @@ INPUTS: tuple[Property, ...] = (
     Property(
         "zones",
         STRINGS,
-        "Zones in order of preference, such as us-east5-a. Set this or `zone`. Removing the zone in use replaces the resource.",
+        "Zones in order of preference, such as us-east5-a. Alternative to `zone`. Removing the zone in use replaces the resource.",
         change="zones",
     ),
     Property("zone", STRING, "The only zone to try. As an output: the zone in use.", change="zones"),
@@ -147,7 +147,7 @@ INPUTS: tuple[Property, ...] = (
     Property(
         "nodeId",
         STRING,
-        "Id of the TPU node. Default: the id of the queued resource with the suffix `-node`. Leave it out with `api: compute-engine`.",
+        "Id of the TPU node. Default: the id of the queued resource with the suffix `-node`. Not allowed with `api: compute-engine`.",
         change="replace",
     ),
     Property("acceleratorType", STRING, "Type and size of the slice, such as v6e-4.", change="replace", required=True),
@@ -161,7 +161,7 @@ INPUTS: tuple[Property, ...] = (
     Property(
         "provisioningModel",
         STRING,
-        "`flex-start` (cheap, queued, ends after `maxRunDurationS`), `spot` (Google may preempt it), `standard` (on demand) or `reservation`.",
+        "`flex-start` (queued, low price, expires after `maxRunDurationS`), `spot` (preemptible), `standard` (on demand) or `reservation`.",
         change="replace",
         required=True,
         choices=("flex-start", "spot", "standard", "reservation"),
@@ -181,15 +181,15 @@ INPUTS: tuple[Property, ...] = (
     Property(
         "validUntilDurationS",
         INTEGER,
-        "Seconds after which Google drops a request that has no capacity yet, even if Pulumi no longer waits. "
+        "Seconds after which Google drops a request without capacity, even if Pulumi no longer waits. "
         "A change applies to later requests.",
         change="policy",
     ),
     Property(
         "bootDiskSizeGb",
         INTEGER,
-        f"Size of the boot disk in GB, at least {MIN_BOOT_DISK_GB}. It holds the operating system, the container images and what servers "
-        f"download. Default: Google's, {MIN_BOOT_DISK_GB} GB.",
+        f"Size of the boot disk in GB, at least {MIN_BOOT_DISK_GB}. It stores the operating system, container images and files that servers "
+        f"download. Default: Google's default, {MIN_BOOT_DISK_GB} GB.",
         change="replace",
     ),
     Property("network", STRING, "VPC network. Default: `default`.", change="replace"),
@@ -197,7 +197,7 @@ INPUTS: tuple[Property, ...] = (
     Property(
         "enableExternalIps",
         BOOLEAN,
-        "Give the machine an external IP address. Without one, the subnetwork needs Private Google Access.",
+        "Assign an external IP address to the machine. Without one, the subnetwork needs Private Google Access.",
         change="live",
         default=False,
     ),
@@ -207,18 +207,18 @@ INPUTS: tuple[Property, ...] = (
         "Service account of the machine. Default: Compute Engine's default service account.",
         change="replace",
     ),
-    Property("description", STRING, "At most 512 characters.", change="live"),
+    Property("description", STRING, "Description of the node, at most 512 characters.", change="live"),
     Property(
         "labels",
         STRING_MAP,
-        "Labels of the node. The provider adds an owner label with the hash of the URN, and keeps labels that others add.",
+        "Labels of the node. The provider adds an owner label with the hash of the URN and keeps labels that others add.",
         change="live",
     ),
     Property("tags", STRINGS, "All network tags of the node.", change="live"),
     Property(
         "metadata",
         STRING_MAP,
-        "Instance metadata, such as startup-script. Must not hold secrets: every process on the machine can read it. "
+        "Instance metadata, such as startup-script. Must not contain secrets, because every process on the machine can read it. "
         "The provider keeps keys that others add, such as gcloud's ssh-keys.",
         change="live",
     ),
@@ -226,7 +226,7 @@ INPUTS: tuple[Property, ...] = (
     Property(
         "api",
         STRING,
-        "Google's API that gives the capacity: `cloud-tpu` (queued resources) or `compute-engine` (instances with a `ct6e-standard-*` machine type).",
+        "Google API that provides the capacity: `cloud-tpu` (queued resources) or `compute-engine` (instances with a `ct6e-standard-*` machine type).",
         change="replace",
         default=CLOUD_TPU,
         choices=(CLOUD_TPU, COMPUTE_ENGINE),
@@ -234,51 +234,51 @@ INPUTS: tuple[Property, ...] = (
     Property(
         "waitPerZoneS",
         INTEGER,
-        "Longest wait for capacity in one zone before the provider tries the next, in seconds.",
+        "Timeout for capacity in one zone before the provider tries the next, in seconds.",
         change="policy",
         default=DEFAULT_WAIT_PER_ZONE_S,
     ),
     Property(
         "waitTotalS",
         INTEGER,
-        "Longest wait for capacity in all zones together, in seconds, counted anew by each create or update. Default: no limit but "
+        "Timeout for capacity in all zones together, in seconds, restarted by each create or update. Default: no limit except "
         "`waitPerZoneS` in each zone.",
         change="policy",
     ),
     Property(
         "renewBeforeS",
         INTEGER,
-        "Seconds before `deadline` from which an update requests a second queued resource, with the suffix `-b` on id and node id, and changes "
-        "over to it when it is what `waitFor` asks for, at least ACTIVE. Shorter than `maxRunDurationS`, which it needs. Default: never.",
+        "Seconds before `deadline` at which an update requests a second queued resource, with the suffix `-b` on id and node id. The update switches "
+        "over when it reaches the `waitFor` state, at least ACTIVE. Requires a larger `maxRunDurationS`. Default: never.",
         change="policy",
     ),
     Property(
         "waitFor",
         STRING,
-        "What create and update wait for: `accepted` (in the queue), `active` (capacity exists), `ready` (the machine reports it). "
+        "State that create and update wait for: `accepted` (in the queue), `active` (capacity exists), `ready` (the machine reports it). "
         "Default: `ready` if `ready` is set, else `active`.",
         change="policy",
         choices=("accepted", "active", "ready"),
     ),
-    Property("ready", _ref("Ready"), "How the machine reports that it is ready.", change="policy"),
+    Property("ready", _ref("Ready"), "Readiness report of the machine.", change="policy"),
     Property(
         "nextSteps",
         STRINGS,
-        "What to try next, in sentences that end the error when no zone gave capacity. A change is no change of the resource.",
+        "Advice shown at the end of the error if no zone grants capacity, in sentences. A change does not update the resource.",
         change="words",
     ),
     Property(
         "agentAbilities",
         STRINGS,
-        'What the program in `startup-script` can do, one entry for each of its versions, from 1 on: in words that follow "until a reboot", what a '
-        "machine cannot do that runs an older one. The machine publishes its version in its guest attributes; an older one is a warning. "
-        "A change is no change of the resource.",
+        'Limitations of older versions of the program in `startup-script`, one entry per version starting at 1, worded to follow "until a reboot". '
+        "The machine publishes its version in its guest attributes, and the provider warns about an older one. "
+        "A change does not update the resource.",
         change="words",
     ),
     Property(
         "allowReplaceActive",
         BOOLEAN,
-        "Allow a change to replace this resource while it is ACTIVE. That deletes its capacity, and new capacity may take hours.",
+        "Allow a change to replace this resource while it is ACTIVE. This deletes its capacity, and new capacity may take hours.",
         change="policy",
         default=False,
     ),
@@ -289,48 +289,50 @@ OUTPUTS: tuple[Property, ...] = (
         "name", STRING, "Full name, projects/P/locations/Z/queuedResources/ID or projects/P/zones/Z/instances/ID."
     ),
     Property("state", STRING, "State of the queued resource, such as ACTIVE."),
-    Property("stateInitiator", STRING, "Who caused the state, USER or SERVICE."),
-    Property("stateMessage", STRING, "Google's message about why it FAILED."),
+    Property("stateInitiator", STRING, "Initiator of the state, USER or SERVICE."),
+    Property("stateMessage", STRING, "Google's message about a FAILED state."),
     Property("nodeName", STRING, "Full name of the node."),
     Property("nodeNames", STRINGS, "Full names of all nodes."),
     Property(
-        "nodeState", STRING, "State of the node, such as READY. MISSING if the queued resource is ACTIVE without it."
+        "nodeState",
+        STRING,
+        "State of the node, such as READY. MISSING if the queued resource is ACTIVE but has no node.",
     ),
     Property("nodeIps", STRINGS, "Internal IP addresses."),
     Property("externalIps", STRINGS, "External IP addresses."),
-    Property("createTime", STRING, "When the queued resource was created, RFC 3339."),
-    Property("deadline", STRING, "When Google deletes the nodes, RFC 3339. Absent if they have no run limit."),
+    Property("createTime", STRING, "Creation time of the queued resource, RFC 3339."),
+    Property("deadline", STRING, "Time at which Google deletes the nodes, RFC 3339. Absent without a run limit."),
     Property(
         "renewalName",
         STRING,
-        "Full name of the second queued resource while a renewal is not finished: the one that is to take over, or the one before until it is deleted.",
+        "Full name of the second queued resource during an unfinished renewal: the successor, or the predecessor until it is deleted.",
     ),
     Property("renewalState", STRING, "State of that queued resource."),
     Property(
         "stateHistory",
         {"type": "array", "items": {"$ref": "#/types/gcp-tpu:index:StateChange"}},
-        "States that the provider observed, oldest first, at most 50.",
+        "States observed by the provider, oldest first, at most 50.",
     ),
     Property(
         "triedZones",
         STRINGS,
-        "Zones in which the provider made or found a request. A deletion looks in all of them, also in those that `zones` no longer lists.",
+        "Zones in which the provider created or found a request. A deletion searches all of them, including zones no longer listed in `zones`.",
     ),
-    Property("documentHash", STRING, "SHA-256 (hex) of the document that the machine last reported about."),
-    Property("phase", STRING, "Phase that the machine last reported."),
+    Property("documentHash", STRING, "SHA-256 (hex) of the document in the machine's last report."),
+    Property("phase", STRING, "Phase in the machine's last report."),
     Property(
         "servingHash",
         STRING,
-        "SHA-256 (hex) of the document whose server answered at that time. After a change that failed it is the last one that was ready.",
+        "SHA-256 (hex) of the document that was served at the last report. After a failed change it is the last one that was ready.",
     ),
     Property(
         "container",
         STRING,
-        "What the server's container gets of the machine, as the machine last reported it: `confined`, or less and the reason.",
+        "Access of the server's container to the machine, as last reported: `confined`, or less and the reason.",
     ),
-    Property("ownerLabels", STRING_MAP, "The owner label on the node. Its value is a hash of this resource's URN."),
+    Property("ownerLabels", STRING_MAP, "Owner label on the node. Its value is a hash of this resource's URN."),
 )
 
 INPUT_BY_NAME = {item.name: item for item in INPUTS}
 DEAD_STATE = "state"
-"""The output that the diff names if a queued resource can never serve again."""
+"""Output that the diff names if a queued resource can never serve again."""

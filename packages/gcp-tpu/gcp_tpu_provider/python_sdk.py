@@ -1,4 +1,4 @@
-"""Python classes of the resource, written from the package schema: one module that any Pulumi program can keep in its own source.
+"""Generator of the resource's Python classes from the package schema: one module that any Pulumi program can keep in its source.
 
 `python -m gcp_tpu_provider.python_sdk > FILE` writes it. Inputs are keyword arguments; names are the schema's in snake_case.
 """
@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 @dataclass_transform(kw_only_default=True, field_specifiers=(pulumi.property,))
 def _input_type(cls: type[T]) -> type[T]:
-    """Let Pulumi write the constructor, and let type checkers know it."""
+    """Register the Pulumi constructor and declare it to type checkers."""
     return pulumi.input_type(cls)
 '''
 CONSTRUCTOR = """
@@ -36,7 +36,7 @@ CONSTRUCTOR = """
         self, resource_name: str, args: QueuedResourceArgs, opts: pulumi.ResourceOptions | None = None
     ) -> None:
         properties = copy(args)
-        # Pulumi resolves the outputs that the properties name.
+        # Pulumi resolves the outputs named by the properties.
         vars(properties).update({**dict.fromkeys(get_annotations(QueuedResource)), **vars(args)})
         super().__init__("{token}", resource_name, cast("pulumi.Inputs", properties), opts)
 """

@@ -1,6 +1,6 @@
-"""What a refusal of Google's is about: the whole project, with the command that fixes it, or one zone, and then why.
+"""Classification of Google's refusals: about the project, with the command that fixes it, or about one zone, with the reason.
 
-The words and reasons are Google's: `reason` of google.rpc.ErrorInfo (google/api/error_reason.proto), and messages in public logs.
+The texts and reasons are Google's: `reason` of google.rpc.ErrorInfo (google/api/error_reason.proto), and messages in public logs.
 """
 
 import re
@@ -12,25 +12,25 @@ SERVICE_DISABLED = "SERVICE_DISABLED"
 ACT_AS = "iam.serviceAccounts.actAs"
 _PERMISSION = re.compile(r"Permission '([\w.]+)' denied|Required '([\w.]+)' permission for")
 RATE_LIMITED = "rateLimitExceeded"
-"""Compute Engine's reason for a 403 that passes by itself (Compute Engine, "Rate quotas")."""
+"""Compute Engine's reason for a temporary 403 (Compute Engine, "Rate quotas")."""
 _ACCOUNT = re.compile(r"[\w.-]+@[\w.-]+\.iam\.gserviceaccount\.com")
 _BIND = "gcloud projects add-iam-policy-binding {project} --member=user:YOUR_EMAIL --role={role}"
 
 _CONSTRAINT = re.compile(r"Constraint constraints/([\w.]+) violated")
 _POLICIES: Mapping[str, tuple[str, str]] = {
     "compute.requireOsLogin": (
-        "forbids SSH keys in metadata: set the metadata key `enable-oslogin` to TRUE (in this project: `tpu.ssh: os-login`)",
+        "forbids SSH keys in metadata. Set the metadata key `enable-oslogin` to TRUE (in this project: `tpu.ssh: os-login`)",
         "disable-enforce",
     ),
-    "compute.vmExternalIpAccess": ("forbids external addresses: set `enableExternalIps` to false", "delete"),
+    "compute.vmExternalIpAccess": ("forbids external addresses. Set `enableExternalIps` to false", "delete"),
 }
-"""Constraint -> what it forbids and how to do without, and gcloud's verb that lifts it."""
+"""Constraint -> its effect with the setting that avoids it, and the gcloud verb that lifts it."""
 QUOTA = "quota"
 NOT_OFFERED = "not offered here"
-NO_STOCK = "no stock"
+NO_CAPACITY = "no capacity"
 NOT_TRIED = "not tried"
-_WORDS: Mapping[str, re.Pattern[str]] = {
-    NOT_TRIED: re.compile(r"ended before this zone was asked"),
+_PATTERNS: Mapping[str, re.Pattern[str]] = {
+    NOT_TRIED: re.compile(r"expired before this zone was requested|ended before this zone was asked"),
     QUOTA: re.compile(
         r"quota (limit )?'[^']+' (has been exceeded|exhausted|exceeded)|quota exceeded|quota allows", re.IGNORECASE
     ),
@@ -38,44 +38,44 @@ _WORDS: Mapping[str, re.Pattern[str]] = {
         r"zonal accelerator configurations|requested zone \S+ is not supported|provisioning model is not supported"
         r"|Permission denied on 'locations/|not allowed to use the machine type|Machine type with name \S+ does not exist in zone"
     ),
-    NO_STOCK: re.compile(
+    NO_CAPACITY: re.compile(
         r"no more capacity|no capacity|does not have enough resources available|insufficient (reserved )?capacity"
-        r"|the (total wait|wait for this zone) is over",
+        r"|the (total wait|wait for this zone) (timed out|is over)",
         re.IGNORECASE,
     ),
 }
-"""Google's words for each, from public logs of 2021 to 2026:
+"""Patterns of Google's messages, from public logs of 2021 to 2026. Stacks of earlier versions recorded "is over" and "was asked".
 
 - quota: "Quota limit 'TPUV6EPreemptiblePerProjectPerZoneForTPUAPI' has been exceeded. Limit: 0 in zone Z."; in a failed queued
-  resource also "Quota 'TPUV4sPreemptiblePodPerProjectPerRegionForTPUAPI' exhausted. Limit 20800 in region R", and the provider's own sentence
-  about a quota that it has read;
+  resource also "Quota 'TPUV4sPreemptiblePodPerProjectPerRegionForTPUAPI' exhausted. Limit 20800 in region R", and the provider's sentence
+  about a quota that it read;
 - not offered: "The requested accelerator configuration ... could not be found in the zonal accelerator configurations for "Z".",
   "The requested zone "Z" is not supported.", "FLEX_START provisioning model is not supported for accelerator type ...",
   "Permission denied on 'locations/Z' (or it may not exist).";
-- no stock: "There is no more capacity in the zone "Z"; you can try in another zone where Cloud TPU Nodes are offered",
-  "Insufficient reserved capacity.", and the provider's own sentences about a wait that is over;
-- not tried: the provider's own sentence.
+- no capacity: "There is no more capacity in the zone "Z"; you can try in another zone where Cloud TPU Nodes are offered",
+  "Insufficient reserved capacity.", and the provider's sentences about a wait that timed out;
+- not tried: the provider's sentence.
 """
 ADVICE: Mapping[str, str] = {
-    QUOTA: "ask for more of the quota that is named: https://console.cloud.google.com/iam-admin/quotas?project={project}",
-    NOT_OFFERED: "take the zone out of `zones`, or choose another accelerator or provisioning model",
-    NO_STOCK: "try again later, or add zones",
-    NOT_TRIED: "raise `waitTotalS`, or name these zones earlier in `zones`",
+    QUOTA: "request an increase of the quota above: https://console.cloud.google.com/iam-admin/quotas?project={project}",
+    NOT_OFFERED: "remove the zone from `zones`, or choose another accelerator or provisioning model",
+    NO_CAPACITY: "try again later or add zones",
+    NOT_TRIED: "raise `waitTotalS`, or move these zones up in `zones`",
 }
 
 
 def kind(answer: str) -> str:
-    """Return why a zone gave nothing: QUOTA, NOT_OFFERED or NO_STOCK, or an empty string if the answer does not tell."""
-    return next((name for name, pattern in _WORDS.items() if pattern.search(answer)), "")
+    """Return why a zone did not grant capacity: QUOTA, NOT_OFFERED, NO_CAPACITY or NOT_TRIED. Empty if the message matches none."""
+    return next((name for name, pattern in _PATTERNS.items() if pattern.search(answer)), "")
 
 
-def passes_in_a_moment(error: GoogleError) -> bool:
-    """Return whether a refusal can pass by itself: the API was just enabled, or the service account was just created."""
+def is_temporary(error: GoogleError) -> bool:
+    """Return whether a refusal may be temporary because the API was just enabled or the service account was just created."""
     return error.reason in {SERVICE_DISABLED, RATE_LIMITED} or f"'{ACT_AS}' denied" in error.message
 
 
 def about_the_project(error: GoogleError, project: str, metadata: Mapping[str, str]) -> GoogleError:
-    """Return a ProjectError for a refusal that every zone would repeat, or the error itself."""
+    """Return a ProjectError for a refusal that applies to every zone, or the error itself."""
     sentence = _policy(error, project)
     if not sentence and error.status == 403:  # noqa: PLR2004 - HTTP 403
         sentence = _sentence(error, project, metadata)
@@ -85,7 +85,7 @@ def about_the_project(error: GoogleError, project: str, metadata: Mapping[str, s
 
 
 def _policy(error: GoogleError, project: str) -> str:
-    """Return one sentence if an organization policy refuses what machines of the project are to have; empty if none does."""
+    """Return one sentence if an organization policy blocks a requested property of the machines, otherwise an empty string."""
     found = _CONSTRAINT.search(error.message)
     if found is None or found[1] not in _POLICIES:
         return ""
@@ -97,27 +97,27 @@ def _policy(error: GoogleError, project: str) -> str:
 
 
 def _sentence(error: GoogleError, project: str, metadata: Mapping[str, str]) -> str:
-    """Return one sentence with the command that fixes the refusal, or an empty string if it may be about a zone."""
+    """Return the cause and the command that fixes the refusal, or an empty string if it may be about a zone."""
     denied = _PERMISSION.search(error.message)
     permission = metadata.get("permission") or (denied[1] or denied[2] if denied else "")
     consumer = metadata.get("consumer", "").removeprefix("projects/") or project
     if error.reason == SERVICE_DISABLED:
         service = metadata.get("service") or "tpu.googleapis.com"
         command = f"gcloud services enable {service} --project={consumer}"
-        return f"The API {service} is disabled in project {consumer}: run `{command}`, and try again after two minutes"
+        return f"The API {service} is disabled in project {consumer}. Run `{command}` and retry after two minutes"
     if error.reason == "USER_PROJECT_DENIED":
         bind = _BIND.format(project=project, role="roles/serviceusage.serviceUsageConsumer")
-        return f"The caller may not use project {project} as quota project: run `{bind}`"
+        return f"You do not have permission to use {project} as the quota project. Run `{bind}`"
     if error.reason == "BILLING_DISABLED":
         command = f"gcloud billing projects link {consumer} --billing-account=ACCOUNT_ID"
-        return f"Project {consumer} has no billing account: run `{command}`"
+        return f"Project {consumer} has no billing account. Run `{command}`"
     if permission == ACT_AS:
         account = _ACCOUNT.search(error.message)
         name = account[0] if account else "ACCOUNT_EMAIL"
         command = f"gcloud iam service-accounts add-iam-policy-binding {name} --project={project}"
         role = "--member=user:YOUR_EMAIL --role=roles/iam.serviceAccountUser"
-        return f"The caller may not act as service account {name}: run `{command} {role}`"
+        return f"The caller does not have permission to act as service account {name}. Run `{command} {role}`"
     if permission:
         role = "roles/compute.instanceAdmin.v1" if permission.startswith("compute.") else "roles/tpu.admin"
-        return f"The caller lacks {permission} in project {project}: run `{_BIND.format(project=project, role=role)}`"
+        return f"The caller lacks {permission} in project {project}. Run `{_BIND.format(project=project, role=role)}`"
     return ""

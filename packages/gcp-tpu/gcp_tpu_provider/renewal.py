@@ -1,7 +1,7 @@
-"""Renewal: a second queued resource, requested before the deadline of the one that serves, takes over when it is ready.
+"""Renewal: before the deadline, request a second queued resource that takes over when it is ready.
 
-The two ids take turns, `ID` and `ID-b`. Which of two is the newer one follows from their creation times, so that no order of crashes
-can make them change places. Only zones that the state knows are asked: whatever is lost, a later operation looks there.
+The two ids, `ID` and `ID-b`, alternate. Their creation times decide which one is newer, so crashes in any order
+cannot swap them. Only zones in the state are queried, and later operations search there for lost requests.
 """
 
 from collections.abc import Mapping
@@ -15,11 +15,11 @@ from gcp_tpu_provider.resource_record import UNOBSERVED, ResourceRecord
 from gcp_tpu_provider.tpu_api import ACTIVE, DEAD, DELETING, QueuedResourceInfo
 
 GONE = DEAD | {DELETING}
-"""States from which a queued resource never comes back."""
+"""States from which a queued resource cannot recover."""
 
 
 def due(outputs: Mapping[str, Any], renew_before_s: object, now: datetime) -> bool:
-    """Return whether the deadline in the outputs is so near that a second queued resource is to be requested."""
+    """Return whether the deadline in the outputs is near enough to request a second queued resource."""
     deadline = outputs.get("deadline")
     if not isinstance(renew_before_s, int) or not deadline or outputs.get("state") != ACTIVE:
         return False
@@ -27,14 +27,14 @@ def due(outputs: Mapping[str, Any], renew_before_s: object, now: datetime) -> bo
 
 
 def known_zones(operation: ResourceOperation, state: Mapping[str, Any]) -> list[str]:
-    """Return the zones that the state names: those of its inputs, and those in which there was a request."""
+    """Return the zones in the state: the zones of its inputs and zones with an earlier request."""
     plain = cast("wire.Properties", wire.reveal(dict(state)))
     given = cast("list[str]", plain.get("zones") or [])
     return list(dict.fromkeys([*operation.tried, *given, *([str(plain["zone"])] if plain.get("zone") else [])]))
 
 
 async def look(operation: ResourceOperation, state: Mapping[str, Any]) -> QueuedResourceInfo | None:
-    """Return what exists under the other id, the newest if there are several, and record it in `operation.second`."""
+    """Return the resource with the other id, the newest if there are several, and record it in `operation.second`."""
     second = operation.other()
     recorded = ResourceRecord.of_renewal(cast("wire.Properties", wire.reveal(dict(state))))
     if recorded is not None and operation.desired.named(recorded.name).second == second.desired.second:
@@ -44,7 +44,7 @@ async def look(operation: ResourceOperation, state: Mapping[str, Any]) -> Queued
     if newest is not None:
         _record(second, newest)
     elif recorded is not None and recorded.observed:
-        second.record = None  # it was seen, and it is gone
+        second.record = None  # it was visible before and is gone now
     return newest
 
 
@@ -55,7 +55,7 @@ def _record(operation: ResourceOperation, found: QueuedResourceInfo) -> None:
 
 
 def _age(found: QueuedResourceInfo) -> tuple[bool, datetime]:
-    """Return what sorts the one that is to be kept last: those that can still serve, and the newest of them."""
+    """Return a sort key that puts the one to keep last: able to serve, then newest."""
     return found.state not in GONE, _created(found.create_time)
 
 
@@ -64,12 +64,12 @@ def _created(time: str) -> datetime:
 
 
 def is_newer(found: QueuedResourceInfo, record: ResourceRecord) -> bool:
-    """Return whether it was requested after the one in the record: then it is to take over."""
+    """Return whether it was requested after the recorded one and must take over."""
     return _created(found.create_time) > _created(str(record.observed.get("createTime") or ""))
 
 
 async def is_lost(operation: ResourceOperation, found: QueuedResourceInfo | None) -> bool:
-    """Return whether a queued resource cannot serve any more: it is gone, or at its end, or its node is."""
+    """Return whether a queued resource can no longer serve because it is gone or expired, or its node is."""
     if found is None or found.state in GONE:
         return True
     if found.state != ACTIVE:
@@ -82,7 +82,7 @@ async def is_lost(operation: ResourceOperation, found: QueuedResourceInfo | None
 async def is_heir(
     operation: ResourceOperation, other: QueuedResourceInfo | None, found: QueuedResourceInfo | None
 ) -> bool:
-    """Return whether the other one takes the place of `found`, which served so far and cannot any more."""
+    """Return whether the other one replaces `found`, which can no longer serve."""
     record = operation.owned_record()
     if other is None or other.state in GONE or (found is not None and not is_newer(other, record)):
         return False
@@ -94,7 +94,7 @@ async def is_heir(
 
 
 async def _late(operation: ResourceOperation) -> QueuedResourceInfo | None:
-    """Return what has the other id once it is visible, if its request got no answer; None if there is no such request."""
+    """Return the resource with the other id once it is visible, if its request got no response; None without such a request."""
     second = operation.other()
     if second.record is None or second.record.state != UNOBSERVED:
         return None
@@ -107,7 +107,7 @@ async def _late(operation: ResourceOperation) -> QueuedResourceInfo | None:
 async def inherit(
     operation: ResourceOperation, state: Mapping[str, Any], found: QueuedResourceInfo | None
 ) -> QueuedResourceInfo | None:
-    """Return what the state is to name: `found`, or what has the other id, if that takes its place or is all that is left."""
+    """Return the resource for the state: `found`, or the one with the other id if that replaces it or is the only one left."""
     other = await look(operation, state)
     if found is None and other is None:
         other = await _late(operation)
@@ -120,20 +120,20 @@ async def inherit(
 
 
 async def remove_other(operation: ResourceOperation, state: Mapping[str, Any]) -> None:
-    """Delete what has the other id, in every zone that the state names."""
+    """Delete the resource with the other id in every zone in the state."""
     await look(operation, state)
     await capacity.remove_all(operation.other(), known_zones(operation, state))
 
 
 async def choose(operation: ResourceOperation) -> None:
-    """Before a creation: find out which of the two ids a lost state left behind, work on that one, and delete the other."""
+    """Before a creation, find out which of the two ids a lost state left behind, use it, and delete the other."""
     zones, second = operation.desired.zones, operation.other()
     seconds = await capacity.find_all(second, zones, everywhere=True)
     if not seconds:
         return
     firsts = await capacity.find_all(operation, zones, everywhere=True)
     best = max([*firsts, *seconds], key=lambda found: (found.state == ACTIVE, *_age(found)))
-    for mine, found in ((operation, firsts), (second, seconds)):  # an end from here on leaves both in the state
+    for mine, found in ((operation, firsts), (second, seconds)):  # from here on, a failure keeps both in the state
         operation.tried |= dict.fromkeys(item.zone for item in found)
         if found:
             _record(mine, max(found, key=_age))
@@ -148,9 +148,9 @@ async def choose(operation: ResourceOperation) -> None:
 async def renew(
     operation: ResourceOperation, state: Mapping[str, Any], found: QueuedResourceInfo | None
 ) -> QueuedResourceInfo | None:
-    """Return the successor that is to take over; None if there is none to wait for. What has no use is deleted.
+    """Return the successor to wait for, or None. Delete an unusable one.
 
-    `found` is what has the other id. Raises TpuProviderError if the renewal broke off with a request that exists: `operation.second` records it.
+    `found` is the resource with the other id. Raises TpuProviderError if the renewal failed with an existing request, recorded in `operation.second`.
     """
     second, record = operation.other(), operation.owned_record()
     is_due = due(record.observed, operation.desired.renew_before_s, operation.now())
@@ -169,7 +169,7 @@ async def renew(
         warn = operation.warn or operation.report_progress
         until = record.observed.get("deadline")
         await warn(
-            f"The renewal got no capacity, and {record.name} goes on serving until {until}. The next `pulumi up` tries again. {error}"
+            f"The renewal got no capacity. {record.name} keeps serving until {until}. The next `pulumi up` tries again. {error}"
         )
         return None
 

@@ -1,4 +1,4 @@
-"""What the provider has observed of a queued resource. Every operation ends by writing it to the state."""
+"""Provider's observations of a queued resource. Every operation writes them to the state when it finishes."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ from gcp_tpu_provider.properties import INPUT_BY_NAME, OUTPUTS
 from gcp_tpu_provider.tpu_api import ACTIVE, GuestReport, NodeInfo, QueuedResourceInfo
 
 UNOBSERVED = "UNKNOWN"
-"""State of a queued resource that was requested and not observed yet."""
+"""State of a queued resource that was requested but not observed yet."""
 MISSING = "MISSING"
 HISTORY_LENGTH = 50
 
@@ -38,7 +38,7 @@ class ResourceRecord:
 
     @classmethod
     def of_renewal(cls, outputs: Mapping[str, Any]) -> "ResourceRecord | None":
-        """Return the record of the second queued resource in plain outputs, or None if they name none."""
+        """Return the record of the second queued resource in plain outputs, or None if they have none."""
         name, state = outputs.get("renewalName"), outputs.get("renewalState")
         if not name:
             return None
@@ -47,11 +47,11 @@ class ResourceRecord:
 
     @property
     def state(self) -> str:
-        """The state that was observed last."""
+        """Last observed state."""
         return str(self.observed.get("state", UNOBSERVED))
 
     def observe(self, resource: QueuedResourceInfo) -> None:
-        """Store what Google reports about the queued resource."""
+        """Store Google's report about the queued resource."""
         self._add_to_history(resource.state)
         nodes = resource.node_names()
         self.observed |= {
@@ -66,7 +66,7 @@ class ResourceRecord:
             self.observed["ownerLabels"] = owner_labels(resource.nodes[0].labels)
 
     def observe_node(self, node: NodeInfo | None) -> None:
-        """Store what Google reports about the node; None if it does not exist."""
+        """Store Google's report about the node; None if it does not exist."""
         if node is None:
             gone = MISSING if self.state == ACTIVE else None
             self.observed |= {"nodeState": gone, "nodeIps": [], "externalIps": [], "deadline": None}
@@ -80,7 +80,7 @@ class ResourceRecord:
         }
 
     def observe_guest_report(self, report: GuestReport) -> None:
-        """Store what the machine published about its server."""
+        """Store the machine's report about its server."""
         self.observed |= {
             "phase": report.phase or None,
             "documentHash": report.document_hash or None,
@@ -95,7 +95,7 @@ class ResourceRecord:
         self.history = [*self.history, {"at": now, "zone": self.zone, "state": state}][-HISTORY_LENGTH:]
 
     def outputs(self, inputs: wire.Properties) -> wire.Properties:
-        """Return all outputs: the inputs as they were given, and what was observed."""
+        """Return all outputs: the inputs as given and the observations."""
         known = {key: value for key, value in self.observed.items() if value is not None}
         return {
             **inputs,
@@ -108,14 +108,14 @@ class ResourceRecord:
 
 
 def owner_labels(labels: Mapping[str, str]) -> dict[str, str]:
-    """Return the owner labels of a node: those that name a resource of any Pulumi program."""
+    """Return the owner labels of a node: labels that name a resource of any Pulumi program."""
     return {key: value for key, value in labels.items() if key.endswith(URN_LABEL_SUFFIX) and len(value) == URN_DIGITS}
 
 
 def preview_outputs(
     inputs: wire.Properties, olds: Mapping[str, Any] | None = None, *, renews: bool = False
 ) -> wire.Properties:
-    """Return outputs for a preview. What the update determines is unknown; with `renews` that is everything about what serves."""
+    """Return outputs for a preview. Values that the update determines are unknown; with `renews`, all values about serving."""
     known = {} if renews else olds or {}
     kept = {item.name: known.get(item.name, wire.UNKNOWN) for item in OUTPUTS}
     zone = known.get("zone") or inputs.get("zone") or wire.UNKNOWN

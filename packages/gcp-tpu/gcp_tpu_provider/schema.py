@@ -1,4 +1,4 @@
-"""The package schema, which `pulumi package get-schema` and SDK generators read.
+"""Package schema for `pulumi package get-schema` and SDK generators.
 
 `python -m gcp_tpu_provider.schema > schema.json` writes it.
 """
@@ -15,10 +15,10 @@ PROJECT_CONFIG = {"type": "string", "description": "Default project of resources
 
 @cache
 def package_schema() -> str:
-    """Return the schema as JSON: the text of schema.json."""
+    """Return the schema as JSON, the text of schema.json."""
     outputs = {item.name: item for item in (*INPUTS, *OUTPUTS)}
     resource: dict[str, Any] = {
-        "description": "A queued resource of the Cloud TPU API, requested in one zone after the other, and the node that runs on it. "
+        "description": "A queued resource of the Cloud TPU API, requested zone by zone, and the node that runs on it. "
         "Labels, tags, metadata and description change on the running node. A change that replaces ACTIVE capacity needs `allowReplaceActive`. "
         "Import by full name, projects/P/locations/Z/queuedResources/ID.",
         "inputProperties": {item.name: _property(item) for item in INPUTS},

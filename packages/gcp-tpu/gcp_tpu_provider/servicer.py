@@ -1,4 +1,4 @@
-"""The gRPC service of the provider: each call of the engine becomes an operation, and its end the answer."""
+"""gRPC service of the provider. Each engine call becomes an operation whose result is the response."""
 
 # ruff: noqa: N802, ARG002 - the protocol sets the names and arguments of the methods
 
@@ -35,10 +35,10 @@ Result = TypeVar("Result")
 Autonaming = provider_pb2.CheckRequest.AutonamingOptions
 
 INTERRUPTED = "The operation was interrupted."
-TIMED_OUT = "The custom timeout of this resource ended."
+TIMED_OUT = "The operation exceeded the custom timeout of this resource."
 KEPT = "The request is kept in the state. Run `pulumi up` to continue, or `pulumi destroy` to delete it."
-OUTPUTS_KEPT = "Outputs of the stack that are listed with a minus are kept: a failed update removes none, and `pulumi stack output` shows them."
-"""The engine prints so, because a program with a failed resource registers no outputs. Its state keeps the older ones."""
+OUTPUTS_KEPT = "Stack outputs that are listed with a minus are kept: a failed update removes none, and `pulumi stack output` shows them."
+"""The engine prints a minus because a program with a failed resource registers no outputs. Its state keeps the previous ones."""
 KINDS = {
     ("add", False): provider_pb2.PropertyDiff.ADD,
     ("add", True): provider_pb2.PropertyDiff.ADD_REPLACE,
@@ -58,7 +58,7 @@ async def fail(context: Context, message: str, code: grpc.StatusCode = grpc.Stat
 async def fail_partially(
     context: Context, resource_id: str, outputs: wire.Properties, inputs: struct_pb2.Struct, message: str
 ) -> NoReturn:
-    """End the call with an error, and let the engine keep the id and the known outputs in the state as unfinished."""
+    """Fail the call, but keep the id and the known outputs in the engine's state as unfinished."""
     if message in {INTERRUPTED, TIMED_OUT}:
         message = f"{message} {KEPT}"
     detail = provider_pb2.ErrorResourceInitFailed(
@@ -74,7 +74,7 @@ async def fail_partially(
 
 @dataclass
 class TpuProvider(provider_pb2_grpc.ResourceProviderServicer):
-    """Serve `gcp-tpu:index:QueuedResource`. One instance can run many operations at once."""
+    """Service for `gcp-tpu:index:QueuedResource`. One instance can run many operations concurrently."""
 
     transport: TpuTransport
     pacing: Pacing = field(default_factory=Pacing)
@@ -87,7 +87,7 @@ class TpuProvider(provider_pb2_grpc.ResourceProviderServicer):
     async def Handshake(
         self, request: provider_pb2.ProviderHandshakeRequest, context: Context
     ) -> provider_pb2.ProviderHandshakeResponse:
-        """Connect to the engine's log. The engine marks secrets."""
+        """Connect to the engine's log. The engine masks secrets."""
         self.engine_log.connect(request.engine_address)
         return provider_pb2.ProviderHandshakeResponse(
             accept_secrets=True, accept_resources=True, supports_autonaming_configuration=True
@@ -111,11 +111,11 @@ class TpuProvider(provider_pb2_grpc.ResourceProviderServicer):
     async def GetMapping(
         self, request: provider_pb2.GetMappingRequest, context: Context
     ) -> provider_pb2.GetMappingResponse:
-        """Return no mapping: no other provider's resources convert to these."""
+        """Return no mapping, because no other provider's resources convert to these."""
         return provider_pb2.GetMappingResponse()
 
     async def CheckConfig(self, request: provider_pb2.CheckRequest, context: Context) -> provider_pb2.CheckResponse:
-        """Refuse settings other than `project`."""
+        """Reject settings other than `project`."""
         given = wire.read(request.news)
         failures = [
             provider_pb2.CheckFailure(
@@ -127,7 +127,7 @@ class TpuProvider(provider_pb2_grpc.ResourceProviderServicer):
         return provider_pb2.CheckResponse(inputs=request.news, failures=failures)
 
     async def DiffConfig(self, request: provider_pb2.DiffRequest, context: Context) -> provider_pb2.DiffResponse:
-        """Return no change. Each resource names its project, so no setting of the provider replaces a resource."""
+        """Return no change. Each resource names its project, so no provider setting replaces a resource."""
         return provider_pb2.DiffResponse(changes=provider_pb2.DiffResponse.DIFF_NONE)
 
     async def Configure(
@@ -141,7 +141,7 @@ class TpuProvider(provider_pb2_grpc.ResourceProviderServicer):
         )
 
     async def Cancel(self, request: empty_pb2.Empty, context: Context) -> empty_pb2.Empty:
-        """Cancel running operations. Each still reports what exists."""
+        """Cancel running operations. Each still reports its resource."""
         self.cancel_all()
         return empty_pb2.Empty()
 
@@ -158,14 +158,14 @@ class TpuProvider(provider_pb2_grpc.ResourceProviderServicer):
     # --- the resource ---
 
     async def Check(self, request: provider_pb2.CheckRequest, context: Context) -> provider_pb2.CheckResponse:
-        """Fill in defaults. Each mistake becomes one failure."""
+        """Fill in defaults. Each error becomes one failure."""
         await self._require_known(request.urn, context)
         olds, news = wire.read(request.olds), wire.read(request.news)
         if "queuedResourceId" in olds:  # the id stays once it is set
             news.setdefault("queuedResourceId", olds["queuedResourceId"])
         proposed = request.autonaming.proposed_name if request.HasField("autonaming") else ""
         checked = check(request.urn, news, project=self.project, proposed_name=proposed)
-        # The engine prints the whole value of a property that is named alone. Metadata values are never shown.
+        # The engine prints the entire value of a property that is named alone. Metadata values are never shown.
         failures = [
             provider_pb2.CheckFailure(property="" if item.path == "metadata" else item.path, reason=item.sentence)
             for item in checked.mistakes
@@ -175,10 +175,10 @@ class TpuProvider(provider_pb2_grpc.ResourceProviderServicer):
             and request.autonaming.mode == Autonaming.DISABLE
             and "queuedResourceId" not in news
         ):
-            reason = "`queuedResourceId` is missing, and automatic naming is disabled in the Pulumi settings."
+            reason = "`queuedResourceId` is missing, and the Pulumi settings disable automatic naming. Set it."
             failures.append(provider_pb2.CheckFailure(property="queuedResourceId", reason=reason))
         if not failures and (unreachable := await unreachable_override(_path_of(checked.inputs))) is not None:
-            # Fail in the preview, not after everything that the resource depends on was created.
+            # Fail in the preview, before the dependencies of the resource are created.
             failures.append(provider_pb2.CheckFailure(property="", reason=unreachable))
         return provider_pb2.CheckResponse(inputs=wire.write(checked.inputs), failures=failures)
 
@@ -191,7 +191,7 @@ class TpuProvider(provider_pb2_grpc.ResourceProviderServicer):
         except TpuProviderError as error:
             await fail(context, str(error))
         warning = deadline_warning(outputs, now, renews=any(change.path == RENEWAL for change in changes))
-        # What exists is of the API in its name; the inputs may name the other one.
+        # The existing resource belongs to the API in its name; the inputs may name the other one.
         node = str(wire.reveal(outputs.get("nodeName")) or "")
         api = capacity_api(COMPUTE_ENGINE if is_instance(node) else CLOUD_TPU, self.transport)
         found = await machine_warnings(api, outputs, news, replaces=any(change.replaces for change in changes))
@@ -200,7 +200,7 @@ class TpuProvider(provider_pb2_grpc.ResourceProviderServicer):
         return _diff_response(changes)
 
     async def Create(self, request: provider_pb2.CreateRequest, context: Context) -> provider_pb2.CreateResponse:
-        """Get the capacity and wait. A preview has no effect."""
+        """Request the capacity and wait. A preview has no effect."""
         inputs = wire.read(request.properties)
         if request.preview:
             return provider_pb2.CreateResponse(properties=wire.write(preview_outputs(inputs)))
@@ -235,7 +235,7 @@ class TpuProvider(provider_pb2_grpc.ResourceProviderServicer):
         return provider_pb2.UpdateResponse(properties=wire.write(outputs))
 
     async def Read(self, request: provider_pb2.ReadRequest, context: Context) -> provider_pb2.ReadResponse:
-        """Return what exists; an empty id if it is gone."""
+        """Return the resource, or an empty id if it is gone."""
         state, inputs = wire.read(request.properties), wire.read(request.inputs)
         found: list[lifecycle.ReadResult | None] = []
 
@@ -254,7 +254,7 @@ class TpuProvider(provider_pb2_grpc.ResourceProviderServicer):
         )
 
     async def Delete(self, request: provider_pb2.DeleteRequest, context: Context) -> empty_pb2.Empty:
-        """Delete, and wait until it is gone."""
+        """Delete the resource and wait until it is gone."""
         state = wire.read(request.properties)
         message = await self._run(
             lifecycle.delete(self._operation(request.urn, state, state), request.id, state), request.timeout
@@ -266,7 +266,7 @@ class TpuProvider(provider_pb2_grpc.ResourceProviderServicer):
     # --- running operations ---
 
     async def _google_now(self, outputs: wire.Properties, inputs: wire.Properties) -> datetime:
-        """Return Google's time if a renewal depends on it; this machine's if Google does not answer."""
+        """Return Google's time if a renewal depends on it, or this machine's time if Google does not respond."""
         node = wire.reveal(outputs.get("nodeName"))
         if inputs.get("renewBeforeS") is not None and outputs.get("deadline") and node:
             with suppress(TpuProviderError):
@@ -278,7 +278,7 @@ class TpuProvider(provider_pb2_grpc.ResourceProviderServicer):
     def _operation(
         self, urn: str, inputs: wire.Properties, state: wire.Properties | None = None, *, imported: str = ""
     ) -> ResourceOperation:
-        """Return an operation with the backend that the inputs name, or with that of the full name of an import."""
+        """Return an operation with the backend in the inputs, or in the full name of an import."""
         desired = DesiredState.of(urn, inputs)
         owners = cast("dict[str, str]", wire.reveal((state or {}).get("ownerLabels")) or {})
         tried = cast("list[str]", wire.reveal((state or {}).get("triedZones")) or [])
@@ -294,7 +294,7 @@ class TpuProvider(provider_pb2_grpc.ResourceProviderServicer):
         )
 
     async def _run(self, operation: Coroutine[Any, Any, None], timeout_s: float) -> str:
-        """Run an operation as a task that Cancel can cancel. Return an empty string, or why it failed."""
+        """Run an operation as a task that Cancel can cancel. Return an empty string, or the error message."""
         task = asyncio.create_task(operation)
         self._running.add(task)
         try:
@@ -305,14 +305,14 @@ class TpuProvider(provider_pb2_grpc.ResourceProviderServicer):
             await asyncio.wait([task])
             return TIMED_OUT
         finally:
-            task.cancel()  # the call itself was cancelled: nobody waits for the operation
+            task.cancel()  # the call itself was cancelled, so nothing waits for the operation
             self._running.discard(task)
         if task.cancelled():
             return INTERRUPTED
         error = task.exception()
         if error is None or isinstance(error, TpuProviderError):
             return str(error) if error else ""
-        return f"The provider has a bug, report it: {type(error).__name__}: {error}"
+        return f"The provider has a bug. Report it: {type(error).__name__}: {error}"
 
     @staticmethod
     async def _require_known(urn: str, context: Context) -> None:
@@ -326,12 +326,12 @@ class TpuProvider(provider_pb2_grpc.ResourceProviderServicer):
 
 
 def _path_of(inputs: wire.Properties) -> str:
-    """Return the first path segment of the API that the inputs name."""
+    """Return the first path segment of the API in the inputs."""
     return "compute/" if wire.reveal(inputs.get("api")) == COMPUTE_ENGINE else ""
 
 
 def _moved(operation: ResourceOperation, state: wire.Properties) -> bool:
-    """Return whether what exists has other names than the state says."""
+    """Return whether the cloud has other names than the state."""
     outputs = operation.outputs({})
     return any(outputs.get(name) != wire.reveal(state.get(name)) for name in ("name", "renewalName"))
 
@@ -346,7 +346,7 @@ def _diff_response(changes: list[PropertyChange]) -> provider_pb2.DiffResponse:
         changes=provider_pb2.DiffResponse.DIFF_SOME if changes else provider_pb2.DiffResponse.DIFF_NONE,
         diffs=sorted(set(names)),
         replaces=sorted({name for name, change in zip(names, changes, strict=True) if change.replaces}),
-        deleteBeforeReplace=True,  # the id stays taken until the old one is deleted, and there is no second capacity
+        deleteBeforeReplace=True,  # the id is taken until the old resource is deleted, and capacity is limited to one
         detailedDiff=detailed,
         hasDetailedDiff=True,
     )

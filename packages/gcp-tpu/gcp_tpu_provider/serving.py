@@ -1,4 +1,4 @@
-"""The running node: patch it in place, and wait until it reports that it is ready."""
+"""Patch the running node in place and wait until it reports that it is ready."""
 
 import re
 from collections.abc import Collection, Mapping
@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from gcp_tpu_provider.desired_state import DesiredState, ReadyCheck
-from gcp_tpu_provider.durations import for_people
+from gcp_tpu_provider.durations import readable
 from gcp_tpu_provider.errors import CannotWaitError, GoogleError, NoAnswerError
 from gcp_tpu_provider.operation import PollTimer, ResourceOperation
 from gcp_tpu_provider.resource_record import owner_labels
@@ -27,19 +27,19 @@ POLLS_PER_NODE_CHECK = 5
 _LOG_PREFIX = re.compile(
     r"^(?:\([^)]*pid=\d+\)\s*)?(?:(?:DEBUG|INFO|WARNING|ERROR)\s+\d\d-\d\d\s+[\d:.]+\s+\[[^\]]*\]\s*)?"
 )
-"""What vLLM's logger writes before each message, such as "(APIServer pid=1) INFO 11-21 00:16:04 [backends.py:1] "."""
+"""Prefix of each message of vLLM's logger, such as "(APIServer pid=1) INFO 11-21 00:16:04 [backends.py:1] "."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeclaredKeys:
-    """Keys that this resource declared earlier. The provider may remove these; all other keys belong to someone else."""
+    """Keys that this resource declared earlier. The provider may remove these. All other keys belong to someone else."""
 
     labels: Collection[str] = ()
     metadata: Collection[str] = ()
 
 
 async def patch_node(operation: ResourceOperation, declared: DeclaredKeys) -> bool:
-    """Patch the node to the desired state, and return whether something differed. Raises CannotWaitError if there is no node to patch."""
+    """Patch the node to the desired state and return whether anything changed. Raises CannotWaitError without a node to patch."""
     node = await _ready_node(operation)
     changes = _changes(operation.desired, node, declared)
     if changes:
@@ -100,21 +100,21 @@ def _changes(desired: DesiredState, node: NodeInfo, declared: DeclaredKeys) -> d
 
 
 def _deadline_metadata(desired: DesiredState, node: NodeInfo) -> Mapping[str, str]:
-    """Return the metadata that tells the machine when Google deletes it: its own metadata server is not documented to say so."""
+    """Return the metadata with the machine's deletion time, which its metadata server is not documented to provide."""
     key = desired.ready_check.deadline_key if desired.ready_check else ""
     return {key: node.deadline} if key and node.deadline else {}
 
 
 async def report_before(operation: ResourceOperation, check: ReadyCheck) -> GuestReport | None:
-    """Return what the machine reports before a change, or None if that is not known."""
+    """Return the machine's report before a change, or None if unknown."""
     name = str(operation.owned_record().observed.get("nodeName") or "")
     return await operation.api.find_guest_report(name, check.namespace) if name else None
 
 
 async def await_ready(operation: ResourceOperation, check: ReadyCheck, *, stale: GuestReport | None = None) -> None:
-    """Wait until the machine reports `ready` for the desired document. Raises CannotWaitError with the machine's own message.
+    """Wait until the machine reports `ready` for the desired document. Raises CannotWaitError with the machine's message.
 
-    `stale` is what the machine reported before it was changed: if it was a failure, the same one says nothing about the change for a moment.
+    `stale` is the machine's report before the change. If it was a failure, an identical report is ignored for a short time.
     """
     record = operation.owned_record()
     timer, polls = PollTimer(operation.pacing), 0
@@ -125,28 +125,28 @@ async def await_ready(operation: ResourceOperation, check: ReadyCheck, *, stale:
         is_current = report is not None and check.document_hash in {"", report.document_hash} and not is_stale
         current = report if is_current else None
         if current and current.phase == READY_PHASE:
-            await operation.report_progress(f"ready after {for_people(timer.seconds())}{_pause(current)}")
+            await operation.report_progress(f"ready after {readable(timer.seconds())}{_pause(current)}")
             return
         if current and current.phase == FAILED_PHASE:
             raise CannotWaitError(_failed(current, check))
-        # A machine that goes back to its last document gets as long for it as for the new one.
+        # A machine that rolls back gets the same time again for its last known good document.
         if timer.seconds() > check.timeout_s * (2 if current and current.phase == RESTORING_PHASE else 1):
             raise CannotWaitError(_timed_out(report, check, is_current=current is not None))
         polls += 1
         if polls % POLLS_PER_NODE_CHECK == 0:
             await _require_alive(operation)
-        phase = (current.phase if current else "") or "the machine has not read its document yet"
+        phase = (current.phase if current else "") or "waiting for the machine to read its document"
         detail = f": {last_line(current.detail)}" if current and current.detail else ""
-        answers = ", the old server answers" if current and _other_serves(current) else ""
-        waited = f"{for_people(timer.seconds())}/{for_people(check.timeout_s)}"
-        await operation.report_progress(f"{waited} {phase}{answers}{detail}")
+        serving = ", previous server still serving" if current and _other_serves(current) else ""
+        waited = f"{readable(timer.seconds())}/{readable(check.timeout_s)}"
+        await operation.report_progress(f"{waited} {phase}{serving}{detail}")
         await timer.pause()
 
 
 async def drain(operation: ResourceOperation) -> None:
-    """Let the machine end its running requests before it is deleted: it is told that its end is now.
+    """Have the machine finish its running requests before its deletion, by setting its deadline to now.
 
-    Does nothing for a machine that is told no deadline. Whatever goes wrong only cuts requests off.
+    Does nothing for a machine that does not get its deadline. A failure only interrupts requests.
     """
     check, name = operation.desired.ready_check, str(operation.owned_record().observed.get("nodeName") or "")
     if check is None or not check.deadline_key or not name:
@@ -156,22 +156,22 @@ async def drain(operation: ResourceOperation) -> None:
         if node is None or not node.alive:
             return
         end = min(operation.now(), datetime.now(UTC)).strftime("%Y-%m-%dT%H:%M:%SZ")
-        told = {**node.metadata, check.deadline_key: end}
-        long_running = await operation.api.patch_node(name, {"metadata": told}, "metadata")
+        metadata = {**node.metadata, check.deadline_key: end}
+        long_running = await operation.api.patch_node(name, {"metadata": metadata}, "metadata")
         await operation.finish(long_running, f"The change of metadata at {name}")
         await _await_end(operation, name, check)
     except (GoogleError, NoAnswerError, CannotWaitError) as error:
-        await operation.report_progress(f"{name} could not be told to end its requests: {error}")
+        await operation.report_progress(f"could not drain the requests of {name}: {error}")
 
 
 async def _await_end(operation: ResourceOperation, name: str, check: ReadyCheck) -> None:
-    """Wait until the machine says that its server is stopped; at most `drain_s`, and not for one that says nothing."""
+    """Wait up to `drain_s` until the machine reports that its server stopped. Return immediately if it reports nothing."""
     timer = PollTimer(operation.pacing)
     while timer.seconds() <= operation.pacing.drain_s:
         report = await operation.api.find_guest_report(name, check.namespace)
         if report is None or (report.phase == ENDING_PHASE and not report.serving_hash):
             return
-        await operation.report_progress(f"{for_people(timer.seconds())} the old machine ends its requests")
+        await operation.report_progress(f"{readable(timer.seconds())} draining requests of the old machine")
         await timer.pause()
 
 
@@ -184,33 +184,33 @@ def _other_serves(report: GuestReport) -> bool:
 
 
 def _pause(report: GuestReport) -> str:
-    """Return for how long requests failed, for the last line; nothing if the machine does not say."""
+    """Return how long requests failed, for the last progress line. Empty if the machine does not report it."""
     try:
         began, ended = (datetime.fromisoformat(text) for text in (report.pause_began_at, report.pause_ended_at))
     except ValueError:
         return ""
-    return f", requests failed for {for_people((ended - began).total_seconds())}"
+    return f", requests failed for {readable((ended - began).total_seconds())}"
 
 
 def _failed(report: GuestReport, check: ReadyCheck) -> str:
-    """Return why the server failed, what serves now, and what to do."""
-    words = f"The server failed: {report.detail or 'it gave no reason'}"
+    """Return the failure of the server, the document that serves now, and the fix."""
+    text = f"The server failed: {report.detail or 'no reason reported'}"
     if not _other_serves(report):
-        return words
-    asked = check.document_hash or report.document_hash
+        return text
+    desired = check.document_hash or report.document_hash
     return (
-        f"{words}\nThe old configuration serves: document {report.serving_hash[:HASH_DIGITS]}, not {asked[:HASH_DIGITS]}{_pause(report)}. "
-        "Mend or undo the change and run `pulumi up` again. The machine does not try the same document a second time."
+        f"{text}\nThe previous configuration is serving: document {report.serving_hash[:HASH_DIGITS]}, not {desired[:HASH_DIGITS]}{_pause(report)}. "
+        "The machine does not retry the same document. Fix or revert the change, then run `pulumi up`."
     )
 
 
 def last_line(detail: str) -> str:
-    """Return what fits a progress line: the message of the log's last line, which says why the agent tries again."""
+    """Return the message of the log's last line, shortened for a progress line. It is the reason for the agent's retry."""
     return _LOG_PREFIX.sub("", detail.strip().rpartition("\n")[2])[:200]
 
 
 def _timed_out(report: GuestReport | None, check: ReadyCheck, *, is_current: bool) -> str:
-    limit = f"The machine was not ready after {for_people(check.timeout_s)} (`ready.timeoutS`)"
+    limit = f"The machine was not ready after {readable(check.timeout_s)} (`ready.timeoutS`)"
     if report is None:
         return (
             f"{limit} and published no guest attributes in {check.namespace}/. Its start-up script did not run or cannot reach "
@@ -219,8 +219,8 @@ def _timed_out(report: GuestReport | None, check: ReadyCheck, *, is_current: boo
     phase = report.phase or "no phase"
     if not is_current:
         return f"{limit}. It still reports {phase} for document {report.document_hash[:HASH_DIGITS] or '(none)'}."
-    serves = f" The document {report.serving_hash[:HASH_DIGITS]} serves." if _other_serves(report) else ""
-    return f"{limit}. Its phase is {phase}, {report.detail or 'without detail'}.{serves}"
+    serves = f" Document {report.serving_hash[:HASH_DIGITS]} is serving." if _other_serves(report) else ""
+    return f"{limit}. Phase: {phase}. Detail: {report.detail or 'none'}.{serves}"
 
 
 async def _require_alive(operation: ResourceOperation) -> None:
@@ -235,6 +235,6 @@ async def _require_alive(operation: ResourceOperation) -> None:
     record.observe_node(node)
     if found.state != ACTIVE or node is None or not node.alive:
         raise CannotWaitError(
-            f"{record.name} is {found.state} and its node is {record.observed.get('nodeState') or 'gone'}: Google took the capacity away. "
+            f"{record.name} is {found.state} and its node is {record.observed.get('nodeState') or 'gone'}. Google reclaimed the capacity. "
             "Run `pulumi up --refresh` to replace it."
         )

@@ -1,6 +1,6 @@
-"""What each operation does in each state. The page's table and the tests come from this: `python -m gcp_tpu_provider.state_table` prints it.
+"""Effect of each operation in each state, for the documentation and the tests. `python -m gcp_tpu_provider.state_table` prints it.
 
-States are those of Google's discovery document `tpu.v2alpha1`: QueuedResourceState.state and Node.state.
+States come from Google's discovery document `tpu.v2alpha1`: QueuedResourceState.state and Node.state.
 """
 
 from collections.abc import Mapping
@@ -9,19 +9,19 @@ from itertools import groupby
 from typing import Literal, TypeAlias
 
 ABSENT = "absent"
-"""Of a queued resource or a node: it does not exist."""
+"""State of a queued resource or a node that does not exist."""
 
 Effect: TypeAlias = Literal[
     "no change",
     "warns",
     "in place",
     "fails",
-    "goes on",
-    "goes on and changes",
+    "continues",
+    "continues and changes",
     "next zone",
-    "asks again",
+    "requests again",
     "read",
-    "read, goes on",
+    "read, continues",
     "read, replaces",
     "removed",
     "deleted",
@@ -32,39 +32,39 @@ Effect: TypeAlias = Literal[
 ]
 EFFECTS: Mapping[Effect, str] = {
     "no change": "nothing",
-    "warns": "changes nothing, and warns: `pulumi up --refresh`",
+    "warns": "changes nothing and warns to run `pulumi up --refresh`",
     "in place": "changes the node in place",
-    "fails": "fails without a change, and names `pulumi up --refresh`",
-    "goes on": "goes on waiting",
-    "goes on and changes": "goes on waiting, then changes the node",
-    "next zone": "deletes it, and asks the next zone",
-    "asks again": "requests it again",
+    "fails": "fails without a change; the error names `pulumi up --refresh`",
+    "continues": "continues waiting",
+    "continues and changes": "continues waiting, then changes the node",
+    "next zone": "deletes it, then requests capacity in the next zone",
+    "requests again": "requests it again",
     "read": "reads it; the next `up` changes nothing",
-    "read, goes on": "reads it; the next `up` goes on waiting",
+    "read, continues": "reads it; the next `up` continues waiting",
     "read, replaces": "reads it; the next `up` replaces it",
-    "removed": "takes it out of the state; the next `up` creates it",
+    "removed": "removes it from the state; the next `up` creates it",
     "deleted": "deletes it without force",
-    "tried": "deletes it without force, and with force if Google refuses that",
+    "tried": "deletes it without force, then with force if Google rejects that",
     "forced": "deletes it with force, which deletes its nodes",
     "awaited": "waits until it is gone",
-    "nothing": "counts as deleted",
+    "nothing": "treats it as deleted",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """What exists, what Pulumi's state says of it, and what each operation then does."""
+    """A combination of cloud state and Pulumi state, and the effect of each operation."""
 
     queued: str
     """State of the queued resource, or ABSENT."""
     node: str
-    """State of its node, or ABSENT; "" where the node does not matter."""
+    """State of its node, or ABSENT; "" if the node does not matter."""
     recorded: Literal["waiting", "ACTIVE"]
-    """Whether the last `up` was interrupted while it waited, or ended with ACTIVE."""
+    """State recorded by the last `up`, which was interrupted while waiting or finished with ACTIVE."""
     up: Effect
-    """Without a change of the program."""
+    """Effect without a change of the program."""
     change: Effect
-    """With a change that can be made in place."""
+    """Effect with an in-place change."""
     refresh: Effect
     destroy: Effect
 
@@ -86,17 +86,17 @@ LIVING_NODES = (
 LOST_NODES = ("PREEMPTED", "TERMINATED", "DELETING", "HIDDEN", ABSENT)
 
 SITUATIONS: tuple[Situation, ...] = (
-    Situation("CREATING", "", "waiting", "goes on", "goes on and changes", "read, goes on", "forced"),
-    Situation("ACCEPTED", "", "waiting", "goes on", "goes on and changes", "read, goes on", "deleted"),
-    Situation("WAITING_FOR_RESOURCES", "", "waiting", "goes on", "goes on and changes", "read, goes on", "tried"),
-    Situation("PROVISIONING", "", "waiting", "goes on", "goes on and changes", "read, goes on", "forced"),
-    Situation("STATE_UNSPECIFIED", "", "waiting", "goes on", "goes on and changes", "read, goes on", "forced"),
-    Situation("ACTIVE", "READY", "waiting", "goes on", "goes on and changes", "read", "forced"),
+    Situation("CREATING", "", "waiting", "continues", "continues and changes", "read, continues", "forced"),
+    Situation("ACCEPTED", "", "waiting", "continues", "continues and changes", "read, continues", "deleted"),
+    Situation("WAITING_FOR_RESOURCES", "", "waiting", "continues", "continues and changes", "read, continues", "tried"),
+    Situation("PROVISIONING", "", "waiting", "continues", "continues and changes", "read, continues", "forced"),
+    Situation("STATE_UNSPECIFIED", "", "waiting", "continues", "continues and changes", "read, continues", "forced"),
+    Situation("ACTIVE", "READY", "waiting", "continues", "continues and changes", "read", "forced"),
     Situation("FAILED", "", "waiting", "next zone", "next zone", "read, replaces", "deleted"),
     Situation("SUSPENDING", "", "waiting", "next zone", "next zone", "read, replaces", "forced"),
     Situation("SUSPENDED", "", "waiting", "next zone", "next zone", "read, replaces", "deleted"),
     Situation("DELETING", "", "waiting", "next zone", "next zone", "read, replaces", "awaited"),
-    Situation(ABSENT, "", "waiting", "asks again", "asks again", "removed", "nothing"),
+    Situation(ABSENT, "", "waiting", "requests again", "requests again", "removed", "nothing"),
     *(Situation("ACTIVE", node, "ACTIVE", "no change", "in place", "read", "forced") for node in LIVING_NODES),
     *(Situation("ACTIVE", node, "ACTIVE", "warns", "fails", "read, replaces", "forced") for node in LOST_NODES),
     Situation("FAILED", "", "ACTIVE", "warns", "fails", "read, replaces", "deleted"),
@@ -108,14 +108,14 @@ SITUATIONS: tuple[Situation, ...] = (
 
 
 def table() -> str:
-    """Return the table as Markdown. Neighbours that differ only in the state of the node share a row."""
+    """Return the table as Markdown. Adjacent rows that differ only in the state of the node are merged."""
     lines = [
         "| queued resource | node | last `up` | `up` | change in place | refresh | destroy |",
         "| --- | --- | --- | --- | --- | --- | --- |",
     ]
     for (queued, recorded, up, change, refresh, destroy), rows in groupby(SITUATIONS, key=_shared):
         nodes = ", ".join(row.node for row in rows)
-        ended = "ACTIVE" if recorded == "ACTIVE" else "broke off"
+        ended = "ACTIVE" if recorded == "ACTIVE" else "interrupted"
         cells = [queued, nodes, ended, *(EFFECTS[effect] for effect in (up, change, refresh, destroy))]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"

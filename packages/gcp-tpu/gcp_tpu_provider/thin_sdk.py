@@ -1,4 +1,4 @@
-"""The protocol of the Pulumi SDK without the SDK: a provider speaks gRPC and declares no resources."""
+"""Protocol of the Pulumi SDK without the SDK. A provider speaks gRPC and declares no resources."""
 
 import sys
 import types
@@ -6,7 +6,7 @@ from importlib import util
 
 
 def leave_the_sdk_out() -> None:
-    """Let `pulumi.runtime.proto` load alone, for a process that serves and nothing else: the packages around it are a quarter of its start."""
+    """Load only `pulumi.runtime.proto`, because the surrounding packages take a quarter of the provider's start-up time."""
     if "pulumi" in sys.modules:
         return
     for name in ("pulumi", "pulumi.runtime"):

@@ -1,7 +1,7 @@
-"""Typed client of the Cloud TPU API v2alpha1, for the calls and fields that the provider uses.
+"""Typed client of the Cloud TPU API v2alpha1, limited to the calls and fields that the provider uses.
 
 Names, paths and fields follow Google's discovery document `tpu.v2alpha1`, revision 20261001.
-Its states are the vocabulary of the provider; `capacity_api` says what other backends have to offer.
+Its states are the terms of the provider. `capacity_api` defines the interface of other backends.
 """
 
 from collections.abc import Mapping
@@ -17,12 +17,12 @@ from gcp_tpu_provider.transport import TpuTransport
 ACTIVE = "ACTIVE"
 DELETING = "DELETING"
 DEAD = frozenset({"FAILED", "SUSPENDING", "SUSPENDED"})
-"""A queued resource in these states never serves again. Its id stays taken until it is deleted."""
+"""A queued resource in these states never serves again. Its id is taken until it is deleted."""
 ACCEPTED_OR_LATER = frozenset({"ACCEPTED", "WAITING_FOR_RESOURCES", "PROVISIONING", ACTIVE})
 TRIED_WITHOUT_FORCE = frozenset({"ACCEPTED", "WAITING_FOR_RESOURCES", "SUSPENDED", "FAILED"})
-"""States in which the first deletion has no `force`, so that it cannot delete capacity that came a moment before.
+"""States in which the first deletion has no `force`, so it cannot delete capacity that was just granted.
 
-The discovery document does not list WAITING_FOR_RESOURCES among the states that are deleted without force; a public log does.
+The discovery document does not list WAITING_FOR_RESOURCES among the states deleted without force, but a public log does.
 """
 SERVING_HASH_KEY = "serving-hash"
 GUEST_ATTRIBUTE_KEYS = (
@@ -40,7 +40,7 @@ FAILED_PHASE = "failed"
 RESTORING_PHASE = "restoring"
 ENDING_PHASE = "ending"
 NOT_PUBLISHED = frozenset({HTTPStatus.NOT_FOUND, HTTPStatus.BAD_REQUEST})
-"""Google's answers for guest attributes of a machine that is not up or has published nothing."""
+"""Google's statuses for guest attributes of a machine that is not up or has published nothing."""
 DEAD_NODE = frozenset({"PREEMPTED", "TERMINATED", "DELETING", "HIDDEN"})
 PROVISIONING_MODELS = {
     "flex-start": "FLEX_START",
@@ -52,18 +52,18 @@ GUEST_ATTRIBUTES_POLICY = "compute.disableGuestAttributesAccess"
 
 
 def require_readable(error: GoogleError, node: str) -> None:
-    """Raise CannotWaitError if an organization policy hides what machines publish: no wait ever sees that the server is ready.
+    """Raise CannotWaitError if an organization policy hides the machines' guest attributes, because no wait can detect a ready server.
 
-    Cloud TPU may answer 400 for it, as for a machine that has published nothing yet. The words of the constraint tell the two apart.
+    Cloud TPU may return 400 for it, as for a machine that has published nothing yet. The constraint in the message distinguishes them.
     """
     if GUEST_ATTRIBUTES_POLICY not in error.message:
         return
     project = node.split("/")[1]
     raise CannotWaitError(
-        f"Organization policy {GUEST_ATTRIBUTES_POLICY} hides what the machine of project {project} reports: no `pulumi up` can see "
-        "whether the server is ready, and gcloud opens no tunnel. The capacity is kept and costs money. Ask an organization policy "
-        f"administrator to run `gcloud resource-manager org-policies disable-enforce {GUEST_ATTRIBUTES_POLICY} --project={project}`, "
-        "then run `pulumi up` again; or run `pulumi destroy`."
+        f"Organization policy {GUEST_ATTRIBUTES_POLICY} hides the guest attributes of machines in project {project}. `pulumi up` cannot detect "
+        "a ready server, and gcloud opens no tunnel. The capacity is kept and billed. Have an organization policy "
+        f"administrator run `gcloud resource-manager org-policies disable-enforce {GUEST_ATTRIBUTES_POLICY} --project={project}`, "
+        "then run `pulumi up`; or run `pulumi destroy`."
     ) from None
 
 
@@ -79,20 +79,20 @@ class LongRunningOperation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeRequest:
-    """A node that a queued resource requests: its id, and its configuration as it was sent."""
+    """A node requested by a queued resource: its id, and its configuration as sent."""
 
     node_id: str
     config: Mapping[str, Any]
 
     @property
     def labels(self) -> Mapping[str, str]:
-        """The requested labels."""
+        """Requested labels."""
         return self.config.get("labels") or {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueuedResourceInfo:
-    """A queued resource as Google reports it. Durations in seconds, `error` is Google's message, `create_time` is RFC 3339."""
+    """A queued resource as reported by Google. Durations are in seconds, `error` is Google's message, `create_time` is RFC 3339."""
 
     name: str
     state: str
@@ -107,16 +107,16 @@ class QueuedResourceInfo:
 
     @property
     def zone(self) -> str:
-        """The zone in the name."""
+        """Zone in the name."""
         return self.name.split("/")[3]
 
     @property
     def config(self) -> Mapping[str, Any]:
-        """The configuration of the first node as it was sent, or an empty one."""
+        """Configuration of the first node as sent, or an empty one."""
         return self.nodes[0].config if self.nodes else {}
 
     def node_names(self) -> tuple[str, ...]:
-        """Return the full names of the nodes, whether they exist yet or not. An instance of Compute Engine is its own node."""
+        """Return the full names of the nodes, existing or not. A Compute Engine instance is its own node."""
         if "/queuedResources/" not in self.name:
             return (self.name,)
         parent = self.name.rpartition("/queuedResources/")[0]
@@ -125,7 +125,7 @@ class QueuedResourceInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeInfo:
-    """A TPU VM as Google reports it. `deadline`: when Google deletes it (RFC 3339); empty if it has no run limit."""
+    """A TPU VM as reported by Google. `deadline` is the time of its deletion (RFC 3339), empty without a run limit."""
 
     name: str
     state: str
@@ -141,16 +141,16 @@ class NodeInfo:
 
     @property
     def alive(self) -> bool:
-        """Whether the node serves or can still start to."""
+        """True if the node serves or can still start."""
         return self.state not in DEAD_NODE
 
 
 @dataclass(frozen=True, slots=True)
 class GuestReport:
-    """What a machine published about its server: the values of `GUEST_ATTRIBUTE_KEYS`, empty if it did not publish one, and its agent's version.
+    """A machine's report about its server: the values of `GUEST_ATTRIBUTE_KEYS`, empty if not published, and its agent's version.
 
-    `phase`, `document_hash` and `detail` are about the document that was asked for. `serving_hash` is that of the document whose server
-    answers. `pause_began_at` and `pause_ended_at` are the limits of the last change's pause (RFC 3339). `container` is `confined`, or `privileged: `
+    `phase`, `document_hash` and `detail` describe the requested document. `serving_hash` is the hash of the document that is
+    served. `pause_began_at` and `pause_ended_at` delimit the pause of the last change (RFC 3339). `container` is `confined`, or `privileged: `
     and the reason.
     """
 
@@ -162,11 +162,11 @@ class GuestReport:
     pause_ended_at: str = ""
     container: str = ""
     agent_version: int = 0
-    """Version of the agent; 0 if it states none, or 1 if it says what serves, as the first agents that could go back did."""
+    """Version of the agent. Without a version: 1 if it reports the serving document, like the first agents with rollback, otherwise 0."""
 
     @classmethod
     def of(cls, published: Mapping[str, str]) -> "GuestReport | None":
-        """Return the report in the guest attributes of one namespace; None if there are none."""
+        """Return the report in the guest attributes of one namespace, or None without any."""
         if not published:
             return None
         stated = published.get(AGENT_VERSION_KEY, "")
@@ -175,13 +175,13 @@ class GuestReport:
 
 
 def _plain(text: str) -> str:
-    """Return a text that cannot steer the terminal that shows it: every process on the machine can write guest attributes."""
+    """Return text without terminal control codes, because every process on the machine can write guest attributes."""
     return "".join(char if char in "\n\t" or char.isprintable() else f"\\u{ord(char):04x}" for char in text)
 
 
 @dataclass(frozen=True, slots=True)
 class TpuApi:
-    """The API calls of the provider. Each raises GoogleError or NoAnswerError."""
+    """API calls of the provider. Each raises GoogleError or NoAnswerError."""
 
     vanished: ClassVar[str] = "Someone else deleted the request."
     lost: ClassVar[str] = "Someone else deleted it."
@@ -189,7 +189,7 @@ class TpuApi:
     transport: TpuTransport
 
     async def zones_to_search(self, project: str, identifier: str) -> tuple[str, ...]:  # noqa: ARG002 - the seam's
-        """Return every zone that the API offers the project."""
+        """Return every zone that the API lists for the project."""
         zones: list[str] = []
         token = ""
         while True:
@@ -201,11 +201,11 @@ class TpuApi:
                 return tuple(zone for zone in zones if zone)
 
     async def quota_refusal(self, inputs: Mapping[str, Any], zone: str) -> str:  # noqa: ARG002 - the seam's
-        """Return nothing: Cloud TPU refuses a request without quota itself."""
+        """Return an empty string, because Cloud TPU itself rejects a request without quota."""
         return ""
 
     async def create_queued_resource(self, name: str, body: Mapping[str, Any], request_id: str) -> LongRunningOperation:
-        """Request a queued resource of this full name. Sending the same request id again has no further effect."""
+        """Request a queued resource with this full name. Repeating a request id has no further effect."""
         parent, _, identifier = name.rpartition("/queuedResources/")
         query = {"queuedResourceId": identifier, "requestId": request_id}
         path = f"v2alpha1/{parent}/queuedResources"
@@ -233,7 +233,7 @@ class TpuApi:
         )
 
     async def find_guest_report(self, node: str, namespace: str) -> GuestReport | None:
-        """Return what the machine last published in a namespace of its guest attributes, or None if it has published nothing."""
+        """Return the machine's latest report in a namespace of its guest attributes, or None if it has published nothing."""
         path, body = f"v2alpha1/{node}:getGuestAttributes", {"queryPath": f"{namespace}/"}
         try:
             raw = await self.transport.call("POST", path, body=body)
@@ -250,7 +250,7 @@ class TpuApi:
         return GuestReport.of(found)
 
     async def get_operation(self, name: str) -> LongRunningOperation:
-        """Return an operation. One that Google no longer has counts as done."""
+        """Return an operation. Treat one that Google no longer has as done."""
         raw = await self._find(f"v2alpha1/{name}")
         return LongRunningOperation(name=name, done=True, error="") if raw is None else _operation(raw)
 
@@ -273,7 +273,7 @@ def _operation(raw: Mapping[str, Any]) -> LongRunningOperation:
 def _queued_resource(raw: Mapping[str, Any], name: str) -> QueuedResourceInfo:
     state = object_of(raw, "state")
     return QueuedResourceInfo(
-        name=name,  # as requested: Google may answer with the project number
+        name=name,  # as requested, because Google may return the project number
         state=text_of(state, "state") or "CREATING",
         state_initiator=text_of(state, "stateInitiator"),
         error=text_of(object_of(object_of(state, "failedData"), "error"), "message"),

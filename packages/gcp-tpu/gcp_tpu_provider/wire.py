@@ -1,4 +1,4 @@
-"""The engine's property values: protobuf structs to Python and back, with secrets and unknown values."""
+"""Engine property values: protobuf structs to Python and back, with secrets and unknown values."""
 
 from collections.abc import Mapping
 from itertools import zip_longest
@@ -11,18 +11,18 @@ Value: TypeAlias = Any
 Properties: TypeAlias = dict[str, Value]
 
 UNKNOWN = "04da6b54-80e4-46f7-96ec-b56ff0331ba9"
-"""What the engine sends for an unknown value, one that only the update determines (pulumi/sdk, resource/plugin: UnknownStringValue)."""
+"""Engine's marker for an unknown value, which only the update determines (pulumi/sdk, resource/plugin: UnknownStringValue)."""
 SIGNATURE = "4dabf18193072939515e22adb298388d"
 SECRET = "1b47061264138c4ac30d75fd1eb44270"  # noqa: S105 - the marker of a secret on the wire, not one
 
 
 def read(struct: struct_pb2.Struct) -> Properties:
-    """Return a struct as Python values. Whole numbers become int; null properties are left out at every level."""
+    """Return a struct as Python values. Whole numbers become int; null properties are omitted at every level."""
     return cast("Properties", _tidy(json_format.MessageToDict(struct)))
 
 
 def write(properties: Mapping[str, Value]) -> struct_pb2.Struct:
-    """Return properties as a struct. None is left out."""
+    """Return properties as a struct without None values."""
     struct = struct_pb2.Struct()
     json_format.ParseDict(_tidy(dict(properties)), struct)
     return struct

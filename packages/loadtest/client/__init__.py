@@ -1,1 +1,1 @@
-"""How to talk to a served model: an OpenAI client, events, metrics, and the wire client of the load generator."""
+"""Clients of a served model: an OpenAI client, events, metrics, and the wire client of the load generator."""

@@ -1,6 +1,6 @@
-"""Read the parts of an OpenAI-compatible answer: deltas, usage, errors.
+"""Parser of OpenAI-compatible responses: deltas, usage, errors.
 
-Pure functions over decoded JSON, shared by the smoke checks and the benchmark, so that both stop the clock at the same event.
+Pure functions over decoded JSON, shared by the smoke checks and the benchmark, so both stop the clock at the same event.
 """
 
 import json
@@ -13,10 +13,10 @@ from loadtest.client.plain_text import for_terminal
 
 DONE: Final = b"[DONE]"
 ABORT: Final = "abort"
-"""The finish reason of a request that vLLM ended before its answer was complete."""
+"""Finish reason of a request that vLLM aborted."""
 SIMULATED_HEADER: Final = "x-simulated"
 MESSAGE_LIMIT: Final = 300
-"""Characters of a server's message that are kept in reports."""
+"""Maximum characters of a server's message in reports."""
 
 
 def decoded(raw: bytes) -> object:
@@ -28,13 +28,13 @@ def decoded(raw: bytes) -> object:
 
 
 def first_message(body: object) -> Mapping[str, object]:
-    """Return `choices[0].message` of a chat completion; empty if there is none."""
+    """Return `choices[0].message` of a chat completion, or an empty object."""
     choices = as_list(as_mapping(body).get("choices"))
     return as_mapping(as_mapping(choices[0]).get("message")) if choices else {}
 
 
 def was_cut(body: object) -> bool:
-    """Return whether a chat completion ended at its token limit, before the model had finished."""
+    """Return whether a chat completion stopped at its token limit, before the model had finished."""
     choices = as_list(as_mapping(body).get("choices"))
     return bool(choices) and as_mapping(choices[0]).get("finish_reason") == "length"
 
@@ -46,11 +46,11 @@ class ServedModel:
     id: str
     max_model_len: int | None
     simulator: str | None
-    """Name of the simulator that owns the model; None for a real server."""
+    """Name of the simulator that owns the model, or None for a real server."""
 
 
 def served_models(body: object) -> list[ServedModel]:
-    """Return the models that a server's /v1/models names; rows without an id name none."""
+    """Return the models listed at a server's /v1/models, without rows that have no id."""
     rows = [as_mapping(row) for row in as_list(as_mapping(body).get("data"))]
     return [
         ServedModel(
@@ -65,12 +65,12 @@ def served_models(body: object) -> list[ServedModel]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
-    """Token counts as the server states them. They are the only source of counts, because a stream chunk is not a token."""
+    """Token counts stated by the server, the only source of counts, because a stream chunk is not a token."""
 
     prompt_tokens: int
     completion_tokens: int
     cached_tokens: int | None = None
-    """Prompt tokens from the prefix cache; None if the server does not state them."""
+    """Prompt tokens from the prefix cache, or None if the server does not state them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,26 +78,26 @@ class Delta:
     """Content of one stream event."""
 
     text: str = ""
-    """New characters of the answer (`content`, or `text` of a completion)."""
+    """New characters of the response (`content`, or `text` of a completion)."""
     reasoning: str = ""
     """New characters of the reasoning (`reasoning`, or `reasoning_content` of older servers)."""
     tool_call: bool = False
     role: bool = False
-    """Whether the event names the role, as the first event of a chat does."""
+    """True if the event has the role, like the first event of a chat."""
     has_choice: bool = False
-    """Whether the event belongs to a choice; usage and errors do not."""
+    """True if the event belongs to a choice, unlike usage and errors."""
     finish_reason: str | None = None
     usage: Usage | None = None
     error: str | None = None
 
     @property
     def generated(self) -> bool:
-        """Whether the event has output. The time to first token ends with the first such event, not with the role."""
+        """True if the event has output. The time to first token ends with the first such event, not with the role."""
         return bool(self.text or self.reasoning or self.tool_call)
 
     @property
     def opens(self) -> bool:
-        """Whether the event is the one that only names the role. It has no time when it comes first."""
+        """True if the event has only the role. It is not timed when it comes first."""
         return self.role and not self.generated and self.finish_reason is None
 
 
@@ -106,7 +106,7 @@ def _int(value: object) -> int | None:
 
 
 def parse_usage(value: object) -> Usage | None:
-    """Return the `usage` of an answer or an event; None if it is missing or malformed."""
+    """Return the `usage` of a response or an event, or None if it is missing or malformed."""
     usage = as_mapping(value)
     prompt, completion = _int(usage.get("prompt_tokens")), _int(usage.get("completion_tokens"))
     if prompt is None or completion is None:
@@ -184,7 +184,7 @@ class EventSplitter:
         self._lines: list[bytes] = []
 
     def feed(self, data: bytes) -> list[bytes]:
-        """Return the payloads that `data` completes, in order."""
+        """Return the payloads completed by `data`, in order."""
         lines = (self._rest + data).split(b"\n")
         self._rest = lines.pop()
         found: list[bytes] = []
@@ -199,10 +199,10 @@ class EventSplitter:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing has been kept for later, so that an event begins with the next byte."""
+        """True if no bytes are pending, so the next byte starts an event."""
         return not self._rest and not self._lines
 
     @property
     def pending(self) -> bool:
-        """Whether an event has begun and not ended, so that the stream was cut."""
+        """True if an event is incomplete, so the stream was cut."""
         return bool(self._rest.strip() or self._lines)

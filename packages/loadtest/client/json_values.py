@@ -1,4 +1,4 @@
-"""JSON values whose shape is not known to the type checker: an absent part reads as an empty one."""
+"""JSON values whose shape is unknown to the type checker. A missing part reads as empty."""
 
 from collections.abc import Mapping
 from typing import cast
@@ -10,5 +10,5 @@ def as_mapping(value: object) -> Mapping[str, object]:
 
 
 def as_list(value: object) -> list[object]:
-    """Return `value` if it is a JSON array, else an empty one."""
+    """Return `value` if it is a JSON array, or else an empty one."""
     return cast("list[object]", value) if isinstance(value, list) else []

@@ -1,6 +1,6 @@
-"""Read the Prometheus text that a vLLM server exports at /metrics.
+"""Parser of the Prometheus text that a vLLM server exports at /metrics.
 
-Names differ between vLLM's versions. Of a list of names, the first that exists counts.
+Names differ between vLLM versions. The first existing name of a list counts.
 """
 
 import math
@@ -44,21 +44,21 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Scrape:
-    """All samples of one scrape, by metric name."""
+    """Samples of one scrape, by metric name."""
 
     samples: Mapping[str, tuple[Sample, ...]]
 
     def total(self, names: tuple[str, ...]) -> float | None:
-        """Return the sum over all label sets of the first name that exists (data-parallel engines export one each), or None."""
+        """Return the sum over all label sets of the first existing name (data-parallel engines export one each), or None."""
         found = self._first(names)
         return math.fsum(sample.value for sample in found) if found else None
 
     def highest(self, names: tuple[str, ...]) -> float | None:
-        """Return the largest value over all label sets of the first name that exists, or None. For shares such as KV cache use."""
+        """Return the largest value over all label sets of the first existing name, or None. For ratios such as KV cache usage."""
         return max((sample.value for sample in self._first(names)), default=None)
 
     def labels(self, names: tuple[str, ...]) -> Mapping[str, str] | None:
-        """Return the labels of the first sample, or None. For `..._info` metrics, whose labels are the information."""
+        """Return the labels of the first sample, or None. For `..._info` metrics, whose labels contain the information."""
         found = self._first(names)
         return found[0].labels if found else None
 
@@ -71,7 +71,7 @@ def _unescape(text: str) -> str:
 
 
 def parse_metrics(text: str) -> Scrape:
-    """Parse the text format. Lines that are not samples and values that are not numbers are skipped."""
+    """Parse the text format. Skip lines that are not samples and values that are not numbers."""
     samples: dict[str, list[Sample]] = {}
     for line in text.splitlines():
         match = None if line.startswith("#") else _SAMPLE.match(line.strip())

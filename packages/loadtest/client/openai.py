@@ -1,7 +1,7 @@
-"""An asynchronous client for OpenAI-compatible servers, for checks of single requests.
+"""Asynchronous client for OpenAI-compatible servers, for checks of single requests.
 
-Every call has a time limit. The benchmark's load generator has its own reader (`loadtest.client.wire`). Both read events with
-`loadtest.client.events`, so that they agree on what a first token is.
+Every call has a timeout. The benchmark's load generator has a separate reader (`loadtest.client.wire`). Both read events with
+`loadtest.client.events`, so they agree on the first token.
 """
 
 import asyncio
@@ -32,51 +32,51 @@ from loadtest.client.proxy import LOOPBACK
 from loadtest.client.unix_url import plain_url, socket_path
 
 Headers: TypeAlias = Callable[[], Mapping[str, str]]
-"""Returns the headers of the next request, so that tokens are renewed in time."""
+"""Returns the headers of the next request, which allows timely token renewal."""
 
 
 class ServerError(Exception):
-    """The server's answer is not usable; the message is one sentence about it."""
+    """The server's response is not usable. The message is one sentence about it."""
 
 
 class UnreachableError(ServerError):
-    """No HTTP answer arrived: refused, reset, timed out."""
+    """No HTTP response arrived: the connection was refused or reset, or timed out."""
 
 
 class NotConnectedError(UnreachableError):
-    """No connection came about: the name has no address, or the connection was refused. The request was not sent."""
+    """No connection was made because the name has no address or the connection was refused. The request was not sent."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerAnswer:
-    """A complete HTTP answer."""
+    """A complete HTTP response."""
 
     status: int
     body: object
     """Decoded JSON, or the text if it is not JSON."""
     headers: Mapping[str, str]
-    """Names in lower case."""
+    """Header names in lower case."""
     elapsed_s: float
 
     @property
     def simulated(self) -> str | None:
-        """Name of the simulator; None for a real server."""
+        """Name of the simulator, or None for a real server."""
         return self.headers.get(SIMULATED_HEADER)
 
     @property
     def usage(self) -> Usage | None:
-        """The token counts that the server states."""
+        """Token counts stated by the server."""
         return parse_usage(as_mapping(self.body).get("usage"))
 
     @property
     def message(self) -> str:
-        """The server's error message, shortened."""
+        """Server's error message, shortened."""
         return error_message(self.body)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Streamed:
-    """One streamed completion. Times are seconds from the moment the request was sent, on a monotonic clock."""
+    """One streamed completion. Times are seconds since the request was sent, on a monotonic clock."""
 
     text: str
     reasoning: str
@@ -85,7 +85,7 @@ class Streamed:
     usage: Usage | None
     finish_reason: str | None
     done: bool
-    """Whether the stream ended with [DONE]."""
+    """True if the stream ended with [DONE]."""
     content_type: str
     simulated: str | None
     ttft_s: float | None
@@ -93,11 +93,11 @@ class Streamed:
     """Arrival of the last event of the choice, with or without output. Special tokens have events without output."""
     end_s: float
     started_at_s: float
-    """Monotonic clock when the request was sent; for spans over several requests."""
+    """Monotonic time at which the request was sent, for spans over several requests."""
 
     @property
     def decode_tok_per_s(self) -> float | None:
-        """Output tokens after the first, over the time they took; None where there are fewer than two or no usage."""
+        """Output tokens after the first, divided by their time; None with fewer than two or without usage."""
         if self.usage is None or self.ttft_s is None or self.last_s is None or self.usage.completion_tokens <= 1:
             return None
         span_s = self.last_s - self.ttft_s
@@ -120,14 +120,14 @@ def chat_body(
 
 
 def connector_of(socket: str | None) -> aiohttp.BaseConnector:
-    """Return a connector for as many requests at once as are sent, over TCP or over the socket at a path."""
+    """Return a connector without a limit on concurrent requests, over TCP or over the socket at a path."""
     return aiohttp.TCPConnector(limit=0) if socket is None else aiohttp.UnixConnector(socket, limit=0)
 
 
 def call_once(
     base_url: str, headers: Headers, method: str, path: str, *, body: object = None, limit_s: float
 ) -> ServerAnswer:
-    """Send one request from code without an event loop, and return the whole answer. Raises UnreachableError."""
+    """Send one request from code without an event loop, and return the whole response. Raises UnreachableError."""
 
     async def call() -> ServerAnswer:
         async with OpenAIClient(base_url, headers) as client:
@@ -137,17 +137,17 @@ def call_once(
 
 
 class OpenAIClient:
-    """One server. Use as an asynchronous context manager."""
+    """Client of one server, used as an asynchronous context manager."""
 
     def __init__(self, base_url: str, headers: Headers | None = None) -> None:
         self.base_url = plain_url(base_url).rstrip("/")
-        """Address as HTTP names it, for messages too: a server behind a socket is `http://localhost`."""
+        """Address for HTTP and for messages. A server behind a socket is `http://localhost`."""
         self._socket = socket_path(base_url)
         self._headers: Headers = headers or dict
         self._session: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> Self:
-        # A proxy from the environment must not stand between a tunnel's local end and us.
+        # A proxy of the environment must not be used between us and a tunnel's local end.
         trust_env = urlsplit(self.base_url).hostname not in LOOPBACK
         connector = connector_of(self._socket)
         self._session = aiohttp.ClientSession(trust_env=trust_env, connector=connector)
@@ -163,7 +163,7 @@ class OpenAIClient:
     @property
     def _open(self) -> aiohttp.ClientSession:
         if self._session is None:
-            raise RuntimeError("OpenAIClient must be entered first: `async with OpenAIClient(url) as client`")
+            raise RuntimeError("OpenAIClient is not open. Use `async with OpenAIClient(url) as client`.")
         return self._session
 
     async def _prepared(
@@ -176,8 +176,8 @@ class OpenAIClient:
         anonymous: bool = False,
         extra: Mapping[str, str] | None = None,
     ) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
-        """Return a context that sends the request when it is entered."""
-        # Renewing an identity token may call the metadata server or start gcloud: never in the event loop.
+        """Return a context manager that sends the request when entered."""
+        # Renewing an identity token may call the metadata server or start gcloud, which must not block the event loop.
         headers = {} if anonymous else dict(await asyncio.to_thread(self._headers))
         return self._open.request(
             method,
@@ -198,9 +198,9 @@ class OpenAIClient:
         anonymous: bool = False,
         extra: Mapping[str, str] | None = None,
     ) -> ServerAnswer:
-        """Send one request, with `extra` headers, and read the whole answer, whatever its status.
+        """Send one request, with `extra` headers, and read the whole response, regardless of its status.
 
-        Raises UnreachableError when no complete answer arrived within `limit_s` seconds.
+        Raises UnreachableError if no complete response arrived within `limit_s` seconds.
         """
         sending = await self._prepared(method, path, body, limit_s, anonymous=anonymous, extra=extra)
         start_s = time.monotonic()
@@ -214,7 +214,7 @@ class OpenAIClient:
                     elapsed_s=time.monotonic() - start_s,
                 )
         except TimeoutError as error:
-            raise UnreachableError(f"{method} {path} got no answer within {limit_s:.0f} s.") from error
+            raise UnreachableError(f"{method} {path} got no response within {limit_s:.0f} s.") from error
         except aiohttp.ClientConnectorError as error:
             raise NotConnectedError(f"{method} {path} failed: {_reason(error)}.") from error
         except aiohttp.ClientError as error:
@@ -240,7 +240,7 @@ class OpenAIClient:
         """Return a chat completion that is not streamed. Raises ServerError if the status is not 200."""
         answer = await self.post("/v1/chat/completions", body, limit_s=limit_s)
         if answer.status != HTTPStatus.OK:
-            raise ServerError(f"POST /v1/chat/completions answered {answer.status}: {answer.message}")
+            raise ServerError(f"POST /v1/chat/completions returned {answer.status}: {answer.message}")
         return answer
 
     async def stream(
@@ -249,7 +249,7 @@ class OpenAIClient:
         """Return a streamed completion with its times.
 
         Raises ServerError if the status is not 200 or an event is malformed or has an error, and UnreachableError if the stream breaks
-        or does not end within `limit_s` seconds.
+        or does not finish within `limit_s` seconds.
         """
         sending = await self._prepared("POST", path, body, limit_s)
         reader = _StreamReader()
@@ -257,7 +257,7 @@ class OpenAIClient:
             async with sending as response:
                 if response.status != HTTPStatus.OK:
                     raw = await response.read()
-                    raise ServerError(f"POST {path} answered {response.status}: {error_message(decoded(raw))}")
+                    raise ServerError(f"POST {path} returned {response.status}: {error_message(decoded(raw))}")
                 async for data in response.content.iter_any():
                     reader.feed(data)
                 return reader.finish(
@@ -266,7 +266,7 @@ class OpenAIClient:
                 )
         except TimeoutError as error:
             raise UnreachableError(
-                f"the stream of {path} did not end within {limit_s:.0f} s ({reader.events} events had arrived)."
+                f"the stream of {path} did not finish within {limit_s:.0f} s ({reader.events} events arrived)."
             ) from error
         except aiohttp.ClientConnectorError as error:
             raise NotConnectedError(f"POST {path} failed: {_reason(error)}.") from error
@@ -277,7 +277,7 @@ class OpenAIClient:
 
 
 class _StreamReader:
-    """Times of the events of one stream."""
+    """Event times of one stream."""
 
     def __init__(self) -> None:
         self.events = 0
@@ -300,9 +300,9 @@ class _StreamReader:
             try:
                 delta = parse_event(payload)
             except ValueError as error:
-                raise ServerError(f"the stream holds a malformed event: {payload[:80]!r}.") from error
+                raise ServerError(f"the stream contains a malformed event: {payload[:80]!r}.") from error
             if delta.error is not None:
-                raise ServerError(f"the stream ended in an error: {delta.error}")
+                raise ServerError(f"the stream ended with an error: {delta.error}")
             if delta.generated:
                 self.events += 1
                 self._first_s = now_s if self._first_s is None else self._first_s

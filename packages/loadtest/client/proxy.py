@@ -1,8 +1,8 @@
-"""The HTTP proxy of the environment, for connections that no HTTP library makes.
+"""HTTP proxy of the environment, for connections made without an HTTP library.
 
-The rules are those of aiohttp with `trust_env`, which the control calls use: HTTP_PROXY, HTTPS_PROXY and NO_PROXY as `urllib.request`
-reads them, and none for loopback names. A server behind TLS is reached through CONNECT (RFC 9110, section 9.3.6), any other by
-requests that name the whole address (RFC 9112, section 3.2.2).
+The rules match aiohttp with `trust_env`, as for the control calls: HTTP_PROXY, HTTPS_PROXY and NO_PROXY as `urllib.request`
+reads them, and no proxy for loopback names. A server behind TLS is reached through CONNECT (RFC 9110, section 9.3.6), any other with
+the full address in the request (RFC 9112, section 3.2.2).
 """
 
 import asyncio
@@ -16,13 +16,13 @@ from urllib.request import getproxies, proxy_bypass
 from loadtest.client.unix_url import plain_url
 
 LOOPBACK: Final = frozenset({"127.0.0.1", "::1", "localhost"})
-"""Names that no proxy may stand before, because they may be the local end of a tunnel."""
+"""Names that never use a proxy, because they may be the local end of a tunnel."""
 HEAD_LIMIT: Final = 16_384
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpProxy:
-    """A proxy that is spoken to in plain HTTP."""
+    """A proxy addressed with plain HTTP."""
 
     host: str
     port: int
@@ -36,7 +36,7 @@ class HttpProxy:
 
 
 def proxy_of(url: str) -> HttpProxy | None:
-    """Return the proxy that the environment names for a URL, or None.
+    """Return the proxy for a URL according to the environment, or None.
 
     Raises ValueError if its address is not usable.
     """
@@ -51,7 +51,7 @@ def proxy_of(url: str) -> HttpProxy | None:
     if found.scheme != "http" or not found.hostname:
         variable = f"{parts.scheme.upper()}_PROXY"
         raise ValueError(
-            f"{variable} names a proxy of the kind {found.scheme!r}; it must be http://HOST:PORT, or put {host} into NO_PROXY."
+            f"{variable} has the proxy type {found.scheme!r}. Set it to http://HOST:PORT, or add {host} to NO_PROXY."
         )
     authorization = None
     if found.username is not None:
@@ -61,7 +61,7 @@ def proxy_of(url: str) -> HttpProxy | None:
 
 
 async def open_tunnel(proxy: HttpProxy, host: str, port: int) -> socket.socket:
-    """Return a socket that the proxy has connected to `host`. Raises OSError if the proxy cannot be reached or refuses."""
+    """Return a socket connected to `host` through the proxy. Raises OSError if the proxy cannot be reached or refuses."""
     loop = asyncio.get_running_loop()
     family, kind, protocol, _, address = (await loop.getaddrinfo(proxy.host, proxy.port, type=socket.SOCK_STREAM))[0]
     connected = socket.socket(family, kind, protocol)
@@ -88,4 +88,4 @@ async def _ask_for_tunnel(connected: socket.socket, proxy: HttpProxy, host: str,
     _, _, said = head.partition(b"\r\n")[0].partition(b" ")
     if said[:3] != b"200":
         answer = said.decode("latin-1") or "nothing"
-        raise OSError(f"the proxy {proxy.name} answered {answer} to CONNECT {target}")
+        raise OSError(f"the proxy {proxy.name} returned {answer} for CONNECT {target}")

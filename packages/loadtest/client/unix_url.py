@@ -10,7 +10,7 @@ from urllib.parse import quote, unquote, urlsplit
 _SCHEME: Final = "http+unix"
 _PLAIN: Final = "http://localhost"
 MOST_PATH_BYTES: Final = 103
-"""Longest path of a socket: `sun_path` has 104 bytes on macOS and 108 on Linux, the last one null (unix(7), unix(4))."""
+"""Maximum length of a socket path: `sun_path` has 104 bytes on macOS and 108 on Linux, including a null byte (unix(7), unix(4))."""
 
 
 def unix_url(path: str) -> str:
@@ -19,11 +19,11 @@ def unix_url(path: str) -> str:
 
 
 def socket_path(url: str) -> str | None:
-    """Return the path of the socket that an address names; None for an address with a host and a port."""
+    """Return the socket path in an address, or None for an address with a host and a port."""
     parts = urlsplit(url)
     return unquote(parts.netloc) if parts.scheme == _SCHEME else None
 
 
 def plain_url(url: str) -> str:
-    """Return the address as HTTP names it: a socket's server is `http://localhost`, any other address stays."""
+    """Return the address for HTTP: `http://localhost` for a socket, any other address unchanged."""
     return _PLAIN + urlsplit(url).path if urlsplit(url).scheme == _SCHEME else url

@@ -1,11 +1,11 @@
-"""A lean HTTP/1.1 reader of server-sent event streams, for load generation.
+"""Lean HTTP/1.1 reader of server-sent event streams, for load generation.
 
-A connection has one request at a time and stays open for the next. Callbacks of the transport split bytes into events as they arrive,
-without a task, a stream buffer or a queue in between. At a thousand streams these make a general HTTP client the bottleneck
+A connection has one request at a time and stays open for the next. Transport callbacks split bytes into events as they arrive,
+without a task, a stream buffer or a queue in between. At a thousand streams, those make a general HTTP client the bottleneck
 (authors/benchmarks/bench_client.py measures both).
 
 It supports chunked bodies, bodies with a length, keep-alive, TLS, and the proxy of the environment (`loadtest.client.proxy`).
-It follows no redirects and sends no cookies.
+It does not follow redirects or send cookies.
 """
 
 import asyncio
@@ -29,47 +29,47 @@ State: TypeAlias = Callable[["Exchange", bytes, float], None]
 HEAD_LIMIT: Final = 65_536
 READ_SIZE: Final = 65_536
 NOT_READ: Final = frozenset({"compressed", "html", "no_stream"})
-"""Failures whose body is not read as events."""
+"""Failure statuses whose body is not read as events."""
 ERROR_BODY_LIMIT: Final = 16_384
 CRLF: Final = b"\r\n"
 
 now_s = time.perf_counter
-"""The clock of all measurements: monotonic, and on Linux and macOS the same in all processes of a machine."""
+"""Clock of all measurements: monotonic, and on Linux and macOS the same in all processes of a machine."""
 
 
 @dataclass(slots=True)
 class Exchange:
-    """One request and its answer. Times are readings of `now_s`; 0.0 if the request did not get that far."""
+    """One request and its response. Times are readings of `now_s`, or 0.0 for a stage that was not reached."""
 
     sent_s: float = 0.0
     end_s: float = 0.0
     status: int = 0
     times_s: "array[float]" = field(default_factory=lambda: array("d"))
-    """One reading per event of the choice, with or without output; the event that only names the role has none."""
+    """One reading per event of the choice, with or without output. The event with only the role has none."""
     silent: int = 0
-    """Events at the beginning of `times_s` without output, such as special tokens. The first output is at this index."""
+    """Events at the start of `times_s` without output, such as special tokens. The first output is at this index."""
     usage: Usage | None = None
     finished: bool = False
-    """Whether the stream had a finish reason or [DONE]."""
+    """True if the stream had a finish reason or [DONE]."""
     error: str | None = None
-    """Kind of failure: reset, closed, malformed, error_event, http_429, ...; None if it has not failed."""
+    """Kind of failure: reset, closed, malformed, error_event, http_429, ...; None without a failure."""
     error_detail: str = ""
     any_bytes: bool = False
     simulated: bool = False
     payloads: list[bytes] | None = None
-    """The payloads of all events, if the caller wants the text of the answer; None keeps none."""
+    """Payloads of all events if the caller wants the response text, otherwise None."""
     retry_after_s: float | None = None
-    """Wait that a 429 or 503 asks for in Retry-After; None without one."""
+    """Retry-After wait of a 429 or 503, or None."""
 
     @property
     def text(self) -> str:
-        """The answer's text, from the payloads that were kept."""
+        """Response text, from the stored payloads."""
         return "".join(_text_of(payload) for payload in self.payloads or ())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
-    """The parts of a server's address."""
+    """Parts of a server's address."""
 
     host: str
     port: int
@@ -79,14 +79,14 @@ class Origin:
     prefix: str
     """Path before /v1, without a trailing slash."""
     socket: str | None = None
-    """Path of the Unix socket to connect to; None connects to host and port."""
+    """Path of the Unix socket to connect to, or None for host and port."""
 
     @classmethod
     def of(cls, url: str) -> "Origin":
         """Return the parts of a URL. Raises ValueError if it is neither http nor https."""
         parts = urlsplit(plain_url(url))
         if parts.scheme not in {"http", "https"} or not parts.hostname:
-            raise ValueError(f"the URL is {url!r}; it must be http://HOST[:PORT] or https://HOST.")
+            raise ValueError(f"the URL is {url!r}: expected http://HOST[:PORT] or https://HOST.")
         tls = parts.scheme == "https"
         authority = parts.netloc.rsplit("@", 1)[-1]
         return cls(
@@ -126,14 +126,14 @@ def request_bytes(head: bytes, body: bytes) -> bytes:
 
 
 _BUFFER: Final = memoryview(bytearray(READ_SIZE))
-"""Read buffer of all connections of a process. Each connection copies its bytes before the loop continues.
+"""Read buffer shared by all connections of a process. Each connection copies its bytes before the loop continues.
 
-asyncio's other kind of protocol makes a buffer of 256 KiB for every read, which costs more than the read.
+asyncio's other protocol type allocates 256 KiB for every read, which costs more than the read.
 """
 
 
 class WireConnection(asyncio.BufferedProtocol):
-    """One connection to a server. `exchange` sends a request; its future is done when the answer ends."""
+    """A connection to a server. `exchange` sends a request, and its future is done when the response ends."""
 
     __slots__ = (
         "_current",
@@ -154,7 +154,7 @@ class WireConnection(asyncio.BufferedProtocol):
         self._current: Exchange | None = None
         self._done: asyncio.Future[None] | None = None
         self.reused = False
-        """Whether the connection had an answer before: the server may have closed it since."""
+        """True if the connection had a response before. The server may have closed it since."""
         self.last_byte_s = 0.0
         self._reset()
 
@@ -162,23 +162,23 @@ class WireConnection(asyncio.BufferedProtocol):
         self._state: State = self._head
         self._rest = b""
         self._left = 0
-        """Bytes still to come of the current chunk, or of a body with a length."""
+        """Remaining bytes of the current chunk, or of a body with a length."""
         self._keep = True
         self._split = EventSplitter()
         self._error_body = b""
 
     @property
     def usable(self) -> bool:
-        """Whether a request can be sent."""
+        """True if a request can be sent."""
         return self._transport is not None and self._current is None and not self._transport.is_closing()
 
     @property
     def busy(self) -> bool:
-        """Whether an answer is awaited."""
+        """True if a response is pending."""
         return self._current is not None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Take the connection from the event loop; send small requests at once."""
+        """Accept the connection from the event loop. Small requests are sent immediately."""
         self._transport = cast("asyncio.Transport", transport)
         sock: socket.socket | None = transport.get_extra_info("socket")
         if sock is not None:
@@ -186,7 +186,7 @@ class WireConnection(asyncio.BufferedProtocol):
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """End the request in progress."""
+        """Abort the request in progress."""
         self._transport = None
         current = self._current
         if current is None:
@@ -196,10 +196,10 @@ class WireConnection(asyncio.BufferedProtocol):
         elif current.status and self._state == self._until_close:
             self._end()
         else:
-            self._fail("closed", "the server closed the connection before the answer was complete")
+            self._fail("closed", "the server closed the connection before the response was complete")
 
     def exchange(self, request: bytes, *, keep_text: bool = False) -> tuple[Exchange, asyncio.Future[None]]:
-        """Send a request. The future is done when the exchange is complete or has failed; it never raises."""
+        """Send a request. The future is done when the exchange is complete or has failed, and never raises."""
         if self._transport is None or self._current is not None:
             raise RuntimeError("the connection is closed or busy")
         self._reset()
@@ -211,12 +211,12 @@ class WireConnection(asyncio.BufferedProtocol):
         return current, done
 
     def waiting_since(self) -> tuple[float, float, bool] | None:
-        """Return when the current request was sent, when its last byte came, and whether its output has begun; None while idle."""
+        """Return when the current request was sent, when its last byte arrived, and whether its output has started; None while idle."""
         current = self._current
         return None if current is None else (current.sent_s, self.last_byte_s, bool(current.times_s))
 
     def abort(self, kind: str, detail: str) -> None:
-        """End the current request (a stall, a time limit) and close."""
+        """Abort the current request (a stall or a timeout) and close."""
         self._fail(kind, detail)
 
     def close(self) -> None:
@@ -225,16 +225,16 @@ class WireConnection(asyncio.BufferedProtocol):
             self._transport.abort()
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """Return the buffer that the event loop reads into."""
+        """Return the buffer for the event loop to read into."""
         del sizehint
         return _BUFFER
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Take what the event loop has read."""
+        """Process the bytes read by the event loop."""
         self.receive(bytes(_BUFFER[:nbytes]), now_s())
 
     def receive(self, data: bytes, at_s: float) -> None:
-        """Read the next bytes, which arrived at `at_s`. They may be cut anywhere."""
+        """Read the next bytes, which arrived at `at_s` and may be cut anywhere."""
         current = self._current
         if current is None:
             self.close()  # bytes without a request: the connection is out of step
@@ -273,14 +273,14 @@ class WireConnection(asyncio.BufferedProtocol):
         end = data.find(b"\r\n\r\n")
         if end < 0:
             if len(data) > HEAD_LIMIT:
-                raise _ProtocolError("the answer's head has no end")
+                raise _ProtocolError("the response head is too long")
             self._rest = data
             return
         first, *lines = data[:end].split(CRLF)
         version, _, tail = first.partition(b" ")
         code = tail[:3]
         if not version.startswith(b"HTTP/1.") or not code.isdigit():
-            raise _ProtocolError(f"not an HTTP/1.1 answer: {first[:60]!r}")
+            raise _ProtocolError(f"not an HTTP/1.1 response: {first[:60]!r}")
         rest = data[end + 4 :]
         if int(code) < HTTPStatus.OK:  # 100 Continue and the like: the real head follows
             if rest:
@@ -304,7 +304,7 @@ class WireConnection(asyncio.BufferedProtocol):
             self._state = self._chunks
         elif length is not None:
             if not length.isdigit():
-                raise _ProtocolError(f"the answer's length is {length[:40]!r}")
+                raise _ProtocolError(f"the response length is {length[:40]!r}")
             self._state, self._left = self._counted, int(length)
         else:
             self._state, self._keep = self._until_close, False
@@ -334,7 +334,7 @@ class WireConnection(asyncio.BufferedProtocol):
                 line_end = data.find(CRLF, position)
                 if line_end < 0:
                     if length - position > HEAD_LIMIT:
-                        raise _ProtocolError("a chunk's size has no end")
+                        raise _ProtocolError("a chunk size is too long")
                     self._rest = data[position:]
                     return
                 size = _chunk_size(data[position:line_end])
@@ -365,7 +365,7 @@ class WireConnection(asyncio.BufferedProtocol):
 
     def _complete(self, current: Exchange) -> None:
         if self._split.pending and current.error is None:
-            current.error, current.error_detail = "closed", "the last event of the stream is cut off"
+            current.error, current.error_detail = "closed", "the last event of the stream is truncated"
         self._end()
 
     def _body(self, current: Exchange, data: bytes, at_s: float) -> None:
@@ -386,32 +386,38 @@ class WireConnection(asyncio.BufferedProtocol):
 
 
 def retry_after_s(value: str, date: str) -> float | None:
-    """Return the seconds of a Retry-After header; None if it has none.
+    """Return the seconds of a Retry-After header, or None without one.
 
-    It has a number or a date (RFC 9110, section 10.2.3). A date counts from the answer's own Date header, because this machine's
+    The value is a number or a date (RFC 9110, section 10.2.3). A date is relative to the response's Date header, because this machine's
     clock may differ from the server's.
     """
     if value.strip().isdecimal():
         return float(value)
     try:
         return max(0.0, (parsedate_to_datetime(value) - parsedate_to_datetime(date)).total_seconds())
-    except (ValueError, TypeError):  # no date, or one with a time zone and one without
+    except (ValueError, TypeError):  # not a date, or only one of two with a time zone
         return None
 
 
 def _not_a_stream(headers: Mapping[bytes, bytes]) -> tuple[str | None, str]:
-    """Return the kind of failure and its message if a body with status 200 is no stream of events; None and nothing if it is."""
+    """Return the kind and message of the failure if a body with status 200 is not an event stream; otherwise None and an empty string."""
     encoding = headers.get(b"content-encoding", b"identity").decode("latin-1").lower()
     if encoding not in {"", "identity"}:
-        return "compressed", f"the answer has content-encoding {encoding}, which delays events; ask the proxy for none"
+        return (
+            "compressed",
+            f"the response has content-encoding {encoding}, which delays events; configure the proxy to send none",
+        )
     content_type = headers.get(b"content-type", b"").decode("latin-1")
     kind = content_type.partition(";")[0].strip().lower()
     if kind == "text/html":
-        return "html", f"the answer is an HTML page ({content_type}): a login page or a proxy answered, not the server"
+        return (
+            "html",
+            f"the response is an HTML page ({content_type}) from a login page or a proxy, not from the server",
+        )
     if kind not in {"", "text/event-stream"}:
         return (
             "no_stream",
-            f"the answer has content-type {content_type}, not text/event-stream: the server did not stream",
+            f"the response has content-type {content_type}, not text/event-stream: the server did not stream",
         )
     return None, ""
 
@@ -421,7 +427,7 @@ class _ProtocolError(Exception):
 
 
 def _single_event(data: bytes) -> bytes | None:
-    """Return the payload if the bytes are exactly one chunk with exactly one event of one line, as servers write a token; else None."""
+    """Return the payload if the bytes are exactly one chunk with one event of one line, as servers write a token; otherwise None."""
     line_end = data.find(CRLF, 0, 10)
     if line_end < 1 or not data.startswith(b"data: ", line_end + 2) or not data.endswith(b"\n\n\r\n"):
         return None
@@ -436,14 +442,14 @@ def _chunk_size(line: bytes) -> int:
     try:
         return int(digits, 16)
     except ValueError:
-        raise _ProtocolError(f"a chunk's size is {digits[:40]!r}") from None
+        raise _ProtocolError(f"a chunk size is {digits[:40]!r}") from None
 
 
 def _plain_token(payload: bytes) -> bool:
-    """Whether the event holds only new text, as most do, found without decoding its JSON.
+    """Return whether the event contains only new text, as most do, without decoding its JSON.
 
-    Only the compact form that vLLM writes is recognized; everything else is decoded. Quotes in generated text are escaped, so that
-    text cannot look like a key.
+    Only the compact form that vLLM writes is recognized; everything else is decoded. Quotes in generated text are escaped, so
+    text cannot be mistaken for a key.
     """
     start, size = payload.find(b'"content":"'), 11
     if start < 0:
@@ -460,7 +466,7 @@ def _plain_token(payload: bytes) -> bool:
 
 
 def _text_of(payload: bytes) -> str:
-    """Return the text of an event; empty if it has none."""
+    """Return the text of an event, or an empty string."""
     try:
         return "" if payload == DONE else parse_event(payload).text
     except ValueError:
@@ -475,7 +481,7 @@ def _read_event(current: Exchange, payload: bytes, at_s: float) -> None:
         delta = parse_event(payload)
     except ValueError:
         if current.error is None:
-            current.error, current.error_detail = "malformed", f"an event is no JSON object: {payload[:80]!r}"
+            current.error, current.error_detail = "malformed", f"an event is not a JSON object: {payload[:80]!r}"
         return
     if delta.error is not None:
         if current.error is None:
@@ -486,6 +492,6 @@ def _read_event(current: Exchange, payload: bytes, at_s: float) -> None:
             current.silent += 1
         current.times_s.append(at_s)
     if delta.finish_reason == ABORT and current.error is None:
-        current.error, current.error_detail = "abort", "the server ended the answer with finish_reason abort"
+        current.error, current.error_detail = "abort", "the server ended the response with finish_reason abort"
     current.usage = delta.usage or current.usage
     current.finished = current.finished or delta.finish_reason is not None

@@ -1,1 +1,1 @@
-"""The load generator: processes that send requests at their times and note when each event of an answer came."""
+"""Load generator: processes that send requests on schedule and record the arrival of each response event."""

@@ -1,4 +1,4 @@
-"""Measure the lateness of the load generator's event loop, which adds to every time that it measures, and its cause."""
+"""Lateness of the load generator's event loop, which adds to every measured time, and its cause."""
 
 import asyncio
 from array import array
@@ -9,14 +9,14 @@ from loadtest.client.wire import now_s
 
 PERIOD_S: Final = 0.01
 TIMER_STEP_S: Final = 0.001
-"""epoll wakes in whole milliseconds, so that a timer of an idle loop is up to 1 ms late. Arriving bytes are not, so this does not count."""
+"""epoll wakes in whole milliseconds, so a timer of an idle loop is up to 1 ms late. Arriving bytes are not, so this is not counted."""
 
 SCHEDSTAT: Final = Path("/proc/self/schedstat")
 """Time on a core, time ready and waiting for one, and time slices of the main thread, in ns (Linux, Documentation/scheduler/sched-stats)."""
 
 
 def run_queue_s() -> float | None:
-    """Return the time for which this process was ready to run and had no core; None where the system does not say."""
+    """Return the time for which this process was ready to run but had no core, or None if the system does not report it."""
     try:
         return int(SCHEDSTAT.read_bytes().split()[1]) / 1e9
     except (OSError, ValueError, IndexError):
@@ -26,7 +26,7 @@ def run_queue_s() -> float | None:
 class LagSampler:
     """Sample the loop's lateness evenly over time.
 
-    A blocked loop misses many ticks. Each missed tick counts with the lateness that an event at that moment would have had, so that a
+    A blocked loop misses many ticks. Each missed tick counts with the lateness of an event at that moment, so a
     long block has its full weight.
     """
 

@@ -5,9 +5,9 @@ import resource
 
 
 def raise_open_files_limit() -> None:
-    """Raise this process's limit of open files to the hard limit; the usual default is 1,024."""
+    """Raise this process's limit of open files to the hard limit. The usual default is 1,024."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with contextlib.suppress(ValueError, OSError):  # macOS states a hard limit that it then refuses
+    with contextlib.suppress(ValueError, OSError):  # macOS reports a hard limit that it then refuses
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 

@@ -1,8 +1,8 @@
-"""Generate one worker's share of a point's load.
+"""Load generation of one worker's share of a point.
 
-Closed loop: a fixed number of slots, each with a connection of its own, each sending its next request when the last is answered.
-Open loop: requests leave at times drawn beforehand, whatever the server does; their latency counts from the intended time, so that a
-late client makes the server look worse and never better.
+Closed loop: a fixed number of slots, each with a separate connection, each sending its next request when the last is answered.
+Open loop: requests leave at scheduled times, regardless of the server. Their latency counts from the intended time, so a
+late client makes the server look worse, never better.
 """
 
 import asyncio
@@ -30,37 +30,37 @@ from loadtest.traffic.ramp import Ramp
 
 WATCH_PERIOD_S: Final = 0.25
 MOST_READY: Final = 2048
-"""Requests that are made before the start. A worker has 512 streams; long prompts and images must not fill the memory."""
+"""Requests prepared before the start. A worker has 512 streams, and long prompts and images must not fill the memory."""
 CONNECT_LIMIT_S: Final = 30.0
 CONNECTS_AT_ONCE: Final = 128
-"""New connections opened at the same time before the start. A server's backlog is often 128."""
+"""New connections opened concurrently before the start. A server's backlog is often 128."""
 STALE_AFTER_S: Final = 1.0
-"""If a reused connection ends this soon without a byte, the server had closed it while it was idle."""
+"""Time within which the close of a reused connection without a byte means that the server had closed it while idle."""
 GIVE_UP_AFTER: Final = 20
-"""Consecutive failed connections after which the server counts as gone."""
+"""Consecutive failed connections after which the server is treated as gone."""
 RAMP_S: Final = 0.0001
-"""Delay between the first requests of two slots of a closed loop. A thousand simultaneous requests would wait for one another in the
-server's accept loop, and their time to first token would measure that."""
+"""Delay between the first requests of two closed-loop slots. A thousand simultaneous requests queue in the
+server's accept loop, which adds to their time to first token."""
 PAUSES_S: Final = (0.0, 0.05, 0.1, 0.2, 0.5, 1.0)
-"""Pauses of a slot after consecutive failures, so that a refusing server is not overloaded."""
+"""Pauses of a slot after consecutive failures, to avoid overloading a server that rejects requests."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Share:
-    """One worker's share of one point. Worker `worker` of `workers` sends the requests whose index leaves that remainder."""
+    """One worker's share of one point. Worker `worker` of `workers` sends the requests whose index has that remainder."""
 
     url: str
     path: str
     headers: Mapping[str, str]
     body: Mapping[str, object]
-    """Body of the request without its prompt."""
+    """Request body without its prompt."""
     recipe: Recipe
     first_index: int
     """Index of the point's first request. Warm-up and measurement use different indexes."""
     worker: int
     workers: int
     concurrency: int
-    """Slots of this worker (closed loop), or most requests or sessions of this worker in flight (open loop)."""
+    """Slots of this worker (closed loop), or maximum requests or sessions of this worker in flight (open loop)."""
     rate_per_s: float | None
     """Requests per second of all workers together, or new sessions if they have several turns; None for a closed loop."""
     poisson: bool
@@ -70,27 +70,27 @@ class Share:
     request_timeout_s: float
     stall_timeout_s: float
     source: PromptSource | None = None
-    """What makes the requests; None makes prompts of one length by the recipe."""
+    """Source of the requests, or None for prompts of one length from the recipe."""
     times_s: "array[float] | None" = None
-    """Intended send times of an open loop; None draws them from the rate."""
+    """Intended send times of an open loop, or None to draw them from the rate."""
     ramp: Ramp | None = None
     turns: int = 1
-    """Requests of a session; each sends the conversation so far."""
+    """Requests per session. Each sends the conversation so far."""
     think_time_s: float = 0.0
     max_model_len: int | None = None
     objective: Objective | None = None
     """Limits of a search. Each request is then judged as soon as its verdict is certain."""
     proxy: HttpProxy | None = None
-    """The proxy of the environment; None for a direct connection."""
+    """Proxy of the environment, or None for a direct connection."""
     respect_retry_after: bool = False
-    """Whether a request that got 429 or 503 with Retry-After is sent again after that time, within its request limit."""
+    """True to resend a request after 429 or 503 with Retry-After, within its timeout."""
 
 
 def arrivals(rate_per_s: float, count: int, seed: int, *, poisson: bool) -> "array[float]":
     """Return the intended send times of an open loop, in seconds from the start. All workers draw the same times.
 
-    `count` requests take exactly `count / rate_per_s` seconds, as in `vllm bench serve`: drawn gaps are scaled to that time, so that a
-    draw changes the pattern and never the rate.
+    `count` requests take exactly `count / rate_per_s` seconds, as in `vllm bench serve`: drawn gaps are scaled to that time, so a
+    draw changes the pattern but never the rate.
     """
     if not poisson:
         return array("d", [number / rate_per_s for number in range(count)])
@@ -114,11 +114,11 @@ class _Request:
 
     data: bytes
     asked_tokens: int
-    """Output tokens that the server must generate; 0 if the model may end its answer."""
+    """Output tokens that the server must generate, or 0 if the model may stop earlier."""
 
 
 class _FixedMaker:
-    """Make prompts of one length."""
+    """Source of prompts of one length."""
 
     def __init__(self, share: Share) -> None:
         self._maker = PromptMaker(share.recipe)
@@ -133,7 +133,7 @@ class _FixedMaker:
 
 
 class LoadGenerator:
-    """Run one share. `prepare` opens connections and makes the first prompts; `run` starts at a given time."""
+    """Run one share. `prepare` opens connections and creates the first prompts; `run` starts at a given time."""
 
     def __init__(self, share: Share, loop: asyncio.AbstractEventLoop) -> None:
         self._share = share
@@ -160,12 +160,12 @@ class LoadGenerator:
 
     @property
     def finished(self) -> int:
-        """Requests that have ended."""
+        """Number of finished requests."""
         return len(self._records)
 
     @property
     def in_flight(self) -> int:
-        """Requests in flight."""
+        """Number of requests in flight."""
         return len(self._active)
 
     def new_verdicts(self) -> tuple[tuple[int, bool], ...]:
@@ -173,17 +173,17 @@ class LoadGenerator:
         return self._verdicts.take(now_s() - self._start_s)
 
     def end(self) -> None:
-        """Send no more requests. Those in flight are answered."""
+        """Send no more requests, but wait for those in flight."""
         self._ending = True
 
     def stop(self) -> None:
-        """Send no more requests and end those in flight."""
+        """Send no more requests and abort those in flight."""
         self._stopping = True
         for connection in list(self._active):
-            connection.abort("aborted", "the point was ended before the answer was complete")
+            connection.abort("aborted", "the point was ended before the response was complete")
 
     async def prepare(self) -> None:
-        """Open connections and make prompts, so that the measurement does not include either."""
+        """Open connections and create prompts, so the measurement includes neither."""
         share = self._share
         for index in self._indexes() if share.turns == 1 else ():
             if len(self._ready) >= min(share.concurrency * 2, MOST_READY):
@@ -226,7 +226,7 @@ class LoadGenerator:
             wall_s, cpu_s = now_s() - start_s, time.process_time() - cpu_s
             queued_now_s = run_queue_s()
             gc.enable()
-            if not frozen_before:  # else what the caller froze would thaw with ours
+            if not frozen_before:  # otherwise objects frozen by the caller would thaw with ours
                 gc.unfreeze()
             for connection in self._idle:
                 connection.close()
@@ -317,13 +317,13 @@ class LoadGenerator:
                 await asyncio.sleep(PAUSES_S[min(failures, len(PAUSES_S) - 1)])
 
     def _one(self, index: int, intended_s: float | None) -> Coroutine[Any, Any, RequestRecord]:
-        """Send the request of an index, or the session of that number."""
+        """Send the request with an index, or the session with that number."""
         return self._send(index, intended_s) if self._share.turns == 1 else self._session(index, intended_s)
 
     async def _session(self, number: int, intended_s: float | None) -> RequestRecord:
         """Send the turns of a session one after the other, each with the conversation so far. Return the last one's record.
 
-        In an open loop `intended_s` is when the session arrives, and each further turn is intended the think time after the answer
+        In an open loop `intended_s` is when the session arrives, and each further turn is intended the think time after the response
         before it.
         """
         share = self._share
@@ -339,7 +339,7 @@ class LoadGenerator:
                     break
             output = asked.output_tokens or 0
             if record is not None and share.max_model_len is not None:
-                # The next message is about as long as the one before; a longer conversation would only be refused.
+                # The next message is about as long as the previous one; a longer conversation would only be rejected.
                 grown = held_tokens + output + max(1, record.prompt_tokens // (turn * 2))
                 if grown > share.max_model_len:
                     self._sessions_cut += 1
@@ -379,7 +379,7 @@ class LoadGenerator:
             if delay_s > 0:
                 await asyncio.sleep(delay_s)
             elif number % 16 == 0:
-                await asyncio.sleep(0)  # already late: catch up, but read answers
+                await asyncio.sleep(0)  # already late: catch up, but read responses
             if self._stopping or self._ending or self._gave_up is not None:
                 break
             if len(tasks) >= share.concurrency:
@@ -398,7 +398,7 @@ class LoadGenerator:
         request: "_Request | None" = None,
         texts: list[str] | None = None,
     ) -> RequestRecord:
-        """Send one request and wait for its end. Every request gives exactly one record. `texts` takes the answer's text."""
+        """Send one request and wait for its end. Every request yields exactly one record. `texts` receives the response text."""
         request = request or self._ready.pop(index, None) or self._request(self._maker.asked(index))
         began_s, first_sent_s = now_s(), None
         self._verdicts.began(index, began_s - self._start_s if intended_s is None else intended_s)
@@ -407,7 +407,7 @@ class LoadGenerator:
             first_sent_s = exchange.sent_s if first_sent_s is None else first_sent_s
             wait_s = exchange.retry_after_s if self._share.respect_retry_after else None
             if wait_s is None or now_s() + wait_s - began_s > self._share.request_timeout_s or self._stopping:
-                exchange.sent_s = first_sent_s  # all attempts are one request: its latencies count from the first
+                exchange.sent_s = first_sent_s  # all attempts are one request, whose latencies count from the first
                 if texts is not None:
                     texts.append(exchange.text)
                 return self._keep(index, intended_s, connect_s, exchange, request.asked_tokens)
@@ -415,7 +415,7 @@ class LoadGenerator:
             await asyncio.sleep(wait_s)
 
     async def _exchange(self, index: int, request: bytes, *, keep_text: bool) -> tuple[Exchange, float]:
-        """Send one request and return its exchange and the seconds to open a connection; once more, if the connection was stale."""
+        """Send one request and return its exchange and the seconds to open a connection. Retry once if the connection was stale."""
         for attempt in (0, 1):
             began_s = now_s()
             connection = self._take()
@@ -487,7 +487,7 @@ class LoadGenerator:
         return record
 
     async def _watch(self) -> None:
-        """End requests that exceed the request limit or the stall limit."""
+        """Abort requests that exceed the request timeout or the stall timeout."""
         share = self._share
         while True:
             await asyncio.sleep(WATCH_PERIOD_S)
@@ -500,12 +500,12 @@ class LoadGenerator:
                 if at_s - sent_s > share.request_timeout_s:
                     connection.abort("timeout", f"not complete within {share.request_timeout_s:g} s")
                 elif at_s - last_byte_s > share.stall_timeout_s:
-                    when = "during the answer" if answered else "before the first token"
+                    when = "during the response" if answered else "before the first token"
                     connection.abort("stall", f"no byte for {share.stall_timeout_s:g} s {when}; see --stall-timeout")
 
 
 def judge(exchange: Exchange) -> tuple[str | None, str]:
-    """Return the kind of failure of a finished exchange and its message; None for a complete answer with usage."""
+    """Return the kind of failure of a finished exchange and its message, or None for a complete response with usage."""
     if exchange.error is not None:
         return exchange.error, exchange.error_detail
     if not exchange.finished:
@@ -513,5 +513,5 @@ def judge(exchange: Exchange) -> tuple[str | None, str]:
     if exchange.usage is None:
         return "missing_usage", "the server stated no usage, so its tokens cannot be counted"
     if not exchange.times_s or exchange.usage.completion_tokens == 0:
-        return "empty", "the answer held no token"
+        return "empty", "the response contained no token"
     return None, ""

@@ -1,4 +1,4 @@
-"""Start and control the processes of the load generator."""
+"""Start and control of the load generator's processes."""
 
 import asyncio
 import contextlib
@@ -13,27 +13,27 @@ from loadtest.generator.load import Share
 from loadtest.records import FRAME, EndLoad, Progress, Ready, StartLoad, StopLoad, WorkerResult, packed, unpacked
 
 HOME: Final = Path(__file__).resolve().parents[len((__package__ or "").split("."))]
-"""The folder in which Python finds this package."""
+"""Folder in which Python finds this package."""
 READY_LIMIT_S: Final = 180.0
-"""Time limit to open some thousand TLS connections and make their first prompts."""
+"""Timeout for opening several thousand TLS connections and creating their first prompts."""
 START_DELAY_S: Final = 0.05
-"""Delay before the first request, so that all workers start together."""
+"""Delay before the first request, so all workers start together."""
 CLOSE_LIMIT_S: Final = 3.0
 STOP_LIMIT_S: Final = 45.0
-"""Time limit to end requests in flight. Opening a connection takes up to 30 s."""
+"""Timeout for aborting requests in flight. Opening a connection takes up to 30 s."""
 STREAMS_PER_WORKER: Final = 512
-"""A worker handles about 50,000 events per second; 512 streams at 50 tokens per second are half of that."""
+"""Streams per worker. A worker handles about 50,000 events per second; 512 streams at 50 tokens per second are half of that."""
 
 ShowProgress = Callable[[int, int], None]
 """Receives the number of finished requests and of requests in flight."""
 
 
 Judge = Callable[[Sequence[tuple[int, bool]]], "EndLoad | StopLoad | None"]
-"""Receives new verdicts of requests, and returns how to end the point; None if it goes on."""
+"""Receives new verdicts of requests, and returns how to end the point, or None to continue."""
 
 
 class WorkerError(Exception):
-    """A process of the load generator ended or did not answer."""
+    """A process of the load generator exited or did not respond."""
 
 
 def usable_cores() -> int:
@@ -44,7 +44,7 @@ def usable_cores() -> int:
 
 
 def workers_for(streams: int, cores: int) -> int:
-    """Return the number of processes for concurrent streams: one per STREAMS_PER_WORKER, and no more than cores."""
+    """Return the number of processes for concurrent streams: one per STREAMS_PER_WORKER, at most one per core."""
     return max(1, min(cores, -(-streams // STREAMS_PER_WORKER)))
 
 
@@ -64,7 +64,7 @@ class _Worker:
         try:
             await stdin.drain()
         except (ConnectionError, BrokenPipeError) as error:
-            raise WorkerError("a process of the load generator died") from error
+            raise WorkerError("a process of the load generator exited unexpectedly") from error
 
     async def receive(self) -> object:
         stdout = self.process.stdout
@@ -74,11 +74,11 @@ class _Worker:
             (size,) = FRAME.unpack(await stdout.readexactly(FRAME.size))
             return unpacked(await stdout.readexactly(size))
         except asyncio.IncompleteReadError as error:
-            raise WorkerError("a process of the load generator died") from error
+            raise WorkerError("a process of the load generator exited unexpectedly") from error
 
 
 class WorkerPool:
-    """Processes that are started when needed and kept for the next point. Use it as an asynchronous context manager."""
+    """Processes that are started when needed and reused for the next point. Use it as an asynchronous context manager."""
 
     def __init__(self) -> None:
         self._workers: list[_Worker] = []
@@ -90,7 +90,7 @@ class WorkerPool:
         await self.close()
 
     async def close(self) -> None:
-        """End all processes, by force if necessary."""
+        """Stop all processes, by force if necessary."""
         workers, self._workers = self._workers, []
         for worker in workers:
             if worker.process.stdin is not None:
@@ -111,7 +111,7 @@ class WorkerPool:
                 "-m",
                 f"{__package__}.worker",
                 stdin=asyncio.subprocess.PIPE,
-                process_group=0,  # Ctrl-C of the terminal reaches only the parent, which ends its workers
+                process_group=0,  # Ctrl-C of the terminal reaches only the parent, which stops its workers
                 stdout=asyncio.subprocess.PIPE,
                 cwd=HOME,
             )
@@ -120,11 +120,11 @@ class WorkerPool:
     async def run(
         self, shares: Sequence[Share], *, limit_s: float, progress: ShowProgress, judge: Judge | None = None
     ) -> list[WorkerResult]:
-        """Run one point with one worker per share. After `limit_s` seconds the remaining requests are ended and reported as aborted.
+        """Run one point with one worker per share. After `limit_s` seconds the remaining requests are aborted and reported.
 
         `judge` may end the point earlier.
 
-        Raises WorkerError when a process died. A cancellation ends all processes: what they know of the point is lost.
+        Raises WorkerError if a process exited unexpectedly. A cancellation stops all processes and loses their data about the point.
         """
         await self._grow(len(shares))
         workers = self._workers[: len(shares)]
@@ -163,7 +163,7 @@ class WorkerPool:
         await worker.send(share)
         answer = await worker.receive()
         if not isinstance(answer, Ready):
-            raise WorkerError(f"the load generator answered {answer!r} instead of ready")
+            raise WorkerError(f"the load generator sent {answer!r} instead of ready")
         worker.finished = worker.in_flight = 0
 
     @staticmethod
@@ -182,13 +182,13 @@ class WorkerPool:
 
 
 def _look(result: "asyncio.Future[WorkerResult]") -> None:
-    """Look at a failure: asyncio prints one that nobody has looked at, and a signal can end the point before anybody does."""
+    """Retrieve a failure, because asyncio prints one that was never retrieved, and a signal can end the point first."""
     if not result.cancelled():
         result.exception()
 
 
 async def _all_done(results: Sequence["asyncio.Future[WorkerResult]"], limit_s: float) -> bool:
-    """Wait until all results are there, or until one has failed, at most `limit_s` seconds. Raises the failure."""
+    """Wait at most `limit_s` seconds until all results have arrived or one has failed. Raises the failure."""
     done, pending = await asyncio.wait(results, timeout=limit_s, return_when=asyncio.FIRST_EXCEPTION)
     for result in done:
         result.result()

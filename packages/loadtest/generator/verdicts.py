@@ -1,7 +1,7 @@
-"""Judge requests against limits, each as soon as its verdict is certain.
+"""Verdicts of requests against limits, each as soon as it is certain.
 
-A request that has waited longer than a limit has missed it, whether its answer is complete or not. Without that rule a search would see
-the fast answers of an overloaded server first.
+A request that has waited longer than a limit has missed it, whether or not its response is complete. Otherwise a search would first
+see the fast responses of an overloaded server.
 """
 
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ class _Pending:
 
 
 class Verdicts:
-    """The verdicts of one worker's requests."""
+    """Verdicts of one worker's requests."""
 
     def __init__(self, objective: Objective | None) -> None:
         self._objective = objective
@@ -26,23 +26,23 @@ class Verdicts:
         self._new: list[tuple[int, bool]] = []
 
     def began(self, index: int, intended_s: float) -> None:
-        """Note a request; `intended_s` counts from the start of the point."""
+        """Add a request. `intended_s` is relative to the start of the point."""
         if self._objective is not None:
             self._open[index] = _Pending(intended_s)
 
     def sent(self, index: int, exchange: Exchange) -> None:
-        """Note the exchange of a request."""
+        """Add the exchange of a request."""
         pending = self._open.get(index)
         if pending is not None:
             pending.exchange = exchange
 
     def ended(self, record: RequestRecord) -> None:
-        """Judge a request that has ended. A failed request has missed every limit."""
+        """Judge a finished request. A failed request has missed every limit."""
         if self._objective is not None and self._open.pop(record.index, None) is not None:
             self._new.append((record.index, record.error is None and self._objective.kept_by(record)))
 
     def take(self, at_s: float) -> tuple[tuple[int, bool], ...]:
-        """Return the verdicts since the last call, with those of requests that have waited too long at `at_s`."""
+        """Return the verdicts since the last call, including requests that have waited too long at `at_s`."""
         if self._objective is None:
             return ()
         for index in [index for index, pending in self._open.items() if self._has_missed(pending, at_s)]:

@@ -1,7 +1,7 @@
-"""One process of the load generator: `python -m loadtest.generator.worker`, driven through its standard input and output.
+"""Process of the load generator: `python -m loadtest.generator.worker`, driven through its standard input and output.
 
-Messages in: a `Share`, `StartLoad` with the start time, `EndLoad`, `StopLoad`, and the end of the input, which ends the process. Messages out: `Ready`,
-`Progress` twice a second, and one `WorkerResult` a point. Interrupts are the parent's business: it decides what is kept.
+Messages in: a `Share`, `StartLoad` with the start time, `EndLoad`, `StopLoad`, and the end of the input, which stops the process. Messages out:
+`Ready`, `Progress` twice per second, and one `WorkerResult` per point. The parent handles interrupts and decides what to keep.
 """
 
 import asyncio
@@ -43,7 +43,7 @@ async def _serve(inbox: asyncio.Queue[object]) -> None:
 
 
 async def _attend(run: asyncio.Task[WorkerResult], generator: LoadGenerator, inbox: asyncio.Queue[object]) -> bool:
-    """Wait for the end of a run, report progress, and obey `stop`. Return False if the parent process has ended."""
+    """Wait for the end of a run, report progress, and obey `stop`. Return False if the parent process has exited."""
     order = asyncio.create_task(inbox.get())
     try:
         while not run.done():
@@ -85,7 +85,7 @@ async def _main() -> None:
 def main() -> None:
     """Run the worker."""
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)  # the parent ends its workers by closing their input
+        signal.signal(number, signal.SIG_IGN)  # the parent stops its workers by closing their input
     raise_open_files_limit()
     with contextlib.suppress(BrokenPipeError):
         asyncio.run(_main())

@@ -1,11 +1,11 @@
-"""Charts as data. `svg` is the only renderer: it draws them for the page and as files."""
+"""Charts as data, rendered by `svg` for the page and as files."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 NOTHING: Final = "\N{EN DASH}"
-"""Text of a figure that does not exist."""
+"""Text of a missing value."""
 
 Result = Mapping[str, Any]
 """One line of results.jsonl."""
@@ -13,7 +13,7 @@ Result = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mark:
-    """One point of a line."""
+    """A point of a line."""
 
     x: float
     y: float
@@ -21,25 +21,25 @@ class Mark:
     """Tooltip."""
     valid: bool = True
     spread: tuple[float, float] | None = None
-    """Lowest and highest value of the repeats, drawn as an error bar; None without repeats."""
+    """Lowest and highest value of the repeats, rendered as an error bar; None without repeats."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Series:
-    """One line."""
+    """A line of a chart."""
 
     name: str
     marks: tuple[Mark, ...]
     look: Literal["marked", "plain", "dots"] = "marked"
-    """A line with its marks, a line alone, or marks alone."""
+    """A line with its marks, only a line, or only marks."""
     is_dashed: bool = False
     tags: tuple[str, ...] = ()
-    """Text at each mark, such as its load; empty for none."""
+    """Text at each mark, such as its load. Empty for none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LimitLine:
-    """A limit of the user, drawn across the chart."""
+    """A user's limit, rendered across the chart."""
 
     axis: Literal["x", "y"]
     value: float
@@ -48,7 +48,7 @@ class LimitLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CutSpan:
-    """A part of the x axis that the steady figures leave out."""
+    """A part of the x axis that the steady metrics exclude."""
 
     start: float
     end: float
@@ -67,29 +67,29 @@ class LineChart:
     series: tuple[Series, ...]
     log_x: bool = True
     ticks_at_marks: bool = True
-    """Whether a logarithmic x axis goes from the lowest to the highest mark, with a tick at each: for loads."""
+    """True if a logarithmic x axis goes from the lowest to the highest mark, with a tick at each. For loads."""
     log_y: bool = False
     x_range: tuple[float, float] | None = None
-    """Ends of a linear x axis; None takes round values around the marks."""
+    """Ends of a linear x axis, or None for round values around the marks."""
     limits: tuple[LimitLine, ...] = ()
     cuts: tuple[CutSpan, ...] = ()
     about: str = ""
-    """How to read the chart, in one or two sentences."""
+    """Explanation of the chart, in one or two sentences."""
     terms: tuple[str, ...] = ()
     """Keys of `terms.toml` that the chart uses."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """One cell of a heat map."""
+    """A cell of a heat map."""
 
     column: int
     row: int
     value: float | None
-    """None if no answer was complete."""
+    """None without a complete response."""
     label: str
     flag: str = ""
-    """`failed` if some requests failed, `invalid` if the figures are invalid."""
+    """`failed` if some requests failed, `invalid` if the metrics are invalid."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,14 +109,14 @@ class HeatMap:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IntervalRow:
-    """One value with its interval. Bounds may be infinite."""
+    """A value with its interval. Bounds may be infinite."""
 
     name: str
     value: float
     low: float
     high: float
     verdict: str
-    """`worse` and `better` have a colour."""
+    """`worse` and `better` have a color."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,7 +129,7 @@ class IntervalChart:
     y_label: str
     rows: tuple[IntervalRow, ...]
     threshold: float
-    """Distance from zero of the two limits."""
+    """Distance of the two limits from zero."""
     about: str = ""
     terms: tuple[str, ...] = ()
 

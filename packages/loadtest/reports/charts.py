@@ -1,4 +1,4 @@
-"""The charts of a sweep over its loads."""
+"""Charts of a sweep over its loads."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,16 +12,16 @@ Value = Callable[[Result], float | None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plotted:
-    """A figure that is drawn: over the load, over the time of a point, or as a distribution."""
+    """A metric that is rendered over the load, over the time of a point, or as a distribution."""
 
     title: str
     key: str = ""
     """Name of its file."""
     field: str = ""
-    """Name of the figure in a result or in its time series."""
+    """Name of the metric in a result or in its time series."""
     unit: str = ""
     y_label: str = ""
-    """Label of the axis, if it is not the unit."""
+    """Label of the axis, if it differs from the unit."""
     limit: str = ""
     """Key of its limit in `--slo`."""
     terms: tuple[str, ...] = ()
@@ -36,7 +36,7 @@ THROUGHPUT: Final = Plotted(
     title="Throughput",
     field="output_throughput",
     unit="tok/s",
-    y_label="output tokens a second",
+    y_label="output tokens per second",
     terms=("throughput",),
 )
 TPOT: Final = Plotted(
@@ -49,7 +49,7 @@ TPOT: Final = Plotted(
 )
 COST: Final = Plotted(
     key="cost",
-    title="Cost of a million output tokens",
+    title="Cost per million output tokens",
     field="usd_per_million_output_tokens",
     unit="USD",
     terms=("cost",),
@@ -57,11 +57,11 @@ COST: Final = Plotted(
 LIMIT_NAMES: Final = {"ttft_s": "TTFT", "tpot_s": "TPOT", "e2e_s": "E2E"}
 
 LOG_RANGE: Final = 20.0
-"""Values that differ by more than this factor have a logarithmic axis."""
+"""Ratio of values above which the axis is logarithmic."""
 
 
 def has_loads(results: Sequence[Result]) -> bool:
-    """Whether there are two or more loads, so that a chart over the load says something."""
+    """Return whether a chart over the load is useful, that is for two or more loads."""
     return len({result["point"]["level"] for result in results}) > 1
 
 
@@ -76,20 +76,20 @@ def shape_name(shape: tuple[int, int]) -> str:
 
 
 def _names(results: Sequence[Result]) -> Callable[[tuple[int, int]], str]:
-    """Return how a legend names shapes: by input length alone if all have one output length."""
+    """Return how a legend names shapes: only by input length if all have one output length."""
     if len({shape_of(result)[0] for result in results}) == 1:
         return lambda shape: f"{shape[1]:,} in"
     return shape_name
 
 
 def figure(name: str) -> Value:
-    """Return a function that reads a figure of a result."""
+    """Return a function that reads a metric of a result."""
     return lambda result: float(result[name]) if result.get(name) is not None else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Average:
-    """A figure at one load: the mean of its repeats, and the lowest and highest of them."""
+    """A metric at one load: the mean of its repeats, and the lowest and highest of them."""
 
     level: float
     value: float
@@ -109,7 +109,7 @@ class _Average:
 
 
 def _averaged(results: Sequence[Result], value: Value) -> list[_Average]:
-    """Return the figure at each load, with repeats averaged."""
+    """Return the metric at each load, averaged over repeats."""
     found: dict[float, list[tuple[float, bool]]] = {}
     for result in results:
         number = value(result)
@@ -130,7 +130,7 @@ def _averaged(results: Sequence[Result], value: Value) -> list[_Average]:
 
 
 def limit_lines(slo: Mapping[str, Any], *keys: str, axis: str = "y") -> tuple[LimitLine, ...]:
-    """Return those limits of `--slo` that `keys` name, in ms. `axis` is the axis of the latency."""
+    """Return the limits of `--slo` for `keys`, in ms. `axis` is the axis of the latency."""
     return tuple(
         LimitLine(
             axis="x" if axis == "x" else "y",
@@ -143,7 +143,7 @@ def limit_lines(slo: Mapping[str, Any], *keys: str, axis: str = "y") -> tuple[Li
 
 
 def load_name(mode: str) -> str:
-    """Return what a load of this mode counts."""
+    """Return the name of the load in this mode."""
     return "concurrency" if mode == "closed" else "requests/s offered"
 
 
@@ -170,18 +170,18 @@ def by_shape(results: Sequence[Result]) -> dict[tuple[int, int], list[Result]]:
 
 
 def is_wide(series: Sequence[Series]) -> bool:
-    """Whether the values need a logarithmic axis."""
+    """Return whether the values need a logarithmic axis."""
     return is_wide_range([mark.y for line in series for mark in line.marks])
 
 
 def is_wide_range(values: Sequence[float]) -> bool:
-    """Whether values need a logarithmic axis."""
+    """Return whether values need a logarithmic axis."""
     positive = [value for value in values if value > 0]
     return bool(positive) and max(positive) / min(positive) > LOG_RANGE
 
 
 def _over_load(results: Sequence[Result], mode: str, plotted: Plotted, slo: Mapping[str, Any]) -> LineChart | None:
-    """Return a chart of one figure over the load, one line per shape; None without values."""
+    """Return a chart of one metric over the load, one line per shape; None without values."""
     named, value = _names(results), figure(plotted.field)
     lines = (_line(group, named(shape), value, plotted.unit, mode) for shape, group in by_shape(results).items())
     series = tuple(line for line in lines if line.marks)
@@ -206,7 +206,7 @@ def _chart_over_load(
 
 
 def failed_over_load(results: Sequence[Result], mode: str, most: float) -> LineChart | None:
-    """Return a chart of the share of failed requests over the load; None if none failed."""
+    """Return a chart of the failure rate over the load, or None without failures."""
     if not any(result["failed"] for result in results):
         return None
     named, series = _names(results), list[Series]()
@@ -291,23 +291,23 @@ def latency_against_throughput(results: Sequence[Result], mode: str, slo: Mappin
     return LineChart(
         key=f"latency-throughput-{mode}",
         title="Latency against throughput",
-        x_label="output tokens a second",
+        x_label="output tokens per second",
         y_label="p99 end-to-end latency, ms",
         series=tuple(series),
         log_x=False,
         log_y=is_wide(series),
         limits=limit_lines(slo, "e2e_s"),
-        about=f"The figure at each mark is its load ({load_name(mode)}).",
+        about=f"The number at each mark is its load ({load_name(mode)}).",
         terms=("e2e", "throughput", "percentile"),
     )
 
 
 def offered_and_achieved(results: Sequence[Result]) -> LineChart | None:
-    """Return a chart of the achieved over the offered rate of open loops; None without any."""
+    """Return a chart of the achieved over the offered rate of open loops, or None without any."""
     named, series = _names(results), list[Series]()
     for shape, group in by_shape(results).items():
-        line = _line(group, named(shape), _achieved, "complete answers/s", "open")
-        good = _line(group, f"goodput, {named(shape)}", figure("request_goodput"), "complete answers/s", "open")
+        line = _line(group, named(shape), _achieved, "complete responses/s", "open")
+        good = _line(group, f"goodput, {named(shape)}", figure("request_goodput"), "complete responses/s", "open")
         series += [found for found in (line, good) if found.marks]
     if not series:
         return None
@@ -319,22 +319,22 @@ def offered_and_achieved(results: Sequence[Result]) -> LineChart | None:
         key="offered-achieved",
         title="Offered and achieved rate",
         x_label="requests/s offered",
-        y_label="complete answers/s",
+        y_label="complete responses/s",
         series=lines,
         log_x=wide,
         log_y=wide,
-        about="A mark below the dashed line is a server that does not keep up, or a point that is too short.",
+        about="A mark below the dashed line means that the server does not keep up, or that the point is too short.",
         terms=("offered", "goodput") if len(series) > 1 else ("offered",),
     )
 
 
 def _achieved(result: Result) -> float:
-    """Return the complete answers per second, in the steady window where there is one."""
+    """Return the complete responses per second, in the steady window if there is one."""
     return float((result.get("steady") or result)["request_throughput"])
 
 
 def heat_maps(results: Sequence[Result]) -> list[HeatMap]:
-    """Return heat maps of throughput by concurrency and input length, one per output length, if there are two or more of both."""
+    """Return heat maps of throughput by concurrency and input length, one per output length, if there are at least two of both."""
     closed = [result for result in results if result["point"]["mode"] == "closed"]
     maps: list[HeatMap] = []
     for output in sorted({shape_of(result)[0] for result in closed}):
@@ -369,14 +369,14 @@ def _cell(repeats: Sequence[Result], levels: Sequence[int], inputs: Sequence[int
     flag = "invalid" if not all(result["valid"] for result in repeats) else "failed" if failed else ""
     values = [float(result["output_throughput"]) for result in repeats if result["completed"]]
     value = sum(values) / len(values) if values else None
-    said = f"{value:,.4g} tok/s" if value is not None else "no complete answer"
+    said = f"{value:,.4g} tok/s" if value is not None else "no complete response"
     failures = f", {failed} failed" if failed else ""
     label = f"concurrency {level:,}, {tokens:,} in: {said}{failures}{', invalid' if flag == 'invalid' else ''}"
     return Cell(column=levels.index(level), row=inputs.index(tokens), value=value, label=label, flag=flag)
 
 
 def charts_over_load(results: Sequence[Result], mode: str, slo: Mapping[str, Any], most: float) -> list[LineChart]:
-    """Return the charts of one mode, failures first. A single load has none: its figures are in the table."""
+    """Return the charts of one mode, failures first. A single load has none, because the table shows its metrics."""
     offered = offered_and_achieved(results) if mode == "open" else None
     if not has_loads(results):
         return [offered] if offered is not None else []

@@ -1,4 +1,4 @@
-"""Write a comparison as an HTML page or as Markdown: the verdict first, then each figure's changes with their intervals."""
+"""Comparison as an HTML page or as Markdown: the verdict first, then each metric's changes with their intervals."""
 
 import math
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ def _row(change: FigureChange) -> IntervalRow:
 
 
 def change_charts(comparison: Comparison) -> list[IntervalChart]:
-    """Return one chart per figure, with its worst points first."""
+    """Return one chart per metric, with its worst points first."""
     charts: list[IntervalChart] = []
     for metric in dict.fromkeys(change.metric for change in comparison.changes):
         group = [change for change in comparison.changes if change.metric == metric]
@@ -43,14 +43,14 @@ def change_charts(comparison: Comparison) -> list[IntervalChart]:
 
 
 def _notices(comparison: Comparison) -> list[Notice]:
-    """Return what the page says first: the verdict, what got worse otherwise, and what the figures cannot show."""
+    """Return the notices at the top of the page: the verdict, other regressions, and limits of the metrics."""
     worse, rest = verdict_counts(comparison)
     note = basis_note(comparison)
     notices = [Notice(text=f"{worse}, {rest}", alarming=comparison.worse)]
     notices += [Notice(text=failure, alarming=True) for failure in comparison.failures]
     notices += [Notice(text=note)] if note else []
     notices += [Notice(text=f"Not the same load: {text}.") for text in comparison.differences]
-    notices += [Notice(text="Simulated server: these figures show the tool, not any hardware.")] * comparison.simulated
+    notices += [Notice(text="Simulated server. Results do not reflect real hardware.")] * comparison.simulated
     return notices
 
 

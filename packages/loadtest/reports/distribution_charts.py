@@ -10,7 +10,7 @@ from loadtest.reports.charts import Plotted, by_shape, is_wide_range, limit_line
 
 MOST_LINES: Final = 6
 SHARES: Final = (0, 1, 2.5, *range(5, 100, 5), 97.5, 99, 99.5, 99.9, 100)
-"""Percentiles that a line goes through."""
+"""Percentiles on a line."""
 
 Pairs = list[tuple[float, float]]
 """Share in percent and value in ms."""
@@ -31,7 +31,7 @@ def _tpots(group: Sequence[Result]) -> Pairs:
 
 
 def _itls(group: Sequence[Result]) -> Pairs:
-    """Return the mean of the repeats' percentiles: the times themselves are not kept."""
+    """Return the mean of the repeats' percentiles, because the times themselves are not stored."""
     sketches = [sketch for result in group if (sketch := as_list(result.get("itl_quantiles_ms")))]
     return [
         (float(rows[0][0]), sum(float(row[1]) for row in rows) / len(rows)) for rows in zip(*sketches, strict=False)
@@ -47,7 +47,7 @@ LATENCIES: Final[Mapping[Plotted, Callable[[Sequence[Result]], Pairs]]] = {
 
 
 def chosen(levels: Sequence[float]) -> list[float]:
-    """Return at most MOST_LINES loads, evenly spread, with the lowest and the highest."""
+    """Return at most MOST_LINES loads, evenly spaced, including the lowest and the highest."""
     ordered = sorted(set(levels))
     if len(ordered) <= MOST_LINES:
         return ordered
@@ -55,7 +55,7 @@ def chosen(levels: Sequence[float]) -> list[float]:
 
 
 def distributions(results: Sequence[Result], mode: str, slo: Mapping[str, Any]) -> list[list[LineChart]]:
-    """Return the distributions of each shape. Repeats of a load are one line."""
+    """Return the distributions of each shape. Repeats of a load share a line."""
     found: list[list[LineChart]] = []
     for group in by_shape([result for result in results if result["completed"]]).values():
         charts = (_chart(latency, group, mode, slo) for latency in LATENCIES)
@@ -64,7 +64,7 @@ def distributions(results: Sequence[Result], mode: str, slo: Mapping[str, Any]) 
 
 
 def _chart(latency: Plotted, group: Sequence[Result], mode: str, slo: Mapping[str, Any]) -> LineChart | None:
-    """Return the distribution of one latency of the points of one shape; None without values."""
+    """Return the distribution of one latency of the points of one shape, or None without values."""
     loads = {result["point"]["level"] for result in group}
     levels = chosen(sorted(loads))
     lines = (_line(latency, [r for r in group if r["point"]["level"] == level], level, mode) for level in levels)

@@ -1,4 +1,4 @@
-"""The text around the table and the charts of a report: what is wrong first, then the figures of the whole sweep."""
+"""Text around the table and the charts of a report: problems first, then the metrics of the whole sweep."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from loadtest.steady import steady_output
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Notice:
-    """A sentence above all figures, with its reasons."""
+    """A sentence above all metrics, with its reasons."""
 
     text: str
     reasons: tuple[GroupedNote, ...] = ()
@@ -22,7 +22,7 @@ class Notice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tile:
-    """A figure of the whole sweep."""
+    """A metric of the whole sweep."""
 
     name: str
     value: str
@@ -72,7 +72,7 @@ def _most_failed(run: Mapping[str, Any]) -> float:
 
 
 def _notices(run: Mapping[str, Any], results: Sequence[Result]) -> list[Notice]:
-    """Return what the report says first: points that are not valid, a simulated server, points that were left out, old definitions."""
+    """Return the notices of the report: invalid points, a simulated server, skipped points, old definitions."""
     notices: list[Notice] = []
     most = _most_failed(run)
     invalid = invalid_points(results, most)
@@ -80,13 +80,13 @@ def _notices(run: Mapping[str, Any], results: Sequence[Result]) -> list[Notice]:
         which = "NO point is valid" if len(invalid) == len(results) else f"{len(invalid)} of {len(results)} points"
         notices.append(
             Notice(
-                text=f"NOT VALID: {which}. Do not use their figures.",
+                text=f"NOT VALID: {which}. Do not use their metrics.",
                 reasons=tuple(invalid_notes(results, most)),
                 alarming=True,
             )
         )
     if as_mapping(run.get("server")).get("simulated") or any(result["simulated"] for result in results):
-        notices.append(Notice(text="Simulated server: these figures show the tool, not any hardware."))
+        notices.append(Notice(text="Simulated server. Results do not reflect real hardware."))
     left_out = as_list(run.get("left_out"))
     if left_out:
         names = "; ".join(f"{as_mapping(row).get('key')}: {as_mapping(row).get('reason')}" for row in left_out)
@@ -95,7 +95,7 @@ def _notices(run: Mapping[str, Any], results: Sequence[Result]) -> list[Notice]:
         notices.append(
             Notice(
                 text="Some points are from an older version of this tool: their duration, TPOT and E2E end with the last text, and failures"
-                " do not count in them."
+                " are not included in them."
             )
         )
     return notices
@@ -129,7 +129,7 @@ def _tiles(run: Mapping[str, Any], results: Sequence[Result]) -> list[Tile]:
     if isinstance(found.get("level"), int | float):
         tiles.append(
             Tile(
-                name=f"highest load in {found['unit']} that keeps the limits",
+                name=f"highest load in {found['unit']} that meets the limits",
                 value=f"{found['level']:g}",
                 terms=("kept",),
                 alarming=not found["valid"],

@@ -1,4 +1,4 @@
-"""Notes about points, one line per reason with the points that it concerns."""
+"""Notes about points: one line per reason, with the affected points."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -9,13 +9,13 @@ from loadtest.measure import failure_reason, requests_for
 from loadtest.reports.chart_model import Result
 
 FIGURE: Final = re.compile(r"(?<![\w.-])\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?(?![\w.]*\w)")
-"""A number in a text, but not one that is part of a name."""
+"""A number in a text that is not part of a name."""
 ALL_FROM: Final = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupedNote:
-    """One reason and the keys of its points."""
+    """A reason and the keys of its points."""
 
     text: str
     points: tuple[str, ...]
@@ -24,7 +24,7 @@ class GroupedNote:
 
     @property
     def count(self) -> str:
-        """How many points it concerns, as text."""
+        """Number of affected points, as text."""
         if len(self.points) == self.of >= ALL_FROM:
             return f"all {self.of} points"
         return f"{len(self.points)} point{'s' if len(self.points) > 1 else ''}"
@@ -37,7 +37,7 @@ class GroupedNote:
 
 
 def group_notes(pairs: Iterable[tuple[str, str]], of: int) -> list[GroupedNote]:
-    """Return one note per reason from pairs of point and text. Figures that differ become a range, from the lowest to the highest."""
+    """Return one note per reason from pairs of point and text. Differing numbers become a range from the lowest to the highest."""
     groups: dict[str, list[tuple[str, str]]] = {}
     for point, text in pairs:
         groups.setdefault(FIGURE.sub("#", text), []).append((point, text))
@@ -50,7 +50,7 @@ def group_notes(pairs: Iterable[tuple[str, str]], of: int) -> list[GroupedNote]:
 
 
 def _merged(texts: Sequence[str]) -> str:
-    """Return one text for texts that differ in their figures only."""
+    """Return one text for texts that differ only in their numbers."""
     columns = iter([_range(column) for column in zip(*(FIGURE.findall(text) for text in texts), strict=True)])
     return FIGURE.sub(lambda _found: next(columns), texts[0])
 
@@ -61,7 +61,7 @@ def _range(figures: Sequence[str]) -> str:
 
 
 def invalid_points(results: Sequence[Result], most: float) -> list[Result]:
-    """Return the points whose figures must not be used: invalid ones, and ones with more failures than `most` allows."""
+    """Return the points whose metrics must not be used: invalid ones, and ones whose failure rate exceeds `most`."""
     return [result for result in results if not result["valid"] or failure_reason(result, most)]
 
 
@@ -96,14 +96,14 @@ def failed_notes(results: Sequence[Result]) -> list[GroupedNote]:
 
 def _example(result: Mapping[str, Any], kind: str) -> str:
     message = result["error_examples"].get(kind)
-    return f", such as: {message}" if message else ""
+    return f", for example: {message}" if message else ""
 
 
 def point_notes(results: Sequence[Result]) -> list[GroupedNote]:
-    """Return all other notes about points, with the percentiles that the number of requests does not support."""
+    """Return all other notes about points, including percentiles not supported by the number of requests."""
     pairs = [(result["point"]["key"], str(note)) for result in results for note in result["notes"]]
     unsupported = [
-        (result["point"]["key"], f"too few complete answers for {name}, which needs {needed:,}")
+        (result["point"]["key"], f"too few complete responses for {name}, which needs {needed:,}")
         for name, field, needed in (
             ("p95", "p95_ttft_ms", requests_for(95)),
             ("a reliable p99 (marked ~)", "", requests_for(99)),

@@ -1,6 +1,6 @@
-"""Render the pages of a sweep and of a comparison from the templates beside this file.
+"""Renderer of the sweep and comparison pages from the templates in this folder.
 
-An HTML page is one self-contained file without scripts or external files. What a server or a user wrote is escaped in it.
+An HTML page is one self-contained file without scripts or external files. Text from a server or a user is escaped in it.
 """
 
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 FOLDER: Final = Path(__file__).parent
 MOST_NAMES: Final = 4
-"""Points that a note names at once; more are shown on demand."""
+"""Points that a note lists immediately. More are shown on demand."""
 
 
 @cache
@@ -33,7 +33,7 @@ def _environment() -> "Environment":
 
     @jinja2.pass_eval_context
     def as_in_drawings(context: "EvalContext", value: object) -> object:
-        """Escape with the entities of the drawings; what has `__html__` is escaped already."""
+        """Escape with the entities of the SVG renderer. Objects with `__html__` are already escaped."""
         if not context.autoescape or hasattr(value, "__html__"):
             return value
         return Markup(escape(str(value)))  # noqa: S704 - escaped here
@@ -60,7 +60,7 @@ def _environment() -> "Environment":
 
 
 def page(template: str, **data: object) -> str:
-    """Return a page. Raises UndefinedError if its template names what `data` does not have."""
+    """Return a page. Raises UndefinedError if its template uses a name that `data` lacks."""
     return _environment().get_template(template).render(data)
 
 

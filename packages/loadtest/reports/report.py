@@ -1,4 +1,4 @@
-"""Write the reports of a folder from its results: summary.csv, report.md, report.html and charts/*.svg."""
+"""Reports of a folder, generated from its results: summary.csv, report.md, report.html and charts/*.svg."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,9 +17,9 @@ SIMULATED: Final = "simulated server"
 
 
 def write_reports(folder: Path, points: Sequence[str] = ()) -> list[Path]:
-    """Write all reports again and return their paths. `points` names the points to draw over time.
+    """Regenerate all reports and return their paths. `points` selects the points to chart over time.
 
-    Raises SweepError if the folder has no results, or if such a point cannot be drawn.
+    Raises SweepError if the folder has no results, or if such a point cannot be charted.
     """
     results = sorted(
         read_results(folder),
@@ -32,7 +32,7 @@ def write_reports(folder: Path, points: Sequence[str] = ()) -> list[Path]:
         ),
     )
     if not results:
-        raise SweepError(f"{folder} has no complete point yet, so there is nothing to report.")
+        raise SweepError(f"{folder} has no complete point yet. Run or resume the sweep first.")
     run = read_run(folder)
     facts, groups = sweep_facts(run, results), report_charts(run, results, points)
     texts = {
@@ -47,11 +47,11 @@ def write_reports(folder: Path, points: Sequence[str] = ()) -> list[Path]:
 
 
 def _write_charts(groups: Sequence[ChartGroup], folder: Path, *, simulated: bool) -> list[Path]:
-    """Write one file per chart that is not folded, and remove those of an earlier report. Charts of a simulated server say so."""
+    """Write one file per unfolded chart, and remove files of an earlier report. Charts of a simulated server are labeled."""
     folder.mkdir(parents=True, exist_ok=True)
     charts = {folder / f"{chart.key}.svg": chart for group in groups if not group.folded for chart in group.charts}
     for old in set(folder.glob("*.svg")) - charts.keys():
         old.unlink()
     for path, chart in charts.items():
-        write_whole(path, chart_file(chart, remark=SIMULATED if simulated else ""))
+        write_whole(path, chart_file(chart, suffix=SIMULATED if simulated else ""))
     return list(charts)

@@ -1,4 +1,4 @@
-"""All charts of a report, in its order: what matters first, the rest folded."""
+"""All charts of a report, in order: the most important first, the rest folded."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -12,9 +12,9 @@ from loadtest.reports.time_charts import points_over_time
 
 
 def report_charts(run: Mapping[str, Any], results: Sequence[Result], keys: Sequence[str] = ()) -> list[ChartGroup]:
-    """Return the groups of charts of a sweep. `keys` names the points to draw over time.
+    """Return the chart groups of a sweep. `keys` selects the points to chart over time.
 
-    Raises SweepError if such a point cannot be drawn.
+    Raises SweepError if such a point cannot be charted.
     """
     slo, most = as_mapping(run.get("slo")), float(run.get("max_failed", 1.0))
     modes = {mode: [r for r in results if r["point"]["mode"] == mode] for mode in ("closed", "open")}

@@ -1,4 +1,4 @@
-"""Charts of a search for limits: the share of requests that keep them, and the measured rate, each beside the planner's forecast."""
+"""Charts of a search for limits: the share of requests that meet them, and the measured rate, each with the planner's forecast."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
@@ -6,13 +6,14 @@ from typing import Any, Final
 from loadtest.client.json_values import as_mapping
 from loadtest.reports.chart_model import LimitLine, LineChart, Mark, Result, Series
 from loadtest.reports.charts import load_name
+from loadtest.slo_search import verdict_name
 
 BANDS: Final = {"low": "forecast, low end", "typical": "forecast", "high": "forecast, high end"}
-"""Ends of the planner's bands, with the names of their lines."""
+"""Ends of the planner's bands and the names of their lines."""
 
 
 def search_charts(run: Mapping[str, Any], results: Sequence[Result]) -> tuple[LineChart, ...]:
-    """Return the charts of a search; none if the sweep was none. The share that has to keep the limits is a line, forecasts are dashed."""
+    """Return the charts of a search, or none without a search. The required share is a line, forecasts are dashed."""
     steps = sorted((result for result in results if "search" in result), key=lambda result: result["point"]["level"])
     if not steps:
         return ()
@@ -23,7 +24,7 @@ def search_charts(run: Mapping[str, Any], results: Sequence[Result]) -> tuple[Li
 def _marks(
     steps: Sequence[Result], value: Callable[[Result], float], label: Callable[[Result, float], str]
 ) -> tuple[Mark, ...]:
-    """Return one mark for each step, at its load."""
+    """Return one mark per step, at its load."""
     return tuple(
         Mark(x=step["point"]["level"], y=value(step), label=label(step, value(step)), valid=bool(step["valid"]))
         for step in steps
@@ -38,7 +39,7 @@ def _kept(run: Mapping[str, Any], steps: Sequence[Result], unit: str) -> LineCha
         steps,
         lambda step: 100 * step["search"]["kept"] / max(1, tested(step)),
         lambda step, share: (
-            f"{unit} {step['point']['level']:g}: {share:.4g} % of {tested(step)} requests, {step['search']['verdict']} the limits"
+            f"{unit} {step['point']['level']:g}: {share:.4g} % of {tested(step)} requests, {verdict_name(step['search']['verdict'])} the limits"
         ),
     )
     expected = _expected(as_mapping(run.get("found")))
@@ -47,7 +48,7 @@ def _kept(run: Mapping[str, Any], steps: Sequence[Result], unit: str) -> LineCha
     share = 100 * wanted if isinstance(wanted, float | int) else None
     return LineChart(
         key="search-kept",
-        title="Requests that keep the limits",
+        title="Requests that meet the limits",
         x_label=unit,
         y_label="% of the tested requests",
         series=(Series(name="measured", marks=measured), *planned),
@@ -57,11 +58,11 @@ def _kept(run: Mapping[str, Any], steps: Sequence[Result], unit: str) -> LineCha
 
 
 def _expected(found: Mapping[str, Any]) -> tuple[Mark, ...]:
-    """Return the forecast of the highest load, at the height of the share that has to keep the limits."""
+    """Return the forecast of the highest load, at the height of the required share."""
     levels = [(end, as_mapping(found.get("forecast")).get(end)) for end in BANDS]
     return tuple(
         Mark(
-            x=float(f"{level:.3g}"),  # the axis names it
+            x=float(f"{level:.3g}"),  # shown on the axis
             y=100 * found["share"],
             label=f"the plan expects {level:,.4g} {found['unit']} ({end})",
         )
@@ -88,7 +89,7 @@ def _rates(steps: Sequence[Result], unit: str) -> LineChart:
         key="search-rate",
         title="Throughput, measured and forecast" if planned else "Throughput of the steps",
         x_label=unit,
-        y_label="output tokens a second",
+        y_label="output tokens per second",
         series=(measured, *forecasts),
         terms=("throughput", "forecast"),
     )

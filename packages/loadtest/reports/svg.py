@@ -1,4 +1,4 @@
-"""Draw charts as SVG, for the page and as files. Colours are variables of `charts.css`, for the light and the dark scheme."""
+"""Chart renderer to SVG, for the page and as files. Colors are variables of `charts.css`, for the light and the dark scheme."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -16,16 +16,16 @@ PLOT_LEFT: Final = LEFT + 12
 PLOT_RIGHT: Final = WIDTH - RIGHT - 12
 PLOT_BOTTOM: Final = HEIGHT - BOTTOM
 TAG_ROOM: Final = 22
-"""Tags closer than this would overlap: the later one is not drawn, and its tooltip stays."""
+"""Distance below which tags overlap. The later one is not rendered, but its tooltip stays."""
 COLOURS: Final = 6
-"""Distinct colours. More lines are shades of one colour, in their order."""
+"""Distinct colors. More lines use shades of one color, in order."""
 NEAR_LIMIT: Final = 2.0
-"""A limit extends an axis by at most this factor; one further away is stated below the chart."""
+"""Maximum factor by which a limit extends an axis. A limit further away is stated below the chart."""
 NEAR_LIMIT_LOG: Final = 10.0
 CAP: Final = 3
 """Half the width of the ends of an error bar."""
 TICK_ROOM: Final = 24
-"""Ticks of the x axis closer than this would overlap: the later one is not drawn."""
+"""Distance below which ticks of the x axis overlap. The later one is not rendered."""
 CHARACTER: Final = 5.8
 """Mean width of a character."""
 CUT_TEXT_ROOM: Final = 60
@@ -35,7 +35,7 @@ STYLE: Final = Path(__file__).with_name("charts.css")
 
 
 def colour(index: int, count: int) -> str:
-    """Return the colour of a line: one of the distinct colours, or a shade if there are many lines."""
+    """Return the color of a line: one of the distinct colors, or a shade if there are many lines."""
     if count <= COLOURS:
         return f"var(--c{index})"
     share = round(100 * index / (count - 1))
@@ -50,7 +50,7 @@ def chart_svg(chart: Chart) -> str:
 
 
 def legend_entries(chart: Chart) -> list[tuple[str, str, bool]]:
-    """Return name, colour and whether the line is dashed, of each line; none for a single line, which the title names."""
+    """Return name, color and dashed flag of each line. Empty for a single line, which the title names."""
     if not isinstance(chart, LineChart) or len(chart.series) == 1:
         return []
     count = len(chart.series)
@@ -58,7 +58,7 @@ def legend_entries(chart: Chart) -> list[tuple[str, str, bool]]:
 
 
 def far_limits(chart: Chart) -> list[str]:
-    """Return the limits that are too far away to be drawn."""
+    """Return the limits that are too far away to render."""
     if not isinstance(chart, LineChart):
         return []
     axes = _axes(chart)
@@ -117,7 +117,7 @@ def _ticks(values: Sequence[float], *, log: bool) -> list[float]:
 
 
 def _with_limits(values: Sequence[float], limits: Sequence[float], *, log: bool) -> list[float]:
-    """Return the values with those limits that are near enough to be drawn."""
+    """Return the values including limits near enough to render."""
     factor = NEAR_LIMIT_LOG if log else NEAR_LIMIT
     positive = [value for value in values if value > 0] or [1.0]
     low, high = min(positive) / factor if log else 0.0, max(positive) * factor
@@ -158,7 +158,7 @@ def _limit_line(limit: LimitLine, place: float) -> str:
 
 
 def _limit_text(limit: LimitLine, place: float) -> str:
-    """Return the text of a limit, beside its line and inside the chart."""
+    """Return the text of a limit, next to its line and inside the chart."""
     if limit.axis == "y":
         x, y, anchor = LEFT + 6, place + 12 if place < TOP + TALL_ENOUGH / 2 else place - 4, "start"
     else:
@@ -170,7 +170,7 @@ def _limit_text(limit: LimitLine, place: float) -> str:
 def _drawn(
     line: Series, stroke: str, axes: Mapping[str, DrawnAxis], tagged: list[tuple[float, float]], *, every: bool
 ) -> list[str]:
-    """Return one line with its marks. `every` mark has its tag, or only the last one in a chart of many lines."""
+    """Return one line with its marks. With `every`, each mark has its tag, otherwise only the last one."""
     places = [(axes["x"].at(mark.x), axes["y"].at(mark.y)) for mark in line.marks]
     parts: list[str] = []
     if line.look != "dots" and len(places) > 1:
@@ -208,13 +208,13 @@ LEGEND_END: Final = 6
 SWATCH: Final = 26
 
 
-def chart_file(chart: Chart, *, remark: str = "") -> str:
-    """Return a chart as a file of its own, with its title, legend and colours; `remark` stands behind the title."""
+def chart_file(chart: Chart, *, suffix: str = "") -> str:
+    """Return a chart as a separate file, with its title, legend and colors. `suffix` follows the title."""
     drawing = chart_svg(chart)
     height = int(drawing.partition('viewBox="0 0 ')[2].partition('"')[0].split()[1])
     rows = _legend_rows(chart)
     total = TITLE_ROOM + height + ROW * len(rows) + (LEGEND_END if rows else 0)
-    title = escape(f"{chart.title} ({remark})" if remark else chart.title)
+    title = escape(f"{chart.title} ({suffix})" if suffix else chart.title)
     inner = drawing.partition(">")[2].removesuffix("</svg>")
     legend = "".join(
         part for number_, row in enumerate(rows) for part in _legend_row(row, TITLE_ROOM + height + ROW * number_ + 8)
@@ -228,7 +228,7 @@ def chart_file(chart: Chart, *, remark: str = "") -> str:
 
 
 def _legend_rows(chart: Chart) -> list[list[tuple[float, str, str, bool]]]:
-    """Return the legend in rows that fit, each entry with its place."""
+    """Return the legend in rows that fit, each entry with its position."""
     rows: list[list[tuple[float, str, str, bool]]] = []
     x = float(WIDTH)
     for name, stroke, dashed in legend_entries(chart):

@@ -1,4 +1,4 @@
-"""Axes of drawn charts: round values, short numbers, and where a value lies."""
+"""Axes of rendered charts: round values, short numbers, and positions of values."""
 
 import math
 from collections.abc import Sequence
@@ -7,7 +7,7 @@ from typing import Final
 
 MOST_X_TICKS: Final = 8
 FEW_POWERS: Final = 3
-"""With more powers of ten than this an axis has no ticks between them."""
+"""Number of powers of ten above which an axis has no ticks between them."""
 THOUSAND: Final = 1000.0
 
 
@@ -32,7 +32,7 @@ def nice_ticks(low: float, high: float, wanted: int = 5) -> list[float]:
 
 
 def log_ticks(low: float, high: float) -> list[float]:
-    """Return powers of ten around the range, with 2 and 5 between them if there are few."""
+    """Return powers of ten around the range, with 2 and 5 between them if they are few."""
     first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
     powers = [10.0**power for power in range(first, last + 1)]
     if len(powers) > FEW_POWERS:
@@ -53,7 +53,7 @@ def level_ticks(xs: Sequence[float]) -> list[float]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrawnAxis:
-    """An axis from `low` at `start` to `high` at `end`, in units of the drawing."""
+    """An axis from `low` at `start` to `high` at `end`, in units of the SVG."""
 
     low: float
     high: float
@@ -62,7 +62,7 @@ class DrawnAxis:
     log: bool = False
 
     def at(self, value: float) -> float:
-        """Return the place of a value."""
+        """Return the position of a value."""
         low, high, found = (
             math.log(v) if self.log else v for v in (self.low, self.high, max(value, self.low if self.log else value))
         )
@@ -70,5 +70,5 @@ class DrawnAxis:
         return round(self.start + share * (self.end - self.start), 1)
 
     def holds(self, value: float) -> bool:
-        """Return whether a value lies on the axis."""
+        """Return whether a value is on the axis."""
         return self.low <= value <= self.high

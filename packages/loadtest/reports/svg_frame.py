@@ -1,4 +1,4 @@
-"""The frame that all drawn charts have: the element, and the names of the axes."""
+"""Frame of all rendered charts: the element and the axis names."""
 
 from collections.abc import Sequence
 from html import escape
@@ -25,7 +25,7 @@ def closed(parts: Sequence[str]) -> str:
 
 
 def axis_labels(chart: Chart, *, x: float, below: float, y: float, left: int = 14) -> list[str]:
-    """Return the names of the axes: one below the chart at `x`, one left of it at `y`, upright."""
+    """Return the axis names: one below the chart at `x`, one left of it at `y`, upright."""
     turned = f'text-anchor="middle" transform="rotate(-90 {left} {y})"'
     return [
         f'<text class="label" x="{x}" y="{below}" text-anchor="middle">{escape(chart.x_label)}</text>',

@@ -1,4 +1,4 @@
-"""Draw charts of rows: heat maps, and values with their intervals."""
+"""Renderer of charts with rows: heat maps, and values with their intervals."""
 
 import math
 from html import escape
@@ -10,14 +10,14 @@ from loadtest.reports.svg_frame import RIGHT, WIDTH, axis_labels, closed, opened
 
 CELL_HEIGHT: Final = 24
 LEAST_HEIGHT: Final = 96
-"""Room for the name of the upright axis."""
+"""Space for the name of the upright axis."""
 WIDE_COLUMNS: Final = 8
-"""A heat map of more columns needs smaller figures, and scrolls on a narrow screen."""
+"""Columns above which a heat map uses smaller numbers and scrolls on a narrow screen."""
 STRONG_SHARE: Final = 0.6
-"""Cells with more colour than this have text in the colour of the page."""
+"""Color share above which a cell's text has the color of the page."""
 ROW_HEIGHT: Final = 32
 WIDEST_PERCENT: Final = 200.0
-"""Intervals end here in the drawing."""
+"""End of intervals in the chart."""
 
 
 def heat_map(chart: HeatMap) -> str:

@@ -1,4 +1,4 @@
-"""The table and the CSV of a sweep's reports."""
+"""Table and CSV of a sweep's reports."""
 
 import csv
 import io
@@ -34,9 +34,9 @@ class Column:
     title: str
     text: Callable[[Result], str]
     term: str
-    """Key of `terms.toml` that explains it."""
+    """Key of the explanation in `terms.toml`."""
     optional: bool = False
-    """Whether the column is left out if no cell says more than `usual`."""
+    """Value at which the column is omitted if no cell differs."""
     usual: str = NOTHING
     alarming: Callable[[Result], bool] = lambda _result: False
 
@@ -100,7 +100,7 @@ COLUMNS: Final = (
 
 
 def columns_of(results: Sequence[Result]) -> list[Column]:
-    """Return the columns of a table: optional ones only if a point has such a figure."""
+    """Return the columns of a table. Optional ones appear only if a point has such a metric."""
     return [
         column
         for column in COLUMNS

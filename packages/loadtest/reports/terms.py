@@ -1,4 +1,4 @@
-"""What the terms of a report mean. The report shows a definition where it uses the term."""
+"""Definitions of the terms of a report, shown next to their use."""
 
 import tomllib
 from collections.abc import Mapping

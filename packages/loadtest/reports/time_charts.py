@@ -1,4 +1,4 @@
-"""Charts of a point over its time: requests in flight, time to first token, output rate and failures."""
+"""Charts of a point over time: requests in flight, time to first token, output rate and failures."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -9,20 +9,20 @@ from loadtest.reports.chart_model import ChartGroup, CutSpan, LineChart, Mark, R
 from loadtest.reports.charts import Plotted, limit_lines, shape_name, shape_of
 
 MOST_POINTS: Final = 4
-"""Points whose time is drawn without --points: a page stays small."""
+"""Points charted without --points. Keeps the page small."""
 
 
 def points_over_time(results: Sequence[Result], slo: Mapping[str, Any], keys: Sequence[str] = ()) -> list[ChartGroup]:
-    """Return one group per point: those that `keys` name, else the most telling ones.
+    """Return one group per point: the points of `keys`, or else the most informative ones.
 
-    Raises SweepError if a key is of no point, or of a point without a time series.
+    Raises SweepError if a key matches no point, or a point without a time series.
     """
     known = {result["point"]["key"]: result for result in results}
     for key in keys:
         if key not in known:
-            raise SweepError(f"--points: the sweep has no point {key}; it has {', '.join(known)}.")
+            raise SweepError(f"--points: point {key} not found. Available: {', '.join(known)}.")
         if not known[key].get("timeline"):
-            raise SweepError(f"--points: {key} was measured by an older version, which kept no time series.")
+            raise SweepError(f"--points: {key} was measured by an older version, which stored no time series.")
     drawn = [known[key] for key in keys] or _telling([r for r in results if r.get("timeline")])
     return [
         ChartGroup(title=f"Over time: {_name(result)}", charts=tuple(point_charts(result, slo)), folded=number > 0)
@@ -31,7 +31,7 @@ def points_over_time(results: Sequence[Result], slo: Mapping[str, Any], keys: Se
 
 
 def _telling(results: Sequence[Result]) -> list[Result]:
-    """Return the highest load of each shape, points that are not valid first."""
+    """Return the highest load of each shape, invalid points first."""
     highest: dict[object, Result] = {}
     for result in sorted(results, key=lambda result: (result["point"]["level"], -result["point"]["repeat"])):
         highest[(result["point"]["mode"], shape_of(result))] = result
@@ -54,13 +54,13 @@ TTFT: Final = Plotted(
 PLOTS: Final = (
     Plotted(field="in_flight", title="Requests in flight", unit="requests"),
     TTFT,
-    Plotted(field="output_tok_per_s", title="Output rate", unit="output tokens a second", terms=("throughput",)),
+    Plotted(field="output_tok_per_s", title="Output rate", unit="output tokens per second", terms=("throughput",)),
 )
-FAILED: Final = Plotted(field="failed", title="Failed requests", unit="requests that failed", terms=("failed",))
+FAILED: Final = Plotted(field="failed", title="Failed requests", unit="failed requests", terms=("failed",))
 
 
 def point_charts(result: Result, slo: Mapping[str, Any]) -> list[LineChart]:
-    """Return the charts of one point; none without a time series."""
+    """Return the charts of one point, or none without a time series."""
     timeline = result.get("timeline")
     if not timeline:
         return []
@@ -83,7 +83,7 @@ def _chart(result: Result, timeline: Mapping[str, Any], plot: Plotted, slo: Mapp
     return LineChart(
         key=f"time-{plot.field.replace('_', '-')}-{result['point']['key']}",
         title=plot.title,
-        x_label="seconds of the point",
+        x_label="seconds since the start of the point",
         y_label=plot.unit,
         series=(Series(name=plot.title, marks=marks, look="dots" if plot is TTFT else "plain"),),
         log_x=False,
@@ -97,8 +97,8 @@ def _chart(result: Result, timeline: Mapping[str, Any], plot: Plotted, slo: Mapp
 
 def _about(cuts: Sequence[CutSpan]) -> str:
     if not cuts:
-        return "The point has no steady window: it is too short, or its load changes on purpose."
-    return "Shaded: warm-up and drain, which the steady figures leave out."
+        return "The point has no steady window because it is too short or its load changes by design."
+    return "Shaded: warm-up and drain, which the steady metrics exclude."
 
 
 def _cuts(result: Result, timeline: Mapping[str, Any]) -> tuple[CutSpan, ...]:

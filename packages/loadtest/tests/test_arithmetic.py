@@ -138,7 +138,7 @@ def test_a_lag_that_is_small_beside_the_time_to_first_token_invalidates_nothing(
 def test_a_late_client_says_whether_the_machine_or_the_workers_are_the_limit():
     late = worker(TRACE, lags=[0.2] * 100, cpu=1.0)
     (busy,) = invalid_reasons(client_figures([replace(late, run_queue_s=9.0)]), 200.0)
-    assert "this machine is busy: a process of the client waited for a core for 90% of the time and ran for 10%" in busy
+    assert "this machine is busy: a client process waited for a core for 90% of the time and ran for 10%" in busy
     (slow,) = invalid_reasons(client_figures([replace(late, cpu_s=9.0, run_queue_s=0.1)]), 200.0)
     assert slow.endswith("use a faster machine, or more --workers")
     (unknown,) = invalid_reasons(client_figures([late]), 200.0)

@@ -66,7 +66,7 @@ def test_a_server_that_is_a_tenth_slower_is_found_with_repeats(tmp_path):
 def test_sweeps_of_different_versions_are_not_compared(tmp_path):
     old = folder(tmp_path / "a", [{**result(8, 256), "schema_version": 1}])
     new = folder(tmp_path / "b", [{**result(8, 256), "schema_version": 2}])
-    with pytest.raises(SweepError, match="measured by different versions of this tool"):
+    with pytest.raises(SweepError, match="measured by versions of this tool that define metrics differently"):
         compare_folders(old, new, threshold=0.05, confidence=0.95)
 
 

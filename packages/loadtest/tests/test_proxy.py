@@ -46,7 +46,7 @@ def test_names_of_no_proxy_and_this_machine_are_reached_directly(server, tmp_pat
 
 def test_a_proxy_that_cannot_be_used_is_refused_in_one_sentence(tmp_path, monkeypatch):
     monkeypatch.setenv("https_proxy", "socks5://127.0.0.1:1080")
-    with pytest.raises(SweepError, match="HTTPS_PROXY names a proxy of the kind 'socks5'; it must be http://HOST:PORT"):
+    with pytest.raises(SweepError, match=r"HTTPS_PROXY has the proxy type 'socks5'\. Set it to http://HOST:PORT"):
         bench("https://server.test", tmp_path)
 
 
@@ -64,4 +64,4 @@ def test_a_proxy_that_refuses_is_named(certificate, monkeypatch):
     with small_proxy(refuses=True) as proxy:
         result = load_over_tls(certificate, HttpProxy(host="127.0.0.1", port=proxy.port))
     assert {record.error for record in result.records} == {"connect"}
-    assert f"the proxy 127.0.0.1:{proxy.port} answered 403 Forbidden to CONNECT" in result.records[0].error_detail
+    assert f"the proxy 127.0.0.1:{proxy.port} returned 403 Forbidden for CONNECT" in result.records[0].error_detail

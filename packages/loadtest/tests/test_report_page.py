@@ -85,7 +85,7 @@ def test_failures_stand_in_front(tmp_path):
     write_reports(path)
     assert_failures_stand_in_front((path / "report.html").read_text())
     first = (path / "report.md").read_text().splitlines()[4]
-    assert first == "> **NOT VALID: 1 of 2 points. Do not use their figures.**"
+    assert first == "> **NOT VALID: 1 of 2 points. Do not use their metrics.**"
     (charts, *_) = report_charts({"max_failed": 0.01}, [result(1, 16), result(8, 16, failed=16)])
     assert charts.charts[0].title == "Failed requests"
     assert [mark.y for mark in charts.charts[0].series[0].marks] == [0.0, 20.0]
@@ -169,7 +169,7 @@ def test_the_report_has_one_line_for_a_reason_that_many_points_share(tmp_path):
         text = (path / name).read_text()
         assert text.count("prompts are not 16 tokens long") == 1
         assert "1 to 16 prompts are not 16 tokens long" in text
-        assert text.count("too few complete answers for p99.9") <= 1
+        assert text.count("too few complete responses for p99.9") <= 1
 
 
 @given(
@@ -334,10 +334,10 @@ def test_points_to_draw_over_time_can_be_named(tmp_path, capsys):
     assert "Over time: concurrency 4" not in html
     assert not list((path / "charts").glob("time-*-closed-c4-*"))
     assert main(["report", str(path), "--points", "closed-c3"]) == 2
-    assert "the sweep has no point closed-c3; it has closed-c1-i16-o32-n0" in capsys.readouterr().err
+    assert "point closed-c3 not found. Available: closed-c1-i16-o32-n0" in capsys.readouterr().err
     old = folder(tmp_path / "old", [result(1, 16)])
     assert main(["report", str(old), "--points", "closed-c1-i16-o32-n0"]) == 2
-    assert "which kept no time series" in capsys.readouterr().err
+    assert "which stored no time series" in capsys.readouterr().err
 
 
 def test_repeats_have_error_bars_and_single_points_have_none():
@@ -370,9 +370,9 @@ def test_the_report_says_which_percentiles_the_requests_do_not_support(tmp_path)
     path = folder(tmp_path / "r", [measured(1, planted(1, 40)), measured(8, planted(8, 3000))])
     write_reports(path)
     text = (path / "report.md").read_text()
-    assert "too few complete answers for p95, which needs 59 (1 point: closed-c1-i16-o32-n0)" in text
-    assert "too few complete answers for a reliable p99 (marked ~), which needs 299 (1 point" in text
-    assert "too few complete answers for p99.9, which needs 2,995 (1 point" in text
+    assert "too few complete responses for p95, which needs 59 (1 point: closed-c1-i16-o32-n0)" in text
+    assert "too few complete responses for a reliable p99 (marked ~), which needs 299 (1 point" in text
+    assert "too few complete responses for p99.9, which needs 2,995 (1 point" in text
     rows = [line.split(" | ") for line in text.splitlines() if line.startswith("| ") and "---" not in line]
     column = rows[0].index("p99.9")
     assert rows[1][column] == "\N{EN DASH}"
@@ -409,7 +409,7 @@ def test_every_term_is_explained_where_it_stands_without_a_script(tmp_path):
             assert chart.terms or chart.key.startswith("time-in-flight")
     figure = html[html.index("<figcaption>Throughput") :]
     figure = figure[: figure.index("</figure>")]
-    assert '<details class="terms"><summary>What this means</summary>' in figure
+    assert '<details class="terms"><summary>Definitions</summary>' in figure
     assert terms()["throughput"].meaning in figure
     assert "<script" not in html
 

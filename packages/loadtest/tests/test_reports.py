@@ -128,7 +128,7 @@ def test_the_report_stands_alone_and_shows_all_its_charts(tmp_path):
         "Throughput",
         "Time to first token",
         "Latency against throughput",
-        "Cost of a million output tokens",
+        "Cost per million output tokens",
         "Output tokens per second, 32",
     ):
         assert title in html
@@ -199,7 +199,7 @@ def test_a_point_without_an_answer_and_a_sweep_of_one_point_can_be_reported(tmp_
     }
     write_reports(folder(tmp_path / "none", [empty]))
     write_reports(folder(tmp_path / "one", [result(1, 16)]))
-    with pytest.raises(SweepError, match="cannot be read"):
+    with pytest.raises(SweepError, match="Cannot read"):
         write_reports(tmp_path / "nothing")
 
 
@@ -337,7 +337,7 @@ def test_more_failures_are_worse_whatever_the_latency(tmp_path):
         confidence=0.95,
     )
     assert comparison.worse
-    assert comparison.failures == ("concurrency 8, 256 in, 32 out: 20.0% of the requests failed, 0.0% before",)
+    assert comparison.failures == ("concurrency 8, 256 in, 32 out: 20.0% of the requests failed, up from 0.0%",)
 
 
 def test_a_comparison_says_where_the_sweeps_themselves_differ(tmp_path):
@@ -346,12 +346,12 @@ def test_a_comparison_says_where_the_sweeps_themselves_differ(tmp_path):
         folder(tmp_path / "b", [result(8, 256)], run={"model": "other"}),
     )
     comparison = compare_folders(before, after, threshold=0.05, confidence=0.95)
-    assert comparison.differences == ("model is org/<m> before and other after",)
-    assert "Not the same load: model is" in comparison_markdown(comparison)
+    assert comparison.differences == ("model was org/<m> before and is other after",)
+    assert "Not the same load: model was" in comparison_markdown(comparison)
 
 
 def test_sweeps_without_a_common_point_are_refused(tmp_path):
-    with pytest.raises(SweepError, match="no point in common"):
+    with pytest.raises(SweepError, match="no common point"):
         compare_folders(
             folder(tmp_path / "a", [result(1, 16)]),
             folder(tmp_path / "b", [result(2, 16)]),
@@ -367,7 +367,7 @@ def test_failures_points_that_were_left_out_and_old_definitions_are_said_first(t
     write_reports(path)
     notices = [line for line in (path / "report.md").read_text().splitlines() if line.startswith("> ")]
     assert notices[:2] == [
-        "> **NOT VALID: 1 of 2 points. Do not use their figures.**",
+        "> **NOT VALID: 1 of 2 points. Do not use their metrics.**",
         "> - 2 of 66 requests failed (3.0%), more than --max-failed 0.01 (1 point: closed-c1-i16-o32-n0)",
     ]
     assert "1 points were not measured: closed-c64-i16-o32-n0: the server is saturated at a lower load" in notices[2]

@@ -126,7 +126,7 @@ def found_of(steps, **more):
 def test_the_sentence_names_the_limits_the_load_the_cost_and_the_forecast_with_its_band():
     found = found_of(STEPS, forecast=Band(low=1.214, typical=2.8, high=3.4))
     assert found["sentence"] == (
-        "l4-qat keeps ttft<=1, tpot<=0.05 up to 2.3 req/s: 0.41 USD per million output tokens; the plan expects 2.8 req/s (1.21 to 3.4)"
+        "l4-qat meets ttft<=1, tpot<=0.05 up to 2.3 req/s: 0.41 USD per million output tokens; the plan expects 2.8 req/s (1.21 to 3.4)"
     )
     assert (found["forecast"], found["no_forecast"]) == ({"low": 1.214, "typical": 2.8, "high": 3.4}, None)
     assert found["valid"] is True
@@ -136,7 +136,7 @@ def test_the_sentence_names_the_limits_the_load_the_cost_and_the_forecast_with_i
 def test_a_server_that_nobody_planned_has_no_forecast_and_no_price_and_the_sentence_says_so():
     found = found_of([step(2.0, "keeps", confirms=True), step(2.1, "misses")])
     assert found["sentence"] == (
-        "l4-qat keeps ttft<=1, tpot<=0.05 up to 2 req/s: no price without --usd-per-hour; no forecast"
+        "l4-qat meets ttft<=1, tpot<=0.05 up to 2 req/s: no price without --usd-per-hour; no forecast"
     )
     assert (found["forecast"], found["no_forecast"]) == (None, "no forecast")
 
@@ -144,8 +144,8 @@ def test_a_server_that_nobody_planned_has_no_forecast_and_no_price_and_the_sente
 def test_no_load_that_keeps_is_said_so():
     nothing = found_of([step(0.01, "misses")], share=0.9, forecast=Band(low=0.0, typical=0.0, high=0.5))
     assert nothing["sentence"] == (
-        "l4-qat keeps ttft<=1, tpot<=0.05 for 0.9 of the requests at no load that was tried, not even 0.01 req/s;"
-        " the plan expects no load to keep them (0 to 0.5)"
+        "l4-qat meets ttft<=1, tpot<=0.05 for 0.9 of the requests at no tested load, not even 0.01 req/s;"
+        " the plan expects that no load meets them (0 to 0.5)"
     )
     assert nothing["valid"] is False
 
@@ -153,7 +153,9 @@ def test_no_load_that_keeps_is_said_so():
 def test_a_late_client_never_makes_a_limit_of_the_server():
     late = found_of([SURE, step(2.4, "misses", late_ms=300.0)])
     assert late["valid"] is False
-    assert late["doubts"][0].startswith("at 2.4 req/s the client was the limit: the client's loop was late by 300 ms")
+    assert late["doubts"][0].startswith(
+        "at 2.4 req/s the client was the limit: the client's event loop was late by 300 ms"
+    )
     assert late["doubts"][0] in late["sentence"]
     # At a load far above the lowest that misses, a late client changes nothing.
     assert found_of([*STEPS, step(9.0, "misses", late_ms=300.0)])["valid"] is True
@@ -268,7 +270,7 @@ def test_unlimited_capacity_is_never_called_saturated(modelled, poisson):
     sweep = replace(SWEEP, request_rate=(2.0, 400.0))
     found, results = modelled(model, sweep, objective=Objective(ttft_s=0.1), poisson=poisson)
     assert (found["level"], found["missed_at"]) == (400.0, None)
-    assert ", the highest load that was tried: " in found["sentence"]
+    assert ", the highest tested load: " in found["sentence"]
     assert [result["saturation"]["over"] for result in results.values()] == [False] * len(results)
 
 
@@ -330,7 +332,7 @@ def test_the_report_has_the_sentence_the_load_and_the_forecast_and_a_continued_s
         planned = result["search"]["forecast_output_tok_per_s"]
         for name, end in (("forecast", "typical"), ("forecast, low end", "low"), ("forecast, high end", "high")):
             assert f"{name}, requests/s offered {result['point']['level']:g}: {planned[end]:,.4g} tok/s" in page
-    assert "highest load in req/s that keeps the limits" in page
+    assert "highest load in req/s that meets the limits" in page
     again, _ = modelled(model, sweep, resume=True, **options)
     assert again == found
     assert len(read_results(tmp_path / "out")) == found["steps"]
@@ -347,7 +349,7 @@ def test_a_search_by_url_against_a_server_of_limited_capacity(start_server, tmp_
     found = json.loads(captured.out)["found"]
     assert code == (0 if found["valid"] else 1)
     assert found["sentence"] in captured.err
-    assert found["sentence"].startswith("timed keeps ttft<=0.1 for 0.9 of the requests ")
+    assert found["sentence"].startswith("timed meets ttft<=0.1 for 0.9 of the requests ")
     assert found["sentence"].endswith("no forecast") or not found["valid"]
     # No machine makes the server faster than 40 requests per second.
     assert found["level"] is None or found["level"] <= 40 * 1.1
@@ -358,11 +360,11 @@ def test_a_search_by_url_against_a_server_of_limited_capacity(start_server, tmp_
 @pytest.mark.parametrize(
     ("words", "why"),
     [
-        (["--find", "slo"], "add --slo"),
-        (["--find", "knee"], "--find is 'knee'; it must be slo"),
-        (["--find", "slo", "--slo", "ttft=1", "--duration", "5"], "--find slo and --duration exclude each other"),
+        (["--find", "slo"], "requires --slo"),
+        (["--find", "knee"], "--find is 'knee': expected slo"),
+        (["--find", "slo", "--slo", "ttft=1", "--duration", "5"], "--find slo and --duration cannot be combined"),
         (["--find", "slo", "--slo", "tpot=0.05", "--input-tokens", "8"], "needs a limit of ttft or e2e"),
-        (["--find", "slo", "--slo", "ttft=1"], "give one of --input-tokens, such as --input-tokens 128"),
+        (["--find", "slo", "--slo", "ttft=1"], "Pass one value of --input-tokens, such as --input-tokens 128"),
     ],
 )
 def test_a_search_that_cannot_be_is_refused(words, why, capsys, tmp_path):

@@ -128,7 +128,7 @@ def test_a_clock_that_stops_too_early_contradicts_littles_law():
     cut = [replace(r, times_s=r.times_s[:4]) for r in records]  # times end with the fourth of eleven tokens
     (reason,) = little_reasons(cut, load_figures(cut, None), load, window)
     assert reason == (
-        "Little's law does not hold: 4.00 requests were in flight in the mean, but request rate x E2E is 1.98 (more than 10% apart)"
+        "Little's law does not hold: 4.00 requests were in flight on average, but request rate x E2E is 1.98 (more than 10% apart)"
     )
 
 
@@ -136,7 +136,7 @@ def test_slots_that_stand_idle_are_named():
     records = [record(n, n * 1.5, 0.1, 1.0) for n in range(12)]
     load = point(concurrency=1)
     reasons = little_reasons(records, load_figures(records, None), load, steady_window(records, load))
-    assert "0.65 requests were in flight in the mean of the steady window, not 1" in reasons[0]
+    assert "0.65 requests were in flight on average in the steady window, not 1" in reasons[0]
 
 
 def server_side(records, *, ttft=1.0, decode=1.0, tokens=1.0, count=1.0):
@@ -154,10 +154,10 @@ def server_side(records, *, ttft=1.0, decode=1.0, tokens=1.0, count=1.0):
     [
         ({}, None),
         ({"ttft": 1.05, "decode": 0.95}, None),
-        ({"ttft": 1.5}, "time to first token is shorter than the server's own: 350.0 ms here, 525.0 ms in"),
-        ({"ttft": 0.5}, "time to first token is longer than the server's own: 350.0 ms here, 175.0 ms in"),
-        ({"decode": 1.5}, "time per output token is 90.00 ms here and 135.00 ms in the server's histogram"),
-        ({"tokens": 0.9}, "the answers state 176 output tokens, the server's counter 158"),
+        ({"ttft": 1.5}, "time to first token is shorter than the server's: 350.0 ms here, 525.0 ms in"),
+        ({"ttft": 0.5}, "time to first token is longer than the server's: 350.0 ms here, 175.0 ms in"),
+        ({"decode": 1.5}, "time per output token is 90.00 ms here, but 135.00 ms in the server's histogram"),
+        ({"tokens": 0.9}, "the responses state 176 output tokens, but the server's counter 158"),
     ],
 )
 def test_figures_that_disagree_with_the_servers_own_make_a_point_invalid(change, said):
@@ -171,4 +171,4 @@ def test_a_server_that_counted_other_requests_is_not_compared():
     records = waves(4, 4)
     reasons, notes = server_reasons(records, load_figures(records, None), server_side(records, count=0.5, ttft=9.0))
     assert reasons == []
-    assert "the server's metrics have 8 requests and this point 16" in notes[0]
+    assert "the server's metrics count 8 requests, but this point has 16" in notes[0]

@@ -79,10 +79,10 @@ def test_lengths_that_clamp_to_the_same_are_measured_once():
 def test_an_output_that_leaves_no_room_is_left_out_and_a_sweep_of_nothing_is_refused():
     points, notes = plan_points(replace(SWEEP, output_tokens=(32, 4096)), 4096)
     assert {p.output_tokens for p in points} == {32}
-    assert "leave no room for input" in " ".join(notes)
+    assert "leave no space for input" in " ".join(notes)
     with pytest.raises(SweepError, match="no point is left"):
         plan_points(replace(SWEEP, output_tokens=(4096,)), 4096)
-    with pytest.raises(SweepError, match="add --concurrency or --request-rate"):
+    with pytest.raises(SweepError, match="Pass --concurrency or --request-rate"):
         plan_points(replace(SWEEP, concurrency=()), 4096)
 
 
@@ -206,10 +206,10 @@ def test_of_two_results_of_a_point_the_later_counts_and_one_without_answers_is_n
 def test_a_folder_with_results_is_not_overwritten_and_not_mixed_with_another_sweep(tmp_path):
     with open_store(tmp_path, RUN, resume=False) as store:
         store.append(line("a"))
-    with pytest.raises(SweepError, match="add --resume"), open_store(tmp_path, RUN, resume=False):
+    with pytest.raises(SweepError, match="Add --resume"), open_store(tmp_path, RUN, resume=False):
         pass
     with (
-        pytest.raises(SweepError, match='has model "m", this one "other"'),
+        pytest.raises(SweepError, match='has model "m", but this one has "other"'),
         open_store(tmp_path, RUN | {"model": "other"}, resume=True),
     ):
         pass
@@ -226,7 +226,7 @@ def test_two_sweeps_cannot_write_into_one_folder(tmp_path):
 
 def test_a_damaged_line_in_the_middle_is_refused_with_its_number(tmp_path):
     (tmp_path / "results.jsonl").write_text(json.dumps(line("a")) + "\nrubbish\n" + json.dumps(line("b")) + "\n")
-    with pytest.raises(SweepError, match="line 2 is no result"):
+    with pytest.raises(SweepError, match="line 2 is not a result"):
         read_results(tmp_path)
 
 

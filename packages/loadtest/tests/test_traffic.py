@@ -124,8 +124,8 @@ def test_a_row_of_a_dataset_is_a_prompt_or_messages_or_a_conversation():
 @pytest.mark.parametrize(
     ("line", "why"),
     [
-        ("{broken", "row 2 is no JSON"),
-        ("[1]", "row 2 is no JSON object"),
+        ("{broken", "row 2 is not JSON"),
+        ("[1]", "row 2 is not JSON object"),
         ('{"text": "x"}', "row 2 has no prompt"),
         ('{"prompt": "x", "output_tokens": 0}', "row 2 has output_tokens 0"),
     ],
@@ -177,9 +177,9 @@ def test_a_large_file_is_read_without_holding_it(tmp_path):
 def test_a_json_array_that_is_cut_is_refused(tmp_path):
     path = tmp_path / "cut.json"
     path.write_text('[{"prompt": "a"}, {"prompt": ')
-    with pytest.raises(SweepError, match="is no JSON array"):
+    with pytest.raises(SweepError, match="is not a JSON array"):
         list(spans(path))
-    with pytest.raises(SweepError, match="cannot be read"):
+    with pytest.raises(SweepError, match="Cannot read"):
         list(spans(tmp_path / "none.json"))
 
 
@@ -199,7 +199,7 @@ def test_a_trace_gives_times_from_its_first_row(tmp_path):
 
 def test_a_trace_out_of_order_and_a_wrong_row_are_refused(tmp_path):
     rows = [json.dumps({"timestamp": at_s, "input_tokens": 10, "output_tokens": 3}) for at_s in (5, 4)]
-    with pytest.raises(SweepError, match="row 2 is earlier than the row before"):
+    with pytest.raises(SweepError, match="row 2 is earlier than the previous row"):
         scanned(written(tmp_path / "o.jsonl", rows))
     with pytest.raises(SweepError, match="row 1 has input_tokens None"):
         scanned(written(tmp_path / "p.jsonl", ['{"timestamp": 1, "output_tokens": 3}']))
@@ -250,14 +250,14 @@ def test_presets_have_the_lengths_of_their_names():
 @pytest.mark.parametrize(
     ("words", "why"),
     [
-        (["--trace", "t", "--concurrency", "4"], "--trace and --concurrency exclude each other"),
-        (["--dataset", "d", "--images", "1"], "--dataset and --images exclude each other"),
-        (["--turns", "3", "--trace", "t"], "--trace and --turns exclude each other"),
-        (["--turns", "3", "--ramp", "rate 1..2 over 5s"], "--turns 3 needs users"),
-        (["--time-scale", "2"], "no trace is given; add --trace FILE"),
-        (["--think-time", "2"], "sessions have one turn; add --turns N"),
-        (["--image-size", "64x64"], "add --images N"),
-        (["--input-tokens", "zipf:a=1"], "--input-tokens is 'zipf:a=1'; it must be uniform:min=100,max=2000"),
+        (["--trace", "t", "--concurrency", "4"], "--trace and --concurrency cannot be combined"),
+        (["--dataset", "d", "--images", "1"], "--dataset and --images cannot be combined"),
+        (["--turns", "3", "--trace", "t"], "--trace and --turns cannot be combined"),
+        (["--turns", "3", "--ramp", "rate 1..2 over 5s"], "--turns 3 requires a --ramp of users"),
+        (["--time-scale", "2"], "--time-scale 2 requires --trace FILE"),
+        (["--think-time", "2"], "--think-time 2 requires --turns N"),
+        (["--image-size", "64x64"], "--image-size requires --images N"),
+        (["--input-tokens", "zipf:a=1"], "--input-tokens is 'zipf:a=1': expected uniform:min=100,max=2000"),
     ],
 )
 def test_contradictions_are_refused_in_one_sentence(words, why, capsys, tmp_path):

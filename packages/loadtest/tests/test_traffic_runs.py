@@ -145,7 +145,7 @@ def test_sessions_arrive_at_their_rate_and_each_turn_waits_for_the_answer_before
             assert after["at_s"] - before["at_s"] >= 0.3 + 5 * 0.002 + 0.15
     # No judgement of a steady state, and words for the rate.
     assert (result["steady"], result["saturation"]) == (None, None)
-    assert "20 per second is the rate of new sessions: 4 sessions sent 12 requests" in result["notes"]
+    assert "20 per second is the rate of new sessions; 4 sessions sent 12 requests" in result["notes"]
 
 
 def test_sessions_of_an_open_loop_without_think_time_have_no_steady_window_and_end_with_the_duration(keeping, tmp_path):
@@ -235,7 +235,7 @@ def test_images_are_sent_and_their_tokens_counted_by_usage(keeping, tmp_path):
 def test_images_for_a_model_that_does_not_see_are_refused(start_server, tmp_path):
     server = start_server()
     sweep = replace(SWEEP, traffic=Traffic(images=1))
-    with pytest.raises(SweepError, match=r"timed takes no such image: .* 400, timed is not a multimodal model"):
+    with pytest.raises(SweepError, match=r"timed rejects such an image: .* 400, timed is not a multimodal model"):
         bench(server.url, tmp_path / "out", sweep)
 
 

@@ -198,7 +198,7 @@ def test_a_request_is_whole_and_a_header_cannot_be_split():
     assert request.endswith(b"Content-Length: 2\r\n\r\n{}")
     with pytest.raises(ValueError, match="line breaks"):
         request_head(origin, "/", {"X": "a\r\nEvil: b"})
-    with pytest.raises(ValueError, match="must be http"):
+    with pytest.raises(ValueError, match="expected http"):
         Origin.of("ftp://host")
 
 

@@ -1,7 +1,7 @@
-"""Prompts of a file: JSONL with `prompt` or `messages`, or conversations in ShareGPT's form.
+"""Prompts from a file: JSONL with `prompt` or `messages`, or conversations in ShareGPT's format.
 
-ShareGPT's form is a JSON array (or JSONL) of `{"conversations": [{"from": "human", "value": ...}, {"from": "gpt", "value": ...}]}`;
-vLLM's benchmark reads the same (vllm/benchmarks/datasets, `ShareGPTDataset`: the first human message is the prompt, the answer's length
+ShareGPT's format is a JSON array (or JSONL) of `{"conversations": [{"from": "human", "value": ...}, {"from": "gpt", "value": ...}]}`.
+vLLM's benchmark reads it the same way (vllm/benchmarks/datasets, `ShareGPTDataset`: the first human message is the prompt, the reply's length
 is the length to generate).
 """
 
@@ -29,12 +29,12 @@ class DatasetRow:
     """One prompt or conversation."""
 
     prompt: str | None
-    """Text of a prompt; None for messages."""
+    """Text of a prompt, or None for messages."""
     messages: tuple[Message, ...]
-    """Messages up to the last user message, or those of a whole conversation (`turns`)."""
+    """Messages up to the last user message, or all messages of a conversation (`turns`)."""
     output_tokens: int | None
     reply_characters: int | None
-    """Characters of the reply that the file holds; None if it holds none."""
+    """Characters of the reply in the file, or None without one."""
 
     @property
     def characters(self) -> int:
@@ -43,18 +43,18 @@ class DatasetRow:
 
     @property
     def user_texts(self) -> list[Any]:
-        """The contents of the user's messages: the turns of a session."""
+        """Contents of the user's messages, the turns of a session."""
         if self.prompt is not None:
             return [self.prompt]
         return [message["content"] for message in self.messages if message["role"] == "user"]
 
 
 def parse_row(raw: bytes, *, whole: bool = False) -> DatasetRow:
-    """Read one row. `whole` keeps every message of a conversation. Raises ValueError with what is wrong."""
+    """Read one row. `whole` keeps every message of a conversation. Raises ValueError with the problem."""
     row = as_object(raw)
     output_tokens = row.get("output_tokens")
     if output_tokens is not None and (not isinstance(output_tokens, int) or output_tokens < 1):
-        raise ValueError(f"has output_tokens {output_tokens!r}, which must be a whole number of 1 or more")
+        raise ValueError(f"has output_tokens {output_tokens!r}, but it must be a whole number of 1 or more")
     prompt = row.get("prompt")
     if isinstance(prompt, str) and prompt:
         return DatasetRow(prompt=prompt, messages=(), output_tokens=output_tokens, reply_characters=None)
@@ -74,7 +74,7 @@ def parse_row(raw: bytes, *, whole: bool = False) -> DatasetRow:
 
 
 def _text_of(content: object) -> str:
-    """Return the text of a message's content; images and sounds have none."""
+    """Return the text of a message's content. Images and audio have none."""
     if isinstance(content, str):
         return content
     return "".join(str(as_mapping(part).get("text", "")) for part in as_list(content))
@@ -91,21 +91,21 @@ def _messages(row: Mapping[str, Any]) -> list[Message]:
         message = as_mapping(item)
         role, text = ROLES.get(str(message.get("from", message.get("role")))), message.get("value")
         if role is None or not isinstance(text, str):
-            raise ValueError(f"has a turn from {message.get('from')!r} without text, or from somebody unknown")
+            raise ValueError(f"has a turn from {message.get('from')!r} without text or with an unknown role")
         found.append({"role": role, "content": text})
     return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dataset:
-    """The usable rows of a file, and how long they are on average. It goes to the processes of the load generator."""
+    """Usable rows of a file and their average length. Sent to the processes of the load generator."""
 
     places: Places
     default_output_tokens: int
     characters_per_token: float
 
     def output_tokens_of(self, row: DatasetRow) -> int:
-        """Return the tokens to generate: the row's own, those of the reply that the file holds, or the option's."""
+        """Return the tokens to generate: the row's value, the length of the reply in the file, or the option's value."""
         if row.output_tokens is not None:
             return row.output_tokens
         if row.reply_characters is not None:
@@ -115,7 +115,7 @@ class Dataset:
 
 @dataclass(slots=True, kw_only=True)
 class DatasetFacts:
-    """What a scan of a dataset has found."""
+    """Result of a dataset scan."""
 
     rows: int = 0
     too_long: int = 0
@@ -123,13 +123,13 @@ class DatasetFacts:
     output_tokens: float = 0.0
     characters: int = 0
     all_text: bool = True
-    """Whether every row is a plain prompt, so that it can go to /v1/completions."""
+    """True if every row is a plain prompt and can be sent to /v1/completions."""
     replies_estimated: int = 0
     multi_turn: int = 0
 
 
 def sample_text(path: Path) -> str:
-    """Return text of the first rows, to measure how many characters a token has."""
+    """Return text of the first rows, to measure the characters per token."""
     parts: list[str] = []
     for _, raw in spans(path):
         row = _checked(path, len(parts) + 1, raw, whole=False)
@@ -144,7 +144,7 @@ def _checked(path: Path, number: int, raw: bytes, *, whole: bool) -> DatasetRow:
         return parse_row(raw, whole=whole)
     except ValueError as error:
         raise SweepError(
-            f"--dataset {path}: row {number} {error}; a row has prompt, messages or conversations, and may have output_tokens."
+            f"--dataset {path}: row {number} {error}. A row has prompt, messages or conversations, and optionally output_tokens."
         ) from None
 
 
@@ -157,9 +157,9 @@ def scan_dataset(
     max_model_len: int | None,
     whole: bool,
 ) -> tuple[Dataset, DatasetFacts]:
-    """Check every row and note where the usable ones stand. Raises SweepError if a row is wrong or none is usable.
+    """Check every row and record the positions of usable ones. Raises SweepError if a row is invalid or none is usable.
 
-    A row whose estimated length exceeds max-model-len is left out: it would only measure how fast the server refuses it.
+    A row whose estimated length exceeds max-model-len is skipped, because it only measures how fast the server rejects it.
     """
     dataset = Dataset(
         places=Places(path=path),
@@ -184,7 +184,7 @@ def scan_dataset(
     usable = len(dataset.places)
     if not usable:
         why = f"all {facts.rows} rows are longer than max-model-len {max_model_len}" if facts.rows else "it has no rows"
-        raise SweepError(f"--dataset {path} has nothing to send: {why}.")
+        raise SweepError(f"--dataset {path} has no usable row: {why}.")
     facts.input_tokens /= usable
     facts.output_tokens /= usable
     return dataset, facts

@@ -1,4 +1,4 @@
-"""Figures and notes about a load beyond fixed lengths: sessions, a ramp's windows, and rows that were sent twice."""
+"""Metrics and notes about a load beyond fixed lengths: sessions, a ramp's windows, and repeated rows."""
 
 from collections.abc import Sequence
 from typing import Any, Final
@@ -16,7 +16,7 @@ WINDOWS: Final = 12
 def traffic_figures(
     records: Sequence[RequestRecord], results: Sequence[WorkerResult], prepared: PreparedTraffic
 ) -> dict[str, Any]:
-    """Return the fields that such a load adds to a result: `traffic` always, `sessions` and `ramp` where there are any."""
+    """Return the additional result fields of such a load: always `traffic`, and `sessions` and `ramp` if present."""
     traffic = prepared.traffic
     figures: dict[str, Any] = {"traffic": traffic.as_json()}
     if prepared.image_tokens:
@@ -34,7 +34,7 @@ def traffic_figures(
 
 
 def ramp_windows(records: Sequence[RequestRecord], ramp: Ramp) -> list[dict[str, Any]]:
-    """Return the requests of each window of a ramp, by their intended send time. Latencies in ms; null without a complete answer."""
+    """Return the requests of each window of a ramp, by intended send time. Latencies in ms, null without a complete response."""
     end_s = max(ramp.over_s, max((record.intended_s for record in records), default=0.0))
     width_s = end_s / WINDOWS
     windows: list[dict[str, Any]] = []
@@ -63,23 +63,23 @@ def ramp_windows(records: Sequence[RequestRecord], ramp: Ramp) -> list[dict[str,
 def traffic_notes(
     records: Sequence[RequestRecord], results: Sequence[WorkerResult], point: Point, prepared: PreparedTraffic
 ) -> list[str]:
-    """Return notes about answers that are too short, sessions that were cut, and rows that were sent twice."""
+    """Return notes about short responses, truncated sessions, and rows that were sent twice."""
     notes: list[str] = []
     short = sum(record.error is None and record.output_tokens < record.asked_tokens for record in records)
     if short:
         fixed = prepared.dataset is None and prepared.trace is None and prepared.traffic.output_lengths is None
-        notes.append(f"{short} answers are shorter than {f'{point.output_tokens} tokens' if fixed else 'asked for'}")
+        notes.append(f"{short} responses are shorter than {f'{point.output_tokens} tokens' if fixed else 'requested'}")
     begun, cut = sum(result.sessions for result in results), sum(result.sessions_cut for result in results)
     if prepared.traffic.turns > 1 and point.request_rate is not None:
         notes.append(
-            f"{point.request_rate:g} per second is the rate of new sessions: {begun} sessions sent {len(records)} requests"
+            f"{point.request_rate:g} per second is the rate of new sessions; {begun} sessions sent {len(records)} requests"
         )
     if cut:
-        notes.append(f"{cut} of {begun} sessions ended early, because the conversation had reached max-model-len")
+        notes.append(f"{cut} of {begun} sessions ended early because the conversation reached max-model-len")
     if prepared.dataset is not None:
         rows, sent = len(prepared.dataset.places), begun or len(records)
         if sent > rows:
             notes.append(
-                f"the dataset has {rows} usable rows; {sent - rows} requests repeat one, and may hit the prefix cache"
+                f"the dataset has {rows} usable rows, so {sent - rows} requests repeat one and may hit the prefix cache"
             )
     return notes

@@ -1,6 +1,6 @@
-"""Images of a stated size, each different, as data URLs.
+"""Distinct images of a given size, as data URLs.
 
-The pixels are indexes into a palette. They are compressed once for each size; only the palette differs from image to image. So an image
+The pixels are indexes into a palette. They are compressed once per size, and only the palette differs between images. An image therefore
 costs the load generator microseconds, and no server can answer from a cache of images.
 """
 
@@ -16,7 +16,7 @@ FORM: Final = "a width and a height in pixels of 16 to 8192, such as 896x896"
 LEAST_PX: Final = 16
 MOST_PX: Final = 8192
 CELLS: Final = 16
-"""The image is a grid of 16 x 16 fields, each of one of 256 colours."""
+"""The image is a grid of 16 x 16 fields, each of one of 256 colors."""
 _SIGNATURE: Final = b"\x89PNG\r\n\x1a\n"
 
 
@@ -29,7 +29,7 @@ class ImageSize:
 
     @property
     def text(self) -> str:
-        """The size as the option takes it."""
+        """The size in the option's format."""
         return f"{self.width}x{self.height}"
 
 
@@ -49,7 +49,7 @@ def _chunk(kind: bytes, data: bytes) -> bytes:
 
 @lru_cache(maxsize=4)
 def _pixels(size: ImageSize) -> bytes:
-    """Return the compressed rows of palette indexes. Every row begins with its filter, 0 for none."""
+    """Return the compressed rows of palette indexes. Every row starts with its filter, 0 for none."""
     rows = bytearray()
     for y in range(size.height):
         line = y * CELLS // size.height
@@ -61,9 +61,9 @@ def _pixels(size: ImageSize) -> bytes:
 
 
 def png(size: ImageSize, seed: str) -> bytes:
-    """Return a PNG file (W3C PNG specification: 8 bits a pixel, colour type 3) whose colours follow from `seed`."""
+    """Return a PNG file (W3C PNG specification: 8 bits per pixel, color type 3) whose colors follow from `seed`."""
     header = struct.pack(">IIBBBBB", size.width, size.height, 8, 3, 0, 0, 0)
-    palette = random.Random(seed).randbytes(3 * CELLS * CELLS)  # noqa: S311 - filler colours, no secret
+    palette = random.Random(seed).randbytes(3 * CELLS * CELLS)  # noqa: S311 - filler colors, no secret
     parts = (_chunk(b"IHDR", header), _chunk(b"PLTE", palette), _chunk(b"IDAT", _pixels(size)), _chunk(b"IEND", b""))
     return _SIGNATURE + b"".join(parts)
 

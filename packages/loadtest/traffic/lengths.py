@@ -1,4 +1,4 @@
-"""Distributions of prompt and answer lengths."""
+"""Distributions of prompt and output lengths."""
 
 import math
 import random
@@ -15,14 +15,14 @@ class Lengths:
 
     kind: Literal["uniform", "lognormal", "normal"]
     mean: float
-    """Mean of the distribution before `least` and `most` cut it."""
+    """Mean of the distribution before it is cut at `least` and `most`."""
     std: float
     least: int = 1
     most: int | None = None
 
     @property
     def text(self) -> str:
-        """The distribution as the option takes it."""
+        """The distribution in the option's format."""
         if self.kind == "uniform":
             return f"uniform:min={self.least},max={self.most}"
         ends = (f",min={self.least}" if self.least > 1 else "") + (f",max={self.most}" if self.most is not None else "")
@@ -35,14 +35,14 @@ class Lengths:
         if self.kind == "normal":
             drawn = rng.gauss(self.mean, self.std)
         else:
-            # `mean` and `std` are those of the lengths, not of their logarithms.
+            # `mean` and `std` describe the lengths, not their logarithms.
             variance = math.log(1 + (self.std / self.mean) ** 2)
             drawn = rng.lognormvariate(math.log(self.mean) - variance / 2, math.sqrt(variance))
         return max(self.least, min(round(drawn), self.most or round(drawn), 1 << 30))
 
 
 def parse_lengths(text: str) -> Lengths:
-    """Read `lognormal:mean=1000,std=400`. A ValueError's message completes the sentence "it must be ..."."""
+    """Read `lognormal:mean=1000,std=400`. A ValueError's message completes the sentence "expected ..."."""
     kind, _, rest = text.partition(":")
     values: dict[str, float] = {}
     for part in rest.split(","):

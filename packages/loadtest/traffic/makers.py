@@ -1,4 +1,4 @@
-"""Make the requests of a load in the processes that send them. The same description and index give the same request in any process."""
+"""Request makers, used in the processes that send. The same description and index yield the same request in any process."""
 
 import random
 from collections.abc import Mapping, Sequence
@@ -13,25 +13,25 @@ from loadtest.traffic.rows import RowReader
 from loadtest.traffic.trace import Trace, clamped, parse_trace_row
 
 BODY_WORDS = 8192
-"""Words that prompts of different lengths are cut from; a longer prompt goes around."""
+"""Words from which prompts of different lengths are cut. A longer prompt wraps around."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedRequest:
-    """The parts of a request's body that differ from request to request."""
+    """Parts of a request body that differ between requests."""
 
     content: Any
     """Content of the user's message: text, or parts with images."""
     output_tokens: int | None
-    """Tokens to generate; None takes those of the point."""
+    """Tokens to generate, or None for the point's number."""
     ends_by_itself: bool = False
-    """Whether the model may end its answer before `output_tokens`."""
+    """True if the model may stop before `output_tokens`."""
     messages: Sequence[Mapping[str, Any]] | None = None
     """Messages to send instead of one user message."""
 
 
 class Maker(Protocol):
-    """Makes requests by their index."""
+    """Source of requests by index."""
 
     def asked(self, index: int) -> PlannedRequest:
         """Return the request of an index."""
@@ -43,22 +43,22 @@ class Maker(Protocol):
 
 
 class PromptSource(Protocol):
-    """Describes the requests of a point. It is sent to the processes of the load generator."""
+    """Description of a point's requests. Sent to the processes of the load generator."""
 
     def maker(self) -> Maker:
-        """Return what makes the requests."""
+        """Return the request maker."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromptWording:
-    """How many words make how many tokens, for a point."""
+    """Relation of words to tokens, for a point."""
 
     recipe: Recipe
     overhead_tokens: int
     tokens_per_word: float
     correction: int
-    """Words that a sample of the point needed more than the calibration says."""
+    """Words that a sample of the point needed beyond the calibration."""
 
     @classmethod
     def of(cls, recipe: Recipe, calibration: Calibration, input_tokens: int) -> "PromptWording":
@@ -71,12 +71,12 @@ class PromptWording:
         )
 
     def words_for(self, tokens: int) -> int:
-        """Return the words of a prompt of `tokens` tokens, at least one."""
+        """Return the number of words in a prompt of `tokens` tokens, at least one."""
         return max(1, round((tokens - self.overhead_tokens) / self.tokens_per_word) + self.correction)
 
 
 class WordMaker:
-    """Make texts of any number of words. No two indexes share their beginning."""
+    """Source of texts with any number of words. No two indexes share their start."""
 
     def __init__(self, recipe: Recipe) -> None:
         self._recipe = recipe
@@ -98,7 +98,7 @@ class WordMaker:
         return head + self.cut(rng.randrange(BODY_WORDS), count - len(head))
 
     def cut(self, start: int, count: int) -> list[str]:
-        """Return `count` words of the body from a place on, around its end."""
+        """Return `count` words of the body from a position on, wrapping around at its end."""
         found: list[str] = []
         while len(found) < count:
             part = self._body[start : start + count - len(found)]
@@ -116,7 +116,7 @@ class SyntheticSource:
     input_lengths: Lengths | None
     output_lengths: Lengths | None
     most_tokens: int | None
-    """Most tokens of text and answer together: max-model-len without the images."""
+    """Maximum tokens of text and response together: max-model-len without the images."""
     output_tokens: int
     prefix_share: float | None
     prefix_tokens: int | None
@@ -124,11 +124,11 @@ class SyntheticSource:
     image_size: ImageSize
 
     def maker(self) -> Maker:
-        """Return what makes the requests."""
+        """Return the request maker."""
         return _SyntheticMaker(self)
 
     def lengths_of(self, index: int) -> tuple[int, int]:
-        """Return the tokens of a request's prompt and answer, clamped to max-model-len."""
+        """Return the tokens of a request's prompt and response, clamped to max-model-len."""
         rng = random.Random(f"{self.wording.recipe.seed}/lengths/{index}")  # noqa: S311 - filler text and load patterns, no secret
         given = self.input_lengths.draw(rng) if self.input_lengths else self.input_tokens
         output = self.output_lengths.draw(rng) if self.output_lengths else self.output_tokens
@@ -163,7 +163,7 @@ class _SyntheticMaker:
         return PlannedRequest(content=self._with_images(index, text), output_tokens=output)
 
     def _shared(self, count: int) -> int:
-        """Return the words of the shared prefix. A prompt keeps one word of its own."""
+        """Return the words of the shared prefix. A prompt keeps at least one unique word."""
         source = self._source
         if source.prefix_tokens is not None:
             return min(round(source.prefix_tokens / source.wording.tokens_per_word), count - 1)
@@ -182,14 +182,14 @@ class _SyntheticMaker:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatasetSource:
-    """Rows of a dataset, in the file's order; after the last row comes the first again."""
+    """Rows of a dataset, in the file's order, repeated after the last row."""
 
     dataset: Dataset
     first: int
     """Row of the point's first request."""
 
     def maker(self) -> Maker:
-        """Return what makes the requests."""
+        """Return the request maker."""
         return _DatasetMaker(self)
 
 
@@ -233,7 +233,7 @@ class TraceSource:
     wording: PromptWording
 
     def maker(self) -> Maker:
-        """Return what makes the requests."""
+        """Return the request maker."""
         return _TraceMaker(self)
 
 
@@ -245,7 +245,7 @@ class _TraceMaker:
 
     def asked(self, index: int) -> PlannedRequest:
         trace = self._source.trace
-        # Indexes of the warm-up lie far above the trace: it sends rows of the trace with other words.
+        # Warm-up indexes are far above the trace: they send rows of the trace with other words.
         row = parse_trace_row(self._reader.read(index % len(trace.places)))
         given, output = clamped(row, trace.max_model_len)
         if row.content is not None:

@@ -1,4 +1,4 @@
-"""Plan the points of a sweep, in order and within the server's length limit."""
+"""Points of a sweep, in order and within the server's length limit."""
 
 import hashlib
 from dataclasses import dataclass, replace
@@ -11,14 +11,14 @@ Mode = Literal["closed", "open"]
 
 LEAST_REQUESTS: Final = 8
 WAVES: Final = 4
-"""Default requests per point, as a multiple of the concurrency. The first wave fills the server and the last one drains it; the waves
-between them have to outweigh both."""
+"""Default requests per point, as a multiple of the concurrency. The first wave fills the server and the last one drains it, and the waves
+in between must outweigh both."""
 OPEN_DURATION_S: Final = 30.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
-    """One measurement: one load with one length of prompt and answer."""
+    """A measurement: one load with one length of prompt and response."""
 
     mode: Mode
     level: float
@@ -26,37 +26,37 @@ class Point:
     input_tokens: int
     output_tokens: int
     requests: int | None
-    """Requests to send; None sends until `duration_s` is over."""
+    """Requests to send, or None to send until `duration_s` is over."""
     duration_s: float | None
-    """Seconds after which no further request is sent; None sends all `requests`."""
+    """Seconds after which no further request is sent, or None to send all `requests`."""
     seed: int
     repeat: int = 0
     requested_input_tokens: int | None = None
-    """The length asked for, if it was clamped."""
+    """Requested length, if it was clamped."""
     traffic: str = ""
-    """How the load differs from prompts of one length; empty if it does not."""
+    """Difference of the load from prompts of one length; empty without one."""
 
     @property
     def key(self) -> str:
-        """Name of the point. The same load and lengths give the same name with every seed."""
+        """Name of the point. The same load and lengths have the same name with every seed."""
         load = f"c{self.level:g}" if self.mode == "closed" else f"r{self.level:g}"
         asked = self.requested_input_tokens or self.input_tokens
         return f"{self.mode}-{load}-i{asked}-o{self.output_tokens}-n{self.repeat}"
 
     @property
     def concurrency(self) -> int | None:
-        """Requests in flight of a closed loop; None in an open loop."""
+        """Concurrent requests of a closed loop, or None in an open loop."""
         return int(self.level) if self.mode == "closed" else None
 
     @property
     def request_rate(self) -> float | None:
-        """Requests per second of an open loop; None in a closed loop."""
+        """Requests per second of an open loop, or None in a closed loop."""
         return self.level if self.mode == "open" else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sweep:
-    """The measurements asked for."""
+    """Requested measurements."""
 
     concurrency: tuple[int, ...]
     request_rate: tuple[float, ...]
@@ -67,7 +67,7 @@ class Sweep:
     seed: int
     repeats: int = 1
     by_waves: bool = True
-    """Whether a closed loop without `requests` ends after WAVES times its concurrency; otherwise `duration_s` alone ends it."""
+    """True if a closed loop without `requests` ends after WAVES times its concurrency; otherwise only `duration_s` ends it."""
     traffic: Traffic = FIXED_LENGTHS
 
 
@@ -88,7 +88,7 @@ PRESETS: Final = {
         input_tokens=tuple(2**power for power in range(3, 15)),  # 8 to 16,384
         duration_s=120.0,
     ),
-    # Lengths that others publish figures for: long prompts, long answers, and both.
+    # Lengths with published benchmarks: long prompts, long responses, and both.
     "8000/1000": replace(_QUICK, input_tokens=(8000,), output_tokens=(1000,)),
     "1000/8000": replace(_QUICK, input_tokens=(1000,), output_tokens=(8000,)),
     "1000/1000": replace(_QUICK, input_tokens=(1000,), output_tokens=(1000,)),
@@ -104,11 +104,11 @@ def point_seed(sweep_seed: int, key: str, attempt: int = 0) -> int:
 def plan_points(sweep: Sweep, max_model_len: int | None) -> tuple[list[Point], list[str]]:
     """Return all points in the order to run them, and notes about changes.
 
-    Points of one shape follow one another with rising load, so that saturation shows. Input is clamped to
-    `max_model_len - output`: a longer request would only measure how fast the server refuses it.
+    Points of one shape follow one another with rising load, which shows saturation. Input is clamped to
+    `max_model_len - output`, because a longer request only measures how fast the server rejects it.
     """
     if not sweep.concurrency and not sweep.request_rate:
-        raise SweepError("no load is given: add --concurrency or --request-rate.")
+        raise SweepError("No load is set. Pass --concurrency or --request-rate.")
     notes: list[str] = []
     points: dict[str, Point] = {}
     for output in sweep.output_tokens:
@@ -123,7 +123,7 @@ def plan_points(sweep: Sweep, max_model_len: int | None) -> tuple[list[Point], l
                 points[shaped.key] = replace(shaped, seed=point_seed(sweep.seed, shaped.key))
     if not points:
         raise SweepError(
-            "every output length reaches the server's max-model-len, so that no point is left; give smaller --output-tokens."
+            "Every output length reaches the server's max-model-len, so no point is left. Pass smaller --output-tokens."
         )
     return list(points.values()), notes
 
@@ -134,7 +134,7 @@ def _clamped(asked: int, output: int, max_model_len: int | None, notes: list[str
     room = max_model_len - output
     if room < 1:
         notes.append(
-            f"LEN01: {output} output tokens leave no room for input at max-model-len {max_model_len}; left out."
+            f"LEN01: {output} output tokens leave no space for input at max-model-len {max_model_len}; skipped."
         )
         return None
     notes.append(

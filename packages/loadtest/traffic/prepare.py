@@ -1,4 +1,4 @@
-"""Get a load ready before the first point: read its file, ask the server about images, and say what was changed."""
+"""Preparation of a load before the first point: read its file, probe image support, and report changes."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -25,11 +25,11 @@ class PreparedTraffic:
 
     traffic: Traffic
     sweep: Sweep
-    """The sweep with the lengths and levels that the load has."""
+    """Sweep with the actual lengths and levels of the load."""
     max_model_len: int | None
-    """Most tokens of text and answer together, for planning; None if the load is clamped already, or there is no limit."""
+    """Maximum tokens of text and response together, for planning; None if the load is already clamped or has no limit."""
     limit: int | None
-    """The server's max-model-len without the images."""
+    """Server's max-model-len minus the images."""
     image_tokens: int
     """Tokens that the images of one request add, by the server's usage."""
     dataset: Dataset | None
@@ -38,15 +38,15 @@ class PreparedTraffic:
 
     @property
     def varied(self) -> bool:
-        """Whether prompts of one point differ in length."""
+        """True if prompts of one point differ in length."""
         traffic = self.traffic
         return bool(self.dataset or self.trace or traffic.input_lengths or traffic.turns > 1)
 
     def source(self, point: Point, recipe: Recipe, calibration: Calibration, *, part: float) -> PromptSource | None:
-        """Return what makes the requests of a point; None for prompts of one length. `part` is the point's place in the sweep, 0 to 1."""
+        """Return the source of a point's requests, or None for prompts of one length. `part` is the point's position in the sweep, 0 to 1."""
         traffic = self.traffic
         if self.dataset is not None:
-            # Points begin at different rows, so that a point does not meet the prompts of the one before in the cache.
+            # Points start at different rows, so a point does not find the previous point's prompts in the cache.
             return DatasetSource(dataset=self.dataset, first=int(part * len(self.dataset.places)))
         wording = PromptWording.of(recipe, calibration, point.input_tokens)
         if self.trace is not None:
@@ -75,13 +75,13 @@ async def prepare_traffic(
     traffic = sweep.traffic
     if not chat and (traffic.images or traffic.turns > 1):
         what = "--images" if traffic.images else "--turns"
-        raise SweepError(f"{what} needs /v1/chat/completions; leave out --completions.")
+        raise SweepError(f"{what} requires /v1/chat/completions. Remove --completions.")
     image_tokens = await _image_tokens(client, info, traffic) if traffic.images else 0
     limit = None if info.max_model_len is None else info.max_model_len - image_tokens
-    if limit is not None and limit < 2:  # noqa: PLR2004 - one token of text and one of the answer
+    if limit is not None and limit < 2:  # noqa: PLR2004 - one token of text and one of the response
         raise SweepError(
-            f"--images {traffic.images} of {traffic.image_size.text} take {image_tokens} tokens, which leaves no room at max-model-len"
-            f" {info.max_model_len}; give fewer or smaller images."
+            f"--images {traffic.images} of {traffic.image_size.text} take {image_tokens} tokens, which leaves no space at max-model-len"
+            f" {info.max_model_len}. Pass fewer or smaller images."
         )
     prepared = PreparedTraffic(
         traffic=traffic,
@@ -140,7 +140,7 @@ async def _with_dataset(
         try:
             tokens = await count_by_tokenizer(client, info.model, text, chat=False)
         except ServerError as error:
-            raise SweepError(f"the server's token count is not available: {error}") from None
+            raise SweepError(f"The server's token count is not available: {error}") from None
         ratio = max(0.5, len(text) / max(1, tokens))
     dataset, facts = scan_dataset(
         path,
@@ -151,19 +151,19 @@ async def _with_dataset(
         whole=traffic.turns > 1,
     )
     if not chat and not facts.all_text:
-        raise SweepError(f"--dataset {path} has messages, which --completions cannot send; leave out --completions.")
+        raise SweepError(f"--dataset {path} has messages, which --completions cannot send. Remove --completions.")
     if traffic.turns > 1 and not facts.multi_turn:
         raise SweepError(
-            f"--turns is {traffic.turns}, but every row of --dataset {path} has one user message; leave out --turns."
+            f"--turns is {traffic.turns}, but every row of --dataset {path} has one user message. Remove --turns."
         )
     notes = [f"{len(dataset.places)} of {facts.rows} rows of {path} are used, in the file's order"]
     if facts.too_long:
         notes.append(
-            f"LEN01: {facts.too_long} of {facts.rows} rows are left out: by {ratio:.1f} characters a token they exceed max-model-len {prepared.limit}."
+            f"LEN01: {facts.too_long} of {facts.rows} rows are skipped: at {ratio:.1f} characters per token they exceed max-model-len {prepared.limit}."
         )
     if facts.replies_estimated:
         notes.append(
-            f"{facts.replies_estimated} rows state no output_tokens; the length of their reply is estimated by {ratio:.1f} characters a token"
+            f"{facts.replies_estimated} rows have no output_tokens; the length of their reply is estimated at {ratio:.1f} characters per token"
         )
     lengths = (max(1, round(facts.input_tokens)), max(1, round(facts.output_tokens)))
     return replace(
@@ -188,7 +188,9 @@ def _with_trace(prepared: PreparedTraffic, *, chat: bool) -> PreparedTraffic:
         max_model_len=prepared.limit,
     )
     if facts.with_text and not chat:
-        raise SweepError(f"--trace {path} has prompts or messages, which --completions cannot replay; leave it out.")
+        raise SweepError(
+            f"--trace {path} has prompts or messages, which --completions cannot replay. Remove --completions."
+        )
     count = len(trace.places)
     rate = count / facts.duration_s if facts.duration_s > 0 else float(count)
     notes = [
@@ -214,7 +216,7 @@ def _with_trace(prepared: PreparedTraffic, *, chat: bool) -> PreparedTraffic:
 
 
 async def _image_tokens(client: OpenAIClient, info: ServerInfo, traffic: Traffic) -> int:
-    """Return the tokens that a request's images add. Raises SweepError if the model does not see."""
+    """Return the tokens that a request's images add. Raises SweepError if the model does not accept images."""
     question = {"type": "text", "text": "the"}
     images = [
         {"type": "image_url", "image_url": {"url": data_url(traffic.image_size, f"probe/{number}")}}
@@ -224,15 +226,15 @@ async def _image_tokens(client: OpenAIClient, info: ServerInfo, traffic: Traffic
         plain = await _ask(client, info.model, [question])
         seen = await _ask(client, info.model, [*images, question])
     except ServerError as error:
-        raise SweepError(f"the server's answer to an image is not available: {error}") from None
+        raise SweepError(f"The server's response to an image is not available: {error}") from None
     if seen.status != HTTPStatus.OK or seen.usage is None or plain.usage is None:
         raise SweepError(
-            f"--images is {traffic.images}, but {info.model} takes no such image: the server answered {seen.status}, {seen.message}"
+            f"--images is {traffic.images}, but {info.model} rejects such an image: the server returned {seen.status}, {seen.message}"
         )
     added = seen.usage.prompt_tokens - plain.usage.prompt_tokens
     if added < 1:
         raise SweepError(
-            f"--images is {traffic.images}, but {info.model} does not see: an image adds no prompt tokens; leave out --images."
+            f"--images is {traffic.images}, but {info.model} ignores images: an image adds no prompt tokens. Remove --images."
         )
     return added
 

@@ -1,7 +1,7 @@
-"""Make prompts of exact length that are in no cache.
+"""Prompts of exact length that are in no cache.
 
-A prompt consists of short common words, each of which is one token in the known tokenizers. `calibrate` asks the server's tokenizer,
-drops words of several tokens, and finds the tokens that the chat template adds. A random head makes every prompt unique from the first
+A prompt consists of short common words, each of which is one token in the known tokenizers. `calibrate` queries the server's tokenizer,
+drops words of several tokens, and determines the tokens added by the chat template. A random head makes every prompt unique from the first
 cache block on; the rest is a random part of the point's word list.
 """
 
@@ -22,7 +22,7 @@ POOL: Final = tuple(dict.fromkeys(_POOL_TEXT.split()))
 HEAD_WORDS: Final = 16
 """Random words at the start of a prompt; vLLM's smallest cache block is 16 tokens."""
 BODY_SLACK: Final = 1009
-"""Extra words of a point's word list, so that prompts can start at many places."""
+"""Extra words of a point's word list, so prompts can start at many places."""
 FEWEST_WORDS: Final = 32
 ROUNDS: Final = 4
 _MULTIPLIER: Final = 2_654_435_761
@@ -42,7 +42,7 @@ class Recipe:
 
 
 class PromptMaker:
-    """Make the prompts of one point. The same seed and index give the same prompt in any process."""
+    """Source of the prompts of one point. The same seed and index yield the same prompt in any process."""
 
     def __init__(self, recipe: Recipe) -> None:
         self._recipe = recipe
@@ -61,7 +61,7 @@ class PromptMaker:
         return " ".join([*head, *self._body[start : start + recipe.count - len(head)]])
 
     def _digits(self, index: int) -> list[str]:
-        """Return words that count in a shuffled order, because few words cannot be drawn without collisions."""
+        """Return words for the number at a shuffled position, because few words cannot be drawn without collisions."""
         recipe = self._recipe
         base = len(recipe.words)
         number = (index * _MULTIPLIER + recipe.seed) % int(base**recipe.count)
@@ -74,10 +74,10 @@ class PromptMaker:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration:
-    """How the server counts tokens."""
+    """Token counting method of the server."""
 
     source: Literal["tokenize", "usage"]
-    """`tokenize` for the tokenizer's endpoint, `usage` for the usage of requests of one output token."""
+    """`tokenize` for the tokenizer endpoint, `usage` for the usage of requests of one output token."""
     words: tuple[str, ...]
     overhead_tokens: int
     """Tokens that the chat template adds."""
@@ -85,12 +85,12 @@ class Calibration:
     """1.0 if every word is one token; lengths are then exact."""
 
     def words_for(self, input_tokens: int) -> int:
-        """Return the words of a prompt of `input_tokens` tokens, at least one."""
+        """Return the number of words in a prompt of `input_tokens` tokens, at least one."""
         return max(1, round((input_tokens - self.overhead_tokens) / self.tokens_per_word))
 
 
 async def calibrate(count: CountTokens, source: Literal["tokenize", "usage"]) -> Calibration:
-    """Find the words of one token each, and the template's tokens, with about ten requests at most."""
+    """Find the words of one token each, and the template's tokens, with at most about ten requests."""
     pool = POOL
     one = await count(pool[0])
     two = await count(f"{pool[0]} {pool[1]}")
@@ -121,7 +121,7 @@ async def fit_recipe(
 ) -> tuple[Recipe, int]:
     """Return the recipe for prompts of `input_tokens`, and the length that the server counts for a sample.
 
-    The length differs from what was asked for where the template alone is longer, or the tokenizer is not one of words.
+    The length differs from the requested one if the template alone is longer, or the tokenizer does not split by words.
     """
     recipe = Recipe(words=calibration.words, count=calibration.words_for(input_tokens), seed=seed)
     counted = await count(PromptMaker(recipe).prompt(0))

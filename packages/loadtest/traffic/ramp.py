@@ -24,7 +24,7 @@ class Ramp:
 
     @property
     def text(self) -> str:
-        """The ramp as the option takes it."""
+        """The ramp in the option's format."""
         return f"{self.of} {self.first:g}..{self.last:g} over {self.over_s:g}s"
 
     def level_at(self, at_s: float) -> float:
@@ -34,14 +34,14 @@ class Ramp:
         return float(math.floor(level + 1e-9)) if self.of == "users" else level
 
     def user_starts_s(self, user: int) -> float:
-        """Return when a user begins; the first ones begin at once."""
+        """Return when a user starts. The first ones start immediately."""
         extra = user + 1 - self.first
         return 0.0 if extra <= 0 else self.over_s * extra / (self.last - self.first)
 
     def arrivals(self, seed: int, *, poisson: bool) -> Iterator[float]:
-        """Yield the intended send times of a rate that rises, without end.
+        """Yield the intended send times of a rising rate, without end.
 
-        The expected number of requests until `t` is the integral of the rate; its inverse turns unit steps into times (time change of
+        The expected number of requests until `t` is the integral of the rate. Its inverse turns unit steps into times (time change of
         a Poisson process: Cinlar, Introduction to Stochastic Processes, 1975, section 4.7).
         """
         rng = random.Random(seed)  # noqa: S311 - filler text and load patterns, no secret
@@ -61,7 +61,7 @@ class Ramp:
 
 
 def parse_ramp(text: str) -> Ramp:
-    """Read `users 1..32 over 60s`; without a first word it is users."""
+    """Read `users 1..32 over 60s`. The default first word is users."""
     found = _RAMP.fullmatch(text.strip())
     if found is None:
         raise ValueError(f"a start, an end and a time, {FORM}")

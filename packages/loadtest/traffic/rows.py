@@ -1,6 +1,6 @@
-"""Read the rows of large files one at a time.
+"""Rows of large files, read one at a time.
 
-A file is scanned once. What stays in memory is where each row stands: 16 bytes a row. A row is read again when its request is made.
+A file is scanned once. Memory only stores the position of each row, 16 bytes per row. A row is read again when its request is created.
 """
 
 import json
@@ -14,14 +14,14 @@ from loadtest.errors import SweepError
 
 BLOCK: Final = 1 << 20
 LONGEST_ROW: Final = 64 << 20
-"""A row of more bytes is refused: no model takes a prompt of that length."""
+"""Maximum bytes of a row. No model accepts a longer prompt."""
 MOST_ROWS: Final = 4_000_000
-"""More rows are refused, because their places would need more than 64 MB in each process of the load generator."""
+"""Maximum rows. The positions of more would need over 64 MB in each process of the load generator."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Places:
-    """Where the rows of a file stand."""
+    """Positions of the rows in a file."""
 
     path: Path
     starts: "array[int]" = field(default_factory=lambda: array("Q"))
@@ -34,13 +34,13 @@ class Places:
     def add(self, start: int, size: int) -> None:
         """Add one row."""
         if len(self.starts) >= MOST_ROWS:
-            raise SweepError(f"{self.path} has more than {MOST_ROWS:,} rows; limit them with --requests or --duration.")
+            raise SweepError(f"{self.path} has more than {MOST_ROWS:,} rows. Limit them with --requests or --duration.")
         self.starts.append(start)
         self.sizes.append(size)
 
 
 class RowReader:
-    """A file that is open for reading single rows."""
+    """A file open for reading single rows."""
 
     def __init__(self, places: Places) -> None:
         self._places = places
@@ -57,7 +57,7 @@ class RowReader:
 
 
 def spans(path: Path) -> Iterator[tuple[int, bytes]]:
-    """Yield the place and the bytes of each row: of a line of JSONL or CSV, or of an element of a JSON array.
+    """Yield the position and the bytes of each row: of a line of JSONL or CSV, or of an element of a JSON array.
 
     Raises SweepError if the file cannot be read, or a row is too long.
     """
@@ -67,7 +67,7 @@ def spans(path: Path) -> Iterator[tuple[int, bytes]]:
             file.seek(0)
             yield from (_elements(path, file) if first == b"[" else _lines(path, file))
     except OSError as error:
-        raise SweepError(f"{path} cannot be read: {error.strerror}.") from None
+        raise SweepError(f"Cannot read {path}: {error.strerror}.") from None
 
 
 def _lines(path: Path, file: IO[bytes]) -> Iterator[tuple[int, bytes]]:
@@ -82,9 +82,9 @@ def _lines(path: Path, file: IO[bytes]) -> Iterator[tuple[int, bytes]]:
 
 
 def _elements(path: Path, file: IO[bytes]) -> Iterator[tuple[int, bytes]]:
-    """Yield the elements of one JSON array, without holding more than a few of them.
+    """Yield the elements of one JSON array, with only a few in memory at any time.
 
-    The bytes are decoded as Latin-1, which keeps one character a byte: JSON's own characters are ASCII, so that the places stay right.
+    The bytes are decoded as Latin-1, one character per byte. JSON's own characters are ASCII, so the positions stay right.
     """
     decoder = json.JSONDecoder()
     text, base = file.read(BLOCK).decode("latin-1"), 0
@@ -98,7 +98,7 @@ def _elements(path: Path, file: IO[bytes]) -> Iterator[tuple[int, bytes]]:
             _, end = decoder.raw_decode(text, position)
         except ValueError as error:
             if ended or len(text) - position > LONGEST_ROW:
-                raise SweepError(f"{path} is no JSON array: {error.args[0]} after byte {base + position}.") from None
+                raise SweepError(f"{path} is not a JSON array: {error.args[0]} after byte {base + position}.") from None
             more = file.read(BLOCK).decode("latin-1")
             ended = not more
             base, text, position = base + position, text[position:] + more, 0
@@ -108,11 +108,11 @@ def _elements(path: Path, file: IO[bytes]) -> Iterator[tuple[int, bytes]]:
 
 
 def as_object(raw: bytes) -> dict[str, Any]:
-    """Return a row as a JSON object. Raises ValueError with what is wrong."""
+    """Return a row as a JSON object. Raises ValueError with the problem."""
     try:
         found: object = json.loads(raw)
     except ValueError as error:
-        raise ValueError(f"is no JSON: {error}") from None
+        raise ValueError(f"is not JSON: {error}") from None
     if not isinstance(found, dict):
-        raise ValueError("is no JSON object")  # noqa: TRY004 - a wrong row of a file
+        raise ValueError("is not a JSON object")  # noqa: TRY004 - an invalid row of a file
     return found  # pyright: ignore[reportUnknownVariableType] - the keys of a JSON object are text

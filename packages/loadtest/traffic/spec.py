@@ -1,4 +1,4 @@
-"""What a load consists of, beyond its level and one length of prompt and answer."""
+"""Definition of a load, beyond its level and one length of prompt and response."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,35 +13,35 @@ DEFAULT_IMAGE: Final = ImageSize(width=896, height=896)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Traffic:
-    """The load of a sweep. The default is what the other options say: one length of prompt and answer at a time."""
+    """Load of a sweep. The default follows the other options: one length of prompt and response per point."""
 
     input_lengths: Lengths | None = None
     output_lengths: Lengths | None = None
     prefix_share: float | None = None
-    """Share of each prompt's words that all prompts of a point have in common."""
+    """Share of each prompt's words that is the same in all prompts of a point."""
     prefix_tokens: int | None = None
-    """Words at the start of each prompt that all prompts of a point have in common."""
+    """Words at the start of each prompt that are the same in all prompts of a point."""
     images: int = 0
     """Images in each request."""
     image_size: ImageSize = DEFAULT_IMAGE
     dataset: Path | None = None
     trace: Path | None = None
     time_scale: float = 1.0
-    """A trace is replayed this many times as fast as it was recorded."""
+    """Replay speed of a trace, relative to the recording."""
     turns: int = 1
-    """Requests of a session. Each sends the conversation so far."""
+    """Requests per session. Each sends the conversation so far."""
     think_time_s: float = 0.0
-    """Seconds between an answer and the user's next message."""
+    """Seconds between a response and the user's next message."""
     ramp: Ramp | None = None
 
     @property
     def shares_prompts(self) -> bool:
-        """Whether prompts repeat text on purpose, so that hits of the prefix cache were asked for."""
+        """True if prompts repeat text on purpose, so prefix cache hits are intended."""
         return self.prefix_share is not None or self.prefix_tokens is not None or self.turns > 1
 
     @property
     def name(self) -> str:
-        """Text that says how the load differs from the default; empty if it does not."""
+        """Difference of the load from the default, as text; empty without one."""
         parts: list[str] = []
         if self.dataset is not None:
             parts.append(f"dataset {self.dataset.name}")
@@ -65,18 +65,18 @@ class Traffic:
 
     @property
     def unsteady(self) -> bool:
-        """Whether the load changes over time, so that a point has no steady part to judge."""
+        """True if the load changes over time, so a point has no steady part to judge."""
         return self.ramp is not None or self.trace is not None or self.think_time_s > 0
 
     @property
     def varied(self) -> bool:
-        """Whether the load has parts that `vllm bench serve` has no option for."""
+        """True if `vllm bench serve` has no option for parts of the load."""
         return bool(
             self.trace or self.turns > 1 or self.images or self.ramp or self.input_lengths or self.output_lengths
         )
 
     def as_json(self) -> dict[str, Any]:
-        """Return what run.json keeps. A continued sweep must have the same."""
+        """Return the entries of run.json. A continued sweep must have the same."""
         return {
             "input_lengths": self.input_lengths.text if self.input_lengths else None,
             "output_lengths": self.output_lengths.text if self.output_lengths else None,
@@ -94,4 +94,4 @@ class Traffic:
 
 
 FIXED_LENGTHS: Final = Traffic()
-"""Prompts of one length, answers of one length, nothing shared."""
+"""Prompts of one length, responses of one length, nothing shared."""

@@ -1,4 +1,4 @@
-"""Requests with timestamps, to be replayed.
+"""Replay of requests with timestamps.
 
 A row of the file is a JSON object with `timestamp` in s, and `input_tokens` and `output_tokens`, or `prompt` or `messages` and
 `output_tokens`.
@@ -16,7 +16,7 @@ from loadtest.traffic.rows import Places, as_object, spans
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceRow:
-    """One request of a trace. Either `content` or `input_tokens` says what to send."""
+    """One request of a trace. Either `content` or `input_tokens` defines the prompt."""
 
     at_s: float
     input_tokens: int | None
@@ -26,7 +26,7 @@ class TraceRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trace:
-    """A trace, ready to be replayed. It goes to the processes of the load generator."""
+    """A trace, ready for replay. Sent to the processes of the load generator."""
 
     places: Places
     times_s: "array[float]" = field(default_factory=lambda: array("d"))
@@ -36,7 +36,7 @@ class Trace:
 
 @dataclass(slots=True, kw_only=True)
 class TraceFacts:
-    """What a scan of a trace has found."""
+    """Result of a trace scan."""
 
     input_tokens: float = 0.0
     output_tokens: float = 0.0
@@ -48,7 +48,7 @@ class TraceFacts:
 def _whole_number(row: dict[str, Any], name: str) -> int:
     value = row.get(name)
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise ValueError(f"has {name} {value!r}, which must be a whole number of 0 or more")
+        raise ValueError(f"has {name} {value!r}, but it must be a whole number of 0 or more")
     return value
 
 
@@ -56,11 +56,11 @@ def _timestamp(row: dict[str, Any]) -> float:
     value = row.get("timestamp")
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         return float(value)
-    raise ValueError(f"has timestamp {value!r}, which must be a number of seconds")
+    raise ValueError(f"has timestamp {value!r}, but it must be a number of seconds")
 
 
 def parse_trace_row(raw: bytes) -> TraceRow:
-    """Read one row. Times are as the file has them. Raises ValueError with what is wrong."""
+    """Read one row. Times are as in the file. Raises ValueError with the problem."""
     row = as_object(raw)
     at_s, output_tokens = _timestamp(row), max(1, _whole_number(row, "output_tokens"))
     if "prompt" in row or "messages" in row:
@@ -71,10 +71,10 @@ def parse_trace_row(raw: bytes) -> TraceRow:
 def scan_trace(
     path: Path, *, time_scale: float, requests: int | None, duration_s: float | None, max_model_len: int | None
 ) -> tuple[Trace, TraceFacts]:
-    """Check the rows of a trace and note when each is sent: at its time after the first row, divided by `time_scale`.
+    """Check the rows of a trace and record when each is sent: at its time after the first row, divided by `time_scale`.
 
-    Reading stops after `requests` rows and at the first row that would be sent after `duration_s`. Raises SweepError if a row is wrong
-    or earlier than the row before, or if there is none.
+    Reading stops after `requests` rows and at the first row after `duration_s`. Raises SweepError if a row is invalid
+    or earlier than the previous row, or if there is none.
     """
     trace, facts = Trace(places=Places(path=path), max_model_len=max_model_len), TraceFacts()
     begin_s = 0.0
@@ -83,12 +83,12 @@ def scan_trace(
             row = parse_trace_row(raw)
         except ValueError as error:
             raise SweepError(
-                f"--trace {path}: row {number} {error}; a row has timestamp, output_tokens, and input_tokens, prompt or messages."
+                f"--trace {path}: row {number} {error}. A row has timestamp, output_tokens, and input_tokens, prompt or messages."
             ) from None
         begin_s = row.at_s if number == 1 else begin_s
         at_s = (row.at_s - begin_s) / time_scale
         if trace.times_s and at_s < trace.times_s[-1]:
-            raise SweepError(f"--trace {path}: row {number} is earlier than the row before; sort the file by time.")
+            raise SweepError(f"--trace {path}: row {number} is earlier than the previous row. Sort the file by time.")
         if (requests is not None and number > requests) or (duration_s is not None and at_s >= duration_s):
             break
         trace.places.add(start, len(raw))
@@ -96,7 +96,7 @@ def scan_trace(
         _learn(facts, row, max_model_len)
     count = len(trace.places)
     if not count:
-        raise SweepError(f"--trace {path} has no request.")
+        raise SweepError(f"--trace {path} contains no request.")
     facts.input_tokens /= max(1, count - facts.with_text)
     facts.output_tokens /= count
     facts.duration_s = trace.times_s[-1]
@@ -112,7 +112,7 @@ def _learn(facts: TraceFacts, row: TraceRow, max_model_len: int | None) -> None:
 
 
 def clamped(row: TraceRow, max_model_len: int | None) -> tuple[int | None, int]:
-    """Return the tokens to send and to generate: a request that exceeds max-model-len loses input first, then output."""
+    """Return the tokens to send and to generate. A request over max-model-len loses input first, then output."""
     if max_model_len is None or row.input_tokens is None:
         return row.input_tokens, row.output_tokens
     output = min(row.output_tokens, max_model_len - 1)

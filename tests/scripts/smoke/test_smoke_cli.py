@@ -88,7 +88,7 @@ def requests_of(url):
     [
         ([], "give either --stack NAME or --url URL --model ID"),
         (["--url", "http://127.0.0.1:9"], "--url needs --model ID"),
-        (["--url", "http://localhost:9", "--model", "m"], "use 127.0.0.1"),
+        (["--url", "http://localhost:9", "--model", "m"], "Use 127.0.0.1"),
         (["--url", "nonsense", "--model", "m"], "--url is 'nonsense'"),
     ],
 )

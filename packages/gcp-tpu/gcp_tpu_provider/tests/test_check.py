@@ -66,7 +66,7 @@ READY = {"guestAttributeNamespace": "ns"}
         (
             {"maxRunDurationS": None},
             "maxRunDurationS",
-            "`maxRunDurationS` is missing: flex-start needs the run time of the nodes",
+            "`maxRunDurationS` is missing. flex-start requires the run duration of the nodes",
         ),
         (
             {"maxRunDurationS": MAX_FLEX_START_S + 1},
@@ -90,7 +90,7 @@ READY = {"guestAttributeNamespace": "ns"}
             '`zones[1]` is "useast", but must be a zone such as us-east5-a.',
         ),
         ({"zones": []}, "zones", "`zones` is empty"),
-        ({"zones": ["us-east5-a", "us-east5-a"]}, "zones", "`zones` names us-east5-a more than once"),
+        ({"zones": ["us-east5-a", "us-east5-a"]}, "zones", "`zones` lists us-east5-a more than once"),
         ({"zones": "us-east5-a"}, "zones", '`zones` is "us-east5-a", but must be a list.'),
         ({"zone": "us-east5-a"}, "zones", "Set either `zones`"),
         ({"zones": None}, "zones", "Set either `zones`"),
@@ -120,13 +120,13 @@ READY = {"guestAttributeNamespace": "ns"}
             "reservationName",
             "`reservationName` is missing",
         ),
-        ({"reservationName": "r"}, "reservationName", "Remove it, or set `provisioningModel` to reservation."),
+        ({"reservationName": "r"}, "reservationName", "Remove it or set `provisioningModel` to reservation."),
         (
             {"acelerator": "v6e-4"},
             "acelerator",
             "`acelerator` is unknown. Known names: project, zones,",
         ),
-        ({"labels": {"Team": "x"}}, "labels.Team", 'Label "Team" must begin with a lower-case letter'),
+        ({"labels": {"Team": "x"}}, "labels.Team", 'Label "Team" must start with a lower-case letter'),
         ({"labels": {"team": "A B"}}, "labels.team", '`labels.team` is "A B", but a label'),
         ({"labels": {f"l{number}": "" for number in range(64)}}, "labels", "`labels` has 64 entries"),
         ({"tags": ["Serve"]}, "tags[0]", '`tags[0]` is "Serve", but must be a network tag'),
@@ -147,7 +147,7 @@ READY = {"guestAttributeNamespace": "ns"}
         ),
         ({"waitFor": "done"}, "waitFor", "must be one of accepted, active, ready."),
         ({"waitFor": "ready"}, "ready", "`ready` is missing"),
-        ({"ready": READY}, "", "`metadata` needs `enable-guest-attributes: TRUE`"),
+        ({"ready": READY}, "", "`metadata` must contain `enable-guest-attributes: TRUE`"),
         (
             {"ready": {**READY, "documentMetadataKey": "doc"}, "metadata": {"enable-guest-attributes": "TRUE"}},
             "ready.documentMetadataKey",
@@ -233,7 +233,7 @@ def test_a_resource_of_another_type_is_refused():
 def test_tpu7x_is_refused_with_where_it_is_offered(engine: FakeEngine, given: str):
     mistakes = engine.mistakes(wanted(acceleratorType=given))
     assert list(mistakes) == ["acceleratorType"]
-    assert "TPU7x needs Google Kubernetes Engine: no queued resource has it" in mistakes["acceleratorType"]
+    assert "TPU7x requires Google Kubernetes Engine" in mistakes["acceleratorType"]
 
 
 @pytest.mark.parametrize("given", ["v5p-8", "v5p-16", "v5litepod-8", "v6e-1"])

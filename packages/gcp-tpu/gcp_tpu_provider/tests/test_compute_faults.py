@@ -42,7 +42,7 @@ class TestNames:
 
     def test_the_key_of_the_provider_is_not_the_programs(self, engine: FakeEngine):
         mistakes = engine.mistakes(on_compute(metadata={"gcp-tpu-request": "mine"}))
-        assert "Metadata key `gcp-tpu-request` is the provider's own" in mistakes[""]
+        assert "Metadata key `gcp-tpu-request` is reserved for the provider" in mistakes[""]
 
     def test_an_instance_that_another_made_at_the_same_moment_is_not_touched(
         self, engine: FakeEngine, cloud: FakeCompute
@@ -144,7 +144,7 @@ class TestOperations:
 
         cloud.on_call = take
         metadata = {"enable-guest-attributes": "TRUE"}
-        with pytest.raises(Aborted, match="Google preempted it, its run duration ended, or someone else deleted it"):
+        with pytest.raises(Aborted, match="Google preempted it, its run duration expired, or someone else deleted it"):
             engine.up(on_compute(metadata=metadata, ready={"guestAttributeNamespace": "g", "timeoutS": 60}))
 
     def test_a_change_whose_operation_finds_other_labels_is_made_again(self, engine: FakeEngine, cloud: FakeCompute):

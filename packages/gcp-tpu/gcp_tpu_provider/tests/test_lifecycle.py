@@ -204,10 +204,10 @@ class TestZones:
         with pytest.raises(Aborted) as ended:
             engine.up(wanted())
         assert ended.value.message.splitlines() == [
-            "No zone gave v6e-4 as flex-start. Nothing was left behind.",
-            "  us-east5-a  Google answered 403 PERMISSION_DENIED: flex-start is not allowed here.",
-            "  us-east5-b  no stock: FAILED: there is no more capacity.",
-            "no stock: try again later, or add zones.",
+            "No zone granted v6e-4 (flex-start). All capacity requests were deleted.",
+            "  us-east5-a  Google returned 403 PERMISSION_DENIED: flex-start is not allowed here.",
+            "  us-east5-b  no capacity: FAILED: there is no more capacity.",
+            "no capacity: try again later or add zones.",
         ]
         assert ended.value.partial is None
         assert engine.state is None
@@ -227,7 +227,7 @@ class TestZones:
                 'Cloud TPU received a bad request. The requested zone "us-east5-a" is not supported.',
                 "not offered here",
             ),
-            (429, 'There is no more capacity in the zone "us-east5-a"; you can try in another zone', "no stock"),
+            (429, 'There is no more capacity in the zone "us-east5-a"; you can try in another zone', "no capacity"),
         ],
     )
     def test_quota_stock_and_offer_are_told_apart(
@@ -237,7 +237,7 @@ class TestZones:
         cloud.scripts["us-east5-b"] = ("FAILED:Quota 'TPUV6E' exhausted. Limit 4 in region us-east5",)
         with pytest.raises(Aborted) as ended:
             engine.up(wanted())
-        assert f"  us-east5-a  {words}: Google answered {status} CODE: {message.rstrip('.')}." in ended.value.message
+        assert f"  us-east5-a  {words}: Google returned {status} CODE: {message.rstrip('.')}." in ended.value.message
         assert "  us-east5-b  quota: FAILED: Quota 'TPUV6E' exhausted." in ended.value.message
         assert ended.value.message.endswith(ADVICE["quota"].format(project="my-project") + ".") == (words == "quota")
 
@@ -263,7 +263,7 @@ class TestZones:
         with pytest.raises(Aborted) as ended:
             engine.up(wanted())
         assert ended.value.message.startswith(
-            "The caller lacks tpu.nodes.create in project my-project: run `gcloud projects add-iam"
+            "The caller lacks tpu.nodes.create in project my-project. Run `gcloud projects add-iam"
         )
         assert len(cloud.made("POST")) == 1
         assert engine.state is None
@@ -390,7 +390,7 @@ class TestReady:
     def test_capacity_that_is_taken_away_during_the_wait_is_said(self, engine: FakeEngine, cloud: FakeTpu):
         cloud.scripts["us-east5-a"] = ("ACTIVE", "SUSPENDED")
         cloud.boots = lambda _: [{"phase": "loading", "document-hash": sha(DOCUMENT)}]
-        with pytest.raises(Aborted, match="Google took the capacity away"):
+        with pytest.raises(Aborted, match="Google reclaimed the capacity"):
             engine.up(serving())
         assert engine.state
         assert engine.preview(serving()) == "replace"
@@ -432,11 +432,14 @@ class TestRollBack:
 
     def test_up_fails_with_the_servers_words_and_says_what_serves_and_what_to_do(self, rolled_back: FakeEngine):
         assert "unrecognized arguments: --no-such" in self.message
-        assert f"The old configuration serves: document {sha(DOCUMENT)[:12]}, not {sha('bad')[:12]}" in self.message
+        assert (
+            f"The previous configuration is serving: document {sha(DOCUMENT)[:12]}, not {sha('bad')[:12]}"
+            in self.message
+        )
         assert "requests failed for 1m30s" in self.message
-        assert "Mend or undo the change and run `pulumi up` again." in self.message
-        assert "Outputs of the stack that are listed with a minus are kept" in self.message
-        assert any("pulling image, the old server answers" in line for line in rolled_back.lines)
+        assert "Fix or revert the change, then run `pulumi up`." in self.message
+        assert "Stack outputs that are listed with a minus are kept" in self.message
+        assert any("pulling image, previous server still serving" in line for line in rolled_back.lines)
 
     def test_the_state_and_a_refresh_say_both_and_the_preview_shows_an_update(self, rolled_back: FakeEngine):
         for _ in range(2):
@@ -451,7 +454,7 @@ class TestRollBack:
         self, rolled_back: FakeEngine, cloud: FakeTpu
     ):
         patched = len(cloud.made("PATCH"))
-        with pytest.raises(Aborted, match="does not try the same document a second time"):
+        with pytest.raises(Aborted, match="does not retry the same document"):
             rolled_back.up(serving("bad"))
         assert len(cloud.made("PATCH")) == patched
 
@@ -494,11 +497,11 @@ class TestTheEndOfTheRun:
     @pytest.mark.parametrize(
         ("left", "run_s", "words"),
         [
-            (timedelta(minutes=29), 3600 * 4, "Google deletes the machine of Q at 2026-11-20 18:29 UTC, in 29m"),
+            (timedelta(minutes=29), 3600 * 4, "Google will delete the machine of Q at 2026-11-20 18:29 UTC, in 29m"),
             (timedelta(minutes=31), 3600 * 4, ""),
             (timedelta(hours=16), 7 * 86400, "in 16h"),
             (timedelta(hours=17), 7 * 86400, ""),
-            (timedelta(seconds=-1), 3600, "ended at 2026-11-20 17:59 UTC. Run `pulumi up --refresh`"),
+            (timedelta(seconds=-1), 3600, "expired at 2026-11-20 17:59 UTC. Run `pulumi up --refresh`"),
         ],
     )
     def test_is_warned_of_before_it_comes(self, left: timedelta, run_s: int, words: str):
@@ -512,8 +515,8 @@ class TestTheEndOfTheRun:
     def test_is_said_with_what_to_do_afterwards(self):
         now = datetime(2026, 11, 20, 18, tzinfo=UTC)
         said = deadline_warning({"name": "Q", "deadline": "2026-11-20T18:10:00Z", "state": "ACTIVE"}, now)
-        assert "Google deletes the machine of Q at 2026-11-20 18:10 UTC, in 10m." in said
-        assert said.endswith("Afterwards run `pulumi up --refresh` to request capacity again.")
+        assert "Google will delete the machine of Q at 2026-11-20 18:10 UTC, in 10m." in said
+        assert said.endswith("After that, run `pulumi up --refresh` to request capacity again.")
 
     @pytest.mark.parametrize(
         "outputs", [{}, {"deadline": "soon"}, {"deadline": "2020-01-01T00:00:00Z", "state": "FAILED"}]
@@ -533,7 +536,7 @@ class TestTheEndOfTheRun:
 
         engine.provider.engine_log.warn = warn  # type: ignore[method-assign] - the engine's own end
         engine.preview(serving())
-        assert ["ended at 2020-01-01 00:00 UTC" in message for message in warnings] == [True]
+        assert ["expired at 2020-01-01 00:00 UTC" in message for message in warnings] == [True]
 
 
 class TestChangesInPlace:
@@ -607,8 +610,8 @@ class TestReplacement:
             engine.preview(wanted(acceleratorType="v6e-8"))
         assert refused.value.message == (
             "`acceleratorType` changes from v6e-4 to v6e-8, which replaces projects/my-project/locations/us-east5-a/queuedResources/serve "
-            "while it is ACTIVE. Its capacity would be deleted, and new capacity may take hours. "
-            "Undo the change, or set `allowReplaceActive` to true."
+            "while it is ACTIVE. Its capacity will be deleted, and new capacity may take hours. "
+            "Revert the change or set `allowReplaceActive` to true."
         )
 
     def test_the_refusal_does_not_repeat_a_secret(self, engine: FakeEngine):
@@ -798,14 +801,14 @@ class TestImport:
     ):
         FakeEngine(cloud, urn=URN.replace("dev", "elsewhere")).up(wanted())
         engine.import_(cloud.name("us-east5-a"))
-        with pytest.raises(Aborted, match=r"The provider does not (change|delete) it"):
+        with pytest.raises(Aborted, match=r"was not (modified|deleted)"):
             engine.up(wanted(tags=["stolen"]))
-        with pytest.raises(Aborted, match=r"The provider does not (change|delete) it"):
+        with pytest.raises(Aborted, match=r"was not (modified|deleted)"):
             engine.destroy()
         assert cloud.made("PATCH") + cloud.made("DELETE") == []
 
     def test_an_import_by_anything_but_the_full_name_says_how(self, engine: FakeEngine):
-        with pytest.raises(Aborted, match="Import it by its full name: projects/P/locations/ZONE/queuedResources/ID"):
+        with pytest.raises(Aborted, match="Import it by its full name, projects/P/locations/ZONE/queuedResources/ID"):
             engine.import_("serve")
 
     def test_an_import_of_what_is_not_there_finds_nothing(self, engine: FakeEngine, cloud: FakeTpu):

@@ -63,7 +63,7 @@ def test_a_machine_that_is_gone_is_a_warning_without_a_refresh(engine: FakeEngin
     assert warning.endswith(GONE)
     cloud.nodes.clear()
     cloud.boot = lambda name, spec, body: None  # type: ignore[method-assign]
-    assert "is gone, and this stack's state has it as ACTIVE" in said(engine)[0]
+    assert "is gone, but this stack's state records it as ACTIVE" in said(engine)[0]
 
 
 @pytest.mark.parametrize("fault", ["503", "unsent", "dropped"])
@@ -78,22 +78,22 @@ def test_a_document_that_failed_after_the_last_update_is_named_with_what_serves(
     detail = "a line\nThe server stopped with exit code 137 (killed, most likely out of memory)."
     put(cloud, published("failed", serving_hash=OTHER, detail=detail))
     (warning,) = said(engine)
-    assert "Document dddddddddddd was ready at the last `pulumi up` and failed since: The server stopped" in warning
+    assert "Document dddddddddddd was ready at the last `pulumi up` and has failed since: The server stopped" in warning
     assert warning.endswith(
-        "Document eeeeeeeeeeee, the good one before, serves. Change the settings and run `pulumi up`."
+        "Document eeeeeeeeeeee, the last known good one, serves. Change the settings and run `pulumi up`."
     )
     put(cloud, published("failed", serving_hash="", detail=detail))
     assert "Nothing serves." in said(engine)[0]
 
 
 def test_a_container_that_became_privileged_is_named_until_the_state_has_it(engine: FakeEngine, cloud: FakeTpu):
-    for words in ("confined", "privileged: tpu.container says so"):
+    for words in ("confined", "privileged: set by tpu.container"):
         put(cloud, published("ready", container=words))
         assert said(engine) == []
     words = "privileged: the confined server could not use the accelerator: x"
     put(cloud, published("ready", container=words))
     (warning,) = said(engine)
-    assert warning == f"The server's container is {words}. It is root of the machine now."
+    assert warning == f"The server's container is {words}. It now runs as root on the machine."
     engine.refresh()
     assert engine.state.outputs["container"] == words
     assert said(engine) == []
@@ -106,14 +106,14 @@ def test_an_older_agent_is_named_with_what_it_cannot_do_and_its_reboot(engine: F
     put(cloud, report)
     (warning,) = said(engine)
     assert (
-        "The machine runs an agent of version 1; this program brings version 2. Until a reboot the second thing is not done."
+        "The machine runs an agent of version 1, but this program has version 2. Until a reboot the second thing is not done."
         in warning
     )
     assert reboot_command(node) in warning
     del report["serving-hash"]
     put(cloud, report)
     (warning,) = said(engine)
-    assert "an agent that states no version" in warning
+    assert "an agent of unknown version" in warning
     assert "the first thing is not done; and the second thing is not done" in warning
 
 

@@ -108,7 +108,7 @@ def test_without_its_packages_it_says_in_one_sentence_what_to_install(tmp_path: 
     )
     assert done.returncode == 1
     assert done.stdout == ""
-    assert "cannot import grpc; install the provider's requirements" in done.stderr
+    assert "cannot import grpc. Install the provider's requirements" in done.stderr
     assert "Traceback" not in done.stderr
 
 
@@ -122,7 +122,7 @@ def test_a_start_loads_neither_the_sdk_nor_what_calls_google_and_knows_that_both
         answers[absent] = subprocess.run(command, cwd=HOME, capture_output=True, text=True, timeout=120, check=False)
     assert (answers[""].stdout, answers[""].stderr) == ("[]\n", "")
     assert answers["tenacity"].returncode == 1
-    assert "cannot import tenacity; install the provider's requirements" in answers["tenacity"].stderr
+    assert "cannot import tenacity. Install the provider's requirements" in answers["tenacity"].stderr
 
 
 def test_the_engine_reads_a_partial_creation_and_its_progress_off_the_wire():

@@ -94,7 +94,7 @@ class TestDue:
         cloud.pass_time(3.8)
         engine.preview(renewing())
         assert [warning.rpartition(". ")[2] for warning in engine.warnings] == [
-            "Run `pulumi up` before, which renews it."
+            "Run `pulumi up` before then to renew it."
         ]
 
     def test_without_the_setting_it_never_is(self, engine: FakeEngine, cloud: FakeTpu):
@@ -113,7 +113,7 @@ class TestDue:
         ("changes", "words"),
         [
             ({"renewBeforeS": 0}, "must be above 0"),
-            ({"renewBeforeS": 14400}, "must be shorter than `maxRunDurationS`, which is 14400"),
+            ({"renewBeforeS": 14400}, "must be less than `maxRunDurationS`, which is 14400"),
             ({"provisioningModel": "standard", "maxRunDurationS": None}, "the nodes have no deadline"),
         ],
     )
@@ -213,7 +213,7 @@ class TestChangeOver:
         cloud.on_call = refuse
         engine.up(given)
         assert list(cloud.queued) == [second(cloud)]
-        assert any("could not be told to end its requests" in line for line in engine.lines)
+        assert any("could not drain the requests of" in line for line in engine.lines)
 
     def test_a_machine_that_fails_leaves_the_old_one_serving_and_both_are_in_the_state(
         self, engine: FakeEngine, cloud: FakeTpu
@@ -273,8 +273,8 @@ class TestNoCapacity:
         assert engine.up(renewing()) == "update"
         assert (name(engine), other(engine)) == (first(cloud), None)
         (warning,) = engine.warnings
-        assert "goes on serving until 2026-11-20T12:00:00Z" in warning
-        assert "quota: Google answered 429" in warning
+        assert "keeps serving until 2026-11-20T12:00:00Z" in warning
+        assert "quota: Google returned 429" in warning
         assert engine.preview(renewing()) == "update", "the next one tries again"
 
     def test_if_the_old_one_ended_meanwhile_the_update_fails(self, engine: FakeEngine, cloud: FakeTpu):
@@ -287,7 +287,7 @@ class TestNoCapacity:
                 cloud.clock = cloud.clock.replace(hour=13)
 
         cloud.on_call = end
-        with pytest.raises(Aborted, match="No zone gave"):
+        with pytest.raises(Aborted, match="No zone granted"):
             engine.up(renewing())
         cloud.on_call = None
         cloud.refusals.clear()

@@ -145,7 +145,7 @@ def test_a_refusal_is_final_and_in_googles_words(monkeypatch: pytest.MonkeyPatch
         talk(
             server, lambda transport: transport.call("POST", "v2alpha1/x", body={"secret": "canary-body"}), monkeypatch
         )
-    assert str(refused.value) == f"Google answered {status} CODE: Quota 'X' exceeded in zone z."
+    assert str(refused.value) == f"Google returned {status} CODE: Quota 'X' exceeded in zone z."
     assert len(server.seen) == 1
 
 
@@ -181,7 +181,7 @@ def test_an_api_that_was_enabled_a_moment_ago_is_waited_for(monkeypatch: pytest.
         ),
         (
             error_info("USER_PROJECT_DENIED", "Caller does not have required permission to use project p-1."),
-            "The caller may not use project p-1 as quota project",
+            "You do not have permission to use p-1 as the quota project",
             "gcloud projects add-iam-policy-binding p-1 --member=user:YOUR_EMAIL --role=roles/serviceusage.serviceUsageConsumer",
         ),
         (
@@ -190,7 +190,7 @@ def test_an_api_that_was_enabled_a_moment_ago_is_waited_for(monkeypatch: pytest.
                 "PERMISSION_DENIED",
                 "Permission 'iam.serviceAccounts.actAs' denied on service account s@p-1.iam.gserviceaccount.com",
             ),
-            "The caller may not act as service account s@p-1.iam.gserviceaccount.com",
+            "The caller does not have permission to act as service account s@p-1.iam.gserviceaccount.com",
             (
                 "gcloud iam service-accounts add-iam-policy-binding s@p-1.iam.gserviceaccount.com --project=p-1 "
                 "--member=user:YOUR_EMAIL --role=roles/iam.serviceAccountUser"
@@ -198,13 +198,13 @@ def test_an_api_that_was_enabled_a_moment_ago_is_waited_for(monkeypatch: pytest.
         ),
     ],
 )
-def test_a_refusal_about_the_project_is_one_sentence_with_the_command_that_mends_it(
+def test_a_refusal_about_the_project_is_one_sentence_with_the_command_that_fixes_it(
     monkeypatch: pytest.MonkeyPatch, answer: tuple[int, Any, dict[str, str]], start: str, command: str
 ):
     server = Server(answers=[answer] * 200)
     with pytest.raises(ProjectError) as refused:
         talk(server, lambda transport: transport.call("GET", PROJECT_PATH), monkeypatch, QUICK)
-    assert str(refused.value).startswith(f"{start}: run `{command}`")
+    assert str(refused.value).startswith(f"{start}. Run `{command}`")
     assert str(refused.value).endswith(f"{answer[1]['error']['message'].rstrip('.')}).")
 
 
@@ -232,7 +232,7 @@ def test_a_spent_quota_is_not_asked_for_as_long_as_an_unavailable_api(monkeypatc
 
 def test_a_server_that_never_answers_is_given_up_and_may_have_acted(monkeypatch: pytest.MonkeyPatch):
     server = Server(stall_s=0.5)
-    with pytest.raises(NoAnswerError, match="it took too long") as lost:
+    with pytest.raises(NoAnswerError, match="timed out") as lost:
         talk(
             server,
             lambda transport: transport.call("POST", "v2alpha1/x"),
@@ -276,7 +276,7 @@ def test_a_dead_endpoint_is_given_up_and_cannot_have_acted(monkeypatch: pytest.M
 
 
 def test_an_answer_that_is_not_googles_is_shown_cut_short():
-    assert str(google_error(502, "<html>" + "x" * 1000)).startswith("Google answered 502 Bad Gateway: <html>xxx")
+    assert str(google_error(502, "<html>" + "x" * 1000)).startswith("Google returned 502 Bad Gateway: <html>xxx")
     assert len(str(google_error(502, "<html>" + "x" * 1000))) < 400
     assert google_error(429, json.dumps(error(429, "R", "m", "RATE_LIMIT_EXCEEDED")[1])).reason == "RATE_LIMIT_EXCEEDED"
 
