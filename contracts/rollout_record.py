@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Final, Literal, cast
 
 from contracts.fields import ContractError, Doc, from_json, to_json
+from contracts.former_names import ROLLOUT_OUTCOMES, current_outcome
 from contracts.labels import PRODUCT
 
 ROLLOUT_ANNOTATION: Final = f"{PRODUCT}-rollout-record"
@@ -18,7 +19,9 @@ SCHEMA: Final = 1
 LONGEST_REASON: Final = 1000
 """Characters of a reason. All annotations of a service together may have 256 KiB."""
 
-RecordedOutcome = Literal["rolled out", "rolled back", "not verified", "gone back", "nothing to do", "interrupted"]
+RecordedOutcome = Literal[
+    "rolled out", "rolled back", "not verified", "rolled back manually", "nothing to do", "interrupted"
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +65,9 @@ class RolloutRecord:
 
     def text(self) -> str:
         """Return the annotation's value, without empty fields: always the same for the same record."""
-        return json.dumps(_lean(to_json(self)), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+        return json.dumps(
+            _lean(_with_former_outcome(to_json(self))), sort_keys=True, separators=(",", ":"), ensure_ascii=False
+        )
 
     def refusal_of(self, revision: str) -> RefusedRevision | None:
         """Return why a revision is not offered again; None if nothing is known against it."""
@@ -90,7 +95,7 @@ def read_record(service: Mapping[str, object]) -> RolloutRecord | UnreadableReco
         schema = cast("Mapping[str, object]", raw).get("schema") if isinstance(raw, Mapping) else SCHEMA
         if schema != SCHEMA:
             return UnreadableRecord(why=f"its schema is {schema!r}, and this release reads schema {SCHEMA}")
-        return from_json(RolloutRecord, cast("object", raw), path=ROLLOUT_ANNOTATION)
+        return from_json(RolloutRecord, _with_current_outcome(cast("object", raw)), path=ROLLOUT_ANNOTATION)
     except ContractError as error:
         return UnreadableRecord(why=str(error).rstrip("."))
     except ValueError:
@@ -106,6 +111,19 @@ def annotations_of(service: Mapping[str, object]) -> Mapping[str, str]:
     """Return the annotations of a service."""
     found = service.get("annotations")
     return cast("Mapping[str, str]", found) if isinstance(found, Mapping) else {}
+
+
+def _with_former_outcome(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a record as releases before 0.2.0 read it, because clients of both releases share a service."""
+    outcome = record.get("outcome")
+    return {**record, "outcome": ROLLOUT_OUTCOMES.get(outcome, outcome)} if outcome else dict(record)
+
+
+def _with_current_outcome(record: object) -> object:
+    if not isinstance(record, Mapping):
+        return record
+    fields = cast("Mapping[str, object]", record)
+    return {**fields, "outcome": current_outcome(fields["outcome"])} if fields.get("outcome") else fields
 
 
 def _lean(value: Any) -> Any:  # noqa: ANN401 - JSON is any of its types

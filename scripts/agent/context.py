@@ -12,6 +12,7 @@ from pydantic import Field
 
 from contracts.errors import CommandRefusedError, ScriptError
 from contracts.exit_codes import ExitCode
+from contracts.former_names import BY_COMMAND, with_current_names
 from contracts.masking import masked
 from contracts.plain_text import for_model
 from planning.errors import PlanningError
@@ -114,7 +115,7 @@ def answer_of(name: str, result: ProgramResult) -> CommandAnswer:
     printed too much.
     """
     try:
-        document = dict(result.document)
+        document = with_current_names(result.document, BY_COMMAND.get(name, {}))
     except ScriptError:
         reason = result.reason.removeprefix(f"{name}: ")  # the caller knows which tool it called
         if result.exit_code == ExitCode.REFUSED:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 from contracts.errors import CommandRefusedError
 from contracts.exit_codes import ExitCode
+from contracts.former_names import CAPACITY, with_former_names
 from scripts.cli.command import Command, run_command, say
 from scripts.cli.options import JsonSwitch, Option
 from scripts.cli.project_ids import project_id
@@ -101,7 +102,8 @@ def _capacity(options: CapacityOptions) -> ExitCode:
         table.show(places, problems, now)
     change = _change(options, settings, places)
     if options.as_json:
-        print(json.dumps(_report(asked, places, problems, change, now), allow_nan=False))
+        report = _report(asked, places, problems, change, now)
+        print(json.dumps(with_former_names(report, CAPACITY), allow_nan=False))
     if change is not None:
         return ExitCode.DONE
     return ExitCode.FAILED if problems else ExitCode.DONE
@@ -237,7 +239,7 @@ def _report(
         "project": asked.project,
         "simulated": is_simulated(),
         "order": ORDER,
-        "places": [to_json(place, now) for place in places],
+        "locations": [to_json(place, now) for place in places],
         "problems": list(problems),
         "change": None if change is None else {"file": change.path.name, "diff": change.diff},
     }

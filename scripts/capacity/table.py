@@ -98,7 +98,7 @@ def _answer(gate: Gate) -> str:
 
 def _use(use: QuotaUse) -> str:
     if use.limit is None:
-        return "not known"
+        return "unknown"
     limit = "no limit" if math.isinf(use.limit) else f"{use.limit:g}"
     return limit if use.used is None else f"{use.used:g} of {limit}"
 
@@ -134,7 +134,7 @@ def to_json(place: JudgedPlace, now: datetime) -> dict[str, Any]:
     use = place.use
     return {
         "accelerator": place.accelerator.name,
-        "place": place.place,
+        "location": place.place,
         "open": place.is_open,
         "hardware": _gate_json(place.hardware),
         "provisioning": {"model": place.model, **_gate_json(place.models[place.model])},

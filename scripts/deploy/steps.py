@@ -12,6 +12,7 @@ from typing import Final, Literal
 from contracts.errors import CommandRefusedError, ScriptError
 from contracts.exit_codes import ExitCode
 from contracts.fields import json_object
+from contracts.former_names import current_outcome
 from contracts.labels import PRODUCT
 from contracts.masking import masked
 from engine import runner
@@ -179,8 +180,8 @@ class EngineSteps:
         if done.code == 0:
             return
         reason = str(done.report.get("reason") or "`scripts.rollout` ended without a report, see above.")
-        outcome = done.report.get("outcome")
-        if outcome == "not gone back":
+        outcome = current_outcome(done.report.get("outcome"))
+        if outcome == "not rolled back":
             raise ScriptError(f"`scripts.rollout` could not take the requests from a revision that failed: {reason}")
         if outcome in {"rolled back", "failed", "refused"}:
             raise ScriptError(f"`scripts.rollout` left the requests with the revision that served before: {reason}")

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from contracts.errors import CommandRefusedError
 from contracts.exit_codes import ExitCode
+from contracts.former_names import NEW, with_former_names
 from scripts.cli.command import Command, run_command
 from scripts.cli.options import JsonSwitch, Option
 
@@ -209,20 +210,21 @@ def _report(
 
     resolved = solution.subject.resolved
     deployment = resolved.deployment
-    return {
+    report = {
         "file": path.name,
         "replaced": replaced,
         "model": resolved.model_id,
         "model_revision": revision,
         "personal": checkpoint_of(resolved.model_id).is_personal,
         "accelerator": resolved.accelerator.name,
-        "places": list(deployment.tpu.zones) if resolved.is_tpu else [deployment.cloud_run.region],
+        "locations": list(deployment.tpu.zones) if resolved.is_tpu else [deployment.cloud_run.region],
         "fits": plan.fits,
         "usd_per_hour": round(plan.cost.usd_per_hour, 4),
         "start_s": round(plan.startup.ready_s),
         "findings": [finding.id for finding in plan.findings if finding.severity != "info"],
         "next": list(following),
     }
+    return with_former_names(report, NEW)
 
 
 COMMAND: Final = Command(name="new", help=__doc__, options=NewOptions, run=_new)

@@ -80,7 +80,7 @@ def _text_of(look: "RolloutLook") -> str:
     steps = ", ".join(f"{step} %" for step in look.steps)
     what = {
         "roll out": f"{look.revision} would get {steps} of the requests, each step behind its checks.",
-        "go back": f"{look.revision} would get all requests at once, without checks.",
+        "roll back": f"{look.revision} would get all requests at once, without checks.",
         "finish": f"{look.revision} has all requests; only its tags and stale revisions would be cleared.",
         "not ready": f"{look.revision} did not start, so that it would get no requests.",
         "nothing serves": "No revision serves yet, so that there is nothing to roll out.",

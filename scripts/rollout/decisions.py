@@ -17,8 +17,8 @@ from contracts.service_traffic import (
     targets_of,
 )
 
-Phase = Literal["roll out", "finish", "not ready", "nothing serves", "go back"]
-"""`go back`: a revision that was named gets all requests at once, whatever the service's phase is."""
+Phase = Literal["roll out", "finish", "not ready", "nothing serves", "roll back"]
+"""`roll back`: a revision that was named gets all requests at once, whatever the service's phase is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

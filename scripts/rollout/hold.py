@@ -29,7 +29,7 @@ from stacks.hooks.rollout_state import RENEWAL_S, who
 
 Clock = Callable[[], datetime]
 _ID_DIGITS: Final = 12
-_ALL_REQUESTS: Final[frozenset[RecordedOutcome]] = frozenset(("rolled out", "gone back", "nothing to do"))
+_ALL_REQUESTS: Final[frozenset[RecordedOutcome]] = frozenset(("rolled out", "rolled back manually", "nothing to do"))
 """Outcomes after which the record's revision gets all requests. After any other the refusal of a revision is still true."""
 
 

@@ -17,7 +17,7 @@ class RolloutLook:
 
     stack: str
     phase: str
-    """`roll out`, `finish`, `not ready`, `nothing serves`; `go back` with --to."""
+    """`roll out`, `finish`, `not ready`, `nothing serves`; `roll back` with --to."""
     revision: str
     """The revision that would get all requests."""
     serving: str
@@ -41,7 +41,7 @@ class RolloutLook:
 
     def to_json(self) -> dict[str, Any]:
         """Return the look in JSON types."""
-        return {"schema_version": 1, "dry_run": True, **asdict(self), "plan": self.plan}
+        return {"schema_version": 2, "dry_run": True, **asdict(self), "plan": self.plan}
 
 
 def look_at(

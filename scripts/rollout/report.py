@@ -8,14 +8,14 @@ from contracts.exit_codes import ExitCode
 from scripts.rollout.decisions import Measured
 
 Outcome = Literal[
-    "rolled out", "rolled back", "not verified", "gone back", "nothing to do", "failed",
-    "not gone back", "interrupted", "stopped", "held", "refused", "unknown",
+    "rolled out", "rolled back", "not verified", "rolled back manually", "nothing to do", "failed",
+    "not rolled back", "interrupted", "stopped", "held", "refused", "unknown",
 ]  # fmt: skip
 """`not verified`: the new revision could not be reached for its check, so that the old one has the requests; nothing is known against the new one.
-`not gone back`: a check failed, and Google took no change for minutes. `interrupted`: the requests stay as they were divided last.
+`not rolled back`: a check failed, and Google took no change for minutes. `interrupted`: the requests stay as they were divided last.
 `stopped`: another run or `pulumi up` changed the service, and this run left it alone. Nothing was changed by a run that ends with `held` (another
 run holds the roll-out), `refused` (the revision was refused before) or `unknown` (the record cannot be read)."""
-_GOOD: frozenset[Outcome] = frozenset({"rolled out", "gone back", "nothing to do"})
+_GOOD: frozenset[Outcome] = frozenset({"rolled out", "rolled back manually", "nothing to do"})
 _NOTHING_DONE: frozenset[Outcome] = frozenset({"held", "refused", "unknown"})
 
 
@@ -60,7 +60,7 @@ class RolloutReport:
 
     def to_json(self) -> dict[str, Any]:
         """Return the report in JSON types."""
-        return {"schema_version": 1, **asdict(self)}
+        return {"schema_version": 2, **asdict(self)}
 
 
 @dataclass(slots=True, kw_only=True)

@@ -93,7 +93,7 @@ class Rollout:
         steps = steps_left(self.plan, state.share)
         if to is not None:
             _require_able(to, revisions)
-            state, steps = replace(state, phase="go back", latest=to, share=0), (ALL,)
+            state, steps = replace(state, phase="roll back", latest=to, share=0), (ALL,)
         sentence = view_of(service, self.stack, self.now()).sentence
         return look_at(self.stack, service, revisions, state, steps=steps, again=again, sentence=sentence)
 
@@ -114,7 +114,9 @@ class Rollout:
 
         def shift() -> Service:
             hold.look()
-            return hold.shift(whole(revision), share=ALL, outcome="gone back", reason=reason, refused=refused)
+            return hold.shift(
+                whole(revision), share=ALL, outcome="rolled back manually", reason=reason, refused=refused
+            )
 
         try:
             service = self.patience.change(shift, self.say)
@@ -123,8 +125,8 @@ class Rollout:
                 f"The requests could not be given to {revision}, which was tried for up to {duration(self.patience.limit_s)}: {error} "
                 f"Run {command(self.stack, '--to', revision)} again."
             )
-            return self._report(self._last(), "not gone back", revision, reason, progress)
-        return self._refreshed(self._report(service, "gone back", revision, reason, progress))
+            return self._report(self._last(), "not rolled back", revision, reason, progress)
+        return self._refreshed(self._report(service, "rolled back manually", revision, reason, progress))
 
     def _refused(
         self, service: Service, state: RolloutState, record: RolloutRecord | UnreadableRecord, *, again: bool
@@ -289,14 +291,14 @@ class Rollout:
         except ScriptError as error:
             now = self._last()
             if now is None or not has_traffic(now, whole(old)):
-                return self._not_gone_back(hold, state, progress, error, refused)
+                return self._not_rolled_back(hold, state, progress, error, refused)
             service = now
         except KeyboardInterrupt:
             hold.interrupted(f"{failed} The way back was ended by Ctrl-C or SIGTERM.", refused)
             raise
         return self._refreshed(self._report(service, outcome, new, reason, progress))
 
-    def _not_gone_back(
+    def _not_rolled_back(
         self, hold: Hold, state: RolloutState, progress: Progress, error: ScriptError, refused: RefusedRevision | None
     ) -> RolloutReport:
         """Return the report of a revision that failed and may still get requests."""
@@ -317,7 +319,7 @@ class Rollout:
             f"Run {command(self.stack, '--to', state.serving)}."
         )
         hold.interrupted(f"{last.fault} Google took no change for the way back.", refused)
-        return self._report(service, "not gone back", new, reason, progress)
+        return self._report(service, "not rolled back", new, reason, progress)
 
     def _finish(
         self,

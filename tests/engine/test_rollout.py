@@ -268,7 +268,7 @@ def test_one_command_goes_back_to_the_revision_before_and_only_good_ones_are_kep
     answers = {}
     with client_in_a_loop(stack, answers):
         report = stack.script("rollout", "--stack", STACK, "--to", before, "--json").json
-    assert (report["outcome"], report["traffic"]) == ("gone back", {before: 100})
+    assert (report["outcome"], report["traffic"]) == ("rolled back manually", {before: 100})
     assert answers["failed"] == []
     assert_no_drift(stack)
     unknown = stack.script("rollout", "--stack", STACK, "--to", "gemma-nothing", expect=2)

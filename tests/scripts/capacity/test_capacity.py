@@ -104,7 +104,7 @@ class World:
 
     def places(self, *arguments):
         """Return the places of one accelerator by name, in their order."""
-        return {place["place"]: place for place in self.report(*arguments)[1]["places"]}
+        return {place["location"]: place for place in self.report(*arguments)[1]["locations"]}
 
     def file(self, stack):
         return self.folder / f"Pulumi.{stack}.yaml"
@@ -135,16 +135,18 @@ def test_each_gate_is_open_closed_or_not_known_for_a_reason(world):
     poor = TpuZone(accelerator_types=V6E, flex_start=True, preemptible_quota_chips=3)
     world.scenario(tpu=Tpu(durations_s=SLOW, zones=zones(us_east5_b=poor)))
     code, report = world.report("v6e-4")
-    found = {place["place"]: place for place in report["places"]}
+    found = {place["location"]: place for place in report["locations"]}
     assert code == 0
     assert answers(found["us-east5-a"]) == ("yes", "yes", "yes")
     assert answers(found["us-central1-b"]) == ("yes", "no", "yes")
-    assert answers(found["us-east1-d"]) == ("yes", "not known", "yes")
+    assert answers(found["us-east1-d"]) == ("yes", "unknown", "yes")
     assert answers(found["us-east5-b"]) == ("yes", "yes", "no")
     assert found["us-east5-b"]["quota"]["detail"] == "the quota is 3 chips, and 4 are needed"
     assert found["us-west1-c"]["hardware"]["detail"] == "the zone does not offer v6e-4"
-    assert [place["open"] for place in report["places"]] == sorted((p["open"] for p in report["places"]), reverse=True)
-    assert all(gate["source"] for place in report["places"] for gate in (place["hardware"], place["provisioning"]))
+    assert [place["open"] for place in report["locations"]] == sorted(
+        (p["open"] for p in report["locations"]), reverse=True
+    )
+    assert all(gate["source"] for place in report["locations"] for gate in (place["hardware"], place["provisioning"]))
 
 
 def test_a_zone_without_the_image_of_the_machine_is_closed(world):
@@ -191,7 +193,7 @@ def test_regions_of_cloud_run_have_their_own_gates(world):
     world.scenario(run=Run(gpu_quota_overrides={"us-east4/nvidia-l4": 0}))
     found = world.places("L4")
     assert answers(found["europe-west1"]) == ("yes", "yes", "yes")
-    assert answers(found["us-central1"]) == ("yes", "not known", "no")
+    assert answers(found["us-central1"]) == ("yes", "unknown", "no")
     assert "by invitation" in found["us-central1"]["provisioning"]["detail"]
     assert found["us-east4"]["quota"]["limit"] == 0
     assert world.places("--stack", "l4-qat")["us-east4"]["quota"]["detail"] == "the quota is 0 GPUs, and 1 are needed"
@@ -304,7 +306,7 @@ def test_a_zone_that_does_not_answer_in_time_leaves_the_others_alone():
     budget = itertools.chain([60.0] * (2 + 3 * len(names) - 1), itertools.repeat(0.0))
     found = {place.place: place for place in judged(google, remaining_s=lambda: next(budget))}
     release.set()
-    assert (found["us-east5-b"].hardware.answer, found["us-east5-b"].hardware.is_read) == ("not known", False)
+    assert (found["us-east5-b"].hardware.answer, found["us-east5-b"].hardware.is_read) == ("unknown", False)
     assert found["us-east5-b"].hardware.detail == "acceleratorTypes in us-east5-b: no answer in time"
     assert found["us-east5-a"].is_open
     assert found["us-east1-d"].hardware.answer == "yes"
@@ -356,7 +358,7 @@ def test_an_api_that_is_off_is_named_with_the_command_that_enables_it(world):
     command = f"gcloud services enable tpu.googleapis.com --project={PROJECT}"
     assert code == 1
     assert any(problem.endswith(f"to fix it: {command}") for problem in report["problems"])
-    assert {place["hardware"]["answer"] for place in report["places"]} == {"not known"}
+    assert {place["hardware"]["answer"] for place in report["locations"]} == {"unknown"}
     seen = world.admin("GET", "/admin/requests")["requests"]
     assert not [entry for entry in seen if entry["id"] == "tpu.projects.locations.acceleratorTypes.list"]
 
@@ -550,7 +552,7 @@ def test_piped_output_has_no_control_characters(world):
 
 def test_the_places_of_a_stack_are_marked_and_ties_keep_its_order(world):
     _, report = world.report("--stack", "tpu-v6e4")
-    own = [place["place"] for place in report["places"] if place["in_stack"]]
+    own = [place["location"] for place in report["locations"] if place["in_stack"]]
     assert own == ["us-east5-a", "us-east5-b", "europe-west4-a", "southamerica-west1-a"]
     code, printed = world.run("--stack", "tpu-v6e4")
     assert (code, printed.out.count("\n> us-east5-")) == (0, 2)
@@ -558,12 +560,12 @@ def test_the_places_of_a_stack_are_marked_and_ties_keep_its_order(world):
 
 def test_all_accelerators_of_the_project_are_compared_without_a_name(world):
     _, report = world.report()
-    assert {place["accelerator"] for place in report["places"]} == {
+    assert {place["accelerator"] for place in report["locations"]} == {
         *(f"{kind}-{chips}" for kind in ("v5e", "v6e") for chips in (1, 4, 8)),
         "L4",
         "RTX PRO 6000",
     }
-    assert all(math.isfinite(place["usd_per_hour"]) for place in report["places"])
+    assert all(math.isfinite(place["usd_per_hour"]) for place in report["locations"])
 
 
 @pytest.mark.parametrize(
@@ -665,7 +667,7 @@ def test_forty_zones_take_two_rounds_over_http_and_no_more(world, monkeypatch):
 
     monkeypatch.setattr(AuthorizedSession, "request", counted)
     code, report = world.report("v6e-4")
-    assert (code, len(report["places"])) == (0, 40)
+    assert (code, len(report["locations"])) == (0, 40)
     assert order.count("locations") == 1
     assert len(order) == 2 + 3 * 40
     assert set(order[2:]) == {"acceleratorTypes", "runtimeVersions", "queuedResources"}

@@ -304,7 +304,7 @@ def test_a_preview_environment_takes_the_settings_of_its_stack(checkout, monkeyp
         ("rolled back", ScriptError),
         ("failed", ScriptError),
         ("refused", ScriptError),
-        ("not gone back", ScriptError),
+        ("not rolled back", ScriptError),
         ("not verified", NotVerifiedError),
         ("held", NotVerifiedError),
         ("stopped", NotVerifiedError),

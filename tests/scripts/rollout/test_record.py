@@ -139,7 +139,7 @@ def test_a_revision_that_keeps_requests_is_named_with_the_command_also_in_json(m
         monkeypatch.setattr(main, "_of_stack", lambda _, made=made: made)
         assert run_command(main.COMMAND, ["--stack", "x", "--json"]) == ExitCode.FAILED
         report = json.loads(capsys.readouterr().out)
-        assert (report["outcome"], report["traffic"], report["schema_version"]) == ("not gone back", traffic, 1)
+        assert (report["outcome"], report["traffic"], report["schema_version"]) == ("not rolled back", traffic, 2)
         assert still in report["reason"]
         assert "5.0 times slower" in report["reason"]
         assert "`python -m scripts.rollout --stack x --to s-1`" in report["reason"]
@@ -182,7 +182,7 @@ def test_a_refusal_of_google_is_not_tried_for_minutes():
 
     google.patch = forbids
     report = rollout(google, Checks(slow_from=2), time_)[0].to_latest()
-    assert (report.outcome, report.traffic, time_.s) == ("not gone back", {"s-1": 90, "s-2": 10}, 0)
+    assert (report.outcome, report.traffic, time_.s) == ("not rolled back", {"s-1": 90, "s-2": 10}, 0)
     assert "10 % of the requests still go to s-2, which failed its check at 10 %" in report.reason
     assert "could not be changed: Forbidden" in report.reason
 
@@ -230,7 +230,7 @@ def test_a_run_that_lost_its_hold_stops_and_never_goes_back_over_another():
         assert (report.outcome, report.exit_code, report.traffic) == ("stopped", ExitCode.FAILED, {"s-1": 100})
         assert "took over the roll-out of s: Revision s-1 gets all requests." in report.reason
         assert google.traffic == BACK
-        assert (google.record.outcome, refreshed) == ("gone back", [])
+        assert (google.record.outcome, refreshed) == ("rolled back manually", [])
 
 
 def test_a_conflict_with_an_equal_wish_of_another_run_is_not_its_own():
@@ -301,7 +301,7 @@ def test_to_takes_over_from_a_run_that_goes_on():
     google = Google("s-1", "s-2")
     held_by(google)
     report = rollout(google)[0].to_revision("s-1")
-    assert (report.outcome, report.exit_code, google.traffic) == ("gone back", ExitCode.DONE, BACK)
+    assert (report.outcome, report.exit_code, google.traffic) == ("rolled back manually", ExitCode.DONE, BACK)
     assert "Took over the roll-out of ann@" in report.reason
     assert "going back does not wait for it" in report.reason
 
@@ -316,7 +316,7 @@ def test_to_is_tried_for_minutes_too_and_ends_with_a_report():
     held_by(google)
     google.down = ("PATCH",)
     report = made.to_revision("s-1")
-    assert (report.outcome, report.traffic) == ("not gone back", {"s-1": 90, "s-2": 10})
+    assert (report.outcome, report.traffic) == ("not rolled back", {"s-1": 90, "s-2": 10})
     assert "Run `python -m scripts.rollout --stack x --to s-1` again." in report.reason
 
 

@@ -374,7 +374,7 @@ def test_a_dry_run_shows_what_would_be_done_and_what_both_revisions_cost():
     assert priced.usd_per_hour_after > 0.5
     assert made.look().plan == priced.plan
     back = made.look("s-1")
-    assert (back.phase, back.revision, back.steps) == ("go back", "s-1", (100,))
+    assert (back.phase, back.revision, back.steps) == ("roll back", "s-1", (100,))
     with pytest.raises(CommandRefusedError, match="Revision s-9 does not exist"):
         made.look("s-9")
     google.traffic = [{"type": BY_REVISION, "revision": "s-2", "percent": 100}]
