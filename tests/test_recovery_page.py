@@ -108,11 +108,11 @@ NAMED = {
         (
             "tests/scripts/recover/test_rounds.py",
             "test_a_state_that_changed_meanwhile_is_not_overwritten",
-        ): ["Another run has changed the state of stack ... meanwhile"],
+        ): ["The state of stack ... changed during the recovery"],
         (
             "tests/scripts/recover/test_rounds.py",
             "test_the_command_says_what_it_did",
-        ): ["does not carry the labels of this stack. It was not touched."],
+        ): ["does not have the labels of this stack. It was not modified."],
         (
             "packages/gcp-tpu/gcp_tpu_provider/tests/test_faults.py",
             "test_running_capacity_in_a_dropped_zone_is_not_given_up_without_permission",
@@ -212,7 +212,7 @@ NAMED = {
         (
             "tests/scripts/teardown/test_teardown.py",
             "test_a_state_that_no_engine_can_empty_is_empty_once_the_search_read_everything",
-        ): ["although the search read everything and found nothing"],
+        ): ["although the search read every list and found no resource"],
         (
             "tests/scripts/teardown/test_teardown.py",
             "test_a_service_whose_api_is_off_is_not_called_gone",
@@ -406,17 +406,17 @@ def interrupted(command, tools):
     return tools.said()
 
 
-@produces("The state is whole; run recover again to continue.")
+@produces("The state is consistent. Run recover again to continue.")
 def interrupted_recover(tools):
     return interrupted(RECOVER, tools)
 
 
-@produces("run the same command again to delete the rest")
+@produces("Run the same command again to delete the remaining resources.")
 def interrupted_teardown(tools):
     return interrupted(TEARDOWN, tools)
 
 
-@produces("Left: ...", "Not known: ...")
+@produces("Leaked: ...", "Could not check ...")
 def teardown_that_is_refused(tools):
     faults = (
         Fault(method="secretmanager.projects.secrets.delete", count=999, status=403),

@@ -105,8 +105,8 @@ def test_other_weights_are_a_new_revision_and_a_kept_bucket_is_taken_over(worksp
     assert_old_folders_go(workspace, kept["prefix"], report["prefix"])
 
     receipt = json.loads(workspace.script("teardown", "--stack", STACK, "--yes", "--json").out.splitlines()[-1])
-    assert (receipt["clean"], receipt["left"]) == (True, [])
-    [kept] = receipt["kept"]
+    assert (receipt["clean"], receipt["leaked"]) == (True, [])
+    [kept] = receipt["retained"]
     assert kept["name"] == f"projects/_/buckets/{report['bucket']}"
     again = workspace.pulumi("up", "--yes", "--skip-preview", "--stack", STACK, expect=1)
     assert (
