@@ -202,7 +202,7 @@ def test_a_bad_change_never_serves_and_up_says_why(stack, changed_back, name):
         assert said in failed.text
         refused = stack.script("rollout", "--stack", STACK, "--json", expect=1).json
     assert refused["outcome"] == "failed"
-    assert "did not start, so that it gets no requests" in refused["reason"]
+    assert "did not start and gets no traffic" in refused["reason"]
     assert shares(stack) == before
     assert answers["failed"] == []
 
@@ -218,13 +218,13 @@ def test_a_revision_that_becomes_slow_at_ten_percent_loses_its_requests_again(st
         report = stack.run(sys.executable, "-c", PLANTED, STACK, "slow", expect=1).json
     assert report["outcome"] == "rolled back"
     assert [(gate["share"], bool(gate["fault"])) for gate in report["gates"]] == [(0, False), (10, True)]
-    assert "failed its check at 10 % of the requests. The median time to the first token is " in report["reason"]
+    assert "failed its check at 10 % of the traffic. The median time to first token is " in report["reason"]
     assert "at most 20 times slower is allowed (cloudRun.rollout.maxSlowdown)" in report["reason"]
     assert report["revision"] not in report["traffic"]
     assert shares(stack) == before
     refused = stack.script("rollout", "--stack", STACK, "--json", expect=2).json
     assert (refused["outcome"], refused["traffic"]) == ("refused", before)
-    assert "failed its check at 10 % of the requests. The median time to the first token is " in refused["reason"]
+    assert "failed its check at 10 % of the traffic. The median time to first token is " in refused["reason"]
     assert answers["failed"] == []
     assert_no_drift(stack)
 
