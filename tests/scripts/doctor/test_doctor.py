@@ -632,7 +632,7 @@ def test_the_quota_of_memory_is_judged_as_the_planner_judges_it(world):
         (19, "missing", "19 GiB, 20 needed"),
         (39, "ok", "39 GiB, 20 needed; an update needs 40 because the old and the new revision both count: "),
         (40, "ok", "40 GiB, 20 needed"),
-        (64, "ok", "64 GiB, 20 needed; cloudRun.memoryQuota counts as 40Gi: "),
+        (64, "ok", "64 GiB, 20 needed; cloudRun.memoryQuota is planned as 40Gi. "),
     ):
         world.scenario(run=Run(memory_quota_gib=limit))
         line = world.line("quota of GiB in us-east4", "l4-qat")
