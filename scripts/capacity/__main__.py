@@ -48,7 +48,7 @@ class CapacityOptions:
     accelerators: Annotated[
         tuple[str, ...],
         Option(
-            "Accelerators to compare, such as v6e-4 or L4. Default: all that this project deploys.",
+            "Accelerators to compare, such as v6e-4 or L4. Default: all deployable ones.",
             metavar="ACCELERATOR",
             positional=True,
             repeated=True,
@@ -61,7 +61,7 @@ class CapacityOptions:
     provisioning: Annotated[
         str | None,
         Option(
-            "Provisioning model: flex-start, spot, standard or reservation. Default: the stack's, then flex-start.",
+            "flex-start, spot, standard or reservation. Default: the stack's or flex-start.",
             metavar="MODEL",
             parse=_provisioning,
         ),

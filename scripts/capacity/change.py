@@ -26,7 +26,7 @@ class FileChange:
 
     @property
     def diff(self) -> str:
-        """The change as a unified diff; empty if there is none."""
+        """The change as a unified diff; empty without a change."""
         lines = (self.before.splitlines(keepends=True), self.after.splitlines(keepends=True))
         return "".join(
             difflib.unified_diff(*lines, fromfile=f"a/{self.path.name}", tofile=f"b/{self.path.name}"),
@@ -57,7 +57,7 @@ def change_of(path: Path, stack: str, settings: Settings, places: Sequence[Judge
     new = _stopping(changed, path.parent) - _stopping(settings, path.parent)
     if new:
         raise CommandRefusedError(
-            f"{path.name} was not changed because its plan would have the findings {', '.join(sorted(new))}."
+            f"{path.name} was not changed because the change is blocked by {', '.join(sorted(new))}."
         )
     return FileChange(path=path, before=before, after=document.text(), note=note)
 
@@ -67,7 +67,7 @@ def _stopping(settings: Settings, folder: Path) -> set[str]:
 
 
 def _zones(stack: str, settings: Settings, places: Sequence[JudgedPlace]) -> tuple[str, list[str], str]:
-    """Return the open zones. A zone where the stack has a request stays and comes first, because `up` would otherwise release it."""
+    """Return the open zones. A zone with a request of the stack stays first, because `up` releases capacity in removed zones."""
     held = [place for place in places if any(own.stack == stack for own in place.own)]
     network = settings.tpu.existing_network if settings.tpu else None
     found = [place for place in places if place.is_open and place not in held]

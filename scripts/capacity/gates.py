@@ -37,7 +37,7 @@ class Gate:
 
     answer: Answer
     detail: str = ""
-    """Why it is closed or unknown; empty if it is open."""
+    """Reason for closed or unknown; empty if it is open."""
     source: str = ""
     is_read: bool = True
     """False: the query to Google failed, and `detail` is the problem."""

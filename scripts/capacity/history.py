@@ -70,7 +70,7 @@ class StockHistory:
 
 
 class HistoryError(ScriptError):
-    """The history cannot be read or written. The command continues without it."""
+    """The history cannot be read or written. The command continues without a history."""
 
 
 def history_path() -> Path:
@@ -117,7 +117,7 @@ def _sightings(request: QueuedResource, now: datetime) -> Iterable[Sighting]:
     outcome: Outcome
     at = now
     if request.state in GRANTED:
-        # The grant was between the request's creation and now. The earlier time does not make the entry look too recent.
+        # The grant was between the request's creation and now. The earlier time never overstates how recent it is.
         outcome, at = "granted", min(request.created, now)
     elif request.state in WAITING:
         outcome = "waiting"

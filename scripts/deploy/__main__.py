@@ -30,9 +30,7 @@ class DeployOptions:
     out: Annotated[Path, Option("Folder for the report, the smoke checks and the benchmarks.", metavar="DIR")]
     settings_of: Annotated[
         str | None,
-        Option(
-            "Deploy the settings of this stack under the name of --stack, as a preview environment.", metavar="NAME"
-        ),
+        Option("Stack whose settings are deployed as --stack, for a preview environment.", metavar="NAME"),
     ] = None
     plan: Annotated[
         Path | None,
@@ -43,7 +41,7 @@ class DeployOptions:
     roll_back: Annotated[bool, Option("Roll back to the last good commit if a check fails.", negatable=True)] = True
     configure_docker: Annotated[
         bool,
-        Option("Run `gcloud auth configure-docker` for a stack that builds its image. For machines without a login."),
+        Option("Run `gcloud auth configure-docker` first, for a stack that builds its image."),
     ] = False
     as_json: JsonSwitch = False
 

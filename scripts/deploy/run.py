@@ -26,7 +26,7 @@ class DeployReport:
     commit: str
     outcome: Outcome
     reason: str
-    """Why it failed, or what was checked, in whole sentences."""
+    """Cause of a failure, or the checks that passed, in whole sentences."""
     benchmark: str = ""
     rolled_back_to: str = ""
     plan: str = ""

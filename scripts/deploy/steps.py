@@ -83,7 +83,7 @@ class EngineSteps:
             return None
 
     def good_commit(self) -> str | None:
-        """Return the last deployed commit that passed, from the stack's tag; None if there is none."""
+        """Return the last deployed commit that passed, from the stack's tag; None without one."""
         answer = runner.run("stack", "tag", "get", GOOD_TAG, "--stack", self.stack)
         return answer.stdout.strip() or None if answer.returncode == 0 else None
 

@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 class DoctorOptions:
     """Options of the command."""
 
-    stack: Annotated[
-        str | None, Option("Name of the stack. Default: check only what every stack needs.", metavar="NAME")
-    ] = None
+    stack: Annotated[str | None, Option("Name of the stack. Default: only checks for all stacks.", metavar="NAME")] = (
+        None
+    )
     project: Annotated[
         str | None,
         Option(

@@ -74,7 +74,7 @@ _USE = _of("roles/monitoring.viewer", "monitoring.timeSeries", "list")
 _SERVICES = _of("roles/run.admin", "run.services", *_OWN, *_ACCESS)
 _ROLL_OUTS = RolePermissions("roles/run.admin", ("run.revisions.list", "run.revisions.delete", "run.operations.get"))
 _LOGS = _of("roles/logging.viewer", "logging.logEntries", "list")
-"""Without it a failed `up` says only that the container did not start, and nobody sees the server's lines."""
+"""Without this role, a failed `up` reports only that the container did not start, without the server's logs."""
 _NODES = _of("roles/tpu.admin", "tpu.nodes", "create", "get", "list", "update", "delete")
 _INSTANCES = RolePermissions(
     "roles/compute.instanceAdmin.v1",

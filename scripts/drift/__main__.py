@@ -3,7 +3,8 @@
   python -m scripts.drift --stack NAME
   python -m scripts.drift --issue
 
-With --issue, maintains one GitHub issue about them. Changes nothing in the cloud or the state. Exit code 1: a stack differs or could not be read.
+With --issue, maintains one GitHub issue about them and exits with 0 if that succeeds. Changes nothing in the cloud or the state. Exit code 1
+without --issue: a stack differs or could not be read.
 """
 
 import json
@@ -28,10 +29,7 @@ class DriftOptions:
     ] = ()
     issue: Annotated[
         bool,
-        Option(
-            "Create, update or close the issue in GITHUB_REPOSITORY, and exit with 0 if that succeeds. "
-            "Token: GITHUB_TOKEN."
-        ),
+        Option("Create, update or close the issue in GITHUB_REPOSITORY with GITHUB_TOKEN."),
     ] = False
     as_json: JsonSwitch = False
 

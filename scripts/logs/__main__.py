@@ -1,7 +1,7 @@
-"""Print the server logs of a stack, with secrets redacted and known errors explained.
+"""Print the server logs of a stack.
 
-Reads Cloud Logging, so logs are available while the server starts and after it was deleted. A TPU node writes its logs there itself. Known causes
-of failures and their fixes are printed at the end. Log lines go to stdout, everything else to stderr.
+Redacts secrets. Reads Cloud Logging, so logs are available while the server starts and after it was deleted. A TPU node writes its logs there
+itself. Known causes of failures and their fixes are printed at the end. Log lines go to stdout, everything else to stderr.
 """
 
 import json
@@ -100,7 +100,7 @@ def _logs(options: LogsOptions) -> ExitCode:
                 reported.add(cause.line)
                 _say(sentence(cause))
             fresh = False
-    raise AssertionError("unreachable: the lines are followed until Ctrl-C")
+    raise AssertionError("unreachable, because only Ctrl-C stops --follow")
 
 
 def _secrets(log: "ServerLog") -> tuple[str, ...]:

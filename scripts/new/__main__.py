@@ -40,7 +40,7 @@ class NewOptions:
     name: Annotated[
         str,
         Option(
-            "Name of the stack: up to 30 lowercase letters, digits and hyphens, starting with a letter.",
+            "Stack name: up to 30 lowercase letters, digits and hyphens, a letter first.",
             positional=True,
         ),
     ]
@@ -63,13 +63,13 @@ class NewOptions:
     secrets_key: Annotated[
         str | None,
         Option(
-            "Cloud KMS key that encrypts the stack's secrets instead of a passphrase: projects/P/locations/L/keyRings/R/cryptoKeys/K.",
+            "Cloud KMS key for the secrets: projects/P/locations/L/keyRings/R/cryptoKeys/K. Default: a passphrase.",
             metavar="KEY",
         ),
     ] = None
-    force: Annotated[
-        bool, Option("Overwrite an existing file, except secrets, their salt and keys of other namespaces.")
-    ] = False
+    force: Annotated[bool, Option("Overwrite an existing file, except secrets, salt and keys of other namespaces.")] = (
+        False
+    )
     as_json: JsonSwitch = False
 
 
@@ -99,7 +99,7 @@ def _new(options: NewOptions) -> ExitCode:
 
 
 def _require_no_other(path: "Path", key: "KmsKey") -> None:
-    """Raise CommandRefusedError if the existing file has secrets or a salt of another provider, which would be lost."""
+    """Raise CommandRefusedError if overwriting the file loses secrets or a salt of another provider."""
     text = path.read_text(encoding="utf-8") if path.exists() else ""
     if path.exists() and f"secretsprovider: {key.url}" not in text.splitlines():
         raise CommandRefusedError(

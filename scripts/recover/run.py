@@ -137,7 +137,7 @@ class _Rounds:
     ) -> Sequence[Examined]:
         """Import owned resources into the state and drop the pending operations. Return the imported resources.
 
-        Raises ScriptError if the API of an interrupted creation is off, because dropping its operation would lose track of the resource.
+        Raises ScriptError if the API of an interrupted creation is off, because its operation is the only record of the resource.
         """
         hidden = [each for each in findings if each.owner is Owner.UNKNOWN and each.candidate.pending]
         if hidden:
@@ -254,7 +254,7 @@ def _declared(rounds: _Rounds) -> Mapping[str, ResourceState]:
     try:
         return declared(rounds.stack)
     except StateUnreadableError:
-        raise  # without the passphrase nothing can be imported, because a refresh would fail too
+        raise  # without the passphrase nothing can be imported, because a refresh fails too
     except ScriptError as error:
         text = f"{error} Only interrupted operations were checked."
         rounds.report(text)

@@ -40,7 +40,7 @@ class RolloutOptions:
     ] = None
     again: Annotated[
         bool,
-        Option("Roll out the latest revision even if it was refused before or the rollout record is unreadable."),
+        Option("Roll out the latest revision even if it was refused or the record is unreadable."),
     ] = False
     dry_run: Annotated[bool, Option("Show the steps and their maximum cost without changing anything.")] = False
     plan: Annotated[str | None, Option("Run only if --dry-run still shows the plan with this id.", metavar="ID")] = None

@@ -57,7 +57,7 @@ class TagGates:
     def measure(self, url: str, requests: int) -> Measured:
         """Send requests of one length, four concurrently, and return the metrics.
 
-        Raises ScriptError if there are none, and AccessError if the server could not be reached.
+        Raises ScriptError without metrics, and AccessError if the server could not be reached.
         """
         with self._open() as access, tempfile.TemporaryDirectory(prefix="rollout-") as folder:
             settings = SweepSettings(

@@ -25,7 +25,7 @@ class Gate:
 
     share: int
     fault: str
-    """Why it failed; empty if it passed."""
+    """Cause of the failure; empty if it passed."""
     checked: bool = True
     """True if the revision was reached. If not, the failure is not the revision's."""
     measured: Measured | None = None

@@ -262,7 +262,7 @@ class Rollout:
         return Gate(share=share, fault=fault_of(self.plan, progress.before, measured), measured=measured)
 
     def _measured_before(self, url: str) -> Measured | None:
-        """Measure the old revision. Return None if it does not respond, because a rollback would not help then."""
+        """Measure the old revision. Return None if it does not respond, so that the new one can still replace it."""
         self.say("measuring the old revision")
         try:
             return self.gates.measure(url, self.plan.requests)
@@ -369,7 +369,7 @@ class Rollout:
         return None
 
     def _refreshed(self, report: RolloutReport) -> RolloutReport:
-        """Refresh the state. The report shows a failure; the traffic is as it says either way."""
+        """Refresh the state. The report includes a failure, which does not affect the traffic."""
         try:
             self.refresh()
         except ScriptError as error:

@@ -64,7 +64,7 @@ def _save(options: SaveOptions) -> ExitCode:
         _configure(stack, "set", "--secret", kind.key, stdin=value)
         _configure(stack, "rm", kind.reference_key)
     else:
-        # Without --plaintext, the engine mistakes the version's name for a secret and prompts.
+        # Without --plaintext, the engine treats the version's name as a secret and prompts.
         _configure(stack, "set", "--plaintext", kind.reference_key, place)
         _configure(stack, "rm", kind.key)
     if options.as_json:

@@ -1,8 +1,8 @@
-"""Copy a stack's weights into its bucket, from the Hugging Face hub, another bucket or a folder.
+"""Copy a stack's weights to its bucket.
 
-Each checkpoint has its own folder, named by the hash of its manifest, so the files of a revision never change. Previews and creates the stack's
-bucket if it does not exist, and changes no other resource. Copies only missing files, large ones in parallel parts. You can rerun the command at
-any time, even after it was killed.
+Copies from the Hugging Face hub, another bucket or a local folder. Each checkpoint has its own folder, named by the hash of its manifest, so the
+files of a revision never change. Previews and creates the stack's bucket if it does not exist, and changes no other resource. Copies only missing
+files, large ones in parallel parts. You can rerun the command at any time, even after it was killed.
 
   python -m scripts.stage_model --stack l4-qat
   python -m scripts.stage_model --stack l4-qat --list
@@ -50,7 +50,7 @@ class StageOptions:
     revision: Annotated[
         str | None,
         Option(
-            "Branch, tag or commit of the hub. Default: modelRevision of the stack, then the main branch.",
+            "Branch, tag or commit on the hub. Default: modelRevision, then the main branch.",
             metavar="NAME",
         ),
     ] = None
@@ -60,7 +60,7 @@ class StageOptions:
     parallel: Annotated[
         int,
         Option(
-            "Concurrent parts, or files of another bucket. Holds 1.5 times as many parts in memory.",
+            "Concurrent parts, or files of another bucket. Memory holds 1.5 times as many.",
             least=1,
             most=64,
         ),
@@ -68,7 +68,7 @@ class StageOptions:
     bind: Annotated[
         bool,
         Option(
-            "Write bucket.manifest (hash of the weights) and modelRevision (commit) to the stack's file.",
+            "Write the hash (bucket.manifest) and commit (modelRevision) to the stack's file.",
             negatable=True,
         ),
     ] = True
@@ -335,8 +335,8 @@ def _bind(stack: str, settings: "Settings", changes: "Mapping[str, str | None]")
 def _require_bucket(options: StageOptions, settings: "Settings") -> None:
     """Create the stack's bucket, and nothing else, if the state has none. The server needs its weights before it starts.
 
-    Removes a stale lock of a killed run. Raises CommandRefusedError for a lock that may be in use (with its holder) and for a creation that is
-    not allowed or changes more, and ScriptError if `pulumi up` fails.
+    Removes a stale lock of a killed run. Raises CommandRefusedError, with the holder, for a lock that may be in use. Raises it too for a creation
+    that is not allowed or changes more. Raises ScriptError if `pulumi up` fails.
     """
     from engine.backend import absolute_backend
     from engine.locks import past_dead_locks

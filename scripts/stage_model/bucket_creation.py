@@ -68,7 +68,7 @@ def require_creations(stack: str, steps: Sequence[PlannedStep]) -> None:
     if others:
         changes = shortened_differences([f"{step.does} `{step.name}` ({step.type})" for step in others])
         raise CommandRefusedError(
-            f"Creating the bucket of stack {stack} would also change other resources, which staging does not do: {changes}. "
+            f"Cannot create the bucket of stack {stack} because the engine plans other changes too: {changes}. "
             f"Review `pulumi preview --stack {stack}`, run `pulumi up --stack {stack}`, then stage again."
         )
 
@@ -95,7 +95,7 @@ def _in_copy(folder: Path) -> str:
 
 
 def _require_unmoved(stack: str, settings: Settings, bucket: ResourceState) -> None:
-    """Reject a bucket that the next `up` would replace, because the new bucket would not have the staged weights."""
+    """Reject a bucket that the next `up` replaces, because the new bucket will not have the staged weights."""
     name, location = Names(project=settings.project, stack=stack).bucket, settings.regions[0].upper()
     is_now = (str(bucket.inputs.get("name") or ""), str(bucket.inputs.get("location") or "").upper())
     if is_now != (name, location):

@@ -36,9 +36,7 @@ class StatusOptions:
     wake: Annotated[bool, Option("Query services scaled to zero too. This starts an instance, which costs money.")] = (
         False
     )
-    refresh: Annotated[
-        bool, Option("Compare every resource with Google Cloud by a preview. Takes some seconds per stack.")
-    ] = False
+    refresh: Annotated[bool, Option("Compare every resource with Google Cloud. Takes some seconds per stack.")] = False
     utc: Annotated[bool, Option("Print times in UTC instead of this machine's time zone.")] = False
     as_json: JsonSwitch = False
 

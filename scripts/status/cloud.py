@@ -255,7 +255,7 @@ def _owned(kind: str, document: Item, project: str, stack: str) -> FoundResource
 
 
 def _limits(limits: StackLimits) -> str:
-    """Return the limits in the labels as text; empty if there are none."""
+    """Return the limits in the labels as text; empty without limits."""
     each = [] if limits.max_age_s is None else [f"maxAge {duration(limits.max_age_s)}"]
     return " and ".join([*each, *([] if limits.max_usd is None else [f"maxUsd {limits.max_usd}"])])
 

@@ -107,7 +107,7 @@ def end_warning(status: StackStatus, now_s: float) -> str:
 
 
 def _recorded(state: StackState) -> str:
-    """Return the state of the queued resource after the last `pulumi up`; empty if there is none."""
+    """Return the state of the queued resource after the last `pulumi up`; empty without one."""
     found = serving(state)
     return str(found.outputs.get("state") or "") if found else ""
 
@@ -119,7 +119,7 @@ def _has_fixed_traffic(state: StackState) -> bool:
 
 
 def _renewal(state: StackState) -> str:
-    """Return the second queued resource of a renewal and its state after the last `pulumi up`; empty if there is none."""
+    """Return the second queued resource of a renewal and its state after the last `pulumi up`; empty without one."""
     found = serving(state)
     name = str(found.outputs.get("renewalName") or "") if found else ""
     return (

@@ -73,7 +73,7 @@ class CloudFacts:
     """Cost of the stack since then, including past machines."""
     usd_per_hour: float | None = None
     limits: str = ""
-    """Limits in the labels as text; empty if there are none."""
+    """Limits in the labels as text; empty without limits."""
     unknown: Sequence[str] = ()
     """Facts that Google did not return, one sentence each."""
 
@@ -114,7 +114,7 @@ class StackStatus:
     cloud: CloudFacts | None = None
     server: ServerFacts | None = None
     server_not_asked: str | None = None
-    """Why the server was not queried, as a sentence."""
+    """Reason why the server was not queried, as a sentence."""
     rate: RateFacts | None = None
     drift: Sequence[str] = ()
     """Differences between settings, state and deployment, one sentence each."""

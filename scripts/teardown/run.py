@@ -195,7 +195,7 @@ class Teardown:
     def _apis(self) -> frozenset[str] | None:
         """Return the APIs that the settings and states of the stacks use; None if a stack has neither.
 
-        Either source is enough: settings for a lost state, the state for unreadable settings.
+        Uses the settings if the state is lost, and the state if the settings are unreadable.
         """
         found: set[str] = set()
         for state in self.known.states:
@@ -335,8 +335,8 @@ class Teardown:
             case Unknown():
                 if after.resources:
                     self.warnings.append(
-                        f"The state of stack {state.stack} still has {len(after.resources)} resources and was not changed, because some lists "
-                        "could not be read. Fix the checks that failed, then run the same command again."
+                        f"The state of stack {state.stack} was not changed because some lists could not be read. It "
+                        f"still has {len(after.resources)} resources. Fix the failed checks, then run the same command again."
                     )
         if after.status == "read":
             self.state_left += tuple(after.resources)
@@ -344,7 +344,7 @@ class Teardown:
             self._replace(state.stack)
         elif after.resources:
             self.warnings.append(
-                f"The state of stack {state.stack} still has {len(after.resources)} resources, and no Pulumi engine is installed to remove them. "
+                f"The state of stack {state.stack} still has {len(after.resources)} resources, but the Pulumi engine is not installed. "
                 f"Run `make setup`, then `pulumi destroy --refresh --stack {state.stack}`."
             )
 

@@ -494,7 +494,10 @@ def test_a_state_stays_while_a_kind_could_not_be_read(desk):
     code, report, _ = desk.run("--yes")
     assert (code, report["clean"], report["leaked"], len(report["state"])) == (ExitCode.FAILED, False, [], 2)
     assert ENABLE in report["unknown"][0]
-    assert any("The state of stack x still has 2 resources" in line for line in report["warnings"])
+    assert any(
+        "The state of stack x was not changed because some lists could not be read. It still has 2 resources" in line
+        for line in report["warnings"]
+    )
     assert "stack rm" not in json.dumps(report)
     assert "stack import" not in made.calls
 
