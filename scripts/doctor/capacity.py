@@ -89,8 +89,8 @@ def _in_region(
         return Diagnosis(check=check, state="unknown", detail=f"Service Usage returned no limit for {named}")
     known = {quota: limit for quota, limit in found.items() if limit is not None}
     most = max(known.values())
-    limits = " and ".join(f"{limit:g} of {quota.quota_id}" for quota, limit in known.items())
-    detail = f"{limits}, {needed} needed"
+    known_limits = " and ".join(f"{limit:g} of {quota.quota_id}" for quota, limit in known.items())
+    detail = f"{known_limits}, {needed} needed"
     values: Mapping[str, float] = {"needed": needed} if math.isinf(most) else {"limit": most, "needed": needed}
     if most >= needed:
         return Diagnosis(check=check, state="ok", detail=detail, values=values)

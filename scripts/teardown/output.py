@@ -17,8 +17,8 @@ from scripts.cli.prompts import confirm
 from scripts.cli.tables import console, table
 from scripts.teardown.receipt import Receipt
 
-_HEADINGS: Final = ("kind", "name", "place", "age", "USD per hour", "USD so far, at most")
-_NUMBERS: Final = ("age", "USD per hour", "USD so far, at most")
+_HEADINGS: Final = ("kind", "name", "place", "age", "USD per hour", "USD so far (maximum)")
+_NUMBERS: Final = ("age", "USD per hour", "USD so far (maximum)")
 
 
 class TeardownOutput:

@@ -234,7 +234,9 @@ class Teardown:
         if self.request.yes or not (count or self.leaked):
             return
         name = f"stack {self.request.stack}" if self.request.stack else "all stacks"
-        resources = f"{count} resources in the state, and {counted(self.leaked)} found in the cloud"
+        resources = (
+            f"{count} resource{'' if count == 1 else 's'} in the state, and {counted(self.leaked)} found in the cloud"
+        )
         refusal = f"Destroying {name} deletes {resources}, and stdin is not a terminal. Pass --yes to confirm."
         self.output.confirm(f"Destroy {name}? This deletes {resources}.", refusal=refusal)
 

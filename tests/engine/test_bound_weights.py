@@ -54,7 +54,7 @@ def assert_nothing_replaces_the_bucket(workspace, folder, served):
     refused = workspace.pulumi("up", "--yes", "--skip-preview", "--stack", STACK, expect=1)
     assert "unable to replace resource" in refused.text
     staged = workspace.script("stage_model", "--stack", STACK, "--from", workspace.folder / "checkpoint", expect=2)
-    assert "and the settings have it as" in staged.err
+    assert "but the settings have" in staged.err
     assert (bucket_of(workspace), revision(workspace)) == (before, second)
     assert objects(workspace, folder) == served
     set_key(workspace, "cloudRun.region", "us-east4")

@@ -219,7 +219,7 @@ def test_a_revision_that_becomes_slow_at_ten_percent_loses_its_requests_again(st
     assert report["outcome"] == "rolled back"
     assert [(gate["share"], bool(gate["fault"])) for gate in report["gates"]] == [(0, False), (10, True)]
     assert "failed its check at 10 % of the traffic. The median time to first token is " in report["reason"]
-    assert "at most 20 times slower is allowed (cloudRun.rollout.maxSlowdown)" in report["reason"]
+    assert "Maximum: 20 times slower (cloudRun.rollout.maxSlowdown)" in report["reason"]
     assert report["revision"] not in report["traffic"]
     assert shares(stack) == before
     refused = stack.script("rollout", "--stack", STACK, "--json", expect=2).json
@@ -272,7 +272,7 @@ def test_one_command_goes_back_to_the_revision_before_and_only_good_ones_are_kep
     assert answers["failed"] == []
     assert_no_drift(stack)
     unknown = stack.script("rollout", "--stack", STACK, "--to", "gemma-nothing", expect=2)
-    assert f"Revision gemma-nothing does not exist; those that can serve are {', '.join(names)}." in unknown.err
+    assert f"Revision gemma-nothing does not exist. Ready revisions: {', '.join(names)}." in unknown.err
 
 
 @pytest.mark.long

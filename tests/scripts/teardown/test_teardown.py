@@ -144,7 +144,7 @@ def test_the_question_shows_kind_place_age_and_cost_and_no_is_no(desk):
     desk.answer("no")
     code, report, said = desk.run()
     assert (code, report) == (ExitCode.REFUSED, None)
-    assert "USD so far, at most" in said
+    assert "USD so far (maximum)" in said
     assert "us-east5-a" in said
     assert "5.40" in said
     assert "list prices of" in said
