@@ -8,26 +8,10 @@ _Rename = Callable[[Mapping[str, object], Mapping[str, str]], dict[str, object]]
 DOCTOR: Final[Mapping[str, str]] = {"fix": "mend"}
 LOGS: Final[Mapping[str, str]] = {"fix": "mend"}
 TEARDOWN: Final[Mapping[str, str]] = {"leaked": "left", "retained": "kept", "warnings": "remarks", "unknown": "untold"}
-RECOVER: Final[Mapping[str, str]] = {
-    "owned": "ours",
-    "not_owned": "foreign",
-    "missing": "absent",
-    "pending": "later",
-    "imported": "taken",
-}
+RECOVER: Final = {"owned": "ours", "not_owned": "foreign", "missing": "absent", "pending": "later", "imported": "taken"}
 CAPACITY: Final[Mapping[str, str]] = {"locations": "places", "location": "place"}
 NEW: Final[Mapping[str, str]] = {"locations": "places"}
 """Former key by current key, for each kind of document."""
-
-BY_COMMAND: Final[Mapping[str, Mapping[str, str]]] = {
-    "capacity": CAPACITY,
-    "doctor": DOCTOR,
-    "logs": LOGS,
-    "new": NEW,
-    "recover": RECOVER,
-    "teardown": TEARDOWN,
-}
-"""Former key by current key in the `--json` document of each command."""
 
 DOCTOR_STATES: Final[Mapping[str, str]] = {"unknown": "cannot be told"}
 """Values of the key `state` of `doctor --json`, which `status` replaces."""
@@ -35,9 +19,9 @@ ROLLOUT_OUTCOMES: Final[Mapping[str, str]] = {"rolled back manually": "gone back
 """Former value of `outcome` by its current one, in the report and the record of a rollout."""
 
 
-def current_outcome(outcome: object) -> str:
+def current_outcome(outcome: object) -> object:
     """Return the current name of a rollout outcome of this release or the former one."""
-    return {old: new for new, old in ROLLOUT_OUTCOMES.items()}.get(str(outcome), str(outcome))
+    return {old: new for new, old in ROLLOUT_OUTCOMES.items()}.get(str(outcome), outcome)
 
 
 def with_former_names(document: Mapping[str, object], former: Mapping[str, str]) -> dict[str, object]:

@@ -19,9 +19,7 @@ SCHEMA: Final = 1
 LONGEST_REASON: Final = 1000
 """Characters of a reason. All annotations of a service together may have 256 KiB."""
 
-RecordedOutcome = Literal[
-    "rolled out", "rolled back", "not verified", "rolled back manually", "nothing to do", "interrupted"
-]
+RecordedOutcome = Literal["rolled out", "rolled back", "not verified", "rolled back manually", "nothing to do", "interrupted"]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,9 +63,9 @@ class RolloutRecord:
 
     def text(self) -> str:
         """Return the annotation's value, without empty fields: always the same for the same record."""
-        return json.dumps(
-            _lean(_with_former_outcome(to_json(self))), sort_keys=True, separators=(",", ":"), ensure_ascii=False
-        )
+        # Releases before 0.2.0 can share the service, and they read the former name.
+        fields = {**to_json(self), "outcome": ROLLOUT_OUTCOMES.get(self.outcome or "", self.outcome)}
+        return json.dumps(_lean(fields), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
     def refusal_of(self, revision: str) -> RefusedRevision | None:
         """Return why a revision is not offered again; None if nothing is known against it."""
@@ -92,10 +90,14 @@ def read_record(service: Mapping[str, object]) -> RolloutRecord | UnreadableReco
         return NO_ROLLOUT
     try:
         raw = cast("object", json.loads(text))
-        schema = cast("Mapping[str, object]", raw).get("schema") if isinstance(raw, Mapping) else SCHEMA
-        if schema != SCHEMA:
-            return UnreadableRecord(why=f"its schema is {schema!r}, and this release reads schema {SCHEMA}")
-        return from_json(RolloutRecord, _with_current_outcome(cast("object", raw)), path=ROLLOUT_ANNOTATION)
+        fields = dict(cast("Mapping[str, object]", raw)) if isinstance(raw, Mapping) else {"schema": SCHEMA}
+        if fields.get("schema") != SCHEMA:
+            return UnreadableRecord(
+                why=f"its schema is {fields.get('schema')!r}, and this release reads schema {SCHEMA}"
+            )
+        if "outcome" in fields:
+            raw = {**fields, "outcome": current_outcome(fields["outcome"])}
+        return from_json(RolloutRecord, cast("object", raw), path=ROLLOUT_ANNOTATION)
     except ContractError as error:
         return UnreadableRecord(why=str(error).rstrip("."))
     except ValueError:
@@ -111,19 +113,6 @@ def annotations_of(service: Mapping[str, object]) -> Mapping[str, str]:
     """Return the annotations of a service."""
     found = service.get("annotations")
     return cast("Mapping[str, str]", found) if isinstance(found, Mapping) else {}
-
-
-def _with_former_outcome(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a record as releases before 0.2.0 read it, because clients of both releases share a service."""
-    outcome = record.get("outcome")
-    return {**record, "outcome": ROLLOUT_OUTCOMES.get(outcome, outcome)} if outcome else dict(record)
-
-
-def _with_current_outcome(record: object) -> object:
-    if not isinstance(record, Mapping):
-        return record
-    fields = cast("Mapping[str, object]", record)
-    return {**fields, "outcome": current_outcome(fields["outcome"])} if fields.get("outcome") else fields
 
 
 def _lean(value: Any) -> Any:  # noqa: ANN401 - JSON is any of its types

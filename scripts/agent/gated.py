@@ -111,7 +111,7 @@ async def _gated(call: CommandCall, command: Literal["rollout", "recover"]) -> G
         agent.spending.settles(stack, before)  # it refused before it changed anything
         raise
     if meanwhile is not None:
-        outcome = "rolled out" if command == "recover" else current_outcome((answer.document or {}).get("outcome"))
+        outcome = "rolled out" if command == "recover" else str(current_outcome((answer.document or {}).get("outcome")))
         agent.spending.settles(stack, _price_after(kept, outcome, before))
     return _answer(agent, answer, plan_id, meanwhile, changed=True)
 

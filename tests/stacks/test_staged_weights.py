@@ -133,12 +133,12 @@ def test_weights_that_changed_in_a_folder_of_their_own_are_removed_by_name(bucke
         ({"files": ["config.json"]}, f"{MANIFEST} cannot be read or lists no file"),
         (
             manifest_of("config.json", "gone.safetensors"),
-            "1 of 2 files are missing or have a different size or checksum",
+            "1 of 2 files are missing or differ in size or checksum",
         ),
-        (manifest_of("config.json", size_bytes=157_000_000), "1 of 1 files are missing or have a different size"),
+        (manifest_of("config.json", size_bytes=157_000_000), "1 of 1 files are missing or differ in size"),
         (
             manifest_of("config.json", crc32c="AAAAAA=="),
-            "1 of 1 files are missing or have a different size or checksum",
+            "1 of 1 files are missing or differ in size or checksum",
         ),
     ],
 )
