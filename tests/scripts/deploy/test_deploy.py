@@ -27,7 +27,7 @@ NEW, GOOD = "b" * 40, "a" * 40
 
 @dataclass
 class World:
-    """Steps that do as they are told, and keep what was asked."""
+    """Steps with planned results, which record their calls."""
 
     good: str | None = GOOD
     models: list = field(default_factory=lambda: ["m", "m"])

@@ -127,7 +127,7 @@ class World:
         return answer.json() if answer.content else {}
 
     def log_in_as(self, email):
-        """Use the key file of a service account, or of nobody that the project knows."""
+        """Use the key file of a service account, known to the project or not."""
         path = self.folder / "key.json"
         key = oauth.credentials_file(
             path, email=email, project=PROJECT, token_uri=f"{self.cloud.base_url}/oauth2/token"
@@ -141,7 +141,7 @@ class World:
         self.environment.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(path))
 
     account = "me@example.com"
-    """Who is logged in to gcloud; empty for nobody."""
+    """Account that is logged in to gcloud; empty for none."""
 
     def gcloud(self, *components):
         """Put a gcloud with these components on PATH; none at all if there are none."""
@@ -271,7 +271,7 @@ class World:
             case ["hf", "auth", "login"] | ["python", "-m", "scripts.save_token", *_]:
                 self.internet.status["hub"] = (200, "")
             case _:
-                pytest.fail(f"nobody can follow: {command}")
+                pytest.fail(f"not a command that can be run: {command}")
 
     def _follow_kms(self, words, options):
         if words[:2] == ["keys", "add-iam-policy-binding"]:

@@ -1,4 +1,4 @@
-"""Whose a resource is, by what the API says: ours by its labels, foreign under the same name, or nobody's. Bodies follow Google's documents."""
+"""Ownership of a resource: owned by its labels, not owned under the same name, or missing. Bodies follow Google's documents."""
 
 import hashlib
 

@@ -1,4 +1,4 @@
-"""The rounds: what lies on something waits for it, a foreign one stops nothing else, and a state that somebody changed is never overwritten."""
+"""The rounds: a resource waits for its dependencies, one of another owner blocks no other, and a changed state is never overwritten."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What is put into a state is whole: parents and providers first, nothing that nobody knows, and what the state has stays as it was."""
+"""Imported resources are complete: parents and providers first, no unknown values, and existing resources unchanged."""
 
 import json
 import re

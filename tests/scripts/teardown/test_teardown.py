@@ -486,7 +486,7 @@ def test_a_state_that_no_engine_can_empty_is_empty_once_the_search_read_everythi
 
 
 def test_a_state_stays_while_a_kind_could_not_be_read(desk):
-    """`pulumi stack rm` would forget the service, which nobody can see."""
+    """`pulumi stack rm` would forget the service, which no list shows."""
     made = FakeEngine(desk, "error: 403 SERVICE_DISABLED", "error: 403 SERVICE_DISABLED")
     made.resources.append({"urn": "urn:vllm", "type": "gcp:cloudrunv2/service:Service", "inputs": {"project": PROJECT}})
     desk.world.everything(STACK)
