@@ -22,7 +22,7 @@ from contracts.errors import ScriptError
 from contracts.fields import as_mapping, as_sequence
 from contracts.parallel import each
 
-Outcome = Literal["deleted", "gone", "not ours", "failed"]
+Outcome = Literal["deleted", "already deleted", "not owned", "failed"]
 Report = Callable[[str], None]
 
 _DENIED, _MISSING = 403, 404
@@ -40,7 +40,7 @@ class DeletedResource:
 
     resource: FoundResource
     outcome: Outcome
-    """`gone`: it did not exist any more. `not ours`: it carries other marks now, and stays."""
+    """`already deleted`: it no longer existed. `not owned`: its labels name another owner now, so it was not deleted."""
     detail: str = ""
     """Google's words, if it failed."""
     elapsed_s: float = 0.0
@@ -93,9 +93,9 @@ def _delete(api: GoogleApi, item: FoundResource, report: Report, clock: WaitCloc
     try:
         _Deleting(api=api, kind=by_name(item.kind), item=item, clock=clock, report=report).run()
     except _GoneError:
-        outcome = "gone"
+        outcome = "already deleted"
     except _NotOursError:
-        outcome = "not ours"
+        outcome = "not owned"
     except (GoogleListError, ScriptError) as error:
         outcome, detail, timed_out = "failed", str(error), isinstance(error, _StillThereError)
     report(f"{item.kind} {item.name}: {outcome}{f': {detail}' if detail else ''}")
@@ -245,13 +245,13 @@ def _removed(api: GoogleApi, holder: PolicyHolder, grants: Sequence[FoundResourc
         policy, removed = without(holder.read(api), grants, accounts)
         if removed:
             holder.write(api, policy)
-        return "deleted" if removed else "gone"
+        return "deleted" if removed else "already deleted"
 
     try:
         return _attempts(clock)(attempt)
     except GoogleListError as error:
         if error.status == _MISSING:
-            return "gone"
+            return "already deleted"
         raise
 
 

@@ -8,10 +8,20 @@ _Rename = Callable[[Mapping[str, object], Mapping[str, str]], dict[str, object]]
 DOCTOR: Final[Mapping[str, str]] = {"fix": "mend"}
 LOGS: Final[Mapping[str, str]] = {"fix": "mend"}
 TEARDOWN: Final[Mapping[str, str]] = {"leaked": "left", "retained": "kept", "warnings": "remarks", "unknown": "untold"}
+RECOVER: Final = {"owned": "ours", "not_owned": "foreign", "missing": "absent", "pending": "later", "imported": "taken"}
+CAPACITY: Final[Mapping[str, str]] = {"locations": "places", "location": "place"}
+NEW: Final[Mapping[str, str]] = {"locations": "places"}
 """Former key by current key, for each kind of document."""
 
 DOCTOR_STATES: Final[Mapping[str, str]] = {"unknown": "cannot be told"}
 """Former values of the key `state` of `doctor --json`, now `status`."""
+ROLLOUT_OUTCOMES: Final[Mapping[str, str]] = {"rolled back manually": "gone back", "not rolled back": "not gone back"}
+"""Former value of `outcome` by its current one, in the report and the record of a rollout."""
+
+
+def current_outcome(outcome: object) -> object:
+    """Return the current name of a rollout outcome of this release or the former one."""
+    return {old: new for new, old in ROLLOUT_OUTCOMES.items()}.get(str(outcome), outcome)
 
 
 def with_former_names(document: Mapping[str, object], former: Mapping[str, str]) -> dict[str, object]:

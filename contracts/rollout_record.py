@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Final, Literal, cast
 
 from contracts.fields import ContractError, Doc, from_json, to_json
+from contracts.former_names import ROLLOUT_OUTCOMES, current_outcome
 from contracts.labels import PRODUCT
 
 ROLLOUT_ANNOTATION: Final = f"{PRODUCT}-rollout-record"
@@ -18,7 +19,7 @@ SCHEMA: Final = 1
 LONGEST_REASON: Final = 1000
 """Maximum characters of a reason. All annotations of a service together are limited to 256 KiB."""
 
-RecordedOutcome = Literal["rolled out", "rolled back", "not verified", "gone back", "nothing to do", "interrupted"]
+RecordedOutcome = Literal["rolled out", "rolled back", "not verified", "rolled back manually", "nothing to do", "interrupted"]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +65,9 @@ class RolloutRecord:
 
     def text(self) -> str:
         """Return the annotation's value, without empty fields: always the same text for the same record."""
-        return json.dumps(_lean(to_json(self)), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+        # Releases before 0.2.0 can share the service, and they read the former name.
+        fields = {**to_json(self), "outcome": ROLLOUT_OUTCOMES.get(self.outcome or "", self.outcome)}
+        return json.dumps(_lean(fields), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
     def refusal_of(self, revision: str) -> RefusedRevision | None:
         """Return why a revision is not rolled out again, or None."""
@@ -89,9 +92,13 @@ def read_record(service: Mapping[str, object]) -> RolloutRecord | UnreadableReco
         return NO_ROLLOUT
     try:
         raw = cast("object", json.loads(text))
-        schema = cast("Mapping[str, object]", raw).get("schema") if isinstance(raw, Mapping) else SCHEMA
-        if schema != SCHEMA:
-            return UnreadableRecord(why=f"its schema is {schema!r}, but this release reads schema {SCHEMA}")
+        fields = dict(cast("Mapping[str, object]", raw)) if isinstance(raw, Mapping) else {"schema": SCHEMA}
+        if fields.get("schema") != SCHEMA:
+            return UnreadableRecord(
+                why=f"its schema is {fields.get('schema')!r}, but this release reads schema {SCHEMA}"
+            )
+        if "outcome" in fields:
+            raw = {**fields, "outcome": current_outcome(fields["outcome"])}
         return from_json(RolloutRecord, cast("object", raw), path=ROLLOUT_ANNOTATION)
     except ContractError as error:
         return UnreadableRecord(why=str(error).rstrip("."))

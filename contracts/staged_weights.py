@@ -68,7 +68,7 @@ def difference(manifest: object, stored: Mapping[str, StoredFile], folder: str) 
     files = _files(cast("Mapping[str, object]", manifest))
     wrong = [str(file.get("name")) for file in files if not _is_stored(file, stored, folder)]
     if wrong:
-        return f"{len(wrong)} of {len(files)} files are absent or have another size or checksum, {wrong[0]} first"
+        return f"{len(wrong)} of {len(files)} files are missing or differ in size or checksum (first: {wrong[0]})"
     extra = strangers(stored, folder, [str(file.get("name")) for file in files])
     if extra:
         more = f" and {len(extra) - 1} more" if len(extra) > 1 else ""

@@ -104,15 +104,15 @@ NAMED = {
         (
             "tests/scripts/deploy/test_deploy.py",
             "test_a_server_that_was_not_reached_keeps_its_commit_and_makes_it_neither_good_nor_bad",
-        ): ["Nothing was rolled back, the commit stays deployed"],
+        ): ["Nothing was rolled back. The commit stays deployed"],
         (
             "tests/scripts/recover/test_rounds.py",
             "test_a_state_that_changed_meanwhile_is_not_overwritten",
-        ): ["Another run has changed the state of stack ... meanwhile"],
+        ): ["The state of stack ... changed during the recovery"],
         (
             "tests/scripts/recover/test_rounds.py",
             "test_the_command_says_what_it_did",
-        ): ["does not carry the labels of this stack. It was not touched."],
+        ): ["does not have the labels of this stack. It was not modified."],
         (
             "packages/gcp-tpu/gcp_tpu_provider/tests/test_faults.py",
             "test_running_capacity_in_a_dropped_zone_is_not_given_up_without_permission",
@@ -172,15 +172,15 @@ NAMED = {
         (
             "tests/scripts/rollout/test_record.py",
             "test_a_second_roll_out_changes_nothing_and_names_the_holder",
-        ): ["rolls out ..., so that nothing was changed here"],
+        ): ["is rolling out ..., so this run changed nothing"],
         (
             "tests/scripts/rollout/test_record.py",
             "test_a_run_that_lost_its_hold_stops_and_never_goes_back_over_another",
-        ): ["took over the roll-out of"],
+        ): ["took over the rollout of"],
         (
             "tests/scripts/rollout/test_record.py",
             "test_an_up_that_makes_a_revision_in_the_middle_stops_the_run_and_its_shares_stay",
-        ): ["was made in the meantime, so that this roll-out stopped"],
+        ): ["was created during the rollout, so this rollout stopped"],
         (
             "tests/scripts/rollout/test_record.py",
             "test_a_refused_revision_is_not_offered_again_without_its_reason",
@@ -188,11 +188,11 @@ NAMED = {
         (
             "tests/scripts/rollout/test_record.py",
             "test_shares_that_google_does_not_say_stop_the_run_before_anything_moves",
-        ): ["Google does not say who gets the requests of"],
+        ): ["Google did not return the traffic split of"],
         (
             "tests/scripts/rollout/test_record.py",
             "test_a_refusal_of_google_is_not_tried_for_minutes",
-        ): ["% of the requests still go to"],
+        ): ["% of the traffic still goes to"],
         (
             "tests/scripts/drift/test_drift.py",
             "test_a_roll_out_that_was_interrupted_is_told_although_the_state_agrees",
@@ -212,7 +212,7 @@ NAMED = {
         (
             "tests/scripts/teardown/test_teardown.py",
             "test_a_state_that_no_engine_can_empty_is_empty_once_the_search_read_everything",
-        ): ["although the search read everything and found nothing"],
+        ): ["although the search read every list and found no resource"],
         (
             "tests/scripts/teardown/test_teardown.py",
             "test_a_service_whose_api_is_off_is_not_called_gone",
@@ -406,17 +406,17 @@ def interrupted(command, tools):
     return tools.said()
 
 
-@produces("The state is whole; run recover again to continue.")
+@produces("The state is consistent. Run recover again to continue.")
 def interrupted_recover(tools):
     return interrupted(RECOVER, tools)
 
 
-@produces("run the same command again to delete the rest")
+@produces("Run the same command again to delete the remaining resources.")
 def interrupted_teardown(tools):
     return interrupted(TEARDOWN, tools)
 
 
-@produces("Left: ...", "Not known: ...")
+@produces("Leaked: ...", "Could not check ...")
 def teardown_that_is_refused(tools):
     faults = (
         Fault(method="secretmanager.projects.secrets.delete", count=999, status=403),

@@ -10,6 +10,7 @@ from pydantic import Field
 
 from contracts.errors import CommandRefusedError
 from contracts.fields import as_mapping, as_sequence
+from contracts.former_names import current_outcome
 from engine import runner
 from engine.deployment import type_in
 from engine.steps import CAPACITY_TYPES
@@ -21,7 +22,7 @@ from scripts.agent.read_tools import STACK_OF_CALL
 from scripts.cli.frozen import most_usd_per_hour
 from scripts.cli.settings import stack_settings
 
-_NEW: Final = frozenset({"rolled out", "gone back", "nothing to do"})
+_NEW: Final = frozenset({"rolled out", "rolled back manually", "nothing to do"})
 """Outcomes after which the revision of the plan has all requests."""
 _OLD: Final = frozenset({"rolled back", "not verified"})
 """Outcomes after which those have all requests that had them before."""
@@ -110,7 +111,7 @@ async def _gated(call: CommandCall, command: Literal["rollout", "recover"]) -> G
         agent.spending.settles(stack, before)  # it refused before it changed anything
         raise
     if meanwhile is not None:
-        outcome = "rolled out" if command == "recover" else str((answer.document or {}).get("outcome"))
+        outcome = "rolled out" if command == "recover" else str(current_outcome((answer.document or {}).get("outcome")))
         agent.spending.settles(stack, _price_after(kept, outcome, before))
     return _answer(agent, answer, plan_id, meanwhile, changed=True)
 
@@ -150,7 +151,7 @@ def _prices_of_rollout(stack: str, document: Mapping[str, object]) -> _Prices:
 
 def _prices_of_recovery(stack: str, document: Mapping[str, object]) -> _Prices:
     """Return the price of the stack if a TPU or a service would be taken over or may be: it is then deployed. Raises PlanningError."""
-    groups = [as_sequence(document.get(key)) for key in ("ours", "unknown", "later")]
+    groups = [as_sequence(document.get(key)) for key in ("owned", "unknown", "pending")]
     urns = [str(as_mapping(finding).get("urn") or "") for group in groups for finding in group]
     if not any(type_in(urn) in CAPACITY_TYPES for urn in urns):
         return _Prices(meanwhile=None, after=None)

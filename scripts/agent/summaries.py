@@ -63,13 +63,13 @@ def _solutions(document: Document, arguments: Arguments) -> Document:
 
 def _places(document: Document, arguments: Arguments) -> Document:
     """Keep the best places of each accelerator: the command sorts them by promise."""
-    places = _objects(document.get("places"))
+    places = _objects(document.get("locations"))
     kinds = dict.fromkeys(str(place.get("accelerator")) for place in places)
     most = _limit(arguments) if arguments.get("limit") else max(1, _MOST_PLACES // max(1, len(kinds)))
     each = {kind: [place for place in places if place.get("accelerator") == kind] for kind in kinds}
     counts = {kind: f"{sum(bool(one.get('open')) for one in found)} of {len(found)}" for kind, found in each.items()}
     shown = [_place(place) for found in each.values() for place in found[:most]]
-    return {**document, "open_places": counts, **_cut("places", places, shown, len(shown))}
+    return {**document, "open_places": counts, **_cut("locations", places, shown, len(shown))}
 
 
 def _place(place: Document) -> Document:
@@ -78,7 +78,7 @@ def _place(place: Document) -> Document:
         for key in ("hardware", "provisioning", "quota")
         if (gate := as_mapping(place.get(key)))
     }
-    rest = _only(place, "accelerator", "place", "open", "requests", "stock", "usd_per_hour", "in_stack")
+    rest = _only(place, "accelerator", "location", "open", "requests", "stock", "usd_per_hour", "in_stack")
     return {
         **{key: value for key, value in rest.items() if value not in (None, [], False)},
         "open": place.get("open"),

@@ -1,1 +1,1 @@
-"""Compare the zones and regions where an accelerator could run: three gates, what waits, and what was granted before."""
+"""Compare the zones and regions for an accelerator: three gates, pending requests and past grants."""

@@ -1,12 +1,13 @@
-"""Compare the zones and regions where an accelerator could run: the hardware, the provisioning model, the quota, and what waits.
+"""Compare zones and regions for an accelerator.
 
     python -m scripts.capacity
     python -m scripts.capacity v6e-4 L4 --json
     python -m scripts.capacity --stack tpu-v6e4
     python -m scripts.capacity --write tpu-v6e4
 
-Stock is known only by asking for it: it is shown with its age, from this project's own requests. Nothing is asked for here.
-Exit code 0 means that every place answered, 1 that some did not, 2 that the question is wrong or that --write has nothing to write.
+Shows hardware, provisioning model, quota and requests of each location. Available capacity is known only after a request, so it is shown from this
+project's own requests, with its age. Requests no capacity. Exit code 0: every location was read. 1: some were not. 2: the options are invalid or
+--write has nothing to write.
 """
 
 import json
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 from contracts.errors import CommandRefusedError
 from contracts.exit_codes import ExitCode
+from contracts.former_names import CAPACITY, with_former_names
 from scripts.cli.command import Command, run_command, say
 from scripts.cli.options import JsonSwitch, Option
 from scripts.cli.project_ids import project_id
@@ -46,7 +48,7 @@ class CapacityOptions:
     accelerators: Annotated[
         tuple[str, ...],
         Option(
-            "Accelerators to compare, such as v6e-4 or L4; all that this project deploys if none is named.",
+            "Accelerators to compare, such as v6e-4 or L4. Default: all deployable ones.",
             metavar="ACCELERATOR",
             positional=True,
             repeated=True,
@@ -54,12 +56,12 @@ class CapacityOptions:
     ] = ()
     stack: Annotated[
         str | None,
-        Option("Compare places for this stack: its accelerator, its provisioning, its size.", metavar="NAME"),
+        Option("Compare locations for this stack's accelerator, provisioning model and size.", metavar="NAME"),
     ] = None
     provisioning: Annotated[
         str | None,
         Option(
-            "How slices are bought: flex-start, spot, standard or reservation; that of the stack, else flex-start.",
+            "flex-start, spot, standard or reservation. Default: the stack's or flex-start.",
             metavar="MODEL",
             parse=_provisioning,
         ),
@@ -67,16 +69,16 @@ class CapacityOptions:
     project: Annotated[
         str | None,
         Option(
-            "Google Cloud project; by default that of the stack or of the environment.", metavar="ID", parse=project_id
+            "Project to check. Default: gcp:project of the stack, then GOOGLE_CLOUD_PROJECT.",
+            metavar="ID",
+            parse=project_id,
         ),
     ] = None
     write: Annotated[
         str | None,
-        Option(
-            "Show the open places as a change of this stack's file, and write it after a question.", metavar="STACK"
-        ),
+        Option("Write the open locations to this stack's file, after showing the change.", metavar="STACK"),
     ] = None
-    yes: Annotated[bool, Option("With --write: do not ask.")] = False
+    yes: Annotated[bool, Option("With --write: skip the confirmation.")] = False
     as_json: JsonSwitch = False
 
 
@@ -91,55 +93,57 @@ def _capacity(options: CapacityOptions) -> ExitCode:
     stack = options.write or options.stack
     settings = stack_settings(stack, project=options.project) if stack else None
     _require_tpu_api(stack, settings)
-    asked, need = _asked(options, settings), _need(stack, settings)
-    say("capacity", f"asking about {', '.join(one.name for one in asked.accelerators)} in project {asked.project}")
-    answers = read_all(caller_of(asked.project), asked, remaining_s=deadline())
+    question, need = _question(options, settings), _need(stack, settings)
+    names = ", ".join(one.name for one in question.accelerators)
+    say("capacity", f"querying locations of {names} in project {question.project}")
+    answers = read_all(caller_of(question.project), question, remaining_s=deadline())
     now = datetime.now(UTC)
-    places = judge(asked, answers, _history(answers, now), need)
+    places = judge(question, answers, _history(answers, now), need)
     problems = table.problems_of(answers)
     if not options.as_json:
         table.show(places, problems, now)
     change = _change(options, settings, places)
     if options.as_json:
-        print(json.dumps(_report(asked, places, problems, change, now), allow_nan=False))
+        report = _report(question, places, problems, change, now)
+        print(json.dumps(with_former_names(report, CAPACITY), allow_nan=False))
     if change is not None:
         return ExitCode.DONE
     return ExitCode.FAILED if problems else ExitCode.DONE
 
 
 def _require_tpu_api(stack: str | None, settings: "Settings | None") -> None:
-    """Refuse a stack on Compute Engine: its quotas and what waits there are not those that this command reads."""
+    """Reject a stack on Compute Engine, because this command reads only quotas and requests of the Cloud TPU API."""
     if settings is not None and settings.tpu is not None and settings.tpu.api == "compute-engine":
         from planning.machine.hardware import COMPUTE_QUOTAS
 
         quota = COMPUTE_QUOTAS[settings.tpu.provisioning]
         raise CommandRefusedError(
-            f"Stack {stack} has tpu.api compute-engine, and this command reads the Cloud TPU API only. "
-            f"Show its quota with `gcloud alpha quotas info describe {quota} --service=compute.googleapis.com --project={settings.project}`, "
-            f"and what exists with `python -m scripts.status --stack {stack}`."
+            f"tpu.api of stack {stack} is compute-engine, but this command reads only the Cloud TPU API. "
+            f"For its quota, run `gcloud alpha quotas info describe {quota} --service=compute.googleapis.com --project={settings.project}`. "
+            f"For its resources, run `python -m scripts.status --stack {stack}`."
         )
 
 
 def _check(options: CapacityOptions) -> None:
-    """Raise CommandRefusedError for options that do not go together."""
+    """Raise CommandRefusedError for options that cannot be combined."""
     if options.write and options.stack and options.write != options.stack:
-        raise CommandRefusedError("--write names the stack that is compared; leave out --stack.")
+        raise CommandRefusedError("--write and --stack cannot name different stacks. Remove --stack.")
     if options.write and (options.accelerators or options.provisioning):
         raise CommandRefusedError(
-            "--write takes accelerator and provisioning from the stack; leave out ACCELERATOR and --provisioning."
+            "--write cannot be combined with ACCELERATOR or --provisioning, because it uses the stack's settings."
         )
     if options.yes and not options.write:
-        raise CommandRefusedError("--yes belongs to --write; give both.")
+        raise CommandRefusedError("--yes requires --write.")
 
 
-def _asked(options: CapacityOptions, settings: "Settings | None") -> "CapacityQuestion":
+def _question(options: CapacityOptions, settings: "Settings | None") -> "CapacityQuestion":
     from cloud.offers import CapacityQuestion
     from planning.solve.candidates import deployable_accelerators
     from stacks.loading import project_from_environment
 
     project = options.project or (settings.project if settings else project_from_environment())
     if project is None:
-        raise CommandRefusedError("No project is named; pass --project ID, or set GOOGLE_CLOUD_PROJECT.")
+        raise CommandRefusedError("No project set. Pass --project ID or set GOOGLE_CLOUD_PROJECT.")
     tpu, run = (settings.tpu, settings.cloud_run) if settings else (None, None)
     own = tpu.accelerator_type if tpu else run.gpu if run else None
     names: Sequence[str | None] = options.accelerators or (own,)
@@ -181,7 +185,7 @@ def _need(stack: str | None, settings: "Settings | None") -> "Need":
 
 
 def _history(answers: "Answers", now: datetime) -> "StockHistory":
-    """Return the history with what is seen now. One that cannot be read or written is named, and stops nothing."""
+    """Return the history with the current requests. Report and ignore a file that cannot be read or written."""
     from scripts.capacity.gates import requests_in
     from scripts.capacity.history import HistoryError, StockHistory, record_requests
 
@@ -196,7 +200,7 @@ def _history(answers: "Answers", now: datetime) -> "StockHistory":
 def _change(
     options: CapacityOptions, settings: "Settings | None", places: "Sequence[JudgedPlace]"
 ) -> "FileChange | None":
-    """Show the change of the stack's file, ask, and write it; None without --write."""
+    """Show the change of the stack's file, confirm, and write it. Return None without --write."""
     if options.write is None or settings is None:
         return None
     from engine.runner import project_folder
@@ -206,7 +210,7 @@ def _change(
     path = project_folder() / f"Pulumi.{options.write}.yaml"
     change = change_of(path, options.write, settings, places)
     if not change.diff:
-        say("capacity", f"{path.name} names these places already; nothing is written.")
+        say("capacity", f"{path.name} already has these locations. Nothing was written.")
         return change
     print(change.diff, end="", file=sys.stderr if options.as_json else sys.stdout, flush=True)
     if change.note:
@@ -214,16 +218,16 @@ def _change(
     if not options.yes:
         confirm(
             f"Write this change into {path.name}?",
-            without_terminal=f"{path.name} would change and stdin is no terminal; pass --yes to write it.",
-            declined="Nothing was changed; type yes, or pass --yes.",
+            without_terminal=f"Writing {path.name} needs a confirmation, and stdin is not a terminal. Pass --yes to confirm.",
+            declined="Nothing was changed. Type yes or pass --yes.",
         )
     change.write()
-    say("capacity", f"changed {path.name}; `pulumi preview --stack {options.write}` shows what it means.")
+    say("capacity", f"changed {path.name}. To see the effect, run `pulumi preview --stack {options.write}`.")
     return change
 
 
 def _report(
-    asked: "CapacityQuestion",
+    question: "CapacityQuestion",
     places: "Sequence[JudgedPlace]",
     problems: Sequence[str],
     change: "FileChange | None",
@@ -234,10 +238,10 @@ def _report(
     from scripts.capacity.table import to_json
 
     return {
-        "project": asked.project,
+        "project": question.project,
         "simulated": is_simulated(),
         "order": ORDER,
-        "places": [to_json(place, now) for place in places],
+        "locations": [to_json(place, now) for place in places],
         "problems": list(problems),
         "change": None if change is None else {"file": change.path.name, "diff": change.diff},
     }

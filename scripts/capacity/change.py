@@ -1,4 +1,4 @@
-"""`--write`: the zones or the region of a stack, by promise. The change is shown, then written; comments and other lines stay."""
+"""`--write`: set the zones or the region of a stack in its settings file. Comments and other lines are kept."""
 
 import difflib
 from collections.abc import Sequence
@@ -22,27 +22,27 @@ class FileChange:
     before: str
     after: str
     note: str
-    """What the change means for what runs; empty if nothing."""
+    """Effect of the change on running resources; empty if none."""
 
     @property
     def diff(self) -> str:
-        """The change as a unified diff; empty if there is none."""
+        """The change as a unified diff; empty without a change."""
         lines = (self.before.splitlines(keepends=True), self.after.splitlines(keepends=True))
         return "".join(
             difflib.unified_diff(*lines, fromfile=f"a/{self.path.name}", tofile=f"b/{self.path.name}"),
         )
 
     def write(self) -> None:
-        """Write the file. Raises CommandRefusedError if it is no longer what was shown."""
+        """Write the file. Raises CommandRefusedError if it changed since it was read."""
         if self.path.read_text(encoding="utf-8") != self.before:
             raise CommandRefusedError(
-                f"{self.path.name} was changed meanwhile, so nothing was written; run the command again."
+                f"{self.path.name} changed after it was read. Nothing was written. Run the command again."
             )
         self.path.write_text(self.after, encoding="utf-8")
 
 
 def change_of(path: Path, stack: str, settings: Settings, places: Sequence[JudgedPlace]) -> FileChange:
-    """Return the change that names the open places in their order. Raises CommandRefusedError if no place is open."""
+    """Return the change that sets the open locations in order. Raises CommandRefusedError if none is open."""
     key, value, note = _zones(stack, settings, places) if settings.tpu else _region(settings, places)
     document = SettingsFile(path)
     before = path.read_text(encoding="utf-8")
@@ -53,11 +53,11 @@ def change_of(path: Path, stack: str, settings: Settings, places: Sequence[Judge
     try:
         changed = document.settings()
     except SettingsError as error:
-        raise CommandRefusedError(f"{path.name} is not changed: {error}") from None
+        raise CommandRefusedError(f"{path.name} was not changed: {error}") from None
     new = _stopping(changed, path.parent) - _stopping(settings, path.parent)
     if new:
         raise CommandRefusedError(
-            f"{path.name} is not changed: its plan would have the findings {', '.join(sorted(new))}."
+            f"{path.name} was not changed because the change is blocked by {', '.join(sorted(new))}."
         )
     return FileChange(path=path, before=before, after=document.text(), note=note)
 
@@ -67,7 +67,7 @@ def _stopping(settings: Settings, folder: Path) -> set[str]:
 
 
 def _zones(stack: str, settings: Settings, places: Sequence[JudgedPlace]) -> tuple[str, list[str], str]:
-    """Return the open zones. A zone where the stack has a request stays, and first: without it `up` would give the request up."""
+    """Return the open zones. A zone with a request of the stack stays first, because `up` releases capacity in removed zones."""
     held = [place for place in places if any(own.stack == stack for own in place.own)]
     network = settings.tpu.existing_network if settings.tpu else None
     found = [place for place in places if place.is_open and place not in held]
@@ -75,7 +75,8 @@ def _zones(stack: str, settings: Settings, places: Sequence[JudgedPlace]) -> tup
         found = [place for place in found if place.place.rpartition("-")[0] in settings.tpu.regions]
     if not held and not found:
         raise CommandRefusedError(_nothing_open(places))
-    note = f"The stack has a request in {', '.join(place.place for place in held)}, which stays first." if held else ""
+    zones = ", ".join(place.place for place in held)
+    note = f"The stack has a capacity request in {zones}, which stays first." if held else ""
     return "tpu.zones", [place.place for place in (*held, *found)], note
 
 
@@ -83,18 +84,18 @@ def _region(settings: Settings, places: Sequence[JudgedPlace]) -> tuple[str, str
     found = [place for place in places if place.is_open]
     if not found:
         raise CommandRefusedError(_nothing_open(places))
-    moves = "A change of the region replaces the service"
+    moves = "Changing the region replaces the service"
     if settings.weights == "bucket" and settings.bucket.existing is None:
-        moves += " and the bucket; stage the weights again"
+        moves += " and the bucket. Stage the weights again"
     note = "" if found[0].is_in_stack else f"{moves}."
     return "cloudRun.region", found[0].place, note
 
 
 def _nothing_open(places: Sequence[JudgedPlace]) -> str:
-    """Return why nothing can be written: what the nearest place lacks."""
+    """Return the error message without an open location, with the closed gates of the closest one."""
     nearest = next((place for place in places if not place.is_without), None)
     why = ""
     if nearest is not None:
         lacks = [gate.detail for gate in nearest.gates if gate.answer != "yes"]
-        why = f"; the nearest is {nearest.place}: {'; '.join(lacks)}"
-    return f"No place has all three gates open, so nothing is written{why}."
+        why = f" Closest: {nearest.place} ({'; '.join(lacks)})."
+    return f"No location has all three gates open. Nothing was written.{why}"

@@ -1,4 +1,4 @@
-"""The three gates of each place, what waits there, what was granted before, and the order of promise."""
+"""The three gates of each location, its pending requests, past grants and sort order."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -25,22 +25,22 @@ from planning.question.types import ProvisioningModel
 from scripts.capacity.history import Sighting, StockHistory
 
 ORDER: Final = (
-    "Places are sorted by promise: first those with all three gates open, then those of which something is not known, then the closed ones; "
-    "within each, the latest grant first and what waited or failed last, then by price, then as the stack's settings name them."
+    "Locations are sorted by availability: all three gates open, then unknown, then closed. "
+    "Within each group: latest grant first, waiting or failed last, then by price, then in the order of the stack's settings."
 )
-_NOT_READ: Final = Reply(problem="not asked")
+_NOT_READ: Final = Reply(problem="not queried")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gate:
-    """One condition of a place, and who says so."""
+    """One condition of a location, and its source."""
 
     answer: Answer
     detail: str = ""
-    """Why it is closed or not known; empty if it is open."""
+    """Reason for closed or unknown; empty if it is open."""
     source: str = ""
     is_read: bool = True
-    """False: Google was asked and did not say; `detail` is the problem."""
+    """False: the query to Google failed, and `detail` is the problem."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,16 +48,16 @@ class QuotaUse:
     """A quota in its own unit: chips, or GPUs."""
 
     limit: float | None
-    """Infinite: no limit. None: not known."""
+    """Infinite: no limit. None: unknown."""
     used: float | None
-    """What exists counts, in every state: also of others in this project. None: not known."""
+    """Usage of all resources in the project, in every state. None: unknown."""
     needed: float
     unit: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Own:
-    """A queued resource or a service of this product in the place."""
+    """A queued resource or a service of this product in the location."""
 
     name: str
     stack: str
@@ -74,9 +74,9 @@ class JudgedPlace:
     place: str
     hardware: Gate
     models: Mapping[str, Gate]
-    """Provisioning model -> whether it is accepted. Cloud Run has one, `instance`."""
+    """Gate by provisioning model. Cloud Run has one, `instance`."""
     model: str
-    """The provisioning model that is asked about: a key of `models`."""
+    """The provisioning model in question, a key of `models`."""
     quota: Gate
     use: QuotaUse
     own: Sequence[Own]
@@ -84,36 +84,36 @@ class JudgedPlace:
     usd_per_hour: float
     price_is_assumed: bool
     position: int | None
-    """Its place in the stack's settings, from 0; None if they do not name it."""
+    """Index in the stack's settings; None if they do not have it."""
 
     @property
     def gates(self) -> Sequence[Gate]:
-        """The gates, in the order in which they are asked."""
+        """The gates in order."""
         return (self.hardware, self.models[self.model], self.quota)
 
     @property
     def is_in_stack(self) -> bool:
-        """Whether the stack's settings name it."""
+        """True if the stack's settings have it."""
         return self.position is not None
 
     @property
     def is_without(self) -> bool:
-        """Whether the place is known to have no such hardware."""
+        """True if the location does not have the hardware."""
         return self.hardware.answer == "no"
 
     @property
     def is_open(self) -> bool:
-        """Whether all gates are known to be open."""
+        """True if all gates are open."""
         return all(gate.answer == "yes" for gate in self.gates)
 
     @property
     def is_closed(self) -> bool:
-        """Whether a gate is known to be closed."""
+        """True if a gate is closed."""
         return any(gate.answer == "no" for gate in self.gates)
 
     @property
     def promise(self) -> tuple[object, ...]:
-        """The key of the order."""
+        """The sort key."""
         group = 0 if self.is_open else 2 if self.is_closed else 1
         outcome = self.stock.outcome if self.stock else None
         at_s = datetime.fromisoformat(self.stock.at).timestamp() if self.stock else 0.0
@@ -125,12 +125,12 @@ class JudgedPlace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Need:
-    """What the stack, or one slice or instance, takes."""
+    """Requirements of the stack, or of one slice or instance."""
 
     stack: str | None = None
-    """Its own requests do not count against it."""
+    """The stack, whose own usage is not counted."""
     places: Sequence[str] = ()
-    """The zones or the region of its settings."""
+    """Zones or region in its settings."""
     instances: int = 1
     """Instances of a service."""
     vcpu: float | None = None
@@ -138,18 +138,18 @@ class Need:
     prices: PriceBook = LIST_PRICES
 
     def position(self, place: str) -> int | None:
-        """Return where the settings name a place; None if they do not."""
+        """Return the index of a location in the settings; None if they do not have it."""
         return self.places.index(place) if place in self.places else None
 
 
 def requests_in(answers: Answers) -> Sequence[QueuedResource]:
-    """Return every queued resource that was seen."""
+    """Return all queued resources in the answers."""
     replies = (reply for (_, key), reply in answers.catalogs.items() if key == "queuedResources")
     return [QueuedResource(item) for reply in replies for item in reply.items]
 
 
 def judge(asked: CapacityQuestion, answers: Answers, history: StockHistory, need: Need) -> Sequence[JudgedPlace]:
-    """Return all places of all accelerators, each accelerator's sorted by promise."""
+    """Return all locations of all accelerators, sorted within each accelerator."""
     comparison = _Comparison(asked=asked, answers=answers, history=history, need=need, requests=requests_in(answers))
     places: list[JudgedPlace] = []
     for accelerator in asked.accelerators:
@@ -164,7 +164,7 @@ def judge(asked: CapacityQuestion, answers: Answers, history: StockHistory, need
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Comparison:
-    """What is known when the places are judged."""
+    """Data for judging the locations."""
 
     asked: CapacityQuestion
     answers: Answers
@@ -173,7 +173,7 @@ class _Comparison:
     requests: Sequence[QueuedResource]
 
     def zone(self, accelerator: Accelerator, zone: str) -> JudgedPlace:
-        """Return a slice in a zone."""
+        """Return the judgment of a slice in a zone."""
         name, model = api_accelerator_type(accelerator.name), self.asked.provisioning
         here = [request for request in self.requests if request.zone == zone]
         known = self.answers.catalogs.get((zone, "queuedResources"), _NOT_READ).is_read
@@ -212,7 +212,7 @@ class _Comparison:
         )
 
     def region(self, gpu: Accelerator, region: str) -> JudgedPlace:
-        """Return a service with a GPU in a region."""
+        """Return the judgment of a service with a GPU in a region."""
         reply = self.answers.services.get(region, _NOT_READ)
         kind, need, name = by_name("Cloud Run service"), self.need, CLOUD_RUN_GPUS[gpu.name]
         owners = [(item, kind.owner(item)) for item in reply.items if _gpu_of(item) == name]
@@ -249,12 +249,12 @@ class _Comparison:
         )
 
     def _counts(self, request: QueuedResource) -> bool:
-        """Whether a request uses the quota that is asked about, and is not the stack's own."""
+        """Return whether a request uses the quota in question and belongs to another stack."""
         same = quotas.is_preemptible(request.provisioning) == quotas.is_preemptible(self.asked.provisioning)
         return same and (self.need.stack is None or request.stack != self.need.stack)
 
     def _hardware(self, zone: str, name: str) -> Gate:
-        """Return whether the zone offers the type, and the image that the machine boots."""
+        """Return the gate for the type and the boot image in a zone."""
         source = "Cloud TPU API, acceleratorTypes and runtimeVersions"
         types = self.answers.catalogs.get((zone, "acceleratorTypes"), _NOT_READ)
         versions = self.answers.catalogs.get((zone, "runtimeVersions"), _NOT_READ)
@@ -263,22 +263,22 @@ class _Comparison:
             return Gate(answer="no", detail=f"the zone does not offer {name}", source=source)
         for reply in (types, versions):
             if not reply.is_read:
-                return Gate(answer="not known", detail=reply.problem, source=source, is_read=False)
+                return Gate(answer="unknown", detail=reply.problem, source=source, is_read=False)
         if wanted not in _names(versions, "version"):
-            return Gate(answer="no", detail=f"there is no runtime version {wanted}", source=source)
+            return Gate(answer="no", detail=f"the zone does not offer runtime version {wanted}", source=source)
         return Gate(answer="yes", source=source)
 
     def _accepted(self, accelerator: Accelerator, model: ProvisioningModel, zone: str) -> Gate:
-        """Return whether the zone accepts a provisioning model: what was granted to us counts before any document."""
+        """Return the gate for a provisioning model in a zone. A past grant takes precedence over documentation."""
         seen = self.history.latest(zone, api_accelerator_type(accelerator.name), model)
         if seen is not None and seen.outcome == "granted":
-            return Gate(answer="yes", source=f"granted to {seen.request.rpartition('/')[2]}, asked {seen.at}")
+            return Gate(answer="yes", source=f"granted to {seen.request.rpartition('/')[2]}, requested {seen.at}")
         reply = self.answers.catalogs.get((zone, "reservations"), _NOT_READ)
         if model == "reservation" and reply.is_read:
             source = "Cloud TPU API, reservations"
             if reply.items:
                 return Gate(answer="yes", source=source)
-            return Gate(answer="no", detail="you have no reservation there", source=source)
+            return Gate(answer="no", detail="the project has no reservation there", source=source)
         return _gate(acceptance(accelerator, model, zone))
 
     def _limit(self, accelerator: Accelerator, place: str) -> float | None:
@@ -289,20 +289,20 @@ class _Comparison:
     def _quota_gate(self, accelerator: Accelerator, use: QuotaUse) -> Gate:
         quota = self.asked.quota_of(accelerator)
         if quota is None:
-            return Gate(answer="yes", source="a reservation has no quota of its own")
+            return Gate(answer="yes", source="a reservation needs no separate quota")
         source = f"Service Usage, {quota.service}.googleapis.com/{quota.metric}"
         if use.limit is None:
             reply = self.answers.limits.get(quota.metric, _NOT_READ)
-            detail = reply.problem or "Service Usage names no quota for it"
-            return Gate(answer="not known", detail=detail, source=source, is_read=reply.is_read)
+            detail = reply.problem or "Service Usage returned no quota for it"
+            return Gate(answer="unknown", detail=detail, source=source, is_read=reply.is_read)
         if use.limit < use.needed:
-            detail = f"the quota is {use.limit:g} {use.unit}, and {use.needed:g} are needed"
+            detail = f"the quota is {use.limit:g} {use.unit}, but {use.needed:g} are needed"
             return Gate(answer="no", detail=detail, source=source)
         if use.used is None:
-            detail = "what uses the quota could not be read"
-            return Gate(answer="not known", detail=detail, source=source, is_read=False)
+            detail = "the quota usage could not be read"
+            return Gate(answer="unknown", detail=detail, source=source, is_read=False)
         if use.limit - use.used < use.needed:
-            detail = f"{use.used:g} of {use.limit:g} {use.unit} are in use, and {use.needed:g} are needed"
+            detail = f"{use.used:g} of {use.limit:g} {use.unit} are in use, but {use.needed:g} are needed"
             return Gate(answer="no", detail=detail, source=source)
         return Gate(answer="yes", source=source)
 
@@ -317,7 +317,7 @@ def _names(reply: Reply, key: str) -> set[str]:
 
 
 def _instances(item: Item, asked: CapacityQuestion) -> int:
-    """Return the most instances of a service, if they count against the quota that is asked about."""
+    """Return the maximum number of instances of a service, or 0 if they do not use the quota in question."""
     template = as_mapping(item.get("template"))
     if bool(template.get("gpuZonalRedundancyDisabled")) == asked.zonal_redundancy:
         return 0

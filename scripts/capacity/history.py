@@ -1,6 +1,6 @@
-"""Our own history of stock: `results/capacity.json`. Whether a zone has free machines is known only by asking, so what was answered is kept.
+"""History of available capacity in `results/capacity.json`. Capacity is known only after a request, so results are stored.
 
-The form is frozen: a change of meaning raises SCHEMA_VERSION. Nothing in it is secret; it stays on this machine.
+The format is frozen: a change of meaning increments SCHEMA_VERSION. The file has no secrets and stays on this machine.
 """
 
 import json
@@ -21,27 +21,27 @@ from scripts.cli.measured.store import FOLDER
 
 SCHEMA_VERSION: Final = 1
 KEPT_DAYS: Final = 90
-"""What is older says nothing about stock, and is dropped."""
+"""Older entries are dropped because they no longer reflect the available capacity."""
 Outcome = Literal["granted", "waiting", "failed"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sighting:
-    """How far a request for one accelerator was when a command last looked."""
+    """State of a request for one accelerator when a command last read it."""
 
     request: str
     """Full name of the queued resource."""
     created: str
-    """When it was made (RFC 3339). With the name, it is the identity: names are used again."""
+    """Creation time (RFC 3339). Part of the identity, because names are reused."""
     zone: str
     accelerator: str
-    """As the API names it: v5litepod-4."""
+    """Name in the API, such as v5litepod-4."""
     provisioning: ProvisioningModel
     outcome: Outcome
     at: str
-    """`granted`: no earlier than this. `waiting`: still waiting at this time. `failed`: seen failed first at this time. RFC 3339."""
+    """RFC 3339. `granted`: earliest possible time of the grant. `waiting`: last seen waiting. `failed`: first seen failed."""
     detail: str = ""
-    """Google's words about a failure."""
+    """Google's error message for a failure."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,13 +52,13 @@ class StockHistory:
     sightings: tuple[Sighting, ...] = ()
 
     def latest(self, zone: str, accelerator: str, provisioning: ProvisioningModel) -> Sighting | None:
-        """Return the newest sighting of one accelerator in a zone; None if nothing was ever asked there."""
-        asked = (zone, accelerator, provisioning)
-        found = (one for one in self.sightings if (one.zone, one.accelerator, one.provisioning) == asked)
+        """Return the newest sighting of one accelerator in a zone; None if it was never requested there."""
+        wanted = (zone, accelerator, provisioning)
+        found = (one for one in self.sightings if (one.zone, one.accelerator, one.provisioning) == wanted)
         return max(found, key=lambda one: datetime.fromisoformat(one.at), default=None)
 
     def with_requests(self, requests: Iterable[QueuedResource], now: datetime) -> "StockHistory":
-        """Return the history with what is seen now, without what is older than KEPT_DAYS."""
+        """Return the history with the current requests and without entries older than KEPT_DAYS."""
         known = {(one.request, one.created, one.accelerator): one for one in self.sightings}
         for request in requests:
             for seen in _sightings(request, now):
@@ -70,21 +70,23 @@ class StockHistory:
 
 
 class HistoryError(ScriptError):
-    """The history cannot be read or written; the command goes on without it."""
+    """The history cannot be read or written. The command continues without a history."""
 
 
 def history_path() -> Path:
-    """Return the file of the project."""
+    """Return the path of the project's history file."""
     return project_folder() / FOLDER / "capacity.json"
 
 
 def read_history() -> StockHistory:
-    """Return the history; an empty one if there is no file. Raises HistoryError."""
+    """Return the history, which is empty without a file. Raises HistoryError."""
     path = history_path()
     try:
         found = read_kept(path, StockHistory, SCHEMA_VERSION, check=_require_times)
     except KeptFileError as error:
-        raise HistoryError(f"the history of stock, {path}, {error}; move it away to begin a new one.") from None
+        raise HistoryError(
+            f"Cannot read the capacity history: {path} {error}. Move the file to start a new one."
+        ) from None
     return found or StockHistory()
 
 
@@ -94,7 +96,7 @@ def _require_times(history: StockHistory) -> None:
 
 
 def record_requests(requests: Iterable[QueuedResource], now: datetime) -> StockHistory:
-    """Add what is seen of this product's requests to the file, and return the whole history. Raises HistoryError, and then changes nothing."""
+    """Add this product's current requests to the file, and return the whole history. Raises HistoryError without a change."""
     ours = [request for request in requests if request.stack is not None]
     if not ours:
         return read_history()
@@ -107,7 +109,7 @@ def record_requests(requests: Iterable[QueuedResource], now: datetime) -> StockH
     try:
         change_file(history_path(), text)
     except OSError as error:
-        raise HistoryError(f"the history of stock, {history_path()}, cannot be written: {error.strerror}.") from None
+        raise HistoryError(f"Cannot write the capacity history {history_path()}: {error.strerror}.") from None
     return changed[0]
 
 
@@ -115,7 +117,7 @@ def _sightings(request: QueuedResource, now: datetime) -> Iterable[Sighting]:
     outcome: Outcome
     at = now
     if request.state in GRANTED:
-        # The grant lies between the request's creation and now: the earlier end does not make the stock look newer than it is.
+        # The grant was between the request's creation and now. The earlier time never overstates how recent it is.
         outcome, at = "granted", min(request.created, now)
     elif request.state in WAITING:
         outcome = "waiting"
@@ -137,13 +139,13 @@ def _sightings(request: QueuedResource, now: datetime) -> Iterable[Sighting]:
 
 
 def _merged(before: Sighting | None, seen: Sighting) -> Sighting:
-    """Return what is known after another look at the same request."""
+    """Merge a new sighting of the same request with the previous one."""
     if before is None or seen.outcome == "waiting":
         return seen
     if before.outcome == seen.outcome:
         return before
     if before.outcome == "waiting" and seen.outcome == "granted":
-        return replace(seen, at=before.at)  # it still waited then, so the grant came later
+        return replace(seen, at=before.at)  # it was waiting then, so the grant is later
     return seen
 
 

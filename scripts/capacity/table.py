@@ -1,4 +1,4 @@
-"""What the command shows: a table for each accelerator, the reasons of what is closed or not known, and the same as JSON."""
+"""Output of the command: a table per accelerator, the reasons for closed and unknown gates, and the same as JSON."""
 
 import math
 import sys
@@ -25,12 +25,12 @@ def show(places: Sequence[JudgedPlace], problems: Sequence[str], now: datetime) 
     notes = [
         *_notes(problems),
         ORDER,
-        "Stock is known only by asking: it is shown with its age, from our own requests.",
+        "Available capacity is only known after a request. It is shown from this project's requests, with its age.",
     ]
     if any(place.price_is_assumed for place in places):
-        notes.append("* The price of the region is not known; this is the dearest known one.")
+        notes.append("* The price in this region is unknown. The most expensive known price is shown.")
     if any(place.is_in_stack for place in places):
-        notes.append("> The stack's settings name this place.")
+        notes.append("> This location is in the stack's settings.")
     for note in notes:
         out.print(note, soft_wrap=True, markup=False)
 
@@ -41,7 +41,7 @@ def _show_group(name: str, group: Sequence[JudgedPlace], now: datetime) -> None:
     where = " (local cloud, simulated)" if is_simulated() else ""
     first = group[0]
     kind, model = ("zone", first.model) if first.accelerator.is_tpu else ("region", "open to all")
-    headings = (kind, "hardware", model, first.use.unit, "stock, from our own requests", "$/h")
+    headings = (kind, "hardware", model, first.use.unit, "capacity, from own requests", "$/h")
     rows = table(f"{name}{where}", headings, whole=(kind, "hardware", model, first.use.unit), numbers=("$/h",))
     for place in shown:
         rows.add_row(
@@ -62,7 +62,7 @@ def _show_group(name: str, group: Sequence[JudgedPlace], now: datetime) -> None:
 
 
 def _reasons(shown: Sequence[JudgedPlace]) -> Iterator[str]:
-    """Yield why gates are closed or not known, each reason once, with its places. What could not be read is told at the end."""
+    """Yield the reasons for closed and unknown gates, each once with its locations. Failed reads are reported separately."""
     reasons: dict[str, list[str]] = {}
     for place in shown:
         for gate in place.gates:
@@ -73,38 +73,38 @@ def _reasons(shown: Sequence[JudgedPlace]) -> Iterator[str]:
 
 
 def problems_of(answers: Answers) -> Sequence[str]:
-    """Return what was not read, each reason once, or each command that fixes it once."""
+    """Return the failed reads, grouped by the command that fixes them or by reason."""
     grouped: dict[str, list[tuple[str, str]]] = {}
     for reply in answers.problems:
-        what, _, why = reply.problem.partition(": ")
-        grouped.setdefault(reply.fix or why, []).append((what, why))
+        subject, _, why = reply.problem.partition(": ")
+        grouped.setdefault(reply.fix or why, []).append((subject, why))
     lines: list[str] = []
     for key, found in grouped.items():
-        what, why = found[0]
-        several = f"{what} and {len(found) - 1} more" if len(found) > 1 else what
-        lines.append(f"{several}: {why}" + (f"; to fix it: {key}" if key != why else ""))
+        subject, why = found[0]
+        several = f"{subject} and {len(found) - 1} more" if len(found) > 1 else subject
+        lines.append(f"{several}: {why}" + (f". To fix it, run: {key}" if key != why else ""))
     return lines
 
 
 def _notes(problems: Sequence[str]) -> Iterator[str]:
     if problems:
-        yield "Not known, because it could not be read:"
+        yield "Unknown, because the read failed:"
         yield from (f"  {problem}" for problem in problems)
 
 
 def _answer(gate: Gate) -> str:
-    return gate.answer if gate.is_read else "no answer"
+    return gate.answer if gate.is_read else "not read"
 
 
 def _use(use: QuotaUse) -> str:
     if use.limit is None:
-        return "not known"
+        return "unknown"
     limit = "no limit" if math.isinf(use.limit) else f"{use.limit:g}"
     return limit if use.used is None else f"{use.used:g} of {limit}"
 
 
 def _stock(place: JudgedPlace, now: datetime) -> str:
-    """Return what is asked now, and what was answered last."""
+    """Return the current requests and the last result."""
     seen = place.stock
     past = [_seen(seen, now)] if seen and seen.request not in {own.name for own in place.own} else []
     return "; ".join([*(_own(own, now) for own in place.own), *past])
@@ -118,7 +118,7 @@ def _seen(seen: Sighting, now: datetime) -> str:
     at = datetime.fromisoformat(seen.at)
     ago = age(_since(at, now))
     if seen.outcome == "granted":
-        return f"granted, asked {ago} ago"
+        return f"granted, requested {ago} ago"
     if seen.outcome == "failed":
         return f"failed {ago} ago"
     waited = age(_since(datetime.fromisoformat(seen.created), at))
@@ -134,7 +134,7 @@ def to_json(place: JudgedPlace, now: datetime) -> dict[str, Any]:
     use = place.use
     return {
         "accelerator": place.accelerator.name,
-        "place": place.place,
+        "location": place.place,
         "open": place.is_open,
         "hardware": _gate_json(place.hardware),
         "provisioning": {"model": place.model, **_gate_json(place.models[place.model])},

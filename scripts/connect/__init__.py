@@ -1,4 +1,4 @@
-"""`python -m scripts.connect`: reach a deployed server from this machine as a plain OpenAI endpoint.
+"""`python -m scripts.connect`: a local OpenAI endpoint for a deployed server.
 
-Other commands reach a server through `scripts.cli.access` and `scripts.cli.reach`.
+Other commands connect to a server through `scripts.cli.access` and `scripts.cli.reach`.
 """

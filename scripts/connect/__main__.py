@@ -1,11 +1,11 @@
-"""Reach a deployed server from this machine as a plain OpenAI endpoint, and keep the way open.
+"""Open a local OpenAI endpoint for a deployed server and keep it open.
 
-  python -m scripts.connect --stack NAME                     print lines to paste, and keep running
+  python -m scripts.connect --stack NAME                     print code to paste, and keep running
   python -m scripts.connect --stack NAME -- CMD ...          run a command with OPENAI_BASE_URL and OPENAI_API_KEY set
-  python -m scripts.connect chat --stack NAME                talk to the model in the terminal
-  python -m scripts.connect chat --stack NAME "Say hello."   ask once
+  python -m scripts.connect chat --stack NAME                chat with the model in the terminal
+  python -m scripts.connect chat --stack NAME "Say hello."   send one prompt
 
-A proxy on 127.0.0.1 adds a fresh identity token (Cloud Run) or goes through the tunnel (TPU), which is opened again if it is lost.
+A proxy on 127.0.0.1 adds a fresh identity token (Cloud Run) or uses a tunnel (TPU), which it reopens if it is lost.
 """
 
 import importlib
@@ -28,23 +28,23 @@ if TYPE_CHECKING:
 DEFAULT_PORT: Final = 8000
 DEFAULT_READY_LIMIT_S: Final = 1800.0
 _ANY_KEY: Final = "not-needed"
-"""What clients that insist on a key send; the proxy admits any."""
+"""Placeholder for clients that require a key. The proxy accepts any key."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ConnectionOptions:
     """Server and port."""
 
-    stack: Annotated[str | None, Option("Connect to the server of this stack.", metavar="NAME")] = None
-    url: Annotated[str | None, Option("Connect to the server at this address.", metavar="URL")] = None
-    port: Annotated[int | None, Option("Port of this machine; 0 takes a free one.", least=0, most=65_535)] = None
+    stack: Annotated[str | None, Option("Stack to connect to.", metavar="NAME")] = None
+    url: Annotated[str | None, Option("URL of the server to connect to.", metavar="URL")] = None
+    port: Annotated[int | None, Option("Local port; 0: a free port.", least=0, most=65_535)] = None
     require_key: Annotated[
-        bool, Option("Admit only clients that send the key which is printed, for machines with other users.")
+        bool, Option("Accept only clients that send the printed key. For machines with other users.")
     ] = False
     ready_limit_s: Annotated[
         float,
         Option(
-            "Longest wait until the server answers, in seconds.",
+            "Timeout for the server to become ready, in seconds.",
             flag="--ready-timeout",
             former="--ready-limit",
             least=0,
@@ -65,14 +65,14 @@ class ChatOptions:
     """Options of `chat`."""
 
     connection: ConnectionOptions
-    prompt: Annotated[str | None, Option("Ask this once, print the answer and end.", positional=True)] = None
-    max_tokens: Annotated[int | None, Option("Longest answer, in tokens.", least=1)] = None
+    prompt: Annotated[str | None, Option("Send this prompt, print the response and exit.", positional=True)] = None
+    max_tokens: Annotated[int | None, Option("Maximum length of a response, in tokens.", least=1)] = None
     show_thinking: Annotated[bool, Option("Show the thinking instead of folding it.")] = False
 
 
 @contextmanager
 def _connected(options: ConnectionOptions, default_port: int) -> "Generator[Endpoint]":
-    """Open the way to the server and yield the endpoint that programs of this machine can use."""
+    """Connect to the server and yield the endpoint for local programs."""
     import secrets
 
     from scripts.connect.proxy import HOST, ConnectProxy
@@ -88,7 +88,7 @@ def _connected(options: ConnectionOptions, default_port: int) -> "Generator[Endp
         base_url = f"http://{HOST}:{bound}/v1"
         served = wait_until_ready(base_url, key, options.ready_limit_s, _say)
         if served.is_simulated:
-            _say("the model server is simulated, so its answers mean nothing.")
+            _say("the model server is simulated, so its responses are meaningless")
         yield Endpoint(base_url=base_url, key=key, model=served.model)
 
 
@@ -99,13 +99,12 @@ def _opener(options: ConnectionOptions) -> "Callable[[], AbstractContextManager[
     stack, url = options.stack, options.url
     if stack is not None and url is None:
         outputs = stack_outputs(stack)
-        _say(
-            f"opening the {'tunnel' if outputs.auth == 'tunnel' else 'way'} to {outputs.served_model} of stack {stack}."
-        )
+        action = "opening the tunnel" if outputs.auth == "tunnel" else "connecting"
+        _say(f"{action} to {outputs.served_model} of stack {stack}")
         return lambda: open_stack_access(outputs)
     if url is not None and stack is None:
         return lambda: open_url_access(url)
-    raise CommandRefusedError("give either --stack NAME or --url URL.")
+    raise CommandRefusedError("Pass either --stack NAME or --url URL.")
 
 
 def _connect(options: ConnectOptions, command: Sequence[str]) -> ExitCode | int:
@@ -114,7 +113,7 @@ def _connect(options: ConnectOptions, command: Sequence[str]) -> ExitCode | int:
             return _run(command, endpoint)
         _print(endpoint, as_json=options.as_json)
         threading.Event().wait()
-    raise AssertionError("unreachable: the wait ends with Ctrl-C")
+    raise AssertionError("unreachable, because only Ctrl-C stops the wait")
 
 
 def _print(endpoint: "Endpoint", *, as_json: bool) -> None:
@@ -127,11 +126,11 @@ def _print(endpoint: "Endpoint", *, as_json: bool) -> None:
         print(json.dumps(fields | {"snippets": dict(snippets(endpoint))}), flush=True)
     else:
         print("\n".join(f"# {title}\n{text}\n" for title, text in snippets(endpoint)), flush=True)
-    _say(f"{endpoint.model} answers at {endpoint.base_url}. Ctrl-C closes the way.")
+    _say(f"{endpoint.model} is available at {endpoint.base_url}. Press Ctrl-C to disconnect.")
 
 
 def _run(command: Sequence[str], endpoint: "Endpoint") -> int:
-    """Run a command against the endpoint and return its exit code."""
+    """Run a command with the endpoint and return its exit code."""
     from engine.handed_over import run_child
 
     variables = {
@@ -144,9 +143,9 @@ def _run(command: Sequence[str], endpoint: "Endpoint") -> int:
 
 
 def _chat(options: ChatOptions) -> ExitCode:
-    """TeardownOutput to the model in the terminal, or ask once.
+    """Chat with the model in the terminal, or send one prompt.
 
-    The answer is printed as it comes. Its thinking is folded and its tool calls are shown, both on stderr.
+    The response is streamed to stdout. Folded thinking and tool calls go to stderr.
     """
     from scripts.connect.chat import Chat, talk
 
@@ -169,9 +168,9 @@ def _chat(options: ChatOptions) -> ExitCode:
 
 
 def _prompts() -> "Callable[[], str | None]":
-    """Return a function that reads the next prompt; None at the end of the input."""
+    """Return a function that reads the next prompt and returns None at the end of the input."""
     with suppress(ImportError):
-        importlib.import_module("readline")  # gives input() a history and arrow keys
+        importlib.import_module("readline")  # adds history and arrow keys to input()
 
     def read() -> str | None:
         try:
@@ -203,16 +202,16 @@ COMMAND: Final = Command(
     help=__doc__,
     options=ConnectOptions,
     run=_connect_alone,
-    after_interrupt="The way to the server is closed; the server runs on.",
+    after_interrupt="The connection is closed. The server keeps running.",
     subcommands=(Command(name="chat", help=_chat.__doc__, options=ChatOptions, run=_chat),),
 )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command and return its exit code, or that of the command after `--`."""
+    """Run the command and return its exit code, or the exit code of the command after `--`."""
     words, command = command_of(sys.argv[1:] if arguments is None else arguments)
     if command and "chat" in words:
-        say("connect", "chat runs no command; leave out what follows --.")
+        say("connect", "chat and a command after -- cannot be combined.")
         return int(ExitCode.REFUSED)
 
     def connect(options: ConnectOptions) -> ExitCode:

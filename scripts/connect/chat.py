@@ -1,4 +1,4 @@
-"""TeardownOutput to the model in the terminal: the answer as it comes, its thinking folded, its tool calls shown."""
+"""Chat with the model in the terminal: streamed responses, folded thinking, visible tool calls."""
 
 import json
 import sys
@@ -21,16 +21,16 @@ if TYPE_CHECKING:
 
 _CONNECT_LIMIT_S: Final = 30.0
 _SILENCE_LIMIT_S: Final = 600.0
-_HELP: Final = "/new starts again, /thinking shows or folds the thinking, /exit or Ctrl-D ends; Ctrl-C stops an answer."
+_HELP: Final = "/new: new chat; /thinking: show or fold thinking; /exit or Ctrl-D: quit; Ctrl-C: stop a response."
 
 
 class ChatError(ScriptError):
-    """The server gave no answer; the message says why."""
+    """The server returned no complete response. The message has the cause."""
 
 
 @dataclass(slots=True)
 class Turn:
-    """One answer, as far as it has come."""
+    """One response, as far as it was received."""
 
     text: str = ""
     thinking: str = ""
@@ -42,7 +42,7 @@ class Turn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chat:
-    """A conversation. `out` gets the answer and nothing else; `notes` gets everything around it."""
+    """A conversation. `out`: the responses only. `notes`: everything else."""
 
     endpoint: "Endpoint"
     max_tokens: int | None
@@ -52,11 +52,11 @@ class Chat:
     messages: list[dict[str, str]] = field(default_factory=list[dict[str, str]])
 
     def ask(self, prompt: str) -> Turn:
-        """Send a prompt, write the answer as it comes, and keep both.
+        """Send a prompt, stream the response, and store both.
 
         Raises:
-            ChatError: if the answer breaks off; neither is kept then, so that the prompt can be asked again.
-            KeyboardInterrupt: with the answer kept as far as it came.
+            ChatError: if the response is incomplete; neither is stored, so that the prompt can be sent again.
+            KeyboardInterrupt: after storing the response as far as it was received.
         """
         turn, start_s = Turn(), time.monotonic()
         self.messages.append({"role": "user", "content": prompt})
@@ -83,10 +83,10 @@ class Chat:
         for payload in self._payloads():
             try:
                 delta = parse_event(payload)
-            except ValueError:  # not an event of this protocol: a proxy's sign of life
+            except ValueError:  # not an event of this protocol, but a proxy's keep-alive
                 continue
             if delta.error is not None:
-                raise ChatError(f"the answer ended in an error: {delta.error}")
+                raise ChatError(f"The response failed: {delta.error}")
             turn.finish_reason = delta.finish_reason or turn.finish_reason
             turn.output_tokens = turn.output_tokens if delta.usage is None else delta.usage.completion_tokens
             if delta.reasoning:
@@ -124,7 +124,7 @@ class Chat:
             ) as answer:
                 if answer.status_code != HTTPStatus.OK:
                     raise ChatError(
-                        f"the server answered {answer.status_code}: {error_message(decoded(answer.content))}"
+                        f"The server returned {answer.status_code}: {error_message(decoded(answer.content))}"
                     )
                 for data in answer.iter_content(None):
                     for payload in split.feed(data):
@@ -132,8 +132,8 @@ class Chat:
                             return
                         yield payload
         except requests.RequestException as error:
-            raise ChatError(f"the answer broke off ({type(error).__name__}); ask again.") from None
-        raise ChatError("the answer broke off before its end; ask again.")
+            raise ChatError(f"The response was interrupted ({type(error).__name__}). Send the prompt again.") from None
+        raise ChatError("The response was incomplete. Send the prompt again.")
 
     def _close(self, turn: Turn, elapsed_s: float) -> None:
         for call in turn.tools.values():
@@ -144,7 +144,7 @@ class Chat:
             if turn.thinking and not self.shows_thinking
             else ""
         )
-        cut = "; cut off at max-tokens" if turn.finish_reason == "length" else ""
+        cut = "; truncated at --max-tokens" if turn.finish_reason == "length" else ""
         self._note(f"({tokens}{elapsed_s:.1f} s{folded}{cut})")
 
     def _note(self, text: str, end: str = "\n") -> None:
@@ -153,7 +153,7 @@ class Chat:
 
 
 def _add_tools(turn: Turn, payload: bytes) -> None:
-    """Add the parts of tool calls that one event carries; `parse_event` says only that it has some."""
+    """Add the parts of tool calls in an event. `parse_event` only reports that it has some."""
     choice = as_mapping(as_list(as_mapping(decoded(payload)).get("choices"))[0])
     for part in map(as_mapping, as_list(as_mapping(choice.get("delta")).get("tool_calls"))):
         index = part.get("index")
@@ -165,7 +165,7 @@ def _add_tools(turn: Turn, payload: bytes) -> None:
 
 
 def talk(chat: Callable[[bool], Chat], read: Callable[[], str | None]) -> None:
-    """Read prompts and answer them until they end. `chat` makes a new conversation with the thinking shown or folded."""
+    """Read prompts and print responses until the input ends. `chat` creates a conversation with thinking shown or folded."""
     is_shown = False
     current = chat(is_shown)
     print(_HELP, file=sys.stderr)
@@ -179,7 +179,7 @@ def talk(chat: Callable[[bool], Chat], read: Callable[[], str | None]) -> None:
             current = chat(is_shown)
             current.messages.extend(kept)
         elif words.startswith("/"):
-            print(f"{words.split()[0]} is no command. {_HELP}", file=sys.stderr)
+            print(f"{words.split()[0]} is not a command. {_HELP}", file=sys.stderr)
         elif words:
             try:
                 current.ask(words)

@@ -1,9 +1,9 @@
 """A proxy on 127.0.0.1 that adds the credentials of a server to every request.
 
-Clients need no token and no tunnel: they send plain requests to this port. The identity token is renewed before it expires, and once
-more if the server refuses it, because the clock of a machine that slept does not count the sleep. Only programs of this machine can
-connect. Pages of a browser are refused by their Origin, Sec-Fetch-Site and Host headers, because any page may send requests to 127.0.0.1,
-and no answer allows a page to read it (`Access-Control-*`).
+Clients need neither a token nor a tunnel and send plain requests to this port. The identity token is renewed before it expires, and once more if the
+server rejects it, because the clock does not count the time that this machine was asleep. Only local programs can connect. Requests of web pages are
+rejected by their Origin, Sec-Fetch-Site and Host headers, because any page can send requests to 127.0.0.1. No response has `Access-Control-*`
+headers, so no page can read one.
 """
 
 import asyncio
@@ -28,9 +28,9 @@ from scripts.connect.upstream import Upstream
 
 HOST: Final = "127.0.0.1"
 MAX_BODY_BYTES: Final = 256 * 2**20
-"""Longest request: bodies are kept until the server answers, so that they can be sent again over a new tunnel."""
+"""Maximum request size. Bodies are buffered until the server responds, so that they can be resent through a new tunnel."""
 REOPEN_LIMIT_S: Final = 120.0
-"""A request waits this long for a lost tunnel to come back."""
+"""Time that a request waits for a lost tunnel, in seconds."""
 CONNECT_LIMIT_S: Final = 30.0
 _LOCAL_NAMES: Final = frozenset({"127.0.0.1", "localhost", "::1"})
 _HOP_BY_HOP: Final = frozenset(
@@ -48,24 +48,24 @@ _HOP_BY_HOP: Final = frozenset(
 )
 """Headers of one connection (RFC 9110, 7.6.1)."""
 _OURS: Final = frozenset({"host", "authorization", "x-serverless-authorization", "content-length", "expect", "cookie"})
-"""Headers of a client's request that are not passed on: credentials are added here, lengths and hosts are the server's."""
+"""Request headers that are not forwarded. The proxy sets credentials, lengths and hosts for the server."""
 
 _FOR_PAGES: Final = "access-control-"
-"""Headers of an answer that let a web page read it (Fetch Standard, CORS protocol)."""
+"""Response headers that allow a web page to read a response (Fetch Standard, CORS protocol)."""
 
 
 class ConnectProxy:
-    """The proxy. `key` is what clients must send as a bearer token; None admits every program of this machine."""
+    """The proxy. `key`: bearer token that clients must send; None accepts every local program."""
 
     def __init__(self, upstream: Upstream, *, key: str | None) -> None:
         self._upstream = upstream
         self._key = key
         self._sessions: dict[str | None, aiohttp.ClientSession] = {}
-        """One for TCP, and one for each socket of a tunnel: a tunnel that was opened again has another path."""
+        """One for TCP and one per tunnel socket, because a reopened tunnel has another path."""
 
     @contextmanager
     def running(self, port: int) -> Generator[int]:
-        """Listen on a port (0 takes a free one) in a thread of its own, and yield the port. Raises CommandRefusedError if it is taken."""
+        """Listen on a port (0: a free one) in its own thread, and yield the port. Raises CommandRefusedError if the port is in use."""
         loop = asyncio.new_event_loop()
         thread = threading.Thread(target=loop.run_forever, daemon=True)
         thread.start()
@@ -89,7 +89,7 @@ class ConnectProxy:
             await web.TCPSite(runner, HOST, port).start()
         except OSError:
             raise CommandRefusedError(
-                f"port {port} of this machine is taken; give another with --port, or --port 0 for a free one."
+                f"Port {port} is in use. Pass another --port, or --port 0 for a free one."
             ) from None
         return int(runner.addresses[0][1])
 
@@ -99,7 +99,7 @@ class ConnectProxy:
             await session.close()
 
     def _session(self, socket: str | None) -> aiohttp.ClientSession:
-        """Return the session for a server's socket, or for servers with a host and a port."""
+        """Return the session for a server's socket, or for TCP."""
         found = self._sessions.get(socket)
         if found is None:
             found = self._sessions[socket] = aiohttp.ClientSession(
@@ -117,14 +117,14 @@ class ConnectProxy:
         try:
             body = await request.read()
         except web.HTTPRequestEntityTooLarge:
-            return _error(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"the request is longer than {MAX_BODY_BYTES:,} bytes")
+            return _error(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"the request exceeds {MAX_BODY_BYTES:,} bytes")
         why = ""
         for attempt in (0, 1):
             access = await asyncio.to_thread(self._upstream.access, REOPEN_LIMIT_S)
             if access is None:
                 return _error(
                     HTTPStatus.SERVICE_UNAVAILABLE,
-                    "the tunnel is lost and did not come back yet; send the request again",
+                    "the tunnel is lost and not yet reopened; send the request again",
                 )
             try:
                 return await self._sent(request, body, access, may_renew=attempt == 0)
@@ -132,19 +132,17 @@ class ConnectProxy:
                 why = str(error) or type(error).__name__
             except ScriptError as error:
                 return _error(HTTPStatus.BAD_GATEWAY, str(error))
-        return _error(HTTPStatus.BAD_GATEWAY, f"the server cannot be reached: {why}")
+        return _error(HTTPStatus.BAD_GATEWAY, f"cannot reach the server: {why}")
 
     def _refusal(self, request: web.Request) -> web.Response | None:
         if not request.raw_path.startswith("/"):
-            return _error(
-                HTTPStatus.BAD_REQUEST, "the request names a whole address; name the path only, such as /v1/models"
-            )
+            return _error(HTTPStatus.BAD_REQUEST, "the request has a full URL; send only the path, such as /v1/models")
         host = urlsplit(f"//{request.headers.get('Host', '')}").hostname
         is_page = "Origin" in request.headers or request.headers.get("Sec-Fetch-Site", "none").lower() != "none"
         if host not in _LOCAL_NAMES or is_page:
             return _error(
                 HTTPStatus.FORBIDDEN,
-                f"this port serves programs of this machine under {HOST} or localhost, and no web page",
+                f"this port accepts only local programs that use {HOST} or localhost, not web pages",
             )
         given = request.headers.get("Authorization", "").removeprefix("Bearer ")
         if self._key is not None and not secrets.compare_digest(given.encode(), self._key.encode()):
@@ -154,7 +152,7 @@ class ConnectProxy:
     async def _sent(
         self, request: web.Request, body: bytes, access: ServerAccess, *, may_renew: bool
     ) -> web.StreamResponse:
-        """Return the server's answer, passed on as it comes. Errors after its first byte end the client's connection."""
+        """Stream the server's response to the client. Errors after its first byte close the client's connection."""
         headers = _passed_on(request.headers.items(), _HOP_BY_HOP | _OURS)
         headers.update(await asyncio.to_thread(access.headers))
         async with self._session(socket_path(access.base_url)).request(
@@ -165,7 +163,7 @@ class ConnectProxy:
             allow_redirects=False,
         ) as answer:
             if answer.status == HTTPStatus.UNAUTHORIZED and may_renew and access.renew():
-                raise _RefusedTokenError("the server refused the identity token")
+                raise _RefusedTokenError("the server rejected the identity token")
             response = web.StreamResponse(
                 status=answer.status, reason=answer.reason, headers=_for_programs(answer.headers.items())
             )
@@ -177,7 +175,7 @@ class ConnectProxy:
 
 
 class _RefusedTokenError(Exception):
-    """The server refused an identity token that was renewed since."""
+    """The server rejected an identity token, which was then renewed."""
 
 
 def _passed_on(headers: Iterable[tuple[str, str]], left_out: frozenset[str]) -> CIMultiDict[str]:
@@ -185,11 +183,11 @@ def _passed_on(headers: Iterable[tuple[str, str]], left_out: frozenset[str]) -> 
 
 
 def _for_programs(headers: Iterable[tuple[str, str]]) -> CIMultiDict[str]:
-    """Return the headers of an answer that are passed on: none of one connection, and none for web pages."""
+    """Return the response headers to forward, without hop-by-hop headers and headers for web pages."""
     return _passed_on(((n, value) for n, value in headers if not n.lower().startswith(_FOR_PAGES)), _HOP_BY_HOP)
 
 
 def _error(status: HTTPStatus, message: str) -> web.Response:
-    """Return an error in the form of the OpenAI API, so that clients show its message."""
+    """Return an error in the format of the OpenAI API, so that clients show its message."""
     body: Mapping[str, object] = {"error": {"message": f"connect: {message}.", "type": "connect", "code": status.value}}
     return web.json_response(body, status=status)

@@ -1,4 +1,4 @@
-"""Lines to paste: how common clients reach the server through `connect`. `snippets.toml` has them."""
+"""Code to paste for common clients of `connect`, from `snippets.toml`."""
 
 import tomllib
 from dataclasses import asdict, dataclass
@@ -11,16 +11,16 @@ _TEXTS: Final = Path(__file__).with_name("snippets.toml")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoint:
-    """What a client has to know."""
+    """Connection data of a client."""
 
     base_url: str
     """Base URL of the OpenAI API, such as `http://127.0.0.1:8000/v1`."""
     key: str
-    """What clients send as the API key."""
+    """API key that clients send."""
     model: str
 
 
 def snippets(endpoint: Endpoint) -> tuple[tuple[str, str], ...]:
-    """Return title and text for each client. Every text works as it is pasted."""
+    """Return title and code for each client. The code works without changes."""
     texts: dict[str, str] = tomllib.loads(_TEXTS.read_text(encoding="utf-8"))
     return tuple((title, Template(text).substitute(asdict(endpoint))) for title, text in texts.items())

@@ -1,4 +1,4 @@
-"""Keep the way to a server open: a tunnel that ends is opened again, by a thread of its own."""
+"""Connection to a server. A separate thread reopens a tunnel that closes."""
 
 import threading
 from collections.abc import Callable, Generator
@@ -10,11 +10,11 @@ from scripts.cli.access import ServerAccess
 
 _CHECK_PERIOD_S: Final = 0.5
 _PAUSES_S: Final = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
-"""Pauses between attempts to open a lost way again; the last one repeats."""
+"""Pauses between attempts to reconnect, in seconds; the last one repeats."""
 
 
 class Upstream:
-    """The server, and how to reach it now. Thread-safe."""
+    """The server and its current connection. Thread-safe."""
 
     def __init__(self, opener: Callable[[], AbstractContextManager[ServerAccess]], say: Callable[[str], None]) -> None:
         self._opener = opener
@@ -24,12 +24,12 @@ class Upstream:
         self._access: ServerAccess | None = None
 
     def access(self, limit_s: float) -> ServerAccess | None:
-        """Return the way to the server; None if it is lost and did not come back within `limit_s`."""
+        """Return the connection to the server; None if it is lost and not reopened within `limit_s`."""
         return self._access if self._open.wait(limit_s) else None
 
     @contextmanager
     def running(self) -> Generator[None]:
-        """Open the way, keep it open, and close it at the end. Raises ScriptError if it cannot be opened the first time."""
+        """Connect, keep the connection open, and close it at the end. Raises ScriptError if the first attempt fails."""
         with ExitStack() as first:
             self._access = first.enter_context(self._opener())
             keeper = threading.Thread(target=self._keep, args=(first.pop_all(),), daemon=True)
@@ -41,34 +41,34 @@ class Upstream:
             self._ended.set()
             keeper.join()
 
-    def _keep(self, way: ExitStack) -> None:
+    def _keep(self, connection: ExitStack) -> None:
         while True:
-            with way:
+            with connection:
                 while self._access is not None and self._access.is_open() and not self._ended.wait(_CHECK_PERIOD_S):
                     pass
                 self._open.clear()
             if self._ended.is_set():
                 return
-            self._say("the tunnel ended; opening it again.")
-            way = self._reopened()
+            self._say("tunnel closed, reopening it")
+            connection = self._reopened()
             if self._ended.is_set():
-                way.close()
+                connection.close()
                 return
             self._open.set()
-            self._say("the tunnel is open again.")
+            self._say("tunnel reopened")
 
     def _reopened(self) -> ExitStack:
-        """Return the way, open again, or an empty one if the command ends meanwhile."""
+        """Return the reopened connection, or an empty one if the command is stopping."""
         attempt = 0
         while not self._ended.is_set():
-            way = ExitStack()
+            connection = ExitStack()
             try:
-                self._access = way.enter_context(self._opener())
+                self._access = connection.enter_context(self._opener())
             except ScriptError as error:
                 pause_s = _PAUSES_S[min(attempt, len(_PAUSES_S) - 1)]
-                self._say(f"{error} Trying again in {pause_s:g} s.")
+                self._say(f"{error} Retrying in {pause_s:g} s.")
                 self._ended.wait(pause_s)
                 attempt += 1
             else:
-                return way
+                return connection
         return ExitStack()

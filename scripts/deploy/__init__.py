@@ -1,1 +1,1 @@
-"""Deploy a stack, prove that it serves, and roll back if it does not."""
+"""Deploy a stack, check it, and roll back if a check fails."""

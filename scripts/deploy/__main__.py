@@ -1,12 +1,12 @@
-"""Deploy a stack from a clean checkout, check it, compare its speed with what ran before, and roll back if a check fails.
+"""Deploy a stack from a clean checkout and roll back if a check fails.
 
   python -m scripts.deploy --stack NAME --out DIR
   python -m scripts.deploy --stack NAME --out DIR --plan plan.json
   python -m scripts.deploy --stack pr-12 --settings-of l4-qat --out DIR
 
-With --plan it deploys what `python -m scripts.preview save` showed and nothing else: it previews again, and refuses if a step differs.
-The commit that passes is kept in the stack's tag. Exit code 0 means that this commit is what runs and that it passed. A server that cannot be
-reached is not a bad commit: nothing is rolled back then (outcome `not verified`, exit code 1). docs/ci.md describes the steps.
+Runs the smoke checks and compares the speed with the previous deployment. With --plan, deploys only the plan of `python -m scripts.preview save`:
+previews again and refuses if a step differs. Stores a commit that passes in the stack's tag. Exit code 0: this commit is deployed and passed. If
+the server is unreachable, nothing is rolled back (outcome `not verified`, exit code 1). docs/ci.md describes the steps.
 """
 
 import json
@@ -30,24 +30,18 @@ class DeployOptions:
     out: Annotated[Path, Option("Folder for the report, the smoke checks and the benchmarks.", metavar="DIR")]
     settings_of: Annotated[
         str | None,
-        Option(
-            "Deploy the settings of this stack under the name of --stack, as a preview environment.", metavar="NAME"
-        ),
+        Option("Stack whose settings are deployed as --stack, for a preview environment.", metavar="NAME"),
     ] = None
     plan: Annotated[
         Path | None,
-        Option(
-            "Deploy only this plan of `scripts.preview save`; refuse and name the step if one differs.", metavar="FILE"
-        ),
+        Option("Deploy only this plan of `scripts.preview save`; refuse if a step differs.", metavar="FILE"),
     ] = None
-    bench: Annotated[bool, Option("Measure before and after, and compare.", negatable=True)] = True
-    threshold: Annotated[float, Option("Share by which a figure may get worse.", least=0, most=1)] = 0.1
-    roll_back: Annotated[bool, Option("Deploy the last good commit again if a check fails.", negatable=True)] = True
+    bench: Annotated[bool, Option("Benchmark before and after, and compare.", negatable=True)] = True
+    threshold: Annotated[float, Option("Maximum fraction by which a metric may get worse.", least=0, most=1)] = 0.1
+    roll_back: Annotated[bool, Option("Roll back to the last good commit if a check fails.", negatable=True)] = True
     configure_docker: Annotated[
         bool,
-        Option(
-            "Run `gcloud auth configure-docker` for the registry of a stack whose image is built: for machines that have no login of their own."
-        ),
+        Option("Run `gcloud auth configure-docker` first, for a stack that builds its image."),
     ] = False
     as_json: JsonSwitch = False
 
@@ -63,13 +57,11 @@ def _deploy(options: DeployOptions) -> ExitCode:
 
     known = runner.require_stacks([options.settings_of or options.stack])
     if options.settings_of is not None and options.stack in known:
-        raise CommandRefusedError(
-            f"Pulumi.{options.stack}.yaml exists; --settings-of would replace it. Choose another name for --stack."
-        )
+        raise CommandRefusedError(f"--settings-of would overwrite Pulumi.{options.stack}.yaml. Pass another --stack.")
     commit = require_committed()
     plan = read_plan(options.plan, stack=options.stack) if options.plan else None
     if options.out.exists() and any(options.out.iterdir()):
-        raise CommandRefusedError(f"--out {options.out} is not empty; name a new folder.")
+        raise CommandRefusedError(f"--out {options.out} is not empty. Pass a new folder.")
     options.out.mkdir(parents=True, exist_ok=True)
     steps = EngineSteps(
         stack=options.stack,
@@ -103,7 +95,7 @@ COMMAND: Final = Command(
     help=__doc__,
     options=DeployOptions,
     run=_deploy,
-    after_interrupt="Nothing is rolled back. Run the same command again; an interrupted `up` goes on where it stopped.",
+    after_interrupt="Nothing was rolled back. Run the same command again to continue an interrupted `up`.",
 )
 
 

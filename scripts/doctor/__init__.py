@@ -1,1 +1,1 @@
-"""Prove that a project is ready for a stack, without changing anything."""
+"""Check that a project is ready for a stack, without changing it."""

@@ -1,8 +1,8 @@
-"""Prove that a project is ready for a stack, before the first resource. Reads only, and changes nothing.
+"""Check that a project is ready for a stack. Read-only.
 
-Each check is ok, missing or unknown, with the command that fixes it. Checks of one cause are one entry; --json has them all. Exit code 0: all is
-ok. Exit code 1: something is missing or unknown. A hub or a registry that this machine cannot reach does not count: the server reaches them from
-Google's network.
+Each check is ok, missing or unknown, with the command that fixes it. Checks with the same cause are grouped; --json lists each. Exit code 0: all
+checks are ok. Exit code 1: a check is missing or unknown. A hub or registry that this machine cannot reach is ignored, because the server reaches
+them from Google's network.
 """
 
 import json
@@ -27,13 +27,15 @@ if TYPE_CHECKING:
 class DoctorOptions:
     """Options of the command."""
 
-    stack: Annotated[
-        str | None, Option("Name of the stack. Left out: only what every stack needs is checked.", metavar="NAME")
-    ] = None
+    stack: Annotated[str | None, Option("Name of the stack. Default: only checks for all stacks.", metavar="NAME")] = (
+        None
+    )
     project: Annotated[
         str | None,
         Option(
-            "Google Cloud project; by default that of the stack or of the environment.", metavar="ID", parse=project_id
+            "Project to check. Default: gcp:project of the stack, then GOOGLE_CLOUD_PROJECT.",
+            metavar="ID",
+            parse=project_id,
         ),
     ] = None
     as_json: JsonSwitch = False
@@ -47,7 +49,7 @@ def _doctor(options: DoctorOptions) -> ExitCode:
     settings = stack_settings(options.stack, project=options.project) if options.stack is not None else None
     project = options.project or (settings.project if settings else project_from_environment())
     if project is None:
-        raise CommandRefusedError("No project is named; pass --project ID, or set GOOGLE_CLOUD_PROJECT.")
+        raise CommandRefusedError("No project set. Pass --project ID or set GOOGLE_CLOUD_PROJECT.")
     if settings is not None and settings.project != project:
         settings = settings.model_copy(update={"project": project})
     lines = examine(project, options.stack, settings)

@@ -1,4 +1,4 @@
-"""Checks of the accelerator: quotas as numbers, and zones that offer the type."""
+"""Checks of the accelerator: quotas, and zones that offer the type."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,7 +26,7 @@ _NOT_FOUND: Final = 404
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Catalog:
-    """Where an API says that a zone offers a type, and the role that reads it."""
+    """API path that lists a type in a zone, and the role that can read it."""
 
     api: str
     path: str
@@ -35,17 +35,17 @@ class _Catalog:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Need:
-    """What a stack needs of a quota, in the quota's unit, in each of its places."""
+    """Quota that a stack needs in each of its locations, in the quota's unit."""
 
     quota: Quota
-    places: Sequence[str]
+    locations: Sequence[str]
     needed: float
     for_update: float = 0
-    """What a change of the deployed service needs, where that is more."""
+    """Quota that an update of the deployed service needs, if that is more."""
 
 
 def checks(checkup: Checkup) -> Iterator[Check]:
-    """Yield the checks of the stack's accelerator. Each makes one call."""
+    """Yield the checks of the stack's accelerator. Each sends one request."""
     settings = checkup.settings
     if settings is None:
         return
@@ -61,7 +61,7 @@ def checks(checkup: Checkup) -> Iterator[Check]:
 
 
 def _instance_checks(checkup: Checkup, tpu: TpuSettings) -> Iterator[Check]:
-    """Yield the checks of a TPU instance of Compute Engine, whose quota is not that of the Cloud TPU API."""
+    """Yield the checks of a TPU instance of Compute Engine, which has its own quota."""
     needed = int(tpu.accelerator_type.rpartition("-")[2])
     yield Check(name="quota of chips", run=partial(_instance_quota, checkup, tpu, needed))
     for zone in tpu.zones:
@@ -70,7 +70,7 @@ def _instance_checks(checkup: Checkup, tpu: TpuSettings) -> Iterator[Check]:
 
 
 def _instance_quota(checkup: Checkup, tpu: TpuSettings, needed: int) -> Sequence[Diagnosis]:
-    """Return a line for each region. Preemptible requests take what the first quota lacks from the second one."""
+    """Return one line per region. Preemptible requests fall back to the second quota if the first one is too low."""
     usable = (quotas.INSTANCE_CHIPS, quotas.INSTANCE_FAMILY_CHIPS)[tpu.provisioning == "standard" :]
     try:
         limits = {quota: quotas.read_limits(checkup.google, checkup.project, quota) for quota in usable}
@@ -86,11 +86,11 @@ def _in_region(
     check = f"quota of chips in {region}"
     if None in found.values() and all(limit is None or limit < needed for limit in found.values()):
         named = ", ".join(quota.quota_id for quota, limit in found.items() if limit is None)
-        return Diagnosis(check=check, state="unknown", detail=f"Service Usage names no limit of {named}")
+        return Diagnosis(check=check, state="unknown", detail=f"Service Usage returned no limit for {named}")
     known = {quota: limit for quota, limit in found.items() if limit is not None}
     most = max(known.values())
-    said = " and ".join(f"{limit:g} of {quota.quota_id}" for quota, limit in known.items())
-    detail = f"{said}, {needed} needed"
+    known_limits = " and ".join(f"{limit:g} of {quota.quota_id}" for quota, limit in known.items())
+    detail = f"{known_limits}, {needed} needed"
     values: Mapping[str, float] = {"needed": needed} if math.isinf(most) else {"limit": most, "needed": needed}
     if most >= needed:
         return Diagnosis(check=check, state="ok", detail=detail, values=values)
@@ -98,9 +98,9 @@ def _in_region(
     return Diagnosis(check=check, state="missing", detail=detail, fix=fix, values=values)
 
 
-def _more_of(checkup: Checkup, quota: Quota, place: str, needed: float) -> str:
-    """Return the command that asks for a quota."""
-    dimensions = ",".join(f"{key}={value}" for key, value in quota.dimensions(place).items())
+def _more_of(checkup: Checkup, quota: Quota, location: str, needed: float) -> str:
+    """Return the command that requests a quota."""
+    dimensions = ",".join(f"{key}={value}" for key, value in quota.dimensions(location).items())
     return (
         f"{checkup.enable('cloudquotas')} && gcloud beta quotas preferences create --project={checkup.project} --service={quota.service}.googleapis.com "
         f"--quota-id={quota.quota_id} --dimensions={dimensions} --preferred-value={math.ceil(needed * quota.divisor)} "
@@ -116,17 +116,17 @@ def _machine_type(checkup: Checkup, kind: str, zone: str) -> Sequence[Diagnosis]
 def _tpu_needs(tpu: TpuSettings) -> Iterator[_Need]:
     quota = quotas.tpu_quota(tpu.accelerator_type, tpu.provisioning)
     if quota is not None:
-        yield _Need(quota=quota, places=tpu.zones, needed=int(tpu.accelerator_type.rpartition("-")[2]))
+        yield _Need(quota=quota, locations=tpu.zones, needed=int(tpu.accelerator_type.rpartition("-")[2]))
 
 
 def _run_needs(run: CloudRunSettings | None) -> Iterator[_Need]:
     if run is None:
         return
     gpus = quotas.gpu_quota(run.gpu, zonal_redundancy=run.zonal_redundancy)
-    yield _Need(quota=gpus, places=(run.region,), needed=run.max_instances)
+    yield _Need(quota=gpus, locations=(run.region,), needed=run.max_instances)
     for quota, each in ((quotas.CPU, run.cpu), (quotas.MEMORY, run.memory_mib / 1024)):
         needed = run.max_instances * each
-        yield _Need(quota=quota, places=(run.region,), needed=needed, for_update=REVISIONS_AT_AN_UPDATE * needed)
+        yield _Need(quota=quota, locations=(run.region,), needed=needed, for_update=REVISIONS_AT_AN_UPDATE * needed)
 
 
 def _quota(checkup: Checkup, need: _Need) -> Sequence[Diagnosis]:
@@ -137,31 +137,31 @@ def _quota(checkup: Checkup, need: _Need) -> Sequence[Diagnosis]:
             f"quota of {need.quota.unit}", "serviceusage", quotas.VIEWER, error, about=need.quota.service
         )
         return (line,)
-    return [_in_place(checkup, need, place, limits) for place in need.places]
+    return [_in_location(checkup, need, location, limits) for location in need.locations]
 
 
-def _in_place(checkup: Checkup, need: _Need, place: str, limits: Sequence[Mapping[str, object]]) -> Diagnosis:
+def _in_location(checkup: Checkup, need: _Need, location: str, limits: Sequence[Mapping[str, object]]) -> Diagnosis:
     quota, needed = need.quota, need.needed
-    check = f"quota of {quota.unit} in {place}"
-    limit = quotas.limit_in(limits, quota, place)
+    check = f"quota of {quota.unit} in {location}"
+    limit = quotas.limit_in(limits, quota, location)
     if limit is None:
-        detail = f"Service Usage names no limit of {quota.metric} for {place}"
+        detail = f"Service Usage returned no limit for {quota.metric} in {location}"
         return Diagnosis(check=check, state="unknown", detail=detail)
     if math.isinf(limit):
         return Diagnosis(check=check, state="ok", detail=f"no limit, {needed:g} needed", values={"needed": needed})
     values = {"limit": limit, "needed": needed}
     detail = f"{limit:g} {quota.unit}, {needed:g} needed"
     if limit < needed:
-        fix = _more_of(checkup, quota, place, max(needed, need.for_update))
+        fix = _more_of(checkup, quota, location, max(needed, need.for_update))
         return Diagnosis(check=check, state="missing", detail=detail, fix=fix, values=values)
     if limit < need.for_update:
-        more = _more_of(checkup, quota, place, need.for_update)
-        detail += f"; an update needs {need.for_update:g}, because the old and the new revision count together: {more}"
+        more = _more_of(checkup, quota, location, need.for_update)
+        detail += f"; an update needs {need.for_update:g} because the old and the new revision both count: {more}"
     return Diagnosis(check=check, state="ok", detail=detail + _typed(checkup, quota, int(limit)), values=values)
 
 
 def _typed(checkup: Checkup, quota: Quota, limit: int) -> str:
-    """Return the command that sets a quota of Cloud Run for the planner, if the planner counts with another."""
+    """Return the command that sets a Cloud Run quota for the planner, if the planner uses another value."""
     run = checkup.settings.cloud_run if checkup.settings else None
     if run is None:
         return ""
@@ -170,13 +170,13 @@ def _typed(checkup: Checkup, quota: Quota, limit: int) -> str:
         "vCPU": ("cpuQuota", _text(run.cpu_quota or NEW_PROJECT_VCPU), str(limit)),
         "GiB": ("memoryQuota", format_memory(run.memory_quota_mib or NEW_PROJECT_MEMORY_GIB * 1024), f"{limit}Gi"),
     }
-    key, counted, read = known[quota.unit]
-    if counted == read:
+    key, planned, read = known[quota.unit]
+    if planned == read:
         return ""
-    said = "is not set" if counted is None else f"counts as {counted}"
+    state = "is not set" if planned is None else f"is planned as {planned}"
     return (
-        f"; cloudRun.{key} {said}: pulumi config set --stack {checkup.stack} --path "
-        f"gemma-serving:cloudRun.{key} {read} tells the planner"
+        f"; cloudRun.{key} {state}. For the planner, run: pulumi config set --stack {checkup.stack} --path "
+        f"gemma-serving:cloudRun.{key} {read}"
     )
 
 
@@ -196,6 +196,6 @@ def _offered(checkup: Checkup, kind: str, zone: str, catalog: _Catalog) -> Seque
     except GoogleListError as error:
         if error.status != _NOT_FOUND:
             return (checkup.refused(check, catalog.api, catalog.role, error),)
-        fix = f"take {zone} out of gemma-serving:tpu.zones in Pulumi.{checkup.stack}.yaml"
-        return (Diagnosis(check=check, state="missing", detail="the zone does not offer it", fix=fix),)
-    return (Diagnosis(check=check, state="ok", detail="offered; whether it has stock shows only a request"),)
+        fix = f"remove {zone} from gemma-serving:tpu.zones in Pulumi.{checkup.stack}.yaml"
+        return (Diagnosis(check=check, state="missing", detail="not offered in the zone", fix=fix),)
+    return (Diagnosis(check=check, state="ok", detail="offered (capacity is only known after a request)"),)

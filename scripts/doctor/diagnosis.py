@@ -1,4 +1,4 @@
-"""What a check found, and what the checks are about."""
+"""Checks of the doctor and their results."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,43 +14,43 @@ State = Literal["ok", "missing", "unknown"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnosis:
-    """One line: what was checked, how it is, and the command that fixes it."""
+    """Result of a check: its name, its state and the command that fixes it."""
 
     check: str
     state: State
     detail: str
     fix: str = ""
-    """A command, or what to change in a settings file. Empty if nothing has to be done."""
+    """A command or a change of a settings file; empty if no fix is needed."""
     values: Mapping[str, float] = field(default_factory=dict[str, float])
-    """What was read, as numbers: `limit` and `needed` of a quota, in the unit that the line names. No `limit`: there is none."""
+    """Values that were read: `limit` and `needed` of a quota, in the unit of `check`. Without `limit`, the quota is unlimited."""
     required: bool = True
-    """Whether `unknown` makes the command fail. False for the hub and the registry: the server reaches them from Google's network."""
+    """True if `unknown` makes the command fail. False for hub and registry, which the server reaches from Google's network."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkup(GoogleCaller):
-    """What is checked: a project, and the stack for which it has to be ready."""
+    """The project to check and the stack that it must be ready for."""
 
     stack: str | None = None
     settings: Settings | None = None
-    """The stack's settings. None: only what every stack needs is checked."""
+    """Settings of the stack. None: check only what every stack needs."""
 
     def refused(self, check: str, api: str, role: str, error: GoogleListError, *, about: str = "") -> Diagnosis:
-        """Return the line of a check whose call Google refused; `about` as in `refusal`."""
+        """Return the result of a check whose call Google rejected; `about` as in `refusal`."""
         detail, fix = self.refusal(api, role, error, about=about)
         return Diagnosis(check=check, state="unknown", detail=detail, fix=fix)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """One group of lines that are found together, at the same time as all others."""
+    """A check that yields one or more results and runs concurrently with all others."""
 
     name: str
     run: Callable[[], Sequence[Diagnosis]]
     required: bool = True
 
     def lines(self) -> Sequence[Diagnosis]:
-        """Run the check; a failure of its own becomes a line."""
+        """Run the check. An error becomes an `unknown` result."""
         try:
             return self.run()
         except (ScriptError, GoogleListError) as error:

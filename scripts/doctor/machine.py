@@ -18,7 +18,7 @@ _PASSPHRASE: Final = ("PULUMI_CONFIG_PASSPHRASE", "PULUMI_CONFIG_PASSPHRASE_FILE
 
 
 def checks(checkup: Checkup) -> Iterator[Check]:
-    """Yield the checks of this machine. None of them calls Google."""
+    """Yield the checks of this machine. They do not call Google."""
     yield Check(name="Pulumi", run=partial(_pulumi, checkup))
     purpose = _gcloud_purpose(checkup)
     if purpose:
@@ -28,32 +28,32 @@ def checks(checkup: Checkup) -> Iterator[Check]:
 
 
 def _gcloud_purpose(checkup: Checkup) -> str:
-    """Return what needs gcloud: a tunnel, or identity tokens of a person, whose Application Default Credentials give none. Empty if nothing does."""
+    """Return the purpose of gcloud: a tunnel, or a user's identity tokens, which Application Default Credentials lack; empty if none."""
     settings = checkup.settings
     if settings is None:
         return ""
     if settings.tpu is not None:
         return "the tunnel to the server"
     needs_token = settings.cloud_run is not None and not settings.cloud_run.public
-    return "an identity token of a person" if needs_token and not checkup.is_service_account else ""
+    return "a user's identity token" if needs_token and not checkup.is_service_account else ""
 
 
 def _gcloud_login(purpose: str) -> Sequence[Diagnosis]:
-    """Return whether gcloud has a login that gives a token. The token is not kept. Nothing without gcloud, which is a line of its own."""
+    """Check that gcloud has a working login; the token is discarded. Without gcloud, `_gcloud` reports the problem."""
     path = shutil.which("gcloud")
     if path is None:
         return ()
     answer = answer_of(path, "auth", "print-access-token")
     if answer is None:
-        detail = "`gcloud auth print-access-token` did not answer"
+        detail = "`gcloud auth print-access-token` did not finish"
         return (Diagnosis(check="gcloud login", state="unknown", detail=detail),)
     if answer.returncode != 0:
         reason = next((line for line in answer.stderr.splitlines() if line.startswith("ERROR")), "no reason given")
-        detail = f"gcloud has no login that works, and {purpose} needs one ({reason.removeprefix('ERROR: ')})"
+        detail = f"no working gcloud login, which {purpose} needs ({reason.removeprefix('ERROR: ')})"
         return (Diagnosis(check="gcloud login", state="missing", detail=detail, fix="gcloud auth login"),)
     account = answer_of(path, "config", "get", "account")
     name = account.stdout.strip() if account is not None and account.returncode == 0 else ""
-    return (Diagnosis(check="gcloud login", state="ok", detail=name or "a token was given"),)
+    return (Diagnosis(check="gcloud login", state="ok", detail=name or "access token returned"),)
 
 
 def _gcloud(checkup: Checkup, purpose: str) -> Sequence[Diagnosis]:
@@ -63,20 +63,20 @@ def _gcloud(checkup: Checkup, purpose: str) -> Sequence[Diagnosis]:
         return (Diagnosis(check="gcloud", state="missing", detail=detail, fix=fix),)
     components = _components(path)
     if components is None:
-        detail = "`gcloud version --format=json` did not answer"
+        detail = "`gcloud version --format=json` did not finish"
         return (Diagnosis(check="gcloud", state="unknown", detail=detail),)
     found = Diagnosis(check="gcloud", state="ok", detail=f"version {components.get('Google Cloud SDK', 'unknown')}")
     if checkup.settings is None or checkup.settings.tpu is None or checkup.settings.tpu.api == "compute-engine":
         return (found,)
     if "alpha" in components:
         return (found, Diagnosis(check="gcloud alpha", state="ok", detail="installed"))
-    detail = "not installed; tunnels to TPU machines exist in the alpha track only"
+    detail = "not installed; tunnels to TPU nodes need the alpha track"
     fix = "gcloud components install alpha"
     return (found, Diagnosis(check="gcloud alpha", state="missing", detail=detail, fix=fix))
 
 
 def _components(path: str) -> dict[str, str] | None:
-    """Return gcloud's components with their versions; None if it does not say."""
+    """Return gcloud's components with their versions; None if it does not report them."""
     answer = answer_of(path, "version", "--format=json")
     try:
         return json.loads(answer.stdout) if answer is not None and answer.returncode == 0 else None
@@ -100,7 +100,7 @@ def _pulumi(checkup: Checkup) -> Sequence[Diagnosis]:
 
 
 def _passphrase(stack: str | None, backend: str) -> Diagnosis:
-    """Return whether the passphrase is there that encrypts the stack's secrets, if one is used."""
+    """Check that the passphrase of the stack's secrets is set, if one is used."""
     check = "Pulumi passphrase"
     if not _uses_passphrase(stack, backend):
         return Diagnosis(check=check, state="ok", detail="another secrets provider encrypts the stack's secrets")
@@ -112,7 +112,7 @@ def _passphrase(stack: str | None, backend: str) -> Diagnosis:
 
 
 def _uses_passphrase(stack: str | None, backend: str) -> bool:
-    """Whether a passphrase encrypts the stack's secrets: the file says so, or it says nothing and the backend is no Pulumi Cloud."""
+    """Return whether a passphrase encrypts the stack's secrets. Default of every backend except Pulumi Cloud."""
     path = runner.project_folder() / f"Pulumi.{stack}.yaml"
     text = path.read_text(encoding="utf-8") if path.is_file() else ""
     if re.search(r"^encryptionsalt:", text, re.MULTILINE):

@@ -1,4 +1,4 @@
-"""Checks of what the server runs: staged weights, access to the checkpoint on the hub, and its image."""
+"""Checks of the model and image: staged weights, access to the checkpoint on the hub, and the container image."""
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -84,17 +84,17 @@ def _weights(checkup: Checkup, settings: Settings) -> Sequence[Diagnosis]:
             return (checkup.refused("weights", "storage", "roles/storage.objectViewer", error),)
         return (missing(detail=f"bucket {bucket} does not exist"),)
     if settings.bucket.existing is None or settings.bucket.manifest is not None:
-        return (missing(detail=f"{folder} has no {MANIFEST}: nothing is staged, or staging did not end"),)
+        return (missing(detail=f"no {MANIFEST} in {folder}: weights are not staged or staging is incomplete"),)
     if object_name(prefix, CONFIG) not in stored:
-        return (missing(detail=f"{folder} has neither {MANIFEST} nor {CONFIG}: nothing is staged"),)
-    # Another tool may have copied a checkpoint without a manifest into an existing bucket, and `pulumi up` takes it.
+        return (missing(detail=f"neither {MANIFEST} nor {CONFIG} in {folder}: weights are not staged"),)
+    # `pulumi up` accepts a checkpoint without a manifest in an existing bucket, because another tool may have copied it.
     size = sum(file.size_bytes for file in stored.values())
-    what = f"{len(stored)} objects, {size / _GIB:.2f} GiB in {folder}"
-    detail = f"{what}, which has no {MANIFEST}: another tool copied them, or staging did not end"
+    objects = f"{len(stored)} objects, {size / _GIB:.2f} GiB in {folder}"
+    detail = f"{objects}, without a {MANIFEST}: copied by another tool, or staging is incomplete"
     return (Diagnosis(check="weights", state="ok", detail=detail),)
 
 
-def _staged(  # noqa: PLR0917 - what is known of a folder
+def _staged(  # noqa: PLR0917 - the facts about a folder
     manifest: object,
     stored: Mapping[str, StoredFile],
     prefix: str,
@@ -108,10 +108,10 @@ def _staged(  # noqa: PLR0917 - what is known of a folder
         return missing(detail=wrong)
     staged, bound = manifest_hash(as_mapping(manifest)), settings.bucket.manifest_hash
     if bound not in {None, staged}:
-        return missing(detail=f"{folder} has weights with the hash {staged}, and bucket.manifest is {bound}")
+        return missing(detail=f"bucket.manifest is {bound}, but the weights in {folder} have the hash {staged}")
     copied, wanted = str(as_mapping(manifest).get("revision")), settings.model_revision
     if wanted is not None and COMMIT.fullmatch(copied) and copied != wanted:
-        return missing(detail=f"{folder} has weights of commit {copied}, and modelRevision is {wanted}")
+        return missing(detail=f"modelRevision is {wanted}, but the weights in {folder} are from commit {copied}")
     names = file_names(as_mapping(manifest))
     total = sum(stored[object_name(prefix, name)].size_bytes for name in names)
     return Diagnosis(check="weights", state="ok", detail=f"{len(names)} files, {total / _GIB:.2f} GiB in {folder}")
@@ -145,21 +145,21 @@ def _hub(checkup: Checkup, settings: Settings) -> Sequence[Diagnosis]:
         HfApi(endpoint=os.environ.get("HF_ENDPOINT")).auth_check(model, token=token or False)
     except GatedRepoError:
         if not token:
-            detail = f"{model} is gated and no token is set"
+            detail = f"{model} is gated, but no token is set"
             return (Diagnosis(check=check, state="missing", detail=detail, fix=login),)
-        detail = f"the token of {origin} may not read {model}: its owner has not accepted the terms"
+        detail = f"the token of {origin} cannot read {model} because its owner has not accepted the terms"
         return (Diagnosis(check=check, state="missing", detail=detail, fix=f"https://huggingface.co/{model}"),)
     except HfHubHTTPError as error:
         return (_hub_error(error, token, origin, model, login, checkup.stack or ""),)
     except (OSError, OfflineModeIsEnabled, httpx2.TransportError) as error:
-        detail = f"the hub cannot be reached from here ({type(error).__name__})"
+        detail = f"cannot reach the hub from this machine ({type(error).__name__})"
         return (Diagnosis(check=check, state="unknown", detail=detail, required=False),)
     by = f"the token of {origin}" if token else "no token needed"
-    return (Diagnosis(check=check, state="ok", detail=f"{model} can be read ({by})"), _commit(checkup, settings, token))
+    return (Diagnosis(check=check, state="ok", detail=f"{model} is readable ({by})"), _commit(checkup, settings, token))
 
 
 def _commit(checkup: Checkup, settings: Settings, token: str | None) -> Diagnosis:
-    """Return whether the hub has the commit of the settings, and which one its main branch has. A stack without one is told how to set it."""
+    """Check that the hub has the commit of the settings, and report the commit of its main branch and how to set it."""
     import httpx2  # noqa: PLC0415 - the hub client's HTTP library, whose errors it passes on
     from huggingface_hub import HfApi  # noqa: PLC0415 - slow to load
     from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled, RevisionNotFoundError  # noqa: PLC0415
@@ -173,41 +173,41 @@ def _commit(checkup: Checkup, settings: Settings, token: str | None) -> Diagnosi
     except RevisionNotFoundError:
         has_wanted = False
     except (HfHubHTTPError, OSError, OfflineModeIsEnabled, httpx2.TransportError, KeyError, ValueError) as error:
-        detail = f"the hub did not state the commits of {model} ({type(error).__name__})"
+        detail = f"the hub did not return the commits of {model} ({type(error).__name__})"
         return Diagnosis(check=check, state="unknown", detail=detail, required=False)
     if not main:
-        detail = f"the hub named no commit of {model}"
+        detail = f"the hub returned no commit of {model}"
         return Diagnosis(check=check, state="unknown", detail=detail, required=False)
     setting = f"pulumi config set --stack {checkup.stack} gemma-serving:modelRevision {main}"
     if not has_wanted:
         return Diagnosis(check=check, state="missing", detail=f"{model} has no commit {wanted}", fix=setting)
     if wanted is None:
         loads = "scripts.stage_model copies" if settings.weights == "bucket" else "the server loads"
-        detail = f"no modelRevision: {loads} the main branch of {model}, which is at {main}; to keep it: {setting}"
+        detail = f"modelRevision is not set: {loads} the main branch of {model}, now {main}; to pin it, run: {setting}"
         return Diagnosis(check=check, state="ok", detail=detail)
     newer = "" if wanted == main else f"; its main branch is at {main}"
     return Diagnosis(check=check, state="ok", detail=f"{model} has {wanted}{newer}")
 
 
-def _hub_error(error: OSError, token: str | None, origin: str, model: str, login: str, stack: str) -> Diagnosis:  # noqa: PLR0917 - what is known
+def _hub_error(error: OSError, token: str | None, origin: str, model: str, login: str, stack: str) -> Diagnosis:  # noqa: PLR0917 - the facts
     status = getattr(getattr(error, "response", None), "status_code", None)
     if status == _UNAUTHORIZED and token:
-        return Diagnosis(check="hub", state="missing", detail=f"the token of {origin} is not valid", fix=login)
+        return Diagnosis(check="hub", state="missing", detail=f"the token of {origin} is invalid", fix=login)
     if status in {_UNAUTHORIZED, _NOT_FOUND}:
         near = near_ids(model)
-        known = f"; the nearest that exist: {', '.join(near)}" if near else ""
-        detail = f"the hub has no {model}, or it is private{known}"
-        # Another checkpoint of the catalog is a choice; an id that differs in its spelling is a mistake with one way out.
+        known = f"; closest existing ids: {', '.join(near)}" if near else ""
+        detail = f"{model} does not exist on the hub or is private{known}"
+        # A misspelled id has one obvious fix. Another checkpoint of the catalog is the user's choice.
         is_misspelt = bool(near) and find_checkpoint(model) is None
         fix = f"pulumi config set --stack {stack} gemma-serving:model {near[0]}" if is_misspelt else ""
         return Diagnosis(check="hub", state="missing", detail=detail, fix=fix or f"https://huggingface.co/{model}")
-    return Diagnosis(check="hub", state="unknown", detail=f"the hub answered HTTP {status}", required=False)
+    return Diagnosis(check="hub", state="unknown", detail=f"the hub returned HTTP {status}", required=False)
 
 
 def _token(checkup: Checkup, settings: Settings) -> tuple[str | None, str]:
-    """Return the token with which the weights are read, and where it comes from. It is never printed.
+    """Return the token for reading the weights, and its source. The token is never printed.
 
-    Raises ScriptError if the stack's secret cannot be decrypted; the engine's message does not hold it.
+    Raises ScriptError if the stack's secret cannot be decrypted. The engine's error message does not contain the secret.
     """
     if settings.weights == "bucket":
         from huggingface_hub import get_token  # noqa: PLC0415 - slow to load
@@ -221,13 +221,13 @@ def _token(checkup: Checkup, settings: Settings) -> tuple[str | None, str]:
     answer = runner.run("config", "get", HF_TOKEN.key, "--stack", checkup.stack or "")
     if answer.returncode != 0:
         raise ScriptError(
-            f"the stack's secret {HF_TOKEN.key} cannot be read: {runner.first_error(answer.stderr, answer.returncode)}"
+            f"cannot read the stack's secret {HF_TOKEN.key}: {runner.first_error(answer.stderr, answer.returncode)}"
         )
     return answer.stdout.strip(), f"the stack's secret {HF_TOKEN.key}"
 
 
 def _reference(checkup: Checkup, kind: SecretKind, version: str) -> Sequence[Diagnosis]:
-    """Return whether a version that the settings name exists and can be read by a server."""
+    """Check that a secret version in the settings exists and is enabled."""
     fix = f"{set_command(kind.key, checkup.stack or '')} --secret {version.split('/')[3]}"
     state = _state_of(checkup, kind.reference_key, version)
     if isinstance(state, Diagnosis):
@@ -239,7 +239,7 @@ def _reference(checkup: Checkup, kind: SecretKind, version: str) -> Sequence[Dia
 
 
 def _state_of(checkup: Checkup, check: str, version: str) -> str | Diagnosis:
-    """Return the state of a version of a secret, empty if it does not exist; the check's line if Google does not say."""
+    """Return the state of a secret version, empty if it does not exist, or the failed check's result."""
     try:
         return str(checkup.google.get("secretmanager", f"v1/{version}").get("state"))
     except GoogleListError as error:
@@ -255,8 +255,8 @@ def _docker_hub(checkup: Checkup, account: DockerHubSettings) -> Sequence[Diagno
     if isinstance(state, Diagnosis):
         return (state,)
     if state == "ENABLED":
-        return (Diagnosis(check=check, state="ok", detail=f"pulls as {account.username}, with {version}"),)
-    detail = f"{version}, which dockerHub.tokenSecret names, is {state.lower() or 'missing'}"
+        return (Diagnosis(check=check, state="ok", detail=f"pulls as {account.username} with {version}"),)
+    detail = f"{version} of dockerHub.tokenSecret is {state.lower() or 'missing'}"
     fix = f"gcloud secrets create {name} --project={project} --replication-policy=automatic --data-file=TOKEN_FILE"
     if state:
         fix = f"gcloud secrets versions add {name} --project={project} --data-file=TOKEN_FILE"
@@ -271,22 +271,22 @@ def _image(settings: Settings) -> Sequence[Diagnosis]:
     try:
         answer = ask_registry(image.repository, image.digest)
     except (requests.RequestException, ValueError, KeyError) as error:
-        detail = f"the registry cannot be asked from here ({type(error).__name__}): {name}{table}"
+        detail = f"cannot reach the registry from this machine ({type(error).__name__}): {name}{table}"
         return (Diagnosis(check="image", state="unknown", detail=detail, required=False),)
     if answer.ok:
         left = answer.headers.get("ratelimit-remaining", "").partition(";")[0]
-        pulls = f"; Docker Hub allows this address {left} more pulls now" if left else ""
+        pulls = f"; {left} Docker Hub pulls left for this address" if left else ""
         return (Diagnosis(check="image", state="ok", detail=f"{name}{table}{pulls}"),)
     if answer.status_code in {_UNAUTHORIZED, _NOT_FOUND}:
-        detail = f"Docker Hub has no {name}{table}"
+        detail = f"{name} does not exist on Docker Hub{table}"
         fix = "set gemma-serving:image to an entry of planning/data/images.json"
         return (Diagnosis(check="image", state="missing", detail=detail, fix=fix),)
-    detail = f"Docker Hub answered HTTP {answer.status_code} for {name}{table}"
+    detail = f"Docker Hub returned HTTP {answer.status_code} for {name}{table}"
     return (Diagnosis(check="image", state="unknown", detail=detail, required=False),)
 
 
 def ask_registry(repository: str, digest: str) -> requests.Response:
-    """Ask Docker Hub, or that of the local cloud, for a manifest's headers, as everybody may."""
+    """Request a manifest's headers from Docker Hub or the local cloud's registry, without an account."""
     simulated = os.environ.get("LOCALCLOUD_URL")
     registry = f"{simulated}/registry/registry-1.docker.io" if simulated else REGISTRY
     tokens = f"{simulated}/registry/auth.docker.io/token" if simulated else TOKENS

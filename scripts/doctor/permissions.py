@@ -1,7 +1,7 @@
 """The permissions that a stack's resources need, by the role that grants them.
 
-Source: Google's IAM reference of roles and permissions, one page per service. A queued resource has no permissions of its own: those of
-TPU nodes apply.
+Source: Google's IAM reference of roles and permissions, one page per service. A queued resource has no permissions of its own, so the TPU node
+permissions apply.
 """
 
 from collections.abc import Iterator, Sequence
@@ -14,7 +14,7 @@ from stacks.settings import CloudRunSettings, Settings
 
 @dataclass(frozen=True, slots=True)
 class RolePermissions:
-    """A predefined role and those of its permissions that a stack needs."""
+    """A predefined role and the permissions in it that a stack needs."""
 
     role: str
     permissions: Sequence[str]
@@ -52,7 +52,7 @@ COMMON: Sequence[RolePermissions] = (
         "roles/iam.securityReviewer", ("storage.buckets.getIamPolicy", "secretmanager.secrets.getIamPolicy")
     ),
 )
-"""What every stack needs; the lists and policies are those by which a teardown proves that nothing is left, of whatever kind."""
+"""Permissions that every stack needs. A teardown reads the lists and policies to find leaked resources of any type."""
 
 _SECRETS = RolePermissions(
     "roles/secretmanager.admin",
@@ -74,7 +74,7 @@ _USE = _of("roles/monitoring.viewer", "monitoring.timeSeries", "list")
 _SERVICES = _of("roles/run.admin", "run.services", *_OWN, *_ACCESS)
 _ROLL_OUTS = RolePermissions("roles/run.admin", ("run.revisions.list", "run.revisions.delete", "run.operations.get"))
 _LOGS = _of("roles/logging.viewer", "logging.logEntries", "list")
-"""Without it a failed `up` says only that the container did not start, and nobody sees the server's lines."""
+"""Without this role, a failed `up` reports only that the container did not start, without the server's logs."""
 _NODES = _of("roles/tpu.admin", "tpu.nodes", "create", "get", "list", "update", "delete")
 _INSTANCES = RolePermissions(
     "roles/compute.instanceAdmin.v1",
@@ -98,7 +98,7 @@ _FIREWALLS = _of("roles/compute.securityAdmin", "compute.firewalls", "create", "
 
 
 def permissions_of(settings: Settings | None) -> Sequence[RolePermissions]:
-    """Return what the caller needs for a stack, or for any stack."""
+    """Return the permissions that the caller needs for this stack; without settings, for any stack."""
     if settings is None:
         return COMMON
     needed = list(COMMON)
@@ -123,7 +123,7 @@ def permissions_of(settings: Settings | None) -> Sequence[RolePermissions]:
 
 
 def _of_service(run: CloudRunSettings) -> Iterator[RolePermissions]:
-    """Yield what the service needs, and what moves its requests and deletes its stale revisions."""
+    """Yield the permissions for the service, its traffic and the deletion of stale revisions."""
     yield _SERVICES
     if run.direct_vpc:
         yield from (_NETWORKS, _FIREWALLS)

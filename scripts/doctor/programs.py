@@ -1,4 +1,4 @@
-"""Programs of this machine that the doctor asks: gcloud and Docker."""
+"""Programs of this machine that the doctor runs: gcloud and Docker."""
 
 import subprocess
 from typing import Final
@@ -9,7 +9,7 @@ _ANSWER_LIMIT_S: Final = 20.0
 
 
 def answer_of(program: str, *words: str) -> subprocess.CompletedProcess[str] | None:
-    """Return how a command ended; None if it could not be run or did not end within 20 s."""
+    """Run a command and return its result; None if it could not start or did not finish within 20 s."""
     try:
         return ended([program, *words], limit_s=_ANSWER_LIMIT_S)
     except (OSError, subprocess.SubprocessError):

@@ -1,4 +1,4 @@
-"""Checks of the project: APIs, permissions, organisation policies."""
+"""Checks of the project: APIs, permissions, organization policies."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,12 +15,12 @@ from stacks.apis import COMMON_APIS, LOG_APIS, apis_of
 from stacks.settings import TpuSettings
 
 FIRST_APIS: Final = ("serviceusage", "cloudresourcemanager")
-"""APIs that must be on before the stack can enable any other: the provider's first calls go to them."""
+"""APIs that must be enabled first, because the provider calls them before the stack can enable others."""
 _POLICY_VIEWER: Final = "roles/orgpolicy.policyViewer"
 
 
 def checks(checkup: Checkup) -> Iterator[Check]:
-    """Yield the checks of a project. Each makes one call."""
+    """Yield the checks of a project. Each sends one request."""
     yield Check(name="APIs", run=partial(_apis, checkup))
     for needed in permissions_of(checkup.settings):
         yield Check(name=f"permissions of {needed.role}", run=partial(_permissions, checkup, needed))
@@ -56,26 +56,26 @@ def _permissions(checkup: Checkup, needed: RolePermissions) -> Sequence[Diagnosi
     held = set(as_sequence(answer.get("permissions")))
     lacking = [permission for permission in needed.permissions if permission not in held]
     if not lacking:
-        return (Diagnosis(check=check, state="ok", detail=f"{len(needed.permissions)} held"),)
-    detail = f"{', '.join(lacking)} not held"
+        return (Diagnosis(check=check, state="ok", detail=f"{len(needed.permissions)} granted"),)
+    detail = f"missing permissions: {', '.join(lacking)}"
     return (Diagnosis(check=check, state="missing", detail=detail, fix=checkup.grant(needed.role)),)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Constraint:
-    """A constraint that can refuse a stack."""
+    """An organization policy constraint that can block a stack."""
 
     name: str
     refusal: Callable[[Mapping[str, object]], str]
-    """Returns what an effective policy refuses, or an empty text."""
+    """Returns what the effective policy blocks; empty if it blocks nothing."""
     fix: str
-    """The command, with `{p}` for the project. It needs roles/orgpolicy.policyAdmin on the organisation."""
+    """The command, with `{p}` for the project. It needs roles/orgpolicy.policyAdmin on the organization."""
 
 
 def _constraints(checkup: Checkup) -> Iterator[_Constraint]:
     yield _Constraint(
         name="iam.disableServiceAccountCreation",
-        refusal=partial(_refuses, "no service account can be created, and the server needs one"),
+        refusal=partial(_refuses, "service accounts cannot be created, but the server needs one"),
         fix="gcloud resource-manager org-policies disable-enforce iam.disableServiceAccountCreation --project={p}",
     )
     settings = checkup.settings
@@ -90,21 +90,23 @@ def _constraints(checkup: Checkup) -> Iterator[_Constraint]:
     if settings and settings.cloud_run and settings.cloud_run.public:
         yield _Constraint(
             name="iam.allowedPolicyMemberDomains",
-            refusal=_refuses_everybody,
+            refusal=_refuses_all_users,
             fix="gcloud resource-manager org-policies delete iam.allowedPolicyMemberDomains --project={p}",
         )
 
 
 def _machine_constraints(checkup: Checkup, tpu: TpuSettings) -> Iterator[_Constraint]:
-    """Yield the constraints on a TPU machine. It has no external address, so `compute.vmExternalIpAccess` refuses nothing."""
+    """Yield the constraints on a TPU node. It has no external address, so `compute.vmExternalIpAccess` does not apply."""
     yield _Constraint(
         name="compute.disableGuestAttributesAccess",
-        refusal=partial(_refuses, "`pulumi up` could not see that the server is ready, and gcloud opens no tunnel"),
+        refusal=partial(
+            _refuses, "`pulumi up` cannot read whether the server is ready, and gcloud cannot open a tunnel"
+        ),
         fix="gcloud resource-manager org-policies disable-enforce compute.disableGuestAttributesAccess --project={p}",
     )
     if tpu.ssh == "metadata-key":
         setting = f"pulumi config set --stack {checkup.stack} --path gemma-serving:tpu.ssh os-login"
-        refusal = partial(_refuses, "SSH keys in metadata are forbidden, and tpu.ssh is metadata-key")
+        refusal = partial(_refuses, "tpu.ssh is metadata-key, but SSH keys in metadata are forbidden")
         yield _Constraint(name="compute.requireOsLogin", refusal=refusal, fix=setting)
 
 
@@ -118,7 +120,7 @@ def _policy(checkup: Checkup, constraint: _Constraint) -> Sequence[Diagnosis]:
         return (checkup.refused(check, "cloudresourcemanager", _POLICY_VIEWER, error),)
     refusal = constraint.refusal(policy)
     if not refusal:
-        return (Diagnosis(check=check, state="ok", detail="refuses nothing that the stack needs"),)
+        return (Diagnosis(check=check, state="ok", detail="allows everything the stack needs"),)
     fix = constraint.fix.format(p=checkup.project)
     return (Diagnosis(check=check, state="missing", detail=refusal, fix=fix),)
 
@@ -128,10 +130,10 @@ def _refuses(consequence: str, policy: Mapping[str, object]) -> str:
     return consequence if enforced else ""
 
 
-def _refuses_everybody(policy: Mapping[str, object]) -> str:
+def _refuses_all_users(policy: Mapping[str, object]) -> str:
     rule = as_mapping(policy.get("listPolicy"))
     free = not rule or rule.get("allValues") == "ALLOW"
-    return "" if free else "allUsers cannot be granted a role, and cloudRun.public is set"
+    return "" if free else "cloudRun.public is set, but allUsers cannot be granted a role"
 
 
 def _refuses_location(region: str, policy: Mapping[str, object]) -> str:
@@ -142,11 +144,11 @@ def _refuses_location(region: str, policy: Mapping[str, object]) -> str:
     if rule.get("allValues") == "DENY" or any(_covers(value, region) for value in denied):
         return f"{region} is denied"
     if allowed and not any(_covers(value, region) for value in allowed):
-        return f"{region} is not among {', '.join(allowed)}"
+        return f"{region} is not allowed; allowed: {', '.join(allowed)}"
     return ""
 
 
 def _covers(value: str, region: str) -> bool:
-    """Whether a value of a location policy covers a region: the region itself, or a value group of it or of its continent."""
+    """Return whether a value of a location policy covers a region: the region itself, or a value group for it or its continent."""
     place = value.removeprefix("is:").removeprefix("in:").removesuffix("-locations")
     return region == place or (value.startswith("in:") and region.startswith(f"{place}-"))

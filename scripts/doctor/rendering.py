@@ -1,4 +1,4 @@
-"""The report for people: a summary, one entry for each cause, and the commands that fix what is missing. Readable at 80 columns."""
+"""The report as text at 80 columns: a summary, one entry per cause, and the commands that fix the problems."""
 
 import re
 import shutil
@@ -10,17 +10,17 @@ from typing import Final, TextIO
 from scripts.doctor.diagnosis import Diagnosis, State
 
 WIDTH: Final = 80
-"""Columns where no terminal says how many it has."""
+"""Columns if the output is not a terminal."""
 _ORDER: Final[tuple[State, ...]] = ("missing", "unknown", "ok")
 _INDENT: Final = max(len(state) for state in _ORDER) + 2
 _ENABLE: Final = re.compile(r"gcloud services enable (?P<apis>\S+) --project=(?P<project>\S+)")
 _SHARED: Final = ("API ", "permissions of ", "policy ")
-"""Beginnings of checks whose lines say nothing more than their name if they are ok."""
+"""Prefixes of checks that are grouped into one line if they are ok."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Entry:
-    """The checks of one state that have one cause."""
+    """Checks with the same state and cause."""
 
     state: State
     lines: Sequence[Diagnosis]
@@ -32,36 +32,36 @@ def width_of(stream: TextIO) -> int:
 
 
 def report(title: str, lines: Sequence[Diagnosis], *, width: int) -> str:
-    """Return the report. Commands are never broken, so that they can be pasted."""
+    """Return the report. Commands are not wrapped so that they can be pasted."""
     blocks = [textwrap.fill(f"{title}: {counted(lines)}.", width)]
     blocks += ["\n".join(_text(entry, width) for entry in found) for found in _by_state(lines) if found]
     fixes = commands(lines)
     if fixes:
-        blocks.append("\n".join(["To fix, in this order:", *(f"  {fix}" for fix in fixes)]))
+        blocks.append("\n".join(["Fix, in this order:", *(f"  {fix}" for fix in fixes)]))
     waiting = [line for line in lines if _ENABLE.fullmatch(line.fix) and line.state == "unknown"]
     if waiting:
-        plural = "check waits" if len(waiting) == 1 else "checks wait"
+        plural = "check needs" if len(waiting) == 1 else "checks need"
         blocks.append(
-            textwrap.fill(f"{len(waiting)} {plural} for an API that is off: run the doctor again afterwards.", width)
+            textwrap.fill(f"{len(waiting)} {plural} an API that is off. Enable it, then run doctor again.", width)
         )
     return "\n\n".join(blocks)
 
 
 def counted(lines: Sequence[Diagnosis]) -> str:
-    """Return how many checks are in each state."""
+    """Return the number of checks in each state as text."""
     states = [line.state for line in lines]
     return ", ".join(f"{states.count(state)} {state}" for state in ("ok", "missing", "unknown"))
 
 
 def commands(lines: Sequence[Diagnosis]) -> Sequence[str]:
-    """Return what to run or to change, each once. All APIs are enabled by one command, in the place of the first one."""
+    """Return the commands and changes to make, each once. One command, the first, enables all APIs."""
     fixes = list(dict.fromkeys(line.fix for line in lines if line.state != "ok" and line.fix))
     enabling = [found for found in map(_ENABLE.fullmatch, fixes) if found]
     if not enabling:
         return fixes
     apis = " ".join(found["apis"] for found in enabling)
     together = f"gcloud services enable {apis} --project={enabling[0]['project']}"
-    # First: a grant needs the API of projects, and most checks need some API.
+    # First, because a grant needs the API of projects and most checks need some API.
     return [together, *(fix for fix in fixes if not _ENABLE.fullmatch(fix))]
 
 
@@ -75,7 +75,7 @@ def _by_state(lines: Sequence[Diagnosis]) -> Iterator[Sequence[_Entry]]:
 
 
 def _cause(line: Diagnosis) -> str:
-    """Return what lines of one cause have in common."""
+    """Return the key that groups lines with the same cause."""
     if line.state == "ok":
         return next((start for start in _SHARED if line.check.startswith(start)), line.check)
     if line.state == "unknown" and line.fix:
@@ -87,13 +87,13 @@ def _text(entry: _Entry, width: int) -> str:
     word, first = entry.state, entry.lines[0]
     names = [line.check for line in entry.lines]
     if len(names) == 1:
-        said = f"{names[0]}: {first.detail}"
+        text = f"{names[0]}: {first.detail}"
     elif entry.state == "ok":
-        said = f"{len(names)} {_noun(names)}"
+        text = f"{len(names)} {_noun(names)}"
     else:
-        said = f"{first.detail.rstrip('.')}; {len(names)} checks: {_joined(names)}"
+        text = f"{first.detail.rstrip('.')}; {len(names)} checks: {_joined(names)}"
     return textwrap.fill(
-        said,
+        text,
         width,
         initial_indent=f"{word:<{_INDENT}}",
         subsequent_indent=" " * _INDENT,
@@ -103,7 +103,7 @@ def _text(entry: _Entry, width: int) -> str:
 
 
 def _joined(names: Sequence[str]) -> str:
-    """Return names with what they begin with said once."""
+    """Join names, with each common prefix only once."""
     groups: dict[str, list[str]] = {}
     for name in names:
         start = next((start for start in _SHARED if name.startswith(start)), "")
@@ -115,6 +115,6 @@ def _noun(names: Sequence[str]) -> str:
     start = next(start for start in _SHARED if names[0].startswith(start))
     return {
         "API ": "APIs are enabled",
-        "permissions of ": "roles: all their permissions are held",
-        "policy ": "organization policies refuse nothing that the stack needs",
+        "permissions of ": "roles: all permissions are granted",
+        "policy ": "organization policies allow everything the stack needs",
     }[start]

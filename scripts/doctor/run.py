@@ -1,4 +1,4 @@
-"""Run the checks, all at the same time."""
+"""Run all checks concurrently."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -18,16 +18,16 @@ from scripts.doctor.diagnosis import Check, Checkup, Diagnosis
 from stacks.settings import Settings
 
 LIMIT_S: Final = 30.0
-"""Longest wait for all checks together. One that is not done by then is unknown."""
+"""Timeout for all checks together, in seconds. A check that has not finished by then is unknown."""
 QUOTA_PROJECT: Final = "quota project"
 USE_PROJECT: Final = "serviceusage.services.use"
 CONSUMER: Final = "roles/serviceusage.serviceUsageConsumer"
 NOT_USABLE: Final = "USER_PROJECT_DENIED"
-"""Google's reason for a project that the caller may not use for quota."""
+"""Google's error reason for a quota project that the caller does not have permission to use."""
 
 
 def examine(project_id: str, stack: str | None, settings: Settings | None) -> Sequence[Diagnosis]:
-    """Return the lines of all checks, in a fixed order."""
+    """Return the results of all checks, in a fixed order."""
     try:
         credentials = google_api.credentials()
     except CommandRefusedError as error:
@@ -45,26 +45,26 @@ def examine(project_id: str, stack: str | None, settings: Settings | None) -> Se
         return [*lines, *found]
     if isinstance(credentials, user.Credentials):
         return [*lines, *refused]
-    # A service account's calls count for its own project without the header, so that everything that is missing can be said at once.
+    # Without the header, calls of a service account use its own project's quota, so the other checks can still run.
     own = replace(checkup, google=google_api.connect(given=credentials, connections=CALLS))
     return [*lines, *refused, *concurrently(_checks(own))]
 
 
 def _checks(checkup: Checkup) -> Sequence[Check]:
-    rooms = (project, tunnel_role, capacity, machine, secrets_key, model)
-    return [check for room in rooms for check in room.checks(checkup)]
+    modules = (project, tunnel_role, capacity, machine, secrets_key, model)
+    return [check for module in modules for check in module.checks(checkup)]
 
 
 def concurrently(checks: Sequence[Check], limit_s: float = LIMIT_S) -> Sequence[Diagnosis]:
-    """Run each check in a thread of its own, which the command's end does not wait for, and return their lines in order."""
+    """Run each check in its own thread and return the results in order. The command does not wait for threads that time out."""
     found = each_within([check.lines for check in checks], workers=len(checks), limit_s=limit_s)
     return [
-        line for check, (lines, error) in zip(checks, found, strict=True) for line in lines or _unsaid(check, error)
+        line for check, (lines, error) in zip(checks, found, strict=True) for line in lines or _unfinished(check, error)
     ]
 
 
-def _unsaid(check: Check, error: BaseException | None) -> Sequence[Diagnosis]:
-    """Return the line of a check without an answer; nothing for one that had nothing to say."""
+def _unfinished(check: Check, error: BaseException | None) -> Sequence[Diagnosis]:
+    """Return the result of a check that failed or timed out; empty if it succeeded without a result."""
     if error is None:
         return ()
     reason = str(error) if isinstance(error, TimeoutError) else f"the check failed: {type(error).__name__}: {error}"
@@ -78,20 +78,20 @@ def _credentials(credentials: Credentials) -> Sequence[Diagnosis]:
         if getattr(credentials, "refresh_token", None) or not isinstance(credentials, user.Credentials):
             credentials.refresh(google.auth.transport.requests.Request())  # pyright: ignore[reportUnknownMemberType] - the library is untyped
     except google.auth.exceptions.RefreshError as error:
-        detail = f"Google refuses them: {str(error.args[0]).splitlines()[0]}"
+        detail = f"Google rejected them: {str(error.args[0]).splitlines()[0]}"
         return (Diagnosis(check="credentials", state="missing", detail=detail, fix=login),)
     except google.auth.exceptions.TransportError as error:
-        detail = f"Google cannot be reached: {type(error).__name__}"
+        detail = f"cannot reach Google: {type(error).__name__}"
         return (Diagnosis(check="credentials", state="unknown", detail=detail),)
-    person = isinstance(credentials, user.Credentials) and bool(getattr(credentials, "refresh_token", None))
-    kind = "an access token" if isinstance(credentials, user.Credentials) else member_of(credentials)
-    return (Diagnosis(check="credentials", state="ok", detail="a person's login" if person else kind),)
+    is_user = isinstance(credentials, user.Credentials) and bool(getattr(credentials, "refresh_token", None))
+    kind = "access token" if isinstance(credentials, user.Credentials) else member_of(credentials)
+    return (Diagnosis(check="credentials", state="ok", detail="user login" if is_user else kind),)
 
 
 def _quota_project(checkup: Checkup) -> Sequence[Diagnosis]:
-    """Return a line if calls may not count for the project: Google refuses every call of this product until they may.
+    """Return a line if the caller cannot use the project as quota project. Google then rejects every call of this product.
 
-    Testing permissions needs none, so that a refusal of it for want of one is about the project for quota.
+    Testing permissions requires no permission, so a denial can only be about the quota project.
     """
     try:
         checkup.google.post(
@@ -102,5 +102,5 @@ def _quota_project(checkup: Checkup) -> Sequence[Diagnosis]:
             fix = checkup.grant(CONSUMER)
             return (Diagnosis(check=QUOTA_PROJECT, state="missing", detail=str(error), fix=fix),)
     except ScriptError:
-        pass  # the other checks say so, each for its API
+        pass  # the other checks report it, each for its API
     return ()

@@ -1,4 +1,4 @@
-"""Check of the key in Cloud KMS that encrypts a stack's secrets, where its settings file names one."""
+"""Check of the Cloud KMS key that encrypts a stack's secrets, if its settings file names one."""
 
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -17,14 +17,14 @@ _NAME: Final = "secrets key"
 
 
 def checks(checkup: Checkup) -> Iterator[Check]:
-    """Yield the check of a stack whose secrets a key in Cloud KMS encrypts; nothing for other stacks."""
+    """Yield the check of a stack whose secrets are encrypted with a Cloud KMS key; none for other stacks."""
     key = key_of(checkup.stack) if checkup.stack else None
     if key is not None:
         yield Check(name=_NAME, run=partial(_usable, checkup, key))
 
 
 def _usable(checkup: Checkup, key: KmsKey) -> Sequence[Diagnosis]:
-    """Return whether the caller may use the key. Google answers the test for a key that does not exist with no permission."""
+    """Check that the caller can use the key. For a key that does not exist, Google returns no permissions."""
     try:
         answer = checkup.google.post(API, f"v1/{key.name}:testIamPermissions", {"permissions": [_DECRYPT, _ENCRYPT]})
     except GoogleListError as error:
@@ -34,17 +34,22 @@ def _usable(checkup: Checkup, key: KmsKey) -> Sequence[Diagnosis]:
         return (checkup.refused(_NAME, API, ROLE, error),)
     held = set(as_sequence(answer.get("permissions")))
     if _DECRYPT in held:
-        can = "encrypts and decrypts" if _ENCRYPT in held else f"decrypts; making or changing a stack needs {ROLE}"
-        return (Diagnosis(check=_NAME, state="ok", detail=f"{key.name} {can}"),)
+        can = (
+            "can encrypt and decrypt" if _ENCRYPT in held else f"can decrypt; creating or changing a stack needs {ROLE}"
+        )
+        return (Diagnosis(check=_NAME, state="ok", detail=f"{key.name}: you {can}"),)
     return _reasons(checkup, key)
 
 
 def _reasons(checkup: Checkup, key: KmsKey) -> Sequence[Diagnosis]:
-    """Return why the key cannot be used, one line for each command that has to run."""
+    """Return why the key cannot be used, one line per command to run."""
     grant = key.grant(checkup.member, ROLE)
     if not isinstance(lookup(checkup.google, API, f"v1/{key.name}"), Absent):
-        return (_missing(f"you may not decrypt with {key.name}, or it does not exist", grant),)
-    lines = [_missing(f"{key.name} does not exist", key.make), _missing("a new key lets no account decrypt", grant)]
+        return (_missing(f"{key.name} does not exist or you do not have permission to decrypt with it", grant),)
+    lines = [
+        _missing(f"{key.name} does not exist", key.make),
+        _missing("a new key has no account with permission to decrypt", grant),
+    ]
     if isinstance(lookup(checkup.google, API, f"v1/{key.ring}"), Absent):
         lines.insert(0, _missing(f"{key.ring} does not exist", key.make_ring))
     return lines

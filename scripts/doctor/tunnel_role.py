@@ -1,4 +1,4 @@
-"""The custom role of `tpu.tunnelRole`: it exists, can be granted in the project, and has the permissions that a tunnel needs."""
+"""Check of the custom role in `tpu.tunnelRole`: it exists, can be granted in the project and has the permissions for a tunnel."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
@@ -26,18 +26,18 @@ def _role(checkup: Checkup, role: TunnelRole) -> Sequence[Diagnosis]:
     check = f"role {role.id}"
     if role.parent.startswith("projects/") and role.parent != f"projects/{checkup.project}":
         own = tunnel_role(role.id, checkup.project)
-        detail = f"{role.name} can be granted in its own project only; create one in {checkup.project} and set gemma-serving:tpu.tunnelRole: {own.id}"
+        detail = f"{role.name} can only be granted in its own project; create one in {checkup.project} and set gemma-serving:tpu.tunnelRole: {own.id}"
         return (Diagnosis(check=check, state="missing", detail=detail, fix=own.create_command()),)
     try:
         found = checkup.google.get("iam", f"v1/{role.name}")
     except GoogleListError as error:
         if error.status == _NOT_FOUND:
-            detail = f"{role.name} does not exist; if this id was deleted in the last 37 days, choose another"
+            detail = f"{role.name} does not exist; if it was deleted in the last 37 days, choose another id"
             return (Diagnosis(check=check, state="missing", detail=detail, fix=role.create_command()),)
         return (_unknown(checkup, check, role, error),)
-    fault, command = _fault(role, found)
-    if fault:
-        return (Diagnosis(check=check, state="missing", detail=fault, fix=command),)
+    problem, command = _problem(role, found)
+    if problem:
+        return (Diagnosis(check=check, state="missing", detail=problem, fix=command),)
     return (Diagnosis(check=check, state="ok", detail=_held(found)),)
 
 
@@ -49,21 +49,23 @@ def _unknown(checkup: Checkup, check: str, role: TunnelRole, error: GoogleListEr
     return checkup.refused(check, "iam", _VIEWER, error)
 
 
-def _fault(role: TunnelRole, found: Mapping[str, object]) -> tuple[str, str]:
-    """Return what is wrong with a role and the command that fixes it; empty texts if nothing is."""
+def _problem(role: TunnelRole, found: Mapping[str, object]) -> tuple[str, str]:
+    """Return the problem of a role and the command that fixes it; empty texts if the role is fine."""
     lacking = tuple(permission for permission in PERMISSIONS if permission not in _permissions(found))
     if found.get("deleted"):
-        return f"{role.name} is deleted: it grants nothing, and can be restored for 7 days", role.undelete_command()
+        return f"{role.name} is deleted and grants nothing; it can be restored for 7 days", role.undelete_command()
     if found.get("stage") == "DISABLED":
-        return f"{role.name} is disabled: it grants nothing", role.enable_command()
+        return f"{role.name} is disabled and grants nothing", role.enable_command()
     if lacking:
-        return f"{role.name} lacks {', '.join(lacking)}: a tunnel needs them", role.add_command(lacking)
+        return f"{role.name} lacks permissions that a tunnel needs: {', '.join(lacking)}", role.add_command(lacking)
     return "", ""
 
 
 def _held(found: Mapping[str, object]) -> str:
     more = [permission for permission in _permissions(found) if permission not in PERMISSIONS]
-    return f"{len(PERMISSIONS)} permissions" + (f", and more than a tunnel needs: {', '.join(more)}" if more else "")
+    return f"{len(PERMISSIONS)} permissions" + (
+        f", plus some that a tunnel does not need: {', '.join(more)}" if more else ""
+    )
 
 
 def _permissions(found: Mapping[str, object]) -> Sequence[str]:

@@ -1,1 +1,1 @@
-"""Differences between what was deployed and what is there, and the one issue that tells of them."""
+"""Drift between state and cloud, and the GitHub issue that reports it."""

@@ -1,9 +1,10 @@
-"""Find what changed in the cloud since the last deployment, and keep one issue about it.
+"""Detect changes in the cloud since the last deployment.
 
   python -m scripts.drift --stack NAME
   python -m scripts.drift --issue
 
-Nothing is changed, not even the state. Exit code 1 means that something differs, or could not be read.
+With --issue, maintains one GitHub issue about them and exits with 0 if that succeeds. Changes nothing in the cloud or the state. Exit code 1
+without --issue: a stack differs or could not be read.
 """
 
 import json
@@ -24,16 +25,11 @@ class DriftOptions:
 
     stack: Annotated[
         tuple[str, ...],
-        Option(
-            "Look at this stack; may be repeated. By default all with a settings file.", repeated=True, metavar="NAME"
-        ),
+        Option("Stack to check; repeatable. Default: all stacks with a settings file.", repeated=True, metavar="NAME"),
     ] = ()
     issue: Annotated[
         bool,
-        Option(
-            "Create, update or close the issue in GITHUB_REPOSITORY; the exit code is then 0 if the issue is right. "
-            "The token comes from GITHUB_TOKEN."
-        ),
+        Option("Create, update or close the issue in GITHUB_REPOSITORY with GITHUB_TOKEN."),
     ] = False
     as_json: JsonSwitch = False
 
@@ -44,7 +40,7 @@ def _drift(options: DriftOptions) -> ExitCode:
 
     name = os.environ.get("GITHUB_REPOSITORY", "")
     if options.issue and not name:
-        raise CommandRefusedError("GITHUB_REPOSITORY is not set; --issue needs it.")
+        raise CommandRefusedError("--issue requires GITHUB_REPOSITORY.")
     repository = repository_from_environment(name) if options.issue else None
     found = drift_of_all(options.stack)
     server = os.environ.get("GITHUB_SERVER_URL", "https://github.com")
@@ -52,7 +48,7 @@ def _drift(options: DriftOptions) -> ExitCode:
     if options.as_json:
         print(json.dumps({"schema_version": 1, "stacks": [one.model_dump() for one in found]}))
     else:
-        print(body or "No deployed stack differs from what was deployed.")
+        print(body or "No drift found.")
     if repository is not None:
         say("drift", f"issue {repository.upsert_issue(MARKER, TITLE, body)}")
         return ExitCode.DONE

@@ -1,4 +1,4 @@
-"""Ask the engine what changed in the cloud since the last deployment. Nothing is changed, not even the state."""
+"""Detect changes in the cloud since the last deployment with a refresh preview. Changes neither the cloud nor the state."""
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -21,15 +21,15 @@ from scripts.cli.markdown import code, fenced, row
 from stacks.hooks.rollout_state import RolloutPhase, view_of
 
 MARKER: Final = "<!-- gemma-serving: drift -->"
-"""Identifies the issue, so that it can be updated."""
-TITLE: Final = "Deployed stacks differ from what was deployed"
+"""Identifies the issue so that it can be updated."""
+TITLE: Final = "Drift in deployed stacks"
 _LIMIT_S: Final = 900.0
 _MOST_BYTES: Final = 60_000
-_WORDS: Final[Mapping[str, str]] = {"update": "changed", "delete": "gone", "replace": "replaced", "create": "new"}
+_WORDS: Final[Mapping[str, str]] = {"update": "changed", "delete": "deleted", "replace": "replaced", "create": "new"}
 
 
 class StackDrift(BaseModel):
-    """What differs in one stack. `error` is set if it could not be read; a stack that is not deployed has nothing."""
+    """Differences in one stack. `error` is set if it could not be read. A stack that is not deployed has none."""
 
     model_config = ConfigDict(frozen=True)
     stack: str
@@ -37,18 +37,18 @@ class StackDrift(BaseModel):
     changes: tuple[ResourceChange, ...] = ()
     error: str | None = None
     rollout_phase: RolloutPhase | None = None
-    """Where the roll-out of a Cloud Run service is; None without `cloudRun.rollout`, or if it could not be read."""
+    """Phase of a Cloud Run service's rollout; None without `cloudRun.rollout` or if it could not be read."""
     rollout: str = ""
-    """What to know of the roll-out and what to run, whole sentences."""
+    """Status of the rollout and the command to run, in whole sentences."""
 
     @property
     def differs(self) -> bool:
-        """Whether a person has something to do. A roll-out that goes on, or a revision that waits, is no difference."""
+        """True if the operator must act. An active rollout or a waiting revision is not a difference."""
         return bool(self.changes or self.error) or self.rollout_phase in {"interrupted", "unknown"}
 
 
 def drift_of(stack: str) -> StackDrift:
-    """Return what differs between a stack's state and the cloud."""
+    """Return the differences between a stack's state and the cloud."""
     say("drift", f"{stack} ...")
     try:
         if stack not in runner.listed_stacks():
@@ -59,18 +59,18 @@ def drift_of(stack: str) -> StackDrift:
 
 
 def drift_of_all(names: Sequence[str]) -> Sequence[StackDrift]:
-    """Return what differs in these stacks, by default in all with a settings file."""
+    """Return the differences of these stacks, by default of all with a settings file."""
     return [drift_of(stack) for stack in names or runner.stacks_in(runner.project_folder())]
 
 
 def issue_body(found: Sequence[StackDrift], run_url: str) -> str | None:
-    """Return the issue's text; None if nothing differs and every stack could be read."""
+    """Return the text of the issue; None if every stack could be read and none differs."""
     differing = [one for one in found if one.differs]
     if not differing:
         return None
     lines = [
         MARKER,
-        "What is in the cloud is not what was deployed.",
+        "The cloud differs from the last deployment.",
         "",
         row(("stack", "differences")),
         "| --- | --- |",
@@ -85,25 +85,25 @@ def issue_body(found: Sequence[StackDrift], run_url: str) -> str | None:
             lines += [one.rollout, ""]
         if one.changes:
             lines += [_line(change) for change in one.changes]
-            lines += ["", f"To deploy what the state says again: {code(f'pulumi up --refresh --stack {one.stack}')}."]
+            lines += ["", f"To restore the deployment, run {code(f'pulumi up --refresh --stack {one.stack}')}."]
     lines += [
         "",
-        f"<sub>This issue is updated each night and closed when nothing differs. [Latest run]({run_url})</sub>",
+        f"<sub>Updated every night, and closed when the drift is gone. [Latest run]({run_url})</sub>",
     ]
     text = "\n".join(lines)
     if len(text.encode()) > _MOST_BYTES:
         table = "\n".join(lines[: 5 + len(differing)])
-        text = f"{table}\n\nThe list is too long for an issue; the [latest run]({run_url}) has it."
+        text = f"{table}\n\nThe list is too long for an issue. See the [latest run]({run_url})."
     return text + "\n"
 
 
 def _line(change: ResourceChange) -> str:
-    what = f": {', '.join(code(name) for name in change.properties)}" if change.properties else ""
-    return f"- {code(change.name)} ({code(change.type)}) is {_WORDS.get(change.op, change.op)}{what}"
+    names = f": {', '.join(code(name) for name in change.properties)}" if change.properties else ""
+    return f"- {code(change.name)} ({code(change.type)}) is {_WORDS.get(change.op, change.op)}{names}"
 
 
 def _compared(stack: str, preview: Mapping[str, object]) -> StackDrift:
-    """Return what a preview of a refresh says of a stack. Its service is as Google answered."""
+    """Return the differences in a refresh preview, which has the service as Google returned it."""
     changes, service = changes_of(preview, environment_secrets())[0], outputs_after(preview, SERVICE_TYPE)
     if TEMPLATE_LABEL not in as_mapping(service.get("labels")):
         return StackDrift(stack=stack, changes=changes)

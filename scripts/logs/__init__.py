@@ -1,1 +1,1 @@
-"""The lines of a stack's server: what Cloud Logging has of its container or its machine."""
+"""Server logs of a stack in Cloud Logging, from its container or its machine."""

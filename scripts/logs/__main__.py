@@ -1,7 +1,7 @@
-"""Print the lines of a stack's server, without secrets: the container's of Cloud Run, or the machine's of a TPU.
+"""Print the server logs of a stack.
 
-The lines are read from Cloud Logging, so they can be read while the server starts, and after it is gone. A TPU machine writes them
-there itself. Known causes of failures are named at the end, with what to change. Lines go to stdout, everything else to stderr.
+Redacts secrets. Reads Cloud Logging, so logs are available while the server starts and after it was deleted. A TPU node writes its logs there
+itself. Known causes of failures and their fixes are printed at the end. Log lines go to stdout, everything else to stderr.
 """
 
 import json
@@ -27,7 +27,7 @@ SCHEMA_VERSION: Final = 1
 DEFAULT_LINES: Final = 200
 DEFAULT_SINCE: Final = "1h"
 _KEPT: Final = 1000
-"""Lines in which a cause is looked for while they are followed."""
+"""Lines that --follow searches for a known cause."""
 
 
 def _ago(text: str) -> int:
@@ -42,16 +42,21 @@ class LogsOptions:
     """Options of the command."""
 
     stack: StackName
-    follow: Annotated[bool, Option("Print lines as they come, until Ctrl-C.")] = False
+    follow: Annotated[bool, Option("Print new lines until Ctrl-C.")] = False
     since_s: Annotated[
         int | None,
-        Option(f"How far to go back. (default: {DEFAULT_SINCE})", flag="--since", metavar="DURATION", parse=_ago),
+        Option(
+            f"Print logs of the last DURATION. (default: {DEFAULT_SINCE})",
+            flag="--since",
+            metavar="DURATION",
+            parse=_ago,
+        ),
     ] = None
-    lines: Annotated[int, Option("Most lines; the newest are printed.", least=1, most=10_000)] = DEFAULT_LINES
+    lines: Annotated[int, Option("Maximum number of lines. Prints the newest.", least=1, most=10_000)] = DEFAULT_LINES
     utc: Annotated[bool, Option("Print times in UTC instead of this machine's time zone.")] = False
-    as_json: Annotated[
-        bool, Option("Print one JSON object on stdout; with --follow, one for each line.", flag="--json")
-    ] = False
+    as_json: Annotated[bool, Option("Print one JSON object on stdout; with --follow, one per line.", flag="--json")] = (
+        False
+    )
 
 
 def _logs(options: LogsOptions) -> ExitCode:
@@ -71,19 +76,19 @@ def _logs(options: LogsOptions) -> ExitCode:
     if not options.follow:
         cause = newest_cause(log, found)
         show.whole(found, cause)
-        _remark(options, log, found)
+        _print_hint(options, log, found)
         if cause is not None:
             _say(sentence(cause))
         return ExitCode.DONE
-    show.begin()
+    show.heading()
     recent = list(found)
     show.lines(found)
-    told: set[str] = set()
+    reported: set[str] = set()
     printed = {(line.moment, line.text) for line in found}
-    # Lines before the first printed one were left out on purpose; one between them may only become visible now.
-    begun = found[0].moment if len(found) == options.lines else since
+    # Lines before the first printed one were skipped on purpose, but a line after it may become visible late.
+    start = found[0].moment if len(found) == options.lines else since
     fresh = True
-    for line in follow(api, log, begun, LineMask(secrets), say=_say):
+    for line in follow(api, log, start, LineMask(secrets), say=_say):
         if line is not None:
             if (line.moment, line.text) in printed:
                 continue
@@ -91,15 +96,15 @@ def _logs(options: LogsOptions) -> ExitCode:
             recent, fresh = [*recent[-_KEPT:], line], True
         elif fresh:
             cause = newest_cause(log, recent)
-            if cause is not None and cause.line not in told:
-                told.add(cause.line)
+            if cause is not None and cause.line not in reported:
+                reported.add(cause.line)
                 _say(sentence(cause))
             fresh = False
-    raise AssertionError("unreachable: the lines are followed until Ctrl-C")
+    raise AssertionError("unreachable, because only Ctrl-C stops --follow")
 
 
 def _secrets(log: "ServerLog") -> tuple[str, ...]:
-    """Return the secrets that this stack is known to have and that a line could show bare."""
+    """Return the stack's known secrets, so that lines can be masked."""
     from cloud.secret_values import read_secret
     from contracts.errors import ScriptError
 
@@ -108,40 +113,40 @@ def _secrets(log: "ServerLog") -> tuple[str, ...]:
         try:
             secrets.append(read_secret(log.api_key_secret, project=log.project))
         except ScriptError:
-            _say("the stack's API key cannot be read, so a line that shows it bare would not be masked.")
+            _say("cannot read the stack's API key, so lines that contain it are not masked")
     return tuple(secrets)
 
 
-def _remark(options: LogsOptions, log: "ServerLog", found: "Sequence[PrintedLine]") -> None:
+def _print_hint(options: LogsOptions, log: "ServerLog", found: "Sequence[PrintedLine]") -> None:
     if found:
         if len(found) == options.lines:
-            _say(f"these are the newest {options.lines} lines; --lines N prints more.")
+            _say(f"showing the newest {options.lines} lines. Pass --lines N for more.")
         return
     older = ""
     if log.target == "tpu":
-        older = " A machine whose agent is older than this version writes none until it boots again."
-    _say(f"there are no lines of stack {options.stack} in this time; --since 1d goes further back.{older}")
+        older = " A node with an older agent writes no logs until it is rebooted."
+    _say(f"no logs of stack {options.stack} in this period.{older} Pass --since 1d to search a longer one.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Printer:
-    """Prints lines on stdout, for people or for programs."""
+    """Prints lines on stdout, as text or JSON."""
 
     log: "ServerLog"
     zone: tzinfo | None
-    """The zone of the times; None is this machine's."""
+    """Time zone of the times; None: local time."""
     as_json: bool
     follows: bool
 
-    def begin(self) -> None:
-        """Say what the times are."""
+    def heading(self) -> None:
+        """Print stack, project and time zone."""
         if not self.as_json:
             name = datetime.now(UTC).astimezone(self.zone).tzname()
-            _say(f"stack {self.log.stack}, project {self.log.project}; times are in {name}.")
+            _say(f"stack {self.log.stack}, project {self.log.project}, times in {name}")
 
     def whole(self, found: "Sequence[PrintedLine]", cause: "Cause | None") -> None:
         """Print all lines."""
-        self.begin()
+        self.heading()
         if self.as_json:
             known = None if cause is None else {"finding": cause.finding, "line": cause.line, "fix": cause.hint}
             place = {"stack": self.log.stack, "project": self.log.project, "target": self.log.target}

@@ -1,4 +1,4 @@
-"""Known causes of failures in the lines of a server, with what to change."""
+"""Known causes of failures in server logs, with their fixes."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def known_cause(log: ServerLog, lines: Sequence[str]) -> "Cause | None":
-    """Return the cause that explains the others; None if no line shows one that is known, or the settings cannot be read."""
+    """Return the root cause in the lines; None if no known cause matches or the settings cannot be read."""
     from stacks.hooks.failure_hints import cause_of  # noqa: PLC0415 - the planner takes 0.1 s to load
 
     start = _start(log)
@@ -23,9 +23,9 @@ def known_cause(log: ServerLog, lines: Sequence[str]) -> "Cause | None":
 
 
 def newest_cause(log: ServerLog, lines: Sequence[PrintedLine]) -> "Cause | None":
-    """Return the cause that the newest revision or node shows, an older one's only if no newer one shows any.
+    """Return the cause in the logs of the newest revision or node that has one.
 
-    A failure that was fixed since must not hide that of the next start. The one whose lines begin later is the newer one.
+    A fixed failure must not hide the failure of the next start. The revision or node whose logs start later is newer.
     """
     places: dict[str, list[str]] = {}
     for line in lines:
@@ -35,7 +35,7 @@ def newest_cause(log: ServerLog, lines: Sequence[PrintedLine]) -> "Cause | None"
 
 
 def sentence(cause: "Cause") -> str:
-    """Return a cause in words."""
+    """Return a cause as text."""
     finding = f" [{cause.finding}: docs/reference/rules.md]" if cause.finding else ""
     return f"known cause{finding}: {cause.hint}"
 

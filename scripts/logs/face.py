@@ -1,4 +1,4 @@
-"""What other commands may use of `scripts.logs`: the log of a stack, and the cause of a failure that its lines show."""
+"""Public interface of `scripts.logs` for other commands: the log of a stack and known causes in it."""
 
 from scripts.logs.causes import known_cause
 from scripts.logs.place import log_of_settings

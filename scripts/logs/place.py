@@ -1,4 +1,4 @@
-"""Where the lines of a stack's server are: which project, and which entries of Cloud Logging."""
+"""Location of a stack's server logs: the project and the Cloud Logging filter."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -24,12 +24,12 @@ class ServerLog:
     project: str
     target: Target
     location: str
-    """Region of Cloud Run; empty for a TPU, whose machine can be in any zone."""
+    """Region of Cloud Run; empty for a TPU node, which can be in any zone."""
     api_key_secret: str | None = None
-    """Version of the API key, which no line may show."""
+    """Secret version of the API key, which must be masked."""
 
     def filter(self, since: datetime) -> str:
-        """Return the filter of the lines since a time."""
+        """Return the filter for the logs since a time."""
         names, moment = Names(project=self.project, stack=self.stack), since.isoformat()
         if self.target == "cloud-run":
             return RevisionLog(
@@ -45,7 +45,7 @@ class ServerLog:
 
 
 def server_log(state: StackState) -> ServerLog:
-    """Return the log of a stack: as its outputs say, else as its settings do, because lines outlive the server.
+    """Return the log of a stack from its outputs, or else from its settings, because logs outlive the server.
 
     Raises CommandRefusedError if the stack has neither.
     """
@@ -69,7 +69,7 @@ def _of_outputs(stack: str, outputs: StackOutputs) -> ServerLog:
 
 
 def log_of_settings(stack: str, settings: "Settings") -> ServerLog:
-    """Return the log that a stack of these settings has."""
+    """Return the log of a stack with these settings."""
     return ServerLog(
         stack=stack,
         project=settings.project,

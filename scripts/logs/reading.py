@@ -1,4 +1,4 @@
-"""Read lines from Cloud Logging, once or while they come."""
+"""Read log lines from Cloud Logging, once or continuously."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,9 +14,9 @@ from scripts.logs.place import ServerLog
 from stacks.hooks.container_logs import lines_of, why_unread
 
 PERIOD_S: Final = 2.0
-"""Interval between two reads while lines are followed. Cloud Logging allows 60 reads a minute for a project (Quotas and limits, 2026-11)."""
+"""Polling interval of --follow in seconds. Cloud Logging allows 60 reads per minute and project (Quotas and limits, 2026-11)."""
 OVERLAP: Final = timedelta(seconds=60)
-"""How far each read goes back: an entry can become visible after a later one."""
+"""Overlap of consecutive reads, because an entry can become visible after a later one."""
 _PAGE: Final = 1000
 
 Mask = Callable[[str], str]
@@ -30,24 +30,24 @@ class PrintedLine:
     source: str
     """`server`, `agent`, `stdout`, `stderr` or `system` (Cloud Run's own)."""
     where: str
-    """The revision or the machine; empty if the entry does not say."""
+    """Revision or node; empty if the entry does not name it."""
     text: str
-    """The line, without secrets."""
+    """The line with secrets redacted."""
 
     def to_json(self) -> dict[str, str]:
-        """Return the line as `--json` prints it; the time is RFC 3339 in UTC."""
+        """Return the line as `--json` prints it, with the time as RFC 3339 in UTC."""
         moment = self.moment.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
         return {"time": moment, "source": self.source, "where": self.where, "text": self.text}
 
 
 def newest(api: GoogleApi, log: ServerLog, since: datetime, count: int, mask: Mask) -> Sequence[PrintedLine]:
-    """Return the newest `count` lines since a time, the oldest first. Raises ScriptError if the log cannot be read."""
+    """Return the newest `count` lines since a time, oldest first. Raises ScriptError if the log cannot be read."""
     found: list[PrintedLine] = []
     for entry in _entries(api, log, since, order="timestamp desc", limit=count):
         found[:0] = _log_lines(entry, str)
         if len(found) >= count:
             break
-    # In their order: a mask can remember what the line before began.
+    # In order, because a mask can depend on the previous line.
     return [replace(line, text=mask(line.text)) for line in found][-count:]
 
 
@@ -60,15 +60,15 @@ def follow(
     say: Callable[[str], None],
     pause: Callable[[float], None] = time.sleep,
 ) -> Iterator[PrintedLine | None]:
-    """Yield the lines since a time as they come, each once, and None after each read. A read that fails is told and tried again.
+    """Yield new lines since a time, each once, and None after each read. Failed reads are reported and retried.
 
     Raises ScriptError if the first read fails.
     """
     seen: dict[tuple[str, str], datetime] = {}
-    begun, first = since, True
+    start, first = since, True
     while True:
         try:
-            for entry in _entries(api, log, begun, order="timestamp asc", limit=None):
+            for entry in _entries(api, log, start, order="timestamp asc", limit=None):
                 key = (str(entry.get("timestamp")), str(entry.get("insertId")))
                 if key not in seen:
                     seen[key] = _moment(entry)
@@ -76,10 +76,10 @@ def follow(
         except ScriptError as error:
             if first:
                 raise
-            say(f"{error} Trying again.")
+            say(f"{error} Retrying.")
         if seen:
-            begun = max(since, max(seen.values()) - OVERLAP)
-            seen = {key: moment for key, moment in seen.items() if moment >= begun}
+            start = max(since, max(seen.values()) - OVERLAP)
+            seen = {key: moment for key, moment in seen.items() if moment >= start}
         first = False
         yield None
         pause(PERIOD_S)
@@ -88,7 +88,7 @@ def follow(
 def _entries(
     api: GoogleApi, log: ServerLog, since: datetime, *, order: str, limit: int | None
 ) -> Iterator[Mapping[str, object]]:
-    """Yield entries. Raises ScriptError with what to do if Google refuses."""
+    """Yield entries. Raises ScriptError with the fix if Google rejects the call."""
     body: dict[str, object] = {
         "resourceNames": [f"projects/{log.project}"],
         "filter": log.filter(since),
@@ -106,11 +106,11 @@ def _entries(
     except GoogleListError as error:
         said = f"{masked(str(error)).rstrip('.')}."
         why = why_unread(log.project, status=error.status, reason=error.reason, said=said)
-        raise ScriptError(f"The log of stack {log.stack} cannot be read: {why}") from None
+        raise ScriptError(f"Cannot read the logs of stack {log.stack}: {why}") from None
 
 
 def _log_lines(entry: Mapping[str, object], mask: Mask) -> Sequence[PrintedLine]:
-    """Return the lines of an entry: several for a traceback that Cloud Logging keeps together, none for a record of a request."""
+    """Return the lines of an entry: several for a traceback in one entry, none for a request log."""
     labels = cast("Mapping[str, str]", entry.get("labels") or {})
     resource = cast("Mapping[str, Mapping[str, str]]", entry.get("resource") or {})
     place = resource.get("labels") or {}

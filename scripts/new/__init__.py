@@ -1,1 +1,1 @@
-"""Make the settings file of a new stack from the planner."""
+"""Create the settings file for a new stack."""

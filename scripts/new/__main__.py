@@ -1,11 +1,12 @@
-"""Make the settings file of a new stack: the cheapest deployment of a model that serves a workload, with comments.
+"""Create the settings file for a new stack.
 
     python -m scripts.new chat --model 12B
     python -m scripts.new chat --model google/gemma-4-E4B-it --accelerator v6e-1 --workload in=1500,out=300,users=32
     python -m scripts.new chat --model 26B-A4B --budget 2
 
-The planner chooses what is left out: accelerator, places, precision, and the options of vLLM. It writes `Pulumi.NAME.yaml`, shows its
-plan, and names the next commands. Nothing is created on Google Cloud. Exit code 2: nothing is enough, or the question is wrong.
+Selects the cheapest deployment of the model that serves the workload: accelerator, locations, precision and vLLM options. Writes
+`Pulumi.NAME.yaml` with comments, and prints its plan and the next commands. Creates nothing in Google Cloud. Exit code 2: no deployment meets the
+limits, or an option is invalid.
 """
 
 import json
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from contracts.errors import CommandRefusedError
 from contracts.exit_codes import ExitCode
+from contracts.former_names import NEW, with_former_names
 from scripts.cli.command import Command, run_command
 from scripts.cli.options import JsonSwitch, Option
 
@@ -28,7 +30,7 @@ if TYPE_CHECKING:
     from stacks.settings import Settings
 
 DEFAULT_WORKLOAD: Final = "in=700,out=300,users=8"
-"""A chat turn, eight users at a time: the workload of the shipped stack `l4-qat`."""
+"""Eight concurrent users of a chat: the workload of the shipped stack `l4-qat`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,36 +39,37 @@ class NewOptions:
 
     name: Annotated[
         str,
-        Option("Name of the stack: up to 30 lower-case letters, digits and hyphens, a letter first.", positional=True),
+        Option(
+            "Stack name: up to 30 lowercase letters, digits and hyphens, a letter first.",
+            positional=True,
+        ),
     ]
     model: Annotated[
         str,
-        Option("Hugging Face id, or a family of Gemma 4: E2B, E4B, 12B, 26B-A4B, 31B.", metavar="M"),
+        Option("Hugging Face id, or a size of Gemma 4: E2B, E4B, 12B, 26B-A4B, 31B.", metavar="M"),
     ]
     accelerator: Annotated[
         str | None,
-        Option("Only this accelerator, such as v6e-4 or L4; the cheapest that is enough without it.", metavar="A"),
+        Option("Accelerator, such as v6e-4 or L4. Default: the cheapest that meets the limits.", metavar="A"),
     ] = None
     budget: Annotated[
-        float | None, Option("Most US dollars that an hour of one slice or instance may cost.", metavar="USD", above=0)
+        float | None, Option("Maximum price per slice or instance, in USD per hour.", metavar="USD", above=0)
     ] = None
     workload: Annotated[
         str,
-        Option("What clients ask of one slice or instance; docs/planning.md lists the keys.", metavar="LIST"),
+        Option("Workload of one slice or instance. docs/planning.md lists the keys.", metavar="LIST"),
     ] = DEFAULT_WORKLOAD
-    region: Annotated[
-        tuple[str, ...], Option("Only this region. May be repeated.", metavar="REGION", repeated=True)
-    ] = ()
+    region: Annotated[tuple[str, ...], Option("Allowed region; repeatable.", metavar="REGION", repeated=True)] = ()
     secrets_key: Annotated[
         str | None,
         Option(
-            "Key in Cloud KMS that encrypts the stack's secrets, instead of a passphrase: projects/P/locations/L/keyRings/R/cryptoKeys/K.",
+            "Cloud KMS key for the secrets: projects/P/locations/L/keyRings/R/cryptoKeys/K. Default: a passphrase.",
             metavar="KEY",
         ),
     ] = None
-    force: Annotated[
-        bool, Option("Replace an existing file. Secrets, their salt and keys of other namespaces stay.")
-    ] = False
+    force: Annotated[bool, Option("Overwrite an existing file, except secrets, salt and keys of other namespaces.")] = (
+        False
+    )
     as_json: JsonSwitch = False
 
 
@@ -96,23 +99,23 @@ def _new(options: NewOptions) -> ExitCode:
 
 
 def _require_no_other(path: "Path", key: "KmsKey") -> None:
-    """Raise CommandRefusedError if the file that is replaced has secrets, or a salt, of another provider: they would be lost."""
+    """Raise CommandRefusedError if overwriting the file loses secrets or a salt of another provider."""
     text = path.read_text(encoding="utf-8") if path.exists() else ""
     if path.exists() and f"secretsprovider: {key.url}" not in text.splitlines():
         raise CommandRefusedError(
-            f"{path.name} exists, and --secrets-key does not change what encrypts its secrets. Leave the option out, and run "
-            f"`pulumi stack change-secrets-provider {key.url} --stack {path.name.removeprefix('Pulumi.').removesuffix('.yaml')}` afterwards."
+            f"{path.name} exists, and --secrets-key cannot change its secrets provider. Remove the option, then run "
+            f"`pulumi stack change-secrets-provider {key.url} --stack {path.name.removeprefix('Pulumi.').removesuffix('.yaml')}`."
         )
 
 
 def _name_key(path: "Path", key: "KmsKey") -> None:
-    """Add the key to a new file, so that the doctor checks it before the stack is made."""
+    """Add the key to a new file, so that doctor checks it before the stack is created."""
     with path.open("a", encoding="utf-8") as file:
         file.write(f"secretsprovider: {key.url}\n")
 
 
 def _solved(options: NewOptions) -> "tuple[Solution, ServiceLimits]":
-    """Return the cheapest deployment that is enough. Raises PlanningError that names the nearest, if none is."""
+    """Return the cheapest deployment that meets the limits. Raises PlanningError with the closest one if none does."""
     from planning.errors import PlanningError
     from planning.question.workload import parse_workload
     from planning.solve.candidates import checkpoints_of, rented
@@ -133,7 +136,7 @@ def _solved(options: NewOptions) -> "tuple[Solution, ServiceLimits]":
 
 
 def _revision(model: str) -> str | None:
-    """Return the commit of the model's main branch; None, after a sentence that says so, if the hub did not state one."""
+    """Return the commit of the model's main branch. Report and return None if the hub did not return one."""
     from cloud.hub import main_commit
     from contracts.answers import Present, Unknown
     from scripts.cli.command import say
@@ -144,13 +147,13 @@ def _revision(model: str) -> str | None:
         case Unknown(why=why):
             say(
                 "new",
-                f"{why}. modelRevision is not set: `python -m scripts.doctor` names the commit once the hub answers.",
+                f"{why}. modelRevision is not set. When the hub is reachable, run `python -m scripts.doctor` for the commit.",
             )
             return None
 
 
 def _planned(path: "Path") -> "tuple[Settings, Plan]":
-    """Return the settings of the written file and their plan: what the next commands see."""
+    """Return the settings of the written file and their plan."""
     from planning.planner import plan
     from scripts.cli.settings import NO_PROJECT
     from stacks.loading import from_file
@@ -161,11 +164,11 @@ def _planned(path: "Path") -> "tuple[Settings, Plan]":
 
 
 def _next(name: str, settings: "Settings", key: "KmsKey | None") -> Sequence[str]:
-    """Return the commands up to a first answer of the model, in their order."""
+    """Return the commands up to the first response of the model, in order."""
     from scripts.cli.settings import NO_PROJECT
 
     init = f"pulumi stack init {name}"
-    commands = [init if key is None else f"{init} --secrets-provider={key.url}   # the key has to exist: docs/ci.md"]
+    commands = [init if key is None else f"{init} --secrets-provider={key.url}   # the key must exist: docs/ci.md"]
     if settings.project == NO_PROJECT:
         commands.append(f"pulumi config set gcp:project YOUR_PROJECT --stack {name}")
     commands.append(f"python -m scripts.doctor --stack {name}")
@@ -178,7 +181,7 @@ def _next(name: str, settings: "Settings", key: "KmsKey | None") -> Sequence[str
     return [*commands, f"pulumi up --stack {name}", f"python -m scripts.connect chat --stack {name}"]
 
 
-def _places(settings: "Settings") -> str:
+def _locations(settings: "Settings") -> str:
     return ", ".join(settings.tpu.zones if settings.tpu else settings.regions)
 
 
@@ -194,7 +197,7 @@ def _show(path: "Path", plan: "Plan", following: Sequence[str]) -> None:
     wording = StackWording(to_deployment(settings, path.parent))
     print(f"Wrote {path.name}.")
     print(headline(plan))
-    print(f"It costs ${plan.cost.usd_per_hour:.2f} an hour at list prices, in {_places(settings)}.")
+    print(f"List price: ${plan.cost.usd_per_hour:.2f}/h in {_locations(settings)}.")
     for finding in plan.findings:
         if finding.severity == "warn" or finding.id == id_of(personal_checkpoint):
             print(finding_text(finding, wording))
@@ -209,20 +212,21 @@ def _report(
 
     resolved = solution.subject.resolved
     deployment = resolved.deployment
-    return {
+    report = {
         "file": path.name,
         "replaced": replaced,
         "model": resolved.model_id,
         "model_revision": revision,
         "personal": checkpoint_of(resolved.model_id).is_personal,
         "accelerator": resolved.accelerator.name,
-        "places": list(deployment.tpu.zones) if resolved.is_tpu else [deployment.cloud_run.region],
+        "locations": list(deployment.tpu.zones) if resolved.is_tpu else [deployment.cloud_run.region],
         "fits": plan.fits,
         "usd_per_hour": round(plan.cost.usd_per_hour, 4),
         "start_s": round(plan.startup.ready_s),
         "findings": [finding.id for finding in plan.findings if finding.severity != "info"],
         "next": list(following),
     }
+    return with_former_names(report, NEW)
 
 
 COMMAND: Final = Command(name="new", help=__doc__, options=NewOptions, run=_new)

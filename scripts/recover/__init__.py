@@ -1,1 +1,1 @@
-"""Take over what an interrupted run left: resources that exist, are ours, and stand in no state."""
+"""Import existing resources of a stack that are missing from its state."""

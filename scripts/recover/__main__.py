@@ -1,7 +1,7 @@
-"""Take over what an interrupted `pulumi up` left, so that the next one goes on.
+"""Import the resources of an interrupted `pulumi up` into the state.
 
-Resources that exist, carry the stack's labels and stand in no state are put into the state. Operations whose resource never came into being are
-cleared. Resources of others with the same name are named and never touched. Nothing at Google is created, changed or deleted.
+Imports existing resources that have the stack's labels. Clears pending operations whose resource was never created. Lists resources with the same
+name and another owner, and never modifies them. Creates, changes and deletes nothing in Google Cloud.
 """
 
 import json
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 from cloud.simulated import is_simulated
 from contracts.exit_codes import ExitCode
+from contracts.former_names import RECOVER, with_former_names
 from scripts.cli.command import Command, run_command, say
 from scripts.cli.looked import look_id, require_looked
 from scripts.cli.options import JsonSwitch, Option, StackName
@@ -27,11 +28,9 @@ class RecoverOptions:
     """Options of the command."""
 
     stack: StackName
-    dry_run: Annotated[bool, Option("Say what would be taken over, and change nothing.")] = False
-    plan: Annotated[
-        str | None, Option("Do it only if --dry-run still shows what it showed with this id.", metavar="ID")
-    ] = None
-    yes: Annotated[bool, Option("Do not ask for confirmation.")] = False
+    dry_run: Annotated[bool, Option("List the resources to import without changing the state.")] = False
+    plan: Annotated[str | None, Option("Run only if --dry-run still shows the plan with this id.", metavar="ID")] = None
+    yes: Annotated[bool, Option("Skip the confirmation.")] = False
     as_json: JsonSwitch = False
 
 
@@ -59,21 +58,22 @@ def _recover(options: RecoverOptions) -> ExitCode:
 
     recovery = run.recover(stack, api, report=lambda text: say("recover", text), confirm=confirm_findings)
     if options.as_json:
-        print(json.dumps({**_to_json(recovery), "elapsed_s": round(time.monotonic() - started_s, 1)}))
+        report = {**_to_json(recovery), "elapsed_s": round(time.monotonic() - started_s, 1)}
+        print(json.dumps(with_former_names(report, RECOVER)))
     else:
         _show(recovery)
     return ExitCode.DONE if recovery.clean else ExitCode.FAILED
 
 
 def _confirm(stack: str, findings: "Sequence[Examined]") -> None:
-    """Ask a person. Raises CommandRefusedError unless the answer is yes."""
+    """Prompt for a yes. Raises CommandRefusedError unless the answer is yes."""
     for finding in findings:
         print(f"  {finding.noun}  {finding.name}", file=sys.stderr)
-    question = f"Take these {len(findings)} resources into" if findings else "Start a new"
+    question = f"Import these {len(findings)} resources into the" if findings else "Start a new"
     confirm(
         f"{question} state of stack {stack}?",
-        without_terminal=f"The state of stack {stack} has to change and stdin is no terminal; pass --yes.",
-        declined="Nothing was changed; type yes, or pass --yes.",
+        without_terminal=f"Recovering stack {stack} changes its state, and stdin is not a terminal. Pass --yes to confirm.",
+        declined="Nothing was changed. Type yes or pass --yes.",
     )
 
 
@@ -81,11 +81,11 @@ def _grouped(findings: "Sequence[Examined]") -> Mapping[str, "Sequence[Examined]
     from scripts.recover.lookup import Owner
 
     return {
-        "ours": [finding for finding in findings if finding.owner is Owner.OURS],
-        "foreign": [finding for finding in findings if finding.owner is Owner.FOREIGN],
-        "absent": [finding for finding in findings if finding.owner is Owner.NOBODY],
+        "owned": [finding for finding in findings if finding.owner is Owner.OWNED],
+        "not_owned": [finding for finding in findings if finding.owner is Owner.NOT_OWNED],
+        "missing": [finding for finding in findings if finding.owner is Owner.MISSING],
         "unknown": [finding for finding in findings if finding.owner is Owner.UNKNOWN],
-        "later": [finding for finding in findings if finding.owner is None],
+        "pending": [finding for finding in findings if finding.owner is None],
     }
 
 
@@ -93,21 +93,21 @@ def _show_findings(
     options: RecoverOptions, named: Mapping[str, "Sequence[Examined]"], document: Mapping[str, object]
 ) -> None:
     if options.as_json:
-        print(json.dumps(document))
+        print(json.dumps(with_former_names(document, RECOVER)))
         return
     meanings = {
-        "ours": "would be taken over",
-        "foreign": "belongs to somebody else",
-        "absent": "does not exist",
+        "owned": "to import",
+        "not_owned": "has another owner",
+        "missing": "does not exist",
         "unknown": "unknown, its API is off",
     }
     for key, meaning in meanings.items():
         for finding in named[key]:
             print(f"{meaning}: {finding.noun} {finding.name}")
-    if named["later"]:
-        print(f"{len(named['later'])} more can be looked up when the others are in the state.")
-    if not named["ours"]:
-        print(f"recover: {options.stack}: there is nothing to take over.")
+    if named["pending"]:
+        print(f"{len(named['pending'])} more can be checked after the others are imported.")
+    if not named["owned"]:
+        print(f"recover: {options.stack}: no resources to import.")
     print(f"Plan: {document['plan']}")
 
 
@@ -115,11 +115,11 @@ def _to_json(recovery: "Recovery") -> dict[str, object]:
     return {
         "stack": recovery.stack,
         "state_was": recovery.state_was,
-        "taken": [finding.to_json() for finding in recovery.taken],
+        "imported": [finding.to_json() for finding in recovery.imported],
         "cleared": list(recovery.cleared),
-        "foreign": [finding.to_json() for finding in recovery.foreign],
+        "not_owned": [finding.to_json() for finding in recovery.not_owned],
         "open": list(recovery.open),
-        "unknown": [finding.to_json() for finding in recovery.hidden],
+        "unknown": [finding.to_json() for finding in recovery.unknown],
         "backups": [str(path) for path in recovery.backups],
         "clean": recovery.clean,
         "simulated": is_simulated(),
@@ -128,22 +128,22 @@ def _to_json(recovery: "Recovery") -> dict[str, object]:
 
 def _show(recovery: "Recovery") -> None:
     stack = recovery.stack
-    for finding in recovery.foreign:
+    for finding in recovery.not_owned:
         print(
-            f"recover: {stack}: the {finding.noun} {finding.name} exists and does not carry the labels of this stack. It was not touched. "
-            "Delete it if it is yours, or give the stack another name."
+            f"recover: {stack}: {finding.noun} {finding.name} exists but does not have the labels of this stack. It was not modified. "
+            "Delete it if it is yours, or use another stack name."
         )
     for text in recovery.open:
         print(f"recover: {stack}: {text}")
-    if recovery.hidden:
+    if recovery.unknown:
         print(
-            f"recover: {stack}: whether {len(recovery.hidden)} resources exist is unknown, because their APIs are off. `pulumi up` enables them; "
-            "if it stops at something that exists already, run recover again."
+            f"recover: {stack}: could not check {len(recovery.unknown)} resources because their APIs are off. `pulumi up` enables the APIs. "
+            "If it fails because a resource already exists, run recover again."
         )
-    again = f"Settle what is named above, then run `python -m scripts.recover --stack {stack}` again."
+    again = f"Resolve the problems above, then run `python -m scripts.recover --stack {stack}` again."
     next_step = f"Run `pulumi up --stack {stack}`." if recovery.clean else again
     print(
-        f"recover: {stack}: {len(recovery.taken)} resources taken over, {len(recovery.cleared)} interrupted operations cleared. {next_step}"
+        f"recover: {stack}: imported {len(recovery.imported)} resources, cleared {len(recovery.cleared)} interrupted operations. {next_step}"
     )
 
 
@@ -152,7 +152,7 @@ COMMAND: Final = Command(
     help=__doc__,
     options=RecoverOptions,
     run=_recover,
-    after_interrupt="The state is whole; run recover again to continue.",
+    after_interrupt="The state is consistent. Run recover again to continue.",
 )
 
 

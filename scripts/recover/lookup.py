@@ -1,6 +1,6 @@
-"""Look up every type of resource that a stack makes: its id in a state, and whose it is. `cloud.kinds` says where the APIs show it.
+"""Look up every resource type that a stack creates: its Pulumi id and its owner. `cloud.kinds` has the API of each type.
 
-Ids are those that the providers write into the state: provider `gcp` 10.2 (pulumi-gcp's schema and recorded states), and our own `gcp-tpu`.
+Ids match those that the providers write into the state: provider `gcp` 10.2 (pulumi-gcp's schema and recorded states) and our `gcp-tpu`.
 """
 
 import hashlib
@@ -38,71 +38,71 @@ Json: TypeAlias = Mapping[str, object]
 
 
 class Owner(Enum):
-    """Whose a resource is."""
+    """Ownership of a resource."""
 
-    OURS = "ours"
-    FOREIGN = "foreign"
-    NOBODY = "absent"
+    OWNED = "owned"
+    NOT_OWNED = "not owned"
+    MISSING = "missing"
     UNKNOWN = "unknown"
-    """Its API is off, and so nothing is shown of it."""
+    """Its API is off."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """The answer about one resource. `id` is Pulumi's; `outputs` are those that a refresh needs and the inputs do not have."""
+    """Lookup result of one resource. `id`: Pulumi's id. `outputs`: outputs that a refresh needs and that are not inputs."""
 
     owner: Owner
     name: str
     id: str = ""
     outputs: Json = field(default_factory=dict[str, object])
     api_off: str = ""
-    """The API that is off, if that is why it is unknown."""
+    """The API that is off, if that makes the result unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Search:
-    """Who asks, with which session."""
+    """API session and the owner to look for."""
 
     api: GoogleApi
     owner: Ownership
 
     def get(self, api: str, path: str) -> Answer[Json]:
-        """Return what a GET answers. Raises ScriptError if it is unknown for another reason than an API that is off."""
+        """Return the response to a GET. Raises ScriptError if it is unknown for another reason than an API that is off."""
         return _looked_up(answer_of(api, lambda: self.api.get(api, path)), path)
 
     def post(self, api: str, path: str, body: Json) -> Answer[Json]:
-        """Return what a reading POST answers, as `get` does."""
+        """Return the response to a read-only POST, as `get` does."""
         return _looked_up(answer_of(api, lambda: self.api.post(api, path, body)), path)
 
     def owns(self, body: Json) -> bool:
-        """Return whether labels or description name the stack."""
+        """Return whether the labels or the description name the stack."""
         return self.owner.owns(labels=as_mapping(body.get("labels")), description=str(body.get("description") or ""))
 
     def whose(self, answer: Answer[Json], *, name: str, resource_id: str) -> Found:
-        """Return the finding for a resource with labels or a description."""
+        """Return the result for a resource with labels or a description."""
         match answer:
             case Present(value=body):
-                owner = Owner.OURS if self.owns(body) else Owner.FOREIGN
+                owner = Owner.OWNED if self.owns(body) else Owner.NOT_OWNED
                 return Found(owner=owner, name=name, id=resource_id, outputs=_labels(body))
             case Absent() | Unknown():
                 return not_found(answer, name)
 
 
 def not_found(answer: Absent | Unknown, name: str) -> Found:
-    """Return the finding for something that is absent or unknown."""
+    """Return the result for a resource that is missing or unknown."""
     match answer:
         case Absent():
-            return Found(owner=Owner.NOBODY, name=name)
+            return Found(owner=Owner.MISSING, name=name)
         case Unknown(service=service):
             return Found(owner=Owner.UNKNOWN, name=name, api_off=service)
 
 
 Lookup: TypeAlias = Callable[[Search, str, Json], Found]
-"""Looks one resource up by its URN and its inputs. All inputs of `AdoptableKind.needs` are known."""
+"""Looks up one resource by its URN and inputs. All inputs of `AdoptableKind.needs` are known."""
 
 
 class AdoptableKind(NamedTuple):
-    """One type of resource. `needs` are the inputs that identify it."""
+    """A resource type that recover can import. `needs`: the inputs that identify a resource."""
 
     noun: str
     needs: tuple[str, ...]
@@ -110,7 +110,7 @@ class AdoptableKind(NamedTuple):
 
 
 def lookup(search: Search, type_: str, urn: str, inputs: Json) -> Found | None:
-    """Return what the API says about a resource; None if its type is not looked up, or a value that identifies it is not known yet."""
+    """Look up a resource. Return None if its type is not supported or a value that identifies it is not resolved yet."""
     kind = KINDS.get(type_)
     if kind is None or not all(is_known(inputs.get(name)) and inputs.get(name) for name in kind.needs):
         return None
@@ -118,7 +118,7 @@ def lookup(search: Search, type_: str, urn: str, inputs: Json) -> Found | None:
 
 
 def is_known(value: object) -> bool:
-    """Return whether a value of a preview is known, with all that it holds."""
+    """Return whether a value of a preview is known, including all nested values."""
     if isinstance(value, str):
         return UNKNOWN not in value
     if as_mapping(value):
@@ -127,7 +127,7 @@ def is_known(value: object) -> bool:
 
 
 def _looked_up(answer: Answer[Json], path: str) -> Answer[Json]:
-    """Return an answer that a finding can be made of. Raises ScriptError."""
+    """Return the answer if it yields a result. Raises ScriptError otherwise."""
     match answer:
         case Present() | Absent() | Unknown(cause="api off"):
             return answer
@@ -136,7 +136,7 @@ def _looked_up(answer: Answer[Json], path: str) -> Answer[Json]:
 
 
 def _labels(body: Json) -> Json:
-    """Return the provider's record of labels: without it, a refresh takes its own attribution label for somebody else's."""
+    """Return the provider's record of labels. Without it, a refresh treats the provider's attribution label as foreign."""
     labels = as_mapping(body.get("labels"))
     return {"effectiveLabels": dict(labels), "pulumiLabels": dict(labels)} if labels else {}
 
@@ -152,7 +152,7 @@ def _named(kind: ResourceKind) -> Lookup:
 
 
 def _filled(template: str, inputs: Json) -> str:
-    """Return a template of a name with the inputs, of which a path counts as its last segment. Raises ScriptError if one is missing."""
+    """Fill a name template with the inputs, using the last segment of a path. Raises ScriptError if one is missing."""
     try:
         return template.format_map(last_segments(inputs))
     except KeyError as missing:
@@ -160,7 +160,7 @@ def _filled(template: str, inputs: Json) -> str:
 
 
 def _lacks(key: str) -> ScriptError:
-    return ScriptError(f"A resource has no input {key}, so it cannot be looked up.")
+    return ScriptError(f"Cannot look up a resource because it has no input {key}.")
 
 
 def _bucket(search: Search, _urn: str, inputs: Json) -> Found:
@@ -168,21 +168,21 @@ def _bucket(search: Search, _urn: str, inputs: Json) -> Found:
     answer = answer_of("storage", lambda: search.api.get("storage", f"storage/v1/b/{name}"))
     match answer:
         case Unknown(cause="denied"):
-            # Names of buckets are unique in the world: this one belongs to somebody else's project.
-            return Found(owner=Owner.FOREIGN, name=f"gs://{name}")
+            # Bucket names are globally unique, so this one is in another owner's project.
+            return Found(owner=Owner.NOT_OWNED, name=f"gs://{name}")
         case Present() | Absent() | Unknown():
             return search.whose(_looked_up(answer, name), name=f"gs://{name}", resource_id=name)
 
 
 def _service(search: Search, _urn: str, inputs: Json) -> Found:
-    """Look an API up. Enabled ones belong to the project and stay enabled, so an enabled one is as good as ours."""
+    """Look up an API. An enabled API belongs to the project and stays enabled, so it counts as owned."""
     name = _filled("projects/{project}/services/{service}", inputs)
     found = _filled("{project}/{service}", inputs)
     answer = search.get("serviceusage", f"v1/{name}")
     match answer:
         case Present(value=body):
             enabled = body.get("state") == "ENABLED"
-            return Found(owner=Owner.OURS if enabled else Owner.NOBODY, name=name, id=found)
+            return Found(owner=Owner.OWNED if enabled else Owner.MISSING, name=name, id=found)
         case Absent() | Unknown():
             return not_found(answer, name)
 
@@ -197,13 +197,13 @@ def _nat(search: Search, _urn: str, inputs: Json) -> Found:
         case Present(value=body):
             nats = [as_mapping(nat) for nat in as_sequence(body.get("nats"))]
     if not any(nat.get("name") == inputs["name"] for nat in nats):
-        return Found(owner=Owner.NOBODY, name=name)
-    owner = Owner.OURS if search.owns(body) else Owner.FOREIGN
+        return Found(owner=Owner.MISSING, name=name)
+    owner = Owner.OWNED if search.owns(body) else Owner.NOT_OWNED
     return Found(owner=owner, name=name, id=_filled("{project}/{region}/{router}/{name}", inputs))
 
 
 def _secret_version(search: Search, _urn: str, inputs: Json) -> Found:
-    """Look the newest enabled version of a secret up. Its number is the server's choice; it belongs to the owner of the secret."""
+    """Look up the newest enabled version of a secret. Google chooses its number, and it has the owner of the secret."""
     secret = str(inputs["secret"])
     answer = search.get("secretmanager", f"v1/{secret}")
     match answer:
@@ -218,24 +218,24 @@ def _secret_version(search: Search, _urn: str, inputs: Json) -> Found:
             versions = [as_mapping(item) for item in as_sequence(page.get("versions"))]
     names = [str(version.get("name")) for version in versions if version.get("state") == "ENABLED"]
     if not names:
-        return Found(owner=Owner.NOBODY, name=f"{secret}/versions")
+        return Found(owner=Owner.MISSING, name=f"{secret}/versions")
     newest = max(names, key=lambda name: int(name.rpartition("/")[2]))
     number = newest.rpartition("/")[2]
-    owner = Owner.OURS if search.owns(body) else Owner.FOREIGN
+    owner = Owner.OWNED if search.owns(body) else Owner.NOT_OWNED
     outputs = {"name": newest, "version": number}
     return Found(owner=owner, name=f"{secret}/versions/{number}", id=newest, outputs=outputs)
 
 
 def _grant(of: PolicyOf) -> Lookup:
-    """Return the lookup of one member's grant. Its identity is the resource, the role, the member and the condition: it has no other owner."""
+    """Return the lookup of one member's grant. Resource, role, member and condition identify it; it has no other owner."""
 
     def find(search: Search, _urn: str, inputs: Json) -> Found:
         try:
             name = of.name_of(inputs)
         except KeyError as missing:
             raise _lacks(missing.args[0]) from None
-        asked = of.read(name)
-        answer = search.get(of.api, asked.path) if asked.body is None else search.post(of.api, asked.path, asked.body)
+        call = of.read(name)
+        answer = search.get(of.api, call.path) if call.body is None else search.post(of.api, call.path, call.body)
         role, member, condition = inputs["role"], inputs["member"], as_mapping(inputs.get("condition"))
         match answer:
             case Absent() | Unknown():
@@ -250,7 +250,7 @@ def _grant(of: PolicyOf) -> Lookup:
         )
         title = f"/{condition['title']}" if condition.get("title") else ""
         return Found(
-            owner=Owner.OURS if granted else Owner.NOBODY,
+            owner=Owner.OWNED if granted else Owner.MISSING,
             name=f"{role} for {member} on {name}",
             id=f"{of.id.format(name=name)}/{role}/{member}{title}",
         )
@@ -263,9 +263,9 @@ def _same_condition(found: Json, wanted: Json) -> bool:
 
 
 def _queued_resource(search: Search, urn: str, inputs: Json) -> Found:
-    """Look for what our provider made under this id, or that of a renewal, in every zone.
+    """Look up the capacity that our provider created under this id, or the id of a renewal, in every zone.
 
-    It is ours if its labels carry the hash of the URN. Of two, the first is recorded, and the next `pulumi up` looks for the other one.
+    It is owned if its labels have the hash of the URN. If two exist, the first is recorded and the next `pulumi up` searches for the other.
     """
     project, identifier = str(inputs["project"]), str(inputs["queuedResourceId"])
     stateless = f"projects/{project}/queuedResources/{identifier}"
@@ -282,19 +282,19 @@ def _queued_resource(search: Search, urn: str, inputs: Json) -> Found:
         case Present(value=existing):
             pass
     mark = hashlib.sha256(urn.encode()).hexdigest()[:URN_DIGITS]
-    ours = [name for name, body in existing if mark in urn_marks(body)]
-    if ours:
-        zone = ours[0].split("/")[3]
-        outputs = {"name": ours[0], "zone": zone, "state": "UNKNOWN", "stateHistory": list[object]()}
-        return Found(owner=Owner.OURS, name=" and ".join(ours), id=stateless, outputs=outputs)
-    foreign = [name for name, _ in existing if name.split("/")[3] in wanted and name.endswith(f"/{identifier}")]
-    if foreign:
-        return Found(owner=Owner.FOREIGN, name=" and ".join(foreign))
-    return Found(owner=Owner.NOBODY, name=stateless)
+    owned = [name for name, body in existing if mark in urn_marks(body)]
+    if owned:
+        zone = owned[0].split("/")[3]
+        outputs = {"name": owned[0], "zone": zone, "state": "UNKNOWN", "stateHistory": list[object]()}
+        return Found(owner=Owner.OWNED, name=" and ".join(owned), id=stateless, outputs=outputs)
+    others = [name for name, _ in existing if name.split("/")[3] in wanted and name.endswith(f"/{identifier}")]
+    if others:
+        return Found(owner=Owner.NOT_OWNED, name=" and ".join(others))
+    return Found(owner=Owner.MISSING, name=stateless)
 
 
 def _instances(search: Search, project: str, identifier: str) -> Iterator[tuple[str, Json]]:
-    """Yield the instances of this name with their full names; one list has all zones. Raises GoogleListError and ScriptError."""
+    """Yield the instances of this name with their full names, from one list of all zones. Raises GoogleListError and ScriptError."""
     path = f"compute/v1/projects/{project}/aggregated/instances?filter=name%3D{identifier}"
     for page in search.api.pages("compute", path):
         for scope, found in as_mapping(page.get("items")).items():
@@ -313,7 +313,7 @@ def _queued(search: Search, inputs: Json, wanted: Sequence[str]) -> Sequence[tup
 
 
 def _in_zone(search: Search, name: str) -> Json | None:
-    """Return the queued resource; None also for a zone that the project may not use: nothing of ours can be there.
+    """Return the queued resource; None if it does not exist or the project has no access to the zone.
 
     Raises GoogleListError for an API that is off, and ScriptError.
     """
@@ -326,7 +326,7 @@ def _in_zone(search: Search, name: str) -> Json | None:
             return None
         if error.is_api_off:
             raise
-        raise ScriptError(f"Google answered {error.status} for {name}: {error}") from None
+        raise ScriptError(f"Could not look up {name}: Google returned {error.status}: {error}") from None
 
 
 _MEMBER: Final = ("role", "member")
@@ -340,10 +340,10 @@ KINDS: Final[Mapping[str, AdoptableKind]] = {
     **{type_: AdoptableKind(of.noun, (*of.needs, *_MEMBER), _grant(of)) for type_, of in POLICIES.items()},
     CAPACITY_TYPE: AdoptableKind("queued resource", ("project", "queuedResourceId", "zones"), _queued_resource),
 }
-"""Types that recover takes over."""
+"""Types that recover can import."""
 REPEATABLE: Final = frozenset({"docker:index/image:Image", "gcp:projects/serviceIdentity:ServiceIdentity"})
-"""Types whose creation can be done again without a conflict, and of which nothing can be left.
+"""Types that can be created again without a conflict and that leave no resource behind.
 
-An image is pushed once more under the same digest. A service identity is Google's own account of an API: asking for it again answers the same one
-(discovery: serviceusage.v1beta1, services.generateServiceIdentity), and nobody can delete it.
+An image is pushed again under the same digest. A service identity is Google's account of an API: generating it again returns the same account
+(discovery: serviceusage.v1beta1, services.generateServiceIdentity), and it cannot be deleted.
 """

@@ -1,7 +1,7 @@
-"""The rounds of a recovery: look up what may exist, put what is ours into the state, refresh, and ask the program again.
+"""The rounds of a recovery: look up candidates, import owned resources into the state, refresh, and run the program again.
 
-Each round makes more values known: a grant can be looked up once the account that it names is in the state. Every write replaces the whole
-state at once, so an interruption leaves a state that the engine accepts, and the next run goes on from there.
+Each round resolves more values. For example, a grant can be looked up once its account is in the state. Every write replaces the whole state
+atomically, so an interruption leaves a state that the engine accepts and that the next run continues from.
 """
 
 import json
@@ -33,34 +33,34 @@ from scripts.recover.lookup import KINDS, REPEATABLE, Found, Owner, Search, look
 from scripts.recover.state_edit import Candidate, adopted, candidates
 
 _MAX_ROUNDS: Final = 10
-_SETTLE: Final = "The resources are in the state, but could not be read; run recover again."
+_SETTLE: Final = "The resources are in the state but could not be refreshed. Run recover again."
 
 Report = Callable[[str], None]
 Confirm = Callable[[Sequence["Examined"]], None]
-"""Asks a person about what would be taken over. Raises CommandRefusedError unless the answer is yes."""
+"""Prompts for the resources to import. Raises CommandRefusedError unless the answer is yes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Examined:
-    """One candidate, and what the API said about it. `found` is None if it could not be looked up."""
+    """One candidate and its lookup result. `found` is None if it could not be looked up."""
 
     candidate: Candidate
     found: Found | None
 
     @property
     def owner(self) -> Owner | None:
-        """Whose it is; None if it could not be looked up."""
+        """Its owner; None if it could not be looked up."""
         return self.found.owner if self.found else None
 
     @property
     def noun(self) -> str:
-        """The kind, for people."""
+        """Human-readable kind of the resource."""
         type_ = self.candidate.resource.type
         return KINDS[type_].noun if type_ in KINDS else type_
 
     @property
     def name(self) -> str:
-        """The resource's name at Google, or its name in the program."""
+        """Name in Google Cloud, or the name in the program."""
         return self.found.name if self.found else self.candidate.resource.name
 
     def to_json(self) -> dict[str, object]:
@@ -76,23 +76,23 @@ class Examined:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recovery:
-    """What a recovery did. `cleared` are interrupted operations of resources that do not exist, or that the state knows anyway."""
+    """Result of a recovery. `cleared`: interrupted operations of resources that do not exist or are in the state already."""
 
     stack: str
-    taken: tuple[Examined, ...] = ()
+    imported: tuple[Examined, ...] = ()
     cleared: tuple[str, ...] = ()
-    foreign: tuple[Examined, ...] = ()
+    not_owned: tuple[Examined, ...] = ()
     backups: tuple[Path, ...] = ()
     state_was: str = "whole"
     open: tuple[str, ...] = field(default=())
-    """What could not be looked at, one sentence each."""
-    hidden: tuple[Examined, ...] = ()
-    """What the program declares and an API that is off does not show. `pulumi up` enables the API, and stops at what exists."""
+    """Candidates that could not be checked, one sentence each."""
+    unknown: tuple[Examined, ...] = ()
+    """Declared resources whose API is off. `pulumi up` enables the API and fails for a resource that already exists."""
 
     @property
     def clean(self) -> bool:
-        """Whether `pulumi up` can go on."""
-        return not self.foreign and not self.open
+        """True if `pulumi up` can continue."""
+        return not self.not_owned and not self.open
 
 
 @dataclass(slots=True, kw_only=True)
@@ -104,13 +104,13 @@ class _Rounds:
     report: Report
     confirm: Confirm
     recovery: Recovery
-    begun: tuple[PendingOperation, ...] = ()
-    """Operations that the engine's copy of an earlier state names. An import of the state drops them."""
-    asked: bool = False
+    started: tuple[PendingOperation, ...] = ()
+    """Pending operations in the engine's copy of an earlier state. An import of the state drops them."""
+    confirmed: bool = False
 
     def findings(self, deployment: StackDeployment, program: Mapping[str, ResourceState]) -> tuple[Examined, ...]:
-        """Look all candidates up."""
-        deployment = deployment.changed(pending=(*deployment.pending, *self.begun))
+        """Look up all candidates."""
+        deployment = deployment.changed(pending=(*deployment.pending, *self.started))
         return tuple(
             Examined(
                 candidate=each,
@@ -120,73 +120,73 @@ class _Rounds:
         )
 
     def choose(self, findings: Sequence[Examined]) -> Sequence[Examined]:
-        """Return what this round takes over: what is known whole, and lies on nothing that a later round takes over."""
-        ours = {each.candidate.resource.urn: each for each in findings if each.owner is Owner.OURS}
-        chosen = {urn: each for urn, each in ours.items() if each.candidate.complete}
+        """Return the resources to import in this round: complete, and not dependent on a resource of a later round."""
+        owned = {each.candidate.resource.urn: each for each in findings if each.owner is Owner.OWNED}
+        chosen = {urn: each for urn, each in owned.items() if each.candidate.complete}
         while early := [
             urn
             for urn, each in chosen.items()
-            if any(needed in ours and needed not in chosen for needed in each.candidate.resource.dependencies)
+            if any(needed in owned and needed not in chosen for needed in each.candidate.resource.dependencies)
         ]:
             for urn in early:
                 del chosen[urn]
-        return list((chosen or ours).values())
+        return list((chosen or owned).values())
 
-    def take(
+    def import_owned(
         self, deployment: StackDeployment, findings: Sequence[Examined], program: Mapping[str, ResourceState]
     ) -> Sequence[Examined]:
-        """Write what is ours into the state and drop the pending operations. Return what was taken over.
+        """Import owned resources into the state and drop the pending operations. Return the imported resources.
 
-        Raises ScriptError if an API that is off hides whether a begun creation came about: without its operation nothing would know it.
+        Raises ScriptError if the API of an interrupted creation is off, because its operation is the only record of the resource.
         """
         hidden = [each for each in findings if each.owner is Owner.UNKNOWN and each.candidate.pending]
         if hidden:
             raise ScriptError(_hidden(hidden))
         chosen = self.choose(findings)
         changed, dropped = without_pending(deployment)
-        dropped, self.begun = (*dropped, *self.begun), ()
+        dropped, self.started = (*dropped, *self.started), ()
         if not chosen and not dropped:
             return ()
-        if chosen and not self.asked:
+        if chosen and not self.confirmed:
             self.confirm(chosen)
-            self.asked = True
+            self.confirmed = True
         for each in chosen:
             if each.found is not None:
                 changed = adopted(changed, each.candidate.resource, each.found, program)
         self._write(deployment, changed)
-        taken = {each.candidate.resource.urn for each in chosen}
-        cleared = tuple(f"{one.kind} {one.resource.urn}" for one in dropped if one.resource.urn not in taken)
+        imported = {each.candidate.resource.urn for each in chosen}
+        cleared = tuple(f"{one.kind} {one.resource.urn}" for one in dropped if one.resource.urn not in imported)
         for each in chosen:
-            self.report(f"took over the {each.noun} {each.name}")
+            self.report(f"imported {each.noun} {each.name}")
         for text in cleared:
-            self.report(f"cleared the interrupted operation: {text}")
+            self.report(f"cleared interrupted operation: {text}")
         self.recovery = replace(
             self.recovery,
-            taken=(*self.recovery.taken, *chosen),
+            imported=(*self.recovery.imported, *chosen),
             cleared=(*self.recovery.cleared, *cleared),
             open=(*self.recovery.open, *_unknown_kinds(dropped)),
         )
         return chosen
 
     def _write(self, before: StackDeployment, after: StackDeployment) -> None:
-        """Write the state, unless somebody else has changed it since it was read. A copy is kept first."""
+        """Write the state, after a backup. Raises ScriptError if it changed since it was read."""
         if read_deployment(self.stack).text() != before.text():
-            raise ScriptError(f"Another run has changed the state of stack {self.stack} meanwhile; run recover again.")
+            raise ScriptError(f"The state of stack {self.stack} changed during the recovery. Run recover again.")
         path = back_up(self.stack, before.text())
-        self.report(f"kept the state of before in {path}")
+        self.report(f"backed up the previous state to {path}")
         past_dead_locks(self.stack, lambda: write_deployment(self.stack, after), report=self.report)
         self.recovery = replace(self.recovery, backups=(*self.recovery.backups, path))
 
 
 def look(stack: str, api: GoogleApi) -> tuple[Examined, ...]:
-    """Return what a first round would find, and change nothing. Raises CommandRefusedError if there is no state to compare with."""
+    """Return the findings of a first round without a change. Raises CommandRefusedError if the stack has no readable state."""
     try:
         deployment = read_deployment(stack)
     except ScriptError as error:
         if not _is_lost(stack, error):
             raise
         raise CommandRefusedError(
-            f"Stack {stack} has no state that can be read, so nothing can be compared; run recover without --dry-run: it starts a new state."
+            f"Stack {stack} has no readable state, so --dry-run cannot compare it with the cloud. Run recover without --dry-run to start a new state."
         ) from None
     program = declared(stack)
     rounds = _rounds(stack, api, print, lambda _: None, Recovery(stack=stack))
@@ -194,41 +194,43 @@ def look(stack: str, api: GoogleApi) -> tuple[Examined, ...]:
 
 
 def recover(stack: str, api: GoogleApi, *, report: Report, confirm: Confirm) -> Recovery:
-    """Take over what is ours, clear what never came, and refresh. Raises CommandRefusedError and ScriptError."""
+    """Import owned resources, clear operations without a resource, and refresh. Raises CommandRefusedError and ScriptError."""
     held = stack_locks(stack)
     if held:
         end_dead_locks(stack, held, report=report)
-    recovery, begun = _readable(stack, report, confirm)
+    recovery, started = _readable(stack, report, confirm)
     rounds = _rounds(stack, api, report, confirm, recovery)
-    rounds.begun = begun
+    rounds.started = started
     last: Sequence[Examined] = ()
     for _ in range(_MAX_ROUNDS):
         program = _declared(rounds)
         deployment = read_deployment(stack)
         last = rounds.findings(deployment, program)
-        taken = rounds.take(deployment, last, program)
-        if taken or rounds.recovery.cleared:
+        imported = rounds.import_owned(deployment, last, program)
+        if imported or rounds.recovery.cleared:
             _refresh(stack, report)
-        if not taken:
+        if not imported:
             break
-    if not rounds.recovery.taken and not rounds.recovery.cleared:
-        _refresh(stack, report)  # an earlier recovery may have been interrupted before it read what it took over
+    if not rounds.recovery.imported and not rounds.recovery.cleared:
+        _refresh(
+            stack, report
+        )  # an earlier recovery may have been interrupted before it refreshed the imported resources
     return replace(
         rounds.recovery,
-        foreign=tuple(each for each in last if each.owner is Owner.FOREIGN),
-        hidden=tuple(each for each in last if each.owner is Owner.UNKNOWN),
+        not_owned=tuple(each for each in last if each.owner is Owner.NOT_OWNED),
+        unknown=tuple(each for each in last if each.owner is Owner.UNKNOWN),
     )
 
 
-def _hidden(begun: Sequence[Examined]) -> str:
-    """Return the sentence about begun creations of APIs that are off."""
-    names = ", ".join(f"{each.noun} {each.name}" for each in begun)
-    apis = sorted({each.found.api_off for each in begun if each.found})
-    projects = dict.fromkeys(str(each.candidate.resource.inputs.get("project") or "") for each in begun)
+def _hidden(interrupted: Sequence[Examined]) -> str:
+    """Return the error message for interrupted creations whose APIs are off."""
+    names = ", ".join(f"{each.noun} {each.name}" for each in interrupted)
+    apis = sorted({each.found.api_off for each in interrupted if each.found})
+    projects = dict.fromkeys(str(each.candidate.resource.inputs.get("project") or "") for each in interrupted)
     command = enable_command(next((project for project in projects if project), "PROJECT"), apis)
     return (
-        f"The creation of {names} was interrupted, and whether it exists is unknown while its API is off. Nothing was changed. "
-        f"Run `{command}`, wait some minutes, then run recover again."
+        f"The creation of {names} was interrupted, and it is unknown whether it exists because its API is off. Nothing was changed. "
+        f"Run `{command}`, wait a few minutes, then run recover again."
     )
 
 
@@ -238,23 +240,23 @@ def _rounds(stack: str, api: GoogleApi, report: Report, confirm: Confirm, recove
 
 
 def _unknown_kinds(dropped: Sequence[PendingOperation]) -> tuple[str, ...]:
-    """Return a sentence for each interrupted creation of a type that recover cannot look up."""
+    """Return one sentence per interrupted creation of a type that recover cannot look up."""
     strange = [one.resource for one in dropped if one.kind == "creating" and one.resource.custom]
     return tuple(
-        f"The creation of {each.name} ({each.type}) was interrupted, and recover cannot tell whether it exists; look in the console."
+        f"The creation of {each.name} ({each.type}) was interrupted, and recover cannot check this type. Check it in the console."
         for each in strange
         if each.type not in KINDS and each.type not in REPEATABLE
     )
 
 
 def _declared(rounds: _Rounds) -> Mapping[str, ResourceState]:
-    """Return what the program would create. If it cannot say, only interrupted operations are looked at."""
+    """Return the resources that the program declares. If its preview fails, only interrupted operations are checked."""
     try:
         return declared(rounds.stack)
     except StateUnreadableError:
-        raise  # without the passphrase nothing can be taken over: a refresh would fail too
+        raise  # without the passphrase nothing can be imported, because a refresh fails too
     except ScriptError as error:
-        text = f"{error} Only interrupted operations were looked at."
+        text = f"{error} Only interrupted operations were checked."
         rounds.report(text)
         rounds.recovery = replace(rounds.recovery, open=(text,))
         return {}
@@ -265,19 +267,19 @@ def _refresh(stack: str, report: Report) -> None:
 
 
 def _is_lost(stack: str, error: ScriptError) -> bool:
-    """Return whether the state is gone or cut off, while the stack's settings are there."""
+    """Return whether the state is missing or truncated while the stack has a settings file."""
     if isinstance(error, StateUnreadableError):
         return error.cut_off
     return "does not exist" in str(error) and (runner.project_folder() / f"Pulumi.{stack}.yaml").is_file()
 
 
 def _readable(stack: str, report: Report, confirm: Confirm) -> tuple[Recovery, tuple[PendingOperation, ...]]:
-    """Make sure that the stack has a state that can be read: the engine's own copy of an earlier one, else an empty one.
+    """Ensure that the stack has a readable state: its own, the engine's copy of an earlier one, or an empty one.
 
-    Return also the operations that the copy names.
+    Returns the pending operations of the copy too.
     """
     try:
-        _read_mended(stack, report)
+        _read_repaired(stack, report)
     except ScriptError as error:
         if not _is_lost(stack, error):
             raise
@@ -287,19 +289,19 @@ def _readable(stack: str, report: Report, confirm: Confirm) -> tuple[Recovery, t
     confirm(())
     earlier, backups = _from_backend(stack)
     start = "the engine's copy of an earlier one" if earlier else "an empty one"
-    report(f"the state of stack {stack} is {'missing' if missing else 'cut off'}: starting from {start}")
+    report(f"the state of stack {stack} is {'missing' if missing else 'truncated'}, starting from {start}")
     if missing:
         runner.query(["stack", "init", stack, "--no-select", *provider_options(stack)])
-    fresh, begun = without_pending(earlier or empty(stack))
+    fresh, started = without_pending(earlier or empty(stack))
     past_dead_locks(stack, lambda: write_deployment(stack, fresh), report=report)
-    return Recovery(stack=stack, state_was="missing" if missing else "unreadable", backups=backups), begun
+    return Recovery(stack=stack, state_was="missing" if missing else "unreadable", backups=backups), started
 
 
-def _read_mended(stack: str, report: Report) -> StackDeployment:
-    """Return the deployment, if need be after the removal of a cut-off side file. Raises as `read_deployment`.
+def _read_repaired(stack: str, report: Report) -> StackDeployment:
+    """Return the deployment, after removing a truncated side file if necessary. Raises as `read_deployment`.
 
-    A file backend writes a file `.attrs` beside each state (gocloud.dev, blob/fileblob): a kill between the two leaves it empty, and then the
-    engine reads and writes nothing ("failed to load checkpoint: EOF"). Without the file it does; the state itself is whole.
+    A file backend writes an `.attrs` file with each state (gocloud.dev, blob/fileblob). A kill between the two writes leaves it empty, and the
+    engine then fails with "failed to load checkpoint: EOF". The state itself is intact, and the engine works without the side file.
     """
     try:
         return read_deployment(stack)
@@ -310,7 +312,7 @@ def _read_mended(stack: str, report: Report) -> StackDeployment:
             raise
     for path in broken:
         path.unlink()
-        report(f"removed {path}: it was cut off, and the engine makes it again")
+        report(f"removed truncated file {path} (the engine will recreate it)")
     return read_deployment(stack)
 
 
@@ -327,7 +329,7 @@ def _is_json(path: Path) -> bool:
 
 
 def _from_backend(stack: str) -> tuple[StackDeployment | None, tuple[Path, ...]]:
-    """Return the copy that a file backend keeps of the state before, if it can be read; and our copies of both files, as they are."""
+    """Return a file backend's copy of the previous state, if readable, and the paths of our backups of both files."""
     folder = state_folder()
     if folder is None:
         return None, ()
@@ -338,7 +340,7 @@ def _from_backend(stack: str) -> tuple[StackDeployment | None, tuple[Path, ...]]
 
 
 def _checkpoint(stack: str, text: str) -> StackDeployment | None:
-    """Return the deployment in a file backend's file (pulumi/pulumi, apitype, VersionedCheckpoint); None if it cannot be read."""
+    """Return the deployment in a file of a file backend (pulumi/pulumi, apitype, VersionedCheckpoint); None if unreadable."""
     try:
         found = parse_checkpoint(stack, text)
     except StateUnreadableError:

@@ -1,7 +1,7 @@
-"""Put resources into a deployment as a refresh expects them: parents and providers first, with an id, without values that nobody knows.
+"""Add resources to a deployment in the form that a refresh expects: parents and providers first, with an id, without unknown values.
 
-With the inputs as outputs, a refresh reads the resource as one of the state. With no outputs, it reads it as an import does; that is for
-inputs that are not all known (pulumi/pulumi-terraform-bridge, pkg/tfbridge/provider.go, Read: no properties mean an import).
+If all inputs are known, they are the outputs too, and a refresh reads the resource as part of the state. Otherwise the outputs are empty, and a
+refresh reads it as an import (pulumi/pulumi-terraform-bridge, pkg/tfbridge/provider.go, Read: no properties mean an import).
 """
 
 from collections.abc import Iterable, Mapping
@@ -15,7 +15,7 @@ from engine.deployment import UNKNOWN, ResourceState, StackDeployment
 from scripts.recover.lookup import Found, is_known
 
 REDACTED: Final = "[secret]"
-"""What a preview shows for a secret."""
+"""Text of a secret in a preview."""
 
 _DEFAULTS: Final = "__defaults"
 _PROVIDERS: Final = "pulumi:providers:"
@@ -24,31 +24,31 @@ _LEFT_OUT: Final = ("sourcePosition", "stackTrace", "initErrors")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """A resource that may exist without the state knowing: an interrupted creation (`pending`), or one that a preview would create."""
+    """A resource that may exist but is not in the state: an interrupted creation (`pending`) or one that a preview creates."""
 
     resource: ResourceState
     pending: bool
 
     @property
     def complete(self) -> bool:
-        """Whether all inputs are known, apart from secrets."""
+        """True if all inputs are known, apart from secrets."""
         return is_known(dict(self.resource.inputs))
 
 
 def candidates(deployment: StackDeployment, declared: Iterable[ResourceState]) -> tuple[Candidate, ...]:
-    """Return what may exist without the state knowing. Interrupted creations come first: their inputs are whole."""
-    begun = {
+    """Return the resources that may exist but are not in the state. Interrupted creations come first: their inputs are complete."""
+    interrupted = {
         one.resource.urn: one.resource
         for one in deployment.pending
         if one.kind == "creating" and one.resource.urn not in deployment.urns
     }
     rest = [each for each in declared if each.custom and not each.type.startswith(_PROVIDERS)]
     return (
-        *(Candidate(resource=each, pending=True) for each in begun.values()),
+        *(Candidate(resource=each, pending=True) for each in interrupted.values()),
         *(
             Candidate(resource=each, pending=False)
             for each in rest
-            if each.urn not in begun and each.urn not in deployment.urns
+            if each.urn not in interrupted and each.urn not in deployment.urns
         ),
     )
 
@@ -56,7 +56,7 @@ def candidates(deployment: StackDeployment, declared: Iterable[ResourceState]) -
 def adopted(
     deployment: StackDeployment, resource: ResourceState, found: Found, declared: Mapping[str, ResourceState]
 ) -> StackDeployment:
-    """Return the deployment with a resource that was found, and with its parents and its provider."""
+    """Return the deployment with a found resource, its parents and its provider."""
     deployment = _with_ancestors(deployment, resource.parent, declared)
     deployment, provider = _with_provider(deployment, resource.provider, declared)
     known = deployment.urns
@@ -73,7 +73,7 @@ def adopted(
 def _entry(resource: ResourceState, found: Found) -> ResourceState:
     if is_known(dict(resource.inputs)) and not _redacted(dict(resource.inputs)):
         return resource.changed(id=found.id, outputs={**_plain(resource.inputs), **found.outputs})
-    if resource.type == CAPACITY_TYPE:  # its provider imports by the full name, and reads the inputs
+    if resource.type == CAPACITY_TYPE:  # its provider imports by full name and reads the inputs
         return resource.changed(id=str(found.outputs["name"]), inputs={}, outputs={})
     inputs = {key: value for key, value in resource.inputs.items() if is_known(value) and not _redacted(value)}
     return resource.changed(id=found.id, inputs=inputs, outputs={})
@@ -103,7 +103,7 @@ def _known_dependencies(resource: ResourceState, known: frozenset[str]) -> dict[
 
 
 def _with_ancestors(deployment: StackDeployment, urn: str, declared: Mapping[str, ResourceState]) -> StackDeployment:
-    """Return the deployment with a component and all that it lies in. Components have no id: the program is all there is to them."""
+    """Return the deployment with a component and its ancestors. Components have no id and exist only in the program."""
     if not urn or urn in deployment.urns or urn not in declared:
         return deployment
     component = declared[urn]
@@ -122,7 +122,7 @@ def _with_ancestors(deployment: StackDeployment, urn: str, declared: Mapping[str
 def _with_provider(
     deployment: StackDeployment, reference: str, declared: Mapping[str, ResourceState]
 ) -> tuple[StackDeployment, str]:
-    """Return the deployment with the provider, and the reference to it. A preview cannot know the id of a provider that it would make."""
+    """Return the deployment with the provider, and the reference to it. A preview has no id for a provider that is not created yet."""
     urn, _, identifier = reference.rpartition("::")
     if not urn:
         return deployment, ""

@@ -1,1 +1,1 @@
-"""Move the traffic of a Cloud Run service to its new revision, step by step, and back if a check fails."""
+"""Shift the traffic of a Cloud Run service to its new revision in steps, and roll back if a check fails."""

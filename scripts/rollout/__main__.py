@@ -1,10 +1,11 @@
-"""Give the requests of a Cloud Run stack to its new revision, step by step, and back to the old one if a check fails.
+"""Shift the traffic of a Cloud Run stack to its new revision in steps.
 
   python -m scripts.rollout --stack NAME --dry-run
   python -m scripts.rollout --stack NAME
   python -m scripts.rollout --stack NAME --to gemma-NAME-00003-abc
 
-It is for stacks with cloudRun.rollout: there `pulumi up` makes a new revision without requests. docs/cloud-run.md describes the steps.
+Each step checks the new revision and rolls back if a check fails. For stacks with cloudRun.rollout, where `pulumi up` creates a new revision
+without traffic. docs/cloud-run.md describes the steps.
 """
 
 import json
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from scripts.rollout.run import Rollout
 
 IMAGE_PULL_S: Final = 15 * 60
-"""For the import of an image and what Cloud Run does around a start, beside the start-up budget; assumed, on the safe side."""
+"""Time to import an image and Cloud Run's overhead around a start, in addition to the start-up budget. Assumed, conservative."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,26 +36,20 @@ class RolloutOptions:
     stack: StackName
     to: Annotated[
         str | None,
-        Option("Give all requests to this revision at once, without checks: back to an older one.", metavar="REVISION"),
+        Option("Route all traffic to this revision immediately, without checks.", metavar="REVISION"),
     ] = None
     again: Annotated[
         bool,
-        Option(
-            "Roll out the latest revision although it was refused before, or although the record of the last roll-out cannot be read."
-        ),
+        Option("Roll out the latest revision even if it was refused or the record is unreadable."),
     ] = False
-    dry_run: Annotated[bool, Option("Show what would be done and what it can cost, and change nothing.")] = False
-    plan: Annotated[
-        str | None, Option("Do it only if --dry-run still shows what it showed with this id.", metavar="ID")
-    ] = None
+    dry_run: Annotated[bool, Option("Show the steps and their maximum cost without changing anything.")] = False
+    plan: Annotated[str | None, Option("Run only if --dry-run still shows the plan with this id.", metavar="ID")] = None
     as_json: JsonSwitch = False
 
 
 def _rollout(options: RolloutOptions) -> ExitCode:
     if options.again and options.to is not None:
-        raise CommandRefusedError(
-            "--again rolls out the latest revision, and --to goes back to another one; give one of them."
-        )
+        raise CommandRefusedError("--again and --to cannot be combined.")
     rollout = _of_stack(options.stack)
     if options.dry_run or options.plan is not None:
         look = rollout.look(options.to, again=options.again)
@@ -69,7 +64,7 @@ def _rollout(options: RolloutOptions) -> ExitCode:
         from stacks.hooks.rollout_state import shares_text
 
         print(
-            f"{report.stack}: {report.outcome}. {for_terminal(report.reason)}\nRequests: {shares_text(report.traffic)}"
+            f"{report.stack}: {report.outcome}. {for_terminal(report.reason)}\nTraffic: {shares_text(report.traffic)}"
         )
     return report.exit_code
 
@@ -78,18 +73,18 @@ def _text_of(look: "RolloutLook") -> str:
     from stacks.hooks.rollout_state import shares_text
 
     steps = ", ".join(f"{step} %" for step in look.steps)
-    what = {
-        "roll out": f"{look.revision} would get {steps} of the requests, each step behind its checks.",
-        "go back": f"{look.revision} would get all requests at once, without checks.",
-        "finish": f"{look.revision} has all requests; only its tags and stale revisions would be cleared.",
-        "not ready": f"{look.revision} did not start, so that it would get no requests.",
-        "nothing serves": "No revision serves yet, so that there is nothing to roll out.",
+    summary = {
+        "roll out": f"{look.revision} will get {steps} of the traffic, each step after its checks.",
+        "roll back": f"{look.revision} will get all traffic immediately, without checks.",
+        "finish": f"{look.revision} has all traffic. Only its tags and stale revisions will be removed.",
+        "not ready": f"{look.revision} did not start and will get no traffic.",
+        "nothing serves": "No revision serves yet. No revision to roll out.",
     }[look.phase]
     cost = "unknown" if look.usd_per_hour is None else f"${look.usd_per_hour:.2f}"
     lines = [
-        f"{look.stack}: {what}",
-        f"Requests now: {shares_text(look.traffic)}",
-        f"Cost at most meanwhile: {cost} an hour",
+        f"{look.stack}: {summary}",
+        f"Traffic now: {shares_text(look.traffic)}",
+        f"Maximum cost during the rollout: {cost} per hour",
     ]
     return "\n".join([*lines, *([look.sentence] if look.sentence else []), f"Plan: {look.plan}"])
 
@@ -109,16 +104,16 @@ def _of_stack(stack: str) -> "Rollout":
     outputs = outputs_in(stack, resources)
     if outputs.rollout is None:
         raise CommandRefusedError(
-            f"Stack {stack} has no cloudRun.rollout, so that `pulumi up` moves its requests; set it in Pulumi.{stack}.yaml, "
-            f"such as cloudRun.rollout: {{ steps: [10, 50, 100] }}, and run `pulumi up --stack {stack}`."
+            f"Stack {stack} has no cloudRun.rollout, so `pulumi up` shifts its traffic. To use rollouts, set it in Pulumi.{stack}.yaml, "
+            f"such as cloudRun.rollout: {{ steps: [10, 50, 100] }}, then run `pulumi up --stack {stack}`."
         )
     if outputs.rollout.traffic is not None:
         shares = ", ".join(f"{revision}: {percent}" for revision, percent in outputs.rollout.traffic.items())
         raise CommandRefusedError(
-            f"The settings of stack {stack} say who gets the requests (cloudRun.rollout.traffic: {{ {shares} }}), and `pulumi up` would take back "
-            f"what this command moves; change them there, or take them out and run `pulumi up --stack {stack}` first."
+            f"The settings of stack {stack} fix the traffic split (cloudRun.rollout.traffic: {{ {shares} }}), so `pulumi up` would revert "
+            f"changes of this command. Change the split there, or remove it and run `pulumi up --stack {stack}` first."
         )
-    tell = partial(say, "rollout")
+    report = partial(say, "rollout")
     service = ServiceAtGoogle(
         api=connect(outputs.project),
         name=outputs.rollout.service,
@@ -126,19 +121,19 @@ def _of_stack(stack: str) -> "Rollout":
     )
     urns = [resource.urn for resource in resources if resource.type == SERVICE_TYPE and not resource.delete]
     targets = [word for urn in urns for word in ("--target", urn)]
-    hint = f"The requests go where this command said. Run `pulumi refresh --stack {stack}` when nothing else runs."
+    hint = f"The traffic is as reported above. Run `pulumi refresh --stack {stack}` when no other operation is running."
 
     def refresh() -> None:
-        tell("letting the stack's state take over the traffic")
-        past_dead_locks(stack, lambda: runner.change(stack, "refresh", *targets, after_failure=hint), report=tell)
+        report("refreshing the traffic in the stack's state")
+        past_dead_locks(stack, lambda: runner.change(stack, "refresh", *targets, after_failure=hint), report=report)
 
     return Rollout(
         stack=stack,
         plan=outputs.rollout,
         service=service,
-        gates=TagGates(stack=stack, outputs=outputs, service_url=str(service.read().get("uri")), say=tell),
+        gates=TagGates(stack=stack, outputs=outputs, service_url=str(service.read().get("uri")), say=report),
         refresh=refresh,
-        say=tell,
+        say=report,
     )
 
 
@@ -148,8 +143,8 @@ COMMAND: Final = Command(
     options=RolloutOptions,
     run=_rollout,
     after_interrupt=(
-        "The requests stay as they were divided last. `python -m scripts.status` shows the shares. "
-        "Run the same command again to go on, or with --to REVISION to go back."
+        "The traffic split stays as it is. `python -m scripts.status` shows it. "
+        "Run the same command again to continue, or with --to REVISION to roll back."
     ),
 )
 

@@ -1,4 +1,4 @@
-"""The checks of a revision by the URL of its tag: the smoke checks, and a short benchmark."""
+"""Checks of a revision through the URL of its tag: the smoke checks and a short benchmark."""
 
 import tempfile
 from collections.abc import Callable
@@ -28,9 +28,9 @@ OUTPUT_TOKENS: Final = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TagGates:
-    """The checks of the stack's server at the URL of a tag.
+    """Checks of the stack's server at the URL of a tag.
 
-    The audience of identity tokens stays the service's own URL: that is what Cloud Run accepts, also for the URL of a tag.
+    The audience of identity tokens is the service's own URL, which Cloud Run also accepts for the URL of a tag.
     """
 
     stack: str
@@ -39,9 +39,9 @@ class TagGates:
     say: Callable[[str], None]
 
     def smoke(self, url: str) -> str:
-        """Run all smoke checks with the thresholds of the stack's outputs, and return what failed as a sentence; empty if nothing did.
+        """Run all smoke checks with the thresholds of the stack's outputs. Return the failures as a sentence; empty if none.
 
-        Raises AccessError if they could not be made.
+        Raises AccessError if the checks could not reach the server.
         """
         with self._open() as access:
             report = run_smoke(self._at(access, url), stack_target(self.stack, self.outputs), self.say)
@@ -52,12 +52,12 @@ class TagGates:
         if report.passed:
             return ""
         failed = [f"{check.name}: {check.outcome.measured} {check.outcome.detail}".strip() for check in report.failed]
-        return f"The smoke checks failed: {'; '.join(failed) or 'not all of them ran'}."
+        return f"The smoke checks failed: {'; '.join(failed) or 'some did not run'}."
 
     def measure(self, url: str, requests: int) -> Measured:
-        """Send some requests of one length, four at a time, and return the figures.
+        """Send requests of one length, four concurrently, and return the metrics.
 
-        Raises ScriptError if there are none, and AccessError if the server could not be reached.
+        Raises ScriptError without metrics, and AccessError if the server could not be reached.
         """
         with self._open() as access, tempfile.TemporaryDirectory(prefix="rollout-") as folder:
             settings = SweepSettings(
@@ -85,7 +85,7 @@ class TagGates:
         if outcome.ending in {"client failed", "unreachable"}:
             raise AccessError(f"the benchmark of {url} failed on this machine: {outcome.detail}.")
         if not results:
-            raise ScriptError(f"The benchmark of {url} has no figures: {outcome.detail}.")
+            raise ScriptError(f"The benchmark of {url} has no results: {outcome.detail}.")
         return _measured(results[-1])
 
     def _open(self) -> AbstractContextManager[ServerAccess]:

@@ -1,4 +1,4 @@
-"""The hold of one run on a service: every change is checked against the record, so that two runs never move the same requests."""
+"""The hold of one run on a service. Every change is checked against the record so that two runs never move the same traffic."""
 
 import getpass
 import os
@@ -29,21 +29,21 @@ from stacks.hooks.rollout_state import RENEWAL_S, who
 
 Clock = Callable[[], datetime]
 _ID_DIGITS: Final = 12
-_ALL_REQUESTS: Final[frozenset[RecordedOutcome]] = frozenset(("rolled out", "gone back", "nothing to do"))
-"""Outcomes after which the record's revision gets all requests. After any other the refusal of a revision is still true."""
+_ALL_REQUESTS: Final[frozenset[RecordedOutcome]] = frozenset(("rolled out", "rolled back manually", "nothing to do"))
+"""Outcomes after which the record's revision has all traffic. After other outcomes, the refusal of a revision remains."""
 
 
 class LostHoldError(ScriptError):
-    """Another run, or `pulumi up`, changed the service since this run changed it last. This run has to stop."""
+    """Another run or `pulumi up` changed the service since this run last changed it, so this run must stop."""
 
 
 def utc_now() -> datetime:
-    """Return the time of this machine."""
+    """Return the current time of this machine."""
     return datetime.now(UTC)
 
 
 def this_run(now: datetime) -> RolloutHolder:
-    """Return this process as the holder of a roll-out."""
+    """Return this process as the holder of a rollout."""
     return RolloutHolder(
         id=uuid.uuid4().hex[:_ID_DIGITS],
         user=_user(),
@@ -55,18 +55,18 @@ def this_run(now: datetime) -> RolloutHolder:
 
 @dataclass(slots=True, kw_only=True)
 class Hold:
-    """This run's hold. It begins with the first `shift`, and ends with an outcome in the record."""
+    """This run's hold. It starts with the first `shift` and finishes with an outcome in the record."""
 
     service: ServiceAtGoogle
     record: RolloutRecord
-    """What this run wrote last, or wants to write first."""
+    """The record that this run wrote last or will write first."""
     now: Clock
     seen: Service
-    """The service as Google answered last."""
+    """The service as Google last returned it."""
     owned: bool = False
-    """Whether the record at Google was this run's once."""
+    """True if the record in Google Cloud has been this run's."""
     _wished: Sequence[Sequence[TrafficTarget]] = ()
-    """The traffic that this run asked for last, and that of a change whose answer was lost."""
+    """The traffic that this run last requested, and the traffic of a change whose response was lost."""
     _lock: threading.RLock = field(default_factory=threading.RLock)
 
     def shift(
@@ -78,17 +78,17 @@ class Hold:
         reason: str = "",
         refused: RefusedRevision | None = None,
     ) -> Service:
-        """Give the service this traffic, and write down the share and how the roll-out ended.
+        """Set the traffic of the service, and record the percentage and the outcome of the rollout.
 
-        The first shift takes the hold, from the state that `seen` is. Raises LostHoldError if it is no longer this run's, and ScriptError
-        otherwise; a shift that failed can be tried again.
+        The first shift takes the hold, based on `seen`. Raises LostHoldError if another run has the hold, and ScriptError for other failures.
+        A failed shift can be retried.
         """
         with self._lock:
             if self.owned:
                 self._reread()
                 found = self._mine(self.seen)
                 if outcome is not None and found.outcome == outcome and has_traffic(self.seen, targets):
-                    self.record = found  # Google made the change, and its answer was lost
+                    self.record = found  # Google made the change, but its response was lost
                     return self.seen
             record = replace(
                 self.record,
@@ -103,26 +103,26 @@ class Hold:
             self.record, self._wished, self.owned = record, (targets,), True
             return self.seen
 
-    def look(self) -> None:
+    def reread(self) -> None:
         """Read the service again before a change that must not wait for another run. Raises ScriptError."""
         with self._lock:
             if not self.owned:
                 self.seen = self.service.read()
 
     def _refused(self, outcome: RecordedOutcome | None) -> RefusedRevision | None:
-        """Return what stays known against a revision: nothing against one that gets all requests with this outcome."""
+        """Return the refusal to keep in the record; None if the refused revision has all traffic with this outcome."""
         is_good = outcome in _ALL_REQUESTS and self.record.refusal_of(self.record.revision) is not None
         return None if is_good else self.record.refused
 
     def renew(self) -> None:
-        """Write down that this run goes on. Raises as `shift` does."""
+        """Record that this run is still active. Raises as `shift` does."""
         with self._lock:
             if self.record.runs and self.owned:
                 self._reread()
                 self._note(replace(self.record, renewed_at=_stamp(self.now())))
 
     def interrupted(self, reason: str, refused: RefusedRevision | None = None) -> None:
-        """Write down, if the record is still this run's, that it ended without an outcome. Nothing is tried for long, and no request moves."""
+        """Record, if the record is still this run's, that it was interrupted. Moves no traffic and does not retry."""
         with self._lock, suppress(ScriptError):
             if not self._wished:
                 return
@@ -141,7 +141,7 @@ class Hold:
 
     @contextmanager
     def renewed(self) -> Generator[None]:
-        """Renew the record every two minutes while something runs."""
+        """Renew the record every two minutes while the block runs."""
         stop = threading.Event()
 
         def keep() -> None:
@@ -149,7 +149,7 @@ class Hold:
                 try:
                     self.renew()
                 except LostHoldError:
-                    return  # the next shift says it
+                    return  # the next shift raises it
                 except ScriptError:
                     continue
 
@@ -165,7 +165,7 @@ class Hold:
         self.record = record
 
     def _changed(self, change: Callable[[], Service]) -> Service:
-        """Make a change; once more if another client was faster and left the roll-out as it was."""
+        """Make a change. Retry once if another client changed the service but not the rollout."""
         for is_last in (False, True):
             try:
                 return change()
@@ -174,20 +174,20 @@ class Hold:
                     self._reread()
                 if is_last or not self.owned:
                     raise ServiceChangedError(
-                        f"{error} Run the same command again when the other change has ended."
+                        f"{error} Run the same command again when the other change has finished."
                     ) from None
         raise AssertionError("the second change returned or raised")
 
     def _reread(self) -> None:
-        """Read the service. Raises LostHoldError unless it is as this run left it: its record, its traffic and its latest revision."""
+        """Read the service. Raises LostHoldError if its record, traffic or latest revision changed since this run's last change."""
         seen, name = self.service.read(), short_name(self.service.name)
         self._mine(seen)
         latest = short_name(seen.get("latestCreatedRevision"))
         if latest != short_name(self.seen.get("latestCreatedRevision")):
-            raise LostHoldError(f"Revision {latest} of {name} was made in the meantime, so that this roll-out stopped.")
+            raise LostHoldError(f"Revision {latest} of {name} was created during the rollout, so this rollout stopped.")
         if not any({*targets_of(seen)} == {*wished} for wished in self._wished):
             raise LostHoldError(
-                f"Another client moved the requests of {name} in the meantime, so that this roll-out stopped."
+                f"Another client changed the traffic of {name} during the rollout, so this rollout stopped."
             )
         self.seen = seen
 
@@ -200,19 +200,19 @@ class Hold:
 
 
 def refusal(revision: str, reason: str, now: datetime) -> RefusedRevision:
-    """Return what the record keeps of a revision that was refused."""
+    """Return the record entry for a refused revision."""
     return RefusedRevision(revision=revision, at=_stamp(now), reason=_kept(reason))
 
 
 def _taken_by(found: RolloutRecord | UnreadableRecord, name: str) -> str:
     if isinstance(found, UnreadableRecord) or found.holder is None:
-        return f"The record of the roll-out of {name} was changed in the meantime, so that this roll-out stopped."
-    did = f": {found.reason.rstrip('.')}" if found.reason else f" and rolls out {found.revision}"
-    return f"{who(found.holder)} took over the roll-out of {name}{did}. This roll-out stopped."
+        return f"The rollout record of {name} was changed during the rollout, so this rollout stopped."
+    did = f": {found.reason.rstrip('.')}" if found.reason else f" and is rolling out {found.revision}"
+    return f"{who(found.holder)} took over the rollout of {name}{did}. This rollout stopped."
 
 
 def _kept(reason: str) -> str:
-    """Return a reason for the record: without secrets, in one line, and bounded."""
+    """Return a reason for the record: one line, without secrets, truncated."""
     return " ".join(masked(reason).split())[:LONGEST_REASON]
 
 

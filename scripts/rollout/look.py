@@ -1,4 +1,4 @@
-"""What a roll-out would do, and what it can cost meanwhile: both revisions may have all their instances."""
+"""Dry run of a rollout: its steps, and its maximum cost with all instances of both revisions."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -13,35 +13,35 @@ from scripts.rollout.decisions import RolloutState
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RolloutLook:
-    """What a dry run shows."""
+    """Result of a dry run."""
 
     stack: str
     phase: str
-    """`roll out`, `finish`, `not ready`, `nothing serves`; `go back` with --to."""
+    """`roll out`, `finish`, `not ready`, `nothing serves`; `roll back` with --to."""
     revision: str
-    """The revision that would get all requests."""
+    """The revision that will get all traffic."""
     serving: str
-    """The revision that gets the most requests now."""
+    """The revision that has the most traffic now."""
     traffic: Mapping[str, int]
-    """Percent of the requests of each revision now."""
+    """Current traffic percentage of each revision."""
     steps: Sequence[int]
-    """Shares that the revision would get one after another, in percent."""
+    """Traffic percentages of the revision, in order."""
     again: bool
     usd_per_hour: float | None
-    """The most that all revisions with requests, and the new one, cost an hour together; None is unknown."""
+    """Maximum combined cost per hour of the new revision and all revisions with traffic; None if unknown."""
     usd_per_hour_after: float | None
-    """The most that the revision costs an hour alone; None is unknown."""
+    """Maximum cost per hour of the revision alone; None if unknown."""
     sentence: str = ""
-    """What the service says of its last roll-out, such as why a revision is refused."""
+    """Status of the last rollout, such as why a revision is refused."""
 
     @property
     def plan(self) -> str:
-        """The id of what is shown, without the sentence, which names ages."""
+        """Id of the dry run. It excludes the sentence, which has ages."""
         return look_id({key: value for key, value in asdict(self).items() if key != "sentence"})
 
     def to_json(self) -> dict[str, Any]:
-        """Return the look in JSON types."""
-        return {"schema_version": 1, "dry_run": True, **asdict(self), "plan": self.plan}
+        """Return the dry run in JSON types."""
+        return {"schema_version": 2, "dry_run": True, **asdict(self), "plan": self.plan}
 
 
 def look_at(
@@ -54,7 +54,7 @@ def look_at(
     again: bool,
     sentence: str,
 ) -> RolloutLook:
-    """Return what a roll-out from this state would do."""
+    """Return the dry run of a rollout from this state."""
     traffic = known_shares(service) or {}
     region = service_region(str(service.get("name") or ""))
     named = {short_name(each.get("name")): each for each in revisions}
@@ -74,12 +74,12 @@ def look_at(
 
 
 def most_usd_per_hour(revision: Mapping[str, object] | None, region: str) -> float | None:
-    """Return what a revision costs an hour with all instances that it may have; None if Google does not say what it has."""
+    """Return the cost per hour of a revision with its maximum number of instances; None if Google does not report it."""
     most = as_mapping((revision or {}).get("scaling")).get("maxInstanceCount")
     rate = container_usd_per_hour({"template": revision}, region) if revision else 0.0
     return round(rate * int(str(most)), 4) if rate and most else None
 
 
 def service_region(name: str) -> str:
-    """Return the region in a service's full name."""
+    """Return the region of a service's full name."""
     return name.partition("/locations/")[2].partition("/")[0]

@@ -1,4 +1,4 @@
-"""How long a change is tried that must not be given up: the way back to a revision that serves."""
+"""Retries for a change that must succeed: the rollback to a revision that serves."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,23 +20,23 @@ _LONGEST_PAUSE_S: Final = 60.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Patience:
-    """Tries again while Google does not answer (5xx, 429, no connection) or another change was faster."""
+    """Retries while Google does not respond (5xx, 429, no connection) or another client changed the service first."""
 
     limit_s: float = LIMIT_S
     clock: Callable[[], float] = monotonic
     sleep: Callable[[float], None] = sleep
 
     def change(self, work: Callable[[], T], report: Callable[[str], None]) -> T:
-        """Return what the work returns. Raises its last error after `limit_s` seconds, and every other error at once."""
-        began_s = self.clock()
+        """Return the result of the work. Raises its last error after `limit_s` seconds, and any other error immediately."""
+        started_s = self.clock()
 
         def tell(state: RetryCallState) -> None:
             error = state.outcome.exception() if state.outcome else None
-            report(f"{error} Trying again for {duration(self.limit_s - (self.clock() - began_s))}.")
+            report(f"{error} Retrying for another {duration(self.limit_s - (self.clock() - started_s))}.")
 
         for attempt in Retrying(
             retry=retry_if_exception_type((UnansweredError, ServiceChangedError)),
-            stop=lambda _: self.clock() - began_s >= self.limit_s,
+            stop=lambda _: self.clock() - started_s >= self.limit_s,
             wait=wait_exponential_jitter(multiplier=_FIRST_PAUSE_S, max=_LONGEST_PAUSE_S),
             sleep=self.sleep,
             before_sleep=tell,
@@ -44,4 +44,4 @@ class Patience:
         ):
             with attempt:
                 return work()
-        raise AssertionError("the loop ends with a value or an error")
+        raise AssertionError("the loop returns a value or raises")

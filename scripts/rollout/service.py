@@ -1,4 +1,4 @@
-"""The service at Google: read it, move its traffic with its etag, delete revisions. Each change waits for its end."""
+"""The Cloud Run service: read it, change its traffic with its etag, delete revisions. Each change waits until it is finished."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,18 +13,18 @@ from contracts.service_traffic import Service, TrafficTarget, short_name
 from scripts.rollout.decisions import has_traffic
 
 _WAIT: Final = {"timeout": "30s"}
-"""How long one `wait` of an operation waits at Google; less than the time limit of a call."""
+"""Timeout of one `wait` call for an operation; shorter than the timeout of an HTTP call."""
 
 _PAUSE_S: Final = 2.0
 
 
 class ServiceChangedError(ScriptError):
-    """Another client changed the service since it was read. Nothing was changed here."""
+    """Another client changed the service since it was read. This run changed nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceAtGoogle:
-    """One service. `limit_s` is the longest time for one change: a revision without instances starts first."""
+    """One service. `limit_s`: timeout for one change, including the cold start of a revision without instances."""
 
     api: GoogleApi
     name: str
@@ -37,16 +37,16 @@ class ServiceAtGoogle:
         except GoogleListError as error:
             if error.status == HTTPStatus.NOT_FOUND:
                 raise CommandRefusedError(
-                    f"Service {short_name(self.name)} does not exist; run `pulumi up` first."
+                    f"Service {short_name(self.name)} not found. Run `pulumi up` first."
                 ) from None
-            raise ScriptError(f"Service {short_name(self.name)} could not be read: {error}") from None
+            raise ScriptError(f"Cannot read service {short_name(self.name)}: {error}") from None
 
     def revisions(self) -> Sequence[Mapping[str, object]]:
         """Return its revisions. Raises ScriptError."""
         try:
             pages = list(self.api.pages("run", f"v2/{self.name}/revisions"))
         except GoogleListError as error:
-            raise ScriptError(f"The revisions of {short_name(self.name)} could not be listed: {error}") from None
+            raise ScriptError(f"Cannot list the revisions of {short_name(self.name)}: {error}") from None
         return [
             revision
             for page in pages
@@ -54,27 +54,25 @@ class ServiceAtGoogle:
         ]
 
     def shift(self, seen: Service, targets: Sequence[TrafficTarget], record: RolloutRecord) -> Service:
-        """Give the service this traffic and this record at once, and return it as it is then.
+        """Set the traffic and the record of the service in one change, and return the service.
 
-        Raises ServiceChangedError if the service was changed since it was `seen`: then nothing was changed here. Raises UnansweredError if
-        Google did not answer, and ScriptError if it refused.
+        Raises ServiceChangedError, without a change, if the service was changed since it was `seen`. Raises UnansweredError if Google did not
+        respond, and ScriptError if it rejected the change.
         """
         traffic = {"traffic": [target.to_api() for target in targets]}
         error = self._patch(seen, traffic, record)
         after = self._settled(targets, record)
-        # The operation of a service whose latest revision failed says so, although the traffic moved.
+        # The operation of a service whose latest revision failed returns an error, even if the traffic was changed.
         if not has_traffic(after, targets):
-            raise ScriptError(f"The traffic was not changed: {error or 'Google answered without a reason.'}")
+            raise ScriptError(f"The traffic was not changed: {error or 'Google returned no reason.'}")
         return after
 
     def note(self, seen: Service, record: RolloutRecord) -> Service:
-        """Write the record alone, and return the service as it is then. Raises as `shift` does."""
+        """Write only the record, and return the service. Raises as `shift` does."""
         error = self._patch(seen, {}, record)
         after = self.read()
         if annotations_of(after).get(ROLLOUT_ANNOTATION) != record.text():
-            raise ScriptError(
-                f"The record of the roll-out was not changed: {error or 'Google answered without a reason.'}"
-            )
+            raise ScriptError(f"The rollout record was not changed: {error or 'Google returned no reason.'}")
         return after
 
     def _patch(self, seen: Service, body: Mapping[str, object], record: RolloutRecord) -> str:
@@ -87,18 +85,18 @@ class ServiceAtGoogle:
             )
         except GoogleListError as error:
             if error.status != HTTPStatus.CONFLICT:
-                raise ScriptError(f"Service {short_name(self.name)} could not be changed: {error}") from None
-            # A request that was sent twice, because its first answer was lost, conflicts with itself. The record says whose the change is:
-            # another run with the same wish has another id.
+                raise ScriptError(f"Cannot change service {short_name(self.name)}: {error}") from None
+            # A retry after a lost response conflicts with the first attempt. The record identifies the change, because another run with the
+            # same targets has another id.
             if annotations_of(self.read()).get(ROLLOUT_ANNOTATION) == record.text():
                 return ""
             raise ServiceChangedError(
-                f"Service {short_name(self.name)} was changed by another client in the meantime, so that its traffic was left as it is."
+                f"Service {short_name(self.name)} changed during the rollout. Its traffic was not modified."
             ) from None
         return self._error_of(operation)
 
     def _settled(self, targets: Sequence[TrafficTarget], record: RolloutRecord) -> Service:
-        """Return the service when it has ended its change: a change whose answer was lost has no operation to wait for."""
+        """Return the service when its change is finished. A change whose response was lost has no operation to wait for."""
         end_s = monotonic() + self.limit_s
         while True:
             after = self.read()
@@ -112,26 +110,26 @@ class ServiceAtGoogle:
         try:
             operation = self.api.delete("run", f"v2/{self.name}/revisions/{revision}", {})
         except GoogleListError as error:
-            raise ScriptError(f"Revision {revision} could not be deleted: {error}") from None
-        said = self._error_of(operation)
-        if said:
-            raise ScriptError(f"Revision {revision} could not be deleted: {said}")
+            raise ScriptError(f"Cannot delete revision {revision}: {error}") from None
+        failure = self._error_of(operation)
+        if failure:
+            raise ScriptError(f"Cannot delete revision {revision}: {failure}")
 
     def _error_of(self, operation: Mapping[str, object]) -> str:
-        """Wait for an operation, and return its error; empty if it succeeded."""
+        """Wait for an operation and return its error; empty if it succeeded."""
         end_s = monotonic() + self.limit_s
         while not operation.get("done"):
             if monotonic() > end_s:
                 raise ScriptError(
-                    f"Google has not ended the change of {short_name(self.name)} within {self.limit_s:.0f} s. "
-                    "Run the same command again: it goes on from what Google has by then."
+                    f"The change of {short_name(self.name)} did not finish within {self.limit_s:.0f} s. "
+                    "Run the same command again to continue from the current traffic."
                 )
             try:
                 operation = self.api.post("run", f"v2/{operation.get('name')}:wait", _WAIT)
             except GoogleListError as error:
                 raise ScriptError(
-                    f"Google did not say how the change of {short_name(self.name)} ended ({error}). "
-                    "Run the same command again: it goes on from what Google has by then."
+                    f"Cannot read the result of the change of {short_name(self.name)} ({error}). "
+                    "Run the same command again to continue from the current traffic."
                 ) from None
         error = cast("Mapping[str, object]", operation.get("error") or {})
         return str(error.get("message") or "")

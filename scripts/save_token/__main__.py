@@ -1,8 +1,8 @@
-"""Save a secret of a stack: the Hugging Face token or the API key.
+"""Save a stack's Hugging Face token or API key.
 
-Asks for the value without showing it, or reads it from standard input, so that it stands in no history and no list of processes.
-By default Pulumi keeps it, encrypted, in the stack's file. With --secret it goes straight to Secret Manager, and the stack's file names
-only the version: the value then never passes through Pulumi.
+Prompts for the value without showing it, or reads it from standard input, so that it is in no shell history and no process list. By default,
+Pulumi stores it encrypted in the stack's file. With --secret, stores it in Secret Manager, and the stack's file has only the name of the version.
+The value then never passes through Pulumi.
 """
 
 import getpass
@@ -48,23 +48,23 @@ class SaveOptions:
     stack: StackName
     secret: Annotated[
         str | None,
-        Option("Keep the value in this secret of Secret Manager, not in Pulumi.", metavar="ID", parse=_secret_id),
+        Option("Store the value in this secret of Secret Manager instead of Pulumi.", metavar="ID", parse=_secret_id),
     ] = None
-    generate: Annotated[bool, Option("Make a random API key instead of asking for one.")] = False
+    generate: Annotated[bool, Option("Generate a random API key instead of prompting for one.")] = False
     as_json: JsonSwitch = False
 
 
 def _save(options: SaveOptions) -> ExitCode:
     kind, stack = options.key, options.stack
     if options.generate and kind is not API_KEY:
-        raise CommandRefusedError(f"--generate makes an apiKey; a {kind.what} comes from its owner.")
+        raise CommandRefusedError(f"--generate supports only apiKey. Get a {kind.what} from its issuer.")
     value = secrets.token_urlsafe(_GENERATED_BYTES) if options.generate else _checked(_read(kind), kind)
     place = f"Pulumi.{stack}.yaml" if options.secret is None else _to_secret_manager(options.secret, stack, value)
     if options.secret is None:
         _configure(stack, "set", "--secret", kind.key, stdin=value)
         _configure(stack, "rm", kind.reference_key)
     else:
-        # The engine takes the name of a version for a secret, and asks.
+        # Without --plaintext, the engine treats the version's name as a secret and prompts.
         _configure(stack, "set", "--plaintext", kind.reference_key, place)
         _configure(stack, "rm", kind.key)
     if options.as_json:
@@ -75,7 +75,7 @@ def _save(options: SaveOptions) -> ExitCode:
         )
     else:
         how = "encrypted in" if options.secret is None else "in Secret Manager as"
-        say("save_token", f"the {kind.what} of stack {stack} is saved, {how} {place}. Next: pulumi up --stack {stack}")
+        say("save_token", f"saved the {kind.what} of stack {stack} {how} {place}. Next: pulumi up --stack {stack}")
     return ExitCode.DONE
 
 
@@ -86,29 +86,31 @@ def _to_secret_manager(secret: str, stack: str, value: str) -> str:
 
 
 def _read(kind: SecretKind) -> str:
-    """Ask for the value without showing it, or read one line of standard input."""
+    """Prompt for the value without showing it, or read it from standard input."""
     if sys.stdin.isatty():
         return getpass.getpass(f"{kind.what} (not shown): ").strip()
     return sys.stdin.read().strip()
 
 
 def _checked(value: str, kind: SecretKind) -> str:
-    """Return a value that can be one. Raises CommandRefusedError without the value."""
+    """Return a value in a valid format. Raises CommandRefusedError, whose message does not contain the value."""
     if not value:
-        raise CommandRefusedError(f"The {kind.what} is empty; give it at the prompt or on standard input.")
+        raise CommandRefusedError(f"The {kind.what} is empty. Enter it at the prompt or pass it on standard input.")
     if not value.isascii() or not value.isprintable() or " " in value:
-        raise CommandRefusedError(f"The {kind.what} has to be one line of printable ASCII without blanks.")
+        raise CommandRefusedError(f"The {kind.what} is invalid: expected one line of printable ASCII without spaces.")
     if kind is HF_TOKEN and not _TOKEN.fullmatch(value):
         raise CommandRefusedError(
-            "A Hugging Face token begins with hf_; copy it from https://huggingface.co/settings/tokens."
+            "The Hugging Face token is invalid: it must start with hf_. Copy it from https://huggingface.co/settings/tokens."
         )
     if kind is API_KEY and len(value) < _LEAST_KEY_CHARACTERS:
-        raise CommandRefusedError(f"An API key needs {_LEAST_KEY_CHARACTERS} characters or more; --generate makes one.")
+        raise CommandRefusedError(
+            f"The API key is invalid: minimum {_LEAST_KEY_CHARACTERS} characters. Pass --generate to create one."
+        )
     return value
 
 
 def _configure(stack: str, *arguments: str, stdin: str | None = None) -> None:
-    """Change the stack's configuration. Raises ScriptError with the engine's words, in which no value stands."""
+    """Change the stack's configuration. Raises ScriptError with the engine's error message, which contains no value."""
     answer = runner.run("config", *arguments, "--stack", stack, stdin=stdin)
     if answer.returncode != 0:
         raise ScriptError(
@@ -121,7 +123,7 @@ COMMAND: Final = Command(
     help=__doc__,
     options=SaveOptions,
     run=_save,
-    after_interrupt="Run it again: what was saved is complete or not there.",
+    after_interrupt="No partial value was saved. Run it again.",
 )
 
 

@@ -1,1 +1,1 @@
-"""`python -m scripts.stage_model`: copy a model into a stack's bucket."""
+"""`python -m scripts.stage_model`: copy a model to a stack's bucket."""

@@ -1,8 +1,8 @@
-"""Copy a stack's weights into its bucket, from the Hugging Face hub, another bucket or a folder.
+"""Copy a stack's weights to its bucket.
 
-Each checkpoint gets a folder of its own, named by the hash of its manifest: what a revision reads never changes. Creates the stack's
-bucket if it does not exist yet, after a preview of that, and changes no other resource of the stack. Copies large files in parts, several
-at a time, and only what is missing, so that the command can be run again at any time, also after it was killed.
+Copies from the Hugging Face hub, another bucket or a local folder. Each checkpoint has its own folder, named by the hash of its manifest, so the
+files of a revision never change. Previews and creates the stack's bucket if it does not exist, and changes no other resource. Copies only missing
+files, large ones in parallel parts. You can rerun the command at any time, even after it was killed.
 
   python -m scripts.stage_model --stack l4-qat
   python -m scripts.stage_model --stack l4-qat --list
@@ -44,13 +44,13 @@ class StageOptions:
     origin: Annotated[
         str | None,
         Option(
-            "Folder with the checkpoint, or gs://BUCKET/FOLDER; by default the hub.", flag="--from", metavar="SOURCE"
+            "Local folder or gs://BUCKET/FOLDER with the checkpoint. Default: the hub.", flag="--from", metavar="SOURCE"
         ),
     ] = None
     revision: Annotated[
         str | None,
         Option(
-            "Branch, tag or commit of the hub. Default: modelRevision of the stack, then the main branch.",
+            "Branch, tag or commit on the hub. Default: modelRevision, then the main branch.",
             metavar="NAME",
         ),
     ] = None
@@ -60,7 +60,7 @@ class StageOptions:
     parallel: Annotated[
         int,
         Option(
-            "Parts that are copied at a time, or files of another bucket. Half as many parts again are held in memory.",
+            "Concurrent parts, or files of another bucket. Memory holds 1.5 times as many.",
             least=1,
             most=64,
         ),
@@ -68,36 +68,34 @@ class StageOptions:
     bind: Annotated[
         bool,
         Option(
-            "Write the hash of the weights into the stack's file as bucket.manifest, and the commit as modelRevision.",
+            "Write the hash (bucket.manifest) and commit (modelRevision) to the stack's file.",
             negatable=True,
         ),
     ] = True
-    create: Annotated[
-        bool, Option("Create the stack's bucket if the state has none; otherwise refuse.", negatable=True)
-    ] = True
+    create: Annotated[bool, Option("Create the stack's bucket if it does not exist.", negatable=True)] = True
     plan: Annotated[
-        str | None, Option("Create the bucket only if its preview has this id, which the agent shows.", metavar="ID")
+        str | None, Option("Create the bucket only if its preview has this id from the agent.", metavar="ID")
     ] = None
     list_folders: Annotated[
-        bool, Option("List the staged folders of the bucket and what reads each, and stage nothing.", flag="--list")
+        bool, Option("List the staged folders of the bucket and their readers. Stages nothing.", flag="--list")
     ] = False
     remove: Annotated[
         str | None,
-        Option("Delete this folder of the bucket unless something serves it, and stage nothing.", metavar="FOLDER"),
+        Option("Delete this folder of the bucket unless it is served. Stages nothing.", metavar="FOLDER"),
     ] = None
-    yes: Annotated[bool, Option("With --remove: do not ask.")] = False
+    yes: Annotated[bool, Option("With --remove: skip the confirmation.")] = False
     as_json: JsonSwitch = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Job:
-    """A source whose files are known, and how to copy it."""
+    """A listed source and the function that copies it."""
 
     files: "Iterable[SourceFile]"
     revision: str
     run: "Callable[[WeightsBucket, Transfer], StagingOutcome]"
     has_parts: bool = True
-    """Whether files pass through temporary objects."""
+    """True if files are copied through temporary objects."""
 
 
 def _stage_model(options: StageOptions) -> ExitCode:
@@ -109,25 +107,25 @@ def _stage_model(options: StageOptions) -> ExitCode:
     _require_compatible(options)
     if settings.weights != "bucket":
         raise CommandRefusedError(
-            f"Stack {stack} has weights: {settings.weights}, so there is nothing to stage; set weights: bucket."
+            f"Stack {stack} does not use staged weights (weights: {settings.weights}). To stage weights, set weights: bucket."
         )
     if options.list_folders or options.remove is not None:
-        return _keep_house(options, settings)
+        return _manage_folders(options, settings)
     if not settings.weights_name:
         raise CommandRefusedError(
-            f"bucket.prefix names no folder; weights are staged into one, such as prefix: models/{settings.model.rpartition('/')[2]}."
+            f"bucket.prefix has no folder for the weights. Set it, such as prefix: models/{settings.model.rpartition('/')[2]}."
         )
     job = _job(options, settings)
     sizes = [file.size_bytes for file in job.files]
     real = sum(file.real_bytes for file in job.files)
-    simulated = f" (simulated: the local cloud's hub sends {sum(sizes) / _MIB:.1f} MiB instead)" if real else ""
+    simulated = f" (simulated: the hub of the local cloud sends {sum(sizes) / _MIB:.1f} MiB)" if real else ""
     say("stage_model", f"{settings.model}: {len(sizes)} files, {(real or sum(sizes)) / _GIB:.2f} GiB{simulated}")
     name = settings.bucket_name(stack)
     if settings.bucket.existing is None:
         _require_bucket(options, settings)
     target = WeightsBucket(name, settings.project)
     if settings.bucket.existing is not None and job.has_parts:
-        _say_soft_delete(target, sum(sizes) / _GIB, settings.bucket.region)
+        _report_soft_delete(target, sum(sizes) / _GIB, settings.bucket.region)
     overwrite = overwrite_line if sys.stderr.isatty() else None
     with Transfer(lambda text: say("stage_model", text), overwrite=overwrite) as transfer:
         outcome = job.run(target, transfer)
@@ -136,7 +134,7 @@ def _stage_model(options: StageOptions) -> ExitCode:
     if options.bind:
         _bind(stack, settings, {"bucket.manifest": setting, "modelRevision": revision})
     else:
-        _say_unbound(stack, settings, setting, revision)
+        _report_unbound(stack, settings, setting, revision)
     folder = own_folder(settings.weights_name, outcome.manifest)
     report = {
         "stack": stack,
@@ -152,40 +150,38 @@ def _stage_model(options: StageOptions) -> ExitCode:
     if options.as_json:
         print(json.dumps(report))
     else:
-        done = f"{outcome.copied} files copied, {outcome.kept} kept{' (simulated)' if real else ''}"
-        print(f"stage_model: {done}: gs://{name}/{folder}")
+        done = f"copied {outcome.copied} files, kept {outcome.kept}{' (simulated)' if real else ''}"
+        print(f"stage_model: {done}, gs://{name}/{folder}")
     return ExitCode.DONE
 
 
 def _require_compatible(options: StageOptions) -> None:
-    """Refuse options that contradict each other. Raises CommandRefusedError."""
+    """Reject options that cannot be combined. Raises CommandRefusedError."""
     if options.list_folders and options.remove is not None:
-        raise CommandRefusedError("--list and --remove are two questions; pass one of them.")
+        raise CommandRefusedError("--list and --remove cannot be combined.")
     if (options.list_folders or options.remove is not None) and (options.origin or options.revision or options.plan):
-        raise CommandRefusedError("--list and --remove stage nothing; leave out --from, --revision and --plan.")
+        raise CommandRefusedError("--list and --remove cannot be combined with --from, --revision or --plan.")
     if options.yes and options.remove is None:
-        raise CommandRefusedError("--yes answers the question of --remove; pass both, or leave it out.")
+        raise CommandRefusedError("--yes requires --remove.")
     if options.plan is not None and not options.create:
-        raise CommandRefusedError("--plan names a creation, and --no-create refuses it; pass one of them.")
+        raise CommandRefusedError("--plan and --no-create cannot be combined.")
 
 
-def _keep_house(options: StageOptions, settings: "Settings") -> ExitCode:
+def _manage_folders(options: StageOptions, settings: "Settings") -> ExitCode:
     """List or remove folders."""
     from scripts.stage_model import housekeeping
 
-    house = housekeeping.look(options.stack, settings)
+    contents = housekeeping.read_contents(options.stack, settings)
     if options.remove is None:
-        housekeeping.show(house, as_json=options.as_json)
+        housekeeping.show(contents, as_json=options.as_json)
         return ExitCode.DONE
-    return housekeeping.remove(house, options.remove, yes=options.yes, as_json=options.as_json)
+    return housekeeping.remove(contents, options.remove, yes=options.yes, as_json=options.as_json)
 
 
 def _job(options: StageOptions, settings: "Settings") -> _Job:
-    """List the source before anything is made. Raises CommandRefusedError if it is no checkpoint, ScriptError if it cannot be read."""
+    """List the source before the copy. Raises CommandRefusedError if it is not a checkpoint, and ScriptError if it is unreadable."""
     if options.origin is not None and options.revision is not None:
-        raise CommandRefusedError(
-            "--revision names a commit of the hub; leave it out with --from, or leave --from out."
-        )
+        raise CommandRefusedError("--revision and --from cannot be combined.")
     if options.origin is not None and options.origin.startswith(_GS):
         return _from_bucket(options.origin, options, settings)
     from cloud.staging import copying, own_folder, sources
@@ -252,8 +248,8 @@ def _line_for_each(files: "Iterable[SourceFile]", transfer: "Transfer") -> "Call
     return on_file
 
 
-def _say_soft_delete(target: "WeightsBucket", size_gib: float, region: str | None) -> None:
-    """Say what the parts cost in a bucket that keeps deleted objects. The stack's own bucket does not."""
+def _report_soft_delete(target: "WeightsBucket", size_gib: float, region: str | None) -> None:
+    """Report the cost of temporary parts in an existing bucket with soft delete. The stack's own bucket has none."""
     from planning.data.prices import LIST_PRICES
     from planning.units import HOUR_S, MONTH_H, duration
 
@@ -262,44 +258,46 @@ def _say_soft_delete(target: "WeightsBucket", size_gib: float, region: str | Non
         usd = size_gib * LIST_PRICES.price("bucket_usd_per_gib_month", region).usd * kept_s / (MONTH_H * HOUR_S)
         say(
             "stage_model",
-            f"gs://{target.name} keeps deleted objects for {duration(kept_s)}: the parts of this copy, at most {size_gib:.2f} GiB, are "
-            f"billed for as long (about {usd:.2f} USD).",
+            f"gs://{target.name} keeps deleted objects for {duration(kept_s)}. The temporary parts of this copy, {size_gib:.2f} GiB at most, "
+            f"are billed for that time (about {usd:.2f} USD).",
         )
 
 
 def _commit_of(options: StageOptions, job: _Job, settings: "Settings") -> str | None:
-    """Return the commit of the hub that was copied; None for a copy of another source, which proves no commit.
+    """Return the copied commit of the hub; None for another source, whose commit cannot be verified.
 
-    A folder or a bucket that names the commit of the settings as its own leaves that setting as it is.
+    A folder or bucket that records the commit of the settings keeps that setting.
     """
     if options.origin is None or job.revision == settings.model_revision:
         return job.revision or None
     return None
 
 
-def _say_unbound(stack: str, settings: "Settings", setting: str, revision: str | None) -> None:
-    """Say which lines of the stack's file would serve the weights that were staged."""
+def _report_unbound(stack: str, settings: "Settings", setting: str, revision: str | None) -> None:
+    """Report the settings that are needed to serve the staged weights."""
     key = f"pulumi config set --stack {stack}"
     if settings.bucket.manifest != setting:
         say(
             "stage_model",
-            f"bucket.manifest is {settings.bucket.manifest or 'not set'}, so `pulumi up` does not serve these weights yet. To serve them run "
+            f"bucket.manifest is {settings.bucket.manifest or 'not set'}, so `pulumi up` does not serve these weights yet. To serve them, run "
             f"`{key} --path gemma-serving:bucket.manifest {setting}`.",
         )
     if settings.model_revision == revision:
         return
     is_set = settings.model_revision or "not set"
     if revision is None:
-        advice = f"This source proves no commit: run `pulumi config rm --stack {stack} gemma-serving:modelRevision`"
+        advice = (
+            f"The commit of this source is unknown. Run `pulumi config rm --stack {stack} gemma-serving:modelRevision`"
+        )
     else:
-        advice = f"These weights are of commit {revision}: run `{key} gemma-serving:modelRevision {revision}`"
+        advice = f"These weights are from commit {revision}. Run `{key} gemma-serving:modelRevision {revision}`"
     say("stage_model", f"modelRevision is {is_set}. {advice}.")
 
 
 def _bind(stack: str, settings: "Settings", changes: "Mapping[str, str | None]") -> None:
-    """Write what names the weights into the stack's file, so that other weights are a change that `pulumi up` rolls out.
+    """Write the hash and commit of the weights to the stack's file, so that `pulumi up` rolls out changed weights.
 
-    Raises ScriptError if the file cannot be read or written; then it is as it was.
+    Raises ScriptError, without a change, if the file cannot be read or written.
     """
     from ruamel.yaml.error import YAMLError
 
@@ -318,27 +316,27 @@ def _bind(stack: str, settings: "Settings", changes: "Mapping[str, str | None]")
     except (OSError, YAMLError, KeyError, TypeError) as error:
         why = (error.strerror if isinstance(error, OSError) else None) or type(error).__name__
         raise ScriptError(
-            f"The weights are staged, but {path.name} cannot be changed ({why}); set bucket.manifest in it to {setting}."
+            f"The weights are staged, but {path.name} cannot be changed ({why}). Set bucket.manifest in it to {setting}."
         ) from None
     if settings.bucket.manifest != setting:
         say(
             "stage_model",
-            f"{path.name}: bucket.manifest is {setting} now; `pulumi up --stack {stack}` serves these weights.",
+            f"{path.name}: set bucket.manifest to {setting}. To serve these weights, run `pulumi up --stack {stack}`.",
         )
     if settings.model_revision != changes["modelRevision"]:
-        now = (
-            f"is {changes['modelRevision']} now"
+        action = (
+            f"set modelRevision to {changes['modelRevision']}"
             if changes["modelRevision"]
-            else "is removed: this source proves no commit"
+            else "removed modelRevision because the commit of this source is unknown"
         )
-        say("stage_model", f"{path.name}: modelRevision {now}.")
+        say("stage_model", f"{path.name}: {action}")
 
 
 def _require_bucket(options: StageOptions, settings: "Settings") -> None:
-    """Create the stack's bucket if the state has none: the server needs its weights before it starts. Nothing else runs in the engine.
+    """Create the stack's bucket, and nothing else, if the state has none. The server needs its weights before it starts.
 
-    A lock whose process is gone is ended: an earlier run may have been killed. Raises CommandRefusedError with the holder of a lock that
-    may be alive, for a creation that is not allowed or does more, and ScriptError if `pulumi up` fails.
+    Removes a stale lock of a killed run. Raises CommandRefusedError, with the holder, for a lock that may be in use. Raises it too for a creation
+    that is not allowed or changes more. Raises ScriptError if `pulumi up` fails.
     """
     from engine.backend import absolute_backend
     from engine.locks import past_dead_locks
@@ -353,7 +351,7 @@ def _require_bucket(options: StageOptions, settings: "Settings") -> None:
         return
     if not options.create:
         raise CommandRefusedError(
-            f"Stack {stack} has no bucket yet, and --no-create creates none. Leave it out, or run `pulumi up --stack {stack}` first."
+            f"Stack {stack} has no bucket, and --no-create is set. Remove --no-create or run `pulumi up --stack {stack}` first."
         )
     with absolute_backend(), private_folder() as folder:
         frozen = freeze(stack, folder / "project")
@@ -364,11 +362,11 @@ def _require_bucket(options: StageOptions, settings: "Settings") -> None:
             found = bucket_creation.creation_plan_id(frozen, steps)
             if found != options.plan:
                 raise CommandRefusedError(
-                    f"{options.plan} is stale: the creation of the bucket is {found} now. Preview it again, and read it."
+                    f"{options.plan} is stale: the preview of the bucket now has the id {found}. Preview it again and review it."
                 )
         for step in steps:
-            say("stage_model", f"creates {step.name} ({step.type})")
-        after_failure = f"The bucket could not be created. {doctor_hint(stack)}"
+            say("stage_model", f"creating {step.name} ({step.type})")
+        after_failure = f"The bucket was not created. {doctor_hint(stack)}"
         try:
             past_dead_locks(
                 stack,
@@ -385,7 +383,7 @@ COMMAND: Final = Command(
     help=__doc__,
     options=StageOptions,
     run=_stage_model,
-    after_interrupt="Run the same command again: it copies only the parts that are missing.",
+    after_interrupt="Run the same command again to copy the missing parts.",
 )
 
 

@@ -1,7 +1,7 @@
-"""The one thing that staging may do in the engine: create a stack's bucket that does not exist yet, as a preview showed it.
+"""Creation of a missing stack bucket as previewed, the only engine operation of staging.
 
-A bucket that the state has needs no run of the engine. Anything else than creations, such as a replacement of the bucket with the weights in
-it, is a change that `pulumi preview` shows and `pulumi up` makes.
+A bucket in the state needs no engine run. Any other change, such as a replacement of the bucket and its weights, is left to `pulumi preview` and
+`pulumi up`.
 """
 
 from collections.abc import Sequence
@@ -37,15 +37,14 @@ _CREATED_TYPES: Final = frozenset(
 
 
 def target_options() -> Sequence[str]:
-    """Return the options of the engine that leave everything but the bucket and what it needs alone."""
+    """Return the engine options that limit a run to the bucket and its dependencies."""
     return [f"--target={target}" for target in _TARGETS]
 
 
 def has_bucket(stack: str, settings: Settings) -> bool:
     """Return whether the state has the stack's own bucket.
 
-    Raises CommandRefusedError if there is no such stack, if the settings have the bucket elsewhere than it is, or if an interrupted update
-    has to end before the engine creates anything.
+    Raises CommandRefusedError if the stack does not exist, if its settings move the bucket, or if an interrupted update must finish first.
     """
     resources = read_deployment(stack).resources
     found = next(
@@ -57,20 +56,20 @@ def has_bucket(stack: str, settings: Settings) -> bool:
     waiting = [one.name for one in resources if one.delete]
     if waiting:
         raise CommandRefusedError(
-            f"An update of stack {stack} was interrupted before it deleted {', '.join(waiting)}, and staging deletes nothing. Run "
-            f"`pulumi up --stack {stack}`, which deletes that first and then asks for the weights; then stage."
+            f"An update of stack {stack} was interrupted before it deleted {', '.join(waiting)}, and staging deletes no resources. Run "
+            f"`pulumi up --stack {stack}`, which deletes them and then stops for the weights. Then stage again."
         )
     return False
 
 
 def require_creations(stack: str, steps: Sequence[PlannedStep]) -> None:
-    """Refuse a preview that does anything but create the bucket and what it needs. Raises CommandRefusedError."""
+    """Reject a preview that does more than create the bucket and its dependencies. Raises CommandRefusedError."""
     others = [step for step in steps if step.op != "create" or step.type not in _CREATED_TYPES]
     if others:
-        what = shortened_differences([f"{step.does} `{step.name}` ({step.type})" for step in others])
+        changes = shortened_differences([f"{step.does} `{step.name}` ({step.type})" for step in others])
         raise CommandRefusedError(
-            f"Creating the bucket of stack {stack} would also change other resources: {what}. Staging creates the bucket and changes nothing "
-            f"else. Read `pulumi preview --stack {stack}`, run `pulumi up --stack {stack}`, then stage."
+            f"Cannot create the bucket of stack {stack} because the engine plans other changes too: {changes}. "
+            f"Review `pulumi preview --stack {stack}`, run `pulumi up --stack {stack}`, then stage again."
         )
 
 
@@ -82,12 +81,12 @@ def creation_steps(frozen: FrozenProject) -> Sequence[PlannedStep]:
 
 
 def creation_plan_id(frozen: FrozenProject, steps: Sequence[PlannedStep]) -> str:
-    """Return the id of a creation's plan: a bucket without objects costs nothing."""
+    """Return the plan id of a creation, which costs nothing because the bucket is empty."""
     return plan_id_of(identity_of(frozen), steps, refresh=False, usd_per_hour=0.0)
 
 
 def create_bucket(frozen: FrozenProject, *, after_failure: str) -> None:
-    """Create what the preview showed, from the same copy. Raises PulumiFailedError."""
+    """Create the previewed resources from the same copy. Raises PulumiFailedError."""
     runner.change(frozen.stack, "up", _in_copy(frozen.folder), *target_options(), after_failure=after_failure)
 
 
@@ -96,12 +95,12 @@ def _in_copy(folder: Path) -> str:
 
 
 def _require_unmoved(stack: str, settings: Settings, bucket: ResourceState) -> None:
-    """Refuse a bucket that the next `up` would replace: weights that are staged into it would not be in the other one."""
+    """Reject a bucket that the next `up` replaces, because the new bucket will not have the staged weights."""
     name, location = Names(project=settings.project, stack=stack).bucket, settings.regions[0].upper()
     is_now = (str(bucket.inputs.get("name") or ""), str(bucket.inputs.get("location") or "").upper())
     if is_now != (name, location):
         raise CommandRefusedError(
-            f"The bucket of stack {stack} is {is_now[0]} in {is_now[1]}, and the settings have it as {name} in {location}. Staging replaces no "
-            f"bucket, and `pulumi up` refuses to while it is protected (`pulumi preview --stack {stack}` shows it). Set the region back, or "
-            f"use another stack there: docs/cloud-run.md, Move a stack to another region."
+            f"The bucket of stack {stack} is {is_now[0]} in {is_now[1]}, but the settings have {name} in {location}. Neither staging nor "
+            f"`pulumi up` replaces a protected bucket (see `pulumi preview --stack {stack}`). Revert the region, or use another stack there: "
+            f"docs/cloud-run.md, Move a stack to another region."
         )

@@ -1,4 +1,4 @@
-"""What other commands may use of `scripts.stage_model`: the creation of a stack's bucket."""
+"""Public interface of `scripts.stage_model` for other commands: the creation of a stack's bucket."""
 
 from scripts.stage_model.bucket_creation import creation_steps, has_bucket
 

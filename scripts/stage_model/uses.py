@@ -1,4 +1,4 @@
-"""What reads a folder of staged weights: deployments in the states, revisions at Google, settings of stacks."""
+"""Readers of a folder of staged weights: deployments in the states, Cloud Run revisions, settings of stacks."""
 
 import json
 import re
@@ -21,16 +21,16 @@ from stacks.settings import Settings
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FolderUses:
-    """What reads one folder. It may be removed if nothing serves it and nothing is unknown."""
+    """Readers of one folder. It can be removed if it is not served and no check failed."""
 
     served_by: Sequence[str]
-    """Deployments and revisions that read it now, or at their next start."""
+    """Deployments and revisions that read it now or at their next start."""
     older: Sequence[str]
-    """Revisions without requests that could not be returned to afterwards."""
+    """Revisions without traffic that cannot be restored after the removal."""
     named_by: Sequence[str]
-    """Stacks whose settings name it for the next `up`."""
+    """Stacks whose settings have it for the next `up`."""
     unknown: Sequence[str]
-    """What could not be checked, each a clause."""
+    """Failed checks, one clause each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,17 +42,17 @@ class _Revision:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BucketReaders:
-    """Everything that may read a bucket, read once for all of its folders."""
+    """Possible readers of a bucket, read once for all its folders."""
 
     bucket: str
     states: Sequence[StackState]
     settings: Mapping[str, Settings]
-    """Stack -> its settings, of the stacks that have files here."""
+    """Settings by stack, for stacks with a local file."""
     revisions: Sequence[_Revision]
     unknown: Sequence[str]
 
     def of(self, folder: str) -> FolderUses:
-        """Return what reads a folder."""
+        """Return the readers of a folder."""
         uri = _pattern(folder_uri(self.bucket, folder))
         mounted = re.compile(f"{uri.pattern}|{_pattern(f'{MODELS_FOLDER}/{folder}').pattern}")
         deployed = [f"stack {state.stack}" for state in self.states if self._reads(state, uri, mounted)]
@@ -73,7 +73,7 @@ class BucketReaders:
     def _reads(self, state: StackState, uri: re.Pattern[str], mounted: re.Pattern[str]) -> bool:
         for resource in state.resources:
             text = json.dumps(resource)
-            # A machine's own copy has the path of every folder; a service's path is that of its bucket.
+            # A machine's own copy has the path of every folder, but a service has only the path in its bucket.
             wanted = mounted if resource.get("type") == SERVICE_TYPE and self.bucket in text else uri
             if resource.get("type") in CAPACITY_TYPES and wanted.search(text):
                 return True
@@ -83,7 +83,7 @@ class BucketReaders:
 def bucket_readers(
     bucket: str, states: Sequence[StackState], settings: Mapping[str, Settings], api: GoogleApi
 ) -> BucketReaders:
-    """Read what may use a bucket. What cannot be read is unknown, and then nothing is removed."""
+    """Read the possible readers of a bucket. A failed read makes them unknown, which prevents a removal."""
     unknown = [
         f"the state of stack {state.stack} could not be read"
         for state in states
@@ -102,7 +102,7 @@ def bucket_readers(
 
 
 def settings_of(stacks: Sequence[str]) -> Mapping[str, Settings]:
-    """Return the settings of the stacks whose files can be read. Others cannot be deployed, so that they name no folder."""
+    """Return the settings of the stacks whose files can be read. Others cannot be deployed and have no folder."""
     found: dict[str, Settings] = {}
     for stack in stacks:
         try:
@@ -140,5 +140,5 @@ def _revisions(api: GoogleApi, service: str, bucket: str) -> Sequence[_Revision]
 
 
 def _pattern(path: str) -> re.Pattern[str]:
-    """Match a path and what is below it, not a path that only begins like it."""
+    """Return a pattern for a path and everything below it, but not for other paths with the same prefix."""
     return re.compile(rf"{re.escape(path)}(?![\w.-])")

@@ -1,1 +1,1 @@
-"""What every stack is doing now: capacity, phase, health, load, cost, drift, and the next command."""
+"""Status of every stack: capacity, phase, health, load, cost, drift and the next command."""

@@ -1,7 +1,7 @@
-"""Show what every stack is doing: capacity, phase, time left, health, load, rate, cost, drift, and the next command.
+"""Show the state, health, load, cost, drift and next command of stacks.
 
-Google, the servers, the state and this machine's files are asked at the same time. If one does not answer, the rest is shown, the
-stack's lines say which and why, and the exit code is 1. Nothing is changed, and no tunnel is opened unless you ask for it.
+Reads Google Cloud, the servers, the state and local files concurrently. If a source does not respond, the output names it and its error, shows the
+rest, and the exit code is 1. Changes nothing, and opens a tunnel only with --tunnel.
 """
 
 import json
@@ -27,20 +27,16 @@ DEFAULT_INTERVAL_S: Final = 10.0
 class StatusOptions:
     """Options of the command."""
 
-    stack: Annotated[str | None, Option("Name of the stack. Left out: all stacks.", metavar="NAME")] = None
-    watch: Annotated[
-        bool, Option("Show it again and again until Ctrl-C: drawn anew on a terminal, only changes elsewhere.")
-    ] = False
-    interval_s: Annotated[float, Option("Seconds between two reads of --watch.", flag="--interval", least=1)] = (
+    stack: Annotated[str | None, Option("Name of the stack. Default: all stacks.", metavar="NAME")] = None
+    watch: Annotated[bool, Option("Refresh until Ctrl-C. Without a terminal, print only the changes.")] = False
+    interval_s: Annotated[float, Option("Interval of --watch in seconds.", flag="--interval", least=1)] = (
         DEFAULT_INTERVAL_S
     )
-    tunnel: Annotated[bool, Option("Open the tunnel to servers that are behind one, to ask them.")] = False
-    wake: Annotated[
-        bool, Option("Ask services that may sleep too. A request starts an instance, which costs money.")
-    ] = False
-    refresh: Annotated[
-        bool, Option("Compare every resource with Google, by a preview of the engine. Takes some seconds for a stack.")
-    ] = False
+    tunnel: Annotated[bool, Option("Open a tunnel to servers that need one, and query them.")] = False
+    wake: Annotated[bool, Option("Query services scaled to zero too. This starts an instance, which costs money.")] = (
+        False
+    )
+    refresh: Annotated[bool, Option("Compare every resource with Google Cloud. Takes some seconds per stack.")] = False
     utc: Annotated[bool, Option("Print times in UTC instead of this machine's time zone.")] = False
     as_json: JsonSwitch = False
 
@@ -84,16 +80,18 @@ def _watch(request: "StatusRequest", options: StatusOptions) -> None:
     watch_lines(lambda: collect(request), options, pause=time.sleep)
 
 
-def watch_lines(ask: "Callable[[], StatusReport]", options: StatusOptions, *, pause: "Callable[[float], None]") -> None:
-    """Print the first report, and then a line for each change, until Ctrl-C. With --json, a whole object for each change."""
+def watch_lines(
+    read: "Callable[[], StatusReport]", options: StatusOptions, *, pause: "Callable[[float], None]"
+) -> None:
+    """Print the first report and then one line per change until Ctrl-C. With --json, one whole object per change."""
     from scripts.status.collect import changed_lines
     from scripts.status.render import clock_time
 
-    before = ask()
+    before = read()
     _show(before, options)
     while True:
         pause(options.interval_s)
-        after = ask()
+        after = read()
         lines = changed_lines(before, after)
         if options.as_json and lines:
             _show(after, options)

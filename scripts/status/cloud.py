@@ -1,4 +1,4 @@
-"""Ask Google about what serves: a queued resource with its node and its guest attributes, or a Cloud Run service."""
+"""Read the deployed server from Google Cloud: a queued resource with its node and guest attributes, or a Cloud Run service."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -39,25 +39,25 @@ from scripts.status.report import CloudFacts
 from stacks.hooks.rollout_state import view_of
 
 CAPACITY: Final = (QUEUED, INSTANCE)
-"""Kinds that our provider makes."""
+"""Kinds that our provider creates."""
 MISSING: Final = "MISSING"
 _SERVICE_STATES: Final = {"CONDITION_SUCCEEDED": "READY", "CONDITION_FAILED": "FAILED"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeployedServer:
-    """What a state says that serves, or has begun to make."""
+    """The server in a state, created or pending."""
 
     kind: str
     names: Sequence[str]
-    """Full names that it can have: a queued resource can be in any of its zones."""
+    """Possible full names. A queued resource can be in any of its zones."""
     project: str
     inputs: Item
     outputs: Item
 
 
 def serving(state: StackState) -> DeployedServer | None:
-    """Return what serves in a stack, also if its creation has only begun; None if the state has nothing of the kind."""
+    """Return the server of a stack, even if its creation is pending; None if the state has none."""
     for items in (state.resources, state.pending):
         for item in items:
             kind, inputs, outputs = item.get("type"), as_mapping(item.get("inputs")), as_mapping(item.get("outputs"))
@@ -80,18 +80,18 @@ def _capacity_names(inputs: Item, outputs: Item) -> Sequence[str]:
 
 
 def cloud_facts(api: GoogleApi, found: DeployedServer, *, stack: str, now: datetime) -> CloudFacts:
-    """Return what Google says. Raises ScriptError with the reason if it does not answer."""
+    """Return the facts from Google Cloud. Raises ScriptError with Google's error message."""
     try:
         reader = {QUEUED: _queued, INSTANCE: _instance}.get(found.kind, _service)
         return reader(api, found, stack, now)
     except GoogleListError as error:
-        raise ScriptError(f"Google says: {error}") from None
+        raise ScriptError(f"Google returned an error: {error}") from None
 
 
 def _read(api: GoogleApi, kind: str, names: Sequence[str]) -> Item | None:
     """Return the first resource that exists; None if none does. Raises ScriptError if that is unknown.
 
-    Google answers 403 for a zone that does not exist. The first name is the one that the state records.
+    Google returns 403 for a zone that does not exist. The first name is the recorded one.
     """
     of_kind, denied = by_name(kind), ""
     for name in names:
@@ -104,9 +104,9 @@ def _read(api: GoogleApi, kind: str, names: Sequence[str]) -> Item | None:
                 is_other_place = NO_SUCH_PLACE in why and name != names[0]
                 denied = denied if is_other_place else why
             case Unknown(why=why):
-                raise ScriptError(f"Google says: {why}")
+                raise ScriptError(f"Google returned an error: {why}")
     if denied:
-        raise ScriptError(f"Google says: {denied}")
+        raise ScriptError(f"Google returned an error: {denied}")
     return None
 
 
@@ -138,7 +138,7 @@ def _published_by_instance(api: GoogleApi, name: str) -> Mapping[str, str]:
 
 def _declared(found: DeployedServer) -> str | None:
     """Return the hash of the document that the program declares."""
-    # After a change that failed on the machine, the engine keeps the inputs of before, and the outputs have what was asked for.
+    # After a change that failed on the machine, the engine keeps the previous inputs, and the outputs have the requested values.
     metadata = as_mapping(found.outputs.get("metadata") or found.inputs.get("metadata")).get(DOCUMENT_METADATA_KEY)
     return document_hash(metadata) if isinstance(metadata, str) else None
 
@@ -173,13 +173,13 @@ def _with_node(api: GoogleApi, facts: CloudFacts, node: Node, name: str) -> Clou
 
 
 def _with_phase(facts: CloudFacts, read: Callable[[], Mapping[str, str]]) -> CloudFacts:
-    """Return the facts with what the machine published; a machine that has published nothing is booting."""
+    """Return the facts with the machine's guest attributes. A machine without any is booting."""
     try:
         published = read()
     except GoogleListError as error:
-        if error.status == HTTPStatus.NOT_FOUND:  # nothing was published yet
+        if error.status == HTTPStatus.NOT_FOUND:  # no guest attributes yet
             return replace(facts, phase="booting")
-        return replace(facts, unknown=(f"The machine's phase could not be read: {error}",))
+        return replace(facts, unknown=(f"Cannot read the phase of the machine: {error}",))
     return replace(
         facts,
         phase=published.get(PHASE_KEY) or "booting",
@@ -222,16 +222,16 @@ def _service(api: GoogleApi, found: DeployedServer, stack: str, now: datetime) -
         stored=stored,
         running=None if shares is None else next(iter(shares), ready),
         traffic=shares,
-        unknown=() if shares is not None else ("Google does not say who gets the requests of the service.",),
+        unknown=() if shares is not None else ("Google did not return the traffic split of the service.",),
     )
-    # Without a roll-out the traffic follows the latest revision, also while it is being moved.
+    # Without a rollout, traffic follows the latest revision, even while it is being shifted.
     if TEMPLATE_LABEL in as_mapping(document.get("labels")):
         facts = _with_rollout(facts, document, stack, now)
     return _with_cost(api, facts, [_owned(SERVICE, document, found.project, stack)], now)
 
 
 def _with_rollout(facts: CloudFacts, document: Item, stack: str, now: datetime) -> CloudFacts:
-    """Return the facts with what the service says of its roll-out."""
+    """Return the facts with the status of the service's rollout."""
     view = view_of(document, stack, now)
     is_unknown = view.phase == "unknown" and facts.traffic is not None
     record = to_json(view.record) if isinstance(view.record, RolloutRecord) and view.record.holder else None
@@ -255,13 +255,13 @@ def _owned(kind: str, document: Item, project: str, stack: str) -> FoundResource
 
 
 def _limits(limits: StackLimits) -> str:
-    """Return the limits that the labels carry, in words; empty without any."""
+    """Return the limits in the labels as text; empty without limits."""
     each = [] if limits.max_age_s is None else [f"maxAge {duration(limits.max_age_s)}"]
     return " and ".join([*each, *([] if limits.max_usd is None else [f"maxUsd {limits.max_usd}"])])
 
 
 def _account(api: GoogleApi, owned: FoundResource) -> Sequence[FoundResource]:
-    """Return the account that keeps the record of the stack's past machines; nothing if it cannot be read, which `spending` says."""
+    """Return the service account that has the record of the stack's past machines. If unreadable, `spending` reports it."""
     try:
         document = api.get("iam", f"v1/{account_of(owned.project, owned.owner.stack)}")
     except GoogleListError:

@@ -1,4 +1,4 @@
-"""Ask every source about every stack at the same time, and put the answers together."""
+"""Query every source for every stack concurrently and combine the results."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -37,9 +37,9 @@ from scripts.status.report import (
 from scripts.status.server import server_facts, why_not_asked
 
 CALLS: Final = 32
-"""Sources that are asked at the same time."""
+"""Maximum number of concurrent queries."""
 ANSWER_LIMIT_S: Final = 60.0
-"""How long the slowest source may take."""
+"""Timeout of a source in seconds."""
 TUNNEL_LIMIT_S: Final = 240.0
 REFRESH_LIMIT_S: Final = 600.0
 
@@ -48,23 +48,23 @@ Clock = Callable[[], float]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatusRequest:
-    """What to ask."""
+    """Stacks and sources to query."""
 
     stack: str | None = None
-    """None: every stack."""
+    """None: all stacks."""
     tunnel: bool = False
     wake: bool = False
     refresh: bool = False
 
     @property
     def limit_s(self) -> float:
-        """Seconds after which a source counts as unanswered."""
+        """Timeout of the query in seconds."""
         return max(ANSWER_LIMIT_S, TUNNEL_LIMIT_S if self.tunnel else 0, REFRESH_LIMIT_S if self.refresh else 0)
 
 
 @dataclass(slots=True, kw_only=True)
 class _Known:
-    """What is known of one stack while its sources are asked."""
+    """Results of one stack while its sources are queried."""
 
     state: StackState
     locks: tuple[StackLock, ...]
@@ -78,8 +78,7 @@ class _Known:
 def collect(request: StatusRequest, *, clock: Clock = time.time) -> StatusReport:
     """Return the status of the stacks.
 
-    Raises CommandRefusedError if the stack does not exist anywhere, and ScriptError if Pulumi is not logged in: then nothing names what
-    could be asked.
+    Raises CommandRefusedError if the stack does not exist, and ScriptError if Pulumi is not logged in and the stacks are unknown.
     """
     found = [states.read(request.stack)] if request.stack else states.all_states()
     if found and all(state.detail == NOT_LOGGED_IN for state in found):
@@ -87,8 +86,8 @@ def collect(request: StatusRequest, *, clock: Clock = time.time) -> StatusReport
     if request.stack and found[0].status == "missing":
         _require_settings(request.stack, found[0])
     known = each([partial(_known, state) for state in found], workers=CALLS)
-    tasks = [(one, source, ask) for one in known for source, ask in _sources(one, request).items()]
-    answers = each_within([ask for _, _, ask in tasks], workers=CALLS, limit_s=request.limit_s)
+    tasks = [(one, source, query) for one in known for source, query in _sources(one, request).items()]
+    answers = each_within([query for _, _, query in tasks], workers=CALLS, limit_s=request.limit_s)
     for (one, source, _), (value, error) in zip(tasks, answers, strict=True):
         if error is None:
             one.answers[source] = value
@@ -114,26 +113,26 @@ def _known(state: StackState) -> _Known:
 
 
 def _sources(one: _Known, request: StatusRequest) -> Mapping[str, Callable[[], object]]:
-    """Return the sources to ask about a stack."""
+    """Return the queries for a stack by source."""
     stack, outputs, found = one.state.stack, one.outputs, one.serves
-    asked: dict[str, Callable[[], object]] = {}
+    queries: dict[str, Callable[[], object]] = {}
     if found is not None:
-        asked[GOOGLE] = partial(_ask_google, found, stack)
+        queries[GOOGLE] = partial(_query_google, found, stack)
     if outputs is not None and found is not None:
         one.not_asked = why_not_asked(outputs, found, tunnel=request.tunnel, wake=request.wake)
-        asked[MEASURED] = partial(rate_facts, stack, outputs)
-        asked[SETTINGS] = partial(settings_drift, stack, outputs)
+        queries[MEASURED] = partial(rate_facts, stack, outputs)
+        queries[SETTINGS] = partial(settings_drift, stack, outputs)
         if one.not_asked is None:
-            asked[ENDPOINT] = partial(server_facts, outputs)
+            queries[ENDPOINT] = partial(server_facts, outputs)
     if request.refresh and one.state.resources:
-        asked[REFRESH] = partial(refreshed_drift, stack)
+        queries[REFRESH] = partial(refreshed_drift, stack)
     # Without an engine, the file of a local backend is the state itself.
     if one.state.status == "unreadable" or (one.state.status == "no engine" and not one.state.raw):
         one.unanswered.append(UnansweredSource(source=STATE, why=one.state.detail))
-    return asked
+    return queries
 
 
-def _ask_google(found: DeployedServer, stack: str) -> CloudFacts:
+def _query_google(found: DeployedServer, stack: str) -> CloudFacts:
     return cloud_facts(google_api.connect(found.project), found, stack=stack, now=datetime.now(UTC))
 
 
@@ -170,7 +169,7 @@ def _status(one: _Known, now: datetime) -> StackStatus:
 
 
 def _of_settings(facts: CloudFacts, outputs: StackOutputs | None) -> CloudFacts:
-    """Return the facts of a service whose settings may say who gets the requests: then no revision waits for a roll-out."""
+    """Return the facts of a service. If its settings fix the traffic split, no revision waits for a rollout."""
     is_fixed = outputs is not None and outputs.rollout is not None and outputs.rollout.traffic is not None
     if is_fixed and facts.rollout_phase in {"waits", "refused"}:
         return replace(facts, rollout_waits=False, rollout_phase="none", rollout="")
@@ -178,7 +177,7 @@ def _of_settings(facts: CloudFacts, outputs: StackOutputs | None) -> CloudFacts:
 
 
 def changed_lines(before: StatusReport, after: StatusReport) -> Sequence[str]:
-    """Return what has changed between two reports, a line for each stack and figure."""
+    """Return the changes between two reports, one line per stack and value."""
     from scripts.status.render import figures  # noqa: PLC0415 - rich is slow to load
 
     earlier = {status.stack: figures(status) for status in before.stacks}
@@ -191,4 +190,4 @@ def changed_lines(before: StatusReport, after: StatusReport) -> Sequence[str]:
             if was.get(key) != now.get(key)
         ]
     gone = set(earlier) - {status.stack for status in after.stacks}
-    return [*found, *(f"{stack}: gone" for stack in sorted(gone))]
+    return [*found, *(f"{stack}: removed" for stack in sorted(gone))]

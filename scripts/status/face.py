@@ -1,4 +1,4 @@
-"""What other commands may use of `scripts.status`: what Google says of a deployed server."""
+"""Public interface of `scripts.status` for other commands: facts from Google Cloud about a deployed server."""
 
 from scripts.status.cloud import CAPACITY, DeployedServer, cloud_facts, serving
 

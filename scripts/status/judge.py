@@ -1,4 +1,4 @@
-"""What the facts of a stack mean: what differs, what is waited for, and which command comes next."""
+"""Interpretation of a stack's facts: drift, waits and the next command."""
 
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
@@ -13,56 +13,54 @@ from scripts.status.cloud import MISSING, serving
 from scripts.status.report import CloudFacts, StackStatus
 
 WAITING_STATES: Final = WITHOUT_MACHINE | {"DEPLOYING"}
-"""States in which Google still makes what serves."""
+"""States in which Google is still creating the server."""
 DEAD_STATES: Final = DEAD | {MISSING}
-"""States that no waiting changes: the next `up` makes it again."""
+"""Final states. The next `up` creates the server again."""
 _HASH_DIGITS: Final = 12
 _END_S: Final = 1800.0
 _END_SHARE: Final = 0.1
-"""A warning comes when less is left than this share of the machine's life, or than `_END_S`. The provider warns in previews of the same."""
+"""Warn if less than this share of the machine's run duration, or less than `_END_S`, is left. The provider uses the same limits in previews."""
 
 
 def short(identity: str) -> str:
-    """Return a document's hash in 12 digits; a revision as it is."""
+    """Return the first 12 digits of a document's hash, or the name of a revision."""
     return identity[:_HASH_DIGITS] if len(identity) == 64 else identity  # noqa: PLR2004 - digits of SHA-256
 
 
 def drift_of(cloud: CloudFacts | None, target: str | None) -> Sequence[str]:
-    """Return how what runs differs from the state, each a sentence."""
+    """Return the differences between the deployed server and the state, one sentence each."""
     if cloud is None:
         return ()
     if cloud.state in DEAD_STATES:
-        return (f"What serves is {cloud.state} in Google's word, and the state has it.",)
-    what = "document" if target == "tpu" else "revision"
+        return (f"The deployed server is in the state, but Google reports it as {cloud.state}.",)
+    kind = "document" if target == "tpu" else "revision"
     found: list[str] = []
     if cloud.declared and cloud.stored and cloud.declared != cloud.stored:
-        found.append(f"The {what} was changed outside of Pulumi: {short(cloud.stored)}, not {short(cloud.declared)}.")
+        found.append(
+            f"The {kind} was changed outside Pulumi: {short(cloud.stored)} instead of {short(cloud.declared)}."
+        )
     elif cloud.stored and cloud.running and cloud.stored != cloud.running and cloud.phase == FAILED:
         found.append(
-            f"The {what} {short(cloud.running)} serves: {short(cloud.stored)} failed, and the machine went back to the last good one."
+            f"{kind.capitalize()} {short(cloud.stored)} failed. The machine rolled back to the last known good {kind}, {short(cloud.running)}."
         )
     elif cloud.stored and cloud.running and cloud.stored != cloud.running and not cloud.rollout:
-        found.append(f"The {what} {short(cloud.running)} serves, not yet {short(cloud.stored)}.")
+        found.append(f"{kind.capitalize()} {short(cloud.running)} is serving instead of {short(cloud.stored)}.")
     return found
 
 
 def document_that_serves(cloud: CloudFacts) -> str:
-    """Return which document a TPU machine serves, in words; empty if there is no machine that could."""
+    """Return the document that a TPU machine serves, as text; empty without a machine."""
     if cloud.state != ACTIVE or not cloud.phase:
         return ""
     if not cloud.running:
-        return f"nothing: the machine is {cloud.phase}"
+        return f"none (machine is {cloud.phase})"
     same = ", as declared" if cloud.running == cloud.stored == cloud.declared else ""
-    former = (
-        f"; on probation, document {short(cloud.former)} is kept and serves again if this one fails"
-        if cloud.former
-        else ""
-    )
+    former = f"; on probation, rolls back to document {short(cloud.former)} if it fails" if cloud.former else ""
     return f"document {short(cloud.running)}{same}{former}"
 
 
 def agent_warning(cloud: CloudFacts) -> str:
-    """Return what an older agent of a TPU machine cannot do; empty if it is not older. `reboot_command` brings the newer one."""
+    """Return the features that an older agent lacks; empty if the agent is current. `reboot_command` installs the current one."""
     if cloud.machine is None or cloud.agent_version is None or cloud.agent_version >= AGENT_VERSION:
         return ""
     lacking = "; and ".join(AGENT_ABILITIES[cloud.agent_version :])
@@ -72,56 +70,56 @@ def agent_warning(cloud: CloudFacts) -> str:
 
 
 def container_of(cloud: CloudFacts) -> str:
-    """Return what the server's container gets of a TPU machine, in words; empty if the machine has not said."""
-    words = cloud.container or ""
-    if words == CONFINED:
-        return "confined: the accelerator's devices, few rights and no token of the machine"
-    if words.startswith(PRIVILEGED):
-        return f"{words}. The server is root of the machine, and can read its token."
-    return words
+    """Return the access of the server's container to a TPU machine, as text; empty if the machine has not reported it."""
+    access = cloud.container or ""
+    if access == CONFINED:
+        return "confined (accelerator devices, minimal rights, no access to the machine's token)"
+    if access.startswith(PRIVILEGED):
+        return f"{access}. The server has root access to the machine and can read its token."
+    return access
 
 
 def waits_of(state: StackState, locks: Sequence[StackLock], cloud: CloudFacts | None, now: datetime) -> Sequence[str]:
-    """Return what is waited for, each a sentence."""
+    """Return the pending operations, one sentence each."""
     found: list[str] = []
     if cloud is not None and cloud.state in WAITING_STATES:
         found.append(f"{cloud.place or 'Google'}: {cloud.state}{_since(cloud.state_since, now)}.")
     if cloud is not None and cloud.state == ACTIVE and _recorded(state) in WITHOUT_MACHINE:
-        found.append("The capacity has come since the last `pulumi up`. The next one takes it over.")
+        found.append("The capacity became active after the last `pulumi up`. The next one continues with it.")
     other = _renewal(state)
     if other:
-        found.append(f"A renewal is not finished: {other}. The next `pulumi up` goes on with it.")
+        found.append(f"A renewal is not finished: {other}. The next `pulumi up` continues it.")
     for lock in locks:
-        gone = ", whose process is gone" if lock.is_dead else ""
-        found.append(f"An operation of {lock.holder} holds the lock{gone}.")
+        stale = " (no longer running)" if lock.is_dead else ""
+        found.append(f"The stack is locked by {lock.holder}{stale}.")
     if state.pending and not locks:
         names = ", ".join(sorted({str(item.get("urn")).rpartition("::")[2] for item in state.pending}))
-        found.append(f"An interrupted run began to make and did not record: {names}.")
+        found.append(f"An interrupted run may have created these resources: {names}.")
     return found
 
 
 def end_warning(status: StackStatus, now_s: float) -> str:
-    """Return a warning if Google soon deletes the machine, at a time in seconds since 1970; an empty text if not."""
+    """Return a warning if Google will soon delete the machine, else an empty text. `now_s`: seconds since 1970."""
     left_s, age_s = status.left_s(now_s), status.cloud.age_s if status.cloud else None
     if left_s is None or left_s > max(_END_S, _END_SHARE * (left_s + (age_s or 0.0))):
         return ""
-    return f"in {duration(left_s)}; afterwards: pulumi up --refresh --stack {status.stack}"
+    return f"in {duration(left_s)}. Afterwards, run: pulumi up --refresh --stack {status.stack}"
 
 
 def _recorded(state: StackState) -> str:
-    """Return the state of the queued resource at the end of the last `pulumi up`; empty if there is none."""
+    """Return the state of the queued resource after the last `pulumi up`; empty without one."""
     found = serving(state)
     return str(found.outputs.get("state") or "") if found else ""
 
 
 def _has_fixed_traffic(state: StackState) -> bool:
-    """Return whether the settings of the last `pulumi up` say who gets the requests, so that a new revision waits for nothing."""
+    """Return whether the settings of the last `pulumi up` fix the traffic split. A new revision then needs no rollout."""
     outputs = state.outputs
     return outputs is not None and outputs.rollout is not None and outputs.rollout.traffic is not None
 
 
 def _renewal(state: StackState) -> str:
-    """Return the second queued resource of a renewal and its state at the end of the last `pulumi up`; empty if there is none."""
+    """Return the second queued resource of a renewal and its state after the last `pulumi up`; empty without one."""
     found = serving(state)
     name = str(found.outputs.get("renewalName") or "") if found else ""
     return (
@@ -134,8 +132,8 @@ def _renewal(state: StackState) -> str:
 def _since(moment: str | None, now: datetime) -> str:
     if not moment:
         return ""
-    begun = datetime.fromisoformat(moment).astimezone(UTC)
-    return f" since {begun:%H:%M} UTC ({duration(max(0.0, (now - begun).total_seconds()))})"
+    start = datetime.fromisoformat(moment).astimezone(UTC)
+    return f" since {start:%H:%M} UTC ({duration(max(0.0, (now - start).total_seconds()))})"
 
 
 def next_command(status: StackStatus, state: StackState, locks: Sequence[StackLock]) -> str:
@@ -147,7 +145,7 @@ def next_command(status: StackStatus, state: StackState, locks: Sequence[StackLo
 
 
 def _by_state(status: StackStatus, state: StackState, locks: Sequence[StackLock]) -> Iterator[tuple[bool, str]]:
-    """Yield commands for what the state says, each with whether it applies. The first one counts."""
+    """Yield commands that depend on the state, each with its condition. The first that applies is used."""
     yield any(not lock.is_dead for lock in locks), "{run}.status {stack} --watch"
     yield bool(locks) or state.status == "unreadable", "{run}.recover {stack}"
     yield state.status == "missing", "pulumi stack init {name} && pulumi up {stack}"
@@ -155,7 +153,7 @@ def _by_state(status: StackStatus, state: StackState, locks: Sequence[StackLock]
 
 
 def _by_cloud(status: StackStatus, state: StackState) -> Iterator[tuple[bool, str]]:
-    """Yield commands for what Google says, each with whether it applies. The first one counts; the last one always applies."""
+    """Yield commands that depend on Google Cloud, each with its condition. The first that applies is used; the last always applies."""
     cloud = status.cloud
     google, phase = (cloud.state, cloud.phase) if cloud else ("", None)
     yield google == "FAILED" and status.target == "cloud-run", "{run}.logs {stack}"

@@ -1,4 +1,4 @@
-"""What was planned and measured of a stack, and whether its settings file is what was deployed."""
+"""Planned and measured rates of a stack, and differences between its settings file and the deployment."""
 
 from contracts.outputs import StackOutputs
 from planning.errors import PlanningError
@@ -9,7 +9,7 @@ from scripts.status.report import RateFacts
 
 
 def rate_facts(stack: str, outputs: StackOutputs) -> RateFacts:
-    """Return the rates of one request alone. Raises ScriptError if the file of measurements cannot be read."""
+    """Return the rates of a single request. Raises ScriptError if the measurements cannot be read."""
     planned = outputs.plan.throughput.decode_tok_per_s
     deployments = read_measured(stack).deployments
     record = next((one for one in reversed(deployments) if any(run.decode_tok_per_s for run in one.smoke)), None)
@@ -28,9 +28,9 @@ def rate_facts(stack: str, outputs: StackOutputs) -> RateFacts:
 
 
 def settings_drift(stack: str, outputs: StackOutputs) -> str | None:
-    """Return how the settings file differs from what was deployed, a sentence; None if it does not.
+    """Return how the settings file differs from the deployment, as a sentence; None if it does not.
 
-    Model, accelerator, vLLM's options and the image's digest are compared. Raises ScriptError if the file is missing or wrong.
+    Compares model, accelerator, vLLM options and image digest. Raises ScriptError if the file is missing or invalid.
     """
     from planning.cost.subject import examine  # noqa: PLC0415 - the planner takes 0.1 s to load
     from stacks.planned import to_deployment  # noqa: PLC0415 - as above
@@ -39,10 +39,10 @@ def settings_drift(stack: str, outputs: StackOutputs) -> str | None:
     try:
         wanted = settings_identity(settings, examine(to_deployment(settings)).resolved)
     except PlanningError as error:
-        return f"Pulumi.{stack}.yaml no longer gives a plan: {error}"
+        return f"Pulumi.{stack}.yaml can no longer be planned: {error}"
     deployed = deployed_identity(outputs, None)
     if wanted.settings_sha256 != deployed.settings_sha256:
-        return f"Pulumi.{stack}.yaml has other settings than the last `pulumi up`."
+        return f"Pulumi.{stack}.yaml has changed since the last `pulumi up`."
     if wanted.image_digest and wanted.image_digest != deployed.image_digest:
-        return f"Pulumi.{stack}.yaml names another image than the last `pulumi up`."
+        return f"The image in Pulumi.{stack}.yaml has changed since the last `pulumi up`."
     return None

@@ -1,4 +1,4 @@
-"""Compare every resource of a stack with Google, by the engine's preview of a refresh. Nothing is changed."""
+"""Compare every resource of a stack with Google Cloud through a refresh preview. Read-only."""
 
 from collections.abc import Mapping, Sequence
 from typing import Final
@@ -7,17 +7,17 @@ from engine.previewed import previewed, steps_in
 
 _SAME: Final = frozenset({"same", "read", "refresh"})
 _OPERATIONS: Final[Mapping[str, str]] = {
-    "create": "would be created",
-    "update": "would be changed",
-    "delete": "would be deleted",
-    "replace": "would be replaced",
-    "create-replacement": "would be replaced",
-    "delete-replaced": "would be replaced",
+    "create": "will be created",
+    "update": "will be changed",
+    "delete": "will be deleted",
+    "replace": "will be replaced",
+    "create-replacement": "will be replaced",
+    "delete-replaced": "will be replaced",
 }
 
 
 def refreshed_drift(stack: str) -> Sequence[str]:
-    """Return what the next `pulumi up --refresh` would change, each a sentence. Raises ScriptError if the preview fails."""
+    """Return the changes of the next `pulumi up --refresh`, one sentence each. Raises ScriptError if the preview fails."""
     return _sentences(previewed(stack, "--refresh"))
 
 
@@ -28,5 +28,6 @@ def _sentences(preview: Mapping[str, object]) -> Sequence[str]:
         if operation not in _SAME and urn:
             found[urn] = _OPERATIONS.get(operation, operation)
     return [
-        f"{urn.rpartition('::')[2]} ({urn.split('::')[-2].rpartition('$')[2]}) {word}." for urn, word in found.items()
+        f"{urn.rpartition('::')[2]} ({urn.split('::')[-2].rpartition('$')[2]}) {change}."
+        for urn, change in found.items()
     ]

@@ -1,4 +1,4 @@
-"""Show a report to people: a table of all stacks that fits 80 columns, then what is to know of each."""
+"""The report as text: a table of all stacks within 80 columns, then details of each."""
 
 import textwrap
 import time
@@ -22,25 +22,25 @@ from stacks.hooks.rollout_state import shares_text
 _HEADINGS: Final = ("stack", "state", "phase", "left", "requests", "KV", "USD/h", "USD")
 _NUMBERS: Final = ("left", "KV", "USD/h", "USD")
 _STATES: Final[Mapping[str, str]] = {"WAITING_FOR_RESOURCES": "WAITING"}
-"""States whose names are too long for the table; the lines below it have them whole."""
+"""Short forms of states for the table. The lines below it have the full names."""
 _DETAIL_CHARACTERS: Final = 200
 _COMMANDS: Final = frozenset({"next", "reboot"})
-"""Lines that hold a command, which is never wrapped."""
+"""Keys of lines with a command, which are never wrapped."""
 
 
 Stamp = Callable[[float], str]
-"""Writes a time in seconds since 1970 for people."""
+"""Formats a time in seconds since 1970."""
 
 
 class ReportView:
-    """A report as rich renders it."""
+    """A report that rich can render."""
 
     def __init__(self, report: StatusReport, *, zone_is_utc: bool = False) -> None:
         self._report = report
         self._utc = zone_is_utc
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Yield the table and the lines below it. Nothing is wrapped where it is not read on a terminal."""
+        """Yield the table and the lines below it. Without a terminal, lines are not wrapped."""
         simulated = " (local cloud, simulated)" if self._report.simulated else ""
         yield _table(self._report, f"{self._stamp(self._report.at_s)}{simulated}")
         width = options.max_width if console.is_terminal else None
@@ -59,14 +59,14 @@ class ReportView:
         return f"{moment:%Y-%m-%d %H:%M:%S} {moment.tzname()}"
 
 
-def _wrapped(begin: str, words: str, width: int | None, whole: bool = False) -> Sequence[str]:
-    """Return a line, wrapped at blanks if there is a width. A whole line stays one, so that a command can be pasted."""
+def _wrapped(prefix: str, text: str, width: int | None, whole: bool = False) -> Sequence[str]:
+    """Return a line, wrapped at spaces if there is a width. A `whole` line is not wrapped so that a command can be pasted."""
     if width is None or whole:
-        return [begin + words]
+        return [prefix + text]
     return textwrap.wrap(
-        begin + words,
+        prefix + text,
         width,
-        subsequent_indent=" " * len(begin),
+        subsequent_indent=" " * len(prefix),
         break_long_words=False,
         break_on_hyphens=False,
         drop_whitespace=True,
@@ -74,7 +74,7 @@ def _wrapped(begin: str, words: str, width: int | None, whole: bool = False) -> 
 
 
 def figures(status: StackStatus) -> Mapping[str, str]:
-    """Return the figures of a stack whose change is worth a line: not those that change with every second."""
+    """Return the values of a stack whose changes are reported, without those that change every second."""
     cloud, server = status.cloud, status.server
     found = {
         "deployed": "yes" if status.deployed else "no",
@@ -83,7 +83,7 @@ def figures(status: StackStatus) -> Mapping[str, str]:
         "phase": cloud.phase or "" if cloud else "",
         "deadline": cloud.deadline or "" if cloud else "",
         "running": short(cloud.running or "") if cloud else "",
-        "requests by revision": shares_text(cloud.traffic) if cloud and cloud.traffic else "",
+        "traffic": shares_text(cloud.traffic) if cloud and cloud.traffic else "",
         "rollout": cloud.rollout_phase or "" if cloud else "",
         "health": status.health or "",
         "drift": " ".join(status.drift),
@@ -140,7 +140,7 @@ def _heading(status: StackStatus) -> str:
 
 
 def _notes(status: StackStatus, stamp: Stamp, *, now_s: float, alone: bool) -> Iterator[tuple[str, str]]:
-    """Yield what is to know of a stack; nothing of one of several that is not deployed and waits for nothing."""
+    """Yield the details of a stack. Of several stacks, skip those without a deployment and pending operations."""
     cloud = status.cloud
     if not alone and cloud is None and not status.deployed and not status.waits and not status.unanswered:
         return
@@ -158,7 +158,7 @@ def _notes(status: StackStatus, stamp: Stamp, *, now_s: float, alone: bool) -> I
     for difference in status.drift:
         yield "drift", difference
     if status.refreshed and not status.drift:
-        yield "drift", "none: the engine compared every resource."
+        yield "drift", "none (all resources compared)"
     for item in status.unanswered:
         yield "unknown", f"{item.source}: {item.why}"
     yield "next", status.next_command
@@ -186,12 +186,12 @@ def _running(status: StackStatus, stamp: Stamp, now_s: float) -> Iterator[tuple[
         yield "ends", stamp(datetime.fromisoformat(cloud.deadline).timestamp())
         warning = end_warning(status, now_s)
         if warning:
-            yield "warning", f"Google deletes the machine {warning}"
+            yield "warning", f"Google will delete the machine {warning}"
     yield from _of_machine(cloud)
 
 
 def _of_machine(cloud: CloudFacts) -> Iterator[tuple[str, str]]:
-    """Yield what to know of the machine's agent and of its archives."""
+    """Yield warnings about the machine's agent and archives."""
     if cloud.archives:
         yield "archives", cloud.archives
     old_agent = agent_warning(cloud)
@@ -201,12 +201,15 @@ def _of_machine(cloud: CloudFacts) -> Iterator[tuple[str, str]]:
 
 
 def _enforced(status: StackStatus) -> str:
-    """Return what ends the stack when nobody does, and what does not."""
+    """Return what stops the stack automatically."""
     cloud = status.cloud
     limits, deadline, state = (cloud.limits, cloud.deadline, cloud.state) if cloud else ("", None, "")
-    ours = f"{limits}: ended only by a scheduled `teardown --over-limit`" if limits else "none set"
-    ends = "this machine at its run limit" if deadline else "nothing by itself"
-    return f"{ours}; Google ends {'this request when it waits too long' if state in IN_QUEUE else ends}."
+    ours = f"{limits}, enforced only by a scheduled `teardown --over-limit`" if limits else "none set"
+    if state in IN_QUEUE:
+        google = "deletes the capacity request if it waits too long"
+    else:
+        google = "deletes this machine at its run limit" if deadline else "stops nothing automatically"
+    return f"{ours}; Google {google}."
 
 
 def _load(status: StackStatus) -> str:
@@ -224,7 +227,7 @@ def _rate(status: StackStatus) -> Iterator[tuple[str, str]]:
     low, high = rate.planned_low_tok_per_s, rate.planned_high_tok_per_s
     planned = f"{low:.0f}" if low == high else f"{low:.0f} to {high:.0f}"
     if rate.measured_tok_per_s is None:
-        yield "rate", f"planned {planned} tok/s for one request; not measured (python -m scripts.smoke)"
+        yield "rate", f"planned {planned} tok/s for one request; not measured (run python -m scripts.smoke)"
         return
     old = " with other settings or another image" if rate.measured_is_old else ""
     day = (rate.measured_at or "")[:10]
@@ -232,5 +235,5 @@ def _rate(status: StackStatus) -> Iterator[tuple[str, str]]:
 
 
 def clock_time() -> str:
-    """Return this machine's time for a line of a log."""
+    """Return the local time for a log line."""
     return time.strftime("%H:%M:%S")

@@ -1,4 +1,4 @@
-"""What is known of one stack, and of all of them."""
+"""Status of one stack and of all stacks."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -9,12 +9,12 @@ from stacks.hooks.rollout_state import RolloutPhase
 SCHEMA_VERSION: Final = 1
 
 STATE, GOOGLE, ENDPOINT, MEASURED, SETTINGS, REFRESH = "state", "google", "endpoint", "measured", "settings", "refresh"
-"""Sources of a status."""
+"""Sources of the status."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnansweredSource:
-    """A source that did not answer."""
+    """A source that did not respond."""
 
     source: str
     why: str
@@ -22,12 +22,12 @@ class UnansweredSource:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CloudFacts:
-    """What Google says of what serves: a queued resource with its node, or a Cloud Run service. None where it says nothing."""
+    """Facts from Google Cloud about the server: a queued resource with its node, or a Cloud Run service. None: not reported."""
 
     state: str
     """State of the queued resource, or of the service: `READY`, `DEPLOYING`, `FAILED`; `MISSING` if it does not exist."""
     state_since: str | None = None
-    """RFC 3339: when the queued resource was created, or the service became what it is."""
+    """RFC 3339: when the queued resource was created, or when the service reached its state."""
     place: str | None = None
     """Zone or region."""
     phase: str | None = None
@@ -42,48 +42,48 @@ class CloudFacts:
     stored: str | None = None
     """Hash of the document in the machine's metadata."""
     reported: str | None = None
-    """Hash of the document that the machine's phase is about."""
+    """Hash of the document of the machine's phase."""
     running: str | None = None
-    """Hash of the document whose server answers, or the revision that serves: the one with the most requests. None if nothing serves."""
+    """Hash of the document that is served, or the revision with the most traffic; None if no server is ready."""
     former: str | None = None
-    """While the served document is on probation: hash of the good document before it, which serves again if the server ends four times."""
+    """While the served document is on probation: hash of the previous good document. If the server exits four times, it is restored."""
     machine: str | None = None
     """Full name of the TPU machine."""
     container: str | None = None
-    """What the server's container gets of the TPU machine: `confined`, or less and the reason; None if the machine has not said."""
+    """Access of the server's container to the TPU machine: `confined`, or another mode and its reason; None if not reported."""
     agent_version: int | None = None
     """Version of the agent on the machine; None if it has published nothing."""
     archives: str | None = None
-    """One sentence if the bucket has archives of compiled programs that the stack has not signed, and that are not used."""
+    """One sentence if the bucket has archives of compiled programs that are not signed by the stack and therefore not used."""
     rollout_waits: bool = False
-    """Whether a revision that started waits for `scripts.rollout` to get requests."""
+    """True if a ready revision waits for `scripts.rollout`."""
     since: str | None = None
     """RFC 3339: when the first machine of the stack, or its service, started."""
     traffic: Mapping[str, int] | None = None
-    """Percent of the requests by revision, the largest first. None is unknown, or another target."""
+    """Traffic percentage by revision, largest first; None if unknown or not Cloud Run."""
     rollout_phase: RolloutPhase | None = None
-    """Where the roll-out of a service is; None without `cloudRun.rollout`."""
+    """Phase of the service's rollout; None without `cloudRun.rollout`."""
     rollout: str = ""
-    """What to know of the roll-out and what to run, whole sentences; empty if there is nothing to say."""
+    """Status of the rollout and the command to run, in whole sentences; empty without a rollout."""
     rollout_record: Mapping[str, object] | None = None
-    """The record of the last roll-out as docs/authors/contracts.md describes it; None if there is none, or if it cannot be read."""
+    """Record of the last rollout (docs/authors/contracts.md); None if missing or unreadable."""
     age_s: float | None = None
-    """Since then."""
+    """Seconds since `since`."""
     usd: float | None = None
-    """What the stack has cost since then, past machines included."""
+    """Cost of the stack since then, including past machines."""
     usd_per_hour: float | None = None
     limits: str = ""
-    """The limits that the labels carry, in words; empty without any."""
+    """Limits in the labels as text; empty without limits."""
     unknown: Sequence[str] = ()
-    """What Google did not tell, each a sentence."""
+    """Facts that Google did not return, one sentence each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerFacts:
-    """What the server says of itself."""
+    """Health and load that the server reports."""
 
     health: str
-    """`ready`, or what it answers instead."""
+    """`ready`, or its error response."""
     running_requests: float | None = None
     waiting_requests: float | None = None
     kv_use_share: float | None = None
@@ -92,19 +92,19 @@ class ServerFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RateFacts:
-    """Planned and measured output rate of one request alone, tokens per second."""
+    """Planned and measured output rate of a single request, in tokens per second."""
 
     planned_low_tok_per_s: float | None = None
     planned_high_tok_per_s: float | None = None
     measured_tok_per_s: float | None = None
     measured_at: str | None = None
     measured_is_old: bool = False
-    """Whether another image or other settings were measured."""
+    """True if the measurement used another image or other settings."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StackStatus:
-    """The status of one stack. None is not known, or does not apply."""
+    """Status of one stack. None: unknown or not applicable."""
 
     stack: str
     deployed: bool
@@ -114,19 +114,19 @@ class StackStatus:
     cloud: CloudFacts | None = None
     server: ServerFacts | None = None
     server_not_asked: str | None = None
-    """Why the server was not asked, a sentence."""
+    """Reason why the server was not queried, as a sentence."""
     rate: RateFacts | None = None
     drift: Sequence[str] = ()
-    """Differences between settings, state and what runs, each a sentence."""
+    """Differences between settings, state and deployment, one sentence each."""
     refreshed: bool = False
-    """Whether `drift` is whole: the engine has compared every resource with Google."""
+    """True if `drift` is complete because the engine compared every resource with Google Cloud."""
     waits: Sequence[str] = ()
-    """What is waited for, each a sentence."""
+    """Pending operations, one sentence each."""
     unanswered: Sequence[UnansweredSource] = ()
     next_command: str = ""
 
     def left_s(self, now_s: float) -> float | None:
-        """Return the seconds until the deadline, at a time in seconds since 1970."""
+        """Return the seconds until the deadline. `now_s`: seconds since 1970."""
         from datetime import datetime  # noqa: PLC0415 - one use
 
         if self.cloud is None or not self.cloud.deadline:
@@ -135,13 +135,13 @@ class StackStatus:
 
     @property
     def health(self) -> str | None:
-        """The server's health: its own word, else that of the agent on its machine, which asks it all the time."""
+        """Health that the server reports, else the phase of the agent on its machine, which polls the server."""
         if self.server is not None:
             return self.server.health
         return self.cloud.phase if self.cloud is not None and self.target == "tpu" else None
 
     def to_json(self, now_s: float) -> dict[str, object]:
-        """Return the status in JSON types; units stand in the keys."""
+        """Return the status in JSON types. Keys include units."""
         found = asdict(self)
         cloud = found["cloud"]
         if isinstance(cloud, dict):
@@ -152,7 +152,7 @@ class StackStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatusReport:
-    """All stacks at one moment."""
+    """Status of all stacks at one time."""
 
     at_s: float
     """Seconds since 1970."""
@@ -161,7 +161,7 @@ class StatusReport:
 
     @property
     def complete(self) -> bool:
-        """Whether every source answered."""
+        """True if every source responded."""
         return not any(stack.unanswered for stack in self.stacks)
 
     def to_json(self) -> dict[str, object]:

@@ -1,4 +1,4 @@
-"""Ask a stack's server for its health and its load."""
+"""Query the health and load of a stack's server."""
 
 from collections.abc import Mapping
 from http import HTTPStatus
@@ -15,11 +15,11 @@ ANSWER_LIMIT_S: Final = 15.0
 
 
 def why_not_asked(outputs: StackOutputs, found: DeployedServer | None, *, tunnel: bool, wake: bool) -> str | None:
-    """Return why the server is not asked, a sentence; None if it is."""
+    """Return why the server is not queried, as a sentence; None if it is."""
     if outputs.auth == "tunnel" and not tunnel:
-        return "The server is behind a tunnel; --tunnel opens it."
+        return "Not checked: the server is behind a tunnel. Pass --tunnel to open it."
     if outputs.target == "cloud-run" and not wake and _sleeps(found):
-        return "The service may sleep (minInstances 0), and a request would start an instance; --wake asks it."
+        return "Not checked: with minInstances 0, a request may start an instance. Pass --wake to check anyway."
     return None
 
 
@@ -30,9 +30,9 @@ def _sleeps(found: DeployedServer | None) -> bool:
 
 
 def server_facts(outputs: StackOutputs) -> ServerFacts:
-    """Return what the server says. Raises ScriptError if there is no way to it."""
+    """Return the health and load of the server. Raises ScriptError if it is unreachable."""
     from loadtest.client.openai import UnreachableError, call_once  # noqa: PLC0415 - as above
-    from scripts.cli.access import open_stack_access  # noqa: PLC0415 - 0.1 s, and few stacks are asked
+    from scripts.cli.access import open_stack_access  # noqa: PLC0415 - 0.1 s, and few stacks are queried
 
     with open_stack_access(outputs) as access:
         try:
@@ -41,7 +41,7 @@ def server_facts(outputs: StackOutputs) -> ServerFacts:
                 return ServerFacts(health=f"HTTP {health.status}")
             answer = call_once(access.base_url, access.headers, "GET", "/metrics", limit_s=ANSWER_LIMIT_S)
         except UnreachableError as error:
-            raise ScriptError(f"The server does not answer: {error}") from None
+            raise ScriptError(f"The server does not respond: {error}") from None
     if answer.status != HTTPStatus.OK:
         return ServerFacts(health="ready")
     return ServerFacts(health="ready", **_load(str(answer.body)))

@@ -1,1 +1,1 @@
-"""Destroy a stack, delete what is left by the API, and prove that nothing is."""
+"""Destroy a stack and delete leaked resources through Google's APIs."""

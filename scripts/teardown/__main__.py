@@ -1,7 +1,7 @@
-"""Destroy a stack, search Google Cloud for everything that carries its marks, and delete what is left.
+"""Destroy a stack, then find and delete leaked resources.
 
-The search needs no state and no settings: it reads every zone and region. Exit code 0 proves that nothing is left. Exit code 1 means
-that something is left, or that not everything could be read. The receipt says what was read and deleted.
+The search reads every zone and region and needs neither state nor settings. Exit code 0: every list was read and no resource leaked. Exit code 1:
+a resource leaked or a list could not be read. The receipt lists every call and every deletion.
 """
 
 import json
@@ -22,18 +22,16 @@ class TeardownOptions:
 
     stack: Annotated[str | None, Option("Name of the stack.", metavar="NAME")] = None
     all_stacks: Annotated[
-        bool, Option("Tear down all stacks of this product in the project, also unknown ones.", flag="--all")
+        bool, Option("Tear down all stacks of this product in the project, even unknown ones.", flag="--all")
     ] = False
-    dry_run: Annotated[bool, Option("Show what there is, and change nothing. Exit code 1 if there is something.")] = (
-        False
-    )
-    yes: Annotated[bool, Option("Do not ask for confirmation. A lock that may be in use is asked for even so.")] = False
+    dry_run: Annotated[bool, Option("List the resources without deleting them. Exit code 1 if any exist.")] = False
+    yes: Annotated[bool, Option("Skip the confirmation. A lock that may be in use still needs one.")] = False
     over_limit: Annotated[
-        bool, Option("Take down only stacks that exceed their maxAge or maxUsd. With --yes it suits a schedule.")
+        bool, Option("Tear down only stacks that exceed maxAge or maxUsd. For schedules, add --yes.")
     ] = False
     keep_bucket: Annotated[bool, Option("Keep the bucket with the weights.")] = False
-    include_retained: Annotated[bool, Option("Delete the bucket even if bucket.retainOnDestroy keeps it.")] = False
-    receipt: Annotated[Path | None, Option("Where to write the receipt. By default, below .work/teardown.")] = None
+    include_retained: Annotated[bool, Option("Delete the bucket even if bucket.retainOnDestroy is set.")] = False
+    receipt: Annotated[Path | None, Option("File to write the receipt to. Default: a file in .work/teardown.")] = None
     as_json: JsonSwitch = False
 
 
@@ -43,10 +41,10 @@ def _teardown(options: TeardownOptions) -> ExitCode:
     from scripts.teardown.run import Teardown, TeardownRequest, known
 
     if (options.stack is None) != options.all_stacks:
-        raise CommandRefusedError("Name one stack with --stack NAME, or pass --all.")
+        raise CommandRefusedError("Pass either --stack NAME or --all.")
     if options.keep_bucket and options.include_retained:
-        raise CommandRefusedError("--keep-bucket and --include-retained contradict each other; pass one of them.")
-    talk = TeardownOutput()
+        raise CommandRefusedError("--keep-bucket and --include-retained cannot be combined.")
+    output = TeardownOutput()
     request = TeardownRequest(
         stack=options.stack,
         yes=options.yes,
@@ -57,14 +55,14 @@ def _teardown(options: TeardownOptions) -> ExitCode:
     if options.over_limit:
         from scripts.teardown.guard import guard
 
-        return guard(request, talk, as_json=options.as_json)
-    found = known(request, talk.say)
-    teardown = Teardown(request=request, known=found, api=google_api.connect(*found.projects), talk=talk)
+        return guard(request, output, as_json=options.as_json)
+    found = known(request, output.report_progress)
+    teardown = Teardown(request=request, known=found, api=google_api.connect(*found.projects), output=output)
     try:
         teardown.run()
     except BaseException:
         if teardown.searches:
-            talk.say(f"what was done so far stands in {teardown.receipt().write(options.receipt)}")
+            output.report_progress(f"partial receipt: {teardown.receipt().write(options.receipt)}")
         raise
     receipt = teardown.receipt()
     path = receipt.write(options.receipt)
@@ -78,7 +76,7 @@ COMMAND: Final = Command(
     options=TeardownOptions,
     run=_teardown,
     after_interrupt=(
-        "What the engine and Google have begun to delete goes on; run the same command again to delete the rest and to see what is left."
+        "Deletions already in progress continue. Run the same command again to delete the remaining resources."
     ),
 )
 

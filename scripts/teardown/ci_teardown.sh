@@ -20,7 +20,7 @@ trap 'rm -f "$said"' EXIT
 code=0
 .venv/bin/python -m scripts.teardown --stack "pr-$PULL_REQUEST" --yes --receipt "$receipt" 2>"$said" || code=$?
 cat "$said" >&2
-if [ "$code" = 2 ] && grep -q "No stack, no settings and no resource has the name pr-$PULL_REQUEST;" "$said"; then
+if [ "$code" = 2 ] && grep -q "Stack pr-$PULL_REQUEST not found:" "$said"; then
     echo "The pull request has no preview environment."
     exit 0
 fi

@@ -1,4 +1,4 @@
-"""Take down the stacks that exceed their limits, with every safety of a teardown."""
+"""Tear down the stacks that exceed their limits, with all safety checks of a teardown."""
 
 import json
 from collections.abc import Sequence
@@ -11,6 +11,7 @@ from cloud.simulated import is_simulated
 from cloud.spending import StackSpending, spending
 from contracts.answers import Absent, Present, Unknown
 from contracts.exit_codes import ExitCode
+from contracts.former_names import TEARDOWN, with_former_names
 from scripts.teardown.output import TeardownOutput, text_of
 from scripts.teardown.receipt import Receipt
 from scripts.teardown.run import Teardown, TeardownRequest, known
@@ -18,7 +19,7 @@ from scripts.teardown.run import Teardown, TeardownRequest, known
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GuardReport:
-    """What each stack has used of its limits, and the receipts of those that were taken down."""
+    """Age and cost of each stack against its limits, and the receipts of the stacks that were torn down."""
 
     stacks: Sequence[StackSpending]
     receipts: Sequence[tuple[Receipt, Path]]
@@ -26,13 +27,13 @@ class GuardReport:
 
     @property
     def clean(self) -> bool:
-        """Whether everything could be read, and nothing is left of what was taken down."""
-        told = not self.unknown and not any(item.unknown for item in self.stacks)
-        return told and all(receipt.clean for receipt, _ in self.receipts)
+        """True if everything could be read and no teardown leaked a resource."""
+        all_read = not self.unknown and not any(item.unknown for item in self.stacks)
+        return all_read and all(receipt.clean for receipt, _ in self.receipts)
 
     def to_json(self) -> dict[str, object]:
         """Return the report as `--json` prints it."""
-        return {
+        report = {
             "stacks": [
                 {
                     "stack": item.owner.stack,
@@ -55,11 +56,12 @@ class GuardReport:
             "clean": self.clean,
             "simulated": is_simulated(),
         }
+        return with_former_names(report, TEARDOWN)
 
 
-def guard(request: TeardownRequest, talk: TeardownOutput, *, as_json: bool) -> ExitCode:
-    """Search, compare with the limits, take down what exceeds them, and print what was done. Raises ScriptError."""
-    report = _guarded(request, talk)
+def guard(request: TeardownRequest, output: TeardownOutput, *, as_json: bool) -> ExitCode:
+    """Search, tear down the stacks that exceed their limits, and print the receipts. Raises ScriptError."""
+    report = _guarded(request, output)
     if as_json:
         print(json.dumps(report.to_json()))
     else:
@@ -68,35 +70,35 @@ def guard(request: TeardownRequest, talk: TeardownOutput, *, as_json: bool) -> E
     return ExitCode.DONE if report.clean else ExitCode.FAILED
 
 
-def _guarded(request: TeardownRequest, talk: TeardownOutput) -> GuardReport:
-    found = known(request, talk.say)
+def _guarded(request: TeardownRequest, output: TeardownOutput) -> GuardReport:
+    found = known(request, output.report_progress)
     api = connect(*found.projects)
-    looking = Teardown(request=replace(request, dry_run=True), known=found, api=api, talk=talk)
-    looking.look()
-    seen = looking.searches[-1]
+    scan = Teardown(request=replace(request, dry_run=True), known=found, api=api, output=output)
+    scan.search()
+    seen = scan.searches[-1]
     stacks = spending(api, seen.found, datetime.now(UTC))
     for item in stacks:
-        talk.say(item.sentence())
+        output.report_progress(item.sentence())
         for line in item.read:
-            talk.say(f"  {line}")
+            output.report_progress(f"  {line}")
         for sentence in item.unknown:
-            talk.say(f"  unknown: {sentence}")
+            output.report_progress(f"  unknown: {sentence}")
     for sentence in seen.unknown:
-        talk.say(sentence)
+        output.report_progress(sentence)
     over = [replace(request, stack=item.owner.stack) for item in stacks if item.exceeded]
-    receipts = [_torn_down(each, api, talk) for each in over]
+    receipts = [_torn_down(each, api, output) for each in over]
     match seen.answer_about(seen.found):
         case Present():
             pass
         case Absent():
-            talk.say("no stack of this product has anything in the project.")
+            output.report_progress("no stack of this product has resources in the project")
         case Unknown():
-            talk.say("whether a stack of this product has anything in the project is unknown, see above.")
+            output.report_progress("unknown whether a stack of this product has resources in the project, see above")
     return GuardReport(stacks=stacks, receipts=receipts, unknown=seen.unknown)
 
 
-def _torn_down(request: TeardownRequest, api: GoogleApi, talk: TeardownOutput) -> tuple[Receipt, Path]:
-    teardown = Teardown(request=request, known=known(request, talk.say), api=api, talk=talk)
+def _torn_down(request: TeardownRequest, api: GoogleApi, output: TeardownOutput) -> tuple[Receipt, Path]:
+    teardown = Teardown(request=request, known=known(request, output.report_progress), api=api, output=output)
     teardown.run()
     receipt = teardown.receipt()
     return receipt, receipt.write(None)

@@ -1,4 +1,4 @@
-"""What a teardown says and asks: progress on stderr, one question with kind, place, age and cost, and the text of the receipt."""
+"""Output of a teardown: progress on stderr, a table with location, age and cost, one confirmation, and the receipt as text."""
 
 import sys
 from collections.abc import Sequence
@@ -17,26 +17,26 @@ from scripts.cli.prompts import confirm
 from scripts.cli.tables import console, table
 from scripts.teardown.receipt import Receipt
 
-_HEADINGS: Final = ("kind", "name", "place", "age", "USD per hour", "USD so far, at most")
-_NUMBERS: Final = ("age", "USD per hour", "USD so far, at most")
+_HEADINGS: Final = ("kind", "name", "place", "age", "USD per hour", "USD so far (maximum)")
+_NUMBERS: Final = ("age", "USD per hour", "USD so far (maximum)")
 
 
 class TeardownOutput:
-    """How a teardown speaks with a person."""
+    """Terminal output and prompts of a teardown."""
 
     @staticmethod
-    def say(text: str) -> None:
+    def report_progress(text: str) -> None:
         """Print one line of progress on stderr."""
         say("teardown", text)
 
     @staticmethod
     def confirm(question: str, *, refusal: str) -> None:
-        """Ask a person. Raises CommandRefusedError with the refusal if there is no terminal, or unless the answer is yes."""
-        confirm(question, without_terminal=refusal, declined="The answer was not yes, so nothing more was deleted.")
+        """Prompt for a yes. Raises CommandRefusedError, with `refusal` if stdin is not a terminal."""
+        confirm(question, without_terminal=refusal, declined="The answer was not yes. Nothing more was deleted.")
 
     @staticmethod
     def show(title: str, found: Sequence[FoundResource], now: datetime) -> None:
-        """Print resources with place, age and cost on stderr."""
+        """Print resources with location, age and cost on stderr."""
         if not found:
             return
         shown = table(title, _HEADINGS, numbers=_NUMBERS)
@@ -54,10 +54,10 @@ class TeardownOutput:
             rate = usd_per_hour(item) if item.kind == SERVICE else None
             if rate:
                 print(
-                    f"{item.name} keeps instances that cost ${rate * 24:,.2f} a day, also when nobody calls.",
+                    f"{item.name} keeps instances running that cost ${rate * 24:,.2f} per day, even when idle.",
                     file=sys.stderr,
                 )
-        print("Prices are list prices of each resource's place, not your bill.", file=sys.stderr, flush=True)
+        print("Prices are list prices of each resource's location, not your bill.", file=sys.stderr, flush=True)
 
 
 def text_of(receipt: Receipt, path: Path) -> str:
@@ -67,33 +67,37 @@ def text_of(receipt: Receipt, path: Path) -> str:
     by_api = sum(item.outcome == "deleted" for item in receipt.deletions)
     calls = receipt.searches[-1].calls if receipt.searches else ()
     lines = [
-        f"teardown: {name}{simulated}: {receipt.destroyed} resources destroyed, {by_api} more deleted by the API, in {receipt.elapsed_s:.0f} s."
+        f"teardown: {name}{simulated}: destroyed {_resources(receipt.destroyed)}, deleted {_leaked(by_api)}, {receipt.elapsed_s:.0f} s."
     ]
     if receipt.clean:
-        kinds = len(KINDS) + 1
-        where = f"{len(calls)} lists of {kinds} kinds of resources in {', '.join(receipt.projects)}"
-        lines.append(
-            f"Nothing but what is kept is left: {where} have nothing else with its marks."
-            if receipt.kept
-            else f"Nothing is left: {where} have nothing with its marks."
-        )
-    lines += [f"Kept: {item.text}\n  {item.resource.command}" for item in receipt.kept]
-    lines += [f"Left in the state: {item.get('id') or item.get('urn')}" for item in receipt.state]
-    lines += [f"Left: {item.kind} {item.name}\n  {item.command}" for item in receipt.left]
+        searched = f"{len(calls)} list calls, {len(KINDS) + 1} resource types, project {', '.join(receipt.projects)}"
+        but = " except the retained ones below" if receipt.retained else ""
+        lines.append(f"No leaked resources{but}: {searched}.")
+    lines += [f"Retained: {item.text}. To delete it, run:\n  {item.resource.command}" for item in receipt.retained]
+    lines += [f"Still in the state: {item.get('id') or item.get('urn')}" for item in receipt.state]
+    lines += [f"Leaked: {item.kind} {item.name}. To delete it, run:\n  {item.command}" for item in receipt.leaked]
     lines += [
         f"Not deleted: {item.resource.kind} {item.resource.name}: {item.detail}"
         for item in receipt.deletions
         if item.detail
     ]
-    lines += [f"Not known: {sentence}" for sentence in receipt.unknown]
-    lines += receipt.remarks
+    lines += receipt.unknown
+    lines += receipt.warnings
     return "\n".join([*lines, f"Receipt: {path}"])
 
 
 def counted(found: Sequence[FoundResource]) -> str:
-    """Return how many resources and grants there are, in words."""
+    """Return the numbers of resources and grants as text."""
     grants = sum(item.kind == GRANT for item in found)
-    return f"{len(found) - grants} resources and {grants} IAM grants"
+    return f"{_resources(len(found) - grants)} and {grants} IAM grant{'' if grants == 1 else 's'}"
+
+
+def _resources(number: int) -> str:
+    return f"{number} resource{'' if number == 1 else 's'}"
+
+
+def _leaked(number: int) -> str:
+    return f"{number} leaked resource{'' if number == 1 else 's'}"
 
 
 def _age(item: FoundResource, now: datetime) -> str:

@@ -1,7 +1,7 @@
-"""Creations that a state has begun and not ended: wait until they become visible, and find the grants among them.
+"""Pending creations of a state: wait until they become visible, and find the grants among them.
 
-After a crash, Google may still be making something that no list shows yet. The wait ends when it appears, when its operation is over,
-or `APPEAR_S` after the state was written.
+After a crash, Google may still be creating a resource that no list shows yet. The wait stops when the resource appears, when its operation has
+finished, or `APPEAR_S` after the state was written.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -25,9 +25,9 @@ from contracts.resource_types import CAPACITY_TYPE
 from engine.state import StackState
 
 APPEAR_S: Final = 120.0
-"""How long after the last write of the state something may become visible. Assumed; the TPU provider allows 60 s."""
+"""Seconds after the last write of the state in which a resource may become visible. Assumed; the TPU provider allows 60 s."""
 OPERATION_LIMIT_S: Final = 1800.0
-"""How long an operation that still runs is waited for."""
+"""Maximum wait for a running operation, in seconds."""
 _PAUSE_S: Final = 2.0
 
 _PROJECT_GRANT: Final = "gcp:projects/iAMMember:IAMMember"
@@ -35,24 +35,24 @@ _PROJECT_GRANT: Final = "gcp:projects/iAMMember:IAMMember"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expected:
-    """Something whose creation was begun."""
+    """A resource whose creation was started."""
 
     kind: str
     names: Sequence[str]
-    """Full names that it can have: a queued resource can be in any of its zones."""
+    """Possible full names. A queued resource can be in any of its zones."""
     project: str = ""
     """Its project, if the inputs name one."""
 
 
 def expected(state: StackState) -> Sequence[Expected]:
-    """Return what the state has begun to make."""
+    """Return the pending creations of the state."""
     return tuple(found for item in state.pending for found in _expected(item))
 
 
-def begun(api: GoogleApi, state: StackState) -> Iterator[FoundResource]:
-    """Yield what the state has begun to make and what exists: a list may show it later than its own address.
+def started(api: GoogleApi, state: StackState) -> Iterator[FoundResource]:
+    """Yield the pending creations that exist, because a list may show them later than a GET, and the grants of the state.
 
-    Yields also the grants of the state: some of earlier versions have no other mark. Raises ScriptError.
+    Some grants of earlier releases are identified only by the state. Raises ScriptError.
     """
     for item in expected(state):
         kind = by_name(item.kind)
@@ -66,14 +66,14 @@ def begun(api: GoogleApi, state: StackState) -> Iterator[FoundResource]:
                 case Absent():
                     continue
                 case Unknown(cause="denied"):
-                    continue  # Google answers 403 for a place, and an account, that does not exist; the list is the proof
+                    continue  # Google returns 403 for a location or an account that does not exist; the list is the proof
                 case Unknown(why=why):
                     raise ScriptError(why)
     yield from _stated_grants(api, state)
 
 
 def _stated_grants(api: GoogleApi, state: StackState) -> Iterator[FoundResource]:
-    """Yield the grants on a project that the state names or has begun to make, and that exist. Raises ScriptError."""
+    """Yield the existing grants on a project that the state contains, created or pending. Raises ScriptError."""
     policies: dict[str, Item] = {}
     for item in (*state.pending, *state.resources):
         if item.get("type") != _PROJECT_GRANT:
@@ -94,7 +94,7 @@ def _stated_grants(api: GoogleApi, state: StackState) -> Iterator[FoundResource]
 
 
 def _policy(api: GoogleApi, holder: PolicyHolder) -> Item:
-    """Return a policy; an empty one if its project does not exist. Raises ScriptError."""
+    """Return a policy, which is empty if its project does not exist. Raises ScriptError."""
     match answer_of(holder.api, lambda: holder.read(api)):
         case Present(value=policy):
             return policy
@@ -110,9 +110,9 @@ def wait(
     *,
     clock: WaitClock,
     now: Callable[[], datetime],
-    say: Callable[[str], None],
+    report: Callable[[str], None],
 ) -> None:
-    """Wait until everything that the states have begun to make is visible, or can no longer come."""
+    """Wait until each pending creation of the states is visible or can no longer appear."""
     missing = [(state, item) for state in states for item in expected(state)]
     end_s = clock.now_s() + OPERATION_LIMIT_S
     announced = False
@@ -123,7 +123,7 @@ def wait(
             return
         if not announced:
             names = ", ".join(item.names[0].rpartition("/")[2] for item in coming)
-            say(f"waiting for what was being made when the state was written: {names}")
+            report(f"waiting for pending operations to finish: {names}")
             announced = True
         clock.sleep(_PAUSE_S)
 
@@ -136,7 +136,7 @@ def _expected(item: Item) -> Iterator[Expected]:
         if zones and inputs.get("queuedResourceId"):
             yield Expected(kind=capacity_kind(inputs), names=capacity_names(inputs, zones), project=project)
     elif kind in BY_TYPE:
-        # What is not in the table has no name of its own, or carries marks that any search sees.
+        # Types that are not in the table have no name of their own, or labels that every search finds.
         with suppress(KeyError):
             yield Expected(kind=BY_TYPE[kind].kind, names=[BY_TYPE[kind].named(inputs)], project=project)
 
@@ -153,7 +153,7 @@ def _visible(api: GoogleApi, item: Expected) -> bool:
 
 
 def _may_come(api: GoogleApi, state: StackState, item: Expected, now: datetime) -> bool:
-    """Whether something can still become visible: its time is not over, or an operation on it runs."""
+    """Return whether a resource can still appear: `APPEAR_S` has not passed or an operation on it is running."""
     written = datetime.fromisoformat(state.written).astimezone(UTC) if state.written else None
     if written is not None and (now - written).total_seconds() < APPEAR_S:
         return True
@@ -161,7 +161,7 @@ def _may_come(api: GoogleApi, state: StackState, item: Expected, now: datetime) 
 
 
 def _runs(api: GoogleApi, kind_name: str, name: str) -> bool:
-    """Whether an operation on a resource runs. Artifact Registry and the APIs without operations list none."""
+    """Return whether an operation on a resource is running. Artifact Registry and APIs without operations list none."""
     kind = by_name(kind_name)
     parent = name.rpartition("/")[0].rpartition("/")[0]
     if kind.api not in {"compute", "tpu", "run"}:

@@ -1,6 +1,6 @@
-"""What a state had begun to make, kept beside the receipts until nothing is left.
+"""Pending creations of a state, stored with the receipts until a teardown leaves no resource.
 
-The engine forgets begun creations when a state is imported. A teardown that is interrupted after that still knows them.
+The engine drops pending operations when a state is imported. This file keeps them for a teardown that is interrupted after the import.
 """
 
 import json
@@ -16,7 +16,7 @@ _KEYS = ("type", "urn", "inputs")
 
 
 def remember(state: StackState) -> None:
-    """Write down what the state has begun to make; only its owner can read the file, although secrets in it are ciphertext."""
+    """Store the pending creations of the state in a file only its owner can read. Secrets in it are ciphertext."""
     if not state.pending:
         return
     path = _path(state.stack)
@@ -26,7 +26,7 @@ def remember(state: StackState) -> None:
 
 
 def remembered(state: StackState) -> StackState:
-    """Return the state with what an interrupted teardown wrote down."""
+    """Return the state with the pending creations that an interrupted teardown stored."""
     try:
         noted = as_mapping(json.loads(_path(state.stack).read_text(encoding="utf-8")))
     except (OSError, ValueError):
@@ -43,7 +43,7 @@ def remembered(state: StackState) -> StackState:
 
 
 def forget(stack: str) -> None:
-    """Remove what was written down about a stack."""
+    """Delete the stored pending creations of a stack."""
     _path(stack).unlink(missing_ok=True)
 
 

@@ -1,4 +1,4 @@
-"""The receipt of a teardown: what was read, deleted and kept, and what could not be told, for somebody who was not there."""
+"""Receipt of a teardown: every list call, the result of each deletion, retained buckets and failed checks."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -11,14 +11,15 @@ from cloud.deletion import DeletedResource
 from cloud.found import FoundResource, Inventory
 from cloud.prices import usd_per_hour, usd_so_far
 from cloud.simulated import is_simulated
-from scripts.teardown.retained_bucket import KeptBucket
+from contracts.former_names import TEARDOWN, with_former_names
+from scripts.teardown.retained_bucket import RetainedBucket
 
 FOLDER: Final = Path(".work") / "teardown"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Receipt:
-    """What a teardown did. `clean` is its word that nothing is left."""
+    """Result of a teardown. `clean`: no resource leaked."""
 
     stack: str
     """Name of the stack; empty for all stacks."""
@@ -26,15 +27,15 @@ class Receipt:
     destroyed: int
     """Resources that the engine destroyed."""
     state: Sequence[Mapping[str, object]]
-    """Resources that are still in a state that can be read."""
-    left: Sequence[FoundResource]
-    kept: Sequence[KeptBucket]
-    """Buckets that stay because of --keep-bucket or of `bucket.retainOnDestroy`."""
+    """Resources that remain in a readable state."""
+    leaked: Sequence[FoundResource]
+    retained: Sequence[RetainedBucket]
+    """Buckets retained because of --keep-bucket or `bucket.retainOnDestroy`."""
     deletions: Sequence[DeletedResource]
-    """What the API was asked to delete."""
+    """Deletions through the API."""
     unknown: Sequence[str]
-    """What could not be read."""
-    remarks: Sequence[str]
+    """Checks that failed, one sentence each."""
+    warnings: Sequence[str]
     searches: Sequence[Inventory]
     started: datetime
     elapsed_s: float
@@ -43,24 +44,24 @@ class Receipt:
 
     @property
     def clean(self) -> bool:
-        """Whether nothing is left, and everything could be read."""
-        return not (self.state or self.left or self.unknown or self.interrupted)
+        """True if every check succeeded and no resource is left."""
+        return not (self.state or self.leaked or self.unknown or self.interrupted)
 
     def to_json(self) -> dict[str, object]:
-        """Return the receipt as `--json` prints it and as its file holds it."""
-        return {
+        """Return the receipt as `--json` prints it and as its file contains it."""
+        receipt = {
             "stack": self.stack or None,
             "projects": list(self.projects),
             "destroyed": self.destroyed,
             "state": [{"type": item.get("type"), "id": item.get("id") or item.get("urn")} for item in self.state],
-            "left": [described(item, self.started) for item in self.left],
-            "kept": [
+            "leaked": [described(item, self.started) for item in self.leaked],
+            "retained": [
                 {
                     **described(item.resource, self.started),
                     "size_gib": None if item.size_gib is None else round(item.size_gib, 3),
                     "usd_per_month": None if item.usd_per_month is None else round(item.usd_per_month, 2),
                 }
-                for item in self.kept
+                for item in self.retained
             ],
             "deleted": [
                 {
@@ -73,7 +74,7 @@ class Receipt:
                 for item in self.deletions
             ],
             "unknown": list(self.unknown),
-            "remarks": list(self.remarks),
+            "warnings": list(self.warnings),
             "clean": self.clean,
             "dry_run": self.dry_run,
             "interrupted": self.interrupted,
@@ -94,9 +95,10 @@ class Receipt:
                 for call in search.calls
             ],
         }
+        return with_former_names(receipt, TEARDOWN)
 
     def write(self, path: Path | None) -> Path:
-        """Write the receipt, by default below `.work/teardown`, and return where it is."""
+        """Write the receipt, by default to `.work/teardown`, and return its path."""
         stamp = self.started.astimezone(UTC).strftime("%Y%m%dT%H%M%S%fZ")
         target = path or FOLDER / f"{self.stack or 'all'}-{stamp}.json"
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -105,7 +107,7 @@ class Receipt:
 
 
 def described(item: FoundResource, now: datetime) -> dict[str, object]:
-    """Return a found resource as JSON. The prices are list prices."""
+    """Return a found resource as JSON, with list prices."""
     age_s, rate, so_far = item.age_s(now), usd_per_hour(item), usd_so_far(item, now)
     return {
         "kind": item.kind,

@@ -1,7 +1,7 @@
-"""A teardown from its first look to its receipt.
+"""A teardown, from the first search to the receipt.
 
-Destroy asks the engine, which needs a stack, a state and a free lock. The search and the deletion by the API need none of them, and
-always come afterwards, whatever destroy said.
+Destroy runs the Pulumi engine, which needs a stack, a state and no lock. The search and the deletions through the API need none of these. They
+always run, even if destroy fails.
 """
 
 import json
@@ -16,7 +16,8 @@ from cloud.deletion import DeletedResource, delete_all
 from cloud.found import FoundResource, Inventory
 from cloud.google_api import GoogleApi
 from cloud.kinds import BUCKET
-from cloud.search import Scope, search
+from cloud.search import Scope
+from cloud.search import search as search_cloud
 from contracts.answers import Absent, Answer, Present, Unknown
 from contracts.errors import CommandRefusedError, ScriptError
 from contracts.labels import RETAINED, RETAINED_LABEL
@@ -34,114 +35,117 @@ from engine.locks import StackLock, past_locks, remove_lock_files, stack_locks
 from engine.state import StackState
 from engine.state_edit import empty, unprotected, without_pending
 from scripts.cli.settings import stack_settings
-from scripts.teardown import pending
-from scripts.teardown import pending_store as memory
+from scripts.teardown import pending, pending_store
 from scripts.teardown.output import TeardownOutput, counted
 from scripts.teardown.receipt import Receipt
-from scripts.teardown.retained_bucket import KeptBucket, kept_bucket
+from scripts.teardown.retained_bucket import RetainedBucket, retained_bucket
 from stacks.apis import apis_of
 from stacks.loading import project_from_environment
 from stacks.settings import Settings
 
 _ROUNDS: Final = 3
-"""How often the API is asked to delete what a search finds. A later round sees what depended on something of the round before."""
+"""Rounds of search and deletion. A later round deletes what depended on a resource of an earlier one."""
 _NAMELESS: Final = StackLock(place="", user="", host="", pid=0, since="")
-"""A lock of a backend that does not say who holds it."""
+"""A lock whose holder the backend does not report."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TeardownRequest:
-    """What to tear down."""
+    """Options of one teardown."""
 
     stack: str | None
     """None: all stacks of this product in the project."""
     yes: bool = False
     keep_bucket: bool = False
     include_retained: bool = False
-    """Whether a bucket of `bucket.retainOnDestroy` goes too."""
+    """Delete a bucket with `bucket.retainOnDestroy` too."""
     dry_run: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TeardownInputs:
-    """What is known before anything is asked of Google: the states, the settings, the projects."""
+    """States, settings and projects that are read before the first call to Google."""
 
     states: Sequence[StackState]
     settings: Mapping[str, Settings]
     projects: Sequence[str]
-    doubts: Sequence[str]
-    """What could not be read, each a sentence."""
+    read_errors: Sequence[str]
+    """States and settings that could not be read, one sentence each."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Teardown:
-    """One teardown. `run` does all of it; `receipt` says at any time what was done so far."""
+    """One teardown. `run` runs all steps; `receipt` returns the results so far at any time."""
 
     request: TeardownRequest
     known: TeardownInputs
     api: GoogleApi
-    talk: TeardownOutput = field(default_factory=TeardownOutput)
+    output: TeardownOutput = field(default_factory=TeardownOutput)
     clock: WaitClock = field(default_factory=WaitClock)
     started: datetime = field(default_factory=lambda: datetime.now(UTC))
     started_s: float = field(default_factory=time.monotonic)
     searches: list[Inventory] = field(default_factory=list[Inventory])
-    left: tuple[FoundResource, ...] = ()
-    asked: set[str] = field(default_factory=set[str])
+    leaked: tuple[FoundResource, ...] = ()
+    confirmed: set[str] = field(default_factory=set[str])
     deletions: list[DeletedResource] = field(default_factory=list[DeletedResource])
-    kept: tuple[KeptBucket, ...] = ()
+    retained: tuple[RetainedBucket, ...] = ()
     destroyed: int = 0
     state_left: tuple[Mapping[str, object], ...] = ()
-    remarks: list[str] = field(default_factory=list[str])
+    warnings: list[str] = field(default_factory=list[str])
     done: bool = False
 
     def run(self) -> None:
-        """Search, ask, destroy, search again, delete what is left, search again. Raises ScriptError."""
-        self.remarks += self.known.doubts
-        self.look()
-        self._refuse_the_unknown()
-        self.talk.show("Found in the cloud", self.left, datetime.now(UTC))
+        """Search, confirm, destroy, delete the remaining resources, and search again. Raises ScriptError."""
+        self.warnings += self.known.read_errors
+        self.search()
+        self._require_known_stack()
+        self.output.show("Found in the cloud", self.leaked, datetime.now(UTC))
         if not self.request.dry_run:
             for state in self.known.states:
-                self._end_locks(state.stack, stack_locks(state.stack))
+                self._remove_locks(state.stack, stack_locks(state.stack))
             self._confirm()
             for state in self.known.states:
-                memory.remember(state)
+                pending_store.remember(state)
                 self._destroy(state)
             pending.wait(
-                self.api, self.known.states, clock=self.clock, now=lambda: datetime.now(UTC), say=self.talk.say
+                self.api,
+                self.known.states,
+                clock=self.clock,
+                now=lambda: datetime.now(UTC),
+                report=self.output.report_progress,
             )
             self._clear()
             for state in self.known.states:
-                self._settle(state)
-                if self._is_proved():
-                    memory.forget(state.stack)
+                self._update_state(state)
+                if self._is_proven():
+                    pending_store.forget(state.stack)
         self.done = True
 
-    def look(self) -> None:
-        """Search, and remember what is left."""
-        found = search(self.api, self._scope(), clock=self.clock, say=self.talk.say)
+    def search(self) -> None:
+        """Search the cloud and record the resources that exist."""
+        found = search_cloud(self.api, self._scope(), clock=self.clock, say=self.output.report_progress)
         unknown = list(found.unknown)
         stated: list[FoundResource] = []
         for state in self.known.states:
             try:
-                stated += pending.begun(self.api, state)
+                stated += pending.started(self.api, state)
             except ScriptError as error:
-                unknown.append(f"Could not check what the state of {state.stack} began to make: {error}")
+                unknown.append(f"Could not check the pending operations in the state of {state.stack}: {error}")
         resources = tuple({(item.kind, item.name): item for item in (*stated, *found.found)}.values())
         self.searches.append(
             Inventory(found=resources, calls=found.calls, unknown=tuple(unknown), elapsed_s=found.elapsed_s)
         )
-        self.left = tuple(item for item in resources if not self._stays(item))
-        self.kept = tuple(kept_bucket(self.api, item) for item in resources if self._stays(item))
+        self.leaked = tuple(item for item in resources if not self._is_retained(item))
+        self.retained = tuple(retained_bucket(self.api, item) for item in resources if self._is_retained(item))
 
     def remaining(self) -> Answer[Sequence[FoundResource]]:
-        """Return what the last search says about what is to be deleted."""
+        """Return the resources that the last search found for deletion."""
         if not self.searches:
-            return Unknown("Nothing was searched.")
-        return self.searches[-1].answer_about(self.left)
+            return Unknown("The search did not run.")
+        return self.searches[-1].answer_about(self.leaked)
 
-    def _is_proved(self) -> bool:
-        """Whether the last search proves that nothing is left."""
+    def _is_proven(self) -> bool:
+        """Return whether the last search read every list and found no resource to delete."""
         match self.remaining():
             case Absent():
                 return True
@@ -149,18 +153,18 @@ class Teardown:
                 return False
 
     def receipt(self) -> Receipt:
-        """Return what was done so far."""
+        """Return the results so far."""
         last = self.searches[-1] if self.searches else None
         return Receipt(
             stack=self.request.stack or "",
             projects=self.known.projects,
             destroyed=self.destroyed,
             state=self.state_left,
-            left=self.left,
-            kept=self.kept,
+            leaked=self.leaked,
+            retained=self.retained,
             deletions=self.deletions,
-            unknown=last.unknown if last else ["Nothing was searched."],
-            remarks=self.remarks,
+            unknown=last.unknown if last else ["The search did not run."],
+            warnings=self.warnings,
             searches=self.searches,
             started=self.started,
             elapsed_s=time.monotonic() - self.started_s,
@@ -189,9 +193,9 @@ class Teardown:
         )
 
     def _apis(self) -> frozenset[str] | None:
-        """Return the APIs that hold something of the stacks, by their settings and states; None if a stack has neither.
+        """Return the APIs that the settings and states of the stacks use; None if a stack has neither.
 
-        A lost state says nothing, so the settings count; settings that cannot be read say nothing, so the state counts.
+        Uses the settings if the state is lost, and the state if the settings are unreadable.
         """
         found: set[str] = set()
         for state in self.known.states:
@@ -202,51 +206,55 @@ class Teardown:
         return frozenset(found) or None
 
     def _kept(self) -> Iterator[FoundResource]:
-        """Yield the buckets whose grants are searched too."""
+        """Yield the retained buckets, whose grants are searched too."""
         for found in self.searches[-1].found if self.searches else ():
-            if self._stays(found):
+            if self._is_retained(found):
                 yield found
 
-    def _stays(self, item: FoundResource) -> bool:
+    def _is_retained(self, item: FoundResource) -> bool:
         retained = item.labels.get(RETAINED_LABEL) == RETAINED and not self.request.include_retained
         return item.kind == BUCKET and (self.request.keep_bucket or retained)
 
-    def _refuse_the_unknown(self) -> None:
-        """Refuse a name that no state, no settings and no resource has: it is most likely a mistake. Raises CommandRefusedError."""
+    def _require_known_stack(self) -> None:
+        """Reject a name without state, settings and resources, which is most likely a typo. Raises CommandRefusedError."""
         stack = self.request.stack
         nothing = all(state.status in {"missing", "no engine"} and not state.projects for state in self.known.states)
-        searched = self._is_proved() and not self.kept
+        searched = self._is_proven() and not self.retained
         if stack is not None and stack not in self.known.settings and nothing and searched:
             raise CommandRefusedError(
-                f"No stack, no settings and no resource has the name {stack}; name another with --stack, or pass --all."
+                f"Stack {stack} not found: no state, settings or resource has this name. Pass another --stack, or --all."
             )
 
-    # Question
+    # Confirmation
 
     def _confirm(self) -> None:
-        """Ask once for everything that is known. Raises CommandRefusedError unless the answer is yes."""
+        """Prompt once for all known resources. Raises CommandRefusedError unless the answer is yes."""
         count = sum(len(state.resources) for state in self.known.states)
-        self.asked |= {item.name for item in self.left}
-        if self.request.yes or not (count or self.left):
+        self.confirmed |= {item.name for item in self.leaked}
+        if self.request.yes or not (count or self.leaked):
             return
         name = f"stack {self.request.stack}" if self.request.stack else "all stacks"
-        what = f"{count} resources of the state and {counted(self.left)} in the cloud"
-        refusal = f"{name[:1].upper()}{name[1:]} has {what}, and stdin is no terminal; pass --yes."
-        self.talk.confirm(f"Destroy {name}: {what}?", refusal=refusal)
+        resources = (
+            f"{count} resource{'' if count == 1 else 's'} in the state, and {counted(self.leaked)} found in the cloud"
+        )
+        refusal = f"Destroying {name} deletes {resources}, and stdin is not a terminal. Pass --yes to confirm."
+        self.output.confirm(f"Destroy {name}? This deletes {resources}.", refusal=refusal)
 
     def _confirm_more(self) -> None:
-        """Ask for what the first search did not show."""
-        more = [item for item in self.left if item.name not in self.asked]
-        self.asked |= {item.name for item in more}
+        """Prompt for the resources that the first search did not find."""
+        more = [item for item in self.leaked if item.name not in self.confirmed]
+        self.confirmed |= {item.name for item in more}
         if more and not self.request.yes:
-            self.talk.show("Found since", more, datetime.now(UTC))
-            refusal = f"{counted(more)} appeared since the question, and stdin is no terminal; pass --yes."
-            self.talk.confirm(f"Delete {counted(more)} too?", refusal=refusal)
+            self.output.show("Found since", more, datetime.now(UTC))
+            refusal = (
+                f"{counted(more)} appeared after the confirmation, and stdin is not a terminal. Pass --yes to confirm."
+            )
+            self.output.confirm(f"Delete {counted(more)} too?", refusal=refusal)
 
     # Engine
 
     def _destroy(self, state: StackState) -> None:
-        """Let the engine destroy a stack. A failure is a remark: the search afterwards says what it means."""
+        """Run `pulumi destroy`. A failure becomes a warning, because the search that follows shows its effect."""
         if state.status != "read" or not state.resources:
             return
         deployment = deployment_of(state.stack, state.raw)
@@ -259,18 +267,18 @@ class Teardown:
 
     def _engine(self, stack: str, *arguments: str) -> None:
         """Run the engine with its progress on stderr."""
-        after = "The search goes on without it."
+        after = "Continuing with the search."
         self._past_locks(stack, lambda: runner.change(stack, *arguments, after_failure=after))
 
     def _import(self, stack: str, deployment: StackDeployment) -> bool:
-        """Replace the state: nothing in the cloud changes. Return whether it was done."""
+        """Replace the state without a change in the cloud. Return whether it succeeded."""
         return self._past_locks(stack, lambda: write_deployment(stack, deployment))
 
     def _past_locks(self, stack: str, work: Callable[[], None]) -> bool:
-        """Do work of the engine's; if a lock is in the way, end it and do it again. Return whether it was done; a failure is a remark."""
+        """Run an engine command, once more after removing a lock that blocks it. Return whether it succeeded; a failure becomes a warning."""
 
         def end(found: Sequence[StackLock]) -> None:
-            self._end_locks(stack, found or (_NAMELESS,))
+            self._remove_locks(stack, found or (_NAMELESS,))
             runner.query(["cancel", "--yes", "--stack", stack])
 
         try:
@@ -278,44 +286,48 @@ class Teardown:
         except CommandRefusedError:
             raise
         except ScriptError as error:
-            self.remarks.append(str(error))
+            self.warnings.append(str(error))
             return False
         return True
 
-    def _end_locks(self, stack: str, held: Sequence[StackLock]) -> None:
-        """Say that a dead lock ends, and ask before a live one, even with --yes. Raises CommandRefusedError unless the answer is yes."""
+    def _remove_locks(self, stack: str, held: Sequence[StackLock]) -> None:
+        """Remove stale locks. Prompt before removing a live one, even with --yes. Raises CommandRefusedError unless the answer is yes."""
         for lock in held:
             if lock.is_dead:
-                self.talk.say(f"the lock of stack {stack} belongs to a process that is gone ({lock.holder}); it ends.")
+                self.output.report_progress(
+                    f"removing stale lock of stack {stack} ({lock.holder} is no longer running)"
+                )
                 continue
             who = lock.holder if lock.pid else "an update that the backend does not name"
             refusal = (
-                f"Stack {stack} is locked by {who}. Wait until it ends, or run this in a terminal and answer yes, or run "
-                f"`pulumi cancel --yes --stack {stack}` if it has ended."
+                f"Stack {stack} is locked by {who}. Wait for it to finish, or run this command in a terminal to confirm. "
+                f"If it has stopped, run `pulumi cancel --yes --stack {stack}`."
             )
-            self.talk.confirm(f"Stack {stack} is locked by {who}, which may still run. End the lock?", refusal=refusal)
+            self.output.confirm(
+                f"Stack {stack} is locked by {who}, which may still be running. Remove the lock?", refusal=refusal
+            )
         if held:
             remove_lock_files(stack)
 
-    # What is left
+    # Leaked resources
 
     def _clear(self) -> None:
-        """Search and delete by the API until nothing is left, or nothing changes any more."""
+        """Search and delete through the API until no resource is left or a round deletes none."""
         for _ in range(_ROUNDS):
-            self.look()
-            if not self.left:
+            self.search()
+            if not self.leaked:
                 return
             self._confirm_more()
             waited = {item.resource.name for item in self.deletions if item.timed_out}
-            left = [item for item in self.left if item.name not in waited]
-            done = delete_all(self.api, left, report=self.talk.say, clock=self.clock)
+            left = [item for item in self.leaked if item.name not in waited]
+            done = delete_all(self.api, left, report=self.output.report_progress, clock=self.clock)
             self.deletions += done
-            if all(item.outcome not in {"deleted", "gone"} for item in done):
+            if all(item.outcome not in {"deleted", "already deleted"} for item in done):
                 break
-        self.look()
+        self.search()
 
-    def _settle(self, state: StackState) -> None:
-        """Take out of the state what exists no more, and say what a state that cannot be read means."""
+    def _update_state(self, state: StackState) -> None:
+        """Remove deleted resources from the state. Report an unreadable state."""
         after = states.read(state.stack)
         match self.remaining():
             case Absent():
@@ -324,22 +336,22 @@ class Teardown:
                 pass
             case Unknown():
                 if after.resources:
-                    self.remarks.append(
-                        f"The state of stack {state.stack} still names {len(after.resources)} resources, and not everything could be read: the "
-                        "state stays. Run the same command again when it can."
+                    self.warnings.append(
+                        f"The state of stack {state.stack} was not changed because some lists could not be read. It "
+                        f"still has {len(after.resources)} resources. Fix the failed checks, then run the same command again."
                     )
         if after.status == "read":
             self.state_left += tuple(after.resources)
         elif after.status == "unreadable":
             self._replace(state.stack)
         elif after.resources:
-            self.remarks.append(
-                f"The state of stack {state.stack} still names {len(after.resources)} resources, and there is no engine that could take them "
-                f"out: run `make setup`, then `pulumi destroy --refresh --stack {state.stack}`."
+            self.warnings.append(
+                f"The state of stack {state.stack} still has {len(after.resources)} resources, but the Pulumi engine is not installed. "
+                f"Run `make setup`, then `pulumi destroy --refresh --stack {state.stack}`."
             )
 
     def _emptied(self, state: StackState, after: StackState) -> StackState:
-        """Return the state without what the search proved to be gone: the engine removes it, or else an empty state takes its place."""
+        """Return the state without deleted resources. If the engine cannot remove them, replace it with an empty state."""
         if after.status == "read" and after.resources:
             self._engine(state.stack, "destroy", "--refresh")
             after = states.read(state.stack)
@@ -350,48 +362,48 @@ class Teardown:
             self._write_empty(
                 state.stack,
                 json.dumps(after.raw),
-                f"The engine could not take {len(after.resources)} resources out of the state of stack {state.stack}, although the search read "
-                "everything and found nothing; the state is empty now.",
+                f"The engine could not remove {len(after.resources)} resources from the state of stack {state.stack}, although the search read "
+                "every list and found no resource. The state is now empty.",
             )
             after = states.read(state.stack)
         return after
 
     def _replace(self, stack: str) -> None:
-        """Put an empty state in the place of one that was cut off, once nothing is left that it could name."""
+        """Replace a truncated state with an empty one, once no resource is left that it could name."""
         try:
             read_deployment(stack)
         except StateUnreadableError as error:
-            if error.cut_off and self._is_proved():
+            if error.cut_off and self._is_proven():
                 self._write_empty(
-                    stack, states.file_text(stack), f"The state of stack {stack} was cut off; it is empty now."
+                    stack, states.file_text(stack), f"The state of stack {stack} was truncated. It is now empty."
                 )
                 return
-            self.remarks.append(str(error))
+            self.warnings.append(str(error))
         except ScriptError as error:
-            self.remarks.append(str(error))
+            self.warnings.append(str(error))
 
-    def _write_empty(self, stack: str, before: str, remark: str) -> None:
-        """Replace a state by an empty one. A copy of what it was is kept."""
+    def _write_empty(self, stack: str, before: str, warning: str) -> None:
+        """Replace a state with an empty one and keep a copy."""
         copied = f" A copy is in {back_up(stack, before)}." if before else ""
         if self._import(stack, empty(stack)):
-            self.remarks.append(f"{remark}{copied}")
+            self.warnings.append(f"{warning}{copied}")
 
 
-def known(request: TeardownRequest, say: Callable[[str], None]) -> TeardownInputs:
-    """Return what states, settings and environment say. Raises CommandRefusedError if no project is known."""
-    doubts: list[str] = []
+def known(request: TeardownRequest, report: Callable[[str], None]) -> TeardownInputs:
+    """Read states, settings and environment. Raises CommandRefusedError if no project is known."""
+    read_errors: list[str] = []
     found = [states.read(request.stack)] if request.stack else states.all_states()
     settings: dict[str, Settings] = {}
     for state in found:
         if state.status != "read" and (request.stack or state.status != "missing"):
-            doubts.append(f"{state.detail} The search goes on without its state.")
+            read_errors.append(f"{state.detail} Continuing without the state.")
         try:
             settings[state.stack] = stack_settings(state.stack)
         except CommandRefusedError as error:
-            doubts.append(f"{error} The search goes on without its settings.")
-    for doubt in doubts:
-        say(doubt)
-    found = [memory.remembered(state) for state in found]
+            read_errors.append(f"{error} Continuing without the settings.")
+    for error in read_errors:
+        report(error)
+    found = [pending_store.remembered(state) for state in found]
     projects = [project for state in found for project in state.projects]
     projects += [item.project for item in settings.values()]
     environment = project_from_environment()
@@ -399,11 +411,11 @@ def known(request: TeardownRequest, say: Callable[[str], None]) -> TeardownInput
         projects.append(environment)
     if not projects:
         raise CommandRefusedError(
-            "No state, no settings and no environment variable names a Google Cloud project; set GOOGLE_CLOUD_PROJECT."
+            "No project set: no state, settings or environment variable names one. Set GOOGLE_CLOUD_PROJECT."
         )
     return TeardownInputs(
         states=tuple(found),
         settings=settings,
         projects=tuple(dict.fromkeys(projects)),
-        doubts=tuple(doubts),
+        read_errors=tuple(read_errors),
     )

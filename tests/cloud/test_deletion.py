@@ -16,7 +16,7 @@ INSTANT = OperationDurations(instant=True)
 
 
 class Patience:
-    """A clock that only notes how long somebody wanted to wait."""
+    """A clock that only records the requested waits."""
 
     def __init__(self):
         self.now_s, self.pauses = 0.0, []
@@ -51,7 +51,7 @@ def test_what_carries_other_labels_by_now_stays():
         path = f"v1/projects/{PROJECT}/secrets/gemma-x-hf-token?updateMask=labels"
         world.call("PATCH", "secretmanager", path, {"labels": {"managed-by": "hand"}})
         (deletion,) = delete(world.api, found)
-        assert deletion.outcome == "not ours"
+        assert deletion.outcome == "not owned"
         assert world.exists("secretmanager", f"v1/projects/{PROJECT}/secrets/gemma-x-hf-token")
 
 
@@ -60,7 +60,7 @@ def test_what_is_gone_already_counts_as_gone():
         world.secret("gemma-x-hf-token", LABELS)
         found = found_in(world)
         world.call("DELETE", "secretmanager", f"v1/projects/{PROJECT}/secrets/gemma-x-hf-token")
-        assert [item.outcome for item in delete(world.api, found)] == ["gone"]
+        assert [item.outcome for item in delete(world.api, found)] == ["already deleted"]
 
 
 def test_a_grant_that_somebody_changes_at_the_same_time_is_read_again():

@@ -68,10 +68,7 @@ def staged_hash(world):
 @pytest.mark.parametrize("origin", ["checkpoint", "gs://bucket/folder"])
 def test_a_revision_is_of_the_hub_alone(file, capsys, origin):
     assert stage("--from", origin, "--revision", "main") == ExitCode.REFUSED
-    assert (
-        "--revision names a commit of the hub; leave it out with --from, or leave --from out."
-        in capsys.readouterr().err
-    )
+    assert "--revision and --from cannot be combined." in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("prefix", ['""', "/"], ids=["empty", "root"])
@@ -79,9 +76,7 @@ def test_staging_needs_a_folder(file, capsys, prefix):
     """Parts lie beside the folder; in a bucket without one, the server would read them."""
     file.write_text(file.read_text().replace("prefix: m", f"prefix: {prefix}"))
     assert stage("--from", "checkpoint") == ExitCode.REFUSED
-    assert (
-        "bucket.prefix names no folder; weights are staged into one, such as prefix: models/" in capsys.readouterr().err
-    )
+    assert "bucket.prefix has no folder for the weights. Set it, such as prefix: models/" in capsys.readouterr().err
 
 
 def test_a_full_disk_at_the_end_leaves_the_file_as_it_was(file, staging_world, monkeypatch, capsys):
@@ -96,8 +91,8 @@ def test_a_full_disk_at_the_end_leaves_the_file_as_it_was(file, staging_world, m
     assert file.read_text() == before
     assert [path.name for path in sorted(file.parent.iterdir())] == ["Pulumi.mine.yaml", "Pulumi.yaml", "checkpoint"]
     assert (
-        f"The weights are staged, but Pulumi.mine.yaml cannot be changed (No space left on device); "
-        f"set bucket.manifest in it to sha256:{staged_hash(staging_world)}." in capsys.readouterr().err
+        f"The weights are staged, but Pulumi.mine.yaml cannot be changed (No space left on device). "
+        f"Set bucket.manifest in it to sha256:{staged_hash(staging_world)}." in capsys.readouterr().err
     )
 
 
@@ -137,7 +132,7 @@ def test_weights_that_are_not_bound_to_the_file_are_named(file, staging_world, c
     (file.parent / "checkpoint" / "model.safetensors").write_bytes(safetensors(b"others"))
     assert stage("--from", "checkpoint", "--no-bind") == ExitCode.DONE
     assert file.read_text() == before
-    said = f"bucket.manifest is sha256:{bound}, so `pulumi up` does not serve these weights yet. To serve them run "
+    said = f"bucket.manifest is sha256:{bound}, so `pulumi up` does not serve these weights yet. To serve them, run "
     line = f"`pulumi config set --stack mine --path gemma-serving:bucket.manifest sha256:{staged_hash(staging_world)}`."
     assert said + line in capsys.readouterr().err
 
@@ -148,10 +143,16 @@ def test_a_folder_proves_no_commit_so_that_the_setting_goes_and_unbound_it_is_na
     assert stage("--from", "checkpoint", "--no-bind", "--json") == ExitCode.DONE
     printed = capsys.readouterr()
     assert json.loads(printed.out)["setting"]["modelRevision"] is None
-    assert "proves no commit: run `pulumi config rm --stack mine gemma-serving:modelRevision`." in printed.err
+    assert (
+        "The commit of this source is unknown. Run `pulumi config rm --stack mine gemma-serving:modelRevision`."
+        in printed.err
+    )
     assert file.read_text() == before
     assert stage("--from", "checkpoint") == ExitCode.DONE
-    assert "Pulumi.mine.yaml: modelRevision is removed: this source proves no commit." in capsys.readouterr().err
+    assert (
+        "Pulumi.mine.yaml: removed modelRevision because the commit of this source is unknown"
+        in capsys.readouterr().err
+    )
     assert "modelRevision" not in yaml.safe_load(file.read_text())["config"]
     assert stage("--from", "checkpoint") == ExitCode.DONE
     assert "modelRevision" not in capsys.readouterr().err
@@ -171,11 +172,11 @@ def test_the_commit_of_the_settings_is_staged_and_another_one_is_written(file, m
     assert json.loads(staging_world.content(f"{staging_world.folder}/{MANIFEST}"))["revision"] == commit
     assert "modelRevision" not in capsys.readouterr().err
     assert stage("--revision", "main", "--no-bind") == ExitCode.DONE
-    said = f"These weights are of commit {'b' * 40}: run `pulumi config set --stack mine gemma-serving:modelRevision {'b' * 40}`."
+    said = f"These weights are from commit {'b' * 40}. Run `pulumi config set --stack mine gemma-serving:modelRevision {'b' * 40}`."
     assert said in capsys.readouterr().err
     assert stage("--revision", "main") == ExitCode.DONE
     assert asked[1:] == [(model, "main")] * 2
-    assert f"Pulumi.mine.yaml: modelRevision is {'b' * 40} now." in capsys.readouterr().err
+    assert f"Pulumi.mine.yaml: set modelRevision to {'b' * 40}" in capsys.readouterr().err
     assert yaml.safe_load(file.read_text())["config"]["gemma-serving:modelRevision"] == "b" * 40
 
 
@@ -347,7 +348,7 @@ def test_another_region_moves_no_bucket(monkeypatch, capsys):
     ran = Engine(monkeypatch, in_state("EUROPE-WEST4")).ran
     assert stage("--from", "checkpoint") == ExitCode.REFUSED
     said = capsys.readouterr().err
-    assert f"The bucket of stack mine is {OWN} in EUROPE-WEST4, and the settings have it as {OWN} in US-EAST4." in said
+    assert f"The bucket of stack mine is {OWN} in EUROPE-WEST4, but the settings have {OWN} in US-EAST4." in said
     assert "`pulumi preview --stack mine`" in said
     assert ran == []
 
@@ -366,7 +367,7 @@ def test_only_creations_run(monkeypatch, capsys, what):
     ran = Engine(monkeypatch, preview={"steps": OTHER_STEPS[what]}).ran
     assert stage("--from", "checkpoint") == ExitCode.REFUSED
     said = capsys.readouterr().err
-    assert "Staging creates the bucket and changes nothing else. Read `pulumi preview --stack mine`" in said
+    assert "Review `pulumi preview --stack mine`" in said
     assert [each[0] for each in ran] == ["preview"]
 
 
@@ -378,7 +379,7 @@ def test_the_creation_that_was_previewed_runs_in_the_same_copy(monkeypatch, caps
     assert (preview, up, changed, same) == ("preview", "up", shown, targets)
     assert shown.startswith("--cwd=")
     assert all(target.startswith("--target=") for target in targets)
-    assert "creates models (gcp:storage/bucket:Bucket)" in capsys.readouterr().err
+    assert "creating models (gcp:storage/bucket:Bucket)" in capsys.readouterr().err
 
 
 def test_what_runs_in_the_copy_has_the_projects_backend_and_leaves_its_salt(own, monkeypatch, capsys):
@@ -406,7 +407,7 @@ def test_a_creation_can_be_refused_or_bound_to_a_plan(monkeypatch, capsys):
     monkeypatch.setattr(bucket_creation, "creation_plan_id", lambda _frozen, _steps: "plan-0123456789abcdef")
     assert stage("--from", "checkpoint", "--no-create") == ExitCode.REFUSED
     assert stage("--from", "checkpoint", "--plan", "plan-ffffffffffffffff") == ExitCode.REFUSED
-    assert "plan-ffffffffffffffff is stale: the creation of the bucket is plan-0123456789abcdef now." in (
+    assert "plan-ffffffffffffffff is stale: the preview of the bucket now has the id plan-0123456789abcdef." in (
         capsys.readouterr().err
     )
     assert [each[0] for each in ran] == ["preview"]
@@ -418,8 +419,9 @@ def test_a_creation_can_be_refused_or_bound_to_a_plan(monkeypatch, capsys):
 def test_an_interrupted_replacement_is_ended_by_up_and_not_by_staging(monkeypatch, capsys):
     ran = Engine(monkeypatch, in_state(delete=True)).ran
     assert stage("--from", "checkpoint") == ExitCode.REFUSED
-    assert "was interrupted before it deleted models, and staging deletes nothing. Run `pulumi up --stack mine`" in (
-        capsys.readouterr().err
+    assert (
+        "was interrupted before it deleted models, and staging deletes no resources. Run `pulumi up --stack mine`"
+        in (capsys.readouterr().err)
     )
     assert ran == []
 
@@ -550,7 +552,7 @@ def test_old_folders_are_listed_and_removed_unless_something_serves_them(
     assert stage("--list") == ExitCode.DONE
     shown = capsys.readouterr().out
     assert f"  {new}\n    3 files, 0.00 GiB; read by stack other, Pulumi.mine.yaml (settings)\n" in shown
-    assert "What other projects, backends and programs read in this bucket is not known here." in shown
+    assert "Readers in other projects, backends and programs are unknown." in shown
     assert stage("--remove", new, "--yes") == ExitCode.REFUSED
     assert f"gs://{bucket}/{new} is served by stack other. Nothing was deleted." in capsys.readouterr().err
     # A revision that has the requests after a roll-back is in no state.
@@ -565,10 +567,10 @@ def test_old_folders_are_listed_and_removed_unless_something_serves_them(
     # What cannot be read proves nothing.
     monkeypatch.setattr(housekeeping.states, "all_states", lambda: serving(bucket, status="unreadable"))
     assert stage("--remove", old, "--yes") == ExitCode.REFUSED
-    assert "is unknown: the state of stack other could not be read. Nothing was deleted." in capsys.readouterr().err
+    assert "the state of stack other could not be read. Nothing was deleted." in capsys.readouterr().err
     monkeypatch.setattr(housekeeping.states, "all_states", list)
     assert stage("--remove", old) == ExitCode.REFUSED
-    assert "pass --yes to confirm" in capsys.readouterr().err
+    assert "Pass --yes to confirm" in capsys.readouterr().err
     assert contents(staging_world, old)
     assert stage("--remove", old, "--yes") == ExitCode.DONE
     assert (contents(staging_world, old), len(contents(staging_world, new))) == ({}, 3)
@@ -578,10 +580,10 @@ def test_old_folders_are_listed_and_removed_unless_something_serves_them(
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (("--list", "--remove", "m"), "pass one of them"),
-        (("--list", "--from", "checkpoint"), "stage nothing"),
-        (("--yes",), "--yes answers the question of --remove"),
-        (("--plan", "plan-0123456789abcdef", "--no-create"), "pass one of them"),
+        (("--list", "--remove", "m"), "--list and --remove cannot be combined."),
+        (("--list", "--from", "checkpoint"), "cannot be combined with --from"),
+        (("--yes",), "--yes requires --remove"),
+        (("--plan", "plan-0123456789abcdef", "--no-create"), "--plan and --no-create cannot be combined"),
     ],
 )
 @pytest.mark.usefixtures("file")

@@ -68,7 +68,7 @@ def test_a_checkpoint_is_staged_with_real_names_and_says_that_it_is_simulated(st
     code, _ = stack(EXISTS, "--json")
     said = capsys.readouterr()
     assert (code, json.loads(said.out)["simulated"]) == (ExitCode.DONE, True)
-    assert "15.30 GiB (simulated: the local cloud's hub sends 1.0 MiB instead)" in said.err
+    assert "15.30 GiB (simulated: the hub of the local cloud sends 1.0 MiB)" in said.err
     manifest = json.loads(staging_world.content(f"{staging_world.folder}/{MANIFEST}"))
     assert "shrunk" in manifest["simulated"]
     assert manifest["revision"] == "2096d38dad51a19b8e982b44241c47102a8bbb00"

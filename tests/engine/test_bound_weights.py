@@ -54,7 +54,7 @@ def assert_nothing_replaces_the_bucket(workspace, folder, served):
     refused = workspace.pulumi("up", "--yes", "--skip-preview", "--stack", STACK, expect=1)
     assert "unable to replace resource" in refused.text
     staged = workspace.script("stage_model", "--stack", STACK, "--from", workspace.folder / "checkpoint", expect=2)
-    assert "and the settings have it as" in staged.err
+    assert "but the settings have" in staged.err
     assert (bucket_of(workspace), revision(workspace)) == (before, second)
     assert objects(workspace, folder) == served
     set_key(workspace, "cloudRun.region", "us-east4")
@@ -105,8 +105,8 @@ def test_other_weights_are_a_new_revision_and_a_kept_bucket_is_taken_over(worksp
     assert_old_folders_go(workspace, kept["prefix"], report["prefix"])
 
     receipt = json.loads(workspace.script("teardown", "--stack", STACK, "--yes", "--json").out.splitlines()[-1])
-    assert (receipt["clean"], receipt["left"]) == (True, [])
-    [kept] = receipt["kept"]
+    assert (receipt["clean"], receipt["leaked"]) == (True, [])
+    [kept] = receipt["retained"]
     assert kept["name"] == f"projects/_/buckets/{report['bucket']}"
     again = workspace.pulumi("up", "--yes", "--skip-preview", "--stack", STACK, expect=1)
     assert (

@@ -170,7 +170,7 @@ def test_a_pull_request_is_previewed_with_no_secret_by_an_account_that_can_chang
         )
         restore()
         assert (refused.code != 0, "tpu.nodes.update" in refused.text) == (True, True), refused.text
-        assert "No deployed stack differs" in workspace.script("drift", "--stack", STACK, environment=reader).out
+        assert "No drift found" in workspace.script("drift", "--stack", STACK, environment=reader).out
 
 
 def test_the_account_that_deploys_grants_what_the_stack_did_and_not_itself_more(workspace, deployed, accounts):
@@ -191,7 +191,7 @@ def test_the_account_that_deploys_grants_what_the_stack_did_and_not_itself_more(
 
 
 def test_a_change_by_hand_is_drift_and_no_change_is_none(workspace, deployed):
-    assert "No deployed stack differs" in workspace.script("drift", "--stack", STACK).out
+    assert "No drift found" in workspace.script("drift", "--stack", STACK).out
     listed = [workspace.get("tpu", f"v2alpha1/projects/local-project/locations/{zone}/nodes") for zone in ZONES]
     (node,) = [node for found in listed for node in found.get("nodes", [])]
     patched = requests.patch(
@@ -210,7 +210,7 @@ def test_a_change_by_hand_is_drift_and_no_change_is_none(workspace, deployed):
 
 @pytest.mark.long
 def test_a_stack_that_was_never_deployed_is_no_drift(workspace):
-    assert "No deployed stack differs" in workspace.script("drift", "--stack", "tpu-v6e4").out
+    assert "No drift found" in workspace.script("drift", "--stack", "tpu-v6e4").out
 
 
 def test_teardown_by_the_workflow_leaves_nothing(workspace, deployed, accounts):

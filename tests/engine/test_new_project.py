@@ -80,7 +80,7 @@ def follow_the_doctor(workspace, stack):
         if seen.code == 0:
             break
         commands = [
-            line.strip() for line in seen.out.partition("To fix, in this order:\n")[2].splitlines() if line[:2] == "  "
+            line.strip() for line in seen.out.partition("Fix, in this order:\n")[2].splitlines() if line[:2] == "  "
         ]
         assert commands, seen.text
         for command in commands:

@@ -105,10 +105,10 @@ def test_what_the_engine_was_making_is_taken_over_and_up_goes_on(workspace, kill
     made = {row["name"] for row in workspace.admin("resources")["resources"]}
     answer, report = recovered(workspace, TPU)
     assert "removed the stale lock of" in answer.err
-    assert "it was cut off, and the engine makes it again" in answer.err
-    never_asked_for = begun - {each["urn"] for each in report["taken"]}
+    assert "removed truncated file" in answer.err
+    never_asked_for = begun - {each["urn"] for each in report["imported"]}
     assert never_asked_for == {line.partition(" ")[2] for line in report["cleared"]}
-    assert {each["interrupted"] for each in report["taken"]} >= {True}
+    assert {each["interrupted"] for each in report["imported"]} >= {True}
     assert report["clean"] is True
     assert "pending_operations" not in json.loads(workspace.state(TPU))["checkpoint"]["latest"]
     for backup in report["backups"]:
@@ -165,7 +165,7 @@ def test_what_belongs_to_others_is_named_and_never_taken(workspace, foreign):
     assert failed.code != 0
     assert f"Bucket {BUCKET} exists without this stack's labels" in failed.text
     _, report = recovered(workspace, RUN, expect=1)
-    assert [each["name"] for each in report["foreign"]] == [f"gs://{BUCKET}"]
+    assert [each["name"] for each in report["not_owned"]] == [f"gs://{BUCKET}"]
     assert not [urn for urn in ids(workspace, RUN) if urn.endswith("Bucket::models")]
     assert storage(workspace, "GET", f"b/{BUCKET}").json() == foreign
     storage(workspace, "DELETE", f"b/{BUCKET}")
@@ -176,7 +176,7 @@ def test_a_service_that_was_being_made_is_taken_over(workspace, foreign):
     workspace.stage(RUN)
     kill_at(workspace, RUN, "run.projects.locations.services.create", lambda: has_ready_service(workspace))
     _, report = recovered(workspace, RUN)
-    assert "Cloud Run service" in {each["kind"] for each in report["taken"]}
+    assert "Cloud Run service" in {each["kind"] for each in report["imported"]}
     assert_goes_on(workspace, RUN)
 
 

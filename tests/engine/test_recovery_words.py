@@ -97,7 +97,7 @@ def test_a_request_in_a_zone_that_was_moved_away_from_is_found_after_kills(stack
     assert "us-east5-a" in shown.err
     report = stack.script("recover", "--stack", STACK, "--yes", "--json").json
     settings(stack).write_text(text)
-    assert "queued resource" in {each["kind"] for each in report["taken"]}
+    assert "queued resource" in {each["kind"] for each in report["imported"]}
 
 
 def test_after_a_lost_passphrase_nothing_stays_and_the_stack_can_be_made_again(stack):
@@ -113,8 +113,8 @@ def test_after_a_lost_passphrase_nothing_stays_and_the_stack_can_be_made_again(s
     assert "cannot be decrypted. Set PULUMI_CONFIG_PASSPHRASE" in refused.err
     done = stack.script("teardown", "--stack", STACK, "--yes", "--json", environment=lost)
     assert "incorrect passphrase" in done.err
-    assert (done.json["left"], done.json["unknown"], done.json["state"]) == ([], [], [])
-    assert any("although the search read everything and found nothing" in line for line in done.json["remarks"])
+    assert (done.json["leaked"], done.json["unknown"], done.json["state"]) == ([], [], [])
+    assert any("although the search read every list and found no resource" in line for line in done.json["warnings"])
     stack.pulumi("stack", "rm", "--preserve-config", "--yes", STACK, environment=lost)
     kept = [line for line in settings(stack).read_text().splitlines() if not line.startswith("encryptionsalt")]
     settings(stack).write_text("\n".join(kept))

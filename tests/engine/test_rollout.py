@@ -202,7 +202,7 @@ def test_a_bad_change_never_serves_and_up_says_why(stack, changed_back, name):
         assert said in failed.text
         refused = stack.script("rollout", "--stack", STACK, "--json", expect=1).json
     assert refused["outcome"] == "failed"
-    assert "did not start, so that it gets no requests" in refused["reason"]
+    assert "did not start and gets no traffic" in refused["reason"]
     assert shares(stack) == before
     assert answers["failed"] == []
 
@@ -218,13 +218,13 @@ def test_a_revision_that_becomes_slow_at_ten_percent_loses_its_requests_again(st
         report = stack.run(sys.executable, "-c", PLANTED, STACK, "slow", expect=1).json
     assert report["outcome"] == "rolled back"
     assert [(gate["share"], bool(gate["fault"])) for gate in report["gates"]] == [(0, False), (10, True)]
-    assert "failed its check at 10 % of the requests. The median time to the first token is " in report["reason"]
-    assert "at most 20 times slower is allowed (cloudRun.rollout.maxSlowdown)" in report["reason"]
+    assert "failed its check at 10 % of the traffic. The median time to first token is " in report["reason"]
+    assert "Maximum: 20 times slower (cloudRun.rollout.maxSlowdown)" in report["reason"]
     assert report["revision"] not in report["traffic"]
     assert shares(stack) == before
     refused = stack.script("rollout", "--stack", STACK, "--json", expect=2).json
     assert (refused["outcome"], refused["traffic"]) == ("refused", before)
-    assert "failed its check at 10 % of the requests. The median time to the first token is " in refused["reason"]
+    assert "failed its check at 10 % of the traffic. The median time to first token is " in refused["reason"]
     assert answers["failed"] == []
     assert_no_drift(stack)
 
@@ -268,11 +268,11 @@ def test_one_command_goes_back_to_the_revision_before_and_only_good_ones_are_kep
     answers = {}
     with client_in_a_loop(stack, answers):
         report = stack.script("rollout", "--stack", STACK, "--to", before, "--json").json
-    assert (report["outcome"], report["traffic"]) == ("gone back", {before: 100})
+    assert (report["outcome"], report["traffic"]) == ("rolled back manually", {before: 100})
     assert answers["failed"] == []
     assert_no_drift(stack)
     unknown = stack.script("rollout", "--stack", STACK, "--to", "gemma-nothing", expect=2)
-    assert f"Revision gemma-nothing does not exist; those that can serve are {', '.join(names)}." in unknown.err
+    assert f"Revision gemma-nothing does not exist. Ready revisions: {', '.join(names)}." in unknown.err
 
 
 @pytest.mark.long

@@ -136,7 +136,7 @@ def test_a_request_in_a_zone_that_the_settings_no_longer_name_is_found(cycle):
     assert waiting["next_command"] == f"python -m scripts.status --stack {STACK} --watch"
     cycle.kill(process)
     killed = cycle.status()
-    assert any("whose process is gone" in wait for wait in killed["waits"])
+    assert any("(no longer running)" in wait for wait in killed["waits"])
     assert killed["next_command"] == f"python -m scripts.recover --stack {STACK}"
     nothing = cycle.workspace.script("logs", "--stack", STACK)
     assert (nothing.out, "there are no lines" in nothing.err) == ("", True)
@@ -159,7 +159,7 @@ def test_a_live_lock_is_refused_and_a_dead_one_ends_and_a_half_made_network_and_
     assert set(before) <= set(cycle.left())
     cycle.kill(process)
     done = cycle.teardown()
-    assert "belongs to a process that is gone" in done.err
+    assert "removing stale lock" in done.err
     assert {"subnetwork", "IAM grant"} <= {item["kind"] for item in done.json["deleted"]}
     assert done.json["clean"] is True
     cycle.assert_nothing_left()
@@ -187,11 +187,11 @@ def test_what_a_crash_left_is_found_without_the_state_and_without_the_engine(cyc
         done = cycle.teardown(expect=None)
     assert "Traceback" not in done.err
     assert done.code == 0, done.text
-    assert done.json["left"] == []
+    assert done.json["leaked"] == []
     cycle.assert_nothing_left()
     if loss == "cut in half":
         cycle.workspace.pulumi("stack", "export", "--stack", STACK)
-        assert any("was cut off; it is empty now" in line for line in done.json["remarks"])
+        assert any("was truncated. It is now empty" in line for line in done.json["warnings"])
 
 
 def site_packages():

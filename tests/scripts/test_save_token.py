@@ -80,10 +80,10 @@ def test_a_value_reaches_the_engine_through_standard_input_only(monkeypatch, cap
     "wrong",
     [
         ("hfToken", "", "The Hugging Face token is empty"),
-        ("hfToken", "sk-0123456789abcdef", "begins with hf_"),
+        ("hfToken", "sk-0123456789abcdef", "it must start with hf_"),
         ("hfToken", "hf_one\nhf_two", "one line of printable ASCII"),
-        ("apiKey", "short", "needs 16 characters or more"),
-        ("apiKey", "with blank 0123456789", "without blanks"),
+        ("apiKey", "short", "minimum 16 characters"),
+        ("apiKey", "with blank 0123456789", "without spaces"),
     ],
 )
 def test_what_can_be_no_secret_is_refused_and_not_repeated(monkeypatch, capsys, pulumi, wrong):
@@ -96,7 +96,7 @@ def test_what_can_be_no_secret_is_refused_and_not_repeated(monkeypatch, capsys, 
 def test_only_an_api_key_can_be_made_up(monkeypatch, capsys, pulumi):
     code, said = save(monkeypatch, capsys, "", "hfToken", "--generate")
     assert (code, pulumi.calls) == (2, [])
-    assert "comes from its owner" in said.err
+    assert "--generate supports only apiKey" in said.err
     assert save(monkeypatch, capsys, "", "apiKey", "--generate")[0] == 0
     value = pulumi.calls[0][1]
     assert len(value) >= 32

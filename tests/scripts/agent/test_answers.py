@@ -85,9 +85,9 @@ def gate(answer, detail=""):
 PLACE = {
     "open": False,
     "hardware": gate("yes"),
-    "provisioning": gate("not known", "d" * 160),
+    "provisioning": gate("unknown", "d" * 160),
     "quota": gate("yes"),
-    "provisioning_models": {model: gate("not known", "d" * 160) for model in ("flex-start", "spot", "standard")},
+    "provisioning_models": {model: gate("unknown", "d" * 160) for model in ("flex-start", "spot", "standard")},
     "requests": [],
     "stock": None,
     "usd_per_hour": 0.6,
@@ -99,8 +99,8 @@ POINT = {f"{kind}_{figure}_ms": 1.5 for kind in ("mean", "p99", "std") for figur
 LONG = {
     "capacity": {
         "project": "a-project",
-        "places": [
-            {"accelerator": name, "place": f"us-{number}-a", **PLACE}
+        "locations": [
+            {"accelerator": name, "location": f"us-{number}-a", **PLACE}
             for name in ("v5e-1", "v5e-4", "v5e-8", "v6e-1", "v6e-4", "v6e-8", "L4", "RTX PRO 6000")
             for number in range(12)
         ],
@@ -144,7 +144,7 @@ LONG = {
             for n in range(150)
         ],
     },
-    "recover": {"plan": "plan-shown", "ours": [{"name": "n" * 200}] * 90},
+    "recover": {"plan": "plan-shown", "owned": [{"name": "n" * 200}] * 90},
     "rollout": {
         "plan": "plan-shown",
         "usd_per_hour": 2.0,
@@ -410,7 +410,7 @@ def test_full_and_limit_return_more(whole):
     assert five["document"]["rows"][0]["enough"]
     assert "full: true" in five["more"]
     assert "more" not in full
-    assert [place["place"] for place in places["document"]["places"] if place["accelerator"] == "L4"] == [
+    assert [place["location"] for place in places["document"]["locations"] if place["accelerator"] == "L4"] == [
         "us-0-a",
         "us-1-a",
     ]

@@ -227,7 +227,7 @@ def test_both_revisions_of_a_rollout_count_against_the_ceilings(bench_of, audit,
         ("rolled out", 2.0),
         ("rolled back", 3.0),
         ("interrupted", 5.0),
-        ("not gone back", 5.0),
+        ("not rolled back", 5.0),
         ("held", None),
         ("failed", None),
     ],
@@ -251,7 +251,7 @@ def test_a_rollout_without_a_price_is_refused(bench_of, audit, commands):
 def test_a_recovery_runs_what_was_found_and_a_server_that_it_takes_over_counts(bench_of, audit, commands, monkeypatch):
     monkeypatch.setattr(gated, "stack_settings", lambda *_args, **_keys: None)
     monkeypatch.setattr(gated, "most_usd_per_hour", lambda *_: 3.0)
-    for found, price in (({"ours": [{"urn": SERVICE}]}, 3.0), ({"later": [{"urn": SERVICE}]}, 3.0), ({}, None)):
+    for found, price in (({"owned": [{"urn": SERVICE}]}, 3.0), ({"pending": [{"urn": SERVICE}]}, 3.0), ({}, None)):
         commands.run.clear()
         commands.documents["recover"] = {"plan": SHOWN, **found}
         agent = bench_of("recover")
@@ -263,7 +263,7 @@ def test_a_recovery_runs_what_was_found_and_a_server_that_it_takes_over_counts(b
         assert commands.run[1][2:] == ["scripts.recover", "--stack", STACK, "--yes", "--plan", SHOWN, "--json"]
         assert agent.spending.counted(STACK) == price
     poor = build(bench_of("recover", usd_per_hour_limit=2.0), audit)
-    commands.documents["recover"] = {"plan": SHOWN, "ours": [{"urn": SERVICE}]}
+    commands.documents["recover"] = {"plan": SHOWN, "owned": [{"urn": SERVICE}]}
     plan_id = look(poor, "recover").structured_content["plan_id"]
     assert "the ceiling is $2.00 an hour" in look(poor, "recover", plan_id=plan_id).content[0].text
 

@@ -104,7 +104,7 @@ class World:
 
     def places(self, *arguments):
         """Return the places of one accelerator by name, in their order."""
-        return {place["place"]: place for place in self.report(*arguments)[1]["places"]}
+        return {place["location"]: place for place in self.report(*arguments)[1]["locations"]}
 
     def file(self, stack):
         return self.folder / f"Pulumi.{stack}.yaml"
@@ -135,22 +135,24 @@ def test_each_gate_is_open_closed_or_not_known_for_a_reason(world):
     poor = TpuZone(accelerator_types=V6E, flex_start=True, preemptible_quota_chips=3)
     world.scenario(tpu=Tpu(durations_s=SLOW, zones=zones(us_east5_b=poor)))
     code, report = world.report("v6e-4")
-    found = {place["place"]: place for place in report["places"]}
+    found = {place["location"]: place for place in report["locations"]}
     assert code == 0
     assert answers(found["us-east5-a"]) == ("yes", "yes", "yes")
     assert answers(found["us-central1-b"]) == ("yes", "no", "yes")
-    assert answers(found["us-east1-d"]) == ("yes", "not known", "yes")
+    assert answers(found["us-east1-d"]) == ("yes", "unknown", "yes")
     assert answers(found["us-east5-b"]) == ("yes", "yes", "no")
-    assert found["us-east5-b"]["quota"]["detail"] == "the quota is 3 chips, and 4 are needed"
+    assert found["us-east5-b"]["quota"]["detail"] == "the quota is 3 chips, but 4 are needed"
     assert found["us-west1-c"]["hardware"]["detail"] == "the zone does not offer v6e-4"
-    assert [place["open"] for place in report["places"]] == sorted((p["open"] for p in report["places"]), reverse=True)
-    assert all(gate["source"] for place in report["places"] for gate in (place["hardware"], place["provisioning"]))
+    assert [place["open"] for place in report["locations"]] == sorted(
+        (p["open"] for p in report["locations"]), reverse=True
+    )
+    assert all(gate["source"] for place in report["locations"] for gate in (place["hardware"], place["provisioning"]))
 
 
 def test_a_zone_without_the_image_of_the_machine_is_closed(world):
     world.scenario(tpu=Tpu(runtime_versions=("tpu-ubuntu2204-base",)))
     gate = world.places("v6e-4")["us-east5-a"]["hardware"]
-    assert (gate["answer"], gate["detail"]) == ("no", "there is no runtime version v2-alpha-tpuv6e")
+    assert (gate["answer"], gate["detail"]) == ("no", "the zone does not offer runtime version v2-alpha-tpuv6e")
 
 
 def test_the_v5e_is_asked_for_by_the_name_of_the_api(world):
@@ -165,7 +167,7 @@ def test_what_exists_counts_against_the_quota_but_not_the_stacks_own(world):
     world.ask_for("us-east5-a")
     quota = world.places("v6e-4")["us-east5-a"]["quota"]
     assert (quota["answer"], quota["used"], quota["limit"], quota["needed"]) == ("no", 4, 4, 4)
-    assert quota["detail"] == "4 of 4 chips are in use, and 4 are needed"
+    assert quota["detail"] == "4 of 4 chips are in use, but 4 are needed"
     assert world.places("--stack", "tpu-v6e4")["us-east5-a"]["quota"]["answer"] == "yes"
 
 
@@ -181,7 +183,7 @@ def test_a_reservation_is_accepted_where_there_is_one(world):
     assert found["provisioning"] == {
         "model": "reservation",
         "answer": "no",
-        "detail": "you have no reservation there",
+        "detail": "the project has no reservation there",
         "source": "Cloud TPU API, reservations",
     }
     assert found["quota"]["answer"] == "yes"
@@ -191,10 +193,10 @@ def test_regions_of_cloud_run_have_their_own_gates(world):
     world.scenario(run=Run(gpu_quota_overrides={"us-east4/nvidia-l4": 0}))
     found = world.places("L4")
     assert answers(found["europe-west1"]) == ("yes", "yes", "yes")
-    assert answers(found["us-central1"]) == ("yes", "not known", "no")
+    assert answers(found["us-central1"]) == ("yes", "unknown", "no")
     assert "by invitation" in found["us-central1"]["provisioning"]["detail"]
     assert found["us-east4"]["quota"]["limit"] == 0
-    assert world.places("--stack", "l4-qat")["us-east4"]["quota"]["detail"] == "the quota is 0 GPUs, and 1 are needed"
+    assert world.places("--stack", "l4-qat")["us-east4"]["quota"]["detail"] == "the quota is 0 GPUs, but 1 are needed"
 
 
 def service(name, **template):
@@ -304,7 +306,7 @@ def test_a_zone_that_does_not_answer_in_time_leaves_the_others_alone():
     budget = itertools.chain([60.0] * (2 + 3 * len(names) - 1), itertools.repeat(0.0))
     found = {place.place: place for place in judged(google, remaining_s=lambda: next(budget))}
     release.set()
-    assert (found["us-east5-b"].hardware.answer, found["us-east5-b"].hardware.is_read) == ("not known", False)
+    assert (found["us-east5-b"].hardware.answer, found["us-east5-b"].hardware.is_read) == ("unknown", False)
     assert found["us-east5-b"].hardware.detail == "acceleratorTypes in us-east5-b: no answer in time"
     assert found["us-east5-a"].is_open
     assert found["us-east1-d"].hardware.answer == "yes"
@@ -345,8 +347,8 @@ def test_a_zone_that_fails_is_said_in_its_row_and_the_exit_code_says_so(world):
     world.scenario(faults=(Fault(method="tpu.projects.locations.acceleratorTypes.list", count=1, status=400),))
     code, printed = world.run("v6e-4")
     assert code == 1
-    assert printed.out.count("no answer") == 1
-    assert "Not known, because it could not be read:" in printed.out
+    assert printed.out.count("not read") == 1
+    assert "Unknown, because the read failed:" in printed.out
     assert printed.out.count("│ yes ") > 5
 
 
@@ -355,8 +357,8 @@ def test_an_api_that_is_off_is_named_with_the_command_that_enables_it(world):
     code, report = world.report("v6e-4")
     command = f"gcloud services enable tpu.googleapis.com --project={PROJECT}"
     assert code == 1
-    assert any(problem.endswith(f"to fix it: {command}") for problem in report["problems"])
-    assert {place["hardware"]["answer"] for place in report["places"]} == {"not known"}
+    assert any(problem.endswith(f"To fix it, run: {command}") for problem in report["problems"])
+    assert {place["hardware"]["answer"] for place in report["locations"]} == {"unknown"}
     seen = world.admin("GET", "/admin/requests")["requests"]
     assert not [entry for entry in seen if entry["id"] == "tpu.projects.locations.acceleratorTypes.list"]
 
@@ -518,7 +520,7 @@ def test_a_history_that_cannot_be_read_stops_nothing_and_is_not_overwritten(worl
     path = world.folder / "results" / "capacity.json"
     path.parent.mkdir()
     path.write_text(text)
-    with pytest.raises(HistoryError, match="move it away"):
+    with pytest.raises(HistoryError, match="Move the file to start a new one"):
         read_history()
     world.ask_for("us-east5-b")
     code, printed = world.run("v6e-4")
@@ -545,12 +547,12 @@ def test_the_table_fits_into_100_columns_without_folding_a_place(world, monkeypa
 def test_piped_output_has_no_control_characters(world):
     _, printed = world.run("v6e-1")
     assert "\x1b" not in printed.out
-    assert "Places are sorted by promise" in printed.out
+    assert "Locations are sorted by availability" in printed.out
 
 
 def test_the_places_of_a_stack_are_marked_and_ties_keep_its_order(world):
     _, report = world.report("--stack", "tpu-v6e4")
-    own = [place["place"] for place in report["places"] if place["in_stack"]]
+    own = [place["location"] for place in report["locations"] if place["in_stack"]]
     assert own == ["us-east5-a", "us-east5-b", "europe-west4-a", "southamerica-west1-a"]
     code, printed = world.run("--stack", "tpu-v6e4")
     assert (code, printed.out.count("\n> us-east5-")) == (0, 2)
@@ -558,12 +560,12 @@ def test_the_places_of_a_stack_are_marked_and_ties_keep_its_order(world):
 
 def test_all_accelerators_of_the_project_are_compared_without_a_name(world):
     _, report = world.report()
-    assert {place["accelerator"] for place in report["places"]} == {
+    assert {place["accelerator"] for place in report["locations"]} == {
         *(f"{kind}-{chips}" for kind in ("v5e", "v6e") for chips in (1, 4, 8)),
         "L4",
         "RTX PRO 6000",
     }
-    assert all(math.isfinite(place["usd_per_hour"]) for place in report["places"])
+    assert all(math.isfinite(place["usd_per_hour"]) for place in report["locations"])
 
 
 @pytest.mark.parametrize(
@@ -572,9 +574,9 @@ def test_all_accelerators_of_the_project_are_compared_without_a_name(world):
         (["H100"], 'ACCELERATOR is "H100"; this project deploys v5e-1,'),
         (["--stack", "nope"], "Pulumi.nope.yaml not found"),
         (["--provisioning", "free"], "it must be flex-start, spot, standard or reservation"),
-        (["--yes"], "--yes belongs to --write"),
-        (["--write", "tpu-v6e4", "v6e-1"], "--write takes accelerator and provisioning from the stack"),
-        (["--write", "tpu-v6e4", "--stack", "l4-qat"], "leave out --stack"),
+        (["--yes"], "--yes requires --write"),
+        (["--write", "tpu-v6e4", "v6e-1"], "--write cannot be combined with ACCELERATOR or --provisioning"),
+        (["--write", "tpu-v6e4", "--stack", "l4-qat"], "Remove --stack"),
     ],
 )
 def test_a_mistake_is_one_sentence_and_exit_code_2(world, arguments, said):
@@ -603,14 +605,14 @@ def test_the_open_zones_are_written_with_all_comments_and_the_file_plans_as_fitt
     assert path.read_text() == before.replace(zones, better)
     assert fits(path)
     code, printed = world.run("--write", "tpu-v6e4", "--yes")
-    assert (code, "nothing is written" in printed.err) == (0, True)
+    assert (code, "Nothing was written" in printed.err) == (0, True)
 
 
 def test_without_a_terminal_and_without_yes_nothing_is_written(world):
     before = world.file("tpu-v6e4").read_text()
     code, printed = world.run("--write", "tpu-v6e4")
     assert (code, world.file("tpu-v6e4").read_text()) == (2, before)
-    assert "pass --yes" in printed.err
+    assert "Pass --yes" in printed.err
 
 
 @pytest.mark.parametrize(("typed", "code"), [("yes\n", 0), ("no\n", 2), ("", 2)])
@@ -629,7 +631,7 @@ def test_a_zone_where_the_stack_has_a_request_stays_and_stays_first(world):
     world.scenario(tpu=Tpu(durations_s=SLOW, zones=zones(southamerica_west1_a=closed)))
     code, printed = world.run("--write", "tpu-v6e4", "--yes")
     assert code == 0
-    assert "The stack has a request in southamerica-west1-a" in printed.err
+    assert "The stack has a capacity request in southamerica-west1-a" in printed.err
     assert from_file(world.file("tpu-v6e4"), project=PROJECT).tpu.zones[0] == "southamerica-west1-a"
 
 
@@ -639,7 +641,7 @@ def test_where_no_place_is_open_nothing_is_written_and_the_nearest_is_named(worl
     before = world.file("tpu-v6e4").read_text()
     code, printed = world.run("--write", "tpu-v6e4", "--yes")
     assert (code, world.file("tpu-v6e4").read_text()) == (2, before)
-    assert "the quota is 0 chips, and 4 are needed" in printed.err
+    assert "the quota is 0 chips, but 4 are needed" in printed.err
 
 
 def test_the_region_of_a_service_is_written_and_what_that_means_is_said(world):
@@ -647,7 +649,7 @@ def test_the_region_of_a_service_is_written_and_what_that_means_is_said(world):
     code, printed = world.run("--write", "l4-qat", "--yes", "--json")
     assert code == 0
     assert "+    region: europe-west4" in json.loads(printed.out)["change"]["diff"]
-    assert "stage the weights again" in printed.err
+    assert "Stage the weights again" in printed.err
     assert from_file(world.file("l4-qat"), project=PROJECT).cloud_run.region == "europe-west4"
     assert fits(world.file("l4-qat"))
 
@@ -665,7 +667,7 @@ def test_forty_zones_take_two_rounds_over_http_and_no_more(world, monkeypatch):
 
     monkeypatch.setattr(AuthorizedSession, "request", counted)
     code, report = world.report("v6e-4")
-    assert (code, len(report["places"])) == (0, 40)
+    assert (code, len(report["locations"])) == (0, 40)
     assert order.count("locations") == 1
     assert len(order) == 2 + 3 * 40
     assert set(order[2:]) == {"acceleratorTypes", "runtimeVersions", "queuedResources"}

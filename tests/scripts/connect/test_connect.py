@@ -194,7 +194,7 @@ def test_pages_of_a_browser_are_refused(private, headers):
     with proxied(lambda: opened(ServerAccess(base_url=private, auth="none"))) as url:
         status, said = call(f"{url}/v1/chat/completions", body={}, headers=headers)
         assert status == 403
-        assert "no web page" in said["error"]["message"]
+        assert "not web pages" in said["error"]["message"]
         assert call(f"{url}/v1/models", headers={"Sec-Fetch-Site": "none"})[0] == 200  # a person typed the address
     assert len(Private.seen) == 1
 
@@ -258,10 +258,10 @@ def test_a_lost_tunnel_is_opened_again_and_a_waiting_request_is_answered(private
         tunnels.is_cut.set()
         until(lambda: said)  # it has seen that the tunnel ended
         assert call(f"{url}/v1/models")[0] == 200
-        until(lambda: said[-1] == "the tunnel is open again.")
+        until(lambda: said[-1] == "tunnel reopened")
     assert tunnels.opened == tunnels.closed == 2
-    assert said[0] == "the tunnel ended; opening it again."
-    assert sum("Trying again in 0.1 s" in text for text in said) == 2
+    assert said[0] == "tunnel closed, reopening it"
+    assert sum("Retrying in 0.1 s" in text for text in said) == 2
 
 
 @contextmanager
@@ -283,7 +283,7 @@ def test_a_tunnel_that_comes_back_has_another_socket(private, tmp_path, monkeypa
             tunnels.base_url = second
             (tmp_path / "first").unlink()
             tunnels.is_cut.set()
-            until(lambda: said and said[-1] == "the tunnel is open again.")
+            until(lambda: said and said[-1] == "tunnel reopened")
             assert call(f"{url}/v1/models")[0] == 200
     assert {seen["host"] for seen in Private.seen} == {"localhost"}
 
@@ -294,7 +294,7 @@ def test_ending_while_a_tunnel_is_lost_ends_at_once(private, monkeypatch):
     with proxied(tunnels.open, said=said):
         tunnels.is_cut.set()
         until(lambda: len(said) > 1)  # it waits until it tries again
-    assert "Trying again in 6000 s" in said[1]
+    assert "Retrying in 6000 s" in said[1]
     assert tunnels.closed == tunnels.opened == 1
 
 
@@ -310,13 +310,11 @@ def test_a_server_that_is_gone_is_named_and_so_is_a_port_that_is_taken():
     with proxied(lambda: opened(ServerAccess(base_url="http://127.0.0.1:9", auth="none"))) as url:
         status, said = call(f"{url}/v1/models")
         assert status == 502
-        assert "the server cannot be reached" in said["error"]["message"]
+        assert "cannot reach the server" in said["error"]["message"]
         taken = int(url.rpartition(":")[2])
         again = ConnectProxy(Upstream(lambda: opened(ServerAccess(base_url=url, auth="none")), print), key=None)
         with (
-            pytest.raises(
-                CommandRefusedError, match=rf"port {taken} of this machine is taken; give another with --port"
-            ),
+            pytest.raises(CommandRefusedError, match=rf"Port {taken} is in use\. Pass another --port"),
             again.running(taken),
         ):
             pass
@@ -346,11 +344,11 @@ def test_the_wait_names_what_the_server_answers_and_ends(private):
     said = []
     Private.valid = {"none"}
     with pytest.raises(
-        NotReadyError, match=r"the server answers 401: The request was not authenticated\. On Cloud Run"
+        NotReadyError, match=r"The server returned 401: The request was not authenticated\. On Cloud Run"
     ):
         wait_until_ready(f"{private}/v1", "k", 60, said.append)
     with pytest.raises(
-        NotReadyError, match=r"not ready within 0 s: no answer \(ConnectionError\)\. Wait longer with --ready-timeout"
+        NotReadyError, match=r"not ready within 0 s: no response \(ConnectionError\)\. Set a longer --ready-timeout"
     ):
         wait_until_ready("http://127.0.0.1:9/v1", "k", 0, said.append)
     Private.valid = set()
@@ -449,7 +447,7 @@ def test_it_prints_lines_that_work_and_ends_with_ctrl_c(url):
         process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=30)
     assert process.returncode == 130
-    assert errors.endswith("connect: interrupted. The way to the server is closed; the server runs on.\n")
+    assert errors.endswith("connect: interrupted. The connection is closed. The server keeps running.\n")
     assert "Traceback" not in errors
 
 
@@ -462,15 +460,15 @@ def test_one_question_is_answered_on_stdout_alone(url):
 def test_a_conversation_reads_prompts_until_they_end(url):
     done = run("chat", "--url", url, "--max-tokens", "2", input="one\n/what\n/new\ntwo\n/exit\nthree\n")
     assert (done.returncode, done.stdout) == (0, " alpha beta\n alpha beta\n")
-    assert "/what is no command. /new starts again" in done.stderr
+    assert "/what is not a command. /new: new chat" in done.stderr
 
 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ((), "give either --stack NAME or --url URL."),
-        (("--stack", "x", "--url", "http://127.0.0.1:1"), "give either --stack NAME or --url URL."),
-        (("chat", "--url", "http://127.0.0.1:1", "--", "ls"), "chat runs no command"),
+        ((), "Pass either --stack NAME or --url URL."),
+        (("--stack", "x", "--url", "http://127.0.0.1:1"), "Pass either --stack NAME or --url URL."),
+        (("chat", "--url", "http://127.0.0.1:1", "--", "ls"), "chat and a command after -- cannot be combined"),
         (("--url", "ftp://x"), "--url is 'ftp://x'"),
     ],
 )
@@ -529,7 +527,7 @@ def test_thinking_is_folded_and_tool_calls_are_shown(private, streams):
     assert text_of(streams[0]) == "Hello there.\n"
     notes = text_of(streams[1])
     assert notes.startswith('thinking ...\ntool call: look({"a": 1})\n(9 tokens, ')
-    assert "3 words of thinking folded; cut off at max-tokens" in notes
+    assert "3 words of thinking folded; truncated at --max-tokens" in notes
     assert chat.messages == [{"role": "user", "content": "Hi."}, {"role": "assistant", "content": "Hello there."}]
 
 
@@ -554,8 +552,8 @@ def test_thinking_can_be_shown(private, streams):
 @pytest.mark.parametrize(
     ("events", "said"),
     [
-        ([delta(content="Half")], "broke off before its end"),
-        ([delta(content="Half"), {"error": {"message": "out of memory"}}], "ended in an error: out of memory"),
+        ([delta(content="Half")], "The response was incomplete"),
+        ([delta(content="Half"), {"error": {"message": "out of memory"}}], "response failed: out of memory"),
     ],
 )
 def test_an_answer_that_breaks_off_says_so_and_can_be_asked_again(private, streams, events, said):

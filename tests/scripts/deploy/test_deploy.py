@@ -27,7 +27,7 @@ NEW, GOOD = "b" * 40, "a" * 40
 
 @dataclass
 class World:
-    """Steps that do as they are told, and keep what was asked."""
+    """Steps with planned results, which record their calls."""
 
     good: str | None = GOOD
     models: list = field(default_factory=lambda: ["m", "m"])
@@ -118,7 +118,7 @@ def test_each_failed_check_brings_the_last_good_commit_back_and_fails(world, rea
     assert world.asked[-2:] == ["up at a", "smoke rolled-back"]
     assert world.good == GOOD
     assert any(NOT_BROUGHT_BACK in line for line in said)
-    assert "cannot bring back TPU capacity" in report.markdown()
+    assert "cannot restore released TPU capacity" in report.markdown()
 
 
 @pytest.mark.parametrize(("refused", "asked"), [("check", []), ("up", ["bench before"])])
@@ -133,8 +133,8 @@ def test_a_refused_plan_deploys_nothing_and_rolls_nothing_back(refused, asked):
 @pytest.mark.parametrize(
     ("world", "reason"),
     [
-        (World(unknown=("smoke after",)), "The smoke checks could not reach the server;"),
-        (World(unknown=("bench after",)), "The smoke checks passed, and the benchmark could not"),
+        (World(unknown=("smoke after",)), "The smoke checks could not reach the server."),
+        (World(unknown=("bench after",)), "The smoke checks passed, but the benchmark could not"),
         (World(up_unknown="Revision s-2 could not be checked."), "Revision s-2 could not be checked."),
     ],
 )
@@ -144,7 +144,7 @@ def test_a_server_that_was_not_reached_keeps_its_commit_and_makes_it_neither_goo
     assert report.reason.startswith(reason)
     assert not [step for step in world.asked if step.startswith(("up at", "remember"))]
     assert world.good == GOOD
-    assert "Nothing was rolled back, the commit stays deployed" in report.reason
+    assert "Nothing was rolled back. The commit stays deployed" in report.reason
     for wanted in ("`python -m scripts.smoke --stack x`", f"`git checkout {GOOD}`", "`pulumi up --stack x`"):
         assert wanted in report.reason, wanted
     assert report.rolled_back_to == ""
@@ -153,7 +153,7 @@ def test_a_server_that_was_not_reached_keeps_its_commit_and_makes_it_neither_goo
 
 def test_without_a_good_commit_an_unverified_one_names_the_logs():
     report, _ = deploy(World(good=None, unknown=("smoke after",)))
-    assert "No other commit of this stack is known to be good" in report.reason
+    assert "No other good commit of this stack is known" in report.reason
     assert "`python -m scripts.logs --stack x`" in report.reason
 
 
@@ -195,12 +195,12 @@ def test_only_a_report_of_a_failed_check_is_a_failed_check(monkeypatch, tmp_path
 @pytest.mark.parametrize(
     ("world", "options", "words"),
     [
-        (World(good=None, up_error="x"), {}, "nothing to roll back to"),
-        (World(good=NEW, up_error="x"), {}, "the last good commit is this one"),
+        (World(good=None, up_error="x"), {}, "no commit of this stack has passed its checks"),
+        (World(good=NEW, up_error="x"), {}, "this commit is the last good one"),
         (World(up_error="x"), {"roll_back": False}, "--no-roll-back"),
-        (World(up_error="x", back_error="no capacity"), {}, f"The roll-back to {GOOD} failed: no capacity"),
+        (World(up_error="x", back_error="no capacity"), {}, f"The rollback to {GOOD} failed: no capacity"),
         (World(up_error="x", failing=("smoke rolled-back",)), {}, "the smoke checks fail there too"),
-        (World(up_error="x", unknown=("smoke rolled-back",)), {}, "could not reach the server there"),
+        (World(up_error="x", unknown=("smoke rolled-back",)), {}, "but the smoke checks could not reach the server"),
     ],
 )
 def test_what_could_not_be_rolled_back_is_never_called_rolled_back(world, options, words):
@@ -215,9 +215,9 @@ def test_what_could_not_be_rolled_back_is_never_called_rolled_back(world, option
 @pytest.mark.parametrize(
     ("world", "words"),
     [
-        (World(models=[None, "m"]), "because nothing was deployed"),
+        (World(models=[None, "m"]), "because no earlier deployment exists"),
         (World(models=["m", "other"]), "because the model changed"),
-        (World(failing=("bench before",)), "because what ran before could not be measured"),
+        (World(failing=("bench before",)), "because the previous deployment could not be measured"),
     ],
 )
 def test_a_benchmark_without_a_comparison_says_why_and_fails_nothing(world, words):
@@ -260,9 +260,9 @@ def test_another_commit_stands_beside_the_checkout_and_leaves_nothing(checkout):
     ("arguments", "prepare", "words"),
     [
         (("--stack", "b"), None, "Pulumi.b.yaml not found. Stacks with a settings file: a."),
-        (("--stack", "a", "--settings-of", "a"), None, "--settings-of would replace it"),
+        (("--stack", "a", "--settings-of", "a"), None, "--settings-of would overwrite"),
         (("--stack", "a"), "Pulumi.a.yaml", "Pulumi.a.yaml has uncommitted changes"),
-        (("--stack", "a"), "out/x", "--out out is not empty; name a new folder."),
+        (("--stack", "a"), "out/x", "--out out is not empty. Pass a new folder."),
     ],
 )
 def test_what_could_not_be_rolled_back_later_is_refused_before_anything_is_done(
@@ -304,7 +304,7 @@ def test_a_preview_environment_takes_the_settings_of_its_stack(checkout, monkeyp
         ("rolled back", ScriptError),
         ("failed", ScriptError),
         ("refused", ScriptError),
-        ("not gone back", ScriptError),
+        ("not rolled back", ScriptError),
         ("not verified", NotVerifiedError),
         ("held", NotVerifiedError),
         ("stopped", NotVerifiedError),
@@ -327,7 +327,7 @@ def test_a_stack_with_a_roll_out_is_deployed_when_its_new_revision_has_the_reque
     if ends is None:
         steps.up()
     else:
-        words = "All requests go to s-1" if outcome else "ended without a report"
+        words = "All requests go to s-1" if outcome else "exited without a report"
         with pytest.raises(ScriptError, match=words) as raised:
             steps.up()
         assert type(raised.value) is ends

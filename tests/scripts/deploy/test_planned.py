@@ -315,4 +315,4 @@ def test_a_roll_back_shows_what_nobody_approved_before_it_runs(world, capsys):
     runner.change = world.change  # the fixture takes it back
     steps.up_at("HEAD")
     assert world.ran == ["up"]
-    assert "roll-back: vllm (gcp:cloudrunv2/service:Service): update of template" in capsys.readouterr().err
+    assert "rollback: vllm (gcp:cloudrunv2/service:Service): update of template" in capsys.readouterr().err

@@ -127,7 +127,7 @@ class World:
         return answer.json() if answer.content else {}
 
     def log_in_as(self, email):
-        """Use the key file of a service account, or of nobody that the project knows."""
+        """Use the key file of a service account, known to the project or not."""
         path = self.folder / "key.json"
         key = oauth.credentials_file(
             path, email=email, project=PROJECT, token_uri=f"{self.cloud.base_url}/oauth2/token"
@@ -141,7 +141,7 @@ class World:
         self.environment.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(path))
 
     account = "me@example.com"
-    """Who is logged in to gcloud; empty for nobody."""
+    """Account that is logged in to gcloud; empty for none."""
 
     def gcloud(self, *components):
         """Put a gcloud with these components on PATH; none at all if there are none."""
@@ -271,7 +271,7 @@ class World:
             case ["hf", "auth", "login"] | ["python", "-m", "scripts.save_token", *_]:
                 self.internet.status["hub"] = (200, "")
             case _:
-                pytest.fail(f"nobody can follow: {command}")
+                pytest.fail(f"not a command that can be run: {command}")
 
     def _follow_kms(self, words, options):
         if words[:2] == ["keys", "add-iam-policy-binding"]:
@@ -370,7 +370,7 @@ def test_people_get_a_table_and_the_commands_in_order(world, capsys):
     world.disable("artifactregistry")
     assert run_command(COMMAND, ["--project", PROJECT, "--stack", "l4-qat"]) == 1
     printed = capsys.readouterr().out
-    commands = printed.partition("To fix, in this order:\n")[2].splitlines()
+    commands = printed.partition("Fix, in this order:\n")[2].splitlines()
     assert (
         commands[0]
         == f"  gcloud services enable artifactregistry.googleapis.com run.googleapis.com --project={PROJECT}"
@@ -391,7 +391,7 @@ def test_checks_of_one_cause_are_one_entry_that_names_each_of_them_and_fits_80_c
     assert run_command(COMMAND, ["--project", PROJECT, "--stack", "tpu-v6e4"]) == 1
     printed = capsys.readouterr().out
     assert printed.count("API cloudresourcemanager is off in project") == 1
-    shown, _, rest = printed.partition("To fix, in this order:\n")
+    shown, _, rest = printed.partition("Fix, in this order:\n")
     assert max(map(len, shown.splitlines())) <= 80
     flat = " ".join(shown.split())
     for line in report["checks"]:
@@ -401,7 +401,7 @@ def test_checks_of_one_cause_are_one_entry_that_names_each_of_them_and_fits_80_c
     first = rest.splitlines()[0]
     assert "cloudresourcemanager.googleapis.com" in first
     assert rest.count("gcloud services enable") == 1
-    assert "checks wait for an API that is off" in " ".join(rest.split())
+    assert "checks need an API that is off" in " ".join(rest.split())
 
 
 def test_the_words_of_earlier_releases_stay_in_the_json(world):
@@ -440,7 +440,7 @@ def test_a_stack_needs_the_log_of_its_server(world, stack):
     world.admin("POST", f"/iam/v1/projects/{PROJECT}/serviceAccounts", {"accountId": "deployer"})
     world.log_in_as(f"deployer@{PROJECT}.iam.gserviceaccount.com")
     line = world.line("permissions of logging.viewer", stack)
-    assert (line["status"], line["detail"]) == ("missing", "logging.logEntries.list not held")
+    assert (line["status"], line["detail"]) == ("missing", "missing permissions: logging.logEntries.list")
     assert "--role=roles/logging.viewer" in line["fix"]
 
 
@@ -455,7 +455,7 @@ def test_a_permission_that_is_not_held_is_missing_with_its_role(world):
     email = f"deployer@{PROJECT}.iam.gserviceaccount.com"
     world.log_in_as(email)
     line = world.line("permissions of iam.serviceAccountUser")
-    assert (line["status"], line["detail"]) == ("missing", "iam.serviceAccounts.actAs not held")
+    assert (line["status"], line["detail"]) == ("missing", "missing permissions: iam.serviceAccounts.actAs")
     world.admin("POST", f"/iam/v1/projects/{PROJECT}/serviceAccounts", {"accountId": "deployer"})
     world.follow(line["fix"], None)
     assert world.state("permissions of iam.serviceAccountUser") == "ok"
@@ -503,10 +503,10 @@ def test_each_fault_of_the_tunnels_role_is_missing_and_its_command_fixes_it(worl
         (
             "deleted",
             lambda: world.admin("DELETE", role),
-            "is deleted: it grants nothing, and can be restored for 7 days",
+            "is deleted and grants nothing; it can be restored for 7 days",
         ),
         ("disabled", lambda: world.admin("PATCH", role, {"stage": "DISABLED"}), "is disabled"),
-        ("incomplete", lack, "lacks tpu.nodes.update, tpu.operations.get: a tunnel needs them"),
+        ("incomplete", lack, "lacks permissions that a tunnel needs: tpu.nodes.update, tpu.operations.get"),
     ):
         with subtests.test(fault):
             do()
@@ -516,14 +516,14 @@ def test_each_fault_of_the_tunnels_role_is_missing_and_its_command_fixes_it(worl
             line = with_role(world)
             assert (line["status"], line["detail"]) == ("ok", "3 permissions")
     lack("tpu.nodes.update", "tpu.operations.get", "tpu.nodes.delete")
-    assert with_role(world)["detail"] == "3 permissions, and more than a tunnel needs: tpu.nodes.delete"
+    assert with_role(world)["detail"] == "3 permissions, plus some that a tunnel does not need: tpu.nodes.delete"
     named = with_role(world, f"projects/{PROJECT}/roles/gemmaTunnel")
     assert named["status"] == "ok"
 
 
 def test_a_role_of_another_project_cannot_be_granted(world):
     line = with_role(world, "projects/another-project/roles/gemmaTunnel")
-    assert (line["status"], "in its own project only" in line["detail"]) == ("missing", True)
+    assert (line["status"], "only be granted in its own project" in line["detail"]) == ("missing", True)
     assert f"--project={PROJECT}" in line["fix"]
 
 
@@ -546,7 +546,7 @@ def test_policies_that_end_the_way_to_a_machine_are_missing(world):
     assert world.state(name, "tpu-v6e4") == "ok"
     world.policy("compute.disableGuestAttributesAccess", booleanPolicy={"enforced": True})
     line = world.line(name, "tpu-v6e4")
-    assert (line["status"], "gcloud opens no tunnel" in line["detail"]) == ("missing", True)
+    assert (line["status"], "gcloud cannot open a tunnel" in line["detail"]) == ("missing", True)
     world.follow(line["fix"], "tpu-v6e4")
     assert world.state(name, "tpu-v6e4") == "ok"
     assert name not in {line["check"] for line in world.doctor("l4-qat")[1]["checks"]}
@@ -630,16 +630,19 @@ def test_the_quota_of_memory_is_judged_as_the_planner_judges_it(world):
     """20 GiB: enough to create the service; for an update the old and the new revision count together."""
     for limit, state, said in (
         (19, "missing", "19 GiB, 20 needed"),
-        (39, "ok", "39 GiB, 20 needed; an update needs 40, because the old and the new revision count together: "),
+        (39, "ok", "39 GiB, 20 needed; an update needs 40 because the old and the new revision both count: "),
         (40, "ok", "40 GiB, 20 needed"),
-        (64, "ok", "64 GiB, 20 needed; cloudRun.memoryQuota counts as 40Gi: "),
+        (64, "ok", "64 GiB, 20 needed; cloudRun.memoryQuota is planned as 40Gi. "),
     ):
         world.scenario(run=Run(memory_quota_gib=limit))
         line = world.line("quota of GiB in us-east4", "l4-qat")
         assert (line["status"], line["detail"][: len(said)]) == (state, said)
         request = line["fix"] or line["detail"]
         assert (f"--preferred-value={40 << 30}" in request) is (limit < 40)
-        assert ("gemma-serving:cloudRun.memoryQuota 64Gi tells the planner" in line["detail"]) is (limit == 64)
+        assert (
+            "For the planner, run: pulumi config set --stack l4-qat --path gemma-serving:cloudRun.memoryQuota 64Gi"
+            in line["detail"]
+        ) is (limit == 64)
     world.scenario(run=Run(cpu_quota=7))
     line = world.line("quota of vCPU in us-east4", "l4-qat")
     assert (line["status"], "--preferred-value=16000" in line["fix"]) == ("missing", True)
@@ -677,7 +680,7 @@ def test_a_zone_that_does_not_offer_the_type_is_missing(world):
     world.scenario(tpu=Tpu(zones={**zones, "us-east5-a": zones["us-west4-a"]}))
     line = world.line("v6e-4 in us-east5-a", "tpu-v6e4")
     assert line["status"] == "missing"
-    assert "us-east5-a out of gemma-serving:tpu.zones" in line["fix"]
+    assert "remove us-east5-a from gemma-serving:tpu.zones" in line["fix"]
     world.scenario(faults=[{"method": "tpu.projects.locations.acceleratorTypes.get", "count": 999, "status": 403}])
     assert world.state("v6e-4 in us-east5-b", "tpu-v6e4") == "unknown"
 
@@ -700,7 +703,7 @@ def test_gcloud_needs_a_login_where_something_needs_gcloud(world):
     """A person's Application Default Credentials give no identity token, so Cloud Run needs gcloud too; a service account has its own."""
     world.account = ""
     world.gcloud("core", "alpha")
-    for stack, purpose in (("tpu-v6e4", "the tunnel"), ("l4-qat", "an identity token of a person")):
+    for stack, purpose in (("tpu-v6e4", "the tunnel"), ("l4-qat", "a user's identity token")):
         line = world.line("gcloud login", stack)
         assert (line["status"], line["fix"]) == ("missing", "gcloud auth login")
         assert purpose in line["detail"]
@@ -889,7 +892,7 @@ def test_weights_may_lie_in_a_bucket_that_another_tool_filled(world, folder):
     line = world.line("weights", "l4-qat")
     place = f"gs://theirs/{folder}".rstrip("/")
     assert line["status"] == "ok"
-    assert line["detail"].startswith(f"2 objects, 0.00 GiB in {place}, which has no gemma-serving-manifest.json: ")
+    assert line["detail"].startswith(f"2 objects, 0.00 GiB in {place}, without a gemma-serving-manifest.json: ")
     files = [{"name": name, "size_bytes": 2} for name in ("model.safetensors", "config.json")]
     put("gemma-serving-manifest.json", {"files": files})
     assert world.line("weights", "l4-qat")["detail"] == f"2 files, 0.00 GiB in {place}"
@@ -911,7 +914,7 @@ def test_the_hub_is_asked_with_the_token_that_the_server_will_have(world):
     world.internet.status["hub"] = (403, "GatedRepo")
     assert "not accepted the terms" in world.line("hub", "tpu-v6e4")["detail"]
     world.internet.status["hub"] = (401, "")
-    assert "not valid" in world.line("hub", "tpu-v6e4")["detail"]
+    assert "is invalid" in world.line("hub", "tpu-v6e4")["detail"]
     world.internet.status["hub"] = (200, "")
     assert world.state("hub", "tpu-v6e4") == "ok"
     assert world.internet.seen_tokens[-1] == f"Bearer {CANARY}"
@@ -932,7 +935,9 @@ def test_the_commit_of_the_settings_exists_and_a_stack_without_one_is_told_how_t
     assert line["fix"] == setting
     world.write("tpu-v6e4", (f"  gemma-serving:modelRevision: {known}\n", ""))
     line = world.line("commit", "tpu-v6e4")
-    said = f"no modelRevision: the server loads the main branch of {model}, which is at {newer}; to keep it: {setting}"
+    said = (
+        f"modelRevision is not set: the server loads the main branch of {model}, now {newer}; to pin it, run: {setting}"
+    )
     assert (line["status"], line["detail"]) == ("ok", said)
     del world.internet.head[model]
     assert world.line("commit", "tpu-v6e4")["status"] == "unknown", "a hub that names no commit proves nothing"
@@ -943,10 +948,7 @@ def test_weights_of_another_commit_than_that_of_the_settings_are_named(world):
     world.environment.setenv("GOOGLE_OAUTH_ACCESS_TOKEN", world.cloud.token)
     line = world.line("weights", "l4-qat")
     assert line["status"] == "missing"
-    assert (
-        f"has weights of commit {'0' * 40}, and modelRevision is 2096d38dad51a19b8e982b44241c47102a8bbb00"
-        in line["detail"]
-    )
+    assert "modelRevision is 2096d38dad51a19b8e982b44241c47102a8bbb00, but the weights in " in line["detail"]
 
 
 def test_an_id_that_the_hub_does_not_have_comes_with_the_nearest_ones(world):
@@ -955,9 +957,9 @@ def test_an_id_that_the_hub_does_not_have_comes_with_the_nearest_ones(world):
     line = world.line("hub", "tpu-v6e4")
     assert (line["status"], line["detail"].split(";")[0]) == (
         "missing",
-        "the hub has no google/gemma-4-E2B-itt, or it is private",
+        "google/gemma-4-E2B-itt does not exist on the hub or is private",
     )
-    assert "the nearest that exist: google/gemma-4-E2B-it," in line["detail"]
+    assert "closest existing ids: google/gemma-4-E2B-it," in line["detail"]
     assert line["fix"] == "pulumi config set --stack tpu-v6e4 gemma-serving:model google/gemma-4-E2B-it"
     world.write("tpu-v6e4")
     assert world.line("hub", "tpu-v6e4")["fix"] == "https://huggingface.co/google/gemma-4-E2B-it", "another is a choice"
@@ -993,7 +995,7 @@ def test_a_hub_or_registry_that_this_machine_cannot_reach_does_not_fail(world):
 
 
 def test_an_image_that_the_registry_does_not_have_is_missing(world):
-    assert world.line("image", "l4-qat")["detail"].endswith("Docker Hub allows this address 97 more pulls now")
+    assert world.line("image", "l4-qat")["detail"].endswith("97 Docker Hub pulls left for this address")
     world.internet.status["image"] = (404, "")
     assert world.state("image", "l4-qat") == "missing"
     world.internet.status["image"] = (429, "")
@@ -1150,7 +1152,7 @@ def test_the_commands_about_the_key_followed_in_order_end_in_one_that_can_be_use
         assert line["status"] == "missing"
         keyed.follow(line["fix"], "l4-qat")
     (line,) = keys(keyed)
-    assert (line["status"], line["detail"]) == ("ok", f"{KEY} encrypts and decrypts")
+    assert (line["status"], line["detail"]) == ("ok", f"{KEY}: you can encrypt and decrypt")
 
 
 def test_an_account_that_may_only_decrypt_is_told_what_it_cannot_do(keyed):
@@ -1159,12 +1161,17 @@ def test_an_account_that_may_only_decrypt_is_told_what_it_cannot_do(keyed):
         f"gcloud kms keys create k --project={PROJECT} --location=us --keyring=r --purpose=encryption", "l4-qat"
     )
     (line,) = keys(keyed)
-    assert (line["status"], line["detail"]) == ("missing", f"you may not decrypt with {KEY}, or it does not exist")
+    assert (line["status"], line["detail"]) == (
+        "missing",
+        f"{KEY} does not exist or you do not have permission to decrypt with it",
+    )
     assert line["fix"].endswith("--role=roles/cloudkms.cryptoKeyEncrypterDecrypter")
     keyed.follow(line["fix"].replace("EncrypterDecrypter", "Decrypter"), "l4-qat")
     (line,) = keys(keyed)
     assert line["status"] == "ok"
-    assert "decrypts; making or changing a stack needs roles/cloudkms.cryptoKeyEncrypterDecrypter" in line["detail"]
+    assert (
+        "can decrypt; creating or changing a stack needs roles/cloudkms.cryptoKeyEncrypterDecrypter" in line["detail"]
+    )
 
 
 def test_a_key_that_may_not_be_seen_is_not_said_to_be_missing(keyed):
@@ -1174,7 +1181,10 @@ def test_a_key_that_may_not_be_seen_is_not_said_to_be_missing(keyed):
     keyed.grant("roles/serviceusage.serviceUsageConsumer", f"serviceAccount:{email}")
     keyed.log_in_as(email)
     (line,) = keys(keyed)
-    assert (line["status"], line["detail"]) == ("missing", f"you may not decrypt with {KEY}, or it does not exist")
+    assert (line["status"], line["detail"]) == (
+        "missing",
+        f"{KEY} does not exist or you do not have permission to decrypt with it",
+    )
 
 
 def test_a_key_that_google_does_not_answer_about_is_unknown(keyed):

@@ -1,4 +1,4 @@
-"""Drift is told once, in one issue, and never as "nothing" where something could not be read."""
+"""Drift is reported once, in one issue, and never as none if a stack could not be read."""
 
 import json
 import re

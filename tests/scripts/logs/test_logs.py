@@ -142,7 +142,9 @@ class TestBothTargets:
         email = world.account("reader-of-logs", "theirs")
         token = world.cloud.cloud.tokens.issue_access_token(email)
         monkeypatch.setenv("GOOGLE_OAUTH_ACCESS_TOKEN", token)
-        with pytest.raises(ScriptError, match=r"cannot be read: .* You need logging\.logEntries\.list\. Run"):
+        with pytest.raises(
+            ScriptError, match=r"Cannot read the logs of stack .*You need logging\.logEntries\.list\. Run"
+        ):
             newest(connect(), log, since(), 3, masked)
 
 
@@ -155,7 +157,7 @@ def test_a_read_that_fails_while_lines_are_followed_is_told_and_tried_again(worl
         raise ScriptError("It is away.")
 
     seen = followed(world, RUN, second=lambda: monkeypatch.setattr(type(world.api), "post", post))
-    assert seen == (["one"], ["It is away. Trying again."])
+    assert seen == (["one"], ["It is away. Retrying."])
 
 
 class TestWhereTheLinesAre:
@@ -226,7 +228,7 @@ class TestTheCommand:
         assert run_command(command.COMMAND, ["--stack", "l4-qat", "--utc"]) == 0
         said = capsys.readouterr()
         assert [line.partition(" stderr ")[2] for line in said.out.splitlines()] == ["INFO fine", NO_WEIGHTS]
-        assert "times are in UTC." in said.err
+        assert "times in UTC" in said.err
         assert "logs: known cause: gs://local-project-gemma-l4-qat-models/" in said.err
 
     def test_a_line_cannot_steer_the_terminal(self, deployed, capsys):
@@ -246,7 +248,7 @@ class TestTheCommand:
         assert run_command(command.COMMAND, ["--stack", "tpu-v6e4"]) == 0
         said = capsys.readouterr()
         assert said.out == ""
-        assert "there are no lines of stack tpu-v6e4 in this time; --since 1d goes further back." in said.err
+        assert "no logs of stack tpu-v6e4 in this period." in said.err
 
     def test_a_wrong_duration_is_refused(self, capsys):
         assert run_command(command.COMMAND, ["--stack", "x", "--since", "10"]) == 2

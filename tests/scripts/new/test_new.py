@@ -60,7 +60,7 @@ def test_the_written_file_loads_plans_as_fitting_and_is_short(new, tmp_path, ask
     assert set(yaml.safe_load(text)["config"]) <= {*file_schema()["properties"]["config"]["properties"]}
     for word in ("image", "Parser", "enableAutoToolChoice", "disableChunkedMmInput"):
         assert word not in text
-    assert f"It costs ${planned.cost.usd_per_hour:.2f} an hour" in out
+    assert f"List price: ${planned.cost.usd_per_hour:.2f}/h" in out
 
 
 def test_what_was_asked_for_is_kept(new, tmp_path):
@@ -105,7 +105,9 @@ def test_json_is_one_object(new, tmp_path):
     assert code == 0
     assert (report["file"], report["replaced"], report["fits"]) == ("Pulumi.chat.yaml", False, True)
     assert report["model"] == settings.model
-    assert report["places"] == (settings.tpu.zones if settings.tpu else [settings.cloud_run.region])
+    assert (
+        report["locations"] == report["places"] == (settings.tpu.zones if settings.tpu else [settings.cloud_run.region])
+    )
 
 
 def test_an_existing_file_is_kept_unless_it_may_be_replaced(new, tmp_path):
@@ -184,7 +186,7 @@ def test_without_the_hubs_answer_no_commit_is_written_and_a_finding_says_so(new,
     code, out, err = new("chat", *ASKED["an id and a slice"])
     assert code == 0
     assert err.startswith(f"new: {why}. ")
-    assert "modelRevision is not set: `python -m scripts.doctor` names the commit" in err
+    assert "modelRevision is not set. When the hub is reachable, run `python -m scripts.doctor`" in err
     assert settings_of(tmp_path).model_revision is None
     assert "SEC07: The model google/gemma-4-E4B-it has no commit" in out
     assert "set modelRevision: ee0ef6023621cff504d758262d4e04895a5af4a2" in out.replace("Set model", "set model")

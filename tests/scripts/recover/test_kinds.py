@@ -1,4 +1,4 @@
-"""Whose a resource is, by what the API says: ours by its labels, foreign under the same name, or nobody's. Bodies follow Google's documents."""
+"""Ownership of a resource: owned by its labels, not owned under the same name, or missing. Bodies follow Google's documents."""
 
 import hashlib
 
@@ -96,26 +96,26 @@ DESCRIBED = [
 @pytest.mark.parametrize(("type_", "inputs", "api", "path", "expected"), LABELLED)
 def test_labels_tell_ours_from_what_has_our_name(type_, inputs, api, path, expected):
     ours = find(type_, inputs, {(api, path): {"labels": {**OWNER.labels, "goog-pulumi-provisioned": "true"}}})
-    assert (ours.owner, ours.id) == (Owner.OURS, expected)
+    assert (ours.owner, ours.id) == (Owner.OWNED, expected)
     assert ours.outputs["pulumiLabels"]["goog-pulumi-provisioned"] == "true"
     for labels in (THEIRS, {}, {**OWNER.labels, "gemma-serving-stack": "other"}):
-        assert find(type_, inputs, {(api, path): {"labels": labels}}).owner is Owner.FOREIGN
-    assert find(type_, inputs, {}).owner is Owner.NOBODY
+        assert find(type_, inputs, {(api, path): {"labels": labels}}).owner is Owner.NOT_OWNED
+    assert find(type_, inputs, {}).owner is Owner.MISSING
 
 
 @pytest.mark.parametrize(("type_", "inputs", "api", "path", "expected"), DESCRIBED)
 def test_descriptions_tell_ours_from_what_has_our_name(type_, inputs, api, path, expected):
     ours = find(type_, inputs, {(api, path): {"description": OWNER.description}})
-    assert (ours.owner, ours.id) == (Owner.OURS, expected)
+    assert (ours.owner, ours.id) == (Owner.OWNED, expected)
     for text in ("", "somebody's", OWNER.description.replace("=dev", "=other")):
-        assert find(type_, inputs, {(api, path): {"description": text}}).owner is Owner.FOREIGN
-    assert find(type_, inputs, {}).owner is Owner.NOBODY
+        assert find(type_, inputs, {(api, path): {"description": text}}).owner is Owner.NOT_OWNED
+    assert find(type_, inputs, {}).owner is Owner.MISSING
 
 
 def test_a_bucket_of_another_project_is_foreign():
     refused = GoogleListError(403, "x does not have storage.buckets.get access", "forbidden")
     found = find("gcp:storage/bucket:Bucket", {"project": "p", "name": "b"}, {("storage", "storage/v1/b/b"): refused})
-    assert (found.owner, found.name) == (Owner.FOREIGN, "gs://b")
+    assert (found.owner, found.name) == (Owner.NOT_OWNED, "gs://b")
 
 
 @pytest.mark.parametrize("reason", ["SERVICE_DISABLED", "accessNotConfigured"])
@@ -179,13 +179,13 @@ def test_a_grant_is_its_role_its_member_and_its_condition(type_, inputs, api, pa
     bound = {**plain, "condition": condition}
     given = {**inputs, **GRANT}
     found = find(type_, given, {(api, path): {"bindings": [plain]}})
-    assert (found.owner, found.id) == (Owner.OURS, f"{named}/{GRANT['role']}/{MEMBER}")
+    assert (found.owner, found.id) == (Owner.OWNED, f"{named}/{GRANT['role']}/{MEMBER}")
     with_condition = find(type_, {**given, "condition": condition}, {(api, path): {"bindings": [bound]}})
-    assert (with_condition.owner, with_condition.id) == (Owner.OURS, f"{named}/{GRANT['role']}/{MEMBER}/t")
+    assert (with_condition.owner, with_condition.id) == (Owner.OWNED, f"{named}/{GRANT['role']}/{MEMBER}/t")
     others = ([], [bound], [{**plain, "members": ["user:a@example.com"]}], [{**plain, "role": "roles/y"}])
     for bindings in others:
-        assert find(type_, given, {(api, path): {"bindings": bindings}}).owner is Owner.NOBODY
-    assert find(type_, given, {}).owner is Owner.NOBODY
+        assert find(type_, given, {(api, path): {"bindings": bindings}}).owner is Owner.MISSING
+    assert find(type_, given, {}).owner is Owner.MISSING
 
 
 def test_a_secret_by_reference_names_its_project_itself():
@@ -193,15 +193,15 @@ def test_a_secret_by_reference_names_its_project_itself():
     given = {"secretId": "projects/other/secrets/token", **GRANT}
     policy = {"bindings": [{"role": GRANT["role"], "members": [MEMBER]}]}
     found = find("gcp:secretmanager/secretIamMember:SecretIamMember", given, {key: policy})
-    assert (found.owner, found.id) == (Owner.OURS, f"projects/other/secrets/token/{GRANT['role']}/{MEMBER}")
+    assert (found.owner, found.id) == (Owner.OWNED, f"projects/other/secrets/token/{GRANT['role']}/{MEMBER}")
 
 
 def test_an_enabled_api_is_there_and_a_disabled_one_is_not():
     given = {"project": "p", "service": "tpu.googleapis.com"}
     key = ("serviceusage", "v1/projects/p/services/tpu.googleapis.com")
     on = find("gcp:projects/service:Service", given, {key: {"state": "ENABLED"}})
-    assert (on.owner, on.id) == (Owner.OURS, "p/tpu.googleapis.com")
-    assert find("gcp:projects/service:Service", given, {key: {"state": "DISABLED"}}).owner is Owner.NOBODY
+    assert (on.owner, on.id) == (Owner.OWNED, "p/tpu.googleapis.com")
+    assert find("gcp:projects/service:Service", given, {key: {"state": "DISABLED"}}).owner is Owner.MISSING
 
 
 def test_a_nat_belongs_to_its_router():
@@ -209,9 +209,9 @@ def test_a_nat_belongs_to_its_router():
     given = {**REGIONAL, "router": "gemma-dev"}
     router = {"description": OWNER.description, "nats": [{"name": "gemma-dev"}]}
     found = find("gcp:compute/routerNat:RouterNat", given, {key: router})
-    assert (found.owner, found.id) == (Owner.OURS, "p/us-east5/gemma-dev/gemma-dev")
-    assert find("gcp:compute/routerNat:RouterNat", given, {key: {**router, "nats": []}}).owner is Owner.NOBODY
-    assert find("gcp:compute/routerNat:RouterNat", given, {key: {**router, "description": ""}}).owner is Owner.FOREIGN
+    assert (found.owner, found.id) == (Owner.OWNED, "p/us-east5/gemma-dev/gemma-dev")
+    assert find("gcp:compute/routerNat:RouterNat", given, {key: {**router, "nats": []}}).owner is Owner.MISSING
+    assert find("gcp:compute/routerNat:RouterNat", given, {key: {**router, "description": ""}}).owner is Owner.NOT_OWNED
 
 
 def test_the_newest_enabled_version_of_our_secret_is_ours():
@@ -225,9 +225,9 @@ def test_the_newest_enabled_version_of_our_secret_is_ours():
     }
     answers = {("secretmanager", base): {"labels": dict(OWNER.labels)}, ("secretmanager", f"{base}/versions"): versions}
     found = find("gcp:secretmanager/secretVersion:SecretVersion", {"secret": secret}, answers)
-    assert (found.owner, found.id) == (Owner.OURS, "projects/1/secrets/s/versions/10")
+    assert (found.owner, found.id) == (Owner.OWNED, "projects/1/secrets/s/versions/10")
     answers["secretmanager", base] = {"labels": THEIRS}
-    assert find("gcp:secretmanager/secretVersion:SecretVersion", {"secret": secret}, answers).owner is Owner.FOREIGN
+    assert find("gcp:secretmanager/secretVersion:SecretVersion", {"secret": secret}, answers).owner is Owner.NOT_OWNED
 
 
 def queued(urn):
@@ -248,19 +248,19 @@ QUEUED = "gcp-tpu:index:QueuedResource"
 def test_a_queued_resource_is_found_in_a_zone_that_the_settings_no_longer_name():
     denied = GoogleListError(403, "Permission denied on 'locations/b' (or it may not exist).", "")
     found = find(QUEUED, WANTED, {**ZONES, in_zone("b"): denied, in_zone("c"): queued(URN)})
-    assert (found.owner, found.id) == (Owner.OURS, "projects/p/queuedResources/gemma-dev")
+    assert (found.owner, found.id) == (Owner.OWNED, "projects/p/queuedResources/gemma-dev")
     assert found.outputs["zone"] == "c"
 
 
 def test_the_second_queued_resource_of_a_renewal_is_found_beside_the_first_or_alone():
     of_b = (in_zone("a")[0], f"{in_zone('a')[1]}-b")
     found = find(QUEUED, WANTED, {**ZONES, of_b: queued(URN)})
-    assert (found.owner, found.id) == (Owner.OURS, "projects/p/queuedResources/gemma-dev")
+    assert (found.owner, found.id) == (Owner.OWNED, "projects/p/queuedResources/gemma-dev")
     assert found.outputs["name"].endswith("/gemma-dev-b")
     both = find(QUEUED, WANTED, {**ZONES, of_b: queued(URN), in_zone("a"): queued(URN)})
     assert both.outputs["name"].endswith("/gemma-dev")
     assert both.name.count("gemma-dev") == 2
-    assert find(QUEUED, WANTED, {**ZONES, of_b: queued("another")}).owner is Owner.NOBODY
+    assert find(QUEUED, WANTED, {**ZONES, of_b: queued("another")}).owner is Owner.MISSING
 
 
 def test_the_suffix_of_the_second_id_is_the_providers():
@@ -268,8 +268,8 @@ def test_the_suffix_of_the_second_id_is_the_providers():
 
 
 def test_a_queued_resource_of_another_program_counts_only_where_it_is_in_the_way():
-    assert find(QUEUED, WANTED, {**ZONES, in_zone("a"): queued("another")}).owner is Owner.FOREIGN
-    assert find(QUEUED, WANTED, {**ZONES, in_zone("c"): queued("another")}).owner is Owner.NOBODY
+    assert find(QUEUED, WANTED, {**ZONES, in_zone("a"): queued("another")}).owner is Owner.NOT_OWNED
+    assert find(QUEUED, WANTED, {**ZONES, in_zone("c"): queued("another")}).owner is Owner.MISSING
 
 
 def test_nothing_is_looked_up_by_a_value_that_nobody_knows():

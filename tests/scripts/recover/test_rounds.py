@@ -1,4 +1,4 @@
-"""The rounds: what lies on something waits for it, a foreign one stops nothing else, and a state that somebody changed is never overwritten."""
+"""The rounds: a resource waits for its dependencies, one of another owner blocks no other, and a changed state is never overwritten."""
 
 import json
 from pathlib import Path
@@ -67,7 +67,7 @@ class World:
 
     def lookup(self, _search, _type, urn, _inputs):
         found = next(each for each in self.whole.resources if each.urn == urn)
-        owner = self.owners.get(found.name, Owner.OURS)
+        owner = self.owners.get(found.name, Owner.OWNED)
         return Found(owner=owner, name=found.name, id=found.id) if owner else None
 
     def lose(self, *names):
@@ -90,7 +90,7 @@ def world(monkeypatch, tmp_path):
 def test_what_was_begun_and_exists_is_taken_over_and_read(world):
     world.lose("vllm")
     recovery = world.recover()
-    assert [each.candidate.resource.name for each in recovery.taken] == ["vllm"]
+    assert [each.candidate.resource.name for each in recovery.imported] == ["vllm"]
     assert recovery.clean
     assert world.state.urns == world.whole.urns
     assert [call[0] for call in world.calls] == ["write", "refresh"]
@@ -99,20 +99,20 @@ def test_what_was_begun_and_exists_is_taken_over_and_read(world):
 
 def test_what_never_came_is_cleared(world):
     world.lose("vllm")
-    world.owners["vllm"] = Owner.NOBODY
+    world.owners["vllm"] = Owner.MISSING
     recovery = world.recover()
     (urn,) = world.whole.urns - world.state.urns
     assert recovery.cleared == (f"creating {urn}",)
-    assert (recovery.taken, recovery.clean, world.state.pending) == ((), True, ())
+    assert (recovery.imported, recovery.clean, world.state.pending) == ((), True, ())
     assert world.asked == [], "forgetting what does not exist needs no question"
 
 
 def test_what_is_foreign_is_named_and_the_rest_is_taken_over(world):
     world.lose("vllm", "models")
-    world.owners["models"] = Owner.FOREIGN
+    world.owners["models"] = Owner.NOT_OWNED
     recovery = world.recover()
-    assert {each.candidate.resource.name for each in recovery.foreign} == {"models"}
-    assert [each.candidate.resource.name for each in recovery.taken] == ["vllm"]
+    assert {each.candidate.resource.name for each in recovery.not_owned} == {"models"}
+    assert [each.candidate.resource.name for each in recovery.imported] == ["vllm"]
     assert not recovery.clean
 
 
@@ -121,9 +121,7 @@ def test_what_an_api_that_is_off_hides_keeps_its_interrupted_operation(world):
     world.lose("vllm", "models")
     world.owners["vllm"] = Owner.UNKNOWN
     before = world.state
-    with pytest.raises(
-        ScriptError, match=r"is unknown while its API is off. Nothing was changed. Run `gcloud services enable "
-    ):
+    with pytest.raises(ScriptError, match=r"because its API is off. Nothing was changed. Run `gcloud services enable "):
         world.recover()
     assert world.state is before
     assert world.calls == []
@@ -134,13 +132,13 @@ def test_what_is_only_declared_and_hidden_is_named(world):
     world.state = world.state.changed(pending=[])
     world.owners["vllm"] = Owner.UNKNOWN
     recovery = world.recover()
-    assert [each.name for each in recovery.hidden] == ["vllm"]
-    assert (recovery.taken, recovery.clean) == ((), True)
+    assert [each.name for each in recovery.unknown] == ["vllm"]
+    assert (recovery.imported, recovery.clean) == ((), True)
 
 
 def test_a_whole_state_is_refreshed_only(world):
     recovery = world.recover()
-    assert (recovery.taken, recovery.cleared, recovery.backups) == ((), (), ())
+    assert (recovery.imported, recovery.cleared, recovery.backups) == ((), (), ())
     assert world.calls == [("refresh",)]
 
 
@@ -179,7 +177,7 @@ def test_a_cut_off_side_file_is_removed_and_the_state_kept(world, monkeypatch, t
     assert recovery.state_was == "whole"
     assert world.asked == []
     assert (broken.exists(), whole.exists()) == (False, True)
-    assert any("it was cut off, and the engine makes it again" in text for text in world.said)
+    assert any("removed truncated file" in text for text in world.said)
 
 
 def test_a_wrong_passphrase_never_starts_a_new_state(world):
@@ -209,10 +207,10 @@ def test_a_state_that_changed_meanwhile_is_not_overwritten(world, monkeypatch):
 
     def lookup(*_):
         world.state = world.whole
-        return Found(owner=Owner.OURS, name="n", id="x")
+        return Found(owner=Owner.OWNED, name="n", id="x")
 
     monkeypatch.setattr(run, "lookup", lookup)
-    with pytest.raises(ScriptError, match=f"Another run has changed the state of stack {STACK} meanwhile"):
+    with pytest.raises(ScriptError, match=f"The state of stack {STACK} changed during the recovery"):
         world.recover()
     assert world.calls == []
 
@@ -225,8 +223,8 @@ def test_without_a_preview_interrupted_operations_are_still_looked_at(world, mon
 
     monkeypatch.setattr(run, "declared", declared)
     recovery = world.recover()
-    assert [each.candidate.resource.name for each in recovery.taken] == ["vllm"]
-    assert recovery.open == ("The preview failed: a setting is wrong. Only interrupted operations were looked at.",)
+    assert [each.candidate.resource.name for each in recovery.imported] == ["vllm"]
+    assert recovery.open == ("The preview failed: a setting is wrong. Only interrupted operations were checked.",)
     assert not recovery.clean
 
 
@@ -234,7 +232,7 @@ def test_what_lies_on_another_waits_for_it(world):
     findings = [
         run.Examined(
             candidate=run.Candidate(resource=ResourceState({**each, "type": "t", "custom": True}), pending=False),
-            found=Found(owner=Owner.OURS, name=each["urn"], id="x"),
+            found=Found(owner=Owner.OWNED, name=each["urn"], id="x"),
         )
         for each in (
             {"urn": "router", "inputs": {"network": "04da6b54-80e4-46f7-96ec-b56ff0331ba9"}},
@@ -256,12 +254,10 @@ def test_an_unknown_type_is_left_to_a_person(world):
         kind="creating", resource=ResourceState({"urn": "u::i", "type": "docker:index/image:Image", "custom": True})
     )
     (text,) = run._unknown_kinds([strange, image])
-    assert text.startswith(
-        "The creation of n (gcp:new/type:Type) was interrupted, and recover cannot tell whether it exists"
-    )
+    assert text.startswith("The creation of n (gcp:new/type:Type) was interrupted, and recover cannot check this type")
 
 
-@pytest.mark.parametrize(("owner", "code"), [(Owner.OURS, 0), (Owner.FOREIGN, 1)])
+@pytest.mark.parametrize(("owner", "code"), [(Owner.OWNED, 0), (Owner.NOT_OWNED, 1)])
 def test_the_command_says_what_it_did(world, monkeypatch, capsys, owner, code):
     monkeypatch.setattr("cloud.google_api.connect", lambda _project: None)
     world.lose("vllm")
@@ -269,12 +265,12 @@ def test_the_command_says_what_it_did(world, monkeypatch, capsys, owner, code):
     assert run_command(command.COMMAND, ["--stack", STACK, "--yes", "--json"]) == code
     report = json.loads(capsys.readouterr().out)
     assert report["clean"] is (code == 0)
-    assert [each["name"] for each in report["taken"]] == (["vllm"] if owner is Owner.OURS else [])
+    assert [each["name"] for each in report["imported"]] == (["vllm"] if owner is Owner.OWNED else [])
     world.lose("vllm")
     assert run_command(command.COMMAND, ["--stack", STACK, "--yes"]) == code
     said = capsys.readouterr().out
-    assert ("does not carry the labels of this stack. It was not touched." in said) is bool(code)
-    again = f"Settle what is named above, then run `python -m scripts.recover --stack {STACK}` again."
+    assert ("does not have the labels of this stack. It was not modified." in said) is bool(code)
+    again = f"Resolve the problems above, then run `python -m scripts.recover --stack {STACK}` again."
     assert said.strip().endswith(again if code else f"Run `pulumi up --stack {STACK}`.")
 
 
@@ -282,7 +278,7 @@ def test_without_yes_and_without_a_terminal_nothing_is_changed(world, monkeypatc
     monkeypatch.setattr("cloud.google_api.connect", lambda _project: None)
     world.lose("vllm")
     assert run_command(command.COMMAND, ["--stack", STACK]) == 2
-    assert "pass --yes" in capsys.readouterr().err
+    assert "Pass --yes" in capsys.readouterr().err
     assert world.calls == []
 
 
@@ -290,7 +286,7 @@ def test_a_dry_run_changes_nothing(world, monkeypatch, capsys):
     monkeypatch.setattr("cloud.google_api.connect", lambda _project: None)
     world.lose("vllm")
     assert run_command(command.COMMAND, ["--stack", STACK, "--dry-run"]) == 0
-    assert "would be taken over: Cloud Run service vllm" in capsys.readouterr().out
+    assert "to import: Cloud Run service vllm" in capsys.readouterr().out
     assert world.calls == []
 
 

@@ -1,4 +1,4 @@
-"""What is put into a state is whole: parents and providers first, nothing that nobody knows, and what the state has stays as it was."""
+"""Imported resources are complete: parents and providers first, no unknown values, and existing resources unchanged."""
 
 import json
 import re
@@ -25,7 +25,7 @@ def empty(stack):
 
 
 def found(resource, **outputs):
-    return Found(owner=Owner.OURS, name="n", id=resource.id, outputs=outputs)
+    return Found(owner=Owner.OWNED, name="n", id=resource.id, outputs=outputs)
 
 
 def assert_whole(deployment):
@@ -115,7 +115,7 @@ def resource(type_="gcp:secretmanager/secretVersion:SecretVersion", **inputs):
 
 def test_a_value_that_the_preview_hides_makes_the_refresh_an_import():
     given = resource(secret="projects/p/secrets/s", secretData=REDACTED, deletionPolicy="DELETE")
-    after = adopted(empty("l4-qat"), given, Found(owner=Owner.OURS, name="n", id="x", outputs={"name": "x"}), {})
+    after = adopted(empty("l4-qat"), given, Found(owner=Owner.OWNED, name="n", id="x", outputs={"name": "x"}), {})
     entry = after.resources[-1]
     assert entry.inputs == {"secret": "projects/p/secrets/s", "deletionPolicy": "DELETE"}
     assert entry.raw["outputs"] == {}
@@ -124,7 +124,7 @@ def test_a_value_that_the_preview_hides_makes_the_refresh_an_import():
 
 def test_nested_unknowns_never_reach_the_state():
     given = resource("gcp:cloudrunv2/service:Service", name="n", template={"serviceAccount": UNKNOWN}, labels={})
-    entry = adopted(empty("l4-qat"), given, Found(owner=Owner.OURS, name="n", id="x"), {}).resources[-1]
+    entry = adopted(empty("l4-qat"), given, Found(owner=Owner.OWNED, name="n", id="x"), {}).resources[-1]
     assert UNKNOWN not in json.dumps(entry.raw)
     assert entry.inputs == {"name": "n", "labels": {}}
     assert not Candidate(resource=given, pending=False).complete
@@ -132,7 +132,7 @@ def test_nested_unknowns_never_reach_the_state():
 
 def test_defaults_are_inputs_only():
     given = resource(name="n", __defaults=["a"], inner=[{"__defaults": [], "b": 1}])
-    entry = adopted(empty("l4-qat"), given, Found(owner=Owner.OURS, name="n", id="x"), {}).resources[-1]
+    entry = adopted(empty("l4-qat"), given, Found(owner=Owner.OWNED, name="n", id="x"), {}).resources[-1]
     assert entry.outputs == {"name": "n", "inner": [{"b": 1}]}
     assert entry.inputs["__defaults"] == ["a"]
 
@@ -140,7 +140,7 @@ def test_defaults_are_inputs_only():
 def test_a_ciphertext_is_an_output_as_it_is_an_input():
     secret = {"4dabf18193072939515e22adb298388d": "1b47061264138c4ac30d75fd1eb44270", "ciphertext": "v1:a"}
     entry = adopted(
-        empty("l4-qat"), resource(secretData=secret), Found(owner=Owner.OURS, name="n", id="x"), {}
+        empty("l4-qat"), resource(secretData=secret), Found(owner=Owner.OWNED, name="n", id="x"), {}
     ).resources[-1]
     assert is_secret(entry.outputs["secretData"])
     assert entry.outputs["secretData"] == secret
@@ -148,7 +148,7 @@ def test_a_ciphertext_is_an_output_as_it_is_an_input():
 
 def test_a_queued_resource_with_unknown_inputs_is_imported_by_its_full_name():
     given = resource("gcp-tpu:index:QueuedResource", queuedResourceId="q", network=UNKNOWN)
-    answer = Found(owner=Owner.OURS, name="n", id="projects/p/queuedResources/q", outputs={"name": "projects/p/full"})
+    answer = Found(owner=Owner.OWNED, name="n", id="projects/p/queuedResources/q", outputs={"name": "projects/p/full"})
     entry = adopted(empty("l4-qat"), given, answer, {}).resources[-1]
     assert (entry.id, entry.inputs, entry.raw["outputs"]) == ("projects/p/full", {}, {})
 

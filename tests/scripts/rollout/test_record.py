@@ -131,15 +131,15 @@ def test_a_change_that_google_made_without_an_answer_is_the_way_back_too():
 
 def test_a_revision_that_keeps_requests_is_named_with_the_command_also_in_json(monkeypatch, capsys):
     for down, still, traffic in (
-        (("PATCH",), "10 % of the requests still go to s-2, which failed its check at 10 %", {"s-1": 90, "s-2": 10}),
-        (("PATCH", "GET"), "Whether s-2 still gets requests, which failed its check at 10 %", None),
+        (("PATCH",), "10 % of the traffic still goes to s-2, which failed its check at 10 %", {"s-1": 90, "s-2": 10}),
+        (("PATCH", "GET"), "It is unknown how much traffic goes to s-2, which failed its check at 10 %", None),
     ):
         google, time_ = Google("s-1", "s-2"), Time()
         made, refreshed = rollout(google, During(2, shut(google, *down), slow_from=2), time_)
         monkeypatch.setattr(main, "_of_stack", lambda _, made=made: made)
         assert run_command(main.COMMAND, ["--stack", "x", "--json"]) == ExitCode.FAILED
         report = json.loads(capsys.readouterr().out)
-        assert (report["outcome"], report["traffic"], report["schema_version"]) == ("not gone back", traffic, 1)
+        assert (report["outcome"], report["traffic"], report["schema_version"]) == ("not rolled back", traffic, 2)
         assert still in report["reason"]
         assert "5.0 times slower" in report["reason"]
         assert "`python -m scripts.rollout --stack x --to s-1`" in report["reason"]
@@ -167,7 +167,7 @@ def test_a_way_back_that_is_ended_by_hand_leaves_the_reason_and_the_refusal():
     report = rollout(google)[0].to_latest()
     assert report.outcome == "refused"
     assert (
-        "10 % of the requests go to s-2, and `python -m scripts.rollout --stack x --to s-1` goes back." in report.reason
+        "10 % of the traffic goes to s-2; `python -m scripts.rollout --stack x --to s-1` rolls back." in report.reason
     )
 
 
@@ -182,9 +182,9 @@ def test_a_refusal_of_google_is_not_tried_for_minutes():
 
     google.patch = forbids
     report = rollout(google, Checks(slow_from=2), time_)[0].to_latest()
-    assert (report.outcome, report.traffic, time_.s) == ("not gone back", {"s-1": 90, "s-2": 10}, 0)
-    assert "10 % of the requests still go to s-2, which failed its check at 10 %" in report.reason
-    assert "could not be changed: Forbidden" in report.reason
+    assert (report.outcome, report.traffic, time_.s) == ("not rolled back", {"s-1": 90, "s-2": 10}, 0)
+    assert "10 % of the traffic still goes to s-2, which failed its check at 10 %" in report.reason
+    assert "Cannot change service s: Forbidden" in report.reason
 
 
 def test_a_second_roll_out_changes_nothing_and_names_the_holder():
@@ -194,7 +194,7 @@ def test_a_second_roll_out_changes_nothing_and_names_the_holder():
     report = made.to_latest(again=True)
     assert (report.outcome, report.exit_code) == ("held", ExitCode.REFUSED)
     assert f"ann@{socket.gethostname()} (process {os.getpid()}, since 20" in report.reason
-    assert "rolls out s-2, so that nothing was changed here" in report.reason
+    assert "is rolling out s-2, so this run changed nothing" in report.reason
     assert (google.seen, google.notes, refreshed) == ([], 0, [])
 
 
@@ -215,7 +215,7 @@ def test_a_dead_hold_is_taken_over_and_the_report_says_whose():
         if report.outcome != outcome or said not in report.reason:
             found.append((holder, after_s, report.outcome, report.reason))
         if outcome == "rolled out":
-            assert report.reason.startswith("Took over the roll-out of ann@")
+            assert report.reason.startswith("Took over the rollout of ann@")
             assert [gate.share for gate in report.gates] == [10, 50, 100]
     assert found == []
 
@@ -228,9 +228,9 @@ def test_a_run_that_lost_its_hold_stops_and_never_goes_back_over_another():
         made, refreshed = rollout(google, During(2, lambda other=other: other.to_revision("s-1"), slow_from=slow_from))
         report = made.to_latest()
         assert (report.outcome, report.exit_code, report.traffic) == ("stopped", ExitCode.FAILED, {"s-1": 100})
-        assert "took over the roll-out of s: Revision s-1 gets all requests." in report.reason
+        assert "took over the rollout of s: Revision s-1 gets all traffic." in report.reason
         assert google.traffic == BACK
-        assert (google.record.outcome, refreshed) == ("gone back", [])
+        assert (google.record.outcome, refreshed) == ("rolled back manually", [])
 
 
 def test_a_conflict_with_an_equal_wish_of_another_run_is_not_its_own():
@@ -259,7 +259,7 @@ def test_two_that_begin_at_the_same_moment_are_one_roll_out():
     google.before_patch = lambda: (setattr(google, "before_patch", lambda: None), held_by(google), bump(google))
     report = rollout(google)[0].to_latest()
     assert report.outcome == "stopped"
-    assert "was changed by another client in the meantime" in report.reason
+    assert "changed during the rollout. Its traffic was not modified" in report.reason
     assert google.record.holder.user == "ann"
     assert google.record.runs
 
@@ -279,7 +279,7 @@ def test_an_up_that_makes_a_revision_in_the_middle_stops_the_run_and_its_shares_
 
     report = rollout(google, During(2, up, slow_from=2))[0].to_latest()
     assert (report.outcome, report.traffic) == ("stopped", {"s-1": 90, "s-2": 10})
-    assert "Revision s-3 of s was made in the meantime, so that this roll-out stopped." in report.reason
+    assert "Revision s-3 of s was created during the rollout, so this rollout stopped." in report.reason
     assert (google.record.outcome, google.record.reason) == ("interrupted", report.reason)
 
 
@@ -301,9 +301,9 @@ def test_to_takes_over_from_a_run_that_goes_on():
     google = Google("s-1", "s-2")
     held_by(google)
     report = rollout(google)[0].to_revision("s-1")
-    assert (report.outcome, report.exit_code, google.traffic) == ("gone back", ExitCode.DONE, BACK)
-    assert "Took over the roll-out of ann@" in report.reason
-    assert "going back does not wait for it" in report.reason
+    assert (report.outcome, report.exit_code, google.traffic) == ("rolled back manually", ExitCode.DONE, BACK)
+    assert "Took over the rollout of ann@" in report.reason
+    assert "a rollback does not wait" in report.reason
 
 
 def test_to_is_tried_for_minutes_too_and_ends_with_a_report():
@@ -316,7 +316,7 @@ def test_to_is_tried_for_minutes_too_and_ends_with_a_report():
     held_by(google)
     google.down = ("PATCH",)
     report = made.to_revision("s-1")
-    assert (report.outcome, report.traffic) == ("not gone back", {"s-1": 90, "s-2": 10})
+    assert (report.outcome, report.traffic) == ("not rolled back", {"s-1": 90, "s-2": 10})
     assert "Run `python -m scripts.rollout --stack x --to s-1` again." in report.reason
 
 
@@ -327,7 +327,7 @@ def test_a_refused_revision_is_not_offered_again_without_its_reason():
     time_.s += 2 * 3600
     report = rollout(google, time_=time_)[0].to_latest()
     assert (report.outcome, report.exit_code, report.traffic) == ("refused", ExitCode.REFUSED, {"s-1": 100})
-    assert "Revision s-2 was refused 2 h ago: Revision s-2 failed its check at 10 % of the requests." in report.reason
+    assert "Revision s-2 was refused 2 h ago: Revision s-2 failed its check at 10 % of the traffic." in report.reason
     assert "5.0 times slower" in report.reason
     assert "To roll it out anyway, run `python -m scripts.rollout --stack x --again`." in report.reason
     assert len(google.seen) == steps
@@ -364,7 +364,7 @@ def test_requests_that_to_took_away_are_given_back_only_by_order():
     rollout(google)[0].to_revision("s-1")
     report = rollout(google)[0].to_latest()
     assert report.outcome == "refused"
-    assert "gave all requests to s-1 with --to" in report.reason
+    assert "routed all traffic to s-1 with --to" in report.reason
     assert rollout(google)[0].to_revision("s-2").traffic == {"s-2": 100}
     assert google.record.refused is None
 
@@ -384,7 +384,7 @@ def test_shares_that_google_does_not_say_stop_the_run_before_anything_moves():
     google = Google("s-1", "s-2")
     get = google.get
     google.get = lambda *path: {**get(*path), "trafficStatuses": []}
-    with pytest.raises(ScriptError, match="Google does not say who gets the requests of s, so that none were moved"):
+    with pytest.raises(ScriptError, match="Google did not return the traffic split of s, so no traffic was moved"):
         rollout(google)[0].to_latest()
     assert google.seen == []
 
@@ -410,7 +410,7 @@ def test_a_refresh_that_fails_is_part_of_the_report():
     made = replace(rollout(google, Checks(slow_from=2))[0], refresh=locked)
     report = made.to_latest()
     assert (report.outcome, report.state_is_behind, report.exit_code) == ("rolled back", True, ExitCode.FAILED)
-    assert report.reason.endswith("All requests go to s-1 again. Stack x is locked by ann@host.")
+    assert report.reason.endswith("All traffic goes to s-1 again. Stack x is locked by ann@host.")
 
 
 def test_a_hold_is_renewed_while_a_check_takes_long(monkeypatch):
@@ -439,4 +439,4 @@ def test_no_secret_of_a_check_is_kept_in_the_record():
 
 def test_again_and_to_are_two_orders(capsys):
     assert run_command(main.COMMAND, ["--stack", "x", "--again", "--to", "s-1"]) == ExitCode.REFUSED
-    assert "give one of them" in capsys.readouterr().err
+    assert "cannot be combined" in capsys.readouterr().err

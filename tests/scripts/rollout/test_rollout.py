@@ -174,7 +174,7 @@ def test_smoke_checks_that_fail_leave_every_request_where_it_was():
     made, refreshed = rollout(google, Checks(smoke="The smoke checks failed: chat."))
     report = made.to_latest()
     assert (report.outcome, report.exit_code) == ("rolled back", ExitCode.FAILED)
-    assert "failed its check at 0 % of the requests. The smoke checks failed: chat." in report.reason
+    assert "failed its check at 0 % of the traffic. The smoke checks failed: chat." in report.reason
     assert all(step[0] == ("s-1", 100) for step in google.seen)
     assert refreshed == [{"s-1": 100}]
 
@@ -185,7 +185,7 @@ def test_a_revision_that_is_slow_at_any_share_goes_back_with_the_figure(slow_fro
     report = rollout(google, Checks(slow_from=slow_from))[0].to_latest()
     assert (report.outcome, google.shares) == ("rolled back", {"s-1": 100})
     assert report.gates[-1].share == share
-    assert "is 0.500 s, and 0.100 s with the old revision: 5.0 times slower; at most 2 times slower" in report.reason
+    assert "is 0.500 s, but 0.100 s with the old revision (5.0 times slower). Maximum: 2 times slower" in report.reason
 
 
 @pytest.mark.parametrize(("dead_from", "share"), [(1, 0), (2, 10), (3, 50), (4, 100)])
@@ -220,7 +220,7 @@ def test_a_revision_that_was_not_reached_is_not_one_that_failed(smoke, lost_from
     assert (report.gates[-1].share, report.gates[-1].checked) == (share, False)
     assert "could not be checked" in report.reason
     assert "no identity token" in report.reason
-    assert "`python -m scripts.rollout --stack x` continues" in report.reason
+    assert "run `python -m scripts.rollout --stack x` to continue" in report.reason
     assert refreshed == [{"s-1": 100}]
     assert rollout(google)[0].to_latest().outcome == "rolled out"
 
@@ -236,7 +236,7 @@ def test_tags_without_a_url_give_every_request_to_the_old_revision():
     google.has_tag_urls = False
     report = rollout(google)[0].to_latest()
     assert (report.outcome, google.shares) == ("rolled back", {"s-1": 100})
-    assert "It could not be checked: Google gave no URL for the tags" in report.reason
+    assert "It could not be checked: Google returned no URL for the tags" in report.reason
 
 
 def test_an_operation_that_cannot_be_asked_for_ends_with_a_report():
@@ -244,8 +244,8 @@ def test_an_operation_that_cannot_be_asked_for_ends_with_a_report():
     google.refuse_waiting = True
     report = rollout(google)[0].to_latest()
     assert (report.outcome, report.exit_code, report.traffic) == ("interrupted", ExitCode.FAILED, {"s-1": 100})
-    assert "did not say how the change of s ended (Forbidden). Run the same" in report.reason
-    assert "`python -m scripts.rollout --stack x --to s-1` goes back." in report.reason
+    assert "Cannot read the result of the change of s (Forbidden). Run the same" in report.reason
+    assert "`python -m scripts.rollout --stack x --to s-1` rolls back." in report.reason
 
 
 @pytest.mark.parametrize("at", [1, 2, 3, 4, 5])
@@ -268,7 +268,7 @@ def test_a_change_of_somebody_else_is_left_alone():
     service = ServiceAtGoogle(api=google, name=NAME, limit_s=60)
     seen = service.read()
     google.etag += 1
-    with pytest.raises(ServiceChangedError, match="was changed by another client in the meantime"):
+    with pytest.raises(ServiceChangedError, match=r"changed during the rollout\. Its traffic was not modified"):
         service.shift(seen, whole("s-2"), RolloutRecord())
     assert google.shares == {"s-1": 100}
 
@@ -285,7 +285,7 @@ def test_a_latest_revision_that_did_not_start_gets_nothing():
     google = Google("s-1", "s-2", latest_ready="s-1", failed=("s-2",))
     report = rollout(google)[0].to_latest()
     assert (report.outcome, report.exit_code, google.seen) == ("failed", ExitCode.FAILED, [])
-    assert "Revision s-2 did not start, so that it gets no requests; s-1 serves." in report.reason
+    assert "Revision s-2 did not start and gets no traffic. s-1 serves." in report.reason
 
 
 def test_a_revision_that_has_all_requests_is_pinned_and_nothing_is_checked():
@@ -319,7 +319,7 @@ def test_a_revision_with_requests_or_a_tag_or_of_a_foreign_service_is_never_dele
 def test_going_back_to_a_revision_that_cannot_serve_names_those_that_can():
     google = Google("s-1", "s-2", "s-3", failed=("s-2",))
     made = rollout(google)[0]
-    with pytest.raises(CommandRefusedError, match=r"s-2 did not start; those that can serve are s-1, s-3\."):
+    with pytest.raises(CommandRefusedError, match=r"s-2 did not start. Ready revisions: s-1, s-3\."):
         made.to_revision("s-2")
     with pytest.raises(CommandRefusedError, match="s-9 does not exist"):
         made.to_revision("s-9")
@@ -342,12 +342,12 @@ def test_an_interrupted_roll_out_goes_on_with_the_next_step():
     ("now", "said"),
     [
         (FAST, ""),
-        (Measured(requests=4, failed=1, ttft_s=0.1, tok_per_s=100.0), "1 of 4 requests failed; at most 0 of them may"),
+        (Measured(requests=4, failed=1, ttft_s=0.1, tok_per_s=100.0), "1 of 4 requests failed. Maximum: 0 of them"),
         (Measured(requests=0, failed=0, ttft_s=None, tok_per_s=None), "0 of 0 requests failed"),
         (Measured(requests=4, failed=0, ttft_s=0.19, tok_per_s=51.0), ""),
         (
             Measured(requests=4, failed=0, ttft_s=0.1, tok_per_s=40.0),
-            "40.0 tok/s, and the old one gives 100.0 tok/s: 2.5",
+            "40.0 tok/s, but the old one 100.0 tok/s (2.5",
         ),
     ],
 )
@@ -374,7 +374,7 @@ def test_a_dry_run_shows_what_would_be_done_and_what_both_revisions_cost():
     assert priced.usd_per_hour_after > 0.5
     assert made.look().plan == priced.plan
     back = made.look("s-1")
-    assert (back.phase, back.revision, back.steps) == ("go back", "s-1", (100,))
+    assert (back.phase, back.revision, back.steps) == ("roll back", "s-1", (100,))
     with pytest.raises(CommandRefusedError, match="Revision s-9 does not exist"):
         made.look("s-9")
     google.traffic = [{"type": BY_REVISION, "revision": "s-2", "percent": 100}]

@@ -96,20 +96,20 @@ def test_after_a_failed_change_the_document_that_serves_is_not_the_one_that_was_
     assert found.declared == found.stored == document_hash(asked)
     assert found.running == document_hash(DOCUMENT)
     (sentence,) = drift_of(found, "tpu")
-    assert "failed, and the machine went back to the last good one" in sentence
+    assert "failed. The machine rolled back to the last known good document" in sentence
 
 
 def test_a_server_that_ends_again_and_again_serves_nothing(world):
     publish(world, machine(world), phase="retrying", document_hash=document_hash(DOCUMENT), serving_hash="")
     found = facts(world, state(queued()))
-    assert (found.running, document_that_serves(found)) == (None, "nothing: the machine is retrying")
+    assert (found.running, document_that_serves(found)) == (None, "none (machine is retrying)")
 
 
 def test_what_the_container_gets_is_named_as_the_machine_says_it(world):
     node = machine(world)
     for published, words in (
         ({}, ""),
-        ({"container": "confined"}, "confined: the accelerator's devices, few rights and no token"),
+        ({"container": "confined"}, "confined (accelerator devices, minimal rights, no access to the machine's token)"),
         ({"container": "confined-with-token: the rule is refused"}, "confined-with-token: the rule is refused"),
         ({"container": "privileged: x\x1b[2J"}, "privileged: x"),
     ):
@@ -247,7 +247,7 @@ def test_a_division_of_the_requests_is_shown_with_its_shares_and_its_record():
 def test_shares_and_records_that_cannot_be_read_are_unknown():
     found = rolling({"s-1": 90}, '{"schema":1}')
     assert (found.traffic, found.running, found.rollout_phase) == (None, None, "unknown")
-    assert "Google does not say who gets the requests of the service." in found.unknown
+    assert "Google did not return the traffic split of the service." in found.unknown
     found = rolling({"s-1": 100}, "{")
     assert (found.traffic, found.rollout_phase, found.rollout_waits) == ({"s-1": 100}, "unknown", False)
     assert "the record of the rollout cannot be read: it is not JSON" in found.unknown[0]
@@ -266,7 +266,7 @@ def test_a_refusal_of_google_is_told_in_its_own_words(world):
     fault = Fault(method="tpu.projects.locations.queuedResources.get", count=9, status=409)
     world.cloud.cloud.scenario = Scenario(operations=OperationDurations(instant=True), faults=[fault])
     machine_is = serving(state(queued()))
-    with pytest.raises(ScriptError, match="Google says: "):
+    with pytest.raises(ScriptError, match="Google returned an error: "):
         cloud_facts(world.api, machine_is, stack="x", now=datetime.now(UTC))
 
 
@@ -279,5 +279,5 @@ def test_what_an_api_that_is_off_hides_is_not_missing(world, api):
     """In a project that turned the API off, the machine or the service may live."""
     world.call("POST", "serviceusage", f"v1/projects/{PROJECT}/services/{api}.googleapis.com:disable", {})
     found = state(stack_resource(), queued() if api == "tpu" else service())
-    with pytest.raises(ScriptError, match=f"Google says: the API {api}.googleapis.com is off"):
+    with pytest.raises(ScriptError, match=f"Google returned an error: the API {api}.googleapis.com is off"):
         facts(world, found)

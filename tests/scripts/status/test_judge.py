@@ -76,14 +76,14 @@ def test_each_situation_names_the_next_command(status, kept, locks, command):
     [
         (READY, ()),
         (None, ()),
-        (replace(READY, stored="b", running="b"), ("changed outside of Pulumi: b, not a",)),
-        (replace(READY, running="b"), ("The document b serves, not yet a",)),
+        (replace(READY, stored="b", running="b"), ("changed outside Pulumi: b instead of a",)),
+        (replace(READY, running="b"), ("Document b is serving instead of a",)),
         (
             replace(READY, phase="failed", declared="b", stored="b"),
-            ("The document a serves: b failed, and the machine went back to the last good one.",),
+            ("Document b failed. The machine rolled back to the last known good document, a.",),
         ),
-        (replace(READY, stored="b" * 64), ("changed outside of Pulumi: bbbbbbbbbbbb, not a",)),
-        (replace(READY, state="MISSING"), ("What serves is MISSING",)),
+        (replace(READY, stored="b" * 64), ("changed outside Pulumi: bbbbbbbbbbbb instead of a",)),
+        (replace(READY, state="MISSING"), ("Google reports it as MISSING",)),
     ],
 )
 def test_what_runs_is_compared_with_what_was_declared(cloud, words):
@@ -121,7 +121,7 @@ def test_a_wait_says_where_for_what_and_since_when():
 def test_capacity_that_came_since_the_last_up_is_for_the_next_one():
     kept = state(queued(state="ACCEPTED"))
     assert waits_of(kept, (), READY, NOW) == [
-        "The capacity has come since the last `pulumi up`. The next one takes it over."
+        "The capacity became active after the last `pulumi up`. The next one continues with it."
     ]
     assert next_command(DEPLOYED, kept, ()) == "pulumi up --stack x"
     taken = state(queued(state="ACTIVE"))
@@ -133,7 +133,7 @@ def test_a_renewal_that_is_not_finished_is_for_the_next_up():
     name = "projects/p/locations/us-east5-a/queuedResources/gemma-x-b"
     kept = state(queued(state="ACTIVE", renewalName=name, renewalState="WAITING_FOR_RESOURCES"))
     assert waits_of(kept, (), READY, NOW) == [
-        "A renewal is not finished: gemma-x-b in us-east5-a was WAITING_FOR_RESOURCES. The next `pulumi up` goes on with it."
+        "A renewal is not finished: gemma-x-b in us-east5-a was WAITING_FOR_RESOURCES. The next `pulumi up` continues it."
     ]
     assert next_command(DEPLOYED, kept, ()) == "pulumi up --stack x"
 
@@ -141,11 +141,11 @@ def test_a_renewal_that_is_not_finished_is_for_the_next_up():
 def test_locks_and_creations_that_never_ended_are_waits():
     (held,) = waits_of(EMPTY, (ALIVE,), None, NOW)
     (dead,) = waits_of(EMPTY, (DEAD,), None, NOW)
-    assert "whose process is gone" not in held
+    assert "no longer running" not in held
     assert f"(process {DEAD.pid}, since" in dead
-    assert dead.endswith("holds the lock, whose process is gone.")
+    assert dead.endswith(" (no longer running).")
     (begun,) = waits_of(state(pending=[queued()]), (), None, NOW)
-    assert begun == "An interrupted run began to make and did not record: capacity."
+    assert begun == "An interrupted run may have created these resources: capacity."
 
 
 def test_a_refresh_tells_each_resource_that_would_change_once():
@@ -156,8 +156,8 @@ def test_a_refresh_tells_each_resource_that_would_change_once():
         {"op": "update", "urn": urn("p:i:Parent$gcp:storage/bucket:Bucket", "models")},
     ]
     assert _sentences({"steps": steps}) == [
-        "capacity (gcp-tpu:index:QueuedResource) would be replaced.",
-        "models (gcp:storage/bucket:Bucket) would be changed.",
+        "capacity (gcp-tpu:index:QueuedResource) will be replaced.",
+        "models (gcp:storage/bucket:Bucket) will be changed.",
     ]
 
 
@@ -186,5 +186,5 @@ def test_the_next_command_follows_the_record_of_the_roll_out(phase, waits, comma
 
 def test_a_roll_out_that_has_a_sentence_is_not_told_twice():
     cloud = replace(READY, running="s-1", stored="s-2", declared="s-2")
-    assert drift_of(cloud, "cloud-run") == ["The revision s-1 serves, not yet s-2."]
+    assert drift_of(cloud, "cloud-run") == ["Revision s-1 is serving instead of s-2."]
     assert drift_of(replace(cloud, rollout="Revision s-2 was refused."), "cloud-run") == []

@@ -70,8 +70,8 @@ BROKEN = replace(
     READY,
     stack="tpu-v6e1",
     server=None,
-    drift=("Pulumi.tpu-v6e1.yaml has other settings than the last `pulumi up`.",),
-    unanswered=(UnansweredSource(source="endpoint", why="The server does not answer (ConnectionError)."),),
+    drift=("Pulumi.tpu-v6e1.yaml has changed since the last `pulumi up`.",),
+    unanswered=(UnansweredSource(source="endpoint", why="The server does not respond (ConnectionError)."),),
     next_command="python -m scripts.logs --stack tpu-v6e1",
 )
 ABSENT = StackStatus(stack="rtx6000-31b", deployed=False, next_command="pulumi up --stack rtx6000-31b")
@@ -144,7 +144,7 @@ class TestWatch:
     def test_seconds_and_money_alone_are_no_change(self):
         richer = replace(READY, cloud=replace(READY.cloud, usd=6.0, age_s=9.0))
         assert changed_lines(REPORT, replace(REPORT, at_s=AT_S + 60, stacks=(richer, *REPORT.stacks[1:]))) == []
-        assert changed_lines(REPORT, replace(REPORT, stacks=REPORT.stacks[1:])) == ["tpu-v6e4: gone"]
+        assert changed_lines(REPORT, replace(REPORT, stacks=REPORT.stacks[1:])) == ["tpu-v6e4: removed"]
 
     def test_a_terminal_is_drawn_anew_until_ctrl_c(self, monkeypatch, capsys):
         later = replace(READY, cloud=replace(READY.cloud, state="SUSPENDED"))
@@ -220,14 +220,14 @@ class TestTheServer:
     def test_a_server_that_is_gone_is_a_source_without_an_answer(self):
         with listening() as outputs:
             pass
-        with pytest.raises(ScriptError, match="does not answer: GET /health failed: Cannot connect"):
+        with pytest.raises(ScriptError, match="does not respond: GET /health failed: Cannot connect"):
             server_facts(outputs)
 
     @pytest.mark.parametrize(
         ("changes", "least", "asked"),
         [
-            ({"auth": "tunnel", "target": "tpu"}, 0, "--tunnel opens it"),
-            ({}, 0, "--wake asks it"),
+            ({"auth": "tunnel", "target": "tpu"}, 0, "Pass --tunnel to open it"),
+            ({}, 0, "Pass --wake to check anyway"),
             ({}, 1, None),
         ],
     )
@@ -247,7 +247,7 @@ def planted(monkeypatch, tmp_path):
     monkeypatch.setattr(collect.states, "read", lambda _: state(stack_resource(auth="none"), service()))
     monkeypatch.setattr(collect, "stack_locks", lambda _: ())
     monkeypatch.setattr(collect, "settings_drift", lambda *_: None)
-    monkeypatch.setattr(collect, "_ask_google", lambda *_: CloudFacts(state="READY", place="us-east4", running="r-1"))
+    monkeypatch.setattr(collect, "_query_google", lambda *_: CloudFacts(state="READY", place="us-east4", running="r-1"))
     monkeypatch.setattr(collect, "server_facts", lambda *_: ServerFacts(health="ready"))
     return monkeypatch
 
@@ -260,7 +260,7 @@ class TestTheCommand:
         assert found["rate"]["planned_low_tok_per_s"] == 60
         assert found["next_command"] == "python -m scripts.connect --stack x"
 
-    @pytest.mark.parametrize("source", ["_ask_google", "server_facts", "rate_facts", "settings_drift"])
+    @pytest.mark.parametrize("source", ["_query_google", "server_facts", "rate_facts", "settings_drift"])
     def test_a_source_that_fails_leaves_the_others_and_the_exit_code_is_1(self, planted, capsys, source):
         def fails(*_):
             raise ScriptError("It is away.")
@@ -269,7 +269,7 @@ class TestTheCommand:
         assert run_command(COMMAND, ["--stack", "x", "--json"]) == 1
         (found,) = json.loads(capsys.readouterr().out)["stacks"]
         assert [item["why"] for item in found["unanswered"]] == ["It is away."]
-        assert (found["cloud"] is None) == (source == "_ask_google")
+        assert (found["cloud"] is None) == (source == "_query_google")
         assert run_command(COMMAND, ["--stack", "x"]) == 1
         assert "It is away." in capsys.readouterr().out
 
@@ -307,10 +307,10 @@ class TestTheCommand:
     def test_a_tpu_is_healthy_by_the_word_of_its_agent(self, planted):
         outputs = stack_resource(auth="tunnel", target="tpu")
         planted.setattr(collect.states, "read", lambda _: state(outputs, queued()))
-        planted.setattr(collect, "_ask_google", lambda *_: CloudFacts(state="ACTIVE", phase="ready"))
+        planted.setattr(collect, "_query_google", lambda *_: CloudFacts(state="ACTIVE", phase="ready"))
         (found,) = collect.collect(StatusRequest(stack="x")).stacks
         assert (found.health, found.target) == ("ready", "tpu")
-        assert "--tunnel opens it" in found.server_not_asked
+        assert "Pass --tunnel to open it" in found.server_not_asked
 
 
 def test_tasks_answer_fail_or_are_late_each_for_itself(monkeypatch):

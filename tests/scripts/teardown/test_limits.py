@@ -153,7 +153,7 @@ def test_without_yes_and_without_a_terminal_nothing_is_taken_down(desk):
     before = desk.world.resources()
     code, _, said = desk.run("--over-limit", stack=None)
     assert code == ExitCode.REFUSED
-    assert "pass --yes" in said
+    assert "Pass --yes" in said
     assert desk.world.resources() == before
 
 
@@ -164,4 +164,4 @@ def test_a_dry_run_names_what_would_go(desk):
     code, report, said = desk.run("--over-limit", "--dry-run", stack=None)
     assert "exceeds maxAge 60 min" in said or "exceeds maxAge 1 h" in said
     assert (code, desk.world.resources()) == (ExitCode.FAILED, before)
-    assert report["receipts"][0]["left"]
+    assert report["receipts"][0]["leaked"]

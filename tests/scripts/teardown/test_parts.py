@@ -121,7 +121,7 @@ class Google:
 def waited_s(google, written):
     patience, said = Patience(), []
     found = state(("gcp:compute/subnetwork:Subnetwork", SUBNETWORK), written=written)
-    moving = {"now": lambda: NOW + timedelta(seconds=patience.now_s), "say": said.append, "clock": patience.clock}
+    moving = {"now": lambda: NOW + timedelta(seconds=patience.now_s), "report": said.append, "clock": patience.clock}
     pending.wait(google, [found], **moving)
     assert len(said) == (patience.now_s > 0)
     return patience.now_s

@@ -6,7 +6,7 @@ from cloud.found import FoundResource
 from cloud.google_api import GoogleListError
 from contracts.labels import Ownership
 from planning.data.prices import LIST_PRICES
-from scripts.teardown.retained_bucket import kept_bucket
+from scripts.teardown.retained_bucket import retained_bucket
 
 GIB = 1024**3
 BUCKET = FoundResource(
@@ -33,14 +33,14 @@ class Pages:
 
 def test_a_kept_bucket_has_its_size_and_its_price():
     api = Pages((10 * GIB, 5 * GIB), (GIB,), ())
-    kept = kept_bucket(api, BUCKET)
+    kept = retained_bucket(api, BUCKET)
     price = LIST_PRICES.price("bucket_usd_per_gib_month", "us-east4").usd
     assert (kept.size_gib, kept.usd_per_month) == (16.0, pytest.approx(16 * price))
-    assert kept.text == f"bucket projects/_/buckets/b: 16.00 GiB, {16 * price:.2f} USD a month at list prices"
+    assert kept.text == f"bucket projects/_/buckets/b: 16.00 GiB, {16 * price:.2f} USD per month at list prices"
     assert api.asked == [("storage", "storage/v1/b/b/o?fields=nextPageToken,items/size&maxResults=1000")]
 
 
 def test_a_bucket_that_cannot_be_listed_has_no_price():
-    kept = kept_bucket(Pages(error=GoogleListError(403, "no", "forbidden")), BUCKET)
+    kept = retained_bucket(Pages(error=GoogleListError(403, "no", "forbidden")), BUCKET)
     assert (kept.size_gib, kept.usd_per_month) == (None, None)
     assert kept.text == "bucket projects/_/buckets/b: of unknown size"

@@ -96,7 +96,7 @@ def test_everything_is_deleted_without_an_engine_and_strangers_stay(desk):
     assert code == ExitCode.DONE, said
     assert report["clean"] is True
     assert {item["kind"] for item in report["deleted"]} == ALL_KINDS
-    assert {item["outcome"] for item in report["deleted"]} <= {"deleted", "gone"}
+    assert {item["outcome"] for item in report["deleted"]} <= {"deleted", "already deleted"}
     assert desk.world.resources() == theirs
     assert desk.world.policy() == policy
     assert desk.world.exists("storage", f"storage/v1/b/{PROJECT}-gemma-x-models-theirs/o/precious")
@@ -129,13 +129,13 @@ def test_a_teardown_that_is_blind_to_a_kind_leaves_something(desk, kind):
 
 def test_nothing_is_asked_and_nothing_is_said_to_be_left_of_a_stack_that_has_nothing(desk):
     code, report, _ = desk.run()
-    assert (code, report["clean"], report["left"], report["deleted"]) == (ExitCode.DONE, True, [], [])
+    assert (code, report["clean"], report["leaked"], report["deleted"]) == (ExitCode.DONE, True, [], [])
 
 
 def test_a_name_that_nothing_has_is_refused(desk):
     code, report, said = desk.run("--yes", stack="tpu-v6e5")
     assert (code, report) == (ExitCode.REFUSED, None)
-    assert "No stack, no settings and no resource has the name tpu-v6e5" in said
+    assert "Stack tpu-v6e5 not found" in said
 
 
 def test_the_question_shows_kind_place_age_and_cost_and_no_is_no(desk):
@@ -144,11 +144,11 @@ def test_the_question_shows_kind_place_age_and_cost_and_no_is_no(desk):
     desk.answer("no")
     code, report, said = desk.run()
     assert (code, report) == (ExitCode.REFUSED, None)
-    assert "USD so far, at most" in said
+    assert "USD so far (maximum)" in said
     assert "us-east5-a" in said
     assert "5.40" in said
     assert "list prices of" in said
-    assert "11 resources and 1 IAM grants in the cloud?" in said
+    assert "and 11 resources and 1 IAM grant found in the cloud. Type yes: " in said
     assert desk.world.resources() == before
 
 
@@ -164,7 +164,7 @@ def test_without_a_terminal_nothing_is_deleted(desk):
     desk.monkeypatch.setattr("sys.stdin", io.StringIO())
     code, _, said = desk.run()
     assert code == ExitCode.REFUSED
-    assert "stdin is no terminal; pass --yes" in said
+    assert "stdin is not a terminal. Pass --yes" in said
     assert desk.world.resources() == before
 
 
@@ -173,7 +173,7 @@ def test_a_dry_run_changes_nothing(desk):
     before = desk.world.resources()
     code, report, _ = desk.run("--dry-run", "--yes")
     assert (code, report["dry_run"], report["deleted"]) == (ExitCode.FAILED, True, [])
-    assert {item["kind"] for item in report["left"]} == ALL_KINDS
+    assert {item["kind"] for item in report["leaked"]} == ALL_KINDS
     assert desk.world.resources() == before
     desk.run("--yes")
     assert desk.run("--dry-run")[0] == ExitCode.DONE
@@ -184,7 +184,7 @@ def test_the_bucket_can_be_kept(desk):
     desk.world.grant_on_bucket(f"{PROJECT}-gemma-x-models", f"serviceAccount:gemma-x@{PROJECT}.iam.gserviceaccount.com")
     code, report, _ = desk.run("--yes", "--keep-bucket")
     assert code == ExitCode.DONE
-    assert [item["name"] for item in report["kept"]] == [f"projects/_/buckets/{PROJECT}-gemma-x-models"]
+    assert [item["name"] for item in report["retained"]] == [f"projects/_/buckets/{PROJECT}-gemma-x-models"]
     assert desk.world.resources() == {f"{PROJECT}-gemma-x-models"}
     policy = desk.world.call("GET", "storage", f"storage/v1/b/{PROJECT}-gemma-x-models/iam")
     assert not policy.get("bindings")
@@ -196,8 +196,8 @@ def test_a_retained_bucket_stays_with_size_price_and_command_until_it_is_asked_f
     desk.world.bucket(name, labels, "m/config.json", "m/model.safetensors")
     desk.world.secret("gemma-x-hf-token", owner(STACK).labels)
     code, report, _ = desk.run("--yes")
-    assert (code, report["clean"], report["left"]) == (ExitCode.DONE, True, [])
-    [kept] = report["kept"]
+    assert (code, report["clean"], report["leaked"]) == (ExitCode.DONE, True, [])
+    [kept] = report["retained"]
     assert kept["name"] == f"projects/_/buckets/{name}"
     assert kept["command"] == f"gcloud storage rm --recursive gs://{name}" or name in kept["command"]
     assert kept["size_gib"] == 0.0
@@ -205,7 +205,7 @@ def test_a_retained_bucket_stays_with_size_price_and_command_until_it_is_asked_f
     assert desk.world.resources() == {name}
     assert desk.run("--yes", "--keep-bucket", "--include-retained")[0] == ExitCode.REFUSED
     code, report, _ = desk.run("--yes", "--include-retained")
-    assert (code, report["kept"]) == (ExitCode.DONE, [])
+    assert (code, report["retained"]) == (ExitCode.DONE, [])
     assert desk.world.resources() == set()
 
 
@@ -278,7 +278,7 @@ def test_the_guard_does_not_call_a_project_empty_whose_api_is_off(desk):
     code, report, said = desk.run("--yes", "--over-limit", stack=None)
     assert (code, report["clean"]) == (ExitCode.FAILED, False)
     assert ENABLE in report["unknown"][0]
-    assert "whether a stack of this product has anything in the project is unknown" in said
+    assert "unknown whether a stack of this product has resources in the project" in said
     assert "no stack of this product has anything" not in said
 
 
@@ -288,7 +288,7 @@ def test_what_cannot_be_deleted_is_left_with_its_command(tmp_path, monkeypatch, 
         world.everything(STACK)
         code, report, _ = Desk(world, tmp_path, monkeypatch, capsys).run("--yes")
     assert code == ExitCode.FAILED
-    assert [(item["kind"], item["command"]) for item in report["left"]] == [
+    assert [(item["kind"], item["command"]) for item in report["leaked"]] == [
         ("secret", f"gcloud secrets delete gemma-x-hf-token --project={PROJECT}")
     ]
 
@@ -316,8 +316,8 @@ def test_the_receipt_as_text_says_what_was_done_and_read(desk):
     desk.capsys.readouterr()
     assert run_command(COMMAND, ["--stack", STACK, "--yes"]) == ExitCode.DONE
     said = desk.capsys.readouterr().out
-    assert "teardown: x: 0 resources destroyed, " in said
-    assert f"Nothing is left: 63 lists of 13 kinds of resources in {PROJECT} have nothing with its marks." in said
+    assert "teardown: x: destroyed 0 resources, deleted " in said
+    assert f"No leaked resources: 63 list calls, 13 resource types, project {PROJECT}." in said
     assert "Receipt: .work/teardown/x-" in said
 
 
@@ -328,9 +328,9 @@ def test_the_receipt_as_text_names_what_is_left_with_its_command(tmp_path, monke
         Desk(world, tmp_path, monkeypatch, capsys)
         assert run_command(COMMAND, ["--stack", STACK, "--yes"]) == ExitCode.FAILED
     said = capsys.readouterr().out
-    assert "Left: secret projects/" in said
+    assert "Leaked: secret projects/" in said
     assert f"  gcloud secrets delete gemma-x-hf-token --project={PROJECT}" in said
-    assert "Nothing is left" not in said
+    assert "No leaked resources" not in said
 
 
 # States
@@ -342,7 +342,7 @@ def test_a_state_that_is_cut_in_half_still_names_its_project(desk):
     desk.state('{"version": 3, "checkpoint": {"latest": {"resources": [{"inputs": {"project": "local-project", "na')
     _, report, _ = desk.run("--yes")
     assert report["projects"] == [PROJECT, "another-project"]
-    assert report["left"] == []
+    assert report["leaked"] == []
     assert desk.world.resources() == set()
 
 
@@ -405,7 +405,7 @@ def test_what_becomes_visible_only_later_is_waited_for(desk):
     code, report, said = desk.run("--yes")
     assert code == ExitCode.DONE
     assert [item["kind"] for item in report["deleted"]] == ["secret"]
-    assert "waiting for what was being made when the state was written: gemma-x-hf-token" in said
+    assert "waiting for pending operations to finish: gemma-x-hf-token" in said
 
 
 def test_what_no_list_shows_yet_is_found_by_its_address(desk):
@@ -466,8 +466,8 @@ def test_what_a_failed_destroy_leaves_is_deleted_and_the_state_is_emptied(desk):
     FakeEngine(desk, "error: in use")
     desk.world.everything(STACK)
     code, report, _ = desk.run("--yes")
-    assert (code, report["state"], report["left"]) == (ExitCode.DONE, [], [])
-    assert any("`pulumi destroy` failed" in line for line in report["remarks"])
+    assert (code, report["state"], report["leaked"]) == (ExitCode.DONE, [], [])
+    assert any("`pulumi destroy` failed" in line for line in report["warnings"])
     assert desk.world.resources() == set()
 
 
@@ -475,24 +475,29 @@ def test_a_state_that_no_engine_can_empty_is_empty_once_the_search_read_everythi
     FakeEngine(desk, "error: incorrect passphrase", "error: incorrect passphrase")
     desk.world.everything(STACK)
     code, report, _ = desk.run("--yes")
-    assert (code, report["left"], report["state"]) == (ExitCode.DONE, [], [])
-    (remark,) = [line for line in report["remarks"] if "although the search read everything and found nothing" in line]
-    assert "although the search read everything and found nothing; the state is empty now" in remark
-    copy = desk.folder / remark.rpartition("A copy is in ")[2].removesuffix(".")
+    assert (code, report["leaked"], report["state"]) == (ExitCode.DONE, [], [])
+    (warning,) = [
+        line for line in report["warnings"] if "although the search read every list and found no resource" in line
+    ]
+    assert "although the search read every list and found no resource. The state is now empty" in warning
+    copy = desk.folder / warning.rpartition("A copy is in ")[2].removesuffix(".")
     assert [item["urn"] for item in json.loads(copy.read_text())["deployment"]["resources"]] == ["urn:network"]
     assert desk.world.resources() == set()
 
 
 def test_a_state_stays_while_a_kind_could_not_be_read(desk):
-    """`pulumi stack rm` would forget the service, which nobody can see."""
+    """`pulumi stack rm` would forget the service, which no list shows."""
     made = FakeEngine(desk, "error: 403 SERVICE_DISABLED", "error: 403 SERVICE_DISABLED")
     made.resources.append({"urn": "urn:vllm", "type": "gcp:cloudrunv2/service:Service", "inputs": {"project": PROJECT}})
     desk.world.everything(STACK)
     switch(desk, "run", "disable")
     code, report, _ = desk.run("--yes")
-    assert (code, report["clean"], report["left"], len(report["state"])) == (ExitCode.FAILED, False, [], 2)
+    assert (code, report["clean"], report["leaked"], len(report["state"])) == (ExitCode.FAILED, False, [], 2)
     assert ENABLE in report["unknown"][0]
-    assert any("The state of stack x still names 2 resources" in line for line in report["remarks"])
+    assert any(
+        "The state of stack x was not changed because some lists could not be read. It still has 2 resources" in line
+        for line in report["warnings"]
+    )
     assert "stack rm" not in json.dumps(report)
     assert "stack import" not in made.calls
 
@@ -538,7 +543,7 @@ def test_a_lock_whose_process_is_gone_ends(desk):
     path = desk.lock(ended_process())
     code, _, said = desk.run("--yes")
     assert code == ExitCode.DONE
-    assert "belongs to a process that is gone" in said
+    assert "removing stale lock" in said
     assert not path.exists()
 
 
@@ -576,5 +581,5 @@ def test_an_interrupt_leaves_a_receipt_of_what_was_done(desk, tmp_path):
     path = tmp_path / "receipt.json"
     code, _, said = desk.run("--yes", "--receipt", str(path))
     assert code == ExitCode.INTERRUPTED
-    assert "run the same command again" in said
+    assert "Run the same command again" in said
     assert json.loads(path.read_text())["interrupted"] is True
