@@ -86,8 +86,8 @@ def requests_of(url):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ([], "give either --stack NAME or --url URL --model ID"),
-        (["--url", "http://127.0.0.1:9"], "--url needs --model ID"),
+        ([], "Pass --stack NAME, or --url URL and --model ID"),
+        (["--url", "http://127.0.0.1:9"], "--url requires --model ID"),
         (["--url", "http://localhost:9", "--model", "m"], "use 127.0.0.1"),
         (["--url", "nonsense", "--model", "m"], "--url is 'nonsense'"),
     ],
