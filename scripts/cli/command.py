@@ -1,7 +1,7 @@
-"""Run a command: read its options, do its work, and end with one sentence and an exit code.
+"""Run a command: parse its options, do its work, and finish with one sentence and an exit code.
 
-A command's module imports at its top only what is light, and its work when the options are read: `--help` and mistakes answer at
-once, and Ctrl-C ends a command with one sentence from its beginning.
+A command's module has only light imports at the top and imports its work after the options are parsed. So `--help` and errors respond
+immediately, and Ctrl-C stops a command with one sentence at any time.
 """
 
 import argparse
@@ -29,29 +29,29 @@ class Command(Generic[T]):
 
     name: str
     help: str | None
-    """What it does; the first line stands in the list of subcommands. Usually a docstring."""
+    """Description, usually a docstring. Its first line appears in the list of subcommands."""
     options: type[T]
     run: Callable[[T], ExitCode] | None
-    """Does the work. None where a subcommand is required."""
+    """Does the work. None if a subcommand is required."""
     after_interrupt: str = ""
-    """What to know after Ctrl-C, a sentence."""
+    """Sentence to print after Ctrl-C."""
     subcommands: "tuple[Command[Any], ...]" = ()
     room: str = "scripts"
-    """Package that it is run from: `python -m scripts.NAME`."""
+    """Package of the command: `python -m scripts.NAME`."""
 
     @property
     def program(self) -> str:
-        """How it is called."""
+        """Command line without arguments."""
         return f"python -m {self.room}.{self.name}"
 
 
 def run_command(command: Command[Any], arguments: Sequence[str] | None = None) -> int:
-    """Run a command with these arguments, by default those of the process, and return its exit code. Errors become one sentence on stderr."""
+    """Run a command and return its exit code. Default arguments: those of the process. Errors become one sentence on stderr."""
     chosen = command
     try:
         with interruptible():
             chosen, options = _read(command, arguments)
-            assert chosen.run is not None  # noqa: S101 - argparse requires a subcommand where there is none
+            assert chosen.run is not None  # noqa: S101 - argparse requires a subcommand if there is no run
             return int(chosen.run(options))
     except (ScriptError, PlanningError) as error:
         code = error.exit_code if isinstance(error, ScriptError) else ExitCode.REFUSED
@@ -63,7 +63,7 @@ def run_command(command: Command[Any], arguments: Sequence[str] | None = None) -
 
 
 def say(name: str, text: str) -> None:
-    """Print one line of a command's progress, or its last sentence, on stderr. What others wrote in it cannot steer the terminal."""
+    """Print one line of a command's progress, or its last sentence, on stderr, with terminal control characters removed."""
     print(f"{name}: {for_terminal(text)}", file=sys.stderr, flush=True)
 
 

@@ -199,7 +199,7 @@ def test_the_formulas_are_in_the_json_too(run):
         ((*E2B, "--index", "no-such-file.json"), "--index belongs to --config"),
         ((*E2B, "--prices", "no-such-file.json"), "no-such-file.json cannot be read"),
         (("--stack", "no-such-stack"), "no-such-stack"),
-        ((*E2B, "--colour"), "--help lists what is allowed"),
+        ((*E2B, "--colour"), "See --help."),
         ((*E2B, "--min-context", "many", "--compare"), "must be a whole number"),
     ],
 )

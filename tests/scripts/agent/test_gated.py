@@ -139,7 +139,7 @@ def test_the_salt_that_the_engine_writes_into_the_copy_reaches_the_project(  # n
     else:
         done = upped(server, plan_id).structured_content
         assert done["settings_lines"] == [
-            f"The engine added encryptionsalt to {path.name}; keep the line, because the stack's secrets need it."
+            f"The engine added encryptionsalt to {path.name}. Keep the line: the stack's secrets need it."
         ]
         assert done["edited"] == []
     assert path.read_text() == f"{text}{SALT}\n"
@@ -156,7 +156,7 @@ def test_another_salt_of_the_project_is_not_replaced(bench_of, audit, commands, 
     server = build(bench_of("up"), audit)
     done = upped(server, planned(server)).structured_content
     assert done["settings_lines"] == [
-        f"The deployed state needs this line in {path.name}, which has another one or is gone: {SALT}"
+        f"The deployed state needs this line in {path.name}, where it is missing or different: {SALT}"
     ]
     assert path.read_text().endswith("encryptionsalt: v1:other\n")
 

@@ -107,5 +107,5 @@ def test_an_error_of_the_way_to_the_server_stays_one():
 
 def test_a_tunnel_that_has_ended_is_named_to_the_load_tester():
     endpoint = endpoint_of(ServerAccess(base_url="http://x", auth="tunnel", is_open=lambda: False))
-    assert endpoint.not_reached(OSError("reset")) == "the tunnel ended: reset"
+    assert endpoint.not_reached(OSError("reset")) == "the tunnel closed: reset"
     assert endpoint_of(ServerAccess(base_url="http://x", auth="none")).not_reached(OSError("reset")) == ""

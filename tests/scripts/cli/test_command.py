@@ -80,8 +80,8 @@ def test_an_environment_variable_stands_in_for_its_option(monkeypatch):
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        ((), "The following arguments are required: --from; --help lists what is allowed."),
-        (("--from", "x", "--cou", "3"), "Unrecognized arguments: --cou 3; --help lists what is allowed."),
+        ((), "The following arguments are required: --from. See --help."),
+        (("--from", "x", "--cou", "3"), "Unrecognized arguments: --cou 3. See --help."),
         (("--from", "x", "--count", "0"), "--count is '0'; it must be a whole number of 1 or more and 9 or less."),
         (("--from", "x", "--count", "10"), "--count is '10'; it must be a whole number of 1 or more and 9 or less."),
         (("--from", "x", "--count", "1.5"), "--count is '1.5'; it must be a whole number of 1 or more and 9 or less."),

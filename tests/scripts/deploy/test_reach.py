@@ -110,7 +110,7 @@ def test_a_tunnel_that_gcloud_refuses_rolls_nothing_back(deploy, tmp_path):
     says.write_text(f"ERROR: {gcloud_login.NO_INSTANCE}\n")
     report, done, err = deploy(**tunnel("sh", "-c", f"cat {says} >&2; exit 1"))
     kept(report, done)
-    assert "the tunnel ended with exit code 1 before it opened: ERROR: gcloud crashed (AttributeError)" in err
+    assert "the tunnel exited with code 1 before it opened: ERROR: gcloud crashed (AttributeError)" in err
 
 
 def test_a_tunnel_that_opens_to_a_machine_where_nothing_serves_rolls_back(deploy):

@@ -152,14 +152,14 @@ def test_there_is_one_open_issue_which_is_updated_closed_and_later_opened_anew(g
 def test_a_refusal_of_github_is_one_sentence_without_the_token(github):
     _, api = github
     refusing = repository(api + "/missing?x=", "ghs_canary")
-    with pytest.raises(ScriptError, match="GitHub refused GET") as caught:
+    with pytest.raises(ScriptError, match="GitHub rejected GET") as caught:
         refusing.upsert_comment(7, MARKER, "x")
     assert "ghs_canary" not in str(caught.value)
     assert "ghs_canary" not in repr(refusing)
 
 
 def test_an_unreachable_github_is_one_sentence():
-    with pytest.raises(ScriptError, match="GitHub could not be reached"):
+    with pytest.raises(ScriptError, match="Cannot reach GitHub"):
         repository("http://127.0.0.1:9").upsert_comment(7, MARKER, "x")
 
 
