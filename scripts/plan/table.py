@@ -1,4 +1,4 @@
-"""A plan for people: memory as a bar, start-up as a timeline, speed and cost, findings."""
+"""A plan as text: memory as a bar, start-up as a timeline, speed, cost and findings."""
 
 import sys
 from typing import Final
@@ -56,17 +56,17 @@ def _memory(console: Console, plan: Plan) -> None:
         bar.append(mark * _cells(size, m.usable_gib), style=colour)
     bar.truncate(_BAR + 2)
     bar.append("·" * max(_BAR + 2 - len(bar.plain), 0), style="dim")
-    console.print(f"Memory of one device, {m.usable_gib:.2f} GiB usable, {m.budget_gib:.2f} GiB in the budget")
+    console.print(f"Memory per device: {m.usable_gib:.2f} GiB usable, {m.budget_gib:.2f} GiB budget")
     console.print(bar)
     legend = Text("  ")
     for name, size, mark, colour in inside:
         legend.append(f"{mark} ", style=colour)
         legend.append(f"{name} {size:.2f}   ")
     legend.append("· ", style="dim")
-    legend.append(f"outside {max(m.headroom_gib, 0):.2f} GiB")
+    legend.append(f"outside the budget {max(m.headroom_gib, 0):.2f} GiB")
     console.print(legend)
     console.print(
-        f"  KV cache: {m.kv_tokens:,} tokens in {m.kv_blocks:,} blocks; {m.max_concurrency:.2f} requests of {plan.vllm.max_model_len or 0:,} tokens at once"
+        f"  KV cache: {m.kv_tokens:,} tokens in {m.kv_blocks:,} blocks; {m.max_concurrency:.2f} concurrent requests of {plan.vllm.max_model_len or 0:,} tokens"
     )
     console.print()
 
@@ -78,10 +78,10 @@ def _cells(size: float, whole: float) -> int:
 def _startup(console: Console, plan: Plan) -> None:
     s = plan.startup
     too_long = s.probe_limit_s is not None and s.total_s > s.probe_limit_s
-    probe = "longer than any startup probe" if too_long else f"a probe budget of {s.probe_budget_s} s leaves a margin"
-    seen = "" if s.probe is None or too_long else f" (the startup probe sees it after {duration(s.ready_s)})"
-    most = "at most " if plan.platform == "cloud-run" else ""
-    console.print(f"Start-up, {most}{duration(s.total_s)}{seen}; {probe}; a restart in place {duration(s.restart_s)}")
+    probe = "exceeds any startup probe" if too_long else f"recommended probe budget {s.probe_budget_s} s"
+    seen = "" if s.probe is None or too_long else f" (startup probe passes after {duration(s.ready_s)})"
+    most = "up to " if plan.platform == "cloud-run" else ""
+    console.print(f"Start-up: {most}{duration(s.total_s)}{seen}; {probe}; in-place restart {duration(s.restart_s)}")
     bar = Text("  ")
     parts = (
         ("image", s.pull_s, "─", "blue"),
@@ -101,7 +101,8 @@ def _figures(console: Console, plan: Plan) -> None:
     table.add_row("Speed", f"{t.decode_tok_per_s:.1f} tokens/s for one request, bound by {t.bound}")
     table.add_row(
         "",
-        f"{t.saturated_tok_per_s:,.0f} tokens/s for {t.saturated_batch} together ({t.saturated_low_tok_per_s:,.0f} to {t.saturated_high_tok_per_s:,.0f})",
+        f"{t.saturated_tok_per_s:,.0f} tokens/s for {t.saturated_batch} concurrent requests "
+        f"({t.saturated_low_tok_per_s:,.0f} to {t.saturated_high_tok_per_s:,.0f})",
     )
     if not c.is_known:
         console.print(table)
@@ -111,10 +112,10 @@ def _figures(console: Console, plan: Plan) -> None:
         "Cost",
         f"${c.usd_per_hour:.2f}/h = " + " + ".join(f"{name} ${price:.2f}" for name, price in c.parts_usd_per_hour),
     )
-    table.add_row("", f"at most ${c.max_usd:,.2f}: {c.max_usd_basis}")
+    table.add_row("", f"${c.max_usd:,.2f} maximum: {c.max_usd_basis}")
     table.add_row(
         "",
-        f"${c.usd_per_million_tokens:.2f} a million output tokens one request at a time, ${c.usd_per_million_tokens_saturated:.2f} at saturation",
+        f"${c.usd_per_million_tokens:.2f} per 1M output tokens (one request), ${c.usd_per_million_tokens_saturated:.2f} at saturation",
     )
     console.print(table)
     console.print()
@@ -136,13 +137,13 @@ def _workload(console: Console, answer: WorkloadPlan, *, is_priced: bool) -> Non
         table.add_row(name, form.format(band.low), form.format(band.typical), form.format(band.high))
     console.print(table)
     console.print(
-        f"  At most {answer.most_users:,} of these requests are computed at a time, {answer.most_requests_per_s:.3g} of them per second."
+        f"  Limit: {answer.most_users:,} concurrent requests of this workload, {answer.most_requests_per_s:.3g} requests/s."
     )
     console.print()
 
 
 def _answers(answer: WorkloadPlan) -> tuple[tuple[str, Band, str], ...]:
-    """Return each answer with its name and the format of its numbers."""
+    """Return each metric with its name and number format."""
     return (
         ("time to first token, s", answer.ttft_s, "{:,.3f}"),
         ("time per output token, ms", answer.tpot_s.times(1e3), "{:,.2f}"),
@@ -151,9 +152,9 @@ def _answers(answer: WorkloadPlan) -> tuple[tuple[str, Band, str], ...]:
         ("requests/s", answer.requests_per_s, "{:,.3g}"),
         ("USD per million input tokens", answer.usd_per_million_input_tokens, "{:,.3f}"),
         ("USD per million output tokens", answer.usd_per_million_output_tokens, "{:,.3f}"),
-        ("requests that run", answer.running_requests, "{:,.1f}"),
-        ("requests that wait", answer.queued_requests, "{:,.1f}"),
-        ("wait for a place, s", answer.queue_s, "{:,.2f}"),
+        ("running requests", answer.running_requests, "{:,.1f}"),
+        ("queued requests", answer.queued_requests, "{:,.1f}"),
+        ("queue time, s", answer.queue_s, "{:,.2f}"),
         ("KV cache in use", answer.kv_share, "{:.0%}"),
         ("prompt from the prefix cache", answer.prefix_hit_share, "{:.0%}"),
     )

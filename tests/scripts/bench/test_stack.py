@@ -78,10 +78,10 @@ def test_the_same_words_measure_a_server_at_an_address_and_print_one_object(serv
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--out", "x"], "bench: give either --stack NAME or --url URL"),
+        (["--out", "x"], "bench: No server selected. Pass --stack NAME or --url URL"),
         (
             ["--url", "http://127.0.0.1:9", "--stack", "l4", "--out", "x"],
-            "bench: give either --stack NAME or --url URL",
+            "bench: No server selected. Pass --stack NAME or --url URL",
         ),
         (["--url", "http://127.0.0.1:9"], "bench: give --out DIR"),
         (["--url", "http://localhost:9", "--out", "x"], "use 127.0.0.1"),

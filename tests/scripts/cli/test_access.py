@@ -135,9 +135,7 @@ def test_a_folder_that_is_too_deep_for_a_socket_names_the_way_out(forwarder, tmp
     deep = tmp_path / ("d" * 100)
     deep.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(deep))
-    with pytest.raises(
-        AccessError, match=r"at most 103 bytes. Set TMPDIR to a shorter path such as /tmp"
-    ):
+    with pytest.raises(AccessError, match=r"at most 103 bytes. Set TMPDIR to a shorter path such as /tmp"):
         open_tunnel(forwarder)
 
 
@@ -313,7 +311,8 @@ ACCOUNT = "/v1/projects/-/serviceAccounts/ci@p.iam.gserviceaccount.com"
 
 
 @pytest.mark.parametrize(
-    ("status", "impersonates", "said"), [(200, True, ""), (403, True, "TokenCreator"), (200, False, "has no service account")]
+    ("status", "impersonates", "said"),
+    [(200, True, ""), (403, True, "TokenCreator"), (200, False, "has no service account")],
 )
 def test_a_workload_identity_federation_has_the_token_of_its_account(tmp_path, monkeypatch, status, impersonates, said):
     server = HTTPServer(("127.0.0.1", 0), Federation)

@@ -112,9 +112,9 @@ def test_without_a_file_one_sentence_says_what_to_run(project, run):
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (("--model", "google/gemma-4-E2B-it", "--accelerator", "L4"), "name it: --stack NAME"),
-        (("--stack", STACK, "--costs"), "leave out --explain, --costs"),
-        (("--stack", STACK, "--workload", "users=2"), "leave out --workload"),
+        (("--model", "google/gemma-4-E2B-it", "--accelerator", "L4"), "--measured requires --stack NAME"),
+        (("--stack", STACK, "--costs"), "cannot be combined with --explain, --costs"),
+        (("--stack", STACK, "--workload", "users=2"), "cannot be combined with --workload"),
     ],
 )
 def test_options_that_measured_has_no_use_for_are_refused(project, run, words, sentence):
@@ -165,7 +165,7 @@ def test_figures_of_another_image_or_other_settings_are_shown_as_old_and_not_use
     assert "maxModelLen 8192, now 16384" in found["old"][1]
     code, out, _ = run(plan_main, "--stack", STACK, "--measured")
     assert code == 0
-    assert "No figure of stack l4-qat belongs to its image and settings" in out
+    assert "Stack l4-qat has no measurements for its current image and settings" in out
     assert "With the measured" not in out
     deployed()
     run(BENCH, "--stack", STACK, *LOAD, "--out", "c")
