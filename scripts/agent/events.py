@@ -1,4 +1,4 @@
-"""The engine's event log: how far an update is, and what it says, without secrets."""
+"""The engine's event log: progress of an update and its messages, without secrets."""
 
 import json
 import re
@@ -14,7 +14,7 @@ from scripts.agent.programs import shortened
 _MOST_CHARACTERS: Final = 300
 _COLOUR: Final = re.compile(r"<\{%[^%]*%\}>")
 _MODULE: Final = re.compile(r"/[^:/]*:")
-"""In a type: `gcp:cloudrunv2/service:Service` is `gcp:cloudrunv2:Service` to people."""
+"""Part of a type: `gcp:cloudrunv2/service:Service` is shown as `gcp:cloudrunv2:Service`."""
 _DOES: Final[Mapping[str, tuple[str, str]]] = {
     "create": ("creating", "created"),
     "update": ("updating", "updated"),
@@ -25,18 +25,18 @@ _DOES: Final[Mapping[str, tuple[str, str]]] = {
     "import": ("importing", "imported"),
     "read": ("reading", "read"),
 }
-"""Operations that are steps of a plan, as they begin and as they end."""
+"""Operations that are steps of a plan, with their texts at the start and at the end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineProgress:
-    """One thing that the engine said."""
+    """One message of the engine."""
 
     done: float
-    """Steps that are done. It grows with each message, as the protocol asks, and is below the plan's steps until the engine has ended."""
+    """Finished steps. The value grows with each message, as the protocol requires, and stays below the plan's steps until the engine exits."""
     text: str
     step: str | None = None
-    """The newest step that has begun and has not ended."""
+    """The newest unfinished step."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -45,19 +45,19 @@ class EventLog:
 
     path: Path
     steps: int = 0
-    """Of the plan."""
+    """Number of the plan's steps."""
     secrets: tuple[str, ...] = ()
     _at: int = 0
     _rest: bytes = b""
     _begun: int = 0
     _ended: int = 0
     _said: int = 0
-    """Messages since a step ended."""
+    """Messages since a step finished."""
     _open: dict[tuple[str, str], str] = field(default_factory=dict[tuple[str, str], str])
-    """Steps that have begun, with their numbers."""
+    """Started steps, with their numbers."""
 
     def fresh(self) -> Iterator[EngineProgress]:
-        """Yield what came since the last call."""
+        """Yield the messages since the previous call."""
         try:
             with self.path.open("rb") as file:
                 file.seek(self._at)
@@ -137,5 +137,5 @@ def _resource(urn: str) -> str:
 
 
 def _plain(text: str) -> str:
-    """Return a message without the engine's colour words (`<{%reset%}>`) on one line."""
+    """Return a message on one line, without the engine's colour codes (`<{%reset%}>`)."""
     return " ".join(_COLOUR.sub("", text).split())

@@ -138,7 +138,7 @@ def test_a_call_with_state_that_this_server_did_not_make_is_refused_and_recorded
     assert commands.run == []
 
 
-@pytest.mark.parametrize(("keep", "words"), [(True, "keeps its bucket"), (False, "with its BUCKET")])
+@pytest.mark.parametrize(("keep", "words"), [(True, "keeps the bucket"), (False, "INCLUDING THE BUCKET")])
 def test_the_person_reads_whether_the_bucket_goes_too(bench_of, audit, commands, keep, words):
     asked = []
 
@@ -199,7 +199,7 @@ def test_two_calls_at_once_with_one_plan_deploy_once(bench_of, audit, commands):
 
     refused = with_limit(run)
     assert refused.is_error
-    assert f"up of stack {STACK} runs already as {agent.runs.shown()[0].run}" in refused.content[0].text
+    assert f"up of stack {STACK} is already running as {agent.runs.shown()[0].run}" in refused.content[0].text
     assert [argv[1] for argv in commands.run] == ["preview"]
 
 
@@ -302,7 +302,7 @@ def test_what_costs_money_is_refused_when_the_money_is_spent(bench_of, audit, co
     agent = bench_of("smoke,bench,stage", usd_limit=1e-9)
     agent.spending.begins("x", 1e9)
     found = anyio.run(lambda: call(build(agent, audit), tool, {"stack": STACK, **more}))
-    assert "Tear a stack down" in found.content[0].text
+    assert "Tear down a stack" in found.content[0].text
     assert commands.run == []
 
 
@@ -342,8 +342,8 @@ def test_the_record_is_a_file_of_its_owner(tmp_path):
     assert stat.S_IMODE((tmp_path / "open").stat().st_mode) == 0o600
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
-    for name, why in (("pipe", "it is no regular file"), ("link", "it is a link")):
-        with pytest.raises(ScriptError, match=f"{why}.*so nothing is done"):
+    for name, why in (("pipe", "it is not a regular file"), ("link", "it is a link")):
+        with pytest.raises(ScriptError, match=f"{why}.*so nothing was done"):
             AuditFile(path=tmp_path / name).write(ENTRY)
     assert not (tmp_path / "elsewhere").exists()
 
@@ -412,7 +412,7 @@ def test_a_line_goes_to_the_new_file_when_another_server_begins_one_meanwhile(tm
 def test_a_client_reads_why_nothing_is_done_without_a_record(bench_of, commands, tmp_path):
     async def failing():
         async with Client(build(bench_of(), AuditFile(path=tmp_path))) as client:
-            with pytest.raises(MCPError, match=r"audit file .* so nothing is done"):
+            with pytest.raises(MCPError, match=r"audit file .* so nothing was done"):
                 await client.call_tool("status", {})
 
     anyio.run(failing)
@@ -433,7 +433,7 @@ def test_what_was_done_is_answered_when_its_end_cannot_be_recorded(bench_of, aud
     update_tools.run_program = fills_the_disk  # the fixture of `commands` takes it back
     found = anyio.run(lambda: call(server, "up", {"plan_id": plan_id}))
     assert found.structured_content["ok"]
-    assert "is not in the audit file" in capsys.readouterr().err
+    assert "Cannot write to the audit file" in capsys.readouterr().err
     assert "nothing is done" not in str(found)
 
 
@@ -636,7 +636,7 @@ def test_calls_without_end_do_not_take_the_machine(bench_of, audit, commands):
         return ended
 
     ended = with_limit(many)
-    assert all("commands run already" in result.content[0].text for result in ended)
+    assert all("commands are already running" in result.content[0].text for result in ended)
     assert len(commands.run) == MOST_COMMANDS
 
 
@@ -672,7 +672,7 @@ def test_a_token_file_is_made_with_its_folder_and_a_bad_one_is_one_sentence(tmp_
     assert len(token) > 24
     (tmp_path / "binary").write_bytes(b"\xff\xfe")
     for place in (tmp_path, tmp_path / "binary", tmp_path / "binary" / "x"):
-        with pytest.raises(CommandRefusedError, match="cannot be used"):
+        with pytest.raises(CommandRefusedError, match="Cannot use the token file"):
             http_token(place)
     monkeypatch.setenv(programs.TOKEN_VARIABLE, f" {token}\n")
     assert http_token(None)[0] == token
@@ -724,5 +724,5 @@ def test_a_port_that_is_taken_is_one_sentence(bench_of, audit):
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        with pytest.raises(CommandRefusedError, match=f"Port {port} of 127.0.0.1 cannot be had"):
+        with pytest.raises(CommandRefusedError, match=f"Port {port} of 127.0.0.1 is unavailable"):
             run_http(build(bench_of(), audit), port, "t" * 30, lambda _url: None)
