@@ -1,4 +1,4 @@
-"""A tool's hints to clients. Hints only: the protection is that a tool is missing or refuses."""
+"""A tool's hints to clients. They do not protect; a tool protects by being absent or refusing."""
 
 from typing import Final
 

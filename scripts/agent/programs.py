@@ -24,7 +24,7 @@ from engine.private_folders import held_locks, private_folder
 from scripts.agent.untrusted import each_text
 
 INTERRUPT_GRACE_S: Final = 600.0
-"""How long a command may take to exit after SIGINT: the engine finishes its operations in progress and writes its state."""
+"""Grace period of a command after SIGINT, in which the engine finishes its operations in progress and writes its state."""
 KILL_GRACE_S: Final = 20.0
 POLL_S: Final = 0.1
 LAST_LINES: Final = 40

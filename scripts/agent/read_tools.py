@@ -75,7 +75,7 @@ class LogAnswer(CauseAnswer):
 
     ok: bool = Field(description="True if the log could be read.")
     exit_code: int = Field(description="Exit code of the command.")
-    said: UntrustedText = Field(description="Messages of scripts.logs, such as why there are no lines.")
+    said: UntrustedText = Field(description="Messages of scripts.logs, such as why no lines were found.")
 
 
 class StatusAnswer(CommandAnswer):

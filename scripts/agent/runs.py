@@ -26,14 +26,14 @@ from scripts.agent.untrusted import Frozen, UntrustedText, untrusted
 from scripts.cli.command import say
 
 KEPT_S: Final = 3600.0
-"""How long the answer of finished work is kept."""
+"""Retention of the answer of finished work."""
 MOST_ENDED: Final = 20
 CAN_BE_LEFT: Final = frozenset(
     {"preview", "up", "smoke", "benchmark", "stage_weights", "rollout", "recover", "teardown"}
 )
 """Tools whose work can be detached."""
 ASKS_A_PERSON: Final = "teardown"
-"""Its work starts when the user has typed the name. Until then, there is nothing to detach."""
+"""Its work starts when the user has typed the name. Until then, it cannot be detached."""
 
 WorkOutcome = Literal["running", "ending", "done", "failed", "cancelled"]
 Handler = Callable[[], Awaitable[dict[str, Any]]]
@@ -78,7 +78,7 @@ class AgentRun:
     """True if its call returned, or was abandoned, before the work finished."""
     read: bool = False
     stopped: str = ""
-    """Who stopped it early."""
+    """Cause of an early stop; empty if it was not stopped."""
     result: dict[str, Any] | None = None
     error: Exception | None = None
     ended_s: float = 0.0
@@ -150,7 +150,7 @@ class AgentRun:
         )
 
     def answer(self) -> dict[str, Any]:
-        """Return its tool's answer, or its state if there is no answer. Raises the error with which it failed."""
+        """Return its tool's answer, or its state if it has none. Raises the error with which it failed."""
         self.read = self.ended.is_set()
         if self.error is not None:
             raise self.error

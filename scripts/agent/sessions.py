@@ -25,7 +25,7 @@ class _Session:
 
 @dataclass(slots=True)
 class LatestSessions:
-    """An app that closes the longest idle session when there are too many. It closes it as the client does, with DELETE."""
+    """An app that closes the longest idle session above the limit. It closes it as the client does, with DELETE."""
 
     app: App
     most: int = MOST_SESSIONS

@@ -97,7 +97,7 @@ class SpendingLimits:
         return self.usd_per_hour().get(stack)
 
     def counted(self, stack: str) -> float | None:
-        """Return the price that an agent counted for a stack; None if there is no count."""
+        """Return the price that an agent counted for a stack; None if it is not counted."""
         one = running(self._counts or ()).get(stack)
         return one.usd_per_hour if one else None
 

@@ -60,7 +60,8 @@ def open_target(settings: SweepSettings, accelerator: str | None) -> Generator[t
             roofline = roofline_of(settings.model or "", accelerator) if accelerator is not None else None
             if accelerator is not None and roofline is None:
                 raise SweepError(
-                    f"--accelerator {accelerator!r} with --model {settings.model!r} is not in the planner's catalog. Omit it, or see `python -m scripts.plan --help`."
+                    f"--accelerator {accelerator!r} with --model {settings.model!r} is not in the planner's catalog. "
+                    "Omit it, or see `python -m scripts.plan --help`."
                 )
             yield endpoint_of(access), replace(settings, url=access.base_url, roofline=roofline)
         return

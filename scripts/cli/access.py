@@ -134,7 +134,7 @@ def _google_token(audience: str) -> tuple[str | None, str]:
 
 
 def _federated_token(audience: str) -> tuple[str | None, str]:
-    """Return the token of the service account behind a workload identity federation; an empty text if there is no federation.
+    """Return the token of the service account behind a workload identity federation; an empty text without a federation.
 
     google.oauth2.id_token does not support federation; IAM Credentials' generateIdToken does the same for other accounts.
     """
@@ -223,7 +223,7 @@ class ServerAccess:
         return found
 
     def renew(self) -> bool:
-        """Discard the identity token after the server rejected it. Return whether there is a token to renew."""
+        """Discard the identity token after the server rejected it. Return whether the access uses one."""
         if self.id_tokens is None:
             return False
         self.id_tokens.discard(self.id_tokens.token())
@@ -348,7 +348,7 @@ def _private_socket() -> Generator[str]:
         path = str(Path(folder) / "s")
         if len(os.fsencode(path)) > MOST_PATH_BYTES or ":" in path:
             raise AccessError(
-                f"the path of the temporary folder, {tempfile.gettempdir()!r}, is too long or contains a colon: a Unix socket path has at most "
+                f"the path of the temporary folder, {tempfile.gettempdir()!r}, is too long or contains a colon. A Unix socket path has at most "
                 f"{MOST_PATH_BYTES} bytes. Set TMPDIR to a shorter path such as /tmp."
             )
         yield path

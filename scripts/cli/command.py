@@ -9,7 +9,9 @@ import inspect
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from itertools import groupby
+from textwrap import fill, wrap
+from typing import Any, Final, Generic, TypeVar
 
 from contracts.errors import ScriptError
 from contracts.exit_codes import ExitCode
@@ -20,7 +22,24 @@ from scripts.cli.options import Parser, add_options, positional_names, read_opti
 
 T = TypeVar("T")
 
-_ENDINGS = "exit codes:\n" + "\n".join(f"  {int(code):<4} {code.meaning}" for code in ExitCode)
+_WIDTH: Final = 80
+"""Columns of a help text; the options follow the terminal's width."""
+
+
+def _wrapped(text: str) -> str:
+    """Return a description with its paragraphs wrapped. Indented lines, such as examples, stay as they are."""
+    lines: list[str] = []
+    for is_prose, found in groupby(text.splitlines(), lambda line: bool(line) and not line[0].isspace()):
+        group = list(found)
+        lines += wrap(" ".join(group), _WIDTH, break_long_words=False, break_on_hyphens=False) if is_prose else group
+    return "\n".join(lines)
+
+
+def _exit_code(code: ExitCode) -> str:
+    return fill(code.meaning, _WIDTH, initial_indent=f"  {int(code):<4} ", subsequent_indent=" " * 7)
+
+
+_ENDINGS = "exit codes:\n" + "\n".join(map(_exit_code, ExitCode))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +70,7 @@ def run_command(command: Command[Any], arguments: Sequence[str] | None = None) -
     try:
         with interruptible():
             chosen, options = _read(command, arguments)
-            assert chosen.run is not None  # noqa: S101 - argparse requires a subcommand if there is no run
+            assert chosen.run is not None  # noqa: S101 - argparse requires a subcommand without `run`
             return int(chosen.run(options))
     except (ScriptError, PlanningError) as error:
         code = error.exit_code if isinstance(error, ScriptError) else ExitCode.REFUSED
@@ -91,7 +110,7 @@ def _parser(command: Command[Any], program: str) -> Parser:
 def _words(command: Command[Any], program: str) -> dict[str, Any]:
     return {
         "usage": " ".join([program, *positional_names(command.options), "[OPTIONS]"]),
-        "description": inspect.cleandoc(command.help or ""),
+        "description": _wrapped(inspect.cleandoc(command.help or "")),
         "epilog": _ENDINGS,
         "formatter_class": argparse.RawDescriptionHelpFormatter,
         "allow_abbrev": False,

@@ -180,7 +180,7 @@ def _shown_default(field: "dataclasses.Field[object]") -> str:
 
 
 def _fields(kind: type[object]) -> Iterator[tuple["dataclasses.Field[object]", type[object], Option | None]]:
-    """Yield each field, the type of its value, and its option. A group of options has no option of its own."""
+    """Yield each field, the type of its value, and its option. A group of options has none."""
     hints = typing.get_type_hints(kind, include_extras=True)
     for field in dataclasses.fields(cast("Any", kind)):
         hint: object = hints[field.name]

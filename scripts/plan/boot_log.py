@@ -77,7 +77,7 @@ class BootReport:
     figures: Mapping[str, float]
     """By the corpus's kinds: GiB, seconds, tokens and blocks, per device."""
     notes: Mapping[str, str]
-    """How a figure is derived if the log does not contain it."""
+    """Derivation of figures that the log does not contain."""
     outcome: Literal["runs", "dies"]
     died_at: DiedAt | None = None
     message: str = ""

@@ -186,9 +186,9 @@ def deployment_from(question: Question) -> Deployment:
         prices=prices_of(question),
     )
     deployment = changed(plain, parse_set(question.set)) if question.set else plain
-    mistake = check_accepted(deployment.accept_findings)
-    if mistake:
-        raise PlanningError(f"--set acceptFindings: {mistake}.")
+    problem = check_accepted(deployment.accept_findings)
+    if problem:
+        raise PlanningError(f"--set acceptFindings: {problem}.")
     return deployment
 
 

@@ -116,9 +116,9 @@ def _comment(options: CommentOptions) -> ExitCode:
 
 
 def _plans(options: PlansOptions) -> ExitCode:
-    """Write the plans of all stacks in this checkout to a file, for comparison.
+    """Write the plans of all stacks in this checkout to a file.
 
-    Another checkout reads the file.
+    Another checkout reads the file to compare its own plans with them.
     """
     from engine.runner import project_folder
     from scripts.preview.plans import describe_checkout, write_plans

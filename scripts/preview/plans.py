@@ -70,7 +70,7 @@ class DescribedPlan(_Data):
 
 
 class StackDescription(_Data):
-    """One stack of a checkout. `settings` and `flags` are texts by key; `error` is set if there is no plan."""
+    """One stack of a checkout. `settings` and `flags` are texts by key; `error` is set if planning failed."""
 
     stack: str
     settings: dict[str, str] = {}

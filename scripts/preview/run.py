@@ -35,7 +35,7 @@ def preview_stacks(
     Raises CommandRefusedError if a stack has no settings file.
     """
     known = runner.require_stacks(names)
-    runner.pulumi()  # fails early if there is no engine
+    runner.pulumi()  # fails early without an engine
     previews: list[StackPreview] = []
     for name in names or known:
         previews.append(_preview(name, create=create, hide=hide_secrets))

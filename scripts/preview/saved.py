@@ -24,7 +24,7 @@ VALID: Final = timedelta(hours=24)
 
 
 class PlanRefusedError(CommandRefusedError):
-    """The plan differs from what a deployment will do now. Nothing was deployed, so nothing needs a rollback."""
+    """The plan differs from the deployment's current steps. Nothing was deployed, so nothing needs a rollback."""
 
 
 class SavedPlan(BaseModel):

@@ -1,4 +1,4 @@
-"""Effect on a stack, in words: the plan's difference combined with the engine's preview."""
+"""Effect on a stack as text: the plan's difference combined with the engine's preview."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -94,7 +94,7 @@ class StackVerdict:
 
     @property
     def is_quiet(self) -> bool:
-        """True if the stack needs no section of its own."""
+        """True if the stack needs no separate section."""
         return self.difference.is_same and not self.blocked and self.fate != "released"
 
     def heading(self) -> str:

@@ -18,9 +18,9 @@ from scripts.smoke.results import Outcome, failed, judged, passed, unknown
 
 PROBE_LIMIT_S: Final = 10.0
 ACCESS_GRACE_S: Final = 90.0
-"""How long access may be denied or the network down before the wait stops. Most IAM changes take effect within two minutes."""
+"""Grace period for denied access or a network failure. Most IAM changes take effect within two minutes."""
 FORBIDDEN_GRACE_S: Final = 420.0
-"""The same for 403. A deployment does not wait for a new roles/run.invoker grant, which takes up to seven minutes according to Google
+"""The same for 403. A deployment does not wait for a new roles/run.invoker grant, which can need seven minutes according to Google
 (cloud.google.com/iam/docs/access-change-propagation, 2026-11)."""
 FAILURE_PERIOD_S: Final = 10.0
 """Interval between checks for a permanent server failure."""
@@ -124,7 +124,7 @@ async def _is_ready(context: CheckContext, answer: ServerAnswer, ready_s: float)
 
 
 def _start_s(scrape: Scrape | None, ready_s: float) -> float | None:
-    """Return the seconds from the start of the server process until it was ready. None if it started before this run began to wait."""
+    """Return the seconds from the start of the server process until it was ready. None if it started before this run."""
     began_s = scrape.highest(PROCESS_START) if scrape is not None else None
     start_s = time.time() - began_s if began_s is not None else 0.0
     return round(start_s, 1) if 0 < start_s <= ready_s else None

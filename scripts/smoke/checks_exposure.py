@@ -125,7 +125,7 @@ async def _try_media(context: CheckContext, seen: _Seen) -> None:
     elif answer.status in {HTTPStatus.OK, HTTPStatus.INTERNAL_SERVER_ERROR}:
         seen.measured.append("URLs fetched")
         seen.open.append(
-            "callers can make the server fetch any URL from its network (vllm.allowedMediaDomains): it returned "
+            "callers can make the server fetch any URL from its network (vllm.allowedMediaDomains). It returned "
             f"{answer.status} for an image on a host that does not exist"
         )
     else:

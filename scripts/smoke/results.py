@@ -21,7 +21,7 @@ class Outcome:
     measured: str
     wanted: str = ""
     detail: str = ""
-    """Why it failed and by how much, or a note."""
+    """Reason and size of a failure, or a note."""
     values: Values = field(default_factory=dict[str, float | int | str | bool | None])
 
 

@@ -24,7 +24,7 @@ def measured_path(stack: str) -> Path:
 
 
 def read_measured(stack: str) -> MeasuredFile:
-    """Return a stack's measurements; no deployments if there is no file.
+    """Return a stack's measurements; empty if the file does not exist.
 
     Raises CommandRefusedError if the file cannot be read or has another format.
     """

@@ -221,9 +221,9 @@ class Figure:
     kind: FigureKind
     measured: float
     note: str = ""
-    """How the figure is derived if the log does not contain it."""
+    """Derivation of the figure if the log does not contain it."""
     beyond: str = ""
-    """Why the planner cannot predict this figure. It still counts on the page, but not for the stated bounds."""
+    """Reason why the planner cannot predict this figure. It still counts on the page, but not for the stated bounds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -252,7 +252,7 @@ class Boot:
     is_patched: bool
     superseded: str
     beyond: str
-    """Why the planner cannot predict this failure or figure. It still counts on the page."""
+    """Reason why the planner cannot predict this failure or figure. It still counts on the page."""
     ambiguous: str
 
     @property
@@ -372,7 +372,7 @@ def _together(documents: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _resolved(document: dict[str, Any]) -> dict[str, Any]:
-    """Return the document with inherited deployment fields resolved, and the architectures in a table of their own."""
+    """Return the document with inherited deployment fields resolved, and the architectures in a separate table."""
     deployments: dict[str, dict[str, Any]] = {}
     for key, table in document.get("deployments", {}).items():
         own = dict(table)

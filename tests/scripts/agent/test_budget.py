@@ -68,7 +68,7 @@ def test_a_state_that_cannot_be_read_or_priced_is_unknown_and_not_free():
     with pytest.raises(CommandRefusedError, match=r"cost of stack x is unknown.*cut off.*scripts\.recover --stack x"):
         usd_per_hour_of(unreadable)
     unpriced = state("tpu-v6e4", without=("pulumi:pulumi:Stack", "StackDetails"), acceleratorType="v9-4")
-    with pytest.raises(CommandRefusedError, match="the list of prices does not have what its state names"):
+    with pytest.raises(CommandRefusedError, match="the price list does not have its hardware"):
         usd_per_hour_of(unpriced)
     assert usd_per_hour_of(StackState(stack="x", status="missing")) is None
 
@@ -125,7 +125,7 @@ def test_answers_say_what_is_counted(bench_of, audit, commands):
     seen = anyio.run(lambda: call(server_, "preview", {"stack": STACK})).structured_content
     assert seen["budget"].startswith("$1.50 of $10.00 per hour is counted (other $1.50), and $0.00 of $50.00")
     done = anyio.run(lambda: call(server_, "up", {"plan_id": seen["plan_id"]})).structured_content
-    assert done["budget"].startswith(f"$3.50 of $10.00 an hour are counted ({STACK} $2.00, other $1.50)")
+    assert done["budget"].startswith(f"$3.50 of $10.00 per hour is counted ({STACK} $2.00, other $1.50)")
 
 
 # From the audit file.
@@ -141,13 +141,13 @@ def test_two_servers_one_after_the_other_share_the_money(audit):
     with pytest.raises(CommandRefusedError, match=r"\$5\.68 with the other deployments"):
         second.require("another", 2.84)
     assert second.spent_usd() == pytest.approx(1.42)
-    with pytest.raises(CommandRefusedError, match=r"\$1\.42 are spent in the last 24 hours"):
+    with pytest.raises(CommandRefusedError, match=r"\$1\.42 was spent in the last 24 hours"):
         second.require(STACK, 2.84)
     second.require(STACK, 1.5)
     second.ends(STACK)
     now[0] += HOUR_S
     third = server(audit, now, usd_limit=1.4)
-    with pytest.raises(CommandRefusedError, match=r"\$1\.42 are spent in the last 24 hours, and the ceiling"):
+    with pytest.raises(CommandRefusedError, match=r"\$1\.42 was spent in the last 24 hours; the limit"):
         third.require_left()
     now[0] += DAY_S
     third.require_left()

@@ -208,8 +208,8 @@ def test_a_plan_holds_for_its_tool_and_its_arguments_only(bench_of, audit, comma
 def test_both_revisions_of_a_rollout_count_against_the_ceilings(bench_of, audit, commands):
     for money, words in (
         ({"usd_per_hour_limit": 4.0}, "costs up to $5.00 per hour"),
-        ({"usd_limit": 4.0}, "one hour more costs $5.00"),
-        ({"usd_per_hour_limit": 6.0, "deployed": {"other": 2.0}}, "$7.00 with what is deployed, other $2.00"),
+        ({"usd_limit": 4.0}, "one more hour costs $5.00"),
+        ({"usd_per_hour_limit": 6.0, "deployed": {"other": 2.0}}, "$7.00 with the other deployments, other $2.00"),
     ):
         commands.documents["rollout"] = LOOK
         commands.run.clear()

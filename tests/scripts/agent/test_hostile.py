@@ -488,13 +488,13 @@ def test_no_secret_is_in_a_resource_a_prompt_or_their_errors(bench_of, audit, mo
             text = await client.read_resource("gemma://reports/one")
             with pytest.raises(MCPError) as refused:
                 await client.read_resource(f"gemma://reports/{CANARY}")
-            with pytest.raises(MCPError, match="There is no stack 'x'; gemma://stacks lists them"):
+            with pytest.raises(MCPError, match=r"Stack 'x' not found. gemma://stacks lists the stacks"):
                 await client.read_resource("gemma://plans/x")
             return str(prompt), text.contents[0].text, f"{refused.value} {refused.value.error}"
 
     prompt, text, error = anyio.run(read)
     assert CANARY not in f"{prompt}{text}{error}"
-    assert "There is no report '[masked]'; there are: one." in error
+    assert "Report '[masked]' not found. Existing reports: one." in error
     assert text.startswith("# Report [masked]")
     assert "never an instruction" in text
 

@@ -140,7 +140,7 @@ def test_a_known_failure_is_recognised_with_the_figures_of_the_plan(monkeypatch)
 
 def test_a_finding_is_explained_and_an_unknown_one_refused():
     assert "memory" in explained("FIT01").what
-    with pytest.raises(CommandRefusedError, match="is not a finding id. Use one of"):
+    with pytest.raises(CommandRefusedError, match=r"is not a finding id. Use one of"):
         explained("FIT99")
 
 
@@ -234,7 +234,7 @@ def test_a_token_is_made_for_its_owner_only(tmp_path, monkeypatch):
     file.chmod(0o644)
     with pytest.raises(CommandRefusedError, match="Other users can read"):
         http_token(file)
-    with pytest.raises(CommandRefusedError, match="--http needs a token"):
+    with pytest.raises(CommandRefusedError, match="--http requires a token"):
         http_token(None)
     monkeypatch.setenv("GEMMA_SERVING_AGENT_TOKEN", "short")
     with pytest.raises(CommandRefusedError, match="has 5 characters"):

@@ -275,7 +275,7 @@ def test_the_end_of_the_server_ends_what_runs_and_says_so(bench_of, audit, slow,
     run = driven(agent, audit, work)
     assert f"stopping smoke of stack {STACK} ({run}) because the server exits" in capsys.readouterr().err
     assert outcomes(audit, "smoke") == ["begun", "left", "cancelled"]
-    assert lines(audit)[-1]["detail"] == "the server ended"
+    assert lines(audit)[-1]["detail"] == "the server exited"
 
 
 def test_a_failure_of_work_that_was_left_is_its_answer(bench_of, audit, slow, commands):

@@ -76,7 +76,7 @@ def test_a_plan_of_another_kind_or_time_creates_nothing(bench_of, audit, world, 
     assert f"Plan '{update}' not found" in found.content[0].text
     creation = stage(agent, audit).structured_content["plan_id"]
     deployed = anyio.run(lambda: call(build(agent, audit), "up", {"plan_id": creation}))
-    assert f"There is no plan '{creation}'" in deployed.content[0].text
+    assert f"Plan '{creation}' not found" in deployed.content[0].text
     monkeypatch.setattr(staging, "identity_of", lambda _frozen: identity(settings="others"))
     assert f"{creation} is stale: the stack's settings" in stage(agent, audit, plan_id=creation).content[0].text
     monkeypatch.setattr(staging, "identity_of", lambda _frozen: IDENTITY)

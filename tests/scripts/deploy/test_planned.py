@@ -199,7 +199,7 @@ def test_a_comparison_that_fails_deploys_nothing_and_rolls_nothing_back(world, m
         raise ScriptError("The backend does not answer.")
 
     monkeypatch.setattr(runner, "query", fails)
-    with pytest.raises(PlanRefusedError, match="could not be compared. Nothing was deployed. The backend does not"):
+    with pytest.raises(PlanRefusedError, match=r"could not be compared\. Nothing was deployed\. The backend does not"):
         steps_with(plan, world).up()
     assert world.ran == []
 

@@ -125,7 +125,7 @@ def test_a_server_that_has_failed_for_good_is_not_waited_for(monkeypatch):
     ("access", "words"),
     [
         pytest.param({"behind_front_end": True}, "cannot connect to Google's front end", id="no network"),
-        pytest.param({"is_open": lambda: False}, "the tunnel ended: GET /health failed", id="no tunnel"),
+        pytest.param({"is_open": lambda: False}, "the tunnel closed: GET /health failed", id="no tunnel"),
         pytest.param({"id_tokens": IdTokenSource("x", lambda _: no_token())}, "no identity token", id="no token"),
     ],
 )
@@ -250,7 +250,7 @@ def test_what_vllm_leaves_open_behind_a_key_fails_a_stack_and_warns_about_anothe
         for said in (
             "anyone can call /metrics; anyone can call /invocations; anyone can call /tokenize",
             "web pages of any origin can call it (--allowed-origins)",
-            "callers can make the server fetch any URL from its network (vllm.allowedMediaDomains): it returned 500",
+            "callers can make the server fetch any URL from its network (vllm.allowedMediaDomains). It returned 500",
         ):
             assert said in outcome.detail
         other = smoke(url, replace(STACK, stack=None), with_key(url), only="anonymous access")[1]["anonymous access"]
