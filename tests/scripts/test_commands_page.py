@@ -79,7 +79,7 @@ def test_each_kind_of_option_is_described():
         "| `--label KEY=<V> ...` | A\\|B. |  |",
         "| `--write [NAME]` | Write. |  |",
         "| `--wait, --no-wait` | Wait. | `True` |",
-        "| `--token TEXT` | A token. THE_TOKEN in the environment stands in for it. |  |",
+        "| `--token TEXT` | A token. Default: THE_TOKEN in the environment. |  |",
         "| `--json` | Print one JSON object on stdout. |  |",
         "| Limits | meaning | default |",
         "```text\na | b <c>\n```",

@@ -214,7 +214,7 @@ def test_a_new_revision_of_a_roll_out_has_no_requests_before_it_was_checked():
         "The old revision keeps serving. The new one receives traffic when `python -m scripts.rollout --stack l4-qat` routes it."
         in text
     )
-    assert "The old revision answers until the new one is ready" not in text
+    assert "The old revision serves until the new one is ready" not in text
 
 
 def test_shares_in_the_settings_are_told_as_moved_requests():
