@@ -12,7 +12,7 @@ from engine.deployment import type_in
 from scripts.agent.programs import shortened
 
 _MOST_CHARACTERS: Final = 300
-_COLOUR: Final = re.compile(r"<\{%[^%]*%\}>")
+_COLOR: Final = re.compile(r"<\{%[^%]*%\}>")
 _MODULE: Final = re.compile(r"/[^:/]*:")
 """Part of a type: `gcp:cloudrunv2/service:Service` is shown as `gcp:cloudrunv2:Service`."""
 _DOES: Final[Mapping[str, tuple[str, str]]] = {
@@ -137,5 +137,5 @@ def _resource(urn: str) -> str:
 
 
 def _plain(text: str) -> str:
-    """Return a message on one line, without the engine's colour codes (`<{%reset%}>`)."""
-    return " ".join(_COLOUR.sub("", text).split())
+    """Return a message on one line, without the engine's color codes (`<{%reset%}>`)."""
+    return " ".join(_COLOR.sub("", text).split())

@@ -15,7 +15,7 @@ from scripts.cli.tables import console as screen
 
 _BAR: Final = 60
 _MAX_WIDTH: Final = 120
-_COLOURS: Final = {"block": "bold red", "warn": "yellow", "info": "cyan"}
+_COLORS: Final = {"block": "bold red", "warn": "yellow", "info": "cyan"}
 _VERDICTS: Final = {
     "fits": ("bold green", "fits"),
     "oom": ("bold red", "out of memory"),
@@ -28,11 +28,11 @@ def show(plan: Plan, wording: Wording) -> None:
     console = screen(sys.stdout)
     if console.is_terminal:
         console.width = min(console.width, _MAX_WIDTH)
-    colour, word = _VERDICTS[plan.verdict]
+    color, word = _VERDICTS[plan.verdict]
     if plan.fits and plan.margin:
-        colour, word = "bold yellow", f"fits, but may fail ({margin_words(plan.margin)})"
+        color, word = "bold yellow", f"fits, but may fail ({margin_words(plan.margin)})"
     title = Text.assemble(
-        (f"{plan.model}", "bold"), f" as {plan.quantization} on {plan.accelerator} ({plan.platform}): ", (word, colour)
+        (f"{plan.model}", "bold"), f" as {plan.quantization} on {plan.accelerator} ({plan.platform}): ", (word, color)
     )
     console.print(title, soft_wrap=True)
     console.print()
@@ -52,15 +52,15 @@ def _memory(console: Console, plan: Plan) -> None:
     if not on_tpu:
         inside[1:1] = [("activations", m.activations_gib, "▓", "magenta"), ("graphs", m.graphs_gib, "▒", "yellow")]
     bar = Text("  ")
-    for _, size, mark, colour in inside:
-        bar.append(mark * _cells(size, m.usable_gib), style=colour)
+    for _, size, mark, color in inside:
+        bar.append(mark * _cells(size, m.usable_gib), style=color)
     bar.truncate(_BAR + 2)
     bar.append("·" * max(_BAR + 2 - len(bar.plain), 0), style="dim")
     console.print(f"Memory per device: {m.usable_gib:.2f} GiB usable, {m.budget_gib:.2f} GiB budget")
     console.print(bar)
     legend = Text("  ")
-    for name, size, mark, colour in inside:
-        legend.append(f"{mark} ", style=colour)
+    for name, size, mark, color in inside:
+        legend.append(f"{mark} ", style=color)
         legend.append(f"{name} {size:.2f}   ")
     legend.append("· ", style="dim")
     legend.append(f"outside the budget {max(m.headroom_gib, 0):.2f} GiB")
@@ -88,8 +88,8 @@ def _startup(console: Console, plan: Plan) -> None:
         (f"weights ({plan.weights_mode})", s.load_s, "━", "magenta"),
         ("compile", s.compile_s, "═", "yellow"),
     )
-    for _, seconds, mark, colour in parts:
-        bar.append(mark * _cells(seconds, s.total_s), style=colour)
+    for _, seconds, mark, color in parts:
+        bar.append(mark * _cells(seconds, s.total_s), style=color)
     console.print(bar)
     console.print("  " + "   ".join(f"{mark} {name} {duration(seconds)}" for name, seconds, mark, _ in parts))
     console.print()
@@ -163,4 +163,4 @@ def _answers(answer: WorkloadPlan) -> tuple[tuple[str, Band, str], ...]:
 def _finding(console: Console, finding: Finding, wording: Wording, *, accepted: bool) -> None:
     label = f"{finding.id} {'accepted' if accepted else finding.severity:<5} "
     message, remedy = worded(finding.message, wording), remedy_of(finding, wording)
-    console.print(Text.assemble((label, _COLOURS[finding.severity]), f"{message} ", (remedy, "italic")))
+    console.print(Text.assemble((label, _COLORS[finding.severity]), f"{message} ", (remedy, "italic")))

@@ -14,7 +14,7 @@ from contracts.errors import CommandRefusedError
 from scripts.cli.tables import console, table
 from scripts.smoke.results import SCHEMA_VERSION, CheckResult, SmokeReport
 
-_COLOURS: Final = {
+_COLORS: Final = {
     "passed": "green",
     "failed": "bold red",
     "unknown": "bold yellow",
@@ -33,7 +33,7 @@ SIMULATED_NOTE: Final = "The server is SIMULATED. Results do not reflect real ha
 
 def summary(report: SmokeReport) -> str:
     """Return the result as one line."""
-    counts = {verdict: sum(check.outcome.verdict == verdict for check in report.checks) for verdict in _COLOURS}
+    counts = {verdict: sum(check.outcome.verdict == verdict for check in report.checks) for verdict in _COLORS}
     parts = ", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count)
     return f"{_HEADS[report.verdict]}: {parts}, {report.elapsed_s:.1f} s"
 
@@ -57,7 +57,7 @@ def print_table(report: SmokeReport, target: Console) -> None:
     shown = table(f"{report.model} at {report.url}", headings, whole=("check", "result"), numbers=("s",))
     for check in report.checks:
         outcome = check.outcome
-        verdict = Text(outcome.verdict, style=_COLOURS[outcome.verdict])
+        verdict = Text(outcome.verdict, style=_COLORS[outcome.verdict])
         texts = (Text(text) for text in (outcome.measured, outcome.wanted, outcome.detail))
         shown.add_row(check.name, verdict, *texts, f"{check.elapsed_s:.1f}")
     target.print(shown)
@@ -82,7 +82,7 @@ def to_json(report: SmokeReport) -> dict[str, Any]:
 
 def to_junit(report: SmokeReport) -> str:
     """Return JUnit XML: one test case per check, with warnings in the test case's output."""
-    counts = {verdict: sum(check.outcome.verdict == verdict for check in report.checks) for verdict in _COLOURS}
+    counts = {verdict: sum(check.outcome.verdict == verdict for check in report.checks) for verdict in _COLORS}
     suite = ET.Element(
         "testsuite",
         name=f"smoke {report.stack or report.url}",
