@@ -131,6 +131,6 @@ def _code() -> str:
 
 
 def _hash(code: str, salt: str) -> str:
-    """Return a hash that is slow to brute-force: a code has 39 bits and is valid for minutes."""
+    """Return a hash that is slow to brute-force, because a code has 39 bits and is valid for minutes."""
     plain = "".join(letter for letter in code.upper() if letter.isascii() and letter.isalnum())
     return hashlib.scrypt(plain[:64].encode(), salt=bytes.fromhex(salt), n=2**14, r=8, p=1).hex()

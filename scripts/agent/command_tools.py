@@ -23,7 +23,7 @@ _MOST_CHARACTERS: Final = 2000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Argument:
-    """A tool's argument: an option of its command, with differences for a model."""
+    """A tool's argument, which is an option of its command with differences for a model."""
 
     kind: Any = None
     """Type, if a model may pass less than a user, or passes a list where a user writes text."""
@@ -32,7 +32,7 @@ class Argument:
     option: str = ""
     """Field of the option, if it has another name."""
     default: Any = None
-    """Default value. None: the command has its own default."""
+    """Default value. If None, the command has its own."""
     required: bool = False
     is_passed: bool = True
     """True if the command receives it. Otherwise it is not an option, and the tool itself uses it."""

@@ -1,4 +1,4 @@
-"""Shared context of all tools: the project's commands, the permissions, the spending limits, the plans."""
+"""Shared context of all tools, with the project's commands, permissions, spending limits and plans."""
 
 from collections.abc import Generator
 from contextlib import contextmanager

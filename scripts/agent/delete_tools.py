@@ -1,4 +1,4 @@
-"""`teardown`: the user types the stack's name and a code each time. A model argument cannot replace that, and each answer counts once.
+"""Tool `teardown`, for which the user types the stack's name and a code each time. A model argument cannot replace that, and each answer counts once.
 
 The name is part of the question, so a client could fill it in automatically. The code is shown only on a terminal.
 """

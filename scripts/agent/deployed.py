@@ -54,7 +54,7 @@ def usd_per_hour_of(state: StackState) -> float | None:
     rates = [_usd_per_hour(state, item) for item in capacity]
     if any(rate is None for rate in rates):
         raise CommandRefusedError(
-            f"No paid resource was started, because the cost of stack {state.stack} is unknown: the price list does not have its hardware. "
+            f"No paid resource was started, because the cost of stack {state.stack} is unknown; the price list does not have its hardware. "
             f"The user can run `pulumi up --stack {state.stack}` with prices in its settings, or tear it down."
         )
     return sum(rate for rate in rates if rate is not None) if rates else None

@@ -46,7 +46,7 @@ class GatedAnswer(CommandAnswer):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Prices:
-    """Maximum prices in USD per hour. None: the counted amount does not change."""
+    """Maximum prices in USD per hour. If None, the counted amount does not change."""
 
     meanwhile: float | None
     after: float | None

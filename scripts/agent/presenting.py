@@ -1,4 +1,4 @@
-"""Answers of tools in their final form: a summary that fits into a context, or everything with `full: true`."""
+"""Answers of tools in their final form, as a summary that fits into a context or complete with `full: true`."""
 
 from collections.abc import Mapping
 from typing import Any, Final

@@ -1,4 +1,4 @@
-"""Detached work: a long call returns a handle, and its work continues until it finishes or is cancelled.
+"""Detached work. A long call returns a handle, and its work continues until it finishes or is cancelled.
 
 The work of a call runs in a task of the server, not of the call, so a client that stops waiting does not stop it. Only `cancel` and the
 exit of the server do.

@@ -1,4 +1,4 @@
-"""HTTP sessions: a client that reconnects repeatedly without closing its sessions does not lock itself out."""
+"""HTTP sessions. A client that reconnects repeatedly without closing its sessions does not lock itself out."""
 
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""`stage_weights`: a copy to a separate folder, from a source that the user allowed, and no engine run without a plan."""
+"""Tool `stage_weights`. It copies to a separate folder, from a source that the user allowed, and runs the engine only for a plan."""
 
 import asyncio
 import re
@@ -99,7 +99,7 @@ def _require_source(agent: AgentContext, source: str | None, revision: str | Non
 
 
 def _has_bucket(stack: str) -> bool:
-    """Return whether the command needs no engine run: the bucket exists, or the command refuses the stack anyway."""
+    """Return whether the command needs no engine run, because the bucket exists or the command refuses the stack anyway."""
     settings = stack_settings(stack)
     if settings.weights != "bucket" or settings.bucket.existing is not None:
         return True

@@ -1,4 +1,4 @@
-"""`preview` and `up`: a change is a plan that can be reviewed, and only that plan runs."""
+"""Tools `preview` and `up`. A change is a plan that can be reviewed, and only that plan runs."""
 
 import asyncio
 import contextlib
@@ -31,7 +31,7 @@ from scripts.cli.plan_identity import PlanIdentity, identity_of
 from scripts.preview.face import deployed_usd_per_hour, headline
 
 _MOST_CHARACTERS: Final = 400
-"""Limit for one line of the engine: an error can contain a whole start-up script, and untrusted text."""
+"""Limit for one line of the engine, because an error can contain a whole start-up script, and untrusted text."""
 _LAST_LINES: Final = 40
 _LOSES: Final = frozenset({"replace", "create-replacement", "delete"})
 """Operations listed first, because an answer that is too long is cut at its end."""

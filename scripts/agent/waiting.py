@@ -42,9 +42,9 @@ def add_waiting_tools(server: MCPServer[Any], agent: AgentContext) -> None:
 
     @server.tool(annotations=STOPS)
     async def cancel(run: Handle) -> Annotated[CallToolResult, dict[str, Any]]:
-        """Stop work of this server as Ctrl-C does: the engine finishes the operations in progress, writes its state and releases its lock.
+        """Stop work of this server as Ctrl-C does. The engine finishes the operations in progress, writes its state and releases its lock.
 
-        Ask the user first: the resources created so far remain, and cost money.
+        Ask the user first, because the resources created so far remain and cost money.
         """
         with sentences(agent):
             return _result(await agent.runs.cancel(run))

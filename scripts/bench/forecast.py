@@ -1,4 +1,4 @@
-"""Planner's forecast for a search: the highest load within the limits, and the output rate of each step. Pure functions.
+"""Planner's forecast of the highest load within the limits, and of the output rate of each search step. Pure functions.
 
 The planner computes mean times, but a search limits a share of the requests. So the forecast is the load at which the mean request meets
 the limits. A lower measured load is normal if times vary.
@@ -21,8 +21,8 @@ Answers: TypeAlias = Callable[[Workload], WorkloadPlan | None]
 """Plans a workload on a deployment. Returns None if the deployment is unknown (`scripts.cli.measured.planned`)."""
 
 WITHOUT_STACK: Final = "no forecast without --stack"
-OF_FILE: Final = "no forecast: the planner cannot describe a dataset"
-NOT_DEPLOYED: Final = "no forecast: the stack's settings file differs from the deployment"
+OF_FILE: Final = "no forecast, because the planner cannot describe a dataset"
+NOT_DEPLOYED: Final = "no forecast, because the stack's settings file differs from the deployment"
 
 WIDTH: Final = 1.005
 """Precision of a rate forecast, as a factor."""

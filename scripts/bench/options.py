@@ -1,4 +1,4 @@
-"""Options of the benchmark: the load tester's own, and the stack that provides the server."""
+"""Options of the load tester, and of the stack that provides the server."""
 
 from dataclasses import dataclass
 from typing import Annotated

@@ -1,9 +1,9 @@
 """Access to a deployed server: identity tokens for Cloud Run, a tunnel for TPU nodes, API keys.
 
-- `id-token`: an identity token. Sources in order: `google.oauth2.id_token` (a service account's file or the metadata server), the service
+- `id-token`: identity token. Sources in order: `google.oauth2.id_token` (a service account's file or the metadata server), the service
   account behind a workload identity federation (GitHub Actions), and `gcloud auth print-identity-token` (a user login). It is renewed
   before it expires.
-- `tunnel`: the stack's own command, with a Unix socket as the local end, in a folder that only this user can open. The tunnel and its child
+- `tunnel`: opened by the stack's own command, with a Unix socket as the local end, in a folder that only this user can open. The tunnel and its child
   processes are stopped at the end.
 - `none`: no credentials.
 

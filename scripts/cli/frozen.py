@@ -41,7 +41,7 @@ class FrozenProject:
     program_hash: str
     """Hash of the files that declare resources, and of requirements.txt."""
     settings_hash: str
-    """Hash of the stack's file and of the files it references: a folder with a Dockerfile, a config.json, prices."""
+    """Hash of the stack's file and of the files it references (a folder with a Dockerfile, a config.json, prices)."""
     packages_hash: str
     """Hash of the names and versions of the installed packages. Their files are not copied."""
     files: Mapping[str, str]
@@ -78,7 +78,7 @@ class FrozenProject:
                 continue
             text = path.read_text(encoding="utf-8")
             path.write_text(f"{text}{'' if text.endswith(chr(10)) or not text else chr(10)}{line}\n", encoding="utf-8")
-            sentences.append(f"The engine added {key} to {name}. Keep the line: the stack's secrets need it.")
+            sentences.append(f"The engine added {key} to {name}. Keep the line, because the stack's secrets need it.")
         return sentences
 
 
@@ -206,7 +206,7 @@ def _program(root: Path) -> Iterator[Path]:
 
 
 def _named(settings: Settings) -> Iterator[tuple[str, str, bool]]:
-    """Yield the files and folders that the settings reference: the key, the path, and whether only the size of a large file matters."""
+    """Yield the key and path of each file or folder that the settings reference, and whether only the size of a large file matters."""
     if settings.image.build_context:
         yield "image.buildContext", settings.image.build_context, False
     for key, value in (("modelConfig", settings.architecture_file), ("draftConfig", settings.drafter_file)):

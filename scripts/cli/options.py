@@ -3,7 +3,7 @@
 A field is an option: `concurrency: Annotated[int | None, Option("Requests in flight.", least=1)] = None` is `--concurrency`. A field
 without a default is required. A field whose type is such a dataclass is a group of options; the dataclass's docstring is its heading.
 
-argparse instead of typer, because `scripts.plan --json` has to stay under 0.2 s: an empty interpreter takes 15 ms here,
+argparse instead of typer, because `scripts.plan --json` has to stay under 0.2 s. An empty interpreter takes 15 ms here,
 `import argparse` 25 ms more, `import typer` 76 ms more; `scripts.plan --json` takes 103 ms with argparse. argparse is also part of
 Python, which saves two packages.
 """

@@ -26,7 +26,7 @@ _MEANINGS: Final = {
     "image": "the image changed",
 }
 _READABLE: Final = ("stack", "project", "backend", "image")
-"""Fields that are not hashes: a message shows both values."""
+"""Fields that are not hashes. A message shows both values."""
 _ID_DIGITS: Final = 16
 
 
@@ -39,7 +39,7 @@ class PlanIdentity:
     """The Google Cloud project."""
     program: str
     settings: str
-    """Hash of the stack's file and of the files it references: a folder with a Dockerfile, a config.json, prices."""
+    """Hash of the stack's file and of the files it references (a folder with a Dockerfile, a config.json, prices)."""
     packages: str
     """Hash of the names and versions of the installed packages."""
     backend: str

@@ -8,7 +8,7 @@ from scripts.cli.access import AccessError, ServerAccess
 def not_reached(access: ServerAccess, error: Exception) -> str:
     """Return one sentence on why the server could not be reached; empty if the error is the server's.
 
-    Through an open tunnel, a reset connection is a server error: nothing listens on the node.
+    Through an open tunnel, a reset connection is a server error, because nothing listens on the node.
     """
     if isinstance(error, AccessError):
         return str(error)

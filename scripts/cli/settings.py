@@ -10,13 +10,13 @@ if TYPE_CHECKING:
     from stacks.settings import Settings
 
 NO_PROJECT: Final = "planned-without-a-project"
-"""Stand-in if neither the file nor the environment sets a project: a plan needs none."""
+"""Stand-in if neither the file nor the environment sets a project. A plan needs none."""
 
 
 def stack_settings(stack: str, *, project: str | None = None, folder: Path | None = None) -> "Settings":
     """Return the settings in `Pulumi.<stack>.yaml`. `project` is the fallback if neither the file nor the environment sets one.
 
-    Default `folder`: the project's folder. Raises CommandRefusedError if the file is missing or invalid.
+    `folder` defaults to the project's folder. Raises CommandRefusedError if the file is missing or invalid.
     """
     from stacks.loading import SettingsError, from_file  # noqa: PLC0415 - pydantic and YAML take 0.2 s to load
 

@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.table import Table
 
 UNFOLDED: Final = 100_000
-"""Columns if the output is not a terminal: a table is as wide as its text, so each row is one line for grep and awk."""
+"""Columns if the output is not a terminal. A table is as wide as its text, so each row is one line for grep and awk."""
 
 
 def console(stream: TextIO) -> Console:

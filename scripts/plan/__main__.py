@@ -9,7 +9,7 @@ r"""Plan a deployment before it costs anything.
       --max-ttft-s 1 --write NAME
 
 Shows whether the deployment fits, its start-up time, speed and cost, and the
-findings. Exit code 0: it fits. 2: it is blocked or out of memory, or the options
+findings. Exit code 0 means that it fits, 2 that it is blocked, out of memory, or the options
 are invalid.
 """
 
@@ -104,7 +104,7 @@ def _plan(options: PlanOptions) -> ExitCode:
 
 
 def _more(subject: Subject, *, explained: bool) -> dict[str, object]:
-    """Return the JSON keys in addition to the plan: a service's loading modes and, with --explain, the formulas."""
+    """Return the JSON keys in addition to the plan (a service's loading modes and, with --explain, the formulas)."""
     from planning.cost.loading_modes import loading_modes
 
     ways = [one.to_json() for one in loading_modes(subject)]
@@ -153,7 +153,9 @@ def _check_solve(options: PlanOptions) -> None:
 def _check_stack(options: PlanOptions) -> None:
     given = options.question.given or ("--compare" if options.comparison.compare else None)
     if given:
-        raise PlanningError(f"--stack and {given} cannot be combined: the stack's settings define the deployment.")
+        raise PlanningError(
+            f"--stack and {given} cannot be combined, because the stack's settings define the deployment."
+        )
     if options.fix and (options.as_json or options.explain):
         raise PlanningError("--fix cannot be combined with --json or --explain.")
     if options.write is not None and not options.fix:
@@ -200,7 +202,7 @@ def _check_source(question: Question) -> None:
 def _check_output(options: PlanOptions) -> None:
     """Raise PlanningError for conflicting output options."""
     if options.costs and options.question.has_own_device:
-        raise PlanningError("--costs and --device cannot be combined: a custom device has no Google price.")
+        raise PlanningError("--costs and --device cannot be combined, because a custom device has no Google price.")
     if options.costs and (options.explain or options.fix or options.comparison.compare):
         raise PlanningError("--costs cannot be combined with --explain, --fix or --compare.")
 

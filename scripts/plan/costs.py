@@ -1,4 +1,4 @@
-"""Costs of a plan as text: the price per hour by location, the full bill, a cold start, and the break-even for always-on."""
+"""Costs of a plan as text, with the price per hour by location, the full bill, a cold start, and the break-even for always-on."""
 
 import math
 import sys
@@ -46,7 +46,7 @@ class _Sources:
         self._urls: list[str] = []
 
     def mark(self, price: "Price") -> str:
-        """Return the source of a price: the number of its URL, or the price file."""
+        """Return the source of a price (the number of its URL, or the price file)."""
         if price.is_own:
             return "price file"
         if price.url not in self._urls:

@@ -1,4 +1,4 @@
-"""Public interface of `scripts.plan` for other commands: the settings file of a solution."""
+"""Public interface of `scripts.plan` for other commands, for the settings file of a solution."""
 
 from scripts.plan.solve import nothing_is_enough
 from scripts.plan.stack_text import new_file, write_stack

@@ -1,4 +1,4 @@
-"""`--fix`: the settings change that removes blocking findings, as a diff and optionally applied to the file."""
+"""Option `--fix`, the settings change that removes blocking findings, as a diff and optionally applied to the file."""
 
 import difflib
 import sys

@@ -1,4 +1,4 @@
-"""Source of a model's architecture: a file or folder, the hub, or a bucket's manifest."""
+"""Source of a model's architecture (a file or folder, the hub, or a bucket's manifest)."""
 
 import json
 import sys
@@ -46,11 +46,11 @@ class Fetched:
 
 
 def from_config(place: str, *, index: Path | None, name: str | None) -> ModelSpec:
-    """Return the architecture that `--config` references: a file, a folder, or gs://BUCKET/FOLDER. Raises PlanningError."""
+    """Return the architecture that `--config` references (a file, a folder, or gs://BUCKET/FOLDER). Raises PlanningError."""
     if place.startswith(GS):
         if index is not None:
             raise PlanningError(
-                "--index and a --config in a bucket cannot be combined: the bucket's manifest has the size."
+                "--index and a --config in a bucket cannot be combined, because the bucket's manifest has the size."
             )
         bucket, _, folder = place.removeprefix(GS).partition("/")
         return from_bucket(bucket, folder.strip("/"), name=name).spec()

@@ -43,7 +43,7 @@ def set_keys() -> Mapping[str, str]:
 
 
 def _key(path: str) -> str:
-    """Return the `--set` key of a field: the last part of its path, without a duration's unit."""
+    """Return the `--set` key of a field, which is the last part of its path without a duration's unit."""
     block, _, name = path.rpartition(".")
     key = camel_case(name.removesuffix("_s") if is_duration(path) else name)
     return f"startupProbe.{key}" if block.endswith("startup_probe") else key

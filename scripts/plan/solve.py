@@ -1,4 +1,4 @@
-"""`--solve`: the cheapest deployments of this project for a workload, as a table or JSON, and optionally as a stack's settings file."""
+"""Option `--solve`, the cheapest deployments of this project for a workload, as a table or JSON, and optionally as a stack's settings file."""
 
 import json
 import sys
@@ -79,7 +79,7 @@ def _write(answer: SolutionSet, limits: ServiceLimits, name: str, question: Ques
 
 
 def _shown(answer: SolutionSet, question: Question) -> tuple[Solution, ...]:
-    """Return the rows of the table: the best of each model, or all of a single model."""
+    """Return the rows of the table (the best of each model, or all of a single model)."""
     return answer.best_per_model() if question.model is None else answer.solutions
 
 

@@ -68,7 +68,7 @@ def check_solving(question: Question, comparison: Comparison, *, others: tuple[s
     named += [name for name in _SWITCHES if getattr(question, name)]
     if named:
         raise PlanningError(
-            f"--solve and --{named[0].replace('_', '-')} cannot be combined: the search chooses from the catalog."
+            f"--solve and --{named[0].replace('_', '-')} cannot be combined, because the search chooses from the catalog."
         )
     if question.workload is None:
         raise PlanningError("--solve requires a workload. Add --workload in=4000,out=500,users=32.")

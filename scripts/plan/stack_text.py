@@ -1,4 +1,4 @@
-"""Settings file of a solution: the chosen keys, the workload, and comments. The planner recommends the rest."""
+"""Settings file of a solution, with the chosen keys, the workload and comments. The planner recommends the rest."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -54,7 +54,7 @@ def write_stack(
 ) -> Path:
     """Write `Pulumi.NAME.yaml` and return its path. Raises PlanningError if it exists without `overwrite`, or cannot be written.
 
-    Pulumi's own parts of an existing file are kept: the salt, encrypted secrets, and keys of other namespaces.
+    Pulumi's own parts of an existing file (the salt, encrypted secrets, and keys of other namespaces) are kept.
     """
     path = new_file(name, overwrite=overwrite)
     try:

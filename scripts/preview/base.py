@@ -13,7 +13,7 @@ from scripts.preview.plans import PlansDocument, describe_checkout, read_plans
 
 _LIMIT_S: Final = 300.0
 _KEPT: Final = ("PATH", "HOME", "LANG", "TMPDIR", "GOOGLE_CLOUD_PROJECT", "SYSTEMROOT")
-"""Environment variables passed to the other checkout's code: no credentials, no passphrase."""
+"""Environment variables passed to the other checkout's code, without credentials or a passphrase."""
 
 
 def plans_of_commit(commit: str) -> PlansDocument:

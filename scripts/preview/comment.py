@@ -1,4 +1,4 @@
-"""Pull request comment: the effect on each stack, with the metrics before and after."""
+"""Pull request comment with the effect on each stack and the metrics before and after."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -66,7 +66,7 @@ def comment(base: PlansDocument | None, head: PlansDocument, previews: Sequence[
 
 
 def _headline(found: Sequence[StackVerdict]) -> str:
-    """Return the comment's first line: the worst effect."""
+    """Return the comment's first line, which states the worst effect."""
     kinds = (
         ("releases running TPU capacity", [v for v in found if v.fate == "released"]),
         ("may release running TPU capacity", [v for v in found if v.fate == "at risk"]),
@@ -96,7 +96,7 @@ def _overview(shown: Sequence[StackVerdict]) -> Iterator[str]:
         before, after = (described.plan if described else None for described in (difference.before, difference.after))
         what = f"**{verdict.heading()}**" if verdict.is_loud else verdict.heading()
         findings = [f"new: {_ids(difference.new_findings)}"] if difference.new_findings else []
-        findings += [f"resolved: {_ids(difference.gone_findings)}"] if difference.gone_findings else []
+        findings += [f"dropped: {_ids(difference.gone_findings)}"] if difference.gone_findings else []
         cells = (usd_change(before, after), most_change(before, after), "; ".join(findings))
         yield row((code(verdict.stack), what, *cells))
     yield ""
@@ -170,7 +170,7 @@ def _findings(title: str, findings: Sequence[DescribedFinding]) -> Iterator[str]
 
 def _gone(findings: Sequence[DescribedFinding]) -> Iterator[str]:
     if findings:
-        yield from (f"Resolved: {_ids(findings)}.", "")
+        yield from (f"No longer reported: {_ids(findings)}.", "")
 
 
 def _all_flags(difference: StackDifference) -> Iterator[str]:
@@ -259,7 +259,7 @@ def _fitted(top: Sequence[str], sections: Sequence[_Section], end: Sequence[str]
     """Return the comment within GitHub's limit: without details first, then without whole sections, with a note each time."""
     shortest = [section.lines for section in sections]
     whole = [section.lines + section.details for section in sections]
-    for parts, note in ((whole, ()), (shortest, ("Details omitted: the comment is too long.", ""))):
+    for parts, note in ((whole, ()), (shortest, ("Details omitted because the comment is too long.", ""))):
         text = _joined(top, parts, (*note, *end))
         if _size(text) <= MAX_COMMENT_BYTES:
             return text

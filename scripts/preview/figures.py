@@ -13,7 +13,7 @@ _HALF_A_PERCENT: Final = 0.005
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FigureRow:
-    """One row of the table: a metric of the old and the new plan, as text. None without a plan."""
+    """One row of the table, with a metric of the old and the new plan as text. None without a plan."""
 
     name: str
     before: str | None

@@ -27,7 +27,7 @@ from stacks.wording import StackWording
 
 PLANS_VERSION: Final = 1
 UNKNOWN_PROJECT: Final = "unknown-project"
-"""Stand-in if neither the file nor the environment sets a project: a plan needs none."""
+"""Stand-in if neither the file nor the environment sets a project. A plan needs none."""
 _DIGEST_DIGITS: Final = 8
 _UNITS: Final[Mapping[str, Callable[[int], str]]] = {"_s": format_duration, "_mib": format_memory}
 """Spelling of quantities, by the suffix of the field name."""

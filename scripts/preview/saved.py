@@ -1,4 +1,4 @@
-"""Plan file: the result of a preview and its validity, passed from the job that creates it to the job that deploys it."""
+"""Plan file with the result of a preview and its validity, passed from the job that creates it to the job that deploys it."""
 
 import json
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ class PlanRefusedError(CommandRefusedError):
 
 
 class SavedPlan(BaseModel):
-    """The document. None of it is executed: a deployment computes the plan again and compares."""
+    """The document. It is never executed; a deployment computes the plan again and compares."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     schema_version: Literal[1] = PLAN_VERSION

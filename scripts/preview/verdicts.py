@@ -1,4 +1,4 @@
-"""Effect on a stack as text: the plan's difference combined with the engine's preview."""
+"""Effect on a stack as text, from the plan's difference combined with the engine's preview."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -183,7 +183,7 @@ class StackVerdict:
         price = f" at ${before.plan.usd_per_hour:,.2f}/h" if before and before.plan else ""
         tpu = " and release its TPU capacity" if _is_tpu(before) else ""
         return (
-            f"{code(self.stack)} no longer has a settings file. This deletes nothing: a deployed stack keeps running{price}, without limits "
+            f"{code(self.stack)} no longer has a settings file. This deletes nothing. A deployed stack keeps running{price}, without limits "
             f"or reviews. To delete it{tpu}, run {code(f'python -m scripts.teardown --stack {self.stack}')}."
         )
 

@@ -1,7 +1,7 @@
 """Preview without access to secrets: stand-ins in the state and settings, and a separate backend and passphrase.
 
 The engine decrypts a stack's settings and state before any preview, but exports the state without decrypting it. So a preview of unreviewed
-code needs neither the passphrase nor the Cloud KMS key. Every secret is the same stand-in in the settings and in the state: an added or
+code needs neither the passphrase nor the Cloud KMS key. Every secret is the same stand-in in the settings and in the state. An added or
 removed secret shows as a change, but a changed value does not.
 """
 

@@ -40,7 +40,7 @@ async def ready(context: CheckContext) -> Outcome:
     """Wait until /health returns 200, within the start-up budget. Stop early if the server has failed permanently.
 
     The result is unknown if the server is still unreachable at the end, or stayed unreachable for ACCESS_GRACE_S (FORBIDDEN_GRACE_S
-    for 403): that is not a server failure.
+    for 403), because that is not a server failure.
     """
     budget_s = context.target.thresholds.startup_budget_s
     wanted = f"ready <= {budget_s:.0f} s"

@@ -21,7 +21,7 @@ GUARDED: Final[Mapping[str, Mapping[str, object] | None]] = {
 (vLLM docs/usage/security.md); /invocations runs the model."""
 ORIGIN: Final = "https://smoke.invalid"
 MEDIA_URL: Final = "http://smoke.invalid/image.png"
-"""A URL that no server can fetch: the name never resolves (RFC 6761). A closed server rejects it by name, without a DNS query."""
+"""A URL that no server can fetch, because the name never resolves (RFC 6761). A closed server rejects it by name, without a DNS query."""
 _REFUSED: Final = frozenset({HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN, HTTPStatus.NOT_FOUND})
 _NO_MEDIA: Final = ("allowed domains", "not a multimodal model", "at most 0 ", "does not support")
 """Parts of the errors that vLLM returns for an image it does not fetch: domain not allowed, or images not supported."""

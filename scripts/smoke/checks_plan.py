@@ -18,7 +18,7 @@ _NOT_PLANNED: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Compared:
-    """One metric. With `is_excused`, it meets a threshold of the stack: a value outside the band is a warning, not a failure."""
+    """One metric. With `is_excused`, it meets a threshold of the stack, so a value outside the band is a warning, not a failure."""
 
     figure: str
     shown: str

@@ -1,4 +1,4 @@
-"""Render a report: a table for the terminal, JSON for programs, JUnit XML for CI."""
+"""Render a report as a table for the terminal, JSON for programs, and JUnit XML for CI."""
 
 import json
 import sys

@@ -8,7 +8,7 @@ from contracts.exit_codes import ExitCode
 
 Values = Mapping[str, float | int | str | bool | None]
 Verdict = Literal["passed", "failed", "unknown", "warned", "skipped", "not run"]
-"""`unknown`: the check could not reach the server, so the server's health is unknown."""
+"""`unknown` means that the check could not reach the server, so its health is unknown."""
 ReportVerdict = Literal["passed", "failed", "unreachable", "interrupted"]
 SCHEMA_VERSION: Final = 1
 

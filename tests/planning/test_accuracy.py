@@ -77,7 +77,7 @@ def test_the_page_shows_every_boot_every_figure_and_every_contradiction(page: st
         assert f"| {row.what} |" in page
 
 
-def test_wrong_verdicts_stand_at_the_top_and_failures_before_successes(page: str):
+def test_wrong_verdicts_come_first_and_failures_before_successes(page: str):
     rows = [line for line in page.split("## How far off", maxsplit=1)[0].splitlines() if line.startswith("| ")][2:]
     kinds = ["wrong" if "**wrong**" in row else "died" if "| died (" in row else "runs" for row in rows]
     counted = [kind for row, kind in zip(rows, kinds, strict=True) if "not counted" not in row]
@@ -217,7 +217,7 @@ def test_every_figure_of_the_corpus_is_compared_once():
     assert len(list(compared(MEASURED.boots))) == sum(len(boot.figures) for boot in MEASURED.boots)
 
 
-def test_sweep_points_of_the_fitting_day_and_the_held_out_ones_are_told_apart():
+def test_sweep_points_of_the_fitting_day_and_held_out_ones_are_separate():
     points = load_points()
     assert sum(point.split == "fit" for point in points) == 245
     assert {str(point.date) for point in points if point.split == "fit"} == {"2026-07-25"}

@@ -66,7 +66,7 @@ def _hash(model: str, accelerator: str, platform: str, options: Mapping[str, obj
 
 
 def _plain(value: object) -> object:
-    """Return a JSON value with integers restored: the engine stores every number as a float."""
+    """Return a JSON value with integers restored, because the engine stores every number as a float."""
     if isinstance(value, Mapping):
         return {key: _plain(item) for key, item in cast("Mapping[str, object]", value).items()}
     if isinstance(value, Sequence) and not isinstance(value, str):

@@ -1,6 +1,6 @@
 """Results file of a stack: its deployments, oldest first, each with its plan and all its measurements.
 
-The format is frozen: a change of meaning raises SCHEMA_VERSION. It must not contain an address, a project, a flag's free text or a key.
+The format is frozen. A change of meaning raises SCHEMA_VERSION. It must not contain an address, a project, a flag's free text or a key.
 """
 
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ SCHEMA_VERSION: Final = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """Identity of comparable results: the same image, the same settings, and the same kind of server."""
+    """Identity of comparable results (image, settings, and kind of server)."""
 
     image_digest: str
     """`sha256:...` of the serving image; empty if unknown."""
@@ -50,7 +50,7 @@ class BootedFigures:
     gpu_memory_utilization: float | None = None
     cache_dtype: str | None = None
     kv_tokens: int | None = None
-    """Planned tokens times booted blocks divided by planned blocks: vLLM exports blocks but only logs tokens."""
+    """Planned tokens times booted blocks divided by planned blocks, because vLLM exports blocks but only logs tokens."""
     start_s: float | None = None
     """From the start of the server process to its first healthy response. Known if the smoke checks waited for it."""
 

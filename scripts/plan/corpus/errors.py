@@ -1,4 +1,4 @@
-"""Prediction errors: each error and their distribution."""
+"""Prediction errors and their distribution."""
 
 import math
 import statistics

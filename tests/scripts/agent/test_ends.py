@@ -85,7 +85,7 @@ def server(tmp_path):
 
 
 def ended_by(process, number, told):
-    """Send a signal when the command works, and return what it was told and the server's last words."""
+    """Send a signal when the command works, and return the client's messages and the server's last output."""
     end = time.monotonic() + LIMIT_S
     while not (told.exists() and told.read_text()):
         assert process.poll() is None, process.stderr.read()

@@ -26,7 +26,7 @@ SERVICE = "urn:pulumi:s::p::gemma:C$gcp:cloudrunv2/service:Service::vllm"
 
 @pytest.fixture
 def project(monkeypatch, tmp_path, commands):
-    """A project of its own, with the real copy; the engine stands in."""
+    """A separate project with the real copy and a stand-in for the engine."""
     folder = tmp_path / "checkout"
     for room in ("stacks", "components"):
         (folder / room).mkdir(parents=True)
@@ -139,7 +139,7 @@ def test_the_salt_that_the_engine_writes_into_the_copy_reaches_the_project(  # n
     else:
         done = upped(server, plan_id).structured_content
         assert done["settings_lines"] == [
-            f"The engine added encryptionsalt to {path.name}. Keep the line: the stack's secrets need it."
+            f"The engine added encryptionsalt to {path.name}. Keep the line, because the stack's secrets need it."
         ]
         assert done["edited"] == []
     assert path.read_text() == f"{text}{SALT}\n"

@@ -270,7 +270,7 @@ def test_what_a_failed_update_may_have_left_running_is_counted(bench_of, audit, 
 
 
 @pytest.mark.parametrize("price", [float("nan"), -1.0, float("inf")])
-def test_a_price_that_is_no_price_is_refused(price):
+def test_an_invalid_price_is_refused(price):
     with pytest.raises(CommandRefusedError):
         spending().require(STACK, price)
 
@@ -349,7 +349,7 @@ def test_the_record_is_a_file_of_its_owner(tmp_path):
 
 
 def test_what_people_write_is_recorded_as_length_and_hash_and_what_is_long_once(bench_of, audit, commands):
-    """A prompt can be private, and a line of 250,000 characters is nobody's record."""
+    """A prompt can be private, and a line of 250,000 characters is not a useful record."""
     server = build(bench_of(), audit)
     for tool, arguments in (
         ("ask", {"stack": "--yes", "prompt": "what Ann told me"}),
@@ -395,7 +395,7 @@ def test_a_large_record_begins_a_new_file_and_a_day_stays_readable(tmp_path):
     assert not (tmp_path / "elsewhere").exists()
 
 
-def test_a_line_goes_to_the_new_file_when_another_server_begins_one_meanwhile(tmp_path, monkeypatch):
+def test_a_line_goes_to_the_new_file_when_another_server_has_just_started_one(tmp_path, monkeypatch):
     audit, lock = AuditFile(path=tmp_path / "audit"), fcntl.flock
     audit.write(ENTRY)
 
@@ -612,7 +612,7 @@ def test_a_tunnel_that_opens_while_the_call_is_cancelled_is_closed(monkeypatch):
             await anyio.to_thread.run_sync(opening.wait)
             tasks.cancel_scope.cancel()
             with anyio.CancelScope(shield=True):
-                await anyio.sleep(0.2)  # a call that does not wait for the thread ends meanwhile
+                await anyio.sleep(0.2)  # a call that does not wait for the thread finishes first
             go.set()
 
     anyio.run(cancelled)

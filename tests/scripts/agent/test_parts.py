@@ -115,7 +115,7 @@ def test_text_from_outside_is_marked_and_cannot_hide():
     assert len(long.text) == MOST_CHARACTERS
 
 
-def test_lines_of_a_log_are_marked_and_the_mend_is_ours():
+def test_log_lines_are_marked_and_the_fix_is_not():
     document = {
         "stack": "l4-qat",
         "target": "cloud-run",

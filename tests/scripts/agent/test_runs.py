@@ -136,7 +136,7 @@ def test_a_client_that_gives_up_ends_nothing_and_finds_the_work_in_status(bench_
             tasks.cancel_scope.cancel()
         await until(lambda: "cancelled" in outcomes(audit, "wait"))
         slow.go.set()
-        await until(lambda: "done" in outcomes(audit, "up"))  # also if nobody waits
+        await until(lambda: "done" in outcomes(audit, "up"))  # even if no call waits
         status = (await client.call_tool("status", {"stack": STACK})).structured_content
         other = (await client.call_tool("status", {"stack": "other"})).structured_content
         return status["runs"], other["runs"], await client.call_tool("wait", {"run": run.run})

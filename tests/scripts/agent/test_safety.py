@@ -57,7 +57,7 @@ READING = {
 }
 
 
-def test_without_a_permission_there_is_no_tool_that_changes(bench_of, audit):
+def test_without_a_permission_every_tool_is_read_only(bench_of, audit):
     server = build(bench_of(), audit)
     assert anyio.run(lambda: names(server, elicitation_callback=answering("accept"))) == READING
 
@@ -425,7 +425,7 @@ def test_a_person_who_is_asked_and_a_failure_are_recorded(bench_of, audit, comma
     assert lines(audit)[-1]["detail"] == "said"
 
 
-def test_secrets_stand_neither_in_the_record_nor_in_an_answer(bench_of, audit, commands):
+def test_secrets_are_neither_in_the_record_nor_in_an_answer(bench_of, audit, commands):
     commands.documents["status"] = {"text": f"token {CANARY} and hf_other0123456789abcdef"}
     found = anyio.run(lambda: call(build(bench_of(), audit), "status", {"stack": CANARY}))
     assert CANARY not in json.dumps(found.model_dump(mode="json"))

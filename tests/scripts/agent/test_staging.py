@@ -101,7 +101,7 @@ def test_only_sources_that_the_person_named_are_copied(bench_of, audit, world, m
     assert world.run[0][5:7] == ["--from", NAMED]
 
 
-def test_a_proposal_at_the_hub_is_no_revision(bench_of, audit, world):
+def test_a_proposal_at_the_hub_is_not_a_revision(bench_of, audit, world):
     found = stage(bench_of("stage"), audit, revision="refs/pr/7")
     assert "which anyone can propose" in found.content[0].text
     assert world.run == []

@@ -217,7 +217,7 @@ def test_a_new_revision_of_a_roll_out_has_no_requests_before_it_was_checked():
     assert "The old revision serves until the new one is ready" not in text
 
 
-def test_shares_in_the_settings_are_told_as_moved_requests():
+def test_shares_in_the_settings_are_shown_as_a_traffic_split():
     shares = "maxInstances: 1\n    rollout: { traffic: { gemma-l4-qat-1: 75, gemma-l4-qat-2: 25 } }"
     text = rolled_out(("maxInstances: 1", shares))
     assert "`up` sets the traffic split, in percent: `gemma-l4-qat-1: 75, gemma-l4-qat-2: 25`." in text
@@ -269,7 +269,7 @@ def test_the_settings_that_replace_capacity_are_those_of_the_provider():
     assert {*stated, effects.PROJECT} - {"tpu.existingNetwork"} == set(spelled.values())
 
 
-def test_a_new_secret_is_a_change_whose_value_nobody_sees():
+def test_a_new_secret_is_a_change_without_its_value():
     def secret(cipher):
         return replaced("tpu-v6e4", "config:\n", f"config:\n  gemma-serving:hfToken:\n    secure: {cipher}\n")
 

@@ -211,7 +211,7 @@ def test_a_preview_that_google_refuses_names_the_doctor(monkeypatch, said, named
     assert ("python -m scripts.doctor --stack l4-qat" in str(caught.value)) == named
 
 
-def test_the_plans_of_both_commits_stand_in_the_json(monkeypatch, tmp_path, capsys):
+def test_the_plans_of_both_commits_are_in_the_json(monkeypatch, tmp_path, capsys):
     (tmp_path / "Pulumi.yaml").write_text("name: x\n")
     (tmp_path / "Pulumi.a.yaml").write_text("config: {}\n")
     monkeypatch.chdir(tmp_path)

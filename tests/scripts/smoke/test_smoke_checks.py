@@ -35,7 +35,7 @@ def planned_memory(blocks):
 TARGET = SmokeTarget(
     model="timed",
     thresholds=SmokeThresholds(
-        # What a busy machine keeps too: a stall of seconds is no failure of the server.
+        # Limits that a busy machine meets too: a stall of seconds is not a server failure.
         startup_budget_s=60,
         max_ttft_s=30.0,
         min_decode_tok_per_s=1.0,

@@ -27,7 +27,7 @@ def start(*words):
     )
 
 
-def test_json_stands_alone_on_stdout_and_junit_is_written(url, tmp_path):
+def test_stdout_has_only_json_and_junit_is_written(url, tmp_path):
     junit = tmp_path / "deep" / "smoke.xml"
     process = start("--url", url, "--model", "timed", "--json", "--junit", str(junit))
     output, errors = process.communicate(timeout=60)
