@@ -130,7 +130,7 @@ def test_a_caller_that_cloud_run_refuses_rolls_nothing_back(deploy, front, statu
     front.handler.status = status
     report, done, err = deploy(endpoint=front.url, auth="none")
     kept(report, done)
-    assert "grant its account roles/run.invoker" in " ".join(err.split())
+    assert "Grant roles/run.invoker to the caller" in " ".join(err.split())
 
 
 def test_a_network_that_is_down_rolls_nothing_back(deploy):
