@@ -71,13 +71,13 @@ class AgentContext:
         """Run one of the project's commands and forward its progress."""
         count = 0
 
-        async def tell(line: str) -> None:
+        async def forward(line: str) -> None:
             nonlocal count
             count += 1
             await report(context, count, None, line)
 
         with self.place():
-            return await run_program(script(name, *arguments), on_line=tell, secrets=self.secrets)
+            return await run_program(script(name, *arguments), on_line=forward, secrets=self.secrets)
 
     @contextmanager
     def place(self) -> Generator[None]:

@@ -48,7 +48,7 @@ def add_teardown(server: MCPServer[Any], agent: AgentContext) -> None:
     async def prompt_user(stack: str, keep_bucket: bool, context: Context[Any, Any]) -> Elicit[TypedName]:
         with sentences(agent):
             agent.require("teardown")
-            if not can_ask(context.client_capabilities):
+            if not can_prompt(context.client_capabilities):
                 raise CommandRefusedError(
                     "Your client cannot prompt the user, so this server deletes nothing. Run scripts.teardown manually."
                 )
@@ -84,7 +84,7 @@ def add_teardown(server: MCPServer[Any], agent: AgentContext) -> None:
             return answer
 
 
-def can_ask(client: ClientCapabilities | None) -> bool:
+def can_prompt(client: ClientCapabilities | None) -> bool:
     """Return whether the client can prompt the user for text. An empty capability means that; one with only `url` does not."""
     asks = client.elicitation if client is not None else None
     return asks is not None and (asks.form is not None or asks.url is None)

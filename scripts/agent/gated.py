@@ -92,7 +92,7 @@ def add_gated_tools(server: MCPServer[Any], agent: AgentContext) -> None:
 async def _gated(call: CommandCall, command: Literal["rollout", "recover"]) -> GatedAnswer:
     agent, words, stack, plan_id = call.agent, call.words, call.given["stack"], call.given["plan_id"]
     if plan_id is None:
-        return await _look(call, command)
+        return await _dry_run(call, command)
     agent.require(command)
     agent.runs.claim(stack)
     kept = agent.plan_store.find_command(plan_id, command, words)
@@ -115,7 +115,7 @@ async def _gated(call: CommandCall, command: Literal["rollout", "recover"]) -> G
     return _answer(agent, answer, plan_id, meanwhile, changed=True)
 
 
-async def _look(call: CommandCall, command: str) -> GatedAnswer:
+async def _dry_run(call: CommandCall, command: str) -> GatedAnswer:
     agent, stack = call.agent, call.given["stack"]
     found = await call.answer("--dry-run")
     document: Mapping[str, object] = found.document or {}

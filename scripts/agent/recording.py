@@ -16,7 +16,7 @@ from contracts.errors import ScriptError
 from contracts.fields import as_mapping, as_sequence
 from scripts.agent.audit import AuditEntry, AuditFile, Outcome, recorded, seconds_since
 from scripts.agent.context import ENDING, AgentContext, CallEnding
-from scripts.agent.delete_tools import TOOL, can_ask
+from scripts.agent.delete_tools import TOOL, can_prompt
 from scripts.agent.presenting import presented
 from scripts.agent.runs import CAN_BE_LEFT, CURRENT
 from scripts.agent.untrusted import each_text
@@ -42,7 +42,7 @@ class Recorder:
             return cast("dict[str, Any]", shown)
         result = await call_next(ctx)
         if ctx.method == "tools/list":
-            listed, asks = dict(_plain(result)), can_ask(ctx.session.client_capabilities)
+            listed, asks = dict(_plain(result)), can_prompt(ctx.session.client_capabilities)
             tools = [as_mapping(tool) for tool in as_sequence(listed.get("tools"))]
             return {**listed, "tools": [dict(tool) for tool in tools if asks or tool.get("name") != TOOL]}
         return result

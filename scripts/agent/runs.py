@@ -68,7 +68,7 @@ class AgentRun:
     began: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
     group: TaskGroup | None = None
     scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
-    begun: anyio.Event = field(default_factory=anyio.Event)
+    working: anyio.Event = field(default_factory=anyio.Event)
     """Set when the work starts, which is after the question if the user is prompted."""
     ended: anyio.Event = field(default_factory=anyio.Event)
     changed: anyio.Event = field(default_factory=anyio.Event)
@@ -98,7 +98,7 @@ class AgentRun:
             self.error = error
         finally:
             self.ended_s = self.clock()
-            for event in (self.begun, self.ended, self.changed):
+            for event in (self.working, self.ended, self.changed):
                 event.set()
 
     def note(self, done: float, total: float | None, text: str, step: str | None) -> None:
@@ -212,7 +212,7 @@ class Runs:
         self._forget_old()
         run = AgentRun(id=f"run-{secrets.token_hex(4)}", tool=tool, stack=stack, clock=self.clock, began_s=self.clock())
         if tool != ASKS_A_PERSON:
-            run.begun.set()
+            run.working.set()
         self._runs[run.id] = run
         return run
 
@@ -226,13 +226,13 @@ class Runs:
         run.group = group
         group.start_soon(run.work, handler)
         try:
-            await run.begun.wait()
+            await run.working.wait()
             with anyio.move_on_after(self.within_s):
                 await run.ended.wait()
         except anyio.get_cancelled_exc_class():
             if run.ended.is_set():
                 run.left = True  # its answer came too late; wait returns it
-            elif run.begun.is_set():
+            elif run.working.is_set():
                 run.left = True
                 leave(f"the client stopped waiting; {run.id} continues")
             else:
@@ -277,12 +277,12 @@ class Runs:
                 )
         if mine is not None:
             mine.stack, mine.changes_stack = stack, True
-            mine.begun.set()
+            mine.working.set()
 
     def shown(self, stack: str | None = None) -> list[RunAnswer]:
         """Return the state of a stack's work, or of all work. Finished work is shown until its answer was read."""
         self._forget_old()
-        known = (run for run in self._runs.values() if stack in {None, run.stack} and run.begun.is_set())
+        known = (run for run in self._runs.values() if stack in {None, run.stack} and run.working.is_set())
         return [run.shown() for run in known if not (run.read and run.ended.is_set())]
 
     def _find(self, handle: str) -> AgentRun:

@@ -68,7 +68,7 @@ async def ready(context: CheckContext) -> Outcome:
             if failure:
                 return failed("failed", wanted=wanted, detail=failure, values={"ready_s": None, "budget_s": budget_s})
         if time.monotonic() >= next_line_s:
-            context.say(f"waiting for the server, {elapsed_s:.0f} of {budget_s:.0f} s ({last})")
+            context.report_progress(f"waiting for the server, {elapsed_s:.0f} of {budget_s:.0f} s ({last})")
             next_line_s = time.monotonic() + 5
         await asyncio.sleep(min(pause_s, max(left_s, 0)))
         pause_s = min(pause_s * 1.5, 3.0)

@@ -10,7 +10,7 @@ from scripts.cli.access import ServerAccess
 from scripts.smoke.results import Outcome, Values
 from scripts.smoke.target import SmokeTarget
 
-Say = Callable[[str], None]
+ReportProgress = Callable[[str], None]
 """Show one line of progress."""
 
 
@@ -21,7 +21,7 @@ class CheckContext:
     client: OpenAIClient
     access: ServerAccess
     target: SmokeTarget
-    say: Say
+    report_progress: ReportProgress
     simulated: str | None = None
     max_model_len: int | None = None
     """max-model-len that the server reports."""

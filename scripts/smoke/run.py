@@ -12,7 +12,7 @@ from loadtest.client.unix_url import plain_url
 from scripts.cli.access import AccessError, ServerAccess
 from scripts.cli.reach import not_reached
 from scripts.smoke import checks_basic, checks_exposure, checks_features, checks_operations, checks_plan, checks_speed
-from scripts.smoke.context import Check, CheckContext, Say
+from scripts.smoke.context import Check, CheckContext, ReportProgress
 from scripts.smoke.results import CheckResult, Outcome, SmokeReport, failed, unknown
 from scripts.smoke.target import SmokeTarget
 
@@ -59,7 +59,7 @@ class _Known:
 
 
 def run_smoke(
-    access: ServerAccess, target: SmokeTarget, say: Say, *, checks: tuple[Check, ...] = CHECKS
+    access: ServerAccess, target: SmokeTarget, report_progress: ReportProgress, *, checks: tuple[Check, ...] = CHECKS
 ) -> SmokeReport:
     """Run all checks and return the report. Server errors are results. Ctrl-C stops the run and keeps the results so far.
 
@@ -71,7 +71,7 @@ def run_smoke(
     start_s = time.monotonic()
     interrupted = False
     try:
-        run_async(_run_all(access, target, say, checks, known))
+        run_async(_run_all(access, target, report_progress, checks, known))
     except KeyboardInterrupt:
         interrupted = True
     done = {result.name for result in known.results}
@@ -93,12 +93,12 @@ def run_smoke(
 
 
 async def _run_all(
-    access: ServerAccess, target: SmokeTarget, say: Say, checks: tuple[Check, ...], known: _Known
+    access: ServerAccess, target: SmokeTarget, report_progress: ReportProgress, checks: tuple[Check, ...], known: _Known
 ) -> None:
     async with OpenAIClient(access.base_url, access.headers) as client:
-        context = CheckContext(client=client, access=access, target=target, say=say)
+        context = CheckContext(client=client, access=access, target=target, report_progress=report_progress)
         for check in checks:
-            say(f"{check.name} …")
+            report_progress(f"{check.name} …")
             result = await _run_one(check, context)
             known.results.append(result)
             context.values[check.name] = result.outcome.values

@@ -24,7 +24,7 @@ from scripts.agent import programs, server_tools, update_tools
 from scripts.agent.audit import AuditEntry, AuditFile
 from scripts.agent.command_tools import require_word
 from scripts.agent.context import ERROR_NOTE, MOST_COMMANDS
-from scripts.agent.delete_tools import can_ask
+from scripts.agent.delete_tools import can_prompt
 from scripts.agent.events import EventLog
 from scripts.agent.plans import PlanStore
 from scripts.agent.programs import MOST_BYTES, MOST_LINE_CHARACTERS, ProgramResult, run_program
@@ -157,7 +157,7 @@ def test_the_person_reads_whether_the_bucket_goes_too(bench_of, audit, commands,
 )
 def test_a_client_that_only_opens_pages_cannot_ask_for_a_name(capability, asks):
     given = {} if capability is None else {"elicitation": capability}
-    assert can_ask(types.ClientCapabilities.model_validate(given)) is asks
+    assert can_prompt(types.ClientCapabilities.model_validate(given)) is asks
 
 
 @pytest.mark.parametrize("typed", [STACK.upper(), f"{STACK}\u200b", STACK.replace("l", "\u217c", 1)])

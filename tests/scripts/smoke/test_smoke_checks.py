@@ -356,7 +356,7 @@ def answering(routes):
                         client=client,
                         access=ServerAccess(base_url="", auth="none"),
                         target=TARGET,
-                        say=lambda _text: None,
+                        report_progress=lambda _text: None,
                     )
                 )
         finally:
