@@ -1,4 +1,4 @@
-"""The engine's event log: how far an update is, and what it reports."""
+"""The engine's event log: progress of an update and its messages."""
 
 import json
 import re
@@ -11,11 +11,11 @@ from contracts.fields import as_mapping
 from engine.deployment import type_in
 
 VARIABLES: Final = {"PULUMI_DEBUG_COMMANDS": "true"}
-"""The engine has its option --event-log only with it."""
+"""Required for the engine's option --event-log."""
 
-_COLOUR: Final = re.compile(r"<\{%[^%]*%\}>")
+_COLOR: Final = re.compile(r"<\{%[^%]*%\}>")
 _MODULE: Final = re.compile(r"/[^:/]*:")
-"""In a type: `gcp:cloudrunv2/service:Service` is `gcp:cloudrunv2:Service` to people."""
+"""Part of a type: `gcp:cloudrunv2/service:Service` is shown as `gcp:cloudrunv2:Service`."""
 _DOES: Final[Mapping[str, tuple[str, str]]] = {
     "create": ("creating", "created"),
     "update": ("updating", "updated"),
@@ -26,18 +26,18 @@ _DOES: Final[Mapping[str, tuple[str, str]]] = {
     "import": ("importing", "imported"),
     "read": ("reading", "read"),
 }
-"""Operations that are steps of a plan, as they begin and as they end."""
+"""Operations that are steps of a plan, with their texts at the start and at the end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineProgress:
-    """One thing that the engine said."""
+    """One message of the engine."""
 
     done: float
-    """Steps that are done. It grows with each message, as the protocol asks, and is below the plan's steps until the engine has ended."""
+    """Finished steps. The value grows with each message, as the protocol requires, and stays below the plan's steps until the engine exits."""
     text: str
     step: str | None = None
-    """The newest step that has begun and has not ended."""
+    """The newest unfinished step."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -48,18 +48,18 @@ class EventLog:
     plain: Callable[[str], str]
     """Returns a text as its reader may see it: without secrets and escapes, and not too long."""
     steps: int = 0
-    """Of the plan."""
+    """Number of the plan's steps."""
     _at: int = 0
     _rest: bytes = b""
     _begun: int = 0
     _ended: int = 0
     _said: int = 0
-    """Messages since a step ended."""
+    """Messages since a step finished."""
     _open: dict[tuple[str, str], str] = field(default_factory=dict[tuple[str, str], str])
-    """Steps that have begun, with their numbers."""
+    """Started steps, with their numbers."""
 
     def fresh(self) -> Iterator[EngineProgress]:
-        """Yield what came since the last call."""
+        """Yield the messages since the previous call."""
         try:
             with self.path.open("rb") as file:
                 file.seek(self._at)
@@ -136,5 +136,5 @@ def _resource(urn: str) -> str:
 
 
 def _plain(text: str) -> str:
-    """Return a message without the engine's colour words (`<{%reset%}>`) on one line."""
-    return " ".join(_COLOUR.sub("", text).split())
+    """Return a message on one line, without the engine's color codes (`<{%reset%}>`)."""
+    return " ".join(_COLOR.sub("", text).split())

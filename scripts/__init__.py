@@ -1,4 +1,4 @@
-"""Commands that a user or a workflow runs beside `pulumi`: `python -m scripts.NAME --help`.
+"""Commands to run with `pulumi`: `python -m scripts.NAME --help`.
 
-Each is a folder, and `cli/` is what they share. Another command may import a command's `face.py` and nothing else of it.
+Each command is a folder; `cli/` is shared code. Another command may import only a command's `face.py`.
 """

@@ -88,7 +88,7 @@ NAMED = {
         (
             "tests/scripts/deploy/test_planned.py",
             "test_a_plan_that_was_edited_is_refused",
-        ): ["was edited: its content does not have the id"],
+        ): ["was edited: its content does not match the id"],
         (
             "tests/scripts/deploy/test_reach.py",
             "test_a_tunnel_that_gcloud_refuses_rolls_nothing_back",
@@ -271,7 +271,7 @@ def live_lock(_tools):
     return refusal(lambda: locks.require_dead("dev", [lock(os.getpid(), socket.gethostname())]))
 
 
-@produces("is not what would be deployed now: ... Nothing was deployed.")
+@produces("does not match the current deployment steps: ... Nothing was deployed.")
 def plan_of_something_else(_tools):
     plan = saved.SavedPlan.model_construct(id="plan-0", stack="dev")
     return str(plan.refused("the image changed"))

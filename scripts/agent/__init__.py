@@ -1,1 +1,1 @@
-"""An MCP server through which an assistant plans, inspects, measures and, where it was allowed, changes stacks."""
+"""MCP server for assistants: plan, inspect and measure stacks and, if allowed, change them."""

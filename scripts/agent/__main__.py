@@ -1,4 +1,4 @@
-"""Serve the project's commands to an assistant over MCP. Without --allow its tools only read.
+"""Serve the project's commands to an assistant over MCP.
 
   python -m scripts.agent
   python -m scripts.agent --allow up,smoke,rollout --max-usd-per-hour 6
@@ -6,8 +6,10 @@
   python -m scripts.agent --http 8765 --token-file .work/agent-token
   python -m scripts.agent code --stack l4-qat
 
-A change runs only a plan that `preview` made and that still holds. Deleting a stack needs a person who types its name and a code, each
-time; `code` shows the code. Every call is written to the audit file. docs/agent.md says what is protected, and how.
+Without --allow, all tools are read-only. A change only runs a plan that `preview`
+created and that is still valid. To delete a stack, the user must type its name
+and a code each time; `code` shows the code. Every call is logged to the audit
+file. docs/agent.md describes the protections.
 """
 
 import sys
@@ -32,12 +34,12 @@ class AgentOptions:
 
     allow: Annotated[
         str,
-        Option("What it may change, a list of up, smoke, bench, stage, rollout, recover, teardown.", metavar="LIST"),
+        Option("Allowed changes: up, smoke, bench, stage, rollout, recover, teardown.", metavar="LIST"),
     ] = ""
     stage_from: Annotated[
         tuple[str, ...],
         Option(
-            "Folder from which it may also stage weights, gs://BUCKET/FOLDER, beside the hub.",
+            "Additional source folder for weights, gs://BUCKET/FOLDER. Repeatable.",
             metavar="SOURCE",
             repeated=True,
         ),
@@ -45,37 +47,33 @@ class AgentOptions:
     toolsets: Annotated[
         str,
         Option(
-            "Tools that it offers, a list of plan, status, logs, measure, deploy, delete; all without it. Resources and prompts stay.",
+            "Offered tools: plan, status, logs, measure, deploy, delete. Default: all.",
             metavar="LIST",
         ),
     ] = ""
     max_usd_per_hour: Annotated[
-        float, Option("Most US dollars an hour that all deployed stacks may cost together after a change.", above=0)
+        float, Option("Maximum combined cost of its deployments, in USD per hour.", above=0)
     ] = DEFAULT_USD_PER_HOUR
-    max_usd: Annotated[float, Option("Most US dollars that its deployments may cost within 24 hours.", above=0)] = (
-        DEFAULT_USD
-    )
+    max_usd: Annotated[float, Option("Maximum cost of its deployments within 24 hours, in USD.", above=0)] = DEFAULT_USD
     answer_within: Annotated[
         float,
         Option(
-            "Seconds after which a call whose work takes longer is answered with a handle.",
+            "Time after which a longer call returns a handle.",
             metavar="SECONDS",
             least=0,
             most=LONGEST_WAIT_S,
         ),
     ] = ANSWER_WITHIN_S
-    audit: Annotated[Path, Option("File that takes a line for each call.", metavar="FILE")] = AUDIT
+    audit: Annotated[Path, Option("Audit file, with a line per call.", metavar="FILE")] = AUDIT
     http: Annotated[
         int | None,
         Option(
-            "Serve HTTP on this port of 127.0.0.1 instead of standard input and output; 0 takes a free one.",
+            "Serve HTTP on this port of 127.0.0.1 instead of stdio; 0 picks a free port.",
             least=0,
             most=65535,
         ),
     ] = None
-    token_file: Annotated[
-        Path | None, Option("File with the token of HTTP; made if it does not exist.", metavar="FILE")
-    ] = None
+    token_file: Annotated[Path | None, Option("File with the HTTP token; created if missing.", metavar="FILE")] = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,7 +89,9 @@ def _code(options: CodeOptions) -> ExitCode:
 
     folder = runner.project_folder()
     if not (folder / f"Pulumi.{options.stack}.yaml").is_file():
-        raise CommandRefusedError(f"There is no Pulumi.{options.stack}.yaml in {folder}; name a stack with settings.")
+        raise CommandRefusedError(
+            f"Pulumi.{options.stack}.yaml not found in {folder}. Pass a stack that has a settings file."
+        )
     show_codes(options.stack, CodeShelf(folder=folder / FOLDER))
     return ExitCode.DONE
 
@@ -131,8 +131,8 @@ def _agent(options: AgentOptions) -> ExitCode:
         secrets=(*environment_secrets(), *([token] if token else [])),
     )
     server = build(agent, audit, tools)
-    ceilings = f"ceilings ${options.max_usd_per_hour:g} an hour and ${options.max_usd:g} in 24 hours"
-    say("agent", f"{_rights(permissions)}; {ceilings}; audit in {path}")
+    limits = f"limits ${options.max_usd_per_hour:g}/h and ${options.max_usd:g} in 24 hours"
+    say("agent", f"{_rights(permissions)}; {limits}; audit in {path}")
     remove_left_folders()
     with absolute_backend():  # `up` runs in a copy of the project
         if options.http is None:
@@ -143,7 +143,7 @@ def _agent(options: AgentOptions) -> ExitCode:
 
 
 def _rights(permissions: Permissions) -> str:
-    return f"may {', '.join(sorted(permissions.allowed))}" if permissions.allowed else "only reads"
+    return f"may {', '.join(sorted(permissions.allowed))}" if permissions.allowed else "read-only"
 
 
 def _require_packages() -> None:
@@ -151,7 +151,7 @@ def _require_packages() -> None:
 
     if find_spec("mcp") is None:
         raise CommandRefusedError(
-            "The package mcp is not installed; run `.venv/bin/python -m pip install --require-hashes -r requirements-agent.txt`."
+            "The package mcp is not installed. Run `.venv/bin/python -m pip install --require-hashes -r requirements-agent.txt`."
         )
 
 
@@ -163,12 +163,12 @@ COMMAND: Final = Command(
     subcommands=(
         Command(
             name="code",
-            help="Show the code that a deletion by an assistant needs, on this terminal only.",
+            help="Show the code for a deletion by an assistant, on this terminal only.",
             options=CodeOptions,
             run=_code,
         ),
     ),
-    after_interrupt="What it had begun was ended as Ctrl-C ends it; the audit file has the calls.",
+    after_interrupt="Running work was interrupted as by Ctrl-C. The audit file lists the calls.",
 )
 
 

@@ -1,7 +1,7 @@
-"""The record of every call: one JSON object a line, written before a call begins and after it ended.
+"""Audit log of every call: one JSON object per line, written before a call starts and after it finishes.
 
-A file that has grown large becomes PATH.1, and a new one begins. That happens only if the PATH.1 before it has no line of the last
-24 hours: the two files together always hold these, since what was spent is counted from them.
+A large file is renamed to PATH.1 and a new one started, but only if the existing PATH.1 has no line of the last 24 hours. So the two
+files always cover that period, which the spending is counted from.
 """
 
 import errno
@@ -22,20 +22,20 @@ from contracts.errors import ScriptError
 from contracts.fields import as_mapping, as_sequence
 
 Outcome = Literal["begun", "left", "done", "asked", "failed", "refused", "cancelled", "counted"]
-"""`counted` is the line of no call: from then on a stack costs `usd_per_hour`, see `counts`."""
+"""A `counted` line belongs to no call: from then on, a stack costs `usd_per_hour`, see `counts`."""
 COUNTED: Final[Outcome] = "counted"
 SCHEMA_VERSION: Final = 2
 LARGE_BYTES: Final = 10_000_000
 KEPT_S: Final = 24 * 3600
-"""A line is kept for so long at the least."""
+"""Minimum retention of a line."""
 _LONG_CHARACTERS: Final = 500
 _MOST_CHARACTERS: Final = 4000
-"""Of all arguments of one line."""
+"""Limit for all arguments of one line."""
 _PRIVATE: Final = frozenset({"prompt"})
-"""Arguments that hold what people write: only their length and a hash are recorded."""
+"""Arguments with user text. Only their length and a hash are recorded."""
 _OWNER_ONLY: Final = 0o600
 _FLAGS: Final = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
-"""Without O_NONBLOCK the open of a named pipe waits for a reader."""
+"""Without O_NONBLOCK, opening a named pipe waits for a reader."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,13 +50,13 @@ class AuditEntry:
     detail: str = ""
     plan_id: str | None = None
     stack: str | None = None
-    """The stack that is counted."""
+    """The counted stack."""
     usd_per_hour: float | None = None
-    """What the call made run, US dollars per hour."""
+    """Price of what the call started, in USD per hour."""
     spent_usd: float | None = None
-    """What the agent's deployments cost in the last 24 hours."""
+    """Cost of the agent's deployments in the last 24 hours."""
     client: str = ""
-    """What the client calls itself; it is not proved."""
+    """The client's name for itself, unverified."""
     at: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="milliseconds"))
     elapsed_s: float = 0.0
     schema_version: int = SCHEMA_VERSION
@@ -64,13 +64,13 @@ class AuditEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditFile:
-    """The file. Only its owner can read it. It is a file, not a link: who can make a link could let the record vanish."""
+    """The file, readable only by its owner. It must not be a link, because a link could redirect the record."""
 
     path: Path
     large_bytes: int = LARGE_BYTES
 
     def write(self, entry: AuditEntry) -> None:
-        """Append a line and wait until it is on the disk. Raises ScriptError: without a record nothing may happen."""
+        """Append a line and wait until it is on disk. Raises ScriptError: without a record, nothing may happen."""
         line = json.dumps(asdict(entry), ensure_ascii=False, default=str) + "\n"
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -79,20 +79,20 @@ class AuditFile:
         except OSError as error:
             why = "it is a link" if error.errno == errno.ELOOP else error.strerror
             raise ScriptError(
-                f"The audit file {self.path} cannot be written ({why}), so nothing is done; free the disk, or "
+                f"Cannot write the audit file {self.path} ({why}), so nothing was done. Free disk space or "
                 "start the agent with --audit FILE."
             ) from None
 
     @contextmanager
     def _opened(self) -> Generator[int]:
-        """Open the file for one line, alone among the servers that write to it. Begin a new one where it is large."""
+        """Open the file for one line, with a lock against other servers. Start a new one if it is large."""
         while True:
             descriptor = os.open(self.path, _FLAGS, _OWNER_ONLY)
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX)
                 found = os.fstat(descriptor)
                 if stat.S_ISREG(found.st_mode) and not self._is_current(found):
-                    continue  # another server has begun a new file meanwhile
+                    continue  # another server has started a new file in the meantime
                 if found.st_size >= self.large_bytes and self._is_old():
                     self.path.rename(self.older)
                     continue
@@ -103,7 +103,7 @@ class AuditFile:
 
     @property
     def older(self) -> Path:
-        """The file before this one."""
+        """The previous file."""
         return self.path.with_name(f"{self.path.name}.1")
 
     def _is_current(self, found: os.stat_result) -> bool:
@@ -113,7 +113,7 @@ class AuditFile:
             return False
 
     def _is_old(self) -> bool:
-        """Return whether the file before this one has no line that has to be kept. Its last line was written when it was changed."""
+        """Return whether the previous file has no line that must be kept. Its modification time is that of its last line."""
         try:
             return time.time() - self.older.lstat().st_mtime > KEPT_S
         except FileNotFoundError:
@@ -121,9 +121,9 @@ class AuditFile:
 
 
 def recorded(arguments: Mapping[str, object], *, again: bool = False) -> Mapping[str, object]:
-    """Return arguments as a line has them: what people write as length and hash, and long ones cut.
+    """Return arguments in audit form: user text as length and hash, and long values cut.
 
-    `again` is for the second line of a call: what is long is stored once.
+    `again` is for the second line of a call, because long values are stored only once.
     """
     kept = {key: _digest(value) if key in _PRIVATE else _short(value, again=again) for key, value in arguments.items()}
     text = json.dumps(kept, ensure_ascii=False, default=str)
@@ -149,10 +149,10 @@ def _digest(value: object) -> dict[str, object]:
 
 
 def _append(descriptor: int, line: bytes) -> None:
-    """Write a whole line at the end of the file. A line that was cut off before, such as by a full disk, stays on its own."""
+    """Write a whole line at the end of the file. A truncated line, for example from a full disk, stays on its own."""
     found = os.fstat(descriptor)
     if not stat.S_ISREG(found.st_mode):
-        raise OSError(errno.EINVAL, "it is no regular file")
+        raise OSError(errno.EINVAL, "it is not a regular file")
     if stat.S_IMODE(found.st_mode) != _OWNER_ONLY:
         os.fchmod(descriptor, _OWNER_ONLY)
     if found.st_size and os.pread(descriptor, 1, found.st_size - 1) != b"\n":

@@ -1,7 +1,7 @@
-"""Codes for deletions. A person gets one on a terminal, and the server accepts it once: a client that answers questions by itself has none.
+"""Codes for deletions. The user gets one on a terminal and the server accepts it once, so a client that answers questions itself has none.
 
-The project's folder holds only a hash of a code, so a model that can read files does not learn it. A model that can write there, or
-has a shell, does not need this server: docs/agent.md says so.
+The project's folder has only a hash of a code, so a model that can read files does not learn it. A model that can write there, or
+has a shell, does not need this server: see docs/agent.md.
 """
 
 import hashlib
@@ -21,14 +21,14 @@ from contracts.errors import CommandRefusedError, ScriptError
 VALID_S: Final = 600
 FOLDER: Final = Path(".work") / "agent-codes"
 _LETTERS: Final = "ABCDEFGHJKMNPQRSTVWXYZ23456789"
-"""Without those that look like others."""
+"""Without characters that look alike."""
 _LENGTH: Final = 8
 _OWNER_ONLY: Final = 0o600
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeletionCodes:
-    """A new code for each extent of a deletion."""
+    """A new code for each scope of a deletion."""
 
     keeps_bucket: str
     deletes_bucket: str
@@ -36,13 +36,13 @@ class DeletionCodes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CodeShelf:
-    """Where the hashes of codes are, at most one pair for each stack. A newer pair replaces the older one."""
+    """Store of the codes' hashes, at most one pair per stack. A newer pair replaces the older one."""
 
     folder: Path
     clock: Callable[[], float] = time.time
 
     def new(self, stack: str) -> DeletionCodes:
-        """Make codes for a stack and keep their hashes. Raises ScriptError if they cannot be kept."""
+        """Create codes for a stack and store their hashes. Raises ScriptError if they cannot be stored."""
         codes = DeletionCodes(keeps_bucket=_code(), deletes_bucket=_code())
         salt = secrets.token_hex(16)
         kept = {
@@ -60,21 +60,21 @@ class CodeShelf:
             fresh.replace(path)
         except OSError as error:
             raise ScriptError(
-                f"No code can be kept in {self.folder} ({error.strerror}). Free the disk, then try again."
+                f"Cannot store a code in {self.folder} ({error.strerror}). Free disk space and retry."
             ) from None
         return codes
 
     def take(self, stack: str, typed: str, *, keeps_bucket: bool) -> str | None:
-        """Use up the codes of a stack. Return why what was typed is not the code for this deletion; None if it is.
+        """Use up the codes of a stack. Return why the typed text is not the code for this deletion; None if it is.
 
-        A wrong code uses them up too, so that none can be guessed.
+        A wrong code also uses them up, so that codes cannot be guessed.
         """
         path = self._path(stack)
         taken = path.with_suffix(f".{secrets.token_hex(4)}")
         try:
-            path.rename(taken)  # of two answers at the same time one has the file
+            path.rename(taken)  # of two concurrent answers, only one gets the file
         except OSError:
-            return "there is no code for it now"
+            return "no code exists for it now"
         try:
             kept: Mapping[str, object] = json.loads(taken.read_text(encoding="utf-8"))
             until, salt = float(str(kept["until"])), str(kept["salt"])
@@ -96,17 +96,17 @@ class CodeShelf:
         return "the code is wrong, and is used up"
 
     def _path(self, stack: str) -> Path:
-        # A name is a path only by its hash: what a client sends is no part of a path.
+        # A path contains a name only as a hash, so client input never becomes part of a path.
         return self.folder / f"{hashlib.sha256(stack.encode()).hexdigest()[:32]}.json"
 
 
 def show_codes(stack: str, plan_store: CodeShelf) -> None:
-    """Make codes and print them on the terminal of this process, and nowhere else. Raises CommandRefusedError without a terminal."""
+    """Create codes and print them only on the terminal of this process. Raises CommandRefusedError without a terminal."""
     with _terminal() as terminal:
         codes = plan_store.new(stack)
         terminal.write(
             f"Codes for a deletion of stack {stack} by an assistant.\n"
-            f"Type one into the question of your client, once, within {VALID_S // 60} minutes:\n"
+            f"Type one into your client's question, once, within {VALID_S // 60} minutes:\n"
             f"  {codes.keeps_bucket}  deletes the stack and keeps its bucket\n"
             f"  {codes.deletes_bucket}  deletes the stack and its bucket with the weights\n"
         )
@@ -114,12 +114,12 @@ def show_codes(stack: str, plan_store: CodeShelf) -> None:
 
 @contextmanager
 def _terminal() -> Generator[TextIO]:
-    """Open the controlling terminal. What is printed there is in no output that a program captures."""
+    """Open the controlling terminal. Text printed there is not in any output that a program captures."""
     try:
         terminal = Path("/dev/tty").open("w", encoding="utf-8")  # noqa: SIM115 - closed below
     except OSError:
         raise CommandRefusedError(
-            "A code is shown on a terminal only, and this process has none. Run the command in a terminal of your own."
+            "Codes are shown only on a terminal, and this process has none. Run the command in your own terminal."
         ) from None
     with terminal:
         yield terminal
@@ -131,6 +131,6 @@ def _code() -> str:
 
 
 def _hash(code: str, salt: str) -> str:
-    """Return a hash that takes long to try: a code has 39 bits, and is valid for minutes."""
+    """Return a hash that is slow to brute-force, because a code has 39 bits and is valid for minutes."""
     plain = "".join(letter for letter in code.upper() if letter.isascii() and letter.isalnum())
     return hashlib.scrypt(plain[:64].encode(), salt=bytes.fromhex(salt), n=2**14, r=8, p=1).hex()

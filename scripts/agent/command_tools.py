@@ -1,4 +1,4 @@
-"""Tools that run one of the project's commands: their arguments, limits and command lines come from the command's own options."""
+"""Tools that run one of the project's commands. Their arguments, limits and command lines come from the command's own options."""
 
 import importlib
 import inspect
@@ -18,28 +18,28 @@ from scripts.agent.untrusted import Frozen
 from scripts.cli.options import OptionField, option_fields
 
 _MOST_CHARACTERS: Final = 2000
-"""Of one value of a command line."""
+"""Limit for one value of a command line."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Argument:
-    """An argument of a tool: an option of its command, with what is different for a model."""
+    """A tool's argument, which is an option of its command with differences for a model."""
 
     kind: Any = None
-    """Its type, where a model may give less than a person, or gives as a list what a person writes as text."""
+    """Type, if a model may pass less than a user, or passes a list where a user writes text."""
     help: str = ""
-    """What it means, where the option's own help is about a terminal, or too long for a list of tools."""
+    """Description, if the option's own help is about a terminal or too long for a list of tools."""
     option: str = ""
-    """Field of the option, where it has another name."""
+    """Field of the option, if it has another name."""
     default: Any = None
-    """Value without it. None: the command has its own."""
+    """Default value. If None, the command has its own."""
     required: bool = False
     is_passed: bool = True
-    """Whether the command gets it. If not, it is no option: the tool itself uses it."""
+    """True if the command receives it. Otherwise it is not an option, and the tool itself uses it."""
 
 
 Arguments = Mapping[str, Argument]
-"""By their names."""
+"""Tools by name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,10 +52,10 @@ class CommandCall:
     given: Mapping[str, Any]
     """Its arguments."""
     words: Sequence[str]
-    """Those that the command gets, as its options."""
+    """Arguments that are passed to the command, as its options."""
 
     async def answer(self, *more: str) -> CommandAnswer:
-        """Run the command with its options and with more words, and return its answer."""
+        """Run the command with its options and additional words, and return its answer."""
         return await self.agent.answer(self.context, self.command, *self.words, *more)
 
 
@@ -64,13 +64,13 @@ Body = Callable[[CommandCall], Awaitable[Frozen]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommandTool:
-    """A tool that runs a command. Its body has its name, what it is for, and the type of its answer."""
+    """A tool that runs a command. Its function provides the name, the description and the type of the answer."""
 
     command: str
     takes: Arguments
     hint: ToolAnnotations
     change: Change | None
-    """What a person has to allow; it then costs money too."""
+    """Required permission. Such a tool also costs money."""
     body: Body
 
     def add(self, server: MCPServer[Any], agent: AgentContext) -> None:
@@ -109,18 +109,18 @@ class CommandTool:
 def command_tool(
     command: str, takes: Arguments, *, hint: ToolAnnotations, change: Change | None = None
 ) -> Callable[[Body], CommandTool]:
-    """Make a function the tool of a command, with these of its options."""
+    """Turn a function into the tool of a command, with these of its options."""
     return lambda body: CommandTool(command=command, takes=takes, hint=hint, change=change, body=body)
 
 
 @cache
 def options_of(command: str) -> Mapping[str, OptionField]:
-    """Return the options of a command, which is found by its name as `python -m` finds it."""
+    """Return the options of a command, which is located by name as `python -m` does."""
     return option_fields(importlib.import_module(f"scripts.{command}.__main__").COMMAND.options)
 
 
 def option_words(command: str, given: Mapping[str, object]) -> Sequence[str]:
-    """Return options of a command as words of its command line. One without a value is left out, and so is a switch that is off."""
+    """Return options of a command as words of its command line. Unset options and disabled switches are omitted."""
     fields = options_of(command)
     return [word for name, value in given.items() for word in _words(name, fields[name], value)]
 
@@ -136,7 +136,7 @@ def _words(name: str, field: OptionField, value: object) -> Sequence[str]:
 
 
 def _kind(argument: Argument, field: OptionField | None) -> Any:  # noqa: ANN401 - a type
-    """Return the type of an argument, with the option's help and limits where the tool says nothing else."""
+    """Return the type of an argument, with the option's help and limits unless the tool overrides them."""
     if argument.kind is not None or field is None:
         return Annotated[argument.kind, Field(description=argument.help)] if argument.help else argument.kind
     option = field.option
@@ -149,12 +149,12 @@ def _kind(argument: Argument, field: OptionField | None) -> Any:  # noqa: ANN401
 def require_word(value: str, what: str) -> str:
     """Return a value for a command line.
 
-    Raises CommandRefusedError if it would be read as an option, has control characters, or is too long.
+    Raises CommandRefusedError if it can be read as an option, has control characters, or is too long.
     """
     if len(value) > _MOST_CHARACTERS:
-        raise CommandRefusedError(f"{what} has {len(value)} characters; it may have {_MOST_CHARACTERS}.")
+        raise CommandRefusedError(f"{what} has {len(value)} characters; the limit is {_MOST_CHARACTERS}.")
     if value.startswith("-") or not value.isprintable() or not value.strip():
         raise CommandRefusedError(
-            f"{what} is {value[:60]!r}; it must be a value of printable characters that does not begin with -."
+            f"{what} is {value[:60]!r}; it must be a value of printable characters that does not start with -."
         )
     return value

@@ -1,6 +1,7 @@
-"""What the agent's deployments have cost, from the audit file: every server reads the lines that all servers before it wrote.
+"""Cost of the agent's deployments, from the audit file. Every server reads the lines of all earlier servers.
 
-A line with the outcome `counted` says from when on a stack costs how much an hour; 0 ends that. Prices are upper bounds, see docs/agent.md.
+A line with the outcome `counted` records the time from which a stack costs a price per hour; 0 stops it. Prices are upper bounds, see
+docs/agent.md.
 """
 
 import json
@@ -23,7 +24,7 @@ _TOOL: Final = "budget"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Count:
-    """From a moment on (seconds since 1970), a stack costs so much an hour, US dollars."""
+    """A stack's price in USD per hour, from a time (seconds since 1970) on."""
 
     at_s: float
     stack: str
@@ -31,19 +32,19 @@ class Count:
 
 
 class _NoRecordError(ValueError):
-    """A line is not one of the audit file."""
+    """The line is not an audit record."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditBook:
-    """The counts in the audit file, and in the older file that it was moved to when it had grown."""
+    """The counts in the audit file and in its rotated predecessor."""
 
     audit: AuditFile
 
     def read(self) -> Sequence[Count]:
-        """Return the counts of both files, the oldest first. Together they hold at least those of the last 24 hours.
+        """Return the counts of both files, oldest first. Together they cover at least the last 24 hours.
 
-        Raises CommandRefusedError if they cannot be read: what was spent is then unknown.
+        Raises CommandRefusedError if they cannot be read, because the amount spent is then unknown.
         """
         lines = [*self._lines(self.audit.older), *self._lines(self.audit.path)]
         try:
@@ -53,7 +54,7 @@ class AuditBook:
         return sorted(counts, key=lambda count: count.at_s)
 
     def add(self, count: Count) -> None:
-        """Write a line. Raises ScriptError if it cannot be kept."""
+        """Write a line. Raises ScriptError if it cannot be stored."""
         self.audit.write(
             AuditEntry(
                 call="",
@@ -68,9 +69,9 @@ class AuditBook:
 
     @contextmanager
     def alone(self) -> Generator[None]:
-        """Lock a file beside the audit file, so that no other server counts between a check and its count.
+        """Lock a file next to the audit file, so that no other server counts between a check and its count.
 
-        Raises ScriptError if that cannot be done.
+        Raises ScriptError if that fails.
         """
         path = self.audit.path.with_name(f"{self.audit.path.name}.lock")
         with ExitStack() as held:
@@ -79,7 +80,7 @@ class AuditBook:
                 held.enter_context(locked(path))
             except OSError as error:
                 raise ScriptError(
-                    f"{path} cannot be written ({error.strerror}), so nothing is done; start the agent with --audit FILE."
+                    f"Cannot write {path} ({error.strerror}), so nothing was done. Start the agent with --audit FILE."
                 ) from None
             yield
 
@@ -94,13 +95,13 @@ class AuditBook:
     def _unknown(self, why: str) -> CommandRefusedError:
         path = self.audit.path
         return CommandRefusedError(
-            f"What was spent in the last 24 hours is unknown, so nothing that costs money is started: {why}. A person can look at {path}, "
-            "and move it and its .1 file away or start the agent with another --audit FILE: then it counts from zero."
+            f"No paid resource was started, because the amount spent in the last 24 hours is unknown: {why}. The user can inspect {path}. To count "
+            "from zero, move it and its .1 file away or start the agent with another --audit FILE."
         )
 
 
 def spent_usd(counts: Sequence[Count], now_s: float) -> float:
-    """Return what the counted stacks cost in the last 24 hours."""
+    """Return the cost of the counted stacks in the last 24 hours."""
     begin_s, total = now_s - WINDOW_S, 0.0
     for stack in {count.stack for count in counts}:
         own = [count for count in counts if count.stack == stack]
@@ -111,14 +112,14 @@ def spent_usd(counts: Sequence[Count], now_s: float) -> float:
 
 
 def running(counts: Sequence[Count]) -> Mapping[str, Count]:
-    """Return the last count of each stack that has not ended."""
+    """Return the last count of each stack that is still counted."""
     last = {count.stack: count for count in counts}
     return {stack: count for stack, count in last.items() if count.usd_per_hour > 0}
 
 
 def _parsed(text: str) -> Iterator[Mapping[str, object]]:
-    """Yield the lines. One that was cut off while it was written, such as by a full disk, stands for nothing: its call did not begin."""
-    # splitlines would cut at separators within an argument, such as U+2028.
+    """Yield the lines. A truncated line, for example from a full disk, is skipped: its call did not start."""
+    # splitlines also splits at separators within an argument, such as U+2028.
     for number, line in enumerate(text.split("\n"), start=1):
         if not line.strip():
             continue

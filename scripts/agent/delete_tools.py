@@ -1,6 +1,6 @@
-"""`teardown`: a person types the stack's name and a code, each time. No argument of a model stands in for that, and no answer counts twice.
+"""Tool `teardown`, for which the user types the stack's name and a code each time. A model argument cannot replace that, and each answer counts once.
 
-The name stands in the question, so a client could answer with it by itself. The code is shown on a terminal only.
+The name is part of the question, so a client could fill it in automatically. The code is shown only on a terminal.
 """
 
 from collections import Counter
@@ -31,32 +31,32 @@ TOOL: Final = "teardown"
 
 
 class TypedName(BaseModel):
-    """What the person types."""
+    """The user's input."""
 
-    stack_name: str = Field(description="The name of the stack to delete, typed by you.")
-    code: str = Field(description="The code that the command shows on your terminal.")
+    stack_name: str = Field(description="Name of the stack to delete, typed by you.")
+    code: str = Field(description="Code that the command shows on your terminal.")
 
 
 def add_teardown(server: MCPServer[Any], agent: AgentContext) -> None:
-    """Register the tool where it is allowed. The server does not list it to a client that cannot ask a person."""
+    """Register the tool if it is allowed. The server hides it from a client that cannot prompt the user."""
     if not agent.permissions.allows("teardown"):
         return
 
     answered: Counter[str] = Counter()
-    """Questions about each stack that were answered. An answer that is sent again was given to another question."""
+    """Number of answered questions by stack. An answer that is sent again belongs to an earlier question."""
 
-    async def ask_a_person(stack: str, keep_bucket: bool, context: Context[Any, Any]) -> Elicit[TypedName]:
+    async def prompt_user(stack: str, keep_bucket: bool, context: Context[Any, Any]) -> Elicit[TypedName]:
         with sentences(agent):
             agent.require("teardown")
-            if not can_ask(context.client_capabilities):
+            if not can_prompt(context.client_capabilities):
                 raise CommandRefusedError(
-                    "Your client cannot ask a person, so this server deletes nothing: run scripts.teardown by hand."
+                    "Your client cannot prompt the user, so this server deletes nothing. Run scripts.teardown manually."
                 )
         return Elicit(
-            f"An assistant asks to DELETE stack {stack!r} with its server and its capacity"
-            f"{', and keeps its bucket' if keep_bucket else ' and with its BUCKET and the weights in it'}. This cannot be undone. "
+            f"Delete stack {stack!r}? An assistant requests this. It deletes the server, its capacity and the stack's other resources"
+            f"{', but keeps the bucket' if keep_bucket else ', INCLUDING THE BUCKET and its weights'}. This cannot be undone. "
             f"To delete it, run `{command(stack)}` in your own terminal, in {runner.project_folder()}, and type the stack's name and the "
-            f"code that it shows. Decline to keep the stack. (Question {answered[stack] + 1} about this stack.)",
+            f"code shown there. Decline to keep the stack. (Question {answered[stack] + 1} about this stack.)",
             TypedName,
         )
 
@@ -66,16 +66,16 @@ def add_teardown(server: MCPServer[Any], agent: AgentContext) -> None:
         context: Context[Any, Any],
         stack: Stack,
         keep_bucket: Annotated[bool, Field(description="Keep the bucket with the weights.")] = True,
-        typed: Annotated[ElicitationResult[TypedName], Resolve(ask_a_person)],
+        typed: Annotated[ElicitationResult[TypedName], Resolve(prompt_user)],
     ) -> CommandAnswer:
-        """Delete a stack: what it made and what carries its labels. A person is asked to type its name and a code each time.
+        """Delete a stack and all resources with its labels. The user is prompted for its name and a code each time.
 
-        The code is shown on the person's own terminal only. The bucket with the weights is kept unless `keep_bucket` is false.
+        The code is shown only on the user's own terminal. The bucket with the weights is kept unless `keep_bucket` is false.
         """
         answered[stack] += 1
         with sentences(agent):
             agent.require("teardown")
-            agent.runs.claim(stack)  # a refusal uses up no code
+            agent.runs.claim(stack)  # a refusal does not use up a code
             _require_typed(stack, typed, keeps_bucket=keep_bucket)
             words = option_words("teardown", {"stack": stack, "yes": True, "keep_bucket": keep_bucket})
             answer = await agent.answer(context, "teardown", *words)
@@ -84,19 +84,19 @@ def add_teardown(server: MCPServer[Any], agent: AgentContext) -> None:
             return answer
 
 
-def can_ask(client: ClientCapabilities | None) -> bool:
-    """Whether the client says that it can ask a person for a text. An empty capability means that; one with only `url` does not."""
+def can_prompt(client: ClientCapabilities | None) -> bool:
+    """Return whether the client can prompt the user for text. An empty capability means that; one with only `url` does not."""
     asks = client.elicitation if client is not None else None
     return asks is not None and (asks.form is not None or asks.url is None)
 
 
 def command(stack: str) -> str:
-    """Return the command that shows a person the code."""
+    """Return the command that shows the code to the user."""
     return f"python -m scripts.agent code --stack {stack}"
 
 
 def plan_store() -> CodeShelf:
-    """Return where this project's codes are."""
+    """Return the store of this project's codes."""
     return CodeShelf(folder=runner.project_folder() / FOLDER)
 
 
@@ -106,16 +106,16 @@ def _require_typed(
     *,
     keeps_bucket: bool,
 ) -> None:
-    """Refuse if no person typed exactly this name and the code for this deletion. Raises CommandRefusedError."""
+    """Refuse unless the user typed exactly this name and the code for this deletion. Raises CommandRefusedError."""
     if not isinstance(typed, AcceptedElicitation):
-        raise CommandRefusedError(f"Stack {stack} was not deleted: the person did not agree.")
+        raise CommandRefusedError(f"Stack {stack} was not deleted: the user declined.")
     if typed.data.stack_name != stack:
         raise CommandRefusedError(
-            f"Stack {stack} was not deleted: the person typed {typed.data.stack_name[:60]!r}, which is another name."
+            f"Stack {stack} was not deleted: the user typed {typed.data.stack_name[:60]!r}, which is another name."
         )
     why = plan_store().take(stack, typed.data.code, keeps_bucket=keeps_bucket)
     if why is not None:
         raise CommandRefusedError(
-            f"Stack {stack} was not deleted: {why}. A person has to run `{command(stack)}` in their own terminal, within "
+            f"Stack {stack} was not deleted: {why}. The user has to run `{command(stack)}` in their own terminal, at most "
             f"{VALID_S // 60} minutes before they answer."
         )

@@ -1,4 +1,4 @@
-"""What is deployed now and what it costs an hour, from the states of all stacks of the backend, whoever deployed them."""
+"""Current deployments and their price per hour, from the states of all stacks in the backend, regardless of who deployed them."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -18,16 +18,16 @@ from engine.steps import CAPACITY_TYPES
 from scripts.agent.spending_limits import Deployed
 
 _READERS: Final = 4
-"""States that are read at the same time; each starts an engine."""
+"""Number of states read concurrently; each read starts an engine."""
 
 
 def deployed_now() -> Deployed:
-    """Read the states of all stacks. Raises CommandRefusedError if one cannot be read or priced: what it costs is then unknown."""
+    """Read the states of all stacks. Raises CommandRefusedError if one cannot be read or priced, because the cost is then unknown."""
     try:
         listed = [as_mapping(item) for item in _listed()]
     except (ScriptError, ValueError) as error:
         raise CommandRefusedError(
-            f"What is deployed now is unknown, so nothing that costs money is started: {error}"
+            f"No paid resource was started, because the current deployments are unknown: {error}"
         ) from None
     rows = {str(item.get("name") or "").rpartition("/")[2]: item for item in listed}
     names = sorted(name for name, item in rows.items() if item.get("resourceCount") != 0)
@@ -39,7 +39,7 @@ def deployed_now() -> Deployed:
 
 
 def usd_per_hour_of(state: StackState) -> float | None:
-    """Return what a stack costs an hour at most; None if its state has neither a TPU nor a service, also none whose creation began.
+    """Return the maximum price of a stack per hour. None if its state has no TPU or service, not even a pending one.
 
     Raises CommandRefusedError if that is unknown.
     """
@@ -47,15 +47,15 @@ def usd_per_hour_of(state: StackState) -> float | None:
         return None
     if state.status != "read":
         raise CommandRefusedError(
-            f"What stack {state.stack} costs is unknown, so nothing that costs money is started: {state.detail} "
-            f"If its state is broken, a person runs `python -m scripts.recover --stack {state.stack}`."
+            f"No paid resource was started, because the cost of stack {state.stack} is unknown: {state.detail} "
+            f"If its state is broken, the user can run `python -m scripts.recover --stack {state.stack}`."
         )
     capacity = [item for item in (*state.resources, *state.pending) if item.get("type") in CAPACITY_TYPES]
     rates = [_usd_per_hour(state, item) for item in capacity]
     if any(rate is None for rate in rates):
         raise CommandRefusedError(
-            f"What stack {state.stack} costs is unknown, so nothing that costs money is started: the list of prices does not have what its "
-            f"state names. A person runs `pulumi up --stack {state.stack}` with prices in its settings, or tears it down."
+            f"No paid resource was started, because the cost of stack {state.stack} is unknown; the price list does not have its hardware. "
+            f"The user can run `pulumi up --stack {state.stack}` with prices in its settings, or tear it down."
         )
     return sum(rate for rate in rates if rate is not None) if rates else None
 
@@ -65,7 +65,7 @@ def _listed() -> Sequence[object]:
 
 
 def _usd_per_hour(state: StackState, item: Mapping[str, object]) -> float | None:
-    """Return the price of one server with all its instances: that of the stack's own plan, else the list price of what the state names."""
+    """Return the price of one server with all its instances, from the stack's own plan or, failing that, from the price list."""
     inputs = as_mapping(item.get("inputs"))
     instances = _instances(inputs) if item.get("type") == SERVICE_TYPE else 1
     outputs = state.outputs

@@ -1,4 +1,4 @@
-"""Make an answer fit a model's context: the largest parts become shorter until it does, and what was left out is named."""
+"""Fit an answer into a model's context: shorten its largest parts and list what was omitted."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -6,22 +6,22 @@ from dataclasses import dataclass
 from typing import Any, Final, cast
 
 MOST_CHARACTERS: Final = 10_000
-"""Of an answer, as compact JSON. Clients put larger ones into a file, or cut them."""
+"""Limit of an answer, as compact JSON. Clients write larger ones to a file, or cut them."""
 _SHORTEST_TEXT: Final = 200
 _SMALL: Final = 400
 _NAMED: Final = 8
-"""So many of the parts that became shorter are named."""
+"""Number of shortened parts that are listed."""
 
 
 def compact(value: object) -> str:
-    """Return JSON without spaces that say nothing."""
+    """Return JSON without insignificant spaces."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
 def fitted(answer: Mapping[str, object], most: int = MOST_CHARACTERS) -> Mapping[str, object]:
     """Return the answer with the largest lists and texts halved until it has at most `most` characters.
 
-    A list keeps its beginning, and a text that is marked as data its end, as a log is read. `left_out` names what became shorter.
+    A list keeps its start; a text marked as data keeps its end, as for a log. `left_out` lists the shortened parts.
     """
     if len(compact(answer)) <= most:
         return answer
@@ -56,7 +56,7 @@ class _Part:
 
     @property
     def is_last_resort(self) -> bool:
-        """Whether to shorten everything else first: an object, and what is small."""
+        """True if everything else should be shortened first: objects and small parts."""
         return isinstance(self.value, dict) or self.size < _SMALL
 
     @property
@@ -78,7 +78,7 @@ class _Part:
 
 
 def _parts(value: object, path: str) -> Iterator[_Part]:
-    """Yield what can become shorter, at every depth."""
+    """Yield the parts that can be shortened, at every depth."""
     items: Mapping[Any, object] = {}
     if isinstance(value, dict):
         items = cast("dict[str, object]", value)
@@ -98,7 +98,7 @@ def _words(answer: Mapping[str, object], before: Mapping[str, int]) -> str:
 
 
 def _length(answer: object, path: str) -> int:
-    """Return how long the part at a path is now; 0 if it went with a larger one."""
+    """Return the current length of the part at a path; 0 if it was removed with a larger one."""
     value = answer
     for key in path.split("."):
         if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""`rollout` and `recover`: a dry run makes a plan that a person can read, and only that plan runs, within the same ceilings as `up`."""
+"""`rollout` and `recover`: a dry run creates a plan that the user can review, and only that plan runs, within the limits of `up`."""
 
 import asyncio
 from collections.abc import Mapping
@@ -25,29 +25,29 @@ from scripts.cli.settings import stack_settings
 _NEW: Final = frozenset({"rolled out", "rolled back manually", "nothing to do"})
 """Outcomes after which the revision of the plan has all requests."""
 _OLD: Final = frozenset({"rolled back", "not verified"})
-"""Outcomes after which those have all requests that had them before."""
+"""Outcomes after which the previous revisions receive all traffic."""
 _NOTHING: Final = frozenset({"held", "refused", "unknown", "failed"})
-"""Outcomes of a run that moved no request."""
+"""Outcomes of a run that did not change traffic."""
 
 _PLAN_ID: Final = Argument(
     kind=PlanId,
-    help="Without it nothing is changed: the answer shows what would be done and names it with a plan_id. With it, that is done.",
+    help="Omit it for a dry run, whose answer shows the steps and a plan_id. Pass that plan_id to run them.",
     is_passed=False,
 )
 
 
 class GatedAnswer(CommandAnswer):
-    """What a dry run shows, with the plan_id that runs it; or how it ended."""
+    """Result of a dry run with the plan_id that runs it, or the result of the run."""
 
-    plan_id: str = Field(description="What runs this: pass it with the same arguments.")
-    changed: bool = Field(description="Whether the plan was run. False: nothing was changed, show it to the person.")
-    usd_per_hour: float | None = Field(description="The most that the stack costs an hour meanwhile.")
-    budget: str = Field(description="What counts against the ceilings.")
+    plan_id: str = Field(description="Pass this with the same arguments to run the plan.")
+    changed: bool = Field(description="True if the plan was run. If false, nothing was changed: show it to the user.")
+    usd_per_hour: float | None = Field(description="Maximum price of the stack during the run, in USD per hour.")
+    budget: str = Field(description="Amounts that count against the spending limits.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Prices:
-    """US dollars an hour at most. None: nothing more is counted than before."""
+    """Maximum prices in USD per hour. If None, the counted amount does not change."""
 
     meanwhile: float | None
     after: float | None
@@ -57,34 +57,34 @@ class _Prices:
     "rollout",
     {
         "stack": STACK_OF_CALL,
-        "to": Argument(help="Revision to go back to; the new one without it."),
+        "to": Argument(help="Revision to roll back to. Default: the new one."),
         "again": Argument(
-            help="Also a revision that was refused before. Read the reason first, and tell the person.",
+            help="Also try a revision that was rejected before. First read the reason and tell the user.",
         ),
         "plan_id": _PLAN_ID,
     },
     hint=CHANGES,
 )
 async def rollout(call: CommandCall) -> GatedAnswer:
-    """Shift a service's traffic to its new revision step by step, each step behind its checks; or back to another revision.
+    """Shift a service's traffic to its new revision in checked steps, or back to another revision.
 
-    Call it without plan_id first, show the person what it would do and cost, then call it again with the plan_id of that answer.
-    The service keeps a record: `outcome` held names who moves the requests now, refused says why a revision is not offered again.
+    First call it without plan_id and show the user the steps and the cost, then call it again with the plan_id of that answer.
+    The service keeps a record: outcome `held` names who is changing the traffic now, `refused` states why a revision is not tried again.
     """
     return await _gated(call, "rollout")
 
 
 @command_tool("recover", {"stack": STACK_OF_CALL, "plan_id": _PLAN_ID}, hint=CHANGES)
 async def recover(call: CommandCall) -> GatedAnswer:
-    """Look for what an interrupted run made and did not record; with a plan_id, where allowed, take that into the state.
+    """Find what an interrupted run created but did not record; with a plan_id, if allowed, import it into the state.
 
-    Call it without plan_id first, and show the person what it found. A TPU or a service that it takes over counts against the ceilings.
+    First call it without plan_id and show the user what it found. An imported TPU or service counts against the spending limits.
     """
     return await _gated(call, "recover")
 
 
 def add_gated_tools(server: MCPServer[Any], agent: AgentContext) -> None:
-    """Register the tools. `rollout` is there only where the person allowed it; `recover` can always look."""
+    """Register the tools. `rollout` exists only if the user allowed it; `recover` can always do a dry run."""
     (recover if agent.permissions.allows("recover") else replace(recover, hint=ASKS)).add(server, agent)
     if agent.permissions.allows("rollout"):
         rollout.add(server, agent)
@@ -93,13 +93,13 @@ def add_gated_tools(server: MCPServer[Any], agent: AgentContext) -> None:
 async def _gated(call: CommandCall, command: Literal["rollout", "recover"]) -> GatedAnswer:
     agent, words, stack, plan_id = call.agent, call.words, call.given["stack"], call.given["plan_id"]
     if plan_id is None:
-        return await _look(call, command)
+        return await _dry_run(call, command)
     agent.require(command)
     agent.runs.claim(stack)
     kept = agent.plan_store.find_command(plan_id, command, words)
     before, meanwhile = agent.spending.counted(stack), kept.usd_per_hour_meanwhile
     await _require(agent, stack, meanwhile)
-    agent.plan_store.find_command(plan_id, command, words)  # another call may have run it meanwhile
+    agent.plan_store.find_command(plan_id, command, words)  # another call may have run it in the meantime
     if meanwhile is not None:
         most = max(meanwhile, agent.spending.price_of(stack) or 0.0)
         agent.spending.reserve(stack, meanwhile, counted=most)
@@ -108,7 +108,7 @@ async def _gated(call: CommandCall, command: Literal["rollout", "recover"]) -> G
     try:
         answer = await call.answer(*yes, "--plan", kept.shown)
     except CommandRefusedError:
-        agent.spending.settles(stack, before)  # it refused before it changed anything
+        agent.spending.settles(stack, before)  # it refused before any change
         raise
     if meanwhile is not None:
         outcome = "rolled out" if command == "recover" else str(current_outcome((answer.document or {}).get("outcome")))
@@ -116,13 +116,13 @@ async def _gated(call: CommandCall, command: Literal["rollout", "recover"]) -> G
     return _answer(agent, answer, plan_id, meanwhile, changed=True)
 
 
-async def _look(call: CommandCall, command: str) -> GatedAnswer:
+async def _dry_run(call: CommandCall, command: str) -> GatedAnswer:
     agent, stack = call.agent, call.given["stack"]
     found = await call.answer("--dry-run")
     document: Mapping[str, object] = found.document or {}
     shown = str(document.get("plan") or "")
     if not found.ok or not shown:
-        raise CommandRefusedError(f"scripts.{command} has no plan of stack {stack}: {found.said.text}")
+        raise CommandRefusedError(f"scripts.{command} has no plan for stack {stack}: {found.said.text}")
     prices = _prices_of_rollout(stack, document) if command == "rollout" else _prices_of_recovery(stack, document)
     plan_id = agent.plan_store.keep(
         KeptCommand(
@@ -139,12 +139,12 @@ async def _look(call: CommandCall, command: str) -> GatedAnswer:
 
 
 def _prices_of_rollout(stack: str, document: Mapping[str, object]) -> _Prices:
-    """Return the price of both revisions together, and of the one that stays. Raises CommandRefusedError if Google does not say it."""
+    """Return the price of both revisions together, and of the remaining one. Raises CommandRefusedError if Google does not report it."""
     meanwhile, after = document.get("usd_per_hour"), document.get("usd_per_hour_after")
     if not isinstance(meanwhile, int | float) or not isinstance(after, int | float):
         raise CommandRefusedError(
-            f"What the revisions of stack {stack} cost together is unknown, because Google does not say what instances they may have. "
-            f"A person runs `python -m scripts.rollout --stack {stack}`."
+            f"The combined cost of the revisions of stack {stack} is unknown, because Google does not report their instance limits. "
+            f"The user can run `python -m scripts.rollout --stack {stack}`."
         )
     return _Prices(meanwhile=float(meanwhile), after=float(after))
 
@@ -161,7 +161,7 @@ def _prices_of_recovery(stack: str, document: Mapping[str, object]) -> _Prices:
 
 
 def _price_after(kept: KeptCommand, outcome: str, before: float | None) -> float | None:
-    """Return what is counted when the command has ended. A roll-out that was stopped can leave requests with two revisions."""
+    """Return the price to count after the command. An interrupted rollout can leave traffic on two revisions."""
     meanwhile, after = kept.usd_per_hour_meanwhile, kept.usd_per_hour_after
     if outcome in _NOTHING:
         return before

@@ -1,15 +1,15 @@
-"""What a tool tells a client about itself. Hints only: what protects is that a tool is not there, or refuses."""
+"""A tool's hints to clients. They do not protect; a tool protects by being absent or refusing."""
 
 from typing import Final
 
 from mcp.types import ToolAnnotations
 
 READS: Final = ToolAnnotations(read_only_hint=True, open_world_hint=False)
-"""Computes from files of this machine."""
+"""Computes from files on this computer."""
 ASKS: Final = ToolAnnotations(read_only_hint=True, open_world_hint=True)
-"""Asks Google or a server, and changes nothing."""
+"""Queries Google or a server, without changes."""
 WAKES: Final = ToolAnnotations(read_only_hint=False, destructive_hint=False, idempotent_hint=True, open_world_hint=True)
-"""Sends requests to a server: changes nothing, and starts an instance of a service that sleeps, which costs money."""
+"""Sends requests to a server. Changes nothing, but starts an instance of a service scaled to zero, which costs money."""
 CHANGES: Final = ToolAnnotations(
     read_only_hint=False, destructive_hint=False, idempotent_hint=False, open_world_hint=True
 )

@@ -1,4 +1,4 @@
-"""What the person who started the server allowed it to do, and which tools it offers. Nothing that a model says changes it."""
+"""Permissions and tools that the user who started the server chose. No model output changes them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -9,15 +9,15 @@ from contracts.errors import CommandRefusedError
 Change = Literal["up", "smoke", "bench", "stage", "rollout", "recover", "teardown"]
 CHANGES: Final[Sequence[Change]] = get_args(Change)
 MEANINGS: Final[Mapping[Change, str]] = {
-    "up": "deploy a plan that `preview` made",
-    "smoke": "send the smoke checks' requests, which can start an instance",
-    "bench": "load a server",
-    "stage": "copy weights into a new folder of the stack's bucket, and create the bucket after its plan",
-    "rollout": "shift the traffic of a Cloud Run service, also back, as a dry run showed it",
-    "recover": "take what an interrupted run made into the state, as a dry run showed it",
-    "teardown": "delete a stack, each time after a person typed its name and a code",
+    "up": "deploy a plan created by `preview`",
+    "smoke": "send the requests of the smoke checks, which can start an instance",
+    "bench": "send load to a server",
+    "stage": "copy weights to a new folder of the stack's bucket, and create the bucket according to its plan",
+    "rollout": "shift the traffic of a Cloud Run service, or roll it back, as shown in a dry run",
+    "recover": "import resources of an interrupted run into the state, as shown in a dry run",
+    "teardown": "delete a stack, each time after the user typed its name and a code",
 }
-"""Every permission and what it allows."""
+"""Meaning of every permission."""
 
 
 TOOLSETS: Final[Mapping[str, Sequence[str]]] = {
@@ -28,40 +28,40 @@ TOOLSETS: Final[Mapping[str, Sequence[str]]] = {
     "deploy": ("preview", "up", "stage_weights", "rollout", "recover", "wait", "cancel"),
     "delete": ("teardown", "wait", "cancel"),
 }
-"""Groups of tools; work that was left needs the two that wait for it and stop it. A tool that is not allowed is in none that a client sees."""
+"""Groups of tools. Detached work needs the two tools that wait for it and stop it. A tool that is not allowed is in none that a client sees."""
 _TOOL_OF: Final[Mapping[Change, str]] = {"bench": "benchmark", "stage": "stage_weights"}
-"""The tool of a change that has another name."""
+"""Tools whose name differs from their permission."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Permissions:
-    """What is allowed. Without any, every tool only reads."""
+    """Allowed changes. Without any, every tool is read-only."""
 
     allowed: frozenset[Change] = frozenset()
 
     def allows(self, change: Change) -> bool:
-        """Whether the change is allowed."""
+        """Return whether the change is allowed."""
         return change in self.allowed
 
 
 def parse_permissions(text: str) -> Permissions:
-    """Read `up,rollout`. Raises CommandRefusedError for a word that is none."""
+    """Parse `up,rollout`. Raises CommandRefusedError for an unknown word."""
     words = [word.strip() for word in text.split(",") if word.strip()]
     unknown = [word for word in words if word not in CHANGES]
     if unknown:
-        raise CommandRefusedError(f"--allow has {unknown[0]!r}; it takes a list of {', '.join(CHANGES)}.")
+        raise CommandRefusedError(f"--allow has {unknown[0]!r}. Use a list of {', '.join(CHANGES)}.")
     return Permissions(allowed=frozenset(cast("Sequence[Change]", words)))
 
 
 def parse_toolsets(text: str, permissions: Permissions) -> frozenset[str] | None:
-    """Read `plan,logs` and return the names of its tools; None for an empty text, which means all.
+    """Parse `plan,logs` and return the names of its tools; None for an empty text, which means all.
 
-    Raises CommandRefusedError for a word that is none, and for a permission whose tool would not be there.
+    Raises CommandRefusedError for an unknown word, and for a permission whose tool is missing.
     """
     words = [word.strip() for word in text.split(",") if word.strip()]
     unknown = [word for word in words if word not in TOOLSETS]
     if unknown:
-        raise CommandRefusedError(f"--toolsets has {unknown[0]!r}; it takes a list of {', '.join(TOOLSETS)}.")
+        raise CommandRefusedError(f"--toolsets has {unknown[0]!r}. Use a list of {', '.join(TOOLSETS)}.")
     if not words:
         return None
     tools = frozenset(tool for word in words for tool in TOOLSETS[word])
@@ -70,8 +70,8 @@ def parse_toolsets(text: str, permissions: Permissions) -> frozenset[str] | None
         if permissions.allows(change) and tool not in tools:
             needed = next(name for name, group in TOOLSETS.items() if tool in group)
             raise CommandRefusedError(
-                f"--allow has {change}, but --toolsets leaves its tool {tool} out; add {needed} to --toolsets, or take "
-                f"{change} out of --allow."
+                f"--allow has {change}, but --toolsets omits its tool {tool}. Add {needed} to --toolsets or remove "
+                f"{change} from --allow."
             )
     return tools
 
@@ -83,6 +83,6 @@ def toolsets_table() -> str:
 
 
 def permissions_table() -> str:
-    """Return what each word of --allow allows, in Markdown."""
+    """Return the meaning of each word of --allow, in Markdown."""
     rows = [f"| `{change}` | {MEANINGS[change]} |" for change in CHANGES]
-    return "\n".join(["| `--allow` | what it may then do |", "| --- | --- |", *rows]) + "\n"
+    return "\n".join(["| `--allow` | permission |", "| --- | --- |", *rows]) + "\n"

@@ -1,4 +1,4 @@
-"""The plans of one server: `up` runs a plan once, or refuses it."""
+"""Plans of one server: `up` runs a plan once, or refuses it."""
 
 import hashlib
 import json
@@ -27,39 +27,39 @@ class KeptPlan:
     identity: PlanIdentity
     steps: Sequence[PlannedStep]
     refresh: bool
-    """Whether the preview compared with Google first."""
+    """True if the preview refreshed from Google first."""
     usd_per_hour: float
-    """The most that the stack costs an hour afterwards: all instances that it may have."""
+    """Maximum price of the stack per hour after the change, with all its instances."""
     made_s: float
     files: Mapping[str, str] = field(default_factory=dict[str, str])
-    """What was copied for the preview: the path in the project -> a hash."""
+    """The files copied for the preview: path in the project -> hash."""
     used: bool = False
 
     @property
     def plan_id(self) -> str:
-        """A short name of what it holds for and what it would do."""
+        """Short id of its validity and its steps."""
         return plan_id_of(self.identity, self.steps, refresh=self.refresh, usd_per_hour=self.usd_per_hour)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeptCommand:
-    """What a dry run of another command showed, which that command can run."""
+    """Dry run of another command, which that command can run."""
 
     command: str
     stack: str
     words: tuple[str, ...]
     """Its arguments."""
     shown: str
-    """The command's own id of what it showed; with `--plan` it refuses anything else."""
+    """The command's own id of the dry run. With `--plan`, the command refuses anything else."""
     usd_per_hour_meanwhile: float | None
-    """The most that the stack costs an hour while it runs; None if it changes nothing of that."""
+    """Maximum price of the stack per hour during the run; None if it does not change."""
     usd_per_hour_after: float | None
     made_s: float
     used: bool = False
 
     @property
     def plan_id(self) -> str:
-        """A short name of the command, its arguments and what it showed."""
+        """Short id of the command, its arguments and its dry run."""
         text = json.dumps([self.command, self.words, self.shown])
         return f"plan-{hashlib.sha256(text.encode()).hexdigest()[:_ID_DIGITS]}"
 
@@ -69,12 +69,12 @@ class PlanStore:
     """The newest plans of this server."""
 
     maker: str = "preview"
-    """The call that makes them."""
+    """The call that creates them."""
     clock: Callable[[], float] = awake_or_not_s
     _plans: dict[str, KeptPlan | KeptCommand] = field(default_factory=dict[str, KeptPlan | KeptCommand])
 
     def keep(self, plan: KeptPlan | KeptCommand) -> str:
-        """Keep a plan and return its id. The same id again replaces it."""
+        """Store a plan and return its id. An equal id replaces the stored plan."""
         self._plans.pop(plan.plan_id, None)
         self._plans[plan.plan_id] = plan
         for oldest in list(self._plans)[:-_MOST_PLANS]:
@@ -82,44 +82,44 @@ class PlanStore:
         return plan.plan_id
 
     def check(self, plan_id: str, now: PlanIdentity) -> KeptPlan:
-        """Return a plan that may be run, if `now` is what holds at this moment.
+        """Return a runnable plan, given the current identity.
 
-        Raises CommandRefusedError if it is unknown, used, too old, or does not hold any more.
+        Raises CommandRefusedError if it is unknown, used, too old, or no longer valid.
         """
         plan = self.find(plan_id)
         self._require_fresh(plan, self.maker)
         changed = now.changed_since(plan.identity)
         if changed:
             raise CommandRefusedError(
-                f"{plan_id} is stale: {' and '.join(changed)} after it was made. Make a new one with {self.maker}, and read it."
+                f"{plan_id} is stale: {' and '.join(changed)} after it was created. Create a new one with {self.maker} and review it."
             )
         return plan
 
     def take(self, plan_id: str, now: PlanIdentity) -> KeptPlan:
-        """Check a plan, and mark it as used."""
+        """Check a plan and mark it as used."""
         plan = self.check(plan_id, now)
         self.use(plan_id)
         return plan
 
     def find(self, plan_id: str) -> KeptPlan:
-        """Return a plan. Raises CommandRefusedError if this server made none of this id."""
+        """Return a plan. Raises CommandRefusedError if this server has none with this id."""
         plan = self._found(plan_id, self.maker)
         if isinstance(plan, KeptCommand):
-            raise CommandRefusedError(f"{plan_id} is a plan of {plan.command}, and up runs plans of preview.")
+            raise CommandRefusedError(f"{plan_id} is a plan of {plan.command}, but up only runs plans of preview.")
         return plan
 
     def find_command(self, plan_id: str, command: str, words: Sequence[str]) -> KeptCommand:
-        """Return a plan of a command with these arguments that may be run. Raises CommandRefusedError if it is unknown, used or too old."""
+        """Return a runnable plan of a command with these arguments. Raises CommandRefusedError if it is unknown, used or too old."""
         plan = self._found(plan_id, command)
         if not isinstance(plan, KeptCommand) or (plan.command, plan.words) != (command, tuple(words)):
             raise CommandRefusedError(
-                f"{plan_id} is not a plan of {command} with these arguments; call {command} with them and without plan_id, and read it."
+                f"{plan_id} is not a plan of {command} with these arguments. Call {command} with them and without plan_id, and review the answer."
             )
         self._require_fresh(plan, command)
         return plan
 
     def use(self, plan_id: str) -> None:
-        """Mark a plan as used. A command compares again what it showed."""
+        """Mark a plan as used. A command compares its dry run again."""
         self._plans[plan_id] = replace(self._plans[plan_id], used=True)
 
     def _found(self, plan_id: str, maker: str) -> KeptPlan | KeptCommand:
@@ -127,13 +127,13 @@ class PlanStore:
         if plan is None:
             known = ", ".join(list(self._plans)[-_SHOWN_PLANS:]) or "none"
             raise CommandRefusedError(
-                f"There is no plan {plan_id[:60]!r}; the newest of this server are: {known}. Make one with {maker}."
+                f"Plan {plan_id[:60]!r} not found. Newest plans of this server: {known}. Create one with {maker}."
             )
         return plan
 
     def _require_fresh(self, plan: KeptPlan | KeptCommand, maker: str) -> None:
         if plan.used:
-            raise CommandRefusedError(f"{plan.plan_id} has been run already; make a new one with {maker}.")
+            raise CommandRefusedError(f"{plan.plan_id} was already run. Create a new one with {maker}.")
         age_s = self.clock() - plan.made_s
         if age_s > VALID_S:
-            raise CommandRefusedError(f"{plan.plan_id} is {age_s / 60:.0f} min old; make a new one with {maker}.")
+            raise CommandRefusedError(f"{plan.plan_id} is {age_s / 60:.0f} min old. Create a new one with {maker}.")

@@ -1,4 +1,4 @@
-"""The answer of a tool as a client gets it: its summary, within what a context takes; whole with `full: true`."""
+"""Answers of tools in their final form, as a summary that fits into a context or complete with `full: true`."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -11,27 +11,27 @@ FULL: Final = "full"
 LIMIT: Final = "limit"
 MOST_ROWS: Final = 100
 WITH_FULL: Final = frozenset({*SUMMARIES, "ask", "compare_benchmarks", "list_weights", "logs", "preview"})
-"""Tools that take `full`: the answers of the others are never long."""
+"""Tools that take `full`; the answers of the others are always short."""
 _MORE: Final = "This is a summary; full: true returns everything."
 _LEFT_OUT: Final = "This was cut; full: true returns more."
 _ERROR_CHARACTERS: Final = 4_000
 _SAID_CHARACTERS: Final = 2_000
-"""Of the progress of a command that failed and has a document."""
+"""Limit for the progress of a failed command that has a document."""
 
 
 def own_parameters(tool: str) -> Mapping[str, Mapping[str, object]]:
-    """Return the parameters of a tool that are about its answer only, as JSON schemas."""
+    """Return the parameters of a tool that concern only its answer, as JSON schemas."""
     found: dict[str, Mapping[str, object]] = {}
     if tool in WITH_FULL:
         found[FULL] = {"type": "boolean", "default": False, "description": "Return the whole answer, not its summary."}
     if tool in LIMITED:
-        about = {"capacity": "Places for each accelerator."}.get(tool, "Rows, the best first; 5 without it.")
+        about = {"capacity": "Locations per accelerator."}.get(tool, "Number of rows, best first. Default: 5.")
         found[LIMIT] = {"type": "integer", "minimum": 1, "maximum": MOST_ROWS, "description": about}
     return found
 
 
 def presented(tool: str, arguments: Mapping[str, object], result: Mapping[str, object]) -> dict[str, Any]:
-    """Return the result of a tool, without secrets, as it goes to the client."""
+    """Return the result of a tool, without secrets, as sent to the client."""
     if "content" not in result:
         return dict(result)
     if "structuredContent" not in result:
@@ -43,7 +43,7 @@ def presented(tool: str, arguments: Mapping[str, object], result: Mapping[str, o
 
 
 def _summary(tool: str, arguments: Mapping[str, object], answer: Mapping[str, object]) -> Mapping[str, object]:
-    """Return an answer with the summary of its document. The drawn tables and the progress beside a document say the same again."""
+    """Return an answer with a summary of its document, without tables and progress that repeat it."""
     document = as_mapping(answer.get("document"))
     if not document:
         return answer

@@ -1,6 +1,6 @@
-"""Run the project's own commands for a tool: with their progress, and ended as Ctrl-C ends them.
+"""Run the project's own commands for a tool, with their progress, and stop them as Ctrl-C does.
 
-A command writes to files, not to pipes: it can then end in its own time after a cancelled call, also if nobody reads any more.
+A command writes to files, not to pipes, so it can finish after a cancelled call even if its output is no longer read.
 """
 
 import json
@@ -24,61 +24,61 @@ from engine.private_folders import held_locks, private_folder
 from scripts.agent.untrusted import each_text
 
 INTERRUPT_GRACE_S: Final = 600.0
-"""How long a command may take to end after SIGINT: the engine ends the calls that it has begun and writes its state."""
+"""Grace period of a command after SIGINT, in which the engine finishes its operations in progress and writes its state."""
 KILL_GRACE_S: Final = 20.0
 POLL_S: Final = 0.1
 LAST_LINES: Final = 40
 MOST_BYTES: Final = 8_000_000
-"""Most bytes that are read of what a command printed, and of one line of its progress."""
+"""Maximum bytes read of a command's output, and of one line of its progress."""
 MOST_LINE_CHARACTERS: Final = 2000
-"""Of one line of progress: it goes to the client as it comes."""
+"""Limit for one line of progress, which goes to the client directly."""
 _LONGEST_SECRET: Final = 8192
-"""So much more of a line is searched for secrets, so that none is shown in part."""
+"""Additional characters of a line to search for secrets, so that no part of one is shown."""
 
 TOKEN_VARIABLE: Final = "GEMMA_SERVING_AGENT_TOKEN"  # noqa: S105 - the name of a variable
-"""Holds the token of HTTP. No command needs it, so none gets it."""
+"""The token of HTTP. No command needs it, so none receives it."""
 
 OnLine = Callable[[str], Awaitable[None]]
-"""Is told each line of a command's progress, without secrets."""
+"""Receives each line of a command's progress, without secrets."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProgramResult:
-    """How a command ended."""
+    """Result of a command."""
 
     exit_code: int
     printed: str = field(repr=False)
-    """What it printed on stdout, as it is: it may hold secrets."""
+    """Its raw stdout, which can contain secrets."""
     said: Sequence[str]
     """The last lines of its progress, without secrets."""
     secrets: Sequence[str] = field(default=(), repr=False)
     cut: bool = False
-    """Whether it printed more than is read."""
+    """True if it printed more than is read."""
 
     @property
     def out(self) -> str:
-        """What it printed on stdout, without secrets."""
+        """Its stdout, without secrets."""
         return masked(self.printed, self.secrets)
 
     @property
     def document(self) -> Mapping[str, object]:
-        """The JSON object that the command printed, without secrets and hidden text. Raises ScriptError if it printed none."""
+        """The JSON object on stdout, without secrets and hidden text. Raises ScriptError if there is none."""
         try:
             found: object = json.loads(self.printed)
         except ValueError:
             found = None
         if not isinstance(found, dict):
             raise ScriptError(self.reason)
-        # Masking its text as a whole could break the JSON.
+        # Masking the whole text can break the JSON.
         plain = each_text(cast("object", found), lambda text: for_model(masked(text, self.secrets)))
         return cast("Mapping[str, object]", plain)
 
     @property
     def reason(self) -> str:
-        """The last thing that the command said, as a sentence."""
+        """The last message of the command, as a sentence."""
         if self.cut:
-            return f"The command printed more than {MOST_BYTES // 1_000_000} MB, which is too much for an answer; ask for less."
-        return self.said[-1] if self.said else f"The command {runner.ending(self.exit_code)} and said nothing."
+            return f"The command printed more than {MOST_BYTES // 1_000_000} MB, which is too much for an answer. Request less."
+        return self.said[-1] if self.said else f"The command {runner.ending(self.exit_code)} without a message."
 
 
 def script(name: str, *arguments: str) -> Sequence[str]:
@@ -87,7 +87,7 @@ def script(name: str, *arguments: str) -> Sequence[str]:
 
 
 async def _unheard(_line: str) -> None:
-    """Nobody listens."""
+    """Discard a line."""
 
 
 async def run_program(
@@ -100,10 +100,10 @@ async def run_program(
     folder: Path | None = None,
     limit_s: float | None = None,
 ) -> ProgramResult:
-    """Run a command until its end in a folder, by default the project's.
+    """Run a command to its end in a folder. Default: the project's.
 
-    `watch` is called again and again while it runs. When the call is cancelled, the command gets what Ctrl-C sends, and has `grace_s`
-    seconds to end; the cancellation goes on after its end. Raises ScriptError after `limit_s` seconds, when it was ended in the same way.
+    `watch` is called repeatedly while it runs. If the call is cancelled, the command receives SIGINT and has `grace_s` seconds to exit; the
+    cancellation continues afterwards. Raises ScriptError after `limit_s` seconds, after stopping the command in the same way.
     """
     with private_folder() as kept:
         out, said = kept / "out", kept / "said"
@@ -134,17 +134,17 @@ async def run_program(
 
 
 def _require_time(argv: Sequence[str], begun_s: float, limit_s: float | None, said: Sequence[str]) -> None:
-    """Raise ScriptError if a command has used its time up."""
+    """Raise ScriptError if a command has reached its time limit."""
     if limit_s is not None and time.monotonic() - begun_s >= limit_s:
-        last = f" The last that it said: {said[-1]}" if said else ""
+        last = f" Its last message: {said[-1]}" if said else ""
         command = " ".join([Path(argv[0]).name, *argv[1:]])
-        raise ScriptError(f"`{command}` did not end within {limit_s:g} s and was stopped.{last}")
+        raise ScriptError(f"`{command}` did not finish within {limit_s:g} s and was stopped.{last}")
 
 
 def _started(argv: Sequence[str], out: Path, said: Path, folder: Path) -> "subprocess.Popen[bytes]":
-    """Start a command in a process group of its own, so that it alone gets an interrupt, with all that it started.
+    """Start a command in its own process group, so that an interrupt reaches only the command and its children.
 
-    It inherits the locks of the private folders, which say that it still works there, also when this process is killed.
+    It inherits the locks of the private folders, which show that it still uses them, even if this process is killed.
     """
     with out.open("wb") as out_file, said.open("wb") as said_file:
         return subprocess.Popen(
@@ -177,7 +177,7 @@ def _is_large(path: Path) -> bool:
 
 
 def _read(path: Path) -> str:
-    """Return what a file holds; of a large one the last whole lines, so that no secret is cut in two."""
+    """Return a file's content, or the last complete lines of a large file, so that no secret is split."""
     large = _is_large(path)
     with path.open("rb") as file:
         if large:
@@ -187,7 +187,7 @@ def _read(path: Path) -> str:
 
 
 def shortened(text: str, secrets: Sequence[str], most_characters: int) -> str:
-    """Return the beginning of a text without secrets, with what hides text as escapes."""
+    """Return the start of a text without secrets, with hidden characters escaped."""
     return _cut(text, lambda part: masked(part, secrets), most_characters)
 
 
@@ -196,7 +196,7 @@ def _cut(text: str, mask: Callable[[str], str], most_characters: int) -> str:
 
 
 class _Tail:
-    """The lines of a file that grows, without secrets."""
+    """Lines of a growing file, without secrets."""
 
     def __init__(self, path: Path, secrets: Sequence[str]) -> None:
         self._path, self._mask = path, LineMask(tuple(secrets))
@@ -204,7 +204,7 @@ class _Tail:
         self.all: list[str] = []
 
     def fresh(self, *, whole: bool = False) -> list[str]:
-        """Return the last lines that came since the last call; with `whole` also an unfinished one."""
+        """Return the last lines since the previous call; with `whole`, including an incomplete one."""
         found: list[str] = []
         while data := self._next():
             *ended, self._rest = (self._rest + data).split(b"\n")

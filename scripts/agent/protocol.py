@@ -1,4 +1,4 @@
-"""The SDK's server with short lists of tools, and sentences instead of validation errors."""
+"""The SDK's server with short tool lists, and plain sentences instead of validation errors."""
 
 import re
 import tomllib
@@ -17,9 +17,9 @@ from scripts.agent.presenting import own_parameters
 
 _VALUE_CHARACTERS: Final = 60
 _SHOULD: Final = re.compile(r"^\w+ should\b")
-"""How pydantic begins what it says of a value: `Input should be at least ...`."""
+"""Prefix of pydantic's messages: `Input should be at least ...`."""
 _DROPPED: Final = frozenset({"title"})
-"""Keys of a schema that repeat the name of the parameter."""
+"""Schema keys that repeat the parameter's name."""
 
 
 def project_version() -> str:
@@ -29,24 +29,24 @@ def project_version() -> str:
 
 
 class AgentServer(MCPServer[Any]):
-    """The server. It refuses a wrong argument with a sentence that says what is allowed."""
+    """The server. It rejects an invalid argument with a sentence that states the allowed values."""
 
     async def list_tools(self) -> list[Tool]:
         """Return the tools with short schemas.
 
-        The schemas of the answers are not listed: docs/agent.md describes each field, and most clients give a model all that is listed.
+        Answer schemas are omitted: docs/agent.md describes each field, and most clients pass everything listed to the model.
         """
         return [_listed(tool) for tool in await super().list_tools()]
 
     async def call_tool(
         self, name: str, arguments: dict[str, Any], context: Context[Any, Any] | None = None
     ) -> CallToolResult | InputRequiredResult:
-        """Call a tool. Raises ToolError with a sentence."""
+        """Call a tool. Raises ToolError with a plain sentence."""
         tools = {tool.name: tool for tool in await super().list_tools()}
         if name not in tools:
             raise ToolError(
-                f"This server has no tool {name[:_VALUE_CHARACTERS]!r}; it has {', '.join(tools)}. "
-                "A tool that is not listed was not allowed by the person who started the server."
+                f"This server has no tool {name[:_VALUE_CHARACTERS]!r}. Tools: {', '.join(tools)}. "
+                "Other tools were not allowed by the user who started the server."
             )
         schema = _listed(tools[name]).input_schema
         _require_allowed(name, schema, arguments)
@@ -56,26 +56,26 @@ class AgentServer(MCPServer[Any]):
             return await super().call_tool(name, given, context)
         except UnexpectedToolError as error:
             raise UnexpectedToolError(
-                f"{name} failed because of a bug of this server; its standard error has the traceback. Report it."
+                f"{name} failed because of a bug in this server. Its standard error has the traceback; report it."
             ) from error.__cause__
         except ToolError as error:
             cause = error.__cause__
             if isinstance(cause, ValidationError):
-                raise ToolError(_mistakes(name, schema, cause)) from None
+                raise ToolError(_errors(name, schema, cause)) from None
             text = str(cause or error)
-            if text.startswith("Resolver "):  # the SDK's words about the answer to a question
-                text = "The person's answer does not have the fields that were asked for. Nothing was done; ask again."
+            if text.startswith("Resolver "):  # the SDK's message about an invalid answer to a question
+                text = "The user's answer does not have the required fields. Nothing was done. Call again."
             raise ToolError(text) from cause
 
     async def get_prompt(
         self, name: str, arguments: dict[str, Any] | None = None, context: Context[Any, Any] | None = None
     ) -> GetPromptResult | InputRequiredResult:
-        """Return a prompt. Raises MCPError with a sentence if it is unknown, or if its arguments are not those that it takes."""
+        """Return a prompt. Raises MCPError with a plain sentence if it is unknown or its arguments are wrong."""
         prompts = {prompt.name: prompt for prompt in await self.list_prompts()}
         if name not in prompts:
             raise MCPError(
                 code=INVALID_PARAMS,
-                message=f"This server has no prompt {name[:_VALUE_CHARACTERS]!r}; it has {', '.join(prompts)}.",
+                message=f"This server has no prompt {name[:_VALUE_CHARACTERS]!r}. Prompts: {', '.join(prompts)}.",
             )
         takes = prompts[name].arguments or []
         needed = [one.name for one in takes if one.required]
@@ -83,13 +83,13 @@ class AgentServer(MCPServer[Any]):
         if not set(needed) <= given <= {one.name for one in takes}:
             raise MCPError(
                 code=INVALID_PARAMS,
-                message=f"The prompt {name} takes {' and '.join(one.name for one in takes)}; given were {', '.join(sorted(given)) or 'none'}.",
+                message=f"The prompt {name} takes {' and '.join(one.name for one in takes)}, but got {', '.join(sorted(given)) or 'none'}.",
             )
         return await super().get_prompt(name, arguments, context)
 
 
 def _listed(tool: Tool) -> Tool:
-    """Return a tool with a title, a short schema of its arguments and none of its answer."""
+    """Return a tool with a title and a short argument schema, without an answer schema."""
     schema = as_mapping(_short(tool.input_schema))
     properties = {**as_mapping(schema.get("properties")), **own_parameters(tool.name)}
     return tool.model_copy(
@@ -103,7 +103,7 @@ def _listed(tool: Tool) -> Tool:
 
 
 def _short(schema: object) -> object:
-    """Return a schema without titles, and a parameter that may be left out without the null that stands for that."""
+    """Return a schema without titles, with optional parameters listed without their null alternative."""
     if isinstance(schema, list):
         return [_short(item) for item in cast("list[object]", schema)]
     if not isinstance(schema, dict):
@@ -124,12 +124,12 @@ def _short(schema: object) -> object:
 
 
 def _require_allowed(tool: str, schema: Mapping[str, object], arguments: Mapping[str, object]) -> None:
-    """Refuse an argument that the tool does not have, and a wrong one that is about the answer. Raises ToolError."""
+    """Reject unknown arguments, and invalid arguments that concern the answer. Raises ToolError."""
     allowed = as_mapping(schema.get("properties"))
     unknown = [name for name in arguments if name not in allowed]
     if unknown:
-        takes = f"allowed are {', '.join(allowed)}" if allowed else "it takes none"
-        raise ToolError(f"{tool} has no argument {unknown[0][:_VALUE_CHARACTERS]!r}; {takes}.")
+        takes = f"Use one of {', '.join(allowed)}" if allowed else "It takes none"
+        raise ToolError(f"{tool} has no argument {unknown[0][:_VALUE_CHARACTERS]!r}. {takes}.")
     for name, own in own_parameters(tool).items():
         value = arguments.get(name)
         most = own.get("maximum")
@@ -141,18 +141,18 @@ def _require_allowed(tool: str, schema: Mapping[str, object], arguments: Mapping
         raise ToolError(f"{name} of {tool} is {_quoted(value)}; it must be {wanted}.")
 
 
-def _mistakes(tool: str, schema: Mapping[str, object], error: ValidationError) -> str:
-    """Return a sentence for each wrong argument: what it is, what is allowed, and what it means."""
+def _errors(tool: str, schema: Mapping[str, object], error: ValidationError) -> str:
+    """Return a sentence for each invalid argument: its value, the allowed values, and its meaning."""
     properties = as_mapping(schema.get("properties"))
     found: dict[str, str] = {}
-    for mistake in error.errors(include_url=False):
-        name, *inner = (str(part) for part in mistake["loc"]) if mistake["loc"] else ("arguments",)
+    for problem in error.errors(include_url=False):
+        name, *inner = (str(part) for part in problem["loc"]) if problem["loc"] else ("arguments",)
         about = str(as_mapping(properties.get(name)).get("description") or "")
-        if mistake["type"] == "missing":
-            words = f"{tool} needs {name}"
+        if problem["type"] == "missing":
+            words = f"{tool} requires {name}"
         else:
             place = "".join(f"[{part}]" for part in inner if part.isdigit())
-            words = f"{name}{place} of {tool} is {_quoted(mistake['input'])}; it {_SHOULD.sub('must', mistake['msg'])}"
+            words = f"{name}{place} of {tool} is {_quoted(problem['input'])}; it {_SHOULD.sub('must', problem['msg'])}"
         found.setdefault(name, f"{words}. {about}".strip())
     return " ".join(found.values())
 

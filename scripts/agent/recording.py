@@ -1,4 +1,4 @@
-"""Around every call: what is written to the audit file, which tools a client is shown, and no secret in what goes to it."""
+"""Middleware for every call: audit entries, the list of visible tools, and secret masking."""
 
 import time
 import uuid
@@ -16,7 +16,7 @@ from contracts.errors import ScriptError
 from contracts.fields import as_mapping, as_sequence
 from scripts.agent.audit import AuditEntry, AuditFile, Outcome, recorded, seconds_since
 from scripts.agent.context import ENDING, AgentContext, CallEnding
-from scripts.agent.delete_tools import TOOL, can_ask
+from scripts.agent.delete_tools import TOOL, can_prompt
 from scripts.agent.presenting import presented
 from scripts.agent.runs import CAN_BE_LEFT, CURRENT
 from scripts.agent.untrusted import each_text
@@ -42,7 +42,7 @@ class Recorder:
             return cast("dict[str, Any]", shown)
         result = await call_next(ctx)
         if ctx.method == "tools/list":
-            listed, asks = dict(_plain(result)), can_ask(ctx.session.client_capabilities)
+            listed, asks = dict(_plain(result)), can_prompt(ctx.session.client_capabilities)
             tools = [as_mapping(tool) for tool in as_sequence(listed.get("tools"))]
             return {**listed, "tools": [dict(tool) for tool in tools if asks or tool.get("name") != TOOL]}
         return result
@@ -105,19 +105,19 @@ class Recorder:
             raise MCPError(code=error.error.code, message=self.agent.mask(error.error.message), data=data) from None
 
     def _end(self, entry: AuditEntry) -> None:
-        """Record the end of a call. What was done is done: its answer is given also where the end cannot be recorded."""
+        """Record the result of a call. The work is done, so its answer is returned even if the result cannot be recorded."""
         try:
             self.audit.write(entry)
         except ScriptError:
             say(
                 "agent",
-                f"The end of call {entry.call} ({entry.tool}: {entry.outcome}) is not in the audit file {self.audit.path}, "
-                "which cannot be written any more; calls are refused until it can.",
+                f"Cannot write to the audit file {self.audit.path}: the result of call {entry.call} ({entry.tool}: {entry.outcome}) is missing. "
+                "Further calls are refused until the file is writable.",
             )
 
 
 def _without_secrets(result: Mapping[str, object], mask: Callable[[str], str]) -> dict[str, Any]:
-    """Return the result of a tool without secrets. `presented` writes the text of a structured content anew."""
+    """Return the result of a tool without secrets. `presented` regenerates the text of structured content."""
     if "content" not in result:
         return dict(result)
     if "structuredContent" not in result:
@@ -126,16 +126,16 @@ def _without_secrets(result: Mapping[str, object], mask: Callable[[str], str]) -
 
 
 def _plain(result: HandlerResult) -> Mapping[str, object]:
-    """Return a result as it goes over the wire."""
+    """Return a result in its wire format."""
     if isinstance(result, BaseModel):
         return cast("Mapping[str, object]", result.model_dump(mode="json", by_alias=True, exclude_none=True))
     return as_mapping(result)
 
 
 def _ended(tool: str, result: Mapping[str, object], ending: CallEnding) -> tuple[Outcome, str, Mapping[str, object]]:
-    """Return how a call ended, why, and its structured content. What work cost and how it ended is recorded once, with its own call."""
+    """Return the outcome of a call, its reason, and its structured content. The cost and result of work are recorded once, with its own call."""
     if "inputRequests" in result:
-        return "asked", "a person is asked", {}
+        return "asked", "the user is prompted", {}
     content = as_mapping(result.get("structuredContent"))
     if result.get("isError"):
         texts = [str(as_mapping(item).get("text") or "") for item in as_sequence(result.get("content"))]

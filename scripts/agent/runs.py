@@ -1,7 +1,7 @@
-"""Work that can be left: a call that takes long is answered with a handle, and its work continues until it ends or is cancelled.
+"""Detached work. A long call returns a handle, and its work continues until it finishes or is cancelled.
 
-The work of a call runs in a task of the server, not of the call: a client that stops waiting does not end it. Only `cancel` and the end
-of the server do.
+The work of a call runs in a task of the server, not of the call, so a client that stops waiting does not stop it. Only `cancel` and the
+exit of the server do.
 """
 
 import secrets
@@ -26,39 +26,39 @@ from scripts.agent.untrusted import Frozen, UntrustedText, untrusted
 from scripts.cli.command import say
 
 KEPT_S: Final = 3600.0
-"""How long the answer of work that ended is kept."""
+"""Retention of the answer of finished work."""
 MOST_ENDED: Final = 20
 CAN_BE_LEFT: Final = frozenset(
     {"preview", "up", "smoke", "benchmark", "stage_weights", "rollout", "recover", "teardown"}
 )
-"""Tools whose work can be left."""
+"""Tools whose work can be detached."""
 ASKS_A_PERSON: Final = "teardown"
-"""It begins when the person has typed the name. Until then there is nothing to leave."""
+"""Its work starts when the user has typed the name. Until then, it cannot be detached."""
 
 WorkOutcome = Literal["running", "ending", "done", "failed", "cancelled"]
 Handler = Callable[[], Awaitable[dict[str, Any]]]
-"""Does the work of a call and returns its result as it goes over the wire."""
+"""Does the work of a call and returns its result in wire format."""
 
 
 class RunAnswer(Frozen):
-    """Work of this server that can be left, and where it is."""
+    """State of work that can be detached."""
 
-    run: str = Field(description="Its handle, for wait and cancel.")
-    tool: str = Field(description="Tool that began it.")
-    stack: str | None = Field(description="Stack that it is about.")
-    running: bool = Field(description="Whether it has not ended. Then call wait with `run`.")
-    outcome: WorkOutcome = Field(description="How it is; `ending` after cancel, until the engine has ended.")
+    run: str = Field(description="Handle for wait and cancel.")
+    tool: str = Field(description="Tool that started it.")
+    stack: str | None = Field(description="Its stack.")
+    running: bool = Field(description="True until it has finished. Then call wait with `run`.")
+    outcome: WorkOutcome = Field(description="Its state; `ending` after cancel, until the engine has stopped.")
     step: str | None = Field(description="Step of the plan that the engine works on.")
-    says: UntrustedText | None = Field(description="The newest line of its progress, such as what it waits for.")
-    says_for_s: float = Field(description="Seconds since that line came.")
-    since: str = Field(description="When it began, RFC 3339.")
-    elapsed_s: float = Field(description="Seconds since then, or that it took.")
+    says: UntrustedText | None = Field(description="Newest line of its progress, such as what it waits for.")
+    says_for_s: float = Field(description="Seconds since that line.")
+    since: str = Field(description="Start time, RFC 3339.")
+    elapsed_s: float = Field(description="Seconds since the start, or its total duration.")
     next: str = Field(description="What to do next.")
 
 
 @dataclass(slots=True, kw_only=True)
 class AgentRun:
-    """One call's work."""
+    """Work of one call."""
 
     id: str
     tool: str
@@ -68,17 +68,17 @@ class AgentRun:
     began: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
     group: TaskGroup | None = None
     scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
-    begun: anyio.Event = field(default_factory=anyio.Event)
-    """Set when the work begins, which is after the question if a person is asked."""
+    working: anyio.Event = field(default_factory=anyio.Event)
+    """Set when the work starts, which is after the question if the user is prompted."""
     ended: anyio.Event = field(default_factory=anyio.Event)
     changed: anyio.Event = field(default_factory=anyio.Event)
     """Set at the next line of progress."""
     changes_stack: bool = False
     left: bool = False
-    """Whether its call was answered, or given up, before it ended."""
+    """True if its call returned, or was abandoned, before the work finished."""
     read: bool = False
     stopped: str = ""
-    """Who ended it before its end."""
+    """Cause of an early stop; empty if it was not stopped."""
     result: dict[str, Any] | None = None
     error: Exception | None = None
     ended_s: float = 0.0
@@ -89,20 +89,20 @@ class AgentRun:
     says_s: float = 0.0
 
     async def work(self, handler: Handler) -> None:
-        """Do the work and keep its result."""
+        """Do the work and store its result."""
         CURRENT.set(self)
         try:
             with self.scope:
                 self.result = await handler()
-        except Exception as error:  # noqa: BLE001 - it is raised where the result is asked for
+        except Exception as error:  # noqa: BLE001 - raised when the result is requested
             self.error = error
         finally:
             self.ended_s = self.clock()
-            for event in (self.begun, self.ended, self.changed):
+            for event in (self.working, self.ended, self.changed):
                 event.set()
 
     def note(self, done: float, total: float | None, text: str, step: str | None) -> None:
-        """Keep a line of progress. With another step, what was said of the last one is old."""
+        """Store a line of progress. A new step discards the line of the previous one."""
         self.done, self.total = done, total
         if step is not None and step != self.step:
             self.step, self.says = step, ""
@@ -112,14 +112,14 @@ class AgentRun:
         changed.set()
 
     def stop(self, who: str) -> None:
-        """End it as Ctrl-C does. Its end takes as long as the engine needs to write its state."""
+        """Stop it as Ctrl-C does. It takes as long as the engine needs to write its state."""
         if not self.ended.is_set():
             self.stopped = self.stopped or who
             self.scope.cancel()
 
     @property
     def outcome(self) -> WorkOutcome:
-        """How it is."""
+        """Current state."""
         if not self.ended.is_set():
             return "ending" if self.stopped else "running"
         if self.result is None:
@@ -129,11 +129,11 @@ class AgentRun:
 
     @property
     def name(self) -> str:
-        """Its name for a sentence, such as `up of stack x`."""
+        """Name for use in a sentence, such as `up of stack x`."""
         return f"{self.tool} of stack {self.stack}" if self.stack else self.tool
 
     def shown(self) -> RunAnswer:
-        """Return where it is."""
+        """Return its state."""
         now_s = self.ended_s if self.ended.is_set() else self.clock()
         return RunAnswer(
             run=self.id,
@@ -150,7 +150,7 @@ class AgentRun:
         )
 
     def answer(self) -> dict[str, Any]:
-        """Return what its tool answered; where it is if there is no answer. Raises the error that it ended with."""
+        """Return its tool's answer, or its state if it has none. Raises the error with which it failed."""
         self.read = self.ended.is_set()
         if self.error is not None:
             raise self.error
@@ -165,21 +165,21 @@ class AgentRun:
 
 
 _NEXT: Final[Mapping[WorkOutcome, str]] = {
-    "running": "It continues whether you wait or not. Call wait with run {run}; cancel stops it.",
-    "ending": "It is ending, as after Ctrl-C: the engine finishes the calls that it has begun. Call wait with run {run}.",
+    "running": "It continues regardless of waiting. Call wait with run {run}; cancel stops it.",
+    "ending": "It is stopping, as after Ctrl-C: the engine finishes the operations in progress. Call wait with run {run}.",
     "done": "Call wait with run {run} for its answer.",
     "failed": "Call wait with run {run} for its answer.",
-    "cancelled": "It was stopped as Ctrl-C stops it. Look at status to see what it left; {tool} can be called again.",
+    "cancelled": "It was stopped as Ctrl-C does. Check status for its results; {tool} can be called again.",
 }
 
 CURRENT: Final[ContextVar[AgentRun | None]] = ContextVar("CURRENT", default=None)
-"""The work that runs now."""
+"""The current work."""
 
 
 async def report(
     context: Context[Any, Any], done: float, total: float | None, text: str, *, step: str | None = None
 ) -> None:
-    """Keep a line of progress with the work, and tell it to the client that waits for the call."""
+    """Store a line of progress with the work, and forward it to the waiting client."""
     run = CURRENT.get()
     if run is not None:
         run.note(done, total, text, step)
@@ -189,7 +189,7 @@ async def report(
 
 @dataclass(slots=True, kw_only=True)
 class Runs:
-    """What runs in this server, and what ended lately."""
+    """Running and recently finished work of this server."""
 
     within_s: float = ANSWER_WITHIN_S
     clock: Callable[[], float] = time.monotonic
@@ -197,46 +197,46 @@ class Runs:
 
     @asynccontextmanager
     async def opened(self) -> AsyncGenerator[TaskGroup]:
-        """Yield the task group of the server's work. At its end, what still runs is ended as Ctrl-C ends it."""
+        """Yield the task group of the server's work. At its end, unfinished work is stopped as Ctrl-C does."""
         async with anyio.create_task_group() as group:
             try:
                 yield group
             finally:
                 for run in self._runs.values():
                     if run.group is group and not run.ended.is_set():
-                        say("agent", f"the server ends, and with it {run.name} ({run.id}), as Ctrl-C ends it")
-                        run.stop("the server ended")
+                        say("agent", f"stopping {run.name} ({run.id}) because the server exits")
+                        run.stop("the server exited")
 
     def begin(self, tool: str, stack: str | None) -> AgentRun:
         """Add the work of a call."""
         self._forget_old()
         run = AgentRun(id=f"run-{secrets.token_hex(4)}", tool=tool, stack=stack, clock=self.clock, began_s=self.clock())
         if tool != ASKS_A_PERSON:
-            run.begun.set()
+            run.working.set()
         self._runs[run.id] = run
         return run
 
     async def attend(
         self, run: AgentRun, group: TaskGroup, handler: Handler, leave: Callable[[str], None]
     ) -> dict[str, Any]:
-        """Do the work of a call in the task group of the server, and return its answer; a handle if it takes longer.
+        """Do the work of a call in the task group of the server, and return its answer, or a handle if it takes longer.
 
-        `leave` is told when the call ends before the work.
+        `leave` is called with the reason if the call returns before the work has finished.
         """
         run.group = group
         group.start_soon(run.work, handler)
         try:
-            await run.begun.wait()
+            await run.working.wait()
             with anyio.move_on_after(self.within_s):
                 await run.ended.wait()
         except anyio.get_cancelled_exc_class():
             if run.ended.is_set():
-                run.left = True  # its answer came too late, and wait has it
-            elif run.begun.is_set():
+                run.left = True  # its answer came too late; wait returns it
+            elif run.working.is_set():
                 run.left = True
                 leave(f"the client stopped waiting; {run.id} continues")
             else:
-                run.stop("the client gave the call up")
+                run.stop("the client cancelled the call")
                 with anyio.CancelScope(shield=True):
                     await run.ended.wait()
                 self._runs.pop(run.id, None)
@@ -249,7 +249,7 @@ class Runs:
         return run.answer()
 
     async def wait(self, context: Context[Any, Any], handle: str, limit_s: float | None) -> dict[str, Any]:
-        """Wait until work ends, and return its answer; where it is if it takes longer. Raises CommandRefusedError for an unknown handle."""
+        """Wait for work to finish and return its answer, or its state if it takes longer. Raises CommandRefusedError for an unknown handle."""
         run = self._find(handle)
         with anyio.move_on_after(self.within_s if limit_s is None else limit_s):
             while not run.ended.is_set():
@@ -259,7 +259,7 @@ class Runs:
         return run.answer()
 
     async def cancel(self, handle: str) -> dict[str, Any]:
-        """End work as Ctrl-C ends it, wait for its end for a while, and return how it ended. Raises CommandRefusedError for an unknown handle."""
+        """Stop work as Ctrl-C does, wait for it for a while, and return the result. Raises CommandRefusedError for an unknown handle."""
         run = self._find(handle)
         run.stop("cancel")
         with anyio.move_on_after(self.within_s):
@@ -267,22 +267,22 @@ class Runs:
         return run.answer()
 
     def claim(self, stack: str) -> None:
-        """Say that the call that runs now changes a stack. Raises CommandRefusedError if other work of this server does."""
+        """Register that the current call changes a stack. Raises CommandRefusedError if other work of this server does."""
         mine = CURRENT.get()
         for run in self._runs.values():
             if run is not mine and run.changes_stack and run.stack == stack and not run.ended.is_set():
                 raise CommandRefusedError(
-                    f"{run.tool} of stack {stack} runs already as {run.id}, since {run.began}. Nothing was done. Call wait with that run, "
+                    f"{run.tool} of stack {stack} is already running as {run.id}, since {run.began}. Nothing was done. Call wait with that run, "
                     "or cancel to stop it."
                 )
         if mine is not None:
             mine.stack, mine.changes_stack = stack, True
-            mine.begun.set()
+            mine.working.set()
 
     def shown(self, stack: str | None = None) -> list[RunAnswer]:
-        """Return where the work of a stack, or all work, is. What has ended is shown until its answer was read."""
+        """Return the state of a stack's work, or of all work. Finished work is shown until its answer was read."""
         self._forget_old()
-        known = (run for run in self._runs.values() if stack in {None, run.stack} and run.begun.is_set())
+        known = (run for run in self._runs.values() if stack in {None, run.stack} and run.working.is_set())
         return [run.shown() for run in known if not (run.read and run.ended.is_set())]
 
     def _find(self, handle: str) -> AgentRun:
@@ -290,11 +290,11 @@ class Runs:
         run = self._runs.get(handle)
         if run is None:
             known = ", ".join(f"{one.id} ({one.name}: {one.outcome})" for one in self._runs.values()) or "none"
-            raise CommandRefusedError(f"There is no run {handle[:40]!r} in this server; there are: {known}.")
+            raise CommandRefusedError(f"Run {handle[:40]!r} not found in this server. Runs: {known}.")
         return run
 
     def _forget_old(self) -> None:
-        """Forget what ended an hour ago; of what is too many, first what was read."""
+        """Discard work that finished an hour ago and, above the limit, work whose answer was read."""
         ended = [run for run in self._runs.values() if run.ended.is_set()]
         old = [run for run in ended if self.clock() - run.ended_s > KEPT_S]
         kept = sorted((run for run in ended if run not in old), key=lambda run: (not run.read, run.ended_s))

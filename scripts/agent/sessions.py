@@ -1,4 +1,4 @@
-"""Sessions of HTTP: a client that connects again and again without ending its sessions does not lock itself out."""
+"""HTTP sessions. A client that reconnects repeatedly without closing its sessions does not lock itself out."""
 
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from dataclasses import dataclass, field
@@ -6,7 +6,7 @@ from typing import Any, Final, cast
 
 MOST_SESSIONS: Final = 16
 HARD_LIMIT: Final = 64
-"""More are refused: then so many have a call that runs."""
+"""Maximum number of sessions. More are rejected only if all of these have a running call."""
 _SESSION: Final = b"mcp-session-id"
 
 Scope = MutableMapping[str, Any]
@@ -18,19 +18,19 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 @dataclass(slots=True)
 class _Session:
     calls: int = 0
-    """Requests that wait for their answers."""
+    """Requests that wait for their responses."""
     streams: int = 0
-    """Open streams of what the server says by itself. A client that has gone without a word can leave one."""
+    """Open streams of server messages. A client that disconnected without notice can leave one."""
 
 
 @dataclass(slots=True)
 class LatestSessions:
-    """An app that ends the session that was idle for longest when there are too many. It ends it as the client would, with DELETE."""
+    """An app that closes the longest idle session above the limit. It closes it as the client does, with DELETE."""
 
     app: App
     most: int = MOST_SESSIONS
     _sessions: dict[str, _Session] = field(default_factory=dict[str, _Session])
-    """By their ids; the one that was used last is last."""
+    """Sessions by id, the most recently used last."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request."""
@@ -44,7 +44,7 @@ class LatestSessions:
             await self._using(given, scope, receive, send)
 
     async def _opening(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle a request without a session. If its answer opens one, there may be one too many."""
+        """Handle a request without a session. If its response opens one, there can be one too many."""
 
         async def look(message: MutableMapping[str, Any]) -> None:
             opened = _header(message.get("headers"), _SESSION) if message["type"] == "http.response.start" else None
@@ -86,7 +86,7 @@ class LatestSessions:
             ]
             if not idle:
                 return
-            name = min(idle, key=lambda one: bool(one[0]))[1]  # the first of those without a stream, else the first
+            name = min(idle, key=lambda one: bool(one[0]))[1]  # the first one without a stream, otherwise the first
             del self._sessions[name]
             await self._end(name, scope)
 
@@ -99,7 +99,7 @@ class LatestSessions:
             return asked.pop() if asked else {"type": "http.disconnect"}
 
         async def send(_message: MutableMapping[str, Any]) -> None:
-            """Nobody waits for the answer."""
+            """Discard the response."""
 
         await self.app({**scope, "method": "DELETE", "headers": headers}, receive, send)
 

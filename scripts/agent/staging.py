@@ -1,4 +1,4 @@
-"""`stage_weights`: a copy into a folder of its own, from a source that the person named, and no run of the engine without a plan."""
+"""Tool `stage_weights`. It copies to a separate folder, from a source that the user allowed, and runs the engine only for a plan."""
 
 import asyncio
 import re
@@ -23,25 +23,27 @@ from scripts.stage_model.face import creation_steps, has_bucket
 
 _BUCKET_FOLDER: Final = re.compile(r"gs://[a-z0-9][a-z0-9._-]{1,61}[a-z0-9](/(?!\.\.?(/|$))[\w.-]+)*/?", re.ASCII)
 _REFERENCE: Final = "refs/"
-"""Beginning of a reference of the hub, such as a proposal of anybody: refs/pr/1."""
+"""Prefix of special hub references, such as refs/pr/1, which anyone can propose."""
 
 
 class StagingAnswer(Frozen):
-    """What was staged, or what has to be created first."""
+    """The staged weights, or the plan of the resources to create first."""
 
-    staged: bool = Field(description="Whether the weights are in the bucket.")
+    staged: bool = Field(description="True if the weights are in the bucket.")
     plan_id: str | None = Field(description="Plan that creates the bucket; call again with it. Absent once staged.")
-    creates: list[str] = Field(description="What that plan creates. It changes and deletes nothing.")
-    setting: str | None = Field(description="Lines of the stack's file that a person writes, so that up serves this.")
+    creates: list[str] = Field(description="Resources that the plan creates. It changes and deletes nothing.")
+    setting: str | None = Field(
+        description="Lines for the user to add to the stack's file, so that up serves these weights."
+    )
     next: str = Field(description="What to do next.")
-    command: CommandAnswer | None = Field(description="How scripts.stage_model ended.")
+    command: CommandAnswer | None = Field(description="Result of scripts.stage_model.")
 
 
 def parse_sources(given: Sequence[str]) -> frozenset[str]:
-    """Return the sources of --stage-from. Raises CommandRefusedError for one that is no folder of a bucket."""
+    """Return the sources of --stage-from. Raises CommandRefusedError for one that is not a bucket folder."""
     for source in given:
         if not _BUCKET_FOLDER.fullmatch(source):
-            raise CommandRefusedError(f"--stage-from is {source!r}; write gs://BUCKET/FOLDER.")
+            raise CommandRefusedError(f"--stage-from is {source!r}. Write gs://BUCKET/FOLDER.")
     return frozenset(source.rstrip("/") for source in given)
 
 
@@ -51,7 +53,7 @@ def parse_sources(given: Sequence[str]) -> frozenset[str]:
         "stack": STACK_OF_CALL,
         "revision": Argument(help="Branch, tag or commit of the hub. Default: modelRevision of the stack, then main."),
         "source": Argument(
-            option="origin", help="gs://BUCKET/FOLDER instead of the hub, of those that the person named."
+            option="origin", help="gs://BUCKET/FOLDER instead of the hub, from the sources that the user allowed."
         ),
         "plan_id": Argument(
             option="plan", kind=PlanId, help="Plan of an earlier call, if the bucket does not exist yet."
@@ -61,10 +63,10 @@ def parse_sources(given: Sequence[str]) -> frozenset[str]:
     change="stage",
 )
 async def stage_weights(call: CommandCall) -> StagingAnswer:
-    """Copy the stack's weights into a folder of its own in its bucket: nothing that a running server reads is changed or deleted.
+    """Copy the stack's weights to a new folder of its bucket. Files that a running server reads are not changed or deleted.
 
-    If the bucket does not exist, the first call returns a plan that creates it, and the second one, with its plan_id, creates it and
-    copies. No settings file is written: show the person `setting`, the lines to write before preview and up serve these weights.
+    If the bucket does not exist, the first call returns a plan that creates it. A second call with that plan_id creates the bucket and copies.
+    No settings file is written: show the user `setting`, the lines to add before preview and up serve these weights.
     """
     agent, stack, plan_id = call.agent, call.given["stack"], call.given["plan_id"]
     _require_source(agent, call.given["source"], call.given["revision"])
@@ -77,27 +79,27 @@ async def stage_weights(call: CommandCall) -> StagingAnswer:
 
 
 def _require_source(agent: AgentContext, source: str | None, revision: str | None) -> None:
-    """Refuse a source that the person did not name. Raises CommandRefusedError."""
+    """Reject a source that the user did not allow. Raises CommandRefusedError."""
     if revision is not None and revision.startswith(_REFERENCE):
         raise CommandRefusedError(
-            f"revision is {revision[:80]!r}, which can be a proposal of anybody; it must be a branch, tag or commit."
+            f"revision is {revision[:80]!r}, which anyone can propose; it must be a branch, tag or commit."
         )
     if source is None:
         return
     if not _BUCKET_FOLDER.fullmatch(source):
         raise CommandRefusedError(
-            f"source is {source[:80]!r}; it must be gs://BUCKET/FOLDER. Folders of this machine are for people."
+            f"source is {source[:80]!r}; it must be gs://BUCKET/FOLDER. Only the user can stage local folders."
         )
     if source.rstrip("/") not in agent.stage_from:
         named = ", ".join(sorted(agent.stage_from)) or "none"
         raise CommandRefusedError(
-            f"source is {source[:80]!r}, which the person who started this server did not name; named: {named}. Leave it out for the hub. A "
-            f"person can start the server with --stage-from {source[:80]}. No argument changes that."
+            f"source is {source[:80]!r}, which the user who started this server did not allow. Allowed: {named}. Omit it to use the hub. To allow "
+            f"it, the user can start the server with --stage-from {source[:80]}; no argument changes that."
         )
 
 
 def _has_bucket(stack: str) -> bool:
-    """Return whether the command needs no engine: the bucket is there, or it refuses the stack anyway."""
+    """Return whether the command needs no engine run, because the bucket exists or the command refuses the stack anyway."""
     settings = stack_settings(stack)
     if settings.weights != "bucket" or settings.bucket.existing is not None:
         return True
@@ -105,7 +107,7 @@ def _has_bucket(stack: str) -> bool:
 
 
 def _creation(agent: AgentContext, stack: str) -> KeptPlan:
-    """Preview the creation of the bucket, and keep it."""
+    """Preview the creation of the bucket, and store the plan."""
     with private_folder() as folder:
         frozen = freeze(stack, folder / "project")
         identity = identity_of(frozen)
@@ -117,7 +119,7 @@ def _creation(agent: AgentContext, stack: str) -> KeptPlan:
 
 
 def _take(agent: AgentContext, stack: str, plan_id: str) -> None:
-    """Use a plan up. The command compares it with what the engine would do at that moment. Raises CommandRefusedError."""
+    """Mark a plan as used. The command compares it with the current steps. Raises CommandRefusedError."""
     with private_folder() as folder:
         agent.creations.take(plan_id, identity_of(freeze(stack, folder / "project")))
 
@@ -128,7 +130,7 @@ def _answer_of_plan(plan: KeptPlan) -> StagingAnswer:
         plan_id=plan.plan_id,
         creates=[f"{step.name} ({step.type})" for step in plan.steps],
         setting=None,
-        next="The bucket does not exist. Show the person what is created, then call stage_weights again with this plan_id.",
+        next="The bucket does not exist. Show the user what will be created, then call stage_weights again with this plan_id.",
         command=None,
     )
 
@@ -140,7 +142,7 @@ def _answer_of_copy(command: CommandAnswer) -> StagingAnswer:
         for key, value in written.items()
     ]
     following = (
-        "A person writes the lines of `setting` into the stack's file (command.said has each `pulumi config set`); then preview and up."
+        "The user adds the lines of `setting` to the stack's file (command.said has each `pulumi config set`). Then run preview and up."
         if command.ok
         else "Read the reason in command.said."
     )

@@ -1,4 +1,4 @@
-"""What of a command's document a model needs first. The keys are those of the document; `full: true` returns all of it."""
+"""Summaries of a command's document for a model. The keys are those of the document; `full: true` returns all of it."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
@@ -7,7 +7,7 @@ from contracts.fields import as_mapping, as_sequence
 
 DEFAULT_LIMIT: Final = 5
 _MOST_PLACES: Final = 10
-"""Of all accelerators together, without `limit`."""
+"""Number of rows for all accelerators together, without `limit`."""
 Document = Mapping[str, object]
 Arguments = Mapping[str, object]
 
@@ -87,7 +87,7 @@ def _place(place: Document) -> Document:
 
 
 def _checks(document: Document, _arguments: Arguments) -> Document:
-    """Keep what is missing or unknown in full, and of the rest the names."""
+    """Keep missing and unknown checks in full, and only the names of the rest."""
     checks = _objects(document.get("checks"))
     good = [str(one.get("check")) for one in checks if one.get("status") == "ok"]
     rest = [one for one in checks if one.get("status") != "ok"]
@@ -127,13 +127,13 @@ SUMMARIES: Final[Mapping[str, Callable[[Document, Arguments], Document]]] = {
     "smoke": _smoke,
     "benchmark": _benchmark,
 }
-"""By tool."""
+"""Summaries by tool."""
 LIMITED: Final = frozenset({"compare_machines", "solve", "capacity"})
-"""Tools whose answer has rows: they take `limit`."""
+"""Tools whose answer has rows and that take `limit`."""
 
 
 def summary_of(tool: str, document: Document, arguments: Arguments) -> Document:
-    """Return the part of a command's document that answers first."""
+    """Return the summary of a command's document."""
     summary = SUMMARIES.get(tool)
     return document if summary is None else summary(document, arguments)
 

@@ -1,4 +1,4 @@
-"""`preview` and `up`: a change is a plan that somebody could read, and only that plan runs."""
+"""Tools `preview` and `up`. A change is a plan that can be reviewed, and only that plan runs."""
 
 import asyncio
 import contextlib
@@ -32,79 +32,81 @@ from scripts.cli.plan_identity import PlanIdentity, identity_of
 from scripts.preview.face import deployed_usd_per_hour, headline
 
 _MOST_CHARACTERS: Final = 400
-"""Of one line of the engine: an error can hold a whole start-up script, and a stranger's words."""
+"""Limit for one line of the engine, because an error can contain a whole start-up script, and untrusted text."""
 _LAST_LINES: Final = 40
 _PROGRESS_CHARACTERS: Final = 300
 """Of one message of progress."""
 _LOSES: Final = frozenset({"replace", "create-replacement", "delete"})
-"""Operations that come first: an answer that is too long is cut at its end."""
+"""Operations listed first, because an answer that is too long is cut at its end."""
 _PREVIEW_GRACE_S: Final = 30.0
-"""After SIGINT. A preview has no state to write."""
+"""Grace period after SIGINT. A preview has no state to write."""
 _MOST_FILES: Final = 10
-"""That a refusal names."""
+"""Number of files named in a refusal."""
 _MOST_LOCKS, _LOCK_CHARACTERS = 20, 2000
-"""Of the lines about locks that are read: the search takes the square of a long word."""
+"""Limit for the lines about locks, because the search takes quadratic time on a long word."""
 
 
 class PreviewAnswer(Frozen):
-    """What `up` would do. `plan_id` names exactly this."""
+    """Planned steps of `up`, identified by `plan_id`."""
 
-    plan_id: str = Field(description="Give this to up.")
+    plan_id: str = Field(description="Pass this to up.")
     stack: str = Field(description="Name of the stack.")
-    headline: str = Field(description="What the changes do to what runs, in one sentence.")
-    changes: list[ResourceChange] = Field(description="Each resource that changes, with what differs.")
-    unchanged: int = Field(description="Number of resources that stay as they are.")
-    is_disruptive: bool = Field(description="Whether the TPU capacity or the service is replaced or deleted.")
+    headline: str = Field(description="Effect of the changes on running resources, in one sentence.")
+    changes: list[ResourceChange] = Field(description="Each changed resource, with the differences.")
+    unchanged: int = Field(description="Number of unchanged resources.")
+    is_disruptive: bool = Field(description="True if the TPU capacity or the service is replaced or deleted.")
     usd_per_hour_now: float | None = Field(
-        description="The most that the deployed stack costs an hour; null if it is not deployed."
+        description="Maximum price of the deployed stack, in USD per hour; null if it is not deployed."
     )
     usd_per_hour: float = Field(
-        description="The most that the stack then costs an hour, with all instances that it may have."
+        description="Maximum price of the stack after the change, in USD per hour, with all its instances."
     )
-    said: UntrustedText = Field(description="What the program and the engine said, such as findings.")
-    valid_for_s: float = Field(description="Seconds until the plan is too old.")
-    allowed: bool = Field(description="Whether this server may run it with up.")
-    budget: str = Field(default="", description="What counts against the ceilings, or why up would refuse.")
+    said: UntrustedText = Field(description="Messages of the program and the engine, such as findings.")
+    valid_for_s: float = Field(description="Seconds until the plan expires.")
+    allowed: bool = Field(description="True if this server may run it with up.")
+    budget: str = Field(
+        default="", description="Amounts that count against the spending limits, or why up will refuse."
+    )
     edited: list[str] = Field(
-        default_factory=list[str], description="Files that changed while the preview ran: this plan does not have them."
+        default_factory=list[str], description="Files changed during the preview, which this plan does not include."
     )
 
 
 class UpAnswer(Frozen):
-    """How an update ended."""
+    """Result of an update."""
 
-    ok: bool = Field(description="Whether it was deployed.")
+    ok: bool = Field(description="True if it was deployed.")
     stack: str = Field(description="Name of the stack.")
     plan_id: str = Field(description="The plan that ran.")
     reason: UntrustedText | None = Field(description="Why it failed.")
-    said: UntrustedText = Field(description="The last lines of the engine.")
+    said: UntrustedText = Field(description="Last lines of the engine.")
     next: str = Field(description="What to do next.")
-    usd_per_hour: float = Field(description="The most that the stack costs an hour.")
-    spent_usd: float | None = Field(description="What this agent's deployments cost in the last 24 hours.")
-    budget: str = Field(default="", description="What counts against the ceilings.")
+    usd_per_hour: float = Field(description="Maximum price of the stack, in USD per hour.")
+    spent_usd: float | None = Field(description="Cost of this agent's deployments in the last 24 hours, in USD.")
+    budget: str = Field(default="", description="Amounts that count against the spending limits.")
     edited: list[str] = Field(
         default_factory=list[str],
-        description="Files that changed in the folder after the plan was made. The changes are not deployed.",
+        description="Files changed after the plan was created. The changes are not deployed.",
     )
     settings_lines: list[str] = Field(
-        default_factory=list[str], description="What the engine added to the stack's settings file, for a person."
+        default_factory=list[str], description="The engine's additions to the stack's settings file, for the user."
     )
 
 
-def add_changing_tools(server: MCPServer[Any], agent: AgentContext) -> None:
-    """Register the tools. `up` is there only where the person allowed it."""
+def add_update_tools(server: MCPServer[Any], agent: AgentContext) -> None:
+    """Register the tools. `up` exists only if the user allowed it."""
 
     @server.tool(annotations=ASKS)
     async def preview(
         *,
         context: Context[Any, Any],
         stack: Stack,
-        refresh: Annotated[bool, Field(description="Compare with Google first: finds what changed there.")] = False,
+        refresh: Annotated[bool, Field(description="Refresh from Google first, to find drift.")] = False,
     ) -> PreviewAnswer:
-        """Ask the engine what `up` would change, and keep that as a plan. Nothing is changed.
+        """Preview the changes of `up` and store them as a plan. Nothing is changed.
 
-        The plan holds for an hour, as long as program, settings, backend, state and image stay as they
-        are. Show the person the headline, each change before and after, and both prices before up.
+        The plan is valid for an hour, as long as program, settings, backend, state and image stay the same.
+        Before up, show the user the headline, each change before and after, and both prices.
         """
         with sentences(agent):
             return await _preview(agent, context, stack, refresh=refresh)
@@ -115,12 +117,12 @@ def add_changing_tools(server: MCPServer[Any], agent: AgentContext) -> None:
         async def up(
             *,
             context: Context[Any, Any],
-            plan_id: Annotated[PlanId, Field(description="Of the answer of preview.")],
+            plan_id: Annotated[PlanId, Field(description="From the answer of preview.")],
         ) -> UpAnswer:
-            """Deploy exactly what a plan of `preview` says. A plan that does not hold any more is refused.
+            """Deploy exactly a plan of `preview`. A plan that is no longer valid is refused.
 
-            It can take hours: then the answer has `running: true`, the work continues, and wait returns its end. Only cancel stops it, as
-            Ctrl-C does: the next preview and up continue from there.
+            This can take hours. The answer then has `running: true`, the work continues, and wait returns the result. Only cancel stops it, as
+            Ctrl-C does; the next preview and up continue from there.
             """
             with sentences(agent):
                 agent.require("up")
@@ -138,7 +140,7 @@ async def _preview(agent: AgentContext, context: Context[Any, Any], stack: str, 
         changed = (await asyncio.to_thread(identity_of, frozen)).changed_since(identity)
         edited = await asyncio.to_thread(frozen.edited, runner.project_folder())
     if changed:
-        raise ScriptError(f"{' and '.join(changed).capitalize()} while the preview ran; make another one.")
+        raise ScriptError(f"{' and '.join(changed).capitalize()} during the preview. Run preview again.")
     changes, unchanged, warnings = changes_of(document, agent.secrets)
     plan_id = agent.plan_store.keep(
         KeptPlan(
@@ -168,7 +170,7 @@ async def _preview(agent: AgentContext, context: Context[Any, Any], stack: str, 
 
 
 async def _budget(agent: AgentContext, stack: str, usd_per_hour: float) -> str:
-    """Return what is counted, or the sentence with which `up` would refuse."""
+    """Return the counted amounts, or the sentence with which `up` will refuse."""
     try:
         await asyncio.to_thread(agent.spending.require, stack, usd_per_hour)
     except CommandRefusedError as error:
@@ -177,7 +179,7 @@ async def _budget(agent: AgentContext, stack: str, usd_per_hour: float) -> str:
 
 
 async def _previewed(agent: AgentContext, frozen: FrozenProject, *, refresh: bool) -> Mapping[str, object]:
-    """Return the engine's preview in JSON. Raises ScriptError with the engine's words."""
+    """Return the engine's preview in JSON. Raises ScriptError with the engine's error message."""
     stack = frozen.stack
     argv = [runner.pulumi(), "preview", "--json", "--stack", stack, "--non-interactive"]
     with agent.place():
@@ -198,7 +200,7 @@ async def _previewed(agent: AgentContext, frozen: FrozenProject, *, refresh: boo
 
 
 def is_disruptive(changes: Sequence[ResourceChange]) -> bool:
-    """Whether what serves is replaced or deleted."""
+    """Return whether a serving resource is replaced or deleted."""
     return any(change.type in CAPACITY_TYPES and change.op not in {"create", "update", "read"} for change in changes)
 
 
@@ -209,28 +211,28 @@ async def _up(agent: AgentContext, context: Context[Any, Any], plan_id: str) -> 
     await asyncio.to_thread(agent.spending.require, stack, kept.usd_per_hour)
     await asyncio.to_thread(_require_unlocked, stack)
     with private_folder() as folder:
-        # The engine runs in a copy whose hash is in the plan: an edit that comes later reaches no run.
+        # The engine runs in a copy whose hash is in the plan, so later edits do not affect the run.
         frozen = await asyncio.to_thread(freeze, stack, folder / "project")
         _check(agent, plan_id, await asyncio.to_thread(identity_of, frozen), frozen)
         await report(context, 0, len(kept.steps), "comparing with the plan")
         differing = differences(kept.steps, steps_of(await _previewed(agent, frozen, refresh=kept.refresh)))
         if differing:
             raise CommandRefusedError(
-                f"{plan_id} is stale: the engine would do something else now: {shortened_differences(differing)}. "
-                "Make a new one with preview, and read it."
+                f"{plan_id} is stale: the planned steps have changed: {shortened_differences(differing)}. "
+                "Run preview again and review the new plan."
             )
         now = await asyncio.to_thread(identity_of, frozen)
-        # No other call runs between the check of the plan, the check of the ceilings and the count.
+        # No other call runs between the check of the plan, the check of the limits and the count.
         agent.plan_store.check(plan_id, now)
         before = agent.spending.counted(stack)
-        most = max(kept.usd_per_hour, agent.spending.price_of(stack) or 0.0)  # a run that fails may leave either
+        most = max(kept.usd_per_hour, agent.spending.price_of(stack) or 0.0)  # a failed run can leave either
         agent.spending.reserve(stack, kept.usd_per_hour, counted=most)
         agent.plan_store.take(plan_id, now)
         log = EventLog(path=folder / "events", plain=partial(progress_text, agent.secrets), steps=len(kept.steps))
         root, message = runner.project_folder(), _message(plan_id)
 
         async def look() -> None:
-            """Pass the engine's events on as progress."""
+            """Forward the engine's events as progress."""
             for event in log.fresh():
                 await report(context, event.done, log.steps or None, event.text, step=event.step)
 
@@ -247,7 +249,9 @@ async def _up(agent: AgentContext, context: Context[Any, Any], plan_id: str) -> 
             )
         finally:
             edited = frozen.edited(root)
-            settings_lines = frozen.bring_back_engine_lines(root)  # also after a cancelled call: the state has the salt
+            settings_lines = frozen.bring_back_engine_lines(
+                root
+            )  # even after a cancelled call, because the state has the salt
         await look()
     text = "\n".join([result.out, *result.said])
     ok = result.exit_code == ExitCode.DONE
@@ -273,7 +277,7 @@ async def _up(agent: AgentContext, context: Context[Any, Any], plan_id: str) -> 
 
 
 def _check(agent: AgentContext, plan_id: str, now: PlanIdentity, frozen: FrozenProject) -> None:
-    """Refuse a plan that does not hold any more, and name the files that changed. Raises CommandRefusedError."""
+    """Refuse a plan that is no longer valid, and name the files that changed. Raises CommandRefusedError."""
     before = agent.plan_store.find(plan_id).files
     changed = sorted(path for path in {*before, *frozen.files} if before.get(path) != frozen.files.get(path))
     try:
@@ -287,7 +291,7 @@ def _check(agent: AgentContext, plan_id: str, now: PlanIdentity, frozen: FrozenP
 
 
 def _message(plan_id: str) -> str:
-    """Return what the update's history says: the copy has no git folder from which the engine could read the commit."""
+    """Return the message for the update's history. The copy has no git folder from which the engine could read the commit."""
     with contextlib.suppress(CommandRefusedError, OSError):
         changed = " with changes" if git("status", "--porcelain", "--untracked-files=no") else ""
         return f"{plan_id} of commit {git('rev-parse', '--short=12', 'HEAD')}{changed}"
@@ -296,22 +300,22 @@ def _message(plan_id: str) -> str:
 
 def _next(stack: str, text: str, edited: Sequence[str], *, ok: bool) -> str:
     if ok and edited:
-        return f"Check it with smoke or status of stack {stack}. Files changed meanwhile and are not deployed: preview shows what they would do."
+        return f"Check it with smoke or status of stack {stack}. Some files changed during the update and are not deployed. Run preview to see their effect."
     if ok:
         return f"Check it with smoke or status of stack {stack}."
     hint = runner.recover_hint(stack, text)
-    return f"Read the reason, ask recognise_failure about it, look at logs of stack {stack}, then preview again.{hint}"
+    return f"Read the reason, pass it to recognise_failure, check the logs of stack {stack}, then preview again.{hint}"
 
 
 def _require_unlocked(stack: str) -> None:
-    """Refuse while somebody else changes the stack: its state is on the move, and a plan of it too. Raises CommandRefusedError."""
+    """Refuse while another run changes the stack, because its state and any plan of it are in flux. Raises CommandRefusedError."""
     found = stack_locks(stack)
     if found:
         raise CommandRefusedError(_locked_words(stack, found))
 
 
 def _locked(stack: str, text: str) -> str | None:
-    """Return the sentence about a stack that somebody else changes; None if it is not locked."""
+    """Return the sentence about a locked stack; None if it is not locked."""
     if not is_lock_error(text):
         return None
     lines = [line[:_LOCK_CHARACTERS] for line in text.splitlines() if ": created by " in line][:_MOST_LOCKS]
@@ -321,8 +325,8 @@ def _locked(stack: str, text: str) -> str | None:
 def _locked_words(stack: str, locks: Sequence[StackLock]) -> str:
     holders = ", ".join(sorted({lock.holder for lock in locks})) or "another run"
     return (
-        f"Stack {stack} is locked by {holders}: another agent or person is changing it. Nothing was done. Wait until it has ended, "
-        "then preview again; if that process is gone, scripts.recover ends its lock."
+        f"Stack {stack} is locked by {holders}: another agent or user is changing it. Nothing was done. Wait for it to finish, "
+        "then preview again. If that process is gone, scripts.recover removes its lock."
     )
 
 

@@ -1,4 +1,4 @@
-"""`wait` and `cancel`: come back to work that was left, or end it."""
+"""`wait` and `cancel`: wait for detached work, or stop it."""
 
 from typing import Annotated, Any
 
@@ -13,7 +13,7 @@ from scripts.agent.limits import LONGEST_WAIT_S
 Handle = Annotated[
     str,
     Field(
-        description="The `run` of an answer with `running: true`; status lists them.", pattern=r"^run-[0-9a-f]{1,16}$"
+        description="The `run` of an answer with `running: true`. status lists them.", pattern=r"^run-[0-9a-f]{1,16}$"
     ),
 ]
 
@@ -28,21 +28,23 @@ def add_waiting_tools(server: MCPServer[Any], agent: AgentContext) -> None:
         run: Handle,
         seconds: Annotated[
             float | None,
-            Field(description="Longest wait; without it, less than most clients allow.", ge=0, le=LONGEST_WAIT_S),
+            Field(
+                description="Maximum wait in seconds. Default: less than most clients allow.", ge=0, le=LONGEST_WAIT_S
+            ),
         ] = None,
     ) -> Annotated[CallToolResult, dict[str, Any]]:
-        """Wait for work that continues after its call, and return its answer as its own tool would have; where it is if it takes longer.
+        """Wait for work that continues after its call and return its answer, or its state if it takes longer.
 
-        Waiting, and giving a wait up, changes nothing: the work continues. Call it again as often as you like.
+        Waiting has no effect on the work, and neither does a cancelled wait. Call it as often as you like.
         """
         with sentences(agent):
             return _result(await agent.runs.wait(context, run, seconds))
 
     @server.tool(annotations=STOPS)
     async def cancel(run: Handle) -> Annotated[CallToolResult, dict[str, Any]]:
-        """Stop work of this server as Ctrl-C does: the engine finishes the calls that it has begun, writes its state and gives its lock up.
+        """Stop work of this server as Ctrl-C does. The engine finishes the operations in progress, writes its state and releases its lock.
 
-        Ask the person first: what was made so far remains, and costs money.
+        Ask the user first, because the resources created so far remain and cost money.
         """
         with sentences(agent):
             return _result(await agent.runs.cancel(run))
@@ -51,5 +53,5 @@ def add_waiting_tools(server: MCPServer[Any], agent: AgentContext) -> None:
 def _result(answer: dict[str, Any]) -> CallToolResult:
     found, ending = CallToolResult.model_validate(answer), ENDING.get()
     if found.is_error and ending is not None:
-        ending.failed = True  # the work failed, and the wait for it was not refused
+        ending.failed = True  # the work failed; the wait itself succeeded
     return found

@@ -1,13 +1,16 @@
-"""Measure a deployed server, or any OpenAI-compatible one, under load.
+r"""Measure a deployed server or any OpenAI-compatible one under load.
 
   python -m scripts.bench --stack NAME --out DIR
   python -m scripts.bench --url URL --model ID --concurrency 1,8,64 --out DIR
   python -m scripts.bench compare DIR DIR
   python -m scripts.bench report DIR
-  python -m scripts.bench --stack NAME --find slo --slo ttft=1,tpot=0.05 --input-tokens 1024 --out DIR
+  python -m scripts.bench --stack NAME --find slo --slo ttft=1,tpot=0.05 \
+      --input-tokens 1024 --out DIR
 
-Loads are closed loops (--concurrency), open loops (--request-rate), or both, over a grid of prompt and answer lengths. Every point
-is stored when it ends, and --resume continues a sweep. docs/benchmarking.md describes loads, results and validity.
+Loads are closed loops (--concurrency), open loops (--request-rate), or both,
+over a grid of prompt and output lengths. Each point is stored when it finishes,
+and --resume continues a sweep. docs/benchmarking.md describes loads, results and
+validity.
 """
 
 import sys
@@ -28,7 +31,10 @@ def _bench(options: BenchOptions) -> ExitCode:
 
 
 def _compare(options: CompareOptions) -> ExitCode:
-    """Compare two sweeps point by point, as Markdown for a pull request. Exit code 1 if a figure got worse beyond the threshold."""
+    """Compare two sweeps point by point, as Markdown for a pull request.
+
+    Exit code 1 if a metric got worse beyond the threshold.
+    """
     from loadtest.run import compare
     from scripts.bench.refusals import refused
 
@@ -37,7 +43,7 @@ def _compare(options: CompareOptions) -> ExitCode:
 
 
 def _report(options: ReportFolder) -> ExitCode:
-    """Write the reports of a folder again from its results.jsonl."""
+    """Regenerate the reports of a folder from its results.jsonl."""
     from loadtest.run import report
     from scripts.bench.refusals import refused
 

@@ -1,4 +1,4 @@
-"""The upper limits of an accelerator with a model, from the planner's catalog."""
+"""Upper limits of an accelerator with a model, from the planner's catalog."""
 
 from typing import Final
 
@@ -8,9 +8,9 @@ from planning.model.catalog import find_id, spec_of
 from planning.model.spec import LayerGroup, tensors
 
 BYTES_PER_PARAM: Final = {"bf16": 2.0, "fp8": 1.0, "w4a16": 0.5}
-"""Of the weights that can be quantized; the scales are left out."""
+"""Bytes per quantizable weight, without the scales."""
 PEAK_GAIN: Final = {"fp8": 2.0, "nvfp4": 4.0, "nvfp4-mlp": 4.0}
-"""fp8 matrix units run at twice the bf16 rate on the accelerators that have them, fp4 units at four times."""
+"""fp8 matrix units run at twice the bf16 rate if the accelerator has them, fp4 units at four times."""
 _MATRICES: Final = frozenset({"attention", "mlp", "experts", "router"})
 
 

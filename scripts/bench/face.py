@@ -1,4 +1,4 @@
-"""What other commands may use of `scripts.bench`: how a load test's refusals become a command's."""
+"""Public interface of `scripts.bench` for other commands: convert load test refusals to command refusals."""
 
 from scripts.bench.refusals import refused
 

@@ -1,7 +1,7 @@
-"""What the planner expects of a search for limits: the highest load that keeps them, and the output rate of each step. Pure functions.
+"""Planner's forecast of the highest load within the limits, and of the output rate of each search step. Pure functions.
 
-The planner computes mean times; a search asks for a share of the requests. So the forecast is the load at which the mean request keeps
-the limits, and a measured load below it is no surprise where times vary.
+The planner computes mean times, but a search limits a share of the requests. So the forecast is the load at which the mean request meets
+the limits. A lower measured load is normal if times vary.
 """
 
 import math
@@ -18,28 +18,28 @@ from planning.question.types import WorkloadPlan
 from planning.question.workload import Workload
 
 Answers: TypeAlias = Callable[[Workload], WorkloadPlan | None]
-"""What a deployment makes of a workload; None if the deployment is not known (`scripts.cli.measured.planned`)."""
+"""Plans a workload on a deployment. Returns None if the deployment is unknown (`scripts.cli.measured.planned`)."""
 
 WITHOUT_STACK: Final = "no forecast without --stack"
-OF_FILE: Final = "no forecast, because the planner describes no dataset"
-NOT_DEPLOYED: Final = "no forecast, because the stack's settings file is not what is deployed"
+OF_FILE: Final = "no forecast, because the planner cannot describe a dataset"
+NOT_DEPLOYED: Final = "no forecast, because the stack's settings file differs from the deployment"
 
 WIDTH: Final = 1.005
-"""A forecast of a rate is exact to this factor."""
+"""Precision of a rate forecast, as a factor."""
 
 _End: TypeAlias = Literal["low", "typical", "high"]
 _LATENCY_END: Final[dict[_End, _End]] = {"low": "high", "typical": "typical", "high": "low"}
-"""The load is at its low end where times are at their high end."""
+"""The low end of the load goes with the high end of the times."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlanForecast:
-    """The forecast of a stack's plan."""
+    """Forecast from a stack's plan."""
 
     answers: Answers
 
     def level(self, traffic: Traffic, point: Point, objective: Objective, *, whole: bool) -> Band | None:
-        """Return the highest load that keeps the limits."""
+        """Return the highest load that meets the limits."""
         shape = shape_of(traffic, point)
         return None if shape is None else level_forecast(self.answers, shape, objective, whole=whole)
 
@@ -49,12 +49,12 @@ class PlanForecast:
         return None if shape is None else output_forecast(self.answers, shape, point.level, whole=whole)
 
     def why_none(self, traffic: Traffic) -> str:
-        """Return why there is no forecast."""
+        """Return why no forecast is available."""
         return OF_FILE if traffic.dataset is not None or traffic.trace is not None else NOT_DEPLOYED
 
 
 def shape_of(traffic: Traffic, point: Point) -> Workload | None:
-    """Return the planner's workload of a load, without its level; None for the rows of a file. Distributions have their means."""
+    """Return the planner's workload for a load, without its level. None for rows of a file. Distributions are replaced by their means."""
     if traffic.dataset is not None or traffic.trace is not None:
         return None
     shared = traffic.prefix_share or (traffic.prefix_tokens or 0) / point.input_tokens
@@ -67,14 +67,14 @@ def shape_of(traffic: Traffic, point: Point) -> Workload | None:
 
 
 def at_level(shape: Workload, level: float, *, whole: bool) -> Workload:
-    """Return the workload with a level: users if it is `whole`, else requests per second."""
+    """Return the workload at a level: users if `whole`, otherwise requests per second."""
     return replace(shape, users=round(level)) if whole else replace(shape, rate_per_s=level)
 
 
 def level_forecast(answers: Answers, shape: Workload, objective: Objective, *, whole: bool) -> Band | None:
-    """Return the highest load that keeps the limits, with its band; 0.0 if none does, and None without a plan.
+    """Return the highest load that meets the limits, with its band; 0.0 if none does, None without a plan.
 
-    The ends come from the planner's bands (`planning.speed.bands`): of the times, and of the rate at which the server is saturated.
+    The ends come from the planner's bands (`planning.speed.bands`) for the times and for the saturation rate.
     """
     full = answers(shape)
     if full is None:
@@ -84,7 +84,7 @@ def level_forecast(answers: Answers, shape: Workload, objective: Objective, *, w
     def keeps(level: float, end: _End) -> bool:
         if not whole and level > getattr(most_per_s, end):
             return False
-        # Above the planned saturation the plan has a queue that grows, which a server at the high end of the band has not.
+        # Above the planned saturation, the plan has a growing queue. A server at the high end of the band does not.
         plan = answers(at_level(shape, level if whole else min(level, full.most_requests_per_s), whole=whole))
         return plan is not None and _meets(plan, objective, _LATENCY_END[end])
 
@@ -97,7 +97,7 @@ def level_forecast(answers: Answers, shape: Workload, objective: Objective, *, w
 def output_forecast(answers: Answers, shape: Workload, level: float, *, whole: bool) -> Band | None:
     """Return the output tokens per second at a load, with the band; None without a plan.
 
-    An open loop gets what it asks for up to saturation, which may come at the low end of the band or at the high one.
+    An open loop gets its requested rate up to saturation, which can occur at the low or the high end of the band.
     """
     if whole:
         plan = answers(at_level(shape, level, whole=True))
@@ -115,7 +115,7 @@ def _band(planned: PlannedBand) -> Band:
 
 
 def _saturated_per_s(full: WorkloadPlan) -> PlannedBand:
-    """Return the requests per second at which the server is saturated, with the band of its output rate."""
+    """Return the requests per second at saturation, with the band of the output rate."""
     output = full.output_tok_per_s
     return output.times(full.most_requests_per_s / output.typical)
 
@@ -126,7 +126,7 @@ def _meets(plan: WorkloadPlan, objective: Objective, end: _End) -> bool:
 
 
 def _highest(keeps: Callable[[float], bool], *, whole: bool) -> float:
-    """Return the highest load that keeps; 0.0 if the lowest does not."""
+    """Return the highest load that `keeps` accepts; 0.0 if the lowest fails."""
     low, high = (1.0, MOST_USERS) if whole else (LEAST, MOST_RATE)
     if not keeps(low):
         return 0.0

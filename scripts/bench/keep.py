@@ -1,4 +1,4 @@
-"""What is kept beside the plan after a sweep, so that `scripts.plan --measured` can compare."""
+"""Record a sweep's results, so that `scripts.plan --measured` can compare them with the plan."""
 
 from pathlib import Path
 
@@ -12,19 +12,22 @@ from scripts.cli.measured.record import Measured, add, bench_points
 
 
 def keep_sweep(stack: str, folder: Path, since: str) -> None:
-    """Add the points of a sweep that were measured since a time, and tell on stderr where they are, or why they were not kept."""
+    """Record the points of a sweep measured since a time. Report the path, or why it failed, on stderr."""
     try:
         rows = [row for row in read_results(folder) if row["date"] >= since]
         outputs = stack_outputs(stack)
         plan = deployed_plan(stack, outputs)
         points = bench_points(rows, plan)
         if not points:
-            say("bench", "no point is valid and has prompts of one length, so none was kept beside the plan.")
+            say("bench", "no valid point has prompts of one length; the results file is unchanged.")
             return
         simulated = next((str(row["simulated"]) for row in rows if row["simulated"]), None)
         path = add(stack, Measured(outputs=outputs, plan=plan, simulated=simulated, bench=points))
     except (ScriptError, SweepError) as error:
         say("bench", str(error))
     else:
-        kept = "1 point is" if len(points) == 1 else f"{len(points)} points are"
-        say("bench", f"{kept} kept beside the plan in {path}: scripts.plan --stack {stack} --measured shows them.")
+        recorded = "1 point" if len(points) == 1 else f"{len(points)} points"
+        say(
+            "bench",
+            f"{recorded} recorded in {path}. Run `python -m scripts.plan --stack {stack} --measured` to compare.",
+        )

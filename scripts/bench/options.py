@@ -1,4 +1,4 @@
-"""Options of the benchmark: the load tester's own, and the stack that names the server."""
+"""Options of the load tester, and of the stack that provides the server."""
 
 from dataclasses import dataclass
 from typing import Annotated
@@ -13,15 +13,13 @@ class BenchServerOptions:
 
     stack: Annotated[str | None, Option("Measure the server of this stack.", metavar="NAME")] = None
     url: Annotated[str | None, Option("Measure the server at this address, without /v1.", metavar="URL")] = None
-    model: Annotated[
-        str | None, Option("Name of the model; by default the first that the server serves.", metavar="ID")
-    ] = None
+    model: Annotated[str | None, Option("Model name. Default: the first served model.", metavar="ID")] = None
     usd_per_hour: Annotated[
         float | None,
-        Option("Price of the server; by default the price in the stack's plan.", least=0, metavar="USD"),
+        Option("Price of the server. Default: the price in the stack's plan.", least=0, metavar="USD"),
     ] = None
     accelerator: Annotated[
-        str | None, Option("Accelerator of the server, to detect impossible figures.", metavar="NAME")
+        str | None, Option("Accelerator of the server, to detect impossible results.", metavar="NAME")
     ] = None
 
 

@@ -1,4 +1,4 @@
-"""Errors of the load tester as those of a command."""
+"""Convert load tester errors to command errors."""
 
 import contextlib
 from collections.abc import Generator
@@ -10,7 +10,7 @@ from scripts.cli.access import AccessError
 
 @contextlib.contextmanager
 def refused() -> Generator[None]:
-    """Raise CommandRefusedError for a sweep that cannot be run as asked, and AccessError if the way to its server has ended."""
+    """Raise CommandRefusedError for an invalid sweep, and AccessError if the connection to the server closed."""
     try:
         yield
     except NotReachedError as error:

@@ -1,4 +1,4 @@
-"""Measure a stack's server, or one at an address, and keep what it showed beside the stack's plan."""
+"""Measure a server and record the results for comparison with the stack's plan."""
 
 import contextlib
 import json
@@ -28,7 +28,7 @@ PROGRAM: Final = Program(name="bench", words=("python", "-m", "scripts.bench"))
 
 
 def run_benchmark(options: BenchOptions) -> ExitCode:
-    """Measure, write the reports, and return the exit code. Raises SweepError or CommandRefusedError if the sweep cannot begin."""
+    """Run the sweep, write the reports and return the exit code. Raises SweepError or CommandRefusedError if the sweep cannot start."""
     settings = _settings(options)
     sweep = sweep_of(options, settings)
     since = now()
@@ -45,7 +45,7 @@ def run_benchmark(options: BenchOptions) -> ExitCode:
 def _settings(options: BenchOptions) -> SweepSettings:
     server = options.server
     if (server.stack is None) == (server.url is None):
-        raise SweepError("give either --stack NAME or --url URL.")
+        raise SweepError("No server selected. Pass --stack NAME or --url URL.")
     settings = sweep_settings(
         options, url=server.url or "", model=server.model, usd_per_hour=server.usd_per_hour, stack=server.stack
     )
@@ -54,13 +54,14 @@ def _settings(options: BenchOptions) -> SweepSettings:
 
 @contextlib.contextmanager
 def open_target(settings: SweepSettings, accelerator: str | None) -> Generator[tuple[Endpoint, SweepSettings]]:
-    """Open access to the server, and complete the settings with the price and the accelerator of the stack's plan."""
+    """Open access to the server, and complete the settings with the price and accelerator of the stack's plan."""
     if settings.stack is None:
         with open_url_access(settings.url) as access:
             roofline = roofline_of(settings.model or "", accelerator) if accelerator is not None else None
             if accelerator is not None and roofline is None:
                 raise SweepError(
-                    f"--accelerator {accelerator!r} with --model {settings.model!r} is not in the planner's catalog; leave it out, or see scripts.plan --help."
+                    f"--accelerator {accelerator!r} with --model {settings.model!r} is not in the planner's catalog. "
+                    "Omit it, or see `python -m scripts.plan --help`."
                 )
             yield endpoint_of(access), replace(settings, url=access.base_url, roofline=roofline)
         return

@@ -1,1 +1,1 @@
-"""Command lines: options as dataclasses, one way to end, one look of help, tables and progress."""
+"""Command-line framework: options as dataclasses, uniform exits, help, tables and progress."""

@@ -1,14 +1,14 @@
-"""Access to a deployed server: identity tokens for Cloud Run, a tunnel for TPU machines, API keys.
+"""Access to a deployed server: identity tokens for Cloud Run, a tunnel for TPU nodes, API keys.
 
-- `id-token`: an identity token from `google.oauth2.id_token` (a service account's file or the metadata server), from the service account
-  that a workload identity federation stands for (GitHub Actions), else from `gcloud auth print-identity-token` (a person's login). It is
-  renewed before it expires.
-- `tunnel`: the stack's own command, whose local end is a Unix socket in a folder that only this user can open. The tunnel and its child
-  processes are closed at the end.
+- `id-token`: identity token. Sources in order: `google.oauth2.id_token` (a service account's file or the metadata server), the service
+  account behind a workload identity federation (GitHub Actions), and `gcloud auth print-identity-token` (a user login). It is renewed
+  before it expires.
+- `tunnel`: opened by the stack's own command, with a Unix socket as the local end, in a folder that only this user can open. The tunnel and its child
+  processes are stopped at the end.
 - `none`: no credentials.
 
-vLLM's `--api-key` uses the Authorization header too. If both are needed, the identity token goes into X-Serverless-Authorization,
-which Cloud Run checks and removes. No token appears in an argument list or in an exception.
+vLLM's `--api-key` also uses the Authorization header. If both are needed, the identity token is sent in X-Serverless-Authorization,
+which Cloud Run checks and removes. No token appears in an argument list or an exception.
 """
 
 import base64
@@ -41,21 +41,21 @@ _CLOUD_SCOPE: Final = "https://www.googleapis.com/auth/cloud-platform"
 TUNNEL_OPEN_LIMIT_S: Final = 180.0
 """`gcloud alpha ... ssh --tunnel-through-iap` takes 5 to 20 s.
 
-The first time it also creates an SSH key, writes it into the node's metadata, and tries to log in ten times with 5 s between the attempts.
+The first run also creates an SSH key, writes it to the node's metadata, and tries to log in ten times at intervals of 5 s.
 """
 TUNNEL_CLOSE_LIMIT_S: Final = 5.0
 _REFUSED_LOGIN: Final = "Permission denied (publickey)"
 _TAIL_LINES: Final = 6
-"""gcloud's refusal of a flag has five lines; the middle one says what to do."""
+"""gcloud rejects a flag with five lines; the middle one has the remedy."""
 TOKEN_LIMIT_S: Final = 30
 TOKEN_LIFE_S: Final = 3600.0
 """Google's identity tokens are valid for one hour."""
 TOKEN_MARGIN_S: Final = 2100.0
-"""A token with less time left is renewed. The benchmark reads its headers once per point, and a point may take half an hour."""
+"""A token with less time left is renewed. The benchmark reads its headers once per point, and a point can take half an hour."""
 
 
 class AccessError(CommandRefusedError):
-    """The server cannot be reached as its stack or `--url` says; the message is one sentence with the way out."""
+    """The server cannot be reached through its stack or `--url`. The message is one sentence that includes the fix."""
 
 
 class IdTokenSource:
@@ -69,17 +69,17 @@ class IdTokenSource:
         self._renew_at_s = 0.0
 
     def token(self) -> str:
-        """Return a token that stays valid for some minutes at least. Raises AccessError if no source gives one."""
+        """Return a token that stays valid for at least some minutes. Raises AccessError if no source provides one."""
         with self._lock:
             if self._token is None or time.monotonic() >= self._renew_at_s:
                 self._token = self._fetch(self._audience)
                 left_s = _seconds_left(self._token)
-                # A metadata server may return a cached token: it is used for half of its remaining life.
+                # A metadata server may return a cached token, so it is used for half of its remaining life.
                 self._renew_at_s = time.monotonic() + max(left_s - TOKEN_MARGIN_S, left_s / 2)
             return self._token
 
     def discard(self, token: str) -> None:
-        """Forget a token that the server refused. The clock that counts its life stands still while a machine sleeps."""
+        """Discard a token that the server rejected. The clock that measures its age stops while a computer sleeps."""
         with self._lock:
             if self._token == token:
                 self._token = None
@@ -99,7 +99,7 @@ def _seconds_left(token: str) -> float:
 
 
 def fetch_id_token(audience: str) -> str:
-    """Return a new identity token for `audience` (the service's URL). Each source may take TOKEN_LIMIT_S seconds."""
+    """Return a new identity token for `audience` (the service's URL). Each source has a limit of TOKEN_LIMIT_S seconds."""
     token, google_says = _google_token(audience)
     if token is not None:
         return token
@@ -111,8 +111,8 @@ def fetch_id_token(audience: str) -> str:
     if token is not None:
         return token
     raise AccessError(
-        f"no identity token for {audience}: google-auth says {google_says!r}, gcloud says {gcloud_says!r}. Set GOOGLE_APPLICATION_CREDENTIALS"
-        " to a service account's file, or run `gcloud auth login`. The account needs roles/run.invoker."
+        f"no identity token for {audience}. google-auth: {google_says!r}, gcloud: {gcloud_says!r}. Set GOOGLE_APPLICATION_CREDENTIALS to a"
+        " service account's file or run `gcloud auth login`; the account needs roles/run.invoker."
     )
 
 
@@ -134,9 +134,9 @@ def _google_token(audience: str) -> tuple[str | None, str]:
 
 
 def _federated_token(audience: str) -> tuple[str | None, str]:
-    """Return the token of the service account behind a workload identity federation; an empty text if there is no federation.
+    """Return the token of the service account behind a workload identity federation; an empty text without a federation.
 
-    google.oauth2.id_token knows no federation; IAM Credentials' generateIdToken does what it does for other accounts.
+    google.oauth2.id_token does not support federation; IAM Credentials' generateIdToken does the same for other accounts.
     """
     path = os.environ.get("GOOGLE_APPLICATION_CREDENTIALS")
     if not path:
@@ -155,25 +155,25 @@ def _federated_token(audience: str) -> tuple[str | None, str]:
         credentials: Any = library.Credentials.from_info(known, scopes=[_CLOUD_SCOPE])
         account: str | None = credentials.service_account_email
         if account is None:
-            return None, "the federation stands for no service account, and only an account has identity tokens"
+            return None, "the federation has no service account, and only service accounts have identity tokens"
         request: Any = functools.partial(google.auth.transport.requests.Request(), timeout=TOKEN_LIMIT_S)
         session: Any = google.auth.transport.requests.AuthorizedSession(credentials, auth_request=request)
         endpoint = os.environ.get(_IAM_CREDENTIALS) or "https://iamcredentials.googleapis.com/"
         url = f"{endpoint}v1/projects/-/serviceAccounts/{account}:generateIdToken"
         answer = session.post(url, json={"audience": audience, "includeEmail": True}, timeout=TOKEN_LIMIT_S)
-        said = f"generateIdToken of {account}: HTTP {answer.status_code}, it needs roles/iam.serviceAccountTokenCreator on itself"
+        said = f"generateIdToken of {account}: HTTP {answer.status_code}; the account needs roles/iam.serviceAccountTokenCreator on itself"
         return (str(answer.json()["token"]), "") if answer.ok else (None, said)
     except (google.auth.exceptions.GoogleAuthError, KeyError, ValueError, OSError) as error:
         return None, _first_line(str(error))
 
 
 def _gcloud_token(audience: str) -> tuple[str | None, str]:
-    """Return gcloud's token: a service account's needs the audience, and a person's login refuses it."""
-    token, said = _ask_gcloud(f"--audiences={audience}")
-    return (token, said) if token is not None else _ask_gcloud()
+    """Return gcloud's token. Service accounts require the audience; user logins reject it."""
+    token, said = _run_gcloud(f"--audiences={audience}")
+    return (token, said) if token is not None else _run_gcloud()
 
 
-def _ask_gcloud(*options: str) -> tuple[str | None, str]:
+def _run_gcloud(*options: str) -> tuple[str | None, str]:
     try:
         done = subprocess.run(
             ["gcloud", "auth", "print-identity-token", "--quiet", *options],
@@ -186,7 +186,7 @@ def _ask_gcloud(*options: str) -> tuple[str | None, str]:
     except FileNotFoundError:
         return None, "not installed"
     except subprocess.TimeoutExpired:
-        return None, f"no answer within {TOKEN_LIMIT_S} s"
+        return None, f"no response within {TOKEN_LIMIT_S} s"
     token = done.stdout.strip()
     if done.returncode != 0 or not token:
         return None, _first_line(done.stderr) or f"exit code {done.returncode}"
@@ -200,20 +200,20 @@ def _first_line(text: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerAccess:
-    """A server that can be called now: its address and the headers of each request."""
+    """A reachable server: its address and the headers for each request."""
 
     base_url: str
-    """`http://HOST[:PORT]`, `https://HOST`, or for a tunnel `http+unix://PATH` (`loadtest.client.unix_url`)."""
+    """`http://HOST[:PORT]`, `https://HOST`, or `http+unix://PATH` for a tunnel (`loadtest.client.unix_url`)."""
     auth: Auth
     id_tokens: IdTokenSource | None = None
     api_key: str | None = field(default=None, repr=False)
     is_open: Callable[[], bool] = field(default=lambda: True, repr=False)
-    """Whether the way is still there: False once a tunnel has ended."""
+    """Returns False once the tunnel has closed."""
     behind_front_end: bool = False
-    """Whether Google's front end answers for the server, as for Cloud Run: then no connection means that the network here is down."""
+    """True if Google's front end responds for the server, as for Cloud Run. A failed connection then means a local network problem."""
 
     def headers(self) -> Mapping[str, str]:
-        """Return the headers of the next request. Blocks for up to TOKEN_LIMIT_S seconds per token source; do not call it in an event loop."""
+        """Return the headers for the next request. Blocks for up to TOKEN_LIMIT_S seconds per token source; do not call it in an event loop."""
         found: dict[str, str] = {}
         if self.api_key is not None:
             found["Authorization"] = f"Bearer {self.api_key}"
@@ -223,7 +223,7 @@ class ServerAccess:
         return found
 
     def renew(self) -> bool:
-        """Forget the identity token, because the server refused it. Returns whether there is one to renew."""
+        """Discard the identity token after the server rejected it. Return whether the access uses one."""
         if self.id_tokens is None:
             return False
         self.id_tokens.discard(self.id_tokens.token())
@@ -231,7 +231,7 @@ class ServerAccess:
 
     @property
     def private(self) -> bool:
-        """Whether the server must refuse callers without credentials."""
+        """True if the server must reject callers without credentials."""
         return self.id_tokens is not None or self.api_key is not None
 
 
@@ -244,7 +244,7 @@ def open_access(
     api_key: str | None = None,
     behind_front_end: bool = False,
 ) -> Generator[ServerAccess]:
-    """Open access to a server as the outputs `endpoint`, `auth` and `tunnel` describe it, and close it at the end.
+    """Open access to a server according to the outputs `endpoint`, `auth` and `tunnel`, and close it at the end.
 
     Raises AccessError if the tunnel does not open within TUNNEL_OPEN_LIMIT_S.
     """
@@ -263,7 +263,7 @@ def open_access(
     else:
         if tunnel is None:
             raise AccessError(
-                "the stack's output auth is tunnel, but its output tunnel is null; run `pulumi up` again."
+                "the stack's output `auth` is tunnel, but its output `tunnel` is null. Run `pulumi up` again.",
             )
         with (
             _private_socket() as path,
@@ -278,15 +278,15 @@ def open_access(
 
 
 def open_stack_access(outputs: StackOutputs) -> AbstractContextManager[ServerAccess]:
-    """Open access to a stack's server, with the stack's API key, else that of the environment if there is one.
+    """Open access to a stack's server, with the stack's API key or, if it has none, the key in the environment.
 
-    Raises ScriptError if the stack has a key that neither Secret Manager nor the environment gives, and AccessError if its TPU capacity
-    had not come when `up` ended.
+    Raises ScriptError if neither Secret Manager nor the environment provides the stack's key, and AccessError if the TPU capacity had not
+    arrived when `up` finished.
     """
     if outputs.target == "tpu" and outputs.state in WITHOUT_MACHINE:
         raise AccessError(
-            f"the capacity is not there yet: its request in {outputs.location} was {outputs.state} at the end of the last `pulumi up`; "
-            "run `pulumi up` again, which looks whether it has come."
+            f"the TPU capacity has not arrived: its request in {outputs.location} was {outputs.state} at the end of the last `pulumi up`. "
+            "Run `pulumi up` again to check for it.",
         )
     api_key = _stack_api_key(outputs.api_key_secret, outputs.project) if outputs.api_key_secret else _api_key()
     return open_access(
@@ -299,7 +299,7 @@ def open_stack_access(outputs: StackOutputs) -> AbstractContextManager[ServerAcc
 
 
 def open_url_access(url: str) -> AbstractContextManager[ServerAccess]:
-    """Open access to the server at `--url`, with the API key of the environment if there is one. Raises AccessError for a wrong address."""
+    """Open access to the server at `--url`, with the environment's API key if set. Raises AccessError for an invalid address."""
     try:
         root = server_root(url)
     except ValueError as error:
@@ -308,7 +308,7 @@ def open_url_access(url: str) -> AbstractContextManager[ServerAccess]:
 
 
 def _stack_api_key(version: str, project: str) -> str:
-    """Return the key that Secret Manager holds; the environment's if the caller may not read it."""
+    """Return the key in Secret Manager, or the environment's if the caller cannot read it."""
     from cloud.secret_values import read_secret  # noqa: PLC0415 - most servers have no key
 
     try:
@@ -332,24 +332,24 @@ def _with_socket(argv: Sequence[str], port: int, path: str) -> list[str]:
         prefix = "-L" if part.startswith("-L") else ""
         forward = part.removeprefix(prefix).removeprefix("127.0.0.1:").removeprefix("localhost:")
         head, colon, tail = forward.partition(":")
-        # Of a forwarding that names its local address, only the port and what follows is left.
+        # A forwarding that sets its local address keeps only the port and the rest.
         replaced.append(f"{prefix}{path}:{tail}" if colon and head == str(port) else part)
     if replaced == list(argv):
         raise AccessError(
-            f"the stack's output tunnel has local port {port}, but its command does not forward that port; run `pulumi up` again."
+            f"the stack's output `tunnel` has local port {port}, but its command does not forward that port. Run `pulumi up` again."
         )
     return replaced
 
 
 @contextlib.contextmanager
 def _private_socket() -> Generator[str]:
-    """Yield a path for a socket, in a new folder that only this user can open. Raises AccessError if the folder for temporary files is too deep."""
+    """Yield a socket path in a new folder that only this user can open. Raises AccessError if the temporary folder's path is too long."""
     with tempfile.TemporaryDirectory(prefix="tunnel-", ignore_cleanup_errors=True) as folder:
         path = str(Path(folder) / "s")
         if len(os.fsencode(path)) > MOST_PATH_BYTES or ":" in path:
             raise AccessError(
-                f"the folder for temporary files is {tempfile.gettempdir()!r}, and a Unix socket in it needs a path of at most {MOST_PATH_BYTES} "
-                "bytes without a colon; set TMPDIR to a shorter one, such as /tmp."
+                f"the path of the temporary folder, {tempfile.gettempdir()!r}, is too long or contains a colon. A Unix socket path has at most "
+                f"{MOST_PATH_BYTES} bytes. Set TMPDIR to a shorter path such as /tmp."
             )
         yield path
 
@@ -358,11 +358,11 @@ def _private_socket() -> Generator[str]:
 def _running_tunnel(argv: Sequence[str], path: str) -> "Generator[subprocess.Popen[bytes]]":
     with tempfile.TemporaryFile() as log:
         try:
-            # A new session: gcloud starts ssh, and both have to end.
+            # A new session, because gcloud starts ssh and both must be stopped.
             process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
         except OSError as error:
             raise AccessError(
-                f"the tunnel's command {argv[0]!r} cannot be run: {error.strerror}. Install it or put it on PATH."
+                f"cannot run the tunnel command {argv[0]!r}: {error.strerror}. Install it or add it to PATH."
             ) from error
         try:
             _await_socket(process, path, log)
@@ -377,7 +377,7 @@ def _await_socket(process: subprocess.Popen[bytes], path: str, log: IO[bytes]) -
         if process.poll() is not None:
             said = _tail(log)
             raise AccessError(
-                f"the tunnel ended with exit code {process.returncode} before it opened: {said}{_login_hint(said)}"
+                f"the tunnel exited with code {process.returncode} before it opened: {said}{_login_hint(said)}"
             )
         with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as probe:
             probe.settimeout(1)
@@ -388,12 +388,12 @@ def _await_socket(process: subprocess.Popen[bytes], path: str, log: IO[bytes]) -
 
 
 def _login_hint(said: str) -> str:
-    """Return what to do if the machine refused the login; empty if it did not."""
+    """Return the fix if the node denied the login; otherwise an empty text."""
     if _REFUSED_LOGIN not in said:
         return ""
     return (
-        ". The machine refused the login: an account outside the project's organization needs roles/compute.osLoginExternalUser on it; "
-        "where nobody grants that, set gemma-serving:tpu.ssh to metadata-key and run pulumi up (docs/tpu.md)"
+        ". The node denied the login. An account outside the project's organization needs roles/compute.osLoginExternalUser on the organization. "
+        "If you cannot get that role, set gemma-serving:tpu.ssh to metadata-key and run `pulumi up` (docs/tpu.md)"
     )
 
 

@@ -1,7 +1,7 @@
-"""Run a command: read its options, do its work, and end with one sentence and an exit code.
+"""Run a command: parse its options, do its work, and finish with one sentence and an exit code.
 
-A command's module imports at its top only what is light, and its work when the options are read: `--help` and mistakes answer at
-once, and Ctrl-C ends a command with one sentence from its beginning.
+A command's module has only light imports at the top and imports its work after the options are parsed. So `--help` and errors respond
+immediately, and Ctrl-C stops a command with one sentence at any time.
 """
 
 import argparse
@@ -9,7 +9,9 @@ import inspect
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from itertools import groupby
+from textwrap import fill, wrap
+from typing import Any, Final, Generic, TypeVar
 
 from contracts.errors import ScriptError
 from contracts.exit_codes import ExitCode
@@ -20,7 +22,24 @@ from scripts.cli.options import Parser, add_options, positional_names, read_opti
 
 T = TypeVar("T")
 
-_ENDINGS = "exit codes:\n" + "\n".join(f"  {int(code):<4} {code.meaning}" for code in ExitCode)
+_WIDTH: Final = 80
+"""Columns of a help text; the options follow the terminal's width."""
+
+
+def _wrapped(text: str) -> str:
+    """Return a description with its paragraphs wrapped. Indented lines, such as examples, stay as they are."""
+    lines: list[str] = []
+    for is_prose, found in groupby(text.splitlines(), lambda line: bool(line) and not line[0].isspace()):
+        group = list(found)
+        lines += wrap(" ".join(group), _WIDTH, break_long_words=False, break_on_hyphens=False) if is_prose else group
+    return "\n".join(lines)
+
+
+def _exit_code(code: ExitCode) -> str:
+    return fill(code.meaning, _WIDTH, initial_indent=f"  {int(code):<4} ", subsequent_indent=" " * 7)
+
+
+_ENDINGS = "exit codes:\n" + "\n".join(map(_exit_code, ExitCode))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,29 +48,29 @@ class Command(Generic[T]):
 
     name: str
     help: str | None
-    """What it does; the first line stands in the list of subcommands. Usually a docstring."""
+    """Description, usually a docstring. Its first line appears in the list of subcommands."""
     options: type[T]
     run: Callable[[T], ExitCode] | None
-    """Does the work. None where a subcommand is required."""
+    """Does the work. None if a subcommand is required."""
     after_interrupt: str = ""
-    """What to know after Ctrl-C, a sentence."""
+    """Sentence to print after Ctrl-C."""
     subcommands: "tuple[Command[Any], ...]" = ()
     room: str = "scripts"
-    """Package that it is run from: `python -m scripts.NAME`."""
+    """Package of the command: `python -m scripts.NAME`."""
 
     @property
     def program(self) -> str:
-        """How it is called."""
+        """Command line without arguments."""
         return f"python -m {self.room}.{self.name}"
 
 
 def run_command(command: Command[Any], arguments: Sequence[str] | None = None) -> int:
-    """Run a command with these arguments, by default those of the process, and return its exit code. Errors become one sentence on stderr."""
+    """Run a command and return its exit code. Default arguments: those of the process. Errors become one sentence on stderr."""
     chosen = command
     try:
         with interruptible():
             chosen, options = _read(command, arguments)
-            assert chosen.run is not None  # noqa: S101 - argparse requires a subcommand where there is none
+            assert chosen.run is not None  # noqa: S101 - argparse requires a subcommand without `run`
             return int(chosen.run(options))
     except (ScriptError, PlanningError) as error:
         code = error.exit_code if isinstance(error, ScriptError) else ExitCode.REFUSED
@@ -63,7 +82,7 @@ def run_command(command: Command[Any], arguments: Sequence[str] | None = None) -
 
 
 def say(name: str, text: str) -> None:
-    """Print one line of a command's progress, or its last sentence, on stderr. What others wrote in it cannot steer the terminal."""
+    """Print one line of a command's progress, or its last sentence, on stderr, with terminal control characters removed."""
     print(f"{name}: {for_terminal(text)}", file=sys.stderr, flush=True)
 
 
@@ -91,7 +110,7 @@ def _parser(command: Command[Any], program: str) -> Parser:
 def _words(command: Command[Any], program: str) -> dict[str, Any]:
     return {
         "usage": " ".join([program, *positional_names(command.options), "[OPTIONS]"]),
-        "description": inspect.cleandoc(command.help or ""),
+        "description": _wrapped(inspect.cleandoc(command.help or "")),
         "epilog": _ENDINGS,
         "formatter_class": argparse.RawDescriptionHelpFormatter,
         "allow_abbrev": False,

@@ -1,4 +1,4 @@
-"""A private copy of what decides a deployment. The engine runs in the copy, so that an edit of the checkout cannot reach a run that has begun."""
+"""Private copy of everything that determines a deployment. The engine runs in the copy, so later edits of the checkout cannot affect a run."""
 
 import hashlib
 import os
@@ -20,49 +20,49 @@ from stacks.planned import to_deployment
 from stacks.settings import Settings
 
 ROOMS: Final = ("cloud", "components", "contracts", "packages/gcp-tpu", "planning", "stacks", "vm_agent")
-"""Folders whose files decide what the program declares, beside `__main__.py`."""
+"""Folders whose files determine what the program declares, in addition to `__main__.py`."""
 FILES: Final = ("__main__.py", "Pulumi.yaml", "requirements.txt")
 _SKIPPED: Final = frozenset({"tests", "__pycache__", ".pytest_cache", ".ruff_cache"})
 _LARGE_BYTES: Final = 64 * 1024**2
-"""A larger file beside a config.json holds weights: the copy has a link, and size and time stand in for the content."""
+"""A larger file next to a config.json holds weights. The copy has a link to it, and its size and time replace the content in the hash."""
 _PACKAGES: Final = ".venv/lib/python*/site-packages/*.dist-info"
 _OUTSIDE: Final = re.compile(r"^/|(^|/)\.\.(/|$)")
 _ENGINE_LINE: Final = re.compile(r"^(encryptionsalt|secretsprovider|encryptedkey):.*$", re.MULTILINE)
-"""What the engine writes into a stack's settings file by itself, when it encrypts for the stack for the first time."""
+"""Keys that the engine adds to a stack's settings file when it first encrypts for the stack."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrozenProject:
-    """The copy. The hashes (SHA-256, hex) are of what was copied."""
+    """The copy. The hashes (SHA-256, hex) cover the copied content."""
 
     folder: Path
     stack: str
     settings: Settings
     program_hash: str
-    """Of the files that declare resources, and of requirements.txt."""
+    """Hash of the files that declare resources, and of requirements.txt."""
     settings_hash: str
-    """Of the stack's file, and of what it names: a folder with a Dockerfile, a config.json, prices."""
+    """Hash of the stack's file and of the files it references (a folder with a Dockerfile, a config.json, prices)."""
     packages_hash: str
-    """Of the names and versions of the packages that are installed. Their files are not copied."""
+    """Hash of the names and versions of the installed packages. Their files are not copied."""
     files: Mapping[str, str]
-    """What was copied: the path in the project -> a hash of the content."""
+    """The copied files: path in the project -> hash of the content."""
     source: str
-    """Path in the project of the file that the stack's settings were copied from."""
+    """Path in the project of the settings file that was copied."""
 
     @property
     def most_usd_per_hour(self) -> float:
-        """The most that the stack can cost an hour, US dollars, with all instances that it may have. Raises PlanningError."""
+        """Maximum cost of the stack in USD per hour, with all its instances. Raises PlanningError."""
         return most_usd_per_hour(self.settings, self.folder)
 
     def edited(self, root: Path) -> Sequence[str]:
-        """Return the paths in the project whose files are not those of the copy any more: edited, new or deleted."""
+        """Return the paths in the project whose files differ from the copy: edited, new or deleted."""
         now = {str(path.relative_to(root)): _content(path, may_link=may_link) for path, may_link in _live(self, root)}
         return sorted(path for path in {*self.files, *now} if self.files.get(path) != now.get(path))
 
     def bring_back_engine_lines(self, root: Path) -> Sequence[str]:
-        """Add what the engine wrote into the copy's settings file, such as the salt of the stack's secrets, to that of the project.
+        """Add the engine's additions to the copy's settings file, such as the salt of the stack's secrets, to the project's file.
 
-        Returns a sentence for each line: the state needs it, so that a line which the project's file has otherwise is shown and not replaced.
+        Returns a sentence for each line. The state needs it, so a line that differs in the project's file is shown and not replaced.
         """
         name = f"Pulumi.{self.stack}.yaml"
         path, written = root / name, _engine_lines(self.folder / name)
@@ -73,17 +73,17 @@ class FrozenProject:
                 continue
             if key in before or not path.is_file():
                 sentences.append(
-                    f"The deployed state needs this line in {name}, which has another one or is gone: {line}"
+                    f"The deployed state needs this line in {name}, where it is missing or different: {line}"
                 )
                 continue
             text = path.read_text(encoding="utf-8")
             path.write_text(f"{text}{'' if text.endswith(chr(10)) or not text else chr(10)}{line}\n", encoding="utf-8")
-            sentences.append(f"The engine added {key} to {name}; keep the line, because the stack's secrets need it.")
+            sentences.append(f"The engine added {key} to {name}. Keep the line, because the stack's secrets need it.")
         return sentences
 
 
 def most_usd_per_hour(settings: Settings, folder: Path) -> float:
-    """Return the most that a stack with these settings can cost an hour, US dollars, with all instances that it may have.
+    """Return the maximum cost of a stack with these settings in USD per hour, with all its instances.
 
     Raises PlanningError.
     """
@@ -94,24 +94,24 @@ def most_usd_per_hour(settings: Settings, folder: Path) -> float:
 
 
 def freeze(stack: str, into: Path, *, settings_of: str | None = None) -> FrozenProject:
-    """Copy the program, the stack's settings and the files that they name into an empty folder, and return the copy.
+    """Copy the program, the stack's settings and the files they reference to an empty folder, and return the copy.
 
     With `settings_of`, the stack gets the settings of that stack.
 
-    Raises CommandRefusedError if the settings are missing or wrong, or name a file outside the project.
+    Raises CommandRefusedError if the settings are missing or invalid, or reference a file outside the project.
     """
     root, name = runner.project_folder(), f"Pulumi.{stack}.yaml"
     source = root / f"Pulumi.{settings_of or stack}.yaml"
     if not source.is_file():
-        raise CommandRefusedError(f"{source.name} not found. Name a stack that has a settings file.")
+        raise CommandRefusedError(f"{source.name} not found. Pass a stack that has a settings file.")
     copied = {name: _copy(source, into / name)}
     settings = stack_settings(stack, folder=into)
     program = {str(path.relative_to(root)): _copy(path, into / path.relative_to(root)) for path in _program(root)}
     for key, named, may_link in _named(settings):
         if _OUTSIDE.search(named):
             raise CommandRefusedError(
-                f"{name}: {key} = {named} is outside the project, and a plan covers only files of the project. "
-                "Copy it into the project and name the copy."
+                f"{name}: {key} = {named} is outside the project, but a plan covers only files of the project. "
+                "Copy it into the project and change the setting."
             )
         for path in _files(root / named):
             inside = path.relative_to(root)
@@ -136,7 +136,7 @@ def freeze(stack: str, into: Path, *, settings_of: str | None = None) -> FrozenP
 
 @contextmanager
 def frozen_here(stack: str, *, settings_of: str | None = None) -> Generator[FrozenProject]:
-    """Work in a private copy of this checkout: the current folder is the copy until the end, and then the copy is deleted."""
+    """Work in a private copy of this checkout. The current folder is the copy, which is deleted at the end."""
     remove_left_folders()
     with absolute_backend(), private_folder() as folder:
         frozen = freeze(stack, folder, settings_of=settings_of)
@@ -145,7 +145,7 @@ def frozen_here(stack: str, *, settings_of: str | None = None) -> Generator[Froz
 
 
 def _live(frozen: FrozenProject, root: Path) -> Iterator[tuple[Path, bool]]:
-    """Yield the files of the project that the copy would hold now, and whether a large one counts by its size and time."""
+    """Yield the project files that a new copy would contain, and whether a large one is identified by its size and time."""
     source = root / frozen.source
     if source.is_file():
         yield source, False
@@ -163,7 +163,7 @@ def _engine_lines(path: Path) -> Mapping[str, str]:
 
 
 def _content(path: Path, *, may_link: bool) -> str:
-    """Return what stands for a file's content, as `_copy` does; empty if it cannot be read, as one that is deleted at this moment."""
+    """Return the identity of a file's content, as `_copy` does; empty if it cannot be read, for example because it was just deleted."""
     try:
         found = path.stat()
         if may_link and found.st_size > _LARGE_BYTES:
@@ -178,16 +178,16 @@ def _size_and_time(found: os.stat_result) -> str:
 
 
 def _copy(source: Path, target: Path, *, may_link: bool = False) -> str:
-    """Copy a file, and return the hash of what was written, not of what the source holds a moment later."""
+    """Copy a file and return the hash of the written content, even if the source changes in the meantime."""
     target.parent.mkdir(parents=True, exist_ok=True)
-    target.unlink(missing_ok=True)  # two settings may name one file
+    target.unlink(missing_ok=True)  # two settings can reference one file
     found = source.stat()
     if may_link and found.st_size > _LARGE_BYTES:
         target.symlink_to(source.resolve())
         return _size_and_time(found)
     data = source.read_bytes()
     target.write_bytes(data)
-    target.chmod(stat.S_IMODE(found.st_mode))  # the digest of an image's build context has it
+    target.chmod(stat.S_IMODE(found.st_mode))  # part of the digest of an image's build context
     return hashlib.sha256(data).hexdigest()
 
 
@@ -206,7 +206,7 @@ def _program(root: Path) -> Iterator[Path]:
 
 
 def _named(settings: Settings) -> Iterator[tuple[str, str, bool]]:
-    """Yield the files and folders that the settings name: the key, the path, and whether a large file in it is only read for its size."""
+    """Yield the key and path of each file or folder that the settings reference, and whether only the size of a large file matters."""
     if settings.image.build_context:
         yield "image.buildContext", settings.image.build_context, False
     for key, value in (("modelConfig", settings.architecture_file), ("draftConfig", settings.drafter_file)):

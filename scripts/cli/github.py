@@ -1,4 +1,4 @@
-"""Comments and issues that are updated in place. A marker in the text finds them again."""
+"""GitHub comments and issues that are updated in place. A marker in the text identifies them."""
 
 import os
 from collections.abc import Iterator, Mapping
@@ -15,7 +15,7 @@ _PAGE = 100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GitHubRepository:
-    """A repository and the token to write to it. The token stands in no message."""
+    """A repository and the token to write to it. The token appears in no message."""
 
     api: str
     """Root URL of GitHub's API."""
@@ -37,7 +37,7 @@ class GitHubRepository:
         return "created"
 
     def upsert_issue(self, marker: str, title: str, body: str | None) -> str:
-        """Create or update the one open issue with the marker; without a body, close it.
+        """Create or update the single open issue with the marker. Without a body, close it.
 
         Return "created", "updated", "closed" or "not needed". Raises ScriptError with GitHub's message.
         """
@@ -73,10 +73,12 @@ class GitHubRepository:
 
 
 def repository_from_environment(name: str) -> GitHubRepository:
-    """Return a repository with the token of GITHUB_TOKEN. Raises CommandRefusedError without one."""
+    """Return a repository with the token in GITHUB_TOKEN. Raises CommandRefusedError if it is not set."""
     token = os.environ.get("GITHUB_TOKEN", "")
     if not token:
-        raise CommandRefusedError("GITHUB_TOKEN is not set, so that nothing can be posted.")
+        raise CommandRefusedError(
+            "Cannot post to GitHub: GITHUB_TOKEN is not set. Set it to a token with write access."
+        )
     return GitHubRepository(api=api_url(), name=name, token=token)
 
 
@@ -95,9 +97,9 @@ def _github(
     try:
         answer = requests.request(method, url, headers=headers, params=params, json=json_body, timeout=_CALL_LIMIT_S)
     except requests.RequestException as error:
-        raise ScriptError(f"GitHub could not be reached at {url} ({type(error).__name__}); run it again.") from None
+        raise ScriptError(f"Cannot reach GitHub at {url} ({type(error).__name__}). Run the command again.") from None
     if not answer.ok:
-        raise ScriptError(f"GitHub refused {method} {url} with {answer.status_code}: {answer.text[:200]}")
+        raise ScriptError(f"GitHub rejected {method} {url} with {answer.status_code}: {answer.text[:200]}")
     return cast("object", answer.json())
 
 

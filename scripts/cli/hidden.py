@@ -1,4 +1,4 @@
-"""Secrets of this process's environment, which appear in nothing that a command writes."""
+"""Secrets in this process's environment, which must not appear in a command's output."""
 
 import os
 import re

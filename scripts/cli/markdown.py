@@ -1,4 +1,4 @@
-"""Text of others in a Markdown comment: nothing of it becomes markup, a mention, a link or HTML."""
+"""Escape untrusted text for a Markdown comment, so that it never becomes markup, a mention, a link or HTML."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -23,12 +23,12 @@ _MARKUP = str.maketrans(
 
 
 def plain(text: str) -> str:
-    """Return a text that Markdown shows as it is, on one line."""
+    """Return text that Markdown shows literally, on one line."""
     return " ".join(text.split()).translate(_MARKUP)
 
 
 def code(text: str) -> str:
-    """Return a text as code on one line, also within a table."""
+    """Return text as code on one line, even within a table."""
     line = " ".join(text.split()).replace("|", "\\|")
     longest = max((len(run) for run in re.findall(r"`+", line)), default=0)
     fence = "`" * (longest + 1)
@@ -37,14 +37,14 @@ def code(text: str) -> str:
 
 
 def fenced(text: str, language: str = "text") -> Sequence[str]:
-    """Return the lines of a code block that no line of the text can end."""
+    """Return the lines of a code block that no line of the text can close."""
     longest = max((len(run) for run in re.findall(r"`{3,}", text)), default=2)
     fence = "`" * (longest + 1)
     return (f"{fence}{language}", *text.strip().splitlines(), fence)
 
 
 def row(cells: Iterable[str]) -> str:
-    """Return a line of a table."""
+    """Return a row of a table."""
     return f"| {' | '.join(cells)} |"
 
 

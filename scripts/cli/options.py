@@ -1,11 +1,11 @@
-"""Command-line options as frozen dataclasses, read by argparse.
+"""Command-line options as frozen dataclasses, parsed by argparse.
 
 A field is an option: `concurrency: Annotated[int | None, Option("Requests in flight.", least=1)] = None` is `--concurrency`. A field
 without a default is required. A field whose type is such a dataclass is a group of options; the dataclass's docstring is its heading.
 
-argparse, not typer: planning a deployment (`scripts.plan --json`) has to stay under 0.2 s. An empty interpreter takes 15 ms here,
+argparse instead of typer, because `scripts.plan --json` has to stay under 0.2 s. An empty interpreter takes 15 ms here,
 `import argparse` 25 ms more, `import typer` 76 ms more; `scripts.plan --json` takes 103 ms with argparse. argparse is also part of
-Python, so that the commands need two packages less.
+Python, which saves two packages.
 """
 
 import argparse
@@ -28,28 +28,28 @@ _METAVARS: Final[Mapping[type[object], str]] = {int: "N", float: "NUMBER", Path:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Option:
-    """How a field is given on the command line."""
+    """Command-line form of a field."""
 
     help: str = dataclasses.field(kw_only=False)
     flag: str = ""
     """Default: the field's name, `--max-in-flight` for `max_in_flight`."""
     former: str = ""
-    """The flag's name in the former release: accepted, not shown."""
+    """Flag name in the previous release: accepted but not shown."""
     metavar: str | None = None
     least: float | None = None
     above: float | None = None
     most: float | None = None
     parse: Callable[[str], object] | None = None
-    """Reads the text. A ValueError's message completes the sentence "it must be ..."."""
+    """Parses the text. A ValueError's message completes the sentence "it must be ..."."""
     positional: bool = False
     repeated: bool = False
-    """The option may be given several times; the field is a tuple."""
+    """The option can be repeated; the field is a tuple."""
     negatable: bool = False
     """A switch that also has a `--no-` form."""
     bare: str | None = None
-    """The value when the option is given without one; None if it needs one."""
+    """Value of the option if it is passed without one; None if it requires a value."""
     variable: str = ""
-    """Environment variable that stands in for the option."""
+    """Environment variable that provides a default."""
 
 
 StackName = Annotated[str, Option("Name of the stack.", metavar="NAME")]
@@ -57,12 +57,12 @@ JsonSwitch = Annotated[bool, Option("Print one JSON object on stdout.", flag="--
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse whose mistakes are one sentence."""
+    """argparse with errors of one sentence."""
 
     def error(self, message: str) -> NoReturn:
-        """Refuse a command line."""
+        """Reject a command line."""
         sentence = message[:1].upper() + message[1:].rstrip(".")
-        raise CommandRefusedError(f"{sentence}; --help lists what is allowed.")
+        raise CommandRefusedError(f"{sentence}. See --help.")
 
 
 def add_options(parser: argparse.ArgumentParser, kind: type[object]) -> None:
@@ -78,7 +78,7 @@ def add_options(parser: argparse.ArgumentParser, kind: type[object]) -> None:
 
 
 def read_options(kind: type[T], parsed: argparse.Namespace) -> T:
-    """Return the dataclass with what was given on the command line."""
+    """Return the dataclass with the values of the command line."""
     values: dict[str, object] = {}
     for field, hint, option in _fields(kind):
         if option is None:
@@ -90,7 +90,7 @@ def read_options(kind: type[T], parsed: argparse.Namespace) -> T:
 
 
 def positional_names(kind: type[object]) -> Sequence[str]:
-    """Return the names of the arguments that are given without a flag, in capitals."""
+    """Return the names of the positional arguments, in capitals."""
     found = [(field, option) for field, _, option in _fields(kind) if option is not None and option.positional]
     return [
         f"[{option.metavar or field.name.upper()} ...]" if option.repeated else field.name.upper()
@@ -100,7 +100,7 @@ def positional_names(kind: type[object]) -> Sequence[str]:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class OptionField:
-    """An option as a program needs it that writes a command line."""
+    """An option, for programs that build a command line."""
 
     option: Option
     flag: str
@@ -108,7 +108,7 @@ class OptionField:
     """Type of one value."""
 
     def words(self, values: Sequence[str]) -> Sequence[str]:
-        """Return the option with these values; several of one that takes a list are separated by commas."""
+        """Return the option with these values. A list option joins several values with commas."""
         if self.option.positional:
             return values
         if self.option.repeated:
@@ -117,7 +117,7 @@ class OptionField:
 
 
 def option_fields(kind: type[object]) -> Mapping[str, OptionField]:
-    """Return every option of a dataclass by the name of its field, groups included."""
+    """Return every option of a dataclass by field name, including groups."""
     found: dict[str, OptionField] = {}
     for field, hint, option in _fields(kind):
         if option is None:
@@ -129,19 +129,19 @@ def option_fields(kind: type[object]) -> Mapping[str, OptionField]:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class DescribedOption:
-    """What a reference says of an option."""
+    """Reference entry for an option."""
 
     group: str
     """Heading of its group; empty for the command's own."""
     words: str
-    """How it is written, such as `--limit N`."""
+    """Syntax, such as `--limit N`."""
     meaning: str
     default: str
-    """`required`, or the value without it; empty for a switch and where there is none."""
+    """`required` or the default value; empty for a switch or an option without a default."""
 
 
 def described_options(kind: type[object]) -> Iterator[DescribedOption]:
-    """Yield every option of a dataclass in the order of its fields, groups included."""
+    """Yield every option of a dataclass in field order, including groups."""
     for field, hint, option in _fields(kind):
         if option is not None:
             yield _described(field, hint, option)
@@ -160,9 +160,7 @@ def _described(field: "dataclasses.Field[object]", hint: type[object], option: O
     return DescribedOption(
         group="",
         words=f"{words} ..." if option.repeated else words,
-        meaning=f"{option.help} {option.variable} in the environment stands in for it."
-        if option.variable
-        else option.help,
+        meaning=f"{option.help} Default: {option.variable} in the environment." if option.variable else option.help,
         default="required" if field.default is dataclasses.MISSING else _shown_default(field),
     )
 
@@ -176,13 +174,13 @@ def _metavar(field: "dataclasses.Field[object]", hint: type[object], option: Opt
 
 
 def _shown_default(field: "dataclasses.Field[object]") -> str:
-    """Return a default as text; empty where leaving the option out says it all."""
+    """Return a default as text; empty if it needs no mention."""
     default = field.default
     return "" if default is None or default is False or default == () else str(default)
 
 
 def _fields(kind: type[object]) -> Iterator[tuple["dataclasses.Field[object]", type[object], Option | None]]:
-    """Yield each field, the type of its value, and its option; a group of options has none."""
+    """Yield each field, the type of its value, and its option. A group of options has none."""
     hints = typing.get_type_hints(kind, include_extras=True)
     for field in dataclasses.fields(cast("Any", kind)):
         hint: object = hints[field.name]
@@ -192,7 +190,7 @@ def _fields(kind: type[object]) -> Iterator[tuple["dataclasses.Field[object]", t
 
 @typing.runtime_checkable
 class _OptionOfAPackage(typing.Protocol):
-    """The option of a package that has its own command line, as `loadtest.command_line.Option`: a dataclass with some of our fields."""
+    """The option of a package that has its own command line, such as `loadtest.command_line.Option`: a dataclass with some of these fields."""
 
     help: str
     metavar: str | None
@@ -201,7 +199,7 @@ class _OptionOfAPackage(typing.Protocol):
 
 
 def _as_option(marker: object) -> Option | None:
-    """Return the option that a marker of a field describes; None for any other marker."""
+    """Return the option in a field's annotation; None for any other annotation."""
     if isinstance(marker, Option):
         return marker
     return Option(**vars(marker)) if isinstance(marker, _OptionOfAPackage) else None

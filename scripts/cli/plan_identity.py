@@ -1,4 +1,4 @@
-"""What a previewed plan is valid for. A plan whose identity is another one now is not run."""
+"""Validity of a previewed plan. A plan whose identity has changed is not run."""
 
 import hashlib
 import json
@@ -16,41 +16,41 @@ from engine.steps import PlannedStep
 from scripts.cli.frozen import FrozenProject
 
 _MEANINGS: Final = {
-    "stack": "it is a plan of another stack",
+    "stack": "the plan is for another stack",
     "project": "another Google Cloud project is set",
     "program": "the program's files changed",
-    "settings": "the stack's settings, or a file that they name, changed",
-    "packages": "other packages are installed",
-    "backend": "another backend or account is logged in",
+    "settings": "the stack's settings, or a file they reference, changed",
+    "packages": "the installed packages changed",
+    "backend": "the backend or account changed",
     "state": "the stack was deployed or refreshed",
     "image": "the image changed",
 }
 _READABLE: Final = ("stack", "project", "backend", "image")
-"""Fields that are no hashes: a message shows both values."""
+"""Fields that are not hashes. A message shows both values."""
 _ID_DIGITS: Final = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanIdentity:
-    """What a plan holds for. Without a meaning in words: SHA-256 in hex."""
+    """Validity of a plan. Fields without a description are SHA-256 hashes in hex."""
 
     stack: str
     project: str
     """The Google Cloud project."""
     program: str
     settings: str
-    """Of the stack's file, and of what it names: a folder with a Dockerfile, a config.json, prices."""
+    """Hash of the stack's file and of the files it references (a folder with a Dockerfile, a config.json, prices)."""
     packages: str
-    """Of the names and versions of the packages that are installed."""
+    """Hash of the names and versions of the installed packages."""
     backend: str
-    """Where the state is kept, and whose it is, without credentials: two backends can have a stack of one name."""
+    """Location and owner of the state, without credentials: two backends can have a stack of the same name."""
     state: str
-    """Empty where nothing is deployed."""
+    """Empty if nothing is deployed."""
     image: str
     """Digest of the image."""
 
     def changed_since(self, other: "PlanIdentity") -> Sequence[str]:
-        """Return what is different now, each as a clause."""
+        """Return the differences, each as a clause."""
         before, now = asdict(other), asdict(self)
         return [
             f"{meaning} ({before[name]} → {now[name]})" if name in _READABLE else meaning
@@ -60,15 +60,15 @@ class PlanIdentity:
 
 
 def plan_id_of(identity: PlanIdentity, steps: Sequence[PlannedStep], *, refresh: bool, usd_per_hour: float) -> str:
-    """Return a short name of what a plan is valid for and what it does: two previews with different steps are two plans."""
+    """Return a short id for the plan's validity and steps: two previews with different steps are two plans."""
     content = [asdict(identity), [step.digest for step in steps], refresh, usd_per_hour]
     return f"plan-{hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:_ID_DIGITS]}"
 
 
 def identity_of(frozen: FrozenProject, *, must_exist: bool = True) -> PlanIdentity:
-    """Return what a plan of this copy is valid for now.
+    """Return the current identity of a plan of this copy.
 
-    Raises CommandRefusedError if the stack must exist and does not, and ScriptError if the state cannot be read.
+    Raises CommandRefusedError if the stack must exist but does not, and ScriptError if the state cannot be read.
     """
     return PlanIdentity(
         stack=frozen.stack,
@@ -90,14 +90,14 @@ def _state(stack: str, *, must_exist: bool) -> str:
             raise
         return ""
     deployment = parse_deployment(stack, text)
-    # An empty stack is the same as none: a deployment that creates the stack may be refused afterwards.
+    # An empty stack counts as missing, because a deployment that creates the stack can still be refused.
     if not deployment.resources and not deployment.pending:
         return ""
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _backend() -> str:
-    """Return the backend's address without user, password and query, and the account if the engine knows one."""
+    """Return the backend's address without user, password and query, and the account if the engine reports one."""
     url, account = os.environ.get("PULUMI_BACKEND_URL", ""), ""
     if not url:
         said = as_mapping(cast("object", json.loads(runner.query(["whoami", "--verbose", "--json"]))))

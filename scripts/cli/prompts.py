@@ -1,4 +1,4 @@
-"""Ask a person before something is changed."""
+"""Prompt the user before a change."""
 
 import sys
 
@@ -6,9 +6,9 @@ from contracts.errors import CommandRefusedError
 
 
 def confirm(question: str, *, without_terminal: str, declined: str) -> None:
-    """Ask on stderr, and go on if the answer is yes.
+    """Prompt on stderr and return if the answer is yes.
 
-    Raises CommandRefusedError: with `without_terminal` if stdin is no terminal, with `declined` for any other answer.
+    Raises CommandRefusedError: with `without_terminal` if stdin is not a terminal, with `declined` for any other answer.
     """
     if not sys.stdin.isatty():
         raise CommandRefusedError(without_terminal)

@@ -9,13 +9,13 @@ if TYPE_CHECKING:
     from stacks.settings import Settings
 
 NO_PROJECT: Final = "planned-without-a-project"
-"""Stands in for a project that neither the file nor the environment names: a plan needs none."""
+"""Stand-in if neither the file nor the environment sets a project. A plan needs none."""
 
 
 def stack_settings(stack: str, *, project: str | None = None, folder: Path | None = None) -> "Settings":
-    """Return the settings in `Pulumi.<stack>.yaml`; `project` stands in if neither the file nor the environment names one.
+    """Return the settings in `Pulumi.<stack>.yaml`. `project` is the fallback if neither the file nor the environment sets one.
 
-    `folder` is the project's folder by default. Raises CommandRefusedError if the file is missing or wrong.
+    `folder` defaults to the project's folder. Raises CommandRefusedError if the file is missing or invalid.
     """
     from engine.runner import project_folder  # noqa: PLC0415 - starts no engine here, and costs 9 ms
     from stacks.loading import SettingsError, from_file  # noqa: PLC0415 - pydantic and YAML take 0.2 s to load
@@ -27,5 +27,5 @@ def stack_settings(stack: str, *, project: str | None = None, folder: Path | Non
 
 
 def registry_host(settings: "Settings") -> str:
-    """Return the host of the registry that a built image is pushed to: that of the stack's first region."""
+    """Return the host of the registry for a built image, in the stack's first region."""
     return f"{settings.regions[0]}-docker.pkg.dev"

@@ -1,4 +1,4 @@
-"""A stack's settings file that can be changed without losing comments, order, or the spelling of other lines."""
+"""A stack's settings file that can be edited without losing comments, order, or the spelling of other lines."""
 
 import difflib
 import io
@@ -15,23 +15,23 @@ from stacks.loading import from_values, take_secrets
 from stacks.settings import Settings
 
 Block: TypeAlias = MutableMapping[str, Any]
-"""A mapping of the file; ruamel.yaml gives its types no parameters."""
+"""A mapping in the file. ruamel.yaml's type has no parameters."""
 _UNWRAPPED = 10_000
-"""Line width of the writer: lines stay as long as they are."""
+"""Line width of the writer, wide enough to keep every line."""
 
 
 class SettingsFile:
-    """The text of `Pulumi.<stack>.yaml`, and its keys as settings name them (`cloudRun.memory`)."""
+    """The text of `Pulumi.<stack>.yaml`, with keys as the settings spell them (`cloudRun.memory`)."""
 
     def __init__(self, path: Path) -> None:
-        """Read the file, which has to be YAML with a `config` block."""
+        """Read the file, which must be YAML with a `config` block."""
         self._name = path.name
         self._text = path.read_text(encoding="utf-8")
         self._document = parsed(self._text)
         self._config = cast("Block", self._document["config"])
 
     def settings(self) -> Settings:
-        """Return the settings as they are now. Raises SettingsError."""
+        """Return the current settings. Raises SettingsError."""
         values: dict[str, object] = {
             key.partition(":")[2]: value for key, value in self._config.items() if key.startswith(f"{PRODUCT}:")
         }
@@ -39,7 +39,7 @@ class SettingsFile:
         return from_values(values, project=NO_PROJECT, secrets=list(secrets), origin=self._name)
 
     def apply(self, changes: Mapping[str, object]) -> None:
-        """Set keys to new values; None removes a key, and a block that is empty after it."""
+        """Set keys to new values. None removes a key, and its block if that is then empty."""
         for key, value in changes.items():
             first, *rest = key.split(".")
             path = (f"{PRODUCT}:{first}", *rest)
@@ -49,7 +49,7 @@ class SettingsFile:
                 _set(self._config, path, value)
 
     def text(self) -> str:
-        """Return the file's text. Only changed lines are written anew: the writer has its own style for blanks and quotes."""
+        """Return the file's text. Only changed lines are rewritten, because the writer has its own style for blanks and quotes."""
         kept = self._text.splitlines(keepends=True)
         before = dumped(parsed(self._text)).splitlines(keepends=True)
         after = dumped(self._document).splitlines(keepends=True)
@@ -71,7 +71,7 @@ def _writer() -> YAML:
 
 
 def parsed(text: str) -> Block:
-    """Return the document of a settings file, with its comments and its spelling."""
+    """Return the document of a settings file, with its comments and spelling."""
     return cast("Block", cast("Any", _writer()).load(text))
 
 
@@ -95,7 +95,7 @@ def _set(block: Block, path: tuple[str, ...], value: object) -> None:
 
 
 def _in_style(value: object, before: object) -> object:
-    """Return a list that is written on one line if the one before it was."""
+    """Return a list on one line if the previous one was."""
     if not isinstance(value, list | tuple) or not isinstance(before, CommentedSeq):
         return cast("object", value)
     items: Any = CommentedSeq(cast("Sequence[object]", value))
@@ -119,7 +119,7 @@ def _remove(block: Block, path: tuple[str, ...]) -> None:
 
 
 def _comments_after(block: Block, key: str) -> Iterator[str]:
-    """Yield the comment lines that the parser keeps with a key although they stand before the next one."""
+    """Yield the comment lines that the parser attaches to a key although they precede the next one."""
     column = cast("int", cast("Any", block).lc.key(key)[1])
     holder: Any = block
     name: Any = key
@@ -140,7 +140,7 @@ def _comments_after(block: Block, key: str) -> Iterator[str]:
 
 
 def _comment_next(block: Block, key: str, comments: tuple[str, ...]) -> None:
-    """Put comments before the key that follows."""
+    """Add comments before the key that follows."""
     keys = list(block)
     position = keys.index(key) + 1
     if comments and position < len(keys):

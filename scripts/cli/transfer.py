@@ -1,4 +1,4 @@
-"""Progress of a long copy: how much, how fast, and how long it still takes."""
+"""Progress of a long copy: amount, rate and time left."""
 
 import sys
 import time
@@ -9,9 +9,9 @@ from typing import Final, Self
 from planning.units import GIB, duration
 
 PERIOD_S: Final = 5.0
-"""Time between two lines. Work that takes less has none."""
+"""Interval between lines. Shorter work prints none."""
 TERMINAL_PERIOD_S: Final = 0.5
-"""Time between two changes of the one line on a terminal."""
+"""Interval between updates of the progress line on a terminal."""
 _MIB: Final = 1024**2
 
 
@@ -22,7 +22,7 @@ def overwrite_line(text: str) -> None:
 
 
 class Transfer:
-    """Says every few seconds how far the work is, for several threads. As a context, it says nothing after its end."""
+    """Reports progress every few seconds, for several threads. As a context, it stops reporting at the end."""
 
     def __init__(
         self,
@@ -31,7 +31,7 @@ class Transfer:
         overwrite: Callable[[str], None] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`say` prints a line that stays. With `overwrite`, for a terminal, progress is one line that changes."""
+        """`say` prints a permanent line. With `overwrite`, for a terminal, progress is one line that is updated in place."""
         self._say, self._overwrite, self._clock = say, overwrite, clock
         self._period_s = PERIOD_S if overwrite is None else TERMINAL_PERIOD_S
         self._what = ""
@@ -43,20 +43,20 @@ class Transfer:
         return self
 
     def __exit__(self, *_error: object) -> None:
-        """Clear the line that changes, so that what is said next has a line of its own."""
+        """Clear the progress line, so that the next message starts on its own line."""
         with self._lock:
             self._ended = True
             if self._overwrite is not None:
                 self._overwrite("")
 
     def __call__(self, what: str, done_bytes: int, total_bytes: int) -> None:
-        """Take note that `done_bytes` of `total_bytes` are done. `what` names the work; another one begins anew."""
+        """Record that `done_bytes` of `total_bytes` are done. `what` names the work; a new name starts over."""
         with self._lock:
             if not self._ended:
                 self._note_bytes(what, done_bytes, total_bytes)
 
     def note(self, text: str) -> None:
-        """Print a line that stays."""
+        """Print a permanent line."""
         with self._lock:
             if self._ended:
                 return

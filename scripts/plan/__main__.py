@@ -1,11 +1,16 @@
-"""Plan a deployment before it costs anything: whether it fits, how long it starts, what it costs, and what is wrong with it.
+r"""Plan a deployment before it costs anything.
 
-    python -m scripts.plan --stack NAME [--costs | --measured | --fix [--write]]
-    python -m scripts.plan --model google/gemma-4-31B-it --accelerator H100 --set maxModelLen=32768 --json
-    python -m scripts.plan --model google/gemma-4-12B-it --compare --min-concurrency 8 --max-usd-per-hour 6
-    python -m scripts.plan --solve --workload in=4000,out=500,users=32 --max-ttft-s 1 --write NAME
+  python -m scripts.plan --stack NAME [--costs | --measured | --fix [--write]]
+  python -m scripts.plan --model google/gemma-4-31B-it --accelerator H100 \
+      --set maxModelLen=32768 --json
+  python -m scripts.plan --model google/gemma-4-12B-it --compare \
+      --min-concurrency 8 --max-usd-per-hour 6
+  python -m scripts.plan --solve --workload in=4000,out=500,users=32 \
+      --max-ttft-s 1 --write NAME
 
-Exit code 0 means that it fits, 2 that it is blocked or out of memory, or that the question is wrong.
+Shows whether the deployment fits, its start-up time, speed and cost, and the
+findings. Exit code 0 means that it fits, 2 that it is blocked, out of memory, or the options
+are invalid.
 """
 
 import json
@@ -34,23 +39,19 @@ class PlanOptions:
 
     question: Question
     comparison: Comparison
-    fix: Annotated[bool, Option("With --stack: show the change of its file that removes what blocks, as a diff.")] = (
-        False
-    )
+    fix: Annotated[bool, Option("With --stack: show the settings change that fixes blockers, as a diff.")] = False
     solving: Solving
     write: Annotated[
         str | None,
         Option(
-            "With --fix: make that change. With --solve: make the file Pulumi.NAME.yaml of the cheapest deployment.",
+            "With --fix: apply the change. With --solve: create Pulumi.NAME.yaml.",
             metavar="NAME",
             bare="",
         ),
     ] = None
     explain: Annotated[bool, Option("Show the formulas with their numbers.")] = False
-    costs: Annotated[bool, Option("Show the whole bill, a cold start, and when running all the time is cheaper.")] = (
-        False
-    )
-    measured: Annotated[bool, Option("With --stack: show what smoke and bench measured beside the plan.")] = False
+    costs: Annotated[bool, Option("Show the full bill, a cold start, and the break-even for always-on.")] = False
+    measured: Annotated[bool, Option("With --stack: compare the plan with smoke and bench results.")] = False
     as_json: JsonSwitch = False
 
 
@@ -92,18 +93,18 @@ def _plan(options: PlanOptions) -> ExitCode:
             print(title)
             print("".join(f"  {line}\n" for line in lines))
     elif options.costs:
-        from scripts.plan.costs import show_costs  # rich costs more than the plan
+        from scripts.plan.costs import show_costs  # rich takes longer to load than the plan
 
         show_costs(plan)
     else:
-        from scripts.plan.table import show  # rich costs more than the plan
+        from scripts.plan.table import show  # rich takes longer to load than the plan
 
         show(plan, wording)
     return ExitCode.DONE if plan.fits else ExitCode.REFUSED
 
 
 def _more(subject: Subject, *, explained: bool) -> dict[str, object]:
-    """Return what the JSON document has beside the plan: the loading modes of a service, and the formulas where they are asked for."""
+    """Return the JSON keys in addition to the plan (a service's loading modes and, with --explain, the formulas)."""
     from planning.cost.loading_modes import loading_modes
 
     ways = [one.to_json() for one in loading_modes(subject)]
@@ -116,15 +117,15 @@ def _more(subject: Subject, *, explained: bool) -> dict[str, object]:
 
 
 def _check(options: PlanOptions) -> None:
-    """Raise PlanningError for options that do not go together."""
+    """Raise PlanningError for options that cannot be combined."""
     comparison = options.comparison
     if options.solving.solve:
         _check_solve(options)
         return
     if options.solving.given is not None:
-        raise PlanningError(f"{options.solving.given} belongs to --solve; give both.")
+        raise PlanningError(f"{options.solving.given} requires --solve.")
     if options.write and not options.solving.solve:
-        raise PlanningError("--write takes a name with --solve only; with --fix it changes the stack's file.")
+        raise PlanningError("--write NAME requires --solve. With --fix, pass --write without a name.")
     if options.question.stack is not None:
         _check_stack(options)
     else:
@@ -133,7 +134,7 @@ def _check(options: PlanOptions) -> None:
     _check_output(options)
     _check_measured(options)
     if not comparison.compare and comparison.limits != (None, None, None):
-        raise PlanningError("--min-context, --min-concurrency and --max-usd-per-hour belong to --compare or --solve.")
+        raise PlanningError("--min-context, --min-concurrency and --max-usd-per-hour require --compare or --solve.")
 
 
 def _check_solve(options: PlanOptions) -> None:
@@ -146,72 +147,76 @@ def _check_solve(options: PlanOptions) -> None:
     )
     check_solving(options.question, options.comparison, others=tuple(name for name, given in in_use if given))
     if options.write == "":
-        raise PlanningError("--write with --solve needs the name of the new stack; write --write NAME.")
+        raise PlanningError("--write has no name. With --solve, pass --write NAME with the name of the new stack.")
 
 
 def _check_stack(options: PlanOptions) -> None:
     given = options.question.given or ("--compare" if options.comparison.compare else None)
     if given:
-        raise PlanningError(f"--stack takes everything from the stack's settings; leave out {given}.")
+        raise PlanningError(
+            f"--stack and {given} cannot be combined, because the stack's settings define the deployment."
+        )
     if options.fix and (options.as_json or options.explain):
-        raise PlanningError("--fix prints a diff; leave out --json and --explain.")
+        raise PlanningError("--fix cannot be combined with --json or --explain.")
     if options.write is not None and not options.fix:
-        raise PlanningError("--write belongs to --fix; give both.")
+        raise PlanningError("--write requires --fix.")
 
 
 def _check_description(options: PlanOptions) -> None:
     question, compares = options.question, options.comparison.compare
     if options.fix or options.write is not None:
-        raise PlanningError("--fix and --write change a stack's settings; name it: --stack NAME.")
+        raise PlanningError("--fix and --write require --stack NAME.")
     if question.from_bucket:
-        raise PlanningError("--from-bucket reads the bucket of a stack; name it: --stack NAME.")
+        raise PlanningError("--from-bucket requires --stack NAME.")
     if question.model is None and question.config is None:
-        raise PlanningError("Say what to plan: --stack NAME, or --model ID --accelerator NAME.")
+        raise PlanningError("No deployment to plan. Pass --stack NAME, or --model ID and --accelerator NAME.")
     places = (question.accelerator is not None) + question.has_own_device
     if places == 0 and not compares:
-        raise PlanningError("Say on what: --accelerator NAME, --device FIGURES, or --compare for all of them.")
+        raise PlanningError("No accelerator. Pass --accelerator NAME, --device FIGURES, or --compare for all of them.")
     if places > 1 and not compares:
-        raise PlanningError("--accelerator and --device each say on what; leave one out, or add --compare for both.")
+        raise PlanningError("--accelerator and --device cannot be combined without --compare.")
 
 
 def _check_measured(options: PlanOptions) -> None:
-    """Raise PlanningError for options that --measured has no use for."""
+    """Raise PlanningError for options that cannot be combined with --measured."""
     if not options.measured:
         return
     if options.question.stack is None:
-        raise PlanningError("--measured reads the figures of a deployed stack; name it: --stack NAME.")
+        raise PlanningError("--measured requires --stack NAME.")
     if options.explain or options.costs or options.fix or options.comparison.compare or options.solving.solve:
         raise PlanningError(
-            "--measured shows one table; leave out --explain, --costs, --fix, --compare and --solve (--json is allowed)."
+            "--measured cannot be combined with --explain, --costs, --fix, --compare or --solve (--json is allowed)."
         )
     question = options.question
     if question.workload is not None or question.from_hub or question.from_bucket:
-        raise PlanningError("--measured shows what is deployed; leave out --workload, --from-hub and --from-bucket.")
+        raise PlanningError("--measured cannot be combined with --workload, --from-hub or --from-bucket.")
 
 
 def _check_source(question: Question) -> None:
     if question.from_hub and question.from_bucket:
-        raise PlanningError("--from-hub and --from-bucket each say where the config is; leave one out.")
+        raise PlanningError("--from-hub and --from-bucket cannot be combined.")
     if question.save is not None and not (question.from_hub or question.from_bucket):
-        raise PlanningError("--save keeps what --from-hub or --from-bucket read; add one of them.")
+        raise PlanningError("--save requires --from-hub or --from-bucket.")
 
 
 def _check_output(options: PlanOptions) -> None:
-    """Raise PlanningError for two ways of printing at once."""
+    """Raise PlanningError for conflicting output options."""
     if options.costs and options.question.has_own_device:
-        raise PlanningError("--costs shows what Google bills, and --device is none of its machines; leave one out.")
+        raise PlanningError("--costs and --device cannot be combined, because a custom device has no Google price.")
     if options.costs and (options.explain or options.fix or options.comparison.compare):
-        raise PlanningError("--costs shows the costs of one plan; leave out --explain, --fix and --compare.")
+        raise PlanningError("--costs cannot be combined with --explain, --fix or --compare.")
 
 
 def _learn(options: LearnOptions) -> ExitCode:
-    """Read a boot log of vLLM or a saved /metrics, add it to the corpus of measured boots, and show the plan beside it.
+    """Record a boot log as a measured boot and compare it with the plan.
 
-        python -m scripts.plan learn boot.log
-        python -m scripts.plan learn boot.log --accelerator L4 --url URL
-        python -m scripts.plan learn metrics.txt --stack NAME --show
+      python -m scripts.plan learn boot.log
+      python -m scripts.plan learn boot.log --accelerator L4 --url URL
+      python -m scripts.plan learn metrics.txt --stack NAME --show
 
-    Servers that died are learned too: with where they died and their last words.
+    Reads a boot log of vLLM or a saved /metrics response and adds it to the corpus
+    of measured boots. Also records crashed servers, with the stage and the last
+    error message.
     """
     from scripts.plan.learn import learn
 

@@ -1,7 +1,8 @@
-"""Read a vLLM boot log, of a GPU or of tpu-inference, or a scrape of /metrics: flags, figures, and what became of the server.
+"""Parse a vLLM boot log (GPU or tpu-inference) or a scrape of /metrics: flags, figures, and the outcome.
 
-Sources of the lines: the boot logs of xbill9/gemma4-dev (v5e-1 of 2026-08-07, v6e-1 of 2026-09-24, v6e-4 of 2026-09-26, L4 of 2026-09-29) and
-field report 003. vLLM changes their words between versions; a line that no pattern knows is not a mistake, and what is missing is said.
+Sources of the log lines: the boot logs of xbill9/gemma4-dev (v5e-1 of 2026-08-07, v6e-1 of 2026-09-24, v6e-4 of 2026-09-26, L4 of
+2026-09-29) and field report 003. vLLM changes their wording between versions. A line without a pattern is not an error, and missing
+figures are reported.
 """
 
 import ast
@@ -43,7 +44,7 @@ _FIGURES: Final[Mapping[str, re.Pattern[str]]] = {
     "utilization": re.compile(rf"The current \S+={_NUMBER} is equivalent to"),
     "requests": re.compile(rf"Prepared request paddings: \[(?:\d+, )*{_NUMBER}\]"),
 }
-"""The figures, by name. The first line of a kind counts: later ones repeat it for other ranks or stages."""
+"""Figures by name. The first line of a kind counts; later ones repeat it for other ranks or stages."""
 _WORDS: Final[Mapping[str, re.Pattern[str]]] = {
     "version": re.compile(r"(?:vLLM API server version|LLM engine \(v|\bversion)\s?([0-9][\w.+]*)"),
     "tpu": re.compile(r"tpu_type=(\S+)"),
@@ -60,33 +61,33 @@ _FAULTS: Final[tuple[tuple[re.Pattern[str], DiedAt], ...]] = (
     (re.compile(r"(?:\w+\.)*(?:NotImplementedError|AttributeError|KeyError|ImportError|ModuleNotFoundError|ValueError|OSError|TypeError): .*"), "loading"),
     (re.compile(r".*(?:EngineCore failed to start|Engine core initialization failed|Engine process failed to start).*"), "loading"),
 )  # fmt: skip
-"""The last words of a server that dies, the telling ones first, and where it died."""
+"""The last error messages of a server that crashes, most specific first, with the stage of the crash."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BootReport:
-    """What a log says."""
+    """Contents of a log."""
 
     arguments: Mapping[str, object]
-    """The flags that vLLM prints as not default, by vLLM's names."""
+    """The flags that vLLM prints as non-default, by vLLM's names."""
     model: str | None
     accelerator: str | None
-    """The TPU slice; a GPU is not named in a log."""
+    """The TPU slice. A log does not name a GPU."""
     version: str
     figures: Mapping[str, float]
-    """By the kinds of the corpus: GiB, seconds, tokens and blocks, for one device."""
+    """By the corpus's kinds: GiB, seconds, tokens and blocks, per device."""
     notes: Mapping[str, str]
-    """How a figure follows from the log, where the log has no such number."""
+    """Derivation of figures that the log does not contain."""
     outcome: Literal["runs", "dies"]
     died_at: DiedAt | None = None
     message: str = ""
-    """The last words of a server that died."""
+    """The last error message of a server that crashed."""
     derived: Mapping[str, object] = field(default_factory=dict[str, object])
-    """Flags that follow from figures of the log, such as the utilization in effect, by vLLM's names."""
+    """Flags derived from figures in the log, such as the effective utilization, by vLLM's names."""
 
 
 def read_boot(text: str) -> BootReport:
-    """Return what a boot log or a scrape of /metrics says. Raises CommandRefusedError if it is neither, or the log ends too early."""
+    """Return the contents of a boot log or a scrape of /metrics. Raises CommandRefusedError if it is neither, or is incomplete."""
     if re.search(r"^vllm:cache_config_info\{", text, re.MULTILINE):
         return _read_metrics(text)
     lines = [_PREFIX.sub("", line).rstrip() for line in text.splitlines()]
@@ -98,8 +99,8 @@ def read_boot(text: str) -> BootReport:
     serves = any(_SERVING.search(line) for line in lines)
     if not serves and died_at is None:
         raise CommandRefusedError(
-            "The log has neither a line like 'Application startup complete' nor an error of vLLM; give the log of a whole start, "
-            "or a saved answer of /metrics."
+            "The log has neither a line like 'Application startup complete' nor a vLLM error. Pass the log of a complete start "
+            "or a saved /metrics response."
         )
     figures, notes = _figures(found, _elapsed_s(lines) if serves else None)
     model = arguments.get("model") or arguments.get("model_tag") or words["model"]
@@ -118,7 +119,7 @@ def read_boot(text: str) -> BootReport:
 
 
 def _read_metrics(text: str) -> BootReport:
-    """Return what the cache configuration of a running server says."""
+    """Return the cache configuration that a running server reports."""
     labels = parse_metrics(text).labels(CACHE_CONFIG) or {}
     blocks = labels.get("num_gpu_blocks", "")
     derived: dict[str, object] = {}
@@ -172,12 +173,12 @@ def _arguments(text: str | None) -> Mapping[str, object]:
 
 
 def _slice(name: str | None) -> str | None:
-    """Return the planner's name of a TPU type: v5litepod-1 is v5e-1."""
+    """Return the planner's name for a TPU type: v5litepod-1 is v5e-1."""
     return None if name is None else name.replace("v5litepod", "v5e")
 
 
 def _fault(lines: list[str], *, is_loaded: bool) -> tuple[DiedAt | None, str]:
-    """Return where the server died and its most telling line."""
+    """Return the stage at which the server crashed, and its most specific log line."""
     plain = [_STAMP.sub("", line) for line in lines]
     for pattern, died_at in _FAULTS:
         for number, line in enumerate(plain):
@@ -189,7 +190,7 @@ def _fault(lines: list[str], *, is_loaded: bool) -> tuple[DiedAt | None, str]:
 
 
 def _figures(found: Mapping[str, float], elapsed_s: float | None) -> tuple[dict[str, float], dict[str, str]]:
-    """Return the figures of the corpus, and how those follow that the log does not have."""
+    """Return the figures of the corpus, and how those missing from the log are derived."""
     figures = {name: found[name] for name in ("checkpoint", "weights", "kv_tokens", "kv_blocks") if name in found}
     notes: dict[str, str] = {}
     chips = found.get("chips", 1)
@@ -223,12 +224,12 @@ def _derived(found: Mapping[str, float]) -> dict[str, object]:
 
 
 def _elapsed_s(lines: list[str]) -> float | None:
-    """Return the seconds from the first time stamp to the last one before the server answers."""
+    """Return the seconds from the first time stamp to the last one before the server is ready."""
     first = last = None
     for line in lines:
         if match := _STAMP.search(line):
             month, day, hour, minute, second = (int(part) for part in match.groups())
-            # The logs have no year; a leap year knows every day.
+            # The logs have no year, and a leap year has every day.
             last = dt.datetime(2024, month, day, hour, minute, second, tzinfo=dt.UTC)
             first = first or last
         if _SERVING.search(line):

@@ -1,4 +1,4 @@
-"""One model on all accelerators: what fits, how much it holds, how fast it is, what it costs, and the cheapest that is enough."""
+"""One model on all accelerators: fit, capacity, speed and cost, and the cheapest that meets the limits."""
 
 import json
 import sys
@@ -12,12 +12,12 @@ from planning.question.types import Plan
 from planning.solve.plan_json import plan_json
 from scripts.plan.question import CommandWording, Comparison, Question, deployment_from
 
-_NUMBERS = ("KV tokens", "at once", "tok/s alone", "tok/s full", "start", "$/h", "$/M tokens")
-"""Headings of the columns with figures."""
+_NUMBERS = ("KV tokens", "concurrent", "tok/s, 1 request", "tok/s, full", "start", "$/h", "$/M tokens")
+"""Headings of the numeric columns."""
 
 
 def compare(question: Question, limits: Comparison, *, as_json: bool) -> ExitCode:
-    """Print the comparison; 0 where something is enough, 2 where nothing is. Raises PlanningError."""
+    """Print the comparison. Return 0 if an accelerator meets the limits, otherwise 2. Raises PlanningError."""
     if question.model is not None:
         refuse_absent(question.model)
     plans = plans_of(question, limits)
@@ -37,7 +37,7 @@ def compare(question: Question, limits: Comparison, *, as_json: bool) -> ExitCod
 
 
 def plans_of(question: Question, limits: Comparison) -> list[Plan]:
-    """Return a plan for each accelerator, or for the one that was named, and for a device by its figures; cheapest first, unpriced last."""
+    """Return a plan for each accelerator (or the selected one) and for a custom device, cheapest first and unpriced last."""
     asked = deployment_from(question)
     if limits.min_context is not None and asked.vllm.max_model_len is None:
         asked = replace(asked, vllm=replace(asked.vllm, max_model_len=limits.min_context))
@@ -53,7 +53,7 @@ def plans_of(question: Question, limits: Comparison) -> list[Plan]:
 
 
 def is_enough(one: Plan, limits: Comparison) -> bool:
-    """Return whether the plan fits and meets every limit that was given."""
+    """Return whether the plan fits and meets every limit."""
     return (
         one.fits
         and (limits.min_context is None or one.memory.largest_max_model_len >= limits.min_context)
@@ -65,13 +65,13 @@ def is_enough(one: Plan, limits: Comparison) -> bool:
 
 
 def cheapest(plans: list[Plan], limits: Comparison) -> Plan | None:
-    """Return the cheapest plan that is enough."""
+    """Return the cheapest plan that meets the limits."""
     priced = (one for one in plans if one.cost.is_known and is_enough(one, limits))
     return min(priced, key=lambda one: one.cost.usd_per_hour, default=None)
 
 
 def _table(plans: list[Plan], chosen: Plan | None, limits: Comparison) -> None:
-    from scripts.cli.tables import console, table  # noqa: PLC0415 - only for people
+    from scripts.cli.tables import console, table  # noqa: PLC0415 - only for the table
 
     title = f"{plans[0].model}, requests of {plans[0].vllm.max_model_len or 0:,} tokens"
     words, numbers = ("accelerator", "as", "verdict", "why"), _NUMBERS
@@ -95,7 +95,7 @@ def _table(plans: list[Plan], chosen: Plan | None, limits: Comparison) -> None:
     out.print(shown)
     if chosen:
         out.print(
-            f"* the cheapest that is enough: {chosen.accelerator} on {chosen.platform}, ${chosen.cost.usd_per_hour:.2f}/h"
+            f"* cheapest that meets the limits: {chosen.accelerator} on {chosen.platform}, ${chosen.cost.usd_per_hour:.2f}/h"
         )
     else:
-        out.print("None of them is enough; ask for less, or for a smaller model.")
+        out.print("No accelerator meets the limits. Relax a limit or choose a smaller model.")

@@ -1,4 +1,4 @@
-"""The costs of a plan for people: where an hour costs what, the whole bill, a cold start, and when running all the time is cheaper."""
+"""Costs of a plan as text, with the price per hour by location, the full bill, a cold start, and the break-even for always-on."""
 
 import math
 import sys
@@ -16,8 +16,8 @@ _BAR: Final = 40
 _DAY_H: Final = 24
 _PER: Final = {"hour": "hour", "busy hour": "busy hour", "month": "month", "start": "cold start", "renewal": "renewal"}
 _NOTES: Final = (
-    "* the region's own price is not known; this is the dearest known one",
-    "A busy hour streams answers at the rate of saturation.",
+    "* price of this region unknown; the highest known price is used",
+    "A busy hour streams output at the saturated rate.",
 )
 
 
@@ -31,7 +31,7 @@ def show_costs(plan: Plan) -> None:
         out.print(line, soft_wrap=True)
     sources = _Sources()
     headings = ("part", "amount", "unit price", "USD", "per", "date", "source")
-    bill = table("The whole bill", headings, whole=headings, numbers=("amount", "unit price", "USD"))
+    bill = table("Full bill", headings, whole=headings, numbers=("amount", "unit price", "USD"))
     for part in plan.running.bill:
         bill.add_row(*_row(part, sources))
     out.print(bill)
@@ -46,7 +46,7 @@ class _Sources:
         self._urls: list[str] = []
 
     def mark(self, price: "Price") -> str:
-        """Return where a price is from: the number of its URL, or the price file."""
+        """Return the source of a price (the number of its URL, or the price file)."""
         if price.is_own:
             return "price file"
         if price.url not in self._urls:
@@ -62,11 +62,11 @@ class _Sources:
 def _places(plan: Plan) -> Iterator[str]:
     places = plan.cost.places
     if len(places) == 1:
-        yield f"Prices of {places[0].place}." if places[0].place else "No place is named: prices of the United States."
+        yield f"Prices of {places[0].place}." if places[0].place else "No location set: prices of the United States."
         return
-    yield "An hour by zone; until one is granted, the dearest counts"
+    yield "Price per hour by zone; until a zone grants capacity, the highest price counts"
     for one in places:
-        note = "  dearest known price, its own is not known" if one.is_assumed else ""
+        note = "  highest known price; this zone's own is unknown" if one.is_assumed else ""
         bar = _bar(one.usd_per_hour, plan.cost.usd_per_hour)
         yield f"  {one.place:<22} {_usd(one.usd_per_hour):>8} {bar}{note}"
 
@@ -88,19 +88,19 @@ def _row(part: BillPart, sources: _Sources) -> tuple[str, ...]:
 
 def _starts(plan: Plan) -> Iterator[str]:
     running = plan.running
-    most = "at most " if plan.platform == "cloud-run" else ""
-    yield f"A cold start takes {most}{duration(running.cold_start_s)} and costs {most}${running.cold_start_usd:.2f} until the first answer."
+    most = "up to " if plan.platform == "cloud-run" else ""
+    yield f"A cold start takes {most}{duration(running.cold_start_s)} and costs {most}${running.cold_start_usd:.2f} until the first response."
     linger = f" An instance stays for {duration(running.linger_s)} after its last request." if running.linger_s else ""
     yield f"An idle hour costs ${running.idle_usd_per_hour:.2f}.{linger}"
 
 
 def _chart(running: RunningCosts) -> Iterator[str]:
     hours = "Hours of traffic" if running.linger_s else "A run of N hours"
-    yield f"{hours} a day, USD a month, and USD for an hour of answers"
+    yield f"{hours} per day, USD per month, and USD per hour of output"
     most = max(running.always_on_usd_per_month, *(window.usd_per_month for window in running.windows))
     for window in running.windows:
         served = window.usd_per_served_hour
-        answer = "no answer before its end" if math.isinf(served) else f"${served:.2f}"
+        answer = "no output before the run expires" if math.isinf(served) else f"${served:.2f}"
         bar = _bar(window.usd_per_month, most)
         yield f"  {window.hours_per_day:>4g} h   {_usd(window.usd_per_month):>12} {bar} {answer}"
     always = running.always_on_usd_per_month
@@ -113,18 +113,18 @@ def _break_even(plan: Plan) -> Iterator[str]:
     running = plan.running
     if running.even_requests_per_day is not None:
         yield (
-            f"minInstances 1 is cheaper from {running.even_requests_per_day:.0f} single requests a day on, or from "
-            f"{running.even_hours_per_day:.1f} h of traffic a day in one piece."
+            f"minInstances 1 is cheaper above {running.even_requests_per_day:.0f} single requests per day, or above "
+            f"{running.even_hours_per_day:.1f} h of continuous traffic per day."
         )
-        yield f"With minInstances 0 the first caller after a pause waits at most {duration(plan.startup.ready_s)}."
+        yield f"With minInstances 0, the first caller after an idle period waits up to {duration(plan.startup.ready_s)}."
         return
     if running.even_hours_per_day < _DAY_H:
-        yield f"{running.always_on} for the whole month is cheaper from {running.even_hours_per_day:.1f} h a day on."
+        yield f"{running.always_on} for the whole month is cheaper above {running.even_hours_per_day:.1f} h per day."
     elif running.shortest_window_h is not None:
-        yield f"Runs cost less than {running.always_on} for the whole month at any length."
+        yield f"Runs of any length cost less than {running.always_on} for the whole month."
     if running.shortest_window_h is not None:
         shortest = duration(running.shortest_window_h * HOUR_S)
-        yield f"A run shorter than {shortest} costs more for an hour of answers than {running.always_on}, because of its cold start."
+        yield f"A run shorter than {shortest} costs more per hour of output than {running.always_on}, because of its cold start."
 
 
 def _usd(amount: float) -> str:

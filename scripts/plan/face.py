@@ -1,4 +1,4 @@
-"""What other commands may use of `scripts.plan`: the settings file of a stack that was found."""
+"""Public interface of `scripts.plan` for other commands, for the settings file of a solution."""
 
 from scripts.plan.solve import nothing_is_enough
 from scripts.plan.stack_text import new_file, write_stack

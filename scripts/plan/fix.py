@@ -1,4 +1,4 @@
-"""`--fix`: the change of a stack's settings file that removes what blocks, as a diff, and on request in the file."""
+"""Option `--fix`, the settings change that removes blocking findings, as a diff and optionally applied to the file."""
 
 import difflib
 import sys
@@ -22,17 +22,17 @@ _MOST_CHANGES = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fixed:
-    """A settings file after every change that helps."""
+    """A settings file after all fixes."""
 
     text: str
     plan: Plan
     deployment: Deployment
     removed: tuple[str, ...]
-    """Ids of the findings that were removed, in order."""
+    """Ids of the resolved findings, in order."""
 
 
 def fix(stack: str, *, write: bool) -> ExitCode:
-    """Print the change of the stack's file as a unified diff, and make it if asked to. Raises PlanningError."""
+    """Print the settings change as a unified diff, and optionally apply it. Raises PlanningError."""
     path = stack_file(stack)
     fixed = fixed_file(path)
     before = path.read_text(encoding="utf-8")
@@ -42,7 +42,7 @@ def fix(stack: str, *, write: bool) -> ExitCode:
     print("".join(difflib.unified_diff(*lines, fromfile=f"a/{path.name}", tofile=f"b/{path.name}")), end="")
     if write and fixed.text != before:
         path.write_text(fixed.text, encoding="utf-8")
-        print(f"plan: changed {path.name}, which removes {', '.join(fixed.removed)}.", file=sys.stderr)
+        print(f"plan: changed {path.name}; resolved {', '.join(fixed.removed)}.", file=sys.stderr)
     wording = StackWording(fixed.deployment)
     for finding in fixed.plan.stopping:
         text = f"{worded(finding.message, wording)} {remedy_of(finding, wording)}"
@@ -51,10 +51,10 @@ def fix(stack: str, *, write: bool) -> ExitCode:
 
 
 def fixed_file(path: Path) -> Fixed:
-    """Return the file with the first deployable remedy of each blocking finding, until none blocks or none can be removed.
+    """Return the file with the first deployable remedy of each blocking finding, until none blocks or none has a remedy.
 
     Raises:
-        PlanningError: if the file cannot be read, or has a mistake that is no finding.
+        PlanningError: if the file cannot be read, or has an error that is not a finding.
     """
     try:
         from_file(path, project=NO_PROJECT)

@@ -1,4 +1,4 @@
-"""Learn from a boot: read its log, show it beside the plan, and add it to the corpus of measured boots."""
+"""Import a boot log: compare it with the plan and add it to the corpus of measured boots."""
 
 import json
 from pathlib import Path
@@ -13,7 +13,7 @@ from scripts.plan.learned_table import as_json, show
 
 
 def learn(options: LearnOptions) -> ExitCode:
-    """Read a boot log, add it to the corpus, and show the plan beside it."""
+    """Read a boot log, add it to the corpus and print the comparison with the plan."""
     path = options.into or LEARNED_FILE
     boot = read_log(options, path)
     before = path.read_text(encoding="utf-8") if path.exists() else ""
@@ -43,4 +43,4 @@ def _add(path: Path, text: str) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
     except OSError as error:
-        raise CommandRefusedError(f"--into {path} cannot be written: {error.strerror}; name another file.") from None
+        raise CommandRefusedError(f"Cannot write --into {path}: {error.strerror}. Pass another file.") from None

@@ -1,4 +1,4 @@
-"""Options of `python -m scripts.plan learn`, apart from its work so that `--help` stays quick."""
+"""Options of `python -m scripts.plan learn`, separate from its implementation to keep `--help` fast."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,14 +12,12 @@ from scripts.plan.question import Question
 class LearnOptions:
     """Options of the command."""
 
-    log: Annotated[Path, Option("Boot log of vLLM, or a saved answer of its /metrics.", positional=True)]
+    log: Annotated[Path, Option("Boot log of vLLM or a saved /metrics response.", positional=True)]
     question: Question
-    url: Annotated[str, Option("Where the log was published.")] = ""
+    url: Annotated[str, Option("URL where the log was published.")] = ""
     into: Annotated[
         Path | None,
-        Option(
-            "File that takes the boot; scripts/plan/corpus/learned.toml without it, which docs/authors/accuracy.md reads too."
-        ),
+        Option("File to append the boot to. Default: scripts/plan/corpus/learned.toml."),
     ] = None
-    show: Annotated[bool, Option("Write nothing: only show the plan beside the log.")] = False
+    show: Annotated[bool, Option("Only show the comparison; write nothing.")] = False
     as_json: JsonSwitch = False

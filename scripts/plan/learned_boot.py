@@ -1,4 +1,4 @@
-"""A boot that was read from its log: its deployment, and its text in the form of the corpus."""
+"""A boot imported from its log: its deployment, and its text in the corpus format."""
 
 import datetime as dt
 import json
@@ -21,37 +21,37 @@ from scripts.plan.toml_text import deployment_lines, toml_value
 _FLAGS: Final[Mapping[str, VllmOption]] = {
     option.flag.removeprefix("--").replace("-", "_"): option for option in OPTIONS.values() if option.flag
 }
-"""The options that the planner understands, by vLLM's names."""
+"""The options that the planner supports, by vLLM's names."""
 _WITHOUT_EFFECT: Final = frozenset(
     {"model", "model_tag", "host", "port", "api_key", "uvicorn_log_level", "revision", "allowed_origins", "middleware"}
 )
-"""Flags that say nothing of memory and speed. `model` is read by itself; keys are never shown."""
+"""Flags that do not affect memory or speed. `model` is read separately; keys are never shown."""
 _SECRET: Final = re.compile(r"key|token|secret|password|credential")
 _EXPECTED: Final = ("weights", "kv_tokens", "load", "compile", "restart")
-"""Figures that a log of a whole start has."""
+"""Figures that the log of a complete start contains."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LearnedBoot:
-    """A boot that was read, and what could not be."""
+    """An imported boot, and the parts that could not be read."""
 
     report: BootReport
     deployment: Deployment
     not_read: tuple[str, ...]
-    """Flags of the log that the planner has no option for. They are kept as extra arguments, unless they may hold a secret."""
+    """Flags in the log without a planner option. They are kept as extra arguments unless they may contain a secret."""
     missing: tuple[str, ...]
-    """Figures that the log does not have."""
+    """Figures missing from the log."""
     boot_id: str
     text: str
-    """The boot in the corpus's form."""
+    """The boot in the corpus format."""
 
 
 def read_log(options: LearnOptions, path: Path) -> LearnedBoot:
-    """Return the boot that a log is of. Raises PlanningError or CommandRefusedError for what cannot be read."""
+    """Return the boot recorded in a log. Raises PlanningError or CommandRefusedError if it cannot be read."""
     try:
         text = options.log.read_text(encoding="utf-8", errors="replace")
     except OSError as error:
-        raise CommandRefusedError(f"{options.log} cannot be read: {error.strerror}; give the path of a log.") from None
+        raise CommandRefusedError(f"Cannot read {options.log}: {error.strerror}. Pass the path of a log.") from None
     report = read_boot(text)
     deployment, not_read = deployment_of(report, options.question)
     boot_id = _boot_id(deployment, path)
@@ -67,17 +67,17 @@ def read_log(options: LearnOptions, path: Path) -> LearnedBoot:
 
 
 def deployment_of(report: BootReport, question: Question) -> tuple[Deployment, tuple[str, ...]]:
-    """Return the deployment that ran, and the flags that the planner has no option for.
+    """Return the deployment that ran, and the flags without a planner option.
 
-    The log's flags hold over the stack's; what the command line states holds over both.
+    The log's flags override the stack's; the command line overrides both.
     """
     model = question.model or report.model
     accelerator = question.accelerator or report.accelerator
     if question.stack is None:
         if model is None:
-            raise CommandRefusedError("The log names no model; add --model ID.")
+            raise CommandRefusedError("The log does not name a model. Add --model ID.")
         if accelerator is None:
-            raise CommandRefusedError("The log does not say on what the server ran; add --accelerator NAME.")
+            raise CommandRefusedError("The log does not name an accelerator. Add --accelerator NAME.")
     named = question if question.stack else replace(question, model=_on_hub(model), accelerator=accelerator)
     deployment = deployment_from(replace(named, set=()))
     flags = {**report.derived, **report.arguments}
@@ -93,12 +93,12 @@ def deployment_of(report: BootReport, question: Question) -> tuple[Deployment, t
 
 
 def _on_hub(model: str | None) -> str | None:
-    """Return the Hugging Face id of a checkpoint that was served from a folder named like it."""
+    """Return the Hugging Face id of a checkpoint that was served from a folder of the same name."""
     return id_of_folder(Path(model).name) if model and model.startswith("/") else model
 
 
 def _spelled(name: str, value: object) -> str:
-    """Return a flag as vLLM reads it."""
+    """Return a flag in vLLM's syntax."""
     flag = f"--{name.replace('_', '-')}"
     if value is True:
         return flag
@@ -106,7 +106,7 @@ def _spelled(name: str, value: object) -> str:
 
 
 def _value(option: VllmOption, value: object) -> object:
-    """Return a logged value as the planner has it. Raises PlanningError if the planner does not know it."""
+    """Return a logged value in the planner's form. Raises PlanningError if the planner does not support it."""
     if isinstance(value, list | tuple):
         found = [str(item) for item in cast("list[object]", value)]
         return tuple(found) if option.kind is tuple else found[0]
@@ -155,10 +155,10 @@ def _toml(report: BootReport, deployment: Deployment, boot_id: str, *, citation:
 
 
 def what_is_missing(boot: LearnedBoot) -> str:
-    """Return one sentence on what could not be read; empty if everything could."""
-    parts = [f"what {', '.join(boot.not_read)} change"] if boot.not_read else []
+    """Return one sentence on the parts that could not be read; empty if there are none."""
+    parts = [f"the effect of {', '.join(boot.not_read)}"] if boot.not_read else []
     if boot.missing and boot.report.outcome == "runs":
         parts.append(f"the figures {', '.join(boot.missing)}")
     if not boot.report.arguments:
-        parts.append("the flags of the server, so those of the command line or the stack hold")
+        parts.append("the server's flags (using the command line's or the stack's)")
     return f"Could not read {' and '.join(parts)}." if parts else ""

@@ -1,4 +1,4 @@
-"""A learned boot beside its plan, for people and for programs."""
+"""Comparison of an imported boot with its plan, as a table and as JSON."""
 
 import sys
 from typing import Any
@@ -14,12 +14,12 @@ from scripts.plan.toml_text import deployment_lines
 def show(boot: Boot) -> None:
     """Print the table on stdout."""
     verdict = judged(boot)
-    seen = f"died ({boot.died_at}): {boot.message}" if boot.died else "runs"
+    seen = f"crashed ({boot.died_at}): {boot.message}" if boot.died else "runs"
     screen = console(sys.stdout)
     screen.print(f"{boot.title}: {seen}", soft_wrap=True, markup=False)
     screen.print(f"planned: {verdict.planned}, which is {'right' if verdict.is_right else 'wrong'}", soft_wrap=True)
     rows = table(
-        "Planned against logged",
+        "Planned and logged",
         ("figure", "planned", "logged", "error", "tolerance"),
         numbers=("planned", "logged", "error", "tolerance"),
     )
@@ -36,7 +36,7 @@ def show(boot: Boot) -> None:
 
 
 def as_json(learned: LearnedBoot, boot: Boot, file: str | None) -> dict[str, Any]:
-    """Return the boot beside its plan in JSON types; `file` is where it was added, None if it was only shown."""
+    """Return the boot and its plan as JSON types. `file` is the file it was added to, None if it was only shown."""
     verdict = judged(boot)
     return {
         "id": boot.id,

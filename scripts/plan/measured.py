@@ -1,4 +1,4 @@
-"""`--measured`: what was planned, what booted and what was measured, with the difference and whether it lies within the band."""
+"""`--measured`: planned, booted and measured metrics, with the difference and whether each is within its band."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -23,12 +23,12 @@ from scripts.plan.question import Question, deployment_from, stack_file, wording
 from stacks.loading import from_file
 
 _SHOWN_DIGEST: Final = 19
-"""Characters of a digest that a sentence shows: `sha256:` and twelve digits."""
+"""Characters of a digest shown in a sentence: `sha256:` and twelve digits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One figure, with the number of digits that people need of it."""
+    """One metric, with the number of digits to show."""
 
     figure: str
     planned: float | None
@@ -40,13 +40,13 @@ class Row:
 
     @property
     def difference(self) -> float | None:
-        """The booted or measured figure as a share of the planned one, less 1."""
+        """Relative difference of the booted or measured value from the planned one."""
         shown = self.booted if self.measured is None else self.measured
         return None if shown is None or not self.planned else shown / self.planned - 1
 
     @property
     def within(self) -> bool | None:
-        """Whether it lies within the band; None if there is no band or no figure."""
+        """True if the value is within the band; None without a band or a value."""
         shown = self.booted if self.measured is None else self.measured
         if shown is None or self.planned is None or self.low is None or self.high is None:
             return None
@@ -55,14 +55,14 @@ class Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredRate:
-    """The output rate of all requests together that the costs are computed with."""
+    """The output rate of all requests, as used for the costs."""
 
     tok_per_s: float
     source: str
 
 
 def show_measured(question: Question, *, as_json: bool) -> ExitCode:
-    """Print planned, booted and measured figures. Raises CommandRefusedError if nothing was measured."""
+    """Print planned, booted and measured metrics. Raises CommandRefusedError if nothing was measured."""
     stack = question.stack or ""
     deployment = replace(deployment_from(question), today=datetime.now(UTC).date().isoformat())
     wording = wording_of(question, deployment)
@@ -72,7 +72,7 @@ def show_measured(question: Question, *, as_json: bool) -> ExitCode:
     file, identity = read_measured(stack), settings_identity(settings, subject.resolved)
     if not file.deployments:
         raise CommandRefusedError(
-            f"Nothing was measured of stack {stack}: {measured_path(stack)} does not exist; run `python -m scripts.smoke --stack {stack}` or "
+            f"{measured_path(stack)} not found: stack {stack} has no measurements. Run `python -m scripts.smoke --stack {stack}` or "
             f"`python -m scripts.bench --stack {stack} --preset quick --out results/{stack}`."
         )
     record = _current(file, identity)
@@ -96,20 +96,20 @@ def show_measured(question: Question, *, as_json: bool) -> ExitCode:
 
 
 def _is_same(found: Identity, wanted: Identity) -> bool:
-    """Return whether figures of one identity hold for the other. An image that the stack built has an unknown digest: only settings decide."""
+    """Return whether results of one identity apply to the other. A stack-built image has an unknown digest, so only settings decide."""
     same_image = not wanted.image_digest or found.image_digest == wanted.image_digest
     return same_image and found.settings_sha256 == wanted.settings_sha256
 
 
 def _current(file: MeasuredFile, identity: Identity) -> DeploymentRecord | None:
-    """Return the newest deployment with these settings and this image: a real one, else a simulated one."""
+    """Return the newest deployment with these settings and this image, preferring a real one to a simulated one."""
     same = [one for one in file.deployments if _is_same(one.identity, identity)]
     real = [one for one in same if one.identity.simulated is None]
     return next(reversed(real or same), None)
 
 
 def _rate(record: DeploymentRecord) -> MeasuredRate | None:
-    """Return the highest output rate of the benchmark, else the burst of the last smoke run that has one."""
+    """Return the highest output rate of the benchmark, or the burst rate of the last smoke run that has one."""
     limit = number_limits()["measured_tok_per_s"]
     points = [point for point in record.bench if limit.allows(point.output_tok_per_s)]
     best = max(points, key=lambda point: point.output_tok_per_s, default=None)
@@ -126,7 +126,7 @@ def _priced(deployment: Deployment, rate: MeasuredRate) -> Plan:
 
 
 def _old(record: DeploymentRecord, identity: Identity, plan: Plan) -> str:
-    """Return the sentence about a deployment whose figures do not hold any more."""
+    """Return a note on a deployment whose results no longer apply."""
     found, reasons = record.identity, list[str]()
     if identity.image_digest and found.image_digest != identity.image_digest:
         reasons.append(
@@ -143,7 +143,7 @@ def _old(record: DeploymentRecord, identity: Identity, plan: Plan) -> str:
     what = "simulated server, " if found.simulated else ""
     last = next((one for one in reversed(record.smoke) if one.decode_tok_per_s), None)
     speed = f" It measured {last.decode_tok_per_s:.1f} tok/s for one stream." if last and last.decode_tok_per_s else ""
-    return f"Old, not used: {what}{record.first_seen}, {'; '.join(reasons)}.{speed}"
+    return f"Outdated, not used: {what}{record.first_seen}, {'; '.join(reasons)}.{speed}"
 
 
 def _rows(record: DeploymentRecord | None) -> Sequence[Row]:
@@ -157,7 +157,7 @@ def _boot_rows(record: DeploymentRecord) -> Iterator[Row]:
     booted = next((one.booted for one in reversed(record.smoke) if one.booted), None)
     blocks, tokens = kv_band(planned.kv_blocks), kv_band(planned.kv_tokens)
     yield _row("KV blocks", blocks, booted=booted.num_gpu_blocks if booted else None, digits=0)
-    yield _row("KV tokens (by the blocks)", tokens, booted=booted.kv_tokens if booted else None, digits=0)
+    yield _row("KV tokens (from blocks)", tokens, booted=booted.kv_tokens if booted else None, digits=0)
     for name, key, value, digits in (
         ("block size", "blockSize", booted.block_size if booted else None, 0),
         ("GPU memory utilization", "gpuMemoryUtilization", booted.gpu_memory_utilization if booted else None, 3),
@@ -166,7 +166,7 @@ def _boot_rows(record: DeploymentRecord) -> Iterator[Row]:
         exact = given if isinstance(given, int | float) else None
         yield Row(figure=name, planned=exact, low=exact, high=exact, booted=value, digits=digits)
     yield Row(
-        figure="start without the image's pull, s",
+        figure="start without image pull, s",
         planned=planned.serving_start_s,
         booted=booted.start_s if booted else None,
         digits=0,
@@ -226,14 +226,14 @@ def _show(
     priced: CostPlan,
     old: Sequence[str],
 ) -> None:
-    import sys  # noqa: PLC0415 - only where people read
+    import sys  # noqa: PLC0415 - only for the table
 
-    from scripts.cli.tables import console, table  # noqa: PLC0415 - rich costs more than the plan
+    from scripts.cli.tables import console, table  # noqa: PLC0415 - rich takes longer to load than the plan
 
     out = console(sys.stdout)
     if record is None:
         out.print(
-            f"No figure of stack {stack} belongs to its image and settings as they are now; after `pulumi up`, run "
+            f"Stack {stack} has no measurements for its current image and settings. After `pulumi up`, run "
             f"`python -m scripts.smoke --stack {stack}`."
         )
     else:
@@ -248,12 +248,12 @@ def _show(
             shown.add_row(row.figure, *_cells(row))
         out.print(shown)
         if record.identity.simulated is not None:
-            out.print("The server was SIMULATED: its speed says nothing about real hardware.")
+            out.print("The server was SIMULATED. Results do not reflect real hardware.")
     if rate is not None:
         out.print(
             f"With the measured {rate.tok_per_s:,.1f} tok/s ({rate.source}): ${priced.usd_per_million_tokens_saturated:.2f} per million output "
             f"tokens; planned ${plan.cost.usd_per_million_tokens_saturated:.2f} at {plan.throughput.saturated_tok_per_s:,.0f} tok/s "
-            f"for {plan.throughput.saturated_batch} together."
+            f"for {plan.throughput.saturated_batch} concurrent requests."
         )
     for sentence in old:
         out.print(sentence)

@@ -1,4 +1,4 @@
-"""Where the architecture of a model comes from: a file or folder, the hub, or the manifest of a bucket."""
+"""Source of a model's architecture (a file or folder, the hub, or a bucket's manifest)."""
 
 import json
 import sys
@@ -18,7 +18,7 @@ _NOT_FOUND: Final = 404
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fetched:
-    """A config.json from elsewhere, with the index of the weights where there is one."""
+    """A fetched config.json, with the index of the weights if there is one."""
 
     name: str
     config: Mapping[str, object]
@@ -31,29 +31,34 @@ class Fetched:
         return model_from_config(self.config, name=self.name, index=self.index)
 
     def save(self, folder: Path) -> None:
-        """Write config and index into a folder, as `--config` and a stack's modelConfig read them. Raises PlanningError."""
+        """Write config and index to a folder, in the layout that `--config` and a stack's modelConfig read. Raises PlanningError."""
         try:
             folder.mkdir(parents=True, exist_ok=True)
             (folder / CONFIG).write_text(json.dumps(self.config, indent=2) + "\n", encoding="utf-8")
             if self.index is not None:
                 (folder / INDEX).write_text(json.dumps(self.index) + "\n", encoding="utf-8")
         except OSError as error:
-            raise PlanningError(f"--save: {folder} cannot be written: {error.strerror}.") from None
-        print(f"plan: wrote {folder / CONFIG}; in a stack set gemma-serving:modelConfig to it.", file=sys.stderr)
+            raise PlanningError(f"Cannot write --save {folder}: {error.strerror}.") from None
+        print(
+            f"plan: wrote {folder / CONFIG}. To use it in a stack, set gemma-serving:modelConfig to it.",
+            file=sys.stderr,
+        )
 
 
 def from_config(place: str, *, index: Path | None, name: str | None) -> ModelSpec:
-    """Return the architecture that `--config` names: a file, a folder, or gs://BUCKET/FOLDER. Raises PlanningError."""
+    """Return the architecture that `--config` references (a file, a folder, or gs://BUCKET/FOLDER). Raises PlanningError."""
     if place.startswith(GS):
         if index is not None:
-            raise PlanningError("--index belongs to a --config on this machine; the bucket's manifest has the size.")
+            raise PlanningError(
+                "--index and a --config in a bucket cannot be combined, because the bucket's manifest has the size."
+            )
         bucket, _, folder = place.removeprefix(GS).partition("/")
         return from_bucket(bucket, folder.strip("/"), name=name).spec()
     return read_model(Path(place), name=name, index=index)
 
 
 def from_hub(model: str) -> Fetched:
-    """Return what the Hugging Face hub has of a model. Raises ScriptError, also where it cannot be reached."""
+    """Return a model's config from the Hugging Face hub. Raises ScriptError, including when the hub is unreachable."""
     from cloud.hub import config_of  # noqa: PLC0415 - slow to load
 
     config, index = config_of(model)
@@ -61,10 +66,10 @@ def from_hub(model: str) -> Fetched:
 
 
 def from_bucket(bucket: str, folder: str, *, name: str | None) -> Fetched:
-    """Return what `scripts.stage_model` wrote beside the weights in a folder of a bucket.
+    """Return the config that `scripts.stage_model` wrote next to the weights in a bucket's folder.
 
     Raises:
-        PlanningError: if nothing is staged there. ScriptError: if Cloud Storage cannot be asked.
+        PlanningError: if nothing is staged there. ScriptError: if Cloud Storage cannot be read.
     """
     from cloud import google_api  # noqa: PLC0415 - slow to load
     from contracts.errors import ScriptError  # noqa: PLC0415 - only with a bucket
@@ -92,9 +97,9 @@ def from_bucket(bucket: str, folder: str, *, name: str | None) -> Fetched:
     except google_api.GoogleListError as error:
         if error.status == _NOT_FOUND:
             raise PlanningError(
-                f"{folder_uri(bucket, folder)} has no {MANIFEST}: nothing is staged there; run python -m scripts.stage_model."
+                f"{folder_uri(bucket, folder)} has no {MANIFEST}: no weights are staged. Run `python -m scripts.stage_model`."
             ) from None
-        raise ScriptError(f"Cloud Storage refused {folder_uri(bucket, folder)}: {error}") from None
+        raise ScriptError(f"Cloud Storage rejected {folder_uri(bucket, folder)}: {error}") from None
     size = weights_bytes(manifest)
     if index is None and size:
         index = {"metadata": {"total_size": size}}

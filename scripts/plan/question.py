@@ -1,4 +1,4 @@
-"""From the command line to the planner's question: names, `--set key=value`, `--config FILE`, `--prices FILE`, `--stack NAME`."""
+"""Convert command-line options to a planner question: names, `--set key=value`, `--config FILE`, `--prices FILE`, `--stack NAME`."""
 
 import json
 import shlex
@@ -29,21 +29,21 @@ if typing.TYPE_CHECKING:
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 NONE: Final = "none"
-"""The value of `--set` that leaves a field out."""
+"""The value of `--set` that unsets a field."""
 TEXT_ONLY: Final[Mapping[Modality, int]] = {"image": 0, "video": 0, "audio": 0}
 _PROBE: Final = "cloud_run.startup_probe"
 _OPTIONS: Final = {name: f"--{name}" for name in ("model", "accelerator", "platform", "quantization")}
-"""Fields that have an option of their own."""
+"""Fields that have their own option."""
 
 
 @cache
 def set_keys() -> Mapping[str, str]:
-    """Return the keys of `--set` with the field that each sets, by path: all fields that have no option of their own."""
+    """Return the keys of `--set` with the path of each field: all fields without their own option."""
     return {_key(path): path for path in field_types() if path not in _OPTIONS}
 
 
 def _key(path: str) -> str:
-    """Return the key of `--set` for a field: the last part of its path without the unit of a duration."""
+    """Return the `--set` key of a field, which is the last part of its path without a duration's unit."""
     block, _, name = path.rpartition(".")
     key = camel_case(name.removesuffix("_s") if is_duration(path) else name)
     return f"startupProbe.{key}" if block.endswith("startup_probe") else key
@@ -51,17 +51,19 @@ def _key(path: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Question:
-    """What to plan."""
+    """Deployment."""
 
     stack: Annotated[str | None, Option("Plan the settings of Pulumi.NAME.yaml.", metavar="NAME")] = None
-    model: Annotated[str | None, Option("Hugging Face id, such as google/gemma-4-12B-it.", metavar="ID")] = None
+    model: Annotated[str | None, Option("Hugging Face id, e.g. google/gemma-4-12B-it.", metavar="ID")] = None
     accelerator: Annotated[str | None, Option(f"One of {', '.join(ACCELERATORS)}.", metavar="NAME")] = None
-    platform: Annotated[str | None, Option("tpu-vm, cloud-run or gce; the accelerator's usual one without it.")] = None
-    quantization: Annotated[str | None, Option("bf16, fp8 or w4a16; the checkpoint's without it.")] = None
+    platform: Annotated[str | None, Option("tpu-vm, cloud-run or gce. Default: the accelerator's usual platform.")] = (
+        None
+    )
+    quantization: Annotated[str | None, Option("bf16, fp8 or w4a16. Default: the checkpoint's.")] = None
     set: Annotated[
         tuple[str, ...],
         Option(
-            f"One of {', '.join(set_keys())}. The value none leaves it out. May be repeated.",
+            f"One of {', '.join(set_keys())}. The value none unsets a key. Repeatable.",
             metavar="KEY=VALUE",
             repeated=True,
         ),
@@ -69,42 +71,39 @@ class Question:
     config: Annotated[
         str | None,
         Option(
-            "config.json of a model that is not in the catalog: a file, a folder, or gs://BUCKET/FOLDER with staged weights.",
+            "config.json of an unlisted model: a file, a folder, or gs://BUCKET/FOLDER.",
             metavar="PATH",
         ),
     ] = None
-    index: Annotated[Path | None, Option("Its model.safetensors.index.json; the one beside --config without it.")] = (
-        None
-    )
+    index: Annotated[Path | None, Option("Its model.safetensors.index.json. Default: next to --config.")] = None
     workload: Annotated[
         str | None,
         Option(
-            f"What clients ask, such as in=4000,out=500,users=32. Keys: {', '.join(WORKLOAD_KEYS)}. It replaces the stack's workload.",
+            "Client load, e.g. in=4000,out=500,users=32. Replaces the stack's workload. Keys: "
+            f"{', '.join(WORKLOAD_KEYS)}.",
             metavar="LIST",
         ),
     ] = None
-    from_hub: Annotated[
-        bool, Option("Read the config of --model, or of the stack's model, from the Hugging Face hub.")
-    ] = False
+    from_hub: Annotated[bool, Option("Read the config of --model or of the stack's model from Hugging Face.")] = False
     from_bucket: Annotated[bool, Option("With --stack: read the model's config from the stack's bucket.")] = False
-    save: Annotated[Path | None, Option("Keep the config that --from-hub or --from-bucket read.", metavar="FOLDER")] = (
+    save: Annotated[Path | None, Option("Save the config read by --from-hub or --from-bucket.", metavar="FOLDER")] = (
         None
     )
-    draft_config: Annotated[Path | None, Option("config.json of a drafter that is not in the catalog.")] = None
-    text_only: Annotated[bool, Option("Serve text only: encoders of images, video and audio take no memory.")] = False
+    draft_config: Annotated[Path | None, Option("config.json of a draft model that is not in the catalog.")] = None
+    text_only: Annotated[bool, Option("Serve text only, without memory for image, video and audio encoders.")] = False
     device: Annotated[
         str | None,
         Option(
-            "A GPU by its figures instead of --accelerator: memory=24GiB,bandwidth=936GB/s,tflops=71 and, where known, "
-            "count=2, link=31.5GB/s, usable=23.6GiB, name=RTX 3090, usd=0.3/h. With --compare, one more row.",
+            "Custom GPU instead of --accelerator: memory=24GiB,bandwidth=936GB/s,tflops=71. Optional: "
+            "count=2, link=31.5GB/s, usable=23.6GiB, name=RTX 3090, usd=0.3/h. With --compare: an added row.",
             metavar="FIGURES",
         ),
     ] = None
-    prices: Annotated[Path | None, Option("JSON with prices that replace the list prices.")] = None
+    prices: Annotated[Path | None, Option("JSON file with prices that replace the list prices.")] = None
 
     @property
     def given(self) -> str | None:
-        """The first option that describes a deployment, None if none does."""
+        """First option that describes a deployment; None if there is none."""
         options = (*_OPTIONS.values(), "--config", "--device", "--draft-config", "--text-only", "--set")
         values = (
             *(self.model, self.accelerator, self.platform, self.quantization),
@@ -114,36 +113,36 @@ class Question:
 
     @property
     def has_own_device(self) -> bool:
-        """Whether a device is described by its figures."""
+        """True if a custom device is described by its figures."""
         return _given(self.device) is not None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """Compare accelerators."""
+    """Comparison of accelerators."""
 
     compare: Annotated[bool, Option("Plan the model on every accelerator.")] = False
-    min_context: Annotated[int | None, Option("Requests of at least this length.", metavar="TOKENS", least=1)] = None
-    min_concurrency: Annotated[float | None, Option("At least this many of the longest requests at once.", above=0)] = (
+    min_context: Annotated[int | None, Option("Minimum context length of a request.", metavar="TOKENS", least=1)] = None
+    min_concurrency: Annotated[float | None, Option("Minimum number of concurrent max-length requests.", above=0)] = (
         None
     )
-    max_usd_per_hour: Annotated[float | None, Option("At most this price.", metavar="USD", above=0)] = None
+    max_usd_per_hour: Annotated[float | None, Option("Maximum price, in USD per hour.", metavar="USD", above=0)] = None
 
     @property
     def limits(self) -> tuple[float | None, ...]:
-        """The limits that were given, and None for those that were not."""
+        """The limits in order, with None for those that are not set."""
         return (self.min_context, self.min_concurrency, self.max_usd_per_hour)
 
 
 class CommandWording:
-    """Fields as options of this command, so that a remedy can be pasted at the end of the question."""
+    """Fields spelled as options of this command, so that a remedy can be pasted at the end of the command line."""
 
     def key(self, path: str) -> str:
         """Return the option, or the key of `--set`."""
         return _OPTIONS.get(path) or (_key(path) if path in field_types() else "startupProbe")
 
     def change(self, changes: Mapping[str, object]) -> str:
-        """Return the options that make the changes."""
+        """Return the options that apply the changes."""
         return "add " + shlex.join(word for path, value in changes.items() for word in self._words(path, value))
 
     def _words(self, path: str, value: object) -> Sequence[str]:
@@ -153,7 +152,7 @@ class CommandWording:
 
 
 def _spelled(path: str, value: object) -> str:
-    """Return a value as `--set` reads it back."""
+    """Return a value in the form that `--set` parses."""
     if value is None:
         return NONE
     if is_duration(path):
@@ -168,7 +167,7 @@ def _spelled(path: str, value: object) -> str:
 
 
 def deployment_from(question: Question) -> Deployment:
-    """Return the deployment that is asked about. Raises PlanningError: one sentence, for every mistake."""
+    """Return the requested deployment. Raises PlanningError with one sentence for any error."""
     workload = None if question.workload is None else parse_workload(question.workload)
     if question.stack is not None:
         deployment = _of_stack(question)
@@ -187,9 +186,9 @@ def deployment_from(question: Question) -> Deployment:
         prices=prices_of(question),
     )
     deployment = changed(plain, parse_set(question.set)) if question.set else plain
-    mistake = check_accepted(deployment.accept_findings)
-    if mistake:
-        raise PlanningError(f"--set acceptFindings: {mistake}.")
+    problem = check_accepted(deployment.accept_findings)
+    if problem:
+        raise PlanningError(f"--set acceptFindings: {problem}.")
     return deployment
 
 
@@ -198,7 +197,7 @@ def _given(word: str | None) -> str | None:
 
 
 def parse_set(pairs: Iterable[str]) -> dict[str, object]:
-    """Return the values of `key=value` pairs by field, read and checked. Raises PlanningError."""
+    """Return the values of `key=value` pairs by field, parsed and checked. Raises PlanningError."""
     keys, found = set_keys(), dict[str, object]()
     for pair in pairs:
         key, equals, text = pair.partition("=")
@@ -207,9 +206,9 @@ def parse_set(pairs: Iterable[str]) -> dict[str, object]:
             found = {path: value for path, value in found.items() if not path.startswith(_PROBE)} | {_PROBE: None}
             continue
         if key not in keys:
-            raise PlanningError(f'--set knows no key "{key}"; allowed are {", ".join(keys)}.')
+            raise PlanningError(f'--set has no key "{key}". Use one of {", ".join(keys)}.')
         if not equals or not text:
-            raise PlanningError(f"--set {key} has no value; write --set {key}=VALUE.")
+            raise PlanningError(f"--set {key} has no value. Write --set {key}=VALUE.")
         found.pop(_PROBE, None) if keys[key].startswith(_PROBE) else None
         found[keys[key]] = _read_value(key, keys[key], text)
     return found
@@ -228,7 +227,7 @@ def _read_value(key: str, path: str, text: str) -> object:
             raise PlanningError(f'--set {key} is "{text}"; {error}.') from None
     choices = typing.get_args(hint) if typing.get_origin(hint) is typing.Literal else ()
     if choices and text not in choices:
-        raise PlanningError(f'--set {key} is "{text}"; allowed are {", ".join(choices)}.')
+        raise PlanningError(f'--set {key} is "{text}". Use one of {", ".join(choices)}.')
     kind = str if choices else typing.get_origin(hint) or hint
     words, read = KINDS[kind]
     limit = number_limits().get(path)
@@ -253,8 +252,8 @@ def stack_file(name: str) -> Path:
 
 
 def _of_stack(question: Question) -> Deployment:
-    """Return the deployment of a stack's settings file, read without an engine. Raises PlanningError."""
-    # pydantic and yaml cost more than the whole plan; only this path needs them.
+    """Return the deployment of a stack's settings file, without running the engine. Raises PlanningError."""
+    # pydantic and YAML take longer to load than the whole plan, and only this path needs them.
     from stacks.loading import SettingsError, from_file  # noqa: PLC0415 - only with --stack
     from stacks.planned import to_deployment  # noqa: PLC0415 - only with --stack
 
@@ -274,9 +273,13 @@ def _fetched(question: Question, settings: "Settings | None") -> ModelSpec:
     model = settings.model if settings is not None else question.model or ""
     if settings is not None and question.from_bucket:
         if settings.weights != "bucket":
-            raise PlanningError(f"Stack {question.stack} has weights: {settings.weights}, so no bucket has its model.")
+            raise PlanningError(
+                f"Stack {question.stack} has `weights: {settings.weights}`, so its model is not in a bucket."
+            )
         if settings.project == NO_PROJECT and settings.bucket.existing is None:
-            raise PlanningError("gcp:project is not set, and it names the stack's bucket; set GOOGLE_CLOUD_PROJECT.")
+            raise PlanningError(
+                "The stack's bucket is unknown because gcp:project is not set. Set GOOGLE_CLOUD_PROJECT."
+            )
         bucket = settings.bucket_name(question.stack or "")
         found = from_bucket(bucket, settings.weights_prefix, name=model)
     else:
@@ -288,7 +291,7 @@ def _fetched(question: Question, settings: "Settings | None") -> ModelSpec:
 
 
 def wording_of(question: Question, deployment: Deployment) -> Wording:
-    """Return the words for the findings: settings keys for a stack, options otherwise."""
+    """Return the wording of findings: settings keys for a stack, options otherwise."""
     if question.stack is None:
         return CommandWording()
     from stacks.wording import StackWording  # noqa: PLC0415 - only with --stack
@@ -298,10 +301,10 @@ def wording_of(question: Question, deployment: Deployment) -> Wording:
 
 def _model_spec(question: Question) -> ModelSpec | None:
     if question.index is not None and question.config is None:
-        raise PlanningError("--index belongs to --config; give both.")
+        raise PlanningError("--index requires --config.")
     if question.from_hub:
         if question.model is None or question.config is not None:
-            raise PlanningError("--from-hub reads the config of --model ORG/NAME; give that, and leave out --config.")
+            raise PlanningError("--from-hub requires --model ORG/NAME and cannot be combined with --config.")
         return _fetched(question, None)
     if question.config is None:
         return None
@@ -327,7 +330,7 @@ def _device(text: str | None) -> Accelerator | None:
 
 
 def prices_of(question: Question) -> PriceBook | None:
-    """Return the prices of `--prices`, None without it. Raises PlanningError."""
+    """Return the prices of `--prices`; None if it is not set. Raises PlanningError."""
     if question.prices is None:
         return None
     from cloud.model_files import read_object  # noqa: PLC0415 - only with --prices

@@ -1,4 +1,4 @@
-"""`--solve`: the cheapest deployments of this project for a workload, as a table or as JSON, and on request a stack's file."""
+"""Option `--solve`, the cheapest deployments of this project for a workload, as a table or JSON, and optionally as a stack's settings file."""
 
 import json
 import sys
@@ -14,14 +14,14 @@ from scripts.plan.question import Comparison, Question, prices_of
 from scripts.plan.solve_options import Solving
 
 _NUMBERS = ("$/h", "TTFT s", "TPOT ms", "tok/s", "$/M", "start")
-"""Headings of the columns with figures."""
+"""Headings of the numeric columns."""
 _HEADINGS = ("model and settings", "on", *_NUMBERS, "bound by", "best")
 
 
 def solve_question(
     question: Question, comparison: Comparison, solving: Solving, *, write: str | None, as_json: bool
 ) -> ExitCode:
-    """Print what is enough, and write the cheapest as a stack's file if asked to; 2 where nothing is enough. Raises PlanningError."""
+    """Print the deployments that meet the limits, and optionally write the cheapest as a stack's file. Return 2 if there is none. Raises PlanningError."""
     workload = parse_workload(question.workload or "")
     limits = ServiceLimits(
         max_ttft_s=solving.max_ttft_s,
@@ -33,7 +33,7 @@ def solve_question(
     if write is not None:
         from scripts.plan.stack_text import new_file  # noqa: PLC0415 - only with --write
 
-        new_file(write)  # a name that cannot be taken is refused before the search
+        new_file(write)  # reject an unusable name before the search
     prices = prices_of(question)
     answer = solve(
         workload,
@@ -60,10 +60,12 @@ def solve_question(
 
 
 def nothing_is_enough(answer: SolutionSet) -> str:
-    """Return in one sentence what fell short in the nearest miss."""
+    """Return one sentence on the closest deployment and the limit it misses."""
     if answer.nearest is None:
-        return "nothing is enough: no checkpoint that was asked for is known to load on these accelerators."
-    return f"nothing is enough; the nearest is {answer.nearest}."
+        return (
+            "no deployment meets the limits: none of the requested checkpoints is known to load on these accelerators."
+        )
+    return f"no deployment meets the limits. Closest: {answer.nearest}."
 
 
 def _write(answer: SolutionSet, limits: ServiceLimits, name: str, question: Question) -> str:
@@ -72,17 +74,17 @@ def _write(answer: SolutionSet, limits: ServiceLimits, name: str, question: Ques
     if answer.cheapest is None:
         raise PlanningError(nothing_is_enough(answer))
     path = write_stack(name, answer.cheapest, limits, prices=question.prices)
-    say("plan", f"wrote {path.name}; python -m scripts.plan --stack {name} shows its plan.")
+    say("plan", f"wrote {path.name}. Run `python -m scripts.plan --stack {name}` to show its plan.")
     return path.name
 
 
 def _shown(answer: SolutionSet, question: Question) -> tuple[Solution, ...]:
-    """Return the rows for people: of all models the best of each, of one model all."""
+    """Return the rows of the table (the best of each model, or all of a single model)."""
     return answer.best_per_model() if question.model is None else answer.solutions
 
 
 def _table(answer: SolutionSet, limits: ServiceLimits, question: Question) -> None:
-    from scripts.cli.tables import console, table  # noqa: PLC0415 - only for people
+    from scripts.cli.tables import console, table  # noqa: PLC0415 - only for the table
 
     end = (
         "the slow ends of their bands"
@@ -107,15 +109,15 @@ def _table(answer: SolutionSet, limits: ServiceLimits, question: Question) -> No
         )
     out.print(shown)
     count = len(answer.solutions)
-    more = f" {count} combinations are enough; --model shows all of a family." if question.model is None else ""
+    more = f" {count} combinations meet the limits; --model shows all of a family." if question.model is None else ""
     out.print(
-        f"TTFT and TPOT are {end}. $/M is the price of a million tokens, prompts and answers together.{more}",
+        f"TTFT and TPOT are {end}. $/M is the price per 1M tokens, prompts and completions together.{more}",
         soft_wrap=True,
     )
 
 
 def _settings(one: Solution) -> str:
-    """Return the settings that were chosen, short."""
+    """Return the chosen settings in short form."""
     resolved = one.subject.resolved
     kv = "KV fp8, " if resolved.kv_bytes == 1 else ""
     image = f",\n  image {one.image}" if one.image else ""

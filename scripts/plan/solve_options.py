@@ -1,4 +1,4 @@
-"""Options of `scripts.plan --solve`; kept apart from its work, so that `--help` stays quick."""
+"""Options of `scripts.plan --solve`, separate from its implementation to keep `--help` fast."""
 
 from dataclasses import dataclass
 from typing import Annotated, Final
@@ -10,32 +10,32 @@ from scripts.plan.question import Comparison, Question
 
 @dataclass(frozen=True, kw_only=True)
 class Solving:
-    """Search the cheapest deployments for a workload."""
+    """Search for the cheapest deployments."""
 
     solve: Annotated[
         bool,
         Option(
-            "Search all that this project deploys for --workload. --model (an id or a family such as 12B), --accelerator, "
-            "--min-context, --max-usd-per-hour and --prices narrow it."
+            "Search all deployments of this project for --workload. Narrow it with --model (an id "
+            "or a family such as 12B), --accelerator, --min-context, --max-usd-per-hour, --prices."
         ),
     ] = False
     max_ttft_s: Annotated[
-        float | None, Option("With --solve: longest time to the first token, typical.", metavar="SECONDS", above=0)
+        float | None, Option("With --solve: maximum typical time to first token.", metavar="SECONDS", above=0)
     ] = None
     max_tpot_s: Annotated[
-        float | None, Option("With --solve: longest time per further token, typical.", metavar="SECONDS", above=0)
+        float | None, Option("With --solve: maximum typical time per output token.", metavar="SECONDS", above=0)
     ] = None
     region: Annotated[
         tuple[str, ...],
-        Option("With --solve: only this region. May be repeated.", metavar="REGION", repeated=True),
+        Option("With --solve: only this region. Repeatable.", metavar="REGION", repeated=True),
     ] = ()
     conservative: Annotated[
-        bool, Option("With --solve: compare times at the slow end of their bands with the limits.", former="--sure")
+        bool, Option("With --solve: apply the limits to the slow ends of the bands.", former="--sure")
     ] = False
 
     @property
     def given(self) -> str | None:
-        """The first option that only --solve takes, None if none was given."""
+        """First option that requires --solve; None if there is none."""
         return next(
             (
                 option
@@ -52,23 +52,23 @@ class Solving:
 
 
 _CHOSEN: Final = ("platform", "quantization", "set", "config", "index", "draft_config", "device", "save")
-"""Fields of a question that name what `--solve` chooses, or a model outside its catalog."""
+"""Fields of a question that `--solve` chooses itself, or that describe a model outside its catalog."""
 _SWITCHES: Final = ("from_hub", "from_bucket", "text_only")
 
 
 def check_solving(question: Question, comparison: Comparison, *, others: tuple[str, ...]) -> None:
-    """Raise PlanningError for options that do not go with --solve; `others` are options of this command that are in use."""
+    """Raise PlanningError for options that cannot be combined with --solve. `others` are the other options in use."""
     if question.stack is not None:
-        raise PlanningError("--solve searches for a deployment, and --stack names one; leave one out.")
+        raise PlanningError("--solve and --stack cannot be combined.")
     if others:
-        raise PlanningError(f"--solve prints a table of its own; leave out {', '.join(others)}.")
+        raise PlanningError(f"--solve and {', '.join(others)} cannot be combined.")
     if comparison.min_concurrency is not None:
-        raise PlanningError("--solve takes the requests at a time from --workload; leave out --min-concurrency.")
+        raise PlanningError("--solve and --min-concurrency cannot be combined. Set the concurrency in --workload.")
     named = [name for name in _CHOSEN if getattr(question, name) not in {None, ()}]
     named += [name for name in _SWITCHES if getattr(question, name)]
     if named:
         raise PlanningError(
-            f"--solve chooses among the checkpoints and places of the catalog; leave out --{named[0].replace('_', '-')}."
+            f"--solve and --{named[0].replace('_', '-')} cannot be combined, because the search chooses from the catalog."
         )
     if question.workload is None:
-        raise PlanningError("--solve needs the workload; add --workload in=4000,out=500,users=32.")
+        raise PlanningError("--solve requires a workload. Add --workload in=4000,out=500,users=32.")

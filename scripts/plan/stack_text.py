@@ -1,4 +1,4 @@
-"""The settings file of a solution: the keys that were chosen, the workload, and comments. The planner recommends the rest."""
+"""Settings file of a solution, with the chosen keys, the workload and comments. The planner recommends the rest."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -31,7 +31,7 @@ SCHEMA: Final = "# yaml-language-server: $schema=docs/settings.schema.json"
 
 
 def new_file(name: str, *, option: str = "--write", overwrite: bool = False) -> Path:
-    """Return the path of a new stack's settings file. Raises PlanningError for a name that no stack can have, or one that exists."""
+    """Return the path of a new stack's settings file. Raises PlanningError for an invalid or existing name."""
     try:
         Names(project=NO_PROJECT, stack=name)
     except NamingError as error:
@@ -39,7 +39,7 @@ def new_file(name: str, *, option: str = "--write", overwrite: bool = False) -> 
     path = stack_file(name)
     if path.exists() and not overwrite:
         instead = "pass --force to replace it" if option == "NAME" else "remove the file"
-        raise PlanningError(f"{path.name} exists; choose another name for {option}, or {instead}.")
+        raise PlanningError(f"{path.name} already exists. Choose another name for {option} or {instead}.")
     return path
 
 
@@ -52,9 +52,9 @@ def write_stack(
     overwrite: bool = False,
     revision: str | None = None,
 ) -> Path:
-    """Write `Pulumi.NAME.yaml` and return its path. Raises PlanningError if it exists and may not be overwritten, or cannot be written.
+    """Write `Pulumi.NAME.yaml` and return its path. Raises PlanningError if it exists without `overwrite`, or cannot be written.
 
-    What Pulumi keeps in the file stays: the salt and the secrets that it encrypts, and the keys of other namespaces.
+    Pulumi's own parts of an existing file (the salt, encrypted secrets, and keys of other namespaces) are kept.
     """
     path = new_file(name, overwrite=overwrite)
     try:
@@ -64,17 +64,17 @@ def write_stack(
         with path.open("w" if overwrite else "x", encoding="utf-8") as file:
             file.write(text)
     except OSError as error:
-        raise PlanningError(f"{path.name} cannot be written: {error.strerror}.") from None
+        raise PlanningError(f"Cannot write {path.name}: {error.strerror}.") from None
     except (yaml.YAMLError, ValueError) as error:
-        raise PlanningError(f"{path.name} cannot be read ({error}); remove the file.") from None
+        raise PlanningError(f"Cannot read {path.name} ({error}). Remove the file.") from None
     return path
 
 
 def _kept(path: Path) -> tuple[str, str]:
-    """Return what stays of an existing file: keys of the config block that are not settings, and keys beside that block."""
+    """Return the retained parts of an existing file: other keys of the config block, and keys outside that block."""
     found = read_yaml(path.read_text(encoding="utf-8")) or cast("object", {})
     if not isinstance(found, dict):
-        raise PlanningError(f"{path.name} is no settings file; remove it, or choose another name.")
+        raise PlanningError(f"{path.name} is not a settings file. Remove it or choose another name.")
     document = cast("dict[str, object]", found)
     config = cast("dict[str, object]", document.pop("config", None) or {})
     secrets = {f"{PRODUCT}:{key}" for key in SECRET_KEYS}
@@ -88,7 +88,7 @@ def _dumped(block: Mapping[str, object]) -> str:
 
 
 def _check(text: str, path: Path) -> None:
-    """Raise PlanningError if the file would not be planned as fitting."""
+    """Raise PlanningError if the plan of the file does not fit."""
     document = cast("Mapping[str, Mapping[str, object]]", read_yaml(text))
     values: dict[str, object] = {
         key.partition(":")[2]: value for key, value in document["config"].items() if key.startswith(f"{PRODUCT}:")
@@ -97,13 +97,13 @@ def _check(text: str, path: Path) -> None:
     planned = plan(to_deployment(from_values(values, project=NO_PROJECT, origin=path.name), path.parent))
     if not planned.fits:
         ids = ", ".join(finding.id for finding in planned.stopping)
-        raise PlanningError(f"{path.name} is not written: its plan is {planned.verdict} ({ids}).")
+        raise PlanningError(f"{path.name} was not written because its plan is {planned.verdict} ({ids}).")
 
 
 def stack_text(
     name: str, solution: Solution, limits: ServiceLimits, *, prices: Path | None = None, revision: str | None = None
 ) -> str:
-    """Return the text of the settings file. `revision` is the commit of the model's repository, where the hub was asked for it."""
+    """Return the text of the settings file. `revision` is the commit of the model's repository, if fetched from the hub."""
     config = _config(solution, prices, revision)
     return "\n".join((SCHEMA, *_comments(name, solution, limits), "config:", *config)) + "\n"
 
@@ -115,17 +115,18 @@ def _comments(name: str, solution: Solution, limits: ServiceLimits) -> Iterator[
     on = f"{resolved.accelerator.devices} {resolved.accelerator.name.partition('-')[0]} {chips}, flex-start"
     yield (
         f"# {resolved.model_id} ({resolved.scheme.name}) on "
-        f"{on if resolved.is_tpu else f'Cloud Run with one {resolved.accelerator.name}'}: the cheapest that scripts.plan --solve found for this workload."
+        f"{on if resolved.is_tpu else f'Cloud Run with one {resolved.accelerator.name}'}: the cheapest deployment that scripts.plan --solve "
+        "found for this workload."
     )
     yield (
         f"# Planned: ${solution.usd_per_hour:.2f}/h; TTFT {limits.judged(answer.ttft_s):.2f} s and TPOT "
         f"{limits.judged(answer.tpot_s) * 1e3:.1f} ms, {end}{_asked(limits)}."
     )
-    yield f"# The planner recommends what is left out here; python -m scripts.plan --stack {name} shows it."
+    yield f"# Omitted settings use the planner's recommendations. To show them, run python -m scripts.plan --stack {name}."
 
 
 def _asked(limits: ServiceLimits) -> str:
-    """Return the limits that were asked for, in words."""
+    """Return the requested limits as text."""
     asked = (
         ("TTFT {:g} s", limits.max_ttft_s),
         ("TPOT {:g} s", limits.max_tpot_s),
@@ -133,7 +134,7 @@ def _asked(limits: ServiceLimits) -> str:
         ("{:g} tokens of context", limits.min_context),
     )
     words = [form.format(value) for form, value in asked if value is not None]
-    return f". Asked for: {', '.join(words)}" if words else ""
+    return f". Limits: {', '.join(words)}" if words else ""
 
 
 def _config(solution: Solution, prices: Path | None, revision: str | None) -> Iterator[str]:
@@ -141,18 +142,18 @@ def _config(solution: Solution, prices: Path | None, revision: str | None) -> It
     yield _key("target", "tpu" if resolved.is_tpu else "cloud-run")
     yield _key("model", resolved.model_id)
     if revision is not None:
-        yield "  # The commit of the hub's main branch on the day on which this file was written."
+        yield "  # Commit of the hub's main branch on the day this file was written."
         yield _key("modelRevision", json.dumps(revision))
     if deployment.quantization is not None:
         yield _key("quantization", deployment.quantization)
     if solution.image is not None:
-        yield f"  # No published image loads it: `pulumi up` builds this one with Docker from {IMAGES[solution.image].build_context}."
+        yield f"  # No published image loads this model. `pulumi up` builds the image with Docker from {IMAGES[solution.image].build_context}."
         yield _key("image", solution.image)
     yield _key("weights", "hub" if resolved.weights_mode == "hub" else "bucket")
     if prices is not None:
-        yield "  # The prices with which it was found; the path counts from this folder."
+        yield "  # Prices used by the search. The path is relative to this folder."
         yield _key("prices", json.dumps(_from_root(prices)))
-    yield "  # What the plan answers for, by each slice or instance."
+    yield "  # Planned load per slice or instance."
     yield _key("workload", _workload(solution.answer.workload))
     yield _key("vllm", "")
     yield from (f"    {key}: {value}" for key, value in _vllm(deployment.vllm))
@@ -169,7 +170,7 @@ def _from_root(path: Path) -> str:
 
 
 def _workload(workload: Workload) -> str:
-    """Return a workload as a block on one line: its lengths, and what differs from the default."""
+    """Return a workload as a block on one line: its lengths and the values that differ from the defaults."""
     named = {"input_tokens", "output_tokens"}
     given = {
         camel_case(field.name): getattr(workload, field.name)
@@ -191,7 +192,7 @@ def _tpu(solution: Solution) -> Iterator[str]:
     tpu = solution.deployment.tpu
     yield _key("tpu", "")
     yield f"    acceleratorType: {solution.subject.resolved.accelerator.name}"
-    yield "    # The cheapest places that are known to have it, tried in this order."
+    yield "    # Cheapest zones known to have it, tried in this order."
     yield f"    zones: [{', '.join(tpu.zones)}]"
     yield f"    provisioning: {tpu.provisioning_model}"
     yield f"    maxRunDuration: {format_duration(tpu.max_run_duration_s or RUN_S)}"
@@ -204,7 +205,7 @@ def _cloud_run(solution: Solution) -> Iterator[str]:
     yield f"    gpu: {spelled('accelerator', resolved.accelerator.name)}"
     yield f"    cpu: {resolved.vcpu:g}"
     yield f"    memory: {resolved.host_memory_gib:g}Gi"
-    yield "    # As many requests as the server computes at a time."
+    yield "    # Number of requests that the server computes concurrently."
     yield f"    concurrency: {run.concurrency}"
     yield f"    maxInstances: {run.max_instances}"
     if resolved.weights_mode in FUSE_MODES[1:]:

@@ -1,4 +1,4 @@
-"""A plan for people: memory as a bar, start-up as a timeline, speed and cost, findings."""
+"""A plan as text: memory as a bar, start-up as a timeline, speed, cost and findings."""
 
 import sys
 from typing import Final
@@ -15,7 +15,7 @@ from scripts.cli.tables import console as screen
 
 _BAR: Final = 60
 _MAX_WIDTH: Final = 120
-_COLOURS: Final = {"block": "bold red", "warn": "yellow", "info": "cyan"}
+_COLORS: Final = {"block": "bold red", "warn": "yellow", "info": "cyan"}
 _VERDICTS: Final = {
     "fits": ("bold green", "fits"),
     "oom": ("bold red", "out of memory"),
@@ -28,11 +28,11 @@ def show(plan: Plan, wording: Wording) -> None:
     console = screen(sys.stdout)
     if console.is_terminal:
         console.width = min(console.width, _MAX_WIDTH)
-    colour, word = _VERDICTS[plan.verdict]
+    color, word = _VERDICTS[plan.verdict]
     if plan.fits and plan.margin:
-        colour, word = "bold yellow", f"fits, but may fail ({margin_words(plan.margin)})"
+        color, word = "bold yellow", f"fits, but may fail ({margin_words(plan.margin)})"
     title = Text.assemble(
-        (f"{plan.model}", "bold"), f" as {plan.quantization} on {plan.accelerator} ({plan.platform}): ", (word, colour)
+        (f"{plan.model}", "bold"), f" as {plan.quantization} on {plan.accelerator} ({plan.platform}): ", (word, color)
     )
     console.print(title, soft_wrap=True)
     console.print()
@@ -52,21 +52,21 @@ def _memory(console: Console, plan: Plan) -> None:
     if not on_tpu:
         inside[1:1] = [("activations", m.activations_gib, "▓", "magenta"), ("graphs", m.graphs_gib, "▒", "yellow")]
     bar = Text("  ")
-    for _, size, mark, colour in inside:
-        bar.append(mark * _cells(size, m.usable_gib), style=colour)
+    for _, size, mark, color in inside:
+        bar.append(mark * _cells(size, m.usable_gib), style=color)
     bar.truncate(_BAR + 2)
     bar.append("·" * max(_BAR + 2 - len(bar.plain), 0), style="dim")
-    console.print(f"Memory of one device, {m.usable_gib:.2f} GiB usable, {m.budget_gib:.2f} GiB in the budget")
+    console.print(f"Memory per device: {m.usable_gib:.2f} GiB usable, {m.budget_gib:.2f} GiB budget")
     console.print(bar)
     legend = Text("  ")
-    for name, size, mark, colour in inside:
-        legend.append(f"{mark} ", style=colour)
+    for name, size, mark, color in inside:
+        legend.append(f"{mark} ", style=color)
         legend.append(f"{name} {size:.2f}   ")
     legend.append("· ", style="dim")
-    legend.append(f"outside {max(m.headroom_gib, 0):.2f} GiB")
+    legend.append(f"outside the budget {max(m.headroom_gib, 0):.2f} GiB")
     console.print(legend)
     console.print(
-        f"  KV cache: {m.kv_tokens:,} tokens in {m.kv_blocks:,} blocks; {m.max_concurrency:.2f} requests of {plan.vllm.max_model_len or 0:,} tokens at once"
+        f"  KV cache: {m.kv_tokens:,} tokens in {m.kv_blocks:,} blocks; {m.max_concurrency:.2f} concurrent requests of {plan.vllm.max_model_len or 0:,} tokens"
     )
     console.print()
 
@@ -78,18 +78,18 @@ def _cells(size: float, whole: float) -> int:
 def _startup(console: Console, plan: Plan) -> None:
     s = plan.startup
     too_long = s.probe_limit_s is not None and s.total_s > s.probe_limit_s
-    probe = "longer than any startup probe" if too_long else f"a probe budget of {s.probe_budget_s} s leaves a margin"
-    seen = "" if s.probe is None or too_long else f" (the startup probe sees it after {duration(s.ready_s)})"
-    most = "at most " if plan.platform == "cloud-run" else ""
-    console.print(f"Start-up, {most}{duration(s.total_s)}{seen}; {probe}; a restart in place {duration(s.restart_s)}")
+    probe = "exceeds any startup probe" if too_long else f"recommended probe budget {s.probe_budget_s} s"
+    seen = "" if s.probe is None or too_long else f" (startup probe passes after {duration(s.ready_s)})"
+    most = "up to " if plan.platform == "cloud-run" else ""
+    console.print(f"Start-up: {most}{duration(s.total_s)}{seen}; {probe}; in-place restart {duration(s.restart_s)}")
     bar = Text("  ")
     parts = (
         ("image", s.pull_s, "─", "blue"),
         (f"weights ({plan.weights_mode})", s.load_s, "━", "magenta"),
         ("compile", s.compile_s, "═", "yellow"),
     )
-    for _, seconds, mark, colour in parts:
-        bar.append(mark * _cells(seconds, s.total_s), style=colour)
+    for _, seconds, mark, color in parts:
+        bar.append(mark * _cells(seconds, s.total_s), style=color)
     console.print(bar)
     console.print("  " + "   ".join(f"{mark} {name} {duration(seconds)}" for name, seconds, mark, _ in parts))
     console.print()
@@ -101,7 +101,8 @@ def _figures(console: Console, plan: Plan) -> None:
     table.add_row("Speed", f"{t.decode_tok_per_s:.1f} tokens/s for one request, bound by {t.bound}")
     table.add_row(
         "",
-        f"{t.saturated_tok_per_s:,.0f} tokens/s for {t.saturated_batch} together ({t.saturated_low_tok_per_s:,.0f} to {t.saturated_high_tok_per_s:,.0f})",
+        f"{t.saturated_tok_per_s:,.0f} tokens/s for {t.saturated_batch} concurrent requests "
+        f"({t.saturated_low_tok_per_s:,.0f} to {t.saturated_high_tok_per_s:,.0f})",
     )
     if not c.is_known:
         console.print(table)
@@ -111,10 +112,10 @@ def _figures(console: Console, plan: Plan) -> None:
         "Cost",
         f"${c.usd_per_hour:.2f}/h = " + " + ".join(f"{name} ${price:.2f}" for name, price in c.parts_usd_per_hour),
     )
-    table.add_row("", f"at most ${c.max_usd:,.2f}: {c.max_usd_basis}")
+    table.add_row("", f"${c.max_usd:,.2f} maximum: {c.max_usd_basis}")
     table.add_row(
         "",
-        f"${c.usd_per_million_tokens:.2f} a million output tokens one request at a time, ${c.usd_per_million_tokens_saturated:.2f} at saturation",
+        f"${c.usd_per_million_tokens:.2f} per 1M output tokens (one request), ${c.usd_per_million_tokens_saturated:.2f} at saturation",
     )
     console.print(table)
     console.print()
@@ -136,13 +137,13 @@ def _workload(console: Console, answer: WorkloadPlan, *, is_priced: bool) -> Non
         table.add_row(name, form.format(band.low), form.format(band.typical), form.format(band.high))
     console.print(table)
     console.print(
-        f"  At most {answer.most_users:,} of these requests are computed at a time, {answer.most_requests_per_s:.3g} of them per second."
+        f"  Limit: {answer.most_users:,} concurrent requests of this workload, {answer.most_requests_per_s:.3g} requests/s."
     )
     console.print()
 
 
 def _answers(answer: WorkloadPlan) -> tuple[tuple[str, Band, str], ...]:
-    """Return each answer with its name and the format of its numbers."""
+    """Return each metric with its name and number format."""
     return (
         ("time to first token, s", answer.ttft_s, "{:,.3f}"),
         ("time per output token, ms", answer.tpot_s.times(1e3), "{:,.2f}"),
@@ -151,9 +152,9 @@ def _answers(answer: WorkloadPlan) -> tuple[tuple[str, Band, str], ...]:
         ("requests/s", answer.requests_per_s, "{:,.3g}"),
         ("USD per million input tokens", answer.usd_per_million_input_tokens, "{:,.3f}"),
         ("USD per million output tokens", answer.usd_per_million_output_tokens, "{:,.3f}"),
-        ("requests that run", answer.running_requests, "{:,.1f}"),
-        ("requests that wait", answer.queued_requests, "{:,.1f}"),
-        ("wait for a place, s", answer.queue_s, "{:,.2f}"),
+        ("running requests", answer.running_requests, "{:,.1f}"),
+        ("queued requests", answer.queued_requests, "{:,.1f}"),
+        ("queue time, s", answer.queue_s, "{:,.2f}"),
         ("KV cache in use", answer.kv_share, "{:.0%}"),
         ("prompt from the prefix cache", answer.prefix_hit_share, "{:.0%}"),
     )
@@ -162,4 +163,4 @@ def _answers(answer: WorkloadPlan) -> tuple[tuple[str, Band, str], ...]:
 def _finding(console: Console, finding: Finding, wording: Wording, *, accepted: bool) -> None:
     label = f"{finding.id} {'accepted' if accepted else finding.severity:<5} "
     message, remedy = worded(finding.message, wording), remedy_of(finding, wording)
-    console.print(Text.assemble((label, _COLOURS[finding.severity]), f"{message} ", (remedy, "italic")))
+    console.print(Text.assemble((label, _COLORS[finding.severity]), f"{message} ", (remedy, "italic")))

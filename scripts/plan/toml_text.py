@@ -1,4 +1,4 @@
-"""Write values and deployments as TOML. Python reads TOML and does not write it."""
+"""Write values and deployments as TOML. Python can read TOML but not write it."""
 
 import datetime as dt
 import json
@@ -10,7 +10,7 @@ from planning.question.types import Deployment
 
 
 def toml_value(value: object) -> str:
-    """Return a value as TOML. Raises TypeError for a kind that the corpus does not have."""
+    """Return a value as TOML. Raises TypeError for a type that the corpus does not use."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, str):
@@ -24,11 +24,11 @@ def toml_value(value: object) -> str:
         return "{ " + ", ".join(f"{toml_key(key)} = {toml_value(inner)}" for key, inner in pairs) + " }"
     if isinstance(value, Sequence):
         return "[" + ", ".join(toml_value(inner) for inner in cast("Sequence[object]", value)) + "]"
-    raise TypeError(f"{type(value).__name__} has no form in TOML")
+    raise TypeError(f"{type(value).__name__} has no TOML form")
 
 
 def toml_key(key: str) -> str:
-    """Return a key, in quotes where it needs them."""
+    """Return a key, quoted if necessary."""
     return (
         key
         if key and all(letter.isascii() and (letter.isalnum() or letter in "-_") for letter in key)

@@ -1,1 +1,1 @@
-"""Previews of all stacks, and the comment on a pull request that shows them."""
+"""Previews of all stacks, and the pull request comment that shows them."""

@@ -1,11 +1,12 @@
-"""Preview every stack, and show what a pull request changes as one comment.
+"""Preview every stack and show what a pull request changes as one comment.
 
   python -m scripts.preview run --out DIR --base main
   python -m scripts.preview comment --from DIR --pull-request N
   python -m scripts.preview plans --out FILE
   python -m scripts.preview save --stack NAME --out plan.json
 
-The plans of both commits need no cloud and no credentials. docs/ci.md describes the comment and the workflows.
+Planning needs no cloud and no credentials. docs/ci.md describes the comment and
+the workflows.
 """
 
 import sys
@@ -27,23 +28,20 @@ class RunOptions:
     stack: Annotated[
         tuple[str, ...],
         Option(
-            "Preview this stack; may be repeated. By default all with a settings file.", repeated=True, metavar="NAME"
+            "Preview this stack; repeatable. Default: every stack with a settings file.",
+            repeated=True,
+            metavar="NAME",
         ),
     ] = ()
     base: Annotated[
-        str | None, Option("Compare with the plans of this commit, such as main or HEAD^1.", metavar="COMMIT")
+        str | None, Option("Compare with the plans of this commit, e.g. main or HEAD^1.", metavar="COMMIT")
     ] = None
-    create: Annotated[
-        bool, Option("Preview stacks that the backend does not know as new ones. Nothing is written to the backend.")
-    ] = False
+    create: Annotated[bool, Option("Preview unknown stacks as new ones. Does not write to the backend.")] = False
     without_secrets: Annotated[
         bool,
-        Option(
-            "Decrypt nothing: every secret is a stand-in, so that neither the passphrase nor the key is needed. Another value of a secret "
-            "is then not seen."
-        ),
+        Option("Use stand-ins for secrets; needs no passphrase or key. Hides changed values."),
     ] = False
-    plans_only: Annotated[bool, Option("Compare the plans, and do not ask the engine.")] = False
+    plans_only: Annotated[bool, Option("Compare the plans without running the Pulumi engine.")] = False
     as_json: JsonSwitch = False
 
 
@@ -51,16 +49,14 @@ class RunOptions:
 class CommentOptions:
     """Options of `comment`."""
 
-    source: Annotated[Path, Option("Folder that `run` wrote.", flag="--from", metavar="DIR")]
-    repository: Annotated[
-        str, Option("Repository; by default GITHUB_REPOSITORY.", metavar="OWNER/NAME", variable="GITHUB_REPOSITORY")
-    ]
+    source: Annotated[Path, Option("Folder written by `run`.", flag="--from", metavar="DIR")]
+    repository: Annotated[str, Option("Repository.", metavar="OWNER/NAME", variable="GITHUB_REPOSITORY")]
     pull_request: Annotated[int, Option("Number of the pull request.", least=1)]
 
 
 @dataclass(frozen=True, kw_only=True)
 class NoOptions:
-    """A command that is called with a subcommand."""
+    """Options of the command itself, which requires a subcommand."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,16 +74,14 @@ class SavePlanOptions:
     out: Annotated[Path, Option("File for the plan.", metavar="FILE")]
     settings_of: Annotated[
         str | None,
-        Option("Use the settings of this stack under the name of --stack, as a preview environment.", metavar="NAME"),
+        Option("Use this stack's settings under the name of --stack (preview environment).", metavar="NAME"),
     ] = None
-    refresh: Annotated[
-        bool, Option("Compare with Google first, which finds what changed there; the deployment does the same.")
-    ] = False
+    refresh: Annotated[bool, Option("Refresh from Google first, to find drift; the deployment does the same.")] = False
     as_json: JsonSwitch = False
 
 
 def _run(options: RunOptions) -> ExitCode:
-    """Plan all stacks of both commits, preview them, and print the comment.
+    """Plan all stacks of both commits, preview them and print the comment.
 
     A failed preview is stored with its error, and the exit code is 1.
     """
@@ -122,7 +116,10 @@ def _comment(options: CommentOptions) -> ExitCode:
 
 
 def _plans(options: PlansOptions) -> ExitCode:
-    """Write the plans of all stacks of this checkout to a file, for a comparison by another checkout."""
+    """Write the plans of all stacks in this checkout to a file.
+
+    Another checkout reads the file to compare its own plans with them.
+    """
     from engine.runner import project_folder
     from scripts.preview.plans import describe_checkout, write_plans
 
@@ -131,9 +128,11 @@ def _plans(options: PlansOptions) -> ExitCode:
 
 
 def _save(options: SavePlanOptions) -> ExitCode:
-    """Save what `up` would do to one stack as a plan, for `python -m scripts.deploy --plan`.
+    """Save the planned steps of `up` for one stack as a plan file.
 
-    Nothing is deployed, and the right to read is enough. Print the steps, the cost and the findings as Markdown.
+    `python -m scripts.deploy --plan` deploys the file. Nothing is deployed here, and
+    read access is sufficient. Prints the steps, the cost and the findings as
+    Markdown.
     """
     from scripts.cli.summary import write_summary
     from scripts.preview.saved import make_plan, write_plan

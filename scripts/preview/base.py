@@ -1,4 +1,4 @@
-"""The plans of another commit, made by that commit's own planner: a change of the planner or of its prices is a difference too."""
+"""Plans of another commit, created by its own planner. This also shows changes of the planner and of its prices."""
 
 import os
 import sys
@@ -13,7 +13,7 @@ from scripts.preview.plans import PlansDocument, describe_checkout, read_plans
 
 _LIMIT_S: Final = 300.0
 _KEPT: Final = ("PATH", "HOME", "LANG", "TMPDIR", "GOOGLE_CLOUD_PROJECT", "SYSTEMROOT")
-"""Variables that the other checkout's code gets: no credentials, no passphrase."""
+"""Environment variables passed to the other checkout's code, without credentials or a passphrase."""
 
 
 def plans_of_commit(commit: str) -> PlansDocument:
@@ -29,7 +29,7 @@ def plans_of_commit(commit: str) -> PlansDocument:
 
 
 def plans_of_checkout(checkout: Path, out: Path) -> PlansDocument:
-    """Return the plans of another checkout, made by its own code; by this code where its own cannot."""
+    """Return the plans of another checkout, created by its own code, or by this code if that fails."""
     done = ended(
         [sys.executable, "-m", "scripts.preview", "plans", "--out", str(out.absolute())],
         folder=checkout,
@@ -40,6 +40,6 @@ def plans_of_checkout(checkout: Path, out: Path) -> PlansDocument:
         try:
             return read_plans(out)
         except (ValueError, ScriptError):
-            pass  # another version of the document: below, as for a checkout without the command
-    say("preview", "the base's own planner could not be run; both sides are planned by this one")
+            pass  # another version of the document: handled below, like a checkout without the command
+    say("preview", "the base's own planner failed; both sides use this checkout's planner")
     return describe_checkout(checkout).model_copy(update={"planner": "other"})

@@ -1,8 +1,8 @@
 #!/bin/sh
-# Plan and preview every stack into the folder $1: on the real cloud where there are credentials, else on the local one.
-# A pull request is code that nobody has reviewed: the engine decrypts nothing for it (--without-secrets).
-# BASE_COMMIT names the commit to compare the plans with; without it no stack is compared.
-# What is printed also goes into the step's summary, where GitHub gives one.
+# Plan and preview every stack into the folder $1, on the real cloud with credentials, otherwise on the local cloud.
+# A pull request is unreviewed code, so the engine decrypts nothing for it (--without-secrets).
+# BASE_COMMIT is the commit to compare the plans with. If unset, stacks are not compared.
+# The output also goes to the step summary if GitHub provides one.
 set -eu
 cd "$(dirname "$0")/../.."
 out=$1
@@ -13,8 +13,8 @@ code=0
 if [ -n "${GOOGLE_APPLICATION_CREDENTIALS:-}${GOOGLE_OAUTH_ACCESS_TOKEN:-}" ] && [ -n "${PULUMI_BACKEND_URL:-}" ]; then
     .venv/bin/python -m scripts.preview run --create --without-secrets ${BASE_COMMIT:+--base "$BASE_COMMIT"} --out "$out" >"$text" || code=$?
 else
-    # In a new project nothing can be previewed before its first API is on, so the local one is prepared.
-    # Stacks are made in a scratch copy: making one writes its encryption salt into the settings file.
+    # A new project cannot be previewed before its first API is enabled, so the local project is prepared.
+    # Stacks are created in a scratch copy, because creation writes the encryption salt to the settings file.
     copy=$(mktemp -d)
     trap 'rm -f "$text"; rm -rf "$copy"' EXIT
     git ls-files -z --cached --others --exclude-standard | tar --create --null --files-from - | tar --extract --directory "$copy"

@@ -1,4 +1,4 @@
-"""The comment on a pull request: what becomes of each stack, with the figures before and after."""
+"""Pull request comment with the effect on each stack and the metrics before and after."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -14,15 +14,15 @@ from scripts.preview.report import StackPreview
 from scripts.preview.verdicts import StackVerdict, verdicts
 
 MARKER: Final = "<!-- gemma-serving: preview of all stacks -->"
-"""Identifies the comment, so that it can be updated."""
+"""Identifies the comment, so that a later run can update it."""
 MAX_COMMENT_BYTES: Final = 65_536
-"""GitHub's limit, in characters; counted here in bytes, which are never fewer."""
+"""GitHub's limit, in characters. Compared with the size in bytes, which is at least as large."""
 
 _SIGNS: Final = {"create": "+", "update": "!", "delete": "-", "replace": "-", "create-replacement": "-"}
-"""First character of a line in a diff, which GitHub colours green, orange or red."""
+"""First character of a line in a diff, which GitHub renders green, orange or red."""
 _MOST_ERROR_CHARACTERS: Final = 4_000
 _FEWEST_FOR_OVERVIEW: Final = 2
-"""With one stack, its own section says it all."""
+"""A single stack needs no overview: its section has everything."""
 _UNSET: Final = "-"
 _NOT_SET: Final = "(not set)"
 _SHOWN_OF_NEW: Final = (
@@ -40,12 +40,12 @@ _SHOWN_OF_NEW: Final = (
     "weights",
     "workload",
 )
-"""Settings of a new stack that stand above the fold."""
+"""Settings of a new stack that are shown unfolded."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Section:
-    """A part of the comment. `details` is left out first where the comment is too long."""
+    """A part of the comment. `details` is dropped first if the comment is too long."""
 
     stack: str
     lines: tuple[str, ...]
@@ -53,7 +53,7 @@ class _Section:
 
 
 def comment(base: PlansDocument | None, head: PlansDocument, previews: Sequence[StackPreview]) -> str:
-    """Return the Markdown comment, shortened by whole sections to GitHub's limit. Without a base every plan is shown as it is."""
+    """Return the Markdown comment, shortened by whole sections to GitHub's limit. Without a base, each plan is shown on its own."""
     found = verdicts(differences(base or head, head), previews)
     loud = [verdict for verdict in found if not verdict.is_quiet]
     top = [MARKER, f"### {_headline(found)}", ""]
@@ -66,10 +66,10 @@ def comment(base: PlansDocument | None, head: PlansDocument, previews: Sequence[
 
 
 def _headline(found: Sequence[StackVerdict]) -> str:
-    """Return the comment's first line: the worst that happens."""
+    """Return the comment's first line, which states the worst effect."""
     kinds = (
-        ("gives up running TPU capacity", [v for v in found if v.fate == "given up"]),
-        ("may give up running TPU capacity", [v for v in found if v.fate == "at risk"]),
+        ("releases running TPU capacity", [v for v in found if v.fate == "released"]),
+        ("may release running TPU capacity", [v for v in found if v.fate == "at risk"]),
         ("is blocked", [v for v in found if v.blocked]),
         ("loses its settings file", [v for v in found if v.difference.is_removed]),
     )
@@ -88,7 +88,7 @@ def _overview(shown: Sequence[StackVerdict]) -> Iterator[str]:
     if len(shown) < _FEWEST_FOR_OVERVIEW:
         return
     yield from (
-        row(("stack", "what happens", "USD/hour", "USD at most", "findings")),
+        row(("stack", "effect", "USD/hour", "USD maximum", "findings")),
         "| --- | --- | --: | --: | --- |",
     )
     for verdict in shown:
@@ -96,7 +96,7 @@ def _overview(shown: Sequence[StackVerdict]) -> Iterator[str]:
         before, after = (described.plan if described else None for described in (difference.before, difference.after))
         what = f"**{verdict.heading()}**" if verdict.is_loud else verdict.heading()
         findings = [f"new: {_ids(difference.new_findings)}"] if difference.new_findings else []
-        findings += [f"gone: {_ids(difference.gone_findings)}"] if difference.gone_findings else []
+        findings += [f"dropped: {_ids(difference.gone_findings)}"] if difference.gone_findings else []
         cells = (usd_change(before, after), most_change(before, after), "; ".join(findings))
         yield row((code(verdict.stack), what, *cells))
     yield ""
@@ -122,7 +122,7 @@ def _section(verdict: StackVerdict) -> _Section:
 
 
 def _changes(difference: StackDifference) -> Iterator[str]:
-    """Yield the table of what differs: settings and flags, then the plan's figures."""
+    """Yield the table of differences: settings and flags, then the plan's metrics."""
     before, after = difference.before, difference.after
     values = [*_model(difference), *_settings(difference)]
     if before is not None and after is not None:
@@ -153,7 +153,7 @@ def _value(text: str | None) -> str:
 
 
 def _findings(title: str, findings: Sequence[DescribedFinding]) -> Iterator[str]:
-    """Yield the findings: those that warn or block in full, the others by id."""
+    """Yield the findings: warnings and blockers in full, the others by id."""
     ids = [finding.id for finding in findings if finding.severity == "info"]
     loud = [finding for finding in findings if finding.severity != "info"]
     if loud:
@@ -165,12 +165,12 @@ def _findings(title: str, findings: Sequence[DescribedFinding]) -> Iterator[str]
             yield from (f"  {'- ' * line.lstrip().startswith('- ')}{plain(line.lstrip(' -'))}" for line in rest)
         yield ""
     if ids:
-        yield from (f"New for information: {', '.join(ids)}.", "")
+        yield from (f"New, informational: {', '.join(ids)}.", "")
 
 
 def _gone(findings: Sequence[DescribedFinding]) -> Iterator[str]:
     if findings:
-        yield from (f"Gone: {_ids(findings)}.", "")
+        yield from (f"No longer reported: {_ids(findings)}.", "")
 
 
 def _all_flags(difference: StackDifference) -> Iterator[str]:
@@ -185,25 +185,25 @@ def _all_flags(difference: StackDifference) -> Iterator[str]:
 
 
 def _engine(preview: StackPreview | None) -> Iterator[str]:
-    """Yield what the engine says about a stack, folded."""
+    """Yield the engine's preview of a stack, folded."""
     if preview is None:
         return
     where = " on an empty local cloud (simulated)" if preview.simulated else ""
     where = " as a new stack" if preview.new_stack and not where else where
     if preview.error is not None:
-        yield from (f"<details><summary>The engine's preview{where} failed</summary>", "")
+        yield from (f"<details><summary>Engine preview{where} failed</summary>", "")
         yield from (*fenced(preview.error[:_MOST_ERROR_CHARACTERS]), "", "</details>", "")
         return
     count = len(preview.changes)
     noun = "resource" if count == 1 else "resources"
-    yield f"<details><summary>The engine{where}: {count} {noun} would change, {preview.unchanged} would not</summary>"
+    yield f"<details><summary>Engine preview{where}: {count} {noun} will change, {preview.unchanged} unchanged</summary>"
     if preview.changes:
         yield from ("", *fenced("\n".join(line for change in preview.changes for line in _lines(change)), "diff"))
     yield from ("", "</details>", "")
 
 
 def _lines(change: ResourceChange) -> Iterator[str]:
-    """Yield what becomes of a resource, and below it each property before and after."""
+    """Yield the operation on a resource, then each property before and after."""
     what = f" [{', '.join(change.properties)}]" if change.properties else ""
     forced = f" (forced by {', '.join(change.forced_by)})" if change.forced_by else ""
     yield f"{_SIGNS.get(change.op, ' ')} {change.op:7} {change.type} {change.name}{what}{forced}"
@@ -220,7 +220,7 @@ def _lines(change: ResourceChange) -> Iterator[str]:
 
 
 def _quiet(found: Sequence[StackVerdict]) -> Iterator[str]:
-    """Yield one line for all stacks that stay as they are."""
+    """Yield one line for all unchanged stacks."""
     quiet = [verdict for verdict in found if verdict.is_quiet]
     if quiet:
         yield from (f"Unchanged: {named(verdict.stack for verdict in quiet)}.", "")
@@ -228,7 +228,7 @@ def _quiet(found: Sequence[StackVerdict]) -> Iterator[str]:
     if stale:
         what = ", ".join(f"{code(v.stack)} ({len(v.real.changes)})" for v in stale if v.real)
         yield from (
-            f"Not of this pull request: the engine would also change {what}, because what is deployed is not what the base says.",
+            f"Not part of this pull request: `pulumi up` will also change {what}, because the deployment differs from the base.",
             "",
         )
 
@@ -236,47 +236,45 @@ def _quiet(found: Sequence[StackVerdict]) -> Iterator[str]:
 def _footer(
     base: PlansDocument | None, found: Sequence[StackVerdict], previews: Sequence[StackPreview]
 ) -> Iterator[str]:
-    said: list[str] = []
+    notes: list[str] = []
     if base is None:
-        said.append("The plans of the base are not known, so that no stack is compared.")
+        notes.append("The base has no plans, so stacks are not compared.")
     elif base.planner == "other":
-        said.append("The base's own planner could not be run: both sides are planned by this branch's.")
+        notes.append("The base's own planner failed. Both sides use this branch's planner.")
     failed = [preview.stack for preview in previews if preview.error is not None]
     quiet = {verdict.stack for verdict in found if verdict.is_quiet}
     if broken := [stack for stack in failed if stack in quiet]:
-        said.append(f"The engine could not preview {named(broken)}: the job's log says why.")
+        notes.append(f"`pulumi preview` failed for {named(broken)}. See the job log.")
     if not previews:
-        said.append("The engine was not asked.")
+        notes.append("Plans only; `pulumi preview` did not run.")
     elif any(preview.simulated for preview in previews):
-        said.append(
-            "There are no credentials for Google Cloud, so that the engine previewed an empty local cloud (simulated)."
-        )
+        notes.append("Without Google Cloud credentials, `pulumi preview` ran against an empty local cloud (simulated).")
     if any(preview.without_secrets for preview in previews):
-        said.append("The engine decrypted no secret: a new value of one is shown among the settings only.")
-    said.append("Figures are planned, prices are list prices.")
-    yield f"<sub>{' '.join(said)}</sub>"
+        notes.append("`pulumi preview` decrypted no secrets. A changed secret appears only among the settings.")
+    notes.append("Metrics are planned; prices are list prices.")
+    yield f"<sub>{' '.join(notes)}</sub>"
 
 
 def _fitted(top: Sequence[str], sections: Sequence[_Section], end: Sequence[str]) -> str:
-    """Return the comment within GitHub's limit: first without details, then without whole sections, each time with a sentence."""
+    """Return the comment within GitHub's limit: without details first, then without whole sections, with a note each time."""
     shortest = [section.lines for section in sections]
     whole = [section.lines + section.details for section in sections]
-    for parts, remark in ((whole, ()), (shortest, ("The details were left out, because the comment is too long.", ""))):
-        text = _joined(top, parts, (*remark, *end))
+    for parts, note in ((whole, ()), (shortest, ("Details omitted because the comment is too long.", ""))):
+        text = _joined(top, parts, (*note, *end))
         if _size(text) <= MAX_COMMENT_BYTES:
             return text
     kept = len(sections)
     while kept:
         kept -= 1
         hidden = named(section.stack for section in sections[kept:][:20])
-        remark = (f"Left out, because the comment is too long: {hidden} and what follows. The job's log has them.", "")
-        text = _joined(top, shortest[:kept], (*remark, *end))
+        note = (f"Omitted because the comment is too long: {hidden} and the rest. See the job log.", "")
+        text = _joined(top, shortest[:kept], (*note, *end))
         if _size(text) <= MAX_COMMENT_BYTES:
             return text
     return f"{MARKER}\n### {_NO_ROOM}\n"
 
 
-_NO_ROOM: Final = "Preview: so many stacks change that the comment has no room; the job's log has them"
+_NO_ROOM: Final = "Preview: too many stacks change for one comment; see the job log"
 
 
 def _joined(top: Sequence[str], parts: Sequence[Sequence[str]], end: Sequence[str]) -> str:

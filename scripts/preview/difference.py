@@ -1,4 +1,4 @@
-"""The difference of two checkouts' plans, stack by stack."""
+"""Differences between the plans of two checkouts, by stack."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from scripts.preview.plans import DescribedFinding, PlansDocument, StackDescript
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StackDifference:
-    """One stack before and after; None where a checkout does not have it."""
+    """One stack before and after. None if a checkout does not have it."""
 
     stack: str
     before: StackDescription | None
@@ -17,33 +17,33 @@ class StackDifference:
 
     @property
     def is_new(self) -> bool:
-        """Whether only the new settings have the stack."""
+        """True if only the new settings have the stack."""
         return self.before is None
 
     @property
     def is_removed(self) -> bool:
-        """Whether only the old settings have the stack."""
+        """True if only the old settings have the stack."""
         return self.after is None
 
     @property
     def is_same(self) -> bool:
-        """Whether nothing of the stack's settings or plan differs. A finding whose words alone differ is the same finding."""
+        """True if the stack's settings and plan are equal. A finding that differs only in wording counts as equal."""
         before, after = self.before, self.after
         return before is not None and after is not None and _compared(before) == _compared(after)
 
     @property
     def effect(self) -> StackEffect:
-        """What the change does to what runs; `nothing` for a new or a removed stack."""
+        """Effect of the change on running resources; `nothing` for a new or removed stack."""
         return effect_of(self.before, self.after) if self.before and self.after else "nothing"
 
     @property
     def flags(self) -> tuple[ChangedValue, ...]:
-        """Arguments of vLLM that differ."""
+        """VLLM arguments that differ."""
         return changed_values(self.before.flags if self.before else {}, self.after.flags if self.after else {})
 
     @property
     def settings(self) -> tuple[ChangedValue, ...]:
-        """Settings that differ, without the model, which is a flag."""
+        """Settings that differ, except the model, which is a flag."""
         found = changed_values(self.before.settings if self.before else {}, self.after.settings if self.after else {})
         return tuple(change for change in found if change.key != "model")
 
@@ -55,7 +55,7 @@ class StackDifference:
 
     @property
     def new_findings(self) -> tuple[DescribedFinding, ...]:
-        """Findings that only the new plan has, and those that stop only now."""
+        """Findings that only the new plan has, or that block only now."""
         known = _states(self.before)
         return tuple(f for f in (self.after.findings if self.after else ()) if _state(f) not in known)
 
@@ -67,7 +67,7 @@ class StackDifference:
 
     @property
     def blocked(self) -> bool:
-        """Whether the new settings cannot be deployed."""
+        """True if the new settings cannot be deployed."""
         return self.after is not None and (self.after.error is not None or bool(self.after.stopping))
 
 

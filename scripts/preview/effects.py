@@ -1,6 +1,6 @@
-"""What a change of a stack's settings does to what runs, known from the settings alone.
+"""Effect of a settings change on running resources, derived from the settings alone.
 
-The engine decides in the end; where it has a state of the stack, its own preview stands beside this. A test compares the two.
+The engine decides in the end. If it has a state of the stack, the comment shows its preview too. A test compares the two.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,13 +13,13 @@ from stacks.settings.block import EffectName
 from stacks.settings.keys import setting_fields
 
 StackEffect = Literal["nothing", "update", "restart", "revision", "service", "capacity", "target"]
-"""From the mildest: nothing that runs; resources beside the server; the server restarts on its machine; a new revision of the service; another
-service; other TPU capacity; another target."""
+"""From mildest to strongest: nothing that runs; resources other than the server; a restart of the server on its node; a new revision of the
+service; another service; other TPU capacity; another target."""
 
 ORDER: Final[Sequence[StackEffect]] = ("nothing", "update", "restart", "revision", "service", "capacity", "target")
 
 _BEFORE_IT_EXISTED: Final = {"tpu.api": "cloud-tpu"}
-"""Settings of capacity that plans of earlier releases do not have -> what those releases did. Such a plan against a new one is no change."""
+"""Capacity settings missing from plans of earlier releases, with the value those releases used. Such a difference is not a change."""
 PROJECT: Final = "gcp:project"
 ZONES: Final = "tpu.zones"
 _ROLLOUT: Final = "cloudRun.rollout."
@@ -28,7 +28,7 @@ TRAFFIC: Final = f"{_ROLLOUT}traffic"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangedValue:
-    """A value that differs; None where it is not set."""
+    """A changed value. None means not set."""
 
     key: str
     before: str | None
@@ -36,7 +36,7 @@ class ChangedValue:
 
 
 def changed_values(before: Mapping[str, str], after: Mapping[str, str]) -> tuple[ChangedValue, ...]:
-    """Return what differs, in the order of the new texts, with removed keys at the end."""
+    """Return the differences in the order of the new texts, with removed keys at the end."""
     keys = dict.fromkeys((*after, *before))
     return tuple(
         ChangedValue(key=key, before=before.get(key), after=after.get(key))
@@ -46,18 +46,18 @@ def changed_values(before: Mapping[str, str], after: Mapping[str, str]) -> tuple
 
 
 def zones_of(described: StackDescription) -> Sequence[str]:
-    """Return the zones of a TPU stack in order, none for another stack."""
+    """Return the zones of a TPU stack in order; empty for other stacks."""
     text = described.settings.get(ZONES, "")
     return text.split(", ") if text else ()
 
 
 def rolls_out(described: StackDescription) -> bool:
-    """Return whether a new revision of the stack has no requests before `scripts.rollout` has checked it."""
+    """Return whether a new revision of the stack receives no traffic until `scripts.rollout` has checked it."""
     return any(key.startswith(_ROLLOUT) for key in described.settings)
 
 
 def removed_zones(before: StackDescription, after: StackDescription) -> Sequence[str]:
-    """Return the zones that the new settings no longer have: capacity in one of them is given up."""
+    """Return the zones that the new settings no longer list. Capacity in one of them is released."""
     kept = zones_of(after)
     return [zone for zone in zones_of(before) if zone not in kept]
 
@@ -91,7 +91,7 @@ def capacity_reasons(before: StackDescription, after: StackDescription) -> Seque
 
 
 def _effect(change: ChangedValue, serves: StackEffect) -> StackEffect:
-    """Return the effect that the setting states for itself, or that of its block; `serves` where neither states one."""
+    """Return the effect stated by the setting or its block, or `serves` if neither states one."""
     if change.key == PROJECT:
         return "capacity" if serves == "restart" else "service"
     effects, key = stated_effects(), change.key
@@ -107,7 +107,7 @@ def stated_effects() -> Mapping[str, EffectName | None]:
 
 
 def weights_to_stage(before: StackDescription | None, after: StackDescription) -> Iterator[str]:
-    """Yield the reasons why weights have to be staged before the next `up`; none where they are staged or come from elsewhere."""
+    """Yield the reasons to stage weights before the next `up`. None if they are staged or come from another source."""
     if after.settings.get("weights") != "bucket":
         return
     if before is None or before.settings.get("weights") != "bucket":
@@ -116,7 +116,7 @@ def weights_to_stage(before: StackDescription | None, after: StackDescription) -
     if before.flags.get("model") != after.flags.get("model"):
         yield "the model changed"
     if _bucket_region(before) != _bucket_region(after) and "bucket.existing" not in after.settings:
-        yield "its bucket would be in another region, and `pulumi up` refuses to replace a bucket with weights"
+        yield "its bucket will be in another region, and `pulumi up` refuses to replace a bucket with weights"
     for key in ("bucket.existing", "bucket.prefix"):
         if before.settings.get(key) != after.settings.get(key):
             yield f"{key} changed"

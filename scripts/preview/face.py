@@ -1,4 +1,4 @@
-"""What other commands may use of `scripts.preview`: a saved plan, and what a preview does to a deployed stack."""
+"""Public interface of `scripts.preview` for other commands: saved plans and the effect of a preview on a deployed stack."""
 
 from scripts.preview.headline import deployed_usd_per_hour, headline
 from scripts.preview.saved import PlanRefusedError, SavedPlan, read_plan

@@ -1,4 +1,4 @@
-"""What the engine's changes do to a deployed stack, in one sentence; and what the stack costs now."""
+"""Effect of the engine's changes on a deployed stack in one sentence, and the stack's current price."""
 
 from collections.abc import Sequence
 
@@ -14,7 +14,7 @@ from scripts.preview.verdicts import HEADINGS
 
 
 def headline(stack: str, changes: Sequence[ResourceChange]) -> str:
-    """Return the sentence. Its words are those of the comment on a pull request."""
+    """Return the sentence, in the words of the pull request comment."""
     made = [change for change in changes if change.op == "create" and change.type in CAPACITY_TYPES]
     effect = effect_of_changes(changes)
     if made and effect != "target":
@@ -25,7 +25,7 @@ def headline(stack: str, changes: Sequence[ResourceChange]) -> str:
 
 
 def effect_of_changes(changes: Sequence[ResourceChange]) -> StackEffect:
-    """Return the strongest effect of the changes on what runs."""
+    """Return the strongest effect of the changes on running resources."""
     lost = {change.type for change in changes if change.is_disruptive}
     made = {change.type for change in changes if change.op == "create"}
     if (CAPACITY_TYPE in lost and SERVICE_TYPE in made) or (SERVICE_TYPE in lost and CAPACITY_TYPE in made):
@@ -43,9 +43,9 @@ def effect_of_changes(changes: Sequence[ResourceChange]) -> StackEffect:
 
 
 def deployed_usd_per_hour(stack: str) -> float | None:
-    """Return the most that the deployed stack costs an hour, with all instances that it may have; None if it is not deployed.
+    """Return the maximum price of the deployed stack in USD per hour, with all its instances. None if it is not deployed.
 
-    None too if another version of the project deployed it. Raises ScriptError if the state cannot be read.
+    Also None if another version of the project deployed it. Raises ScriptError if the state cannot be read.
     """
     try:
         resources = read_deployment(stack).resources

@@ -1,4 +1,4 @@
-"""The plans of all stacks of a checkout, as data that a later step or another checkout can compare."""
+"""Plans of all stacks in a checkout, as data for a later step or another checkout to compare."""
 
 import dataclasses
 import hashlib
@@ -27,12 +27,12 @@ from stacks.wording import StackWording
 
 PLANS_VERSION: Final = 1
 UNKNOWN_PROJECT: Final = "unknown-project"
-"""Stands in for a project that neither the file nor the environment names: a plan needs none."""
+"""Stand-in if neither the file nor the environment sets a project. A plan needs none."""
 _DIGEST_DIGITS: Final = 8
 _UNITS: Final[Mapping[str, Callable[[int], str]]] = {"_s": format_duration, "_mib": format_memory}
-"""Spelling of quantities, by the end of the field's name."""
+"""Spelling of quantities, by the suffix of the field name."""
 _APART: Final = frozenset({"project", "vllm", "secrets"})
-"""Fields of the settings that are shown in another way."""
+"""Fields of the settings that are shown in another form."""
 
 
 class _Data(BaseModel):
@@ -40,7 +40,7 @@ class _Data(BaseModel):
 
 
 class DescribedFinding(_Data):
-    """A finding in words. `stops`: it blocks, and nobody accepted it."""
+    """A finding as text. `stops`: it blocks and is not accepted."""
 
     id: str
     severity: Literal["block", "warn", "info"]
@@ -50,7 +50,7 @@ class DescribedFinding(_Data):
 
 
 class DescribedPlan(_Data):
-    """The figures of a plan that a reviewer decides from."""
+    """The figures of a plan that a reviewer needs."""
 
     verdict: str
     model: str
@@ -70,7 +70,7 @@ class DescribedPlan(_Data):
 
 
 class StackDescription(_Data):
-    """One stack of a checkout. `settings` and `flags` are texts by key; `error` is set if there is no plan."""
+    """One stack of a checkout. `settings` and `flags` are texts by key; `error` is set if planning failed."""
 
     stack: str
     settings: dict[str, str] = {}
@@ -82,17 +82,17 @@ class StackDescription(_Data):
 
     @property
     def stopping(self) -> tuple[DescribedFinding, ...]:
-        """Findings that stop preview and up."""
+        """Findings that block preview and up."""
         return tuple(finding for finding in self.findings if finding.stops)
 
 
 class PlansDocument(_Data):
-    """The plans of a checkout. `planner` says whose code made them."""
+    """Plans of a checkout. `planner` records whose code created them."""
 
     schema_version: int = PLANS_VERSION
     stacks: tuple[StackDescription, ...]
     planner: Literal["own", "other"] = "own"
-    """`other`: the checkout's own planner cannot describe plans, so that another's read its settings."""
+    """`other`: the checkout's own planner cannot describe plans, so another one read its settings."""
 
     @property
     def by_name(self) -> Mapping[str, StackDescription]:
@@ -103,14 +103,14 @@ class PlansDocument(_Data):
 def describe_checkout(folder: Path, *, date: str | None = None) -> PlansDocument:
     """Return the plans of all stacks with a settings file in a folder. A stack that cannot be planned has its error.
 
-    `date` is the day by which prices are old, YYYY-MM-DD; by default today.
+    `date` (YYYY-MM-DD) determines which prices are out of date. Default: today.
     """
     on = date or today()
     return PlansDocument(stacks=tuple(describe_stack(folder, stack, date=on) for stack in stacks_in(folder)))
 
 
 def describe_stack(folder: Path, stack: str, *, date: str) -> StackDescription:
-    """Return one stack's plan, or the sentence that says why there is none."""
+    """Return one stack's plan, or the error message."""
     path = folder / f"Pulumi.{stack}.yaml"
     try:
         settings = from_file(path, project=UNKNOWN_PROJECT)
@@ -143,15 +143,17 @@ def write_plans(path: Path, document: PlansDocument) -> None:
 
 
 def read_plans(path: Path) -> PlansDocument:
-    """Return plans that `write_plans` stored. Raises CommandRefusedError for another version."""
+    """Return the plans stored by `write_plans`. Raises CommandRefusedError for another version."""
     document = PlansDocument.model_validate_json(path.read_text(encoding="utf-8"))
     if document.schema_version != PLANS_VERSION:
-        raise CommandRefusedError(f"{path} has version {document.schema_version}; this program reads {PLANS_VERSION}.")
+        raise CommandRefusedError(
+            f"{path} has version {document.schema_version}, but this program reads {PLANS_VERSION}."
+        )
     return document
 
 
 def flat_settings(settings: Settings) -> dict[str, str]:
-    """Return the settings in effect by key, defaults too, spelled as in the file; vLLM's options are flags."""
+    """Return the effective settings by key, with defaults, spelled as in the file. vLLM options are flags."""
     found: dict[str, str] = {} if settings.project == UNKNOWN_PROJECT else {"gcp:project": settings.project}
     _flatten(settings, "", found)
     return found
@@ -170,7 +172,7 @@ def _flatten(block: BaseModel, prefix: str, found: dict[str, str]) -> None:
 
 
 def _spelled(name: str, value: object) -> str:
-    """Return a setting's value as the file spells it; empty for an empty list or block."""
+    """Return a setting's value as written in the file; empty for an empty list or block."""
     if isinstance(value, bool):
         return "true" if value else "false"
     unit = next((unit for suffix, unit in _UNITS.items() if name.endswith(suffix)), None)
@@ -186,7 +188,7 @@ def _spelled(name: str, value: object) -> str:
 
 
 def _encrypted(path: Path) -> dict[str, str]:
-    """Return the secrets that are set by value, each with a digest of its ciphertext, so that a new value is a change."""
+    """Return the encrypted settings, each with a digest of its ciphertext, so that a new value shows as a change."""
     document = cast("Mapping[str, Mapping[str, object]]", read_yaml(path.read_text(encoding="utf-8")))
     config = document["config"]
     found = {key: config.get(f"{PRODUCT}:{key}") for key in SECRET_KEYS}
@@ -198,7 +200,7 @@ def _encrypted(path: Path) -> dict[str, str]:
 
 
 def _flags(settings: Settings, planned: Plan) -> dict[str, str]:
-    """Return the arguments of `vllm serve` by flag, with the model as `model`. A flag that is given twice has both values."""
+    """Return the arguments of `vllm serve` by flag, with the model as `model`. A repeated flag has both values."""
     model, *arguments = vllm_arguments(
         planned.vllm,
         model_or_path=settings.model,
@@ -208,7 +210,7 @@ def _flags(settings: Settings, planned: Plan) -> dict[str, str]:
     found = {"model": model}
     for argument in arguments:
         flag, given, _ = argument.partition("=")
-        if not flag.startswith("--"):  # the value of an extra argument before it
+        if not flag.startswith("--"):  # the value of the preceding extra argument
             last = next(reversed(found))
             found[last] = f"{found[last]} {argument}".strip()
             continue

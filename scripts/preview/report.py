@@ -1,4 +1,4 @@
-"""Previews of stacks by the engine, as data."""
+"""Engine previews of stacks, as data."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -13,9 +13,9 @@ _REPLACING = frozenset({"replace", "create-replacement"})
 
 
 class StackPreview(BaseModel):
-    """One stack's preview. `error` is set if it failed; `usd_per_hour` is the planned price, None without a plan.
+    """Preview of one stack. `error` is set if it failed; `usd_per_hour` is the planned price, None without a plan.
 
-    `new_stack`: the backend does not know the stack, so that the engine compared with nothing. `without_secrets`: every secret was a stand-in.
+    `new_stack`: the stack is not in the backend, so the engine had no state to compare with. `without_secrets`: every secret was a stand-in.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -32,7 +32,7 @@ class StackPreview(BaseModel):
 
     @property
     def replacements(self) -> tuple[ResourceChange, ...]:
-        """Resources that would be replaced."""
+        """Resources that will be replaced."""
         return tuple(change for change in self.changes if change.op in _REPLACING)
 
 
@@ -45,14 +45,14 @@ def write(folder: Path, preview: StackPreview) -> Path:
 
 
 def read_all(folder: Path) -> Sequence[StackPreview]:
-    """Return the previews that `write` stored."""
+    """Return the previews stored by `write`."""
     return [
         StackPreview.model_validate_json(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*.json"))
     ]
 
 
 def report(previews: Sequence[StackPreview], base: PlansDocument | None, head: PlansDocument) -> str:
-    """Return the previews and the plans of both commits as one JSON object. `base` is null without a commit to compare with."""
+    """Return the previews and the plans of both commits as one JSON object. `base` is null if no commit was compared."""
     body: Mapping[str, object] = {
         "previews": [preview.model_dump() for preview in previews],
         "base": base.model_dump() if base else None,

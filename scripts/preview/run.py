@@ -1,4 +1,4 @@
-"""Preview stacks with the engine."""
+"""Preview stacks with the Pulumi engine."""
 
 import contextlib
 import re
@@ -21,21 +21,21 @@ from scripts.preview.report import StackPreview, write
 from scripts.preview.without_secrets import without_secrets
 
 _REFUSAL = re.compile(r"\b403\b|PERMISSION_DENIED|has not been used in project")
-"""Words of Google's in an error that is about the project or the caller."""
+"""Pieces of Google's error messages that point to the project or the caller."""
 
 
 def preview_stacks(
     names: Sequence[str], out: Path, *, create: bool, hide_secrets: bool = False
 ) -> Sequence[StackPreview]:
-    """Preview stacks one after the other and store each result in `out`. A failed preview is a result too.
+    """Preview stacks in sequence and store each result in `out`. A failed preview is also a result.
 
-    With `create`, a stack that the backend does not know is previewed as a new one, in a backend of its own that is deleted: nothing is
-    written to the real backend, so that the right to read is enough. With `hide_secrets` the engine decrypts nothing either.
+    With `create`, a stack that is not in the backend is previewed as a new one, in a temporary backend. The real backend is not written to, so
+    read access is sufficient. With `hide_secrets`, the engine decrypts nothing.
 
     Raises CommandRefusedError if a stack has no settings file.
     """
     known = runner.require_stacks(names)
-    runner.pulumi()  # refuses to begin without an engine
+    runner.pulumi()  # fails early without an engine
     previews: list[StackPreview] = []
     for name in names or known:
         previews.append(_preview(name, create=create, hide=hide_secrets))
@@ -57,7 +57,7 @@ def _preview(stack: str, *, create: bool, hide: bool) -> StackPreview:
 
 
 def _previewed(stack: str, *, create: bool, hide: bool) -> dict[str, object]:
-    """Return the fields of a preview; with `hide` one in which every secret is a stand-in. Raises ScriptError with the engine's own words."""
+    """Return the fields of a preview, with stand-ins for every secret if `hide` is set. Raises ScriptError with the engine's error message."""
     try:
         with contextlib.ExitStack() as held:
             if hide:
@@ -72,14 +72,14 @@ def _previewed(stack: str, *, create: bool, hide: bool) -> dict[str, object]:
 def _with_hint(stack: str, text: str) -> str:
     if _REFUSAL.search(text) is None:
         return text
-    from stacks.planned import doctor_hint  # noqa: PLC0415 - only a refusal needs it
+    from stacks.planned import doctor_hint  # noqa: PLC0415 - only needed after a refusal
 
     return f"{text}\n{doctor_hint(stack)}"
 
 
 def _usd_per_hour(stack: str) -> float | None:
-    """Return the planned cost, or None if the settings are wrong: the preview tells the reason."""
-    from planning import PlanningError, plan  # noqa: PLC0415 - only after the engine is known to be there
+    """Return the planned cost, or None if the settings are invalid; the preview then reports the reason."""
+    from planning import PlanningError, plan  # noqa: PLC0415 - only after the engine was found
     from stacks.planned import to_deployment  # noqa: PLC0415 - the same
 
     try:

@@ -1,4 +1,4 @@
-"""A plan in a file: what a preview showed and what it is valid for, from the job that makes it to the job that deploys it."""
+"""Plan file with the result of a preview and its validity, passed from the job that creates it to the job that deploys it."""
 
 import json
 from collections.abc import Sequence
@@ -24,11 +24,11 @@ VALID: Final = timedelta(hours=24)
 
 
 class PlanRefusedError(CommandRefusedError):
-    """The plan is not what would be deployed now. Nothing was deployed, so that nothing has to be rolled back."""
+    """The plan differs from the deployment's current steps. Nothing was deployed, so nothing needs a rollback."""
 
 
 class SavedPlan(BaseModel):
-    """The document. Nothing in it is executed: a deployment computes all of it again and compares."""
+    """The document. It is never executed; a deployment computes the plan again and compares."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     schema_version: Literal[1] = PLAN_VERSION
@@ -38,18 +38,18 @@ class SavedPlan(BaseModel):
     made_at: AwareDatetime
     expires_at: AwareDatetime
     refresh: bool
-    """Whether the preview compared with Google first; the deployment does the same."""
+    """True if the preview refreshed from Google first. The deployment then does the same."""
     identity: PlanIdentity
     steps: tuple[PlannedStep, ...]
     usd_per_hour_at_most: float
-    """With all instances that the stack may have, at list prices."""
+    """With the maximum number of instances, at list prices."""
     planner: DescribedPlan | None
     findings: tuple[DescribedFinding, ...] = ()
 
     def require_same(self, frozen: FrozenProject) -> None:
-        """Preview the copy again, and compare. The current folder must be the copy.
+        """Preview the copy again and compare. The current folder must be the copy.
 
-        Raises PlanRefusedError with what differs, or with the reason why it cannot be compared.
+        Raises PlanRefusedError with the differences, or with the reason why the comparison failed.
         """
         if datetime.now(UTC) > self.expires_at:
             raise self.refused(f"it expired at {_minute(self.expires_at)} UTC")
@@ -58,7 +58,7 @@ class SavedPlan(BaseModel):
         except PlanRefusedError:
             raise
         except ScriptError as error:
-            raise PlanRefusedError(f"{self.id} could not be compared, and nothing was deployed: {error}") from None
+            raise PlanRefusedError(f"{self.id} could not be compared. Nothing was deployed. {error}") from None
 
     def _compare(self, frozen: FrozenProject) -> None:
         identity = identity_of(frozen, must_exist=False)
@@ -73,21 +73,21 @@ class SavedPlan(BaseModel):
             raise self.refused(f"{' and '.join(changed)} during the comparison")
 
     def refused(self, reason: str) -> PlanRefusedError:
-        """Return the error that says what differs and what to do next."""
+        """Return the error with the difference and the next step."""
         return PlanRefusedError(
-            f"{self.id} is not what would be deployed now: {reason}. Nothing was deployed. Save a new plan and review it: "
-            f"`python -m scripts.preview save --stack {self.stack} --out plan.json`, or run all jobs of the workflow again."
+            f"{self.id} does not match the current deployment steps: {reason}. Nothing was deployed. To save and review a new plan, run "
+            f"`python -m scripts.preview save --stack {self.stack} --out plan.json`, or rerun all jobs of the workflow."
         )
 
 
 def make_plan(stack: str, *, settings_of: str | None = None, refresh: bool = False) -> SavedPlan:
-    """Preview a private copy of this checkout and return what it showed.
+    """Preview a private copy of this checkout and return the result.
 
-    Raises CommandRefusedError if the settings are missing or wrong or a file is not committed, and ScriptError if the preview fails.
+    Raises CommandRefusedError if the settings are missing or invalid or a file is not committed, and ScriptError if the preview fails.
     """
     if settings_of is not None and (runner.project_folder() / f"Pulumi.{stack}.yaml").exists():
         raise CommandRefusedError(
-            f"Pulumi.{stack}.yaml exists; --settings-of would replace it. Choose another name for --stack."
+            f"--settings-of conflicts with the existing Pulumi.{stack}.yaml. Choose another name for --stack."
         )
     commit = require_committed()
     with frozen_here(stack, settings_of=settings_of) as frozen:
@@ -97,7 +97,7 @@ def make_plan(stack: str, *, settings_of: str | None = None, refresh: bool = Fal
         described = describe_stack(frozen.folder, stack, date=today())
         usd_per_hour = round(frozen.most_usd_per_hour, 4)
     if changed:
-        raise ScriptError(f"During the preview {' and '.join(changed)}. Run the command again.")
+        raise ScriptError(f"The stack changed during the preview: {' and '.join(changed)}. Run the command again.")
     made_at = datetime.now(UTC).replace(microsecond=0)
     return SavedPlan(
         id=plan_id_of(identity, steps, refresh=refresh, usd_per_hour=usd_per_hour),
@@ -120,30 +120,30 @@ def write_plan(path: Path, plan: SavedPlan) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(plan.model_dump_json(indent=1) + "\n", encoding="utf-8")
     except OSError as error:
-        raise CommandRefusedError(f"--out {path} cannot be written: {error.strerror}. Choose another path.") from None
+        raise CommandRefusedError(f"Cannot write --out {path}: {error.strerror}. Choose another path.") from None
 
 
 def read_plan(path: Path, *, stack: str) -> SavedPlan:
-    """Return the plan that `write_plan` stored. Raises CommandRefusedError if it is none, was edited, or is of another stack."""
+    """Return the plan stored by `write_plan`. Raises CommandRefusedError if it is not a plan, was edited, or is for another stack."""
     try:
         text = path.read_text(encoding="utf-8")
         version = json.loads(text).get("schema_version")
         if version != PLAN_VERSION:
             raise CommandRefusedError(
-                f"--plan {path} has schema_version {version}; this version reads {PLAN_VERSION}. Save a new plan with this version."
+                f"--plan {path} has schema_version {version}, but this version reads {PLAN_VERSION}. Save a new plan with this version."
             )
         plan = SavedPlan.model_validate_json(text)
     except OSError as error:
-        raise CommandRefusedError(f"--plan {path} cannot be read: {error.strerror}.") from None
+        raise CommandRefusedError(f"Cannot read --plan {path}: {error.strerror}.") from None
     except (ValidationError, ValueError, AttributeError):
         raise CommandRefusedError(
-            f"--plan {path} is not a plan. Save one: `python -m scripts.preview save --stack {stack} --out plan.json`."
+            f"--plan {path} is not a plan. To save one, run `python -m scripts.preview save --stack {stack} --out plan.json`."
         ) from None
     identity, steps = plan.identity, plan.steps
     if plan.id != plan_id_of(identity, steps, refresh=plan.refresh, usd_per_hour=plan.usd_per_hour_at_most):
-        raise CommandRefusedError(f"--plan {path} was edited: its content does not have the id {plan.id[:40]}.")
+        raise CommandRefusedError(f"--plan {path} was edited: its content does not match the id {plan.id[:40]}.")
     if stack != plan.stack or stack != identity.stack:
-        raise CommandRefusedError(f"--plan {path} is a plan of stack {plan.stack[:60]}, and --stack is {stack}.")
+        raise CommandRefusedError(f"--plan {path} is for stack {plan.stack[:60]}, but --stack is {stack}.")
     return plan
 
 

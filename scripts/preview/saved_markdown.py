@@ -1,4 +1,4 @@
-"""A saved plan for people: what a reviewer approves."""
+"""A saved plan as Markdown, for the reviewer who approves it."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -8,15 +8,15 @@ from scripts.cli.markdown import code, fenced, plain, row
 from scripts.preview.saved import SavedPlan
 
 _MOST_CHARACTERS: Final = 900_000
-"""GitHub shows a summary of a step of up to 1 MiB."""
+"""GitHub shows at most 1 MiB of a step summary."""
 
 
 def plan_markdown(plan: SavedPlan) -> str:
-    """Return the plan as Markdown: cost, steps with what they change, findings, and what it is valid for."""
+    """Return the plan as Markdown: cost, steps and their changes, findings, and validity."""
     text = "\n".join([*_head(plan), *_steps(plan), *_findings(plan), *_validity(plan)]) + "\n"
     if len(text) <= _MOST_CHARACTERS:
         return text
-    return text[:_MOST_CHARACTERS].rpartition("\n")[0] + "\n\nThe rest is in the file of the plan.\n"
+    return text[:_MOST_CHARACTERS].rpartition("\n")[0] + "\n\nThe rest is in the plan file.\n"
 
 
 def _head(plan: SavedPlan) -> Iterator[str]:
@@ -24,13 +24,13 @@ def _head(plan: SavedPlan) -> Iterator[str]:
     lost = [step for step in plan.steps if step.is_disruptive]
     if lost:
         names = ", ".join(dict.fromkeys(code(step.name) for step in lost))
-        yield from (f"**This replaces or deletes what serves: {names}.**", "")
+        yield from (f"**This replaces or deletes serving resources: {names}.**", "")
     described = plan.planner
     if described is not None:
-        most = f"${plan.usd_per_hour_at_most:,.2f} with all instances"
+        most = f"${plan.usd_per_hour_at_most:,.2f}/h with all instances"
         yield (
             f"{plain(described.verdict)} on {plain(described.accelerator)}: {code(described.model)}, "
-            f"${described.usd_per_hour:,.2f} an hour, {most}, at list prices."
+            f"${described.usd_per_hour:,.2f}/h, {most}, at list prices."
         )
         yield ""
 
@@ -67,7 +67,7 @@ def _findings(plan: SavedPlan) -> Iterator[str]:
 
 def _validity(plan: SavedPlan) -> Iterator[str]:
     identity = plan.identity
-    refreshed = "after a comparison with Google" if plan.refresh else "without a comparison with Google"
+    refreshed = "after a refresh from Google" if plan.refresh else "without a refresh from Google"
     yield (
         f"Commit {code(plan.commit[:12])}, project {code(identity.project)}, backend {code(identity.backend)}, "
         f"image {code(identity.image[:19])}, previewed {refreshed}."

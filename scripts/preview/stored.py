@@ -1,4 +1,4 @@
-"""Plans and previews in a folder, between the step that makes them and the step that posts them."""
+"""Folder of plans and previews, passed from the step that creates them to the step that posts them."""
 
 from pathlib import Path
 from typing import Final
@@ -15,7 +15,7 @@ _HEAD: Final = Path("plans") / "head.json"
 
 
 def compare_plans(folder: Path, commit: str | None) -> tuple[PlansDocument | None, PlansDocument]:
-    """Plan this checkout, and the commit if one is named, and store both. Raises CommandRefusedError for an unknown commit."""
+    """Plan this checkout and, if given, a commit, and store both. Raises CommandRefusedError for an unknown commit."""
     base = plans_of_commit(commit) if commit else None
     head = describe_checkout(project_folder())
     (folder / _BASE).unlink(missing_ok=True)
@@ -26,8 +26,8 @@ def compare_plans(folder: Path, commit: str | None) -> tuple[PlansDocument | Non
 
 
 def stored_comment(folder: Path) -> str:
-    """Return the comment for what is stored in a folder. Raises CommandRefusedError if no plans are."""
+    """Return the comment for a folder's previews. Raises CommandRefusedError if it has no plans."""
     if not (folder / _HEAD).is_file():
-        raise CommandRefusedError(f"{folder} has no plans; run `python -m scripts.preview run --out {folder}` first.")
+        raise CommandRefusedError(f"{folder} has no plans. Run `python -m scripts.preview run --out {folder}` first.")
     base = read_plans(folder / _BASE) if (folder / _BASE).is_file() else None
     return comment(base, read_plans(folder / _HEAD), read_all(folder))

@@ -1,4 +1,4 @@
-"""What becomes of a stack, in words: the plan's difference joined with the engine's preview."""
+"""Effect on a stack as text, from the plan's difference combined with the engine's preview."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -20,24 +20,22 @@ from scripts.preview.figures import duration
 from scripts.preview.plans import StackDescription
 from scripts.preview.report import StackPreview
 
-CapacityFate = Literal["untouched", "not deployed", "kept", "at risk", "given up"]
-_NEW_CAPACITY: Final = (
-    "New capacity may take hours or not come at all: Google keeps no place, and a roll-back asks for it again."
-)
+CapacityFate = Literal["untouched", "not deployed", "kept", "at risk", "released"]
+_NEW_CAPACITY: Final = "New capacity can take hours or never arrive. Google does not hold your place, and a rollback has to request it again."
 HEADINGS: Final[dict[StackEffect, str]] = {
-    "nothing": "nothing that runs changes",
-    "update": "resources beside the server change; the server keeps running",
-    "restart": "the server restarts on its machine, the capacity stays",
-    "revision": "a new revision",
+    "nothing": "no change to running resources",
+    "update": "updates other resources; the server keeps running",
+    "restart": "restarts the server on its node and keeps the capacity",
+    "revision": "creates a new revision",
     "service": "replaces the service",
-    "capacity": "gives up its TPU capacity",
+    "capacity": "releases its TPU capacity",
     "target": "moves to another target",
 }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StackVerdict:
-    """A stack's difference, what the engine says about it, and what it means. `preview` is None where nothing was previewed."""
+    """A stack's difference, the engine's preview of it, and the verdict. `preview` is None if the stack was not previewed."""
 
     difference: StackDifference
     preview: StackPreview | None
@@ -49,106 +47,106 @@ class StackVerdict:
 
     @property
     def real(self) -> StackPreview | None:
-        """The engine's preview of the deployed stack; None if there is none, it failed, or it is of an empty cloud."""
+        """The engine's preview of the deployed stack. None if it is missing, failed, or used an empty cloud."""
         preview = self.preview
         usable = preview is not None and preview.error is None and not preview.simulated and not preview.new_stack
         return preview if usable else None
 
     @property
     def fate(self) -> CapacityFate:
-        """What becomes of TPU capacity. The engine knows the zone in use; the settings alone know the reasons."""
+        """Fate of the TPU capacity. Only the engine knows the zone in use; only the settings show the reasons."""
         difference = self.difference
         if self.blocked:
             return "untouched"
         if not _is_tpu(difference.before) or difference.after is None or difference.is_same:
             return self._engines_fate() or "untouched"
-        said = self._engines_fate()
-        if said is not None:
-            return said
+        engines = self._engines_fate()
+        if engines is not None:
+            return engines
         if difference.effect == "target":
-            return "given up"
+            return "released"
         if difference.effect != "capacity" or difference.before is None:
             return "untouched"
         reasons = capacity_reasons(difference.before, difference.after)
-        return "at risk" if all(reason.key == ZONES for reason in reasons) else "given up"
+        return "at risk" if all(reason.key == ZONES for reason in reasons) else "released"
 
     def _engines_fate(self) -> CapacityFate | None:
         if self.real is None:
             return None
         changes = [change for change in self.real.changes if change.type == CAPACITY_TYPE]
         if any(change.is_disruptive for change in changes):
-            return "given up"
+            return "released"
         if any(change.op == "create" for change in changes):
             return "not deployed"
         return "kept" if self.difference.effect == "capacity" else None
 
     @property
     def blocked(self) -> bool:
-        """Whether the new settings cannot be deployed, and the change is about them."""
+        """True if the change makes the settings undeployable."""
         return self.difference.blocked
 
     @property
     def is_loud(self) -> bool:
-        """Whether a reviewer has to see it first."""
+        """True if reviewers must see it first."""
         difference = self.difference
-        lost = self.fate in {"given up", "at risk"} or difference.effect in {"service", "target"}
+        lost = self.fate in {"released", "at risk"} or difference.effect in {"service", "target"}
         return self.blocked or lost or difference.is_removed
 
     @property
     def is_quiet(self) -> bool:
-        """Whether one line for all such stacks is enough."""
-        return self.difference.is_same and not self.blocked and self.fate != "given up"
+        """True if the stack needs no separate section."""
+        return self.difference.is_same and not self.blocked and self.fate != "released"
 
     def heading(self) -> str:
-        """Return what happens, in a few words."""
+        """Return the effect in a few words."""
         difference = self.difference
         if difference.is_removed:
-            return "its settings are removed"
+            return "loses its settings file"
         if self.blocked:
             return "blocked"
         if difference.is_new:
             return "new stack"
-        others = "another model: " if any(change.key == "model" for change in difference.flags) else ""
+        others = "changes the model, " if any(change.key == "model" for change in difference.flags) else ""
         return others + {
-            "given up": "gives up its TPU capacity",
-            "at risk": "may give up its TPU capacity",
-            "kept": "keeps its capacity; the server restarts at most",
+            "released": "releases its TPU capacity",
+            "at risk": "may release its TPU capacity",
+            "kept": "keeps its capacity; at most restarts the server",
         }.get(self.fate, HEADINGS[difference.effect])
 
     def warning(self) -> str:
-        """Return the sentences of a loud stack."""
+        """Return the warning for a loud stack."""
         difference = self.difference
         if difference.is_removed:
             return self._removal()
         if self.blocked:
             return f"{code(self.stack)} cannot be deployed: {_blockers(difference.after)}"
-        if self.fate == "given up":
-            return f"{code(self.stack)} gives up its running TPU capacity{self._because()}. {self._permission()} {_NEW_CAPACITY}"
+        if self.fate == "released":
+            return f"{code(self.stack)} releases its running TPU capacity{self._because()}. {self._permission()} {_NEW_CAPACITY}"
         if self.fate == "at risk" and difference.before and difference.after:
             gone = ", ".join(removed_zones(difference.before, difference.after))
             return (
-                f"{code(self.stack)} gives up its TPU capacity if that is in {gone}, which {code(ZONES)} no longer has. "
+                f"{code(self.stack)} releases its TPU capacity if it is in {gone}, which {code(ZONES)} no longer lists. "
                 f"{self._permission()} {_NEW_CAPACITY}"
             )
         return (
-            f"{code(self.stack)} {HEADINGS[difference.effect]}{self._because()}. The old one is deleted with its URL. "
-            "A bucket of the stack is replaced too, and its weights are deleted."
+            f"{code(self.stack)} {HEADINGS[difference.effect]}{self._because()}. The old one and its URL are deleted. "
+            "A bucket of the stack is also replaced, and its weights are deleted."
         )
 
     def sentences(self) -> Iterator[str]:
-        """Yield what to know beside the figures, each a sentence."""
+        """Yield notes in addition to the metrics, one sentence each."""
         difference = self.difference
         before, after = difference.before, difference.after
         if after is None or after.error is not None:
             return
         if before is None:
-            yield f"After the merge {code(f'python -m scripts.deploy --stack {self.stack}')} or the workflow `deploy` makes it; nothing runs before."
+            yield f"After the merge, {code(f'python -m scripts.deploy --stack {self.stack}')} or the `deploy` workflow creates it."
         elif not self.blocked:
             yield from self._effect(after)
         for reason in weights_to_stage(before, after):
-            yield f"Stage the weights before `up`, because {reason}: {code(f'python -m scripts.stage_model --stack {self.stack}')}."
+            yield f"Stage the weights before `up` because {reason}: {code(f'python -m scripts.stage_model --stack {self.stack}')}."
         if self.fate == "not deployed" and before is not None:
-            yield "The stack is not deployed, so that nothing that runs is lost."
+            yield "The stack is not deployed, so nothing that runs is lost."
 
     def _effect(self, after: StackDescription) -> Iterator[str]:
         plan = after.plan
@@ -160,33 +158,33 @@ class StackVerdict:
                 change.key.startswith("image.") for change in self.difference.settings
             )
             about = f"about {duration(plan.start_s if cold else plan.restart_s)} (planned)"
-            known = f"{about}, because the new model compiles; image and weights are fetched before"
+            known = f"{about}, because the new model compiles. The image and weights are fetched before the restart"
             warm = f"{about}, up to {duration(plan.start_s)} if it compiles again"
-            yield f"Requests fail while the server restarts: {known if cold else warm}. Queued resource, node and address stay."
-            yield "If the new server does not become ready, the machine starts the old configuration again and `up` fails with the reason."
+            yield f"Requests fail while the server restarts: {known if cold else warm}. Queued resource, node and address stay the same."
+            yield "If the new server does not become ready, the node restores the previous configuration and `up` fails with the reason."
         elif effect == "revision" and rolls_out(after):
             mover = TRAFFIC if TRAFFIC in after.settings else f"python -m scripts.rollout --stack {self.stack}"
-            yield f"The old revision answers on; the new one gets requests when {code(mover)} gives it some."
-            yield f"It is ready at most {duration(plan.start_s)} (planned) later, and both hold GPUs of the quota from then on."
+            yield f"The old revision keeps serving. The new one receives traffic when {code(mover)} routes it."
+            yield f"The new revision is ready within {duration(plan.start_s)} (planned). From then on, both use GPU quota."
         elif effect == "revision":
-            ready = f"at most {duration(plan.start_s)} (planned) later"
-            yield f"The old revision answers until the new one is ready, {ready}; until then both hold GPUs of the quota."
+            ready = f"within {duration(plan.start_s)} (planned)"
+            yield f"The old revision serves until the new one is ready, {ready}. Until then, both use GPU quota."
         elif effect in {"capacity", "target", "service"}:
-            comes = "If the capacity has to come anew, the" if self.fate == "at risk" else "The"
+            comes = "If the capacity must be requested again, the" if self.fate == "at risk" else "The"
             most = "" if _is_tpu(after) else "at most "
             yield f"{comes} first start takes {most}{duration(plan.start_s)} (planned)."
         elif effect == "update":
-            yield "No request is lost."
+            yield "No requests are lost."
         if self.difference.before is not None:
             yield from _moved(self.difference.before, after)
 
     def _removal(self) -> str:
         before = self.difference.before
-        price = f" at ${before.plan.usd_per_hour:,.2f} an hour" if before and before.plan else ""
-        tpu = ", and gives up its TPU capacity" if _is_tpu(before) else ""
+        price = f" at ${before.plan.usd_per_hour:,.2f}/h" if before and before.plan else ""
+        tpu = " and release its TPU capacity" if _is_tpu(before) else ""
         return (
-            f"{code(self.stack)} has no settings any more. That deletes nothing: if it is deployed, it keeps running{price}, and no longer has "
-            f"limits or reviews. This deletes it{tpu}: {code(f'python -m scripts.teardown --stack {self.stack}')}."
+            f"{code(self.stack)} no longer has a settings file. This deletes nothing. A deployed stack keeps running{price}, without limits "
+            f"or reviews. To delete it{tpu}, run {code(f'python -m scripts.teardown --stack {self.stack}')}."
         )
 
     def _because(self) -> str:
@@ -196,7 +194,7 @@ class StackVerdict:
             words = [f"{code(r.key)} {code(r.before or 'not set')} → {code(r.after or 'not set')}" for r in reasons]
             return f": {', '.join(words)}"
         if forced:
-            return f": the engine names {', '.join(code(name) for change in forced for name in change.forced_by) or 'no property'}"
+            return f", forced by {', '.join(code(name) for change in forced for name in change.forced_by) or 'no listed property'}"
         return ""
 
     def _permission(self) -> str:
@@ -204,17 +202,17 @@ class StackVerdict:
         if after is None or after.settings.get("target") != "tpu":
             return "`up` deletes it together with the resources of the old target."
         if after.settings.get("tpu.allowReplaceActive") == "true":
-            return "`tpu.allowReplaceActive` is true, so that `up` does it without asking."
-        return "`up` refuses this while the capacity is ACTIVE, because `tpu.allowReplaceActive` is false."
+            return "`tpu.allowReplaceActive` is true, so `up` does it without confirmation."
+        return "`up` rejects this while the capacity is ACTIVE, because `tpu.allowReplaceActive` is false."
 
 
 def _moved(before: StackDescription, after: StackDescription) -> Iterator[str]:
-    """Yield what `up` does with the requests of a service by the settings of its roll-out."""
+    """Yield how `up` changes a service's traffic, according to its rollout settings."""
     shares = after.settings.get(TRAFFIC)
     if shares and shares != before.settings.get(TRAFFIC):
-        yield f"`up` divides the requests, in percent: {code(shares)}."
+        yield f"`up` sets the traffic split, in percent: {code(shares)}."
     elif rolls_out(before) and not rolls_out(after) and not _is_tpu(after):
-        yield "Without `cloudRun.rollout` the latest revision that is ready gets all requests, also one that a check refused."
+        yield "Without `cloudRun.rollout`, the latest ready revision receives all traffic, even one that a check rejected."
 
 
 def _is_tpu(described: StackDescription | None) -> bool:
@@ -232,6 +230,6 @@ def _blockers(after: StackDescription | None) -> str:
 
 
 def verdicts(found: Sequence[StackDifference], previews: Sequence[StackPreview]) -> Sequence[StackVerdict]:
-    """Join the differences with the engine's previews, by stack."""
+    """Join the differences with the engine's previews by stack."""
     by_name = {preview.stack: preview for preview in previews}
     return [StackVerdict(difference=one, preview=by_name.get(one.stack)) for one in found]

@@ -1,8 +1,8 @@
-"""A preview that can read no secret: the state and the settings with stand-ins, in a backend and with a passphrase of their own.
+"""Preview without access to secrets: stand-ins in the state and settings, and a separate backend and passphrase.
 
-The engine decrypts the settings and the state of a stack before it previews anything. It exports a state without that, so that the preview
-of code which nobody has reviewed needs neither the passphrase nor the key in Cloud KMS. Every secret is the same stand-in in the settings
-and in the state: a secret that is new or gone is a change, and another value of one is not seen.
+The engine decrypts a stack's settings and state before any preview, but exports the state without decrypting it. So a preview of unreviewed
+code needs neither the passphrase nor the Cloud KMS key. Every secret is the same stand-in in the settings and in the state. An added or
+removed secret shows as a change, but a changed value does not.
 """
 
 import contextlib
@@ -34,21 +34,21 @@ _PASSPHRASE: Final = "PULUMI_CONFIG_PASSPHRASE"  # noqa: S105 - the variable's n
 _ENGINE_KEYS: Final = ("encryptionsalt", "secretsprovider", "encryptedkey")
 _KEY: Final = "gemma-serving:standIn"
 _LABELS: Final = frozenset({"effectiveLabels", "pulumiLabels"})
-"""Outputs of pulumi-gcp that it marks as secrets, whatever the labels are."""
+"""Outputs that pulumi-gcp marks as secrets, regardless of the labels."""
 _ATTRIBUTION: Final = {"goog-pulumi-provisioned": "true"}
-"""The label that pulumi-gcp adds by itself."""
+"""The label that pulumi-gcp adds automatically."""
 
 
 @contextlib.contextmanager
 def without_secrets(stack: str, *, create: bool) -> Generator[bool]:
-    """Work with a stack that has stand-ins for its secrets, and yield whether the backend knows it. The current folder must be a copy.
+    """Replace a stack's secrets with stand-ins, and yield whether the stack is in the backend. The current folder must be a copy.
 
-    Raises ScriptError if the state cannot be read, and if the backend does not know the stack and `create` is not set.
+    Raises ScriptError if the state cannot be read, or if the stack is not in the backend and `create` is not set.
     """
     deployed = _deployed(stack, create=create)
     path = runner.project_folder() / f"Pulumi.{stack}.yaml"
     text = path.read_text(encoding="utf-8")
-    with scratch_backend(stack), variable(_PASSPHRASE, secrets.token_hex()):  # a passphrase that nobody knows
+    with scratch_backend(stack), variable(_PASSPHRASE, secrets.token_hex()):  # a random passphrase, never stored
         path.write_text("", encoding="utf-8")
         _done(stack, "stack", "init", stack)
         _done(stack, "config", "set", "--secret", _KEY, "--stack", stack, stdin=STAND_IN)
@@ -61,7 +61,7 @@ def without_secrets(stack: str, *, create: bool) -> Generator[bool]:
 
 
 def _deployed(stack: str, *, create: bool) -> StackDeployment | None:
-    """Return the stack's state; None if the backend does not know the stack. Nothing is decrypted."""
+    """Return the stack's state without decrypting it. None if the stack is not in the backend."""
     answer = runner.run("stack", "export", "--stack", stack, limit_s=PREVIEW_LIMIT_S)
     if answer.returncode == 0:
         return parse_deployment(stack, answer.stdout)
@@ -73,11 +73,11 @@ def _deployed(stack: str, *, create: bool) -> StackDeployment | None:
 def _done(stack: str, *command: str, stdin: str | None = None) -> None:
     answer = runner.run(*command, limit_s=PREVIEW_LIMIT_S, stdin=stdin)
     if answer.returncode != 0:
-        raise ScriptError(f"The copy of stack {stack} without secrets failed: {runner.error_of(answer)}")
+        raise ScriptError(f"Cannot create the copy of stack {stack} without secrets: {runner.error_of(answer)}")
 
 
 def settings_with_stand_ins(text: str, made: Mapping[str, object]) -> str:
-    """Return a settings file whose secrets are the stand-in of another one, with that one's salt. Everything else means what it did.
+    """Return a settings file with another file's stand-in for each secret and that file's salt. All other values keep their meaning.
 
     `made` is the file that the engine wrote for the stand-in.
     """
@@ -90,7 +90,7 @@ def settings_with_stand_ins(text: str, made: Mapping[str, object]) -> str:
 
 
 def _hide(value: object, stand_in: str) -> None:
-    """Replace the values of `{secure: ...}` in a document: a mapping with this one key is a secret for the engine."""
+    """Replace the values of `{secure: ...}` in a document. The engine treats a mapping with this single key as a secret."""
     if isinstance(value, MutableMapping):
         block = cast("Block", value)
         if list(block) == ["secure"] and not isinstance(block["secure"], MutableMapping | list):
@@ -103,7 +103,7 @@ def _hide(value: object, stand_in: str) -> None:
 
 
 def with_stand_ins(stack: str, deployed: StackDeployment, empty: StackDeployment) -> StackDeployment:
-    """Return a state whose secrets are stand-ins in clear, for a backend whose stack was exported as `empty`."""
+    """Return a state with plain-text stand-ins for its secrets, for a backend whose stack was exported as `empty`."""
     inner = as_mapping(deployed.document.get("deployment"))
     provider = as_mapping(empty.document.get("deployment")).get("secrets_providers")
     changed = deployment_of(stack, {**deployed.document, "deployment": {**inner, "secrets_providers": provider}})

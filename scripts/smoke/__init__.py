@@ -1,4 +1,4 @@
-"""Smoke checks of a served model: health, answers, features, options and speed, each with its threshold.
+"""Smoke checks of a model server: health, responses, features, options and speed, each with a threshold.
 
-`scripts.smoke.run.run_smoke` is the entry for programs, `python -m scripts.smoke` for people and workflows.
+Programs call `scripts.smoke.run.run_smoke`; users and workflows run `python -m scripts.smoke`.
 """

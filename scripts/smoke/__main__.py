@@ -1,10 +1,12 @@
-"""Check a deployed server, or any OpenAI-compatible one, and compare each measurement with its threshold.
+"""Check a deployed server or any OpenAI-compatible server.
 
   python -m scripts.smoke --stack NAME
   python -m scripts.smoke --url URL --model ID --max-ttft-s 0.5
 
-With --stack the thresholds come from the stack's outputs. With --url they are options. What has no threshold is only measured.
-OPENAI_API_KEY is sent as a bearer token. docs/smoke.md describes every check.
+Compares each measurement with its threshold. With --stack, the thresholds come
+from the stack's outputs; with --url, they are options. Metrics without a
+threshold are reported but not checked. OPENAI_API_KEY is sent as a bearer
+token. docs/smoke.md describes every check.
 """
 
 import sys
@@ -29,23 +31,25 @@ class SmokeServerOptions:
 
     stack: Annotated[str | None, Option("Check the server of this stack.", metavar="NAME")] = None
     url: Annotated[str | None, Option("Check the server at this address.", metavar="URL")] = None
-    model: Annotated[str | None, Option("With --url: name of the model to ask for.", metavar="ID")] = None
+    model: Annotated[str | None, Option("With --url: name of the model to request.", metavar="ID")] = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class ThresholdOptions:
     """Thresholds with --url."""
 
-    ready_budget_s: Annotated[float, Option("Longest wait until the server is ready, in seconds.", least=0.1)] = (
+    ready_budget_s: Annotated[float, Option("Timeout for server readiness, in seconds.", least=0.1)] = (
         DEFAULT_READY_BUDGET_S
     )
-    max_ttft_s: Annotated[float | None, Option("Longest time to the first token, in seconds.", above=0)] = None
-    min_decode_tok_per_s: Annotated[float | None, Option("Lowest output rate of one stream.", above=0)] = None
-    min_burst_tok_per_s: Annotated[float | None, Option("Lowest output rate of the burst.", above=0)] = None
-    burst_requests: Annotated[int, Option("Streams in the burst.", least=1, most=256)] = DEFAULT_BURST_REQUESTS
-    max_model_len: Annotated[int | None, Option("Length that the server has to state, in tokens.", least=1)] = None
-    expect_reasoning: Annotated[bool, Option("The server has a reasoning parser.", negatable=True)] = False
-    expect_tool_calls: Annotated[bool, Option("The server has a tool-call parser.", negatable=True)] = False
+    max_ttft_s: Annotated[float | None, Option("Maximum time to first token, in seconds.", above=0)] = None
+    min_decode_tok_per_s: Annotated[float | None, Option("Minimum rate of one stream, in tokens/s.", above=0)] = None
+    min_burst_tok_per_s: Annotated[float | None, Option("Minimum rate of the burst, in tokens/s.", above=0)] = None
+    burst_requests: Annotated[int, Option("Number of concurrent streams in the burst.", least=1, most=256)] = (
+        DEFAULT_BURST_REQUESTS
+    )
+    max_model_len: Annotated[int | None, Option("max-model-len the server must report, in tokens.", least=1)] = None
+    expect_reasoning: Annotated[bool, Option("Expect a reasoning parser.", negatable=True)] = False
+    expect_tool_calls: Annotated[bool, Option("Expect a tool-call parser.", negatable=True)] = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +59,7 @@ class SmokeOptions:
     server: SmokeServerOptions
     thresholds: ThresholdOptions
     as_json: JsonSwitch = False
-    junit: Annotated[Path | None, Option("Also write the report as JUnit XML to this file.", metavar="FILE")] = None
+    junit: Annotated[Path | None, Option("Also write a JUnit XML report to this file.", metavar="FILE")] = None
 
 
 def _smoke(options: SmokeOptions) -> ExitCode:
@@ -70,7 +74,7 @@ def _smoke(options: SmokeOptions) -> ExitCode:
 
     server = options.server
     if (server.stack is None) == (server.url is None):
-        raise CommandRefusedError("give either --stack NAME or --url URL --model ID.")
+        raise CommandRefusedError("No server selected. Pass --stack NAME, or --url URL and --model ID.")
     recorder = None
     if server.stack is not None:
         outputs = stack_outputs(server.stack)
@@ -81,7 +85,7 @@ def _smoke(options: SmokeOptions) -> ExitCode:
         way = open_url_access(server.url)
         target = SmokeTarget(model=server.model, thresholds=_thresholds(options.thresholds))
     else:
-        raise CommandRefusedError("--url needs --model ID, the name that the server serves.")
+        raise CommandRefusedError("--url requires --model ID, the name of the served model.")
     with way as access:
         report = run_smoke(access, target, _progress)
     _clear_progress()
@@ -97,7 +101,7 @@ def _thresholds(given: ThresholdOptions) -> SmokeThresholds:
 
 
 def _progress(text: str) -> None:
-    """Show one line of progress: on a terminal it replaces the line before."""
+    """Show one line of progress. On a terminal, it replaces the previous line."""
     if sys.stderr.isatty():
         _clear_progress()
         print(f"smoke: {text}"[:LINE_WIDTH], end="", file=sys.stderr, flush=True)
@@ -115,7 +119,7 @@ COMMAND: Final = Command(
     help=__doc__,
     options=SmokeOptions,
     run=_smoke,
-    after_interrupt="No check had run.",
+    after_interrupt="No check ran.",
 )
 
 

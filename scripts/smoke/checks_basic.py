@@ -1,4 +1,4 @@
-"""Basic checks: readiness, latency, model, answers, streaming, token counts."""
+"""Basic checks: readiness, latency, model, responses, streaming and token counts."""
 
 import asyncio
 import statistics
@@ -18,12 +18,12 @@ from scripts.smoke.results import Outcome, failed, judged, passed, unknown
 
 PROBE_LIMIT_S: Final = 10.0
 ACCESS_GRACE_S: Final = 90.0
-"""How long a refusal or a lost network may last: most changes of IAM take effect within two minutes."""
+"""Grace period for denied access or a network failure. Most IAM changes take effect within two minutes."""
 FORBIDDEN_GRACE_S: Final = 420.0
-"""The same for 403: nothing waits for a grant of roles/run.invoker when a stack comes up, and Google documents seven minutes at most
+"""The same for 403. A deployment does not wait for a new roles/run.invoker grant, which can need seven minutes according to Google
 (cloud.google.com/iam/docs/access-change-propagation, 2026-11)."""
 FAILURE_PERIOD_S: Final = 10.0
-"""Time between two questions whether the server has failed for good."""
+"""Interval between checks for a permanent server failure."""
 HEALTH_PROBES: Final = 8
 MAX_HEALTH_S: Final = 2.0
 """A slower health endpoint indicates an overloaded server."""
@@ -37,16 +37,16 @@ MIN_EVENTS: Final = 2
 
 
 async def ready(context: CheckContext) -> Outcome:
-    """Wait until /health answers 200, within the start-up budget. A server that has failed for good is not waited for.
+    """Wait until /health returns 200, within the start-up budget. Stop early if the server has failed permanently.
 
-    The result is unknown if the server could not be reached for ACCESS_GRACE_S (refused with 403: FORBIDDEN_GRACE_S), or at the end: that is
-    not a fault of the server.
+    The result is unknown if the server is still unreachable at the end, or stayed unreachable for ACCESS_GRACE_S (FORBIDDEN_GRACE_S
+    for 403), because that is not a server failure.
     """
     budget_s = context.target.thresholds.startup_budget_s
     wanted = f"ready <= {budget_s:.0f} s"
-    start_s = asked_s = time.monotonic()
-    asked_s -= FAILURE_PERIOD_S
-    last, unreached, pause_s, unreached_since_s, next_line_s = "nothing yet", "", 0.25, None, start_s + 2
+    start_s = checked_s = time.monotonic()
+    checked_s -= FAILURE_PERIOD_S
+    last, unreached, pause_s, unreached_since_s, next_line_s = "no response yet", "", 0.25, None, start_s + 2
     while True:
         elapsed_s = time.monotonic() - start_s
         left_s = budget_s - elapsed_s
@@ -56,19 +56,19 @@ async def ready(context: CheckContext) -> Outcome:
         if isinstance(answer, ServerAnswer) and answer.status == HTTPStatus.OK:
             return await _is_ready(context, answer, time.monotonic() - start_s)
         now_s = time.monotonic()
-        last, unreached = _met(context, answer)
+        last, unreached = _probe_result(context, answer)
         unreached_since_s = (unreached_since_s or now_s) if unreached else None
         if unreached_since_s is not None and (
             now_s - unreached_since_s > _grace_s(answer) or not context.access.is_open()
         ):
             return unknown(unreached, wanted=wanted)
-        if now_s - asked_s >= FAILURE_PERIOD_S:
-            asked_s = now_s
+        if now_s - checked_s >= FAILURE_PERIOD_S:
+            checked_s = now_s
             failure = await _failure(context)
             if failure:
                 return failed("failed", wanted=wanted, detail=failure, values={"ready_s": None, "budget_s": budget_s})
         if time.monotonic() >= next_line_s:
-            context.say(f"waiting for readiness, {elapsed_s:.0f} s of {budget_s:.0f} s: {last}")
+            context.report_progress(f"waiting for the server, {elapsed_s:.0f} of {budget_s:.0f} s ({last})")
             next_line_s = time.monotonic() + 5
         await asyncio.sleep(min(pause_s, max(left_s, 0)))
         pause_s = min(pause_s * 1.5, 3.0)
@@ -86,15 +86,15 @@ async def _probed(context: CheckContext, limit_s: float) -> ServerAnswer | Unrea
         return error
 
 
-def _met(context: CheckContext, answer: ServerAnswer | UnreachableError) -> tuple[str, str]:
-    """Return what a probe met, and why that says nothing about the server; the second is empty if it does."""
+def _probe_result(context: CheckContext, answer: ServerAnswer | UnreachableError) -> tuple[str, str]:
+    """Return the probe's result, and why it does not reflect the server's health (empty if it does)."""
     if isinstance(answer, UnreachableError):
         return str(answer), not_reached(context.access, answer)
-    said = f"{answer.status} {answer.message}"
+    reply = f"{answer.status} {answer.message}"
     if answer.status not in {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN}:
-        return said, ""
-    return said, (
-        f"the caller is refused with {answer.status}: grant its account roles/run.invoker on the service, or set {API_KEY_VARIABLE}."
+        return reply, ""
+    return reply, (
+        f"permission denied ({answer.status}). Grant roles/run.invoker to the caller or set {API_KEY_VARIABLE}."
     )
 
 
@@ -102,7 +102,7 @@ def _late(elapsed_s: float, budget_s: float, last: str) -> Outcome:
     return failed(
         f"not ready after {elapsed_s:.0f} s",
         wanted=f"<= {budget_s:.0f} s",
-        detail=f"the last answer of /health was: {last}. See the server's log, or raise smoke.startupBudget.",
+        detail=f"last /health response: {last}. Check the server log or raise smoke.startupBudget.",
         values={"ready_s": None, "budget_s": budget_s},
     )
 
@@ -124,14 +124,14 @@ async def _is_ready(context: CheckContext, answer: ServerAnswer, ready_s: float)
 
 
 def _start_s(scrape: Scrape | None, ready_s: float) -> float | None:
-    """Return the seconds from the start of the server's process until it was ready, if it started while this run waited for it."""
+    """Return the seconds from the start of the server process until it was ready. None if it started before this run."""
     began_s = scrape.highest(PROCESS_START) if scrape is not None else None
     start_s = time.time() - began_s if began_s is not None else 0.0
     return round(start_s, 1) if 0 < start_s <= ready_s else None
 
 
 async def health(context: CheckContext) -> Outcome:
-    """Measure the latency of /health: the median of some probes."""
+    """Measure the median latency of several /health requests."""
     times_s: list[float] = []
     for _ in range(HEALTH_PROBES):
         answer = await context.client.get("/health", limit_s=PROBE_LIMIT_S)
@@ -148,7 +148,7 @@ async def health(context: CheckContext) -> Outcome:
 
 
 async def served_model(context: CheckContext) -> Outcome:
-    """Check that /v1/models names the stack's model."""
+    """Check that /v1/models lists the stack's model."""
     answer = await context.client.get("/v1/models", limit_s=CALL_LIMIT_S)
     wanted = context.target.model
     if answer.status != HTTPStatus.OK:
@@ -159,7 +159,7 @@ async def served_model(context: CheckContext) -> Outcome:
         return failed(
             ", ".join(found.id for found in models) or "no model",
             wanted=wanted,
-            detail="the server serves another model: check `vllm.servedModelName` and `model` in the settings.",
+            detail="the server serves another model. Check `vllm.servedModelName` and `model` in the settings.",
         )
     context.max_model_len = served.max_model_len
     context.simulated = context.simulated or served.simulator
@@ -167,7 +167,7 @@ async def served_model(context: CheckContext) -> Outcome:
 
 
 async def chat(context: CheckContext) -> Outcome:
-    """Ask a greedy question with a known answer twice."""
+    """Send a greedy request with a known answer twice."""
     texts: list[str] = []
     for _ in range(2):
         answer = await context.client.chat(
@@ -188,7 +188,9 @@ async def chat(context: CheckContext) -> Outcome:
             values=values,
         )
     detail = (
-        "" if same else f"the second answer was {_short(texts[1])}: greedy answers should not differ on an idle server."
+        ""
+        if same
+        else f"the second answer was {_short(texts[1])}, but greedy answers on an idle server should not differ."
     )
     return Outcome(
         verdict="passed" if same else "warned", measured=measured, wanted=wanted, detail=detail, values=values
@@ -201,12 +203,12 @@ def _short(text: str) -> str:
 
 
 def _found(faults: Mapping[str, bool]) -> str:
-    """Return the faults that are there."""
+    """Return the problems that apply, as one text."""
     return "; ".join(fault for fault, is_there in faults.items() if is_there)
 
 
 async def streaming(context: CheckContext) -> Outcome:
-    """Check that a streamed chat arrives in several events, in the right format, and ends."""
+    """Check that a streamed chat arrives in several events, in the right format, and completes."""
     streamed = await context.client.stream(
         chat_body(context.target.model, "Count from 1 to 20 in words.", max_tokens=64, stream=True),
         limit_s=CALL_LIMIT_S,
@@ -214,7 +216,7 @@ async def streaming(context: CheckContext) -> Outcome:
     context.count(streamed.usage)
     faults = {
         f"content type {streamed.content_type!r}": not streamed.content_type.startswith("text/event-stream"),
-        "the answer came in one piece: something buffers the stream": streamed.events < MIN_EVENTS,
+        "the response was not streamed: a proxy may be buffering it": streamed.events < MIN_EVENTS,
         "no text arrived": not streamed.text and not streamed.reasoning,
         "no [DONE] at the end": not streamed.done,
         "no finish_reason": streamed.finish_reason is None,
@@ -228,7 +230,7 @@ async def streaming(context: CheckContext) -> Outcome:
 
 
 async def usage(context: CheckContext) -> Outcome:
-    """Check that token counts exist, add up, and are equal with and without streaming."""
+    """Check that token counts exist, add up, and match with and without streaming."""
     model = context.target.model
     answer = await context.client.chat(chat_body(model, QUESTION, max_tokens=USAGE_TOKENS), limit_s=CALL_LIMIT_S)
     streamed = await context.client.stream(
@@ -239,15 +241,15 @@ async def usage(context: CheckContext) -> Outcome:
     wanted = f"usage in both, same prompt tokens, <= {USAGE_TOKENS} output tokens"
     if plain is None or in_stream is None:
         where = " and ".join(
-            name for name, found in (("the answer", plain), ("the stream", in_stream)) if found is None
+            name for name, found in (("the response", plain), ("the stream", in_stream)) if found is None
         )
-        return failed(f"no usage in {where}", wanted=wanted, detail="tokens cannot be counted without it.")
+        return failed(f"no usage in {where}", wanted=wanted, detail="tokens cannot be counted without usage.")
     context.generated_tokens += plain.completion_tokens + in_stream.completion_tokens
     prompt, output, total = plain.prompt_tokens, plain.completion_tokens, stated.get("total_tokens")
     faults = {
-        f"the stream counts {in_stream.prompt_tokens} prompt tokens": prompt != in_stream.prompt_tokens,
+        f"the stream reports {in_stream.prompt_tokens} prompt tokens": prompt != in_stream.prompt_tokens,
         "no prompt tokens": prompt == 0,
-        f"max_tokens {USAGE_TOKENS} gave {output}": not 1 <= output <= USAGE_TOKENS,
+        f"max_tokens {USAGE_TOKENS} returned {output}": not 1 <= output <= USAGE_TOKENS,
         f"total_tokens {total} is not the sum": total != prompt + output,
     }
     return judged(

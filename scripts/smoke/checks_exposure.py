@@ -1,4 +1,4 @@
-"""Check of what a server gives to whom it does not serve: callers without credentials, web pages, and whoever names a URL to read."""
+"""Check that the server rejects callers without credentials, web pages, and media URLs."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -17,32 +17,32 @@ GUARDED: Final[Mapping[str, Mapping[str, object] | None]] = {
     "/invocations": _PROMPT,
     "/tokenize": _PROMPT,
 }
-"""Paths that a caller without credentials tries, with the body of a POST. vLLM's own check of the key covers only the first
+"""Paths called without credentials, with the body of a POST. vLLM's own API key protects only the first
 (vLLM docs/usage/security.md); /invocations runs the model."""
 ORIGIN: Final = "https://smoke.invalid"
 MEDIA_URL: Final = "http://smoke.invalid/image.png"
-"""A URL that no server can read: no DNS has the name (RFC 6761). A closed server refuses it by the name, without a look-up."""
+"""A URL that no server can fetch, because the name never resolves (RFC 6761). A closed server rejects it by name, without a DNS query."""
 _REFUSED: Final = frozenset({HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN, HTTPStatus.NOT_FOUND})
 _NO_MEDIA: Final = ("allowed domains", "not a multimodal model", "at most 0 ", "does not support")
-"""Words of vLLM's refusals of an image that it does not read: its domain is not allowed, or no image is."""
+"""Parts of the errors that vLLM returns for an image it does not fetch: domain not allowed, or images not supported."""
 
 
 @dataclass(slots=True)
 class _Seen:
-    """What the parts of the check saw."""
+    """Observations of all parts of the check."""
 
     measured: list[str] = field(default_factory=list[str])
     open: list[str] = field(default_factory=list[str])
-    """What is open, as the end of a sentence."""
+    """Open paths and features, each as the end of a sentence."""
     unknown: list[str] = field(default_factory=list[str])
-    """What no answer says."""
+    """Inconclusive responses."""
 
 
 async def anonymous(context: CheckContext) -> Outcome:
-    """Check that callers without credentials are refused on every path, web pages get no answer, and no URL of a caller is read."""
+    """Check that no path serves callers without credentials, that web pages are denied, and that callers' URLs are not fetched."""
     access, target = context.access, context.target
     if not access.private and target.stack is None:
-        return skipped("no credentials were given")
+        return skipped("no credentials to omit")
     seen = _Seen()
     wanted: list[str] = []
     if access.private and (access.auth != "tunnel" or access.api_key is not None):
@@ -50,9 +50,9 @@ async def anonymous(context: CheckContext) -> Outcome:
         for path, body in GUARDED.items():
             await _try_path(context, path, body, seen)
     if not target.opens_origins:
-        wanted.append("no answer for web pages")
+        wanted.append("no web origins")
         await _try_page(context, seen)
-    wanted.append("no URL read")
+    wanted.append("URLs not fetched")
     await _try_media(context, seen)
     return Outcome(
         verdict=_verdict(context, seen),
@@ -64,54 +64,54 @@ async def anonymous(context: CheckContext) -> Outcome:
 
 def _verdict(context: CheckContext, seen: _Seen) -> Verdict:
     if seen.open:
-        # Without a stack no settings say that the server should be closed; an identity check in front says it.
+        # Without a stack, no settings show that the server should be closed. An identity check in front of it does.
         is_meant_closed = context.target.stack is not None or context.access.id_tokens is not None
         return "failed" if is_meant_closed else "warned"
     return "unknown" if seen.unknown else "passed"
 
 
 def _detail(context: CheckContext, seen: _Seen) -> str:
-    said = [f"open: {'; '.join(seen.open)}"] if seen.open else []
-    said += [f"unknown: {'; '.join(seen.unknown)}"] if seen.unknown else []
+    parts = [f"open: {'; '.join(seen.open)}"] if seen.open else []
+    parts += [f"unknown: {'; '.join(seen.unknown)}"] if seen.unknown else []
     if seen.open and context.target.stack is not None:
-        said.append(
-            "see the callers of the service (cloudRun.invokers, cloudRun.public), and run `pulumi up` if the server is older than its settings"
+        parts.append(
+            "Check who can call the service (cloudRun.invokers, cloudRun.public). Run `pulumi up` if the server is older than its settings"
         )
-    return f"{'. '.join(said)}." if said else ""
+    return f"{'. '.join(parts)}." if parts else ""
 
 
 async def _try_path(context: CheckContext, path: str, body: Mapping[str, object] | None, seen: _Seen) -> None:
-    """Call a path without credentials: refused, open, or unknown where nobody answers for the server."""
+    """Call a path without credentials and record it as refused, open or unknown."""
     method = "GET" if body is None else "POST"
     try:
         answer = await context.client.request(method, path, body=body, limit_s=CALL_LIMIT_S, anonymous=True)
     except UnreachableError:
-        seen.measured.append(f"{path} no answer")
-        seen.unknown.append(f"{path} gave no answer")
+        seen.measured.append(f"{path} no response")
+        seen.unknown.append(f"{path} did not respond")
         return
     seen.measured.append(f"{path} {answer.status}")
-    if _says_nothing(answer):
-        seen.unknown.append(f"{path} answered {answer.status}")
+    if _is_inconclusive(answer):
+        seen.unknown.append(f"{path} returned {answer.status}")
     elif answer.status not in _REFUSED and not _is_redirect(answer):
         seen.open.append(f"anyone can call {path}")
 
 
 async def _try_page(context: CheckContext, seen: _Seen) -> None:
-    """Call as a web page does: an answer that the page may read is open."""
+    """Send a request as a web page does. It is open if the page can read the response."""
     answer = await context.client.request("GET", "/health", limit_s=CALL_LIMIT_S, extra={"Origin": ORIGIN})
     allowed = answer.headers.get("access-control-allow-origin")
-    if _says_nothing(answer):
+    if _is_inconclusive(answer):
         seen.measured.append("web pages unknown")
-        seen.unknown.append(f"/health answered {answer.status} to a web page")
+        seen.unknown.append(f"/health returned {answer.status} to a web page")
     elif allowed is None:
         seen.measured.append("web pages refused")
     else:
-        seen.measured.append("web pages let in")
+        seen.measured.append("web pages allowed")
         seen.open.append(f"web pages of {'any origin' if allowed == '*' else allowed} can call it (--allowed-origins)")
 
 
 async def _try_media(context: CheckContext, seen: _Seen) -> None:
-    """Ask about an image of a host that does not exist. Only a refusal by its name says that the server does not read URLs."""
+    """Request an image from a host that does not exist. Only a rejection by name proves that the server does not fetch URLs."""
     image = {"type": "image_url", "image_url": {"url": MEDIA_URL}}
     body = {
         "model": context.target.model,
@@ -121,24 +121,22 @@ async def _try_media(context: CheckContext, seen: _Seen) -> None:
     answer = await context.client.post("/v1/chat/completions", body, limit_s=CALL_LIMIT_S)
     is_refusal = HTTPStatus.BAD_REQUEST <= answer.status < HTTPStatus.INTERNAL_SERVER_ERROR
     if is_refusal and any(words in answer.message.lower() for words in _NO_MEDIA):
-        seen.measured.append("URLs not read")
+        seen.measured.append("URLs not fetched")
     elif answer.status in {HTTPStatus.OK, HTTPStatus.INTERNAL_SERVER_ERROR}:
-        seen.measured.append("URLs read")
+        seen.measured.append("URLs fetched")
         seen.open.append(
-            f"a caller can make the server read any URL from its network (vllm.allowedMediaDomains): it answered {answer.status} "
-            "about an image of a host that does not exist"
+            "callers can make the server fetch any URL from its network (vllm.allowedMediaDomains). It returned "
+            f"{answer.status} for an image on a host that does not exist"
         )
     else:
         seen.measured.append("URLs unknown")
-        seen.unknown.append(
-            f"about an image of a host that does not exist it answered {answer.status}: {answer.message}"
-        )
+        seen.unknown.append(f"it returned {answer.status} for an image on a host that does not exist: {answer.message}")
 
 
-def _says_nothing(answer: ServerAnswer) -> bool:
+def _is_inconclusive(answer: ServerAnswer) -> bool:
     return answer.status >= HTTPStatus.INTERNAL_SERVER_ERROR or answer.status == HTTPStatus.TOO_MANY_REQUESTS
 
 
 def _is_redirect(answer: ServerAnswer) -> bool:
-    """Return whether an identity check in front sends a browser to its login."""
+    """Return whether an identity check in front of the server redirects browsers to its login page."""
     return HTTPStatus.MULTIPLE_CHOICES <= answer.status < HTTPStatus.BAD_REQUEST

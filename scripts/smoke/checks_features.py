@@ -1,4 +1,4 @@
-"""Reasoning, tool calls, structured output, and the length limit."""
+"""Checks of reasoning, tool calls, structured output and the length limit."""
 
 import json
 from collections.abc import Mapping
@@ -13,9 +13,9 @@ from scripts.smoke.context import CheckContext
 from scripts.smoke.results import Outcome, failed, judged, passed, skipped, warned
 
 FEATURE_LIMIT_S: Final = 180.0
-"""Enough for a reasoning answer of 1,024 tokens at 6 tokens/s."""
+"""Time for a reasoning response of 1,024 tokens at 6 tokens/s."""
 CHANNEL_MARKS: Final = ("<|channel", "<channel|", "<|tool_call", "<tool_call|")
-"""Gemma 4's delimiters. In the text of an answer they show that a parser is missing."""
+"""Gemma 4's delimiters. In a response's text, they show that a parser is missing."""
 
 WEATHER_TOOL: Final[dict[str, object]] = {
     "type": "function",
@@ -38,12 +38,12 @@ CITY_SCHEMA: Final[dict[str, object]] = {
 
 
 def _room(context: CheckContext, wanted: int) -> int:
-    """Return the output tokens to ask for: `wanted`, or fewer with a short max-model-len."""
+    """Return the output tokens to request: `wanted`, or fewer if max-model-len is short."""
     length = context.max_model_len or context.target.thresholds.max_model_len
     return wanted if length is None else max(16, min(wanted, length // 2))
 
 
-async def _ask(
+async def _send(
     context: CheckContext, prompt: str, *, max_tokens: int, extra: Mapping[str, object]
 ) -> Mapping[str, object]:
     body = chat_body(context.target.model, prompt, max_tokens=_room(context, max_tokens), extra=extra)
@@ -53,10 +53,10 @@ async def _ask(
 
 
 async def reasoning(context: CheckContext) -> Outcome:
-    """Check that the reasoning has its own field when thinking is enabled."""
+    """Check that reasoning has its own field when thinking is enabled."""
     if not context.target.thresholds.expect_reasoning:
         return skipped("no reasoning parser in the settings")
-    message = await _ask(
+    message = await _send(
         context,
         "A snail climbs 3 feet a day and slides back 2 at night. How many days does it need for a 20-foot well?",
         max_tokens=1024,
@@ -65,21 +65,21 @@ async def reasoning(context: CheckContext) -> Outcome:
     thought = str(message.get("reasoning") or message.get("reasoning_content") or "")
     content = str(message.get("content") or "")
     marks = [mark for mark in CHANNEL_MARKS if mark in content]
-    wanted = "a field `reasoning`, no channel marks in the answer"
+    wanted = "a `reasoning` field, no channel markers in the response"
     if thought and not marks:
         return passed(f"{len(thought)} characters of reasoning", wanted=wanted)
     return failed(
-        "no reasoning" if not thought else f"marks {', '.join(marks)} in the answer",
+        "no reasoning" if not thought else f"markers {', '.join(marks)} in the response",
         wanted=wanted,
-        detail="check `vllm.reasoningParser: gemma4` and the chat template.",
+        detail="Check `vllm.reasoningParser: gemma4` and the chat template.",
     )
 
 
 async def tool_call(context: CheckContext) -> Outcome:
-    """Check that a question that needs the tool gives a call with arguments that parse."""
+    """Check that a question that needs the tool returns a call with valid arguments."""
     if not context.target.thresholds.expect_tool_calls:
         return skipped("no tool-call parser in the settings")
-    message = await _ask(
+    message = await _send(
         context,
         "What is the weather in Tokyo today?",
         max_tokens=512,
@@ -87,7 +87,7 @@ async def tool_call(context: CheckContext) -> Outcome:
     )
     calls = as_list(message.get("tool_calls"))
     wanted = 'get_weather({"location": "…Tokyo…"})'
-    hint = "check `vllm.enableAutoToolChoice`, `vllm.toolCallParser: gemma4` and the chat template."
+    hint = "Check `vllm.enableAutoToolChoice`, `vllm.toolCallParser: gemma4` and the chat template."
     if not calls:
         return failed("no tool call", wanted=wanted, detail=hint)
     function = as_mapping(as_mapping(calls[0]).get("function"))
@@ -96,9 +96,9 @@ async def tool_call(context: CheckContext) -> Outcome:
     try:
         location = str(json.loads(raw)["location"])
     except (ValueError, KeyError, TypeError):
-        return failed(measured, wanted=wanted, detail=f"the arguments are not an object with a location; {hint}")
+        return failed(measured, wanted=wanted, detail=f"the arguments are not an object with a location. {hint}")
     if name != "get_weather":
-        return failed(measured, wanted=wanted, detail=f"the call names another function; {hint}")
+        return failed(measured, wanted=wanted, detail=f"the call names another function. {hint}")
     if "tokyo" not in location.lower() and context.simulated is None:
         return warned(
             measured, wanted=wanted, detail="the call is well-formed, but its argument is not the city in the question."
@@ -107,7 +107,7 @@ async def tool_call(context: CheckContext) -> Outcome:
 
 
 async def structured_output(context: CheckContext) -> Outcome:
-    """Check that an answer with a JSON schema is valid."""
+    """Check that a response to a request with a JSON schema is valid."""
     response_format = {"type": "json_schema", "json_schema": {"name": "city", "schema": CITY_SCHEMA, "strict": True}}
     body = chat_body(
         context.target.model,
@@ -116,7 +116,7 @@ async def structured_output(context: CheckContext) -> Outcome:
         extra={"response_format": response_format},
     )
     answer = await context.client.post("/v1/chat/completions", body, limit_s=FEATURE_LIMIT_S)
-    wanted = "JSON under the schema"
+    wanted = "JSON that matches the schema"
     if answer.status in {400, 422, 501}:
         return skipped(
             f"the server does not support it: {answer.message}", measured=f"status {answer.status}", wanted=wanted
@@ -129,15 +129,15 @@ async def structured_output(context: CheckContext) -> Outcome:
     try:
         found: object = json.loads(content)
     except ValueError:
-        cut = f"the answer was cut off at {body['max_tokens']} tokens (finish_reason length), before its JSON ended."
-        return failed(measured, wanted=wanted, detail=cut if was_cut(answer.body) else "the answer is not JSON.")
+        cut = f"the response was cut off at {body['max_tokens']} tokens (finish_reason length) before its JSON was complete."
+        return failed(measured, wanted=wanted, detail=cut if was_cut(answer.body) else "the response is not JSON.")
     return judged(measured, _city_fault(found), wanted=wanted)
 
 
 def _city_fault(found: object) -> str:
-    """Return how a value violates CITY_SCHEMA; empty if it does not."""
+    """Return how a value violates CITY_SCHEMA; empty if it is valid."""
     if not isinstance(found, dict):
-        return "the answer is not a JSON object."
+        return "the response is not a JSON object."
     city = cast("dict[str, object]", found)
     if set(city) != {"city", "country", "population"}:
         return f"the keys are {sorted(city)}."
@@ -150,31 +150,31 @@ def _city_fault(found: object) -> str:
 
 
 def overlong_prompt(tokens: int) -> str:
-    """Return a prompt of more than `tokens` tokens for any tokenizer that does not merge words."""
+    """Return a prompt with more than `tokens` tokens for any tokenizer that does not merge words."""
     words = ("river", "stone", "cloud", "green", "seven", "light", "paper", "north")
     return " ".join(words[index % len(words)] for index in range(tokens + 1))
 
 
 async def max_model_len(context: CheckContext) -> Outcome:
-    """Check that the server states the settings' length and refuses a longer prompt with 400."""
+    """Check that the server reports the configured length and rejects a longer prompt with 400."""
     wanted_len = context.target.thresholds.max_model_len
     stated = context.max_model_len
     length = stated or wanted_len
     if length is None:
-        return skipped("neither the server nor the settings state a length")
-    wanted = f"{wanted_len if wanted_len is not None else length} tokens, longer ones refused with 400"
+        return skipped("neither the server nor the settings report a length")
+    wanted = f"{wanted_len if wanted_len is not None else length} tokens, longer prompts rejected with 400"
     values = {"stated": stated, "wanted": wanted_len}
     if wanted_len is not None and stated is not None and stated != wanted_len:
         return failed(
             f"{stated} tokens",
             wanted=wanted,
-            detail=f"the server runs with {stated - wanted_len:+d} tokens: `vllm.maxModelLen` did not take effect.",
+            detail=f"the server's length differs by {stated - wanted_len:+d} tokens: `vllm.maxModelLen` did not take effect.",
             values=values,
         )
     body = chat_body(context.target.model, overlong_prompt(length), max_tokens=1)
     answer = await context.client.post("/v1/chat/completions", body, limit_s=FEATURE_LIMIT_S)
     status, message = answer.status, "" if answer.status == HTTPStatus.OK else answer.message
-    measured = f"{stated if stated is not None else 'not stated'}; a longer prompt: {status}"
+    measured = f"{stated if stated is not None else 'not reported'}; a longer prompt: {status}"
     if status in {400, 413, 422}:
         return passed(measured, wanted=wanted, values=values)
-    return failed(measured, wanted=wanted, detail=f"a prompt over the limit was not refused: {message}", values=values)
+    return failed(measured, wanted=wanted, detail=f"a prompt over the limit was not rejected: {message}", values=values)

@@ -1,4 +1,4 @@
-"""Checks of operations: metrics, options in effect."""
+"""Checks of metrics and of the options in effect."""
 
 from collections.abc import Mapping
 from http import HTTPStatus
@@ -25,16 +25,16 @@ ROUNDING: Final = 1e-6
 async def _scrape(context: CheckContext) -> tuple[Scrape | None, str]:
     answer = await context.client.get("/metrics", limit_s=CALL_LIMIT_S)
     if answer.status != HTTPStatus.OK:
-        return None, f"/metrics answered {answer.status}"
+        return None, f"/metrics returned {answer.status}"
     return parse_metrics(str(answer.body)), ""
 
 
 async def metrics(context: CheckContext) -> Outcome:
-    """Check that KV cache use and waiting requests can be read, and that the token counter covers all tokens received."""
+    """Check that KV cache use and queued requests are readable, and that the token counter covers all tokens received."""
     scrape, fault = await _scrape(context)
     wanted = "KV use, waiting and running requests, counted tokens"
     if scrape is None:
-        return failed(fault, wanted=wanted, detail="the server cannot be monitored without it.")
+        return failed(fault, wanted=wanted, detail="the server cannot be monitored without /metrics.")
     kv, waiting, running, tokens = (
         scrape.highest(KV_USAGE),
         scrape.total(WAITING),
@@ -45,7 +45,7 @@ async def metrics(context: CheckContext) -> Outcome:
     missing = [name for name, value in named.items() if value is None]
     if missing:
         return failed(
-            f"missing: {', '.join(missing)}", wanted=wanted, detail="see --disable-log-stats and the server's version."
+            f"missing: {', '.join(missing)}", wanted=wanted, detail="Check --disable-log-stats and the vLLM version."
         )
     before = context.scrape_before.total(GENERATION_TOKENS) if context.scrape_before else None
     counted = (tokens or 0.0) - (before or 0.0)
@@ -53,13 +53,16 @@ async def metrics(context: CheckContext) -> Outcome:
     values = {"kv_cache_usage": kv, "waiting": waiting, "running": running, "generated_tokens": counted}
     measured = f"KV {kv or 0:.1%}, waiting {waiting:.0f}, running {running:.0f}, {counted:.0f} tokens"
     if short > 0:
-        detail = f"the answers state {context.generated_tokens} output tokens, the counter {counted:.0f}: several instances answer, or the server restarted."
+        detail = (
+            f"responses report {context.generated_tokens} output tokens, but the counter shows {counted:.0f}. "
+            "Several instances serve the requests, or the server restarted."
+        )
         return warned(measured, wanted=wanted, detail=detail, values=values)
     return passed(measured, wanted=wanted, values=values)
 
 
 async def options(context: CheckContext) -> Outcome:
-    """Compare `cache_config_info` with the plan: block size, dtype and utilization exactly; the number of blocks within a tolerance."""
+    """Compare `cache_config_info` with the plan: block size, dtype and utilization exactly, the block count within a tolerance."""
     scrape, fault = await _scrape(context)
     found = scrape.labels(CACHE_CONFIG) if scrape is not None else None
     if found is None:
@@ -89,7 +92,7 @@ async def options(context: CheckContext) -> Outcome:
 def _judged(
     found: Mapping[str, str], blocks: int | None, planned: Mapping[str, str], memory: MemorySummary | None
 ) -> tuple[Verdict, str]:
-    """Return the verdict on the options in effect, and the reason where one is needed."""
+    """Return the verdict on the options in effect, with a reason if needed."""
     mismatches = _mismatches(found, planned)
     if mismatches:
         return "failed", f"not in effect: {'; '.join(mismatches)}."
@@ -98,11 +101,11 @@ def _judged(
     if abs(blocks / memory.kv_blocks - 1) <= KV_TOLERANCE:
         return "passed", ""
     more_or_less = "more" if blocks > memory.kv_blocks else "fewer"
-    # A warning only: on a model with several layer groups (sliding and full attention) a block is a page of one group, and how the
-    # groups share the pool differs between vLLM's versions.
+    # Only a warning: on a model with several layer groups (sliding and full attention), a block is a page of one group. How the
+    # groups share the pool differs between vLLM versions.
     return "warned", (
-        f"{percent_over(blocks, memory.kv_blocks)} {more_or_less} than planned. On models with sliding windows a block is a page of one"
-        f" layer group: compare the server's log line 'GPU KV cache size' with the planned {memory.kv_tokens:,} tokens."
+        f"{percent_over(blocks, memory.kv_blocks)} {more_or_less} than planned. On models with sliding windows, a block is a page of one"
+        f" layer group. Compare the log line 'GPU KV cache size' with the planned {memory.kv_tokens:,} tokens."
     )
 
 
@@ -119,7 +122,7 @@ def _same(actual: str, wanted: str) -> bool:
     try:
         return abs(float(actual) - float(wanted)) < ROUNDING
     except ValueError:
-        # vLLM reports fp8 as what it resolved it to on this hardware, such as fp8_e4m3.
+        # vLLM reports the type that fp8 resolved to on this hardware, such as fp8_e4m3.
         return actual == wanted or actual.startswith(f"{wanted}_")
 
 

@@ -1,4 +1,4 @@
-"""The plan: whether what the other checks measured lies within the planned bands."""
+"""Comparison of the other checks' measurements with the planned bands."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,14 +11,14 @@ from scripts.smoke.context import CheckContext
 from scripts.smoke.results import Outcome, Verdict, skipped
 
 _NOT_PLANNED: Final = (
-    "first token and burst were compared with nothing: the stack's settings file is missing or has changed since `pulumi up`; "
-    "restore it, or run `pulumi up`"
+    "TTFT and burst were not compared with the plan: the stack's settings file is missing or newer than the deployment. "
+    "Restore the file or run `pulumi up`"
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Compared:
-    """One figure. `is_excused`: it meets a threshold of the stack, so that it is worth a warning and no failure."""
+    """One metric. With `is_excused`, it meets a threshold of the stack, so a value outside the band is a warning, not a failure."""
 
     figure: str
     shown: str
@@ -39,7 +39,7 @@ class _Compared:
 
     @property
     def sentence(self) -> str:
-        """What was planned and what was measured, with the usual causes of the difference."""
+        """Planned and measured values, with the usual causes of the difference."""
         measured = "nothing" if self.measured is None else self._number(self.measured)
         band = f"{self._number(self.planned.low)} to {self._number(self.planned.high)}"
         causes = usual_causes(self.figure, self.found)
@@ -53,10 +53,10 @@ class _Compared:
 
 
 async def plan(context: CheckContext) -> Outcome:
-    """Compare the measured figures with the planned bands: slower fails unless a threshold of the stack allows it, all else warns."""
+    """Compare the measurements with the planned bands. A slower one fails unless it meets a threshold of the stack; other deviations warn."""
     compared = tuple(_compared(context))
     if not compared:
-        return skipped("there is no plan to compare with")
+        return skipped("no plan to compare with")
     outside = [one for one in compared if one.found != "within"]
     notes = [one.sentence for one in outside]
     if context.target.planned is not None and context.target.planned.ttft_s is None:
@@ -66,8 +66,8 @@ async def plan(context: CheckContext) -> Outcome:
         verdict = "failed" if any(one.is_too_slow for one in outside) else "warned"
     return Outcome(
         verdict=verdict,
-        measured=f"{len(compared) - len(outside)} of {len(compared)} figures within their bands",
-        wanted="every figure within its band",
+        measured=f"{len(compared) - len(outside)} of {len(compared)} metrics within their bands",
+        wanted="every metric within its band",
         detail=". ".join(notes),
         values={one.figure: one.found for one in compared},
     )
@@ -124,5 +124,5 @@ def _compared(context: CheckContext) -> Iterator[_Compared]:
 
 
 def _reaches(value: float | None, least: float | None) -> bool:
-    """Return whether both are known and the first is not below the second."""
+    """Return whether both values are known and the first is at least the second."""
     return value is not None and least is not None and value >= least

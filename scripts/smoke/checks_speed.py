@@ -1,4 +1,4 @@
-"""Speed checks: time to first token and output rate of one stream and of a short burst."""
+"""Speed checks: time to first token and output rate, for one stream and for a short burst."""
 
 import asyncio
 import secrets
@@ -13,11 +13,11 @@ from scripts.smoke.target import SmokeTarget
 OUTPUT_TOKENS: Final = 128
 RUNS: Final = 3
 STREAM_LIMIT_S: Final = 240.0
-"""One stream of 128 tokens at half a token per second."""
+"""Time for one stream of 128 tokens at 0.5 tokens/s."""
 
 
 def stream_limit_s(target: SmokeTarget) -> float:
-    """Return the time limit of one stream: five times what the thresholds allow, between 60 s and STREAM_LIMIT_S."""
+    """Return the time limit of one stream: five times the thresholds' total, between 60 s and STREAM_LIMIT_S."""
     thresholds = target.thresholds
     if thresholds.min_decode_tok_per_s is None:
         return STREAM_LIMIT_S
@@ -36,7 +36,7 @@ def _output_tokens(context: CheckContext) -> int:
 
 
 async def _one(context: CheckContext) -> Streamed:
-    """Run one stream of full length with a prompt that is in no cache."""
+    """Run one full-length stream with a prompt that is not in any cache."""
     prompt = f"{secrets.token_hex(8)}: write a long story about a lighthouse keeper."
     length = {"ignore_eos": True} if context.ignore_eos else {}
     body = chat_body(context.target.model, prompt, max_tokens=_output_tokens(context), stream=True, extra=length)
@@ -46,7 +46,7 @@ async def _one(context: CheckContext) -> Streamed:
 
 
 async def _warm_up(context: CheckContext) -> None:
-    """Run one stream that is not counted, and find out whether the server supports ignore_eos."""
+    """Run one uncounted stream, and detect whether the server supports ignore_eos."""
     try:
         await _one(context)
     except UnreachableError:
@@ -59,7 +59,7 @@ async def _warm_up(context: CheckContext) -> None:
 
 
 async def single_stream(context: CheckContext) -> Outcome:
-    """Measure some streams one after the other and judge the median."""
+    """Run several streams in sequence and check the median."""
     await _warm_up(context)
     runs = [await _one(context) for _ in range(RUNS)]
     ttfts = [run.ttft_s for run in runs if run.ttft_s is not None]
@@ -92,11 +92,11 @@ def _wanted(ttft_s: float | None, speed: float | None) -> str:
 
 
 def _no_threshold(*limits: float | None) -> str:
-    return "" if any(limit is not None for limit in limits) else "no threshold: only measured"
+    return "" if any(limit is not None for limit in limits) else "no threshold, not checked"
 
 
 async def burst(context: CheckContext) -> Outcome:
-    """Check that concurrent streams are all answered, and fast enough together."""
+    """Check that all concurrent streams complete, and that their total rate is high enough."""
     count = context.target.thresholds.burst_requests
     wanted_speed = context.target.thresholds.min_burst_tok_per_s
     results = await asyncio.gather(*(_one(context) for _ in range(count)), return_exceptions=True)
@@ -105,11 +105,11 @@ async def burst(context: CheckContext) -> Outcome:
     others = [result for result in results if isinstance(result, BaseException) and not isinstance(result, ServerError)]
     if others:
         raise others[0]
-    wanted = f"{count} of {count} answered" + (
-        f", >= {wanted_speed:g} tok/s together" if wanted_speed is not None else ""
+    wanted = f"{count} of {count} completed" + (
+        f", >= {wanted_speed:g} tok/s in total" if wanted_speed is not None else ""
     )
     if errors:
-        return failed(f"{len(done)} of {count} answered", wanted=wanted, detail=errors[0])
+        return failed(f"{len(done)} of {count} completed", wanted=wanted, detail=errors[0])
     tokens = sum(run.usage.completion_tokens for run in done if run.usage is not None)
     span_s = max(run.started_at_s + run.end_s for run in done) - min(run.started_at_s for run in done)
     speed = tokens / span_s if span_s > 0 else 0.0
@@ -118,7 +118,7 @@ async def burst(context: CheckContext) -> Outcome:
     if wanted_speed is not None and speed < wanted_speed:
         fault = f"{wanted_speed - speed:.1f} tok/s ({percent_over(speed, wanted_speed)}) short"
     return judged(
-        f"{count} at once: {speed:.1f} tok/s together, TTFT {ttft_s:.3f} s",
+        f"{count} concurrent: {speed:.1f} tok/s in total, TTFT {ttft_s:.3f} s",
         fault,
         wanted=wanted,
         detail=_no_threshold(wanted_speed),

@@ -10,47 +10,47 @@ from scripts.cli.access import ServerAccess
 from scripts.smoke.results import Outcome, Values
 from scripts.smoke.target import SmokeTarget
 
-Say = Callable[[str], None]
+ReportProgress = Callable[[str], None]
 """Show one line of progress."""
 
 
 @dataclass(slots=True, kw_only=True)
 class CheckContext:
-    """Client, target and findings of one run. Checks set the mutable fields for later checks."""
+    """Client, target and results of one run. Checks set the mutable fields for later checks."""
 
     client: OpenAIClient
     access: ServerAccess
     target: SmokeTarget
-    say: Say
+    report_progress: ReportProgress
     simulated: str | None = None
     max_model_len: int | None = None
-    """Length that the server states."""
+    """max-model-len that the server reports."""
     scrape_before: Scrape | None = None
     """Metrics when the server became ready."""
     ignore_eos: bool = True
-    """Whether the server supports `ignore_eos`, which keeps answers at full length."""
+    """True if the server supports `ignore_eos`, which keeps responses at full length."""
     generated_tokens: int = 0
-    """Output tokens that the server's answers have stated so far."""
+    """Output tokens reported by the server's responses so far."""
 
     values: dict[str, Values] = field(default_factory=dict[str, Values])
-    """Values of the checks that have ended, by name."""
+    """Values of the finished checks, by name."""
 
     def count(self, usage: Usage | None) -> None:
-        """Add the output tokens of an answer."""
+        """Add the output tokens of a response."""
         self.generated_tokens += usage.completion_tokens if usage else 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """One check: its name, its time limit, and its function."""
+    """A check: its name, time limit and function."""
 
     name: str
     limit_s: Callable[[SmokeTarget], float]
     run: Callable[[CheckContext], Awaitable[Outcome]]
     needed: bool = False
-    """Whether later checks need it to pass."""
+    """True if later checks require it to pass."""
 
 
 def percent_over(measured: float, limit: float) -> str:
-    """Return the distance of `measured` from `limit`, as a share of the limit."""
+    """Return how far `measured` is from `limit`, as a percentage of the limit."""
     return f"{abs(measured / limit - 1):.0%}" if limit else "∞"

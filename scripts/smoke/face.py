@@ -1,4 +1,4 @@
-"""What other commands may use of `scripts.smoke`: a run of all checks."""
+"""Public interface of `scripts.smoke` for other commands: run all checks."""
 
 from scripts.smoke.run import run_smoke
 from scripts.smoke.target import stack_target

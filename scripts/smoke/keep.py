@@ -1,4 +1,4 @@
-"""Keep what a run of the checks measured in the stack's results file."""
+"""Record a run's measurements in the stack's results file."""
 
 from dataclasses import dataclass
 
@@ -12,18 +12,18 @@ from scripts.smoke.results import SmokeReport
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SmokeRecorder:
-    """A deployed stack, its outputs and its plan."""
+    """Recorder for one deployed stack, with its outputs and plan."""
 
     stack: str
     outputs: StackOutputs
     plan: DeployedPlan
 
     def keep(self, report: SmokeReport) -> None:
-        """Add the run to the stack's file if anything was measured; tell on stderr where, or why not."""
+        """Add the run to the stack's results file if anything was measured. Report the path, or why it failed, on stderr."""
         values = {check.name: check.outcome.values for check in report.checks}
         measured = smoke_measurement(values, self.plan, now())
         if measured is None:
-            say("smoke", "nothing was measured, so no figure was kept beside the plan.")
+            say("smoke", "nothing was measured; the results file is unchanged.")
             return
         try:
             path = add(
@@ -35,5 +35,5 @@ class SmokeRecorder:
         else:
             say(
                 "smoke",
-                f"the figures are kept beside the plan in {path}: scripts.plan --stack {self.stack} --measured shows them.",
+                f"results recorded in {path}. Run `python -m scripts.plan --stack {self.stack} --measured` to compare them with the plan.",
             )

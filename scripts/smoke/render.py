@@ -1,4 +1,4 @@
-"""Show a report: a table for people, JSON for programs, JUnit XML for CI."""
+"""Render a report as a table for the terminal, JSON for programs, and JUnit XML for CI."""
 
 import json
 import sys
@@ -14,7 +14,7 @@ from contracts.errors import CommandRefusedError
 from scripts.cli.tables import console, table
 from scripts.smoke.results import SCHEMA_VERSION, CheckResult, SmokeReport
 
-_COLOURS: Final = {
+_COLORS: Final = {
     "passed": "green",
     "failed": "bold red",
     "unknown": "bold yellow",
@@ -25,29 +25,27 @@ _COLOURS: Final = {
 _HEADS: Final = {
     "passed": "smoke passed",
     "failed": "smoke FAILED",
-    "unreachable": "smoke: the server cannot be reached, which says nothing about the server",
+    "unreachable": "smoke: cannot reach the server; its health is unknown",
     "interrupted": "interrupted",
 }
-SIMULATED_NOTE: Final = (
-    "The server is SIMULATED: its answers test this project, and its speed says nothing about real hardware."
-)
+SIMULATED_NOTE: Final = "The server is SIMULATED. Results do not reflect real hardware."
 
 
 def summary(report: SmokeReport) -> str:
     """Return the result as one line."""
-    counts = {verdict: sum(check.outcome.verdict == verdict for check in report.checks) for verdict in _COLOURS}
+    counts = {verdict: sum(check.outcome.verdict == verdict for check in report.checks) for verdict in _COLORS}
     parts = ", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count)
     return f"{_HEADS[report.verdict]}: {parts}, {report.elapsed_s:.1f} s"
 
 
 def publish(report: SmokeReport, *, as_json: bool, junit: Path | None) -> None:
-    """Print the report on stdout, and write JUnit XML if a file is named. Raises CommandRefusedError if it cannot be written."""
+    """Print the report on stdout and, if `junit` is set, write JUnit XML. Raises CommandRefusedError if the file cannot be written."""
     if junit is not None:
         try:
             junit.parent.mkdir(parents=True, exist_ok=True)
             junit.write_text(to_junit(report), encoding="utf-8")
         except OSError as error:
-            raise CommandRefusedError(f"--junit {junit} cannot be written: {error.strerror}.") from None
+            raise CommandRefusedError(f"Cannot write --junit {junit}: {error.strerror}.") from None
     if as_json:
         print(json.dumps(to_json(report)))
     print_table(report, console(sys.stderr if as_json else sys.stdout))
@@ -55,11 +53,11 @@ def publish(report: SmokeReport, *, as_json: bool, junit: Path | None) -> None:
 
 def print_table(report: SmokeReport, target: Console) -> None:
     """Print the table, a note if the server is simulated, and the summary."""
-    headings = ("check", "verdict", "measured", "wanted", "note", "s")
-    shown = table(f"{report.model} at {report.url}", headings, whole=("check", "verdict"), numbers=("s",))
+    headings = ("check", "result", "measured", "expected", "note", "s")
+    shown = table(f"{report.model} at {report.url}", headings, whole=("check", "result"), numbers=("s",))
     for check in report.checks:
         outcome = check.outcome
-        verdict = Text(outcome.verdict, style=_COLOURS[outcome.verdict])
+        verdict = Text(outcome.verdict, style=_COLORS[outcome.verdict])
         texts = (Text(text) for text in (outcome.measured, outcome.wanted, outcome.detail))
         shown.add_row(check.name, verdict, *texts, f"{check.elapsed_s:.1f}")
     target.print(shown)
@@ -69,7 +67,7 @@ def print_table(report: SmokeReport, target: Console) -> None:
 
 
 def to_json(report: SmokeReport) -> dict[str, Any]:
-    """Return the report as JSON types; docs/smoke.md describes them."""
+    """Return the report as JSON types, as docs/smoke.md describes."""
     checks = [
         {"name": check.name, **asdict(check.outcome), "elapsed_s": round(check.elapsed_s, 3)} for check in report.checks
     ]
@@ -83,8 +81,8 @@ def to_json(report: SmokeReport) -> dict[str, Any]:
 
 
 def to_junit(report: SmokeReport) -> str:
-    """Return JUnit XML: one case per check, with warnings in the case's output."""
-    counts = {verdict: sum(check.outcome.verdict == verdict for check in report.checks) for verdict in _COLOURS}
+    """Return JUnit XML: one test case per check, with warnings in the test case's output."""
+    counts = {verdict: sum(check.outcome.verdict == verdict for check in report.checks) for verdict in _COLORS}
     suite = ET.Element(
         "testsuite",
         name=f"smoke {report.stack or report.url}",
@@ -110,7 +108,7 @@ def _case(suite: ET.Element, report: SmokeReport, check: CheckResult) -> None:
         suite, "testcase", classname=f"smoke.{report.stack or 'url'}", name=check.name, time=f"{check.elapsed_s:.3f}"
     )
     outcome = check.outcome
-    message = _printable(f"measured {outcome.measured}; wanted {outcome.wanted}; {outcome.detail}")
+    message = _printable(f"measured {outcome.measured}; expected {outcome.wanted}; {outcome.detail}")
     if outcome.verdict == "failed":
         ET.SubElement(case, "failure", message=message)
     elif outcome.verdict == "unknown":
@@ -122,5 +120,5 @@ def _case(suite: ET.Element, report: SmokeReport, check: CheckResult) -> None:
 
 
 def _printable(text: str) -> str:
-    """Return a text without control characters, which XML does not allow."""
+    """Return the text without the control characters that XML forbids."""
     return "".join(char for char in text if char >= " " or char in "\t\n")

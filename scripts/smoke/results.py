@@ -1,4 +1,4 @@
-"""Results of the checks, and the report of all of them."""
+"""Results of the checks, and the report on all of them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -8,20 +8,20 @@ from contracts.exit_codes import ExitCode
 
 Values = Mapping[str, float | int | str | bool | None]
 Verdict = Literal["passed", "failed", "unknown", "warned", "skipped", "not run"]
-"""`unknown`: the check could not reach the server, so it says nothing about the server."""
+"""`unknown` means that the check could not reach the server, so its health is unknown."""
 ReportVerdict = Literal["passed", "failed", "unreachable", "interrupted"]
 SCHEMA_VERSION: Final = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """Result of one check. `measured` and `wanted` are for people, `values` for programs (units in their names)."""
+    """Result of one check. `measured` and `wanted` are text for users, `values` is for programs (units in the names)."""
 
     verdict: Verdict
     measured: str
     wanted: str = ""
     detail: str = ""
-    """Why it failed and by how much, or what to know about it."""
+    """Reason and size of a failure, or a note."""
     values: Values = field(default_factory=dict[str, float | int | str | bool | None])
 
 
@@ -41,7 +41,7 @@ def unknown(detail: str, *, wanted: str = "") -> Outcome:
 
 
 def judged(measured: str, faults: str, *, wanted: str = "", detail: str = "", values: Values | None = None) -> Outcome:
-    """Return the result of a check that failed if there are `faults`, which are its detail then."""
+    """Return a failed result with `faults` as its detail, or a passed result if there are none."""
     verdict = "failed" if faults else "passed"
     return Outcome(verdict=verdict, measured=measured, wanted=wanted, detail=faults or detail, values=values or {})
 
@@ -67,7 +67,7 @@ class CheckResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SmokeReport:
-    """Results of a run, also of one that was interrupted."""
+    """Results of a run, including an interrupted one."""
 
     stack: str | None
     url: str
@@ -85,7 +85,7 @@ class SmokeReport:
 
     @property
     def passed(self) -> bool:
-        """Whether no check failed and every check ran."""
+        """True if every check ran and none failed."""
         verdicts = {check.outcome.verdict for check in self.checks}
         return bool(self.checks) and not self.interrupted and not verdicts & {"failed", "unknown", "not run"}
 
@@ -96,7 +96,7 @@ class SmokeReport:
 
     @property
     def verdict(self) -> ReportVerdict:
-        """What the run says about the server. `unreachable`: no check failed, and at least one could not be made."""
+        """Result of the run. `unreachable`: no check failed, but at least one could not reach the server."""
         if self.interrupted:
             return "interrupted"
         if self.failed or not self.unreached:
@@ -105,7 +105,7 @@ class SmokeReport:
 
     @property
     def exit_code(self) -> ExitCode:
-        """Exit code of the command. A server that was not reached is not a server that failed."""
+        """Exit code of the command. An unreachable server is not a failed one."""
         return _EXIT_CODES[self.verdict]
 
 

@@ -1,4 +1,4 @@
-"""Run the checks in order, each within its time limit. An interrupted run keeps its results."""
+"""Run the checks in order, each with a time limit. An interrupted run keeps its results."""
 
 import asyncio
 import time
@@ -12,12 +12,12 @@ from loadtest.client.unix_url import plain_url
 from scripts.cli.access import AccessError, ServerAccess
 from scripts.cli.reach import not_reached
 from scripts.smoke import checks_basic, checks_exposure, checks_features, checks_operations, checks_plan, checks_speed
-from scripts.smoke.context import Check, CheckContext, Say
+from scripts.smoke.context import Check, CheckContext, ReportProgress
 from scripts.smoke.results import CheckResult, Outcome, SmokeReport, failed, unknown
 from scripts.smoke.target import SmokeTarget
 
 READY_SLACK_S: Final = 20.0
-"""Added to the readiness budget, because the last probe may still run."""
+"""Added to the readiness budget, because the last probe may still be running."""
 
 
 def _fixed(seconds: float) -> Callable[[SmokeTarget], float]:
@@ -47,7 +47,7 @@ CHECKS: Final[tuple[Check, ...]] = (
     Check(name="burst", limit_s=checks_speed.stream_limit_s, run=checks_speed.burst),
 )
 PLAN_CHECK: Final = Check(name="plan", limit_s=_fixed(10), run=checks_plan.plan)
-"""Compares what the other checks measured with the plan; it is the last one of a server that has a plan."""
+"""Compares the other checks' measurements with the plan. Runs last, for servers with a plan."""
 
 
 @dataclass(slots=True)
@@ -59,11 +59,11 @@ class _Known:
 
 
 def run_smoke(
-    access: ServerAccess, target: SmokeTarget, say: Say, *, checks: tuple[Check, ...] = CHECKS
+    access: ServerAccess, target: SmokeTarget, report_progress: ReportProgress, *, checks: tuple[Check, ...] = CHECKS
 ) -> SmokeReport:
-    """Run all checks and return the report. Server errors are results, and Ctrl-C ends the run with the results so far.
+    """Run all checks and return the report. Server errors are results. Ctrl-C stops the run and keeps the results so far.
 
-    A run takes at most the sum of the checks' limits. The start-up budget is most of it.
+    A run takes at most the sum of the checks' limits, most of it the start-up budget.
     """
     if target.planned is not None:
         checks = (*checks, PLAN_CHECK)
@@ -71,12 +71,12 @@ def run_smoke(
     start_s = time.monotonic()
     interrupted = False
     try:
-        run_async(_run_all(access, target, say, checks, known))
+        run_async(_run_all(access, target, report_progress, checks, known))
     except KeyboardInterrupt:
         interrupted = True
     done = {result.name for result in known.results}
     left = [check.name for check in checks if check.name not in done]
-    reason = "interrupted" if interrupted else "an earlier check did not pass, and all others need it"
+    reason = "interrupted" if interrupted else "a required check failed"
     rest = [
         CheckResult(name=name, outcome=Outcome(verdict="not run", measured="", detail=reason), elapsed_s=0.0)
         for name in left
@@ -93,12 +93,12 @@ def run_smoke(
 
 
 async def _run_all(
-    access: ServerAccess, target: SmokeTarget, say: Say, checks: tuple[Check, ...], known: _Known
+    access: ServerAccess, target: SmokeTarget, report_progress: ReportProgress, checks: tuple[Check, ...], known: _Known
 ) -> None:
     async with OpenAIClient(access.base_url, access.headers) as client:
-        context = CheckContext(client=client, access=access, target=target, say=say)
+        context = CheckContext(client=client, access=access, target=target, report_progress=report_progress)
         for check in checks:
-            say(f"{check.name} …")
+            report_progress(f"{check.name} …")
             result = await _run_one(check, context)
             known.results.append(result)
             context.values[check.name] = result.outcome.values
@@ -114,11 +114,13 @@ async def _run_one(check: Check, context: CheckContext) -> CheckResult:
         async with asyncio.timeout(limit_s):
             outcome = await check.run(context)
     except TimeoutError:
-        outcome = failed(f"no end after {limit_s:.0f} s", wanted="an end", detail="the check reached its time limit.")
+        outcome = failed(
+            f"timed out after {limit_s:.0f} s", wanted="completed", detail="the check reached its time limit."
+        )
     except (ServerError, AccessError) as error:
         reason = not_reached(context.access, error)
-        outcome = unknown(reason) if reason else failed("no usable answer", detail=str(error))
+        outcome = unknown(reason) if reason else failed("no usable response", detail=str(error))
     except (KeyError, IndexError, TypeError, AttributeError, ValueError) as error:
-        # An answer of 200 that does not have the API's shape is the server's fault, not a reason to stop.
-        outcome = failed("an answer of the wrong shape", detail=f"{type(error).__name__}: {error}")
+        # A 200 response without the API's format is a server failure. The run continues.
+        outcome = failed("unexpected response format", detail=f"{type(error).__name__}: {error}")
     return CheckResult(name=check.name, outcome=outcome, elapsed_s=time.monotonic() - start_s)

@@ -1,4 +1,4 @@
-"""The server to check, and the figures that it has to reach."""
+"""The server to check and its thresholds."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,12 +12,12 @@ CACHE_CONFIG_LABELS: Final = {
     "gpuMemoryUtilization": "gpu_memory_utilization",
     "kvCacheDtype": "cache_dtype",
 }
-"""vLLM options by their settings keys, and the labels of `cache_config_info` that export them."""
+"""`cache_config_info` labels by vLLM settings key."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SmokeTarget:
-    """One server and what it has to reach. What is None is measured and not judged."""
+    """A server and its thresholds. A metric whose threshold is None is reported but not checked."""
 
     model: str
     """The name to send as `model`."""
@@ -25,14 +25,14 @@ class SmokeTarget:
     memory: MemorySummary | None = None
     """Planned memory and KV cache; None without a stack."""
     cache_options: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Options in effect, by the labels of `cache_config_info`."""
+    """Expected options, by `cache_config_info` label."""
     stack: str | None = None
     opens_origins: bool = False
-    """Whether the stack's own arguments let web pages in."""
+    """True if the stack's extra arguments allow other web origins."""
     planned: SmokeFigures | None = None
-    """Planned speed of the checks' requests; None without a stack."""
+    """Planned speed for the requests of these checks; None without a stack."""
     failure: Callable[[], str | None] | None = None
-    """Says why the server will not become ready, so that nobody waits for it; None if nobody can be asked."""
+    """Returns why the server will not become ready, to stop waiting early. None if no such source exists."""
 
 
 def stack_target(
@@ -41,7 +41,7 @@ def stack_target(
     planned: SmokeFigures | None = None,
     failure: Callable[[], str | None] | None = None,
 ) -> SmokeTarget:
-    """Return the target that a stack's outputs and its plan describe."""
+    """Return the target for a stack's outputs and plan."""
     options = {
         CACHE_CONFIG_LABELS[key]: str(value) for key, value in outputs.vllm.items() if key in CACHE_CONFIG_LABELS
     }

@@ -397,7 +397,7 @@ def test_what_runs_in_the_copy_has_the_projects_backend_and_leaves_its_salt(own,
     assert stage("--from", "checkpoint") == ExitCode.FAILED
     assert seen == [("mine", "up", f"file://{own.parent}/state", True)]
     assert own.read_text().endswith("\nencryptionsalt: v1:abc\n")
-    assert "The engine added encryptionsalt to Pulumi.mine.yaml; keep the line" in capsys.readouterr().err
+    assert "The engine added encryptionsalt to Pulumi.mine.yaml. Keep the line" in capsys.readouterr().err
     assert [each[0] for each in ran.ran] == ["preview"]
 
 

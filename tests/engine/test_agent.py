@@ -208,7 +208,7 @@ def test_a_stack_is_planned_left_deployed_checked_measured_and_kept_until_a_pers
     failed = {name: result.content[0].text for name, result in found.items() if getattr(result, "is_error", False)}
     assert set(failed) == {"kept", "by itself", "list_weights"}, failed
     assert "weights: hub" in failed["list_weights"]
-    assert "the person did not agree" in failed["kept"]
+    assert "the user declined" in failed["kept"]
     content = {name: result.structured_content for name, result in found.items() if name not in {*failed, "report"}}
     assert content["staged"]["complete"], content["staged"]
     assert content["preview"]["usd_per_hour"] > 0
@@ -227,7 +227,7 @@ def test_a_stack_is_planned_left_deployed_checked_measured_and_kept_until_a_pers
     assert found["report"].contents[0].text.startswith("#")
     assert_steps_and_waits(told)
     assert f"DELETE stack '{TPU}'" in asked[0]
-    assert "there is no code for it now" in failed["by itself"]
+    assert "no code exists for it now" in failed["by itself"]
     assert "gcp-tpu:index:QueuedResource" in kept
     assert content["gone"]["document"]["clean"], content["gone"]
     assert "gcp-tpu:index:QueuedResource" not in state_of(ready, TPU)

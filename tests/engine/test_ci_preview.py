@@ -42,7 +42,7 @@ def test_a_fork_gets_its_previews_from_the_local_cloud(tmp_path):
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.startswith(MARKER)
     assert "simulated" in done.stdout
-    assert "The plans of the base are not known" not in done.stdout
+    assert "The base has no plans" not in done.stdout
     assert (tmp_path / "previews" / "plans" / "base.json").is_file()
     assert (tmp_path / "summary.md").read_text() == done.stdout
     count(STARTS, len(STACKS))

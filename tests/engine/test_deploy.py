@@ -163,7 +163,7 @@ def test_a_pull_request_is_previewed_with_no_secret_by_an_account_that_can_chang
     assert [(item["type"], item["op"]) for item in found["changes"]] == [(CAPACITY, "update")]
     assert found["unchanged"] > 30, found
     assert (found["without_secrets"], found["new_stack"]) == (True, False)
-    assert "The engine decrypted no secret" in seen.out
+    assert "`pulumi preview` decrypted no secrets" in seen.out
     with acting_as(workspace, accounts["ci-plan"]) as reader:
         refused = workspace.pulumi(
             "up", "--yes", "--skip-preview", "--stack", STACK, environment=reader, expect=None, limit_s=DEPLOY_LIMIT_S

@@ -117,7 +117,7 @@ def test_settings_that_changed_after_the_plan_are_refused_and_nothing_is_deploye
     replaced(ready, f"Pulumi.{RUN}.yaml", "maxModelLen: 8192", "maxModelLen: 4096")
     commit(ready, "two")
     refused = deploy(ready, RUN, "two", expect=2)
-    assert "the stack's settings, or a file that they name, changed" in refused.err
+    assert "the stack's settings, or a file they reference, changed" in refused.err
     assert ready.state(RUN) == before
     shown = save(ready, RUN)
     (step,) = shown["steps"]

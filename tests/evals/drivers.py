@@ -1,4 +1,4 @@
-"""Who does a task: a script that follows the skill, somebody who believes every text, or a model."""
+"""Drivers of a task: a script that follows the skill, a client that believes every text, or a model."""
 
 import json
 import re

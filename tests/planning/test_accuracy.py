@@ -77,7 +77,7 @@ def test_the_page_shows_every_boot_every_figure_and_every_contradiction(page: st
         assert f"| {row.what} |" in page
 
 
-def test_wrong_verdicts_stand_at_the_top_and_failures_before_successes(page: str):
+def test_wrong_verdicts_come_first_and_failures_before_successes(page: str):
     rows = [line for line in page.split("## Errors", maxsplit=1)[0].splitlines() if line.startswith("| ")][2:]
     kinds = ["wrong" if "**wrong**" in row else "died" if "| died (" in row else "runs" for row in rows]
     counted = [kind for row, kind in zip(rows, kinds, strict=True) if "not counted" not in row]
@@ -101,7 +101,7 @@ def test_a_failure_of_a_quoted_source_cannot_be_dropped(gone_boot: str):
     blocks = TEXT.split("[[boots]]\n")
     without = "[[boots]]\n".join(block for block in blocks if not block.startswith(f'id = "{gone_boot}"'))
     assert without != TEXT
-    with pytest.raises(MeasurementError, match=f"failures must list exactly .*check {gone_boot}"):
+    with pytest.raises(MeasurementError, match=f"failures must list exactly .*Check {gone_boot}"):
         parse(without)
 
 
@@ -170,12 +170,12 @@ def test_a_row_that_a_constant_was_read_off_is_not_called_independent(page: str)
         ("tensor_parallel_size =", "tensor_parallel =", "deployments.e2b-v6e-4.vllm.tensor_parallel: "),
         ("max_num_seqs = 16 }", "max_num_seqs = '16' }", "deployments.qat-e2b-v6e-1.vllm.max_num_seqs: "),
         ('outcome = "runs"', 'outcome = "ran"', "boots.0.outcome"),
-        ('at = "memory"\n', "", "a boot that died says at and message"),
+        ('at = "memory"\n', "", "`at` and `message` are required for a crashed boot"),
         ('id = "turbo-26b-v6e-4"', 'id = "e2b-v6e-4"', "the id e2b-v6e-4 is used twice"),
-        ('like = "qat-31b-l4"', 'like = "qat-31b"', "qat-31b-l4-low: qat-31b is not defined; known are "),
-        ('sources = ["report-000"]', 'sources = ["report-0"]', "report-0 is not defined; known are report-000, "),
-        ("{ checkpoint =", "{ files =", "files is not defined; known are checkpoint, "),
-        ("{ tpu_torch_path =", "{ torch_path =", "torch_path is no field of a model; known are name, "),
+        ('like = "qat-31b-l4"', 'like = "qat-31b"', "qat-31b-l4-low: qat-31b is not defined. Use one of "),
+        ('sources = ["report-000"]', 'sources = ["report-0"]', "report-0 is not defined. Use one of report-000, "),
+        ("{ checkpoint =", "{ files =", "files is not defined. Use one of checkpoint, "),
+        ("{ tpu_torch_path =", "{ torch_path =", "torch_path is not a field of a model; use one of name, "),
         ("[sources.report-000]", "[sources.report-000", "measured.toml is not TOML: "),
     ],
 )
@@ -217,7 +217,7 @@ def test_every_figure_of_the_corpus_is_compared_once():
     assert len(list(compared(MEASURED.boots))) == sum(len(boot.figures) for boot in MEASURED.boots)
 
 
-def test_sweep_points_of_the_fitting_day_and_the_held_out_ones_are_told_apart():
+def test_sweep_points_of_the_fitting_day_and_held_out_ones_are_separate():
     points = load_points()
     assert sum(point.split == "fit" for point in points) == 245
     assert {str(point.date) for point in points if point.split == "fit"} == {"2026-07-25"}

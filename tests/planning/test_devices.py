@@ -1,4 +1,4 @@
-"""A device by its figures: what people write, what is refused, and how it stands beside Google's."""
+"""Custom devices: accepted and rejected input, and the comparison with Google's devices."""
 
 import json
 import re
@@ -145,7 +145,7 @@ def test_a_device_is_one_more_row_of_the_comparison(run):
     assert rows["RTX 3090"]["cost"] is None
     assert json.loads(out)["cheapest"] in ACCELERATORS
     table = run(*MODEL, "--compare", "--accelerator", "L4", "--device", f"{RTX_3090},name=RTX 3090,usd=0.3/h")[1]
-    assert "the cheapest that is enough: RTX 3090 on own, $0.30/h" in table
+    assert "cheapest that meets the limits: RTX 3090 on own, $0.30/h" in table
 
 
 def test_a_way_out_of_a_device_that_is_too_small_can_be_pasted(run):
@@ -166,10 +166,10 @@ def test_a_way_out_of_a_device_that_is_too_small_can_be_pasted(run):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ((*MODEL, "--accelerator", "L4", "--device", RTX_3090), "leave one out, or add --compare"),
-        (("--stack", "l4-qat", "--device", RTX_3090), "leave out --device"),
-        ((*MODEL, "--device", RTX_3090, "--costs"), "--costs shows what Google bills"),
-        (("--stack", "l4-qat", "--text-only"), "leave out --text-only"),
+        ((*MODEL, "--accelerator", "L4", "--device", RTX_3090), "cannot be combined without --compare"),
+        (("--stack", "l4-qat", "--device", RTX_3090), "--stack and --device cannot be combined"),
+        ((*MODEL, "--device", RTX_3090, "--costs"), "--costs and --device cannot be combined"),
+        (("--stack", "l4-qat", "--text-only"), "--stack and --text-only cannot be combined"),
         (MODEL, "--device FIGURES"),
         ((*MODEL, "--device", "memory=24GiB"), "lacks bandwidth and tflops"),
     ],

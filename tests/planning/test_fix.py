@@ -101,7 +101,7 @@ def test_several_mistakes_are_removed_one_after_the_other(command, tmp_path: Pat
     assert path.read_text(encoding="utf-8") == before, "without --write nothing is changed"
     code, out, err = command("--stack", "l4-qat", "--fix", "--write")
     assert code == 0
-    assert "plan: changed Pulumi.l4-qat.yaml, which removes " in err
+    assert "plan: changed Pulumi.l4-qat.yaml; resolved " in err
     assert fits(path)
     assert comments(path.read_text(encoding="utf-8")) == comments(before)
     assert "canary" not in path.read_text(encoding="utf-8")

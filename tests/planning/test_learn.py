@@ -23,7 +23,7 @@ from scripts.plan.corpus.measured import FILE, LEARNED_FILE, Measurements, load_
 Learn = Callable[..., int]
 
 LOGS = Path(__file__).parents[1] / "fixtures" / "boot_logs"
-"""Lines of public logs, as logged; the source of each stands below its name."""
+"""Lines of public logs, as logged; the source of each is below its name."""
 
 V5E_DIES = (LOGS / "v5e-1-dies.log").read_text(encoding="utf-8")
 """tpu-vllm-v5e1-2b/benchmarks/runs/2026-08-07-gpu-mem-util-v5e1/logs/util095.log"""
@@ -81,7 +81,7 @@ def test_a_gpu_log_names_no_gpu_so_the_command_line_does(
     learn: Learn, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     assert learn(L4_RUNS) == ExitCode.REFUSED
-    assert "The log does not say on what the server ran; add --accelerator NAME." in capsys.readouterr().err
+    assert "The log does not name an accelerator. Add --accelerator NAME." in capsys.readouterr().err
     assert not (tmp_path / "own.toml").exists()
     assert (
         learn(L4_RUNS, "--accelerator", "L4", "--platform", "gce", "--url", "https://example.com/boot.log")
@@ -154,11 +154,13 @@ def test_a_fault_after_the_weights_is_one_of_the_programs():
         "RESOURCE_EXHAUSTED: E0101: RuntimeProgramAllocationFailure:", "INTERNAL: compilation failed"
     )
     assert read_boot(after).died_at == "programs"
-    with pytest.raises(CommandRefusedError, match="neither a line like 'Application startup complete' nor an error"):
+    with pytest.raises(
+        CommandRefusedError, match="neither a line like 'Application startup complete' nor a vLLM error"
+    ):
         read_boot("INFO 08-07 23:10:35 [core.py:1] Loading weights took 59.61 seconds\n")
 
 
-def test_an_error_that_a_server_survived_is_no_death():
+def test_an_error_that_a_server_survived_is_not_a_crash():
     report = read_boot("ERROR 09-26 23:10:17 [tpu_info.py:40] ValueError: no metadata\n" + V6E_4_RUNS)
     assert (report.outcome, report.message) == ("runs", "")
 
@@ -202,10 +204,10 @@ def test_a_scrape_of_metrics_is_a_server_that_runs(learn: Learn, tmp_path: Path)
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["/nonexistent.log"], "/nonexistent.log cannot be read: No such file or directory; give the path of a log."),
+        (["/nonexistent.log"], "Cannot read /nonexistent.log: No such file or directory. Pass the path of a log."),
         (["{log}", "--accelerator", "v9e-1"], "v9e-1"),
         (["{log}", "--set", "maxModelLen=0"], "maxModelLen is 0; it must be 1 or more."),
-        (["{log}", "--into", "{log}/own.toml"], "cannot be written: "),
+        (["{log}", "--into", "{log}/own.toml"], "Cannot write --into "),
     ],
 )
 def test_a_mistake_is_refused_in_one_sentence(
@@ -219,7 +221,7 @@ def test_a_mistake_is_refused_in_one_sentence(
     assert len(last) == 1
 
 
-def test_a_file_that_is_no_corpus_is_left_alone(learn: Learn, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_a_file_that_is_not_a_corpus_is_unchanged(learn: Learn, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     own = tmp_path / "own.toml"
     own.write_text("[sources.mine]\nname = 'x'\n", encoding="utf-8")
     assert learn(V5E_DIES) == ExitCode.REFUSED

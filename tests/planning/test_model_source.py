@@ -102,11 +102,11 @@ def test_what_the_hub_said_can_be_kept_for_a_stack(run, hub, tmp_path):
     [
         (("--model", "org/unreachable", "--from-hub"), 1, "cannot be reached (ConnectError); pass --config FILE"),
         (("--model", "org/no-config", "--from-hub"), 1, "org/no-config has no config.json on the hub"),
-        (("--config", FOLDER, "--from-hub"), 2, "--from-hub reads the config of --model ORG/NAME"),
-        (("--model", "org/other-8b", "--config", FOLDER, "--save", "x"), 2, "--save keeps what --from-hub"),
-        (("--model", "org/other-8b", "--from-bucket"), 2, "--from-bucket reads the bucket of a stack"),
+        (("--config", FOLDER, "--from-hub"), 2, "--from-hub requires --model ORG/NAME"),
+        (("--model", "org/other-8b", "--config", FOLDER, "--save", "x"), 2, "--save requires --from-hub"),
+        (("--model", "org/other-8b", "--from-bucket"), 2, "--from-bucket requires --stack NAME"),
         (("--model", "org/other-8b", "--config", FOLDER / "none"), 2, "none cannot be read"),
-        (("--config", "gs://b/m", "--index", FOLDER), 2, "--index belongs to a --config on this machine"),
+        (("--config", "gs://b/m", "--index", FOLDER), 2, "--index and a --config in a bucket cannot be combined"),
     ],
 )
 def test_each_failure_is_one_sentence(run, hub, arguments, code, said):
@@ -148,7 +148,7 @@ def test_a_bucket_without_a_manifest_says_so(run, monkeypatch):
     monkeypatch.setattr(google_api, "connect", lambda *_: Storage())
     code, out, err = run("--config", "gs://b/models/other", "--accelerator", "L4")
     assert (code, out) == (2, "")
-    assert "gs://b/models/other has no gemma-serving-manifest.json: nothing is staged there" in err
+    assert "gs://b/models/other has no gemma-serving-manifest.json: no weights are staged" in err
 
 
 def test_a_stack_is_planned_from_its_bucket(run, monkeypatch):
@@ -165,5 +165,5 @@ def test_a_stack_is_planned_from_its_bucket(run, monkeypatch):
     monkeypatch.delenv("GOOGLE_CLOUD_PROJECT")
     code, _, err = run("--stack", "tpu-v6e1", "--from-bucket")
     assert code == 2
-    assert "has weights: hub, so no bucket has its model" in err
+    assert "has `weights: hub`, so its model is not in a bucket" in err
     assert NO_PROJECT not in err

@@ -311,12 +311,12 @@ def test_the_command_shows_a_table_and_writes_a_stack_that_fits(command, tmp_pat
     assert "cheapest" in out
     assert "wrote Pulumi.mine.yaml" in err
     text = (tmp_path / "Pulumi.mine.yaml").read_text(encoding="utf-8")
-    assert "Asked for: TTFT 1 s, $6/h" in text
+    assert "Limits: TTFT 1 s, $6/h" in text
     assert command("--stack", "mine")[0] == 0
     again, _, refusal = command(*asked, "--write", "mine")
     assert again == 2
     assert re.fullmatch(
-        r"plan: Pulumi\.mine\.yaml exists; choose another name for --write, or remove the file\.\n", refusal
+        r"plan: Pulumi\.mine\.yaml already exists\. Choose another name for --write or remove the file\.\n", refusal
     )
     assert (tmp_path / "Pulumi.mine.yaml").read_text(encoding="utf-8") == text
 
@@ -355,7 +355,9 @@ def test_where_nothing_is_enough_one_line_says_why_and_no_file_is_written(comman
         "--solve", "--workload", CHAT, "--model", "31B", "--max-usd-per-hour", "1", "--write", "mine"
     )
     assert (code, out) == (2, "")
-    assert re.fullmatch(r"plan: nothing is enough; the nearest is \S+ on v6e-1 .*--max-usd-per-hour is 1\.\n", err)
+    assert re.fullmatch(
+        r"plan: no deployment meets the limits. Closest: \S+ on v6e-1 .*--max-usd-per-hour is 1\.\n", err
+    )
     assert list(tmp_path.iterdir()) == []
 
 
@@ -374,22 +376,22 @@ def test_prices_of_ones_own_decide_and_are_named_in_the_file(command, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("--solve",), "--solve needs the workload; add --workload in=4000"),
+        (("--solve",), "--solve requires a workload. Add --workload in=4000"),
         (("--solve", "--workload", "in=10,out=10"), "add users=N or rate=N to --workload"),
-        (("--solve", "--workload", CHAT, "--stack", "l4-qat"), "leave one out"),
-        (("--solve", "--workload", CHAT, "--compare"), "leave out --compare"),
-        (("--solve", "--workload", CHAT, "--measured"), "leave out --measured"),
-        (("--solve", "--workload", CHAT, "--set", "maxModelLen=10"), "leave out --set"),
-        (("--solve", "--workload", CHAT, "--text-only"), "leave out --text-only"),
-        (("--solve", "--workload", CHAT, "--min-concurrency", "3"), "leave out --min-concurrency"),
+        (("--solve", "--workload", CHAT, "--stack", "l4-qat"), "--solve and --stack cannot be combined"),
+        (("--solve", "--workload", CHAT, "--compare"), "--solve and --compare cannot be combined"),
+        (("--solve", "--workload", CHAT, "--measured"), "--solve and --measured cannot be combined"),
+        (("--solve", "--workload", CHAT, "--set", "maxModelLen=10"), "--solve and --set cannot be combined"),
+        (("--solve", "--workload", CHAT, "--text-only"), "--solve and --text-only cannot be combined"),
+        (("--solve", "--workload", CHAT, "--min-concurrency", "3"), "--solve and --min-concurrency cannot be combined"),
         (("--solve", "--workload", CHAT, "--model", "gemma-5"), 'The model "gemma-5" is not in the catalog'),
-        (("--solve", "--workload", CHAT, "--write"), "needs the name of the new stack"),
+        (("--solve", "--workload", CHAT, "--write"), "with the name of the new stack"),
         (("--solve", "--workload", CHAT, "--write", "Bad_Name"), "Use up to 30 lower-case letters"),
         (("--solve", "--workload", CHAT, "--max-ttft-s", "nan"), "--max-ttft-s is 'nan'; it must be a number of more"),
         (("--solve", "--workload", CHAT, "--max-tpot-s", "0"), "it must be a number of more than 0"),
-        (("--stack", "l4-qat", "--max-ttft-s", "1"), "--max-ttft-s belongs to --solve"),
-        (("--stack", "l4-qat", "--region", "us-east4"), "--region belongs to --solve"),
-        (("--stack", "l4-qat", "--fix", "--write", "other"), "--write takes a name with --solve only"),
+        (("--stack", "l4-qat", "--max-ttft-s", "1"), "--max-ttft-s requires --solve"),
+        (("--stack", "l4-qat", "--region", "us-east4"), "--region requires --solve"),
+        (("--stack", "l4-qat", "--fix", "--write", "other"), "--write NAME requires --solve"),
     ],
 )
 def test_a_mistake_is_one_sentence(command, arguments, said):

@@ -15,7 +15,7 @@ from vm_agent.base import HUB_CACHE, HUB_CACHE_VARIABLE, TMPFS
 TPU = Deployment(model="google/gemma-4-E2B-it", accelerator="v6e-1")
 RUN = Deployment(model="google/gemma-4-12B-it-qat-w4a16-ct", accelerator="L4")
 UNEXPLAINED = {
-    "E2B, v6e-1, utilisation 0.90, 65,536 tokens": "a nightly of 2026-07-21 whose figures its author retracted in part",
+    "E2B, v6e-1, utilization 0.90, 65,536 tokens": "a nightly of 2026-07-21 whose figures its author retracted in part",
     "E2B, v5e-1, 64 sequences, 2,496 tokens a step, blocks of 16": "the source does not know why it took 1,701 s",
     "E2B, v5e-1, text only, 16 sequences": "the start is logged without its parts",
 }

@@ -30,7 +30,7 @@ def section(title):
 
 
 @pytest.mark.parametrize(("command", "words", "title"), COMMANDS, ids=[title for *_, title in COMMANDS])
-def test_every_option_of_the_help_stands_in_the_page(command, words, title, capsys):
+def test_every_option_of_the_help_is_in_the_page(command, words, title, capsys):
     with pytest.raises(SystemExit):
         run_command(command, [*words, "--help"])
     options = set(re.findall(r"^  (--[\w-]+)", capsys.readouterr().out, flags=re.MULTILINE))
@@ -39,13 +39,13 @@ def test_every_option_of_the_help_stands_in_the_page(command, words, title, caps
     assert [option for option in sorted(options) if not re.search(rf"{option}[ `,]", rows)] == []
 
 
-def test_every_command_of_the_readme_stands_in_the_page():
+def test_every_command_of_the_readme_is_in_the_page():
     named = set(re.findall(r"^\| `python -m (scripts\.\w+)`", (ROOT / "README.md").read_text(), flags=re.MULTILINE))
     assert len(named) == 8
     assert [name for name in sorted(named) if not section(name)] == []
 
 
-def test_every_exit_code_stands_in_the_page():
+def test_every_exit_code_is_in_the_page():
     assert [code for code in ExitCode if f"| {int(code)} | {code.meaning} |" not in PAGE] == []
 
 
@@ -79,7 +79,7 @@ def test_each_kind_of_option_is_described():
         "| `--label KEY=<V> ...` | A\\|B. |  |",
         "| `--write [NAME]` | Write. |  |",
         "| `--wait, --no-wait` | Wait. | `True` |",
-        "| `--token TEXT` | A token. THE_TOKEN in the environment stands in for it. |  |",
+        "| `--token TEXT` | A token. Default: THE_TOKEN in the environment. |  |",
         "| `--json` | Print one JSON object on stdout. |  |",
         "| Limits | meaning | default |",
         "```text\na | b <c>\n```",

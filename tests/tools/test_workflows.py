@@ -404,7 +404,7 @@ def test_a_deployment_warns_as_long_as_nobody_owns_the_files(tmp_path):
             check=True,
             timeout=60,
         )
-        return done.stdout.count("::warning title=Nobody owns these files::")
+        return done.stdout.count("::warning title=No code owners::")
 
     assert (warnings(GITHUB_ACTIONS="true"), warnings()) == (1, 0)
     for folder in (".github", ".", "docs"):

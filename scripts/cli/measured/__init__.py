@@ -1,4 +1,4 @@
-"""What deployments showed beside what was planned: `results/STACK.measured.json`, one file for each stack.
+"""Measured results of deployments compared with the plan: `results/STACK.measured.json`, one file per stack.
 
-`scripts.smoke` and `scripts.bench` add to the file, `scripts.plan --measured` reads it.
+`scripts.smoke` and `scripts.bench` add to the file; `scripts.plan --measured` reads it.
 """

@@ -1,4 +1,4 @@
-"""The identity of a deployment, from the outputs of a deployed stack or from its settings file."""
+"""Identity of a deployment, from the outputs of a deployed stack or from its settings file."""
 
 import hashlib
 import json
@@ -42,7 +42,7 @@ def deployed_identity(outputs: StackOutputs, simulated: str | None) -> Identity:
 
 
 def settings_identity(settings: "Settings", resolved: Resolved) -> Identity:
-    """Return the identity that a deployment of these settings has. The digest of an image that the stack builds is not known."""
+    """Return the identity of a deployment of these settings. The digest of an image that the stack builds is unknown."""
     named = replace(resolved.vllm, served_model_name=settings.vllm.served_model_name or settings.model)
     return Identity(
         image_digest="" if settings.image.build_context else settings.image.digest,
@@ -51,7 +51,7 @@ def settings_identity(settings: "Settings", resolved: Resolved) -> Identity:
 
 
 def kept_settings(options: Mapping[str, object]) -> dict[str, object]:
-    """Return the options that a results file keeps: numbers, switches and plain words, never free text."""
+    """Return the options stored in a results file: numbers, switches and plain words, never free text."""
     kept = {key: _plain(options[key]) for key in _KEPT if key in options}
     return {
         key: value
@@ -66,7 +66,7 @@ def _hash(model: str, accelerator: str, platform: str, options: Mapping[str, obj
 
 
 def _plain(value: object) -> object:
-    """Return a JSON value with whole numbers as such: the engine keeps every number as a float."""
+    """Return a JSON value with integers restored, because the engine stores every number as a float."""
     if isinstance(value, Mapping):
         return {key: _plain(item) for key, item in cast("Mapping[str, object]", value).items()}
     if isinstance(value, Sequence) and not isinstance(value, str):

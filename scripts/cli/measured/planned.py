@@ -1,4 +1,4 @@
-"""The planned figures of a deployed stack: from its settings file where that is what was deployed, else from its outputs alone."""
+"""Planned metrics of a deployed stack, from its settings file if it matches the deployment, otherwise from its outputs."""
 
 from dataclasses import dataclass
 
@@ -18,22 +18,22 @@ from stacks.planned import to_deployment
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeployedPlan:
-    """The plan of what is deployed."""
+    """The plan of a deployment."""
 
     figures: PlannedFigures
     subject: Subject | None
-    """None if the settings file is missing or is not what was deployed."""
+    """None if the settings file is missing or differs from the deployment."""
 
     @property
     def smoke(self) -> SmokeFigures:
-        """The figures of the smoke checks' requests."""
+        """Planned metrics for the requests of the smoke checks."""
         figures = self.figures
         return SmokeFigures(
             decode_tok_per_s=figures.decode_tok_per_s, ttft_s=figures.ttft_s, burst_tok_per_s=figures.burst_tok_per_s
         )
 
     def answers(self, workload: Workload) -> WorkloadPlan | None:
-        """Return what the deployment makes of a workload; None if only its outputs are known."""
+        """Return the plan of the deployment for a workload; None if only its outputs are available."""
         if self.subject is None:
             return None
         return workload_plan(self.subject.resolved, self.subject.memory, self.subject.cost.usd_per_hour, workload)
@@ -65,7 +65,7 @@ def deployed_plan(stack: str, outputs: StackOutputs) -> DeployedPlan:
 
 
 def _subject(stack: str, outputs: StackOutputs) -> Subject | None:
-    """Return the figures of the settings file if a deployment of it would have these outputs."""
+    """Return the planning subject of the settings file if deploying it would produce these outputs."""
     path = project_folder() / f"Pulumi.{stack.rpartition('/')[2]}.yaml"
     try:
         settings = from_file(path, project=outputs.project)

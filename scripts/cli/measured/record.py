@@ -1,4 +1,4 @@
-"""From a run of the smoke checks or of the benchmark to entries of a stack's file."""
+"""Convert a run of the smoke checks or the benchmark to entries of a stack's results file."""
 
 import datetime as dt
 import re
@@ -24,12 +24,12 @@ from scripts.cli.measured.schema import (
 from scripts.cli.measured.store import change_measured
 
 _WORD: Final = re.compile(r"[a-z0-9_]{1,16}")
-"""A dtype as vLLM names it; what a server says otherwise is not kept."""
+"""vLLM's spelling of a dtype. Any other text is not stored."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """What one run adds."""
+    """Data added by one run."""
 
     outputs: StackOutputs
     plan: DeployedPlan
@@ -44,7 +44,7 @@ def now() -> str:
 
 
 def add(stack: str, measured: Measured) -> Path:
-    """Add a run to the stack's file and return the path: to the deployment of the same identity, else as a new one. Raises NotKeptError."""
+    """Add a run to the stack's file, under the deployment of the same identity or a new one. Return the path. Raises NotKeptError."""
     identity = deployed_identity(measured.outputs, measured.simulated)
 
     def changed(file: MeasuredFile) -> MeasuredFile:
@@ -77,7 +77,7 @@ def _new(measured: Measured) -> DeploymentRecord:
 
 
 def bench_points(rows: Iterable[Mapping[str, Any]], plan: DeployedPlan) -> tuple[BenchPoint, ...]:
-    """Return the valid points with prompts of one length; a workload of the planner describes no others."""
+    """Return the valid points with prompts of one length; the planner's workloads cover no others."""
     return tuple(
         _point(row, plan) for row in rows if row["valid"] and row["completed"] and not row["point"].get("traffic")
     )
@@ -120,7 +120,7 @@ def _seconds(milliseconds: float | None) -> float | None:
 def smoke_measurement(
     values: Mapping[str, Mapping[str, object]], plan: DeployedPlan, date: str
 ) -> SmokeMeasurement | None:
-    """Return what the smoke checks measured, from the values of each check by its name; None if that is nothing."""
+    """Return the smoke checks' measurements, given each check's values by name. None if nothing was measured."""
     single, burst = values.get("single stream", {}), values.get("burst", {})
     booted = _booted(values.get("options in effect", {}), plan, as_number(values.get("ready", {}).get("start_s")))
     rate = as_number(single.get("decode_tok_per_s"))

@@ -1,6 +1,6 @@
-"""The file of a stack: its deployments, the oldest first, each with its plan and everything that was measured of it.
+"""Results file of a stack: its deployments, oldest first, each with its plan and all its measurements.
 
-The form is frozen: a change of meaning raises SCHEMA_VERSION. Nothing here may hold an address, a project, a flag's free text or a key.
+The format is frozen. A change of meaning raises SCHEMA_VERSION. It must not contain an address, a project, a flag's free text or a key.
 """
 
 from collections.abc import Mapping
@@ -14,10 +14,10 @@ SCHEMA_VERSION: Final = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """What makes figures comparable: the same image, the same settings, and a server of the same kind."""
+    """Identity of comparable results (image, settings, and kind of server)."""
 
     image_digest: str
-    """`sha256:...` of the image that serves; empty if it is not known."""
+    """`sha256:...` of the serving image; empty if unknown."""
     settings_sha256: str
     """Hash of model, accelerator, platform and all vLLM options in effect."""
     simulated: str | None = None
@@ -26,38 +26,38 @@ class Identity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedFigures:
-    """The plan of a deployment when it was measured. Bands are those of `planning.solve.residuals`."""
+    """Plan of a deployment at the time of measurement. The bands come from `planning.solve.residuals`."""
 
     kv_blocks: int
     kv_tokens: int
     startup_s: float
-    """From the container's start to the first healthy answer, the image's pull included."""
+    """From the container's start to the first healthy response, including the image pull."""
     serving_start_s: float
     """The same without the pull: weights and compilation."""
     usd_per_hour: float
     decode_tok_per_s: Band
     ttft_s: Band | None = None
-    """None if the settings file had changed since `pulumi up`, so that only the stack's outputs were left to plan from."""
+    """None if the settings file had changed since `pulumi up`, so that the plan is based on the stack's outputs alone."""
     burst_tok_per_s: Band | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BootedFigures:
-    """What the server says of itself at /metrics (`cache_config_info`); None for what it does not export."""
+    """The server's own report at /metrics (`cache_config_info`). None for a value it does not export."""
 
     num_gpu_blocks: int | None = None
     block_size: int | None = None
     gpu_memory_utilization: float | None = None
     cache_dtype: str | None = None
     kv_tokens: int | None = None
-    """The planned tokens times booted blocks over planned blocks: vLLM exports blocks, and logs tokens."""
+    """Planned tokens times booted blocks divided by planned blocks, because vLLM exports blocks but only logs tokens."""
     start_s: float | None = None
-    """From the start of the server's process to its first healthy answer; known if the smoke checks waited for that answer."""
+    """From the start of the server process to its first healthy response. Known if the smoke checks waited for it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SmokeMeasurement:
-    """One run of the smoke checks; None for what was not measured."""
+    """One run of the smoke checks. None for values that were not measured."""
 
     date: str
     """RFC 3339, UTC."""
@@ -79,7 +79,7 @@ class BenchPoint:
     users: int | None = None
     """Requests in flight; None in an open loop."""
     rate_per_s: float | None = None
-    """Requests that were sent per second; None in a closed loop."""
+    """Requests sent per second; None in a closed loop."""
     output_tok_per_s: float
     ttft_s: float | None = None
     tpot_s: float | None = None
@@ -90,7 +90,7 @@ class BenchPoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeploymentRecord:
-    """One deployment: an image with its settings, its plan, and what was measured, the oldest first."""
+    """One deployment: an image with its settings, its plan, and its measurements, oldest first."""
 
     identity: Identity
     first_seen: str
@@ -99,7 +99,7 @@ class DeploymentRecord:
     accelerator: str
     platform: str
     settings: Mapping[str, object]
-    """The vLLM options that decide about memory and speed, by their settings keys."""
+    """The vLLM options that determine memory and speed, by settings key."""
     planned: PlannedFigures
     smoke: tuple[SmokeMeasurement, ...] = ()
     bench: tuple[BenchPoint, ...] = ()
@@ -107,7 +107,7 @@ class DeploymentRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredFile:
-    """All deployments of a stack that were measured on this machine."""
+    """All measured deployments of a stack on this computer."""
 
     schema_version: int
     stack: str

@@ -1,4 +1,4 @@
-"""Read and write `results/STACK.measured.json`. Writers hold a lock, and a reader sees the old file or the new one, never half of one."""
+"""Read and write `results/STACK.measured.json`. Writers hold a lock, and a reader sees either the old file or the new one."""
 
 import json
 from collections.abc import Callable
@@ -24,27 +24,25 @@ def measured_path(stack: str) -> Path:
 
 
 def read_measured(stack: str) -> MeasuredFile:
-    """Return what was measured of a stack; no deployments if there is no file.
+    """Return a stack's measurements; empty if the file does not exist.
 
-    Raises CommandRefusedError if the file cannot be read or has another form.
+    Raises CommandRefusedError if the file cannot be read or has another format.
     """
     path = measured_path(stack)
     try:
         found = read_kept(path, MeasuredFile, SCHEMA_VERSION)
     except KeptFileError as error:
-        raise CommandRefusedError(f"{path} {error}; move it away, and run smoke or bench again.") from None
+        raise CommandRefusedError(f"{path} {error}. Move it away and run smoke or bench again.") from None
     return found or MeasuredFile(schema_version=SCHEMA_VERSION, stack=stack)
 
 
 def change_measured(stack: str, change: Callable[[MeasuredFile], MeasuredFile]) -> Path:
-    """Change the file of a stack and return its path. Raises NotKeptError, and leaves a file that it cannot read as it is."""
+    """Change a stack's file and return its path. Raises NotKeptError and leaves an unreadable file unchanged."""
     path = measured_path(stack)
     try:
         change_file(path, lambda: json.dumps(to_json(change(read_measured(stack))), indent=1, allow_nan=False) + "\n")
     except OSError as error:
-        raise NotKeptError(
-            f"the measured figures were not kept: {path} cannot be written ({error.strerror})."
-        ) from None
+        raise NotKeptError(f"results not recorded: cannot write {path} ({error.strerror}).") from None
     except CommandRefusedError as error:
-        raise NotKeptError(f"the measured figures were not kept: {error}") from None
+        raise NotKeptError(f"results not recorded: {error}") from None
     return path

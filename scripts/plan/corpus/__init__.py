@@ -1,1 +1,1 @@
-"""Measured starts and speeds that the planner is held against, and what a person adds with `plan learn`."""
+"""Measured starts and speeds to check the planner against, plus those added by `plan learn`."""

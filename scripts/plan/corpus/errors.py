@@ -1,4 +1,4 @@
-"""How far the predictions are from the figures: each error, and their distribution."""
+"""Prediction errors and their distribution."""
 
 import math
 import statistics
@@ -10,7 +10,7 @@ from scripts.plan.corpus.measured import Boot, Figure, subject_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparedFigure:
-    """A figure of a boot beside its prediction."""
+    """A measured figure of a boot and its prediction."""
 
     boot: Boot
     figure: Figure
@@ -18,24 +18,24 @@ class ComparedFigure:
 
     @property
     def error(self) -> float:
-        """The relative error; positive where the prediction is too high."""
+        """Relative error; positive if the prediction is too high."""
         return self.predicted / self.figure.measured - 1
 
     @property
     def is_within(self) -> bool:
-        """Whether the error is within the tolerance of the figure's kind."""
+        """True if the error is within the tolerance of its kind."""
         return abs(self.error) <= self.figure.kind.tolerance
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErrorSpread:
-    """The distribution of errors."""
+    """Distribution of errors."""
 
     count: int
     bias: float
-    """The median with its sign."""
+    """Median with its sign."""
     median: float
-    """The median without signs, like the figures below."""
+    """Median of the absolute errors, like the figures below."""
     p90: float
     worst: float
 

@@ -1,6 +1,6 @@
-"""What servers really did, read from measured.toml: boots with their outcomes and figures, and what the planner computes for them.
+"""Measured behavior of servers, read from measured.toml: boots with outcomes and figures, and the planner's subject for each.
 
-A file that `python -m scripts.plan learn` made, learned.toml or any other, has the same form and is read beside it.
+A file written by `python -m scripts.plan learn`, such as learned.toml, has the same format and is read in addition.
 """
 
 import datetime as dt
@@ -26,10 +26,10 @@ T = TypeVar("T")
 
 FILE: Final = Path(__file__).with_name("measured.toml")
 LEARNED_FILE: Final = FILE.with_name("learned.toml")
-"""What this checkout has learned from logs of its own."""
+"""Boots recorded in this checkout from its own logs."""
 
 Outcome = Literal["runs", "dies", "files"]
-"""`files`: nothing was started; the figures are those of a list of files."""
+"""`files`: nothing was started; the figures come from a file list."""
 DiedAt = Literal["arguments", "loading", "memory", "programs"]
 
 WEIGHTS: Final = 0.03
@@ -45,12 +45,12 @@ _LAST_ALLOCATION_GIB: Final = 2.625
 
 
 class MeasurementError(ValueError):
-    """measured.toml is wrong; the message is one sentence that names the key."""
+    """measured.toml is invalid. The message is one sentence that names the key."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FigureKind:
-    """One kind of figure: its name on the page, where the planner has it, and how close the planner must come."""
+    """One kind of figure: its name on the page, its source in the plan, and the planner's tolerance."""
 
     name: str
     read: Callable[[Subject], float]
@@ -60,7 +60,9 @@ class FigureKind:
 
 KINDS: Final[Mapping[str, FigureKind]] = {
     "checkpoint": FigureKind(name="checkpoint", read=lambda s: s.memory.checkpoint_gib, tolerance=WEIGHTS, unit="GiB"),
-    "weights": FigureKind(name="weights a device", read=lambda s: s.memory.weights_gib, tolerance=WEIGHTS, unit="GiB"),
+    "weights": FigureKind(
+        name="weights per device", read=lambda s: s.memory.weights_gib, tolerance=WEIGHTS, unit="GiB"
+    ),
     "host_load_peak": FigureKind(
         name="host memory while loading", read=lambda s: s.memory.load_peak_host_gib, tolerance=WEIGHTS, unit="GiB"
     ),
@@ -70,7 +72,7 @@ KINDS: Final[Mapping[str, FigureKind]] = {
         tolerance=WEIGHTS,
         unit="GiB",
     ),
-    "kv": FigureKind(name="KV cache a device", read=lambda s: s.memory.kv_gib, tolerance=KV, unit="GiB"),
+    "kv": FigureKind(name="KV cache per device", read=lambda s: s.memory.kv_gib, tolerance=KV, unit="GiB"),
     "kv_tokens": FigureKind(name="KV tokens", read=lambda s: s.memory.kv_tokens, tolerance=KV),
     "kv_blocks": FigureKind(name="KV blocks", read=lambda s: s.memory.kv_blocks, tolerance=KV),
     "kv_request": FigureKind(
@@ -78,7 +80,7 @@ KINDS: Final[Mapping[str, FigureKind]] = {
     ),
     "load": FigureKind(name="loading", read=lambda s: s.startup.load_s, tolerance=STARTUP, unit="s"),
     "compile": FigureKind(name="compile and warm-up", read=lambda s: s.startup.compile_s, tolerance=STARTUP, unit="s"),
-    "startup": FigureKind(name="start-up in all", read=lambda s: s.startup.total_s, tolerance=STARTUP, unit="s"),
+    "startup": FigureKind(name="start-up, total", read=lambda s: s.startup.total_s, tolerance=STARTUP, unit="s"),
     "restart": FigureKind(
         name="start-up, image pulled", read=lambda s: s.startup.total_s - VM_IMAGE_PULL_S, tolerance=STARTUP, unit="s"
     ),
@@ -101,27 +103,27 @@ KINDS: Final[Mapping[str, FigureKind]] = {
         unit="tok/s",
     ),
 }
-"""The figures that measured.toml may give, by their keys."""
+"""Figures allowed in measured.toml, by key."""
 
 
 class _Table(BaseModel):
-    """A table of the file; unknown keys and other types are refused."""
+    """A table of the file. Unknown keys and wrong types are rejected."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
 class ReportSource(_Table):
-    """Who reported a figure. `url` and `date` are there where they are known."""
+    """The reporter of a figure. `url` and `date` are set if known."""
 
     citation: str
     url: str = ""
     date: dt.date | None = None
     failures: tuple[str, ...] = ()
-    """Ids of the boots of this source that died. A test fails if one of them is missing."""
+    """Ids of this source's boots that crashed. A test fails if one is missing."""
 
 
 class Contradiction(_Table):
-    """A statement of a report that the planner does not follow."""
+    """A reported statement that the planner does not follow."""
 
     report: str
     planner: str
@@ -129,22 +131,22 @@ class Contradiction(_Table):
 
 
 class LeftOut(_Table):
-    """Something that was read and is not in the corpus."""
+    """A source that was read but is not in the corpus."""
 
     what: str
     why: str
 
 
 class ReadConstant(_Table):
-    """A constant of `planning/data/overheads.py` that was read off runs."""
+    """A constant of `planning/data/overheads.py` that was derived from runs."""
 
     name: str
     read_off: tuple[str, ...] = Field(min_length=1)
-    """The figures that it came from: "BOOT KIND"."""
+    """The figures it was derived from: "BOOT KIND"."""
 
 
 class _Architecture(_Table):
-    """A model that is not in the catalog, as changes of one that is."""
+    """A model that is not in the catalog, as changes to one that is."""
 
     model: str
     quantization: str = "bf16"
@@ -155,7 +157,7 @@ class _Architecture(_Table):
     def _names_fields(cls, changes: Mapping[str, object]) -> Mapping[str, object]:
         known = [field.name for field in fields(ModelSpec)]
         if unknown := sorted(set(changes) - set(known)):
-            raise ValueError(f"{unknown[0]} is no field of a model; known are {', '.join(known)}")
+            raise ValueError(f"{unknown[0]} is not a field of a model; use one of {', '.join(known)}")
         return changes
 
     def spec(self) -> ModelSpec:
@@ -194,7 +196,9 @@ class _BootTable(_Table):
     @model_validator(mode="after")
     def _says_how_it_died(self) -> "_BootTable":
         if (self.outcome == "dies") is (self.at is None or not self.message):
-            raise ValueError(f"{self.id}: a boot that died says at and message, and no other does")
+            raise ValueError(
+                f"{self.id}: `at` and `message` are required for a crashed boot and not allowed for any other"
+            )
         return self
 
 
@@ -210,21 +214,21 @@ class _File(_Table):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
-    """One figure: what was reported, and what it is compared with."""
+    """One figure: its reported value and what it is compared with."""
 
     key: str
     """The kind's key in `KINDS`."""
     kind: FigureKind
     measured: float
     note: str = ""
-    """How the figure follows from the log, where the log has no such number."""
+    """Derivation of the figure if the log does not contain it."""
     beyond: str = ""
-    """Why the planner cannot know of this figure alone. It counts on the page all the same, and not for the stated bounds."""
+    """Reason why the planner cannot predict this figure. It still counts on the page, but not for the stated bounds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Boot:
-    """A deployment that somebody started, what became of it, and what was reported about it."""
+    """A deployment that was started, its outcome, and its reported figures."""
 
     id: str
     title: str
@@ -234,32 +238,32 @@ class Boot:
     outcome: Outcome
     died_at: DiedAt | None
     message: str
-    """The last words of a server that died, as logged."""
+    """The last error message of a server that crashed, as logged."""
     image: str
     figures: tuple[Figure, ...]
     padding_gap: int | None
-    """VLLM_TPU_BUCKET_PADDING_GAP of the server, where it is not what the stacks set."""
+    """VLLM_TPU_BUCKET_PADDING_GAP of the server, if it differs from the stacks' value."""
     usable_gib: float | None
-    """Memory of a device that the catalog does not have; everything else is that of `deployment.accelerator`."""
+    """Memory of a device that is not in the catalog. All other figures are those of `deployment.accelerator`."""
     spare_gib: float | None
-    """Device memory that was left when it ran, where somebody measured it."""
+    """Measured free device memory during the run, if reported."""
     is_held_out: bool
-    """Nothing in the planner was chosen with this boot in view."""
+    """True if no planner constant was fitted to this boot."""
     is_patched: bool
     superseded: str
     beyond: str
-    """Why the planner cannot know of this failure, or of this figure. It counts on the page all the same."""
+    """Reason why the planner cannot predict this failure or figure. It still counts on the page."""
     ambiguous: str
 
     @property
     def died(self) -> bool:
-        """Whether the server died before it served."""
+        """True if the server crashed before it was ready."""
         return self.outcome == "dies"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measurements:
-    """Everything that the files hold."""
+    """Contents of all files."""
 
     sources: Mapping[str, ReportSource]
     deployments: Mapping[str, Deployment]
@@ -275,20 +279,20 @@ class Measurements:
 
 @cache
 def load() -> Measurements:
-    """Return the measurements of the project, with what this checkout has learned. Raises MeasurementError."""
+    """Return the project's measurements and this checkout's recorded boots. Raises MeasurementError."""
     return load_files(FILE, LEARNED_FILE)
 
 
 def load_files(*paths: Path) -> Measurements:
-    """Return the measurements of several files together; later ones may use the ids of earlier ones. Raises MeasurementError."""
+    """Return the measurements of several files. Later files can reference ids of earlier ones. Raises MeasurementError."""
     return parse(*(path.read_text(encoding="utf-8") for path in paths))
 
 
 def parse(*texts: str) -> Measurements:
-    """Return the measurements that TOML texts hold.
+    """Return the measurements in TOML texts.
 
     Raises:
-        MeasurementError: for the first mistake: an unknown key, a value of another type, or an id that nothing defines.
+        MeasurementError: for the first error: an unknown key, a wrong type, or an undefined id.
     """
     try:
         document = _resolved(_together([tomllib.loads(text) for text in texts]))
@@ -316,7 +320,7 @@ def parse(*texts: str) -> Measurements:
 
 
 def subject_of(boot: Boot) -> Subject:
-    """Return what the planner computes for the boot."""
+    """Return the planner's subject for the boot."""
     subject = examine(boot.deployment)
     if boot.usable_gib is None and boot.padding_gap is None:
         return subject
@@ -329,7 +333,7 @@ def subject_of(boot: Boot) -> Subject:
 
 
 def read_off(constant: ReadConstant, measurements: Measurements) -> tuple[tuple[Boot, Figure], ...]:
-    """Return the figures that a constant came from. Raises MeasurementError for one that the file does not have."""
+    """Return the figures that a constant was derived from. Raises MeasurementError if one is missing from the file."""
     return tuple(_figure_of(entry, measurements) for entry in constant.read_off)
 
 
@@ -340,7 +344,7 @@ def _figure_of(entry: str, measurements: Measurements) -> tuple[Boot, Figure]:
 
 
 def _check_failures(measurements: Measurements) -> None:
-    """Raise MeasurementError unless each source lists exactly the boots of it that died, and no id is used twice."""
+    """Raise MeasurementError unless each source lists exactly its crashed boots, and all ids are unique."""
     ids = [boot.id for boot in measurements.boots]
     if twice := next((boot_id for boot_id in ids if ids.count(boot_id) > 1), None):
         raise MeasurementError(f"{FILE.name}: boots: the id {twice} is used twice.")
@@ -349,12 +353,12 @@ def _check_failures(measurements: Measurements) -> None:
         if died != set(source.failures):
             wrong = ", ".join(sorted(died ^ set(source.failures)))
             raise MeasurementError(
-                f"{FILE.name}: sources.{key}.failures must list exactly the boots of it that died; check {wrong}."
+                f"{FILE.name}: sources.{key}.failures must list exactly the source's crashed boots. Check {wrong}."
             )
 
 
 def _together(documents: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return several documents as one: their tables side by side, their lists one after the other."""
+    """Return several documents as one, with their tables merged and their lists concatenated."""
     whole: dict[str, Any] = {"sources": {}, "deployments": {}, "boots": []}
     for document in documents:
         for key, value in document.items():
@@ -368,7 +372,7 @@ def _together(documents: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _resolved(document: dict[str, Any]) -> dict[str, Any]:
-    """Return the document with the fields that a deployment takes from another, and the architectures in a table of their own."""
+    """Return the document with inherited deployment fields resolved, and the architectures in a separate table."""
     deployments: dict[str, dict[str, Any]] = {}
     for key, table in document.get("deployments", {}).items():
         own = dict(table)
@@ -380,7 +384,7 @@ def _resolved(document: dict[str, Any]) -> dict[str, Any]:
 
 
 def _merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a table with changes, also inside the tables that it holds."""
+    """Return a table with changes applied, including in nested tables."""
     merged = dict(base)
     for key, value in changes.items():
         merged[key] = _merged(base[key], value) if isinstance(base.get(key), dict) else value
@@ -411,7 +415,7 @@ def _boot(table: _BootTable, deployments: Mapping[str, Deployment], sources: Map
 
 
 def _of_its_release(deployment: Deployment, image: str) -> Deployment:
-    """Return the deployment with the version of vLLM that its image names. Without one, it is that of this project's image."""
+    """Return the deployment with the vLLM version in its image's name. Default: the version of this project's image."""
     version = _VERSION.search(image)
     return deployment if version is None else replace(deployment, image_version=version.group())
 
@@ -425,7 +429,7 @@ def _figure(key: str, found: float | _Logged, where: str) -> Figure:
 
 
 def _defined(known: Mapping[str, T], key: str, where: str) -> T:
-    """Return what an id stands for."""
+    """Return the object that an id refers to."""
     if key not in known:
-        raise MeasurementError(f"{FILE.name}: {where}: {key} is not defined; known are {', '.join(known)}.")
+        raise MeasurementError(f"{FILE.name}: {where}: {key} is not defined. Use one of {', '.join(known)}.")
     return known[key]

@@ -1,4 +1,4 @@
-"""Whether the planner says of a boot what became of it."""
+"""The planner's verdict on a boot, compared with the outcome."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -8,25 +8,25 @@ from planning.question.types import Plan
 from scripts.plan.corpus.measured import Boot, subject_of
 
 SPARE_GIB: Final = 1.0
-"""A warning about a server that ran is right if less than this was left."""
+"""A warning about a server that ran is correct if less than this was free."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JudgedBoot:
-    """A boot and what the planner says of it."""
+    """A boot and the planner's verdict."""
 
     boot: Boot
     planned: str
-    """fits, may fail, or the rules that stop it."""
+    """fits, may fail, or the rules that block it."""
     is_right: bool
     is_counted: bool
-    """False where the image was patched until it ran, or where a later image did what this one could not."""
+    """False if the image was patched until it ran, or if a later image fixed what this one could not do."""
 
 
 def judged(boot: Boot) -> JudgedBoot:
-    """Return the planner's verdict on a boot. It is right if it stops what died, and stops nothing that ran.
+    """Return the planner's verdict on a boot. It is correct if it blocks a crashed boot and no other.
 
-    A warning of too little memory for programs is right about a server that died of that, or ran with less than 1 GiB to spare.
+    A warning of too little memory for programs is correct if the server crashed for that reason, or ran with less than 1 GiB free.
     """
     plan = plan_of(subject_of(boot))
     planned = _in_words(plan)
@@ -49,5 +49,5 @@ def _in_words(plan: Plan) -> str:
 
 
 def started(boots: tuple[Boot, ...]) -> tuple[Boot, ...]:
-    """Return the boots that somebody started; the others are lists of files."""
+    """Return the boots that were started; the others are file lists."""
     return tuple(boot for boot in boots if boot.outcome != "files")

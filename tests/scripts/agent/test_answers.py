@@ -339,7 +339,7 @@ def test_every_parameter_of_every_tool_works_and_no_answer_is_too_long(whole):
                     text, refused = text_of(result), bool(result.is_error)
                     if refused and tool.name not in OF_WORK:
                         wrong.append(f"{said} is refused: {text[:300]}")
-                    if "bug of this server" in text or "Traceback" in text or "pydantic" in text:
+                    if "bug in this server" in text or "Traceback" in text or "pydantic" in text:
                         wrong.append(f"{said}: {text[:300]}")
                     if arguments.get("full") is not True and len(text) > MOST_CHARACTERS:
                         wrong.append(f"{said}: {len(text)} characters")
@@ -426,9 +426,9 @@ def test_full_and_limit_return_more(whole):
 @pytest.mark.parametrize(
     ("tool", "arguments", "words"),
     [
-        ("plan", {"stak": "x"}, "plan has no argument 'stak'; allowed are stack, model"),
-        ("endpoint", {"stack": STACK, "full": True}, "endpoint has no argument 'full'; allowed are stack."),
-        ("explain_finding", {}, "explain_finding needs identifier"),
+        ("plan", {"stak": "x"}, "plan has no argument 'stak'. Use one of stack, model"),
+        ("endpoint", {"stack": STACK, "full": True}, "endpoint has no argument 'full'. Use one of stack."),
+        ("explain_finding", {}, "explain_finding requires identifier"),
         ("capacity", {"provisioning": "gift"}, "it must be 'flex-start', 'spot', 'standard' or 'reservation'"),
         (
             "benchmark",
@@ -449,7 +449,7 @@ def test_full_and_limit_return_more(whole):
         ),
         ("doctor", {"project": "; rm -rf /"}, "--project is '; rm -rf /'; it must be a project id"),
         ("plan", {"model": "gpt-5", "accelerator": "L4"}, 'The model "gpt-5" is not in the catalog'),
-        ("destroy_vllm", {"confirm": True}, "This server has no tool 'destroy_vllm'; it has plan,"),
+        ("destroy_vllm", {"confirm": True}, "This server has no tool 'destroy_vllm'. Tools: plan,"),
         ("plan", {"stack": [STACK]}, "it must be a valid string"),
     ],
 )
@@ -477,9 +477,9 @@ def test_a_mistake_is_a_sentence_that_names_what_is_allowed(whole, monkeypatch, 
 @pytest.mark.parametrize(
     ("prompt", "arguments", "words"),
     [
-        ("deploy", {}, "The prompt deploy takes stack; given were none."),
-        ("deploy", {"stack": STACK, "force": "yes"}, "takes stack; given were force, stack."),
-        ("hack", {"stack": STACK}, "This server has no prompt 'hack'; it has deploy,"),
+        ("deploy", {}, "The prompt deploy takes stack, but got none."),
+        ("deploy", {"stack": STACK, "force": "yes"}, "takes stack, but got force, stack."),
+        ("hack", {"stack": STACK}, "This server has no prompt 'hack'. Prompts: deploy,"),
     ],
 )
 def test_a_wrong_prompt_is_an_error_of_the_protocol_without_a_traceback(whole, caplog, prompt, arguments, words):
@@ -507,7 +507,7 @@ def test_a_bug_is_named_without_its_text(whole, monkeypatch):
 
     found = anyio.run(ask)
     assert found.is_error
-    assert "bug of this server" in text_of(found)
+    assert "bug in this server" in text_of(found)
     assert CANARY not in text_of(found)
 
 
@@ -572,7 +572,7 @@ def test_a_preview_has_the_headline_both_prices_and_each_value(bench_of, audit, 
     }
     commands.preview = {"steps": [step]}
     found = anyio.run(lambda: call(build(bench_of("up"), audit), "preview", {"stack": STACK})).structured_content
-    assert found["headline"] == f"{STACK}: a new revision"
+    assert found["headline"] == f"{STACK}: creates a new revision"
     assert (found["usd_per_hour_now"], found["usd_per_hour"]) == (1.0, 2.0)
     (change,) = found["changes"]
     assert change["changes"] == [

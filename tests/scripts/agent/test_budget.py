@@ -65,10 +65,10 @@ def test_what_an_engine_began_to_create_counts_too():
 
 def test_a_state_that_cannot_be_read_or_priced_is_unknown_and_not_free():
     unreadable = StackState(stack="x", status="unreadable", detail="It is cut off.")
-    with pytest.raises(CommandRefusedError, match=r"stack x costs is unknown.*cut off.*scripts\.recover --stack x"):
+    with pytest.raises(CommandRefusedError, match=r"cost of stack x is unknown.*cut off.*scripts\.recover --stack x"):
         usd_per_hour_of(unreadable)
     unpriced = state("tpu-v6e4", without=("pulumi:pulumi:Stack", "StackDetails"), acceleratorType="v9-4")
-    with pytest.raises(CommandRefusedError, match="the list of prices does not have what its state names"):
+    with pytest.raises(CommandRefusedError, match="the price list does not have its hardware"):
         usd_per_hour_of(unpriced)
     assert usd_per_hour_of(StackState(stack="x", status="missing")) is None
 
@@ -91,7 +91,7 @@ def test_every_stack_of_the_backend_is_read_and_an_empty_one_is_not(monkeypatch)
         raise StateUnreadableError("Pulumi is not logged in.", cut_off=False)
 
     monkeypatch.setattr(deployed.runner, "query", failing)
-    with pytest.raises(CommandRefusedError, match=r"What is deployed now is unknown.*not logged in"):
+    with pytest.raises(CommandRefusedError, match=r"current deployments are unknown.*not logged in"):
         deployed_now()
 
 
@@ -100,7 +100,7 @@ def test_what_a_person_deployed_counts_against_the_ceiling_of_a_new_server(bench
     plan_id = agent.plan_store.keep(kept())
     refused = anyio.run(lambda: call(build(agent, audit), "up", {"plan_id": plan_id}))
     assert refused.is_error
-    assert "$4.84 with what is deployed, l4-12b $2.84; the ceiling is $3.00" in refused.content[0].text
+    assert "$4.84 with the other deployments, l4-12b $2.84; the limit is $3.00" in refused.content[0].text
     assert commands.run == []
 
 
@@ -123,9 +123,9 @@ def test_answers_say_what_is_counted(bench_of, audit, commands):
     agent = bench_of("up", deployed={"other": 1.5})
     server_ = build(agent, audit)
     seen = anyio.run(lambda: call(server_, "preview", {"stack": STACK})).structured_content
-    assert seen["budget"].startswith("$1.50 of $10.00 an hour are counted (other $1.50), and $0.00 of $50.00")
+    assert seen["budget"].startswith("$1.50 of $10.00 per hour is counted (other $1.50), and $0.00 of $50.00")
     done = anyio.run(lambda: call(server_, "up", {"plan_id": seen["plan_id"]})).structured_content
-    assert done["budget"].startswith(f"$3.50 of $10.00 an hour are counted ({STACK} $2.00, other $1.50)")
+    assert done["budget"].startswith(f"$3.50 of $10.00 per hour is counted ({STACK} $2.00, other $1.50)")
 
 
 # From the audit file.
@@ -138,16 +138,16 @@ def test_two_servers_one_after_the_other_share_the_money(audit):
     first.reserve(STACK, 2.84, counted=2.84)
     now[0] += HOUR_S / 2
     second = server(audit, now, usd_limit=3.0, usd_per_hour_limit=3.0, deployed={STACK: 2.84})
-    with pytest.raises(CommandRefusedError, match=r"\$5\.68 with what is deployed"):
+    with pytest.raises(CommandRefusedError, match=r"\$5\.68 with the other deployments"):
         second.require("another", 2.84)
     assert second.spent_usd() == pytest.approx(1.42)
-    with pytest.raises(CommandRefusedError, match=r"\$1\.42 are spent in the last 24 hours"):
+    with pytest.raises(CommandRefusedError, match=r"\$1\.42 was spent in the last 24 hours"):
         second.require(STACK, 2.84)
     second.require(STACK, 1.5)
     second.ends(STACK)
     now[0] += HOUR_S
     third = server(audit, now, usd_limit=1.4)
-    with pytest.raises(CommandRefusedError, match=r"\$1\.42 are spent in the last 24 hours, and the ceiling"):
+    with pytest.raises(CommandRefusedError, match=r"\$1\.42 was spent in the last 24 hours; the limit"):
         third.require_left()
     now[0] += DAY_S
     third.require_left()
@@ -184,7 +184,7 @@ def test_a_teardown_ends_what_another_server_counted_and_a_lower_price_is_said(a
     first.require(STACK, 2.0)
     first.reserve(STACK, 2.0, counted=5.0)
     first.settles(STACK, 2.0)
-    assert first.sentence().startswith(f"$2.00 of $10.00 an hour are counted ({STACK} $2.00)")
+    assert first.sentence().startswith(f"$2.00 of $10.00 per hour is counted ({STACK} $2.00)")
     second.ends(STACK)
     assert [line["usd_per_hour"] for line in lines(audit)] == [5.0, 2.0, 0.0]
 
@@ -209,7 +209,7 @@ def test_a_deployment_that_has_just_begun_is_counted_before_any_state_has_it(aud
     server(audit, now).begins(STACK, 2.0)
     now[0] += 60.0
     other = server(audit, now, usd_per_hour_limit=3.0)
-    with pytest.raises(CommandRefusedError, match=r"\$4\.00 with what is deployed"):
+    with pytest.raises(CommandRefusedError, match=r"\$4\.00 with the other deployments"):
         other.require("another", 2.0)
 
 
@@ -280,7 +280,7 @@ def test_without_a_line_nothing_is_deployed(bench_of, tmp_path, audit, commands)
     (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
     found = anyio.run(lambda: call(build(agent, audit), "up", {"plan_id": plan_id}))
     assert found.is_error
-    assert "nothing is done" in found.content[0].text
+    assert "nothing was done" in found.content[0].text
     assert [argv[1] for argv in commands.run] == ["preview"]
     assert not agent.plan_store.find(plan_id).used
 
@@ -292,7 +292,7 @@ def test_a_price_that_cannot_be_recorded_at_the_end_stays_the_higher_one(audit, 
     audit.path.mkdir()
     one.settles(STACK, 2.0)
     assert one.counted(STACK) == 5.0
-    assert f"stack {STACK} is still counted at the price before" in capsys.readouterr().err
+    assert f"stack {STACK} is still counted at the previous price" in capsys.readouterr().err
 
 
 def test_the_lock_beside_the_audit_file_is_private(audit):
@@ -302,7 +302,7 @@ def test_the_lock_beside_the_audit_file_is_private(audit):
     assert lock.stat().st_mode & 0o777 == 0o600
     lock.unlink()
     lock.symlink_to(audit.path)
-    with pytest.raises(ScriptError, match="cannot be written"), AuditBook(audit=audit).alone():
+    with pytest.raises(ScriptError, match="Cannot write"), AuditBook(audit=audit).alone():
         pass
 
 

@@ -56,7 +56,7 @@ def test_the_words_of_the_page_are_options_of_the_server(capsys):
     given = dict(zip(flags[::2], flags[1::2], strict=True))
     assert parse_toolsets(given["--toolsets"], parse_permissions(given["--allow"]))
     assert run_command(COMMAND, ["--allow", CHANGES[0], "--toolsets", "logs"]) == 2
-    assert "add deploy to --toolsets" in capsys.readouterr().err
+    assert "Add deploy to --toolsets" in capsys.readouterr().err
     with pytest.raises(SystemExit):
         run_command(COMMAND, ["--help"])
     shown = capsys.readouterr().out

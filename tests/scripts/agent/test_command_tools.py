@@ -61,6 +61,6 @@ def test_what_a_person_did_not_allow_runs_nothing(bench_of):
     call = SimpleNamespace(tool=lambda **_words: lambda run: setattr(call, "run", run))
     for tool in (action_tools.smoke, action_tools.benchmark):
         tool.add(call, bench_of())
-        with pytest.raises(Exception, match=r"may not (smoke|bench): a person has to start it"):
+        with pytest.raises(Exception, match=r"is not allowed to (smoke|bench). The user has to start it"):
             anyio.run(lambda: call.run(context=None, stack="x", name="x"))
     assert read_tools.status.change is None

@@ -26,7 +26,7 @@ SERVICE = "urn:pulumi:s::p::gemma:C$gcp:cloudrunv2/service:Service::vllm"
 
 @pytest.fixture
 def project(monkeypatch, tmp_path, commands):
-    """A project of its own, with the real copy; the engine stands in."""
+    """A separate project with the real copy and a stand-in for the engine."""
     folder = tmp_path / "checkout"
     for room in ("stacks", "components"):
         (folder / room).mkdir(parents=True)
@@ -139,7 +139,7 @@ def test_the_salt_that_the_engine_writes_into_the_copy_reaches_the_project(  # n
     else:
         done = upped(server, plan_id).structured_content
         assert done["settings_lines"] == [
-            f"The engine added encryptionsalt to {path.name}; keep the line, because the stack's secrets need it."
+            f"The engine added encryptionsalt to {path.name}. Keep the line, because the stack's secrets need it."
         ]
         assert done["edited"] == []
     assert path.read_text() == f"{text}{SALT}\n"
@@ -156,7 +156,7 @@ def test_another_salt_of_the_project_is_not_replaced(bench_of, audit, commands, 
     server = build(bench_of("up"), audit)
     done = upped(server, planned(server)).structured_content
     assert done["settings_lines"] == [
-        f"The deployed state needs this line in {path.name}, which has another one or is gone: {SALT}"
+        f"The deployed state needs this line in {path.name}, where it is missing or different: {SALT}"
     ]
     assert path.read_text().endswith("encryptionsalt: v1:other\n")
 
@@ -180,7 +180,7 @@ def test_a_rollout_runs_only_what_its_dry_run_showed(bench_of, audit, commands):
     assert done["changed"]
     assert commands.run[1][2:] == ["scripts.rollout", "--stack", STACK, "--plan", SHOWN, "--json"]
     again = look(server, "rollout", plan_id=seen["plan_id"])
-    assert "has been run already; make a new one with rollout" in again.content[0].text
+    assert "was already run. Create a new one with rollout" in again.content[0].text
     assert len(commands.run) == 2
     assert [count.usd_per_hour for count in agent.spending.book.counts] == [5.0, 2.0]  # both revisions, then one
 
@@ -200,16 +200,16 @@ def test_a_plan_holds_for_its_tool_and_its_arguments_only(bench_of, audit, comma
         if not refused.is_error or f"is not a plan of {tool} with these arguments" not in refused.content[0].text:
             failures.append((tool, arguments, refused.content[0].text))
     refused = upped(server, plan_id)
-    assert "is a plan of rollout, and up runs plans of preview" in refused.content[0].text
+    assert "is a plan of rollout, but up only runs plans of preview" in refused.content[0].text
     assert failures == []
     assert len(commands.run) == 1
 
 
 def test_both_revisions_of_a_rollout_count_against_the_ceilings(bench_of, audit, commands):
     for money, words in (
-        ({"usd_per_hour_limit": 4.0}, "costs at most $5.00 an hour"),
-        ({"usd_limit": 4.0}, "one hour more costs $5.00"),
-        ({"usd_per_hour_limit": 6.0, "deployed": {"other": 2.0}}, "$7.00 with what is deployed, other $2.00"),
+        ({"usd_per_hour_limit": 4.0}, "costs up to $5.00 per hour"),
+        ({"usd_limit": 4.0}, "one more hour costs $5.00"),
+        ({"usd_per_hour_limit": 6.0, "deployed": {"other": 2.0}}, "$7.00 with the other deployments, other $2.00"),
     ):
         commands.documents["rollout"] = LOOK
         commands.run.clear()
@@ -245,7 +245,7 @@ def test_what_a_rollout_leaves_running_is_counted(bench_of, audit, commands, out
 def test_a_rollout_without_a_price_is_refused(bench_of, audit, commands):
     commands.documents["rollout"] = {**LOOK, "usd_per_hour": None}
     refused = look(build(bench_of("rollout"), audit), "rollout")
-    assert "cost together is unknown" in refused.content[0].text
+    assert "The combined cost of the revisions" in refused.content[0].text
 
 
 def test_a_recovery_runs_what_was_found_and_a_server_that_it_takes_over_counts(bench_of, audit, commands, monkeypatch):
@@ -265,7 +265,7 @@ def test_a_recovery_runs_what_was_found_and_a_server_that_it_takes_over_counts(b
     poor = build(bench_of("recover", usd_per_hour_limit=2.0), audit)
     commands.documents["recover"] = {"plan": SHOWN, "owned": [{"urn": SERVICE}]}
     plan_id = look(poor, "recover").structured_content["plan_id"]
-    assert "the ceiling is $2.00 an hour" in look(poor, "recover", plan_id=plan_id).content[0].text
+    assert "the limit is $2.00 per hour" in look(poor, "recover", plan_id=plan_id).content[0].text
 
 
 def test_the_record_has_the_plan_and_its_price(bench_of, audit, commands):

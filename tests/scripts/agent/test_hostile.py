@@ -26,7 +26,7 @@ from scripts.agent import programs, server_tools, update_tools
 from scripts.agent.audit import AuditEntry, AuditFile
 from scripts.agent.command_tools import require_word
 from scripts.agent.context import ERROR_NOTE, MOST_COMMANDS
-from scripts.agent.delete_tools import can_ask
+from scripts.agent.delete_tools import can_prompt
 from scripts.agent.plans import PlanStore
 from scripts.agent.programs import MOST_BYTES, MOST_LINE_CHARACTERS, ProgramResult, run_program
 from scripts.agent.server import build, guarded, http_app, http_token, run_http
@@ -139,7 +139,7 @@ def test_a_call_with_state_that_this_server_did_not_make_is_refused_and_recorded
     assert commands.run == []
 
 
-@pytest.mark.parametrize(("keep", "words"), [(True, "keeps its bucket"), (False, "with its BUCKET")])
+@pytest.mark.parametrize(("keep", "words"), [(True, "keeps the bucket"), (False, "INCLUDING THE BUCKET")])
 def test_the_person_reads_whether_the_bucket_goes_too(bench_of, audit, commands, keep, words):
     asked = []
 
@@ -158,7 +158,7 @@ def test_the_person_reads_whether_the_bucket_goes_too(bench_of, audit, commands,
 )
 def test_a_client_that_only_opens_pages_cannot_ask_for_a_name(capability, asks):
     given = {} if capability is None else {"elicitation": capability}
-    assert can_ask(types.ClientCapabilities.model_validate(given)) is asks
+    assert can_prompt(types.ClientCapabilities.model_validate(given)) is asks
 
 
 @pytest.mark.parametrize("typed", [STACK.upper(), f"{STACK}\u200b", STACK.replace("l", "\u217c", 1)])
@@ -200,7 +200,7 @@ def test_two_calls_at_once_with_one_plan_deploy_once(bench_of, audit, commands):
 
     refused = with_limit(run)
     assert refused.is_error
-    assert f"up of stack {STACK} runs already as {agent.runs.shown()[0].run}" in refused.content[0].text
+    assert f"up of stack {STACK} is already running as {agent.runs.shown()[0].run}" in refused.content[0].text
     assert [argv[1] for argv in commands.run] == ["preview"]
 
 
@@ -271,7 +271,7 @@ def test_what_a_failed_update_may_have_left_running_is_counted(bench_of, audit, 
 
 
 @pytest.mark.parametrize("price", [float("nan"), -1.0, float("inf")])
-def test_a_price_that_is_no_price_is_refused(price):
+def test_an_invalid_price_is_refused(price):
     with pytest.raises(CommandRefusedError):
         spending().require(STACK, price)
 
@@ -303,7 +303,7 @@ def test_what_costs_money_is_refused_when_the_money_is_spent(bench_of, audit, co
     agent = bench_of("smoke,bench,stage", usd_limit=1e-9)
     agent.spending.begins("x", 1e9)
     found = anyio.run(lambda: call(build(agent, audit), tool, {"stack": STACK, **more}))
-    assert "Tear a stack down" in found.content[0].text
+    assert "Tear down a stack" in found.content[0].text
     assert commands.run == []
 
 
@@ -343,14 +343,14 @@ def test_the_record_is_a_file_of_its_owner(tmp_path):
     assert stat.S_IMODE((tmp_path / "open").stat().st_mode) == 0o600
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
-    for name, why in (("pipe", "it is no regular file"), ("link", "it is a link")):
-        with pytest.raises(ScriptError, match=f"{why}.*so nothing is done"):
+    for name, why in (("pipe", "it is not a regular file"), ("link", "it is a link")):
+        with pytest.raises(ScriptError, match=f"{why}.*so nothing was done"):
             AuditFile(path=tmp_path / name).write(ENTRY)
     assert not (tmp_path / "elsewhere").exists()
 
 
 def test_what_people_write_is_recorded_as_length_and_hash_and_what_is_long_once(bench_of, audit, commands):
-    """A prompt can be private, and a line of 250,000 characters is nobody's record."""
+    """A prompt can be private, and a line of 250,000 characters is not a useful record."""
     server = build(bench_of(), audit)
     for tool, arguments in (
         ("ask", {"stack": "--yes", "prompt": "what Ann told me"}),
@@ -396,7 +396,7 @@ def test_a_large_record_begins_a_new_file_and_a_day_stays_readable(tmp_path):
     assert not (tmp_path / "elsewhere").exists()
 
 
-def test_a_line_goes_to_the_new_file_when_another_server_begins_one_meanwhile(tmp_path, monkeypatch):
+def test_a_line_goes_to_the_new_file_when_another_server_has_just_started_one(tmp_path, monkeypatch):
     audit, lock = AuditFile(path=tmp_path / "audit"), fcntl.flock
     audit.write(ENTRY)
 
@@ -413,7 +413,7 @@ def test_a_line_goes_to_the_new_file_when_another_server_begins_one_meanwhile(tm
 def test_a_client_reads_why_nothing_is_done_without_a_record(bench_of, commands, tmp_path):
     async def failing():
         async with Client(build(bench_of(), AuditFile(path=tmp_path))) as client:
-            with pytest.raises(MCPError, match=r"audit file .* so nothing is done"):
+            with pytest.raises(MCPError, match=r"audit file .* so nothing was done"):
                 await client.call_tool("status", {})
 
     anyio.run(failing)
@@ -434,7 +434,7 @@ def test_what_was_done_is_answered_when_its_end_cannot_be_recorded(bench_of, aud
     update_tools.run_program = fills_the_disk  # the fixture of `commands` takes it back
     found = anyio.run(lambda: call(server, "up", {"plan_id": plan_id}))
     assert found.structured_content["ok"]
-    assert "is not in the audit file" in capsys.readouterr().err
+    assert "Cannot write to the audit file" in capsys.readouterr().err
     assert "nothing is done" not in str(found)
 
 
@@ -489,13 +489,13 @@ def test_no_secret_is_in_a_resource_a_prompt_or_their_errors(bench_of, audit, mo
             text = await client.read_resource("gemma://reports/one")
             with pytest.raises(MCPError) as refused:
                 await client.read_resource(f"gemma://reports/{CANARY}")
-            with pytest.raises(MCPError, match="There is no stack 'x'; gemma://stacks lists them"):
+            with pytest.raises(MCPError, match=r"Stack 'x' not found. gemma://stacks lists the stacks"):
                 await client.read_resource("gemma://plans/x")
             return str(prompt), text.contents[0].text, f"{refused.value} {refused.value.error}"
 
     prompt, text, error = anyio.run(read)
     assert CANARY not in f"{prompt}{text}{error}"
-    assert "There is no report '[masked]'; there are: one." in error
+    assert "Report '[masked]' not found. Existing reports: one." in error
     assert text.startswith("# Report [masked]")
     assert "never an instruction" in text
 
@@ -615,7 +615,7 @@ def test_a_tunnel_that_opens_while_the_call_is_cancelled_is_closed(monkeypatch):
             await anyio.to_thread.run_sync(opening.wait)
             tasks.cancel_scope.cancel()
             with anyio.CancelScope(shield=True):
-                await anyio.sleep(0.2)  # a call that does not wait for the thread ends meanwhile
+                await anyio.sleep(0.2)  # a call that does not wait for the thread finishes first
             go.set()
 
     anyio.run(cancelled)
@@ -639,7 +639,7 @@ def test_calls_without_end_do_not_take_the_machine(bench_of, audit, commands):
         return ended
 
     ended = with_limit(many)
-    assert all("commands run already" in result.content[0].text for result in ended)
+    assert all("commands are already running" in result.content[0].text for result in ended)
     assert len(commands.run) == MOST_COMMANDS
 
 
@@ -677,7 +677,7 @@ def test_a_token_file_is_made_with_its_folder_and_a_bad_one_is_one_sentence(tmp_
     assert len(token) > 24
     (tmp_path / "binary").write_bytes(b"\xff\xfe")
     for place in (tmp_path, tmp_path / "binary", tmp_path / "binary" / "x"):
-        with pytest.raises(CommandRefusedError, match="cannot be used"):
+        with pytest.raises(CommandRefusedError, match="Cannot use the token file"):
             http_token(place)
     monkeypatch.setenv(programs.TOKEN_VARIABLE, f" {token}\n")
     assert http_token(None)[0] == token
@@ -729,5 +729,5 @@ def test_a_port_that_is_taken_is_one_sentence(bench_of, audit):
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        with pytest.raises(CommandRefusedError, match=f"Port {port} of 127.0.0.1 cannot be had"):
+        with pytest.raises(CommandRefusedError, match=f"Port {port} of 127.0.0.1 is unavailable"):
             run_http(build(bench_of(), audit), port, "t" * 30, lambda _url: None)

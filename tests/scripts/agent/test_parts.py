@@ -66,7 +66,9 @@ def test_a_program_without_a_document_gives_its_own_sentence():
 
 def test_a_program_that_does_not_end_is_stopped_at_its_limit():
     program = ["sh", "-c", "echo opening the backend >&2; exec sleep 3600"]  # says it at once, on a slow machine too
-    with pytest.raises(ScriptError, match=r"did not end within 3 s and was stopped\. The last .*: opening the backend"):
+    with pytest.raises(
+        ScriptError, match=r"did not finish within 3 s and was stopped\. Its last .*: opening the backend"
+    ):
         anyio.run(lambda: run_program(program, limit_s=3))
 
 
@@ -114,7 +116,7 @@ def test_text_from_outside_is_marked_and_cannot_hide():
     assert len(long.text) == MOST_CHARACTERS
 
 
-def test_lines_of_a_log_are_marked_and_the_mend_is_ours():
+def test_log_lines_are_marked_and_the_fix_is_not():
     document = {
         "stack": "l4-qat",
         "target": "cloud-run",
@@ -139,7 +141,7 @@ def test_a_known_failure_is_recognised_with_the_figures_of_the_plan(monkeypatch)
 
 def test_a_finding_is_explained_and_an_unknown_one_refused():
     assert "memory" in explained("FIT01").what
-    with pytest.raises(CommandRefusedError, match="is the id of no finding; those are"):
+    with pytest.raises(CommandRefusedError, match=r"is not a finding id. Use one of"):
         explained("FIT99")
 
 
@@ -231,9 +233,9 @@ def test_a_token_is_made_for_its_owner_only(tmp_path, monkeypatch):
     token, place = http_token(file)
     assert (http_token(file), place) == ((token, str(file)), str(file))
     file.chmod(0o644)
-    with pytest.raises(CommandRefusedError, match="Others can read"):
+    with pytest.raises(CommandRefusedError, match="Other users can read"):
         http_token(file)
-    with pytest.raises(CommandRefusedError, match="--http needs a token"):
+    with pytest.raises(CommandRefusedError, match="--http requires a token"):
         http_token(None)
     monkeypatch.setenv("GEMMA_SERVING_AGENT_TOKEN", "short")
     with pytest.raises(CommandRefusedError, match="has 5 characters"):

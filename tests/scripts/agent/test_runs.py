@@ -136,7 +136,7 @@ def test_a_client_that_gives_up_ends_nothing_and_finds_the_work_in_status(bench_
             tasks.cancel_scope.cancel()
         await until(lambda: "cancelled" in outcomes(audit, "wait"))
         slow.go.set()
-        await until(lambda: "done" in outcomes(audit, "up"))  # also if nobody waits
+        await until(lambda: "done" in outcomes(audit, "up"))  # even if no call waits
         status = (await client.call_tool("status", {"stack": STACK})).structured_content
         other = (await client.call_tool("status", {"stack": "other"})).structured_content
         return status["runs"], other["runs"], await client.call_tool("wait", {"run": run.run})
@@ -199,7 +199,7 @@ def test_a_second_up_of_a_stack_is_refused_with_the_handle_of_the_first(bench_of
 
     run, (refused, free) = while_up_runs(agent, audit, slow, work)
     assert refused.is_error
-    assert f"up of stack {STACK} runs already as {run}" in refused.content[0].text
+    assert f"up of stack {STACK} is already running as {run}" in refused.content[0].text
     assert free.structured_content["running"]
 
 
@@ -212,7 +212,7 @@ def test_a_teardown_is_refused_while_up_runs(bench_of, audit, slow, commands):
         lambda client: client.call_tool("teardown", {"stack": STACK}),
         elicitation_callback=answering("accept", {"stack_name": STACK, "code": ""}),
     )
-    assert f"up of stack {STACK} runs already as {run}" in refused.content[0].text
+    assert f"up of stack {STACK} is already running as {run}" in refused.content[0].text
     assert not any("scripts.teardown" in argv for argv in commands.run)
 
 
@@ -222,7 +222,7 @@ def test_a_rollout_or_recovery_is_refused_while_up_runs(bench_of, audit, slow, t
     run, refused = while_up_runs(
         agent, audit, slow, lambda client: client.call_tool(tool, {"stack": STACK, "plan_id": NO_PLAN, **more})
     )
-    assert f"up of stack {STACK} runs already as {run}" in refused.content[0].text
+    assert f"up of stack {STACK} is already running as {run}" in refused.content[0].text
 
 
 def test_a_handle_is_an_answer_of_every_tool_that_can_be_left(bench_of, audit, slow):
@@ -273,9 +273,9 @@ def test_the_end_of_the_server_ends_what_runs_and_says_so(bench_of, audit, slow,
         return (await client.call_tool("smoke", {"stack": STACK})).structured_content["run"]
 
     run = driven(agent, audit, work)
-    assert f"the server ends, and with it smoke of stack {STACK} ({run})" in capsys.readouterr().err
+    assert f"stopping smoke of stack {STACK} ({run}) because the server exits" in capsys.readouterr().err
     assert outcomes(audit, "smoke") == ["begun", "left", "cancelled"]
-    assert lines(audit)[-1]["detail"] == "the server ended"
+    assert lines(audit)[-1]["detail"] == "the server exited"
 
 
 def test_a_failure_of_work_that_was_left_is_its_answer(bench_of, audit, slow, commands):
@@ -310,7 +310,7 @@ def test_an_unknown_handle_is_refused_with_those_that_are_known(bench_of, audit,
 
     run, unknown, wrong = driven(agent, audit, work)
     assert (
-        f"There is no run 'run-0' in this server; there are: {run} (smoke of stack {STACK}: running)"
+        f"Run 'run-0' not found in this server. Runs: {run} (smoke of stack {STACK}: running)"
         in unknown.content[0].text
     )
     assert wrong.is_error
@@ -375,7 +375,7 @@ def test_answers_are_kept_for_an_hour_and_do_not_pile_up():
     assert {made[-1].id, made[-2].id} <= kept_now
     now[0] += KEPT_S + 1
     assert runs.shown() == []
-    with pytest.raises(CommandRefusedError, match="there are: none"):
+    with pytest.raises(CommandRefusedError, match="Runs: none"):
         runs._find(made[-2].id)
 
 
@@ -388,5 +388,5 @@ def test_a_preview_that_hangs_is_stopped_at_its_limit(bench_of, audit, commands,
     monkeypatch.setattr(update_tools, "run_program", run)
     monkeypatch.setattr(update_tools, "PREVIEW_LIMIT_S", 0.2)
     found = driven(bench_of(), audit, lambda client: client.call_tool("preview", {"stack": STACK}))
-    assert "did not end within 0.2 s and was stopped" in found.content[0].text
+    assert "did not finish within 0.2 s and was stopped" in found.content[0].text
     assert outcomes(audit, "preview") == ["begun", "failed"]

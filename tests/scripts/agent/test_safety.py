@@ -57,7 +57,7 @@ READING = {
 }
 
 
-def test_without_a_permission_there_is_no_tool_that_changes(bench_of, audit):
+def test_without_a_permission_every_tool_is_read_only(bench_of, audit):
     server = build(bench_of(), audit)
     assert anyio.run(lambda: names(server, elicitation_callback=answering("accept"))) == READING
 
@@ -90,14 +90,14 @@ def test_every_tool_is_in_a_toolset_and_a_server_can_offer_only_some(bench_of, a
     for name, group in TOOLSETS.items():
         assert offered("", name) == {*group} & READING
     assert offered("up", "plan, deploy,") == {*TOOLSETS["plan"], "preview", "up", "recover", "wait", "cancel"}
-    with pytest.raises(CommandRefusedError, match="--toolsets has 'gke'; it takes a list of plan, status, logs, "):
+    with pytest.raises(CommandRefusedError, match=r"--toolsets has 'gke'. Use a list of plan, status, logs, "):
         offered("", "plan,gke")
-    with pytest.raises(CommandRefusedError, match="leaves its tool benchmark out; add measure to --toolsets"):
+    with pytest.raises(CommandRefusedError, match=r"omits its tool benchmark. Add measure to --toolsets"):
         offered("up,bench", "plan,deploy")
 
 
 def test_an_unknown_permission_is_refused_with_the_list():
-    with pytest.raises(CommandRefusedError, match="--allow has 'destroy'; it takes a list of up, smoke"):
+    with pytest.raises(CommandRefusedError, match=r"--allow has 'destroy'. Use a list of up, smoke"):
         parse_permissions("up,destroy")
     assert parse_permissions(" up , bench ,") == Permissions(allowed=frozenset({"up", "bench"}))
     assert parse_permissions(",".join(CHANGES)).allowed == set(CHANGES)
@@ -161,7 +161,7 @@ def test_the_typed_name_and_the_code_delete_once(bench_of, audit, commands, code
     assert not found.is_error
     assert commands.run[0][2:] == ["scripts.teardown", "--stack", STACK, "--yes", "--keep-bucket", "--json"]
     again = anyio.run(lambda: call(server, "teardown", {"stack": STACK}, elicitation_callback=person))
-    assert "there is no code for it now" in again.content[0].text
+    assert "no code exists for it now" in again.content[0].text
     assert len(commands.run) == 1
 
 
@@ -175,7 +175,7 @@ def test_a_code_is_for_one_stack_and_one_extent_and_only_for_minutes(bench_of, a
         return found.content[0].text
 
     other = typing(codes, "tpu-v6e1", stack_name=STACK)
-    assert "there is no code for it now" in refusal({"stack": STACK}, other)
+    assert "no code exists for it now" in refusal({"stack": STACK}, other)
     assert "a deletion that deletes the bucket" in refusal({"stack": STACK}, typing(codes, bucket=True))
     assert "a deletion that keeps the bucket" in refusal({"stack": STACK, "keep_bucket": False}, typing(codes))
     person = typing(codes)
@@ -187,7 +187,7 @@ def test_a_code_is_for_one_stack_and_one_extent_and_only_for_minutes(bench_of, a
 def test_a_wrong_code_uses_the_right_one_up(codes):
     right = codes.new(STACK).keeps_bucket
     assert codes.take(STACK, "AAAA-AAAA", keeps_bucket=True) == "the code is wrong, and is used up"
-    assert codes.take(STACK, right, keeps_bucket=True) == "there is no code for it now"
+    assert codes.take(STACK, right, keeps_bucket=True) == "no code exists for it now"
     again = codes.new(STACK)
     assert codes.take(STACK, again.keeps_bucket.lower().replace("-", " "), keeps_bucket=True) is None
     assert list(codes.folder.iterdir()) == []
@@ -209,7 +209,7 @@ def test_a_code_is_shown_on_a_terminal_and_in_no_captured_output(tmp_path):
     options = {"cwd": ROOT, "capture_output": True, "text": True, "timeout": 120}
     without = subprocess.run(words, start_new_session=True, check=False, **options)
     assert (without.returncode, without.stdout) == (2, "")
-    assert "this process has none. Run the command in a terminal of your own." in without.stderr
+    assert "this process has none. Run the command in your own terminal." in without.stderr
     (tmp_path / "Pulumi.yaml").write_text("name: x\n")
     (tmp_path / f"Pulumi.{STACK}.yaml").write_text("")
     person, terminal = pty.openpty()
@@ -275,7 +275,7 @@ def test_up_runs_the_plan_once(bench_of, audit, commands):
     assert [argv[1] for argv in commands.run] == ["preview", "up"]
     again = anyio.run(lambda: call(server, "up", {"plan_id": plan_id}))
     assert again.is_error
-    assert "has been run already" in again.content[0].text
+    assert "was already run" in again.content[0].text
     assert len(commands.run) == 2
 
 
@@ -305,7 +305,7 @@ def test_a_plan_is_refused_when_the_engine_would_do_something_else(bench_of, aud
     commands.preview = {"steps": [{**PREVIEW["steps"][0], **change}]}
     found = anyio.run(lambda: call(build(agent, audit), "up", {"plan_id": plan_id}))
     assert found.is_error
-    assert "would do something else now: `urn:pulumi:s::p::t::" in found.content[0].text
+    assert "the planned steps have changed: `urn:pulumi:s::p::t::" in found.content[0].text
     assert [argv[1] for argv in commands.run] == ["preview"]
     commands.preview = PREVIEW
     assert anyio.run(lambda: call(build(agent, audit), "up", {"plan_id": plan_id})).structured_content["ok"]
@@ -328,9 +328,7 @@ def test_a_plan_that_is_too_old_or_unknown_is_refused():
     plan_id = plan_store.keep(kept())
     with pytest.raises(CommandRefusedError, match="is 61 min old"):
         plan_store.take(plan_id, IDENTITY)
-    with pytest.raises(
-        CommandRefusedError, match=f"There is no plan 'plan-0'; the newest of this server are: {plan_id}"
-    ):
+    with pytest.raises(CommandRefusedError, match=f"Plan 'plan-0' not found. Newest plans of this server: {plan_id}"):
         plan_store.take("plan-0", IDENTITY)
 
 
@@ -347,7 +345,7 @@ def test_a_change_during_the_preview_makes_no_plan(bench_of, audit, commands, mo
     agent = bench_of("up")
     found = anyio.run(lambda: call(build(agent, audit), "preview", {"stack": STACK}))
     assert found.is_error
-    assert "while the preview ran" in found.content[0].text
+    assert "during the preview" in found.content[0].text
 
 
 # Ceilings.
@@ -375,14 +373,14 @@ def test_the_purse_counts_what_runs_and_what_ran():
     own.ends("a")
     now[0] = 72000.0
     assert own.spent_usd() == pytest.approx(6.0)
-    with pytest.raises(CommandRefusedError, match=r"the ceiling is \$12\.00"):
+    with pytest.raises(CommandRefusedError, match=r"the limit is \$12\.00"):
         own.require("b", 7.0)
     own.begins("b", 6.0)
-    with pytest.raises(CommandRefusedError, match=r"\$11\.00 with what is deployed, b \$6\.00; the ceiling"):
+    with pytest.raises(CommandRefusedError, match=r"\$11\.00 with the other deployments, b \$6\.00; the limit"):
         own.require("c", 5.0)
     own.require("b", 5.0)  # a change of what runs replaces its price
     now[0] += 3600.0
-    with pytest.raises(CommandRefusedError, match="Tear a stack down"):
+    with pytest.raises(CommandRefusedError, match="Tear down a stack"):
         own.require_left()
     now[0] = 24 * 3600.0 + 7200.0
     assert own.spent_usd() == pytest.approx(6.0 * (now[0] - 72000.0) / 3600)  # what is older is not counted
@@ -414,7 +412,7 @@ def test_every_call_is_recorded_before_and_after(bench_of, audit, commands):
     assert stat.S_IMODE(audit.path.stat().st_mode) == 0o600
     anyio.run(lambda: call(server, "up", {"plan_id": plan_id}))
     assert lines(audit)[-1]["outcome"] == "refused"
-    assert "has been run already" in lines(audit)[-1]["detail"]
+    assert "was already run" in lines(audit)[-1]["detail"]
 
 
 def test_a_person_who_is_asked_and_a_failure_are_recorded(bench_of, audit, commands, codes):
@@ -427,7 +425,7 @@ def test_a_person_who_is_asked_and_a_failure_are_recorded(bench_of, audit, comma
     assert lines(audit)[-1]["detail"] == "said"
 
 
-def test_secrets_stand_neither_in_the_record_nor_in_an_answer(bench_of, audit, commands):
+def test_secrets_are_neither_in_the_record_nor_in_an_answer(bench_of, audit, commands):
     commands.documents["status"] = {"text": f"token {CANARY} and hf_other0123456789abcdef"}
     found = anyio.run(lambda: call(build(bench_of(), audit), "status", {"stack": CANARY}))
     assert CANARY not in json.dumps(found.model_dump(mode="json"))
@@ -501,5 +499,5 @@ def test_recorder_lets_other_messages_pass(bench_of, audit):
 
 
 def test_the_audit_says_why_it_cannot_be_written(tmp_path):
-    with pytest.raises(ScriptError, match=r"cannot be written .* so nothing is done"):
+    with pytest.raises(ScriptError, match=r"Cannot write .* so nothing was done"):
         AuditFile(path=tmp_path).write(AuditEntry(call="1", tool="x", arguments={}, outcome="begun"))

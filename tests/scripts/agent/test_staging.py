@@ -47,7 +47,7 @@ def test_a_bucket_is_created_by_its_plan_alone(bench_of, audit, world):
     ]
     assert (done["staged"], done["setting"]) == (True, f"gemma-serving:bucket.manifest: {SETTING}")
     again = stage(agent, audit, plan_id=planned["plan_id"])
-    assert f"{planned['plan_id']} has been run already; make a new one with stage_weights without plan_id." in (
+    assert f"{planned['plan_id']} was already run. Create a new one with stage_weights without plan_id." in (
         again.content[0].text
     )
     assert len(world.run) == 1
@@ -73,10 +73,10 @@ def test_a_plan_of_another_kind_or_time_creates_nothing(bench_of, audit, world, 
     agent = bench_of("up,stage")
     update = agent.plan_store.keep(kept())
     found = stage(agent, audit, plan_id=update)
-    assert f"There is no plan '{update}'" in found.content[0].text
+    assert f"Plan '{update}' not found" in found.content[0].text
     creation = stage(agent, audit).structured_content["plan_id"]
     deployed = anyio.run(lambda: call(build(agent, audit), "up", {"plan_id": creation}))
-    assert f"There is no plan '{creation}'" in deployed.content[0].text
+    assert f"Plan '{creation}' not found" in deployed.content[0].text
     monkeypatch.setattr(staging, "identity_of", lambda _frozen: identity(settings="others"))
     assert f"{creation} is stale: the stack's settings" in stage(agent, audit, plan_id=creation).content[0].text
     monkeypatch.setattr(staging, "identity_of", lambda _frozen: IDENTITY)
@@ -95,19 +95,19 @@ def test_only_sources_that_the_person_named_are_copied(bench_of, audit, world, m
         (bench_of("stage", stage_from=[NAMED]), "gs://our-models"),
     ):
         found = stage(agent, audit, source=source)
-        assert f"source is '{source}', which the person who started this server did not name" in found.content[0].text
+        assert f"source is '{source}', which the user who started this server did not allow" in found.content[0].text
     assert world.run == []
     assert stage(bench_of("stage", stage_from=[f"{NAMED}/"]), audit, source=NAMED).structured_content["staged"]
     assert world.run[0][5:7] == ["--from", NAMED]
 
 
-def test_a_proposal_at_the_hub_is_no_revision(bench_of, audit, world):
+def test_a_proposal_at_the_hub_is_not_a_revision(bench_of, audit, world):
     found = stage(bench_of("stage"), audit, revision="refs/pr/7")
-    assert "can be a proposal of anybody" in found.content[0].text
+    assert "which anyone can propose" in found.content[0].text
     assert world.run == []
 
 
 @pytest.mark.parametrize("given", ["/home/me", "gs://", "gs://b/../c", "hf://x/y"])
 def test_a_source_that_is_none_is_refused_at_the_start(given):
-    with pytest.raises(CommandRefusedError, match=r"--stage-from is .*; write gs://BUCKET/FOLDER\."):
+    with pytest.raises(CommandRefusedError, match=r"--stage-from is .*\. Write gs://BUCKET/FOLDER\."):
         staging.parse_sources([given])

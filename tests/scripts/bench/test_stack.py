@@ -78,10 +78,10 @@ def test_the_same_words_measure_a_server_at_an_address_and_print_one_object(serv
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--out", "x"], "bench: give either --stack NAME or --url URL"),
+        (["--out", "x"], "bench: No server selected. Pass --stack NAME or --url URL"),
         (
             ["--url", "http://127.0.0.1:9", "--stack", "l4", "--out", "x"],
-            "bench: give either --stack NAME or --url URL",
+            "bench: No server selected. Pass --stack NAME or --url URL",
         ),
         (["--url", "http://127.0.0.1:9"], "bench: --out is missing"),
         (["--url", "http://localhost:9", "--out", "x"], "Use 127.0.0.1"),
@@ -107,5 +107,5 @@ def test_an_error_of_the_way_to_the_server_stays_one():
 
 def test_a_tunnel_that_has_ended_is_named_to_the_load_tester():
     endpoint = endpoint_of(ServerAccess(base_url="http://x", auth="tunnel", is_open=lambda: False))
-    assert endpoint.not_reached(OSError("reset")) == "the tunnel ended: reset"
+    assert endpoint.not_reached(OSError("reset")) == "the tunnel closed: reset"
     assert endpoint_of(ServerAccess(base_url="http://x", auth="none")).not_reached(OSError("reset")) == ""

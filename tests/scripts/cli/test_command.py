@@ -1,11 +1,13 @@
 """Every command reads its options, fails and ends in the same way."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Annotated
 
@@ -80,8 +82,8 @@ def test_an_environment_variable_stands_in_for_its_option(monkeypatch):
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        ((), "The following arguments are required: --from; --help lists what is allowed."),
-        (("--from", "x", "--cou", "3"), "Unrecognized arguments: --cou 3; --help lists what is allowed."),
+        ((), "The following arguments are required: --from. See --help."),
+        (("--from", "x", "--cou", "3"), "Unrecognized arguments: --cou 3. See --help."),
         (("--from", "x", "--count", "0"), "--count is '0'; it must be a whole number of 1 or more and 9 or less."),
         (("--from", "x", "--count", "10"), "--count is '10'; it must be a whole number of 1 or more and 9 or less."),
         (("--from", "x", "--count", "1.5"), "--count is '1.5'; it must be a whole number of 1 or more and 9 or less."),
@@ -154,6 +156,29 @@ def test_help_answers_at_once_without_loading_the_commands_work(command):
     assert done.stderr.strip() == "[]"
     assert "exit codes:" in done.stdout
     assert f"python -m {module_of(command)}" in done.stdout
+
+
+def command_of(name):
+    return import_module(f"scripts.{name}.__main__").COMMAND
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_fits_in_80_columns(name, monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "80")
+    command = command_of(name)
+    for words in ([], *([sub.name] for sub in command.subcommands)):
+        with pytest.raises(SystemExit):
+            run_command(command, [*words, "--help"])
+    assert [line for line in capsys.readouterr().out.splitlines() if len(line) > 80] == []
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_first_line_of_a_description_is_a_short_imperative(name):
+    command = command_of(name)
+    for one in (command, *command.subcommands):
+        line = (one.help or "").partition("\n")[0]
+        assert len(line) <= 72, line
+        assert re.fullmatch(r"[A-Z][a-z]*(?<!ing)(?<![^s]s) [^:]*\.", line), line
 
 
 STOPPABLE = [

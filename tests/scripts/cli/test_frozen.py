@@ -56,7 +56,7 @@ def test_a_plan_is_valid_for_program_settings_packages_project_backend_state_and
 ):
     before = identity()
     assert identity() == before
-    named = "the stack's settings, or a file that they name, changed"
+    named = "the stack's settings, or a file they reference, changed"
     for file, meaning in (
         ("components/a.py", "the program's files changed"),
         (f"Pulumi.{STACK}.yaml", named),
@@ -67,7 +67,7 @@ def test_a_plan_is_valid_for_program_settings_packages_project_backend_state_and
         (project / file).write_text(text + "\n")
         assert identity().changed_since(before) == [meaning], file
         (project / file).write_text(text)
-    backend = "another backend or account is logged in (file:///one (me) → {})"
+    backend = "the backend or account changed (file:///one (me) → {})"
     for command, text, meaning in (
         ("stack", STATE % 1, "the stack was deployed or refreshed"),
         ("whoami", '{"url": "file:///two", "user": "me"}', backend.format("file:///two (me)")),
@@ -84,7 +84,7 @@ def test_a_plan_is_valid_for_program_settings_packages_project_backend_state_and
     (project / ".venv/lib/python3.12/site-packages/a-1.0.dist-info").rename(
         project / ".venv/lib/python3.12/site-packages/a-1.1.dist-info"
     )
-    assert identity().changed_since(before) == ["other packages are installed"]
+    assert identity().changed_since(before) == ["the installed packages changed"]
 
 
 def test_two_states_differ_and_an_empty_one_is_none(said, project, monkeypatch, tmp_path):

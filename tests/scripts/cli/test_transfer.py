@@ -50,7 +50,7 @@ def test_another_file_and_a_retry_begin_anew():
     assert said.pop() == "uploading a: 0.25 of 1.00 GiB (25%), 16.0 MiB/s, 48 s left"
 
 
-def test_a_transfer_that_stands_still_says_so():
+def test_a_stalled_transfer_is_reported():
     said, clock = [], Clock()
     transfer = Transfer(said.append, clock=clock)
     transfer("uploading a", GIB // 4, GIB)

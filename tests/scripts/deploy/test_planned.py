@@ -144,7 +144,7 @@ def no_step(world):
 
 CHANGES = {
     edit_program: "the program's files changed",
-    edit_settings: "the stack's settings, or a file that they name, changed",
+    edit_settings: "the stack's settings, or a file they reference, changed",
     edit_image: "the image changed",
     other_state: "the stack was deployed or refreshed",
     other_step: f"`{URN}`: planned update of template, now replace of template",
@@ -188,7 +188,7 @@ def test_a_state_that_changes_during_the_comparison_is_noticed(world, monkeypatc
     with pytest.raises(PlanRefusedError, match="the stack was deployed or refreshed during the comparison"):
         steps_with(plan, world).up()
     world.state = STATE % 1
-    with pytest.raises(ScriptError, match="During the preview the stack was deployed or refreshed"):
+    with pytest.raises(ScriptError, match="The stack changed during the preview: the stack was deployed or refreshed"):
         make_plan(STACK)
 
 
@@ -199,7 +199,7 @@ def test_a_comparison_that_fails_deploys_nothing_and_rolls_nothing_back(world, m
         raise ScriptError("The backend does not answer.")
 
     monkeypatch.setattr(runner, "query", fails)
-    with pytest.raises(PlanRefusedError, match="could not be compared, and nothing was deployed: The backend does not"):
+    with pytest.raises(PlanRefusedError, match=r"could not be compared\. Nothing was deployed\. The backend does not"):
         steps_with(plan, world).up()
     assert world.ran == []
 
@@ -222,14 +222,14 @@ def test_the_file_and_the_summary_hold_no_secret(world, tmp_path, monkeypatch, c
         assert not [word for word in (CANARY, PASSPHRASE, "b-password") if word in text]
     plan = read_plan(path, stack=STACK)
     assert printed.startswith(f"### `{STACK}`: `{plan.id}`")
-    assert "an hour" in printed
+    assert "/h" in printed
     assert "`template." in printed
     assert plan == make_plan(STACK).model_copy(update={"made_at": plan.made_at, "expires_at": plan.expires_at})
 
 
 def test_a_plan_that_replaces_what_serves_says_so_first(world):
     other_step(world)
-    assert "**This replaces or deletes what serves: `vllm`.**" in plan_markdown(make_plan(STACK)).splitlines()[2]
+    assert "**This replaces or deletes serving resources: `vllm`.**" in plan_markdown(make_plan(STACK)).splitlines()[2]
     world.steps = [STEP]
     assert "**" not in plan_markdown(make_plan(STACK))
 
@@ -249,11 +249,11 @@ def of_another_stack(document):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (stranger, "is not a plan. Save one: `python -m scripts.preview save"),
-        (newer, "has schema_version 2; this version reads 1"),
-        (of_another_stack, "is a plan of stack other, and --stack is l4-qat"),
+        (stranger, "is not a plan. To save one, run `python -m scripts.preview save"),
+        (newer, "has schema_version 2, but this version reads 1"),
+        (of_another_stack, "is for stack other, but --stack is l4-qat"),
         (lambda _: [1], "is not a plan"),
-        (None, "cannot be read: No such file or directory"),
+        (None, "plan.json: No such file or directory"),
     ],
 )
 def test_a_file_that_is_no_plan_of_this_stack_is_refused_before_anything_is_done(
@@ -275,7 +275,7 @@ def test_a_plan_that_was_edited_is_refused(world, tmp_path):
     step = plan.steps[0].model_copy(update={"op": "replace"})
     for change in ({"refresh": True}, {"steps": (step,)}, {"usd_per_hour_at_most": 0.0}, {"steps": ()}):
         write_plan(path, plan.model_copy(update=change))
-        with pytest.raises(CommandRefusedError, match="was edited: its content does not have the id"):
+        with pytest.raises(CommandRefusedError, match="was edited: its content does not match the id"):
             read_plan(path, stack=STACK)
 
 
@@ -286,7 +286,7 @@ def test_a_refusal_is_in_the_summary_with_the_next_command(world, tmp_path, monk
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(summary))
     asked = ["--stack", STACK, "--out", str(tmp_path / "out"), "--plan", str(path)]
     assert run_command(deploy.COMMAND, asked) == ExitCode.REFUSED
-    assert "Save a new plan and review it" in capsys.readouterr().err
+    assert "To save and review a new plan, run" in capsys.readouterr().err
     assert "refused" in summary.read_text()
     assert world.ran == []
 
@@ -301,11 +301,11 @@ def test_a_plan_that_cannot_be_written_is_one_sentence(world, capsys):
     assert (
         run_command(preview.COMMAND, ["save", "--stack", STACK, "--out", SETTINGS + "/plan.json"]) == ExitCode.REFUSED
     )
-    assert f"--out {SETTINGS}/plan.json cannot be written" in capsys.readouterr().err
+    assert f"Cannot write --out {SETTINGS}/plan.json" in capsys.readouterr().err
 
 
 def test_settings_of_another_stack_replace_none(world):
-    with pytest.raises(CommandRefusedError, match=f"Pulumi.{STACK}.yaml exists; --settings-of would replace it"):
+    with pytest.raises(CommandRefusedError, match=f"--settings-of conflicts with the existing Pulumi.{STACK}.yaml"):
         make_plan(STACK, settings_of=STACK)
 
 

@@ -70,7 +70,7 @@ def test_what_was_asked_for_is_kept(new, tmp_path):
     code, out, _ = new("cheap", "--model", "26B-A4B", "--budget", "2", "--json")
     assert code == 0
     assert json.loads(out)["usd_per_hour"] <= 2
-    assert "Asked for: $2/h" in (tmp_path / "Pulumi.cheap.yaml").read_text()
+    assert "Limits: $2/h" in (tmp_path / "Pulumi.cheap.yaml").read_text()
 
 
 def test_the_next_commands_lead_to_an_answer_of_the_model(new, tmp_path):
@@ -115,7 +115,7 @@ def test_an_existing_file_is_kept_unless_it_may_be_replaced(new, tmp_path):
     path.write_text("# mine\n")
     code, _, err = new("chat", "--model", "12B")
     assert (code, path.read_text()) == (2, "# mine\n")
-    assert err == "new: Pulumi.chat.yaml exists; choose another name for NAME, or pass --force to replace it.\n"
+    assert err == "new: Pulumi.chat.yaml already exists. Choose another name for NAME or pass --force to replace it.\n"
     code, out, _ = new("chat", "--model", "12B", "--force", "--json")
     assert (code, json.loads(out)["replaced"]) == (0, True)
     assert settings_of(tmp_path).model.startswith("google/gemma-4-12B")
@@ -147,7 +147,7 @@ def test_replacing_keeps_the_salt_the_secrets_and_the_project(new, tmp_path):
         (("chat", "--model", "GPT"), "GPT"),
         (("chat", "--model", "12B", "--accelerator", "H100"), '--accelerator is "H100"; this project deploys'),
         (("chat", "--model", "12B", "--budget", "0"), "--budget is '0'; it must be a number of more than 0."),
-        (("chat", "--model", "31B", "--budget", "1"), "Nothing is enough; the nearest is"),
+        (("chat", "--model", "31B", "--budget", "1"), "no deployment meets the limits. Closest:"),
         (("chat", "--model", "12B", "--workload", "in=1,out=1"), "users=N"),
     ],
 )

@@ -193,23 +193,23 @@ def change(kind, op, *properties, forced=()):
 
 
 HEADLINES = {
-    "nothing": ((), "dev: nothing that runs changes"),
-    "beside": ((change("x", "update", "labels"),), "dev: resources beside the server change; the server keeps running"),
-    "labels": ((change(CAPACITY, "update", "labels"),), "dev: resources beside the server change"),
+    "nothing": ((), "dev: no change to running resources"),
+    "beside": ((change("x", "update", "labels"),), "dev: updates other resources; the server keeps running"),
+    "labels": ((change(CAPACITY, "update", "labels"),), "dev: updates other resources"),
     "restart": (
         (change(CAPACITY, "update", "metadata"),),
-        "dev: the server restarts on its machine, the capacity stays",
+        "dev: restarts the server on its node and keeps the capacity",
     ),
-    "revision": ((change(SERVICE_TYPE, "update", "template"),), "dev: a new revision"),
+    "revision": ((change(SERVICE_TYPE, "update", "template"),), "dev: creates a new revision"),
     "service": (
         (change(SERVICE_TYPE, "replace", "location", forced=("location",)),),
         "dev: replaces the service, forced by location",
     ),
     "capacity": (
         (change(CAPACITY, "replace", "zones", "name", forced=("acceleratorType", "name")),),
-        "dev: gives up its TPU capacity, forced by acceleratorType, name",
+        "dev: releases its TPU capacity, forced by acceleratorType, name",
     ),
-    "deleted": ((change(CAPACITY, "delete"),), "dev: gives up its TPU capacity"),
+    "deleted": ((change(CAPACITY, "delete"),), "dev: releases its TPU capacity"),
     "target": ((change(CAPACITY, "delete"), change(SERVICE_TYPE, "create")), "dev: moves to another target"),
     "new service": ((change(SERVICE_TYPE, "create"), change("x", "create")), "dev: creates the service"),
     "new capacity": ((change(CAPACITY, "create"),), "dev: requests TPU capacity"),

@@ -86,9 +86,9 @@ def test_the_comment_renders_to_whole_html_without_stray_markup(name):
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("flag", "`tpu-v6e4`: the server restarts on its machine, the capacity stays"),
-        ("zone", "`tpu-v6e4` may give up running TPU capacity"),
-        ("accelerator", "`tpu-v6e4` gives up running TPU capacity"),
+        ("flag", "`tpu-v6e4`: restarts the server on its node and keeps the capacity"),
+        ("zone", "`tpu-v6e4` may release running TPU capacity"),
+        ("accelerator", "`tpu-v6e4` releases running TPU capacity"),
         ("new-stack", "`rtx6000-31b`: new stack"),
         ("no-change", "no stack changes"),
         ("blocked", "`tpu-v6e4` is blocked"),
@@ -108,7 +108,7 @@ def test_unchanged_stacks_are_one_line():
 def test_a_flag_is_shown_before_and_after_with_its_effect_on_memory():
     text = of_case("flag")
     assert "| `--max-model-len` | `16384` | `8192` |  |" in text
-    assert "| longest requests at once |" in text
+    assert "| concurrent max-length requests |" in text
     assert "CAUTION" not in text
 
 
@@ -117,7 +117,7 @@ def test_the_engine_knows_better_where_the_capacity_is():
     assert "keeps its capacity" in first_line(kept)
     assert "CAUTION" not in kept
     lost = of_case("zone", deployed("tpu-v6e4", capacity("replace", "zones", forced=("zones",))))
-    assert "gives up running TPU capacity" in first_line(lost)
+    assert "releases running TPU capacity" in first_line(lost)
     new = of_case("accelerator", deployed("tpu-v6e4", capacity("create")))
     assert "CAUTION" not in new
     assert "The stack is not deployed" in new
@@ -126,19 +126,19 @@ def test_the_engine_knows_better_where_the_capacity_is():
 def test_a_preview_of_an_empty_local_cloud_says_nothing_about_running_capacity():
     simulated = StackPreview(stack="tpu-v6e4", changes=(capacity("create"),), simulated=True)
     text = of_case("accelerator", simulated)
-    assert "gives up running TPU capacity" in first_line(text)
+    assert "releases running TPU capacity" in first_line(text)
     assert "empty local cloud (simulated)" in text
 
 
 def test_capacity_that_the_engine_would_replace_is_loud_although_the_settings_are_the_same():
     text = of_case("no-change", deployed("tpu-v6e1", capacity("replace", "runtimeVersion", forced=("runtimeVersion",))))
-    assert first_line(text) == "### Preview: `tpu-v6e1` gives up running TPU capacity"
+    assert first_line(text) == "### Preview: `tpu-v6e1` releases running TPU capacity"
     assert "`runtimeVersion`" in text
 
 
 def test_what_differs_from_the_base_is_named_where_the_pull_request_changes_nothing():
     text = of_case("no-change", deployed("tpu-v6e1", capacity("update", "metadata")))
-    assert "Not of this pull request: the engine would also change `tpu-v6e1` (1)" in text
+    assert "Not part of this pull request: `pulumi up` will also change `tpu-v6e1` (1)" in text
 
 
 def test_a_failed_preview_is_named_and_no_text_of_others_becomes_markup():
@@ -147,7 +147,7 @@ def test_a_failed_preview_is_named_and_no_text_of_others_becomes_markup():
     page = Page(text)
     assert page.unclosed == []
     assert "<img src=x>" in page.of("pre")
-    assert "The engine could not preview `l4-qat`" in text
+    assert "`pulumi preview` failed for `l4-qat`" in text
     hostile = BASE.by_name["tpu-v6e4"].model_copy(update={"error": "x `a` <b> @octocat | [l](http://e) **b**"})
     shown = comment(BASE, PlansDocument(stacks=(hostile,)), ())
     warning = next(line for line in shown.splitlines() if "cannot be deployed" in line)
@@ -171,12 +171,12 @@ def test_a_comment_never_exceeds_what_github_takes_and_says_what_it_left_out():
 def test_details_are_left_out_before_figures():
     many = tuple(capacity("create").model_copy(update={"name": "n" * 90 + str(n)}) for n in range(900))
     text = of_case("flag", deployed("tpu-v6e4", *many))
-    assert "The details were left out" in text
+    assert "Details omitted" in text
     assert "| `--max-model-len` | `16384` | `8192` |  |" in text
 
 
 def test_without_a_base_the_plans_are_shown_and_it_is_said():
-    assert "The plans of the base are not known" in comment(None, BASE, ())
+    assert "The base has no plans" in comment(None, BASE, ())
 
 
 @pytest.mark.parametrize(
@@ -211,21 +211,21 @@ def rolled_out(change):
 def test_a_new_revision_of_a_roll_out_has_no_requests_before_it_was_checked():
     text = rolled_out(("memory: 20Gi", "memory: 24Gi\n    rollout: {}"))
     assert (
-        "The old revision answers on; the new one gets requests when `python -m scripts.rollout --stack l4-qat` gives it some."
+        "The old revision keeps serving. The new one receives traffic when `python -m scripts.rollout --stack l4-qat` routes it."
         in text
     )
-    assert "The old revision answers until the new one is ready" not in text
+    assert "The old revision serves until the new one is ready" not in text
 
 
-def test_shares_in_the_settings_are_told_as_moved_requests():
+def test_shares_in_the_settings_are_shown_as_a_traffic_split():
     shares = "maxInstances: 1\n    rollout: { traffic: { gemma-l4-qat-1: 75, gemma-l4-qat-2: 25 } }"
     text = rolled_out(("maxInstances: 1", shares))
-    assert "`up` divides the requests, in percent: `gemma-l4-qat-1: 75, gemma-l4-qat-2: 25`." in text
-    assert "divides the requests" not in rolled_out(("maxInstances: 1", ROLLS_OUT))
+    assert "`up` sets the traffic split, in percent: `gemma-l4-qat-1: 75, gemma-l4-qat-2: 25`." in text
+    assert "sets the traffic split" not in rolled_out(("maxInstances: 1", ROLLS_OUT))
 
 
 def test_a_roll_out_that_is_taken_out_moves_the_requests():
-    assert "the latest revision that is ready gets all requests" in rolled_out(("maxInstances: 1", "maxInstances: 1"))
+    assert "the latest ready revision receives all traffic" in rolled_out(("maxInstances: 1", "maxInstances: 1"))
 
 
 def test_a_move_to_another_target_gives_the_capacity_up():
@@ -233,7 +233,7 @@ def test_a_move_to_another_target_gives_the_capacity_up():
         (folder / "Pulumi.tpu-v6e1.yaml").write_text((ROOT / "Pulumi.l4-12b-qat.yaml").read_text())
 
     text = comment(BASE, planned(move), ())
-    assert first_line(text) == "### Preview: `tpu-v6e1` gives up running TPU capacity"
+    assert first_line(text) == "### Preview: `tpu-v6e1` releases running TPU capacity"
     assert "`target` `tpu` → `cloud-run`" in text
 
 
@@ -269,7 +269,7 @@ def test_the_settings_that_replace_capacity_are_those_of_the_provider():
     assert {*stated, effects.PROJECT} - {"tpu.existingNetwork"} == set(spelled.values())
 
 
-def test_a_new_secret_is_a_change_whose_value_nobody_sees():
+def test_a_new_secret_is_a_change_without_its_value():
     def secret(cipher):
         return replaced("tpu-v6e4", "config:\n", f"config:\n  gemma-serving:hfToken:\n    secure: {cipher}\n")
 
@@ -315,7 +315,7 @@ def test_the_base_is_read_from_git_and_planned_by_its_own_code(tmp_path, monkeyp
     base = plans_of_commit("HEAD")  # without code of its own
     assert base.planner == "other"
     assert base.by_name["l4-qat"].plan == own.by_name["l4-qat"].plan
-    assert "both sides are planned by this branch's" in comment(base, describe_checkout(tmp_path), ())
+    assert "Both sides use this branch's planner" in comment(base, describe_checkout(tmp_path), ())
     assert not (tmp_path / "Pulumi.l4-qat.yaml").exists()
 
 

@@ -152,14 +152,14 @@ def test_there_is_one_open_issue_which_is_updated_closed_and_later_opened_anew(g
 def test_a_refusal_of_github_is_one_sentence_without_the_token(github):
     _, api = github
     refusing = repository(api + "/missing?x=", "ghs_canary")
-    with pytest.raises(ScriptError, match="GitHub refused GET") as caught:
+    with pytest.raises(ScriptError, match="GitHub rejected GET") as caught:
         refusing.upsert_comment(7, MARKER, "x")
     assert "ghs_canary" not in str(caught.value)
     assert "ghs_canary" not in repr(refusing)
 
 
 def test_an_unreachable_github_is_one_sentence():
-    with pytest.raises(ScriptError, match="GitHub could not be reached"):
+    with pytest.raises(ScriptError, match="Cannot reach GitHub"):
         repository("http://127.0.0.1:9").upsert_comment(7, MARKER, "x")
 
 
@@ -211,7 +211,7 @@ def test_a_preview_that_google_refuses_names_the_doctor(monkeypatch, said, named
     assert ("python -m scripts.doctor --stack l4-qat" in str(caught.value)) == named
 
 
-def test_the_plans_of_both_commits_stand_in_the_json(monkeypatch, tmp_path, capsys):
+def test_the_plans_of_both_commits_are_in_the_json(monkeypatch, tmp_path, capsys):
     (tmp_path / "Pulumi.yaml").write_text("name: x\n")
     (tmp_path / "Pulumi.a.yaml").write_text("config: {}\n")
     monkeypatch.chdir(tmp_path)

@@ -92,7 +92,7 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_a_state_that_cannot_be_read_is_no_stack_that_does_not_exist(folder, monkeypatch):
+def test_an_unreadable_state_is_not_a_missing_stack(folder, monkeypatch):
     """An account that may not read the backend gets an error, and no preview of a new stack."""
     said = "error: could not list bucket: 403 does not have storage.objects.list access"
     answer = type("Answer", (), {"returncode": 255, "stdout": "", "stderr": said})

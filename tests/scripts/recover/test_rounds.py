@@ -297,7 +297,7 @@ def test_with_a_plan_only_what_a_dry_run_showed_is_taken_over(world, monkeypatch
     plan = capsys.readouterr().out.rpartition("Plan: ")[2].strip()
     words = ["--stack", STACK, "--yes", "--plan"]
     assert run_command(command.COMMAND, [*words, "plan-0123456789abcdef"]) == 2
-    assert f"is stale: a dry run shows something else now ({plan}). Nothing was changed." in capsys.readouterr().err
+    assert f"is stale: a dry run now has the id {plan}. Nothing was changed." in capsys.readouterr().err
     assert world.calls == []
     assert run_command(command.COMMAND, [*words, plan]) == 0
     assert world.calls != []

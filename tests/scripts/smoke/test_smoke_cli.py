@@ -27,7 +27,7 @@ def start(*words):
     )
 
 
-def test_json_stands_alone_on_stdout_and_junit_is_written(url, tmp_path):
+def test_stdout_has_only_json_and_junit_is_written(url, tmp_path):
     junit = tmp_path / "deep" / "smoke.xml"
     process = start("--url", url, "--model", "timed", "--json", "--junit", str(junit))
     output, errors = process.communicate(timeout=60)
@@ -86,8 +86,8 @@ def requests_of(url):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ([], "give either --stack NAME or --url URL --model ID"),
-        (["--url", "http://127.0.0.1:9"], "--url needs --model ID"),
+        ([], "Pass --stack NAME, or --url URL and --model ID"),
+        (["--url", "http://127.0.0.1:9"], "--url requires --model ID"),
         (["--url", "http://localhost:9", "--model", "m"], "Use 127.0.0.1"),
         (["--url", "nonsense", "--model", "m"], "--url is 'nonsense'"),
     ],

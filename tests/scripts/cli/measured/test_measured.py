@@ -112,9 +112,9 @@ def test_without_a_file_one_sentence_says_what_to_run(project, run):
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (("--model", "google/gemma-4-E2B-it", "--accelerator", "L4"), "name it: --stack NAME"),
-        (("--stack", STACK, "--costs"), "leave out --explain, --costs"),
-        (("--stack", STACK, "--workload", "users=2"), "leave out --workload"),
+        (("--model", "google/gemma-4-E2B-it", "--accelerator", "L4"), "--measured requires --stack NAME"),
+        (("--stack", STACK, "--costs"), "cannot be combined with --explain, --costs"),
+        (("--stack", STACK, "--workload", "users=2"), "cannot be combined with --workload"),
     ],
 )
 def test_options_that_measured_has_no_use_for_are_refused(project, run, words, sentence):
@@ -129,7 +129,7 @@ def test_smoke_and_bench_keep_figures_that_the_plan_shows_and_prices(deployed, p
     assert smoke_only["rate"]["source"].startswith("smoke, burst of 2")
     code, _, err = run(BENCH, "--stack", STACK, *LOAD, "--out", "out")
     assert code == 0, err
-    assert "1 point is kept beside the plan" in err
+    assert "1 point recorded in" in err
     found = measured(run)
     rows = {row["figure"]: row for row in found["measured"]["rows"]}
     stream = rows["one stream, tok/s"]
@@ -165,7 +165,7 @@ def test_figures_of_another_image_or_other_settings_are_shown_as_old_and_not_use
     assert "maxModelLen 8192, now 16384" in found["old"][1]
     code, out, _ = run(plan_main, "--stack", STACK, "--measured")
     assert code == 0
-    assert "No figure of stack l4-qat belongs to its image and settings" in out
+    assert "Stack l4-qat has no measurements for its current image and settings" in out
     assert "With the measured" not in out
     deployed()
     run(BENCH, "--stack", STACK, *LOAD, "--out", "c")
@@ -192,7 +192,7 @@ def test_settings_that_changed_since_up_leave_figures_without_a_plan_and_smoke_s
     path.write_text(path.read_text().replace("maxModelLen: 16384", "maxModelLen: 8192"))
     _, out, _ = run(SMOKE, "--stack", STACK, "--json")
     checks = {check["name"]: check for check in json.loads(out)["checks"]}
-    assert "restore it, or run `pulumi up`" in checks["plan"]["detail"]
+    assert "Restore the file or run `pulumi up`" in checks["plan"]["detail"]
     assert read_measured(STACK).deployments[0].planned.burst_tok_per_s is None
 
 
@@ -202,12 +202,12 @@ def test_what_cannot_be_kept_is_said_and_changes_no_verdict(deployed, project, r
     path.write_text('{"schemaVersion": 99, "stack": "l4-qat"}')
     code, _, err = run(BENCH, "--stack", STACK, *LOAD, "--out", "out")
     assert code == 0
-    assert "were not kept" in err
+    assert "results not recorded" in err
     assert "schemaVersion 99" in err
     assert json.loads(path.read_text())["schemaVersion"] == 99
     code, _, err = run(plan_main, "--stack", STACK, "--measured")
     assert code == 2
-    assert "move it away" in err
+    assert "Move it away" in err
 
 
 def test_results_are_ignored_by_git():
