@@ -5,6 +5,7 @@ from typing import Final
 
 from contracts.errors import CommandRefusedError
 from contracts.fields import ContractError, from_json
+from contracts.former_names import with_current_plan
 from contracts.outputs import DETAILS_TYPE, StackOutputs
 from engine.deployment import ResourceState, read_deployment
 
@@ -29,7 +30,7 @@ def outputs_in(stack: str, resources: Sequence[ResourceState]) -> StackOutputs:
     if not printed:
         raise CommandRefusedError(f"Stack {stack} is not deployed; run `pulumi up --stack {stack}`.")
     try:
-        return from_json(StackOutputs, raw)
+        return from_json(StackOutputs, with_current_plan(raw))
     except ContractError as error:
         raise CommandRefusedError(
             f"Stack {stack} has other outputs than this version of the project writes: {error} Run `pulumi up --stack {stack}`."

@@ -28,7 +28,7 @@ def plan_of(subject: Subject) -> Plan:
     accepted = tuple(finding.id for finding in findings if finding.id in named)
     verdict: Verdict = "fits"
     if is_out_of_memory(subject.memory):
-        verdict = "oom"
+        verdict = "out-of-memory"
     elif any(finding.severity == "block" and finding.id not in accepted for finding in findings):
         verdict = "blocked"
     return Plan(

@@ -100,7 +100,7 @@ def to_probe(probe: ProbeSettings) -> StartupProbe:
 def headline(plan: Plan) -> str:
     """Return the plan in one line: fits or not, start-up, speed; what it costs is a finding of its own (CST01)."""
     memory, startup = plan.memory, plan.startup
-    verdict = {"fits": "fits", "oom": "does not fit", "blocked": "is blocked"}[plan.verdict]
+    verdict = {"fits": "fits", "out-of-memory": "does not fit", "blocked": "is blocked"}[plan.verdict]
     if plan.fits and plan.margin:
         verdict = f"fits, but may fail ({margin_words(plan.margin)}),"
     most = "at most " if plan.platform == "cloud-run" else ""

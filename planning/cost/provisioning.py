@@ -17,7 +17,7 @@ from planning.machine.hardware import (
 )
 from planning.question.types import ProvisioningModel
 
-Answer = Literal["yes", "no", "not known"]
+Answer = Literal["yes", "no", "unknown"]
 PROVISIONING_MODELS: Final[tuple[ProvisioningModel, ...]] = get_args(ProvisioningModel)
 
 
@@ -36,10 +36,10 @@ _GRANTED: Final = Acceptance(
 _REFUSED: Final = Acceptance(
     answer="no", source="reports of Google's answer: FLEX_START provisioning model is not supported"
 )
-_RESERVED: Final = Acceptance(answer="not known", source="a reservation is accepted in its own zone only")
+_RESERVED: Final = Acceptance(answer="unknown", source="a reservation is accepted in its own zone only")
 _OFFERED: Final = Acceptance(answer="yes", source="Cloud Run, GPU support by region")
-_INVITED: Final = Acceptance(answer="not known", source="by invitation (Cloud Run, GPU support by region)")
-_NOT_LISTED: Final = Acceptance(answer="not known", source="Cloud Run's page of GPU regions does not name it")
+_INVITED: Final = Acceptance(answer="unknown", source="by invitation (Cloud Run, GPU support by region)")
+_NOT_LISTED: Final = Acceptance(answer="unknown", source="Cloud Run's page of GPU regions does not name it")
 
 
 def acceptance(accelerator: Accelerator, provisioning: ProvisioningModel, place: str) -> Acceptance:
@@ -54,10 +54,10 @@ def acceptance(accelerator: Accelerator, provisioning: ProvisioningModel, place:
             return _REFUSED
     price = LIST_PRICES.tpu_chip_hour(generation, provisioning, place)
     if price.is_assumed:
-        return Acceptance(answer="not known", source=f"no list price of {provisioning} {generation} in {price.region}")
+        return Acceptance(answer="unknown", source=f"no list price of {provisioning} {generation} in {price.region}")
     listed = f"a list price of {provisioning} {generation} in {price.region}, {price.as_of or 'without a date'} ({price.url})"
     if provisioning == "flex-start":
-        return Acceptance(answer="not known", source=f"only {listed}, which names no zone")
+        return Acceptance(answer="unknown", source=f"only {listed}, which names no zone")
     return Acceptance(answer="yes", source=listed)
 
 

@@ -39,10 +39,10 @@ def running_costs(subject: Subject) -> RunningCosts:
     hourly = cost.usd_per_hour
     on_cloud_run = resolved.platform == "cloud-run"
     start_s = usual_start_s(startup)
-    linger_s = CLOUD_RUN_LINGER_S if on_cloud_run else 0.0
+    idle_billing_s = CLOUD_RUN_LINGER_S if on_cloud_run else 0.0
     always_usd_per_hour, always_on = _always_on(subject)
     start_h = start_s / HOUR_S
-    windows = tuple(_window(hours, subject, linger_s) for hours in _WINDOWS_H)
+    windows = tuple(_window(hours, subject, idle_billing_s) for hours in _WINDOWS_H)
     answer_tokens = (resolved.deployment.workload or DEFAULT_WORKLOAD).output_tokens
     answer_s = subject.throughput.ttft_s + answer_tokens / subject.throughput.decode_tok_per_s
     return RunningCosts(
@@ -50,13 +50,13 @@ def running_costs(subject: Subject) -> RunningCosts:
         cold_start_s=start_s,
         cold_start_usd=hourly * start_h,
         idle_usd_per_hour=hourly,
-        linger_s=linger_s,
+        idle_billing_s=idle_billing_s,
         always_on_usd_per_month=always_usd_per_hour * MONTH_H,
         always_on=always_on,
         commitments=tuple(_commitments(subject)) if resolved.platform == "tpu-vm" else (),
         windows=windows,
-        even_requests_per_day=DAY_S / (start_s + answer_s + linger_s) if on_cloud_run else None,
-        even_hours_per_day=_DAY_H - start_h - linger_s / HOUR_S
+        even_requests_per_day=DAY_S / (start_s + answer_s + idle_billing_s) if on_cloud_run else None,
+        even_hours_per_day=_DAY_H - start_h - idle_billing_s / HOUR_S
         if on_cloud_run
         else _DAY_H * always_usd_per_hour / hourly
         if hourly
@@ -104,11 +104,11 @@ def _commitments(subject: Subject) -> Iterator[tuple[str, float]]:
             yield f"{resolved.accelerator.name}, commitment of {years} y", chips * price.usd * MONTH_H
 
 
-def _window(hours: float, subject: Subject, linger_s: float) -> Window:
+def _window(hours: float, subject: Subject, idle_billing_s: float) -> Window:
     """Return a month with one run of some hours a day. On Cloud Run start and linger come on top; on a machine the start is in the run."""
     hourly, start_h = subject.cost.usd_per_hour, usual_start_s(subject.startup) / HOUR_S
     if subject.resolved.platform == "cloud-run":
-        billed_h = min(hours + start_h + linger_s / HOUR_S, _DAY_H)
+        billed_h = min(hours + start_h + idle_billing_s / HOUR_S, _DAY_H)
         served_h = hours
     else:
         billed_h = hours

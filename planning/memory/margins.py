@@ -1,6 +1,6 @@
 """How far a deployment is from the edge of its memory: too little, enough, or so close that it may fail.
 
-Two figures bound each edge: `needs_gib`, less than which was seen to fail or cannot work, and `enough_gib`, which was seen to work.
+Two figures bound each edge: `minimum_gib`, less than which was seen to fail or cannot work, and `recommended_gib`, which was seen to work.
 Between them a server may fail. The edges: memory outside the budget, memory while the weights load, and KV cache for one request.
 """
 
@@ -26,30 +26,30 @@ class EdgeOfMemory:
     """What there is at one edge, and what it takes."""
 
     edge: Edge
-    has_gib: float
-    needs_gib: float
+    available_gib: float
+    minimum_gib: float
     """Less fails."""
-    enough_gib: float
+    recommended_gib: float
     """This much is enough."""
 
     @property
     def is_short(self) -> bool:
         """Whether there is less than what fails."""
-        return self.has_gib + _ROUNDING_GIB < self.needs_gib
+        return self.available_gib + _ROUNDING_GIB < self.minimum_gib
 
     @property
     def may_fail(self) -> bool:
         """Whether there is more than what fails, and less than what is enough."""
-        return not self.is_short and self.has_gib + _ROUNDING_GIB < self.enough_gib
+        return not self.is_short and self.available_gib + _ROUNDING_GIB < self.recommended_gib
 
 
 def outside(memory: MemoryPlan) -> EdgeOfMemory:
     """Return the edge of what lies outside `gpu_memory_utilization`: compiled programs of a TPU, the context of a GPU."""
     return EdgeOfMemory(
         edge="outside",
-        has_gib=memory.headroom_gib,
-        needs_gib=memory.outside_needs_gib,
-        enough_gib=memory.outside_enough_gib,
+        available_gib=memory.headroom_gib,
+        minimum_gib=memory.outside_needs_gib,
+        recommended_gib=memory.outside_enough_gib,
     )
 
 
@@ -57,7 +57,7 @@ def loading(memory: MemoryPlan) -> EdgeOfMemory:
     """Return the edge of a device while the weights load."""
     peak = memory.load_peak_device_gib
     return EdgeOfMemory(
-        edge="loading", has_gib=memory.usable_gib, needs_gib=peak, enough_gib=peak * (1 + overheads.WEIGHTS_SCATTER)
+        edge="loading", available_gib=memory.usable_gib, minimum_gib=peak, recommended_gib=peak * (1 + overheads.WEIGHTS_SCATTER)
     )
 
 
@@ -65,7 +65,7 @@ def one_request(memory: MemoryPlan) -> EdgeOfMemory:
     """Return the edge of the KV cache: one request of the longest length. Heavier weights would take their memory from it."""
     request = memory.kv_request_gib
     scatter_gib = overheads.WEIGHTS_SCATTER * memory.weights_gib
-    return EdgeOfMemory(edge="kv", has_gib=memory.kv_gib, needs_gib=request, enough_gib=request + scatter_gib)
+    return EdgeOfMemory(edge="kv", available_gib=memory.kv_gib, minimum_gib=request, recommended_gib=request + scatter_gib)
 
 
 def edges(memory: MemoryPlan) -> Iterator[EdgeOfMemory]:
@@ -84,14 +84,14 @@ def margin_of(memory: MemoryPlan) -> Margin | None:
     if close is None:
         return None
     return Margin(
-        says="may fail",
+        verdict="may fail",
         finding=OUTSIDE_RULE if close.edge == "outside" else CLOSE_RULE,
-        has_gib=close.has_gib,
-        needs_gib=close.needs_gib,
-        enough_gib=close.enough_gib,
+        available_gib=close.available_gib,
+        minimum_gib=close.minimum_gib,
+        recommended_gib=close.recommended_gib,
     )
 
 
 def margin_words(margin: Margin) -> str:
     """Return the figures of a margin in words, with the finding that names the edge."""
-    return f"{margin.finding}: {margin.has_gib:.2f} GiB, and it takes {margin.needs_gib:.2f} to {margin.enough_gib:.2f}"
+    return f"{margin.finding}: {margin.available_gib:.2f} GiB, and it takes {margin.minimum_gib:.2f} to {margin.recommended_gib:.2f}"

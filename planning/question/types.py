@@ -260,13 +260,13 @@ class MemoryPlan:
 class Margin:
     """An edge of the memory that is so close that the server may fail."""
 
-    says: Literal["may fail"]
+    verdict: Literal["may fail"]
     finding: str
     """Id of the finding that names the edge and the way out."""
-    has_gib: float
-    needs_gib: float
+    available_gib: float
+    minimum_gib: float
     """Less fails."""
-    enough_gib: float
+    recommended_gib: float
     """This much is enough."""
 
 
@@ -296,7 +296,7 @@ class StartupPlan:
     """Seconds for a change in place after which every program is compiled: another length, batch or image. None off a TPU VM."""
     reboot_s: float | None
     """Seconds from a reboot of the machine, which keeps its disk, to the first healthy answer. None off a TPU VM."""
-    lost_machine_s: float | None
+    node_replacement_s: float | None
     """Seconds from the boot of a new machine that replaces a lost one: with `tpu.compile_cache` bucket its programs come from the archive.
     The wait for capacity is not part of it. None off a TPU VM."""
 
@@ -487,7 +487,7 @@ class RunningCosts:
     """What the instance or slice costs until it answers; parts of the bill by start are not in it."""
     idle_usd_per_hour: float
     """An hour in which one instance or slice runs and nobody calls."""
-    linger_s: float
+    idle_billing_s: float
     """How long an instance stays after its last request; 0 where only the run's end stops it."""
     always_on_usd_per_month: float
     always_on: str
@@ -576,9 +576,9 @@ class Plan:
 
 def _margin_summary(margin: Margin) -> MarginSummary:
     return MarginSummary(
-        says=margin.says,
+        verdict=margin.verdict,
         finding=margin.finding,
-        has_gib=round(margin.has_gib, 3),
-        needs_gib=round(margin.needs_gib, 3),
-        enough_gib=round(margin.enough_gib, 3),
+        available_gib=round(margin.available_gib, 3),
+        minimum_gib=round(margin.minimum_gib, 3),
+        recommended_gib=round(margin.recommended_gib, 3),
     )

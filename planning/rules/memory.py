@@ -187,16 +187,16 @@ def headroom(subject: Subject) -> RuleResult | None:
     edge, resolved = margins.outside(subject.memory), subject.resolved
     if not edge.is_short and not edge.may_fail:
         return None
-    left = f"`vllm.gpu_memory_utilization` {resolved.utilization:g} leaves {edge.has_gib:.2f} GiB of a {subject.device} outside the budget"
+    left = f"`vllm.gpu_memory_utilization` {resolved.utilization:g} leaves {edge.available_gib:.2f} GiB of a {subject.device} outside the budget"
     if edge.is_short:
         fact = (
-            f"its compiled programs need at least {edge.needs_gib:.2f} GiB there: the server dies while it loads them."
+            f"its compiled programs need at least {edge.minimum_gib:.2f} GiB there: the server dies while it loads them."
             if resolved.is_tpu
-            else f"the CUDA context alone takes {edge.needs_gib:.2f} GiB: vLLM finds less free memory than the budget and refuses to start."
+            else f"the CUDA context alone takes {edge.minimum_gib:.2f} GiB: vLLM finds less free memory than the budget and refuses to start."
         )
     else:
         outside = "compiled programs" if resolved.is_tpu else "the CUDA context, fragmentation and CUDA graphs"
-        fact = f"{outside} need {edge.needs_gib:.2f} to {edge.enough_gib:.2f} GiB there: the server may fail while it starts."
+        fact = f"{outside} need {edge.minimum_gib:.2f} to {edge.recommended_gib:.2f} GiB there: the server may fail while it starts."
     return RuleResult(
         message=f"{left}, and {fact}",
         severity="block" if edge.is_short else "warn",
@@ -339,14 +339,14 @@ def close_to_an_edge(subject: Subject) -> RuleResult | None:
     load, request = margins.loading(memory), margins.one_request(memory)
     if load.may_fail:
         message = (
-            f"Loading takes {load.needs_gib:.2f} of the {load.has_gib:.2f} GiB of a {subject.device}. Measured weights differ from "
+            f"Loading takes {load.minimum_gib:.2f} of the {load.available_gib:.2f} GiB of a {subject.device}. Measured weights differ from "
             f"planned ones by up to {scatter}: the server may fail while it loads."
         )
     elif request.may_fail:
         message = (
-            f"The KV cache of {request.has_gib:.2f} GiB holds one request of `vllm.max_model_len` {subject.resolved.max_model_len:,} "
-            f"({request.needs_gib:.2f} GiB) and little more. Measured weights differ from planned ones by up to {scatter}, here "
-            f"{request.enough_gib - request.needs_gib:.2f} GiB: the server may fail for lack of KV cache."
+            f"The KV cache of {request.available_gib:.2f} GiB holds one request of `vllm.max_model_len` {subject.resolved.max_model_len:,} "
+            f"({request.minimum_gib:.2f} GiB) and little more. Measured weights differ from planned ones by up to {scatter}, here "
+            f"{request.recommended_gib - request.minimum_gib:.2f} GiB: the server may fail for lack of KV cache."
         )
     else:
         return None

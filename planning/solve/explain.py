@@ -131,7 +131,7 @@ def _again(startup: StartupPlan) -> tuple[str, ...]:
         ("a crash, or flags that keep the programs", startup.restart_s),
         ("flags that compile again", startup.recompile_s),
         ("a reboot of the machine", startup.reboot_s),
-        ("a lost machine, from the boot of the next", startup.lost_machine_s),
+        ("a lost machine, from the boot of the next", startup.node_replacement_s),
     )
     return tuple(f"{name:<42} {seconds:8.1f} s" for name, seconds in rows if seconds is not None)
 

@@ -4,6 +4,7 @@ import math
 from dataclasses import asdict
 from typing import Any
 
+from contracts.former_names import MARGIN, PLAN_COSTS, with_former_names
 from planning.data.prices import Price
 from planning.question.types import CostPlan, Plan, RunningCosts
 from planning.solve.wording import FIELDS, Wording, finding_json
@@ -12,6 +13,8 @@ from planning.solve.wording import FIELDS, Wording, finding_json
 def plan_json(plan: Plan, wording: Wording = FIELDS) -> dict[str, Any]:
     """Return a plan in JSON types; `wording` has the keys of the caller."""
     document = asdict(plan.summary())
+    if plan.margin is not None:
+        document["margin"] = with_former_names(document["margin"], MARGIN)
     document["throughput"]["ttft_s"] = round(plan.throughput.ttft_s, 3)
     if plan.workload is not None:
         document["workload"] = plan.workload.to_json()
@@ -54,7 +57,7 @@ def costs_json(cost: CostPlan, running: RunningCosts) -> dict[str, object]:
         ],
         "cold_start": {"s": round(running.cold_start_s, 1), "usd": round(running.cold_start_usd, 4)},
         "idle_usd_per_hour": round(running.idle_usd_per_hour, 4),
-        "linger_s": running.linger_s,
+        **with_former_names({"idle_billing_s": running.idle_billing_s}, PLAN_COSTS),
         "always_on": {"what": running.always_on, "usd_per_month": round(running.always_on_usd_per_month, 2)},
         "commitments": [
             {"what": what, "usd_per_month": round(usd_per_month, 2)} for what, usd_per_month in running.commitments

@@ -152,7 +152,7 @@ def _versions(row: Support) -> str:
 def _answer(row: Support) -> str:
     if row.answer == "yes":
         return "yes, computed in bf16" if row.is_weight_only else "yes"
-    return f"{'no' if row.answer == 'no' else 'not known'}: {row.note}"
+    return f"{'no' if row.answer == 'no' else 'unknown'}: {row.note}"
 
 
 def solve_table() -> str:

@@ -390,7 +390,7 @@ def _memory_reason(memory: MemoryPlan, place: HostShape, resolved: Resolved) -> 
         return reason, 1 / max(memory.max_concurrency, 1e-6)
     margin = margin_of(memory)
     if margin is not None:
-        return f"it may fail ({margin.has_gib:.2f} GiB where {margin.enough_gib:.2f} are enough)", 1.0
+        return f"it may fail ({margin.available_gib:.2f} GiB where {margin.recommended_gib:.2f} are enough)", 1.0
     return None
 
 

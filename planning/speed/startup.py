@@ -65,7 +65,7 @@ def startup_plan(resolved: Resolved) -> StartupPlan:
         restart_s=restart_s,
         recompile_s=process_s + _restart_load_s(resolved, load_s) + compile_s if is_machine else None,
         reboot_s=_reboot_s(resolved, restart_s, load_s) if is_machine else None,
-        lost_machine_s=overheads.VM_BOOT_S + pull_s + load_s + archived_s if is_machine else None,
+        node_replacement_s=overheads.VM_BOOT_S + pull_s + load_s + archived_s if is_machine else None,
     )
 
 

@@ -263,7 +263,7 @@ class _Comparison:
             return Gate(answer="no", detail=f"the zone does not offer {name}", source=source)
         for reply in (types, versions):
             if not reply.is_read:
-                return Gate(answer="not known", detail=reply.problem, source=source, is_read=False)
+                return Gate(answer="unknown", detail=reply.problem, source=source, is_read=False)
         if wanted not in _names(versions, "version"):
             return Gate(answer="no", detail=f"there is no runtime version {wanted}", source=source)
         return Gate(answer="yes", source=source)
@@ -294,13 +294,13 @@ class _Comparison:
         if use.limit is None:
             reply = self.answers.limits.get(quota.metric, _NOT_READ)
             detail = reply.problem or "Service Usage names no quota for it"
-            return Gate(answer="not known", detail=detail, source=source, is_read=reply.is_read)
+            return Gate(answer="unknown", detail=detail, source=source, is_read=reply.is_read)
         if use.limit < use.needed:
             detail = f"the quota is {use.limit:g} {use.unit}, and {use.needed:g} are needed"
             return Gate(answer="no", detail=detail, source=source)
         if use.used is None:
             detail = "what uses the quota could not be read"
-            return Gate(answer="not known", detail=detail, source=source, is_read=False)
+            return Gate(answer="unknown", detail=detail, source=source, is_read=False)
         if use.limit - use.used < use.needed:
             detail = f"{use.used:g} of {use.limit:g} {use.unit} are in use, and {use.needed:g} are needed"
             return Gate(answer="no", detail=detail, source=source)

@@ -98,7 +98,7 @@ def _answer(gate: Gate) -> str:
 
 def _use(use: QuotaUse) -> str:
     if use.limit is None:
-        return "not known"
+        return "unknown"
     limit = "no limit" if math.isinf(use.limit) else f"{use.limit:g}"
     return limit if use.used is None else f"{use.used:g} of {limit}"
 

@@ -75,13 +75,13 @@ def test_exit_codes_are_0_for_fits_and_2_for_blocked_and_out_of_memory(run):
     code, out, _ = run(*E2B, "--set", "tensorParallelSize=1", "--json")
     assert (code, json.loads(out)["verdict"]) == (2, "blocked")
     code, out, _ = run(*TOO_LARGE, "--json")
-    assert (code, json.loads(out)["verdict"]) == (2, "oom")
+    assert (code, json.loads(out)["verdict"]) == (2, "out-of-memory")
 
 
 @pytest.mark.parametrize(
     ("pair", "path", "value"),
     [
-        ("gpuMemoryUtilization=0.05", ("verdict",), "oom"),
+        ("gpuMemoryUtilization=0.05", ("verdict",), "out-of-memory"),
         ("gpuMemoryUtilization=0.1", ("verdict",), "fits"),
         ("kvCacheDtype=auto", ("verdict",), "fits"),
         ("blockSize=64", ("verdict",), "fits"),

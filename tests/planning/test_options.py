@@ -336,6 +336,7 @@ def test_a_plan_is_json_with_the_keys_that_are_promised():
                 "break_even",
                 "cold_start",
                 "commitments",
+                "idle_billing_s",
                 "idle_usd_per_hour",
                 "linger_s",
                 "lowest_usd_per_hour",

@@ -309,7 +309,7 @@ def test_the_failure_is_named_before_it_costs_anything(subtests: pytest.Subtests
             assert (finding in p.stopping) == (severity == "block")
             if severity == "block":
                 assert not p.fits
-                assert p.verdict in {"blocked", "oom"}
+                assert p.verdict in {"blocked", "out-of-memory"}
             assert re.search(r"\d|localhost|off|false", finding.message), "a finding shows its figure"
             assert remedy_of(finding, FIELDS).endswith(".")
             assert finding.source
@@ -334,7 +334,7 @@ def test_an_accepted_finding_is_shown_and_stops_nothing(identifier: str):
 @pytest.mark.parametrize("accepted", [("FIT01",), RULE_IDS])
 def test_what_does_not_fit_is_never_said_to_fit_even_when_accepted(accepted: tuple[str, ...]):
     p = plan(replace(MEASURED["qat-31b-l4"], accept_findings=accepted))
-    assert (p.fits, p.verdict) == (False, "oom")
+    assert (p.fits, p.verdict) == (False, "out-of-memory")
     assert [f.id for f in p.stopping] == ["FIT01"]
 
 
@@ -392,7 +392,7 @@ def test_machines_of_compute_engine_are_marked_as_outside_the_project():
 
 def test_a_utilisation_too_low_for_the_weights_is_out_of_memory_too():
     p = plan(deployment("E2B-it", "L4", gpu_memory_utilization=0.35))
-    assert p.verdict == "oom"
+    assert p.verdict == "out-of-memory"
     assert "leaves nothing for the KV cache" in the(p, "FIT01").message
 
 

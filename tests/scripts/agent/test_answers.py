@@ -85,9 +85,9 @@ def gate(answer, detail=""):
 PLACE = {
     "open": False,
     "hardware": gate("yes"),
-    "provisioning": gate("not known", "d" * 160),
+    "provisioning": gate("unknown", "d" * 160),
     "quota": gate("yes"),
-    "provisioning_models": {model: gate("not known", "d" * 160) for model in ("flex-start", "spot", "standard")},
+    "provisioning_models": {model: gate("unknown", "d" * 160) for model in ("flex-start", "spot", "standard")},
     "requests": [],
     "stock": None,
     "usd_per_hour": 0.6,

@@ -139,7 +139,7 @@ def test_each_gate_is_open_closed_or_not_known_for_a_reason(world):
     assert code == 0
     assert answers(found["us-east5-a"]) == ("yes", "yes", "yes")
     assert answers(found["us-central1-b"]) == ("yes", "no", "yes")
-    assert answers(found["us-east1-d"]) == ("yes", "not known", "yes")
+    assert answers(found["us-east1-d"]) == ("yes", "unknown", "yes")
     assert answers(found["us-east5-b"]) == ("yes", "yes", "no")
     assert found["us-east5-b"]["quota"]["detail"] == "the quota is 3 chips, and 4 are needed"
     assert found["us-west1-c"]["hardware"]["detail"] == "the zone does not offer v6e-4"
@@ -191,7 +191,7 @@ def test_regions_of_cloud_run_have_their_own_gates(world):
     world.scenario(run=Run(gpu_quota_overrides={"us-east4/nvidia-l4": 0}))
     found = world.places("L4")
     assert answers(found["europe-west1"]) == ("yes", "yes", "yes")
-    assert answers(found["us-central1"]) == ("yes", "not known", "no")
+    assert answers(found["us-central1"]) == ("yes", "unknown", "no")
     assert "by invitation" in found["us-central1"]["provisioning"]["detail"]
     assert found["us-east4"]["quota"]["limit"] == 0
     assert world.places("--stack", "l4-qat")["us-east4"]["quota"]["detail"] == "the quota is 0 GPUs, and 1 are needed"
@@ -304,7 +304,7 @@ def test_a_zone_that_does_not_answer_in_time_leaves_the_others_alone():
     budget = itertools.chain([60.0] * (2 + 3 * len(names) - 1), itertools.repeat(0.0))
     found = {place.place: place for place in judged(google, remaining_s=lambda: next(budget))}
     release.set()
-    assert (found["us-east5-b"].hardware.answer, found["us-east5-b"].hardware.is_read) == ("not known", False)
+    assert (found["us-east5-b"].hardware.answer, found["us-east5-b"].hardware.is_read) == ("unknown", False)
     assert found["us-east5-b"].hardware.detail == "acceleratorTypes in us-east5-b: no answer in time"
     assert found["us-east5-a"].is_open
     assert found["us-east1-d"].hardware.answer == "yes"
@@ -356,7 +356,7 @@ def test_an_api_that_is_off_is_named_with_the_command_that_enables_it(world):
     command = f"gcloud services enable tpu.googleapis.com --project={PROJECT}"
     assert code == 1
     assert any(problem.endswith(f"to fix it: {command}") for problem in report["problems"])
-    assert {place["hardware"]["answer"] for place in report["places"]} == {"not known"}
+    assert {place["hardware"]["answer"] for place in report["places"]} == {"unknown"}
     seen = world.admin("GET", "/admin/requests")["requests"]
     assert not [entry for entry in seen if entry["id"] == "tpu.projects.locations.acceleratorTypes.list"]
 
