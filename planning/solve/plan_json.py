@@ -1,4 +1,4 @@
-"""A plan as `scripts.plan --json` prints it: its summary, the workload, and the costs with the place, date and URL of each price."""
+"""A plan in the format of `scripts.plan --json`: summary, workload, and costs with the location, date and URL of each price."""
 
 import math
 from dataclasses import asdict
@@ -11,7 +11,7 @@ from planning.solve.wording import FIELDS, Wording, finding_json
 
 
 def plan_json(plan: Plan, wording: Wording = FIELDS) -> dict[str, Any]:
-    """Return a plan in JSON types; `wording` has the keys of the caller."""
+    """Return a plan in JSON types; `wording` has the caller's keys."""
     document = asdict(plan.summary())
     if plan.margin is not None:
         document["margin"] = with_former_names(document["margin"], MARGIN)
@@ -26,7 +26,7 @@ def plan_json(plan: Plan, wording: Wording = FIELDS) -> dict[str, Any]:
 
 
 def _without_dollars(document: dict[str, Any]) -> dict[str, Any]:
-    """Return a plan in JSON types without costs: of a device that nobody stated a price for."""
+    """Return a plan in JSON types without costs, for a device without a price."""
     workload = document.get("workload")
     if workload is not None:
         workload = {key: None if key.startswith("usd_") else value for key, value in workload.items()}
@@ -34,7 +34,7 @@ def _without_dollars(document: dict[str, Any]) -> dict[str, Any]:
 
 
 def costs_json(cost: CostPlan, running: RunningCosts) -> dict[str, object]:
-    """Return the keys beside the summary of the cost, in JSON types."""
+    """Return the cost keys that the summary does not have, in JSON types."""
     prices = {price: None for place in cost.places for price in place.prices}
     return {
         "lowest_usd_per_hour": round(cost.lowest_usd_per_hour, 4),
@@ -79,7 +79,7 @@ def costs_json(cost: CostPlan, running: RunningCosts) -> dict[str, object]:
 
 
 def price_json(price: Price) -> dict[str, object]:
-    """Return a price with its place, date and URL."""
+    """Return a price with its location, date and URL."""
     return {
         "key": price.key,
         "region": price.region or None,

@@ -124,7 +124,7 @@ def test_a_load_close_to_the_edge_is_named():
     p = planned("31B-it-qat-w4a16-ct", "L4", gpu_memory_utilization=0.95, limit_mm_per_prompt=text_only, **options)
     finding = next(f for f in p.findings if f.id == "FIT09")
     assert (outcome(p), finding.severity) == ("may fail", "warn")
-    assert "Loading takes 21.36 of the 21.96 GiB of a GPU" in finding.message
+    assert "Loading needs 21.36 of 21.96 GiB of GPU memory" in finding.message
     assert finding.remedies
 
 
@@ -136,7 +136,7 @@ def test_a_plan_that_may_fail_says_so_in_the_document_the_table_and_the_headline
     former = {"says": "may fail", "has_gib": 1.102, "needs_gib": 0.816, "enough_gib": 1.257}
     assert margin == {"finding": "FIT05", **current, **former}
     assert main(arguments) == 0
-    words = "fits, but may fail (FIT05: 1.10 GiB, and it takes 0.82 to 1.26)"
+    words = "fits, but may fail (FIT05: 1.10 GiB, minimum 0.82, recommended 1.26)"
     assert words in capsys.readouterr().out
     assert words in headline(planned("E2B-it", "v5e-1", gpu_memory_utilization=0.93))
 

@@ -167,7 +167,7 @@ def test_a_private_persons_checkpoint_and_an_absent_one_are_said(new):
     assert (code, json.loads(out)["personal"]) == (0, False)
     code, out, err = new("fourth", "--model", "google/gemma-4-26B-A4B-it-qat-w4a16-ct")
     assert (code, out) == (2, "")
-    assert "it answered 404" in err
+    assert "it returned 404" in err
     assert repack in err
 
 
