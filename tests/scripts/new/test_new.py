@@ -179,7 +179,7 @@ def test_the_hubs_commit_is_written_for_weights_of_the_hub_and_of_the_bucket(new
 
 
 def test_without_the_hubs_answer_no_commit_is_written_and_a_finding_says_so(new, monkeypatch, tmp_path):
-    why = "The Hugging Face hub cannot be reached (ConnectError)"
+    why = "The Hugging Face Hub cannot be reached (ConnectError)"
     monkeypatch.setattr("cloud.hub.main_commit", lambda model: Unknown(why))
     code, out, err = new("chat", *ASKED["an id and a slice"])
     assert code == 0

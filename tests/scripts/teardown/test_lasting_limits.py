@@ -134,7 +134,7 @@ def test_a_preempted_machine_still_counts_and_its_unknown_end_is_said(world):
     assert after.age_s > before.age_s
     assert after.usd == pytest.approx(3 * V6E4_USD_PER_HOUR, rel=0.01)
     assert after.usd_per_hour == 0
-    assert any("its end is not known, so it counts until" in line for line in after.read), after.read
+    assert any("its end is unknown, so it counts until" in line for line in after.read), after.read
     hours(world, 20)
     assert used(world).usd == pytest.approx(4 * V6E4_USD_PER_HOUR, rel=0.01)  # its run would have ended after 4 h
 

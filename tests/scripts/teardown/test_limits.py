@@ -96,7 +96,7 @@ def test_where_monitoring_is_refused_only_instances_that_always_run_count_and_th
     desk.world.service("gemma-x", {**owner("x").labels, "gemma-serving-max-usd": "3"})
     item = used(desk.world, later(2))["x"]
     assert item.usd == pytest.approx(2 * L4_USD_PER_HOUR, rel=0.01)
-    assert "only instances that always run count" in item.unknown[0]
+    assert "only instances that always run are counted" in item.unknown[0]
     code, report, _ = desk.run("--over-limit", "--yes", stack=None)
     assert (code, report["clean"], report["receipts"]) == (ExitCode.FAILED, False, [])
 
