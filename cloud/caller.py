@@ -51,7 +51,7 @@ class GoogleCaller:
 
 
 def caller_of(project: str, given: Credentials | None = None) -> GoogleCaller:
-    """Return a project with the user's credentials, or those `given`. Raises CommandRefusedError if there are none."""
+    """Return a project with the user's credentials, or those `given`. Raises CommandRefusedError without credentials."""
     credentials = given or google_api.credentials()
     google = google_api.connect(project, given=credentials, connections=CALLS)
     return GoogleCaller(project=project, google=google, member=member_of(credentials))

@@ -179,14 +179,14 @@ def enable_command(project: str, apis: Iterable[str]) -> str:
 def connect(*projects: str, given: Credentials | None = None, connections: int = CONNECTIONS) -> GoogleApi:
     """Return a session with the user's credentials, or those `given`, and quota projects: the stack's, or all that are searched.
 
-    Without a project, only Cloud Storage accepts a user's login. Raises CommandRefusedError if there are no credentials.
+    Without a project, only Cloud Storage accepts a user's login. Raises CommandRefusedError without credentials.
     """
     session = google_session.open_session(None, given=given or credentials(), connections=connections)
     return GoogleApi(session, projects)
 
 
 def credentials() -> Credentials:
-    """Return the user's credentials. Raises CommandRefusedError if there are none."""
+    """Return the user's credentials. Raises CommandRefusedError without any."""
     try:
         return google_session.credentials()
     except google.auth.exceptions.DefaultCredentialsError:

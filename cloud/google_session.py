@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class GoogleCallError(Exception):
-    """A call without a usable response: the HTTP status (0 if there was none), Google's error message and machine-readable reason."""
+    """A call without a usable response: the HTTP status (0 without a response), Google's error message and machine-readable reason."""
 
     def __init__(self, status: int, message: str, reason: str = "") -> None:
         super().__init__(message)
@@ -55,7 +55,7 @@ def refusal_in(answer: "requests.Response") -> tuple[str, str]:
 
 
 def credentials() -> "Credentials":
-    """Return the user's credentials. Raises google.auth.exceptions.DefaultCredentialsError if there are none."""
+    """Return the user's credentials. Raises google.auth.exceptions.DefaultCredentialsError without any."""
     import google.auth  # noqa: PLC0415 - slow to load
     from google.oauth2.credentials import Credentials  # noqa: PLC0415 - as above
 
@@ -76,7 +76,7 @@ def open_session(
         connections: how many connections to one API are kept.
 
     Raises:
-        google.auth.exceptions.DefaultCredentialsError: if there are no credentials.
+        google.auth.exceptions.DefaultCredentialsError: without credentials.
     """
     from google.auth.transport.requests import AuthorizedSession  # noqa: PLC0415 - slow to load
     from requests.adapters import HTTPAdapter  # noqa: PLC0415 - as above
@@ -92,8 +92,8 @@ def open_session(
 def counted_for(project: str) -> Counted:
     """Return a function that sets a request's quota project, for any caller and any quota project of the login.
 
-    Google rejects most calls of a user's login without one. The header is set on the request, not on the credentials, where it would also be
-    sent with the token exchange, for which a federated identity may lack permission (google-github-actions/auth#250).
+    Google rejects most calls of a user's login without one. The header is set on the request, not on the credentials, which also
+    send it with the token exchange, for which a federated identity may lack permission (google-github-actions/auth#250).
     """
 
     def add(request: "requests.PreparedRequest") -> "requests.PreparedRequest":

@@ -32,7 +32,7 @@ class PolicyHolder:
 
     @property
     def policy(self) -> PolicyOf:
-        """How its policy is read and replaced."""
+        """Read and write calls of its policy."""
         return POLICIES[_TYPES[self.kind]]
 
     @property
@@ -56,14 +56,14 @@ class PolicyHolder:
 
     def read(self, api: GoogleApi) -> Item:
         """Return the policy with its conditions. Raises GoogleListError and ScriptError."""
-        asked = self._reading
-        return api.get(self.api, asked.path) if asked.body is None else api.post(self.api, asked.path, asked.body)
+        call = self._reading
+        return api.get(self.api, call.path) if call.body is None else api.post(self.api, call.path, call.body)
 
     def write(self, api: GoogleApi, policy: Item) -> None:
         """Replace the policy that was read; its etag rejects a policy that changed since. Raises GoogleListError and ScriptError."""
-        asked = self.policy.write(self.policy.name_of(self.inputs), policy)
-        send = api.put if asked.verb == "PUT" else api.post
-        send(self.api, asked.path, asked.body or {})
+        call = self.policy.write(self.policy.name_of(self.inputs), policy)
+        send = api.put if call.verb == "PUT" else api.post
+        send(self.api, call.path, call.body or {})
 
     def command(self, role: str, member: str, condition: Item) -> str:
         """Return the command that removes a grant."""
@@ -167,5 +167,5 @@ def _condition_flag(condition: Item) -> str:
 
 
 def _bare(member: str) -> str:
-    """Return a member without the prefix and suffix of a deleted account: it may be deleted between the search and the removal."""
+    """Return a member without the prefix and suffix of a deleted account, because it may be deleted between the search and the removal."""
     return member.removeprefix(_DELETED).partition("?")[0] if member.startswith(_DELETED) else member

@@ -35,7 +35,7 @@ class Reply:
 
     items: Sequence[Item] = ()
     problem: str = ""
-    """Why it could not be read; empty if it was."""
+    """Reason that it could not be read; empty if it was."""
     fix: str = ""
     """Command that enables the read; empty if there is none."""
 
@@ -103,7 +103,7 @@ class Answers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Call:
-    """One call: what it reads, from which API, with which role."""
+    """A call with its description, API and role."""
 
     what: str
     api: str
@@ -121,11 +121,11 @@ def deadline(limit_s: float = LIMIT_S) -> Callable[[], float]:
     return lambda: end_s - time.monotonic()
 
 
-def read_all(caller: GoogleCaller, asked: CapacityQuestion, *, remaining_s: Callable[[], float]) -> Answers:
+def read_all(caller: GoogleCaller, question: CapacityQuestion, *, remaining_s: Callable[[], float]) -> Answers:
     """Return all responses; for each that did not arrive in time, a reply that states so."""
-    replies = _ask(caller, dict(_first_calls(caller, asked)), remaining_s)
+    replies = _replies(caller, dict(_first_calls(caller, question)), remaining_s)
     zones = replies.get(("zones",), Reply())
-    more = _ask(caller, dict(_zone_calls(caller, asked, zones)) if asked.slices else {}, remaining_s)
+    more = _replies(caller, dict(_zone_calls(caller, question, zones)) if question.slices else {}, remaining_s)
     return Answers(
         zones=zones,
         catalogs={(key[1], key[2]): reply for key, reply in more.items()},
@@ -134,14 +134,14 @@ def read_all(caller: GoogleCaller, asked: CapacityQuestion, *, remaining_s: Call
     )
 
 
-def zones_of(asked: CapacityQuestion, zones: Reply) -> Sequence[str]:
+def zones_of(question: CapacityQuestion, zones: Reply) -> Sequence[str]:
     """Return the zones to query: the API's list or else the known ones, and the stack's."""
     listed = [str(item.get("locationId") or str(item.get("name")).rpartition("/")[2]) for item in zones.items]
-    known = () if zones.is_read else (zone for one in asked.slices for zone in known_places(one))
-    return tuple(dict.fromkeys((*sorted(listed), *known, *asked.zones)))
+    known = () if zones.is_read else (zone for one in question.slices for zone in known_places(one))
+    return tuple(dict.fromkeys((*sorted(listed), *known, *question.zones)))
 
 
-def _ask(caller: GoogleCaller, calls: _Calls, remaining_s: Callable[[], float]) -> dict[tuple[str, ...], Reply]:
+def _replies(caller: GoogleCaller, calls: _Calls, remaining_s: Callable[[], float]) -> dict[tuple[str, ...], Reply]:
     tasks = [partial(_reply, caller, call) for call in calls.values()]
     replies = each_in_time(tasks, workers=CALLS, remaining_s=remaining_s)
     late = (Reply(problem=f"{call.what}: no response in time") for call in calls.values())
@@ -160,30 +160,34 @@ def _reply(caller: GoogleCaller, call: _Call) -> Reply:
     return Reply(items=items, problem=unread)
 
 
-def _first_calls(caller: GoogleCaller, asked: CapacityQuestion) -> Iterator[tuple[tuple[str, ...], _Call]]:
+def _first_calls(caller: GoogleCaller, question: CapacityQuestion) -> Iterator[tuple[tuple[str, ...], _Call]]:
     """Yield the calls that need no list of zones."""
-    if asked.slices:
-        read = partial(_listed, caller.google, "tpu", LOCATIONS["tpu"].format(p=asked.project), "locations")
+    if question.slices:
+        read = partial(_listed, caller.google, "tpu", LOCATIONS["tpu"].format(p=question.project), "locations")
         yield ("zones",), _Call(what="the list of zones", api="tpu", role=TPU_VIEWER, read=read)
-    for quota in {asked.quota_of(one) for one in asked.accelerators}:
+    for quota in {question.quota_of(one) for one in question.accelerators}:
         if quota is not None:
             read = partial(_limits, caller, quota)
             what = f"the quota {quota.metric}"
             yield ("limits", quota.metric), _Call(what=what, api="serviceusage", role=quotas.VIEWER, read=read)
     services = by_name(SERVICE)
-    for region in dict.fromkeys(region for gpu in asked.gpus for region in asked.regions_of(gpu)):
-        read = partial(_listed, caller.google, "run", services.path.format(p=asked.project, l=region), services.items)
+    for region in dict.fromkeys(region for gpu in question.gpus for region in question.regions_of(gpu)):
+        read = partial(
+            _listed, caller.google, "run", services.path.format(p=question.project, l=region), services.items
+        )
         yield ("services", region), _Call(what=f"the services in {region}", api="run", role=RUN_VIEWER, read=read)
 
 
-def _zone_calls(caller: GoogleCaller, asked: CapacityQuestion, zones: Reply) -> Iterator[tuple[tuple[str, ...], _Call]]:
+def _zone_calls(
+    caller: GoogleCaller, question: CapacityQuestion, zones: Reply
+) -> Iterator[tuple[tuple[str, ...], _Call]]:
     """Yield the calls for each zone. An API that is off returns nothing anywhere, so it is not called again."""
     if "services enable" in zones.fix:
         return
-    reserved = ("reservations",) if asked.provisioning == "reservation" else ()
-    for zone in zones_of(asked, zones):
+    reserved = ("reservations",) if question.provisioning == "reservation" else ()
+    for zone in zones_of(question, zones):
         for key in (*_CATALOGS, "queuedResources", *reserved):
-            path = f"{_TPU.format(p=asked.project, l=zone)}{key}?pageSize=500"
+            path = f"{_TPU.format(p=question.project, l=zone)}{key}?pageSize=500"
             read = partial(_listed, caller.google, "tpu", path, key)
             yield ("zone", zone, key), _Call(what=f"{key} in {zone}", api="tpu", role=TPU_VIEWER, read=read)
 

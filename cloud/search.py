@@ -1,7 +1,7 @@
 """Search projects for all resources of one stack, or of all stacks of this product.
 
 The locations come from the APIs, not from a stack's settings, because a stack may have used zones that its settings no longer list.
-No list uses the wildcard location `-`: Cloud Run rejects it, and for Cloud TPU and Artifact Registry it is not documented to be complete.
+No list uses the wildcard location `-`, because Cloud Run rejects it, and for Cloud TPU and Artifact Registry it is not documented to be complete.
 """
 
 import time
@@ -116,15 +116,15 @@ def search(api: GoogleApi, scope: Scope, *, clock: WaitClock | None = None, say:
     Waits up to START_LIMIT_S for recently enabled APIs; `say` is called before the wait.
     """
     started_s = time.monotonic()
-    asking = _Asking(api=api, clock=clock or WaitClock(), say=say or _nothing)
-    first = asking.reads([*_location_tasks(api, scope), *_project_tasks(api, scope)])
-    second = asking.reads([*_place_tasks(api, scope, first), *_policy_tasks(api, scope, first)])
+    reader = _ListReader(api=api, clock=clock or WaitClock(), say=say or _nothing)
+    first = reader.reads([*_location_tasks(api, scope), *_project_tasks(api, scope)])
+    second = reader.reads([*_place_tasks(api, scope, first), *_policy_tasks(api, scope, first)])
     reads = (*first, *second)
     found = [*_resources(reads, scope), *_grants(reads, scope)]
     return Inventory(
         found=tuple(sorted(found, key=lambda item: (item.kind, item.name))),
         calls=tuple(read.call for read in reads),
-        unknown=tuple(dict.fromkeys([*_unread_lists(reads), *asking.switched_off(reads)])),
+        unknown=tuple(dict.fromkeys([*_unread_lists(reads), *reader.switched_off(reads)])),
         elapsed_s=time.monotonic() - started_s,
     )
 
@@ -146,7 +146,7 @@ def _unread_lists(reads: Sequence[_Read]) -> Iterator[str]:
 
 
 @dataclass(slots=True, kw_only=True)
-class _Asking:
+class _ListReader:
     """Runs the lists of a search, again for recently enabled APIs."""
 
     api: GoogleApi
@@ -298,7 +298,7 @@ def _items(api: GoogleApi, kind: ResourceKind, path: str, project: str, scope: S
 
 
 def _policy(api: GoogleApi, holder: PolicyHolder, scope: Scope) -> _Read:
-    """Read a policy: it is the only item."""
+    """Return a policy as the only item."""
     started_s = time.monotonic()
     raw = answer_of(holder.api, lambda: (holder.read(api),))
     answer, seen = _judged(raw, holder.api, scope, is_place=True), _seen(raw)

@@ -32,7 +32,7 @@ _HOUR_S: Final = 3600.0
 _METRIC: Final = "run.googleapis.com/container/billable_instance_time"
 """Billable time aggregated across all container instances (Google Cloud metrics list, Cloud Run), in seconds."""
 _LONGEST_WINDOW: Final = timedelta(weeks=6)
-"""How long Cloud Monitoring keeps metrics of Google's services (Cloud Monitoring, quotas and limits, data retention)."""
+"""Time for which Cloud Monitoring keeps metrics of Google's services (Cloud Monitoring, quotas and limits, data retention)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +50,7 @@ class StackSpending:
     unknown: Sequence[str] = ()
     """Missing figures, each a sentence."""
     record: RecordWord = "absent"
-    """Whether the record of past machines was read (contracts.run_record)."""
+    """State of the record of past machines (contracts.run_record)."""
     since: str | None = None
     """Start of the first machine or service (RFC 3339)."""
     read: Sequence[str] = ()
@@ -68,7 +68,7 @@ class StackSpending:
 
     @property
     def verdict(self) -> Literal["within", "exceeded", "unknown", "no limit"]:
-        """Whether the stack is within its limits. If a figure could not be read, it is unknown unless another one exceeds a limit."""
+        """Result of the comparison with the limits. If a figure could not be read, it is unknown unless another one exceeds a limit."""
         if not self.limits.labels:
             return "no limit"
         if self.exceeded:

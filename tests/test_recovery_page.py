@@ -434,8 +434,8 @@ def teardown_that_is_refused(tools):
 
 
 @produces(
-    "exceeds maxAge ...: it is ... old",
-    "exceeds maxUsd ...: it has cost",
+    "exceeds maxAge ... (age ...)",
+    "exceeds maxUsd ... (cost ...)",
     "has no limit; it is ... old",
     "is unknown; it is at least ... old",
 )

@@ -44,7 +44,7 @@ class WeightsBucket:
     """A bucket with the user's credentials and the endpoint of the environment. Thread-safe."""
 
     def __init__(self, name: str, project: str) -> None:
-        """Store the bucket's name; no call is made yet. Raises CommandRefusedError if there are no credentials."""
+        """Store the bucket's name; no call is made yet. Raises CommandRefusedError without credentials."""
         from google.cloud import storage  # noqa: PLC0415 - slow to load
 
         credentials = google_api.credentials()

@@ -14,14 +14,14 @@ _MILLION = 1_000_000
 def cost_plan(resolved: Resolved, throughput: ThroughputPlan) -> CostPlan:
     """Return the cost of a resolved deployment in US dollars."""
     places = tuple(_place_cost(resolved, place) for place in places_of(resolved))
-    dearest = max(places, key=lambda one: one.usd_per_hour)
-    hourly = dearest.usd_per_hour
+    highest = max(places, key=lambda one: one.usd_per_hour)
+    hourly = highest.usd_per_hour
     maximum, basis = _maximum(resolved, hourly)
     measured = resolved.deployment.measured_tok_per_s
-    dates = [price.as_of for price in dearest.prices]
+    dates = [price.as_of for price in highest.prices]
     return CostPlan(
         usd_per_hour=hourly,
-        parts_usd_per_hour=tuple((part.name, part.usd_per_hour) for part in parts_at(resolved, dearest.place)),
+        parts_usd_per_hour=tuple((part.name, part.usd_per_hour) for part in parts_at(resolved, highest.place)),
         lowest_usd_per_hour=min(one.usd_per_hour for one in places),
         places=places,
         max_usd=maximum,
@@ -39,8 +39,8 @@ def cost_plan(resolved: Resolved, throughput: ThroughputPlan) -> CostPlan:
 def hourly_parts(resolved: Resolved) -> tuple[tuple[str, float], ...]:
     """Return the hourly bill of one instance, machine or slice in the deployment's most expensive location."""
     each = [parts_at(resolved, place) for place in places_of(resolved)]
-    dearest = max(each, key=_total)
-    return tuple((part.name, part.usd_per_hour) for part in dearest)
+    highest = max(each, key=_total)
+    return tuple((part.name, part.usd_per_hour) for part in highest)
 
 
 def parts_at(resolved: Resolved, place: str) -> tuple[HourlyPart, ...]:

@@ -1,6 +1,6 @@
 """Provisioning models by location, from documents and reports. No Google API returns them.
 
-The hardware, the provisioning model and the quota are three gates that reports confuse: a zone can have v6e and quota but still return
+The hardware, the provisioning model and the quota are three gates that reports confuse. A zone can have v6e and quota but still return
 "FLEX_START provisioning model is not supported for accelerator type". Available capacity is a fourth, known only after a request.
 """
 
@@ -23,7 +23,7 @@ PROVISIONING_MODELS: Final[tuple[ProvisioningModel, ...]] = get_args(Provisionin
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Acceptance:
-    """Whether a location accepts a provisioning model, with the source."""
+    """Support for a provisioning model in a location, with the source."""
 
     answer: Answer
     source: str

@@ -126,11 +126,11 @@ def _shortest_window_h(hourly: float, always_usd_per_hour: float, start_h: float
 
 def _bill(subject: Subject) -> Iterator[BillPart]:
     resolved = subject.resolved
-    dearest = max(subject.cost.places, key=lambda one: one.usd_per_hour).place
-    for part in parts_at(resolved, dearest):
+    highest = max(subject.cost.places, key=lambda one: one.usd_per_hour).place
+    for part in parts_at(resolved, highest):
         yield _part(part.name, part.amount, part.unit, "hour", part.price)
     if resolved.platform == "tpu-vm":
-        per_hour = resolved.prices.price("disk_usd_per_gib_month", dearest)
+        per_hour = resolved.prices.price("disk_usd_per_gib_month", highest)
         disk_gib = resolved.deployment.tpu.boot_disk_size_gb or MIN_BOOT_DISK_GB
         yield _part(f"boot disk, {disk_gib} GiB", disk_gib / MONTH_H, "GiB-month", "hour", per_hour)
     if resolved.platform == "own":
@@ -149,7 +149,7 @@ def overlap_s(subject: Subject) -> float | None:
 
 
 def _renewal(subject: Subject) -> Iterator[BillPart]:
-    """Yield the cost of the second machine until it takes over: the first one is then deleted, so later hours are not paid twice."""
+    """Yield the cost of the second machine until it takes over, when the first one is deleted."""
     both_s = overlap_s(subject)
     if both_s is not None:
         hours = both_s / HOUR_S

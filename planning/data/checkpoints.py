@@ -39,7 +39,7 @@ class Checkpoint:
     """Name of a scheme of `planning.data.quantization`."""
     kind: Kind = "instruct"
     has_stored_head: bool = False
-    """True if the files store an output head although it is tied to the embeddings: they are larger, load longer, and a GPU drops it."""
+    """True if the files store an output head although it is tied to the embeddings. Such files are larger and load longer; a GPU drops the head."""
     has_padded_experts: bool = False
     """True if the files pad each expert's columns to the next tile of the 4-bit kernels."""
     is_personal: bool = False
@@ -53,7 +53,7 @@ class Checkpoint:
     source: Page
     """A page that names it."""
     note: str = ""
-    """What is quantized, and observed sizes."""
+    """Quantized layers and observed sizes."""
 
     @property
     def is_drafter(self) -> bool:
@@ -179,8 +179,8 @@ def similar_ids(name: str, *, drafters: bool = False) -> tuple[str, ...]:
     bare: dict[str, str] = {
         one.id.lower().rpartition("/")[2]: one.id for one in CHECKPOINTS.values() if one.is_drafter is drafters
     }
-    asked = name.strip().lower()
-    given = asked.rpartition("/")[2]
+    wanted = name.strip().lower()
+    given = wanted.rpartition("/")[2]
     # Users often omit the ending: `gemma-4-12b` is the instruction-tuned model.
     with_ending = bare.get(f"{given}-it")
     close: list[str] = get_close_matches(given, bare, n=3, cutoff=0.75)

@@ -24,7 +24,7 @@ _INNER_NAMES: Final = ("localhost", "internal", "local", "lan", "home.arpa")
 
 
 def exposure_arguments(*, has_api_key: bool) -> tuple[str, ...]:
-    """Return the arguments of every server: no web page may call it, and with an API key every path except /health requires the key."""
+    """Return the arguments of every server. No web page may call it; with an API key every path except /health requires the key."""
     return ("--allowed-origins=[]", *((GUARD_ARGUMENT,) if has_api_key else ()))
 
 

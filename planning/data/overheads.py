@@ -111,7 +111,7 @@ PAGE_CACHE_TO_GPU_BYTES_PER_S: Final = 1_500e6
 
 # --- Starting -----------------------------------------------------------------------------------------------------------------------
 CLOUD_RUN_CONTAINER_START_S: Final = 20
-"""Image streaming and driver: Cloud Run starts a GPU container before its image is fully pulled."""
+"""Image streaming and driver. Cloud Run starts a GPU container before its image is fully pulled."""
 DOCKER_INSTALL_S: Final = 60
 """apt-get install of docker.io on a Compute Engine instance: about a minute (field notes of xbill9/tpu-skill-claude, "docker install ~1 min")."""
 VM_IMAGE_PULL_S: Final = 150
@@ -160,7 +160,7 @@ XLA_SPECULATION_FACTOR: Final = 1.5
 """Speculative decoding compiles more programs for the verification steps."""
 XLA_MIN_BUCKET: Final = 16
 XLA_CACHED_FACTOR: Final = 0.37
-"""Fraction of the compile time that a restart with a warm cache still takes: every program is traced, loaded and run once. Fitted to two boots. E2B
+"""Fraction of the compile time that a restart with a warm cache still takes, because every program is traced, loaded and run once. Fitted to two boots. E2B
 on v5e-1 (xbill9/gemma4-dev 4cf2d8b, tpu-vllm-v5e1-2b/benchmarks/runs/2026-08-09-serving-params-v5e1/REPORT.md) took 857 s cold and 497 s with
 the cache kept; without 202 s of the process and 60 s of loading, that is 235 of 595 s, 0.40. 12B for text on v6e-1 (the log at
 TPU_PROCESS_START_S) took 55 s for eight programs, 0.31 of 176. The mean of both, weighted by their 18 and 8 programs."""
@@ -222,4 +222,4 @@ CACHED_TOKEN_S: Final = 5e-6
 """Time per prompt token in the prefix cache: 4.2 to 5.5 us between 4,096 and 65,376 tokens (repeated prompts of the public sweep of
 2026-07-25). Other requests do not wait for it."""
 WAVE_SHARE: Final = 0.5
-"""How synchronized the prompts of a closed loop arrive, 0 (evenly) to 1 (all together). Responses of equal length finish together."""
+"""Degree to which the prompts of a closed loop arrive together, 0 (evenly) to 1 (all at the same time). Responses of equal length finish together."""

@@ -145,8 +145,8 @@ class PriceBook:
         if found is not None:
             return self._listed(key, region, found)
         if region:
-            dearest = max(rows.values(), key=_by_usd)
-            return replace(self._listed(key, region, dearest), is_assumed=True)
+            highest = max(rows.values(), key=_by_usd)
+            return replace(self._listed(key, region, highest), is_assumed=True)
         usual = PRICES[key].usual
         nearest = min(rows.values(), key=lambda row: abs(row.usd - usual))
         return self._listed(key, region, replace(nearest, usd=usual))

@@ -164,10 +164,10 @@ def _platform(name: str | None, accelerator: Accelerator) -> Platform:
 
 def _model(deployment: Deployment) -> tuple[str, ModelSpec, Scheme, bool]:
     """Return id, architecture, precision, and whether vLLM must quantize while loading."""
-    asked = deployment.quantization or deployment.vllm.quantization
-    asked = asked.lower() if asked else None
-    if asked is not None and asked not in SCHEMES:
-        raise PlanningError(f'The quantization "{asked}" is unknown. Allowed: {", ".join(SCHEMES)}.')
+    wanted = deployment.quantization or deployment.vllm.quantization
+    wanted = wanted.lower() if wanted else None
+    if wanted is not None and wanted not in SCHEMES:
+        raise PlanningError(f'The quantization "{wanted}" is unknown. Allowed: {", ".join(SCHEMES)}.')
     checkpoint = find_checkpoint(deployment.model)
     if deployment.model_spec is not None:
         spec, architecture = deployment.model_spec, ""
@@ -177,26 +177,26 @@ def _model(deployment: Deployment) -> tuple[str, ModelSpec, Scheme, bool]:
         spec, architecture = spec_of(checkpoint.id), checkpoint.architecture
     model_id = spec.name if deployment.model_spec is not None or checkpoint is None else checkpoint.id
     native = spec.native_quantization or "bf16"
-    if asked is not None and asked != native:
-        _check_conversion(asked, native, model_id, architecture)
+    if wanted is not None and wanted != native:
+        _check_conversion(wanted, native, model_id, architecture)
         spec = replace(spec, checkpoint_bytes=None)
-    scheme = SCHEMES[asked or native]
+    scheme = SCHEMES[wanted or native]
     return model_id, spec, scheme, scheme.name != native
 
 
-def _check_conversion(asked: str, native: str, model_id: str, architecture: str) -> None:
+def _check_conversion(wanted: str, native: str, model_id: str, architecture: str) -> None:
     """Raise PlanningError if vLLM cannot serve a checkpoint in another precision than its own."""
     if native != "bf16":
         instead = f" or use {architecture}" if architecture else ""
         raise PlanningError(
-            f'The checkpoint {model_id} is {native}, which conflicts with `quantization` "{asked}". Remove quantization{instead}.'
+            f'The checkpoint {model_id} is {native}, which conflicts with `quantization` "{wanted}". Remove quantization{instead}.'
         )
-    if asked in QUANTIZED_BY_VLLM:
+    if wanted in QUANTIZED_BY_VLLM:
         return
-    ready = [with_owner(one) for one in stored_as(architecture, asked)]
+    ready = [with_owner(one) for one in stored_as(architecture, wanted)]
     instead = f"Use {' or '.join(ready)}" if ready else f"Choose {' or '.join(('bf16', *QUANTIZED_BY_VLLM))}"
     raise PlanningError(
-        f'The quantization "{asked}" needs an already quantized checkpoint, but {model_id} is {native}. {instead}.'
+        f'The quantization "{wanted}" needs an already quantized checkpoint, but {model_id} is {native}. {instead}.'
     )
 
 

@@ -124,7 +124,7 @@ def model_from_config(
 
 
 def _unmodelled(top: _Reader, text: _Reader, *, index: Mapping[str, object] | None, gemma: bool) -> tuple[str, ...]:
-    """Return what the config leaves unspecified, or the planner does not compute, each as a clause."""
+    """Return the facts that the config does not specify or the planner does not compute, each as a clause."""
     architectures = top.values.get("architectures")
     named = cast("list[object]", architectures)[0] if isinstance(architectures, list) and architectures else None
     clauses = {

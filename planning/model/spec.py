@@ -28,7 +28,7 @@ class Attention:
     window: int | None = None
     """Length of the attention window in tokens; None is full attention."""
     value_from_key: bool = False
-    """The checkpoint has no value projection: the key projection serves as both (Gemma 4's `attention_k_eq_v`)."""
+    """The checkpoint has no value projection, because the key projection serves as both (Gemma 4's `attention_k_eq_v`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Which precision loads on which device with which version of vLLM: a table with source and date, and its lookup.
+"""Supported precisions by device and vLLM version: a table with source and date, and its lookup.
 
 A row applies to everything it names; empty fields match anything. The first matching row decides.
 To record a new capability of an image, add a row to planning/data/support.json, above the one that it overrides.
@@ -16,9 +16,9 @@ from planning.model.spec import ModelSpec
 
 Answer = Literal["yes", "no", "unknown"]
 Loading = Literal["checkpoint", "on-load"]
-"""Whether the checkpoint has the precision, or vLLM converts to it while loading."""
+"""Origin of the precision: the checkpoint, or conversion by vLLM while loading."""
 ModelKind = Literal["dense", "shared-kv", "experts", "pytorch"]
-"""How vLLM on TPU serves a model: in JAX (plain, with layers that read other layers' KV cache, or with experts), or through PyTorch."""
+"""Path by which vLLM on TPU serves a model: in JAX (plain, with layers that read other layers' KV cache, or with experts), or through PyTorch."""
 
 _ANY_DEVELOPMENT: Final = 10**9
 _VERSION: Final = re.compile(r"v?(\d+)\.(\d+)(?:\.(\d+))?(?:rc\d+)?(?:\.dev(\d+))?")
@@ -49,7 +49,7 @@ class Support:
     is_weight_only: bool = False
     """True if the device has no arithmetic for it: weights are stored in it but computed in bf16."""
     note: str = ""
-    """What is missing or unknown, as a clause."""
+    """The missing or unknown feature, as a clause."""
     source: str
     seen_on: str
     """Date of the source, YYYY-MM-DD."""

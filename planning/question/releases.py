@@ -21,7 +21,7 @@ COUNTS_TOKENS_IN_FLIGHT: Final = "0.26.0"
 #49878: Gemma 4 from 0.25.1 to 0.26). Before it, a request held one step's tokens in addition to its window."""
 STEPS_IN_FLIGHT: Final = 2
 STREAMS_ON_TPU: Final = "0.29.0"
-"""First release whose TPU image is known to have the loader runai_streamer with gs:// support: the pinned one registers it, and a nightly
+"""First release whose TPU image is known to have the loader runai_streamer with gs:// support. The pinned one registers it, and a nightly
 of 2026-04-01 served with it (llm-d/llm-d#1102; vllm-project/tpu-inference#955). v0.13.2-ironwood did not (same pull request)."""
 STARTS_FASTER_ON_TPU: Final = "0.29.0"
 """First release with the faster server start on TPU (`planning.data.overheads.TPU_PROCESS_START_S`); none between 0.26.1 and 0.29.1 was tested."""

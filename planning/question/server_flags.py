@@ -70,7 +70,7 @@ class ServerArgument:
     """True if it is the `--no-` form."""
     value: tuple[str, ...] = ()
     problem: str = ""
-    """Why vLLM rejects it, as the end of a sentence and without any value; empty if it does not."""
+    """Reason that vLLM rejects it, as the end of a sentence and without any value; empty if it does not."""
 
 
 @cache

@@ -28,7 +28,7 @@ Platform = Literal["tpu-vm", "cloud-run", "gce", "own"]
 """`own`: a machine that Google does not offer, described by its specifications (`planning.machine.devices`)."""
 CompileCache = Literal["machine", "bucket", "off"]
 GraphCacheMode = Literal["off", "bucket"]
-"""Whether a Cloud Run service stores torch.compile graphs in its bucket for its next start."""
+"""Setting for storing a Cloud Run service's torch.compile graphs in its bucket for the next start."""
 ProvisioningModel = Literal["flex-start", "spot", "standard", "reservation"]
 CapacityApiName = Literal["cloud-tpu", "compute-engine"]
 SshAccess = Literal["os-login", "metadata-key"]
@@ -87,7 +87,7 @@ class CloudRunOptions:
     rolls_out: bool = False
     """True if a rollout tests a new revision while the old one serves, which needs additional GPUs."""
     graph_cache: GraphCacheMode = "off"
-    """Where compiled graphs are stored for an instance's next start."""
+    """Storage of compiled graphs for an instance's next start."""
     file_cache_gib: float | None = None
     """Size of the file cache of `fuse-cached`."""
 
@@ -103,15 +103,15 @@ class TpuOptions:
     """Run limit after which Google deletes the nodes; None sets none, which flex-start does not allow."""
     zones: tuple[str, ...] = ()
     compile_cache: CompileCache = "machine"
-    """Where compiled XLA programs are stored: on the machine's disk, also in the bucket for the next machine, or nowhere."""
+    """Storage of compiled XLA programs: the machine's disk, in addition the bucket for the next machine, or none."""
     private_google_access: bool | None = None
-    """Whether an existing subnet has Private Google Access; None if the stack creates the network."""
+    """True if an existing subnet has Private Google Access; None if the stack creates the network."""
     boot_disk_size_gb: int | None = None
     """Size of the boot disk; None for Google's 100 GB."""
     ssh: SshAccess = "os-login"
-    """Who may log in to the machine: accounts that IAM allows, or anyone with an SSH key in the metadata of the machine or the project."""
+    """Access to the machine: accounts that IAM allows, or anyone with an SSH key in the metadata of the machine or the project."""
     tunnel_members: tuple[str, ...] = ()
-    """Who may open a tunnel to the machine, as IAM members."""
+    """IAM members who may open a tunnel to the machine."""
     tunnel_role: str | None = None
     """Custom role for these members instead of roles/tpu.admin."""
     renew_before_s: int | None = None
@@ -184,7 +184,7 @@ class Remedy:
     changes: Mapping[str, object]
     """The new value of each field, by path (`vllm.max_model_len`); None removes the field."""
     move: Literal["accelerator", "model"] | None = None
-    """What the remedy replaces; None if it keeps both the accelerator and the model."""
+    """The part that the remedy replaces; None if it keeps both the accelerator and the model."""
     title: str = ""
     """Description of a move's destination."""
     usd_per_hour: float | None = None
@@ -445,7 +445,7 @@ class CostPlan:
     prices_as_of: str
     """Date of the oldest price in `usd_per_hour`; "" if one has no date."""
     is_known: bool = True
-    """False for a custom device without a price: every value is 0 and has no meaning."""
+    """False for a custom device without a price, for which every value is 0 and meaningless."""
 
 
 BillBasis = Literal["hour", "busy hour", "month", "start", "renewal"]

@@ -27,7 +27,7 @@ REVISION: Final = "--revision"
 TOKENIZER: Final = "--tokenizer"
 TOKENIZER_REVISION: Final = "--tokenizer-revision"
 SAFETENSORS: Final = "safetensors"
-"""Value of `load_format` with which vLLM opens only safetensors. `auto` also opens pickled files (.bin, .pt) if there are no safetensors."""
+"""Value of `load_format` with which vLLM opens only safetensors. `auto` also opens pickled files (.bin, .pt) without safetensors."""
 STREAMER: Final = "runai_streamer"
 """Value of `load_format` with which vLLM reads weights directly from a bucket."""
 

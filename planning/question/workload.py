@@ -166,7 +166,7 @@ def check_workload(workload: Workload) -> None:
             raise PlanningError(f"`workload.{figure.name}` is {value}; it must be {figure.allowed}.")
     if workload.users is not None and workload.rate_per_s is not None:
         raise PlanningError(
-            f"`workload.users` is {workload.users} and `workload.rate_per_s` is {workload.rate_per_s:g}, which cannot be combined: "
+            f"`workload.users` is {workload.users} and `workload.rate_per_s` is {workload.rate_per_s:g}, which cannot be combined because "
             "users wait for their responses, a rate does not. Remove one of them."
         )
 

@@ -71,7 +71,7 @@ def own_key(subject: Subject) -> RuleResult | None:
     repeated = [argument for argument in read if argument.flag is not None and _owner(argument.flag.name, read)]
     if not repeated:
         return None
-    said = dict.fromkeys(
+    listed = dict.fromkeys(
         f"{argument.written} ({_owner(argument.flag.name, read)})" for argument in repeated if argument.flag
     )
     kept = _without(arguments, _words(repeated) | _words(_secrets(read, arguments)))
@@ -84,7 +84,7 @@ def own_key(subject: Subject) -> RuleResult | None:
 
     return RuleResult(
         message=(
-            f"`vllm.extra_args` has {len(repeated)} argument(s) with their own key: {', '.join(said)}. vLLM will use "
+            f"`vllm.extra_args` has {len(repeated)} argument(s) with their own key: {', '.join(listed)}. vLLM will use "
             "these values instead of the planned ones, and the plan will be wrong."
         ),
         remedies=remedies(),
@@ -113,10 +113,10 @@ def unknown_argument(subject: Subject) -> RuleResult | None:
         if table.is_certain
         else f"The flags of {table.version} in this image are unknown, and the nearest releases reject it."
     )
-    said = "; ".join(dict.fromkeys(argument.problem for argument in wrong))
+    listed = "; ".join(dict.fromkeys(argument.problem for argument in wrong))
     return RuleResult(
         severity="block" if table.is_certain else "warn",
-        message=f"`vllm.extra_args`: {_without_secret_text(said)}. {ending}",
+        message=f"`vllm.extra_args`: {_without_secret_text(listed)}. {ending}",
         remedies=(change("vllm.extra_args", kept),),
     )
 

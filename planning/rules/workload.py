@@ -161,11 +161,11 @@ def items(subject: Subject) -> RuleResult | None:
         return None
     refused: dict[str, tuple[int, int]] = {}
     for modality, name in _MODALITIES:
-        asked, allowed = getattr(workload, name), _allowed(subject, modality)
-        if asked > allowed:
-            refused[name] = (asked, allowed)
+        requested, allowed = getattr(workload, name), _allowed(subject, modality)
+        if requested > allowed:
+            refused[name] = (requested, allowed)
     has_audio = resolved.serves_audio and not resolved.is_tpu
-    texts = [f"{asked} {name}, but {allowed} are allowed" for name, (asked, allowed) in refused.items()]
+    texts = [f"{requested} {name}, but {allowed} are allowed" for name, (requested, allowed) in refused.items()]
     if workload.audio_s > 0 and not has_audio:
         texts.append(f"{workload.audio_s:g} s of audio, but this server does not support audio")
     if not texts:

@@ -97,23 +97,23 @@ class Knobs:
     max_num_seqs: int | None
 
 
-def checkpoints_of(asked: str | None) -> tuple[Checkpoint, ...]:
+def checkpoints_of(wanted: str | None) -> tuple[Checkpoint, ...]:
     """Return the checkpoints of a family (`12B`) or an id; without either, all instruction-tuned ones.
 
-    Base and unrounded QAT checkpoints are found by id only: the first cannot chat, the second are as large as the original.
+    Base and unrounded QAT checkpoints are found by id only, because the first cannot chat and the second are as large as the original.
 
     Raises:
         PlanningError: for a model outside the catalog, missing on the hub, or only usable as a draft model.
     """
     served = tuple(one for one in CHECKPOINTS.values() if one.kind == "instruct")
-    if asked is None:
+    if wanted is None:
         return served
-    family = tuple(one for one in served if asked.strip().lower() in _families(one))
+    family = tuple(one for one in served if wanted.strip().lower() in _families(one))
     if family:
         return family
-    found = find_checkpoint(asked)
+    found = find_checkpoint(wanted)
     if found is None or found.is_drafter:
-        raise PlanningError(unknown_model(asked))
+        raise PlanningError(unknown_model(wanted))
     refuse_absent(found.id)
     return (found,)
 

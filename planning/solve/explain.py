@@ -160,8 +160,10 @@ def _ways(subject: Subject) -> tuple[str, ...]:
 def _seen(startup: StartupPlan) -> tuple[str, ...]:
     if startup.probe is None:
         return ()
-    probe, asks = startup.probe, f"every {startup.probe.period_s} s, {startup.probe.failure_threshold} times"
-    return (f"seen by the probe   {startup.ready_s:8.1f} s; it waits {probe.initial_delay_s} s, then probes {asks}",)
+    probe, attempts = startup.probe, f"every {startup.probe.period_s} s, {startup.probe.failure_threshold} times"
+    return (
+        f"seen by the probe   {startup.ready_s:8.1f} s; it waits {probe.initial_delay_s} s, then probes {attempts}",
+    )
 
 
 def _decoding(subject: Subject) -> tuple[str, ...]:

@@ -18,7 +18,7 @@ SMOKE_PROMPT_TOKENS: Final = 64
 SMOKE_OUTPUT_TOKENS: Final = 128
 """The streams of the smoke checks (`scripts.smoke.checks_speed`): one sentence with its chat template in, 128 tokens out."""
 TTFT_FLOOR_S: Final = 2.0
-"""A constant, not an estimate: a first token over a tunnel, or to a distant client, may always take this long.
+"""A constant, not an estimate, because a first token over a tunnel, or to a distant client, may always take this long.
 
 It applies to every estimate below 0.5 s, and so to every stack of this repository (0.01 s to 0.09 s)."""
 TTFT_MARGIN: Final = 4.0

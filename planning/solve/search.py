@@ -103,7 +103,7 @@ class Solution:
 
 
 class Stage(IntEnum):
-    """What a candidate fails at, in order: later values are closer to meeting the limits."""
+    """Stage at which a candidate fails, in order: later values are closer to meeting the limits."""
 
     MEMORY = 0
     FINDING = 1
@@ -116,7 +116,7 @@ class Stage(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NearestMiss:
-    """Why a checkpoint on an accelerator does not meet the limits."""
+    """A checkpoint on an accelerator that does not meet the limits, with the reasons."""
 
     served: Served
     place: HostShape
@@ -124,7 +124,7 @@ class NearestMiss:
     excess: float
     """Factor by which the worst value exceeds its limit; the nearest miss has the lowest."""
     stage: Stage
-    """How far the candidate got."""
+    """Stage that the candidate reached."""
     deployment: Deployment | None = None
     """The subject tried, with its memory settings; None if none could be planned."""
 
@@ -230,7 +230,7 @@ class _Search:
         return self.limits.max_usd_per_hour is None or place.usd_per_hour < self.limits.max_usd_per_hour + _CENT
 
     def nearest(self, misses: Iterable[NearestMiss], places: tuple[tuple[HostShape, ...], ...]) -> NearestMiss | None:
-        """Return the nearest miss that could be deployed with looser limits; None if there are no misses."""
+        """Return the nearest miss that could be deployed with looser limits; None without misses."""
         ordered = sorted(misses, key=_distance)
         for miss in ordered[:_MOST_TRIED]:
             if miss.stage < Stage.LIMITS or miss.deployment is None:

@@ -14,7 +14,7 @@ _VERBS = {"accelerator": "move to ", "model": "serve ", None: ""}
 
 
 class Wording(Protocol):
-    """How a caller names fields and writes changes."""
+    """A caller's names for fields and notation for changes."""
 
     def key(self, path: str) -> str:
         """Return the caller's name for a field."""

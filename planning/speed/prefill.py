@@ -34,7 +34,7 @@ class Prompt:
     lookup_s: float
     """Remaining cost of the cached tokens, at most their computation."""
     steps: float
-    """Steps that it fills, as a fraction: a short prompt shares its step with others."""
+    """Steps that it fills, as a fraction, because a short prompt shares its step with others."""
     whole_steps: int
     """Minimum steps."""
 

@@ -111,7 +111,7 @@ INCIDENTS: Mapping[str, Incident] = {
     "SEC04": Incident("l4-qat", {}, "info", r"vLLM 0\.28\.0 .*structured output \(PYSEC-2026-4199\).*\(PYSEC-2026-4344, PYSEC-2026-4349\)\. vLLM 0\.32\.0"),
     "SEC05": Incident("l4-qat", {"apiKeySecret": KEY, "vllm.extraArgs": ["--grpc"]}, "block", r"checks no API key.*vllm\.extraArgs: \[\]"),
     "SEC06": Incident("tpu-v6e1", {"vllm.allowedMediaDomains": ["a.example.com"]}, "warn", r"URLs of a\.example\.com.*Remove vllm\.allowedMedia"),
-    "SEC10": Incident("l4-qat", {"vllm.extraArgs": ['--allowed-origins=["*"]']}, "warn", r"lets web pages.*vllm\.extraArgs: \[\]"),
+    "SEC10": Incident("l4-qat", {"vllm.extraArgs": ['--allowed-origins=["*"]']}, "warn", r"allows web pages.*vllm\.extraArgs: \[\]"),
     "SEC08": Incident("l4-qat", {"cloudRun.compileCache": "bucket", "bucket.existing": "ours"}, "warn", r"existing is ours, .*Set cloudRun\.compileCache: off"),
     "WRK01": Incident("tpu-v6e1", {"workload": {"ratePerS": 40.0}}, "warn", r"workload\.ratePerS is 40, .* grow by .* [sS]et workload\.ratePerS: \d"),
     "WRK02": Incident("l4-qat", {"workload": {"users": 64}}, "warn", r"workload\.users is 64, .*48 of them will wait.*[sS]et workload\.users: 16"),

@@ -201,11 +201,11 @@ def quota(subject: Subject) -> RuleResult | None:
     if subject.resolved.platform != "cloud-run":
         return None
     region = run.region or "the region"
-    beside = max(run.min_instances, 1) if run.rolls_out else 0
+    extra = max(run.min_instances, 1) if run.rolls_out else 0
     if run.gpu_quota is None:
-        if run.max_instances + beside <= _without_quota(subject):
+        if run.max_instances + extra <= _without_quota(subject):
             return None
-        candidate = f", and a rollout needs {beside} more for the revision under test" if beside else ""
+        candidate = f", and a rollout needs {extra} more for the revision under test" if extra else ""
         return RuleResult(
             severity="warn",
             message=f"`cloud_run.max_instances` is {run.max_instances}{candidate}, but the GPU quota of {region} is not set.",
@@ -215,7 +215,7 @@ def quota(subject: Subject) -> RuleResult | None:
             ),
         )
     if run.max_instances <= run.gpu_quota:
-        return _roll_out_quota(run.max_instances, beside, run.gpu_quota, region)
+        return _roll_out_quota(run.max_instances, extra, run.gpu_quota, region)
     changes: dict[str, object] = {"cloud_run.max_instances": run.gpu_quota}
     if run.min_instances > run.gpu_quota:
         changes["cloud_run.min_instances"] = run.gpu_quota
@@ -235,18 +235,18 @@ def _without_quota(subject: Subject) -> int:
     return 0 if is_project and subject.resolved.accelerator.name in GPUS_BY_REQUEST else 1
 
 
-def _roll_out_quota(most: int, beside: int, allowed: int, region: str) -> RuleResult | None:
+def _roll_out_quota(most: int, extra: int, allowed: int, region: str) -> RuleResult | None:
     """Find a rollout whose two revisions need more GPUs than the quota.
 
     A revision with traffic or a tag keeps its minimum instances. During a traffic split, each revision may scale to the maximum.
     """
-    if most + beside <= allowed or not beside:
+    if most + extra <= allowed or not extra:
         return None
     needs = (
-        f"A rollout needs {most + beside} GPUs: {beside} for the new revision and up to {most} for the serving one "
+        f"A rollout needs {most + extra} GPUs: {extra} for the new revision and up to {most} for the serving one "
         f"(`cloud_run.max_instances`), but the GPU quota of {region} is {allowed}. "
     )
-    if 2 * beside > allowed:
+    if 2 * extra > allowed:
         return RuleResult(message=f"{needs}The new revision will never start.", advice=_MORE_QUOTA)
     return RuleResult(
         severity="warn", message=f"{needs}The new revision will not start while all instances run.", advice=_MORE_QUOTA
@@ -508,9 +508,9 @@ def mount_owner(subject: Subject) -> RuleResult | None:
     wrong = {name: (given, wanted) for name, given, wanted in owners if given is not None and given != wanted}
     if not wrong:
         return None
-    said = " and ".join(f"{name} {given} (the image runs as {wanted})" for name, (given, wanted) in wrong.items())
+    listed = " and ".join(f"{name} {given} (the image runs as {wanted})" for name, (given, wanted) in wrong.items())
     return RuleResult(
-        message=f"The mount will be owned by {said}. The server will fail with Permission denied.",
+        message=f"The mount will be owned by {listed}. The server will fail with Permission denied.",
         remedies=(Remedy(changes={f"cloud_run.mount_{name}": None for name in wrong}),),
     )
 
@@ -561,8 +561,8 @@ def _range(subject: Subject) -> str:
     if cost.usd_per_hour - cost.lowest_usd_per_hour < _CENT:
         return ""
     cheapest = min(cost.places, key=lambda one: one.usd_per_hour)
-    dearest = max(cost.places, key=lambda one: one.usd_per_hour)
-    return f" in {dearest.place}, the most expensive zone; ${cheapest.usd_per_hour:.2f}/h in {cheapest.place}"
+    highest = max(cost.places, key=lambda one: one.usd_per_hour)
+    return f" in {highest.place}, the most expensive zone; ${cheapest.usd_per_hour:.2f}/h in {cheapest.place}"
 
 
 @rule("CST02", "info", source="Cloud Run, minimum instances", what="instances that are billed while idle")

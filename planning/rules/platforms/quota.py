@@ -59,11 +59,11 @@ def compute_quota(subject: Subject) -> RuleResult | None:
     over = [use for use in uses if use.needed(instances) > use.allowed]
     if not over:
         return None
-    said = f"`cloud_run.max_instances` {instances}"
+    instances_text = f"`cloud_run.max_instances` {instances}"
     is_certain = any(use.is_known for use in over)
     return RuleResult(
         severity="block" if is_certain else "warn",
-        message=f"{_message(subject, over, said, instances)}. The deployment {'will' if is_certain else 'may'} fail.",
+        message=f"{_message(subject, over, instances_text, instances)}. The deployment {'will' if is_certain else 'may'} fail.",
         remedies=_remedies(subject, uses, revisions=1),
         advice=_advice(uses, instances),
     )
@@ -82,11 +82,11 @@ def compute_quota_at_an_update(subject: Subject) -> RuleResult | None:
     over = [use for use in uses if use.needed(both) > use.allowed]
     if not over or any(use.needed(instances) > use.allowed for use in uses):
         return None
-    said = f"{REVISIONS_AT_AN_UPDATE} x `cloud_run.max_instances` {instances}"
+    instances_text = f"{REVISIONS_AT_AN_UPDATE} x `cloud_run.max_instances` {instances}"
     return RuleResult(
         message=(
             "During an update, instances of the old and the new revision both count toward the quota: "
-            f"{_message(subject, over, said, both)}. The new revision will not start, and the old one will keep serving."
+            f"{_message(subject, over, instances_text, both)}. The new revision will not start, and the old one will keep serving."
         ),
         remedies=_remedies(subject, uses, revisions=REVISIONS_AT_AN_UPDATE),
         advice=_advice(uses, instances),
@@ -123,9 +123,9 @@ def _uses(resolved: Resolved) -> Sequence[_Use]:
     ]
 
 
-def _message(subject: Subject, over: Sequence[_Use], said: str, instances: int) -> str:
+def _message(subject: Subject, over: Sequence[_Use], instances_text: str, instances: int) -> str:
     region = subject.resolved.deployment.cloud_run.region or "the region"
-    return "; ".join(use.sentence(said, use.needed(instances), region) for use in over)
+    return "; ".join(use.sentence(instances_text, use.needed(instances), region) for use in over)
 
 
 def _remedies(subject: Subject, uses: Sequence[_Use], *, revisions: int) -> Iterator[Remedy]:

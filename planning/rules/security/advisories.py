@@ -26,7 +26,7 @@ class Advisory:
     fixed: str
     """First release with the fix."""
     needs: Need
-    """What a stack must have for the vulnerability to apply, in addition to the release."""
+    """Feature that a stack must use for the vulnerability to apply, in addition to the release."""
     what: str
     """Effect, as the end of "a caller can"."""
     source: str

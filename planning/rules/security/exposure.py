@@ -13,8 +13,8 @@ from planning.rules.security.advisories import advisories_of
 
 _GUIDE: Final = "vLLM docs/usage/security.md"
 _OPENS: Final[Mapping[str, str]] = {
-    "--allowed-local-media-path": "lets callers read files of the container",
-    "--allowed-origins": "lets web pages call the server from the browsers of their visitors",
+    "--allowed-local-media-path": "allows callers to read files of the container",
+    "--allowed-origins": "allows web pages to call the server from their visitors' browsers",
     "--config": "reads more arguments from a file that the plan does not read",
     "--middleware": "runs code before the server's own checks",
     "--profiler-config": "adds paths that start and stop a profiler",
@@ -115,9 +115,9 @@ def opened(subject: Subject) -> RuleResult | None:
     found = {one: words for one in read_arguments(subject) if (words := _opens(one))}
     if not found:
         return None
-    said = "; ".join(dict.fromkeys(found.values()))
+    listed = "; ".join(dict.fromkeys(found.values()))
     return RuleResult(
-        message=f"`vllm.extra_args` has {len(found)} argument(s) that open the server: {said}.",
+        message=f"`vllm.extra_args` has {len(found)} argument(s) that open the server: {listed}.",
         remedies=(change("vllm.extra_args", kept_arguments(subject, tuple(found))),),
     )
 

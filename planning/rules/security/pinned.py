@@ -30,7 +30,7 @@ class _Floating:
     name: str
     what: str
     advice: str
-    """What to set, as a sentence."""
+    """Instruction, as a sentence."""
     changes: Mapping[str, object]
     """The change to a commit that public sources state; empty if none is known."""
 
@@ -53,7 +53,7 @@ def floating_repository(subject: Subject) -> RuleResult | None:
     return RuleResult(
         message=(
             f"{named[:1].upper()}{named[1:]} {'has' if len(found) == 1 else 'have'} no commit. The server loads the "
-            f"current main branch at each start. Anyone with control of {one_of} can change weights, tokenizer and chat template, and no preview will show it."
+            f"current main branch at each start. Anyone who controls {one_of} can change weights, tokenizer and chat template without any sign in a preview."
         ),
         remedies=(Remedy(changes=known),) if is_whole else (),
         advice=" ".join(one.advice for one in found if not (is_whole and one.changes)),
@@ -75,8 +75,8 @@ def pickled_weights(subject: Subject) -> RuleResult | None:
     return RuleResult(
         message=(
             f"`vllm.load_format` is {given}, with which vLLM opens the pickled files {when}(.bin, .pt), which can contain code. Only PyTorch's restricted "
-            f"unpickler protects against it, and it has been bypassed (CVE-2025-32434). {SAFETENSORS} opens no such file; the server will not start if "
-            "there is no other."
+            f"unpickler protects against it, and it has been bypassed (CVE-2025-32434). {SAFETENSORS} opens no such file; the server will not start "
+            "without any other."
         ),
         remedies=(change("vllm.load_format", None),),
     )

@@ -569,7 +569,7 @@ def test_all_accelerators_of_the_project_are_compared_without_a_name(world):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["H100"], 'ACCELERATOR is "H100"; this project deploys v5e-1,'),
+        (["H100"], 'ACCELERATOR is "H100". This project deploys v5e-1,'),
         (["--stack", "nope"], "There is no Pulumi.nope.yaml"),
         (["--provisioning", "free"], "it must be flex-start, spot, standard or reservation"),
         (["--yes"], "--yes belongs to --write"),

@@ -143,7 +143,7 @@ def test_replacing_keeps_the_salt_the_secrets_and_the_project(new, tmp_path):
         (("Chat", "--model", "12B"), 'The stack\'s name "Chat" becomes part of resource names'),
         (("chat",), "the following arguments are required: --model"),
         (("chat", "--model", "GPT"), "GPT"),
-        (("chat", "--model", "12B", "--accelerator", "H100"), '--accelerator is "H100"; this project deploys'),
+        (("chat", "--model", "12B", "--accelerator", "H100"), '--accelerator is "H100". This project deploys'),
         (("chat", "--model", "12B", "--budget", "0"), "--budget is '0'; it must be a number of more than 0."),
         (("chat", "--model", "31B", "--budget", "1"), "Nothing is enough; the nearest is"),
         (("chat", "--model", "12B", "--workload", "in=1,out=1"), "users=N"),

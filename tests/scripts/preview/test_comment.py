@@ -353,4 +353,5 @@ def test_plans_of_the_former_release_are_read_with_the_current_verdict(tmp_path:
     path = tmp_path / "plans.json"
     path.write_text((PLANS / "blocked.json").read_text().replace('"out-of-memory"', '"oom"'))
     verdicts = {described.plan.verdict for described in read_plans(path).stacks if described.plan}
-    assert "out-of-memory" in verdicts and "oom" not in verdicts
+    assert "out-of-memory" in verdicts
+    assert "oom" not in verdicts

@@ -157,7 +157,7 @@ def test_a_machine_without_a_known_price_makes_the_cost_unknown():
     life.limits = LIMITS
     item = life.spent()
     assert (item.usd, item.verdict) == (0, "unknown")
-    assert "The list of prices has none for gemma-x" in item.unknown[0]
+    assert "The price list has no entry for gemma-x" in item.unknown[0]
 
 
 def test_waiting_for_the_first_capacity_is_neither_old_nor_dear(world):

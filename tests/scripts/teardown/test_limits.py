@@ -66,7 +66,7 @@ def test_a_machine_costs_from_the_creation_of_its_node_on(world):
     assert item.exceeded == []
     dear = used(world, later(2.1))["x"]
     assert dear.usd == pytest.approx(2.1 * V6E4_USD_PER_HOUR, rel=0.01)
-    assert dear.exceeded == [f"maxUsd 11: it has cost ${dear.usd:.2f}"]
+    assert dear.exceeded == [f"maxUsd 11 (cost ${dear.usd:.2f})"]
     assert [text.partition(":")[0] for text in used(world, later(5))["x"].exceeded] == ["maxAge 4 h", "maxUsd 11"]
 
 
