@@ -77,5 +77,5 @@ def _tensors_of(path: Path) -> tuple[int, Sequence[str]]:
     except OSError as error:
         raise PlanningError(f"{path} is not a safetensors file: {error}.") from None
     except NotSafetensorsError as error:
-        raise PlanningError(f"{path} is not a complete safetensors file because it {error}.") from None
+        raise PlanningError(f"{path} is not a safetensors file: it {error}.") from None
     return table.tensor_bytes, table.names

@@ -216,7 +216,7 @@ NAMED = {
         (
             "tests/scripts/teardown/test_teardown.py",
             "test_a_service_whose_api_is_off_is_not_called_gone",
-        ): ["which is off: what was made with it may still run"],
+        ): ["because the API is off. They may still be running"],
         (
             "tests/stacks/test_staged_weights.py",
             "test_damaged_weights_stop_up_before_the_service",

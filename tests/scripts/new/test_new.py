@@ -160,7 +160,7 @@ def test_a_private_persons_checkpoint_and_an_absent_one_are_said(new):
     repack = "xbill9/gemma-4-26B-A4B-it-qat-q4_0-w4a16-ct"
     code, out, err = new("chat", "--model", repack)
     assert (code, err) == (0, "")
-    assert f"MOD05: {repack} is published by a private person (xbill9)" in out
+    assert f"MOD05: {repack} is published by an individual (xbill9)" in out
     code, out, _ = new("other", "--model", repack, "--json")
     assert (code, json.loads(out)["personal"]) == (0, True)
     code, out, _ = new("third", "--model", "google/gemma-4-12B-it-qat-w4a16-ct", "--json")

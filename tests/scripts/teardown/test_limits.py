@@ -67,7 +67,7 @@ def test_a_machine_costs_from_the_creation_of_its_node_on(world):
     dear = used(world, later(2.1))["x"]
     assert dear.usd == pytest.approx(2.1 * V6E4_USD_PER_HOUR, rel=0.01)
     assert dear.exceeded == [f"maxUsd 11 (cost ${dear.usd:.2f})"]
-    assert [text.partition(":")[0] for text in used(world, later(5))["x"].exceeded] == ["maxAge 4 h", "maxUsd 11"]
+    assert [text.partition(" (")[0] for text in used(world, later(5))["x"].exceeded] == ["maxAge 4 h", "maxUsd 11"]
 
 
 def test_waiting_for_capacity_is_free_and_not_old():
