@@ -1,4 +1,4 @@
-"""Who calls Google for a project, and what lets a refused call through: the API that is off, or the role that is missing."""
+"""The caller of Google APIs for a project, and the fix for a rejected call: enable the API or grant the missing role."""
 
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -10,9 +10,9 @@ from cloud import google_api
 from cloud.google_api import GoogleApi, GoogleListError, enable_command
 
 CALLS: Final = 64
-"""Calls to one API at a time: as many as there can be checks, or places."""
+"""Concurrent calls to one API: the maximum number of checks or locations."""
 _OFF_FOR_THE_PROJECT: Final = "is not enabled for consumer"
-"""Service Usage's words for the quotas of an API that is off."""
+"""Service Usage's text for the quotas of an API that is off."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,11 +22,11 @@ class GoogleCaller:
     project: str
     google: GoogleApi
     member: str
-    """The caller as IAM writes members, for the commands that grant a role."""
+    """The caller as an IAM member, for commands that grant a role."""
 
     @property
     def is_service_account(self) -> bool:
-        """Whether the caller is a service account, which has identity tokens of its own."""
+        """True if the caller is a service account, which has its own identity tokens."""
         return self.member.startswith("serviceAccount:")
 
     def enable(self, *apis: str) -> str:
@@ -38,9 +38,9 @@ class GoogleCaller:
         return f"gcloud projects add-iam-policy-binding {self.project} --member={self.member} --role={role} --condition=None"
 
     def refusal(self, api: str, role: str, error: GoogleListError, *, about: str = "") -> tuple[str, str]:
-        """Return why Google refused a call, and the command that lets it through: the API is off, or the caller may not read it.
+        """Return why Google rejected a call, and the command that fixes it: the API is off, or the caller has no permission to read it.
 
-        `about` is the API whose quota was asked for, if that is another one than `api`, which answers. The command is empty if there is none.
+        `about` is the API whose quota was requested, if it differs from `api`, which responded. The command is empty if there is none.
         """
         detail = str(error)
         if error.is_api_off:
@@ -51,13 +51,13 @@ class GoogleCaller:
 
 
 def caller_of(project: str, given: Credentials | None = None) -> GoogleCaller:
-    """Return a project with the user's credentials, or those `given`. Raises CommandRefusedError if there are none."""
+    """Return a project with the user's credentials, or those `given`. Raises CommandRefusedError without credentials."""
     credentials = given or google_api.credentials()
     google = google_api.connect(project, given=credentials, connections=CALLS)
     return GoogleCaller(project=project, google=google, member=member_of(credentials))
 
 
 def member_of(credentials: Credentials) -> str:
-    """Return the caller as IAM writes members; a person's address is known to gcloud only."""
+    """Return the caller as an IAM member; only gcloud knows a user's address."""
     email: object = getattr(credentials, "service_account_email", None)
     return f"serviceAccount:{email}" if email else '"user:$(gcloud config get account)"'

@@ -1,6 +1,6 @@
-"""Capacity as Google's APIs answer it: queued resources, their nodes, and instances of Compute Engine. Whoever needs one reads it here.
+"""Capacity in Google's APIs: queued resources, their nodes, and Compute Engine instances.
 
-What our provider makes is one of two kinds, by its input `api`: a queued resource with a node, or an instance, which is request and machine in one.
+Our provider creates one of two kinds, by its input `api`: a queued resource with a node, or an instance, which is request and machine in one.
 """
 
 import math
@@ -18,24 +18,24 @@ from contracts.serving_document import DOCUMENT_METADATA_KEY
 from planning.question.types import ProvisioningModel
 
 COMPUTE_ENGINE: Final = "compute-engine"
-"""Value of its input `api` for instances of Compute Engine."""
+"""Value of the input `api` for Compute Engine instances."""
 RENEWAL_SUFFIX: Final = "-b"
-"""Ends the id of the second queued resource of a renewal (docs/provider-gcp-tpu.md); the two ids take turns. Instances are not renewed."""
+"""Suffix of the second queued resource of a renewal (docs/provider-gcp-tpu.md); the two ids alternate. Instances are not renewed."""
 NO_SUCH_PLACE: Final = "'locations/"
-"""In Google's words, HTTP 403, for a zone that does not exist, or that the project may not use."""
+"""Google's error message, HTTP 403, for a zone that does not exist, or that the project must not use."""
 _FAMILIES: Final[Mapping[str, str]] = {"V6E": "v6e", "V5LITE_POD": "v5litepod", "V5P": "v5p"}
-"""Types of an accelerator configuration (discovery: tpu.v2alpha1 AcceleratorConfig) -> generation."""
+"""Generation by type of an accelerator configuration (discovery: tpu.v2alpha1 AcceleratorConfig)."""
 
 
 def capacity_kind(inputs: Item) -> str:
-    """Return the kind of resource that our provider's resource with these inputs makes."""
+    """Return the kind of resource that our provider creates from these inputs."""
     return INSTANCE if inputs.get("api") == COMPUTE_ENGINE else QUEUED
 
 
 def capacity_names(inputs: Item, zones: Sequence[object]) -> list[str]:
-    """Return the full names that what our provider's resource with these inputs makes can have in these zones.
+    """Return the full names that our provider's resource with these inputs can have in these zones.
 
-    Of queued resources there are two in each zone, the second ones at the end.
+    Each zone has two queued resources; the second ones are at the end.
     """
     project, identifier = inputs.get("project"), inputs.get("queuedResourceId")
     if capacity_kind(inputs) == INSTANCE:
@@ -65,33 +65,33 @@ class QueuedResource:
 
     @property
     def stack(self) -> str | None:
-        """The stack of this product that its labels name; None for that of somebody else."""
+        """The stack of this product that its labels name; None if another owner's."""
         owner = by_name(QUEUED).owner(self.document)
         return owner.stack if owner else None
 
     @property
     def state(self) -> str:
-        """How far it is (contracts.capacity_states)."""
+        """State (contracts.capacity_states)."""
         return _text(as_mapping(self.document.get("state")), "state") or "UNKNOWN"
 
     @property
     def provisioning(self) -> ProvisioningModel:
-        """How it buys its capacity."""
+        """Provisioning model."""
         return provisioning_of(self.document)
 
     @property
     def accelerators(self) -> tuple[str, ...]:
-        """Type of each node, as the API names it: v5litepod-4."""
+        """Type of each node, with the API's name: v5litepod-4."""
         return tuple(kind for spec in self._specs for kind in _accelerators(spec))
 
     @property
     def created(self) -> datetime:
-        """When it was created."""
+        """Creation time."""
         return datetime.fromisoformat(_text(self.document, "createTime") or "1970-01-01T00:00:00Z")
 
     @property
     def detail(self) -> str:
-        """Why it failed, in Google's words; empty otherwise."""
+        """Google's error message if it failed; empty otherwise."""
         failed = as_mapping(as_mapping(self.document.get("state")).get("failedData"))
         return _text(as_mapping(failed.get("error")), "message")
 
@@ -103,12 +103,12 @@ class QueuedResource:
 
     @property
     def longest_s(self) -> int | None:
-        """How long its nodes may exist; None without a limit."""
+        """Maximum lifetime of its nodes; None without a limit."""
         limit = as_mapping(self.document.get("runDuration")).get("maxRunDuration")
         return math.ceil(float(str(limit).removesuffix("s"))) if limit else None
 
     def chips(self, generation: str) -> int:
-        """Return its chips of a generation: they count against the quota until it is deleted, in every state."""
+        """Return its chips of a generation. They count against the quota in every state until it is deleted."""
         sizes = (kind.rpartition("-") for kind in self.accelerators)
         return sum(int(count) for family, _, count in sizes if family == generation and count.isdigit())
 
@@ -130,33 +130,33 @@ class Node:
 
     @property
     def state(self) -> str:
-        """Its state (discovery: tpu.v2alpha1, Node.state)."""
+        """State (discovery: tpu.v2alpha1, Node.state)."""
         return _text(self.document, "state")
 
     @property
     def is_up(self) -> bool:
-        """Whether it exists for Google, and so costs something."""
+        """True if it exists for Google, and so is billed."""
         return self.state not in {"STOPPED", "PREEMPTED", "TERMINATED"}
 
     @property
     def request(self) -> str:
-        """Id of the queued resource that made it; empty without one."""
+        """Id of the queued resource that created it; empty without one."""
         return _text(self.document, "queuedResource").rpartition("/")[2]
 
     @property
     def ends(self) -> str | None:
-        """When Google deletes it (RFC 3339)."""
+        """Time at which Google deletes it (RFC 3339)."""
         return _text(as_mapping(self.document.get("schedulingConfig")), "terminationTimestamp") or None
 
     @property
     def serving_document(self) -> str | None:
-        """The document that its metadata has."""
+        """The document in its metadata."""
         return _text(as_mapping(self.document.get("metadata")), DOCUMENT_METADATA_KEY) or None
 
 
 @dataclass(frozen=True, slots=True)
 class Instance:
-    """An instance of Compute Engine (compute.v1 Instance)."""
+    """A Compute Engine instance (compute.v1 Instance)."""
 
     document: Item
 
@@ -167,55 +167,55 @@ class Instance:
 
     @property
     def status(self) -> str:
-        """Compute Engine's word."""
+        """Compute Engine's state."""
         return _text(self.document, "status") or "UNKNOWN"
 
     @property
     def state(self) -> str:
-        """The state that our provider gives it."""
+        """The state in our provider's terms."""
         return INSTANCE_STATES.get(self.status, self.status)
 
     @property
     def created(self) -> str:
-        """When it was asked for (RFC 3339)."""
+        """Time of the request (RFC 3339)."""
         return _text(self.document, "creationTimestamp")
 
     @property
     def started(self) -> str:
-        """When it started last (RFC 3339); empty if it never did."""
+        """Last start (RFC 3339); empty if it never started."""
         return _text(self.document, "lastStartTimestamp")
 
     @property
     def stopped(self) -> str:
-        """When it stopped last (RFC 3339); empty if it never did."""
+        """Last stop (RFC 3339); empty if it never stopped."""
         return _text(self.document, "lastStopTimestamp")
 
     @property
     def longest_s(self) -> int | None:
-        """How long it may run; None without a limit."""
+        """Run limit; None without one."""
         limit = as_mapping(as_mapping(self.document.get("scheduling")).get("maxRunDuration")).get("seconds")
         return None if limit is None else int(str(limit))
 
     @property
     def ends(self) -> str | None:
-        """When Google deletes it (RFC 3339)."""
+        """Time at which Google deletes it (RFC 3339)."""
         scheduling = as_mapping(as_mapping(self.document.get("resourceStatus")).get("scheduling"))
         return _text(scheduling, "terminationTimestamp") or None
 
     @property
     def serving_document(self) -> str | None:
-        """The document that its metadata has."""
+        """The document in its metadata."""
         items = pairs_of(as_mapping(self.document.get("metadata")).get("items"))
         return items.get(DOCUMENT_METADATA_KEY) or None
 
 
 def pairs_of(items: object) -> Mapping[str, str]:
-    """Return metadata and guest attributes, which both APIs answer as a list of keys and values."""
+    """Return metadata and guest attributes, which both APIs return as a list of keys and values."""
     return {_text(item, "key"): _text(item, "value") for item in map(as_mapping, as_sequence(items))}
 
 
 def urn_marks(document: Item) -> Iterator[str]:
-    """Yield the hashes of the URNs that our provider has put into the labels of a queued resource's nodes, or of an instance."""
+    """Yield the hashes of the URNs in the labels that our provider sets on a queued resource's nodes, or on an instance."""
     for labels in (*by_name(QUEUED).labels(document), as_mapping(document.get("labels"))):
         if labels.get(URN_LABEL):
             yield str(labels[URN_LABEL])
@@ -227,7 +227,7 @@ def _accelerators(spec: Item) -> Sequence[str]:
 
 
 def _accelerator(node: Item) -> str:
-    """Return the type of a node, which is given by its name or by generation and topology."""
+    """Return the type of a node, which the API states by name or by generation and topology."""
     if node.get("acceleratorType"):
         return str(node["acceleratorType"])
     config = as_mapping(node.get("acceleratorConfig"))

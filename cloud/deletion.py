@@ -1,7 +1,7 @@
-"""Delete found resources by the API, in the order in which they depend on each other.
+"""Delete found resources by the API, in dependency order.
 
-Before each deletion the resource is read again: it has to carry the marks of the same stack, or it stays. Where the API takes an etag,
-only the version that was read is deleted. A resource that is gone already counts as deleted.
+Each resource is read again before its deletion. If it no longer has the labels of the same stack, it is not deleted. If the API takes an
+etag, only the version that was read is deleted. A resource that no longer exists counts as deleted.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -27,43 +27,43 @@ Report = Callable[[str], None]
 
 _DENIED, _MISSING = 403, 404
 _CONFLICTS: Final = frozenset({400, 409, 412})
-"""In use, being changed, another version, or a state that does not allow it: read again, and try again."""
+"""In use, being changed, another version, or a state that does not allow it: read again and retry."""
 _ATTEMPTS: Final = 6
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 5.0
 _TELL_EACH_S: Final = 30.0
-"""How often a wait for a deletion is reported."""
+"""Interval of progress lines while waiting for a deletion."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeletedResource:
-    """What came of the deletion of one resource."""
+    """The result of deleting one resource."""
 
     resource: FoundResource
     outcome: Outcome
     """`already deleted`: it no longer existed. `not owned`: its labels name another owner now, so it was not deleted."""
     detail: str = ""
-    """Google's words, if it failed."""
+    """Google's error message, if it failed."""
     elapsed_s: float = 0.0
     timed_out: bool = False
-    """Whether it was still being deleted when the wait ended. It is not waited for again."""
+    """True if it was still being deleted when the wait timed out. It is not waited for again."""
 
 
 class _StillThereError(ScriptError):
-    """The wait for a deletion is over."""
+    """The wait for a deletion timed out."""
 
 
 class _NotOursError(Exception):
-    """The resource carries other marks now."""
+    """The resource now has other labels."""
 
 
 class _GoneError(Exception):
-    """The resource does not exist any more."""
+    """The resource no longer exists."""
 
 
 def delete_all(
     api: GoogleApi, found: Sequence[FoundResource], *, report: Report, clock: WaitClock | None = None
 ) -> Sequence[DeletedResource]:
-    """Delete resources, those of one step at the same time, and return what came of each."""
+    """Delete resources, those of one step concurrently, and return the result of each."""
     used = clock or WaitClock()
     done: list[DeletedResource] = []
     for _, step in groupby(sorted(found, key=lambda item: order_of(item.kind)), key=lambda item: order_of(item.kind)):
@@ -75,7 +75,7 @@ def delete_all(
 def _tasks(
     api: GoogleApi, step: Sequence[FoundResource], report: Report, clock: WaitClock
 ) -> Iterator[Callable[[], Sequence[DeletedResource]]]:
-    """Yield one task for each resource, and one for each policy with all its grants."""
+    """Yield one task per resource, and one per policy with all its grants."""
     holders: dict[PolicyHolder, list[FoundResource]] = {}
     for item in step:
         if item.kind == GRANT:
@@ -114,7 +114,7 @@ class _Deleting:
     report: Report
 
     def run(self) -> None:
-        """Delete the resource and wait until it is gone. Raises _GoneError, _NotOursError, GoogleListError and ScriptError."""
+        """Delete the resource and wait until it no longer exists. Raises _GoneError, _NotOursError, GoogleListError and ScriptError."""
         _attempts(self.clock)(self._attempt)
 
     def _attempt(self) -> None:
@@ -149,7 +149,7 @@ class _Deleting:
         return inner == "DELETING"
 
     def _address(self, fresh: Item) -> str:
-        """Return the path to delete: a service account by its unique id, because another can get its e-mail at any time."""
+        """Return the path to delete: a service account by its unique id, because another account can get its email at any time."""
         unique = str(fresh.get("uniqueId") or "")
         return self.kind.address(f"{self.item.name.rpartition('/')[0]}/{unique}" if unique else self.item.name)
 
@@ -159,7 +159,7 @@ class _Deleting:
         return {**dict(self.kind.parameters), **guard}
 
     def _wait(self, operation: Item) -> None:
-        """Wait until the resource is gone. Raises ScriptError if its operation fails, or does not end."""
+        """Wait until the resource no longer exists. Raises ScriptError if its operation fails or times out."""
         began_s = self.clock.now_s()
         told_s, pause_s = began_s, _FIRST_PAUSE_S
         while True:
@@ -167,19 +167,19 @@ class _Deleting:
             try:
                 self.api.get(self.kind.api, self.kind.address(self.item.name))
             except GoogleListError as error:
-                # IAM also answers 403 for an account that does not exist. The search afterwards reads the list.
+                # IAM also returns 403 for an account that does not exist. The search afterwards reads the list.
                 if error.status == _MISSING or (error.status == _DENIED and self.kind.api == "iam"):
                     return
                 raise
             now_s = self.clock.now_s()
             if now_s - began_s > self.kind.limit_s:
                 raise _StillThereError(
-                    f"it was still there after {self.kind.limit_s:.0f} s; run the same command again later."
+                    f"still exists after {self.kind.limit_s:.0f} s. Run the same command again later."
                 )
             if now_s - told_s >= _TELL_EACH_S:
                 told_s = now_s
                 self.report(
-                    f"{self.kind.kind} {self.item.name}: still being deleted, {now_s - began_s:.0f} s of at most {self.kind.limit_s:.0f} s"
+                    f"deleting {self.kind.kind} {self.item.name}: {now_s - began_s:.0f} of {self.kind.limit_s:.0f} s"
                 )
             self.clock.sleep(pause_s)
             pause_s = min(_LONGEST_PAUSE_S, pause_s * 1.5)
@@ -198,7 +198,7 @@ class _Deleting:
             raise
 
     def _empty(self) -> None:
-        """Delete all objects of the bucket, with their older versions."""
+        """Delete all objects of the bucket, including their older versions."""
         bucket = f"storage/v1/b/{self.item.id}"
         for page in self.api.pages("storage", f"{bucket}/o?versions=true"):
             objects = map(as_mapping, as_sequence(page.get("items")))
@@ -214,7 +214,7 @@ class _Deleting:
 
 
 def _raise_for(operation: Item) -> None:
-    """Raise ScriptError with the words of an operation that failed."""
+    """Raise ScriptError with the error message of a failed operation."""
     error = as_mapping(operation.get("error"))
     first = as_mapping((as_sequence(error.get("errors")) or (error,))[0])
     if error:
@@ -224,7 +224,7 @@ def _raise_for(operation: Item) -> None:
 def _remove(
     api: GoogleApi, holder: PolicyHolder, grants: Sequence[FoundResource], report: Report, clock: WaitClock
 ) -> Sequence[DeletedResource]:
-    """Take grants out of one policy: read it, write it back with its etag, and read it again if somebody changed it in between."""
+    """Remove grants from one policy: read it, write it back with its etag, and retry if it changed in between."""
     started_s = clock.now_s()
     outcome: Outcome = "deleted"
     detail = ""
@@ -256,7 +256,7 @@ def _removed(api: GoogleApi, holder: PolicyHolder, grants: Sequence[FoundResourc
 
 
 def _attempts(clock: WaitClock) -> Retrying:
-    """Return what calls a function again, a limited number of times, while its error is a conflict. The last error is raised."""
+    """Return a function that retries on conflicts, a limited number of times. The last error is raised."""
     return Retrying(
         retry=retry_if_exception(lambda error: isinstance(error, GoogleListError) and error.status in _CONFLICTS),
         stop=stop_after_attempt(_ATTEMPTS),

@@ -1,4 +1,4 @@
-"""Which APIs of a project are enabled, by Service Usage, which answers in every project."""
+"""Enabled APIs of a project, from Service Usage, which works in every project."""
 
 from collections.abc import Iterable
 from urllib.parse import urlencode
@@ -11,15 +11,15 @@ SERVICE_USAGE = "serviceusage"
 
 
 def enabled_apis(google: GoogleApi, project: str, apis: Iterable[str]) -> Answer[frozenset[str]]:
-    """Return those of these APIs that are enabled, by the first part of their services' names.
+    """Return the enabled ones of these APIs, by the first part of their services' names.
 
-    It does not say whether another one was enabled before: Service Usage has no such field (discovery: serviceusage.v1 State).
+    It does not show whether another one was enabled before: Service Usage has no such field (discovery: serviceusage.v1 State).
     """
     return answer_of(SERVICE_USAGE, lambda: read_enabled_apis(google, project, apis))
 
 
 def read_enabled_apis(google: GoogleApi, project: str, apis: Iterable[str]) -> frozenset[str]:
-    """Return those of these APIs that are enabled. Raises GoogleListError and ScriptError."""
+    """Return the enabled ones of these APIs. Raises GoogleListError and ScriptError."""
     parent = f"projects/{project}"
     query = urlencode([("names", f"{parent}/services/{api}.googleapis.com") for api in apis])
     answer = google.get(SERVICE_USAGE, f"v1/{parent}/services:batchGet?{query}")

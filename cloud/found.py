@@ -1,4 +1,4 @@
-"""What a search finds, and what it did to find it."""
+"""Results of a search, and the calls that it made."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ from contracts.labels import Ownership
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundResource:
-    """A resource that carries the marks of a stack."""
+    """A resource with the labels of a stack."""
 
     kind: str
     """Name of its kind, such as `TPU queued resource`; `kinds.by_name` returns the kind."""
@@ -22,52 +22,52 @@ class FoundResource:
     location: str = ""
     """Zone, region or multi-region in lower case; `global` if it has none."""
     created: str = ""
-    """When it was created (RFC 3339); empty if the API does not say."""
+    """Creation time (RFC 3339); empty if the API does not state it."""
     owner: Ownership
-    """The stack that its labels, its description or its condition names."""
+    """The stack in its labels, its description or its condition."""
     labels: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Its labels; for resources without labels, the words of its description."""
+    """Labels; for resources without labels, the words of the description."""
     etag: str = ""
     """Etag, metageneration or fingerprint of the version that was read; empty if the API has none."""
     document: Mapping[str, object] = field(default_factory=dict[str, object], repr=False)
-    """The resource as the API answered it; for a grant `role`, `member` and `condition`."""
+    """The resource from the API's response; for a grant `role`, `member` and `condition`."""
 
     @property
     def id(self) -> str:
-        """The last part of the name."""
+        """Last part of the name."""
         return self.name.rpartition("/")[2]
 
     def age_s(self, now: datetime) -> float | None:
-        """Return the seconds since it was created; None if the API does not say."""
+        """Return the seconds since its creation; None if the API does not state it."""
         return (now - datetime.fromisoformat(self.created)).total_seconds() if self.created else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListCall:
-    """One read of a search: what was asked, how much came back, how long it took."""
+    """One read of a search: the call, the number of resources, its duration."""
 
     kind: str
     api: str
     path: str
     items: int
-    """Resources in the answer, also those of others."""
+    """Resources in the response, including those of others."""
     elapsed_s: float
     outcome: str = "read"
-    """`read`, `API not enabled`, `no such place`, or why it could not be read."""
+    """`read`, `API not enabled`, `no such place`, or the reason it could not be read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inventory:
-    """The result of a search. `found` alone proves nothing: read `answer_about`."""
+    """The result of a search. `found` alone is not proof of absence: read `answer_about`."""
 
     found: Sequence[FoundResource]
     calls: Sequence[ListCall]
     unknown: Sequence[str]
-    """What could not be read, each a sentence."""
+    """Failed checks, each a sentence."""
     elapsed_s: float
 
     def answer_about(self, items: Sequence[FoundResource]) -> Answer[Sequence[FoundResource]]:
-        """Return whether any of these is there: some of `found`, those that count. Absent only if everything could be read."""
+        """Return whether any of these `found` resources exists. Absent only if everything could be read."""
         if items:
             return Present(items)
         return Unknown(" ".join(self.unknown)) if self.unknown else Absent()

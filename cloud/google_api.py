@@ -1,4 +1,4 @@
-"""Call Google's REST APIs with Application Default Credentials. Endpoints come from the environment as gcloud's do."""
+"""Calls of Google's REST APIs with Application Default Credentials. Endpoints come from the environment, like gcloud's."""
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -35,46 +35,46 @@ CALL_LIMIT_S = 60.0
 _RETRIED = frozenset({429, 500, 502, 503, 504})
 _ATTEMPTS = 4
 CONNECTIONS = 32
-"""Connections to one API at a time."""
+"""Concurrent connections to one API."""
 _PROJECT = re.compile(r"(?:/projects/|[?&]project=)([^/:?&]+)")
 _GONE = frozenset({HTTPStatus.NOT_FOUND, HTTPStatus.GONE})
 _API_OFF = frozenset({"SERVICE_DISABLED", "accessNotConfigured"})
-"""Reasons of an API that is off, or was enabled a moment ago; the second is that of Cloud Storage and Compute Engine."""
+"""Reasons of an API that is off or was just enabled; the second one is used by Cloud Storage and Compute Engine."""
 _NO_QUOTA_PROJECT = "requires a quota project"
-"""Google's words, with the reason of an API that is off, for a call that names no project for quota: it proves nothing about the API."""
+"""Google's error message, with the reason of an API that is off, for a call without a quota project. It proves nothing about the API."""
 
 
 T = TypeVar("T")
 
 
 class GoogleListError(GoogleCallError):
-    """Google answered with an error."""
+    """An error response from Google."""
 
     @property
     def is_api_off(self) -> bool:
-        """Whether the API is off, or was enabled a moment ago."""
+        """True if the API is off or was just enabled."""
         return self.reason in _API_OFF and _NO_QUOTA_PROJECT not in str(self)
 
 
 class NotJsonError(ScriptError):
-    """An answer is not JSON, such as an object of a bucket that holds something else."""
+    """A response that is not JSON, such as an object of a bucket with other content."""
 
 
 class UnansweredError(ScriptError):
-    """Google did not answer, or asked to try again later, however often it was called. Whether a change was made is unknown."""
+    """No usable response from Google after all attempts. Whether a change was made is unknown."""
 
 
 class _TransientError(Exception):
-    """An error that a retry may solve."""
+    """An error that a retry may resolve."""
 
 
 @dataclass(frozen=True, slots=True)
 class GoogleApi:
-    """One authorised session for all APIs."""
+    """One authorized session for all APIs."""
 
     session: requests.Session
     projects: tuple[str, ...]
-    """Projects that calls count for: the one of them that a call is about, else the first."""
+    """Quota projects: the one that a call is about, otherwise the first."""
 
     def pages(self, api: str, path: str) -> Iterator[Mapping[str, object]]:
         """Yield the pages of a list method. Raises GoogleListError, or ScriptError if the API cannot be reached."""
@@ -87,25 +87,25 @@ class GoogleApi:
                 return
 
     def get(self, api: str, path: str) -> Mapping[str, object]:
-        """Return the answer of a method that reads. Raises GoogleListError, or ScriptError if the API cannot be reached."""
+        """Return the response of a read method. Raises GoogleListError, or ScriptError if the API cannot be reached."""
         return self._ask("GET", endpoint(api) + path, {})
 
     def post(self, api: str, path: str, body: Mapping[str, object]) -> Mapping[str, object]:
-        """Return the answer of a method that reads and takes a body. Raises GoogleListError, or ScriptError if the API cannot be reached."""
+        """Return the response of a read method with a body. Raises GoogleListError, or ScriptError if the API cannot be reached."""
         return self._ask("POST", endpoint(api) + path, {}, body)
 
     def put(self, api: str, path: str, body: Mapping[str, object]) -> Mapping[str, object]:
-        """Replace something and return the answer. Raises GoogleListError, or ScriptError if the API cannot be reached."""
+        """Replace a resource and return the response. Raises GoogleListError, or ScriptError if the API cannot be reached."""
         return self._ask("PUT", endpoint(api) + path, {}, body)
 
     def patch(
         self, api: str, path: str, body: Mapping[str, object], parameters: Mapping[str, str]
     ) -> Mapping[str, object]:
-        """Change something and return the answer. Raises GoogleListError, or ScriptError if the API cannot be reached."""
+        """Change a resource and return the response. Raises GoogleListError, or ScriptError if the API cannot be reached."""
         return self._ask("PATCH", endpoint(api) + path, parameters, body)
 
     def delete(self, api: str, path: str, parameters: Mapping[str, str]) -> Mapping[str, object]:
-        """Delete something and return the answer. Raises GoogleListError, or ScriptError if the API cannot be reached."""
+        """Delete a resource and return the response. Raises GoogleListError, or ScriptError if the API cannot be reached."""
         return self._ask("DELETE", endpoint(api) + path, parameters)
 
     def _ask(
@@ -114,10 +114,10 @@ class GoogleApi:
         try:
             return self._attempt(verb, url, parameters, body)
         except _TransientError as error:
-            raise UnansweredError(f"{url} failed {_ATTEMPTS} times ({error}); try again later.") from None
+            raise UnansweredError(f"{url} failed {_ATTEMPTS} times ({error}). Try again later.") from None
         except google.auth.exceptions.GoogleAuthError as error:
             raise ScriptError(
-                f"Google refused the credentials ({str(error).splitlines()[0]}); run `gcloud auth application-default login`."
+                f"Google rejected the credentials ({str(error).splitlines()[0]}). Run `gcloud auth application-default login`."
             ) from None
 
     def _counted(self, url: str) -> "google_session.Counted | None":
@@ -149,18 +149,18 @@ class GoogleApi:
         try:
             return cast("Mapping[str, object]", answer.json() if answer.content else {})
         except ValueError:
-            raise NotJsonError(f"{url.partition('?')[0]} answered something that is not JSON.") from None
+            raise NotJsonError(f"{url.partition('?')[0]} returned a response that is not JSON.") from None
 
 
 def answer_of(service: str, read: Callable[[], T]) -> Answer[T]:
-    """Return what a reading call of an API proves. Only 404 and 410 prove that something does not exist."""
+    """Return the result of a read call. Only 404 and 410 prove that a resource does not exist."""
     try:
         return Present(read())
     except GoogleListError as error:
         if error.status in _GONE:
             return Absent()
         if error.is_api_off:
-            return Unknown(f"the API {service}.googleapis.com is off, or was enabled a moment ago", "api off", service)
+            return Unknown(f"the API {service}.googleapis.com is off or was just enabled", "api off", service)
         return Unknown(str(error), "denied" if error.status == HTTPStatus.FORBIDDEN else "other")
     except ScriptError as error:
         return Unknown(str(error))
@@ -177,19 +177,17 @@ def enable_command(project: str, apis: Iterable[str]) -> str:
 
 
 def connect(*projects: str, given: Credentials | None = None, connections: int = CONNECTIONS) -> GoogleApi:
-    """Return a session with the user's credentials, or those `given`, whose calls count for these projects: the stack's, or all that are searched.
+    """Return a session with the user's credentials, or those `given`, and quota projects: the stack's, or all that are searched.
 
-    Without a project only Cloud Storage answers a person's login. Raises CommandRefusedError if there are no credentials.
+    Without a project, only Cloud Storage accepts a user's login. Raises CommandRefusedError without credentials.
     """
     session = google_session.open_session(None, given=given or credentials(), connections=connections)
     return GoogleApi(session, projects)
 
 
 def credentials() -> Credentials:
-    """Return the user's credentials. Raises CommandRefusedError if there are none."""
+    """Return the user's credentials. Raises CommandRefusedError without any."""
     try:
         return google_session.credentials()
     except google.auth.exceptions.DefaultCredentialsError:
-        raise CommandRefusedError(
-            "There are no Google credentials; run `gcloud auth application-default login`."
-        ) from None
+        raise CommandRefusedError("No Google credentials found. Run `gcloud auth application-default login`.") from None

@@ -1,4 +1,4 @@
-"""Calls of the program to Google's REST APIs beside those of the provider: few, without retries, each within a time limit.
+"""Google REST calls that the program makes outside the provider: few, without retries, each with a time limit.
 
 Endpoints and credentials come from the environment, as for gcloud and the provider.
 """
@@ -27,9 +27,9 @@ async def call(
     body: Mapping[str, object] | None = None,
     verb: str | None = None,
 ) -> Mapping[str, object]:
-    """Return the answer of a GET, or of a POST if there is a body, or of another verb. Raises GoogleCallError, also after `limit_s` seconds.
+    """Return the response of a GET, of a POST if there is a body, or of another verb. Raises GoogleCallError, including after `limit_s` seconds.
 
-    The call counts for the project: its quota and its enabled APIs.
+    The project is the quota project.
     """
     work = _started(partial(_ask, endpoint(api) + path, project, body, limit_s, verb))
     loop = asyncio.get_running_loop()
@@ -40,7 +40,7 @@ async def call(
             done.set_result(None)
 
     def tell(_: object) -> None:
-        with suppress(RuntimeError):  # the loop is closed if nobody waits any more
+        with suppress(RuntimeError):  # the loop is closed if no caller waits any more
             loop.call_soon_threadsafe(finish)
 
     work.add_done_callback(tell)
@@ -61,9 +61,9 @@ def call_now(
     verb: str | None = None,
     headers: MutableMapping[str, str] | None = None,
 ) -> Mapping[str, object]:
-    """Return what `call` returns while the program waits, before it declares anything. Raises GoogleCallError, also after `limit_s` seconds.
+    """Return the result of `call` while the program waits, before it declares anything. Raises GoogleCallError, including after `limit_s` seconds.
 
-    The headers of the answer are added to `headers`.
+    The headers of the response are added to `headers`.
     """
     work = _started(partial(_ask, endpoint(api) + path, project, body, limit_s, verb, headers=headers))
     try:
@@ -73,7 +73,7 @@ def call_now(
 
 
 def _late(limit_s: float) -> GoogleCallError:
-    return GoogleCallError(0, f"no answer within {limit_s:.0f} s")
+    return GoogleCallError(0, f"no response within {limit_s:.0f} s")
 
 
 def _ask(
@@ -103,20 +103,20 @@ def _ask(
     try:
         return cast("Mapping[str, object]", answer.json())
     except ValueError:
-        raise GoogleCallError(answer.status_code, "an answer that is not JSON") from None
+        raise GoogleCallError(answer.status_code, "a response that is not JSON") from None
 
 
 def _started(work: Callable[[], Answer]) -> "Future[Answer]":
-    """Return what `work` will return, in a thread that nobody waits for after the limit.
+    """Return the future result of `work`, in a thread that no caller waits for after the limit.
 
-    A request's own timeout does not end an answer that trickles, and the interpreter waits for threads of an executor.
+    A request's own timeout does not stop a slow, trickling response, and the interpreter waits for the threads of an executor.
     """
     future: Future[Answer] = Future()
 
     def run() -> None:
         try:
             future.set_result(work())
-        except Exception as error:  # noqa: BLE001 - it belongs to who waits
+        except Exception as error:  # noqa: BLE001 - it belongs to the caller
             future.set_exception(error)
 
     threading.Thread(target=run, name="google-call", daemon=True).start()

@@ -1,6 +1,6 @@
-"""What resources cost at the list prices of the place where they are, by what Google's APIs answer.
+"""Cost of resources at list prices in their location, from Google's API responses.
 
-The program needs it for what a stack has already used (`stacks.hooks.run_keeper`), the scripts for what they find. The plan prices slices and instances
+The program needs it for a stack's past usage (`stacks.hooks.run_keeper`), the scripts for found resources. The plan prices slices and instances
 with the same functions (`planning.data.prices`).
 """
 
@@ -18,11 +18,11 @@ _PROVISIONING: Final[Mapping[str, ProvisioningModel]] = {
     "SPOT": "spot",
     "RESERVATION_BOUND": "reservation",
 }
-"""Provisioning models of the API that say all; gcloud sends STANDARD beside the tier `spot`."""
+"""Provisioning models that the API states unambiguously; gcloud sends STANDARD in addition to the tier `spot`."""
 _GENERATIONS: Final = {"v6e": "v6e", "v5litepod": "v5e", "v5e": "v5e", "v5p": "v5p"}
-"""Generations with known prices -> their name in the list of prices."""
+"""Name in the price list by generation, for generations with known prices."""
 _CORES_PER_CHIP: Final = {"v5p": 2}
-"""The type of these counts TensorCores (Cloud TPU documentation, v5p); that of the others counts chips."""
+"""The type of these counts TensorCores (Cloud TPU documentation, v5p); all others count chips."""
 _UNITS_GIB: Final[Mapping[str, float]] = {
     "": 1 / 2**30,
     "Ki": 1 / 2**20,
@@ -37,27 +37,27 @@ Item = Mapping[str, object]
 
 
 def queued_usd_per_hour(document: Item, zone: str) -> float | None:
-    """Return the price of a queued resource's nodes while they exist; None if the list of prices does not say."""
+    """Return the price of a queued resource's nodes while they exist; None if the price list has none."""
     specs = map(as_mapping, as_sequence(as_mapping(document.get("tpu")).get("nodeSpec")))
     rates = [node_usd_per_hour(as_mapping(spec.get("node")), provisioning_of(document), zone) for spec in specs]
     return None if None in rates else sum(rate for rate in rates if rate is not None)
 
 
 def instance_usd_per_hour(document: Item, zone: str) -> float | None:
-    """Return the price of an instance of Compute Engine while it runs: its chips cost what those of a TPU VM cost (Cloud TPU pricing)."""
+    """Return the price of a running Compute Engine instance: its chips cost the same as a TPU VM's (Cloud TPU pricing)."""
     kind = accelerator_of_machine(str(document.get("machineType") or ""))
     model = _PROVISIONING.get(str(as_mapping(document.get("scheduling")).get("provisioningModel") or ""), "standard")
     return node_usd_per_hour({"acceleratorType": kind}, model, zone) if kind else None
 
 
 def provisioning_of(document: Item) -> ProvisioningModel:
-    """Return how a queued resource buys its capacity, as the setting `tpu.provisioning` names it."""
+    """Return the provisioning model of a queued resource, as in the setting `tpu.provisioning`."""
     named = _PROVISIONING.get(str(document.get("provisioningModel") or ""))
     return named or ("spot" if "spot" in document or "bestEffort" in document else "standard")
 
 
 def node_usd_per_hour(document: Item, provisioning: str, zone: str) -> float | None:
-    """Return the price of a TPU VM; None if the list of prices does not say."""
+    """Return the price of a TPU VM; None if the price list has none."""
     generation, _, size = str(document.get("acceleratorType") or "").partition("-")
     if generation not in _GENERATIONS or not size.isdigit():
         return None
@@ -75,7 +75,7 @@ def node_usd_per_hour(document: Item, provisioning: str, zone: str) -> float | N
 
 
 def container_usd_per_hour(document: Item, region: str) -> float:
-    """Return what one instance of a Cloud Run service costs in an hour; 0 without a container."""
+    """Return the cost of one instance of a Cloud Run service per hour; 0 without a container."""
     template = as_mapping(document.get("template"))
     containers = as_sequence(template.get("containers"))
     if not containers:

@@ -1,6 +1,6 @@
-"""The session of every call to Google's REST APIs, in the program and in the scripts: the user's credentials and the project that calls count for.
+"""The session for every call to Google's REST APIs, in the program and the scripts: the user's credentials and the quota project.
 
-Loading Google's libraries takes half a second, and few runs of the program need them: they are imported when a session is opened.
+Loading Google's libraries takes half a second, and few runs of the program need them, so they are imported when a session is opened.
 """
 
 import os
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class GoogleCallError(Exception):
-    """A call that gave no answer to work with: the HTTP status (0 if there was none), Google's message and machine-readable reason."""
+    """A call without a usable response: the HTTP status (0 without a response), Google's error message and machine-readable reason."""
 
     def __init__(self, status: int, message: str, reason: str = "") -> None:
         super().__init__(message)
@@ -26,36 +26,36 @@ class GoogleCallError(Exception):
 Counted: TypeAlias = "Callable[[requests.PreparedRequest], requests.PreparedRequest]"
 
 TOKEN_VARIABLE: Final = "GOOGLE_OAUTH_ACCESS_TOKEN"  # noqa: S105 - the name of a variable
-"""An access token in this variable is used before all other credentials, as the providers do."""
+"""An access token in this variable precedes all other credentials, as in the providers."""
 QUOTA_HEADER: Final = "x-goog-user-project"
-"""Names the project whose quota and enabled APIs a call counts against. The caller needs serviceusage.services.use on it."""
+"""Header with the quota project of a call. The caller needs serviceusage.services.use on it."""
 _SCOPES: Final = ("https://www.googleapis.com/auth/cloud-platform",)
 _CONNECTIONS: Final = 32
 
 
 def endpoint(api: str) -> str:
-    """Return an API's root URL with a trailing slash: CLOUDSDK_API_ENDPOINT_OVERRIDES_<API>, else Google's.
+    """Return an API's root URL with a trailing slash: CLOUDSDK_API_ENDPOINT_OVERRIDES_<API>, otherwise Google's.
 
-    For Cloud Storage and Compute Engine, gcloud expects `storage/v1/` and `compute/v1/` at the end of the variable; the root is without them.
+    For Cloud Storage and Compute Engine, gcloud expects `storage/v1/` and `compute/v1/` at the end of the variable; the root excludes them.
     """
     override = os.environ.get(f"CLOUDSDK_API_ENDPOINT_OVERRIDES_{api.upper()}", "").rstrip("/")
     return f"{override.removesuffix(f'/{api}/v1')}/" if override else f"https://{api}.googleapis.com/"
 
 
 def refusal_in(answer: "requests.Response") -> tuple[str, str]:
-    """Return Google's message and machine-readable reason in an answer that is an error; of another body, the status alone."""
+    """Return the message and machine-readable reason in an error response from Google; for another body, only the status."""
     try:
         error = as_mapping(as_mapping(answer.json()).get("error"))
     except ValueError:
         error = as_mapping(None)
-    # Cloud Storage and Compute Engine answer `errors`, the other APIs `details`.
+    # Cloud Storage and Compute Engine return `errors`, the other APIs `details`.
     details = map(as_mapping, (*as_sequence(error.get("details")), *as_sequence(error.get("errors"))))
     reason = next((str(detail["reason"]) for detail in details if "reason" in detail), "")
     return str(error.get("message") or f"HTTP {answer.status_code}"), reason
 
 
 def credentials() -> "Credentials":
-    """Return the user's credentials. Raises google.auth.exceptions.DefaultCredentialsError if there are none."""
+    """Return the user's credentials. Raises google.auth.exceptions.DefaultCredentialsError without any."""
     import google.auth  # noqa: PLC0415 - slow to load
     from google.oauth2.credentials import Credentials  # noqa: PLC0415 - as above
 
@@ -68,15 +68,15 @@ def credentials() -> "Credentials":
 def open_session(
     project: str | None, *, given: "Credentials | None" = None, connections: int = _CONNECTIONS
 ) -> "requests.Session":
-    """Return a session with the user's credentials, whose calls count for a project.
+    """Return a session with the user's credentials and a quota project.
 
     Args:
-        project: the project of the stack. None only for Cloud Storage without a stack: its calls count for the project of the bucket.
+        project: the project of the stack. None only for Cloud Storage without a stack, whose calls use the bucket's project.
         given: credentials in place of the user's.
         connections: how many connections to one API are kept.
 
     Raises:
-        google.auth.exceptions.DefaultCredentialsError: if there are no credentials.
+        google.auth.exceptions.DefaultCredentialsError: without credentials.
     """
     from google.auth.transport.requests import AuthorizedSession  # noqa: PLC0415 - slow to load
     from requests.adapters import HTTPAdapter  # noqa: PLC0415 - as above
@@ -90,10 +90,10 @@ def open_session(
 
 
 def counted_for(project: str) -> Counted:
-    """Return what makes a request count for a project, whoever the caller is and whatever quota project the login has.
+    """Return a function that sets a request's quota project, for any caller and any quota project of the login.
 
-    Google refuses most calls of a person's login without one. The header is set on the request, not on the credentials: there it would go to the
-    exchange of tokens too, where a federated identity may not use the project (google-github-actions/auth#250).
+    Google rejects most calls of a user's login without one. The header is set on the request, not on the credentials, which also
+    send it with the token exchange, for which a federated identity may lack permission (google-github-actions/auth#250).
     """
 
     def add(request: "requests.PreparedRequest") -> "requests.PreparedRequest":

@@ -1,4 +1,4 @@
-"""IAM grants: members of a policy that belong to a stack, found by the account that they name or by the words of their condition."""
+"""IAM grants: members of a policy that belong to a stack, found by their account or by the text of their condition."""
 
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,7 +23,7 @@ _TYPES: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyHolder:
-    """A resource whose IAM policy can hold grants of a stack: the project, or a bucket or secret that is not the stack's own."""
+    """A resource whose IAM policy can hold grants of a stack: the project, or a bucket or secret that the stack does not own."""
 
     kind: Literal["project", "bucket", "secret"]
     project: str
@@ -32,12 +32,12 @@ class PolicyHolder:
 
     @property
     def policy(self) -> PolicyOf:
-        """How its policy is read and replaced."""
+        """Read and write calls of its policy."""
         return POLICIES[_TYPES[self.kind]]
 
     @property
     def inputs(self) -> Mapping[str, str]:
-        """What a grant's inputs would name it by."""
+        """Name of the resource in a grant's inputs."""
         return {"project": self.project, "bucket": self.name, "secretId": self.name}
 
     @property
@@ -56,14 +56,14 @@ class PolicyHolder:
 
     def read(self, api: GoogleApi) -> Item:
         """Return the policy with its conditions. Raises GoogleListError and ScriptError."""
-        asked = self._reading
-        return api.get(self.api, asked.path) if asked.body is None else api.post(self.api, asked.path, asked.body)
+        call = self._reading
+        return api.get(self.api, call.path) if call.body is None else api.post(self.api, call.path, call.body)
 
     def write(self, api: GoogleApi, policy: Item) -> None:
-        """Replace the policy that was read; its etag refuses a policy that somebody changed since. Raises GoogleListError and ScriptError."""
-        asked = self.policy.write(self.policy.name_of(self.inputs), policy)
-        send = api.put if asked.verb == "PUT" else api.post
-        send(self.api, asked.path, asked.body or {})
+        """Replace the policy that was read; its etag rejects a policy that changed since. Raises GoogleListError and ScriptError."""
+        call = self.policy.write(self.policy.name_of(self.inputs), policy)
+        send = api.put if call.verb == "PUT" else api.post
+        send(self.api, call.path, call.body or {})
 
     def command(self, role: str, member: str, condition: Item) -> str:
         """Return the command that removes a grant."""
@@ -78,27 +78,27 @@ class PolicyHolder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Accounts:
-    """Whose grants are a stack's: e-mail of a service account -> its stack."""
+    """Owners of accounts: stack by email of a service account."""
 
     owners: Mapping[str, Ownership] = field(default_factory=dict[str, Ownership])
-    """Accounts of stacks: those that exist and carry a stack's description, and those that do not exist but have a stack's name."""
+    """Accounts of stacks: existing ones with a stack's description, and deleted ones with a stack's name."""
 
     def owner(self, member: str) -> Ownership | None:
-        """Return the stack that a member belongs to, also after the account was deleted (`deleted:serviceAccount:EMAIL?uid=N`)."""
+        """Return the stack that a member belongs to, even after the account was deleted (`deleted:serviceAccount:EMAIL?uid=N`)."""
         kind, _, rest = member.removeprefix(_DELETED).partition(":")
         email = rest.partition("?")[0]
         return self.owners.get(email) if f"{kind}:" == _ACCOUNT else None
 
     @classmethod
     def of(cls, grants: Sequence[FoundResource]) -> "Accounts":
-        """Return the accounts that grants name."""
+        """Return the accounts in grants."""
         named = [(str(grant.document["member"]), grant.owner) for grant in grants]
         pairs = ((_bare(member).partition(":"), owner) for member, owner in named)
         return cls(owners={email: owner for (kind, _, email), owner in pairs if f"{kind}:" == _ACCOUNT})
 
 
 def owner_of_grant(member: str, condition: Item, accounts: Accounts) -> Ownership | None:
-    """Return the stack that a grant belongs to: by its condition's words, else by its member."""
+    """Return the stack that a grant belongs to: by its condition's text, otherwise by its member."""
     words = f"{condition.get('description') or ''} {condition.get('title') or ''}"
     return owner_of(description=words) or accounts.owner(member)
 
@@ -134,7 +134,7 @@ def found_grant(
 def without(policy: Item, grants: Sequence[FoundResource], accounts: Accounts) -> tuple[Item, int]:
     """Return the policy without these grants, and how many of them it had.
 
-    A grant that changed hands since the search stays. One that the state of a stack names (`stated`) belongs to it without marks.
+    A grant that changed owner since the search stays. A grant in the stack's state (`stated`) belongs to the stack without a description.
     """
     wanted = {_key(grant.document, str(grant.document["member"])): grant for grant in grants}
     removed = 0
@@ -154,18 +154,18 @@ def without(policy: Item, grants: Sequence[FoundResource], accounts: Accounts) -
 
 
 def _key(binding: Item, member: str) -> tuple[str, str, str]:
-    """Return what identifies a grant: the role, the member, and the condition."""
+    """Return the identity of a grant: role, member and condition."""
     condition = as_mapping(binding.get("condition"))
     return str(binding.get("role")), _bare(member), "\n".join(f"{key}={condition[key]}" for key in sorted(condition))
 
 
 def _condition_flag(condition: Item) -> str:
-    """Return a condition as gcloud takes it, with a separator that stands in none of its texts (gcloud topic escaping)."""
+    """Return a condition in gcloud's format, with a separator that none of its texts contains (gcloud topic escaping)."""
     texts = [f"{key}={value}" for key, value in condition.items()]
     separator = next(mark for mark in (",", "|", "#", "~", ";", "@@") if not any(mark in text for text in texts))
     return ",".join(texts) if separator == "," else f"^{separator}^{separator.join(texts)}"
 
 
 def _bare(member: str) -> str:
-    """Return a member without the marks of a deleted account: it may be deleted between the search and the removal."""
+    """Return a member without the prefix and suffix of a deleted account, because it may be deleted between the search and the removal."""
     return member.removeprefix(_DELETED).partition("?")[0] if member.startswith(_DELETED) else member

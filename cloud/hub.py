@@ -1,4 +1,4 @@
-"""What the Hugging Face hub says of a checkpoint, without its weights."""
+"""Facts about a checkpoint from the Hugging Face Hub, without its weights."""
 
 import json
 import os
@@ -15,21 +15,21 @@ from planning.data.checkpoints import other_ids
 
 _LIMIT_S: Final = 30.0
 _SHORT_LIMIT_S: Final = 5.0
-"""Longest silence of the hub where the command goes on without its answer."""
+"""Timeout after which the command continues without the hub's response."""
 _UNAUTHORIZED: Final = 401
 _FORBIDDEN: Final = 403
 _NOT_FOUND: Final = 404
 _WEIGHTS: Final = ".safetensors"
 _COPIES: Final = ("consolidated", "original")
-"""Beginnings of files that repeat the weights in another layout; vLLM reads the others."""
+"""Prefixes of files that repeat the weights in another layout; vLLM reads the others."""
 
 
 @contextmanager
 def hub_errors(model: str, otherwise: str) -> Generator[None]:
-    """Turn what the hub's client raises into one sentence; `otherwise` says what to do where the hub cannot be reached.
+    """Convert errors of the hub's client into one sentence; `otherwise` is the fix if the hub cannot be reached.
 
     Raises:
-        ScriptError: if the hub cannot be reached, does not know the model, or keeps it from this user.
+        ScriptError: if the hub cannot be reached, does not have the model, or denies this user access.
     """
     import httpx2  # noqa: PLC0415 - the hub client's HTTP library, whose errors it passes on
     from huggingface_hub.errors import (  # noqa: PLC0415 - slow to load
@@ -42,20 +42,20 @@ def hub_errors(model: str, otherwise: str) -> Generator[None]:
     try:
         yield
     except (LocalEntryNotFoundError, OfflineModeIsEnabled, httpx2.TransportError) as error:
-        raise ScriptError(f"The Hugging Face hub cannot be reached ({type(error).__name__}); {otherwise}.") from None
+        raise ScriptError(f"The Hugging Face Hub cannot be reached ({type(error).__name__}); {otherwise}.") from None
     except HfHubHTTPError as error:
         status = error.response.status_code
         raise ScriptError(
-            f"The Hugging Face hub refused {model} with HTTP {status}: {_advice(error, status, model, otherwise)}."
+            f"The Hugging Face Hub rejected {model} with HTTP {status}: {_advice(error, status, model, otherwise)}."
         ) from None
     except HFValidationError:
-        raise ScriptError(f'"{model}" is no id of the Hugging Face hub; write ORG/NAME.') from None
+        raise ScriptError(f'"{model}" is not a valid id of the Hugging Face Hub: expected ORG/NAME.') from None
     except OSError as error:
-        raise ScriptError(f"The Hugging Face hub cannot be reached ({type(error).__name__}); {otherwise}.") from None
+        raise ScriptError(f"The Hugging Face Hub cannot be reached ({type(error).__name__}); {otherwise}.") from None
 
 
 def main_commit(model: str) -> Present[str] | Unknown:
-    """Return the commit of the main branch of a repository, or why the hub did not state it. For one that is private it says what it says for none.
+    """Return the commit of a repository's main branch, or why the hub did not state it. Private and missing repositories return the same error.
 
     The token comes from HF_TOKEN or the hub client's login.
     """
@@ -66,11 +66,11 @@ def main_commit(model: str) -> Present[str] | Unknown:
             commit = HfApi().model_info(model, timeout=_SHORT_LIMIT_S).sha
     except ScriptError as error:
         return Unknown(str(error).rstrip("."))
-    return Present(commit) if commit else Unknown(f"The hub named no commit of {model}")
+    return Present(commit) if commit else Unknown(f"The hub returned no commit of {model}")
 
 
 def real_sizes(info: object) -> Mapping[str, int]:
-    """Return the sizes of the real files of a repository by name, which the local cloud's hub states beside shrunk ones.
+    """Return the sizes of a repository's real files by name, which the local cloud's hub states in addition to shrunk ones.
 
     Empty for the real hub, whose files are real.
     """
@@ -80,34 +80,34 @@ def real_sizes(info: object) -> Mapping[str, int]:
 
 
 def _advice(error: OSError, status: int, model: str, otherwise: str) -> str:
-    """Return what the hub's refusal means and what to do. Its own text may hold a signed address, so that it is not repeated."""
+    """Return the meaning of the hub's rejection and the fix. The hub's text may contain a signed address, so it is not repeated."""
     from huggingface_hub import get_token  # noqa: PLC0415 - slow to load
     from huggingface_hub.errors import GatedRepoError, RevisionNotFoundError  # noqa: PLC0415
 
     if isinstance(error, GatedRepoError):
-        return f"accept its terms at https://huggingface.co/{model}, and set HF_TOKEN to a token of that account"
+        return f"accept its terms at https://huggingface.co/{model}, then set HF_TOKEN to a token of that account"
     if isinstance(error, RevisionNotFoundError):
-        return f"it has no such revision; see its branches and commits at https://huggingface.co/{model}"
+        return f"the revision does not exist; see its branches and commits at https://huggingface.co/{model}"
     if status == _UNAUTHORIZED and get_token():
-        # With a valid token the hub answers 404 for what is absent or private.
+        # With a valid token the hub returns 404 for a missing or private repository.
         origin = "HF_TOKEN" if os.environ.get("HF_TOKEN") else "the token of `hf auth login`"
         return (
-            f"{origin} is not valid or has expired; create a token at https://huggingface.co/settings/tokens and set HF_TOKEN to it, "
-            "or remove the token: public models need none"
+            f"{origin} is invalid or has expired; create a token at https://huggingface.co/settings/tokens and set HF_TOKEN to it, "
+            "or remove the token (public models need none)"
         )
     if status in {_UNAUTHORIZED, _NOT_FOUND}:
         near = other_ids(model)
-        nearest = f" (the nearest that the planner knows: {', '.join(near)})" if near else ""
-        return f"it does not exist or is private; check the name{nearest}, or set HF_TOKEN to a token that may read it"
+        nearest = f" (nearest known: {', '.join(near)})" if near else ""
+        return f"it does not exist or is private; check the name{nearest}, or set HF_TOKEN to a token with read access"
     if status == _FORBIDDEN:
-        return f"a link to its storage expired, or the token may not read it; {otherwise}"
-    return f"it is busy or has a fault; wait a few minutes, or {otherwise}"
+        return f"a storage link expired, or the token has no read access; {otherwise}"
+    return f"it is overloaded or failing; wait a few minutes, or {otherwise}"
 
 
 def config_of(model: str) -> tuple[Mapping[str, object], Mapping[str, object] | None]:
     """Return the config.json of a checkpoint's main branch, and the index of its safetensors files; None if it has no such files.
 
-    Downloads those two files alone; where there is one file of weights and so no index, its size stands for the index. The token comes
+    Downloads only those two files. With a single file of weights and therefore no index, its size replaces the index. The token comes
     from HF_TOKEN or the hub client's login.
 
     Raises:
@@ -129,7 +129,7 @@ def config_of(model: str) -> tuple[Mapping[str, object], Mapping[str, object] | 
         info = HfApi().model_info(model, files_metadata=True, timeout=_LIMIT_S)
         sizes = {file.rfilename: file.size or 0 for file in info.siblings or []}
         if CONFIG not in sizes:
-            raise ScriptError(f"{model} has no {CONFIG} on the hub; it is no checkpoint that vLLM can load.")
+            raise ScriptError(f"{model} has no {CONFIG} on the hub. vLLM cannot load it.")
         config = read(CONFIG)
         if INDEX in sizes:
             return config, read(INDEX)

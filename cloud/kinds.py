@@ -1,8 +1,8 @@
-"""Every kind of resource that a stack can leave behind, in one table: its type in Pulumi, how to name, list, read and delete it, and its policy.
+"""Table of all kinds of resources that a stack can leave behind: Pulumi type; how to name, list, read and delete it; its policy.
 
-The search, the deletion, recover and the doctor read it. Names are made of the inputs of the provider `gcp` 10.2 (pulumi-gcp's schema and
+The search, the deletion, recover and the doctor read it. Names follow from the inputs of the provider `gcp` 10.2 (pulumi-gcp's schema and
 recorded states). Cloud NAT is part of its router. Grants on a resource of the stack, versions of a secret, objects of a bucket and images of a
-repository disappear with it. Enabled APIs stay on purpose: others may use them.
+repository are deleted with it. Enabled APIs are retained, because other users may need them.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,16 +22,16 @@ Places = Literal["project", "aggregated", "tpu", "run", "artifactregistry"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiForm:
-    """What all resources of an API have in common."""
+    """Properties of all resources of an API."""
 
     version: str = "v1/"
-    """What stands before the full name in the path of one resource."""
+    """Prefix of the full name in the path of one resource."""
     created: str = "createTime"
-    """Field with the time of creation; empty if there is none."""
+    """Field with the creation time; empty if there is none."""
     etag: str = ""
-    """Field with the version of the document; empty if the API checks none at a deletion."""
+    """Field with the version of the document; empty if the API checks none on deletion."""
     guard: str = ""
-    """Query parameter of the deletion that takes the etag."""
+    """Query parameter of the deletion for the etag."""
 
 
 _APIS: Final[Mapping[str, ApiForm]] = {
@@ -51,7 +51,7 @@ LOCATIONS: Final[Mapping[Places, str]] = {
     "run": "v1/projects/{p}/locations?pageSize=500",
     "artifactregistry": "v1/projects/{p}/locations?pageSize=500",
 }
-"""API -> the list of its locations. Of Cloud Run, only v1 has one (discovery: run.v2 has no projects.locations.list)."""
+"""List of locations by API. Of Cloud Run, only v1 has one (discovery: run.v2 has no projects.locations.list)."""
 
 
 def labels_of(item: Item) -> Iterator[Mapping[str, str]]:
@@ -62,7 +62,7 @@ def labels_of(item: Item) -> Iterator[Mapping[str, str]]:
 
 
 def _labels_of_nodes(item: Item) -> Iterator[Mapping[str, str]]:
-    """Yield the labels of each node: a queued resource has none of its own (discovery: tpu.v2alpha1 QueuedResource)."""
+    """Yield the labels of each node; a queued resource has none (discovery: tpu.v2alpha1 QueuedResource)."""
     for spec in as_sequence(as_mapping(item.get("tpu")).get("nodeSpec")):
         yield _texts(as_mapping(as_mapping(spec).get("node")).get("labels"))
 
@@ -72,53 +72,53 @@ def _texts(labels: object) -> Mapping[str, str]:
 
 
 def list_in(answer: Item, key: str) -> Sequence[object]:
-    """Return a list of an answer; none without one. Raises ScriptError for a value that is no list: it says nothing about what exists."""
+    """Return a list in a response; empty without one. Raises ScriptError for a value that is not a list, which proves nothing."""
     value = answer.get(key)
     if value is not None and not isinstance(value, list | tuple):
-        raise ScriptError(f"Google answered something else than a list of {key}.")
+        raise ScriptError(f"Google returned an invalid response: {key} is not a list.")
     return as_sequence(cast("object", value))
 
 
 def last_segments(inputs: Item) -> Mapping[str, str]:
-    """Return the inputs that are texts, of each path its last segment."""
+    """Return the text inputs, paths as their last segment."""
     return {key: value.rpartition("/")[2] for key, value in inputs.items() if isinstance(value, str)}
 
 
 def inputs_in(template: str) -> tuple[str, ...]:
-    """Return the inputs that a template of a name names, each once."""
+    """Return the inputs in a name's template, without duplicates."""
     return tuple(dict.fromkeys(key for _, key, _, _ in Formatter().parse(template) if key))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResourceKind:
-    """One kind of resource."""
+    """A kind of resource."""
 
     kind: str
     type_: str = ""
-    """Its type in a state; empty if no resource of a program is one."""
+    """Type in a state; empty if no program declares it."""
     api: str
     id: str
-    """Its full name, made of the inputs of that type. The list of a project or a place follows from it."""
+    """Full name, made of the inputs of that type. The list of a project or a location follows from it."""
     command: str
     """Arguments of gcloud; `{id}` is the id with the project, `{l}` the location."""
     order: int
     """Kinds with a lower number are deleted first."""
     limit_s: float = 600
-    """How long a deletion may take."""
+    """Timeout of a deletion."""
     listing: str = ""
-    """Path of the list, with `{p}` for the project, where it does not follow from the name."""
+    """Path of the list, with `{p}` for the project, if it does not follow from the name."""
     key: str = ""
-    """Key of the list's answer that holds the resources, where it is not the collection's name."""
+    """Key of the resources in the list's response, if it is not the collection's name."""
     iam: str = ""
-    """What IAM calls the collection, where it is not the API's name for it."""
+    """IAM's name of the collection, if it differs from the API's."""
     parameters: tuple[tuple[str, str], ...] = ()
-    """Query parameters of the deletion, besides the guard."""
+    """Query parameters of the deletion, in addition to the guard."""
     labels: Callable[[Item], Iterator[Mapping[str, str]]] = labels_of
-    """Yields the labels of a resource, wherever they stand."""
+    """Yields the labels of a resource, wherever it has them."""
 
     @property
     def of_api(self) -> ApiForm:
-        """What it has in common with the other resources of its API."""
+        """Properties that it shares with the other resources of its API."""
         return _APIS[self.api]
 
     @property
@@ -128,7 +128,7 @@ class ResourceKind:
 
     @property
     def places(self) -> Places:
-        """Where its lists are."""
+        """Scope of its lists."""
         if "/{location}/" in self.id:
             return next(places for places in LOCATIONS if places == self.api)
         return "aggregated" if "/regions/" in self.id or "/zones/" in self.id else "project"
@@ -143,7 +143,7 @@ class ResourceKind:
 
     @property
     def items(self) -> str:
-        """Key of the list's answer that holds the resources."""
+        """Key of the resources in the list's response."""
         return self.key or self.collection
 
     @property
@@ -163,11 +163,11 @@ class ResourceKind:
 
     @property
     def needs(self) -> tuple[str, ...]:
-        """The inputs that its full name is made of."""
+        """Inputs that form its full name."""
         return inputs_in(self.id)
 
     def named(self, inputs: Item) -> str:
-        """Return the full name of what a program declares with these inputs. Raises KeyError if an input is missing."""
+        """Return the full name of a declared resource with these inputs. Raises KeyError if an input is missing."""
         return self.id.format_map(last_segments(inputs))
 
     def name(self, item: Item) -> str:
@@ -178,7 +178,7 @@ class ResourceKind:
         return link or str(item.get("name") or "")
 
     def location(self, item: Item) -> str:
-        """Return the zone, region or multi-region in lower case, else `global`."""
+        """Return the zone, region or multi-region in lower case, otherwise `global`."""
         if self.api == "storage":
             return str(item.get("location") or "").lower()
         parts = self.name(item).split("/")
@@ -313,13 +313,13 @@ KINDS: Final[Sequence[ResourceKind]] = (
         command="storage rm --recursive gs://{id}",
     ),
 )
-"""Every kind of resource that has a name of its own."""
+"""Every kind of resource with its own name."""
 
 BY_TYPE: Final[Mapping[str, ResourceKind]] = {kind.type_: kind for kind in KINDS if kind.type_}
 """The kinds that a program declares, by type."""
 
 GRANT: Final = "IAM grant"
-"""Kind of a member of an IAM policy on the project, or on a bucket or secret of somebody else."""
+"""Kind of a member of an IAM policy on the project, or on another owner's bucket or secret."""
 GRANT_ORDER: Final = 7
 
 
@@ -329,16 +329,16 @@ def by_name(kind: str) -> ResourceKind:
 
 
 def order_of(kind: str) -> int:
-    """Return the place of a kind in the order of deletion."""
+    """Return the position of a kind in the deletion order."""
     return GRANT_ORDER if kind == GRANT else by_name(kind).order
 
 
 POLICY_VERSION: Final = 3
-"""The version that shows conditions (discovery: cloudresourcemanager.v1 GetPolicyOptions.requestedPolicyVersion)."""
+"""Policy version with conditions (discovery: cloudresourcemanager.v1 GetPolicyOptions.requestedPolicyVersion)."""
 
 
 class PolicyCall(NamedTuple):
-    """A call of the REST API that has the policy. No body: the call is a GET."""
+    """A REST call for a policy. Without a body it is a GET."""
 
     verb: str
     path: str
@@ -348,23 +348,23 @@ class PolicyCall(NamedTuple):
 class PolicyOf(NamedTuple):
     """The resource whose policy holds a grant.
 
-    Its name is made of the grant's inputs, of which a path counts as its last segment; the input `subject` may be the whole name.
+    Its name is made of the grant's inputs, with paths as their last segment; the input `subject` may be the whole name.
     """
 
     noun: str
-    """What a grant on it is called."""
+    """Name of a grant on it."""
     api: str
     name: str
     resource: str
     """Path of the resource with `{name}`."""
     command: str
-    """What follows `gcloud` in the command that removes a grant, with the grant's inputs."""
+    """Arguments of the gcloud command that removes a grant, with the grant's inputs."""
     id: str = "{name}"
-    """How the state names the resource."""
+    """Name of the resource in the state."""
     subject: str = ""
 
     def read(self, name: str) -> PolicyCall:
-        """Return the call that reads the policy of the resource of this name, with its conditions."""
+        """Return the call that reads the policy of the resource with this name, with its conditions."""
         resource = self.resource.format(name=name)
         if self.api == "storage":
             return PolicyCall("GET", f"{resource}/iam?optionsRequestedPolicyVersion={POLICY_VERSION}")
@@ -375,7 +375,7 @@ class PolicyOf(NamedTuple):
         return PolicyCall("POST", path, {}) if self.api == "iam" else PolicyCall("GET", path)
 
     def write(self, name: str, policy: Item) -> PolicyCall:
-        """Return the call that replaces a policy that was read; its etag refuses a policy that somebody changed since."""
+        """Return the call that replaces a policy that was read; its etag rejects a policy that changed since."""
         resource, body = self.resource.format(name=name), {**policy, "version": POLICY_VERSION}
         if self.api == "storage":
             return PolicyCall("PUT", f"{resource}/iam", body)
@@ -383,7 +383,7 @@ class PolicyOf(NamedTuple):
 
     @property
     def needs(self) -> tuple[str, ...]:
-        """The inputs that name the resource."""
+        """Inputs that name the resource."""
         return (self.subject,) if self.subject else inputs_in(self.name)
 
     def name_of(self, inputs: Item) -> str:
@@ -451,4 +451,4 @@ POLICIES: Final[Mapping[str, PolicyOf]] = {
         command="run services remove-iam-policy-binding {name} --region={location} --project={project}",
     ),
 }
-"""The policy of each type of grant that a stack makes. Types and inputs are those of the provider `gcp`."""
+"""Policy of each type of grant that a stack creates. Types and inputs are those of the provider `gcp`."""

@@ -1,6 +1,6 @@
-"""Architectures from files beside the settings: a config.json, or a folder that has one, with the size of the weights if it is there.
+"""Architectures from local files: a config.json, or a folder with one, with the size of the weights if available.
 
-Reads local files and nothing else, so that a preview needs no network.
+Reads only local files, so a preview needs no network.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,20 +13,20 @@ from planning.model.spec import ModelSpec
 from planning.numbers import read_json
 
 PROJECT: Final = Path(__file__).resolve().parents[1]
-"""Folder of the project, which relative paths of the settings start from."""
+"""Project folder, the base of relative paths in the settings."""
 CONFIG: Final = "config.json"
 INDEX: Final = "model.safetensors.index.json"
 _WEIGHTS: Final = "model*.safetensors"
 
 
 def read_model(path: Path, *, name: str | None = None, index: Path | None = None) -> ModelSpec:
-    """Return the architecture of a config.json, or of a folder that has one.
+    """Return the architecture of a config.json, or of a folder with one.
 
-    The size of the weights is that of `index`, or of the index or the safetensors files beside the config; without any the planner
-    computes it. Without a name the model is called like its folder.
+    The size of the weights comes from `index`, or from the index or the safetensors files next to the config; otherwise the planner
+    computes it. Without a name, the model gets its folder's name.
 
     Raises:
-        PlanningError: for a file that cannot be read, is no JSON object, or describes a model that cannot be planned.
+        PlanningError: for a file that cannot be read, is not a JSON object, or describes a model that cannot be planned.
     """
     from planning.model.hf_config import model_from_config  # noqa: PLC0415 - only models outside the catalog need it
 
@@ -65,7 +65,7 @@ def _index_of(folder: Path) -> Mapping[str, object] | None:
 
 
 def _tensors_of(path: Path) -> tuple[int, Sequence[str]]:
-    """Return the bytes and the names of the tensors of a safetensors file. Raises PlanningError if it is none, or only a part of one."""
+    """Return the bytes and the names of the tensors of a safetensors file. Raises PlanningError if it is invalid or incomplete."""
     try:
         with path.open("rb") as stream:
 
@@ -75,7 +75,7 @@ def _tensors_of(path: Path) -> tuple[int, Sequence[str]]:
 
             table = read_table(path.stat().st_size, read)
     except OSError as error:
-        raise PlanningError(f"{path} is no safetensors file: {error}.") from None
+        raise PlanningError(f"{path} is not a safetensors file: {error}.") from None
     except NotSafetensorsError as error:
-        raise PlanningError(f"{path} is no safetensors file, or a part of one: it {error}.") from None
+        raise PlanningError(f"{path} is not a safetensors file: it {error}.") from None
     return table.tensor_bytes, table.names

@@ -1,4 +1,4 @@
-"""What found resources cost, at the list prices of the place where they are: an upper bound from their age, not a bill.
+"""Cost of found resources at list prices in their location: an upper bound from their age, not a bill.
 
 Contracts and credits change it. The plan prices slices and instances with the same functions (`cloud.google_prices`).
 """
@@ -23,7 +23,7 @@ _HOUR_S: Final = 3600.0
 
 
 def usd_per_hour(found: FoundResource) -> float | None:
-    """Return what a resource costs in an hour while nobody uses it; None if the list of prices does not say."""
+    """Return the cost of an idle resource per hour; None if the price list has none."""
     document, place = found.document, found.location
     if found.kind == QUEUED:
         return queued_usd_per_hour(document, place) if QueuedResource(document).state in BILLED else 0.0
@@ -35,7 +35,7 @@ def usd_per_hour(found: FoundResource) -> float | None:
 
 
 def usd_so_far(found: FoundResource, now: datetime) -> float | None:
-    """Return the most that a resource can have cost since its creation; None if that is unknown."""
+    """Return the maximum cost of a resource since its creation; None if unknown."""
     rate, age_s = usd_per_hour(found), found.age_s(now)
     if rate is None or age_s is None:
         return None
@@ -43,7 +43,7 @@ def usd_so_far(found: FoundResource, now: datetime) -> float | None:
 
 
 def _service(found: FoundResource) -> float | None:
-    """Return the price of the instances that always run; None if there are none, because then use decides."""
+    """Return the price of the instances that always run; None if there are none, because the cost then depends on use."""
     template = as_mapping(found.document.get("template"))
     least = max(_count(found.document), _count(template))
     return least * container_usd_per_hour(found.document, found.location) if least else None

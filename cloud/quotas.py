@@ -1,6 +1,6 @@
-"""Quotas of accelerators and of Cloud Run instances: their names, and their limits in a zone or region, from Service Usage.
+"""Quotas for accelerators and Cloud Run instances: names, and limits in a zone or region, from Service Usage.
 
-Names of the metrics and their units: public programs that read them (2026-11). The name of a TPU's quota id stands in Google's own message,
+Names of the metrics and their units: public programs that read them (2026-11). The id of a TPU quota is in Google's own error message,
 "Quota limit 'TPUV6EPreemptiblePerProjectPerZoneForTPUAPI' has been exceeded". The quota of an RTX PRO 6000 counts thousandths of a GPU.
 """
 
@@ -15,17 +15,17 @@ from contracts.fields import as_mapping, as_sequence
 from planning.machine.hardware import api_accelerator_type
 
 VIEWER: Final = "roles/serviceusage.serviceUsageViewer"
-"""The role that reads quotas."""
+"""The role that can read quotas."""
 _UNLIMITED: Final = -1
 _PREEMPTIBLE: Final = frozenset({"flex-start", "spot"})
-"""How capacity can be bought that uses the preemptible quota."""
+"""Provisioning models that use the preemptible quota."""
 _TPU_METRICS: Final = {"v6e": ("tpu-v6e", "TPUV6E"), "v5litepod": ("tpu-v5s-litepod", "TPUV5sLitepod")}
-"""Generation, as the API names it -> metric, and beginning of the quota id."""
+"""Metric and prefix of the quota id, by the API's name of the generation."""
 _GPU_METRICS: Final = {
     "nvidia-l4": ("nvidia_l4_gpu_allocation", "NvidiaL4GpuAlloc", 1),
     "nvidia-rtx-pro-6000": ("nvidia_rtx_pro_6000_gpu_allocation", "NvidiaRtxPro6000GpuAlloc", 1000),
 }
-"""GPU -> metric, beginning of the quota id, and units for one GPU."""
+"""Metric, prefix of the quota id, and units per GPU, by GPU."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,10 +39,10 @@ class Quota:
     unit: str
     divisor: int = 1
     also: tuple[tuple[str, str], ...] = ()
-    """Further dimensions of the quota, with their values."""
+    """Additional dimensions of the quota, with their values."""
 
     def dimensions(self, place: str) -> Mapping[str, str]:
-        """Return the dimensions of the quota in a place."""
+        """Return the dimensions of the quota in a location."""
         return {self.dimension: place, **dict(self.also)}
 
 
@@ -71,7 +71,7 @@ INSTANCE_CHIPS: Final = Quota(
     dimension="region",
     unit="chips",
 )
-"""Chips of instances of Compute Engine, for flex-start and spot."""
+"""Chips of Compute Engine instances, for flex-start and spot."""
 INSTANCE_FAMILY_CHIPS: Final = Quota(
     service="compute",
     metric="tpus_per_tpu_family",
@@ -80,11 +80,11 @@ INSTANCE_FAMILY_CHIPS: Final = Quota(
     unit="chips",
     also=(("tpu_family", "CT6E"),),
 )
-"""The same for on-demand, and for flex-start and spot where preemptible quota does not suffice."""
+"""The same for on-demand, and for flex-start and spot if the preemptible quota is insufficient."""
 
 
 def tpu_quota(accelerator_type: str, provisioning: str) -> Quota | None:
-    """Return the quota of chips; None for a reservation, which has none, and for a generation whose quota is not known."""
+    """Return the quota for chips; None for a reservation, which has none, and for a generation with an unknown quota."""
     generation = api_accelerator_type(accelerator_type).rpartition("-")[0]
     if generation not in _TPU_METRICS or provisioning == "reservation":
         return None
@@ -100,12 +100,12 @@ def tpu_quota(accelerator_type: str, provisioning: str) -> Quota | None:
 
 
 def is_preemptible(provisioning: str) -> bool:
-    """Whether capacity that is bought so uses the preemptible quota."""
+    """Return whether this provisioning model uses the preemptible quota."""
     return provisioning in _PREEMPTIBLE
 
 
 def gpu_quota(gpu: str, *, zonal_redundancy: bool) -> Quota:
-    """Return the quota of a GPU of Cloud Run, named as the setting `cloudRun.gpu` names it."""
+    """Return the quota for a Cloud Run GPU, by its name in the setting `cloudRun.gpu`."""
     metric, quota_id, units = _GPU_METRICS[gpu]
     return Quota(
         service="run",
@@ -127,7 +127,7 @@ def read_limits(google: GoogleApi, project: str, quota: Quota) -> Sequence[Mappi
 
 
 def limit_in(limits: Sequence[Mapping[str, object]], quota: Quota, place: str) -> float | None:
-    """Return the least limit in a place, in the quota's unit; math.inf if nothing limits it, None if no limit is named."""
+    """Return the lowest limit in a location, in the quota's unit; math.inf if unlimited, None if no limit is listed."""
     found = [limit for limit in (_limit(limit, quota, place) for limit in limits) if limit is not None]
     if not found:
         return None
@@ -135,7 +135,7 @@ def limit_in(limits: Sequence[Mapping[str, object]], quota: Quota, place: str) -
 
 
 def _limit(limit: Mapping[str, object], quota: Quota, place: str) -> int | None:
-    """Return a limit's value for a place, the nearest bucket first; None if the limit is about something else. An absent value is 0."""
+    """Return a limit's value for a location, nearest bucket first; None if the limit does not apply. A missing value is 0."""
     if f"{{{quota.dimension}}}" not in str(limit.get("unit")):
         return None
     buckets = [as_mapping(bucket) for bucket in as_sequence(limit.get("quotaBuckets"))]

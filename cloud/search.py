@@ -1,7 +1,7 @@
-"""Search projects for everything that belongs to one stack, or to all stacks of this product.
+"""Search projects for all resources of one stack, or of all stacks of this product.
 
-The places come from the APIs themselves, not from a stack's settings: a stack may have been in zones that its settings no longer name.
-No list uses the wildcard location `-`: Cloud Run refuses it, and for Cloud TPU and Artifact Registry nothing says that it finds all.
+The locations come from the APIs, not from a stack's settings, because a stack may have used zones that its settings no longer list.
+No list uses the wildcard location `-`, because Cloud Run rejects it, and for Cloud TPU and Artifact Registry it is not documented to be complete.
 """
 
 import time
@@ -39,70 +39,70 @@ READ: Final = "read"
 NOT_ENABLED: Final = "API not enabled"
 NO_SUCH_PLACE: Final = "no such place"
 START_LIMIT_S: Final = 300.0
-"""How long a search waits for APIs that Service Usage calls enabled and that answer as if they were off: Google says "a few minutes"."""
+"""Timeout for APIs that Service Usage reports as enabled but that respond as if they were off; Google documents "a few minutes"."""
 _PAUSE_S: Final = 10.0
 _SETTLE_S: Final = 30.0
-"""How long after such an API begins to answer its lists are read once more: nothing says that the first ones are complete (ledger
+"""Delay after which the lists of such an API are read once more, because the first ones may be incomplete (ledger
 `enabled-api-lists-late`)."""
 _HARMLESS_WARNINGS: Final = frozenset({"NO_RESULTS_ON_PAGE"})
-"""Codes of warnings of Compute Engine that leave nothing out (discovery: compute.v1 RoutersScopedList.warning.code)."""
+"""Codes of Compute Engine warnings that omit nothing (discovery: compute.v1 RoutersScopedList.warning.code)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scope:
-    """Where to search, and for whom."""
+    """Scope of a search."""
 
     projects: Sequence[str]
     stack: str | None
     """Name of the stack; None: all stacks of this product."""
     stacks: Sequence[str] = ()
-    """Names of stacks that exist or existed, for grants of accounts that are gone."""
+    """Names of current and former stacks, for grants of deleted accounts."""
     places: Mapping[Places, Sequence[str]] = field(default_factory=dict[Places, Sequence[str]])
-    """Zones and regions that a state or settings name. They are searched even if the API does not list them."""
+    """Zones and regions in a state or settings, which are searched even if the API does not list them."""
     buckets: Sequence[str] = ()
-    """Buckets, also of other projects, on which a stack may have grants."""
+    """Buckets, including other projects', on which a stack may have grants."""
     kept: Sequence[str] = ()
-    """Full names of resources that stay. Grants on them are found like those on resources of others."""
+    """Full names of retained resources. Grants on them are found like those on other owners' resources."""
     apis: frozenset[str] | None = None
-    """APIs that the stacks use by their settings and states. Another API that is off holds nothing of theirs. None: they may use any."""
+    """APIs in the stacks' settings and states. Other APIs that are off cannot have resources of the stacks. None: they may use any."""
     held: Sequence[str] = ()
-    """Zones in which a state has a resource. If Google refuses to show such a zone, that does not mean that it is empty."""
+    """Zones in which a state has a resource. If Google denies access to such a zone, it is not assumed to be empty."""
 
     def may_use(self, api: str) -> bool:
-        """Whether an API can hold something of the stacks."""
+        """Return whether an API can have resources of the stacks."""
         return self.apis is None or api in self.apis
 
     def wants(self, owner: Ownership | None) -> bool:
-        """Whether a resource of this owner is searched for."""
+        """Return whether a resource of this owner is searched for."""
         return owner is not None and self.stack in {None, owner.stack}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Read:
-    """What one list answered."""
+    """The result of one list."""
 
     call: ListCall
     project: str
     about: str
-    """What the list would prove, a clause."""
+    """The check that the list performs, as a clause."""
     answer: Answer[Sequence[Item]]
     seen: Sequence[Item] = ()
-    """Items that were read, also of a list that was not read to its end."""
+    """Items that were read, even if the list is incomplete."""
     kind: ResourceKind | None = None
-    """The kind of the items; None for locations and policies."""
+    """Kind of the items; None for locations and policies."""
     places: Places | None = None
-    """For a list of locations: whose."""
+    """For a list of locations: its API."""
     holder: PolicyHolder | None = None
-    """For a policy: whose."""
+    """For a policy: its resource."""
 
     @property
     def service(self) -> tuple[str, str]:
-        """The project and the API that was asked."""
+        """Project and API of the call."""
         return self.project, self.call.api
 
     @property
     def is_off(self) -> bool:
-        """Whether the API is off, or answers as if it were, and can hold something of the stacks."""
+        """True if the API is off, or responds as if it were, and can have resources of the stacks."""
         return isinstance(self.answer, Unknown) and self.answer.cause == "api off"
 
 
@@ -111,53 +111,53 @@ Say = Callable[[str], None]
 
 
 def search(api: GoogleApi, scope: Scope, *, clock: WaitClock | None = None, say: Say | None = None) -> Inventory:
-    """Return every resource in scope, each call that was made, and what could not be read.
+    """Return every resource in scope, each call, and every check that failed.
 
-    Waits up to START_LIMIT_S for APIs that were enabled a moment ago; `say` is called before the wait.
+    Waits up to START_LIMIT_S for recently enabled APIs; `say` is called before the wait.
     """
     started_s = time.monotonic()
-    asking = _Asking(api=api, clock=clock or WaitClock(), say=say or _nothing)
-    first = asking.reads([*_location_tasks(api, scope), *_project_tasks(api, scope)])
-    second = asking.reads([*_place_tasks(api, scope, first), *_policy_tasks(api, scope, first)])
+    reader = _ListReader(api=api, clock=clock or WaitClock(), say=say or _nothing)
+    first = reader.reads([*_location_tasks(api, scope), *_project_tasks(api, scope)])
+    second = reader.reads([*_place_tasks(api, scope, first), *_policy_tasks(api, scope, first)])
     reads = (*first, *second)
     found = [*_resources(reads, scope), *_grants(reads, scope)]
     return Inventory(
         found=tuple(sorted(found, key=lambda item: (item.kind, item.name))),
         calls=tuple(read.call for read in reads),
-        unknown=tuple(dict.fromkeys([*_unread_lists(reads), *asking.switched_off(reads)])),
+        unknown=tuple(dict.fromkeys([*_unread_lists(reads), *reader.switched_off(reads)])),
         elapsed_s=time.monotonic() - started_s,
     )
 
 
 def _nothing(_text: str) -> None:
-    """Say nothing."""
+    """Report nothing."""
 
 
 def _unread_lists(reads: Sequence[_Read]) -> Iterator[str]:
-    """Yield a sentence for each list that proves nothing, except those of an API that is off."""
+    """Yield a sentence for each list that proves nothing, except for an API that is off."""
     for read in reads:
         match read.answer:
             case Present() | Absent():
                 continue
             case Unknown(cause="api off"):
-                continue  # one sentence names all lists of the API
+                continue  # one sentence covers all lists of the API
             case Unknown(why=why):
                 yield f"{read.about}: {why}"
 
 
 @dataclass(slots=True, kw_only=True)
-class _Asking:
-    """Runs the lists of a search, again where an API was enabled a moment ago."""
+class _ListReader:
+    """Runs the lists of a search, again for recently enabled APIs."""
 
     api: GoogleApi
     clock: WaitClock
     say: Say
     enabled: dict[tuple[str, str], bool] = field(default_factory=dict[tuple[str, str], bool])
-    """Project and API that answered as if it were off -> whether Service Usage calls it enabled."""
+    """For each project and API that responded as if it were off: whether Service Usage reports it as enabled."""
     end_s: float | None = None
 
     def reads(self, tasks: Sequence[_Task]) -> Sequence[_Read]:
-        """Return what each list answers. Lists of an API that was enabled a moment ago are read until they answer, and then once more."""
+        """Return the result of each list. Lists of a recently enabled API are read until they succeed, and then once more."""
         reads = list(each(tasks, workers=CONNECTIONS))
         late = self._starting(reads)
         settled = False
@@ -179,11 +179,11 @@ class _Asking:
         if self.end_s is None:
             self.end_s = self.clock.now_s() + START_LIMIT_S
             names = ", ".join(sorted({f"{api}.googleapis.com" for _, api in late}))
-            self.say(f"{names} was enabled a moment ago and does not answer yet: waiting up to {START_LIMIT_S:.0f} s")
+            self.say(f"waiting up to {START_LIMIT_S:.0f} s for {names} (recently enabled)")
         return self.clock.now_s() < self.end_s
 
     def _starting(self, reads: Sequence[_Read]) -> frozenset[tuple[str, str]]:
-        """Return what answers as if it were off, although Service Usage calls it enabled. Service Usage is called once per project."""
+        """Return the APIs that respond as if they were off although Service Usage reports them as enabled, with one call per project."""
         off = {read.service for read in reads if read.is_off} - self.enabled.keys()
         for project in sorted({project for project, _ in off}):
             apis = sorted(api for of, api in off if of == project)
@@ -201,18 +201,18 @@ class _Asking:
             apis = sorted({read.call.api for read in off if read.project == project})
             starting = [api for api in apis if self.enabled.get((project, api))]
             names = " and ".join(f"{api}.googleapis.com" for api in apis)
-            way_out = (
-                "Enabled a moment ago: run the same command again in some minutes."
+            fix = (
+                "Recently enabled: run the same command again in a few minutes."
                 if starting == apis
                 else f"Run `{enable_command(project, apis)}`, then the same command again."
             )
-            yield f"Could not check what project {project} still has of {names}, which is off: what was made with it may still run. {way_out}"
+            yield f"Could not check resources of {names} in project {project} because the API is off. They may still be running. {fix}"
 
 
 def accounts_of(scope: Scope, existing: Sequence[Item], owners: Sequence[Ownership]) -> Accounts:
-    """Return whose grants are a stack's.
+    """Return the owners of accounts.
 
-    An account that exists counts by its description. The name of an account that is gone counts for the stack that would have it.
+    An existing account belongs to the stack in its description, a deleted one to the stack that would have its name.
     """
     by_email = {str(item.get("email")): by_name(ACCOUNT).owner(item) for item in existing}
     by_stack = {owner.stack: owner for owner in owners}
@@ -226,7 +226,7 @@ def accounts_of(scope: Scope, existing: Sequence[Item], owners: Sequence[Ownersh
 
 
 def resource_of(kind: ResourceKind, item: Item, *, project: str, owner: Ownership) -> FoundResource:
-    """Return what the API answered as a found resource."""
+    """Return a resource from the API's response as a found resource."""
     name, location = kind.name(item), kind.location(item)
     return FoundResource(
         kind=kind.kind,
@@ -298,7 +298,7 @@ def _items(api: GoogleApi, kind: ResourceKind, path: str, project: str, scope: S
 
 
 def _policy(api: GoogleApi, holder: PolicyHolder, scope: Scope) -> _Read:
-    """Read a policy: it is the only item."""
+    """Return a policy as the only item."""
     started_s = time.monotonic()
     raw = answer_of(holder.api, lambda: (holder.read(api),))
     answer, seen = _judged(raw, holder.api, scope, is_place=True), _seen(raw)
@@ -315,7 +315,7 @@ def _policy(api: GoogleApi, holder: PolicyHolder, scope: Scope) -> _Read:
     return _Read(call=call, project=holder.project, about=about, answer=answer, seen=seen, holder=holder)
 
 
-def _pages(  # noqa: PLR0917 - what one list is
+def _pages(  # noqa: PLR0917 - the parameters of one list
     api: GoogleApi, kind: str, service: str, path: str, key: str, project: str, scope: Scope, *, is_place: bool
 ) -> _Read:
     started_s = time.monotonic()
@@ -344,13 +344,13 @@ def _pages(  # noqa: PLR0917 - what one list is
 
 
 def _items_of(page: Item, key: str) -> Sequence[Item]:
-    """Return the items of a page; those of an aggregated list stand by scope. Raises ScriptError for an answer of another form."""
+    """Return the items of a page; an aggregated list groups them by scope. Raises ScriptError for an invalid response."""
     parts = [as_mapping(part) for part in as_mapping(page.get("items")).values()] if key != "items" else [page]
     return [as_mapping(item) for part in parts or [page] for item in list_in(part, key)]
 
 
 def _unread(page: Item) -> Iterator[str]:
-    """Yield what the answer itself says it leaves out."""
+    """Yield the locations that the response itself reports as omitted."""
     for key in ("unreachable", "unreachables"):
         yield from map(str, as_sequence(page.get(key)))
     for scope, part in {"": page, **as_mapping(page.get("items"))}.items():
@@ -360,7 +360,7 @@ def _unread(page: Item) -> Iterator[str]:
 
 
 def _judged(answer: Answer[Sequence[Item]], service: str, scope: Scope, *, is_place: bool) -> Answer[Sequence[Item]]:
-    """Return what an answer proves about the stacks. Google answers 403 for a place that does not exist."""
+    """Return what a response proves about the stacks. Google returns 403 for a location that does not exist."""
     match answer:
         case Present() | Absent():
             return answer
@@ -373,7 +373,7 @@ def _judged(answer: Answer[Sequence[Item]], service: str, scope: Scope, *, is_pl
 
 
 def _outcome(raw: Answer[Sequence[Item]], answer: Answer[Sequence[Item]]) -> str:
-    """Return what the record of a call says."""
+    """Return the recorded outcome of a call."""
     if isinstance(raw, Unknown) and raw.cause == "api off":
         return NOT_ENABLED
     match answer:

@@ -1,4 +1,4 @@
-"""Read and write secret values in Secret Manager. A value appears in no argument list, message or exception."""
+"""Read and write secret values in Secret Manager. A value never appears in argument lists, messages or exceptions."""
 
 import base64
 import binascii
@@ -15,9 +15,9 @@ _API: Final = "secretmanager"
 
 
 def read_secret(version: str, *, project: str, api: GoogleApi | None = None) -> str:
-    """Return the value of `projects/P/secrets/S/versions/N`; the call counts for `project`, the stack's.
+    """Return the value of `projects/P/secrets/S/versions/N`, with `project`, the stack's, as the quota project.
 
-    Raises ScriptError with the command that lets the caller read it.
+    Raises ScriptError with the command that grants the caller access.
     """
     try:
         answer = (api or google_api.connect(project)).get(_API, f"v1/{version}:access")
@@ -26,20 +26,20 @@ def read_secret(version: str, *, project: str, api: GoogleApi | None = None) -> 
     except GoogleListError as error:
         _, owner, _, secret, *_ = version.split("/")
         fix = (
-            f" The command that allows it: gcloud secrets add-iam-policy-binding {secret} --project={owner} "
+            f" To allow it, run: gcloud secrets add-iam-policy-binding {secret} --project={owner} "
             '--member="user:$(gcloud config get account)" --role=roles/secretmanager.secretAccessor'
             if error.status == HTTPStatus.FORBIDDEN
             else ""
         )
         raise ScriptError(f"{version} cannot be read: {str(error).rstrip('.')}.{fix}") from None
     except (binascii.Error, UnicodeDecodeError):
-        raise ScriptError(f"{version} does not hold text.") from None
+        raise ScriptError(f"{version} is not text.") from None
 
 
 def store_secret(project: str, secret: str, value: str, api: GoogleApi | None = None) -> str:
-    """Add a version to a secret, which is made if it does not exist, and return the version's name.
+    """Add a version to a secret, which is created if it does not exist, and return the version's name.
 
-    Raises ScriptError if Google refuses; its message does not hold the value.
+    Raises ScriptError if Google rejects it; the message does not contain the value.
     """
     google = api or google_api.connect(project)
     name = f"projects/{project}/secrets/{secret}"

@@ -1,4 +1,4 @@
-"""Which machines and service of a stack Google shows, since when, and at which list price: for the record of its runs."""
+"""Machines and services of a stack in Google's responses, with start time and list price, for the record of its runs."""
 
 import math
 from datetime import datetime
@@ -35,7 +35,7 @@ def seen_queued(document: Item, node: Item | None) -> Seen | None:
 
 
 def seen_node(node: Item) -> Seen | None:
-    """Return a node that no queued resource made; None if it does not run."""
+    """Return a node that no queued resource created; None if it is not running."""
     machine = Node(node)
     if not machine.is_up:
         return None
@@ -45,7 +45,7 @@ def seen_node(node: Item) -> Seen | None:
 
 
 def seen_instance(document: Item, zone: str) -> Seen | None:
-    """Return an instance of Compute Engine; None if it never started."""
+    """Return a Compute Engine instance; None if it never started."""
     instance = Instance(document)
     if not instance.started:
         return None
@@ -53,7 +53,7 @@ def seen_instance(document: Item, zone: str) -> Seen | None:
     stopped_s = _seconds(instance.stopped) if instance.stopped else None
     is_stopped = instance.state == "SUSPENDED"
     if stopped_s is not None and not is_stopped:
-        started_s = requested_s  # it started again, and when it first did is not kept
+        started_s = requested_s  # it was restarted, and its first start is not recorded
     return Seen(
         name=str(document.get("name")),
         requested_s=requested_s,
@@ -82,5 +82,5 @@ def _seconds(stamp: object) -> int:
 
 
 def _micros(usd_per_hour: float | None) -> int:
-    # What is less than a thousandth of a millionth is the float's error, not a price.
+    # A difference below a thousandth of a millionth is a floating-point error, not a price.
     return math.ceil(round((usd_per_hour or 0.0) * MICROS, 3))

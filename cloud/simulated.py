@@ -1,8 +1,8 @@
-"""Tell a local cloud from Google. Every command that shows something says so."""
+"""Detect a local cloud. Every command with output labels it as simulated."""
 
 import os
 
 
 def is_simulated() -> bool:
-    """Whether the local cloud answers instead of Google."""
+    """Return whether the local cloud replaces Google."""
     return "LOCALCLOUD_URL" in os.environ

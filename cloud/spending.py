@@ -1,8 +1,8 @@
-"""Stacks that are older or have cost more than their limits. The limits, the ages and the states come from Google, not from settings.
+"""Age and cost of stacks against their limits. Limits, ages and states come from Google, not from settings.
 
-Past machines count too: `pulumi up` keeps their record at the stack's service account (contracts.run_record). Costs are list prices times the time
-that something has existed: an upper bound where contracts give discounts, and where the end of a machine is not known. What requests make Cloud
-Run start is read from Cloud Monitoring; where that is refused, only the instances that always run are counted, and the report says so.
+Past machines count too: `pulumi up` keeps their record in the stack's service account (contracts.run_record). Costs are list prices times
+lifetime: an upper bound if contracts give discounts or the end of a machine is unknown. Usage of Cloud
+Run instances is read from Cloud Monitoring; if that is denied, only the instances that always run are counted, and the report states so.
 """
 
 from collections.abc import Iterator, Sequence
@@ -26,49 +26,49 @@ from contracts.run_record import MICROS, RecordError, RunRecord, Seen, Use
 from planning.units import duration
 
 SERVING: Final = (QUEUED, NODE, INSTANCE, SERVICE)
-"""Kinds whose age counts. A bucket or an account may be as old as it likes."""
+"""Kinds whose age counts. Buckets and accounts have no age limit."""
 RecordWord = Literal["present", "absent", "unknown"]
 _HOUR_S: Final = 3600.0
 _METRIC: Final = "run.googleapis.com/container/billable_instance_time"
 """Billable time aggregated across all container instances (Google Cloud metrics list, Cloud Run), in seconds."""
 _LONGEST_WINDOW: Final = timedelta(weeks=6)
-"""How long Cloud Monitoring keeps points of metrics of Google's services (Cloud Monitoring, quotas and limits, data retention)."""
+"""Time for which Cloud Monitoring keeps metrics of Google's services (Cloud Monitoring, quotas and limits, data retention)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StackSpending:
-    """What one stack has used of its limits."""
+    """A stack's use of its limits."""
 
     owner: Ownership
     limits: StackLimits
     age_s: float
-    """Since the first start of what serves, over every machine since; 0 if nothing has started."""
+    """Seconds since the first start of a server, across all machines since; 0 if none has started."""
     usd: float
-    """What the stack has cost since then, past machines included."""
+    """Cost of the stack since then, including past machines."""
     usd_per_hour: float
-    """What it costs now while nobody calls."""
+    """Current cost while idle."""
     unknown: Sequence[str] = ()
-    """What could not be counted, each a sentence."""
+    """Missing figures, each a sentence."""
     record: RecordWord = "absent"
-    """Whether the record of past machines was read (contracts.run_record)."""
+    """State of the record of past machines (contracts.run_record)."""
     since: str | None = None
-    """When the first machine or service started (RFC 3339)."""
+    """Start of the first machine or service (RFC 3339)."""
     read: Sequence[str] = ()
-    """Each figure with the place where it was read."""
+    """Each figure with its source."""
 
     @property
     def exceeded(self) -> Sequence[str]:
-        """The limits that are exceeded, each in words."""
+        """Exceeded limits, as text."""
         found: list[str] = []
         if self.limits.max_age_s is not None and self.age_s > self.limits.max_age_s:
-            found.append(f"maxAge {duration(self.limits.max_age_s)}: it is {duration(self.age_s)} old")
+            found.append(f"maxAge {duration(self.limits.max_age_s)} (age {duration(self.age_s)})")
         if self.limits.max_usd is not None and self.usd > self.limits.max_usd:
-            found.append(f"maxUsd {self.limits.max_usd}: it has cost ${self.usd:,.2f}")
+            found.append(f"maxUsd {self.limits.max_usd} (cost ${self.usd:,.2f})")
         return found
 
     @property
     def verdict(self) -> Literal["within", "exceeded", "unknown", "no limit"]:
-        """Whether the stack is within its limits. With a figure that could not be read it is unknown, unless what was read exceeds one."""
+        """Result of the comparison with the limits. If a figure could not be read, it is unknown unless another one exceeds a limit."""
         if not self.limits.labels:
             return "no limit"
         if self.exceeded:
@@ -76,7 +76,7 @@ class StackSpending:
         return "unknown" if self.unknown else "within"
 
     def sentence(self) -> str:
-        """Return the stack's use of its limits in words."""
+        """Return the stack's use of its limits as a sentence."""
         name = f"stack {self.owner.stack}"
         used = f"{duration(self.age_s)} old, ${self.usd:,.2f}"
         if self.verdict == "no limit":
@@ -86,12 +86,12 @@ class StackSpending:
         limits = [f"maxAge {duration(self.limits.max_age_s)}"] if self.limits.max_age_s is not None else []
         limits += [f"maxUsd {self.limits.max_usd}"] if self.limits.max_usd is not None else []
         if self.verdict == "unknown":
-            return f"{name}: whether it is within {' and '.join(limits)} is unknown; it is at least {used}."
+            return f"{name}: use of {' and '.join(limits)} is unknown; it is at least {used}."
         return f"{name} is within {' and '.join(limits)}: {used}."
 
 
 def spending(api: GoogleApi, found: Sequence[FoundResource], now: datetime) -> Sequence[StackSpending]:
-    """Return what each stack has used of its limits, by name. Takes two calls for a service that requests start, else none."""
+    """Return each stack's use of its limits, by name. Needs two calls for a service that scales with requests, otherwise none."""
     owners = {(item.owner.project, item.owner.stack): item.owner for item in found}
     return [
         _spending(api, owner, [item for item in found if _is_of(item, owner)], now)
@@ -100,7 +100,7 @@ def spending(api: GoogleApi, found: Sequence[FoundResource], now: datetime) -> S
 
 
 def account_of(project: str, stack: str) -> str:
-    """Return the full name of the service account that keeps a stack's record."""
+    """Return the full name of the service account with a stack's record."""
     return f"projects/{project}/serviceAccounts/{Names(project=project, stack=stack).account_email}"
 
 
@@ -110,7 +110,7 @@ def _is_of(item: FoundResource, owner: Ownership) -> bool:
 
 @dataclass(slots=True)
 class _Read:
-    """What was read of one stack, and what could not be."""
+    """Figures of one stack, and those that could not be read."""
 
     api: GoogleApi
     now: datetime
@@ -140,14 +140,14 @@ class _Read:
             if not any(item.kind in SERVING for item in self.found):
                 return Absent()
             return Unknown(
-                "The stack's service account, which keeps its first start and what past machines have cost, was not found: "
-                "what exists now counts alone."
+                "The stack's service account, which records its first start and the cost of past machines, was not found. "
+                "Only current resources are counted."
             )
         try:
             record = RunRecord.of(str(account.document.get("description") or ""))
         except RecordError as error:
             return Unknown(
-                f"The record in the description of {account.name} cannot be read ({error}): what exists now counts alone."
+                f"The record in the description of {account.name} cannot be read ({error}). Only current resources are counted."
             )
         return Absent() if record is None else Present(record)
 
@@ -168,7 +168,7 @@ def _spending(api: GoogleApi, owner: Ownership, found: Sequence[FoundResource], 
     age_s = 0.0 if first_s is None else max(0.0, now.timestamp() - first_s)
     if first_s is not None:
         is_kept = record.since_s == first_s
-        where = f"the description of {read.account_name}" if is_kept else "what exists now"
+        where = f"the description of {read.account_name}" if is_kept else "current resources"
         read.lines.append(f"age {duration(age_s)}: first start {_shown(first_s)}, from {where}")
     micros = record.spent_micros
     if micros:
@@ -179,7 +179,7 @@ def _spending(api: GoogleApi, owner: Ownership, found: Sequence[FoundResource], 
         if not use.run.is_service:
             read.lines.append(_line(use))
             if not use.run.micros_per_hour and limits.max_usd is not None:
-                read.unknown.append(f"The list of prices has none for {_name(use)}, so its cost is unknown.")
+                read.unknown.append(f"The price list has no entry for {_name(use)}, so its cost is unknown.")
     usd = micros / MICROS + sum(_billed_usd(read, use, limits) for use in uses if use.run.is_service)
     return StackSpending(
         owner=owner,
@@ -203,12 +203,12 @@ def _name(use: Use) -> str:
 
 
 def _line(use: Use) -> str:
-    """Return what one machine has cost and where that was read."""
+    """Return the cost of one machine and its source."""
     usd = f"${use.micros / MICROS:,.2f}"
     start = _shown(use.run.start_s)
     if use.is_bound:
-        limit = "its run limit" if use.run.longest_s is not None else "no run limit is known"
-        return f"{usd} at most: {_name(use)}, started {start}; its end is not known, so it counts until {_shown(use.end_s)} ({limit})"
+        limit = "its run limit" if use.run.longest_s is not None else "no known run limit"
+        return f"{usd} maximum: {_name(use)}, started {start}; its end is unknown, so it counts until {_shown(use.end_s)} ({limit})"
     return f"{usd}: {_name(use)}, since {start}, from {use.seen.name if use.seen else ''}"
 
 
@@ -230,7 +230,7 @@ def _seen_one(item: FoundResource, found: Sequence[FoundResource]) -> Seen | Non
 
 
 def _billed_usd(read: _Read, use: Use, limits: StackLimits) -> float:
-    """Return what a service has cost since its first start, at the highest price that it had."""
+    """Return the cost of a service since its first start, at its highest price."""
     run, service = use.run, next((item for item in read.found if item.kind == SERVICE), None)
     start = datetime.fromtimestamp(run.start_s, UTC)
     owner, project = read.found[0].owner, read.found[0].project
@@ -242,7 +242,7 @@ def _billed_usd(read: _Read, use: Use, limits: StackLimits) -> float:
     except (GoogleListError, ScriptError) as error:
         least = (usd_per_hour(service) or 0.0) if service else 0.0
         usd = least * (read.now - start).total_seconds() / _HOUR_S
-        read.unknown.append(f"Use of {name} could not be read, so only instances that always run count: {error}")
+        read.unknown.append(f"Use of {name} could not be read, so only instances that always run are counted: {error}")
         read.lines.append(f"${usd:,.2f}: instances of {name} that always run, since {_shown(run.start_s)}")
         return usd
     usd = run.micros_per_hour / MICROS * billed_s / _HOUR_S
@@ -254,17 +254,17 @@ def _billed_usd(read: _Read, use: Use, limits: StackLimits) -> float:
 
 
 def _doubts(name: str, use: Use, start: datetime, now: datetime) -> Iterator[str]:
-    """Yield what Cloud Monitoring may no longer know of a service."""
+    """Yield usage of a service that Cloud Monitoring may no longer have."""
     if now - start > _LONGEST_WINDOW:
-        yield f"{name} is older than six weeks, and Cloud Monitoring keeps no more: what it cost before is unknown."
+        yield f"{name} is older than six weeks, but Cloud Monitoring keeps only that much. Its earlier cost is unknown."
     if use.seen is not None and use.seen.requested_s > use.run.start_s:
         yield (
-            f"{name} was created again at {_shown(use.seen.requested_s)}: whether Cloud Monitoring still has the use of the former service is unknown."
+            f"{name} was recreated at {_shown(use.seen.requested_s)}. Cloud Monitoring may not include the use of the former service."
         )
 
 
 def _limits(found: Sequence[FoundResource]) -> StackLimits:
-    """Return the strictest limits that any resource of the stack carries: an update that broke off may have changed only some."""
+    """Return the strictest limits of any resource of the stack, because an interrupted update may have changed only some."""
     each = [StackLimits.of(item.labels) for item in found]
     ages = [limits.max_age_s for limits in each if limits.max_age_s is not None]
     costs = [limits.max_usd for limits in each if limits.max_usd is not None]
@@ -278,7 +278,7 @@ def _nodes_of(item: FoundResource, found: Sequence[FoundResource]) -> Iterator[F
 
 
 def _billed_s(api: GoogleApi, project: str, service: str, start: datetime, now: datetime) -> float:
-    """Return the instance seconds that a service was billed for in any region, as far back as Cloud Monitoring keeps them."""
+    """Return the billed instance seconds of a service in any region, as far back as Cloud Monitoring has them."""
     start = max(start, now - _LONGEST_WINDOW)
     filters = f'metric.type="{_METRIC}" AND resource.labels.service_name="{service}"'
     query = "&".join(

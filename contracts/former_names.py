@@ -3,6 +3,8 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, cast
 
+from contracts.fields import as_mapping, camel_case
+
 _Rename = Callable[[Mapping[str, object], Mapping[str, str]], dict[str, object]]
 
 DOCTOR: Final[Mapping[str, str]] = {"fix": "mend"}
@@ -11,7 +13,19 @@ TEARDOWN: Final[Mapping[str, str]] = {"leaked": "left", "retained": "kept", "war
 RECOVER: Final = {"owned": "ours", "not_owned": "foreign", "missing": "absent", "pending": "later", "imported": "taken"}
 CAPACITY: Final[Mapping[str, str]] = {"locations": "places", "location": "place"}
 NEW: Final[Mapping[str, str]] = {"locations": "places"}
+MARGIN: Final[Mapping[str, str]] = {
+    "verdict": "says",
+    "available_gib": "has_gib",
+    "minimum_gib": "needs_gib",
+    "recommended_gib": "enough_gib",
+}
+PLAN_COSTS: Final[Mapping[str, str]] = {"idle_billing_s": "linger_s"}
 """Former key by current key, for each kind of document."""
+
+MARGIN_OUTPUT: Final[Mapping[str, str]] = {camel_case(key): camel_case(former) for key, former in MARGIN.items()}
+"""The same for the stack output `plan.margin`."""
+PLAN_VERDICTS: Final[Mapping[str, str]] = {"oom": "out-of-memory"}
+"""Current value by former value of a plan's key `verdict`."""
 
 DOCTOR_STATES: Final[Mapping[str, str]] = {"unknown": "cannot be told"}
 """Former values of the key `state` of `doctor --json`, now `status`."""
@@ -37,6 +51,31 @@ def with_current_names(document: Mapping[str, object], former: Mapping[str, str]
         for key, value in document.items()
         if current.get(key, key) == key or current[key] not in document
     }
+
+
+def with_current_plan(outputs: Mapping[str, object]) -> dict[str, object]:
+    """Return a stack's outputs of this release or the former one with the current keys and values of `plan`."""
+    plan = dict(as_mapping(outputs.get("plan")))
+    if not plan:
+        return dict(outputs)
+    plan["verdict"] = current_verdict(plan.get("verdict"))
+    if margin := as_mapping(plan.get("margin")):
+        plan["margin"] = with_current_names(margin, MARGIN_OUTPUT)
+    return {**outputs, "plan": plan}
+
+
+def with_former_plan(outputs: Mapping[str, object]) -> dict[str, object]:
+    """Return a stack's outputs with the former keys of `plan.margin` as well."""
+    plan = as_mapping(outputs.get("plan"))
+    margin = as_mapping(plan.get("margin"))
+    if not margin:
+        return dict(outputs)
+    return {**outputs, "plan": {**plan, "margin": with_former_names(margin, MARGIN_OUTPUT)}}
+
+
+def current_verdict(verdict: object) -> object:
+    """Return the verdict of a plan of this release or the former one by its current name."""
+    return PLAN_VERDICTS.get(verdict, verdict) if isinstance(verdict, str) else verdict
 
 
 def _both(key: str, value: object, former: Mapping[str, str]) -> list[tuple[str, object]]:

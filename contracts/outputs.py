@@ -14,7 +14,7 @@ from contracts.fields import Doc, camel_case
 
 Target = Literal["tpu", "cloud-run"]
 Auth = Literal["id-token", "tunnel", "none"]
-Verdict = Literal["fits", "oom", "blocked"]
+Verdict = Literal["fits", "out-of-memory", "blocked"]
 Severity = Literal["block", "warn", "info"]
 
 DETAILS_TYPE: Final = "gemma-serving:index:StackDetails"
@@ -107,11 +107,11 @@ class CostSummary:
 class MarginSummary:
     """A memory limit of one device that is so close that the server may fail."""
 
-    says: Annotated[Literal["may fail"], Doc("`may fail`.")]
+    verdict: Annotated[Literal["may fail"], Doc("`may fail`.")]
     finding: Annotated[str, Doc("Id of the finding about the limit, such as `FIT05`.")]
-    has_gib: Annotated[float, Doc("What there is.")]
-    needs_gib: Annotated[float, Doc("Less than this fails.")]
-    enough_gib: Annotated[float, Doc("This much is enough.")]
+    available_gib: Annotated[float, Doc("Available memory.")]
+    minimum_gib: Annotated[float, Doc("Minimum: the server fails below it.")]
+    recommended_gib: Annotated[float, Doc("Recommended memory.")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,7 +119,7 @@ class PlanSummary:
     """The plan in figures. `scripts.plan --json` prints the same with snake_case keys and full findings."""
 
     fits: Annotated[bool, Doc("Whether the deployment fits and nothing blocks it.")]
-    verdict: Annotated[Verdict, Doc("`fits`, `oom` or `blocked`.")]
+    verdict: Annotated[Verdict, Doc("`fits`, `out-of-memory` or `blocked`.")]
     model: Annotated[str, Doc("Hugging Face id of the checkpoint.")]
     accelerator: Annotated[str, Doc("Accelerator, such as v6e-4 or L4.")]
     platform: Annotated[str, Doc("`tpu-vm` or `cloud-run`.")]

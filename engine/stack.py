@@ -5,6 +5,7 @@ from typing import Final
 
 from contracts.errors import CommandRefusedError
 from contracts.fields import ContractError, from_json
+from contracts.former_names import with_current_plan
 from contracts.outputs import DETAILS_TYPE, StackOutputs
 from engine.deployment import ResourceState, read_deployment
 
@@ -29,7 +30,7 @@ def outputs_in(stack: str, resources: Sequence[ResourceState]) -> StackOutputs:
     if not printed:
         raise CommandRefusedError(f"Stack {stack} is not deployed. Run `pulumi up --stack {stack}`.")
     try:
-        return from_json(StackOutputs, raw)
+        return from_json(StackOutputs, with_current_plan(raw))
     except ContractError as error:
         raise CommandRefusedError(
             f"The outputs of stack {stack} are from another version of the project: {error} Run `pulumi up --stack {stack}`."

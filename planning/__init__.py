@@ -1,7 +1,7 @@
-"""Says before the first dollar whether a deployment fits, how long it starts, what it costs, and with which flags.
+"""Predicts whether a deployment fits, its start time, its cost and its flags before it costs anything.
 
-Pure: no network, no clock, and no I/O but its own data files (planning/data/*.json), each read once at its first use.
-`plan(Deployment(...))` answers in about a millisecond; importing this package loads nothing until a name is used.
+Pure: no network, no clock, and no I/O except its data files (planning/data/*.json), each read once at first use.
+`plan(Deployment(...))` takes about a millisecond; importing this package loads nothing until a name is used.
 """
 
 from __future__ import annotations

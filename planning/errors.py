@@ -2,7 +2,7 @@
 
 
 class PlanningError(ValueError):
-    """A deployment that cannot be planned: an unknown name or a contradiction.
+    """A deployment that cannot be planned: an unknown name or a conflict.
 
-    The message is one sentence for people: the key, the value, what is allowed.
+    The message is one readable sentence: the key, the value, the allowed values.
     """

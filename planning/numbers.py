@@ -1,15 +1,15 @@
-"""What counts as a number, for every option, settings file, price file and config.json: finite, not a boolean, not absurdly large."""
+"""Number parsing for every option, settings file, price file and config.json: finite, not a boolean, not absurdly large."""
 
 import json
 import math
 from typing import Final, NoReturn, TypeGuard
 
 LARGEST: Final = 1e15
-"""Largest number that is taken. Every quantity here is smaller, and sums and products of two stay finite."""
+"""Largest accepted number. Every quantity here is smaller, and sums and products of two stay finite."""
 
 
 def is_number(value: object) -> TypeGuard[int | float]:
-    """Return whether a value is a number: not a boolean, not nan, not infinite, and at most LARGEST in either direction."""
+    """Return whether a value is a number: not a boolean, not nan, not infinite, and at most LARGEST in magnitude."""
     return isinstance(value, int | float) and not isinstance(value, bool) and -LARGEST <= value <= LARGEST
 
 
@@ -19,7 +19,7 @@ def as_number(value: object) -> float | None:
 
 
 def number(text: str) -> float:
-    """Return the number that a text is. Raises ValueError, also for nan, inf and 1e400."""
+    """Return the number in a text. Raises ValueError, including for nan, inf and 1e400."""
     value = float(text)
     if not is_number(value):
         raise ValueError("not a number")
@@ -27,7 +27,7 @@ def number(text: str) -> float:
 
 
 def whole_number(text: str) -> int:
-    """Return the whole number that a text is; `_` may separate digits. Raises ValueError."""
+    """Return the whole number in a text; `_` may separate digits. Raises ValueError."""
     value = int(text)
     if abs(value) > LARGEST:
         raise ValueError("too large")
@@ -35,10 +35,10 @@ def whole_number(text: str) -> int:
 
 
 def read_json(text: str) -> object:
-    """Return the value of a JSON text. Raises ValueError, also for NaN, Infinity, 1e400, and digits without end."""
+    """Return the value of a JSON text. Raises ValueError, including for NaN, Infinity, 1e400, and excessively long digits."""
 
     def refuse(word: str) -> NoReturn:
-        raise ValueError(f"{word} is no number")
+        raise ValueError(f"{word} is not a number")
 
     def read_float(word: str) -> float:
         value = float(word)

@@ -1,4 +1,4 @@
-"""`plan`: from a deployment to everything that can be said about it."""
+"""`plan`: the complete result for a deployment."""
 
 from planning.cost.running_costs import running_costs
 from planning.cost.subject import Subject, examine, is_out_of_memory
@@ -12,23 +12,23 @@ from planning.rules.findings import ACCEPTABLE_IDS, findings_of
 
 
 def plan(deployment: Deployment) -> Plan:
-    """Return whether the deployment fits, how long it takes to start, how fast it is, what it costs, and what is wrong with it.
+    """Return whether the deployment fits, its start time, speed and cost, and all findings.
 
     Raises:
-        PlanningError: for an unknown name, a value out of range, or settings that contradict each other.
+        PlanningError: for an unknown name, a value out of range, or conflicting settings.
     """
     return plan_of(examine(deployment))
 
 
 def plan_of(subject: Subject) -> Plan:
-    """Return the plan of figures that were computed already."""
+    """Return the plan of figures that are already computed."""
     resolved = subject.resolved
     findings = findings_of(subject)
     named = frozenset(resolved.deployment.accept_findings) & frozenset(ACCEPTABLE_IDS)
     accepted = tuple(finding.id for finding in findings if finding.id in named)
     verdict: Verdict = "fits"
     if is_out_of_memory(subject.memory):
-        verdict = "oom"
+        verdict = "out-of-memory"
     elif any(finding.severity == "block" and finding.id not in accepted for finding in findings):
         verdict = "blocked"
     return Plan(
@@ -56,7 +56,7 @@ def plan_of(subject: Subject) -> Plan:
 def _cuda_compatibility(resolved: Resolved) -> bool | None:
     """Return whether the image's CUDA compatibility libraries are loaded; None leaves it to the image.
 
-    Google's page gives the L4 of Cloud Run driver 535 (CUDA 12.2), which needs them for CUDA 13. A public script says 580, which refuses them.
+    Google's page lists driver 535 (CUDA 12.2) for the L4 on Cloud Run, which needs them for CUDA 13. A public script reports 580, which rejects them.
     """
     if resolved.is_tpu:
         return None

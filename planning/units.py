@@ -11,7 +11,7 @@ DAY_S: Final = 86_400
 _DURATION_UNITS_S: Final = {"d": DAY_S, "h": HOUR_S, "m": 60, "s": 1}
 DURATION_PATTERN: Final = r"^([0-9]+[dhms])+$"
 MONTH_H: Final = 730
-"""Hours in a month, as cloud price lists count them."""
+"""Hours per month in cloud price lists."""
 
 
 def to_gib(size_bytes: float) -> float:
@@ -40,14 +40,14 @@ def next_power_of_two(value: int) -> int:
 
 
 def parse_duration_s(value: object) -> int:
-    """Return the seconds of a duration such as "4h" or "1h30m". Raises ValueError for anything else, also a bare number."""
+    """Return the seconds of a duration such as "4h" or "1h30m". Raises ValueError for anything else, including a bare number."""
     if not isinstance(value, str) or not re.fullmatch(DURATION_PATTERN, value):
-        raise ValueError('a duration needs its unit; write for example "90s", "30m", "4h" or "1h30m"')
+        raise ValueError('a duration needs a unit, for example "90s", "30m", "4h" or "1h30m"')
     return sum(int(amount) * _DURATION_UNITS_S[unit] for amount, unit in re.findall(r"([0-9]+)([dhms])", value))
 
 
 def format_duration(seconds: int) -> str:
-    """Return the shortest text that `parse_duration_s` reads back as the same number of seconds."""
+    """Return the shortest text that `parse_duration_s` parses into the same number of seconds."""
     parts: list[str] = []
     rest = seconds
     for unit, size_s in _DURATION_UNITS_S.items():
@@ -58,7 +58,7 @@ def format_duration(seconds: int) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Return seconds as people say them: 45 s, 12 min 48 s, 7 d."""
+    """Return seconds in readable units: 45 s, 12 min 48 s, 7 d."""
     whole = round(seconds)
     if whole < 2 * 60:
         return f"{whole} s"
@@ -72,7 +72,7 @@ def duration(seconds: float) -> str:
 
 
 def age(seconds: float) -> str:
-    """Return an age in its largest unit of which it has two: 95 s, 12 min, 3 d. An age below 0 is 0 s."""
+    """Return an age in the largest unit with a value of at least two: 95 s, 12 min, 3 d. An age below 0 is 0 s."""
     for unit, size_s in (("d", DAY_S), ("h", HOUR_S), ("min", 60)):
         if seconds >= 2 * size_s:
             return f"{seconds / size_s:.0f} {unit}"

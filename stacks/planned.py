@@ -100,7 +100,7 @@ def to_probe(probe: ProbeSettings) -> StartupProbe:
 def headline(plan: Plan) -> str:
     """Return the plan in one line: fit, start-up time and speed. Cost is a separate finding (CST01)."""
     memory, startup = plan.memory, plan.startup
-    verdict = {"fits": "fits", "oom": "does not fit", "blocked": "is blocked"}[plan.verdict]
+    verdict = {"fits": "fits", "out-of-memory": "does not fit", "blocked": "is blocked"}[plan.verdict]
     risk = f", but may fail ({margin_words(plan.margin)})" if plan.fits and plan.margin else ""
     most = "up to " if plan.platform == "cloud-run" else ""
     return (

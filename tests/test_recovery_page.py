@@ -216,7 +216,7 @@ NAMED = {
         (
             "tests/scripts/teardown/test_teardown.py",
             "test_a_service_whose_api_is_off_is_not_called_gone",
-        ): ["which is off: what was made with it may still run"],
+        ): ["because the API is off. They may still be running"],
         (
             "tests/stacks/test_staged_weights.py",
             "test_damaged_weights_stop_up_before_the_service",
@@ -434,8 +434,8 @@ def teardown_that_is_refused(tools):
 
 
 @produces(
-    "exceeds maxAge ...: it is ... old",
-    "exceeds maxUsd ...: it has cost",
+    "exceeds maxAge ... (age ...)",
+    "exceeds maxUsd ... (cost ...)",
     "has no limit; it is ... old",
     "is unknown; it is at least ... old",
 )

@@ -1,1 +1,1 @@
-"""Copy a checkpoint into a bucket: in parts, several at a time, and so that a later run goes on where one was killed."""
+"""Copy a checkpoint into a bucket: in concurrent parts, and resumable after it was killed."""

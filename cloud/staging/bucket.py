@@ -1,4 +1,4 @@
-"""The calls of Cloud Storage that staging makes. Each that writes names the generation that it replaces, so that a retry repeats nothing."""
+"""Cloud Storage calls for staging. Each write names the generation that it replaces, so a retry repeats nothing."""
 
 import base64
 import json
@@ -14,37 +14,37 @@ from cloud.google_session import open_session
 from contracts.errors import ScriptError
 
 MOST_SOURCES: Final = 32
-"""Objects that one compose joins (Cloud Storage, Composite objects)."""
+"""Maximum objects per compose (Cloud Storage, Composite objects)."""
 MOST_CALLS: Final = 64
-"""Calls at a time that keep their connections."""
+"""Concurrent calls that keep their connections."""
 SHA256: Final = "sha256"
 """Key of an object's metadata with the SHA-256 of its content in hexadecimal."""
 _LIMIT_S: Final = 300
 _RETRY_S: Final = 600
-"""Time within which an upload that failed is begun again. The library's own is 120 s, and a part takes longer on a slow line."""
+"""Time within which a failed upload is restarted. The library's default is 120 s, but a part takes longer on a slow line."""
 _STALE_TOKEN: Final = (HTTPStatus.BAD_REQUEST, HTTPStatus.GONE)
-"""What Cloud Storage answers for a token of a rewrite that it does not know, or does not keep any more (JSON API, HTTP status codes)."""
+"""Cloud Storage's status for a rewrite token that is unknown or expired (JSON API, HTTP status codes)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BucketObject:
-    """An object as Cloud Storage lists it."""
+    """An object in a Cloud Storage list."""
 
     name: str
     size_bytes: int
     generation: int
-    """A number that is another one whenever the content is."""
+    """A number that changes whenever the content does."""
     crc32c: str
-    """Base64, as Cloud Storage writes it."""
+    """Base64, as in Cloud Storage."""
     sha256: str | None
-    """From the object's metadata; None if whoever wrote it did not say."""
+    """From the object's metadata; None if the writer did not set it."""
 
 
 class WeightsBucket:
-    """A bucket with the user's credentials and the endpoint of the environment. It may be used by several threads."""
+    """A bucket with the user's credentials and the endpoint of the environment. Thread-safe."""
 
     def __init__(self, name: str, project: str) -> None:
-        """Remember the bucket; nothing is asked yet. Raises CommandRefusedError if there are no credentials."""
+        """Store the bucket's name; no call is made yet. Raises CommandRefusedError without credentials."""
         from google.cloud import storage  # noqa: PLC0415 - slow to load
 
         credentials = google_api.credentials()
@@ -57,7 +57,7 @@ class WeightsBucket:
         self._bucket: Any = self._client.bucket(name)
 
     def objects(self, prefix: str) -> Mapping[str, BucketObject]:
-        """Return the objects whose names begin with `prefix`, by name. Raises ScriptError."""
+        """Return the objects whose names start with `prefix`, by name. Raises ScriptError."""
         with storage_errors(self.name):
             return {blob.name: _object(blob) for blob in self._bucket.list_blobs(prefix=prefix, timeout=_LIMIT_S)}
 
@@ -79,7 +79,7 @@ class WeightsBucket:
             return cast("bytes", blob.download_as_bytes(start=start, end=end - 1, timeout=_LIMIT_S, checksum=None))
 
     def soft_delete_s(self) -> int:
-        """Return how many seconds the bucket keeps and bills deleted objects; 0 if it does not, or does not say."""
+        """Return how many seconds the bucket keeps and bills deleted objects; 0 if it does not, or if unknown."""
         from google.api_core.exceptions import Forbidden  # noqa: PLC0415 - slow to load
 
         with storage_errors(self.name):
@@ -92,7 +92,7 @@ class WeightsBucket:
     def upload(
         self, name: str, data: bytes, *, replaced: BucketObject | None, sha256: str | None = None
     ) -> BucketObject:
-        """Write an object with its CRC32C, which Cloud Storage compares before it stores anything. Raises ScriptError."""
+        """Write an object with its CRC32C, which Cloud Storage verifies before it stores anything. Raises ScriptError."""
         from google.api_core.exceptions import PreconditionFailed  # noqa: PLC0415 - slow to load
         from google.cloud.storage.retry import DEFAULT_RETRY  # noqa: PLC0415 - slow to load
 
@@ -123,9 +123,9 @@ class WeightsBucket:
         crc32c: str | None = None,
         sha256: str | None = None,
     ) -> BucketObject:
-        """Join at most MOST_SOURCES objects of the bucket in these very generations.
+        """Join at most MOST_SOURCES objects of the bucket in exactly these generations.
 
-        `crc32c` is that of the whole, where the caller knows it. It is compared only to tell a lost answer from a second writer.
+        `crc32c` is the checksum of the result, if known. It is compared only to distinguish a lost response from a second writer.
         Raises ScriptError.
         """
         from google.api_core.exceptions import NotFound, PreconditionFailed  # noqa: PLC0415 - slow to load
@@ -160,11 +160,11 @@ class WeightsBucket:
         token: str | None,
         on_step: Callable[[str, int], None],
     ) -> BucketObject:
-        """Copy an object of another bucket inside Google. `on_step` gets the token of each further call and the bytes that are copied.
+        """Copy an object of another bucket within Google. `on_step` gets the token of each further call and the bytes copied.
 
         Raises:
-            StaleTokenError: if Cloud Storage does not take `token`.
-            ScriptError: if it refuses the copy, or the source has another generation by now.
+            StaleTokenError: if Cloud Storage rejects `token`.
+            ScriptError: if it rejects the copy, or the source's generation has changed.
         """
         from google.api_core.exceptions import GoogleAPICallError, PreconditionFailed  # noqa: PLC0415 - slow to load
 
@@ -196,7 +196,7 @@ class WeightsBucket:
                 on_step(token, copied)
 
     def delete(self, item: BucketObject) -> None:
-        """Delete an object unless it is gone or another one by now. Raises ScriptError."""
+        """Delete an object unless it no longer exists or has changed. Raises ScriptError."""
         from google.api_core.exceptions import NotFound, PreconditionFailed  # noqa: PLC0415 - slow to load
 
         with storage_errors(self.name):
@@ -212,9 +212,9 @@ class WeightsBucket:
         return blob
 
     def _written(self, name: str, size_bytes: int, crc: str | None, sha256: str | None) -> BucketObject | None:
-        """Return the object if it is what was to be written; None if not.
+        """Return the object if it matches the intended content; None if not.
 
-        Then the answer to an earlier attempt was lost, or another run was faster: the same bytes are as good.
+        A match means that the response to an earlier attempt was lost, or another run was faster.
         """
         blob = self._bucket.get_blob(name, timeout=_LIMIT_S)
         found = None if blob is None else _object(blob)
@@ -224,29 +224,29 @@ class WeightsBucket:
 
 
 class StaleTokenError(Exception):
-    """A rewrite has to begin anew."""
+    """A rewrite must start again."""
 
 
 def crc32c(data: bytes) -> str:
-    """Return the CRC32C of bytes as Cloud Storage writes it."""
+    """Return the CRC32C of bytes in Cloud Storage's format."""
     return crc32c_text(extend_crc32c(0, data))
 
 
 def extend_crc32c(crc: int, data: bytes) -> int:
-    """Return the CRC32C of what had `crc` and `data` after it."""
+    """Return the CRC32C of the content with checksum `crc` followed by `data`."""
     import google_crc32c  # noqa: PLC0415 - a C library
 
     return cast("int", google_crc32c.extend(crc, data))  # pyright: ignore[reportUnknownMemberType] - the library is untyped
 
 
 def crc32c_text(crc: int) -> str:
-    """Return a CRC32C as Cloud Storage writes it: base64 of four bytes, the highest first."""
+    """Return a CRC32C in Cloud Storage's format: base64 of four bytes, big-endian."""
     return base64.b64encode(crc.to_bytes(4, "big")).decode()
 
 
 @contextmanager
 def storage_errors(bucket: str) -> Generator[None]:
-    """Turn what Google's client raises into one sentence. Raises ScriptError."""
+    """Convert errors of Google's client into one sentence. Raises ScriptError."""
     import requests  # noqa: PLC0415 - slow to load
     from google.api_core.exceptions import GoogleAPIError, PreconditionFailed, RetryError  # noqa: PLC0415 - slow to load
     from google.auth.exceptions import GoogleAuthError, TransportError  # noqa: PLC0415 - slow to load
@@ -257,32 +257,32 @@ def storage_errors(bucket: str) -> Generator[None]:
     except PreconditionFailed:
         raise changed(f"An object of gs://{bucket}") from None
     except DataCorruption:
-        raise ScriptError("Cloud Storage received other bytes than were sent; run this again.") from None
+        raise ScriptError("Cloud Storage received corrupted data. Run this again.") from None
     except RetryError as error:
         cause = cast("Exception | None", error.cause) or error
         status = getattr(getattr(cause, "response", None), "status_code", None)
         if status is None:
             raise _unreachable(cause) from None
-        raise ScriptError(f"Cloud Storage is not available (HTTP {status}); run this again.") from None
+        raise ScriptError(f"Cloud Storage is not available (HTTP {status}). Run this again.") from None
     except (requests.RequestException, TransportError) as error:
         raise _unreachable(error) from None
     except GoogleAuthError as error:
         raise ScriptError(
-            f"Google refused the credentials ({type(error).__name__}); run `gcloud auth application-default login`."
+            f"Google rejected the credentials ({type(error).__name__}). Run `gcloud auth application-default login`."
         ) from None
     except GoogleAPIError as error:
-        raise ScriptError(f"Cloud Storage refused: {_first_line(error)}") from None
+        raise ScriptError(f"Cloud Storage rejected the call: {_first_line(error)}") from None
 
 
 def changed(what: str) -> ScriptError:
-    """Return the error of a copy that another one crosses."""
+    """Return the error of a copy that conflicts with another one."""
     return ScriptError(
-        f"{what} was changed by somebody else while it was copied; end the other copy, then run this again."
+        f"{what} was changed by another process during the copy. Stop the other copy, then run this again."
     )
 
 
 def _unreachable(error: Exception) -> ScriptError:
-    return ScriptError(f"Cloud Storage cannot be reached ({type(error).__name__}); run this again.")
+    return ScriptError(f"Cloud Storage cannot be reached ({type(error).__name__}). Run this again.")
 
 
 def _first_line(error: Exception) -> str:

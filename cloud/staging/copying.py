@@ -1,8 +1,8 @@
-"""Copy a folder or a checkpoint of the hub into a bucket in parts.
+"""Copy a folder or a hub checkpoint into a bucket in parts.
 
 A file of more than one part is written as temporary objects `PARTS/PREFIX/NAME/START-END`, which Cloud Storage joins at the end. Their
-names, sizes and CRC32C are all the state that there is: a later run reads the source again, uploads what is missing or different, and
-hashes every byte, so that a part is never accepted because an earlier run said so (docs/decisions/0027).
+names, sizes and CRC32C are the only state: a later run reads the source again, uploads missing or different parts, and
+hashes every byte, so a part is never accepted based on an earlier run (docs/decisions/0027).
 """
 
 import hashlib
@@ -22,17 +22,17 @@ from contracts.staged_weights import PARTS
 
 PART_BYTES: Final = 32 * 1024 * 1024
 WORKERS: Final = 8
-"""Parts that are read and written at a time."""
+"""Concurrent parts."""
 
 OnBytes: TypeAlias = Callable[[str, int, int], None]
-"""Called with the work in words, the bytes that are done, and those of the whole work. One call at a time, from several threads."""
+"""Called with a description, the bytes done, and the total bytes. Calls are serialized, from several threads."""
 OnFile: TypeAlias = Callable[[SourceFile, bool], None]
-"""Called after each file with whether it was copied; a file that was complete already was not."""
+"""Called after each file with whether it was copied; False if it was already complete."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CopyPlan:
-    """What to copy where, and how much of it at a time."""
+    """Source, target and part size of a copy."""
 
     source: CheckpointSource
     target: WeightsBucket
@@ -52,7 +52,7 @@ class FilePart:
 
     @property
     def is_whole(self) -> bool:
-        """Whether it is the whole file, which then needs no temporary object."""
+        """True if it is the whole file, which then needs no temporary object."""
         return (self.start, self.end) == (0, self.file.size_bytes)
 
 
@@ -63,9 +63,9 @@ def parts_of(file: SourceFile, part_bytes: int) -> Sequence[FilePart]:
 
 
 def stage(plan: CopyPlan, on_file: OnFile, on_bytes: OnBytes) -> StagingOutcome:
-    """Copy what is missing or different, then write the manifest. Other objects below the prefix are left alone.
+    """Copy missing or different files, then write the manifest. Other objects below the prefix are not touched.
 
-    Raises ScriptError if source or bucket refuse, or if a file is not what the source states.
+    Raises ScriptError if the source or the bucket fails, or if a file differs from the source's hash.
     """
     copy = _Copy(plan=plan, on_bytes=on_bytes)
     files = plan.source.files()
@@ -87,9 +87,9 @@ def stage(plan: CopyPlan, on_file: OnFile, on_bytes: OnBytes) -> StagingOutcome:
 
 
 def sweep(target: WeightsBucket, prefix: str, files: Sequence[SourceFile], workers: int) -> None:
-    """Delete the temporary objects of a checkpoint, those of earlier runs too.
+    """Delete the temporary objects of a checkpoint, including those of earlier runs.
 
-    Files of folders below that are not of this checkpoint may be of another one that is being copied.
+    Subfolders that are not part of this checkpoint may belong to another one that is being copied.
     """
     names = {file.name for file in files}
     parts = (
@@ -102,7 +102,7 @@ def sweep(target: WeightsBucket, prefix: str, files: Sequence[SourceFile], worke
 
 @dataclass(slots=True, kw_only=True)
 class Reading:
-    """The hashes of a file whose bytes come in order, and the objects that hold them."""
+    """Hashes of a file whose bytes arrive in order, and the objects with its parts."""
 
     file: SourceFile
     crc: int = 0
@@ -121,7 +121,7 @@ class Reading:
             self.git_sha1.update(data)
 
     def verify(self, source: CheckpointSource) -> str:
-        """Return the SHA-256. Raises ScriptError if it is not what the source states."""
+        """Return the SHA-256. Raises ScriptError if it differs from the source's."""
         found = self.sha256.hexdigest()
         source.verify(self.file, found, self.git_sha1.hexdigest() if self.file.git_sha1 is not None else "")
         return found
@@ -139,7 +139,7 @@ def read_whole(
 
 
 class _Copy:
-    """One run."""
+    """A run."""
 
     def __init__(self, *, plan: CopyPlan, on_bytes: OnBytes) -> None:
         self._plan, self._on_bytes = plan, on_bytes
@@ -148,7 +148,7 @@ class _Copy:
         self._lock, self._done_bytes, self._total_bytes = threading.Lock(), 0, 0
 
     def complete(self, files: Sequence[SourceFile]) -> Iterator[StagedFile]:
-        """Yield the files of which the bucket has a complete copy. Files without a stated hash are read for it."""
+        """Yield the files with a complete copy in the bucket. Files without a stated hash are read for it."""
         tasks = [partial(self._kept, file) for file in files]
         self._begin(sum(file.size_bytes for file in files if file.sha256 is None and self._alike(file)))
         yield from (staged for staged in each(tasks, workers=self._plan.workers) if staged is not None)
@@ -159,7 +159,7 @@ class _Copy:
         self._begin(sum(file.size_bytes for file in files))
         tasks = [partial(self._carried, part) for part in parts]
         reading = Reading(file=files[0]) if files else None
-        # Half as many again are in memory as are carried, so that a slow part does not stop the others.
+        # Half as many parts again are in memory as in transit, so that a slow part does not block the others.
         ahead = self._plan.workers * 3 // 2 + 1
         for data, part, stored in in_order(tasks, workers=self._plan.workers, ahead=ahead):
             if reading is None or part.file is not reading.file:
@@ -170,7 +170,7 @@ class _Copy:
                 yield self._stored_whole(reading, stored) if part.is_whole else self._joined(reading)
 
     def _alike(self, file: SourceFile) -> BucketObject | None:
-        """Return the object of a file's name and size that says which bytes it has; None if there is none."""
+        """Return the object with a file's name and size that has its hash; None if there is none."""
         found = self.present.get(f"{self._plan.prefix}/{file.name}")
         return found if found is not None and found.sha256 and found.size_bytes == file.size_bytes else None
 
@@ -187,7 +187,7 @@ class _Copy:
         return StagedFile(file=file, sha256=stated, crc32c=found.crc32c) if found.sha256 == stated else None
 
     def _carried(self, part: FilePart) -> tuple[bytes, FilePart, BucketObject]:
-        """Read a part, and write it unless the bucket has these bytes already."""
+        """Read a part, and write it unless the bucket already has these bytes."""
         data = self._plan.source.read(part.file, part.start, part.end)
         if part.is_whole:
             reading = Reading(file=part.file)
@@ -206,7 +206,7 @@ class _Copy:
         return StagedFile(file=reading.file, sha256=reading.sha256.hexdigest(), crc32c=stored.crc32c)
 
     def _joined(self, reading: Reading) -> StagedFile:
-        """Join the parts of a file that is what the source states, and delete them."""
+        """Join the parts of a file that matches the source, then delete them."""
         sha256, name = reading.verify(self._plan.source), f"{self._plan.prefix}/{reading.file.name}"
         temporary = {item.name: item for item in reading.parts}
         level = [(item, item.size_bytes) for item in reading.parts]
@@ -219,7 +219,7 @@ class _Copy:
         )
         if (whole.size_bytes, whole.crc32c) != (reading.file.size_bytes, crc):
             self._plan.target.delete(whole)
-            raise ScriptError(f"{name} was joined to other bytes than were read, and is deleted; run this again.")
+            raise ScriptError(f"{name} did not match the source after it was joined, and was deleted. Run this again.")
         each([partial(self._plan.target.delete, item) for item in temporary.values()], workers=self._plan.workers)
         return StagedFile(file=reading.file, sha256=sha256, crc32c=whole.crc32c)
 

@@ -1,4 +1,4 @@
-"""The staged checkpoints of a bucket, each in its folder, and their removal."""
+"""List and remove the staged checkpoints of a bucket, each in its folder."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -16,17 +16,17 @@ _WORKERS = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StagedFolder:
-    """A folder of a bucket with a checkpoint, or a part of one."""
+    """A bucket folder with a complete or partial checkpoint."""
 
     name: str
     files: int
     size_bytes: int
     has_manifest: bool
-    """Whether staging ended there."""
+    """True if staging is complete."""
 
 
 def staged_folders(target: WeightsBucket, *, below: str | None) -> Sequence[StagedFolder]:
-    """Return the folders with checkpoints by name. `below` is the one folder, with or without a hash, that counts in a bucket of others.
+    """Return the folders with checkpoints by name. `below` is the only folder, with or without a hash, that counts in a shared bucket.
 
     Raises ScriptError if the bucket cannot be listed.
     """
@@ -54,7 +54,7 @@ def staged_folders(target: WeightsBucket, *, below: str | None) -> Sequence[Stag
 
 
 def remove_folder(target: WeightsBucket, folder: str) -> int:
-    """Delete a folder and what an unfinished copy into it left, its manifest first. Return the number of objects. Raises ScriptError."""
+    """Delete a folder and the parts of an unfinished copy into it, manifest first. Return the number of objects. Raises ScriptError."""
     inside = dict(target.objects(f"{folder}/"))
     manifest = inside.pop(f"{folder}/{MANIFEST}", None)
     others: Mapping[str, BucketObject] = {**inside, **target.objects(f"{PARTS}/{folder}/")}
@@ -65,7 +65,7 @@ def remove_folder(target: WeightsBucket, folder: str) -> int:
 
 
 def _roots(names: Sequence[str]) -> frozenset[str]:
-    """Return the folders that hold a manifest, or a configuration or weights that no folder above has in its manifest."""
+    """Return the folders with a manifest, or with a configuration or weights that no parent folder's manifest lists."""
     whole = {name.rpartition("/")[0] for name in names if name.endswith(f"/{MANIFEST}")}
     parts = {name.rpartition("/")[0] for name in names if name.endswith((f"/{CONFIG}", ".safetensors"))}
     loose = {part for part in parts if part and not any(part.startswith(f"{root}/") for root in whole | parts - {""})}

@@ -1,4 +1,4 @@
-"""The manifest of a staged checkpoint: removed before the first change, written after the last."""
+"""The manifest of a staged checkpoint: deleted before the first change, written after the last."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -12,11 +12,11 @@ from contracts.staged_weights import MANIFEST, REAL_SIZE, manifest_hash
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StagedFile:
-    """A file as it lies in the bucket."""
+    """A file in the bucket."""
 
     file: SourceFile
     sha256: str | None
-    """None if neither the source nor this copy has read the bytes: a bucket without a manifest was copied inside Google."""
+    """None if neither the source nor this copy has read the bytes: a bucket without a manifest was copied within Google."""
     crc32c: str
 
     def entry(self) -> Mapping[str, object]:
@@ -33,18 +33,18 @@ class StagedFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StagingOutcome:
-    """What one run did."""
+    """Result of one run."""
 
     copied: int
     """Files that this run completed."""
     kept: int
-    """Files that were complete already."""
+    """Files that were already complete."""
     manifest: str
-    """`manifest_hash` of what lies in the bucket now."""
+    """`manifest_hash` of the current content of the bucket."""
 
 
 def withdraw_manifest(target: WeightsBucket, prefix: str) -> None:
-    """Remove the manifest of a folder whose files are about to change: it would describe a mixture."""
+    """Delete the manifest of a folder whose files are about to change, because it would describe a mixture."""
     name = f"{prefix}/{MANIFEST}"
     while (before := target.objects(name).get(name)) is not None:
         target.delete(before)
@@ -53,9 +53,9 @@ def withdraw_manifest(target: WeightsBucket, prefix: str) -> None:
 def write_manifest(
     target: WeightsBucket, prefix: str, revision: str, config: bytes | None, files: Sequence[StagedFile]
 ) -> str:
-    """Write the manifest unless it is there already, and return its hash. `config` is the checkpoint's config.json.
+    """Write the manifest unless it already exists, and return its hash. `config` is the checkpoint's config.json.
 
-    Raises ScriptError if the folder does not hold these files: somebody else has changed them since they were compared or copied.
+    Raises ScriptError if the folder does not contain these files because another writer changed them since they were compared or copied.
     """
     present = target.objects(f"{prefix}/")
     for staged in files:
@@ -78,7 +78,7 @@ def write_manifest(
 
 
 def _parsed(config: bytes | None) -> object:
-    """Return the config.json for the manifest, so that the planner needs no other file; None if it is no JSON."""
+    """Return the config.json for the manifest, so that the planner needs no other file; None if it is not JSON."""
     try:
         return None if config is None else cast("object", json.loads(config))
     except ValueError:

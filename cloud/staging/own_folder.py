@@ -1,4 +1,4 @@
-"""The folder of its own that a checkpoint is staged into, named by what it holds: staging never changes a folder that is served."""
+"""A separate folder per checkpoint, named by its content: staging never changes a folder in use."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -17,15 +17,15 @@ from contracts.staged_weights import MANIFEST, manifest_hash, own_folder, strang
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HashedSource:
-    """A source of which the SHA-256 of every file is known before the first byte is copied."""
+    """A source with the SHA-256 of every file known before the first byte is copied."""
 
     inner: CheckpointSource
     hashed: Mapping[str, tuple[SourceFile, SourceFile]]
-    """Name -> the file as the source lists it, and the same with its hash."""
+    """The file as the source lists it and the same with its hash, by name."""
 
     @property
     def revision(self) -> str:
-        """That of the source."""
+        """Name of the source."""
         return self.inner.revision
 
     def files(self) -> Sequence[SourceFile]:
@@ -37,11 +37,11 @@ class HashedSource:
         return self.inner.read(self.hashed[file.name][0], start, end)
 
     def verify(self, file: SourceFile, sha256: str, git_sha1: str) -> None:
-        """Raise ScriptError if these are other bytes than were hashed, and as the source does."""
+        """Raise ScriptError if these bytes differ from the hashed ones, and as the source does."""
         listed, hashed = self.hashed[file.name]
         self.inner.verify(listed, sha256, git_sha1)
         if sha256 != hashed.sha256:
-            raise ScriptError(f"{file.name} of the source was changed while it was copied; run this again.")
+            raise ScriptError(f"{file.name} of the source was changed during the copy. Run this again.")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -54,7 +54,7 @@ class _Hashing:
     lock: Lock = field(default_factory=Lock)
 
     def hashed(self, file: SourceFile) -> SourceFile:
-        """Return the file with its SHA-256, which is read unless the source states it."""
+        """Return the file with its SHA-256, which is computed unless the source states it."""
         if file.sha256 is not None:
             return file
         reading = read_whole(self.source, file, self.part_bytes, self._count)
@@ -82,7 +82,7 @@ def _with_hash(hashing: _Hashing, file: SourceFile) -> tuple[SourceFile, SourceF
 
 
 def digest_of(files: Sequence[SourceFile], crc32c: Callable[[str], str] = lambda _: "") -> str:
-    """Return the hash that the manifest of these files will have. `crc32c` returns the checksum of a file without a SHA-256."""
+    """Return the future manifest hash of these files. `crc32c` returns the checksum of a file without a SHA-256."""
     entries = [
         {"name": file.name, "size_bytes": file.size_bytes, "sha256": file.sha256, "crc32c": crc32c(file.name)}
         for file in files
@@ -93,9 +93,9 @@ def digest_of(files: Sequence[SourceFile], crc32c: Callable[[str], str] = lambda
 def prepared_folder(
     target: WeightsBucket, name: str, files: Sequence[SourceFile], digest: str, stack: str
 ) -> tuple[str, Mapping[str, BucketObject]]:
-    """Return the folder for these files, and what it holds of them already.
+    """Return the folder for these files, and which of them it already has.
 
-    Raises CommandRefusedError if it holds anything else: a file that the manifest will not list, or the manifest of other weights.
+    Raises CommandRefusedError if it has anything else: a file outside the manifest, or the manifest of other weights.
     """
     folder = own_folder(name, digest)
     present = target.objects(f"{folder}/")
@@ -104,12 +104,12 @@ def prepared_folder(
     if extra:
         more = f" and {len(extra) - 1} more" if len(extra) > 1 else ""
         raise CommandRefusedError(
-            f"{uri} has {extra[0]}{more}, which is not of this checkpoint, and a server would load it too. Nothing was changed. Delete it with "
+            f"{uri} has {extra[0]}{more}, which this checkpoint does not have but a server would load. Nothing was changed. Delete it with "
             f"`gcloud storage rm {uri}/{extra[0]}`, then run this again."
         )
     if f"{folder}/{MANIFEST}" in present and _staged_hash(target, folder) != digest:
         raise CommandRefusedError(
-            f"{uri} has the manifest of other weights than its name says. Nothing was changed. Run `python -m scripts.stage_model --stack "
+            f"{uri} has a manifest that does not match its name. Nothing was changed. Run `python -m scripts.stage_model --stack "
             f"{stack} --remove {folder}`, then run this again."
         )
     return folder, present
@@ -118,27 +118,27 @@ def prepared_folder(
 def require_same_bytes(
     target: WeightsBucket, folder: str, present: Mapping[str, BucketObject], wanted: Mapping[str, BucketObject]
 ) -> None:
-    """Refuse a source whose files differ from what the folder holds under the same hashes: one of the two states a wrong hash.
+    """Reject a source whose files differ from the folder's although the hashes match: one of the two states a wrong hash.
 
-    A copy inside Google reads no byte, so it cannot say which. Raises CommandRefusedError.
+    A copy within Google reads no bytes, so it cannot determine which. Raises CommandRefusedError.
     """
     for name, origin in wanted.items():
         found = present.get(f"{folder}/{name}")
         if found is not None and (found.size_bytes, found.crc32c) != (origin.size_bytes, origin.crc32c):
             raise CommandRefusedError(
-                f"gs://{target.name}/{folder}/{name} has other bytes than the source, although both state the same SHA-256. Nothing was "
-                "changed. Stage from the hub or a folder: those are read and hashed."
+                f"gs://{target.name}/{folder}/{name} differs from the source, although both state the same SHA-256. Nothing was "
+                "changed. Stage from the hub or a folder, which are read and hashed."
             )
 
 
 def require_staged(expected: str, staged: str, folder: str) -> None:
-    """Raise ScriptError if other weights were staged than the folder's name says."""
+    """Raise ScriptError if the staged weights do not match the folder's name."""
     if staged != expected:
         raise changed(f"A file of {folder}")
 
 
 def _staged_hash(target: WeightsBucket, folder: str) -> str | None:
-    """Return the hash of the manifest that a folder has; None if it cannot be read."""
+    """Return the manifest hash of a folder; None if it cannot be read."""
     try:
         document = as_mapping(json.loads(target.text(f"{folder}/{MANIFEST}") or ""))
     except ValueError:

@@ -1,4 +1,4 @@
-"""Copy a checkpoint from another bucket inside Google: no byte passes through this machine."""
+"""Copy a checkpoint from another bucket within Google, without passing bytes through this machine."""
 
 import json
 import re
@@ -23,10 +23,10 @@ _BUCKET_NAME: Final = re.compile(r"[a-z0-9][a-z0-9._-]*[a-z0-9]")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListedCheckpoint:
-    """What a bucket has of a checkpoint at one time."""
+    """A checkpoint's content in a bucket at one time."""
 
     revision: str
-    """What the source's manifest names; without one, where it is."""
+    """Source in the bucket's manifest; without one, its location."""
     files: Sequence[SourceFile]
     objects: Mapping[str, BucketObject]
     """The objects of the files, by name below the folder."""
@@ -38,15 +38,15 @@ class BucketSource:
 
     bucket: WeightsBucket
     prefix: str
-    """Without slashes at its ends; empty for the whole bucket."""
+    """Without leading and trailing slashes; empty for the whole bucket."""
 
     @property
     def uri(self) -> str:
-        """Where it is."""
+        """Its URI."""
         return f"gs://{self.bucket.name}/{self.prefix}".rstrip("/")
 
     def checkpoint(self) -> ListedCheckpoint:
-        """List the files that vLLM reads. Raises CommandRefusedError as `require_checkpoint` does, ScriptError if Google refuses."""
+        """List the files that vLLM reads. Raises CommandRefusedError as `require_checkpoint` does, ScriptError if Google rejects the call."""
         found = self.bucket.objects(f"{self.prefix}/" if self.prefix else "")
         names = listed(found, self.prefix) if self.prefix else found
         wanted = {name: item for name, item in sorted(names.items()) if is_wanted(name)}
@@ -70,7 +70,7 @@ class BucketSource:
 
 @dataclass(slots=True, kw_only=True)
 class Rewriting:
-    """One copy. `run` does all of it."""
+    """A copy. `run` performs it."""
 
     source: BucketSource
     checkpoint: ListedCheckpoint
@@ -86,9 +86,9 @@ class Rewriting:
     _lock: Lock = field(default_factory=Lock, init=False)
 
     def run(self, *, workers: int = WORKERS) -> StagingOutcome:
-        """Copy what is missing or different, then write the manifest.
+        """Copy missing or different files, then write the manifest.
 
-        Raises ScriptError if Google refuses, or a source object is another one by now.
+        Raises ScriptError if Google rejects a call, or a source object has changed.
         """
         self.present = self.target.objects(f"{self.prefix}/")
         self._tokens = dict(self.target.objects(f"{PARTS}/{self.prefix}/"))
@@ -129,7 +129,7 @@ class Rewriting:
         if (copy.size_bytes, copy.crc32c) != (origin.size_bytes, origin.crc32c):
             self.target.delete(copy)
             raise ScriptError(
-                f"The copy of {file.name} has other bytes than {self.source.uri}, and is deleted; run this again."
+                f"The copy of {file.name} differs from {self.source.uri}, and was deleted. Run this again."
             )
         self._count(file.name, copy.size_bytes)
         with self._lock:
@@ -140,7 +140,7 @@ class Rewriting:
         name = self._token_name(file)
 
         def on_step(following: str, copied: int) -> None:
-            # A token is good for a week: with it, a later run goes on inside the file.
+            # A token is valid for a week; with it, a later run resumes inside the file.
             data = as_json({"generation": self.checkpoint.objects[file.name].generation, "token": following})
             self._tokens[name] = self.target.upload(name, data, replaced=self._tokens.get(name))
             self._count(file.name, copied)
@@ -156,7 +156,7 @@ class Rewriting:
         )
 
     def _token(self, file: SourceFile) -> str | None:
-        """Return the token that an earlier run left for these very bytes."""
+        """Return an earlier run's token for exactly these bytes."""
         name = self._token_name(file)
         found = _document(self.target.text(name) if name in self._tokens else None)
         token, same = found.get("token"), found.get("generation") == self.checkpoint.objects[file.name].generation
@@ -173,7 +173,7 @@ class Rewriting:
 
 
 def _document(text: str | None) -> Mapping[str, object]:
-    """Return the JSON object of a text; an empty one if it is no such text."""
+    """Return the JSON object of a text; empty for any other text."""
     try:
         return as_mapping(json.loads(text or "{}"))
     except ValueError:
@@ -181,7 +181,7 @@ def _document(text: str | None) -> Mapping[str, object]:
 
 
 def _files(objects: Mapping[str, BucketObject], manifest: Mapping[str, object]) -> Sequence[SourceFile]:
-    """Return the source's files, with the hash that the object itself, or the source's manifest for these bytes, states."""
+    """Return the source's files, with the hash from the object itself or from the source's manifest for these bytes."""
     entries = {one.get("name"): one for one in map(as_mapping, as_sequence(manifest.get("files")))}
 
     def stated(name: str, item: BucketObject) -> str | None:
@@ -200,8 +200,8 @@ def _files(objects: Mapping[str, BucketObject], manifest: Mapping[str, object]) 
 
 
 def bucket_of(text: str) -> tuple[str, str]:
-    """Return bucket and folder of `gs://BUCKET/FOLDER`. Raises CommandRefusedError if it names no bucket."""
+    """Return bucket and folder of `gs://BUCKET/FOLDER`. Raises CommandRefusedError without a bucket."""
     name, _, folder = text.removeprefix("gs://").partition("/")
     if not _BUCKET_NAME.fullmatch(name):
-        raise CommandRefusedError(f"--from is {text!r}; write gs://BUCKET/FOLDER.")
+        raise CommandRefusedError(f"--from is {text!r}: expected gs://BUCKET/FOLDER.")
     return name, folder.strip("/")

@@ -1,4 +1,4 @@
-"""Where a checkpoint comes from: a folder, or the Hugging Face hub at one commit. Both are read in parts, in any order."""
+"""Sources of a checkpoint: a folder, or the Hugging Face Hub at one commit. Both are read in parts, in any order."""
 
 import hashlib
 import json
@@ -18,15 +18,15 @@ from contracts.parallel import each
 from contracts.staged_weights import MANIFEST, PARTS
 
 _WANTED: Final = (".safetensors", ".json", ".jinja", ".model", ".txt")
-"""Files that vLLM reads. Weights in other formats would double the copy."""
+"""Files that vLLM reads. Weights in other formats double the copy."""
 _WEIGHTS: Final = ".safetensors"
 _POINTER: Final = b"version https://git-lfs."
-"""Beginning of the text that Git LFS leaves in the place of a file that it has not fetched (git-lfs, docs/spec.md)."""
+"""Start of the text that Git LFS stores in place of a file that it has not fetched (git-lfs, docs/spec.md)."""
 _READ_LIMIT_S: Final = 120.0
-"""Longest silence of the hub within one part."""
+"""Read timeout for the hub within one part."""
 _RETRIES: Final = 10
 _LONGEST_PAUSE_S: Final = 30.0
-"""Pauses of 1, 2, 4 s and so on up to this one: three minutes without a connection end no copy."""
+"""Maximum pause; pauses are 1, 2, 4 s and so on up to it: three minutes without a connection do not abort a copy."""
 _PARTIAL: Final = 206
 _HEADERS_AT_ONCE: Final = 8
 
@@ -38,13 +38,13 @@ class SourceFile:
     name: str
     size_bytes: int
     sha256: str | None
-    """What the source states: the hub does for large files. None if nobody has read the file yet."""
+    """SHA-256 from the source, which the hub states for large files. None if the file was not read yet."""
     git_sha1: str | None = None
     """Git's id of the file, which the hub states for small files."""
     changed_ns: int = 0
-    """When a local file was last changed, in nanoseconds since 1970."""
+    """Last change of a local file, in nanoseconds since 1970."""
     real_bytes: int = 0
-    """Size of the real file, where the local cloud's hub sends a shrunk one; 0 for every other source."""
+    """Size of the real file if the local cloud's hub sends a shrunk one; 0 for every other source."""
 
 
 class CheckpointSource(Protocol):
@@ -52,7 +52,7 @@ class CheckpointSource(Protocol):
 
     @property
     def revision(self) -> str:
-        """Name of this very checkpoint: a commit, or a folder."""
+        """Name of exactly this checkpoint: a commit, or a folder."""
         ...
 
     def files(self) -> Sequence[SourceFile]:
@@ -60,16 +60,16 @@ class CheckpointSource(Protocol):
         ...
 
     def read(self, file: SourceFile, start: int, end: int) -> bytes:
-        """Return the bytes from `start` up to `end`. Raises ScriptError if the source cannot be read or is another file by now."""
+        """Return the bytes from `start` up to `end`. Raises ScriptError if the source cannot be read or the file has changed."""
         ...
 
     def verify(self, file: SourceFile, sha256: str, git_sha1: str) -> None:
-        """Compare the hashes of all bytes that were read with what the source states. Raises ScriptError if they differ."""
+        """Compare the hashes of all bytes that were read with the source's. Raises ScriptError if they differ."""
         ...
 
 
 class RunningHash(Protocol):
-    """A hash of bytes that come in order."""
+    """A hash of bytes that arrive in order."""
 
     def update(self, data: bytes, /) -> None:
         """Add bytes."""
@@ -81,7 +81,7 @@ class RunningHash(Protocol):
 
 
 def is_wanted(name: str) -> bool:
-    """Return whether vLLM reads a file, named below the checkpoint's folder. The marks of an earlier copy belong to that copy."""
+    """Return whether vLLM reads a file, named below the checkpoint's folder. Manifests of an earlier copy do not count."""
     path = PurePosixPath(name)
     return path.suffix in _WANTED and path.name != MANIFEST and PARTS not in path.parts
 
@@ -89,32 +89,32 @@ def is_wanted(name: str) -> bool:
 def require_checkpoint(place: str, names: Collection[str], read_index: Callable[[], bytes | str]) -> None:
     """Compare the names of a source's files with its index of the weights. `read_index` is called if there is one.
 
-    Raises CommandRefusedError if `place` is no checkpoint, or not all of one: its download did not end.
+    Raises CommandRefusedError if `place` is not a checkpoint, or an incomplete one.
     """
     if CONFIG not in names:
         raise CommandRefusedError(
-            f"{place} has no {CONFIG}, so it is not a checkpoint; name the source that has the weights."
+            f"{place} has no {CONFIG}, so it is not a checkpoint. Pass the source with the weights."
         )
     if not any(name.endswith(_WEIGHTS) for name in names):
-        raise CommandRefusedError(f"{place} has no {_WEIGHTS} files, so there are no weights that vLLM loads from it.")
+        raise CommandRefusedError(f"{place} has no {_WEIGHTS} files, so vLLM cannot load weights from it.")
     if INDEX not in names:
         return
     try:
         named = set(cast("Mapping[str, str]", json.loads(read_index())["weight_map"]).values())
     except (ValueError, KeyError, TypeError, AttributeError):
-        raise CommandRefusedError(f"{INDEX} of {place} is no index of weights; download it again.") from None
+        raise CommandRefusedError(f"{INDEX} of {place} is not an index of weights. Download it again.") from None
     absent = sorted(named.difference(names))
     if absent:
         more = f" and {len(absent) - 1} more" if len(absent) > 1 else ""
-        raise CommandRefusedError(f"{place} lacks {absent[0]}{more}, which {INDEX} names; complete it there first.")
+        raise CommandRefusedError(f"{place} has no {absent[0]}{more}, which {INDEX} lists. Complete it there first.")
 
 
 def require_whole_weights(
     place: str, files: Sequence[SourceFile], read: Callable[[SourceFile, int, int], bytes]
 ) -> None:
-    """Read the header of each file of weights, which says how long the file is. `read` returns the bytes of a file between two positions.
+    """Read the header of each file of weights, which states the file's length. `read` returns the bytes of a file between two positions.
 
-    Raises CommandRefusedError for a file that is empty, short or something else, and what `read` raises.
+    Raises CommandRefusedError for a file that is empty, short or invalid, and the errors of `read`.
     """
     each(
         [partial(_require_whole, place, file, read) for file in files if file.name.endswith(_WEIGHTS)],
@@ -127,12 +127,12 @@ def _require_whole(place: str, file: SourceFile, read: Callable[[SourceFile, int
         read_table(file.size_bytes, lambda start, end: read(file, start, end))
     except NotSafetensorsError as error:
         raise CommandRefusedError(
-            f"{file.name} of {place} {error}: its download did not end, or it is damaged. Get the file again, then stage it."
+            f"{file.name} of {place} {error}: its download is incomplete, or it is damaged. Download the file again, then stage it."
         ) from None
 
 
 def git_blob(size_bytes: int) -> RunningHash:
-    """Return a hash that gives Git's id of a file once all its bytes were added."""
+    """Return a hash that becomes Git's id of a file after all its bytes are added."""
     return hashlib.sha1(f"blob {size_bytes}\0".encode(), usedforsecurity=False)
 
 
@@ -155,12 +155,12 @@ class FolderSource:
         for file in files.values():
             if file.name.endswith(_WEIGHTS) and self.read(file, 0, min(file.size_bytes, len(_POINTER))) == _POINTER:
                 raise CommandRefusedError(
-                    f"{self.folder / file.name} is a pointer of Git LFS; run `git lfs pull` in {self.folder}."
+                    f"{self.folder / file.name} is a Git LFS pointer. Run `git lfs pull` in {self.folder}."
                 )
         return list(files.values())
 
     def read(self, file: SourceFile, start: int, end: int) -> bytes:
-        """Return a part of a file. Raises ScriptError if it cannot be read or is shorter by now."""
+        """Return a part of a file. Raises ScriptError if it cannot be read or has become shorter."""
         try:
             with (self.folder / file.name).open("rb") as stream:
                 stream.seek(start)
@@ -172,7 +172,7 @@ class FolderSource:
         return data
 
     def verify(self, file: SourceFile, sha256: str, git_sha1: str) -> None:  # noqa: ARG002 - a folder states no hashes
-        """Raise ScriptError if the file was changed since it was listed."""
+        """Raise ScriptError if the file changed since it was listed."""
         try:
             now = self._listed(self.folder / file.name)
         except OSError:
@@ -186,12 +186,12 @@ class FolderSource:
         return SourceFile(name=name, size_bytes=found.st_size, sha256=None, changed_ns=found.st_mtime_ns)
 
     def _changed(self, file: SourceFile) -> ScriptError:
-        return ScriptError(f"{self.folder / file.name} was changed while it was copied; run this again.")
+        return ScriptError(f"{self.folder / file.name} was changed during the copy. Run this again.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HubSource:
-    """A checkpoint of the Hugging Face hub at one commit. The token comes from HF_TOKEN or the hub client's login."""
+    """A checkpoint of the Hugging Face Hub at one commit. The token comes from HF_TOKEN or the hub client's login."""
 
     model: str
     revision: str
@@ -204,10 +204,10 @@ class HubSource:
         return [file for file in self.repository if is_wanted(file.name)]
 
     def read(self, file: SourceFile, start: int, end: int) -> bytes:
-        """Download a part of a file. The hub redirects to its storage, Xet's too, which answers ranges.
+        """Download a part of a file. The hub redirects to its storage, including Xet, which supports ranges.
 
         Raises:
-            ScriptError: as `hub_errors` does, and if the answer is not that part of a file of this size.
+            ScriptError: as `hub_errors` does, and if the response is not that part of a file of this size.
         """
         import httpx2  # noqa: PLC0415 - the hub client's HTTP library, whose errors it passes on
         from huggingface_hub import hf_hub_url  # noqa: PLC0415 - slow to load
@@ -221,7 +221,7 @@ class HubSource:
         url = hf_hub_url(self.model, file.name, revision=self.revision)
         if end == start:
             return b""
-        otherwise = "run this again to go on where it stopped"
+        otherwise = "run this again to resume"
         with hub_errors(self.model, otherwise):
             try:
                 answer = http_backoff(
@@ -231,32 +231,32 @@ class HubSource:
                     timeout=_READ_LIMIT_S,
                     max_retries=_RETRIES,
                     max_wait_time=_LONGEST_PAUSE_S,
-                    # The threads share a client, which each of them closes when it gets no connection: requests that
-                    # others begin on it are RuntimeErrors.
+                    # The threads share a client, which each of them closes when it gets no connection. Requests that
+                    # other threads start on it then raise RuntimeError.
                     retry_on_exceptions=(httpx2.TransportError, RuntimeError),
                 )
             except RuntimeError as error:
                 raise ScriptError(
-                    f"The Hugging Face hub cannot be reached ({type(error).__name__}); {otherwise}."
+                    f"The Hugging Face Hub cannot be reached ({type(error).__name__}); {otherwise}."
                 ) from None
             hf_raise_for_status(answer)
         whole = answer.status_code != _PARTIAL and (start, end) == (0, file.size_bytes)
         if not whole and answer.headers.get("Content-Range") != f"bytes {start}-{end - 1}/{file.size_bytes}":
             said = answer.headers.get("Content-Range") or f"HTTP {answer.status_code} without a range"
             raise ScriptError(
-                f"{urlsplit(str(answer.url)).hostname} answered {said} for bytes {start}-{end - 1} of {file.name} "
-                f"({file.size_bytes} bytes); run this again."
+                f"{urlsplit(str(answer.url)).hostname} returned {said} for bytes {start}-{end - 1} of {file.name} "
+                f"({file.size_bytes} bytes). Run this again."
             )
         if len(answer.content) != end - start:
             raise ScriptError(f"{file.name}: the hub sent {len(answer.content)} bytes instead of {end - start}.")
         return answer.content
 
     def verify(self, file: SourceFile, sha256: str, git_sha1: str) -> None:
-        """Raise ScriptError if the file's hash is not what the hub states."""
+        """Raise ScriptError if the file's hash differs from the hub's."""
         for what, found, stated in (("SHA-256", sha256, file.sha256), ("Git id", git_sha1, file.git_sha1)):
             if stated not in {None, found}:
                 raise ScriptError(
-                    f"{file.name} has {what} {found} after the download, the hub says {stated}; run this again."
+                    f"{file.name} has {what} {found} after the download, but the hub states {stated}. Run this again."
                 )
 
 
@@ -265,13 +265,13 @@ def hub(model: str, revision: str | None) -> HubSource:
 
     Raises:
         CommandRefusedError: as `require_checkpoint` does.
-        ScriptError: if the hub cannot be reached or does not know the model.
+        ScriptError: if the hub cannot be reached or does not have the model.
     """
     from huggingface_hub import HfApi  # noqa: PLC0415 - slow to load
 
     with hub_errors(model, "pass --from FOLDER with a downloaded checkpoint"):
         info = HfApi().model_info(model, revision=revision, files_metadata=True, timeout=google_api.CALL_LIMIT_S)
-        # The list of files of a gated repository is public; without this the refusal would come after the bucket is made.
+        # The file list of a gated repository is public; without this check, the download would fail after the bucket is created.
         HfApi().auth_check(model)
     real = real_sizes(info)
     files = [

@@ -1,1 +1,1 @@
-"""What a deployment costs, and the subject that rules look at."""
+"""Cost of a deployment, and the subject that rules examine."""

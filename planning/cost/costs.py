@@ -1,4 +1,4 @@
-"""What a deployment costs: an hour with all its parts in each place that it names, the most it can cost, and a million tokens."""
+"""Cost of a deployment: per hour with all parts in each location, maximum, and per million tokens."""
 
 from dataclasses import dataclass
 
@@ -14,14 +14,14 @@ _MILLION = 1_000_000
 def cost_plan(resolved: Resolved, throughput: ThroughputPlan) -> CostPlan:
     """Return the cost of a resolved deployment in US dollars."""
     places = tuple(_place_cost(resolved, place) for place in places_of(resolved))
-    dearest = max(places, key=lambda one: one.usd_per_hour)
-    hourly = dearest.usd_per_hour
+    highest = max(places, key=lambda one: one.usd_per_hour)
+    hourly = highest.usd_per_hour
     maximum, basis = _maximum(resolved, hourly)
     measured = resolved.deployment.measured_tok_per_s
-    dates = [price.as_of for price in dearest.prices]
+    dates = [price.as_of for price in highest.prices]
     return CostPlan(
         usd_per_hour=hourly,
-        parts_usd_per_hour=tuple((part.name, part.usd_per_hour) for part in parts_at(resolved, dearest.place)),
+        parts_usd_per_hour=tuple((part.name, part.usd_per_hour) for part in parts_at(resolved, highest.place)),
         lowest_usd_per_hour=min(one.usd_per_hour for one in places),
         places=places,
         max_usd=maximum,
@@ -37,14 +37,14 @@ def cost_plan(resolved: Resolved, throughput: ThroughputPlan) -> CostPlan:
 
 
 def hourly_parts(resolved: Resolved) -> tuple[tuple[str, float], ...]:
-    """Return what one instance, machine or slice is billed for in an hour, in the dearest place that the deployment names."""
+    """Return the hourly bill of one instance, machine or slice in the deployment's most expensive location."""
     each = [parts_at(resolved, place) for place in places_of(resolved)]
-    dearest = max(each, key=_total)
-    return tuple((part.name, part.usd_per_hour) for part in dearest)
+    highest = max(each, key=_total)
+    return tuple((part.name, part.usd_per_hour) for part in highest)
 
 
 def parts_at(resolved: Resolved, place: str) -> tuple[HourlyPart, ...]:
-    """Return what one instance, machine or slice is billed for in an hour in a zone or region ("": where none is named)."""
+    """Return the hourly bill of one instance, machine or slice in a zone or region ("": if none is set)."""
     book, accelerator = resolved.prices, resolved.accelerator
     if resolved.platform == "own":
         return () if accelerator.usd_per_hour is None else (_own_part(resolved, accelerator.usd_per_hour),)
@@ -71,21 +71,21 @@ def parts_at(resolved: Resolved, place: str) -> tuple[HourlyPart, ...]:
 
 
 def _own_part(resolved: Resolved, usd_per_hour: float) -> HourlyPart:
-    """Return the price that somebody stated for a device of their own, as of today."""
+    """Return the stated price of a custom device, as of today."""
     today = resolved.deployment.today or ""
     price = Price(key="--device usd", region="", usd=usd_per_hour, as_of=today, url="", is_own=True)
     return HourlyPart(name=resolved.accelerator.name, amount=1, unit="machine-hour", price=price)
 
 
 def places_of(resolved: Resolved) -> tuple[str, ...]:
-    """Return the zones or the region that the deployment names, in its order; "" alone if it names none."""
+    """Return the zones or the region of the deployment, in its order; "" alone if it has none."""
     if resolved.platform == "tpu-vm":
         return resolved.deployment.tpu.zones or ("",)
     return (resolved.deployment.cloud_run.region or "",) if resolved.platform == "cloud-run" else ("",)
 
 
 def regions_of(resolved: Resolved) -> tuple[str, ...]:
-    """Return the regions of these places, each once."""
+    """Return the distinct regions of these locations."""
     return tuple(dict.fromkeys(region for place in places_of(resolved) if (region := region_of(place))))
 
 
@@ -106,7 +106,7 @@ def _maximum(resolved: Resolved, hourly: float) -> tuple[float, str]:
             run_s = FLEX_START_MAX_RUN_S
         renews = renewals(resolved)
         if renews is not None:
-            return hourly * MONTH_H * renews.most_machines, "a month of runs that are renewed"
+            return hourly * MONTH_H * renews.most_machines, "a month of renewed runs"
         if run_s is not None:
             return hourly * run_s / HOUR_S, f"one run of {duration(run_s)}"
         return hourly * MONTH_H, "a month without a run duration"
@@ -121,12 +121,12 @@ def _maximum(resolved: Resolved, hourly: float) -> tuple[float, str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Renewals:
-    """How long two machines run beside each other when one takes over from the other."""
+    """Overlap of two machines when one takes over from the other."""
 
     most_overlap_s: float
-    """The whole of `renew_before_s`: capacity came at once, and the new server took as long to become ready."""
+    """All of `renew_before_s`: capacity was immediate, and the new server took as long to become ready."""
     most_machines: float
-    """The most machines that run at a time, over a month: each runs for its whole duration."""
+    """Maximum concurrent machines over a month, each running for its whole duration."""
 
 
 def renewals(resolved: Resolved) -> Renewals | None:

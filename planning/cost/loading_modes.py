@@ -1,4 +1,4 @@
-"""Every way of reading weights on Cloud Run beside the others: the start, the host memory, and what they cost."""
+"""Comparison of all weights modes on Cloud Run: start, host memory and cost."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -18,7 +18,7 @@ from planning.speed.startup import startup_plan
 from planning.units import HOUR_S, align_to, to_gib
 
 MODES: Final[tuple[WeightsMode, ...]] = ("fuse", "fuse-buffered", "fuse-cached", "streamer", "memory")
-"""Ways from the stack's bucket that a Cloud Run service can choose."""
+"""Modes for the stack's bucket that a Cloud Run service can use."""
 _RATES: Final = {
     "fuse": "FUSE_BYTES_PER_S",
     "fuse-buffered": "FUSE_BUFFERED_BYTES_PER_S",
@@ -26,36 +26,36 @@ _RATES: Final = {
     "streamer": "STREAMER_BYTES_PER_S",
     "memory": "BUCKET_COPY_BYTES_PER_S",
 }
-"""Constant of `planning.data.overheads` with the rate of each, and its source."""
+"""Constant of `planning.data.overheads` with each mode's rate and its source."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadingMode:
-    """One way, with or without Direct VPC."""
+    """A mode, with or without Direct VPC."""
 
     mode: WeightsMode
     direct_vpc: bool
     is_chosen: bool
-    """Whether the deployment has it."""
+    """True if the deployment uses it."""
     load_s: float
     start_s: float
     """With an empty compile cache."""
     cached_start_s: float
     """With `cloudRun.compileCache: bucket`, from the second start on."""
     host_gib: float
-    """Highest host memory of the start."""
+    """Peak host memory of the start."""
     memory_gib: float | None
-    """Least memory that Cloud Run rents and that holds it, the deployment's own or more; None if the most is too little."""
+    """Smallest Cloud Run memory that is sufficient, at least the deployment's own; None if the maximum is too small."""
     vcpu: float | None
     usd_per_hour: float | None
     extra_usd_per_hour: float | None
-    """How much more than the deployment's own memory and vCPU cost."""
+    """Cost difference to the deployment's own memory and vCPU."""
     cold_start_usd: float | None
     rate_source: str
-    """Where the rate stands with its source."""
+    """Name of the constant with the rate and its source."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return the way in JSON types."""
+        """Return the mode in JSON types."""
 
         def rounded(value: float | None, digits: int) -> float | None:
             return None if value is None else round(value, digits)
@@ -78,7 +78,7 @@ class LoadingMode:
 
 
 def loading_modes(subject: Subject) -> tuple[LoadingMode, ...]:
-    """Return all ways with and without Direct VPC; nothing for a deployment whose weights do not come from a bucket on Cloud Run."""
+    """Return all modes with and without Direct VPC; empty for a deployment whose weights do not come from a bucket on Cloud Run."""
     resolved = subject.resolved
     if resolved.platform != "cloud-run" or resolved.weights_mode not in MODES:
         return ()
@@ -95,7 +95,7 @@ def _modes(resolved: Resolved) -> Iterator[LoadingMode]:
 
 def _mode(resolved: Resolved, mode: WeightsMode, *, direct_vpc: bool, present: float, is_chosen: bool) -> LoadingMode:
     deployment = resolved.deployment
-    # A load format of one mode contradicts the next; a file cache that is not given holds the whole checkpoint.
+    # A load format of one mode conflicts with the next; a file cache without a size holds the whole checkpoint.
     cache_gib = deployment.cloud_run.file_cache_gib or to_gib(weights_of(resolved).checkpoint)
     changed = replace(
         deployment,
@@ -128,7 +128,7 @@ def _mode(resolved: Resolved, mode: WeightsMode, *, direct_vpc: bool, present: f
 
 
 def _host_for(resolved: Resolved, need_gib: float) -> tuple[float, float] | None:
-    """Return the memory and the vCPU that hold a start: the present ones, else the next that Cloud Run rents."""
+    """Return the memory and the vCPU for a start: the current ones, otherwise the next size of Cloud Run."""
     memory_gib, vcpu = resolved.host_memory_gib, resolved.vcpu
     if need_gib > memory_gib:
         memory_gib = float(max(align_to(int(need_gib) + 1, CLOUD_RUN_GIB_PER_VCPU), resolved.host.min_memory_gib))

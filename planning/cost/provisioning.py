@@ -1,7 +1,7 @@
-"""Which places accept which way of buying capacity: what documents and reports say. No API of Google answers that.
+"""Provisioning models by location, from documents and reports. No Google API returns them.
 
-The hardware, the provisioning model and the quota are three gates, and reports mix them up: a zone can have v6e and quota, and still answer
-"FLEX_START provisioning model is not supported for accelerator type". Whether there is stock is a fourth matter, which only a request shows.
+The hardware, the provisioning model and the quota are three gates that reports confuse. A zone can have v6e and quota but still return
+"FLEX_START provisioning model is not supported for accelerator type". Available capacity is a fourth, known only after a request.
 """
 
 from dataclasses import dataclass
@@ -23,11 +23,11 @@ PROVISIONING_MODELS: Final[tuple[ProvisioningModel, ...]] = get_args(Provisionin
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Acceptance:
-    """Whether a place accepts a provisioning model, and who says so."""
+    """Support for a provisioning model in a location, with the source."""
 
     answer: Answer
     source: str
-    """A document or a report; what was looked for, where nothing says."""
+    """A document or a report; if unknown, the reason."""
 
 
 _GRANTED: Final = Acceptance(
@@ -39,11 +39,11 @@ _REFUSED: Final = Acceptance(
 _RESERVED: Final = Acceptance(answer="unknown", source="a reservation is accepted in its own zone only")
 _OFFERED: Final = Acceptance(answer="yes", source="Cloud Run, GPU support by region")
 _INVITED: Final = Acceptance(answer="unknown", source="by invitation (Cloud Run, GPU support by region)")
-_NOT_LISTED: Final = Acceptance(answer="unknown", source="Cloud Run's page of GPU regions does not name it")
+_NOT_LISTED: Final = Acceptance(answer="unknown", source="not listed on Cloud Run's page of GPU regions")
 
 
 def acceptance(accelerator: Accelerator, provisioning: ProvisioningModel, place: str) -> Acceptance:
-    """Return what is known of a TPU zone and a provisioning model. Of flex-start, only facts of that zone count."""
+    """Return the known support for a provisioning model in a TPU zone. For flex-start, only facts about that zone count."""
     generation = accelerator.name.partition("-")[0]
     if provisioning == "reservation":
         return _RESERVED
@@ -62,7 +62,7 @@ def acceptance(accelerator: Accelerator, provisioning: ProvisioningModel, place:
 
 
 def run_acceptance(accelerator: Accelerator, region: str) -> Acceptance:
-    """Return what is known of a GPU of Cloud Run in a region. Cloud Run has one way of buying it: by the second."""
+    """Return the known support for a Cloud Run GPU in a region. Cloud Run has one provisioning model: per second."""
     if (accelerator.name, region) in BY_INVITATION:
         return _INVITED
     return _OFFERED if region in gpu_regions(accelerator) else _NOT_LISTED

@@ -1,7 +1,7 @@
-"""The whole bill of a deployment, what a cold start and an idle hour cost, and when running all the time is cheaper.
+"""The whole bill of a deployment, the cost of a cold start and an idle hour, and when running all the time is cheaper.
 
-The bill has what estimates forget beside the instance or slice: disk, Cloud NAT, the bucket, the image repository, secrets, traffic. Left
-out because they cost nothing here: logs (50 GiB a month are free, Cloud Logging pricing) and operations of the bucket (a checkpoint is
+The bill includes parts that estimates often miss: disk, Cloud NAT, the bucket, the image repository, secrets, traffic. Omitted
+because they are free here: logs (50 GiB per month are free, Cloud Logging pricing) and operations of the bucket (a checkpoint is
 some dozen reads).
 """
 
@@ -23,7 +23,7 @@ from planning.units import DAY_S, GIB, HOUR_S, MONTH_H
 IMAGE_GIB: Final = 8.4
 """A vLLM image in the repository of each region: 6 to 9 GB compressed (Docker Hub, vllm/vllm-openai and vllm/vllm-tpu tags); the upper end."""
 BYTES_PER_STREAMED_TOKEN: Final = 256
-"""A chunk of vLLM's stream has one token of some 4 bytes in about 250 bytes of JSON: id, object, created, model, choices."""
+"""A chunk of vLLM's stream has one token of about 4 bytes in about 250 bytes of JSON: id, object, created, model, choices."""
 CLOUD_RUN_LINGER_S: Final = 900
 """Cloud Run keeps an idle instance for up to 15 minutes (Cloud Run documentation, instance autoscaling); billed in full with a GPU."""
 _CENT: Final = 0.01
@@ -34,15 +34,15 @@ _BUCKET_MODES: Final = frozenset({"disk", "memory", "streamer", *FUSE_MODES})
 
 
 def running_costs(subject: Subject) -> RunningCosts:
-    """Return the bill and the break-evens of a deployment, at the prices of its dearest place."""
+    """Return the bill and the break-even points of a deployment, at the prices of its most expensive location."""
     resolved, cost, startup = subject.resolved, subject.cost, subject.startup
     hourly = cost.usd_per_hour
     on_cloud_run = resolved.platform == "cloud-run"
     start_s = usual_start_s(startup)
-    linger_s = CLOUD_RUN_LINGER_S if on_cloud_run else 0.0
+    idle_billing_s = CLOUD_RUN_LINGER_S if on_cloud_run else 0.0
     always_usd_per_hour, always_on = _always_on(subject)
     start_h = start_s / HOUR_S
-    windows = tuple(_window(hours, subject, linger_s) for hours in _WINDOWS_H)
+    windows = tuple(_window(hours, subject, idle_billing_s) for hours in _WINDOWS_H)
     answer_tokens = (resolved.deployment.workload or DEFAULT_WORKLOAD).output_tokens
     answer_s = subject.throughput.ttft_s + answer_tokens / subject.throughput.decode_tok_per_s
     return RunningCosts(
@@ -50,13 +50,13 @@ def running_costs(subject: Subject) -> RunningCosts:
         cold_start_s=start_s,
         cold_start_usd=hourly * start_h,
         idle_usd_per_hour=hourly,
-        linger_s=linger_s,
+        idle_billing_s=idle_billing_s,
         always_on_usd_per_month=always_usd_per_hour * MONTH_H,
         always_on=always_on,
         commitments=tuple(_commitments(subject)) if resolved.platform == "tpu-vm" else (),
         windows=windows,
-        even_requests_per_day=DAY_S / (start_s + answer_s + linger_s) if on_cloud_run else None,
-        even_hours_per_day=_DAY_H - start_h - linger_s / HOUR_S
+        even_requests_per_day=DAY_S / (start_s + answer_s + idle_billing_s) if on_cloud_run else None,
+        even_hours_per_day=_DAY_H - start_h - idle_billing_s / HOUR_S
         if on_cloud_run
         else _DAY_H * always_usd_per_hour / hourly
         if hourly
@@ -68,12 +68,12 @@ def running_costs(subject: Subject) -> RunningCosts:
 
 
 def usual_start_s(startup: StartupPlan) -> float:
-    """Return the seconds of every start but the first: with compiled graphs from the bucket, where they are kept there."""
+    """Return the seconds of every start except the first: with compiled graphs from the bucket, if they are stored there."""
     return startup.total_s if startup.cached_total_s is None else startup.cached_total_s
 
 
 def _always_on(subject: Subject) -> tuple[float, str]:
-    """Return the hourly price of running all the time, and what that is."""
+    """Return the hourly price of running all the time, and its description."""
     resolved = subject.resolved
     if resolved.platform == "cloud-run":
         return subject.cost.usd_per_hour, "one minimum instance"
@@ -93,7 +93,7 @@ def _always_on(subject: Subject) -> tuple[float, str]:
 
 
 def _commitments(subject: Subject) -> Iterator[tuple[str, float]]:
-    """Yield a month under each commitment whose price is known in the dearest place."""
+    """Yield a month under each commitment with a known price in the most expensive location."""
     resolved = subject.resolved
     generation, chips = resolved.accelerator.name.partition("-")[0], resolved.accelerator.devices
     place = max(subject.cost.places, key=lambda one: one.usd_per_hour).place
@@ -104,33 +104,33 @@ def _commitments(subject: Subject) -> Iterator[tuple[str, float]]:
             yield f"{resolved.accelerator.name}, commitment of {years} y", chips * price.usd * MONTH_H
 
 
-def _window(hours: float, subject: Subject, linger_s: float) -> Window:
-    """Return a month with one run of some hours a day. On Cloud Run start and linger come on top; on a machine the start is in the run."""
+def _window(hours: float, subject: Subject, idle_billing_s: float) -> Window:
+    """Return a month with one run of some hours per day. On Cloud Run, start and idle billing are added; on a machine the start is part of the run."""
     hourly, start_h = subject.cost.usd_per_hour, usual_start_s(subject.startup) / HOUR_S
     if subject.resolved.platform == "cloud-run":
-        billed_h = min(hours + start_h + linger_s / HOUR_S, _DAY_H)
+        billed_h = min(hours + start_h + idle_billing_s / HOUR_S, _DAY_H)
         served_h = hours
     else:
         billed_h = hours
-        # A run of flex-start of 24 h a day ends and starts again; one machine cannot run longer than the day.
+        # A flex-start run of 24 h per day expires and starts again; one machine cannot run longer than the day.
         served_h = max(hours - start_h, 0.0)
     per_served = hourly * billed_h / served_h if served_h > 0 else math.inf
     return Window(hours_per_day=hours, usd_per_month=hourly * billed_h * _MONTH_DAYS, usd_per_served_hour=per_served)
 
 
 def _shortest_window_h(hourly: float, always_usd_per_hour: float, start_h: float) -> float | None:
-    """Return the run length N at which hourly x N / (N - start) is the on-demand price; None if no length gets there."""
+    """Return the run length N at which hourly x N / (N - start) equals the on-demand price; None if no length reaches it."""
     saved = always_usd_per_hour - hourly
     return start_h * always_usd_per_hour / saved if saved > 0 else None
 
 
 def _bill(subject: Subject) -> Iterator[BillPart]:
     resolved = subject.resolved
-    dearest = max(subject.cost.places, key=lambda one: one.usd_per_hour).place
-    for part in parts_at(resolved, dearest):
+    highest = max(subject.cost.places, key=lambda one: one.usd_per_hour).place
+    for part in parts_at(resolved, highest):
         yield _part(part.name, part.amount, part.unit, "hour", part.price)
     if resolved.platform == "tpu-vm":
-        per_hour = resolved.prices.price("disk_usd_per_gib_month", dearest)
+        per_hour = resolved.prices.price("disk_usd_per_gib_month", highest)
         disk_gib = resolved.deployment.tpu.boot_disk_size_gb or MIN_BOOT_DISK_GB
         yield _part(f"boot disk, {disk_gib} GiB", disk_gib / MONTH_H, "GiB-month", "hour", per_hour)
     if resolved.platform == "own":
@@ -143,13 +143,13 @@ def _bill(subject: Subject) -> Iterator[BillPart]:
 
 
 def overlap_s(subject: Subject) -> float | None:
-    """Return how long two machines run at each renewal by the plan, in seconds: until the new server is ready. None without renewals."""
+    """Return the planned overlap of two machines per renewal, in seconds: until the new server is ready. None without renewals."""
     renews = renewals(subject.resolved)
     return None if renews is None else min(subject.startup.total_s, renews.most_overlap_s)
 
 
 def _renewal(subject: Subject) -> Iterator[BillPart]:
-    """Yield what the second machine costs until it takes over: the first one is deleted then, so the hours after it are not paid twice."""
+    """Yield the cost of the second machine until it takes over, when the first one is deleted."""
     both_s = overlap_s(subject)
     if both_s is not None:
         hours = both_s / HOUR_S
@@ -160,7 +160,7 @@ def _renewal(subject: Subject) -> Iterator[BillPart]:
 
 
 def _nat(subject: Subject) -> Iterator[BillPart]:
-    """Yield Cloud NAT: a machine without an external address reaches the hub, and docker's package, through it; Google's APIs need none."""
+    """Yield Cloud NAT: a machine without an external address uses it for the hub and docker's package; Google's APIs do not need it."""
     resolved = subject.resolved
     run, from_hub = resolved.deployment.cloud_run, resolved.weights_mode == "hub"
     installs = resolved.is_tpu and resolved.deployment.tpu.api == "compute-engine"
@@ -176,7 +176,7 @@ def _nat(subject: Subject) -> Iterator[BillPart]:
 
 
 def _stored(subject: Subject) -> Iterator[BillPart]:
-    """Yield what is stored as long as the stack exists, and the way of the weights to another region."""
+    """Yield storage for as long as the stack exists, and the transfer of weights to another region."""
     resolved, gib, regions = subject.resolved, subject.memory.checkpoint_gib, regions_of(subject.resolved)
     book = resolved.prices
     home = resolved.deployment.bucket_region or (regions[0] if regions else None)
@@ -203,7 +203,7 @@ def _part(name: str, amount: float, unit: str, basis: BillBasis, price: Price) -
 
 
 def _with_others(parts: Iterable[BillPart]) -> Iterator[BillPart]:
-    """Yield the parts of a cent and more, then for each basis the sum of the others."""
+    """Yield the parts of at least a cent, then for each basis the sum of the others."""
     small: dict[BillBasis, list[BillPart]] = {}
     for part in parts:
         if part.usd >= _CENT:

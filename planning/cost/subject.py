@@ -1,4 +1,4 @@
-"""What a rule looks at: the resolved deployment and everything that was computed from it."""
+"""The input of rules: the resolved deployment and all figures computed from it."""
 
 from dataclasses import dataclass, replace
 
@@ -24,11 +24,11 @@ class Subject:
     throughput: ThroughputPlan
     cost: CostPlan
     workload: WorkloadPlan | None
-    """What it makes of the deployment's workload; None where none was given."""
+    """Results for the deployment's workload; None if it has none."""
 
     @property
     def device(self) -> str:
-        """What one device is called."""
+        """Name of one device in messages."""
         return "chip" if self.resolved.is_tpu else "GPU"
 
 
@@ -38,7 +38,7 @@ def examine(deployment: Deployment) -> Subject:
     startup = startup_plan(resolved)
     is_late = startup.probe_limit_s is not None and startup.total_s > startup.probe_limit_s
     if deployment.weights_mode is None and is_late:
-        # The plain mount is only the default, and it cannot start in time: take the mode that can.
+        # The plain mount is only the default; if it cannot start in time, use the mode that can.
         resolved = replace(resolved, weights_mode="fuse-buffered")
     return subject_of(resolved)
 

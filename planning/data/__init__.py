@@ -1,1 +1,1 @@
-"""What is known and not computed: checkpoints, images, flags, prices, constants of the runtimes."""
+"""Known facts: checkpoints, images, flags, prices, constants of the runtimes."""

@@ -1,4 +1,4 @@
-"""What a server is reached by, and what it reaches for a caller: closed unless the settings open it.
+"""Interfaces through which callers reach a server, and networks that it reaches for them: closed unless the settings open them.
 
 Sources: vLLM docs/usage/security.md (API key limitations, SSRF), entrypoints/openai/cli_args.py (`--allowed-origins` is `["*"]`),
 multimodal/media/connector.py (`--allowed-media-domains`), envs.py. planning/data/flags has each flag in every release with a table.
@@ -11,20 +11,20 @@ from typing import Final
 from contracts.path_guard import GUARD_ARGUMENT
 
 NO_DOMAIN: Final = "none.invalid"
-"""The domain of a server that reads no media by URL. vLLM takes an empty list as "every domain", and no DNS has this name (RFC 6761)."""
+"""Domain of a server that fetches no media by URL. vLLM treats an empty list as "every domain", and no DNS has this name (RFC 6761)."""
 EXPOSURE_ENVIRONMENT: Final[Mapping[str, str]] = {
     "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "0",
     "VLLM_MEDIA_URL_ALLOW_REDIRECTS": "0",
     "VLLM_SERVER_DEV_MODE": "0",
 }
-"""No adapters that a caller loads, no redirects of a media URL, no developer's endpoints. Set, so that an image cannot turn them on."""
+"""No adapters loaded by callers, no redirects of a media URL, no developer endpoints. Set explicitly, so that an image cannot enable them."""
 
 _INNER_NAMES: Final = ("localhost", "internal", "local", "lan", "home.arpa")
-"""Ends of names that only an inner network resolves."""
+"""Name endings that only an internal network resolves."""
 
 
 def exposure_arguments(*, has_api_key: bool) -> tuple[str, ...]:
-    """Return the arguments that every server gets: no web page may call it, and with an API key every path but /health needs the key."""
+    """Return the arguments of every server. No web page may call it; with an API key every path except /health requires the key."""
     return ("--allowed-origins=[]", *((GUARD_ARGUMENT,) if has_api_key else ()))
 
 
@@ -34,12 +34,12 @@ def media_domains(given: Sequence[str] | None) -> tuple[str, ...]:
 
 
 def open_domains(given: Sequence[str] | None) -> tuple[str, ...]:
-    """Return the domains from which a server reads media; none by default."""
+    """Return the domains from which a server fetches media; none by default."""
     return tuple(domain for domain in given or () if domain != NO_DOMAIN)
 
 
 def inner_domains(domains: Sequence[str]) -> Iterator[str]:
-    """Yield addresses, and names that only an inner network has."""
+    """Yield addresses, and names that only exist in an internal network."""
     for domain in domains:
         if "." not in domain or domain.endswith(tuple(f".{name}" for name in _INNER_NAMES)) or _is_address(domain):
             yield domain

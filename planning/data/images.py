@@ -1,4 +1,4 @@
-"""Server images by name: repository, digest, and what each is known to support.
+"""Server images by name: repository, digest, and supported features.
 
 A stack names an entry of images.json (`image: vllm-tpu`). To upgrade every stack, change the entry there.
 A version outside `planning.question.server_flags.TABLES` needs a table of its flags: `python -m authors.vllm_flags vllm-X.Y.Z.tar.gz`.
@@ -22,22 +22,22 @@ class Image:
     digest: str
     """ "sha256:..." of the image, or of its multi-architecture index."""
     version: str
-    """vLLM's version, for people; never used to pull."""
+    """vLLM version, for display; never used to pull."""
     platform: ImagePlatform
     cuda_major: int | None = None
     """Major version of CUDA. A server with an older driver needs the image's compatibility libraries."""
     parsers: tuple[str, ...] = ()
     """Tool-call and reasoning parsers that a stack may rely on."""
     build_context: str | None = None
-    """Folder of this repository that builds the image on top of the digest; None uses the digest as it is. `version` is the result's."""
+    """Folder of this repository that builds the image on top of the digest; None uses the digest unchanged. `version` is the result's."""
     supports: tuple[str, ...] = ()
     """Precisions that it loads although its version does not."""
     generations: tuple[str, ...] = ()
-    """Generations of accelerators (`planning.model.support`) that the solver offers a built image for."""
+    """Accelerator generations (`planning.model.support`) for which the solver suggests a built image."""
     model_kinds: tuple[str, ...] = ()
-    """Kinds of models (`planning.model.support.ModelKind`) that the solver offers a built image for."""
+    """Model kinds (`planning.model.support.ModelKind`) for which the solver suggests a built image."""
     source: str
-    """Where the digest was seen together with the version."""
+    """Source that lists the digest with the version."""
     seen_on: str
     """Date of the source, YYYY-MM-DD."""
     note: str = ""
@@ -46,9 +46,9 @@ class Image:
 IMAGES: Final[Mapping[str, Image]] = Table(
     lambda: {name: row_of(Image, row) for name, row in data_file("images.json").items()}
 )
-"""Every image that a stack can name, by its name."""
+"""Every image that a stack can name."""
 DEFAULT_IMAGES: Final[Mapping[str, str]] = {"tpu": "vllm-tpu", "cloud-run": "vllm-openai"}
-"""The image of a stack that names none, by its target."""
+"""Default image by target."""
 
 
 def built_images(platform: ImagePlatform) -> Mapping[str, Image]:
@@ -57,5 +57,5 @@ def built_images(platform: ImagePlatform) -> Mapping[str, Image]:
 
 
 def image_of(repository: str) -> Image | None:
-    """Return the entry of a repository, or None for a repository without one. A repository's platform does not change."""
+    """Return the entry of a repository, or None if it has none. A repository's platform does not change."""
     return next((image for image in IMAGES.values() if image.repository == repository), None)

@@ -1,7 +1,7 @@
-"""Prices in US dollars: each with its region, its date and its URL, and overridable as a whole or in part.
+"""Prices in US dollars: each with region, date and URL, and overridable as a whole or in part.
 
-planning/data/prices.json has the list prices. A region without a known price is charged at the dearest known one, and the answer says so
-(`Price.is_assumed`). A contract, a credit or a commitment changes a price: pass your own.
+planning/data/prices.json has the list prices. A region without a known price uses the highest known one, marked as
+`Price.is_assumed`. A contract, a credit or a commitment changes a price: pass your own.
 """
 
 import re
@@ -16,22 +16,22 @@ from planning.numbers import is_number
 from planning.units import HOUR_S
 
 MAX_AGE_DAYS: Final = 60
-"""A price that is older is called old: spot prices change up to once every 30 days (Cloud TPU pricing)."""
+"""Age above which a price is reported as old: spot prices change up to once every 30 days (Cloud TPU pricing)."""
 _REGION: Final = re.compile(r"([a-z]+-[a-z]+\d+)(-[a-z])?")
 _DATE: Final = re.compile(r"\d{4}-\d{2}(-\d{2})?")
 _NONE: Final[Mapping[str, float]] = {}
 _NO_REGION: Final[Mapping[str, Mapping[str, float]]] = {}
 EVERYWHERE: Final = ""
-"""The region of a price that is the same in every region."""
+"""Region of a price that is the same everywhere."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PriceSource:
-    """Where a price was read, and when it was right."""
+    """Source of a price, and the date at which it was valid."""
 
     url: str
     as_of: str
-    """YYYY-MM-DD, or "" where the source has no date: old by definition, and shown as such."""
+    """YYYY-MM-DD, or "" if the source has no date: always reported as old."""
     note: str = ""
 
 
@@ -46,13 +46,13 @@ class PriceRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListPrice:
-    """One list price, by region or for the pair of continents between which traffic goes."""
+    """A list price, by region or by the pair of continents for traffic."""
 
     what: str
     usual: float
-    """Where no region is named."""
+    """Price if no region is set."""
     regions: Mapping[str, PriceRow]
-    """A region that is missing has no price that was found; nothing here is guessed from a neighbor."""
+    """Regions without an entry have no known price; prices are never guessed from a neighbor."""
 
 
 def _list_prices() -> Mapping[str, ListPrice]:
@@ -66,26 +66,26 @@ SOURCES: Final[Mapping[str, PriceSource]] = Table(
     lambda: {name: PriceSource(**row) for name, row in data_file("prices.json")["sources"].items()}
 )
 PRICES: Final[Mapping[str, ListPrice]] = Table(_list_prices)
-"""By key: the key of the price file."""
+"""By key of the price file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Price:
-    """One price as it was used."""
+    """A price in use."""
 
     key: str
     """The key of the price file."""
     region: str
-    """The region that was asked for; "" where none was named."""
+    """The requested region; "" if none was set."""
     usd: float
     as_of: str
-    """YYYY-MM-DD or YYYY-MM; "" where the source has no date."""
+    """YYYY-MM-DD or YYYY-MM; "" if the source has no date."""
     url: str
-    """Where it was read; "" for a price of your own."""
+    """Source URL; "" for a price from the price file."""
     is_own: bool = False
-    """Whether it comes from the price file."""
+    """True if it comes from the price file."""
     is_assumed: bool = False
-    """Whether the region's own price is not known, so that this is the dearest known one."""
+    """True if the region's price is unknown, so this is the highest known one."""
 
     def age_days(self, today: str) -> int | None:
         """Return its age; None if it has no date. A month without a day counts from its first day."""
@@ -99,20 +99,20 @@ class Price:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PriceBook:
-    """Prices of everything that a deployment is billed for: those of your own, and the list prices for all others."""
+    """Prices of everything that a deployment is billed for: custom prices, then list prices."""
 
     as_of: str = ""
-    """Date of the prices of your own."""
+    """Date of the custom prices."""
     own: Mapping[str, float] = field(default_factory=lambda: _NONE)
-    """Prices of your own that hold in every region, by key."""
+    """Custom prices for every region, by key."""
     regions: Mapping[str, Mapping[str, float]] = field(default_factory=lambda: _NO_REGION)
-    """Prices of your own by region."""
+    """Custom prices by region."""
 
     @classmethod
     def from_mapping(cls, given: Mapping[str, object]) -> "PriceBook":
         """Return the list prices with some replaced. Keys are the names of the prices above, `as_of` and `regions`.
 
-        A price at the top holds in every region, a price below `regions` in that region.
+        A price at the top level applies to every region, a price below `regions` to that region.
 
         Raises:
             PlanningError: for an unknown key, or a price that is not a positive number.
@@ -121,7 +121,7 @@ class PriceBook:
         regions = given.get("regions", {})
         if not isinstance(regions, Mapping):
             raise PlanningError(
-                f'The price file has "regions" {regions!r}; write regions with their prices, such as '
+                f'The price file has "regions" {regions!r}. Write regions with their prices, such as '
                 '{"us-east5": {"v6e_spot_usd_per_chip_hour": 1.4}}.'
             )
         own = _checked(flat)
@@ -133,9 +133,9 @@ class PriceBook:
         return cls(as_of=as_of, own=own, regions=by_region)
 
     def price(self, key: str, place: str | None = None) -> Price:
-        """Return a price in a zone or region: your own, else the list's, else the dearest known one.
+        """Return a price in a zone or region: the custom one, then the list price, then the highest known one.
 
-        Without a place, or with a text that is no place, it is the price where no region is named.
+        Without a location, or with an invalid one, return the price without a region.
         """
         region, rows = region_of(place) or "", PRICES[key].regions
         own = self.regions.get(region, {}).get(key) or self.own.get(key)
@@ -145,14 +145,14 @@ class PriceBook:
         if found is not None:
             return self._listed(key, region, found)
         if region:
-            dearest = max(rows.values(), key=_by_usd)
-            return replace(self._listed(key, region, dearest), is_assumed=True)
+            highest = max(rows.values(), key=_by_usd)
+            return replace(self._listed(key, region, highest), is_assumed=True)
         usual = PRICES[key].usual
         nearest = min(rows.values(), key=lambda row: abs(row.usd - usual))
         return self._listed(key, region, replace(nearest, usd=usual))
 
     def tpu_chip_hour(self, generation: str, provisioning: str, place: str | None = None) -> Price:
-        """Return the price of one chip for an hour. A reservation is billed like standard capacity."""
+        """Return the price of one chip per hour. A reservation is billed like standard capacity."""
         return self.price(_chip_key(generation, provisioning), place)
 
     @staticmethod
@@ -161,16 +161,16 @@ class PriceBook:
         return _chip_key(generation, provisioning) in PRICES
 
     def gce_hour(self, accelerator: str) -> Price:
-        """Return the price of one machine with this accelerator for an hour, in us-central1."""
+        """Return the price per hour of one machine with this accelerator, in us-central1."""
         return self.price(f"gce_{_in_key(accelerator)}_usd_per_hour", "us-central1")
 
     def cloud_run_gpu_second(self, accelerator: str, place: str | None = None, *, zonal_redundancy: bool) -> Price:
-        """Return the price of one GPU of a Cloud Run instance for a second."""
+        """Return the price per second of one GPU of a Cloud Run instance."""
         redundant = "_redundant" if zonal_redundancy else ""
         return self.price(f"cloud_run_{_in_key(accelerator)}{redundant}_usd_per_s", place)
 
     def between_regions(self, source: str, target: str) -> Price:
-        """Return the price of a GiB from one region to another, by their continents; within one region it costs nothing."""
+        """Return the price per GiB from one region to another, by continent; traffic within a region is free."""
         if source == target:
             return Price(key="between_regions_usd_per_gib", region=target, usd=0.0, as_of="", url="")
         key = "between_regions_usd_per_gib"
@@ -195,24 +195,24 @@ LIST_PRICES: Final = PriceBook()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HourlyPart:
-    """A part of what one instance, machine or slice is billed for by time."""
+    """A time-based part of the bill of one instance, machine or slice."""
 
     name: str
     amount: float
-    """Units of `price` that an hour takes."""
+    """Units of `price` per hour."""
     unit: str
     price: Price
 
     @property
     def usd_per_hour(self) -> float:
-        """What it costs in an hour."""
+        """Cost per hour."""
         return self.amount * self.price.usd
 
 
 def slice_parts(
     book: PriceBook, *, generation: str, chips: int, provisioning: str, place: str | None
 ) -> tuple[HourlyPart, ...]:
-    """Return what a slice costs in an hour. The plan, the teardown and the guard all price slices with it."""
+    """Return the cost of a slice per hour. The plan, the teardown and the guard all use it."""
     price = book.tpu_chip_hour(generation, provisioning, place)
     name = f"{chips} {generation} chip{'s' if chips > 1 else ''}, {provisioning}"
     return (HourlyPart(name=name, amount=chips, unit="chip-hour", price=price),)
@@ -221,7 +221,7 @@ def slice_parts(
 def instance_parts(
     book: PriceBook, *, gpu: str | None, vcpu: float, memory_gib: float, zonal_redundancy: bool, place: str | None
 ) -> tuple[HourlyPart, ...]:
-    """Return what one instance of Cloud Run costs in an hour. The plan, the teardown and the guard all price instances with it."""
+    """Return the cost of one Cloud Run instance per hour. The plan, the teardown and the guard all use it."""
     cpu, memory = book.price("cloud_run_vcpu_usd_per_s", place), book.price("cloud_run_gib_usd_per_s", place)
     parts = (
         HourlyPart(name=f"{vcpu:g} vCPU", amount=vcpu * HOUR_S, unit="vCPU-s", price=cpu),
@@ -234,7 +234,7 @@ def instance_parts(
 
 
 def region_of(place: str | None) -> str | None:
-    """Return the region of a zone or region; None for a text that is neither."""
+    """Return the region of a zone or region; None for any other text."""
     found = _REGION.fullmatch(place or "")
     return found[1] if found else None
 
@@ -266,7 +266,7 @@ def _checked(given: Mapping[str, object]) -> dict[str, float]:
     for key, value in given.items():
         if key not in PRICES:
             known = ", ".join(sorted((*PRICES, "as_of", "regions")))
-            raise PlanningError(f'The price file has the unknown key "{key}"; allowed are {known}.')
+            raise PlanningError(f'The price file has the unknown key "{key}". Allowed: {known}.')
         if not (is_number(value) and value > 0):
             raise PlanningError(f'The price "{key}" is {value!r}; it must be a number above 0, in US dollars.')
     return {key: float(cast("float", value)) for key, value in given.items()}
@@ -275,7 +275,7 @@ def _checked(given: Mapping[str, object]) -> dict[str, float]:
 def _checked_region(region: str, prices: object) -> dict[str, float]:
     if region_of(region) != region or not isinstance(prices, Mapping):
         raise PlanningError(
-            f'The price file has "{region}" below "regions"; write a region with its prices, such as '
+            f'The price file has "{region}" below "regions". Write a region with its prices, such as '
             '"us-east5": {"v6e_spot_usd_per_chip_hour": 1.4}.'
         )
     return _checked(cast("Mapping[str, object]", prices))
@@ -289,4 +289,4 @@ def _checked_date(given: object) -> str:
             return text
     except ValueError:
         pass
-    raise PlanningError(f'The price file has "as_of" {given!r}; write a date such as "2026-11-20" or "2026-11".')
+    raise PlanningError(f'The price file has "as_of" {given!r}. Write a date such as "2026-11-20" or "2026-11".')

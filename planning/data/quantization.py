@@ -1,11 +1,11 @@
-"""What one parameter weighs in each precision."""
+"""Bytes per parameter in each precision."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
 FULL_BYTES: Final = 2.0
-"""Bytes of a bf16 parameter; tensors that a scheme leaves alone (embeddings, norms, routers, towers) keep them."""
+"""Bytes of a bf16 parameter; tensors that a scheme does not quantize (embeddings, norms, routers, towers) stay at this size."""
 
 INT4_BYTES: Final = 0.5
 GROUP: Final = 32
@@ -14,15 +14,15 @@ GROUP: Final = 32
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scheme:
-    """How the linear layers are stored. Bytes a parameter, scales included."""
+    """Storage format of the linear layers, in bytes per parameter including scales."""
 
     name: str
     linear_bytes: float
     attention_bytes: float | None = None
-    """Where attention is stored otherwise than the other linear layers."""
+    """Format of attention, if it differs from the other linear layers."""
 
     def bytes_of(self, role: str) -> float:
-        """Return the bytes of a parameter of a linear layer with this role."""
+        """Return the bytes per parameter of a linear layer with this role."""
         return self.attention_bytes if role == "attention" and self.attention_bytes is not None else self.linear_bytes
 
 
@@ -35,9 +35,9 @@ SCHEMES: Final[Mapping[str, Scheme]] = {
     "w4a16": Scheme(name="w4a16", linear_bytes=INT4_BYTES + 2 / GROUP),
     # 4-bit floating point, and one fp8 scale for each group of 16 (compressed-tensors nvfp4-pack-quantized, ModelOpt NVFP4).
     "nvfp4": Scheme(name="nvfp4", linear_bytes=INT4_BYTES + 1 / 16),
-    # NVIDIA's conversions of Gemma 4 leave attention alone (its model cards; 31 GiB were seen for 31B, 17.1 GiB for 26B-A4B).
+    # NVIDIA's conversions of Gemma 4 do not quantize attention (its model cards; observed sizes: 31 GiB for 31B, 17.1 GiB for 26B-A4B).
     "nvfp4-mlp": Scheme(name="nvfp4-mlp", linear_bytes=INT4_BYTES + 1 / 16, attention_bytes=FULL_BYTES),
 }
 
 QUANTIZED_BY_VLLM: Final = ("fp8",)
-"""Schemes that vLLM makes of a bf16 checkpoint while it loads. All others need a checkpoint that is quantized already."""
+"""Schemes to which vLLM converts a bf16 checkpoint while loading. All others need an already quantized checkpoint."""

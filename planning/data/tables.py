@@ -1,4 +1,4 @@
-"""The data files of the planner: JSON beside these modules, as frozen rows. Each is read at its first use and once, never at an import."""
+"""Data files of the planner: JSON in this folder, as frozen rows. Each is read once at its first use, never at import."""
 
 import json
 from collections.abc import Callable, Iterator, Mapping, ValuesView
@@ -12,10 +12,10 @@ _FOLDER: Final = Path(__file__).parent
 
 
 class Table(Mapping[str, T]):
-    """The rows of a data file by their names, in the order of the file."""
+    """Rows of a data file by name, in file order."""
 
     def __init__(self, rows: Callable[[], Mapping[str, T]]) -> None:
-        """Take the function that makes the rows; the first use calls it."""
+        """Take the function that creates the rows, which the first use calls."""
         self._make = rows
 
     @cached_property
@@ -32,7 +32,7 @@ class Table(Mapping[str, T]):
         return len(self._rows)
 
     def values(self) -> ValuesView[T]:
-        """Return the rows; a plan with ways out goes through them thousands of times."""
+        """Return the rows; a plan with alternatives reads them thousands of times."""
         return self._rows.values()
 
 

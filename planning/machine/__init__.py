@@ -1,1 +1,1 @@
-"""Accelerators, the platforms that rent them, and devices by their figures."""
+"""Accelerators, the platforms that offer them, and devices by their specifications."""

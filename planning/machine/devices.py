@@ -1,6 +1,6 @@
-"""A GPU by its figures, as people read them off its box: `memory=24GiB,bandwidth=936GB/s,tflops=71,count=2`.
+"""A GPU by its specifications: `memory=24GiB,bandwidth=936GB/s,tflops=71,count=2`.
 
-The result is an `Accelerator` like those of `planning.machine.hardware`, on no platform of Google's.
+The result is an `Accelerator` like those of `planning.machine.hardware`, on no Google platform.
 """
 
 import math
@@ -13,18 +13,18 @@ from planning.machine.hardware import Accelerator
 
 PLATFORM: Final = "own"
 USABLE_SHARE: Final = 0.989
-"""Of the memory on the box, what the driver shows to a process: 0.989 to 0.992 for the RTX PRO 6000, A100, H100 and H200 of
-`planning.machine.hardware`, whose boxes count GB of 2^30 bytes; the least of them. Memory whose error correction takes a part of it (L4: 0.915)
-and memory that the processor shares (GB10: 0.951) show less: give `usable`."""
+"""Fraction of the specified memory that the driver shows to a process: 0.989 to 0.992 for the RTX PRO 6000, A100, H100 and H200 of
+`planning.machine.hardware`, whose specifications count GB of 2^30 bytes; the minimum of them. Memory with error correction (L4: 0.915)
+and memory shared with the processor (GB10: 0.951) show less: set `usable`."""
 LARGE_GIB: Final = 70.0
-"""vLLM gives GPUs from here on larger batches, except an A100 (engine/arg_utils.py)."""
+"""Memory from which vLLM uses larger batches, except on an A100 (engine/arg_utils.py)."""
 _MOST_DEVICES: Final = 16
 _PCIE_GB_PER_S: Final = 31.5
-"""PCIe 4.0 x16, one way: what most machines have."""
+"""PCIe 4.0 x16, one way: the most common link."""
 
 _NUMBER: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z/]*)")
 _UNITS: Final[Mapping[str, Mapping[str, float]]] = {
-    # Boxes write GB and mean 2^30 bytes.
+    # Specifications write GB and mean 2^30 bytes.
     "memory": {"GiB": 1, "GB": 1, "TiB": 1024, "TB": 1024},
     "usable": {"GiB": 1, "MiB": 1 / 1024},
     "bandwidth": {"GB/s": 1, "TB/s": 1000},
@@ -33,7 +33,7 @@ _UNITS: Final[Mapping[str, Mapping[str, float]]] = {
     "count": {"": 1},
     "usd": {"/h": 1, "": 1},
 }
-"""By key, the units that it takes and what each is in the unit of the field: GiB, GB/s, TFLOPS, US dollars an hour."""
+"""By key, the accepted units and each in the unit of the field: GiB, GB/s, TFLOPS, US dollars per hour."""
 _LIMITS: Final[Mapping[str, tuple[float, float]]] = {
     "memory": (1, 4_096),
     "usable": (1, 4_096),
@@ -43,7 +43,7 @@ _LIMITS: Final[Mapping[str, tuple[float, float]]] = {
     "count": (1, _MOST_DEVICES),
     "usd": (0.001, 10_000),
 }
-"""Beyond them a figure is a slip of the pen."""
+"""Plausible ranges; a value outside is a typing error."""
 _REQUIRED: Final = ("memory", "bandwidth", "tflops")
 _EXAMPLE: Final = "memory=24GiB,bandwidth=936GB/s,tflops=71"
 
@@ -51,17 +51,17 @@ _EXAMPLE: Final = "memory=24GiB,bandwidth=936GB/s,tflops=71"
 def parse_device(text: str) -> Accelerator:
     """Return the accelerator that a text such as `memory=24GiB,bandwidth=936GB/s,tflops=71,name=RTX 3090` describes.
 
-    Further keys: `count`, `link` (one way, to the host), `usable` (what the driver shows), `name`, `usd` (of all devices, an hour).
+    Other keys: `count`, `link` (one way, to the host), `usable` (memory that the driver shows), `name`, `usd` (per hour, all devices).
 
     Raises:
-        PlanningError: for a key that is unknown, missing or given twice, and a figure without its unit or out of range.
+        PlanningError: for a key that is unknown, missing or repeated, and a value without its unit or out of range.
     """
     given = _pairs(text)
     name = given.pop("name", "this device")
     figures = {key: _figure(key, value) for key, value in given.items()}
     missing = [key for key in _REQUIRED if key not in figures]
     if missing:
-        raise PlanningError(f"--device lacks {' and '.join(missing)}; write for example --device {_EXAMPLE}.")
+        raise PlanningError(f"--device requires {' and '.join(missing)}, for example --device {_EXAMPLE}.")
     memory = figures["memory"]
     usable = figures.get("usable", memory * USABLE_SHARE)
     if usable > memory:
@@ -86,11 +86,11 @@ def _pairs(text: str) -> dict[str, str]:
     for pair in text.split(","):
         key, equals, value = (part.strip() for part in pair.partition("="))
         if key not in {*_UNITS, "name"}:
-            raise PlanningError(f'--device knows no "{key}"; allowed are {", ".join((*_UNITS, "name"))}.')
+            raise PlanningError(f'--device key "{key}" is unknown. Allowed: {", ".join((*_UNITS, "name"))}.')
         if not equals or not value:
-            raise PlanningError(f"--device {key} has no value; write {key}=VALUE.")
+            raise PlanningError(f"--device {key} has no value. Write {key}=VALUE.")
         if key in found:
-            raise PlanningError(f"--device gives {key} twice; keep one.")
+            raise PlanningError(f"--device has {key} twice. Remove one of them.")
         found[key] = value
     return found
 
@@ -100,10 +100,10 @@ def _figure(key: str, text: str) -> float:
     match = _NUMBER.fullmatch(text.removeprefix("$"))
     if match is None or match[2] not in units:
         spelled = " or ".join(f"{key}=NUMBER{unit}" for unit in units)
-        raise PlanningError(f'--device {key} is "{text}"; write {spelled}.')
+        raise PlanningError(f'--device {key} is "{text}". Write {spelled}.')
     value = float(match[1]) * units[match[2]]
     if not math.isfinite(value) or not least <= value <= most or (key == "count" and value != int(value)):
-        raise PlanningError(f'--device {key} is "{text}"; allowed is {least:g} to {most:g}{_unit_of(key)}.')
+        raise PlanningError(f'--device {key} is "{text}". Allowed: {least:g} to {most:g}{_unit_of(key)}.')
     return value
 
 

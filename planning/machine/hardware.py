@@ -1,7 +1,7 @@
-"""Accelerators and the platforms that rent them: memory, speed, limits, places. Prices are in `planning.data.prices`.
+"""Accelerators and the platforms that offer them: memory, speed, limits, zones and regions. Prices are in `planning.data.prices`.
 
-planning/data/machines.json has the rows with their sources. `usable_gib` is what the driver shows to one process
-(torch.cuda.mem_get_info, or the TPU runtime's bytes_limit), which is less than the box says.
+planning/data/machines.json has the rows with their sources. `usable_gib` is the memory that the driver shows to one process
+(torch.cuda.mem_get_info, or the TPU runtime's bytes_limit), which is less than the specification.
 """
 
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ AcceleratorKind = Literal["gpu", "tpu"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Accelerator:
-    """One device, and how many of them come together."""
+    """A device, and the number of devices in one machine."""
 
     name: str
     kind: AcceleratorKind
@@ -23,28 +23,28 @@ class Accelerator:
     usable_gib: float
     """Of one device."""
     bandwidth_gb_per_s: float
-    """Memory bandwidth of one device, 10^9 bytes a second."""
+    """Memory bandwidth of one device, 10^9 bytes per second."""
     bf16_tflops: float
     """Dense bf16 rate of one device."""
     platforms: tuple[str, ...]
-    """The usual one first."""
+    """Platforms, the default first."""
     host_link_gb_per_s: float = 0.0
-    """PCIe, one way, per device; 0 where weights cannot be offloaded."""
+    """PCIe, one way, per device; 0 if weights cannot be offloaded."""
     is_large: bool = False
-    """vLLM gives it larger batches: 70 GiB or more and not an A100."""
+    """True if vLLM uses larger batches: 70 GiB or more and not an A100."""
     usd_per_hour: float | None = None
-    """Price of all devices where no price list has it: of a machine of your own. None if the price list has it, or nobody said."""
+    """Price of all devices, for custom machines without a list price. None if a price list has it, or if unknown."""
     source: str = ""
 
     @property
     def is_tpu(self) -> bool:
-        """Whether it is a TPU."""
+        """True if it is a TPU."""
         return self.kind == "tpu"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Host:
-    """The machine or container around the devices when nothing else was asked for."""
+    """Default machine or container of the devices."""
 
     vcpu: float
     memory_gib: float
@@ -52,13 +52,13 @@ class Host:
     min_vcpu: float = 0
     min_memory_gib: float = 0
     max_vcpu: float = 0
-    """0 if the machine has `vcpu` and no other number."""
+    """0 if the machine always has `vcpu`."""
     machine: str = ""
     source: str = ""
 
     @property
     def most_vcpu(self) -> float:
-        """The most vCPU that it can have."""
+        """Maximum vCPU."""
         return self.max_vcpu or self.vcpu
 
 
@@ -70,13 +70,13 @@ ACCELERATORS: Final[Mapping[str, Accelerator]] = Table(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamedTpu:
-    """A TPU generation that Google offers and that the planner does not plan, because no log of a vLLM server on it was found.
+    """A TPU generation that Google offers but the planner does not support, because no log of a vLLM server on it was found.
 
-    Memory, bandwidth and rate are those of one chip by Google's page, read in 2026-11; what of the memory a process can use is not known.
+    Memory, bandwidth and rate are those of one chip on Google's page, read in 2026-11; the usable memory is unknown.
     """
 
     names: tuple[str, ...]
-    """Beginnings of its types, in lower case."""
+    """Prefixes of its types, in lower case."""
     hbm_gib: float
     bandwidth_gb_per_s: float
     bf16_tflops: float
@@ -84,9 +84,9 @@ class NamedTpu:
     single_host: str
     """The type of one host."""
     zones: tuple[str, ...]
-    """Zones of the page of regions and zones that were read; there may be more."""
+    """Zones on the page of regions and zones; there may be more."""
     only_gke: bool
-    """Whether neither the Cloud TPU API nor a machine of Compute Engine alone has it."""
+    """True if neither the Cloud TPU API nor a standalone Compute Engine machine offers it."""
     source: str
     note: str = ""
 
@@ -97,14 +97,14 @@ NAMED_TPUS: Final[Mapping[str, NamedTpu]] = Table(
 
 
 def why_not_planned(name: str) -> str:
-    """Return what is known of a TPU that Google offers and the planner does not plan, and what to do; empty for any other name."""
+    """Return the facts about a TPU that Google offers and the planner does not support, with a fix; empty for any other name."""
     spelled = name.strip().lower()
     for generation, tpu in NAMED_TPUS.items():
         if spelled.startswith(tpu.names):
             reason = (
                 "needs Google Kubernetes Engine, which this project does not use"
                 if tpu.only_gke
-                else "is not planned: no log of vLLM on it is known that shows what it can use of the memory"
+                else "is not supported: no public vLLM log shows how much of its memory is usable"
             )
             return (
                 f"{generation} {reason}. Google offers it in {', '.join(tpu.zones)}; one host ({tpu.single_host}) has {tpu.chips_per_host} chips "
@@ -127,7 +127,7 @@ PLATFORMS: Final = ("tpu-vm", "cloud-run", "gce")
 
 
 def find_accelerator(name: str) -> Accelerator | None:
-    """Return the accelerator that a spelling means, or None. Case does not matter."""
+    """Return the accelerator that a spelling means, or None. Case is ignored."""
     spelled = " ".join(name.split()).lower()
     for known in ACCELERATORS.values():
         if known.name.lower() == spelled:
@@ -140,20 +140,20 @@ _HOSTS: Final[Mapping[str, Host]] = Table(
     lambda: {place: row_of(Host, row) for place, row in data_file("machines.json")["hosts"].items()}
 )
 """By accelerator and platform."""
-_OWN_HOST: Final = Host(vcpu=16, memory_gib=1_024, max_memory_gib=4_096, machine="a machine of your own")
-"""Nobody said how large it is: its memory stops nothing unless it is given."""
+_OWN_HOST: Final = Host(vcpu=16, memory_gib=1_024, max_memory_gib=4_096, machine="a custom machine")
+"""Its size is unknown: its memory blocks nothing unless it is set."""
 
 
 def host_of(accelerator: Accelerator, platform: str) -> Host:
-    """Return the machine or container that the accelerator comes with on this platform."""
+    """Return the default machine or container of the accelerator on this platform."""
     return _OWN_HOST if platform == "own" else _HOSTS[f"{accelerator.name} {platform}"]
 
 
 CLOUD_RUN_VCPU: Final = (4, 6, 8, 20, 22, 24, 26, 28, 30)
-"""vCPU that an instance with a GPU may have; each allows CLOUD_RUN_GIB_PER_VCPU of memory (Cloud Run, memory limits)."""
+"""Allowed vCPU of an instance with a GPU; each allows CLOUD_RUN_GIB_PER_VCPU of memory (Cloud Run, memory limits)."""
 CLOUD_RUN_GIB_PER_VCPU: Final = 4
-"""Cloud Run, CPU limits, read in 2026-11: 4 vCPU have 2 to 16 GiB, 6 vCPU 4 to 24 GiB, 8 vCPU 4 to 32 GiB. Beyond 8 vCPU, which only the
-RTX PRO 6000 has, the page says nothing: the same ratio is assumed. Its lower limits are below what each GPU requires."""
+"""Cloud Run, CPU limits, read in 2026-11: 4 vCPU have 2 to 16 GiB, 6 vCPU 4 to 24 GiB, 8 vCPU 4 to 32 GiB. Above 8 vCPU, which only the
+RTX PRO 6000 has, the page has no entry; the same ratio is assumed. Its lower limits are below each GPU's requirement."""
 
 
 NEW_PROJECT_VCPU: Final = 20
@@ -162,22 +162,22 @@ NEW_PROJECT_MEMORY_GIB: Final = 40
 
 
 REVISIONS_AT_AN_UPDATE: Final = 2
-"""Revisions whose instances count at an update: the old and the new one (docs/authors/assumptions.md, run-quota-at-an-update)."""
+"""Revisions whose instances count during an update: the old and the new one (docs/authors/assumptions.md, run-quota-at-an-update)."""
 GPUS_BY_REQUEST: Final = frozenset({"RTX PRO 6000"})
-"""GPUs of Cloud Run of which a new project has none ("new projects often have 0", public notes of 2026). It has three L4."""
+"""Cloud Run GPUs for which a new project has no quota ("new projects often have 0", public notes of 2026). It has three L4."""
 
 
 def cloud_run_vcpu(host: Host) -> tuple[int, ...]:
-    """Return the numbers of vCPU that Cloud Run rents beside the GPU of this host."""
+    """Return the vCPU sizes that Cloud Run allows with the GPU of this host."""
     return tuple(vcpu for vcpu in CLOUD_RUN_VCPU if host.min_vcpu <= vcpu <= host.most_vcpu)
 
 
 CLOUD_RUN_GPUS: Final[Mapping[str, str]] = {"L4": "nvidia-l4", "RTX PRO 6000": "nvidia-rtx-pro-6000"}
-"""GPUs of Cloud Run, as its API and the setting `cloudRun.gpu` name them."""
+"""Cloud Run GPUs, by the name in its API and in the setting `cloudRun.gpu`."""
 L4_REGIONS: Final = ("us-east4", "europe-west1", "europe-west4", "asia-southeast1", "us-central1")
 RTX_PRO_6000_REGIONS: Final = ("us-central1", "europe-west4", "asia-southeast1")
 BY_INVITATION: Final = frozenset({("L4", "us-central1")})
-"""GPU and region that Google opens to projects it has invited (Cloud Run, GPU support by region)."""
+"""GPU and region that Google offers by invitation (Cloud Run, GPU support by region)."""
 FLEX_START_V6E_ZONES: Final = (
     "us-east5-a",
     "us-east5-b",
@@ -185,11 +185,11 @@ FLEX_START_V6E_ZONES: Final = (
     "asia-northeast1-b",
     "southamerica-west1-a",
 )
-"""Zones where flex-start v6e was granted or is documented; capacity at any moment is another matter."""
+"""Zones where flex-start v6e was granted or is documented; available capacity is not implied."""
 V5E_ZONES: Final = ("us-central1-a", "us-west4-a", "us-west1-c", "us-south1-a", "europe-west4-b")
 """Zones with v5e (Cloud TPU, regions and zones)."""
 FLEX_START_REFUSED_ZONES: Final = ("us-central1-b", "us-south1-a")
-"""Zones that have v6e and answered "FLEX_START provisioning model is not supported": reports from the field."""
+"""Zones that have v6e but returned "FLEX_START provisioning model is not supported": reports from the field."""
 RUNTIME_VERSIONS: Final[Mapping[str, str]] = {
     "v6e": "v2-alpha-tpuv6e",
     "v5litepod": "v2-alpha-tpuv5-lite",
@@ -201,7 +201,7 @@ MACHINE_TYPES: Final[Mapping[str, str]] = {
     "v6e-4": "ct6e-standard-4t",
     "v6e-8": "ct6e-standard-8t",
 }
-"""Slice -> machine type of Compute Engine with the same host and chips (Compute Engine, "TPU machines"). v5e has one that only GKE may create."""
+"""Compute Engine machine type by slice, with the same host and chips (Compute Engine, "TPU machines"). v5e has one that only GKE may create."""
 BOOT_IMAGES: Final[Mapping[str, str]] = {
     "v6e": "projects/ubuntu-os-accelerator-images/global/images/family/ubuntu-accel-2204-amd64-tpu-v5e-v5p-v6e",
 }
@@ -211,48 +211,48 @@ COMPUTE_QUOTAS: Final[Mapping[str, str]] = {
     "spot": "PREEMPTIBLE-TPU-V6E-per-project-region",
     "standard": "TPUS-PER-TPU-FAMILY-per-project-region",
 }
-"""Provisioning model -> id of the quota of v6e chips in instances of Compute Engine (field report, packages/localcloud/ledger/compute_tpu.toml). The
-quota of the Cloud TPU API does not count for them."""
+"""Provisioning model -> id of the quota for v6e chips in Compute Engine instances (field report, packages/localcloud/ledger/compute_tpu.toml). The
+Cloud TPU API has a separate quota."""
 COMPUTE_MAX_WAIT_S: Final = 7200
-"""Longest time that Compute Engine keeps a flex-start request (Google Cloud blog, "Introducing Flex-start VMs", 2025-09-25)."""
+"""Maximum time that Compute Engine keeps a flex-start request (Google Cloud blog, "Introducing Flex-start VMs", 2025-09-25)."""
 _API_GENERATIONS: Final[Mapping[str, str]] = {"v5e": "v5litepod"}
-"""Generations that have another name in the Cloud TPU API than in Google's documentation."""
+"""Generations with a different name in the Cloud TPU API than in Google's documentation."""
 MIN_RUN_S: Final = 600
-"""Shorter runs end before a large model has been loaded; the TPU API itself takes any positive duration."""
+"""Shorter runs expire before a large model is loaded; the TPU API itself accepts any positive duration."""
 
 MIN_BOOT_DISK_GB: Final = 100
-"""Boot disk of a TPU VM, and the size of one that nobody asked for (Cloud TPU API, bootDiskConfig)."""
+"""Default and minimum boot disk size of a TPU VM (Cloud TPU API, bootDiskConfig)."""
 
 CLOUD_RUN_MAX_CONCURRENCY: Final = 1_000
-"""Requests that one instance may be given at a time (Cloud Run, maximum concurrent requests)."""
+"""Maximum concurrent requests per instance (Cloud Run, maximum concurrent requests)."""
 CLOUD_RUN_MAX_INITIAL_DELAY_S: Final = 240
 CLOUD_RUN_MAX_PERIOD_S: Final = 240
 CLOUD_RUN_MAX_GPU_PROBE_S: Final = 1_800
 """failureThreshold x periodSeconds of a service with a GPU (Cloud Run, container health checks)."""
 CLOUD_RUN_MAX_STARTUP_S: Final = CLOUD_RUN_MAX_INITIAL_DELAY_S + CLOUD_RUN_MAX_GPU_PROBE_S
 FLEX_START_MAX_RUN_S: Final = 7 * 86_400
-"""Flex-start nodes live seven days at most (Cloud TPU documentation, queued resources)."""
+"""Maximum lifetime of flex-start nodes is seven days (Cloud TPU documentation, queued resources)."""
 
 
 def accelerator_of_machine(machine_type: str) -> str:
-    """Return the slice of a machine type of Compute Engine, given by name or URL; an empty string for one without a TPU that is known."""
+    """Return the slice of a Compute Engine machine type, by name or URL; empty for one without a known TPU."""
     name = machine_type.rpartition("/")[2]
     return next((kind for kind, machine in MACHINE_TYPES.items() if machine == name), "")
 
 
 def known_places(accelerator: Accelerator) -> tuple[str, ...]:
-    """Return the zones (TPU) or regions (Cloud Run) where this accelerator is known to be offered, flex-start for a v6e."""
+    """Return the zones (TPU) or regions (Cloud Run) known to offer this accelerator, with flex-start for a v6e."""
     if not accelerator.is_tpu:
         return gpu_regions(accelerator)
     return FLEX_START_V6E_ZONES if accelerator.name.startswith("v6e") else V5E_ZONES
 
 
 def gpu_regions(accelerator: Accelerator) -> tuple[str, ...]:
-    """Return the regions where Cloud Run is known to have this GPU."""
+    """Return the regions where Cloud Run is known to offer this GPU."""
     return L4_REGIONS if accelerator.name == "L4" else RTX_PRO_6000_REGIONS
 
 
 def api_accelerator_type(accelerator_type: str) -> str:
-    """Return the Cloud TPU API's name of an accelerator type: "v5litepod-4" for "v5e-4", others as they are."""
+    """Return the Cloud TPU API's name of an accelerator type: "v5litepod-4" for "v5e-4", others unchanged."""
     generation, dash, chips = accelerator_type.partition("-")
     return f"{_API_GENERATIONS.get(generation, generation)}{dash}{chips}"

@@ -1,1 +1,1 @@
-"""What a deployment takes of a device and of its host."""
+"""Device and host memory of a deployment."""

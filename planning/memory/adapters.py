@@ -1,7 +1,7 @@
-"""LoRA adapters: what they weigh on a device.
+"""LoRA adapters: their size on a device.
 
-vLLM keeps two thin matrices for each projection of a layer, whole on each device as far as the planner is concerned, in bf16, and
-computes them beside the projection for each sequence of the batch (vllm/lora/punica_wrapper).
+vLLM stores two thin matrices per projection of a layer in bf16, planned as whole on each device, and
+computes them in addition to the projection for each sequence of the batch (vllm/lora/punica_wrapper).
 """
 
 from typing import Final
@@ -27,7 +27,7 @@ def adapter_bytes(spec: ModelSpec, rank: int) -> float:
 
 
 def adapters_bytes(resolved: Resolved) -> float:
-    """Return what the adapters of the deployment's workload take of one device."""
+    """Return the memory of one device for the adapters of the deployment's workload."""
     workload = resolved.deployment.workload
     if workload is None or not workload.adapters:
         return 0.0
@@ -35,7 +35,7 @@ def adapters_bytes(resolved: Resolved) -> float:
 
 
 def adapter_arguments(workload: Workload) -> tuple[str, ...]:
-    """Return the arguments of `vllm serve` with which it can load the workload's adapters; none without adapters."""
+    """Return the `vllm serve` arguments that enable the workload's adapters; empty without adapters."""
     if not workload.adapters:
         return ()
     return (ENABLE_LORA, f"--max-loras={workload.adapters}", f"--max-lora-rank={workload.adapter_rank}")

@@ -1,11 +1,11 @@
-"""The batch sizes that vLLM on TPU compiles programs for."""
+"""Batch sizes for which vLLM on TPU compiles programs."""
 
 from planning.data import overheads
 from planning.question.resolved import Resolved
 
 
 def token_buckets(max_tokens: int, padding_gap: int) -> int:
-    """Return how many batch sizes vLLM on TPU compiles: doubling from 16 until the gap, then by the gap (tpu-inference's token paddings)."""
+    """Return how many batch sizes vLLM on TPU compiles: doubling from 16 up to the gap, then by the gap (tpu-inference's token paddings)."""
     buckets, size = 1, overheads.XLA_MIN_BUCKET
     while size < max_tokens:
         size = size * 2 if padding_gap == 0 or size < padding_gap else size + padding_gap

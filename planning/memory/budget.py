@@ -1,8 +1,8 @@
-"""Memory of one device: the budget, weights, activations, graphs, and what is left for the KV cache.
+"""Memory of one device: budget, weights, activations, graphs, and the rest for the KV cache.
 
-GPU: vLLM takes usable x utilisation, subtracts weights, the peak of its profiling run and its estimate of the CUDA graphs (0.21 and
-later), and gives the rest to the KV cache. TPU: usable x utilisation minus weights; compiled programs and their temporaries live in
-what utilisation leaves.
+GPU: vLLM takes usable x utilization, subtracts weights, the peak of its profiling run and its estimate of the CUDA graphs (0.21 and
+later), and uses the rest for the KV cache. TPU: usable x utilization minus weights; compiled programs and their temporaries use
+the memory outside the utilization.
 """
 
 from typing import Final
@@ -24,7 +24,7 @@ _BF16: Final = 2
 _BILLION: Final = 1e9
 _LEAST_UTILIZATION: Final = 0.05
 _RESIDUAL_COPIES: Final = 6
-"""Hidden states that are alive at the peak: residual, normed input, block output, and their successors."""
+"""Live hidden states at the peak: residual, normed input, block output, and their successors."""
 _GRAPH_STEP_SMALL: Final = 8
 _GRAPH_STEP_LARGE: Final = 16
 _GRAPH_STEP_CHANGE: Final = 256
@@ -75,7 +75,7 @@ def memory_plan(resolved: Resolved) -> MemoryPlan:
 
 
 def outside_gib(resolved: Resolved) -> tuple[float, float]:
-    """Return what has to stay outside the budget of one device: the least, and what is enough, in GiB."""
+    """Return the memory outside the budget of one device: minimum and recommended, in GiB."""
     if not resolved.is_tpu:
         return overheads.CUDA_CONTEXT_GIB, overheads.ENOUGH_OUTSIDE_BUDGET_GIB
     buckets = buckets_of(resolved)
@@ -88,16 +88,16 @@ def outside_gib(resolved: Resolved) -> tuple[float, float]:
 
 
 def comfortable_utilization(resolved: Resolved) -> float:
-    """Return the largest utilization, in hundredths, that leaves enough outside the budget."""
+    """Return the largest utilization, in hundredths, that leaves the recommended memory outside the budget."""
     _, enough_gib = outside_gib(resolved)
     return max(int((1 - enough_gib / resolved.accelerator.usable_gib) * 100) / 100, _LEAST_UTILIZATION)
 
 
 def activation_gib(resolved: Resolved) -> float:
-    """Return the peak of one step beside weights and KV cache, in GiB of one device; on TPU what its programs take outside the budget.
+    """Return the peak of one step without weights and KV cache, in GiB of one device; on TPU the memory of its programs outside the budget.
 
-    The largest of: a full batch through the widest layer, the sampler at the largest batch, the longest item through the vision tower
-    where vLLM's profiling run includes it.
+    The maximum of: a full batch through the widest layer, the sampler at the largest batch, the longest item through the vision tower
+    if vLLM's profiling run includes it.
     """
     if resolved.is_tpu:
         return outside_gib(resolved)[1]
@@ -126,7 +126,7 @@ def graph_gib(resolved: Resolved) -> float:
 
 
 def captured_graphs(resolved: Resolved) -> int:
-    """Return how many CUDA graphs vLLM captures: one of each size for mixed batches, one of each for decoding batches."""
+    """Return how many CUDA graphs vLLM captures: one per size for mixed batches, one per size for decoding batches."""
     if resolved.is_tpu or resolved.eager:
         return 0
     tokens_per_sequence = 1 + resolved.speculative_tokens
@@ -145,7 +145,7 @@ def _sizes_up_to(largest: int) -> int:
 
 
 def _layer_width(group: LayerGroup, resolved: Resolved) -> float:
-    """Return the numbers per token that a layer holds at its peak beside the residual stream: in attention or feed-forward."""
+    """Return the values per token that a layer holds at its peak in addition to the residual stream: in attention or feed-forward."""
     heads = group.attention.heads + max(group.attention.kv_heads, resolved.tp)
     attention = 2 * heads * group.attention.head_dim / resolved.tp
     feed_forward = 3 * group.mlp / resolved.tp

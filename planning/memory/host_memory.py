@@ -1,4 +1,4 @@
-"""Host memory of a start, by the way the weights take."""
+"""Host memory of a start, by weights mode."""
 
 from typing import Final
 
@@ -12,14 +12,14 @@ _BF16: Final = 2
 
 
 def load_peak_gib(resolved: Resolved, offloaded_bytes: float) -> float:
-    """Return the highest host memory of a start in GiB: weights on their way, files in memory, and the server where nothing of it can be pushed out.
+    """Return the peak host memory of a start in GiB: weights in transit, files in memory, and the server if none of it can be evicted.
 
     Args:
         resolved: The deployment.
         offloaded_bytes: Weights of one device that stay on the host.
     """
     checkpoint_gib = to_gib(weights_of(resolved).checkpoint)
-    # Prefetched pages and pinned offload push each other out of memory; the larger of the two has to fit.
+    # Prefetched pages and pinned offload evict each other from memory, so the larger of the two must fit.
     through_gib = max(checkpoint_gib, 1.25 * to_gib(offloaded_bytes) * resolved.tp) + overheads.HOST_PROCESS_GIB
     if resolved.platform != "cloud-run":
         return through_gib
@@ -35,7 +35,7 @@ def load_peak_gib(resolved: Resolved, offloaded_bytes: float) -> float:
 
 
 def keeps_graphs(resolved: Resolved) -> bool:
-    """Return whether the service keeps compiled graphs in its bucket, and compiles any."""
+    """Return whether the service compiles graphs and stores them in its bucket."""
     return (
         resolved.platform == "cloud-run"
         and resolved.deployment.cloud_run.graph_cache == "bucket"
@@ -44,13 +44,13 @@ def keeps_graphs(resolved: Resolved) -> bool:
 
 
 def streamer_buffer_bytes(resolved: Resolved) -> int:
-    """Return the limit of the streamer's buffer: a smaller one than the largest tensor is refused, a larger one than the checkpoint is not filled."""
+    """Return the limit of the streamer's buffer: at least the largest tensor, which it requires, and at most the checkpoint, which it never exceeds."""
     wanted = max(overheads.STREAMER_BUFFER_BYTES, _whole_gib(largest_tensor_bytes(resolved.spec)))
     return min(wanted, _whole_gib(weights_of(resolved).checkpoint))
 
 
 def largest_tensor_bytes(spec: ModelSpec) -> int:
-    """Return the size of the largest single tensor of a checkpoint in bf16: a table of embeddings, or the experts of one layer."""
+    """Return the size of the largest single tensor of a checkpoint in bf16: an embedding table, or the experts of one layer."""
     tables = (spec.hidden, spec.layer_embedding_dim * spec.layers)
     widths = [
         group.experts.count * group.experts.intermediate * 2 for group in spec.groups if group.experts is not None

@@ -1,14 +1,14 @@
-"""The KV cache as vLLM lays it out: pages, blocks, tokens, and how many of the longest requests it holds.
+"""The KV cache in vLLM's layout: pages, blocks, tokens, and how many requests of the maximum length fit.
 
 GPU (vLLM 0.21 and later, v1/kv_cache_interface.py and v1/core/kv_cache_utils.py): full-attention layers hold max-model-len tokens of
-a request, sliding layers min(window - 1 + tokens in flight, max-model-len) and one block more, each rounded up to blocks; in flight are
-the tokens of one step, or of two (`planning.question.releases.tokens_in_flight`). The page of the layer kind with the larger page is the page of
-all; the other kind gets longer blocks. Layers are put into groups of equal size, and a block is one page of each layer of one group. The
+a request, sliding layers min(window - 1 + tokens in flight, max-model-len) and one more block, each rounded up to blocks; in flight are
+the tokens of one step, or of two (`planning.question.releases.tokens_in_flight`). The larger page of the layer kinds is used for
+all; the other kind gets longer blocks. Layers form groups of equal size, and a block is one page of each layer of one group. The
 tokens that vLLM logs are concurrency x max-model-len.
 
-TPU (tpu-inference, runner/kv_cache_manager.py and the ragged paged attention kernel): every layer that owns a cache holds the full
+TPU (tpu-inference, runner/kv_cache_manager.py and the ragged paged attention kernel): every layer with its own cache stores the full
 length. KV heads are padded to the tensor-parallel size; the two numbers of each head are packed into 32-bit words, 2 of bf16 or 4 of
-fp8, so that fp8 saves nothing where a device has a single KV head.
+fp8, so fp8 saves nothing if a device has a single KV head.
 """
 
 from dataclasses import dataclass
@@ -21,14 +21,14 @@ from planning.units import align_to, ceil_div
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KvLayout:
-    """How one device stores KV."""
+    """KV layout of one device."""
 
     block_bytes: int
     """Bytes of one block as `num_gpu_blocks` counts them."""
     block_size: int
     """Tokens in a block of the kind with the larger page; what `cache_config_info` reports."""
     bytes_per_token: int
-    """What one further token of a long request costs."""
+    """Bytes per additional token of a long request."""
     kinds: "tuple[KvLayers, ...]"
 
 
@@ -43,7 +43,7 @@ class KvLayers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KvCacheCapacity:
-    """What a given amount of memory holds."""
+    """Capacity of a given amount of memory."""
 
     blocks: int
     tokens: int
@@ -53,7 +53,7 @@ class KvCacheCapacity:
 
 
 def layout_of(resolved: Resolved) -> KvLayout:
-    """Return the layout that vLLM would choose."""
+    """Return the layout that vLLM chooses."""
     return _tpu_layout(resolved) if resolved.is_tpu else _gpu_layout(resolved)
 
 
@@ -71,7 +71,7 @@ def capacity_of(
 
 
 def blocks_per_request(layout: KvLayout, *, max_model_len: int, tokens_in_flight: int) -> int:
-    """Return the blocks that one request of `max_model_len` holds at most."""
+    """Return the maximum blocks of one request of `max_model_len`."""
     total = 0
     for kind in layout.kinds:
         if kind.window is None:
@@ -83,7 +83,7 @@ def blocks_per_request(layout: KvLayout, *, max_model_len: int, tokens_in_flight
 
 
 def largest_model_len(layout: KvLayout, available_bytes: float, *, tokens_in_flight: int, limit: int) -> int:
-    """Return the longest request, at most `limit`, that `available_bytes` hold once; 0 if there is none. Exact, as vLLM's own estimate."""
+    """Return the longest request, at most `limit`, that fits in `available_bytes`; 0 if none does. Exact, as vLLM's own estimate."""
     blocks = int(available_bytes // layout.block_bytes)
     if blocks <= 0:
         return 0
@@ -115,7 +115,7 @@ def _gpu_layout(resolved: Resolved) -> KvLayout:
     growing = sum(count * token_bytes for (window, token_bytes), count in counts.items() if window is None)
     windows = {window for window, _ in counts}
     if len(windows) == 1:
-        # All layers hold the same tokens: one group, one block of it is a page of every layer.
+        # All layers hold the same tokens: one group, whose block is a page of every layer.
         per_token = sum(count * token_bytes for (_, token_bytes), count in counts.items())
         kind = KvLayers(groups=1, block_size=resolved.block_size, window=windows.pop())
         return KvLayout(
@@ -126,7 +126,7 @@ def _gpu_layout(resolved: Resolved) -> KvLayout:
         )
     page = resolved.block_size * max(token_bytes for _, token_bytes in counts)
     smallest, largest = min(counts.values()), max(counts.values())
-    # vLLM: the smaller kind sets the size of a group, unless the kinds are nearly equal in number.
+    # vLLM: the smaller kind determines the group size, unless the kinds are nearly equal in number.
     group_size = largest if largest < smallest * 1.5 else smallest
     kinds = tuple(
         KvLayers(groups=ceil_div(count, group_size), block_size=page // token_bytes, window=window)

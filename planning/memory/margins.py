@@ -1,7 +1,7 @@
-"""How far a deployment is from the edge of its memory: too little, enough, or so close that it may fail.
+"""Distance of a deployment from its memory limits: too little, enough, or so close that it may fail.
 
-Two figures bound each edge: `needs_gib`, less than which was seen to fail or cannot work, and `enough_gib`, which was seen to work.
-Between them a server may fail. The edges: memory outside the budget, memory while the weights load, and KV cache for one request.
+Each limit has two values: `minimum_gib`, below which it is known to fail, and `recommended_gib`, which is known to suffice.
+Between them a server may fail. The limits: memory outside the budget, memory while the weights load, and KV cache for one request.
 """
 
 from collections.abc import Iterator
@@ -14,69 +14,74 @@ from planning.question.types import Margin, MemoryPlan
 Edge = Literal["outside", "loading", "kv"]
 
 _ROUNDING_GIB: Final = 1e-9
-"""A budget is a product; its difference to the whole is not exact."""
+"""A budget is a product; its difference from the total is not exact."""
 OUTSIDE_RULE: Final = "FIT05"
-"""Id of the rule of what lies outside the budget."""
+"""Id of the rule for memory outside the budget."""
 CLOSE_RULE: Final = "FIT09"
-"""Id of the rule of loading and of the KV cache; behind their edges stand rules of their own."""
+"""Id of the rule for loading and the KV cache; other rules report deployments beyond these limits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EdgeOfMemory:
-    """What there is at one edge, and what it takes."""
+    """Available and required memory at one limit."""
 
     edge: Edge
-    has_gib: float
-    needs_gib: float
-    """Less fails."""
-    enough_gib: float
-    """This much is enough."""
+    available_gib: float
+    minimum_gib: float
+    """With less, it fails."""
+    recommended_gib: float
+    """Sufficient amount."""
 
     @property
     def is_short(self) -> bool:
-        """Whether there is less than what fails."""
-        return self.has_gib + _ROUNDING_GIB < self.needs_gib
+        """True if less than the minimum is available."""
+        return self.available_gib + _ROUNDING_GIB < self.minimum_gib
 
     @property
     def may_fail(self) -> bool:
-        """Whether there is more than what fails, and less than what is enough."""
-        return not self.is_short and self.has_gib + _ROUNDING_GIB < self.enough_gib
+        """True if the minimum is available, but less than recommended."""
+        return not self.is_short and self.available_gib + _ROUNDING_GIB < self.recommended_gib
 
 
 def outside(memory: MemoryPlan) -> EdgeOfMemory:
-    """Return the edge of what lies outside `gpu_memory_utilization`: compiled programs of a TPU, the context of a GPU."""
+    """Return the limit outside `gpu_memory_utilization`: compiled programs of a TPU, the context of a GPU."""
     return EdgeOfMemory(
         edge="outside",
-        has_gib=memory.headroom_gib,
-        needs_gib=memory.outside_needs_gib,
-        enough_gib=memory.outside_enough_gib,
+        available_gib=memory.headroom_gib,
+        minimum_gib=memory.outside_needs_gib,
+        recommended_gib=memory.outside_enough_gib,
     )
 
 
 def loading(memory: MemoryPlan) -> EdgeOfMemory:
-    """Return the edge of a device while the weights load."""
+    """Return the limit of a device while the weights load."""
     peak = memory.load_peak_device_gib
     return EdgeOfMemory(
-        edge="loading", has_gib=memory.usable_gib, needs_gib=peak, enough_gib=peak * (1 + overheads.WEIGHTS_SCATTER)
+        edge="loading",
+        available_gib=memory.usable_gib,
+        minimum_gib=peak,
+        recommended_gib=peak * (1 + overheads.WEIGHTS_SCATTER),
     )
 
 
 def one_request(memory: MemoryPlan) -> EdgeOfMemory:
-    """Return the edge of the KV cache: one request of the longest length. Heavier weights would take their memory from it."""
+    """Return the limit of the KV cache: one request of the maximum length. Heavier weights reduce its memory."""
     request = memory.kv_request_gib
     scatter_gib = overheads.WEIGHTS_SCATTER * memory.weights_gib
-    return EdgeOfMemory(edge="kv", has_gib=memory.kv_gib, needs_gib=request, enough_gib=request + scatter_gib)
+    return EdgeOfMemory(
+        edge="kv", available_gib=memory.kv_gib, minimum_gib=request, recommended_gib=request + scatter_gib
+    )
 
 
 def edges(memory: MemoryPlan) -> Iterator[EdgeOfMemory]:
-    """Yield the edges, in the order in which a start meets them."""
+    """Yield the limits, in the order in which a start reaches them."""
     yield loading(memory)
     yield one_request(memory)
     yield outside(memory)
 
 
 def margin_of(memory: MemoryPlan) -> Margin | None:
-    """Return the first edge at which the deployment may fail; None if there is none, or if it fails for certain."""
+    """Return the first limit at which the deployment may fail; None if there is none, or if it will certainly fail."""
     found = tuple(edges(memory))
     if any(edge.is_short for edge in found):
         return None
@@ -84,14 +89,17 @@ def margin_of(memory: MemoryPlan) -> Margin | None:
     if close is None:
         return None
     return Margin(
-        says="may fail",
+        verdict="may fail",
         finding=OUTSIDE_RULE if close.edge == "outside" else CLOSE_RULE,
-        has_gib=close.has_gib,
-        needs_gib=close.needs_gib,
-        enough_gib=close.enough_gib,
+        available_gib=close.available_gib,
+        minimum_gib=close.minimum_gib,
+        recommended_gib=close.recommended_gib,
     )
 
 
 def margin_words(margin: Margin) -> str:
-    """Return the figures of a margin in words, with the finding that names the edge."""
-    return f"{margin.finding}: {margin.has_gib:.2f} GiB, and it takes {margin.needs_gib:.2f} to {margin.enough_gib:.2f}"
+    """Return the figures of a margin as text, with the finding that names the limit."""
+    return (
+        f"{margin.finding}: {margin.available_gib:.2f} GiB, minimum {margin.minimum_gib:.2f}, "
+        f"recommended {margin.recommended_gib:.2f}"
+    )

@@ -1,4 +1,4 @@
-"""From what a person wrote to what a server would be started with: names found, defaults filled in, contradictions refused."""
+"""Resolve a deployment for a server: look up names, fill in defaults, reject conflicts."""
 
 from dataclasses import replace
 from typing import Final, cast
@@ -35,10 +35,10 @@ _KV_BYTES: Final = {"auto": 2, "bfloat16": 2, "float16": 2, "fp8": 1, "fp8_e4m3"
 
 
 def resolve(deployment: Deployment) -> Resolved:
-    """Fill in everything that the deployment leaves open.
+    """Fill in everything that the deployment leaves unset.
 
     Raises:
-        PlanningError: for an unknown name, a value out of range, or settings that contradict each other.
+        PlanningError: for an unknown name, a value out of range, or conflicting settings.
     """
     check_options(deployment.vllm)
     check_numbers(deployment)
@@ -66,7 +66,7 @@ def resolve(deployment: Deployment) -> Resolved:
     offload = options.cpu_offload_gib or 0.0
     if offload and accelerator.is_tpu:
         raise PlanningError(
-            f"`vllm.cpu_offload_gib` is {offload:g}, but vLLM on TPU cannot offload weights; leave it out."
+            f"`vllm.cpu_offload_gib` is {offload:g}, but vLLM on TPU cannot offload weights. Remove it."
         )
     disk_gb = deployment.tpu.boot_disk_size_gb
     if disk_gb is not None and disk_gb < MIN_BOOT_DISK_GB:
@@ -74,7 +74,7 @@ def resolve(deployment: Deployment) -> Resolved:
     before_s, run_s = deployment.tpu.renew_before_s, deployment.tpu.max_run_duration_s
     if before_s is not None and (run_s is None or not 0 < before_s < run_s):
         raise PlanningError(
-            f"`tpu.renew_before_s` is {before_s}; it must be above 0 and less than `tpu.max_run_duration_s`, which it needs."
+            f"`tpu.renew_before_s` is {before_s}; it must be above 0 and less than `tpu.max_run_duration_s`, which must be set."
         )
     memory_gib = deployment.host_memory_gib if deployment.host_memory_gib is not None else host.memory_gib
     found = Resolved(
@@ -109,10 +109,10 @@ def resolve(deployment: Deployment) -> Resolved:
 
 
 def _far_from_the_edge(resolved: Resolved) -> Resolved:
-    """Return the same with smaller steps, then with shorter requests, where the default length would only just fit, or not at all.
+    """Return the same with smaller steps, then with shorter requests, if the default length barely fits or does not fit.
 
-    A request holds the tokens of two steps in each of its sliding windows (`planning.question.releases.tokens_in_flight`). What fits with neither
-    stays as it is.
+    A request holds the tokens of two steps in each of its sliding windows (`planning.question.releases.tokens_in_flight`). If neither fits,
+    nothing changes.
     """
     deployment = resolved.deployment
     if deployment.vllm.max_model_len is not None:
@@ -135,7 +135,7 @@ def _far_from_the_edge(resolved: Resolved) -> Resolved:
 
 
 def _with_room_for_programs(resolved: Resolved) -> Resolved:
-    """Return the same with a lower utilization where the default one would leave too little for the compiled programs of a TPU."""
+    """Return the same with a lower utilization if the default one leaves too little for the compiled programs of a TPU."""
     if resolved.deployment.vllm.gpu_memory_utilization is not None:
         return resolved
     utilization = min(resolved.utilization, comfortable_utilization(resolved))
@@ -149,7 +149,7 @@ def _accelerator(name: str, platform: str | None) -> Accelerator:
         named = why_not_planned(name)
         if named:
             raise PlanningError(f'The accelerator "{name}": {named}.')
-        raise PlanningError(f'The accelerator "{name}" is unknown; allowed are {", ".join(fitting or ACCELERATORS)}.')
+        raise PlanningError(f'The accelerator "{name}" is unknown. Allowed: {", ".join(fitting or ACCELERATORS)}.')
     return found
 
 
@@ -158,16 +158,16 @@ def _platform(name: str | None, accelerator: Accelerator) -> Platform:
         return cast("Platform", accelerator.platforms[0])
     if name.lower() not in accelerator.platforms:
         allowed = ", ".join(accelerator.platforms)
-        raise PlanningError(f'The platform "{name}" does not have {accelerator.name}; allowed for it are {allowed}.')
+        raise PlanningError(f'The platform "{name}" does not have {accelerator.name}. Allowed: {allowed}.')
     return cast("Platform", name.lower())
 
 
 def _model(deployment: Deployment) -> tuple[str, ModelSpec, Scheme, bool]:
-    """Return id, architecture, precision, and whether vLLM has to quantize while loading."""
-    asked = deployment.quantization or deployment.vllm.quantization
-    asked = asked.lower() if asked else None
-    if asked is not None and asked not in SCHEMES:
-        raise PlanningError(f'The quantization "{asked}" is unknown; allowed are {", ".join(SCHEMES)}.')
+    """Return id, architecture, precision, and whether vLLM must quantize while loading."""
+    wanted = deployment.quantization or deployment.vllm.quantization
+    wanted = wanted.lower() if wanted else None
+    if wanted is not None and wanted not in SCHEMES:
+        raise PlanningError(f'The quantization "{wanted}" is unknown. Allowed: {", ".join(SCHEMES)}.')
     checkpoint = find_checkpoint(deployment.model)
     if deployment.model_spec is not None:
         spec, architecture = deployment.model_spec, ""
@@ -177,38 +177,38 @@ def _model(deployment: Deployment) -> tuple[str, ModelSpec, Scheme, bool]:
         spec, architecture = spec_of(checkpoint.id), checkpoint.architecture
     model_id = spec.name if deployment.model_spec is not None or checkpoint is None else checkpoint.id
     native = spec.native_quantization or "bf16"
-    if asked is not None and asked != native:
-        _check_conversion(asked, native, model_id, architecture)
+    if wanted is not None and wanted != native:
+        _check_conversion(wanted, native, model_id, architecture)
         spec = replace(spec, checkpoint_bytes=None)
-    scheme = SCHEMES[asked or native]
+    scheme = SCHEMES[wanted or native]
     return model_id, spec, scheme, scheme.name != native
 
 
-def _check_conversion(asked: str, native: str, model_id: str, architecture: str) -> None:
+def _check_conversion(wanted: str, native: str, model_id: str, architecture: str) -> None:
     """Raise PlanningError if vLLM cannot serve a checkpoint in another precision than its own."""
     if native != "bf16":
-        instead = f", or take {architecture}" if architecture else ""
+        instead = f" or use {architecture}" if architecture else ""
         raise PlanningError(
-            f'The checkpoint {model_id} is {native}, so `quantization` "{asked}" contradicts it; leave quantization out{instead}.'
+            f'The checkpoint {model_id} is {native}, which conflicts with `quantization` "{wanted}". Remove quantization{instead}.'
         )
-    if asked in QUANTIZED_BY_VLLM:
+    if wanted in QUANTIZED_BY_VLLM:
         return
-    ready = [with_owner(one) for one in stored_as(architecture, asked)]
-    instead = f"take {' or '.join(ready)}" if ready else f"ask for {' or '.join(('bf16', *QUANTIZED_BY_VLLM))}"
+    ready = [with_owner(one) for one in stored_as(architecture, wanted)]
+    instead = f"Use {' or '.join(ready)}" if ready else f"Choose {' or '.join(('bf16', *QUANTIZED_BY_VLLM))}"
     raise PlanningError(
-        f'The quantization "{asked}" needs a checkpoint that is quantized already, and {model_id} is {native}; {instead}.'
+        f'The quantization "{wanted}" needs an already quantized checkpoint, but {model_id} is {native}. {instead}.'
     )
 
 
 def _weights_mode(deployment: Deployment, platform: str) -> WeightsMode:
     mode = deployment.weights_mode or ("fuse" if platform == "cloud-run" else "hub")
     if mode not in WEIGHTS_MODES:
-        raise PlanningError(f'`weights_mode` is "{mode}"; allowed are {", ".join(WEIGHTS_MODES)}.')
+        raise PlanningError(f'`weights_mode` is "{mode}". Allowed: {", ".join(WEIGHTS_MODES)}.')
     return mode
 
 
 def _default_batch(spec: ModelSpec, accelerator: Accelerator) -> int:
-    """Return vLLM's own max-num-batched-tokens (engine/arg_utils.py), raised if one item has to fit into one step."""
+    """Return vLLM's own max-num-batched-tokens (engine/arg_utils.py), raised if one item must fit in one step."""
     tpu_batch = 1_024 if accelerator.name.startswith("v6e") else 512
     gpu_batch = 8_192 if accelerator.is_large else 2_048
     batch = tpu_batch if accelerator.is_tpu else gpu_batch
@@ -216,7 +216,7 @@ def _default_batch(spec: ModelSpec, accelerator: Accelerator) -> int:
 
 
 def _default_block(accelerator: Accelerator, max_model_len: int, max_num_seqs: int) -> int:
-    """Return the block size that vLLM chooses: 16 on GPUs; on TPU by the length, so that page tables stay small (tpu-inference)."""
+    """Return the block size that vLLM chooses: 16 on GPUs; on TPU by the length, to limit page tables (tpu-inference)."""
     if not accelerator.is_tpu:
         return overheads.VLLM_DEFAULT_BLOCK
     by_length = 16 if max_model_len > 8_192 else min(max(next_power_of_two(max_model_len) // 16, 16), 256)  # noqa: PLR2004 - tpu-inference

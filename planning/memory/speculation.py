@@ -1,7 +1,7 @@
-"""Speculative decoding: what a drafter weighs, what its proposals cost, and how many tokens a step gives.
+"""Speculative decoding: size of the draft model, cost of its proposals, and tokens per step.
 
-A step verifies `num_speculative_tokens` proposals of each sequence at once. Accepted ones and one more token are the step's output, so that
-1 + proposals x accepted share tokens come out (vLLM's own definition of the acceptance rate: accepted over proposed tokens).
+A step verifies `num_speculative_tokens` proposals of each sequence together. Its output is the accepted ones and one more token, so
+a step generates 1 + proposals x accepted share tokens (vLLM's own definition of the acceptance rate: accepted over proposed tokens).
 """
 
 from dataclasses import dataclass, replace
@@ -14,9 +14,9 @@ from planning.question.resolved import Resolved
 
 NGRAM: Final = "ngram"
 ACCEPTED_NGRAM: Final = 0.25
-"""Accepted share if the workload names none: prompts that are not quoted back seldom repeat (assumed)."""
+"""Default accepted share: prompts that are not quoted back seldom repeat (assumed)."""
 ACCEPTED_DRAFTER: Final = 0.60
-"""The same with a drafter that was made for the model (assumed; draft models of other families are reported at 0.5 to 0.8)."""
+"""The same with a draft model made for the model (assumed; draft models of other families are reported at 0.5 to 0.8)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,18 +25,18 @@ class Drafter:
 
     method: str
     model: str | None
-    """Id as it was written; None for n-grams."""
+    """Id as written; None for n-grams."""
     resolved: Resolved | None
-    """The drafter as a deployment of its own; None for n-grams and for a model that the catalog does not have."""
+    """The draft model as a separate deployment; None for n-grams and for a model outside the catalog."""
     proposals: int
 
     @property
     def is_unknown(self) -> bool:
-        """Whether its weights cannot be computed."""
+        """True if its weights cannot be computed."""
         return self.model is not None and self.resolved is None
 
     def accepted_share(self, stated: float | None) -> float:
-        """Return the share of proposals that the model accepts: the stated one, else a typical one."""
+        """Return the share of proposals that the model accepts: the stated one, otherwise a typical one."""
         if stated is not None:
             return stated
         return ACCEPTED_NGRAM if self.model is None else ACCEPTED_DRAFTER
@@ -57,7 +57,7 @@ def speculation_of(resolved: Resolved) -> Drafter | None:
 
 
 def drafter_bytes(resolved: Resolved) -> float:
-    """Return the weights of the drafter on one device in bytes; 0 without one and for one that is unknown."""
+    """Return the weights of the draft model on one device in bytes; 0 without one and for an unknown one."""
     drafter = speculation_of(resolved)
     return 0.0 if drafter is None or drafter.resolved is None else weights_of(drafter.resolved).device
 

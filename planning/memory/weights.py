@@ -1,21 +1,21 @@
-"""Bytes of weights: in the checkpoint, on one device, and read for one token.
+"""Bytes of weights: in the checkpoint, on one device, and read per token.
 
 Rules (vLLM 0.23, gemma4.py and its layers; tpu-inference, gemma4.py):
 - Linear layers, experts, embeddings and the output head are divided over the tensor-parallel devices; norms, routers and the small
-  per-layer gates of E2B and E4B are whole on each; key and value projections are divided by KV heads and copied where a device
-  would get less than one.
-- vLLM on GPU keeps a value projection where the checkpoint has none (k_eq_v), position tables for the model's full length, and a
-  buffer for per-layer embeddings; it leaves towers out whose modalities are limited to 0, and, while building the model, allocates an
-  output head before it ties it to the embeddings. From 0.28.0 on it keeps the head that a checkpoint of E2B or E4B stores
-  (`planning.question.releases.keeps_stored_head`): 8.01 GiB of weights in the log of the L4 (source qat-e2b-l4), with the head's 0.75.
-- vLLM on TPU (JAX) loads no audio tower and keeps no copies, but an output head that the checkpoint stores; models without a JAX
-  implementation (12B) go through its PyTorch path, which keeps the copies and an output head of its own.
+  per-layer gates of E2B and E4B are whole on each; key and value projections are divided by KV heads and copied if a device
+  gets less than one.
+- vLLM on GPU adds a value projection if the checkpoint has none (k_eq_v), position tables for the model's full length, and a
+  buffer for per-layer embeddings; it omits towers whose modalities are limited to 0, and, while building the model, allocates an
+  output head before it ties it to the embeddings. From 0.28.0 on, it keeps the head stored in a checkpoint of E2B or E4B
+  (`planning.question.releases.keeps_stored_head`): 8.01 GiB of weights in the log of the L4 (source qat-e2b-l4), including the head's 0.75.
+- vLLM on TPU (JAX) loads no audio tower and keeps no copies, except an output head that the checkpoint stores; models without a JAX
+  implementation (12B) use its PyTorch path, which keeps the copies and a separate output head.
 - The grouped matrix product of vLLM on TPU (backend GMM_TP, layers/common/process_weights/moe_weights.py, get_w13_padding_config)
   pads each device's part of every expert's gate and up projections to a multiple of 128 columns; down projections keep their rows.
   The boot log of 26B-A4B at tensor parallelism 4 shows 704 columns stored as 1,024, and 15.29 GiB of weights on each chip
   (xbill9/gemma4-dev@395bf64, gce-vllm-v6e4-26b, 2026-09-26). Expert parallelism is not planned.
-- That product keeps the scales of 4-bit experts in 4 bytes (process_weights/moe_weights.py of tpu-inference 0.32.0), and repeats those
-  of a down projection until no group crosses from one device to the next (vllm-project/tpu-inference#3660): 26B-A4B has 704 rows, and
+- That product stores the scales of 4-bit experts in 4 bytes (process_weights/moe_weights.py of tpu-inference 0.32.0), and repeats those
+  of a down projection until no group spans two devices (vllm-project/tpu-inference#3660): 26B-A4B has 704 rows, and
   176 on each of four devices are 11 groups of 16, not 5.5 of 32. Scales of linear layers stay bf16.
 """
 
@@ -37,16 +37,16 @@ _SCALE_BYTES: Final = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WeightSizes:
-    """Bytes; `device` and what follows are of one device, before offload."""
+    """Bytes; `device` and the fields after it are per device, before offload."""
 
     checkpoint: float
     device: float
     layers: float
     """The part of `device` that offload can move: the decoder layers."""
     read_per_token: float
-    """What one decoded token reads at batch 1."""
+    """Bytes read per decoded token at batch 1."""
     expert_read: float
-    """The part of `read_per_token` that belongs to active experts."""
+    """The part of `read_per_token` for active experts."""
     experts: float
     """All experts on one device."""
     load_extra: float
@@ -141,9 +141,9 @@ def _share(tensor: Tensor, tp: int) -> float:
 
 
 def _tpu_expert_factor(tensor: Tensor, scheme: Scheme, tp: int, matrices: int) -> float:
-    """Return how many times their size in the checkpoint the experts take on a TPU.
+    """Return the size of the experts on a TPU relative to the checkpoint.
 
-    All matrices but the last, the down projection, get more columns; in 4 bits all of them get wider scales.
+    All matrices except the last, the down projection, get more columns; in 4 bits all of them get wider scales.
     """
     part = ceil_div(tensor.expert_width, tp)
     stored = _bytes(tensor, scheme)

@@ -1,1 +1,1 @@
-"""Models by their architecture, and what loads where."""
+"""Models by architecture, and which precision loads where."""

@@ -1,8 +1,8 @@
-"""The Gemma 4 family by its dimensions, and what a server loads of each of its checkpoints (`planning.data.checkpoints`).
+"""Dimensions of the Gemma 4 family, and the architecture that a server loads for each checkpoint (`planning.data.checkpoints`).
 
 Dimensions from the checkpoints' config.json (google/gemma-4-*); totals agree with the model cards: 4.65, 7.52, 11.91, 25.23 (3.82
-active) and 30.70 billion parameters in the language model. Dimensions of the drafters from the config.json of google/gemma-4-*-it-assistant;
-totals agree with what was loaded: 78.5 million parameters for E4B, 939,042,560 bytes for 31B.
+active) and 30.70 billion parameters in the language model. Dimensions of the draft models from the config.json of google/gemma-4-*-it-assistant;
+totals agree with loaded sizes: 78.5 million parameters for E4B, 939,042,560 bytes for 31B.
 """
 
 from collections.abc import Mapping
@@ -30,7 +30,7 @@ GLOBAL_HEAD_DIM: Final = 512
 
 W4A16_EXPERT_TILE: Final = 128
 """The w4a16 checkpoint of 26B-A4B pads each expert from 704 to 768 columns, six tiles of 128, for the 4-bit kernels: servers report
-an expert width of 768 for it and 1.1 GiB more than the unpadded arithmetic gives."""
+an expert width of 768 and 1.1 GiB more than the unpadded arithmetic."""
 
 AUDIO_TOWER_PARAMS: Final = (
     12 * (2 * 2 * 1_024 * 4_096 + 5 * 1_024**2 + 3 * 1_024**2 + 5 * 1_024)
@@ -62,7 +62,7 @@ def _groups(
     value_from_key: bool = False,
     experts: Experts | None = None,
 ) -> tuple[LayerGroup, ...]:
-    """Return Gemma's pattern: every `period`-th layer looks at everything, the others at a window; the last `shared` layers borrow KV."""
+    """Return Gemma's pattern: every `period`-th layer has full attention, the others a window; the last `shared` layers reuse KV."""
     sliding = Attention(heads=heads, kv_heads=kv_heads, head_dim=HEAD_DIM, window=window)
     full = Attention(heads=heads, kv_heads=global_kv_heads, head_dim=GLOBAL_HEAD_DIM, value_from_key=value_from_key)
     own = layers - shared
@@ -149,12 +149,12 @@ MODELS: Final[Mapping[str, ModelSpec]] = {m.name: m for m in (_E2B, _E4B, _12B, 
 
 @cache
 def model_ids() -> tuple[str, ...]:
-    """Return every id that exists and that can be served, as Hugging Face spells it."""
+    """Return every existing id that can be served, as Hugging Face spells it."""
     return tuple(one.id for one in CHECKPOINTS.values() if not one.is_drafter)
 
 
 def _drafter(target: ModelSpec, *, hidden: int, heads: int, mlp: int, centroids: int = 0) -> ModelSpec:
-    """Return Google's drafter: four layers that ask the target's KV cache and keep none (vllm-project/vllm#41745)."""
+    """Return Google's draft model: four layers that read the target's KV cache and have none (vllm-project/vllm#41745)."""
     sliding = Attention(heads=heads, kv_heads=0, head_dim=HEAD_DIM, window=target.groups[0].attention.window)
     full = Attention(heads=heads, kv_heads=0, head_dim=GLOBAL_HEAD_DIM)
     return ModelSpec(
@@ -184,40 +184,40 @@ _DRAFTERS: Final[Mapping[str, ModelSpec]] = {
 
 
 def find_id(name: str) -> str | None:
-    """Return the id that a spelling means, or None. Case does not matter, and `google/` may be left out."""
+    """Return the id that a spelling means, or None. Case is ignored, and `google/` is optional."""
     found = find_checkpoint(name)
     return found.id if found is not None and not found.is_drafter else None
 
 
 def unknown_model(name: str) -> str:
-    """Return the sentence that refuses an id outside the catalog: what is known, what was meant, and how to plan it all the same."""
+    """Return the error for an id outside the catalog: known ids, similar ids, and how to plan it anyway."""
     found = find_checkpoint(name)
     if found is not None:
         return (
-            f"{found.id} drafts for {found.architecture} and serves nobody alone; take {found.architecture} as the model, and name "
-            'the drafter in `vllm.speculative_config`: {"model": "' + found.id + '", "num_speculative_tokens": 3}.'
+            f"{found.id} is a draft model for {found.architecture} and cannot serve alone. Set the model to {found.architecture} and add "
+            'the draft model to `vllm.speculative_config`: {"model": "' + found.id + '", "num_speculative_tokens": 3}.'
         )
     ids = model_ids()
     known = f"{', '.join(ids[:_SHOWN_IDS])} and {len(ids) - _SHOWN_IDS} more (docs/reference/checkpoints.md)"
     close = similar_ids(name)
-    meant = f"; did you mean {' or '.join(close)}" if close else ""
+    meant = f" Did you mean {' or '.join(close)}?" if close else ""
     return (
-        f'The model "{name}" is not in the catalog; known are {known}{meant}; any other is planned from its config.json '
-        "(`python -m scripts.plan --config FILE` or --from-hub, and `model_config` in a stack)."
+        f'The model "{name}" is not in the catalog.{meant} Known: {known}. To plan any other model, pass its config.json '
+        "(`python -m scripts.plan --config FILE` or --from-hub, or `model_config` in a stack)."
     )
 
 
 def refuse_absent(name: str) -> None:
-    """Raise PlanningError if the hub is known not to have an id."""
+    """Raise PlanningError if an id is known to be missing on the hub."""
     found = find_checkpoint(name)
     if found is not None and found.absent is not None:
         raise PlanningError(absent_model(found, found.absent))
 
 
 def absent_model(absent: Checkpoint, page: Page) -> str:
-    """Return the sentences that refuse an id which the hub does not have: who says so, and the nearest ids that exist."""
+    """Return the error for an id that is missing on the hub: the source, and the nearest existing ids."""
     near = ", ".join(with_owner(one) for one in nearest_ids(absent)[:_SHOWN_NEAR])
-    return f"The Hugging Face hub has no {absent.id}: it answered 404 ({page.url}, {page.date}). The nearest that exist are {near}."
+    return f"{absent.id} does not exist on the Hugging Face Hub: it returned 404 ({page.url}, {page.date}). Nearest existing ids: {near}."
 
 
 _SHOWN_IDS: Final = 10
@@ -228,7 +228,7 @@ _SHOWN_NEAR: Final = 3
 def spec_of(model_id: str, quantization: str | None = None) -> ModelSpec:
     """Return the architecture that a server of this checkpoint loads. `model_id` is an id of `planning.data.checkpoints`.
 
-    `quantization` is the scheme in which the weights are held; None takes the checkpoint's own, and w4a16 means the 4-bit export that exists.
+    `quantization` is the scheme of the stored weights; None uses the checkpoint's own, and w4a16 means the existing 4-bit export.
     """
     checkpoint = checkpoint_of(model_id)
     if checkpoint.is_drafter:

@@ -1,8 +1,8 @@
 """A model from its Hugging Face files: config.json, and the safetensors index for the exact size of the checkpoint.
 
-Pure: takes parsed JSON, reads no file. Understands decoder models with full and sliding attention, grouped heads, mixtures of
+Pure: takes parsed JSON and reads no file. Supports decoder models with full and sliding attention, grouped heads, mixtures of
 experts, per-layer embeddings and shared KV (Gemma 4), and the usual quantized checkpoints. Multi-head latent attention and linear
-attention are refused, because their caches follow other rules.
+attention are rejected, because their caches follow other rules.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,11 +15,11 @@ from planning.numbers import LARGEST, is_number
 _PLAIN_MLP: Final = frozenset({"gpt2", "gpt_neox", "falcon", "opt", "phi", "starcoder2"})
 """Model types whose feed-forward block has two matrices instead of three."""
 _STATE_SPACE: Final = ("mamba_", "ssm_", "linear_conv_", "linear_num_", "rwkv_")
-"""Beginnings of keys of models that keep a state beside the KV cache, or instead of it."""
+"""Key prefixes of models that keep state in addition to, or instead of, the KV cache."""
 _FULL: Final = "full_attention"
 _SLIDING: Final = "sliding_attention"
 _DRAFTERS: Final = frozenset({"gemma4_assistant", "gemma4_unified_assistant"})
-"""Drafters that ask the KV cache of the model they draft for, so that their attention has no keys and values of its own."""
+"""Draft models that read the KV cache of their target, so their attention has no keys and values."""
 _GEMMA4: Final = frozenset({"gemma4", "gemma4_text", "gemma4_unified", "gemma4_unified_text"}) | _DRAFTERS
 _SUPPORTED_LAYERS: Final = frozenset({_FULL, _SLIDING})
 _HEAD: Final = "lm_head.weight"
@@ -36,7 +36,7 @@ def _shown(value: object) -> str:
 
 
 class _Reader:
-    """Reads a config and names the key in every complaint."""
+    """Reads a config and names the key in every error."""
 
     def __init__(self, values: Mapping[str, object], where: str) -> None:
         self.values = values
@@ -75,20 +75,18 @@ class _Reader:
 def model_from_config(
     config: Mapping[str, object], *, name: str, index: Mapping[str, object] | None = None
 ) -> ModelSpec:
-    """Return the architecture that a config.json describes; `index` is model.safetensors.index.json where there is one.
+    """Return the architecture that a config.json describes; `index` is model.safetensors.index.json, if present.
 
     Raises:
-        PlanningError: for a missing or impossible key, and for architectures that the planner does not know.
+        PlanningError: for a missing or invalid key, and for unsupported architectures.
     """
     top = _Reader(config, name)
     text = top.block("text_config") or top
     if text.whole("kv_lora_rank", default=0):
-        raise PlanningError(
-            f"{name}: multi-head latent attention (kv_lora_rank) is not modelled; plan it by measurement."
-        )
+        raise PlanningError(f"{name}: multi-head latent attention (kv_lora_rank) is not supported. Measure it instead.")
     state = sorted(key for key in text.values if key.startswith(_STATE_SPACE))
     if state:
-        raise PlanningError(f'{name}: state-space layers ("{state[0]}") are not modelled; plan it by measurement.')
+        raise PlanningError(f'{name}: state-space layers ("{state[0]}") are not supported. Measure it instead.')
     layers = text.positive("num_hidden_layers")
     types = _layer_types(text, layers)
     gemma = text.text("model_type") in _GEMMA4 or top.text("model_type") in _GEMMA4
@@ -126,23 +124,23 @@ def model_from_config(
 
 
 def _unmodelled(top: _Reader, text: _Reader, *, index: Mapping[str, object] | None, gemma: bool) -> tuple[str, ...]:
-    """Return what the config leaves open, or the planner does not compute, each as a clause."""
+    """Return the facts that the config does not specify or the planner does not compute, each as a clause."""
     architectures = top.values.get("architectures")
     named = cast("list[object]", architectures)[0] if isinstance(architectures, list) and architectures else None
     clauses = {
-        "the size of its files, which is computed, since no index of safetensors was given": index is None,
+        "the size of its files, which is computed because no safetensors index was passed": index is None,
         f"whether the image's vLLM has the architecture {named or top.text('model_type') or 'of this config'}": not gemma,
-        "what its kernels pad or copy": not gemma,
-        "whether its output head is a matrix of its own (tie_word_embeddings is missing, and it is counted as one)": not gemma
+        "padding and copies of its kernels": not gemma,
+        "whether it has a separate output head (tie_word_embeddings is missing, so one is counted)": not gemma
         and top.values.get("tie_word_embeddings") is None
         and text.values.get("tie_word_embeddings") is None,
-        "which layers look at a window only (layer_types is missing, and sliding_window is taken for all)": "layer_types"
+        "which layers use a window (layer_types is missing, so sliding_window applies to all)": "layer_types"
         not in text.values
         and bool(text.whole("sliding_window", default=0))
         and not text.whole("sliding_window_pattern", default=0),
-        "what its encoders of images or audio need while they run": not gemma
+        "the memory of its image or audio encoders at run time": not gemma
         and any(top.block(key) is not None for key in ("vision_config", "audio_config")),
-        "its own draft layers, whose weights are left out": bool(text.whole("num_nextn_predict_layers", default=0)),
+        "its draft layers, whose weights are not counted": bool(text.whole("num_nextn_predict_layers", default=0)),
     }
     return tuple(clause for clause, is_open in clauses.items() if is_open)
 
@@ -154,11 +152,11 @@ def _layer_types(text: _Reader, layers: int) -> Sequence[str]:
         unknown = sorted(set(types) - _SUPPORTED_LAYERS)
         if unknown:
             raise PlanningError(
-                f"{text.where}: layers of type {', '.join(unknown)} are not modelled; only {_FULL} and {_SLIDING} are."
+                f"{text.where}: layers of type {', '.join(unknown)} are not supported. Supported: {_FULL} and {_SLIDING}."
             )
         if len(types) != layers:
             raise PlanningError(
-                f'{text.where}: "layer_types" names {len(types)} layers, and "num_hidden_layers" is {layers}.'
+                f'{text.where}: "layer_types" has {len(types)} layers, but "num_hidden_layers" is {layers}.'
             )
         return types
     if not text.whole("sliding_window", default=0) or not text.flag("use_sliding_window", default=True):
@@ -192,7 +190,7 @@ def _groups(
         LayerGroup(
             count=count,
             attention=sliding if slides else full,
-            # Gemma 4 runs its experts beside the dense block; other families run them instead of it.
+            # Gemma 4 runs its experts in addition to the dense block; other families run them instead of it.
             mlp=0 if sparse and not gemma else mlp * (1 if owns else wide),
             experts=experts if sparse else None,
             owns_kv=owns,
@@ -253,7 +251,7 @@ def _audio(audio: _Reader | None) -> int:
 
 
 def _quantization(top: _Reader, name: str) -> str:
-    """Return the name of the scheme (`planning.data.quantization`) in which the checkpoint holds its linear layers."""
+    """Return the name of the scheme (`planning.data.quantization`) in which the checkpoint stores its linear layers."""
     block = top.block("quantization_config") or top.block("compression_config")
     if block is None:
         return "bf16"
@@ -267,12 +265,12 @@ def _quantization(top: _Reader, name: str) -> str:
     if method in {"awq", "gptq", "compressed-tensors"} and bits == _FOUR_BITS:
         return "w4a16"
     raise PlanningError(
-        f'{name}: quantization "{method}" with {bits or "unknown"} bits is not modelled; fp8 and 4-bit weights are.'
+        f'{name}: quantization "{method}" with {bits or "unknown"} bits is not supported. Supported: fp8 and 4-bit weights.'
     )
 
 
 def _compressed_weights(block: _Reader) -> _Reader:
-    """Return how the first group of layers stores its weights; an empty block where no group says it."""
+    """Return the weight format of the first group of layers; an empty block if no group states it."""
     groups = block.block("config_groups")
     for group in groups.values if groups is not None else ():
         scheme = groups.block(group) if groups is not None else None
@@ -290,7 +288,7 @@ def _leaves_attention(block: _Reader) -> bool:
 
 
 def _stores_head(index: Mapping[str, object] | None) -> bool:
-    """Return whether the files hold an output head: llm-compressor writes one for models that tie it to the embeddings."""
+    """Return whether the files store an output head: llm-compressor writes one for models that tie it to the embeddings."""
     tensors = index.get("weight_map") if index is not None else None
     return isinstance(tensors, dict) and any(str(one).endswith(_HEAD) for one in cast("dict[object, object]", tensors))
 

@@ -1,10 +1,10 @@
 """A model by its architecture: layers, attention, experts, embeddings, towers, and the tensors that follow from them.
 
-Nothing here is a table of sizes: parameter counts come from dimensions, so that a model that nobody has measured is planned by the
-same arithmetic as one that was.
+Parameter counts come from dimensions, not from tables of sizes, so an unmeasured model is planned by the
+same arithmetic as a measured one.
 
 Sources: the checkpoints' config.json, transformers' Gemma 4 classes (gemma4, gemma4_unified), and vLLM's gemma4.py, gemma4_mm.py
-and gemma4_unified.py (0.23) for what a server makes of them.
+and gemma4_unified.py (0.23) for how a server loads them.
 """
 
 from dataclasses import dataclass
@@ -15,20 +15,20 @@ Role = Literal[
     "embedding", "layer-embedding", "attention", "mlp", "experts", "router", "norm", "lm-head", "vision", "audio"
 ]
 Placement = Literal["split", "replicated", "kv"]
-"""Over tensor-parallel devices: divided, whole on each, or divided by KV heads (and copied where there are too few of them)."""
+"""Placement on tensor-parallel devices: divided, whole on each, or divided by KV heads (and copied if there are too few)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attention:
-    """One kind of attention layer."""
+    """A kind of attention layer."""
 
     heads: int
     kv_heads: int
     head_dim: int
     window: int | None = None
-    """Tokens that the layer looks back; None is full attention."""
+    """Length of the attention window in tokens; None is full attention."""
     value_from_key: bool = False
-    """The checkpoint has no value projection: the key projection serves as both (Gemma 4's `attention_k_eq_v`)."""
+    """The checkpoint has no value projection, because the key projection serves as both (Gemma 4's `attention_k_eq_v`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,28 +37,28 @@ class Experts:
 
     count: int
     active: int
-    """Experts that one token is sent to."""
+    """Experts per token."""
     intermediate: int
     shared_intermediate: int = 0
-    """Width of the experts that every token uses, where there are some."""
+    """Width of the experts that every token uses, if any."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerGroup:
-    """Layers that are alike."""
+    """Identical layers."""
 
     count: int
     attention: Attention
     mlp: int
-    """Width of the dense feed-forward block; 0 where there is none."""
+    """Width of the dense feed-forward block; 0 if there is none."""
     experts: Experts | None = None
     owns_kv: bool = True
-    """False where the layer reads the KV cache of an earlier one."""
+    """False if the layer reads the KV cache of an earlier one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VisionTower:
-    """A vision transformer in front of the language model; `None` in `ModelSpec` where there is none."""
+    """A vision transformer before the language model; `None` in `ModelSpec` if there is none."""
 
     layers: int
     hidden: int
@@ -66,12 +66,12 @@ class VisionTower:
     patch_pixels: int = 16
     positions: int = 10_240
     patches_per_token: int = 9
-    """Patches that are pooled into one soft token (3 x 3)."""
+    """Patches pooled into one soft token (3 x 3)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSpec:
-    """A decoder model, with whatever looks and listens in front of it."""
+    """A decoder model with its image and audio encoders."""
 
     name: str
     hidden: int
@@ -82,7 +82,7 @@ class ModelSpec:
     matrices_per_mlp: int = 3
     """3 for gated feed-forward blocks, 2 for plain ones."""
     layer_embedding_dim: int = 0
-    """Width of the per-layer embedding of each token (Gemma 4 E2B, E4B); 0 where there is none."""
+    """Width of the per-layer embedding of each token (Gemma 4 E2B, E4B); 0 if there is none."""
     vision: VisionTower | None = None
     other_vision_params: int = 0
     """Parameters of a vision embedder without a tower (Gemma 4 12B)."""
@@ -94,19 +94,19 @@ class ModelSpec:
     """Head dimensions for which the server keeps a cosine and sine table of `max_positions` rows."""
     is_gemma4: bool = False
     tpu_torch_path: bool = False
-    """vLLM on TPU has no JAX implementation and serves it through its PyTorch code."""
+    """True if vLLM on TPU has no JAX implementation and serves it through its PyTorch code."""
     native_quantization: str | None = None
-    """The precision of a checkpoint, as its files hold it, a name of `planning.data.quantization`; None is bf16."""
+    """Precision of the checkpoint's files, a name of `planning.data.quantization`; None is bf16."""
     head_in_checkpoint: bool = False
-    """The checkpoint stores an output head although it is tied to the embeddings. vLLM on GPU drops it, on TPU it keeps it."""
+    """True if the checkpoint stores an output head although it is tied to the embeddings. vLLM drops it on GPU and keeps it on TPU."""
     checkpoint_bytes: int | None = None
-    """Size of the checkpoint where its index says it; None computes it."""
+    """Size of the checkpoint according to its index; None computes it."""
     target_hidden: int = 0
-    """Of a drafter that reads the hidden states of the model it drafts for: their width; 0 for any other model."""
+    """Width of the target's hidden states that a draft model reads; 0 for any other model."""
     centroids: int = 0
-    """Clusters of the vocabulary, of which a drafter computes only the most likely (Gemma 4 E2B, E4B); 0 where it computes all."""
+    """Clusters of the vocabulary, of which a draft model computes only the most likely (Gemma 4 E2B, E4B); 0 if it computes all."""
     unmodelled: tuple[str, ...] = ()
-    """What the planner does not know of an architecture from outside the catalog, each as a clause."""
+    """Unknowns of an architecture outside the catalog, each as a clause."""
 
     @property
     def layers(self) -> int:
@@ -115,12 +115,12 @@ class ModelSpec:
 
     @property
     def is_moe(self) -> bool:
-        """Whether some layers send each token to a few experts of many."""
+        """True if some layers send each token to a few experts of many."""
         return any(group.experts is not None for group in self.groups)
 
     @property
     def is_multimodal(self) -> bool:
-        """Whether the model takes images (and perhaps audio)."""
+        """True if the model accepts images (and possibly audio)."""
         return self.vision is not None or self.other_vision_params > 0
 
 
@@ -135,11 +135,11 @@ class Tensor:
     kv_heads: int = 0
     """For placement `kv`: heads that can be divided."""
     copy: bool = False
-    """Not in the checkpoint: a second copy that vLLM on GPU keeps so that keys and values are one matrix."""
+    """True for a second copy, not in the checkpoint, that vLLM on GPU keeps so that keys and values are one matrix."""
     active_share: float = 1.0
-    """Part that one token reads: active experts of all; 0 for tables in which it looks up a row."""
+    """Fraction that one token reads: active experts of all; 0 for lookup tables."""
     expert_width: int = 0
-    """Of experts: columns of one expert's projections, which a kernel may pad on each device; 0 for other tensors."""
+    """Columns of one expert's projections, which a kernel may pad on each device; 0 for other tensors."""
 
 
 _NORMS_OF_ATTENTION: Final = 2  # query and key norms of Gemma
@@ -150,7 +150,7 @@ _BYTES_OF_A_PARAMETER: Final = 2
 
 @lru_cache(maxsize=64)
 def tensors(model: ModelSpec) -> tuple[Tensor, ...]:
-    """Return the tensor inventory, alike tensors of alike layers summed. Parameters, not bytes."""
+    """Return the tensor inventory, with identical tensors of identical layers summed. Parameters, not bytes."""
     found: list[Tensor] = [*_embeddings(model)]
     for group in model.groups:
         found += _attention(model, group)
@@ -166,12 +166,12 @@ def tensors(model: ModelSpec) -> tuple[Tensor, ...]:
 
 @lru_cache(maxsize=64)
 def linear_params(model: ModelSpec) -> int:
-    """Return the parameters of layers that can be quantized and that every token passes through: all but the experts."""
+    """Return the parameters of quantizable layers that every token uses: all except the experts."""
     return sum(t.params for t in tensors(model) if t.quantizable and t.role != "experts" and not t.copy)
 
 
 def _embeddings(model: ModelSpec) -> list[Tensor]:
-    # With tied embeddings the table is the output head as well, and every decoded token reads all of it.
+    # With tied embeddings, the table is also the output head, and every decoded token reads all of it.
     table = model.vocab * model.hidden
     found = [
         Tensor(
@@ -214,7 +214,7 @@ def _embeddings(model: ModelSpec) -> list[Tensor]:
 
 
 def _bridge(model: ModelSpec) -> list[Tensor]:
-    """Return what joins a drafter to its target: two states in, one out, and the clusters of the vocabulary with their order (8 bytes each)."""
+    """Return the tensors that join a draft model to its target: two states in, one out, and the vocabulary clusters with their order (8 bytes each)."""
     order = _BYTES_OF_AN_INDEX // _BYTES_OF_A_PARAMETER * model.vocab if model.centroids else 0
     return [
         Tensor(role="mlp", params=3 * model.target_hidden * model.hidden, quantizable=False, placement="replicated"),
@@ -306,7 +306,7 @@ def _towers(model: ModelSpec) -> list[Tensor]:
 
 
 def text_params(model: ModelSpec) -> int:
-    """Return the parameters of the language model as the checkpoint has them: without towers, without vLLM's copies."""
+    """Return the parameters of the language model in the checkpoint: without towers and without vLLM's copies."""
     return sum(t.params for t in tensors(model) if t.role not in {"vision", "audio"} and not t.copy)
 
 

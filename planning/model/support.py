@@ -1,7 +1,7 @@
-"""Which precision loads on which device with which version of vLLM: a table with source and date, and the look-up.
+"""Supported precisions by device and vLLM version: a table with source and date, and its lookup.
 
-A row holds for all that it names; what it leaves open it holds for whatever stands there. The first row that matches answers.
-To record what an image learned, add a row to planning/data/support.json, above the one that it overrules.
+A row applies to everything it names; empty fields match anything. The first matching row decides.
+To record a new capability of an image, add a row to planning/data/support.json, above the one that it overrides.
 """
 
 import re
@@ -16,9 +16,9 @@ from planning.model.spec import ModelSpec
 
 Answer = Literal["yes", "no", "unknown"]
 Loading = Literal["checkpoint", "on-load"]
-"""Whether the checkpoint has the precision, or vLLM makes it while it loads."""
+"""Origin of the precision: the checkpoint, or conversion by vLLM while loading."""
 ModelKind = Literal["dense", "shared-kv", "experts", "pytorch"]
-"""How vLLM on TPU serves a model: in JAX (plainly, with layers that read the KV cache of others, or with experts), or through PyTorch."""
+"""Path by which vLLM on TPU serves a model: in JAX (plain, with layers that read other layers' KV cache, or with experts), or through PyTorch."""
 
 _ANY_DEVELOPMENT: Final = 10**9
 _VERSION: Final = re.compile(r"v?(\d+)\.(\d+)(?:\.(\d+))?(?:rc\d+)?(?:\.dev(\d+))?")
@@ -34,7 +34,7 @@ _GENERATIONS: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Support:
-    """One row."""
+    """A row of the table."""
 
     scheme: str
     devices: tuple[str, ...] = ()
@@ -42,14 +42,14 @@ class Support:
     models: tuple[ModelKind, ...] = ()
     loading: Loading | None = None
     first: str = ""
-    """Oldest version of vLLM that the row holds for; empty for all."""
+    """Oldest version of vLLM that the row applies to; empty for all."""
     last: str = ""
-    """Newest version of vLLM that the row holds for; empty for all."""
+    """Newest version of vLLM that the row applies to; empty for all."""
     answer: Answer
     is_weight_only: bool = False
-    """The device has no arithmetic for it: weights are stored so, and computed in bf16."""
+    """True if the device has no arithmetic for it: weights are stored in it but computed in bf16."""
     note: str = ""
-    """What is missing, or not known, as a clause."""
+    """The missing or unknown feature, as a clause."""
     source: str
     seen_on: str
     """Date of the source, YYYY-MM-DD."""
@@ -57,7 +57,7 @@ class Support:
 
 @cache
 def support_rows() -> tuple[Support, ...]:
-    """Return every row of planning/data/support.json, those that overrule others first."""
+    """Return every row of planning/data/support.json, overriding rows first."""
     return tuple(row_of(Support, row) for row in data_file("support.json"))
 
 
@@ -71,8 +71,8 @@ def support_of(
 ) -> Support:
     """Return the row for a precision of a model on a device.
 
-    `image_version`: vLLM's version; None for that of this project's image, empty or unreadable if it is not known.
-    `image_supports`: precisions that the image has by what its owner says.
+    `image_version`: vLLM version; None for this project's image, empty or invalid if unknown.
+    `image_supports`: precisions that the image's owner declares.
     """
     family = scheme.partition("-")[0]  # nvfp4-mlp is nvfp4 in fewer layers
     if family in image_supports:
@@ -99,12 +99,12 @@ def support_of(
 
 
 def generation_of(accelerator: Accelerator) -> str:
-    """Return the generation of an accelerator as the table names it; empty for one that it does not know."""
+    """Return the generation of an accelerator in the table; empty for an unknown one."""
     return accelerator.name.partition("-")[0] if accelerator.is_tpu else _GENERATIONS.get(accelerator.name, "")
 
 
 def version_key(version: str) -> tuple[int, int, int, int] | None:
-    """Return a version of vLLM in a form that sorts: 0.29.1rc1.dev468 is before 0.29.1. None if it is not readable."""
+    """Return a sortable form of a vLLM version: 0.29.1rc1.dev468 precedes 0.29.1. None if it cannot be parsed."""
     found = _VERSION.match(version)
     if found is None:
         return None
@@ -113,7 +113,7 @@ def version_key(version: str) -> tuple[int, int, int, int] | None:
 
 
 def version_in_use(accelerator: Accelerator, image_version: str | None) -> str:
-    """Return vLLM's version in the image: the given one, else that of this project's image for the accelerator."""
+    """Return the vLLM version of the image: the stated one, otherwise that of this project's image for the accelerator."""
     if image_version is not None:
         return image_version
     platform = "tpu" if accelerator.is_tpu else "cuda"
@@ -121,7 +121,7 @@ def version_in_use(accelerator: Accelerator, image_version: str | None) -> str:
 
 
 def _is_within(version: tuple[int, int, int, int] | None, row: Support) -> bool:
-    """Return whether a row holds for a version; a row with a bound never holds for a version that is not known."""
+    """Return whether a row applies to a version; a row with a bound never applies to an unknown version."""
     first, last = version_key(row.first), version_key(row.last)
     if first is None and last is None:
         return True

@@ -1,1 +1,1 @@
-"""What is asked of the planner: options, workload, deployment; and the same without gaps."""
+"""Inputs of the planner: options, workload and deployment, and the same with all defaults filled in."""

@@ -1,7 +1,7 @@
-"""The model that drafts for another: which one the options name, and whether the two fit together.
+"""Draft models: which one the options name, and whether it matches the served model.
 
-A drafter is a checkpoint of its own beside the served one (`speculative_config` with a `model`). N-gram and suffix lookups, and heads
-that are part of the served checkpoint, have none.
+A draft model is a separate checkpoint (`speculative_config` with a `model`). N-gram and suffix lookups, and heads
+in the served checkpoint, have none.
 """
 
 from planning.data.checkpoints import CHECKPOINTS, find_checkpoint, similar_ids
@@ -15,7 +15,7 @@ _WITHOUT_DRAFTER = frozenset({"ngram", "[ngram]", "ngram_gpu", "suffix"})
 
 
 def named_drafter(options: VllmOptions) -> str | None:
-    """Return the id or path of the drafter that the options name; None if they name none."""
+    """Return the id or path of the draft model that the options name; None if they name none."""
     config = options.speculative_config
     named = config.get("model") if config is not None else None
     if config is None or not isinstance(named, str) or str(config.get("method", "")) in _WITHOUT_DRAFTER:
@@ -24,18 +24,18 @@ def named_drafter(options: VllmOptions) -> str | None:
 
 
 def drafter_of(options: VllmOptions, given: ModelSpec | None = None) -> ModelSpec | None:
-    """Return the architecture of the drafter that the options name; None if they name none, or one that the catalog does not know.
+    """Return the architecture of the draft model that the options name; None if they name none, or one outside the catalog.
 
-    `given` is an architecture from the drafter's own config.json. The weights are held as `native_quantization` says.
+    `given` is an architecture from the draft model's own config.json. The weights are stored as `native_quantization` states.
 
     Raises:
-        PlanningError: if `given` belongs to no drafter.
+        PlanningError: if `given` is passed but the options name no draft model.
     """
     named = named_drafter(options)
     if named is None:
         if given is not None:
             raise PlanningError(
-                "A config.json of a drafter was given, and `vllm.speculative_config` names no drafter; add its id as "
+                "A config.json of a draft model was passed, but `vllm.speculative_config` names no model. Add its id as "
                 '{"model": "ORG/NAME", "num_speculative_tokens": 3}.'
             )
         return None
@@ -44,23 +44,23 @@ def drafter_of(options: VllmOptions, given: ModelSpec | None = None) -> ModelSpe
 
 
 def likely_drafters(name: str, target: ModelSpec) -> tuple[str, ...]:
-    """Return the drafters of a model that a wrong spelling may mean, the most likely first."""
+    """Return the draft models of a model that a wrong spelling may mean, the most likely first."""
     fitting = drafters_for(target)
     return tuple(one for one in similar_ids(name, drafters=True) if one in fitting)
 
 
 def mismatch(drafter: ModelSpec, target: ModelSpec) -> str | None:
-    """Return why a drafter cannot draft for a model, as a clause; None if it can.
+    """Return why a draft model cannot draft for a model, as a clause; None if it can.
 
-    Proposals are token ids, so both need one vocabulary; a drafter that reads hidden states needs states of its own width.
+    Proposals are token ids, so both need the same vocabulary. A draft model that reads hidden states needs states of its own width.
     """
     if drafter.vocab != target.vocab:
-        return f"it has a vocabulary of {drafter.vocab:,} tokens, and {target.name} one of {target.vocab:,}"
+        return f"its vocabulary has {drafter.vocab:,} tokens, but {target.name} has {target.vocab:,}"
     if drafter.target_hidden and drafter.target_hidden != target.hidden:
-        return f"it reads hidden states {drafter.target_hidden:,} wide, and those of {target.name} are {target.hidden:,} wide"
+        return f"it reads hidden states {drafter.target_hidden:,} wide, but {target.name} has {target.hidden:,}"
     return None
 
 
 def drafters_for(target: ModelSpec) -> tuple[str, ...]:
-    """Return the ids of the catalog's drafters that fit a model."""
+    """Return the ids of the catalog's draft models that match a model."""
     return tuple(one.id for one in CHECKPOINTS.values() if one.is_drafter and mismatch(spec_of(one.id), target) is None)

@@ -1,4 +1,4 @@
-"""The fields of a `Deployment` by path, such as `vllm.max_model_len`: list them, read them, change them."""
+"""Fields of a `Deployment` by path, such as `vllm.max_model_len`: list, read and change them."""
 
 import types
 import typing
@@ -31,9 +31,9 @@ _NOT_SETTABLE = frozenset(
         "cloud_run.file_cache_gib",
     }
 )
-"""Objects of the program, and what follows from other fields."""
+"""Objects of the program, and values that follow from other fields."""
 _EMPTY: Mapping[str, object] = {"startup_probe": StartupProbe(), "workload": Workload()}
-"""What a block that is left out begins as when one of its fields is set."""
+"""Initial value of an omitted block when one of its fields is set."""
 
 _ABOVE_0 = Limit(above=0)
 _LIMITS = {
@@ -44,14 +44,14 @@ _LIMITS = {
     "cloud_run.concurrency": Limit(at_least=1),
     "cloud_run.max_instances": Limit(at_least=1),
 }
-"""Limits of numbers outside _OWN_LIMITS; every other number is 0 or more."""
+"""Limits of numbers outside _OWN_LIMITS; all other numbers are 0 or more."""
 _OWN_LIMITS = ("vllm.", "workload.")
-"""Blocks whose fields carry limits in their annotations."""
+"""Blocks whose fields have limits in their annotations."""
 _FROM_0 = Limit(at_least=0)
 
 
 class FieldType(NamedTuple):
-    """What a field holds."""
+    """Type and limits of a field."""
 
     hint: object
     """Its type without None."""
@@ -66,13 +66,13 @@ def field_types() -> Mapping[str, FieldType]:
 
 @cache
 def number_limits() -> Mapping[str, Limit]:
-    """Return what each field allows that holds a number and stands outside `vllm` and `workload`, by path."""
+    """Return the limits of each numeric field outside `vllm` and `workload`, by path."""
     numbers = (path for path, kind in field_types().items() if kind.hint is int or kind.hint is float)
     return {path: _LIMITS.get(path, _FROM_0) for path in numbers if not path.startswith(_OWN_LIMITS)}
 
 
 def check_numbers(deployment: Deployment) -> None:
-    """Raise PlanningError for the first number of a deployment that is none, or that is not allowed."""
+    """Raise PlanningError for the first invalid number of a deployment."""
     for path, limit in number_limits().items():
         value = value_at(deployment, path)
         if value is not None and not (isinstance(value, int | float) and limit.allows(value)):
@@ -80,12 +80,12 @@ def check_numbers(deployment: Deployment) -> None:
 
 
 def is_duration(path: str) -> bool:
-    """Return whether a field holds a duration. The length of a recording is a figure of the workload, in seconds."""
+    """Return whether a field holds a duration. The length of a recording is a workload metric in seconds."""
     return path.endswith("_s") and not path.endswith(("_per_s", "audio_s"))
 
 
 def value_at(deployment: Deployment, path: str) -> object:
-    """Return the value of a field; None also where the block that holds it is left out."""
+    """Return the value of a field; None also if its block is omitted."""
     found: object = deployment
     for name in path.split("."):
         found = getattr(found, name) if found is not None else None
@@ -93,14 +93,14 @@ def value_at(deployment: Deployment, path: str) -> object:
 
 
 def changed(deployment: Deployment, changes: Mapping[str, object]) -> Deployment:
-    """Return the deployment with new values of some fields, by path. A commit belongs to one repository: another model has none."""
+    """Return the deployment with new values for some fields, by path. A commit belongs to one repository, so another model has none."""
     if "model" in changes and deployment.model_revision:
         changes = {"model_revision": "", **changes}
     return _changed(deployment, changes)
 
 
 def differing(deployment: Deployment, changes: Mapping[str, object]) -> Mapping[str, object]:
-    """Return the changes that change something."""
+    """Return the changes that differ from the current values."""
     return {path: value for path, value in changes.items() if value != value_at(deployment, path)}
 
 

@@ -1,7 +1,7 @@
-"""The vLLM options that we set when the settings say nothing, by model and hardware.
+"""Default vLLM options by model and hardware, for options that the settings leave unset.
 
-From the Gemma 4 recipe of the vLLM project and the turbo-stable configuration of 26B-A4B on v6e-4; where they are silent, vLLM's own
-defaults hold. Every recommendation is an option that a user can override.
+From the Gemma 4 recipe of the vLLM project and the turbo-stable configuration of 26B-A4B on v6e-4; otherwise vLLM's own
+defaults apply. Users can override every recommendation.
 """
 
 from typing import Final
@@ -13,7 +13,7 @@ from planning.model.spec import ModelSpec
 from planning.question.vllm_args import SAFETENSORS, STREAMER, Modality, VllmOptions
 
 UTILIZATION: Final = 0.90
-"""The middle of the recipe's 0.85 to 0.95; on TPU the rest holds compiled programs."""
+"""Middle of the recipe's range of 0.85 to 0.95; on TPU the rest holds compiled programs."""
 MAX_MODEL_LEN: Final = 16_384
 MAX_NUM_BATCHED_TOKENS: Final = 4_096
 SMALL_NUM_BATCHED_TOKENS: Final = 2_560
@@ -21,7 +21,7 @@ SMALL_NUM_BATCHED_TOKENS: Final = 2_560
 MAX_NUM_SEQS: Final = 256
 SMALL_DEVICE_GIB: Final = 40.0
 SMALL_DEVICE_MAX_NUM_SEQS: Final = 16
-"""On a 24 GB card more sequences would reserve memory for logits and graphs that its KV cache needs."""
+"""On a 24 GB card, more sequences reserve memory for logits and graphs that the KV cache needs."""
 TPU_MOE_BLOCK_SIZE: Final = 32
 FUSE_MODES: Final = ("fuse", "fuse-buffered", "fuse-cached")
 
@@ -29,21 +29,21 @@ FUSE_MODES: Final = ("fuse", "fuse-buffered", "fuse-cached")
 def recommended(model: str, platform: str, *, accelerator: str | None = None) -> VllmOptions:
     """Return the recommended options for a model id of the catalog on a platform ("tpu-vm", "cloud-run" or "gce").
 
-    `accelerator` settles what depends on the hardware (tensor parallelism, batch sizes); without it the smallest one of the platform
-    is assumed. Raises PlanningError for unknown names.
+    `accelerator` determines the hardware-dependent options (tensor parallelism, batch sizes); None assumes the smallest one of the platform.
+    Raises PlanningError for unknown names.
     """
     model_id = find_id(model)
     if model_id is None:
         raise PlanningError(f'The model "{model}" is not in the catalog.')
     if platform not in PLATFORMS:
-        raise PlanningError(f'The platform "{platform}" is unknown; allowed are {", ".join(PLATFORMS)}.')
+        raise PlanningError(f'The platform "{platform}" is unknown. Allowed: {", ".join(PLATFORMS)}.')
     found = (
         find_accelerator(accelerator)
         if accelerator
         else next(a for a in ACCELERATORS.values() if platform in a.platforms)
     )
     if found is None:
-        raise PlanningError(f'The accelerator "{accelerator}" is unknown; allowed are {", ".join(ACCELERATORS)}.')
+        raise PlanningError(f'The accelerator "{accelerator}" is unknown. Allowed: {", ".join(ACCELERATORS)}.')
     return recommended_options(spec_of(model_id), found, weights_mode="fuse" if platform == "cloud-run" else "hub")
 
 
@@ -55,12 +55,12 @@ def recommended_options(
     quantize_on_load: bool = False,
     offloads: bool = False,
 ) -> VllmOptions:
-    """Return the same for any architecture; `quantize_on_load` asks vLLM to make fp8 of a bf16 checkpoint, `offloads` keeps weights on the host."""
+    """Return the same for any architecture; `quantize_on_load` makes vLLM convert bf16 to fp8, `offloads` keeps weights on the host."""
     is_tpu, gemma = accelerator.is_tpu, spec.is_gemma4
     small = not is_tpu and accelerator.usable_gib < SMALL_DEVICE_GIB
     strategy = "prefetch" if weights_mode in FUSE_MODES or (is_tpu and spec.is_moe) else None
     if offloads and strategy:
-        # Prefetched pages and offloaded weights would push each other out of the host's memory.
+        # Prefetched pages and offloaded weights evict each other from host memory.
         strategy = "lazy"
     limits: dict[Modality, int] = {"image": 4, "audio": 1} if spec.audio_params else {"image": 4}
     return VllmOptions(

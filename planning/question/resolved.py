@@ -1,4 +1,4 @@
-"""A deployment without gaps, as `planning.memory.resolve` makes it: what memory, speed, cost and rules are computed from."""
+"""A deployment with all defaults filled in by `planning.memory.resolve`: the input of memory, speed, cost and rules."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ Runtime = Literal["cuda", "tpu-jax", "tpu-torch"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resolved:
-    """A deployment without gaps: every figure that the formulas need."""
+    """A deployment with every value that the formulas need."""
 
     deployment: Deployment
     model_id: str
@@ -37,7 +37,7 @@ class Resolved:
     kv_bytes: int
     """Bytes of one number in the KV cache."""
     padding_gap: int
-    """Tokens between buckets of steps on TPU from this size on; 0 doubles them (VLLM_TPU_BUCKET_PADDING_GAP, which the stacks set)."""
+    """Tokens between step buckets on TPU above this size; 0 doubles them (VLLM_TPU_BUCKET_PADDING_GAP, which the stacks set)."""
     eager: bool
     speculative_tokens: int
     offload_gib: float
@@ -46,40 +46,40 @@ class Resolved:
     weights_mode: WeightsMode
     prices: PriceBook
     drafter: ModelSpec | None = None
-    """The model that drafts for the served one."""
+    """The draft model of the served one."""
 
     @property
     def is_tpu(self) -> bool:
-        """Whether vLLM runs on TPU."""
+        """True if vLLM runs on TPU."""
         return self.accelerator.is_tpu
 
     @property
     def unpacks_int4(self) -> bool:
-        """Whether the device unpacks 4-bit weights before each product, and the host before it sends them: vLLM on TPU."""
+        """True if the device unpacks 4-bit weights before each product, and the host before it sends them (vLLM on TPU)."""
         return self.is_tpu and self.scheme.name == "w4a16"
 
     def item_limit(self, modality: str) -> int:
-        """Return the items of a modality that one request may carry; unlimited counts as one."""
+        """Return the items of a modality that one request may have; unlimited counts as one."""
         limits = cast("Mapping[str, int] | None", self.vllm.limit_mm_per_prompt)
         return 1 if limits is None else limits.get(modality, 1)
 
     @property
     def serves_only_text(self) -> bool:
-        """Whether vLLM treats the model as one for text: every limit that is given is 0 (tpu-inference b8692ff, runner/tpu_runner.py)."""
+        """True if vLLM serves text only: every stated limit is 0 (tpu-inference b8692ff, runner/tpu_runner.py)."""
         limits = self.vllm.limit_mm_per_prompt
         return not self.spec.is_multimodal or (bool(limits) and not any((limits or {}).values()))
 
     @property
     def serves_images_or_video(self) -> bool:
-        """Whether images or videos are served at all."""
+        """True if images or videos are served."""
         return self.spec.is_multimodal and (self.item_limit("image") > 0 or self.item_limit("video") > 0)
 
     @property
     def serves_audio(self) -> bool:
-        """Whether audio is served at all."""
+        """True if audio is served."""
         return self.spec.audio_params > 0 and self.item_limit("audio") > 0
 
     @property
     def has_processor(self) -> bool:
-        """Whether vLLM prepares a processor of images, video and audio: some limit is not 0, and one that is not given is not."""
+        """True if vLLM loads a processor for images, video and audio: some limit is not 0, or one is not set."""
         return self.serves_images_or_video or self.serves_audio

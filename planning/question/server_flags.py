@@ -1,7 +1,7 @@
-"""Arguments of `vllm serve` read by the image's own table of flags, as vLLM's parser reads them.
+"""Parser for `vllm serve` arguments that uses the image's table of flags and follows vLLM's rules.
 
-Source: vLLM's utils/argparse_utils.py (FlexibleArgumentParser) and Python's argparse. `_` in a flag means `-`, a flag may be cut short
-as long as it is unambiguous, `--flag=value` and `--flag value` are the same, `--flag.key=value` sets one key of a JSON value.
+Source: vLLM's utils/argparse_utils.py (FlexibleArgumentParser) and Python's argparse. `_` in a flag means `-`, a flag may be abbreviated
+if unambiguous, `--flag=value` and `--flag value` are equal, `--flag.key=value` sets one key of a JSON value.
 """
 
 import re
@@ -20,7 +20,7 @@ _RELEASE: Final = re.compile(r"v?(\d+)\.(\d+)(?:\.(\d+))?")
 _NUMBER: Final = re.compile(r"-\d+(\.\d*)?|-\.\d+")
 _SHOWN_CHOICES: Final = 12
 _SIZE: Final = re.compile(r"\d+(\.\d+)?[kmgt]|auto", re.IGNORECASE)
-"""vLLM's human_readable_int_or_auto, beside plain whole numbers."""
+"""vLLM's human_readable_int_or_auto, in addition to plain whole numbers."""
 _NUMBERS: Final[Mapping[str, str]] = {
     "int": "a whole number",
     "float": "a number",
@@ -33,13 +33,13 @@ class ServerFlag:
     """One flag of the server."""
 
     name: str
-    """Its long spelling."""
+    """Long spelling."""
     kind: str
     """switch; toggle, which has a `--no-` form; value; values, one word or more; optional, one word or none."""
     choices: tuple[str, ...] = ()
-    """The only values that are allowed; empty if any is allowed."""
+    """Allowed values; empty if any is allowed."""
     number: str = ""
-    """int, float, or size (a whole number with k, M and so on); with a `?` where `None` is taken too. Empty if it need not be a number."""
+    """int, float, or size (a whole number with k, M and so on); with a `?` if `None` is allowed too. Empty if it need not be a number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,11 +47,11 @@ class FlagTable:
     """The flags of one version of vLLM."""
 
     version: str
-    """What to call the version in a message."""
+    """Name of the version in messages."""
     is_certain: bool
-    """False if the version lies outside the tables, so that it may have flags that they lack."""
+    """False if the version is outside the tables and may have flags that they lack."""
     flags: Mapping[str, ServerFlag] = field(repr=False)
-    """Each spelling with its flag, also short ones and `--no-` forms."""
+    """Flag by spelling, including short ones and `--no-` forms."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,21 +61,21 @@ class ServerArgument:
     words: tuple[int, ...]
     """Positions of its words."""
     written: str = ""
-    """The flag as it was written, without a value; empty for a word that belongs to no flag."""
+    """The flag as written, without its value; empty for a word that belongs to no flag."""
     flag: ServerFlag | None = None
     """None if the table has no such flag."""
     key: str = ""
     """The part of `--flag.key` after the first dot."""
     is_off: bool = False
-    """Whether it is the `--no-` form."""
+    """True if it is the `--no-` form."""
     value: tuple[str, ...] = ()
     problem: str = ""
-    """What vLLM would refuse, without any value, as the end of a sentence; empty if nothing."""
+    """Reason that vLLM rejects it, as the end of a sentence and without any value; empty if it does not."""
 
 
 @cache
 def flag_table(version: str | None) -> FlagTable:
-    """Return the table of a version; a version between two tables may have the flags of both. None is an unknown version."""
+    """Return the table of a version. A version between two tables may have the flags of both; None is an unknown version."""
     if version in TABLES:
         return FlagTable(f"vLLM {version}", True, _flags(version))
     release = _release(version or "")
@@ -93,7 +93,7 @@ def _release(version: str) -> tuple[int, ...]:
 
 
 def _with_all_choices(flags: Mapping[str, ServerFlag], versions: Sequence[str]) -> Mapping[str, ServerFlag]:
-    """Return the flags with the choices of all versions; a flag that one version leaves open is open."""
+    """Return the flags with the choices of all versions. A flag without choices in one version has none."""
     merged: dict[str, ServerFlag] = {}
     for spelling, flag in flags.items():
         found = [known.choices for version in versions if (known := _flags(version).get(spelling)) is not None]
@@ -121,7 +121,7 @@ def _flags(version: str) -> Mapping[str, ServerFlag]:
 
 
 def parse_arguments(arguments: Sequence[str], table: FlagTable) -> tuple[ServerArgument, ...]:
-    """Return the arguments in order: each flag with the words that belong to it."""
+    """Return the arguments in order, each flag with its words."""
     return tuple(_parsed(arguments, table))
 
 
@@ -130,7 +130,7 @@ def _parsed(arguments: Sequence[str], table: FlagTable) -> Iterator[ServerArgume
     while position < len(arguments):
         word = arguments[position]
         if not _is_flag(word):
-            yield ServerArgument(words=(position,), problem=f"argument {position + 1} belongs to no flag")
+            yield ServerArgument(words=(position,), problem=f"argument {position + 1} does not belong to a flag")
             position += 1
             continue
         found = _read(arguments, position, table)
@@ -143,7 +143,7 @@ def _is_flag(word: str) -> bool:
 
 
 def _read(arguments: Sequence[str], start: int, table: FlagTable) -> ServerArgument:
-    """Return the argument that starts at a position, with the words after it that belong to it."""
+    """Return the argument that starts at a position, with the words that belong to it."""
     written, attached, given = _split(arguments[start], table)
     base, dot, key = written.partition(".")
     spelling, problem = _spelling(base, table)
@@ -177,10 +177,10 @@ def _split(word: str, table: FlagTable) -> tuple[str, bool, str]:
 
 
 def _spelling(base: str, table: FlagTable) -> tuple[str, str]:
-    """Return the spelling of the table that a written flag means, and what is wrong with it."""
+    """Return the spelling in the table that a written flag means, and the problem with it."""
     name = base.replace("_", "-") if base.startswith("--") else base
     if name in {"-O", "-h", "--help"}:
-        problem = "" if name == "-O" else f"{base} prints the help and ends the server"
+        problem = "" if name == "-O" else f"{base} prints the help and exits"
         return ("--optimization-level" if name == "-O" else name), problem
     if name in table.flags:
         return name, ""
@@ -189,13 +189,13 @@ def _spelling(base: str, table: FlagTable) -> tuple[str, str]:
         return longer[0], ""
     if longer:
         return name, f"{base} could be {', '.join(longer[:3])}{' and others' if len(longer) > 3 else ''}"  # noqa: PLR2004 - shown
-    return name, f"{base} is no flag of {table.version}{_suggestion(name, tuple(table.flags))}"
+    return name, f"{base} is not a flag of {table.version}{_suggestion(name, tuple(table.flags))}"
 
 
 @lru_cache(maxsize=256)
 def _suggestion(name: str, flags: tuple[str, ...]) -> str:
-    """Return a flag that may have been meant. Every remedy is planned as a whole, so that the same mistake is read many times."""
-    from difflib import get_close_matches  # noqa: PLC0415 - only for a mistake
+    """Return a similar flag. Every remedy is planned as a whole, so the same misspelling is read many times."""
+    from difflib import get_close_matches  # noqa: PLC0415 - only for a misspelling
 
     close = get_close_matches(name, flags, n=1, cutoff=0.75)
     return f" (did you mean {close[0]}?)" if close else ""
@@ -208,9 +208,9 @@ def _value_problem(written: str, flag: ServerFlag, value: tuple[str, ...]) -> st
         return "" if flag.kind == "optional" else f"{written} has no value"
     if flag.choices and _plain(value[0]) not in {_plain(choice) for choice in flag.choices}:
         shown = ", ".join(flag.choices[:_SHOWN_CHOICES])
-        return f"{written} has a value that it does not allow; allowed are {shown}{' and others' if len(flag.choices) > _SHOWN_CHOICES else ''}"
+        return f"{written} has an invalid value; allowed: {shown}{' and others' if len(flag.choices) > _SHOWN_CHOICES else ''}"
     if flag.number and not _is_number(value[0], flag.number):
-        return f"{written} has a value that it does not allow; it takes {_NUMBERS[flag.number.rstrip('?')]}"
+        return f"{written} has an invalid value; expected {_NUMBERS[flag.number.rstrip('?')]}"
     return ""
 
 

@@ -1,7 +1,7 @@
-"""vLLM's server options: one annotated field each. Settings, `--set`, the settings page and its JSON schema are made from them.
+"""vLLM's server options: one annotated field each. Settings, `--set`, the settings page and its JSON schema are generated from them.
 
-To add an option, add a field to `VllmOptions`. Options without a field go through `extra_args`, unchanged.
-None means "not given": the flag is left out and vLLM's own default holds.
+To add an option, add a field to `VllmOptions`. Options without a field go through `extra_args` unchanged.
+None means "not set": the flag is omitted and vLLM's default applies.
 
 Sources: vLLM's engine arguments (docs.vllm.ai, `vllm serve --help`), the vLLM recipe for Gemma 4, and the environment variables
 of vLLM on TPU (tpu-inference).
@@ -20,21 +20,21 @@ from planning.numbers import is_number, read_json, whole_number
 
 DEFAULT_PORT: Final = 8000
 XLA_CACHE_PATH: Final = "/dev/shm/vllm_cache"  # noqa: S108 - inside the container
-"""Folder of the container where vLLM keeps compiled programs. The agent mounts a folder of the machine's disk there (vm_agent.compile_cache);
-one of an earlier release leaves it in shared memory."""
+"""Folder of the container where vLLM stores compiled programs. The agent mounts a folder of the machine's disk there (vm_agent.compile_cache);
+agents of earlier releases leave it in shared memory."""
 TPU_BUCKET_PADDING_GAP: Final = 512
 REVISION: Final = "--revision"
 TOKENIZER: Final = "--tokenizer"
 TOKENIZER_REVISION: Final = "--tokenizer-revision"
 SAFETENSORS: Final = "safetensors"
-"""Value of `load_format` with which vLLM opens no other files: `auto` takes pickled ones (.bin, .pt) where there are no safetensors."""
+"""Value of `load_format` with which vLLM opens only safetensors. `auto` also opens pickled files (.bin, .pt) without safetensors."""
 STREAMER: Final = "runai_streamer"
-"""Value of `load_format` with which vLLM reads weights straight from a bucket."""
+"""Value of `load_format` with which vLLM reads weights directly from a bucket."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Limit:
-    """The numbers that an option allows. Keeps the protocol of `annotated_types`, so that pydantic checks the same limits."""
+    """Allowed numbers of an option. Follows the protocol of `annotated_types`, so pydantic checks the same limits."""
 
     at_least: float | None = None
     above: float | None = None
@@ -64,7 +64,7 @@ class Limit:
 
     def __iter__(self) -> Iterator[object]:
         """Yield the limits as `annotated_types` constraints."""
-        from annotated_types import Interval  # noqa: PLC0415 - 10 ms, and only pydantic asks for it
+        from annotated_types import Interval  # noqa: PLC0415 - 10 ms, and only pydantic needs it
 
         yield from Interval(ge=self.at_least, gt=self.above, le=self.at_most)
 
@@ -83,7 +83,7 @@ class Flag(NamedTuple):
 
 
 Modality: TypeAlias = Literal["image", "audio", "video"]
-"""Kinds of items in a prompt beside text."""
+"""Kinds of prompt items other than text."""
 
 _Count: TypeAlias = Annotated[int, Limit(at_least=1)] | None
 _Tokens: TypeAlias = Annotated[int, Limit(at_least=1), Unit("tokens")] | None
@@ -94,7 +94,7 @@ _Switch: TypeAlias = Annotated[bool, Flag(has_no_form=True)] | None
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VllmOptions:
-    """Options of the vLLM server that the planner understands. Every other option goes into `extraArgs`."""
+    """Options of the vLLM server that the planner models. Every other option goes into `extraArgs`."""
 
     tensor_parallel_size: Annotated[
         _Count, Doc("Devices that share one copy of the model. On a TPU it must equal the chips of the slice.")
@@ -105,7 +105,7 @@ class VllmOptions:
     ] = None
     quantization: Annotated[
         Literal["fp8"] | None,
-        Doc("Quantize a bf16 checkpoint while it loads. Leave it out if the checkpoint is quantized already."),
+        Doc("Quantize a bf16 checkpoint while it loads. Omit it if the checkpoint is already quantized."),
     ] = None
     kv_cache_dtype: Annotated[
         Literal["auto", "bfloat16", "float16", "fp8", "fp8_e4m3", "fp8_e5m2"] | None,
@@ -117,19 +117,17 @@ class VllmOptions:
         _Fraction, Doc("Fraction of the device's memory for weights, activations and KV cache together.")
     ] = None
     max_model_len: Annotated[
-        _Tokens, Doc("Longest request, prompt and answer together. One such request must fit into the KV cache.")
+        _Tokens, Doc("Longest request, prompt and response together. One such request must fit in the KV cache.")
     ] = None
-    max_num_seqs: Annotated[
-        _Count, Doc("Most requests that one step computes together. More requests wait in the queue.")
-    ] = None
+    max_num_seqs: Annotated[_Count, Doc("Maximum requests per step. Further requests wait in the queue.")] = None
     max_num_batched_tokens: Annotated[
-        _Tokens, Doc("Most tokens that one step computes. The longest image or audio item must fit into one step.")
+        _Tokens, Doc("Maximum tokens per step. The longest image or audio item must fit in one step.")
     ] = None
     block_size: Annotated[
         _Tokens, Doc("Size of one block of the KV cache. On a TPU the default depends on the longest request.")
     ] = None
     enforce_eager: Annotated[
-        _Switch, Doc("Do not use torch.compile and CUDA graphs: starts sooner, needs less memory, decodes more slowly.")
+        _Switch, Doc("Disable torch.compile and CUDA graphs: faster start, less memory, slower decoding.")
     ] = None
     cpu_offload_gib: Annotated[
         _Gib,
@@ -137,7 +135,7 @@ class VllmOptions:
         Doc("GiB of weights kept in host memory. vLLM reads them over PCIe for every token, so it is a last resort."),
     ] = None
     enable_prefix_caching: Annotated[
-        _Switch, Doc("Reuse the KV cache of prompts that begin alike. Turn it off for benchmarks.")
+        _Switch, Doc("Reuse the KV cache of prompts with a common prefix. Disable it for benchmarks.")
     ] = None
     async_scheduling: Annotated[_Switch, Doc("Schedule the next step while the current one computes.")] = None
     disable_chunked_mm_input: Annotated[
@@ -147,17 +145,17 @@ class VllmOptions:
         Mapping[Modality, Annotated[int, Limit(at_least=0)]] | None,
         Unit("items"),
         Doc(
-            "Most items of each kind in one request. If all are 0, encoders reserve no memory and only text is served."
+            "Maximum items of each kind per request. If all are 0, encoders reserve no memory and only text is served."
         ),
     ] = None
     enable_auto_tool_choice: Annotated[
-        _Switch, Doc("Let the model decide when to call a tool. It needs `toolCallParser`.")
+        _Switch, Doc("Allow the model to decide when to call a tool. Requires `toolCallParser`.")
     ] = None
     tool_call_parser: Annotated[
         str | None, Doc("Parser that turns the model's tool-call tokens into OpenAI tool calls: gemma4 for Gemma 4.")
     ] = None
     reasoning_parser: Annotated[
-        str | None, Doc("Parser that separates the reasoning from the answer: gemma4 for Gemma 4.")
+        str | None, Doc("Parser that separates reasoning from the response: gemma4 for Gemma 4.")
     ] = None
     chat_template: Annotated[
         str | None, Doc("Chat template file inside the image, used instead of the checkpoint's.")
@@ -166,7 +164,7 @@ class VllmOptions:
         str | None,
         Doc(
             "How vLLM reads weights. safetensors opens no pickled files, auto falls back to them. runai_streamer reads gs:// directly with many "
-            "streams at a time."
+            "concurrent streams."
         ),
     ] = None
     safetensors_load_strategy: Annotated[
@@ -175,32 +173,32 @@ class VllmOptions:
     ] = None
     speculative_config: Annotated[
         Mapping[str, str | int | float | bool] | None,
-        Doc("Speculative decoding, for example n-gram: one step gives several tokens if the guess is right."),
+        Doc(
+            "Speculative decoding, for example n-gram: one step generates several tokens if the proposals are accepted."
+        ),
     ] = None
     trust_remote_code: Annotated[
         bool | None, Doc("Run Python code from the checkpoint's repository. Gemma 4 does not need it.")
     ] = None
-    served_model_name: Annotated[
-        str | None, Doc("Name that clients send as `model`. The default is the model's id.")
-    ] = None
+    served_model_name: Annotated[str | None, Doc("Name that clients send as `model`. Default: the model's id.")] = None
     seed: Annotated[int | None, Doc("Random seed for sampling.")] = None
     allowed_media_domains: Annotated[
         tuple[str, ...] | None,
         Flag("--allowed-media-domains"),
         Doc(
-            "Host names from which the server may read images, audio and video by URL. The default is none; `data:` URLs always work. "
-            "The server reads from its own network and follows no redirects."
+            "Host names from which the server may fetch images, audio and video by URL; `data:` URLs always work. Default: none. "
+            "The server fetches from its own network and follows no redirects."
         ),
     ] = None
     extra_args: Annotated[
         tuple[str, ...],
         Doc(
-            "More arguments of `vllm serve`. They follow all others, and have to be flags of the image's vLLM without a key here."
+            "Additional arguments of `vllm serve`, after all others. They must be flags of the image's vLLM without a key here."
         ),
     ] = ()
 
     def merged_over(self, base: "VllmOptions") -> "VllmOptions":
-        """Return these options where they are given and `base` elsewhere; `extra_args` of both, base's first."""
+        """Return these options if set, otherwise those of `base`; `extra_args` of both, base's first."""
         given = {f.name: value for f in fields(self) if (value := getattr(self, f.name)) is not None}
         return replace(base, **{**given, "extra_args": (*base.extra_args, *self.extra_args)})
 
@@ -212,7 +210,7 @@ def _boolean(text: str) -> bool:
 def _json_object(text: str) -> object:
     value = read_json(text)
     if not isinstance(value, dict):
-        raise ValueError("not an object")  # noqa: TRY004 - JSON of another type is a wrong value like any other
+        raise ValueError("not an object")  # noqa: TRY004 - JSON of another type is an invalid value like any other
     return cast("object", value)
 
 
@@ -224,7 +222,7 @@ KINDS: Final[Mapping[object, tuple[str, Callable[[str], object]]]] = {
     Mapping: ("a JSON object", _json_object),
     tuple: ("words with spaces between them", lambda text: tuple(text.split())),
 }
-"""For each kind of option: what its value is called, and how it is read from a command line."""
+"""For each kind of option: description of its value, and its parser for command-line text."""
 
 
 class VllmOption(NamedTuple):
@@ -237,20 +235,20 @@ class VllmOption(NamedTuple):
     kind: object
     """int, float, bool, str, tuple or Mapping."""
     choices: tuple[str, ...]
-    """The only values that are allowed, or the only keys of a mapping; empty if any is allowed."""
+    """Allowed values, or allowed keys of a mapping; empty if any is allowed."""
     limit: Limit | None
     """Limits of the number, or of each number in a mapping."""
     flag: str
     """Flag of `vllm serve`; empty for `extra_args`."""
     has_no_form: bool
-    """Whether `--no-...` turns the option off."""
+    """True if `--no-...` turns the option off."""
     unit: str
     """Unit of the value; empty if it has none or the name states it."""
     help: str
-    """What the option does, in whole sentences."""
+    """Effect of the option, in sentences."""
 
     def read(self, text: str) -> object:
-        """Return the value of a command line's text. Raises PlanningError: the key, the value and what is allowed."""
+        """Return the value of a command-line text. Raises PlanningError with the key, the value and the allowed values."""
         words, reader = KINDS[self.kind]
         try:
             value = reader(text.lower() if self.kind is str and self.choices else text)
@@ -260,7 +258,7 @@ class VllmOption(NamedTuple):
         return value
 
     def check(self, value: object) -> None:
-        """Raise PlanningError if the value is not allowed: the key, the value and what is allowed."""
+        """Raise PlanningError with the key, the value and the allowed values if the value is invalid."""
         if not isinstance(value, Mapping):
             self._check_part(self.key, choice=value, value=value)
             return
@@ -269,14 +267,14 @@ class VllmOption(NamedTuple):
 
     def _check_part(self, key: str, *, choice: object, value: object) -> None:
         if self.choices and choice not in self.choices:
-            raise PlanningError(f'{key} is "{choice}"; allowed are {", ".join(self.choices)}.')
+            raise PlanningError(f'{key} is "{choice}". Allowed: {", ".join(self.choices)}.')
         if self.limit and not (isinstance(value, int | float) and self.limit.allows(value)):
             raise PlanningError(f"{key} is {value}; it must be {self.limit}.")
         if isinstance(value, int | float) and not isinstance(value, bool) and not is_number(value):
             raise PlanningError(f"{key} is {value}; it must be a number.")
 
     def spell(self, value: object) -> tuple[str, ...]:
-        """Return the words of `vllm serve` for a value; none if the value needs none."""
+        """Return the words of `vllm serve` for a value; empty if the value needs none."""
         if value is None or not self.flag:
             return ()
         if isinstance(value, bool):
@@ -293,7 +291,7 @@ class VllmOption(NamedTuple):
 
 
 def _option(name: str, annotation: Any) -> VllmOption:  # noqa: ANN401 - an annotation is any object
-    """Return what a field's annotation says."""
+    """Return the option that a field's annotation describes."""
     value = annotation.__origin__
     if get_origin(value) in {Union, UnionType}:
         value = get_args(value)[0]  # the other is None
@@ -324,13 +322,13 @@ OPTIONS: Final[Mapping[str, VllmOption]] = {option.key: option for option in _OP
 
 
 def given_options(options: VllmOptions) -> dict[str, object]:
-    """Return the options that are given, by their settings keys."""
+    """Return the options that are set, by settings key."""
     values: dict[str, object] = to_json(options)
     return {key: value for key, value in values.items() if value not in (None, [], {})}
 
 
 def check_options(options: VllmOptions) -> None:
-    """Raise PlanningError for the first option whose value is not allowed."""
+    """Raise PlanningError for the first option with an invalid value."""
     for option in _OPTIONS:
         value: object = getattr(options, option.name)
         if value is not None:
@@ -346,10 +344,10 @@ def vllm_arguments(
     has_api_key: bool = False,
     revision: str | None = None,
 ) -> tuple[str, ...]:
-    """Return the arguments after `vllm serve`, spelled `--flag=value`. `revision` is a commit of the hub, for a model that comes from there.
+    """Return the arguments after `vllm serve`, spelled `--flag=value`. `revision` is a hub commit, for a model from the hub.
 
-    The order is fixed: model, host, port, revision, the options in the order of their declaration, what closes the server, `extra_args`.
-    The same options always give the same tuple, so that a change of the tuple is a change of the deployment.
+    The order is fixed: model, host, port, revision, the options in declaration order, hardening flags, `extra_args`.
+    The same options always return the same tuple, so a changed tuple means a changed deployment.
     """
     closed = replace(options, allowed_media_domains=media_domains(options.allowed_media_domains))
     spelled = (option.spell(getattr(closed, option.name)) for option in _OPTIONS)
@@ -365,7 +363,7 @@ def vllm_arguments(
 
 
 def _revision_flags(options: VllmOptions) -> tuple[str, ...]:
-    """Return the flags that take the model's commit. A tokenizer of another repository has commits of its own."""
+    """Return the flags for the model's commit. A tokenizer from another repository has its own commits."""
     has_tokenizer = any(word.partition("=")[0] == TOKENIZER for word in options.extra_args)
     return (REVISION,) if has_tokenizer else (REVISION, TOKENIZER_REVISION)
 
@@ -380,8 +378,8 @@ def vllm_environment(
         is_moe: The model is a mixture of experts (Gemma 4 26B-A4B). Buckets of 512 tokens then keep XLA from recompiling for
             each shape of its speculative kernels, which caused latency spikes of 132 s.
         cuda_compatibility: Whether vLLM puts the image's CUDA compatibility libraries before the driver's, which a driver older than the
-            image's CUDA needs and a newer one refuses. None leaves it to the image.
-        xla_cache_path: Folder for compiled XLA programs in local memory or on a local disk; None turns the cache off.
+            image's CUDA needs and a newer one rejects. None leaves it to the image.
+        xla_cache_path: Folder for compiled XLA programs in local memory or on a local disk; None disables the cache.
     """
     environment = dict(EXPOSURE_ENVIRONMENT)
     if is_tpu and xla_cache_path is not None:

@@ -1,7 +1,7 @@
-"""What clients ask of a server: `Workload`, its one parser, and the defaults.
+"""The clients' workload: `Workload`, its parser, and the defaults.
 
-A workload is requests that look alike, and how many of them there are: users that each wait for an answer before they ask again
-(a closed loop), or arrivals per second whoever waits (an open one). `planning.speed.serving` computes what a deployment makes of it.
+A workload is a set of similar requests and their load: users that wait for a response before they send the next request
+(closed loop), or arrivals per second (open loop). `planning.speed.serving` computes a deployment's results.
 """
 
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ from planning.errors import PlanningError
 from planning.question.vllm_args import Limit
 
 _SHOWN: Final = 40
-"""Characters of a wrong value that a message repeats."""
+"""Maximum characters of an invalid value that a message repeats."""
 _MOST_TOKENS: Final = 10_000_000
 _MOST_USERS: Final = 1_000_000
 _MOST_ITEMS: Final = 1_000
@@ -26,42 +26,40 @@ _Share: TypeAlias = Annotated[float, Limit(at_least=0, at_most=1)]
 
 DEFAULT_INPUT_TOKENS: Final = 768
 DEFAULT_OUTPUT_TOKENS: Final = 512
-"""The workload of a deployment that names none: a chat turn with some history. A request then holds 1,024 tokens on average over its
-answer, the length that the planner's saturated rate has always been about, so figures of different deployments stay comparable."""
+"""Default workload: a chat turn with some history. A request then holds 1,024 tokens on average during its response, the length
+that the planner's saturated rate has always used, so figures of different deployments stay comparable."""
 IMAGE_TOKENS: Final = (70, 140, 280, 560, 1_120)
-"""Soft tokens that one picture may take: Gemma 4's `max_soft_tokens` (transformers' Gemma4ImageProcessor). 280 is its default."""
+"""Allowed soft tokens per image: Gemma 4's `max_soft_tokens` (transformers' Gemma4ImageProcessor). Default: 280."""
 DEFAULT_IMAGE_TOKENS: Final = 280
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """Requests that look alike, and how many of them there are.
+    """Similar requests and their load.
 
-    With neither `users` nor `rate_per_s`, as many users ask as the server computes at a time.
+    With neither `users` nor `rate_per_s`, there are as many users as the server runs concurrently.
     """
 
-    input_tokens: Annotated[_Tokens, Doc("Text tokens of a prompt, with the part that other prompts share.")] = (
-        DEFAULT_INPUT_TOKENS
-    )
-    output_tokens: Annotated[_Tokens, Doc("Tokens of an answer, reasoning included.")] = DEFAULT_OUTPUT_TOKENS
+    input_tokens: Annotated[_Tokens, Doc("Text tokens per prompt, including any shared prefix.")] = DEFAULT_INPUT_TOKENS
+    output_tokens: Annotated[_Tokens, Doc("Tokens per response, including reasoning.")] = DEFAULT_OUTPUT_TOKENS
     users: Annotated[
         Annotated[int, Limit(at_least=1, at_most=_MOST_USERS)] | None,
-        Doc("Clients that each wait for an answer and ask again at once. It excludes `ratePerS`."),
+        Doc("Clients that each wait for a response, then immediately send the next request. Excludes `ratePerS`."),
     ] = None
     rate_per_s: Annotated[
         Annotated[float, Limit(above=0, at_most=_MOST_USERS)] | None,
-        Doc("Requests per second that arrive, whoever waits. It excludes `users`."),
+        Doc("Requests per second, independent of responses. Excludes `users`."),
     ] = None
     prefix_share: Annotated[
         _Share,
         Doc(
-            "Part of the text of a prompt, from 0 to 1, that is a prefix of other prompts too, such as a system prompt."
+            "Fraction of a prompt's text, from 0 to 1, that is a prefix shared with other prompts, such as a system prompt."
         ),
     ] = 0.0
-    images: Annotated[_Items, Doc("Pictures per request.")] = 0
-    image_tokens: Annotated[
-        int, Doc("Soft tokens that one picture may take (`max_soft_tokens`): 70, 140, 280, 560 or 1120.")
-    ] = DEFAULT_IMAGE_TOKENS
+    images: Annotated[_Items, Doc("Images per request.")] = 0
+    image_tokens: Annotated[int, Doc("Soft tokens per image (`max_soft_tokens`): 70, 140, 280, 560 or 1120.")] = (
+        DEFAULT_IMAGE_TOKENS
+    )
     videos: Annotated[_Items, Doc("Videos per request, 32 frames each.")] = 0
     audio_s: Annotated[
         Annotated[float, Limit(at_least=0, at_most=_MOST_AUDIO_S)], Doc("Seconds of audio per request.")
@@ -70,12 +68,12 @@ class Workload:
     adapter_rank: Annotated[Annotated[int, Limit(at_least=1, at_most=512)], Doc("Rank of each LoRA adapter.")] = 16
     accepted_share: Annotated[
         _Share | None,
-        Doc("Part of the proposed tokens of speculative decoding, from 0 to 1, that the model accepts."),
+        Doc("Fraction of speculative decoding's proposed tokens, from 0 to 1, that the model accepts."),
     ] = None
 
     @property
     def held_tokens(self) -> float:
-        """Return the text tokens that a request holds on average over its answer: the prompt and half of the answer."""
+        """Return the text tokens that a request holds on average during its response: the prompt and half of the response."""
         return self.input_tokens + self.output_tokens / 2
 
 
@@ -93,7 +91,7 @@ _SHORT: Final[Mapping[str, str]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Figure:
-    """One field of a workload, as people write it."""
+    """One field of a workload, with its command-line key."""
 
     name: str
     is_whole: bool
@@ -101,7 +99,7 @@ class _Figure:
 
     @property
     def allowed(self) -> str:
-        """Return what is allowed, in words."""
+        """Return the allowed values, in words."""
         if self.name == "image_tokens":
             return f"one of {', '.join(map(str, IMAGE_TOKENS))}"
         limit = self.limit or Limit()
@@ -109,9 +107,9 @@ class _Figure:
         return f"{'a whole number' if self.is_whole else 'a number'}, {least} and at most {limit.at_most or 0:,.0f}"
 
     def can_be(self, value: object) -> bool:
-        """Return whether the figure can have this value: a number, whole where it has to be, within its limits.
+        """Return whether the field can have this value: a number, whole if required, within its limits.
 
-        All limits have an upper end, so not-a-number and infinity are outside.
+        All limits have an upper end, so nan and infinity are outside.
         """
         if isinstance(value, bool) or not isinstance(value, int | float):
             return False
@@ -142,15 +140,15 @@ WORKLOAD_KEYS: Final = tuple(_FIGURES)
 
 
 def parse_workload(text: str) -> Workload:
-    """Return the workload of a text such as `in=4000,out=500,users=32`. Raises PlanningError: one sentence for every mistake."""
+    """Return the workload of a text such as `in=4000,out=500,users=32`. Raises PlanningError with one sentence for any error."""
     found: dict[str, int | float] = {}
     for part in text.split(","):
         key, equals, value = (piece.strip() for piece in part.partition("="))
         figure = _FIGURES.get(key)
         if figure is None:
-            raise PlanningError(f'--workload knows no key "{key}"; allowed are {", ".join(WORKLOAD_KEYS)}.')
+            raise PlanningError(f'--workload key "{key}" is unknown. Allowed: {", ".join(WORKLOAD_KEYS)}.')
         if figure.name in found:
-            raise PlanningError(f"--workload names {key} twice; keep one of them.")
+            raise PlanningError(f"--workload has {key} twice. Remove one of them.")
         number = _number(value) if equals else None
         if number is None or not figure.can_be(number):
             raise PlanningError(f'--workload {key} is "{value[:_SHOWN]}"; it must be {figure.allowed}.')
@@ -161,20 +159,20 @@ def parse_workload(text: str) -> Workload:
 
 
 def check_workload(workload: Workload) -> None:
-    """Raise PlanningError for the first figure that is not allowed: the key, the value and what is allowed."""
+    """Raise PlanningError with the name, the value and the allowed values for the first invalid field."""
     for figure in _FIGURES.values():
         value: object = getattr(workload, figure.name)
         if value is not None and not figure.can_be(value):
             raise PlanningError(f"`workload.{figure.name}` is {value}; it must be {figure.allowed}.")
     if workload.users is not None and workload.rate_per_s is not None:
         raise PlanningError(
-            f"`workload.users` is {workload.users} and `workload.rate_per_s` is {workload.rate_per_s:g}; give one of them: "
-            "users wait for their answers, a rate does not."
+            f"`workload.users` is {workload.users} and `workload.rate_per_s` is {workload.rate_per_s:g}, which cannot be combined because "
+            "users wait for their responses, a rate does not. Remove one of them."
         )
 
 
 def format_workload(workload: Workload) -> str:
-    """Return the shortest text that `parse_workload` reads back as the same workload."""
+    """Return the shortest text that `parse_workload` parses into the same workload."""
     given = {
         key: getattr(workload, figure.name)
         for key, figure in _FIGURES.items()

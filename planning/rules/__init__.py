@@ -1,1 +1,1 @@
-"""Rules: what is wrong with a deployment, and the remedies."""
+"""Rules: problems of a deployment, and their remedies."""

@@ -1,6 +1,6 @@
-"""Candidates for remedies that move a deployment: to another accelerator, or to a smaller model.
+"""Candidate remedies that move a deployment to another accelerator or a smaller model.
 
-They are changes only. `planning.rules.findings` plans each as a whole and shows those that fit.
+These are changes only. `planning.rules.findings` plans each as a whole and lists those that fit.
 """
 
 from collections.abc import Iterator
@@ -36,7 +36,7 @@ _SHORT_REQUEST = 8_192
 _RUN_S = 4 * 3_600
 _PLACES = {"cloud-run": " on Cloud Run", "gce": " on Compute Engine", "tpu-vm": "", "own": ""}
 _DEPLOYABLE = ("cloud-run", "tpu-vm")
-"""Platforms for which this project has a target."""
+"""Platforms that this project can deploy to."""
 _HARDWARE_OPTIONS = (
     "vllm.tensor_parallel_size",
     "vllm.gpu_memory_utilization",
@@ -45,19 +45,19 @@ _HARDWARE_OPTIONS = (
     "vllm.block_size",
     "vllm.cpu_offload_gib",
 )
-"""Options that were chosen for the present hardware; after a move the recommended ones hold."""
+"""Options chosen for the current hardware. After a move, the recommended values apply."""
 
 Changes = dict[str, object]
 
 
-def ways_out(subject: Subject) -> Iterator[Remedy]:
+def alternatives_for(subject: Subject) -> Iterator[Remedy]:
     """Yield the same model elsewhere, then smaller models on the same hardware."""
     yield from other_accelerators(subject)
     yield from smaller_models(subject)
 
 
 def other_accelerators(subject: Subject, *, kind: AcceleratorKind | None = None) -> Iterator[Remedy]:
-    """Yield the same model on each other accelerator, cheapest first. A quantized model goes to TPUs as its bf16 original."""
+    """Yield the same model on each other accelerator, cheapest first. On TPUs, a quantized model becomes its bf16 original."""
     deployment = subject.resolved.deployment
     candidates: list[tuple[float, Remedy]] = []
     for accelerator in ACCELERATORS.values():
@@ -81,7 +81,7 @@ def other_accelerators(subject: Subject, *, kind: AcceleratorKind | None = None)
 
 
 def smaller_models(subject: Subject) -> Iterator[Remedy]:
-    """Yield what may fit on the same hardware: the same model in 4 bits, then the largest smaller models."""
+    """Yield models that may fit on the same hardware: the same model in 4 bits, then the largest smaller models."""
     resolved = subject.resolved
     deployment = resolved.deployment
     if deployment.model_spec is not None:
@@ -111,7 +111,7 @@ def smaller_models(subject: Subject) -> Iterator[Remedy]:
 
 
 def trillium_note(subject: Subject) -> str:
-    """Return why one v6e chip, the usual cheap idea for a 4-bit model, does not hold it; empty where it does."""
+    """Return why one v6e chip, the usual cheap choice for a 4-bit model, is too small; empty if it is large enough."""
     resolved, accelerator = subject.resolved, ACCELERATORS["v6e-1"]
     moved = _moved(subject, accelerator) if resolved.scheme.name == "w4a16" and not resolved.is_tpu else None
     if moved is None:
@@ -122,8 +122,8 @@ def trillium_note(subject: Subject) -> str:
         return ""
     price = sum(usd for _, usd in hourly_parts(after))
     return (
-        f"One v6e chip (v6e-1, ${price:.2f}/h) does not hold it: 4-bit checkpoints do not load on TPU, and bf16 takes "
-        f"{memory.weights_gib:.1f} GiB of its {memory.usable_gib:.2f} GiB."
+        f"One v6e chip (v6e-1, ${price:.2f}/h) is too small: 4-bit checkpoints do not load on TPU, and bf16 needs "
+        f"{memory.weights_gib:.1f} of {memory.usable_gib:.2f} GiB."
     )
 
 
@@ -133,7 +133,7 @@ def to_bf16(model_id: str) -> Changes:
 
 
 def _moved(subject: Subject, accelerator: Accelerator) -> Changes | None:
-    """Return the changes that move the deployment, set up as recommended there; None if its weights cannot load there."""
+    """Return the changes for a move to the recommended setup on another accelerator; None if its weights cannot load there."""
     resolved = subject.resolved
     deployment = resolved.deployment
     platform = accelerator.platforms[0]
@@ -143,7 +143,7 @@ def _moved(subject: Subject, accelerator: Accelerator) -> Changes | None:
         changes["device"] = None
     for path in _HARDWARE_OPTIONS:
         name = path.partition(".")[2]
-        if getattr(deployment.vllm, name) != getattr(usual, name):  # an option that is right there too stays
+        if getattr(deployment.vllm, name) != getattr(usual, name):  # an option that is already right there stays
             changes[path] = None
     if deployment.platform is not None:
         changes["platform"] = platform
@@ -160,7 +160,7 @@ def _moved(subject: Subject, accelerator: Accelerator) -> Changes | None:
 
 
 def _loads(subject: Subject, accelerator: Accelerator) -> bool:
-    """Return whether the precision is known to load there. Another kind of accelerator takes this project's image."""
+    """Return whether the precision is known to load there. Another kind of accelerator uses this project's image."""
     resolved, deployment = subject.resolved, subject.resolved.deployment
     is_same_kind = accelerator.is_tpu == resolved.is_tpu
     row = support_of(
@@ -174,7 +174,7 @@ def _loads(subject: Subject, accelerator: Accelerator) -> bool:
 
 
 def _cloud_run(deployment: Deployment, accelerator: Accelerator) -> Changes:
-    """Return what a Cloud Run service with this GPU needs. What the deployment leaves open stays open."""
+    """Return the settings that a Cloud Run service with this GPU needs. Settings that the deployment leaves unset stay unset."""
     run, is_explicit = deployment.cloud_run, deployment.platform is not None
     host, regions = host_of(accelerator, "cloud-run"), gpu_regions(accelerator)
     is_small = accelerator.usable_gib < SMALL_DEVICE_GIB
@@ -190,7 +190,7 @@ def _cloud_run(deployment: Deployment, accelerator: Accelerator) -> Changes:
 
 
 def _machine(deployment: Deployment, accelerator: Accelerator) -> Changes:
-    """Return what a machine with this accelerator needs: its own memory, and for a TPU a zone that has it and an end."""
+    """Return the settings that a machine with this accelerator needs: default host memory and, for a TPU, a zone and a run limit."""
     changes: Changes = {"host_memory_gib": None, "vcpu": None}
     tpu = deployment.tpu
     if not accelerator.is_tpu:
@@ -200,7 +200,7 @@ def _machine(deployment: Deployment, accelerator: Accelerator) -> Changes:
         kept = tuple(zone for zone in tpu.zones if zone in known)
         changes["tpu.zones"] = kept or known
         if not kept:
-            changes["tpu.private_google_access"] = None  # an existing subnet is in the region of the present zones
+            changes["tpu.private_google_access"] = None  # an existing subnet is in the region of the current zones
     if tpu.api == "compute-engine" and accelerator.name not in MACHINE_TYPES:
         changes["tpu.api"] = "cloud-tpu"
     if tpu.max_run_duration_s is None:

@@ -1,4 +1,4 @@
-"""Rules of `extraArgs`: secrets, options that have a key of their own, and flags that the image's vLLM does not take."""
+"""Rules for `extraArgs`: secrets, options with their own settings key, and flags that the image's vLLM rejects."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,7 +13,7 @@ from planning.question.vllm_args import OPTIONS, REVISION, TOKENIZER, TOKENIZER_
 from planning.rules.registry import RuleResult, change, rule
 
 _SECRET_FLAG: Final = re.compile(r"--([a-z]+-)*(api-key|token|password|secret)")
-"""Flags that carry a secret. vLLM reads `_` as `-`, and has other flags whose names only contain such a word (`--tokenizer`)."""
+"""Flags with a secret value. vLLM reads `_` as `-`, and has other flags that only contain such a word (`--tokenizer`)."""
 _OWN_FLAGS: Final[Mapping[str, VllmOption]] = {option.flag: option for option in OPTIONS.values() if option.flag}
 _SAME_AS: Final[Mapping[str, str]] = {
     "--spec-method": "speculativeConfig",
@@ -21,9 +21,9 @@ _SAME_AS: Final[Mapping[str, str]] = {
     "--spec-tokens": "speculativeConfig",
     "--language-model-only": "limitMmPerPrompt",
 }
-"""Flags that change what an option with another flag says (vLLM's config/vllm.py and config/multimodal.py)."""
+"""Flags that change the value of an option with another flag (vLLM's config/vllm.py and config/multimodal.py)."""
 _OF_THE_MODEL: Final = (REVISION, TOKENIZER_REVISION)
-"""Flags that carry `model_revision`. A tokenizer of another repository has a commit of its own."""
+"""Flags for `model_revision`. A tokenizer from another repository has its own commit."""
 _SET_BY_THE_STACK: Final = ("--model", "--host", "--port")
 
 
@@ -31,11 +31,11 @@ _SET_BY_THE_STACK: Final = ("--model", "--host", "--port")
     "SEC01",
     "block",
     source="Secret Manager best practices",
-    what="a secret among the arguments of the server",
+    what="a secret in the server's arguments",
     is_acceptable=False,
 )
 def secret_argument(subject: Subject) -> RuleResult | None:
-    """Find an argument that looks like a secret; its value is never shown."""
+    """Find an argument that looks like a secret. Its value is never shown."""
     arguments = subject.resolved.deployment.vllm.extra_args
     if not arguments:
         return None
@@ -45,13 +45,13 @@ def secret_argument(subject: Subject) -> RuleResult | None:
     kept = _without(arguments, secret)
     return RuleResult(
         message=(
-            f"`vllm.extra_args` has {len(arguments) - len(kept)} argument(s) that look like a secret. They would stand in clear in the "
-            "configuration, in the state, and in the service's description or the instance's metadata."
+            f"`vllm.extra_args` has {len(arguments) - len(kept)} argument(s) that look like a secret. They would be stored unencrypted in the "
+            "settings, the state, and the service's description or the instance's metadata."
         ),
         remedies=(change("vllm.extra_args", kept),),
         advice=(
-            "Revoke that secret. A Hugging Face token belongs in the secret setting hfToken, an API key in apiKey: "
-            "python -m scripts.save_token stores them, and the server reads them from Secret Manager."
+            "Revoke that secret. Store a Hugging Face token as hfToken and an API key as apiKey with "
+            "python -m scripts.save_token; the server reads them from Secret Manager."
         ),
     )
 
@@ -60,10 +60,10 @@ def secret_argument(subject: Subject) -> RuleResult | None:
     "ARG01",
     "block",
     source="vLLM utils/argparse_utils.py (the last of two values counts)",
-    what="an argument in extraArgs that has a settings key of its own, so that the plan would not know its value",
+    what="an argument in extraArgs with its own settings key, whose value the plan ignores",
 )
 def own_key(subject: Subject) -> RuleResult | None:
-    """Find arguments that overrule an option which the planner plans with."""
+    """Find arguments that override an option the planner uses."""
     arguments = subject.resolved.deployment.vllm.extra_args
     if not arguments:
         return None
@@ -71,7 +71,7 @@ def own_key(subject: Subject) -> RuleResult | None:
     repeated = [argument for argument in read if argument.flag is not None and _owner(argument.flag.name, read)]
     if not repeated:
         return None
-    said = dict.fromkeys(
+    listed = dict.fromkeys(
         f"{argument.written} ({_owner(argument.flag.name, read)})" for argument in repeated if argument.flag
     )
     kept = _without(arguments, _words(repeated) | _words(_secrets(read, arguments)))
@@ -84,8 +84,8 @@ def own_key(subject: Subject) -> RuleResult | None:
 
     return RuleResult(
         message=(
-            f"`vllm.extra_args` has {len(repeated)} argument(s) with a key of their own: {', '.join(said)}. vLLM would take "
-            "their value in place of the planned one, so that no figure of the plan would hold."
+            f"`vllm.extra_args` has {len(repeated)} argument(s) with their own key: {', '.join(listed)}. vLLM will use "
+            "these values instead of the planned ones, and the plan will be wrong."
         ),
         remedies=remedies(),
     )
@@ -96,10 +96,10 @@ def own_key(subject: Subject) -> RuleResult | None:
     "block",
     "warn",
     source="vLLM engine/arg_utils.py and cli_args.py, by release in planning/data/flags",
-    what="an argument in extraArgs that the image's vLLM does not take",
+    what="an argument in extraArgs that the image's vLLM rejects",
 )
 def unknown_argument(subject: Subject) -> RuleResult | None:
-    """Find arguments at which the server's parser would end the server."""
+    """Find arguments that make the server exit while it parses them."""
     arguments = subject.resolved.deployment.vllm.extra_args
     if not arguments:
         return None
@@ -109,25 +109,25 @@ def unknown_argument(subject: Subject) -> RuleResult | None:
         return None
     kept = _without(arguments, _words(wrong) | _words(_secrets(read, arguments)))
     ending = (
-        "vLLM ends at start."
+        "vLLM will exit at startup."
         if table.is_certain
-        else f"The flags of {table.version} in this image are not known here; the nearest releases do not take it."
+        else f"The flags of {table.version} in this image are unknown, and the nearest releases reject it."
     )
-    said = "; ".join(dict.fromkeys(argument.problem for argument in wrong))
+    listed = "; ".join(dict.fromkeys(argument.problem for argument in wrong))
     return RuleResult(
         severity="block" if table.is_certain else "warn",
-        message=f"`vllm.extra_args`: {_without_secret_text(said)}. {ending}",
+        message=f"`vllm.extra_args`: {_without_secret_text(listed)}. {ending}",
         remedies=(change("vllm.extra_args", kept),),
     )
 
 
 def read_arguments(subject: Subject) -> tuple[ServerArgument, ...]:
-    """Return `extraArgs` as the image's vLLM reads them."""
+    """Return `extraArgs` as the image's vLLM parses them."""
     return _read(subject) if subject.resolved.deployment.vllm.extra_args else ()
 
 
 def kept_arguments(subject: Subject, dropped: Sequence[ServerArgument]) -> tuple[str, ...]:
-    """Return `extraArgs` without some of them, and without secrets: a remedy is shown."""
+    """Return `extraArgs` without the dropped ones and without secrets, because remedies are printed."""
     arguments = subject.resolved.deployment.vllm.extra_args
     return _without(arguments, _words(dropped) | _words(_secrets(read_arguments(subject), arguments)))
 
@@ -142,7 +142,7 @@ def _read(subject: Subject) -> tuple[ServerArgument, ...]:
 
 
 def _owner(flag: str, read: Sequence[ServerArgument]) -> str:
-    """Return the settings key, as a field, that a flag among others belongs to; empty if it has none."""
+    """Return the field of the settings key that a flag among others belongs to; empty if it has none."""
     if flag in _OF_THE_MODEL:
         has_tokenizer = any(one.flag is not None and one.flag.name == TOKENIZER for one in read)
         return "" if flag == TOKENIZER_REVISION and has_tokenizer else "`model_revision`"
@@ -154,7 +154,7 @@ def _owner(flag: str, read: Sequence[ServerArgument]) -> str:
 
 
 def _moved(repeated: Sequence[ServerArgument]) -> dict[str, object]:
-    """Return the values of the arguments as fields; those that the option does not take are left out."""
+    """Return the values of the arguments as fields, without values that the option rejects."""
     found: dict[str, object] = {}
     for argument in repeated:
         option = _OWN_FLAGS.get(argument.flag.name) if argument.flag else None
@@ -174,7 +174,7 @@ def _moved(repeated: Sequence[ServerArgument]) -> dict[str, object]:
 
 
 def _secrets(read: Sequence[ServerArgument], arguments: Sequence[str]) -> list[ServerArgument]:
-    """Return the arguments whose flag carries a secret, or that look like one."""
+    """Return the arguments whose flag takes a secret, or that look like one."""
     return [
         argument
         for argument in read

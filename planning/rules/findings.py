@@ -1,4 +1,4 @@
-"""All rules: the findings of a subject, with remedies that were tried, and the ids that settings may name."""
+"""All rules: the findings of a subject with tested remedies, and the ids that settings may accept."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
@@ -47,7 +47,7 @@ _FIRST = (
     "planning.rules.platforms.places",
     "planning.rules.platforms.quota",
 )
-"""Modules whose findings come first, in this order: what does not fit before what is spelled wrongly."""
+"""Modules whose findings come first, in this order: a deployment that does not fit before misspelled arguments."""
 
 
 def _place(rule: Rule) -> int:
@@ -60,26 +60,26 @@ RULE_IDS = tuple(RULES)
 ACCEPTABLE_IDS = tuple(rule.id for rule in RULES.values() if rule.is_acceptable)
 
 QUOTA_IDS = tuple(map(id_of, (rules_platform.quota, rules_quota.compute_quota, rules_quota.compute_quota_at_an_update)))
-"""Findings about the quota of a project: it can be requested, and says nothing about what fits."""
+"""Findings about a project's quota, which can be raised and does not affect what fits."""
 
 _ORDER: Mapping[Severity, int] = {"block": 0, "warn": 1, "info": 2}
 _SHOWN = {("accelerator", True): 3, ("accelerator", False): 2, ("model", True): 2, ("model", False): 2}
-"""Moves that a finding shows, by what they replace and by whether this project can deploy the result."""
+"""Moves that a finding lists, by what they replace and by whether this project can deploy the result."""
 _CENT = 0.005
 
 
 def check_accepted(ids: Iterable[str]) -> str | None:
-    """Return what is wrong with a list of accepted findings, as one sentence without a full stop; None if nothing is."""
+    """Return the problem with a list of accepted findings, as one sentence without a full stop; None if the list is valid."""
     for identifier in ids:
         if identifier not in RULES:
-            return f'"{identifier}" is the id of no finding; those that can be accepted are {", ".join(ACCEPTABLE_IDS)}'
+            return f'finding "{identifier}" does not exist; acceptable findings are {", ".join(ACCEPTABLE_IDS)}'
         if identifier not in ACCEPTABLE_IDS:
             return f"{identifier} ({RULES[identifier].what}) cannot be accepted; remove it and change the deployment"
     return None
 
 
 def findings_of(subject: Subject) -> tuple[Finding, ...]:
-    """Return everything that was found, blocking findings first."""
+    """Return all findings, blocking ones first."""
     trial = _Trial(subject)
     findings = [
         Finding(
@@ -97,7 +97,7 @@ def findings_of(subject: Subject) -> tuple[Finding, ...]:
 
 
 def detected(subject: Subject) -> Mapping[str, Severity]:
-    """Return the ids of what is found, with their severities; much cheaper than findings, since no remedy is tried."""
+    """Return the ids of all findings with their severities. Much cheaper than `findings_of`, which also tests remedies."""
     return {rule.id: _severity(rule, result) for rule, result in _results(subject)}
 
 
@@ -117,7 +117,7 @@ def _blocking(found: Mapping[str, Severity]) -> frozenset[str]:
 
 
 class _Trial:
-    """Tries candidates for the remedies of one subject; those of several findings are planned once."""
+    """Tries candidate remedies for one subject. Candidates shared by several findings are planned once."""
 
     def __init__(self, subject: Subject) -> None:
         self._subject = subject
@@ -126,7 +126,7 @@ class _Trial:
         self._fitting: dict[str, bool] = {}
 
     def remedies(self, identifier: str, candidates: Iterable[Remedy]) -> Iterator[Remedy]:
-        """Yield the candidates that keep what a remedy promises; of moves only as many as people read."""
+        """Yield the candidates that qualify as remedies, and of moves only as many as a finding lists."""
         shown: Counter[tuple[str, bool]] = Counter()
         titles: set[str] = set()
         for candidate in candidates:
@@ -142,10 +142,10 @@ class _Trial:
             yield remedy
 
     def _tried(self, identifier: str, candidate: Remedy) -> Remedy | None:
-        """Return the candidate with its price; None if it is no remedy.
+        """Return the candidate with its price; None if it does not qualify.
 
-        A remedy removes its finding and adds none that blocks. A move also has to fit, at the latest when the findings that are left
-        are removed by remedies of their own.
+        A remedy removes its finding and adds no blocking one. A move must also fit, at the latest after the remaining findings
+        are removed by their own remedies.
         """
         candidate = replace(candidate, changes=differing(self._subject.resolved.deployment, candidate.changes))
         outcome = self._outcome(candidate.changes)
@@ -165,7 +165,7 @@ class _Trial:
         return replace(candidate, usd_per_hour=after.cost.usd_per_hour, extra_usd_per_hour=extra)
 
     def first_change(self) -> Mapping[str, object] | None:
-        """Return the first remedy of a blocking finding that keeps the accelerator and the model; None if there is none."""
+        """Return the first remedy of a blocking finding that keeps the accelerator and the model; None if none exists."""
         accepted = _accepted(self._subject)
         for rule, result in _results(self._subject):
             if _severity(rule, result) != "block" or rule.id in accepted:
@@ -182,7 +182,7 @@ class _Trial:
         return self._fitting[key]
 
     def _outcome(self, changes: Mapping[str, object]) -> tuple[Subject, Mapping[str, Severity]] | None:
-        """Return the changed deployment's figures and what is found in it; None if it cannot be planned."""
+        """Return the changed deployment's figures and its findings; None if it cannot be planned."""
         key = repr(changes)
         if key not in self._after:
             try:

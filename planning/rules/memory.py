@@ -1,4 +1,4 @@
-"""Rules of memory, precision and length: what cannot be loaded, held or served."""
+"""Rules for memory, precision and length."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -13,14 +13,14 @@ from planning.model.support import support_of
 from planning.question.recommendation import UTILIZATION
 from planning.question.releases import tokens_in_flight
 from planning.question.types import Remedy
-from planning.rules.alternatives import other_accelerators, smaller_models, to_bf16, trillium_note, ways_out
+from planning.rules.alternatives import alternatives_for, other_accelerators, smaller_models, to_bf16, trillium_note
 from planning.rules.registry import RuleResult, change, rule
 from planning.units import align_to, from_gib, to_gib
 
 _LONGEST_BLOCK = 256
 """Tokens of the longest block that vLLM on TPU chooses; a length that it divides fills its blocks."""
 _WORTH_HALF = 0.55
-"""fp8 KV that costs no more than this part of bf16 KV delivers what people expect of it."""
+"""An fp8 KV cache of at most this fraction of the bf16 size delivers about what users expect."""
 
 
 def _more_utilization(subject: Subject) -> Iterator[Remedy]:
@@ -36,26 +36,26 @@ def _more_utilization(subject: Subject) -> Iterator[Remedy]:
     is_acceptable=False,
 )
 def out_of_memory(subject: Subject) -> RuleResult | None:
-    """Find a server that dies for lack of device memory."""
+    """Find a server that exceeds device memory."""
     memory, resolved = subject.memory, subject.resolved
     if not is_out_of_memory(memory):
         return None
     if memory.load_peak_device_gib > memory.usable_gib:
         message = (
-            f"{resolved.model_id} does not fit: loading needs {memory.load_peak_device_gib:.1f} GiB on a {subject.device} "
-            f"({_parts_of_loading(subject)}), and {resolved.accelerator.name} has {memory.usable_gib:.2f} GiB usable."
+            f"{resolved.model_id} does not fit on {resolved.accelerator.name}: loading needs {memory.load_peak_device_gib:.1f} GiB of "
+            f"{subject.device} memory ({_parts_of_loading(subject)}), {memory.usable_gib:.2f} GiB is usable."
         )
     else:
         rest = 0.0 if resolved.is_tpu else memory.activations_gib + memory.graphs_gib
         message = (
-            f"{resolved.model_id} leaves nothing for the KV cache: weights{'' if resolved.is_tpu else ', activations and graphs'} "
-            f"take {memory.weights_gib + rest:.1f} GiB, and `vllm.gpu_memory_utilization` {resolved.utilization:g} gives "
+            f"No memory is left for the KV cache: weights{'' if resolved.is_tpu else ', activations and graphs'} need "
+            f"{memory.weights_gib + rest:.1f} GiB, but `vllm.gpu_memory_utilization` {resolved.utilization:g} allows "
             f"{memory.budget_gib:.1f} of {memory.usable_gib:.2f} GiB."
         )
 
     def remedies() -> Iterator[Remedy]:
         yield from _more_utilization(subject)
-        yield from ways_out(subject)
+        yield from alternatives_for(subject)
 
     return RuleResult(message=message, remedies=remedies(), advice=trillium_note(subject))
 
@@ -64,7 +64,7 @@ def _parts_of_loading(subject: Subject) -> str:
     parts = [f"{subject.memory.weights_gib:.1f} GiB of weights"]
     if subject.weights.load_extra:
         head = to_gib(subject.weights.load_extra)
-        parts.append(f"{head:.1f} GiB of output head that exists twice until it is tied to the embeddings")
+        parts.append(f"{head:.1f} GiB for a second copy of the output head until it is tied to the embeddings")
     if not subject.resolved.is_tpu:
         parts.append(f"{overheads.CUDA_CONTEXT_GIB:.1f} GiB of CUDA context")
     return ", ".join(parts)
@@ -74,7 +74,7 @@ def _parts_of_loading(subject: Subject) -> str:
     "FIT02",
     "warn",
     source="vLLM model_executor/offloader/uva.py; NVIDIA data sheet (PCIe)",
-    what="offloaded weights cross PCIe for every token",
+    what="offloaded weights that cross PCIe for every token",
 )
 def offload(subject: Subject) -> RuleResult | None:
     """Find offloaded weights, which make PCIe the bottleneck."""
@@ -84,12 +84,12 @@ def offload(subject: Subject) -> RuleResult | None:
 
     def remedies() -> Iterator[Remedy]:
         yield change("vllm.cpu_offload_gib", None)
-        yield from ways_out(subject)
+        yield from alternatives_for(subject)
 
     return RuleResult(
         message=(
-            f"{subject.memory.offloaded_gib:.1f} GiB of weights stay in host memory and cross PCIe for every token at about "
-            f"{link:.1f} GB/s: expect {subject.throughput.decode_tok_per_s:.2g} tokens/s for one request."
+            f"{subject.memory.offloaded_gib:.1f} GiB of weights stay in host memory and cross PCIe for every token at about {link:.1f} GB/s. "
+            f"One request will get about {subject.throughput.decode_tok_per_s:.2g} tokens/s."
         ),
         remedies=remedies(),
     )
@@ -99,28 +99,28 @@ def offload(subject: Subject) -> RuleResult | None:
     "FIT03",
     "block",
     source="vLLM model_executor/model_loader/weight_utils.py (prefetch); Cloud Run memory limits",
-    what="the host has less memory than loading needs",
+    what="less host memory than loading needs",
 )
 def host_memory(subject: Subject) -> RuleResult | None:
-    """Find a host that runs out of memory while the weights pass through it."""
+    """Find a host that runs out of memory while loading the weights."""
     host, need = subject.resolved.host, subject.memory.load_peak_host_gib
-    have = min(subject.resolved.host_memory_gib, host.max_memory_gib)  # more is refused by HST01
+    have = min(subject.resolved.host_memory_gib, host.max_memory_gib)  # HST01 rejects more
     if need <= have:
         return None
     is_too_large = need > host.max_memory_gib
     return RuleResult(
         message=(
-            f"Loading peaks at {need:.2f} GiB of host memory (a checkpoint of {subject.memory.checkpoint_gib:.2f} GiB), "
-            f"and the host has {have:g} GiB."
+            f"Loading the {subject.memory.checkpoint_gib:.2f} GiB checkpoint needs {need:.2f} GiB of host memory, "
+            f"but the host has {have:g} GiB."
         ),
         remedies=_larger_hosts(subject),
-        last_resorts=() if is_out_of_memory(subject.memory) else ways_out(subject),  # FIT01 names them too
-        advice=f"This platform has {host.max_memory_gib:g} GiB at most." if is_too_large else "",
+        last_resorts=() if is_out_of_memory(subject.memory) else alternatives_for(subject),  # FIT01 lists them too
+        advice=f"The platform maximum is {host.max_memory_gib:g} GiB." if is_too_large else "",
     )
 
 
 def _larger_hosts(subject: Subject) -> Iterator[Remedy]:
-    """Yield enough host memory, with the vCPU that Cloud Run asks for beside it."""
+    """Yield sufficient host memory, with the vCPUs that Cloud Run requires for it."""
     resolved = subject.resolved
     host, need = resolved.host, subject.memory.load_peak_host_gib
     if resolved.platform != "cloud-run":
@@ -142,10 +142,10 @@ def _larger_hosts(subject: Subject) -> Iterator[Remedy]:
     "FIT04",
     "block",
     source="vLLM v1/core/kv_cache_utils.py",
-    what="the KV cache holds less than one request of the longest length",
+    what="a KV cache smaller than one request of the maximum length",
 )
 def one_request(subject: Subject) -> RuleResult | None:
-    """Find a KV cache that holds less than one request of full length."""
+    """Find a KV cache smaller than one request of the maximum length."""
     memory, resolved = subject.memory, subject.resolved
     if is_out_of_memory(memory) or memory.max_concurrency >= 1:
         return None
@@ -159,13 +159,9 @@ def one_request(subject: Subject) -> RuleResult | None:
 
     return RuleResult(
         message=(
-            f"The KV cache holds {memory.kv_tokens:,} tokens ({memory.kv_gib:.2f} GiB), but one request of `vllm.max_model_len` "
-            f"{resolved.max_model_len:,} needs {memory.kv_request_gib:.2f} GiB: vLLM refuses to start. "
-            + (
-                f"The longest request that fits has {longest:,} tokens."
-                if longest
-                else "No request of any length fits."
-            )
+            f"The KV cache ({memory.kv_tokens:,} tokens, {memory.kv_gib:.2f} GiB) is smaller than one request of `vllm.max_model_len` "
+            f"{resolved.max_model_len:,} ({memory.kv_request_gib:.2f} GiB). vLLM will not start. "
+            + (f"Largest value that fits: {longest:,}." if longest else "No request of any length fits.")
         ),
         remedies=remedies(),
         last_resorts=smaller_models(subject),
@@ -180,34 +176,34 @@ def one_request(subject: Subject) -> RuleResult | None:
         "vLLM v1/worker/utils.py (request_memory); tpu-inference worker/tpu_worker.py; "
         "xbill9/gemma4-dev, 2026-08-07-gpu-mem-util-v5e1 (E2B on v5e-1 dies at 0.95 and serves at 0.92)"
     ),
-    what="too little device memory stays outside the budget",
+    what="too little device memory outside the budget",
 )
 def headroom(subject: Subject) -> RuleResult | None:
-    """Find a budget that leaves too little memory for what is outside it."""
+    """Find a budget that leaves too little memory outside it."""
     edge, resolved = margins.outside(subject.memory), subject.resolved
     if not edge.is_short and not edge.may_fail:
         return None
-    left = f"`vllm.gpu_memory_utilization` {resolved.utilization:g} leaves {edge.has_gib:.2f} GiB of a {subject.device} outside the budget"
+    left = f"`vllm.gpu_memory_utilization` {resolved.utilization:g} leaves {edge.available_gib:.2f} GiB of a {subject.device} outside the budget"
     if edge.is_short:
         fact = (
-            f"its compiled programs need at least {edge.needs_gib:.2f} GiB there: the server dies while it loads them."
+            f"compiled programs need at least {edge.minimum_gib:.2f} GiB there. The server will crash while it loads them."
             if resolved.is_tpu
-            else f"the CUDA context alone takes {edge.needs_gib:.2f} GiB: vLLM finds less free memory than the budget and refuses to start."
+            else f"the CUDA context alone needs {edge.minimum_gib:.2f} GiB. vLLM will find less free memory than the budget and will not start."
         )
     else:
         outside = "compiled programs" if resolved.is_tpu else "the CUDA context, fragmentation and CUDA graphs"
-        fact = f"{outside} need {edge.needs_gib:.2f} to {edge.enough_gib:.2f} GiB there: the server may fail while it starts."
+        fact = f"{outside} need {edge.minimum_gib:.2f} to {edge.recommended_gib:.2f} GiB there. The server may crash during the start."
     return RuleResult(
-        message=f"{left}, and {fact}",
+        message=f"{left}, but {fact}",
         severity="block" if edge.is_short else "warn",
         remedies=_smaller_budgets(subject),
-        last_resorts=ways_out(subject) if edge.is_short else (),
+        last_resorts=alternatives_for(subject) if edge.is_short else (),
         advice="A lower utilization also shrinks the KV cache.",
     )
 
 
 def _smaller_budgets(subject: Subject) -> Iterator[Remedy]:
-    """Yield a utilization that leaves enough outside the budget, and the same with requests that the rest still holds."""
+    """Yield a utilization that leaves enough memory outside the budget, then the same with a length that still fits."""
     resolved = subject.resolved
     utilization = comfortable_utilization(resolved)
     yield change("vllm.gpu_memory_utilization", utilization)
@@ -222,13 +218,13 @@ def _smaller_budgets(subject: Subject) -> Iterator[Remedy]:
     "warn",
     "info",
     source="planning/model/support.py",
-    what="a precision that the image does not load on this device, or not for certain",
+    what="a precision that the image cannot load on this device, or is untested",
 )
 def precision(subject: Subject) -> RuleResult | None:
-    """Find a precision that the image does not load on the device, is not known to load, or computes in another."""
+    """Find a precision that the image cannot load on the device, is untested, or computes in another precision."""
     resolved = subject.resolved
     if resolved.is_tpu and not resolved.spec.is_gemma4:
-        return None  # the table has the models that vLLM on TPU has a JAX class for
+        return None  # the table covers the models with a JAX class in vLLM on TPU
     row = support_of(
         resolved.scheme.name,
         resolved.spec,
@@ -245,8 +241,8 @@ def precision(subject: Subject) -> RuleResult | None:
             severity="info",
             source=source,
             message=(
-                f"{served} computes in bf16 on {resolved.accelerator.name}, which has no arithmetic for {resolved.scheme.name}: 16 bits "
-                "of time, fewer bits of memory."
+                f"{served} computes in bf16 on {resolved.accelerator.name}, which has no {resolved.scheme.name} arithmetic. "
+                "It saves memory but not time."
             ),
         )
 
@@ -258,14 +254,14 @@ def precision(subject: Subject) -> RuleResult | None:
     if row.answer == "no":
         message = f"{served} does not load on {resolved.accelerator.name}: {row.note}."
     else:
-        message = f"Whether {served} loads on {resolved.accelerator.name} is not known: {row.note}."
+        message = f"{served} is untested on {resolved.accelerator.name}: {row.note}."
     return RuleResult(
         severity="block" if row.answer == "no" else "warn",
         source=source,
         message=message,
         remedies=remedies(),
         last_resorts=smaller_models(subject),
-        advice="If your image loads it, say so in `image_supports`.",
+        advice="If your image loads it, add it to `image_supports`.",
     )
 
 
@@ -273,10 +269,10 @@ def precision(subject: Subject) -> RuleResult | None:
     "FIT07",
     "warn",
     source="tpu-inference kernels/ragged_paged_attention (get_kv_cache_shape)",
-    what="fp8 KV on TPU does not double the tokens",
+    what="an fp8 KV cache on TPU that does not double the tokens",
 )
 def fp8_kv_on_tpu(subject: Subject) -> RuleResult | None:
-    """Find fp8 KV on TPU that brings less than twice the tokens."""
+    """Find an fp8 KV cache on TPU with less than twice the tokens."""
     resolved = subject.resolved
     if not resolved.is_tpu or resolved.kv_bytes != 1:
         return None
@@ -284,15 +280,15 @@ def fp8_kv_on_tpu(subject: Subject) -> RuleResult | None:
     packed = layout_of(resolved).bytes_per_token
     if packed <= plain * _WORTH_HALF:
         return None
-    gain = "not one more" if packed == plain else f"{plain / packed:.2f} times as many"
+    gain = "no more" if packed == plain else f"{plain / packed:.2f} times as many"
     return RuleResult(
         message=(
-            f"`vllm.kv_cache_dtype` {resolved.kv_dtype} does not double the KV cache on {resolved.accelerator.name}: "
-            f"{subject.memory.kv_tokens:,} tokens at {packed / 1024:.0f} KiB each, {gain} than with bf16. "
-            "A chip with a single KV head pads its fp8 to the width of bf16."
+            f"`vllm.kv_cache_dtype` is {resolved.kv_dtype}, but it does not double the KV cache on {resolved.accelerator.name}. It holds "
+            f"{subject.memory.kv_tokens:,} tokens of {packed / 1024:.0f} KiB, {gain} than with bf16. "
+            "A chip with one KV head pads fp8 to the width of bf16."
         ),
         remedies=(change("vllm.kv_cache_dtype", None),),
-        advice="" if packed == plain else "Keep it if the gain is worth the loss of precision.",
+        advice="" if packed == plain else "Keep it if the gain justifies the loss of precision.",
     )
 
 
@@ -300,16 +296,16 @@ def fp8_kv_on_tpu(subject: Subject) -> RuleResult | None:
     "FIT08",
     "block",
     source="vLLM model_executor/models/gemma4.py (Gemma4Attention)",
-    what="tensor parallelism that the GPUs or the attention heads do not allow",
+    what="tensor parallelism that does not match the GPUs or the attention heads",
 )
 def parallelism(subject: Subject) -> RuleResult | None:
-    """Find tensor parallelism that the GPUs or the attention heads do not allow."""
+    """Find tensor parallelism that does not match the GPUs or the attention heads."""
     resolved = subject.resolved
     heads, devices = resolved.spec.groups[0].attention.heads, resolved.accelerator.devices
     if not resolved.is_tpu and resolved.tp > devices:
         fact = f"{resolved.accelerator.name} on {resolved.platform} has {devices} GPU(s)"
     elif heads % resolved.tp:
-        fact = f"that does not divide the {heads} attention heads of {resolved.model_id}"
+        fact = f"{resolved.model_id} has {heads} attention heads, which it does not divide"
     else:
         return None
 
@@ -319,9 +315,9 @@ def parallelism(subject: Subject) -> RuleResult | None:
         yield from (change("vllm.tensor_parallel_size", count) for count in divisors)
 
     return RuleResult(
-        message=f"`vllm.tensor_parallel_size` is {resolved.tp}, and {fact}.",
+        message=f"`vllm.tensor_parallel_size` is {resolved.tp}, but {fact}.",
         remedies=remedies(),
-        last_resorts=ways_out(subject),
+        last_resorts=alternatives_for(subject),
     )
 
 
@@ -329,24 +325,24 @@ def parallelism(subject: Subject) -> RuleResult | None:
     margins.CLOSE_RULE,
     "warn",
     source="docs/authors/accuracy.md (planned against measured weights)",
-    what="memory that is nearer to an edge than the planner's own error",
+    what="memory closer to a limit than the planner's own error",
 )
 def close_to_an_edge(subject: Subject) -> RuleResult | None:
-    """Find a deployment that fits by less than the planner's weights may be wrong."""
+    """Find a deployment that fits by less than the error of the planned weights."""
     memory, scatter = subject.memory, f"{overheads.WEIGHTS_SCATTER:.0%}"
     if is_out_of_memory(memory) or memory.max_concurrency < 1:
         return None
     load, request = margins.loading(memory), margins.one_request(memory)
     if load.may_fail:
         message = (
-            f"Loading takes {load.needs_gib:.2f} of the {load.has_gib:.2f} GiB of a {subject.device}. Measured weights differ from "
-            f"planned ones by up to {scatter}: the server may fail while it loads."
+            f"Loading needs {load.minimum_gib:.2f} of {load.available_gib:.2f} GiB of {subject.device} memory. Measured weights differ from "
+            f"planned ones by up to {scatter}. The server may crash while it loads."
         )
     elif request.may_fail:
         message = (
-            f"The KV cache of {request.has_gib:.2f} GiB holds one request of `vllm.max_model_len` {subject.resolved.max_model_len:,} "
-            f"({request.needs_gib:.2f} GiB) and little more. Measured weights differ from planned ones by up to {scatter}, here "
-            f"{request.enough_gib - request.needs_gib:.2f} GiB: the server may fail for lack of KV cache."
+            f"The KV cache of {request.available_gib:.2f} GiB holds little more than one request of `vllm.max_model_len` "
+            f"{subject.resolved.max_model_len:,} ({request.minimum_gib:.2f} GiB). Measured weights differ from planned ones by up to {scatter}, here "
+            f"{request.recommended_gib - request.minimum_gib:.2f} GiB. The server may run out of KV cache."
         )
     else:
         return None
@@ -354,13 +350,13 @@ def close_to_an_edge(subject: Subject) -> RuleResult | None:
     def remedies() -> Iterator[Remedy]:
         if not load.may_fail:
             yield from _shorter_requests(subject)
-        yield from ways_out(subject)
+        yield from alternatives_for(subject)
 
     return RuleResult(message=message, remedies=remedies())
 
 
 def _shorter_requests(subject: Subject) -> Iterator[Remedy]:
-    """Yield the longest request that the KV cache also holds if the weights are as heavy as they may be."""
+    """Yield the longest request that fits in the KV cache even with the heaviest likely weights."""
     resolved, memory = subject.resolved, subject.memory
     certain_gib = memory.kv_gib - overheads.WEIGHTS_SCATTER * memory.weights_gib
     longest = largest_model_len(
@@ -378,10 +374,10 @@ def _shorter_requests(subject: Subject) -> Iterator[Remedy]:
     "LEN02",
     "block",
     source="vLLM multimodal encoder budget; gemma4_mm.py (32 frames of 70 + 8 tokens)",
-    what="a multimodal item is longer than one step",
+    what="a multimodal item longer than one step",
 )
 def multimodal_item(subject: Subject) -> RuleResult | None:
-    """Find an image, audio or video item that fits into no step."""
+    """Find an image, audio or video item that does not fit in one step."""
     resolved = subject.resolved
     whole_items = resolved.spec.vision_bidirectional or bool(resolved.vllm.disable_chunked_mm_input)
     lengths = item_lengths(subject)
@@ -393,13 +389,13 @@ def multimodal_item(subject: Subject) -> RuleResult | None:
     return RuleResult(
         message=(
             f"One {modality} item has up to {tokens:,} tokens and cannot be split over steps, but `vllm.max_num_batched_tokens` is "
-            f"{resolved.max_num_batched_tokens:,}: the engine stops at start."
+            f"{resolved.max_num_batched_tokens:,}. vLLM will not start."
         ),
         remedies=(
             change("vllm.max_num_batched_tokens", tokens),
             change("vllm.limit_mm_per_prompt", limits),
         ),
-        last_resorts=ways_out(subject),
+        last_resorts=alternatives_for(subject),
     )
 
 
@@ -418,19 +414,18 @@ def item_lengths(subject: Subject) -> dict[str, int]:
     "LEN03",
     "block",
     source="config.json of the checkpoint (max_position_embeddings)",
-    what="requests longer than the model was made for",
+    what="requests longer than the model supports",
 )
 def model_length(subject: Subject) -> RuleResult | None:
-    """Find requests longer than the model was made for."""
+    """Find requests longer than the model supports."""
     resolved = subject.resolved
     longest = resolved.spec.max_positions
     if resolved.max_model_len <= longest:
         return None
     return RuleResult(
         message=(
-            f"`vllm.max_model_len` is {resolved.max_model_len:,}, and {resolved.model_id} was made for {longest:,} tokens: "
-            "vLLM refuses to start."
+            f"`vllm.max_model_len` is {resolved.max_model_len:,}, but {resolved.model_id} supports {longest:,} tokens. vLLM will not start."
         ),
         remedies=(change("vllm.max_model_len", longest),),
-        last_resorts=ways_out(subject),
+        last_resorts=alternatives_for(subject),
     )

@@ -1,4 +1,4 @@
-"""Rules of models: what is not known of an architecture, ids that the hub does not have, base checkpoints, drafters that do not fit."""
+"""Rules for models: unknown architectures, ids missing on the hub, base checkpoints, draft models that do not match."""
 
 from collections.abc import Iterator
 
@@ -16,7 +16,7 @@ from planning.rules.registry import RuleResult, change, rule
     "MOD01",
     "info",
     source="planning.model.hf_config",
-    what="a model outside the catalog, and what the planner does not know of it",
+    what="a model outside the catalog, and what the planner cannot model",
 )
 def unknown_architecture(subject: Subject) -> RuleResult | None:
     """Find a model that is planned from its config.json."""
@@ -25,9 +25,9 @@ def unknown_architecture(subject: Subject) -> RuleResult | None:
     if spec is None:
         return None
     size = f"{text_params(spec) / 1e9:.2f} billion parameters in {resolved.scheme.name}, {subject.memory.checkpoint_gib:.2f} GiB of files"
-    unknown = f" Not known: {'; '.join(spec.unmodelled)}." if spec.unmodelled else ""
+    unknown = f" Unknown: {'; '.join(spec.unmodelled)}." if spec.unmodelled else ""
     near = near_spellings(resolved.deployment.model)
-    meant = f" Its id is spelled almost like {' and '.join(near)}." if near else ""
+    meant = f" Its id is close to {' and '.join(near)}." if near else ""
     return RuleResult(
         message=f"{spec.name} is planned from its config.json as {size}.{unknown}{meant}",
         advice="Compare the plan with the server's first log before you rely on it.",
@@ -41,15 +41,15 @@ def unknown_architecture(subject: Subject) -> RuleResult | None:
     what="a base checkpoint, which has no chat template",
 )
 def base_checkpoint(subject: Subject) -> RuleResult | None:
-    """Find a checkpoint that was not trained to follow instructions."""
+    """Find a checkpoint without instruction tuning."""
     resolved = subject.resolved
     found = find_checkpoint(resolved.model_id) if resolved.deployment.model_spec is None else None
     if found is None or found.kind != "base" or resolved.vllm.chat_template is not None:
         return None
     return RuleResult(
         message=(
-            f"{found.id} is the pre-trained model: it has no chat template, so /v1/chat/completions answers 400, and the smoke "
-            "checks fail."
+            f"{found.id} is a pre-trained model without a chat template. /v1/chat/completions will return 400, and the smoke "
+            "checks will fail."
         ),
         remedies=(change("model", found.architecture),),
         advice="Set `vllm.chat_template`, or use /v1/completions.",
@@ -60,10 +60,10 @@ def base_checkpoint(subject: Subject) -> RuleResult | None:
     "MOD03",
     "block",
     source="vllm-project/vllm#41745; vLLM, speculative decoding (one vocabulary)",
-    what="a drafter for another model",
+    what="a draft model for another model",
 )
 def foreign_drafter(subject: Subject) -> RuleResult | None:
-    """Find a drafter whose vocabulary or hidden states are not those of the served model."""
+    """Find a draft model whose vocabulary or hidden states differ from the served model's."""
     resolved = subject.resolved
     drafter, config = resolved.drafter, resolved.vllm.speculative_config
     why = mismatch(drafter, resolved.spec) if drafter is not None else None
@@ -76,7 +76,7 @@ def foreign_drafter(subject: Subject) -> RuleResult | None:
         yield change("vllm.speculative_config", None)
 
     return RuleResult(
-        message=f"{drafter.name} cannot draft for {resolved.model_id}: {why}. The server stops at start.",
+        message=f"{drafter.name} cannot draft for {resolved.model_id}: {why}. The server will not start.",
         remedies=remedies(),
     )
 
@@ -84,11 +84,11 @@ def foreign_drafter(subject: Subject) -> RuleResult | None:
 @rule(
     "MOD04",
     "block",
-    source="planning.data.checkpoints, with the page that says so",
-    what="an id that the Hugging Face hub does not have",
+    source="planning.data.checkpoints, with the source page",
+    what="an id that does not exist on the Hugging Face Hub",
 )
 def absent_checkpoint(subject: Subject) -> RuleResult | None:
-    """Find a model or a drafter whose id answered 404 on the hub."""
+    """Find a model or draft model whose id returned 404 on the hub."""
     deployment = subject.resolved.deployment
     config, drafter = subject.resolved.vllm.speculative_config, named_drafter(subject.resolved.vllm)
     model, draft = _absent(deployment.model), _absent(drafter)
@@ -127,7 +127,7 @@ def _served_as(model_id: str) -> dict[str, object]:
     "MOD05",
     "info",
     source="planning.data.checkpoints",
-    what="a checkpoint of a private person",
+    what="a checkpoint from an individual",
 )
 def personal_checkpoint(subject: Subject) -> RuleResult | None:
     """Find a checkpoint that neither Google nor a vendor publishes."""
@@ -136,10 +136,10 @@ def personal_checkpoint(subject: Subject) -> RuleResult | None:
         return None
     return RuleResult(
         message=(
-            f"{found.id} is published by a private person ({found.owner}), not by Google or a vendor. The owner can change or delete it "
+            f"{found.id} is published by an individual ({found.owner}), not by Google or a vendor. The owner can change or delete it "
             "at any time."
         ),
         advice=(
-            "Read its model card before you rely on it. python -m scripts.stage_model copies it into your bucket, and what is staged stays."
+            "Read its model card before you rely on it. python -m scripts.stage_model copies it into your bucket, where it remains."
         ),
     )

@@ -1,4 +1,4 @@
-"""How a rule is written: one decorated function that looks at a subject and returns what it found, or None."""
+"""Registry of rules. A rule is a decorated function that takes a subject and returns its result, or None."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -9,17 +9,17 @@ from planning.question.types import Remedy, Severity
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuleResult:
-    """What a rule found. `remedies` are candidates; they are only read, and tried, where somebody asks for remedies."""
+    """Result of a rule. `remedies` are candidates, read and tested only when remedies are requested."""
 
     message: str
     remedies: Iterable[Remedy] = ()
     last_resorts: Iterable[Remedy] = ()
-    """Candidates that are tried if none of `remedies` is one."""
+    """Candidates that are tried if none of `remedies` qualifies."""
     advice: str = ""
     severity: Severity | None = None
-    """Of this result, for a rule with more than one severity; None takes the rule's first."""
+    """Severity of this result, for a rule with more than one; None uses the rule's first."""
     source: str = ""
-    """Of this result, where it has one of its own; empty takes the rule's."""
+    """Source of this result, if it differs from the rule's; empty uses the rule's."""
 
 
 def change(path: str, value: object) -> Remedy:
@@ -32,15 +32,15 @@ Check = Callable[[Subject], RuleResult | None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """A rule as the registry keeps it."""
+    """A registered rule."""
 
     id: str
     severities: tuple[Severity, ...]
     source: str
     what: str
-    """What the rule finds, in one line."""
+    """Title: what the rule finds, as a noun clause."""
     is_acceptable: bool
-    """Whether `acceptFindings` may name it."""
+    """True if `acceptFindings` may name it."""
     check: Check
 
 
@@ -51,7 +51,7 @@ REGISTRY: dict[str, Rule] = {}
 def rule(
     identifier: str, *severities: Severity, source: str, what: str, is_acceptable: bool = True
 ) -> Callable[[Check], Check]:
-    """Register a function as a rule. Raises ValueError if the id is taken."""
+    """Register a function as a rule. Raises ValueError if the id is in use."""
 
     def register(check: Check) -> Check:
         if identifier in REGISTRY:
@@ -65,5 +65,5 @@ def rule(
 
 
 def id_of(check: Check) -> str:
-    """Return the id of the rule that a function is. Raises StopIteration for a function that is no rule."""
+    """Return the id of the rule that a function implements. Raises StopIteration for any other function."""
     return next(known.id for known in REGISTRY.values() if known.check is check)

@@ -1,4 +1,4 @@
-"""Rules of the workload: what clients will ask that the server cannot give, or gives only after a wait."""
+"""Rules for the workload: requests that the server rejects, or serves only after a wait."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -19,12 +19,12 @@ from planning.speed.serving import server_of
 from planning.units import HOUR_S, duration
 
 _UNLIMITED: Final = 999
-"""Items of a kind that vLLM allows in one request if nobody limits them."""
+"""Items of a kind that vLLM allows in one request without a limit."""
 _MODALITIES: Final[tuple[tuple[Modality, str], ...]] = (("image", "images"), ("video", "videos"))
 
 
 def _asked(subject: Subject) -> Workload | None:
-    """Return the workload of a deployment that can serve at all; how fast it would be does not matter otherwise."""
+    """Return the workload of a deployment that fits in memory; speed is irrelevant otherwise."""
     return None if is_out_of_memory(subject.memory) else subject.resolved.deployment.workload
 
 
@@ -32,10 +32,10 @@ def _asked(subject: Subject) -> Workload | None:
     "WRK01",
     "warn",
     source="planning.speed.serving; the band of the rate in planning.speed.bands",
-    what="requests arrive faster than the server answers them",
+    what="requests that arrive faster than the server can process them",
 )
 def arrivals(subject: Subject) -> RuleResult | None:
-    """Find a rate at which the queue grows without end, or may do so."""
+    """Find a request rate at which the queue grows without bound, or may do so."""
     workload, answer = _asked(subject), subject.workload
     if workload is None or answer is None or workload.rate_per_s is None:
         return None
@@ -45,14 +45,14 @@ def arrivals(subject: Subject) -> RuleResult | None:
         return None
     is_certain = rate > band.high
     grows = (
-        f"the queue grows by {(rate - most) * HOUR_S:,.0f} requests per hour"
+        f"The queue will grow by {(rate - most) * HOUR_S:,.0f} requests per hour"
         if is_certain
-        else "the queue may grow without end"
+        else "The queue may grow without bound"
     )
     return RuleResult(
         message=(
-            f"`workload.rate_per_s` is {rate:g}, and the server answers {most:.3g} such requests per second "
-            f"({band.low:.3g} to {band.high:.3g}): {grows}."
+            f"`workload.rate_per_s` is {rate:g}, but the server processes {most:.3g} such requests per second "
+            f"({band.low:.3g} to {band.high:.3g}). {grows}."
         ),
         remedies=_more_capacity(subject, change("workload.rate_per_s", _rounded_down(band.low))),
     )
@@ -62,10 +62,10 @@ def arrivals(subject: Subject) -> RuleResult | None:
     "WRK02",
     "warn",
     source="vLLM v1 scheduler; planning.speed.serving",
-    what="more users ask at a time than the server computes",
+    what="more concurrent users than the server can run",
 )
 def users(subject: Subject) -> RuleResult | None:
-    """Find users who wait although all of the server is busy."""
+    """Find users whose requests wait in a fully loaded server."""
     workload, answer = _asked(subject), subject.workload
     if workload is None or answer is None or workload.users is None or workload.users <= answer.most_users:
         return None
@@ -77,7 +77,7 @@ def users(subject: Subject) -> RuleResult | None:
     )
     return RuleResult(
         message=(
-            f"`workload.users` is {workload.users:,}, but {limit}: {workload.users - answer.most_users:,} of them wait, "
+            f"`workload.users` is {workload.users:,}, but {limit}. {workload.users - answer.most_users:,} of them will wait, "
             f"each {duration(answer.queue_s.typical)} per request."
         ),
         remedies=_more_capacity(subject, change("workload.users", answer.most_users)),
@@ -85,7 +85,7 @@ def users(subject: Subject) -> RuleResult | None:
 
 
 def _more_capacity(subject: Subject, less: Remedy) -> Iterator[Remedy]:
-    """Yield a larger batch if the KV cache holds one, then a smaller workload."""
+    """Yield a larger batch if it fits in the KV cache, then a smaller workload."""
     workload = subject.resolved.deployment.workload
     if workload is not None:
         server = server_of(subject.resolved, subject.memory, workload)
@@ -104,10 +104,10 @@ def _rounded_down(rate: float) -> float:
     "WRK03",
     "block",
     source="vLLM entrypoints/openai (a longer request is answered with 400)",
-    what="a request of the workload is longer than max-model-len",
+    what="a workload request longer than max-model-len",
 )
 def length(subject: Subject) -> RuleResult | None:
-    """Find requests that the server refuses for their length."""
+    """Find requests that the server rejects for their length."""
     workload, limit = subject.resolved.deployment.workload, subject.resolved.max_model_len
     if workload is None:
         return None
@@ -128,15 +128,15 @@ def length(subject: Subject) -> RuleResult | None:
 
     return RuleResult(
         message=(
-            f"A request of the workload has {need:,} tokens ({prompt:,} in, {workload.output_tokens:,} out), and "
-            f"`vllm.max_model_len` is {limit:,}: the server refuses it."
+            f"A workload request has {need:,} tokens ({prompt:,} in, {workload.output_tokens:,} out), but "
+            f"`vllm.max_model_len` is {limit:,}. The server will reject it."
         ),
         remedies=remedies(),
     )
 
 
 def _longest_request(subject: Subject, workload: Workload) -> Remedy:
-    """Return the change to the longest request that the KV cache holds, with as much of the workload as goes into it."""
+    """Return the change to the longest request that fits in the KV cache, with as much of the workload as fits in it."""
     longest = max(subject.memory.largest_max_model_len or subject.resolved.spec.max_positions, 2)
     changes: dict[str, object] = {"vllm.max_model_len": longest}
     media = media_tokens(workload)
@@ -152,22 +152,22 @@ def _longest_request(subject: Subject, workload: Workload) -> Remedy:
     "WRK04",
     "block",
     source="vLLM, limits of items per prompt (a request with more items is answered with 400)",
-    what="a request of the workload carries items that the server refuses",
+    what="a workload request with items that the server rejects",
 )
 def items(subject: Subject) -> RuleResult | None:
-    """Find pictures, videos or audio beyond the limits of a request, or for a model that does not take them."""
+    """Find images, videos or audio above a request's limits, or for a model without that modality."""
     resolved, workload = subject.resolved, subject.resolved.deployment.workload
     if workload is None:
         return None
     refused: dict[str, tuple[int, int]] = {}
     for modality, name in _MODALITIES:
-        asked, allowed = getattr(workload, name), _allowed(subject, modality)
-        if asked > allowed:
-            refused[name] = (asked, allowed)
+        requested, allowed = getattr(workload, name), _allowed(subject, modality)
+        if requested > allowed:
+            refused[name] = (requested, allowed)
     has_audio = resolved.serves_audio and not resolved.is_tpu
-    texts = [f"{asked} {name}, and {allowed} are allowed" for name, (asked, allowed) in refused.items()]
+    texts = [f"{requested} {name}, but {allowed} are allowed" for name, (requested, allowed) in refused.items()]
     if workload.audio_s > 0 and not has_audio:
-        texts.append(f"{workload.audio_s:g} s of audio, and this server takes none")
+        texts.append(f"{workload.audio_s:g} s of audio, but this server does not support audio")
     if not texts:
         return None
 
@@ -182,12 +182,12 @@ def items(subject: Subject) -> RuleResult | None:
         yield Remedy(changes=fewer if has_audio or not workload.audio_s else fewer | {"workload.audio_s": 0.0})
 
     return RuleResult(
-        message=f"A request of the workload carries {'; '.join(texts)}: the server refuses it.", remedies=remedies()
+        message=f"A workload request has {'; '.join(texts)}. The server will reject it.", remedies=remedies()
     )
 
 
 def _allowed(subject: Subject, modality: str) -> int:
-    """Return the items of a modality that one request may carry. vLLM's own limit is not stated, so that no limit allows all."""
+    """Return the items of a modality that one request may have. vLLM states no limit of its own, so without one all are allowed."""
     resolved = subject.resolved
     if not resolved.spec.is_multimodal:
         return 0
@@ -199,10 +199,10 @@ def _allowed(subject: Subject, modality: str) -> int:
     "WRK05",
     "block",
     source="vLLM, LoRA adapters (a request that names an adapter of a server without --enable-lora is answered with 404)",
-    what="the workload uses LoRA adapters, and the server loads none",
+    what="LoRA adapters in the workload that the server does not load",
 )
 def adapters(subject: Subject) -> RuleResult | None:
-    """Find adapters that no argument of the server enables."""
+    """Find adapters that no server argument enables."""
     resolved, workload = subject.resolved, subject.resolved.deployment.workload
     if workload is None or not workload.adapters or ENABLE_LORA in resolved.vllm.extra_args:
         return None
@@ -211,7 +211,7 @@ def adapters(subject: Subject) -> RuleResult | None:
     none = change("workload.adapters", 0)
     return RuleResult(
         message=f"`workload.adapters` is {workload.adapters}, but `vllm.extra_args` has no {ENABLE_LORA}.",
-        # Arguments that are given already may hold secrets, which no text repeats.
+        # Existing arguments may hold secrets, which must not be printed.
         remedies=(none,) if given else (change("vllm.extra_args", wanted), none),
         advice=f"Add {' '.join(wanted)} to `vllm.extra_args`." if given else "",
     )
@@ -221,10 +221,10 @@ def adapters(subject: Subject) -> RuleResult | None:
     "WRK06",
     "warn",
     source="vLLM, speculative decoding; planning.model.catalog",
-    what="the drafter is not in the catalog, so that its weights are not counted",
+    what="a draft model outside the catalog, whose weights are not counted",
 )
 def unknown_drafter(subject: Subject) -> RuleResult | None:
-    """Find a drafter whose weights nobody can compute."""
+    """Find a draft model whose weights are unknown."""
     drafter = speculation_of(subject.resolved)
     if drafter is None or not drafter.is_unknown:
         return None
@@ -232,12 +232,12 @@ def unknown_drafter(subject: Subject) -> RuleResult | None:
     config, meant = resolved.vllm.speculative_config or {}, likely_drafters(drafter.model or "", resolved.spec)
     return RuleResult(
         message=(
-            f"`vllm.speculative_config` names the drafter {drafter.model}, which is not in the catalog: 0 GiB are counted for it, and "
+            f"`vllm.speculative_config` names the draft model {drafter.model}, which is not in the catalog. The plan counts 0 GiB for it and "
             "no time for its proposals."
         ),
         remedies=(
             *(change("vllm.speculative_config", {**config, "model": one}) for one in meant),
             change("vllm.speculative_config", None),
         ),
-        advice="Or give its config.json (scripts.plan --draft-config FILE; draftConfig in a stack).",
+        advice="Or pass its config.json (scripts.plan --draft-config FILE; draftConfig in a stack).",
     )

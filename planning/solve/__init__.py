@@ -1,1 +1,1 @@
-"""The search for a deployment, and everything said about a plan."""
+"""Search for a deployment, and output of plans."""

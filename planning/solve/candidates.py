@@ -1,6 +1,6 @@
-"""What this project can deploy: checkpoints, accelerators with their places and prices, hosts, and settings from mild to bold.
+"""Deployable candidates: checkpoints, accelerators with locations and prices, hosts, and settings from conservative to aggressive.
 
-`planning.solve.search` searches in it. Hosts, settings and places are those of the planner's own rules, so that what is found raises none of them.
+`planning.solve.search` searches them. Hosts, settings and locations come from the planner's own rules, so solutions have no findings.
 """
 
 from collections.abc import Iterator
@@ -35,47 +35,47 @@ from planning.speed.multimodal import prompt_tokens
 from planning.units import align_to, next_power_of_two
 
 RUN_S: Final = 4 * 3_600
-"""How long a slice lives: the run of the shipped stacks."""
+"""Run duration of a slice, as in the shipped stacks."""
 PROVISIONING: Final = "flex-start"
-"""How slices are bought: the cheapest way in which Google does not take a running slice back."""
+"""Provisioning model of slices: the cheapest that Google does not preempt."""
 WEIGHTS_MODES: Final[dict[Platform, tuple[WeightsMode, ...]]] = {
     "tpu-vm": ("hub", "disk"),
     "cloud-run": ("fuse", "fuse-buffered", "hub"),
 }
-"""Weights that need no image of one's own, by platform."""
+"""Default weights mode that needs no custom image, by platform."""
 _SEQUENCES_STEP: Final = 8
 _LENGTH_STEP: Final = 256
-"""The longest block that vLLM on TPU chooses: a length that it divides fills its blocks."""
+"""Longest block that vLLM on TPU chooses; a length that it divides fills its blocks."""
 _BOLD_UTILIZATION: Final = 0.95
 """The upper end of the recipe's range (`planning.question.recommendation.UTILIZATION` is its middle)."""
 _USUAL_IMAGES: Final = 4
-"""Pictures per request that the planner recommends to allow."""
+"""Images per request that the planner recommends."""
 _CENTS: Final = 6
-"""Digits after which prices count as equal."""
+"""Decimal places after which prices count as equal."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Served:
-    """A checkpoint, and the precision that it is served in."""
+    """A checkpoint with the precision that it is served in."""
 
     checkpoint: Checkpoint
     quantization: str | None = None
-    """A scheme that vLLM makes of it while loading; None for its own."""
+    """Scheme to which vLLM converts it while loading; None for its own."""
 
     @property
     def scheme(self) -> str:
-        """The scheme of `planning.data.quantization` that is served."""
+        """The served scheme of `planning.data.quantization`."""
         return self.quantization or self.checkpoint.scheme
 
     @property
     def words(self) -> str:
-        """The checkpoint's id, with the precision if it is made while loading."""
+        """The checkpoint's id, with the precision if converted while loading."""
         return f"{self.checkpoint.id} as {self.quantization}" if self.quantization else self.checkpoint.id
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostShape:
-    """An accelerator where it is cheapest, with its host."""
+    """An accelerator in its cheapest location, with its host."""
 
     accelerator: Accelerator
     platform: Platform
@@ -83,13 +83,13 @@ class HostShape:
     """Zones of a slice, or the one region of a service."""
     usd_per_hour: float
     vcpu: float | None = None
-    """Of a service; None for a slice, whose machine comes with it."""
+    """Host of a service; None for a slice, whose host is fixed."""
     memory_gib: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Knobs:
-    """Settings of the server that decide what it holds; None leaves one to the planner."""
+    """Server settings that determine memory use; None leaves one to the planner."""
 
     max_model_len: int
     utilization: float | None
@@ -97,23 +97,23 @@ class Knobs:
     max_num_seqs: int | None
 
 
-def checkpoints_of(asked: str | None) -> tuple[Checkpoint, ...]:
-    """Return the checkpoints that a family (`12B`) or an id means; without either, all that follow instructions.
+def checkpoints_of(wanted: str | None) -> tuple[Checkpoint, ...]:
+    """Return the checkpoints of a family (`12B`) or an id; without either, all instruction-tuned ones.
 
-    Base checkpoints and unrounded QAT checkpoints are found by their id only: the first cannot chat, the second are as large as the original.
+    Base and unrounded QAT checkpoints are found by id only, because the first cannot chat and the second are as large as the original.
 
     Raises:
-        PlanningError: for a model that is not in the catalog, that is absent from the hub, or that serves nobody alone.
+        PlanningError: for a model outside the catalog, missing on the hub, or only usable as a draft model.
     """
     served = tuple(one for one in CHECKPOINTS.values() if one.kind == "instruct")
-    if asked is None:
+    if wanted is None:
         return served
-    family = tuple(one for one in served if asked.strip().lower() in _families(one))
+    family = tuple(one for one in served if wanted.strip().lower() in _families(one))
     if family:
         return family
-    found = find_checkpoint(asked)
+    found = find_checkpoint(wanted)
     if found is None or found.is_drafter:
-        raise PlanningError(unknown_model(asked))
+        raise PlanningError(unknown_model(wanted))
     refuse_absent(found.id)
     return (found,)
 
@@ -125,7 +125,7 @@ def _families(checkpoint: Checkpoint) -> tuple[str, str]:
 
 
 def servings_of(checkpoints: tuple[Checkpoint, ...]) -> Iterator[Served]:
-    """Yield each checkpoint in its own precision, then in those that vLLM makes of a bf16 one."""
+    """Yield each checkpoint in its own precision, then in those to which vLLM converts a bf16 one."""
     for checkpoint in checkpoints:
         yield Served(checkpoint=checkpoint)
         if checkpoint.scheme == "bf16":
@@ -134,9 +134,9 @@ def servings_of(checkpoints: tuple[Checkpoint, ...]) -> Iterator[Served]:
 
 
 def image_for(served: Served, accelerator: Accelerator) -> str | None:
-    """Return the name of the image that is known to load the precision there: the one of the target, else one that this project builds.
+    """Return the name of the image that is known to load the precision: the target's default, otherwise one that this project builds.
 
-    None if there is no such image.
+    None if none does.
     """
     spec = spec_of(served.checkpoint.id)
     if support_of(served.scheme, spec, accelerator).answer == "yes":
@@ -153,7 +153,7 @@ def image_for(served: Served, accelerator: Accelerator) -> str | None:
 def rented(
     regions: tuple[str, ...], *, accelerator: str | None = None, prices: PriceBook | None = None
 ) -> tuple[tuple[HostShape, ...], ...]:
-    """Return what can be rented, by accelerator: its hosts, cheapest first, at the cheapest known places of these regions (none: all).
+    """Return the available accelerators with their hosts, cheapest first, in the cheapest known locations of these regions (none: all).
 
     Raises:
         PlanningError: for an accelerator that this project cannot deploy, or a region that has none of them.
@@ -164,20 +164,20 @@ def rented(
         if region not in known:
             what = named[0].name if accelerator else "an accelerator that this project deploys"
             raise PlanningError(
-                f"--region {region} is not known to have {what}; known are {', '.join(sorted(filter(None, known)))}."
+                f"--region {region} is not listed for {what}. Listed: {', '.join(sorted(filter(None, known)))}."
             )
     found = (tuple(_hosts(one, regions, prices or LIST_PRICES)) for one in named)
     return tuple(hosts for hosts in found if hosts)
 
 
 def deployable_accelerators(name: str | None, *, option: str = "--accelerator") -> tuple[Accelerator, ...]:
-    """Return the accelerator with this name, or all that this project deploys. Raises PlanningError for any other, naming the option."""
+    """Return the accelerator with this name, or all that this project deploys. Raises PlanningError naming the option for any other."""
     deployable = tuple(one for one in ACCELERATORS.values() if one.is_tpu or "cloud-run" in one.platforms)
     if name is None:
         return deployable
     found = find_accelerator(name)
     if found not in deployable:
-        raise PlanningError(f'{option} is "{name}"; this project deploys {", ".join(one.name for one in deployable)}.')
+        raise PlanningError(f'{option} is "{name}". This project deploys {", ".join(one.name for one in deployable)}.')
     return (found,)
 
 
@@ -230,7 +230,7 @@ def _hosts(accelerator: Accelerator, regions: tuple[str, ...], prices: PriceBook
 
 
 def _cheapest(parts: dict[str, tuple[HourlyPart, ...]]) -> tuple[tuple[str, ...], float]:
-    """Return the places with the lowest price, and that price. A price that is known goes before one that is assumed."""
+    """Return the locations with the lowest price, and that price. A known price precedes an assumed one."""
     ranks = {
         place: (round(sum(part.usd_per_hour for part in each), _CENTS), any(part.price.is_assumed for part in each))
         for place, each in parts.items()
@@ -240,14 +240,14 @@ def _cheapest(parts: dict[str, tuple[HourlyPart, ...]]) -> tuple[tuple[str, ...]
 
 
 def longest_request(workload: Workload, min_context: int | None) -> int:
-    """Return the tokens of the longest request that has to be possible."""
+    """Return the minimum supported request length in tokens."""
     return max(prompt_tokens(workload) + workload.output_tokens, min_context or 1)
 
 
 def knobs_of(deployment: Deployment, need: int, users: int) -> Iterator[Knobs]:
-    """Yield settings for requests of `need` tokens from `users` at a time, the planner's own first.
+    """Yield settings for requests of `need` tokens from `users` concurrent users, the planner's own first.
 
-    Longer requests than needed, bf16 KV cache, the usual utilization and batch are tried before what costs precision or room.
+    Tries longer requests than needed, bf16 KV cache and the default utilization and batch before settings that cost precision or memory.
     """
     resolved = resolve(deployment)
     limit = resolved.spec.max_positions
@@ -269,7 +269,7 @@ def knobs_of(deployment: Deployment, need: int, users: int) -> Iterator[Knobs]:
 
 
 def _sequences(accelerator: Accelerator, users: int) -> tuple[int | None, ...]:
-    """Return the requests at a time to allow: as recommended where that is enough, then more. `users` is 0 if only a rate is known."""
+    """Return the concurrent requests to allow: the recommended number if sufficient, then more. `users` is 0 if only a rate is known."""
     is_small = not accelerator.is_tpu and accelerator.usable_gib < SMALL_DEVICE_GIB
     usual = SMALL_DEVICE_MAX_NUM_SEQS if is_small else MAX_NUM_SEQS
     if users:
@@ -278,7 +278,7 @@ def _sequences(accelerator: Accelerator, users: int) -> tuple[int | None, ...]:
 
 
 def deployment_of(served: Served, place: HostShape, workload: Workload, prices: PriceBook | None) -> Deployment:
-    """Return the deployment of a checkpoint there, with all that the workload asks for by its form."""
+    """Return the deployment of a checkpoint there, with the options that the workload's requests need."""
     image = built_images("tpu").get(image_for(served, place.accelerator) or "")
     images: dict[Modality, int] = {"image": workload.images, "audio": 1}
     spec = spec_of(served.checkpoint.id)

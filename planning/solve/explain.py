@@ -19,13 +19,13 @@ _BILLION = 1e9
 
 
 def explain(subject: Subject) -> tuple[tuple[str, tuple[str, ...]], ...]:
-    """Return sections of lines: model, memory, KV cache, start-up, decoding, the workload where one was given, cost."""
+    """Return sections of lines: model, memory, KV cache, start-up, decoding, the workload if set, cost."""
     return (
         ("Model", _model(subject)),
         ("Memory of one device", _memory(subject)),
         ("KV cache", _kv(subject)),
         ("Start-up", _startup(subject)),
-        *((("Ways of the weights", _ways(subject)),) if loading_modes(subject) else ()),
+        *((("Weights modes", _ways(subject)),) if loading_modes(subject) else ()),
         ("Decoding", _decoding(subject)),
         *((("Workload", _workload(subject)),) if subject.workload is not None else ()),
         ("Cost", _cost(subject)),
@@ -40,9 +40,9 @@ def _model(subject: Subject) -> tuple[str, ...]:
         for g in resolved.spec.groups
     )
     return (
-        f"{text_params(resolved.spec) / _BILLION:.2f} billion parameters in the language model, {active_params(resolved.spec) / _BILLION:.2f} used by a token",
+        f"{text_params(resolved.spec) / _BILLION:.2f} billion parameters in the language model, {active_params(resolved.spec) / _BILLION:.2f} used per token",
         f"{resolved.spec.layers} layers: {groups}",
-        f"{resolved.scheme.name}: {resolved.scheme.linear_bytes:.4g} bytes a parameter of linear layers and experts, 2 of everything else",
+        f"{resolved.scheme.name}: {resolved.scheme.linear_bytes:.4g} bytes per parameter of linear layers and experts, 2 for all others",
     )
 
 
@@ -52,8 +52,8 @@ def _memory(subject: Subject) -> tuple[str, ...]:
         f"checkpoint                     {memory.checkpoint_gib:9.3f} GiB",
         f"budget     {memory.usable_gib:.2f} x {resolved.utilization:g} = {memory.budget_gib:9.3f} GiB",
         (
-            f"- weights on one of {resolved.tp} device(subject)  {to_gib(weights.device):9.3f} GiB, "
-            f"of which {to_gib(weights.tables):.3f} position tables and buffers"
+            f"- weights on one of {resolved.tp} device(s)  {to_gib(weights.device):9.3f} GiB, "
+            f"including {to_gib(weights.tables):.3f} for position tables and buffers"
         ),
     ]
     if memory.offloaded_gib:
@@ -62,19 +62,19 @@ def _memory(subject: Subject) -> tuple[str, ...]:
         lines += [
             (
                 f"- activations                  {memory.activations_gib:9.3f} GiB, at {resolved.max_num_batched_tokens:,} tokens and "
-                f"{resolved.max_num_seqs:,} sequences a step"
+                f"{resolved.max_num_seqs:,} sequences per step"
             ),
             f"- CUDA graphs                  {memory.graphs_gib:9.3f} GiB, {captured_graphs(resolved)} x {overheads.GRAPH_GIB} + {overheads.GRAPH_POOL_GIB}",
         ]
     lines.append(f"= KV cache                     {memory.kv_gib:9.3f} GiB")
     if resolved.is_tpu:
         lines.append(
-            f"outside the budget: {memory.headroom_gib:.2f} GiB for compiled programs; {memory.outside_needs_gib:.2f} GiB are too few, "
-            f"{memory.outside_enough_gib:.2f} GiB are enough"
+            f"outside the budget: {memory.headroom_gib:.2f} GiB for compiled programs; minimum {memory.outside_needs_gib:.2f} GiB, "
+            f"recommended {memory.outside_enough_gib:.2f} GiB"
         )
     else:
         lines.append(
-            f"highest while loading: {memory.load_peak_device_gib:.2f} GiB of {memory.usable_gib:.2f} GiB, {memory.load_peak_host_gib:.2f} GiB of host memory"
+            f"peak while loading: {memory.load_peak_device_gib:.2f} of {memory.usable_gib:.2f} GiB, {memory.load_peak_host_gib:.2f} GiB of host memory"
         )
     return tuple(lines)
 
@@ -87,12 +87,12 @@ def _kv(subject: Subject) -> tuple[str, ...]:
     for kind in layout.kinds:
         if kind.window is None:
             lines.append(
-                f"full length: {kind.groups} group(subject) x ceil({resolved.max_model_len:,} / {kind.block_size}) blocks a request"
+                f"full length: {kind.groups} group(s) x ceil({resolved.max_model_len:,} / {kind.block_size}) blocks per request"
             )
         else:
             held = min(kind.window - 1 + tokens_in_flight(resolved), resolved.max_model_len)
             lines.append(
-                f"window {kind.window:,}: {kind.groups} group(subject) x (ceil({held:,} / {kind.block_size}) + 1) blocks, "
+                f"window {kind.window:,}: {kind.groups} group(s) x (ceil({held:,} / {kind.block_size}) + 1) blocks, "
                 f"min({kind.window:,} - 1 + {tokens_in_flight(resolved):,}, {resolved.max_model_len:,}) tokens held"
             )
     per_request = blocks_per_request(
@@ -100,10 +100,10 @@ def _kv(subject: Subject) -> tuple[str, ...]:
     )
     lines += [
         (
-            f"{memory.kv_blocks:,} / {per_request:,} blocks a request = {memory.max_concurrency:.2f} requests of "
+            f"{memory.kv_blocks:,} / {per_request:,} blocks per request = {memory.max_concurrency:.2f} requests of "
             f"{resolved.max_model_len:,} = {memory.kv_tokens:,} tokens"
         ),
-        f"one further token of a long request: {memory.kv_bytes_per_token / KIB:g} KiB a device; longest request that fits: {memory.largest_max_model_len:,}",
+        f"one more token of a long request: {memory.kv_bytes_per_token / KIB:g} KiB per device; longest request that fits: {memory.largest_max_model_len:,}",
     ]
     return tuple(lines)
 
@@ -119,26 +119,26 @@ def _startup(subject: Subject) -> tuple[str, ...]:
         f"image and process   {startup.pull_s:8.1f} s",
         f"weights, {resolved.weights_mode:<10} {startup.load_s:8.1f} s for {subject.memory.checkpoint_gib:.2f} GiB",
         f"compile and warm-up {startup.compile_s:8.1f} s ({work})",
-        f"in all              {startup.total_s:8.1f} s; with a margin of {overheads.PROBE_MARGIN:g}: a probe budget of {startup.probe_budget_s} s",
+        f"total               {startup.total_s:8.1f} s; with a margin of {overheads.PROBE_MARGIN:g}, a probe budget of {startup.probe_budget_s} s",
         *_seen(startup),
         *_again(startup),
     )
 
 
 def _again(startup: StartupPlan) -> tuple[str, ...]:
-    """Return the times of all that is no cold start, where the machine keeps what it has."""
+    """Return the times of restarts and reboots, where the machine keeps its files."""
     rows = (
-        ("a crash, or flags that keep the programs", startup.restart_s),
-        ("flags that compile again", startup.recompile_s),
-        ("a reboot of the machine", startup.reboot_s),
-        ("a lost machine, from the boot of the next", startup.lost_machine_s),
+        ("crash, or flags that keep the programs", startup.restart_s),
+        ("flags that require recompilation", startup.recompile_s),
+        ("reboot of the machine", startup.reboot_s),
+        ("node replacement, from the next boot", startup.node_replacement_s),
     )
     return tuple(f"{name:<42} {seconds:8.1f} s" for name, seconds in rows if seconds is not None)
 
 
 def _ways(subject: Subject) -> tuple[str, ...]:
-    """Return a row for each way of reading weights on Cloud Run, and one for minimum instances beside them."""
-    head = "                            load    start  2nd, graphs kept   host memory   container       $/h"
+    """Return a row for each weights mode on Cloud Run, and one for minimum instances."""
+    head = "                            load    start  2nd, with graphs   host memory   container       $/h"
     rows = [head]
     for one in loading_modes(subject):
         vpc = "Direct VPC" if one.direct_vpc else ""
@@ -151,8 +151,8 @@ def _ways(subject: Subject) -> tuple[str, ...]:
     running = running_costs(subject)
     even = running.even_requests_per_day
     rows.append(
-        f"one minimum instance: ${running.always_on_usd_per_month:,.0f} a month, and no start of {running.cold_start_s:.0f} s; cheaper from "
-        f"{even or 0:.0f} single requests a day on, or from {running.even_hours_per_day:.1f} h of traffic a day in one piece"
+        f"one minimum instance: ${running.always_on_usd_per_month:,.0f} per month, no start of {running.cold_start_s:.0f} s; cheaper from "
+        f"{even or 0:.0f} single requests per day, or from {running.even_hours_per_day:.1f} h of continuous traffic per day"
     )
     return tuple(rows)
 
@@ -160,8 +160,10 @@ def _ways(subject: Subject) -> tuple[str, ...]:
 def _seen(startup: StartupPlan) -> tuple[str, ...]:
     if startup.probe is None:
         return ()
-    probe, asks = startup.probe, f"every {startup.probe.period_s} s, {startup.probe.failure_threshold} times"
-    return (f"seen by the probe   {startup.ready_s:8.1f} s; it waits {probe.initial_delay_s} s, then asks {asks}",)
+    probe, attempts = startup.probe, f"every {startup.probe.period_s} s, {startup.probe.failure_threshold} times"
+    return (
+        f"seen by the probe   {startup.ready_s:8.1f} s; it waits {probe.initial_delay_s} s, then probes {attempts}",
+    )
 
 
 def _decoding(subject: Subject) -> tuple[str, ...]:
@@ -198,11 +200,11 @@ def _workload(subject: Subject) -> tuple[str, ...]:
             f"{max(alone.memory_s - alone.compute_s, 0.0) * 1e3:.2f} ms of it behind what it reads"
         ),
         (
-            f"an answer takes {server.steps:,.0f} steps ({server.tokens_per_step:.2f} tokens each); one of {running:,.1f} requests with "
-            f"{server.held_tokens:,.0f} tokens each takes {step.total_s * 1e3:.2f} ms"
+            f"a response takes {server.steps:,.0f} steps ({server.tokens_per_step:.2f} tokens each); a step with {running:,.1f} requests of "
+            f"{server.held_tokens:,.0f} tokens takes {step.total_s * 1e3:.2f} ms"
         ),
         (
-            f"places: {subject.resolved.max_num_seqs:,} by max-num-seqs, {server.kv_slots:,} by the KV cache; {answer.queued_requests.typical:,.1f} "
+            f"slots: {subject.resolved.max_num_seqs:,} by max-num-seqs, {server.kv_slots:,} by the KV cache; {answer.queued_requests.typical:,.1f} "
             f"requests wait {answer.queue_s.typical:,.2f} s"
         ),
         (
@@ -220,9 +222,9 @@ def _points(count: int) -> str:
 def _cost(subject: Subject) -> tuple[str, ...]:
     cost = subject.cost
     if not cost.is_known:
-        return ("no price was given for this device",)
+        return ("no price was set for this device",)
     return (
         *(f"{name:<28} ${price:8.4f}/h" for name, price in cost.parts_usd_per_hour),
-        f"in all                       ${cost.usd_per_hour:8.4f}/h; at most ${cost.max_usd:,.2f} ({cost.max_usd_basis})",
-        f"a million output tokens: ${cost.usd_per_million_tokens:.2f} one request at a time, ${cost.usd_per_million_tokens_saturated:.2f} at saturation",
+        f"total                        ${cost.usd_per_hour:8.4f}/h; ${cost.max_usd:,.2f} maximum ({cost.max_usd_basis})",
+        f"per 1M output tokens: ${cost.usd_per_million_tokens:.2f} (one request), ${cost.usd_per_million_tokens_saturated:.2f} at saturation",
     )

@@ -1,17 +1,20 @@
-"""A plan as `scripts.plan --json` prints it: its summary, the workload, and the costs with the place, date and URL of each price."""
+"""A plan in the format of `scripts.plan --json`: summary, workload, and costs with the location, date and URL of each price."""
 
 import math
 from dataclasses import asdict
 from typing import Any
 
+from contracts.former_names import MARGIN, PLAN_COSTS, with_former_names
 from planning.data.prices import Price
 from planning.question.types import CostPlan, Plan, RunningCosts
 from planning.solve.wording import FIELDS, Wording, finding_json
 
 
 def plan_json(plan: Plan, wording: Wording = FIELDS) -> dict[str, Any]:
-    """Return a plan in JSON types; `wording` has the keys of the caller."""
+    """Return a plan in JSON types; `wording` has the caller's keys."""
     document = asdict(plan.summary())
+    if plan.margin is not None:
+        document["margin"] = with_former_names(document["margin"], MARGIN)
     document["throughput"]["ttft_s"] = round(plan.throughput.ttft_s, 3)
     if plan.workload is not None:
         document["workload"] = plan.workload.to_json()
@@ -23,7 +26,7 @@ def plan_json(plan: Plan, wording: Wording = FIELDS) -> dict[str, Any]:
 
 
 def _without_dollars(document: dict[str, Any]) -> dict[str, Any]:
-    """Return a plan in JSON types without costs: of a device that nobody stated a price for."""
+    """Return a plan in JSON types without costs, for a device without a price."""
     workload = document.get("workload")
     if workload is not None:
         workload = {key: None if key.startswith("usd_") else value for key, value in workload.items()}
@@ -31,7 +34,7 @@ def _without_dollars(document: dict[str, Any]) -> dict[str, Any]:
 
 
 def costs_json(cost: CostPlan, running: RunningCosts) -> dict[str, object]:
-    """Return the keys beside the summary of the cost, in JSON types."""
+    """Return the cost keys that the summary does not have, in JSON types."""
     prices = {price: None for place in cost.places for price in place.prices}
     return {
         "lowest_usd_per_hour": round(cost.lowest_usd_per_hour, 4),
@@ -54,7 +57,7 @@ def costs_json(cost: CostPlan, running: RunningCosts) -> dict[str, object]:
         ],
         "cold_start": {"s": round(running.cold_start_s, 1), "usd": round(running.cold_start_usd, 4)},
         "idle_usd_per_hour": round(running.idle_usd_per_hour, 4),
-        "linger_s": running.linger_s,
+        **with_former_names({"idle_billing_s": running.idle_billing_s}, PLAN_COSTS),
         "always_on": {"what": running.always_on, "usd_per_month": round(running.always_on_usd_per_month, 2)},
         "commitments": [
             {"what": what, "usd_per_month": round(usd_per_month, 2)} for what, usd_per_month in running.commitments
@@ -76,7 +79,7 @@ def costs_json(cost: CostPlan, running: RunningCosts) -> dict[str, object]:
 
 
 def price_json(price: Price) -> dict[str, object]:
-    """Return a price with its place, date and URL."""
+    """Return a price with its location, date and URL."""
     return {
         "key": price.key,
         "region": price.region or None,

@@ -1,4 +1,4 @@
-"""Generated documentation of the rules, of the checkpoints and of what loads where."""
+"""Generated documentation of the rules, the checkpoints, and which precision loads where."""
 
 from typing import Final
 
@@ -21,11 +21,11 @@ _EXAMPLE_LIMITS: Final = ServiceLimits(max_ttft_s=1, max_tpot_s=0.05, max_usd_pe
 """The question of docs/planning.md, "Search for a workload"."""
 _HEAD = """# Findings
 
-Written by `make docs` from `planning/rules/memory.py`, `planning/rules/models.py` and the other `planning/rules_*.py`.
+Written by `make docs` from `planning/rules/memory.py`, `planning/rules/models.py` and the other modules of `planning/rules`.
 
 `block` stops `pulumi preview` and `pulumi up`. `warn` and `info` are only shown.
-`gemma-serving:acceptFindings: [ID, ...]` accepts findings: they are shown and stop nothing.
-`python -m scripts.plan --stack NAME --fix` shows how to change the settings so that nothing blocks.
+`gemma-serving:acceptFindings: [ID, ...]` accepts findings: they are shown but block nothing.
+To show the settings changes that remove all blocking findings, run `python -m scripts.plan --stack NAME --fix`.
 
 """
 
@@ -36,7 +36,7 @@ def rules_page() -> str:
 
 
 def rules_table() -> str:
-    """Return the table of all rules in Markdown, in the order in which findings are shown."""
+    """Return the table of all rules in Markdown, in the order of the findings."""
     rows = (
         f"| {rule.id} | {' or '.join(rule.severities)} | {'yes' if rule.is_acceptable else 'no'} | {rule.what} | {rule.source} |"
         for rule in RULES.values()
@@ -50,33 +50,33 @@ _CHECKPOINTS_HEAD = """# Checkpoints
 Written by `make docs` from `planning/data/checkpoints.json`.
 
 The planner knows these ids.
-Any other model is planned from its `config.json`: see [planning.md](../planning.md).
+It plans any other model from its `config.json`: see [planning.md](../planning.md).
 
 - Files: GiB of the checkpoint's files, computed from its dimensions.
-- Loaded: GiB of weights on one GPU that holds all of them, with position tables for the full length.
-- Runs on: the accelerators of this project where it fits as recommended, with requests of 16,384 tokens, or of half that where 16,384 only just fit.
-  Where nobody knows whether the precision loads, it is left out; other warnings are not counted.
+- Loaded: GiB of weights on one GPU that stores all of them, with position tables for the full length.
+- Runs on: accelerators of this project on which it fits as recommended, with requests of 16,384 tokens, or of half that if 16,384 barely fit.
+  Untested precisions are omitted; other warnings are ignored.
 
 """
 _DRAFTERS_HEAD = """
-## Drafters
+## Draft models
 
-A drafter proposes tokens that its model checks: `speculativeConfig: {model: ID, num_speculative_tokens: 3}`.
+A draft model proposes tokens that its model verifies: `speculativeConfig: {model: ID, num_speculative_tokens: 3}`.
 
 """
 _COMMITS_HEAD = """
 ## Commits
 
 Public sources state these commits.
-`modelRevision` of the shipped stacks is one of them, and the finding about a repository without a commit names it as its remedy.
-The hub was not asked: `python -m scripts.doctor` says whether it has the commit, and where its main branch is.
+`modelRevision` of the shipped stacks is one of them, and the finding about a repository without a commit suggests it.
+The hub was not queried: `python -m scripts.doctor` reports whether it has the commit, and the commit of its main branch.
 
 """
 _ABSENT_HEAD = """
 ## Not on the hub
 
-The hub answered 404 for these ids.
-Nothing here offers them, and a stack that names one is blocked ([rules.md](rules.md)).
+The hub returned 404 for these ids.
+The planner never suggests them, and a stack that uses one is blocked ([rules.md](rules.md)).
 
 """
 _SHOWN_NEAR: Final = 3
@@ -105,7 +105,7 @@ def _row(one: Checkpoint) -> str:
     fitting = ", ".join(
         name for name, known in ACCELERATORS.items() if known.platforms != ("gce",) and _fits(one, name)
     )
-    kind = f"{one.kind}, a private person's" if one.is_personal else one.kind
+    kind = f"{one.kind}, by an individual" if one.is_personal else one.kind
     return (
         f"| {one.id} | {kind} | {one.scheme} | {memory.checkpoint_gib:.2f} | {memory.weights_gib:.2f} | {fitting or 'none'} "
         f"| {_source(one)} |"
@@ -134,10 +134,10 @@ def _link(page: Page) -> str:
 
 
 def support_table() -> str:
-    """Return the table of precisions that load, as docs/planning.md shows it."""
+    """Return the table of precisions that load, for docs/planning.md."""
     head = "| precision | devices | models | vLLM | loads | source |\n| --- | --- | --- | --- | --- | --- |\n"
     return head + "".join(
-        f"| {row.scheme}{' made while loading' if row.loading == 'on-load' else ''} | {', '.join(row.devices) or 'all'} "
+        f"| {row.scheme}{' (converted while loading)' if row.loading == 'on-load' else ''} | {', '.join(row.devices) or 'all'} "
         f"| {', '.join(row.models) or 'all'} | {_versions(row)} | {_answer(row)} | {row.source}, {row.seen_on} |\n"
         for row in support_rows()
     )
@@ -152,11 +152,11 @@ def _versions(row: Support) -> str:
 def _answer(row: Support) -> str:
     if row.answer == "yes":
         return "yes, computed in bf16" if row.is_weight_only else "yes"
-    return f"{'no' if row.answer == 'no' else 'not known'}: {row.note}"
+    return f"{'no' if row.answer == 'no' else 'unknown'}: {row.note}"
 
 
 def solve_table() -> str:
-    """Return the answer to the question of docs/planning.md in Markdown: the cheapest of each family, and what is marked."""
+    """Return the answer to the question of docs/planning.md in Markdown: the cheapest of each family, and the best by each criterion."""
     answer = solve(_EXAMPLE, _EXAMPLE_LIMITS, checkpoints=checkpoints_of(None), places=rented(()))
     head = "| model | on | TP | length | weights | USD/h | TTFT s | TPOT ms | tok/s | USD/M tokens | bound by | best |"
     rows = [

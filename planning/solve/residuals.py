@@ -1,6 +1,6 @@
-"""Measured figures against planned ones: what the planner expects of the smoke checks' requests, and what a figure outside its band means.
+"""Measured against planned values: expectations for the smoke checks' requests, and causes of a value outside its band.
 
-A band of `planning.speed.bands` holds nine of ten points. A check of one server uses a wider one, so that one healthy server in ten raises no alarm.
+A band of `planning.speed.bands` covers 90% of points. Checks of one server use a wider one, to avoid warnings for one healthy server in ten.
 """
 
 from dataclasses import dataclass
@@ -18,59 +18,59 @@ SMOKE_PROMPT_TOKENS: Final = 64
 SMOKE_OUTPUT_TOKENS: Final = 128
 """The streams of the smoke checks (`scripts.smoke.checks_speed`): one sentence with its chat template in, 128 tokens out."""
 TTFT_FLOOR_S: Final = 2.0
-"""A constant, no estimate: a first token over a tunnel, or from a client far away, may always take this long.
+"""A constant, not an estimate, because a first token over a tunnel, or to a distant client, may always take this long.
 
-It decides for every estimate below 0.5 s, so for every stack of this repository (0.01 s to 0.09 s)."""
+It applies to every estimate below 0.5 s, and so to every stack of this repository (0.01 s to 0.09 s)."""
 TTFT_MARGIN: Final = 4.0
-"""A first token may take this many times the planner's estimate for one short request: cold caches are not in the estimate."""
+"""A first token may take this many times the planner's estimate for one short request, which excludes cold caches."""
 LEAST_MARGIN: Final = 0.8
-"""Share of an estimate that a healthy server reaches at least, however narrow the band: `planning.speed.throughput` is good to about 20 %."""
+"""Minimum fraction of an estimate that a healthy server reaches, however narrow the band: `planning.speed.throughput` is accurate to about 20%."""
 THRESHOLD_MARGIN: Final = 0.5
-"""Share of an estimate that a server has to reach. A threshold fails a check and may end a roll-out, so it is for servers that are wrong, not for
-busy ones: a figure outside its band is a warning of its own."""
+"""Fraction of an estimate that a server must reach. A threshold fails a check and may stop a rollout, so it targets broken servers, not
+busy ones; a value outside its band is a separate warning."""
 KV_TOLERANCE: Final = 0.10
-"""The planner is accurate to 5 % of KV tokens. Driver and image versions may differ by as much again."""
+"""The planner is accurate to 5% of KV tokens. Driver and image versions may add the same difference."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SmokeFigures:
-    """What the planner expects of the smoke checks' requests."""
+    """The planner's expectations for the smoke checks' requests."""
 
     decode_tok_per_s: Band
     """One stream alone, after its first token."""
     ttft_s: Band | None = None
-    """Seconds to the first token of one stream alone, over a line that may be slow."""
+    """Seconds to the first token of one stream alone, over a possibly slow connection."""
     burst_tok_per_s: Band | None = None
-    """All streams of the burst together, over a line that may be slow."""
+    """All streams of the burst together, over a possibly slow connection."""
 
 
 def _smoke_load(subject: Subject, users: int) -> WorkloadPlan:
-    """Return what the planner expects of the smoke checks' own requests, which are shorter than those of the stack's workload."""
+    """Return the planner's expectations for the smoke checks' own requests, which are shorter than those of the stack's workload."""
     load = Workload(input_tokens=SMOKE_PROMPT_TOKENS, output_tokens=SMOKE_OUTPUT_TOKENS, users=users)
     return workload_plan(subject.resolved, subject.memory, subject.cost.usd_per_hour, load)
 
 
 def _least_burst(burst: WorkloadPlan, requests: int, margin: float) -> float:
-    """Return the lowest output rate of a healthy server in the burst: the low end of the band, over a line that is as slow as allowed."""
+    """Return the lowest output rate of a healthy server in the burst: the low end of the band over the slowest allowed connection."""
     tokens = requests * SMOKE_OUTPUT_TOKENS
     least = min(burst.output_tok_per_s.low, burst.output_tok_per_s.typical * margin)
     return tokens / (tokens / least + TTFT_FLOOR_S)
 
 
 def smoke_figures(subject: Subject, burst_requests: int) -> SmokeFigures:
-    """Return the figures of the smoke checks' requests with their bands."""
+    """Return the values of the smoke checks' requests with their bands."""
     decode, ttft, burst = _smoke_bands(subject, burst_requests, LEAST_MARGIN)
     return SmokeFigures(decode_tok_per_s=decode, ttft_s=ttft, burst_tok_per_s=burst)
 
 
 def smoke_thresholds(subject: Subject, burst_requests: int) -> tuple[float, float, float]:
-    """Return what a server has to reach: the longest time to the first token, the lowest rates of one stream and of the burst."""
+    """Return the thresholds for a server: maximum time to first token, minimum rates of one stream and of the burst."""
     decode, ttft, burst = _smoke_bands(subject, burst_requests, THRESHOLD_MARGIN)
     return ttft.high, decode.low, burst.low
 
 
 def _smoke_bands(subject: Subject, burst_requests: int, margin: float) -> tuple[Band, Band, Band]:
-    """Return the rate of one stream, its first token, and the rate of the burst; `margin` is the share of an estimate that is reached at least."""
+    """Return the rate of one stream, its first token, and the rate of the burst; `margin` is the minimum fraction of an estimate."""
     alone, burst = _smoke_load(subject, 1), _smoke_load(subject, burst_requests)
     together = burst.output_tok_per_s
     return (
@@ -89,7 +89,7 @@ def _smoke_bands(subject: Subject, burst_requests: int, margin: float) -> tuple[
 
 
 def decode_band(tok_per_s: float, *, is_tpu: bool, margin: float = LEAST_MARGIN) -> Band:
-    """Return the planned rate of one stream alone with the ends that a healthy server keeps."""
+    """Return the planned rate of one stream alone with the limits for a healthy server."""
     spread = BANDS["tpot", "tpu-short" if is_tpu else "gpu"]
     return Band(
         low=tok_per_s * min(1 / spread.high, margin),
@@ -104,7 +104,7 @@ def kv_band(planned: float) -> Band:
 
 
 def residual(band: Band, measured: float | None) -> Residual:
-    """Return on which side of its band a measured figure lies."""
+    """Return the side of its band on which a measured value is."""
     if measured is None:
         return "not measured"
     if measured < band.low:
@@ -113,11 +113,11 @@ def residual(band: Band, measured: float | None) -> Residual:
 
 
 def usual_causes(figure: str, found: Residual) -> str:
-    """Return what usually puts a figure outside its band; empty within it. Figures in seconds are worse above the band, rates below it."""
+    """Return usual causes of a value outside its band; empty within it. Times are worse above the band, rates below it."""
     if found == "within":
         return ""
     if found == "not measured":
-        return "the check that measures it has no figure"
+        return "the check that measures it has no result"
     if figure.startswith("kv"):
         return _KV_LOST if found == "below" else _KV_WON
     if figure.endswith("_s") and not figure.endswith("_per_s"):
@@ -129,7 +129,7 @@ _SLOW: Final = (
     "usual causes: another client uses the server, it runs on another accelerator than planned, the network or the tunnel is throttled, "
     "or the checkpoint has another quantization"
 )
-_LATE: Final = "usual causes: another client's requests wait in front, or the network or the tunnel is slow"
+_LATE: Final = "usual causes: other clients' requests are queued first, or the network or the tunnel is slow"
 _FAST: Final = "usual causes: a smaller or more strongly quantized checkpoint than planned, a faster accelerator, or a cache in front"
 _KV_LOST: Final = "usual causes: another process on the device, or a checkpoint of another quantization"
 _KV_WON: Final = "usual causes: a more strongly quantized checkpoint than planned, or a device with more memory"

@@ -1,8 +1,8 @@
-"""The cheapest deployments of this project that serve a workload within limits, and the nearest miss if there is none.
+"""Search for the cheapest deployments of this project that serve a workload within limits, or for the nearest miss.
 
-Each checkpoint on each accelerator is tried with settings from mild to bold, until one serves the workload within the limits; then on the
-cheapest host and with the mode of weights that starts soonest. What is found raises no finding that blocks or warns, and is not so
-close to an edge of the memory that it may fail. Prices come before memory, memory before speed: each is cheaper to compute than the next.
+Tries each checkpoint on each accelerator with settings from conservative to aggressive, until one serves the workload within the limits; then
+with the cheapest host and the fastest-starting weights mode. A solution has no blocking or warning finding and no memory limit so close
+that it may fail. Prices are checked before memory, and memory before speed, because each is cheaper to compute than the next.
 """
 
 from collections.abc import Iterable, Iterator
@@ -43,21 +43,21 @@ from planning.units import HOUR_S
 
 _MILLION: Final = 1_000_000
 _MOST_TRIED: Final = 100
-"""Nearest misses of which the first that could be deployed is named."""
+"""Number of nearest misses that are examined for one that can be deployed."""
 _CENT: Final = 0.005
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceLimits:
-    """What a deployment has to keep; None where nothing was asked."""
+    """Limits of the search; None for limits that were not set."""
 
     max_ttft_s: float | None = None
     max_tpot_s: float | None = None
     max_usd_per_hour: float | None = None
     min_context: int | None = None
-    """Tokens of the longest request that has to be possible; the workload's own requests always are."""
+    """Minimum supported request length in tokens; the workload's own requests must always fit."""
     conservative: bool = False
-    """Whether times are compared at the slow end of their bands, instead of at their typical values."""
+    """True to compare times at the slow end of their bands instead of their typical values."""
 
     def judged(self, band: Band) -> float:
         """Return the value of a time that is compared with its limit."""
@@ -65,28 +65,28 @@ class ServiceLimits:
 
     @property
     def judged_by(self) -> str:
-        """Which end of the bands that is."""
+        """Name of that end of the bands."""
         return "high" if self.conservative else "typical"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Solution:
-    """A deployment that is enough."""
+    """A deployment that meets the limits."""
 
     served: Served
     deployment: Deployment
-    """With every setting that was chosen."""
+    """Deployment with every chosen setting."""
     subject: Subject
     answer: WorkloadPlan
 
     @property
     def usd_per_hour(self) -> float:
-        """The price of one slice or instance, in its dearest place."""
+        """Price per hour of one slice or instance in its most expensive location."""
         return self.subject.cost.usd_per_hour
 
     @property
     def usd_per_million_tokens(self) -> float:
-        """The price of a million tokens of the workload, prompts and answers together."""
+        """Price per million tokens of the workload, prompts and responses together."""
         tokens = self.answer.prompt_tokens + self.answer.workload.output_tokens
         return self.usd_per_hour / HOUR_S / (self.answer.requests_per_s.typical * tokens) * _MILLION
 
@@ -97,36 +97,36 @@ class Solution:
 
     @property
     def image(self) -> str | None:
-        """Name of the image that loads it, if that is not the one of the target: this repository builds it."""
+        """Name of the image that loads it, if this repository builds it; empty for the target's default."""
         name = image_for(self.served, self.subject.resolved.accelerator)
         return name if name not in DEFAULT_IMAGES.values() else None
 
 
 class Stage(IntEnum):
-    """What a candidate fails at; the later, the nearer it is to be enough."""
+    """Stage at which a candidate fails, in order: later values are closer to meeting the limits."""
 
     MEMORY = 0
     FINDING = 1
-    """A finding blocks or warns."""
+    """Has a blocking or warning finding."""
     LOAD = 2
-    """It computes fewer requests, at a time or per second, than are asked."""
+    """Runs fewer concurrent requests, or fewer per second, than required."""
     LIMITS = 3
-    """It serves the workload, and breaks limits."""
+    """Serves the workload but exceeds limits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NearestMiss:
-    """Why a checkpoint on an accelerator is not enough."""
+    """A checkpoint on an accelerator that does not meet the limits, with the reasons."""
 
     served: Served
     place: HostShape
     reasons: tuple[str, ...]
     excess: float
-    """How many times the limit the worst figure is; the nearest miss has the least."""
+    """Factor by which the worst value exceeds its limit; the nearest miss has the lowest."""
     stage: Stage
-    """How far it got."""
+    """Stage that the candidate reached."""
     deployment: Deployment | None = None
-    """What was tried, with the settings that decide what the server holds; None if nothing could be."""
+    """The subject tried, with its memory settings; None if none could be planned."""
 
     def __str__(self) -> str:
         """Return it in one line."""
@@ -136,35 +136,35 @@ class NearestMiss:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SolutionSet:
-    """What was found."""
+    """Result of a search."""
 
     solutions: tuple[Solution, ...]
     """Cheapest first; one for each checkpoint, precision and accelerator."""
     nearest: NearestMiss | None
-    """The nearest miss, if nothing is enough."""
+    """The nearest miss, if no deployment meets the limits."""
 
     @property
     def cheapest(self) -> Solution | None:
-        """The lowest price of an hour; of equal prices the fastest."""
+        """Solution with the lowest price per hour; of equal prices the fastest."""
         return self.solutions[0] if self.solutions else None
 
     @property
     def fastest(self) -> Solution | None:
-        """The shortest time for a whole request."""
+        """Solution with the shortest time per request."""
         return min(self.solutions, key=lambda one: one.answer.request_s.typical, default=None)
 
     @property
     def cheapest_per_token(self) -> Solution | None:
-        """The lowest price of a million tokens."""
+        """Solution with the lowest price per million tokens."""
         return min(self.solutions, key=lambda one: one.usd_per_million_tokens, default=None)
 
     def marks(self, one: Solution) -> tuple[str, ...]:
-        """Return in what a solution is the best of all."""
+        """Return the criteria by which a solution is the best."""
         marked = (("cheapest", self.cheapest), ("fastest", self.fastest), ("cheapest/M", self.cheapest_per_token))
         return tuple(name for name, best in marked if best is one)
 
     def best_per_model(self) -> tuple[Solution, ...]:
-        """Return the cheapest of each family, and what is marked, cheapest first."""
+        """Return the cheapest of each family and the best by each criterion, cheapest first."""
         first = {one.architecture: one for one in reversed(self.solutions)}
         return tuple(one for one in self.solutions if first[one.architecture] is one or self.marks(one))
 
@@ -180,18 +180,18 @@ def solve(
     """Return the deployments that serve the workload within the limits.
 
     Args:
-        workload: What clients ask of one slice or instance.
-        limits: What has to be kept.
-        checkpoints: What may be served (`planning.solve.candidates.checkpoints_of`).
-        places: What may be rented (`planning.solve.candidates.rented`).
+        workload: The clients' workload for one slice or instance.
+        limits: Limits to meet.
+        checkpoints: Allowed checkpoints (`planning.solve.candidates.checkpoints_of`).
+        places: Available accelerators (`planning.solve.candidates.rented`).
         prices: Prices that replace the list prices.
 
     Raises:
-        PlanningError: for a workload without users or a rate: nobody then says how many wait.
+        PlanningError: for a workload without users or a rate, which leaves the queue undefined.
     """
     check_workload(workload)
     if workload.users is None and workload.rate_per_s is None:
-        raise PlanningError("--solve needs to know how much is asked; add users=N or rate=N to --workload.")
+        raise PlanningError("--solve requires a load. Add users=N or rate=N to --workload.")
     search = _Search(workload=workload, limits=limits, prices=prices)
     pairs = [
         (served, hosts)
@@ -208,7 +208,7 @@ def solve(
     if solutions:
         return SolutionSet(solutions=tuple(solutions), nearest=None)
     misses = [miss for outcome in outcomes if not isinstance(outcome, Solution) for miss in outcome]
-    # What is too dear was not examined yet; it may be nearer than the rest.
+    # Candidates above the price limit were not examined yet and may be nearer.
     misses += [miss for pair in pairs if pair not in affordable for miss in search.too_dear(*pair)]
     return SolutionSet(solutions=(), nearest=search.nearest(misses, places))
 
@@ -219,18 +219,18 @@ def _distance(miss: NearestMiss) -> tuple[int, float, float]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Search:
-    """One question."""
+    """One search."""
 
     workload: Workload
     limits: ServiceLimits
     prices: PriceBook | None
 
     def is_affordable(self, place: HostShape) -> bool:
-        """Return whether the price of an hour is within the limit."""
+        """Return whether the price per hour is within the limit."""
         return self.limits.max_usd_per_hour is None or place.usd_per_hour < self.limits.max_usd_per_hour + _CENT
 
     def nearest(self, misses: Iterable[NearestMiss], places: tuple[tuple[HostShape, ...], ...]) -> NearestMiss | None:
-        """Return the nearest miss that could be deployed if its limits were looser; None if there is no miss."""
+        """Return the nearest miss that could be deployed with looser limits; None without misses."""
         ordered = sorted(misses, key=_distance)
         for miss in ordered[:_MOST_TRIED]:
             if miss.stage < Stage.LIMITS or miss.deployment is None:
@@ -243,11 +243,11 @@ class _Search:
 
     @property
     def unpriced(self) -> "_Search":
-        """The same question without a limit of the price."""
+        """The same search without a price limit."""
         return replace(self, limits=replace(self.limits, max_usd_per_hour=None))
 
     def _with_host(self, miss: NearestMiss, place: HostShape) -> NearestMiss:
-        """Return a miss with the host that it takes, whose price may be another limit that is broken."""
+        """Return a miss with the host it needs, whose price may exceed another limit."""
         limit = self.limits.max_usd_per_hour
         if limit is None or self.is_affordable(place):
             return replace(miss, place=place)
@@ -255,7 +255,7 @@ class _Search:
         return replace(dear, reasons=tuple(dict.fromkeys((*miss.reasons, *dear.reasons))))
 
     def too_dear(self, served: Served, hosts: tuple[HostShape, ...]) -> Iterator[NearestMiss]:
-        """Yield what a pair misses whose price is above the limit, beside its price."""
+        """Yield the limits that a pair above the price limit exceeds, including its price."""
         limit = self.limits.max_usd_per_hour
         if limit is None:
             return
@@ -272,18 +272,18 @@ class _Search:
         return NearestMiss(
             served=served,
             place=place,
-            reasons=(f"it costs ${place.usd_per_hour:.2f}/h, and --max-usd-per-hour is {limit:g}",),
+            reasons=(f"${place.usd_per_hour:.2f}/h exceeds --max-usd-per-hour {limit:g}",),
             excess=place.usd_per_hour / limit,
             stage=Stage.LIMITS,
             deployment=deployment,
         )
 
     def best(self, served: Served, hosts: tuple[HostShape, ...]) -> Solution | tuple[NearestMiss, ...]:
-        """Return the mildest settings that are enough, on the cheapest host on which they are; else what each misses."""
+        """Return the most conservative settings that meet the limits on the cheapest suitable host, otherwise the miss of each."""
         need = longest_request(self.workload, self.limits.min_context)
         longest = spec_of(served.checkpoint.id).max_positions
         if need > longest:
-            reason = f"requests of {need:,} tokens are asked, and the model takes {longest:,}"
+            reason = f"requests have {need:,} tokens, but the model supports {longest:,}"
             return (
                 NearestMiss(
                     served=served, place=hosts[0], reasons=(reason,), excess=need / longest, stage=Stage.MEMORY
@@ -298,13 +298,13 @@ class _Search:
             if isinstance(outcome, Solution):
                 return outcome
             if outcome.stage == Stage.FINDING and outcome.reasons in refused:
-                break  # bolder settings do not remove such a finding
+                break  # more aggressive settings do not remove such a finding
             refused.add(outcome.reasons)
             misses.append(outcome)
         return tuple(misses)
 
     def _shortfall(self, deployment: Deployment, served: Served, place: HostShape) -> NearestMiss | None:
-        """Return what memory and speed lack, computed from the cheaper to the dearer; None if they are enough."""
+        """Return the missing memory or speed, cheapest check first; None if both suffice."""
         resolved = resolve(deployment)
         memory = memory_plan(resolved)
         too_large = _memory_reason(memory, place, resolved)
@@ -317,7 +317,7 @@ class _Search:
             return NearestMiss(served=served, place=place, reasons=(reason,), excess=excess, stage=Stage.LOAD)
         answer = workload_plan(resolved, memory, place.usd_per_hour, self.workload)
         if self.workload.users is not None and self.workload.users > answer.most_users:
-            reason = f"it computes {answer.most_users:,} of {self.workload.users:,} users at a time"
+            reason = f"it runs {answer.most_users:,} of {self.workload.users:,} concurrent users"
             excess = self.workload.users / answer.most_users
             return NearestMiss(served=served, place=place, reasons=(reason,), excess=excess, stage=Stage.LOAD)
         broken = tuple(self._broken(answer))
@@ -329,7 +329,7 @@ class _Search:
         )
 
     def _arrivals(self, resolved: Resolved, memory: MemoryPlan) -> tuple[str, float] | None:
-        """Return what a rate lacks, at the low end of the band as WRK01 does, and how many times too low it is; None if it is enough."""
+        """Return a rate's shortfall at the low end of the band, as in WRK01, and the factor; None if the rate is sufficient."""
         rate = self.workload.rate_per_s
         if rate is None:
             return None
@@ -339,22 +339,22 @@ class _Search:
         return (
             None
             if rate <= certain
-            else (f"it surely answers {certain:.3g} requests/s, and {rate:g} arrive", rate / certain)
+            else (f"it processes at least {certain:.3g} requests/s, but {rate:g} arrive", rate / certain)
         )
 
     def _broken(self, answer: WorkloadPlan) -> Iterator[tuple[str, float]]:
-        """Yield each limit of time that is broken, with how many times the limit the figure is."""
+        """Yield each exceeded time limit, with the factor by which it is exceeded."""
         for name, option, band, limit in (
             ("TTFT", "--max-ttft-s", answer.ttft_s, self.limits.max_ttft_s),
             ("TPOT", "--max-tpot-s", answer.tpot_s, self.limits.max_tpot_s),
         ):
             value = self.limits.judged(band)
             if limit is not None and value > limit:
-                end = " at worst" if self.limits.conservative else ""
-                yield f"{name} is {value:.3g} s{end}, and {option} is {limit:g}", value / limit
+                end = " (worst case)" if self.limits.conservative else ""
+                yield f"{name} {value:.3g} s{end} exceeds {option} {limit:g}", value / limit
 
     def deployed(self, deployment: Deployment, served: Served, hosts: tuple[HostShape, ...]) -> Solution | NearestMiss:
-        """Return the deployment on the cheapest host on which nothing blocks or warns. A quota that is not set stops nothing: it can be requested."""
+        """Return the deployment on the cheapest host without blocking or warning findings. An unset quota does not count, since quota can be requested."""
         reasons: tuple[str, ...] = ()
         for place in hosts:
             if not self.is_affordable(place):
@@ -378,24 +378,26 @@ def _place_of(solution: Solution, hosts: tuple[HostShape, ...]) -> HostShape:
 
 
 def _memory_reason(memory: MemoryPlan, place: HostShape, resolved: Resolved) -> tuple[str, float] | None:
-    """Return what of the memory is too small, and how many times what there is would be needed; None if it is enough."""
+    """Return the memory that is too small, and the factor by which it is exceeded; None if it is sufficient."""
     name, peak = place.accelerator.name, memory.load_peak_device_gib
     if peak > memory.usable_gib:
-        return f"loading takes {peak:.1f} GiB of the {memory.usable_gib:.2f} of {name}", peak / memory.usable_gib
+        return f"loading needs {peak:.1f} of {memory.usable_gib:.2f} GiB on {name}", peak / memory.usable_gib
     if is_out_of_memory(memory):
-        return "nothing is left for the KV cache", memory.usable_gib / max(memory.budget_gib - memory.weights_gib, 1.0)
+        return "no memory is left for the KV cache", memory.usable_gib / max(
+            memory.budget_gib - memory.weights_gib, 1.0
+        )
     if memory.max_concurrency < 1:
         length = resolved.max_model_len
         reason = f"the KV cache holds {memory.largest_max_model_len:,} tokens of one request, not {length:,}"
         return reason, 1 / max(memory.max_concurrency, 1e-6)
     margin = margin_of(memory)
     if margin is not None:
-        return f"it may fail ({margin.has_gib:.2f} GiB where {margin.enough_gib:.2f} are enough)", 1.0
+        return f"it may fail ({margin.available_gib:.2f} GiB, recommended {margin.recommended_gib:.2f})", 1.0
     return None
 
 
 def _soonest_first(deployment: Deployment, modes: Iterable[WeightsMode]) -> list[WeightsMode]:
-    """Return the modes by the start that each gives."""
+    """Return the weights modes by start time."""
 
     def start_s(mode: WeightsMode) -> float:
         return startup_plan(resolve(replace(deployment, weights_mode=mode))).total_s
@@ -404,7 +406,7 @@ def _soonest_first(deployment: Deployment, modes: Iterable[WeightsMode]) -> list
 
 
 def _examined(deployment: Deployment) -> Subject:
-    """Return the figures; a Cloud Run service passes on as many requests as the server computes at a time."""
+    """Return the figures. A Cloud Run service allows as many concurrent requests as the server runs."""
     subject = subject_of(resolve(deployment))
     answer = subject.workload
     if answer is None or deployment.cloud_run.region is None:

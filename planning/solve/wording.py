@@ -1,6 +1,6 @@
-"""Findings in the words of a caller: settings keys for a stack, options for the command line.
+"""Findings with a caller's names: settings keys for a stack, options for the command line.
 
-Messages name fields of a `Deployment` by path in backticks, remedies are changes of fields. A `Wording` knows the caller's keys.
+Messages name fields of a `Deployment` by path in backticks, and remedies are changes of fields. A `Wording` has the caller's keys.
 """
 
 import re
@@ -14,19 +14,19 @@ _VERBS = {"accelerator": "move to ", "model": "serve ", None: ""}
 
 
 class Wording(Protocol):
-    """How a caller names fields and writes changes of them."""
+    """A caller's names for fields and notation for changes."""
 
     def key(self, path: str) -> str:
-        """Return the caller's name of a field."""
+        """Return the caller's name for a field."""
         ...
 
     def change(self, changes: Mapping[str, object]) -> str | None:
-        """Return an instruction that makes the changes, starting with a verb; None if the caller cannot make them."""
+        """Return an instruction for the changes, starting with a verb; None if the caller cannot change these fields."""
         ...
 
 
 class FieldWording:
-    """The planner's own words: fields of `Deployment` by their path."""
+    """The planner's own names: fields of `Deployment` by path."""
 
     def key(self, path: str) -> str:
         """Return the path itself."""
@@ -41,12 +41,12 @@ FIELDS = FieldWording()
 
 
 def worded(text: str, wording: Wording) -> str:
-    """Return a message or an advice with the caller's keys in place of the fields."""
+    """Return a message or advice with fields replaced by the caller's keys."""
     return _FIELD.sub(lambda match: wording.key(match[1]), text)
 
 
 def remedy_of(finding: Finding, wording: Wording) -> str:
-    """Return what to do about a finding in whole sentences, or as a list if there are moves; empty if there is nothing to do."""
+    """Return the fix for a finding in sentences, or as a list if it has moves; empty if it has no fix."""
     ways = [text for remedy in finding.remedies if remedy.is_deployable and (text := _way(remedy, wording))]
     outside = [f"{remedy.title}{_price(remedy)}" for remedy in finding.remedies if not remedy.is_deployable]
     rest = [f"Outside this project: {'; '.join(outside)}."] if outside else []
@@ -57,12 +57,12 @@ def remedy_of(finding: Finding, wording: Wording) -> str:
     if ways:
         rest.insert(0, "; or ".join(ways) + ".")
     elif finding.severity == "block" and not rest:
-        rest.append("No change of this deployment removes it; choose another model or accelerator.")
+        rest.append("No setting fixes this. Choose another model or accelerator.")
     return " ".join(sentence[:1].upper() + sentence[1:] for sentence in rest)
 
 
 def finding_json(finding: Finding, wording: Wording) -> dict[str, Any]:
-    """Return a finding as JSON types: its texts in the caller's words, its remedies also as data."""
+    """Return a finding in JSON types, with the caller's keys in its texts and its remedies also as data."""
     return {
         "id": finding.id,
         "severity": finding.severity,

@@ -1,1 +1,1 @@
-"""How fast a deployment starts and answers."""
+"""Start time and speed of a deployment."""

@@ -1,7 +1,7 @@
-"""How far measured figures lie from planned ones: the low and the high end of each figure of a workload.
+"""Bands: low and high end of each workload metric, from measured against planned values.
 
-The table is learned from the corpus of measured sweep points (`authors/accuracy/sweeps.csv`): nine of ten points of a class lie inside.
-`tests/planning/test_bands.py` learns it again and compares, so that it changes with the corpus and with the formulas.
+The table is fitted to the corpus of measured sweep points (`authors/accuracy/sweeps.csv`): nine of ten points of a class are inside.
+`tests/planning/test_bands.py` fits it again and compares, so it changes with the corpus and the formulas.
 """
 
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ from planning.question.types import Band
 from planning.speed.prefill import Prompt
 
 Figure: TypeAlias = Literal["rate", "ttft", "tpot"]
-"""`rate`: output tokens per second of all requests; the queue counts with `ttft`."""
+"""`rate`: output tokens per second of all requests; queue time is part of `ttft`."""
 Kind: TypeAlias = Literal["tpu-short", "tpu-long", "gpu"]
 """Classes of points: TPU with prompts below LONG_PROMPT_TOKENS, TPU with longer ones, GPU."""
 
@@ -29,11 +29,11 @@ class Spread:
     low: float
     high: float
     points: int
-    """Points of the corpus that it was learned from; 0 where it is assumed."""
+    """Points of the corpus that it was fitted to; 0 if it is assumed."""
 
 
 BANDS: Final[Mapping[tuple[Figure, Kind], Spread]] = {
-    # The corpus has too few GPU points: half to 1.2 times the rate has been the planner's promise since its first field reports.
+    # The corpus has too few GPU points: half to 1.2 times the rate has been the planner's stated accuracy since its first field reports.
     ("rate", "gpu"): Spread(low=0.5, high=1.2, points=0),
     ("tpot", "gpu"): Spread(low=0.7, high=2.0, points=0),
     ("ttft", "gpu"): Spread(low=0.4, high=3.0, points=0),
@@ -55,6 +55,6 @@ def kind_of(resolved: Resolved, prompt: Prompt) -> Kind:
 
 
 def band(figure: Figure, kind: Kind, typical: float) -> Band:
-    """Return a planned figure with the ends of its class."""
+    """Return a planned value with the ends of its class."""
     spread = BANDS[figure, kind]
     return Band(low=typical * spread.low, typical=typical, high=typical * spread.high)

@@ -1,7 +1,7 @@
-"""What pictures, videos and audio add to a prompt: tokens for the language model, and work for the encoder in front of it.
+"""Images, videos and audio in a prompt: tokens for the language model, and work for the encoder.
 
 Sources: transformers' Gemma 4 processors (`max_soft_tokens`, 32 frames of 70 tokens, 25 audio tokens per second) and vLLM's
-gemma4_mm.py, which wraps each picture in a begin and an end token and each frame in a time stamp as well.
+gemma4_mm.py, which adds a start and an end token to each image, and also a timestamp to each frame.
 """
 
 from typing import Final
@@ -11,7 +11,7 @@ from planning.model.spec import ModelSpec
 from planning.question.workload import Workload
 
 _MARKS: Final = 2
-"""Tokens around a picture: its begin and its end."""
+"""Tokens around an image: its start and its end."""
 _AUDIO_TOKENS_PER_S: Final = overheads.AUDIO_TOKENS / 30
 _FRAME_TOKENS: Final = 70
 _FLOP_PER_PARAM: Final = 2
@@ -20,7 +20,7 @@ _FLOP_PER_PAIR: Final = 4
 
 
 def media_tokens(workload: Workload) -> int:
-    """Return the tokens that pictures, videos and audio add to a prompt."""
+    """Return the tokens that images, videos and audio add to a prompt."""
     return (
         workload.images * (workload.image_tokens + _MARKS)
         + workload.videos * overheads.VIDEO_TOKENS
@@ -34,7 +34,7 @@ def prompt_tokens(workload: Workload) -> int:
 
 
 def encoder_flops(spec: ModelSpec, workload: Workload) -> float:
-    """Return the arithmetic of the towers for one prompt; a model without towers projects patches, which costs next to nothing."""
+    """Return the operations of the towers for one prompt; a model without towers projects patches, at negligible cost."""
     frames = overheads.VIDEO_FRAMES * workload.videos
     pictures = workload.images * _picture_flops(spec, workload.image_tokens) + frames * _picture_flops(
         spec, _FRAME_TOKENS

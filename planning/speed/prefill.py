@@ -1,7 +1,7 @@
-"""What a prompt costs before its first token: arithmetic of its tokens, in chunks that share steps with decoding.
+"""Cost of a prompt before its first token: computation of its tokens, in chunks that share steps with decoding.
 
-vLLM fills each step up to max-num-batched-tokens: first one token of each running request, then prompts, in chunks. A chunk's arithmetic
-hides behind the weights that the step reads anyway, until it is longer than that.
+vLLM fills each step up to max-num-batched-tokens: first one token per running request, then prompts, in chunks. A chunk's computation
+is hidden behind the weights that the step reads anyway, up to that time.
 """
 
 import math
@@ -22,50 +22,50 @@ _FLOP_PER_PAIR: Final = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prompt:
-    """One prompt of a workload."""
+    """A prompt of a workload."""
 
     tokens: int
     cached: int
-    """Tokens whose KV another request has computed already."""
+    """Tokens whose KV is already computed by another request."""
     compute_s: float
-    """Arithmetic of the tokens that are computed, on one device."""
+    """Computation of the uncached tokens, on one device."""
     encoder_s: float
-    """Arithmetic of the towers. It runs before its chunk, with weights of its own, and so hides behind nothing."""
+    """Computation of the towers. It runs before its chunk, with separate weights, and so is not hidden."""
     lookup_s: float
-    """What the cached tokens cost nevertheless, at most their computation."""
+    """Remaining cost of the cached tokens, at most their computation."""
     steps: float
-    """Steps that it fills, as a fraction: a short prompt shares its step with others."""
+    """Steps that it fills, as a fraction, because a short prompt shares its step with others."""
     whole_steps: int
-    """Steps that it takes at least."""
+    """Minimum steps."""
 
     @property
     def computed(self) -> int:
-        """Tokens that have to be computed."""
+        """Tokens to compute."""
         return self.tokens - self.cached
 
     def extra_s(self, hidden_s: float, *, per_step: float) -> float:
-        """Return how much longer it makes the steps that it shares, in all.
+        """Return the total time that it adds to the steps that it shares.
 
-        `hidden_s`: arithmetic that a step hides behind what it reads. `per_step`: prompts that arrive for each step.
+        `hidden_s`: computation that a step hides behind its reads. `per_step`: prompts that arrive per step.
         """
         chunk_s = self.compute_s / max(self.steps, 1.0)
         full = self.whole_steps - 1
         last_s = self.compute_s - full * chunk_s
         one_by_one_s = full * max(chunk_s - hidden_s, 0.0) + max(last_s - hidden_s, 0.0)
-        # Prompts that come more often share what a step hides.
+        # More frequent prompts share the hidden computation of a step.
         return self.encoder_s + max(one_by_one_s, self.compute_s - hidden_s / per_step)
 
     def cached_s(self, hidden_s: float) -> float:
-        """Return how long the cached tokens delay the first token; a part hides behind a step's reading."""
+        """Return the delay that the cached tokens add to the first token; part of it is hidden behind a step's reads."""
         return max(self.lookup_s - hidden_s, 0.0)
 
     def service_s(self, alone: StepTime) -> float:
-        """Return what the prompt takes of a server that computes nothing but prompts."""
+        """Return the prompt's time on a server that computes only prompts."""
         return self.encoder_s + max(self.compute_s, self.steps * alone.memory_s)
 
 
 def prompt_of(resolved: Resolved, workload: Workload) -> Prompt:
-    """Return what one prompt of the workload costs on this deployment."""
+    """Return the cost of one prompt of the workload on this deployment."""
     tokens = prompt_tokens(workload)
     cached = cached_tokens(resolved, workload)
     budget = max(resolved.max_num_batched_tokens - 1, 1)
@@ -86,7 +86,7 @@ def prompt_of(resolved: Resolved, workload: Workload) -> Prompt:
 
 
 def cached_tokens(resolved: Resolved, workload: Workload) -> int:
-    """Return the tokens of a prompt that the prefix cache holds: whole blocks, and never the last token."""
+    """Return the tokens of a prompt in the prefix cache: whole blocks, and never the last token."""
     if resolved.vllm.enable_prefix_caching is False or workload.prefix_share == 0:
         return 0
     shared = min(int(workload.prefix_share * workload.input_tokens), prompt_tokens(workload) - 1)
@@ -95,12 +95,12 @@ def cached_tokens(resolved: Resolved, workload: Workload) -> int:
 
 @lru_cache(maxsize=64)
 def body_params(spec: ModelSpec) -> int:
-    """Return the parameters that each token of a prompt uses: those of a decoded token without the output head."""
+    """Return the parameters that each prompt token uses: those of a decoded token without the output head."""
     return active_params(spec) - spec.vocab * spec.hidden
 
 
 def attention_flops(spec: ModelSpec, *, tokens: int, computed: int) -> float:
-    """Return the arithmetic of attention for the last `computed` of `tokens` tokens: pairs that each layer looks at, by heads."""
+    """Return the attention operations for the last `computed` of `tokens` tokens: pairs in each layer's window, times heads."""
     total = 0.0
     for group in spec.groups:
         attention = group.attention

@@ -1,8 +1,8 @@
-"""What a deployment makes of a workload: time to the first token, time per token, rates, queues and prices.
+"""A deployment's results for a workload: time to the first token, time per token, rates, queues and prices.
 
-Requests that run together share each step. An answer takes `steps` decoding steps; each prompt makes the steps that carry its chunks longer.
-With n requests at a time, a request comes out each (steps x step(n) + n x extra) / n seconds, and never faster than prompts can be computed, one
-chunk for each step. More requests than max-num-seqs or the KV cache allow wait in front.
+Concurrent requests share each step. A response takes `steps` decoding steps, and prompts lengthen the steps that process their chunks.
+With n concurrent requests, a request completes every (steps x step(n) + n x extra) / n seconds, but never faster than prompts can be computed, one
+chunk per step. Requests above max-num-seqs or the KV cache are queued.
 """
 
 import math
@@ -25,13 +25,13 @@ from planning.units import HOUR_S
 
 _MILLION: Final = 1_000_000
 _FULLEST: Final = 0.99
-"""Share of the saturated rate above which a queue is no longer computed as one that stands still."""
+"""Fraction of the saturated rate above which the queue is no longer treated as stationary."""
 _SEARCH_STEPS: Final = 30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """What the server does with a number of requests at a time."""
+    """The server's performance with a number of concurrent requests."""
 
     requests: float
     requests_per_s: float
@@ -40,12 +40,12 @@ class Load:
     step: StepTime
     is_prefill_bound: bool
     prefill_share: float
-    """Part of the server's time that prompts take."""
+    """Fraction of the server's time that prompts take."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LoadedServer:
-    """A deployment under one workload; `load` answers for any number of requests at a time."""
+    """A deployment under one workload; `load` computes any number of concurrent requests."""
 
     resolved: Resolved
     weights: WeightSizes
@@ -54,16 +54,16 @@ class LoadedServer:
     prompt: Prompt
     drafter: Drafter | None
     kv_slots: int
-    """Requests that the KV cache holds at a time, at least 1."""
+    """Concurrent requests that fit in the KV cache, at least 1."""
 
     @property
     def slots(self) -> int:
-        """Requests that are computed at a time at most."""
+        """Maximum concurrent requests."""
         return min(self.resolved.max_num_seqs, self.kv_slots)
 
     @cached_property
     def held_tokens(self) -> float:
-        """Tokens that a request holds on average over its answer."""
+        """Tokens that a request holds on average during its response."""
         return held_tokens(self.workload, self.prompt)
 
     @cached_property
@@ -73,18 +73,18 @@ class LoadedServer:
 
     @cached_property
     def steps(self) -> float:
-        """Decoding steps of one answer."""
+        """Decoding steps per response."""
         return max(self.workload.output_tokens / self.tokens_per_step, 1.0)
 
     @cached_property
     def tokens_per_step(self) -> float:
-        """Tokens that a step gives each request: more than one with speculative decoding."""
+        """Tokens per step and request: more than one with speculative decoding."""
         if self.drafter is None:
             return 1.0
         return 1 + self.drafter.proposals * self.drafter.accepted_share(self.workload.accepted_share)
 
     def step(self, requests: float) -> StepTime:
-        """Return the time of a decoding step, proposals and their verification included."""
+        """Return the time of a decoding step, including proposals and their verification."""
         batch, tokens = max(requests, 1.0), self.held_tokens
         proposals = self.drafter.proposals if self.drafter else 0
         step = step_of(
@@ -99,11 +99,11 @@ class LoadedServer:
         return replace(step, fixed_s=step.fixed_s + more_s)
 
     def _hidden_s(self, step: StepTime) -> float:
-        """Return the arithmetic that a step hides behind reading, at most what a step of one request hides."""
+        """Return the computation that a step hides behind reads, at most that of a step of one request."""
         return max(min(step.memory_s - step.compute_s, self.alone.memory_s - self.alone.compute_s), 0.0)
 
     def load(self, requests: float, *, wave: float) -> Load:
-        """Return the rates and times of `requests` at a time, at least one; `wave` is how far they arrive together, 0 to 1."""
+        """Return the rates and times of `requests` concurrent requests, at least one; `wave` is how synchronized they arrive, 0 to 1."""
         prompt, steps = self.prompt, self.steps
         decoding = min(requests, max(steps / prompt.steps, 1.0))
         step = self.step(decoding)
@@ -117,7 +117,7 @@ class LoadedServer:
         most_per_s = 1 / (prompt.steps * step.total_s + fullest_extra_s)
         fills_steps = requests * prompt.steps > steps
         rate = min(most_per_s, requests / cycle_s) if fills_steps else requests / cycle_s
-        # Prompts that fill every step cannot arrive together: the wave flattens as they come to it.
+        # Prompts that fill every step cannot arrive together, so the wave flattens as they approach it.
         together = wave * max(1 - requests * prompt.steps / steps, 0.0)
         interference_s = fullest_extra_s / prompt.steps
         if not fills_steps:
@@ -138,9 +138,9 @@ class LoadedServer:
 
 
 def _waiting_prompts(requests: float, most: float) -> float:
-    """Return the prompts in front of the average one if all arrive together; `most` requests at a time fill every step with prompts.
+    """Return the prompts ahead of the average one if all arrive together; with `most` concurrent requests, prompts fill every step.
 
-    The wave flattens towards that. The time to the first token does not shrink with further requests, so its highest point is kept.
+    The wave flattens toward that. The time to the first token never decreases with more requests, so its maximum is kept.
     """
     highest = min(requests, max((most + 1) / 2, 1.0))
     return max((highest - 1) / 2 * (1 - highest / most), 0.0)
@@ -161,7 +161,7 @@ def server_of(resolved: Resolved, memory: MemoryPlan, workload: Workload) -> Loa
 
 
 def held_tokens(workload: Workload, prompt: Prompt) -> float:
-    """Return the tokens that a request holds on average over its answer: the prompt and half of the answer."""
+    """Return the tokens that a request holds on average during its response: the prompt and half of the response."""
     return prompt.tokens + workload.output_tokens / 2
 
 
@@ -171,7 +171,7 @@ def _kv_slots(resolved: Resolved, memory: MemoryPlan, workload: Workload, prompt
 
 
 def _blocks(resolved: Resolved, workload: Workload, prompt: Prompt) -> tuple[int, int]:
-    """Return the blocks that all requests share, and those that each of them has for itself."""
+    """Return the blocks that all requests share, and the separate blocks of each."""
     layout = layout_of(resolved)
 
     def blocks(tokens: int) -> int:
@@ -183,18 +183,18 @@ def _blocks(resolved: Resolved, workload: Workload, prompt: Prompt) -> tuple[int
 
 
 def saturation_batch(resolved: Resolved, memory: MemoryPlan, workload: Workload) -> int:
-    """Return the requests of a workload that run together: as many as max-num-seqs and the KV cache allow."""
+    """Return the concurrent requests of a workload: as many as max-num-seqs and the KV cache allow."""
     return server_of(resolved, memory, workload).slots
 
 
 def workload_plan(resolved: Resolved, memory: MemoryPlan, usd_per_hour: float, workload: Workload) -> WorkloadPlan:
-    """Return what a resolved deployment makes of a workload.
+    """Return a resolved deployment's results for a workload.
 
     Args:
         resolved: The deployment.
         memory: Its memory (`planning.memory.budget.memory_plan`).
         usd_per_hour: The price of one instance or slice.
-        workload: What clients ask, which may be another workload than that of the deployment.
+        workload: The clients' workload, which may differ from the deployment's.
     """
     server = server_of(resolved, memory, workload)
     full = server.load(float(server.slots), wave=0.0)
@@ -204,7 +204,7 @@ def workload_plan(resolved: Resolved, memory: MemoryPlan, usd_per_hour: float, w
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _State:
-    """The server under its workload, and who waits in front of it."""
+    """The server under its workload, with its queue."""
 
     load: Load
     users: int
@@ -232,7 +232,7 @@ def _closed(server: LoadedServer) -> _State:
 
 
 def _open(server: LoadedServer, full: Load) -> _State:
-    """Return the state that arrivals at random settle in; above saturation, that of the requests that arrive within one hour."""
+    """Return the stationary state of random arrivals; above saturation, the state after one hour of arrivals."""
     rate = server.workload.rate_per_s or 0.0
     share = min(rate / full.requests_per_s, _FULLEST)
     load = _at_rate(server, share * full.requests_per_s)
@@ -258,7 +258,7 @@ def _open(server: LoadedServer, full: Load) -> _State:
 
 
 def _at_rate(server: LoadedServer, rate: float) -> Load:
-    """Return the load with as many requests at a time as a rate keeps there (Little's law)."""
+    """Return the load with as many concurrent requests as a rate sustains (Little's law)."""
     least = server.load(1.0, wave=0.0)
     if least.requests_per_s >= rate:
         return replace(least, requests=rate / least.requests_per_s)
@@ -328,7 +328,7 @@ def _plan(server: LoadedServer, state: _State, full: Load, usd_per_hour: float) 
 
 
 def _running(server: LoadedServer, state: _State, kind: bands.Kind) -> Band:
-    """Return the requests that run: certain in a closed loop, as uncertain as the time of a token in an open one."""
+    """Return the running requests: exact in a closed loop, as uncertain as the time per token in an open one."""
     if state.users:
         return _certain(state.running)
     band = bands.band("tpot", kind, state.running)

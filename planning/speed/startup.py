@@ -1,4 +1,4 @@
-"""From the container's start to the first healthy answer: image, weights, compilation.
+"""Time from the container's start to the first healthy response: image, weights, compilation.
 
 Each part is a size or a count from the architecture times a constant of `planning.data.overheads`.
 """
@@ -29,7 +29,7 @@ _STREAM_RATES: Final = {
     "streamer": overheads.STREAMER_BYTES_PER_S,
 }
 _KEPT_MODES: Final = ("hub", "disk", "memory")
-"""Weights that stay on a TPU VM when its server ends."""
+"""Weights modes that keep the weights on a TPU VM when its server exits."""
 
 
 def startup_plan(resolved: Resolved) -> StartupPlan:
@@ -48,7 +48,7 @@ def startup_plan(resolved: Resolved) -> StartupPlan:
     archived_s = compile_s_of(resolved, is_cached=resolved.is_tpu and cache == "bucket")
     budget_s = max(math.ceil(total_s * overheads.PROBE_MARGIN / _PROBE_STEP_S) * _PROBE_STEP_S, _MIN_PROBE_S)
     limit_s = CLOUD_RUN_MAX_STARTUP_S if resolved.platform == "cloud-run" else None
-    # A start that the platform allows gets all the margin that the platform allows, and no more.
+    # A start within the platform's limit gets its full margin, up to that limit.
     if limit_s is not None and total_s <= limit_s:
         budget_s = min(budget_s, CLOUD_RUN_MAX_GPU_PROBE_S if total_s <= CLOUD_RUN_MAX_GPU_PROBE_S else limit_s)
     probe = _probe(resolved, total_s)
@@ -65,7 +65,7 @@ def startup_plan(resolved: Resolved) -> StartupPlan:
         restart_s=restart_s,
         recompile_s=process_s + _restart_load_s(resolved, load_s) + compile_s if is_machine else None,
         reboot_s=_reboot_s(resolved, restart_s, load_s) if is_machine else None,
-        lost_machine_s=overheads.VM_BOOT_S + pull_s + load_s + archived_s if is_machine else None,
+        node_replacement_s=overheads.VM_BOOT_S + pull_s + load_s + archived_s if is_machine else None,
     )
 
 
@@ -75,7 +75,7 @@ def keeps_programs(resolved: Resolved) -> bool:
 
 
 def _reboot_s(resolved: Resolved, restart_s: float, load_s: float) -> float:
-    """Return the seconds of a reboot: image, weights and programs lie on the disk, but weights in shared memory are fetched again."""
+    """Return the seconds of a reboot: image, weights and programs are on the disk, but weights in shared memory are fetched again."""
     fetched_s = load_s - _reload_s(resolved) if resolved.weights_mode == "memory" else 0.0
     return overheads.VM_BOOT_S + restart_s + fetched_s
 
@@ -95,7 +95,7 @@ def _pull_s(resolved: Resolved) -> float:
 
 
 def _process_s(resolved: Resolved) -> float:
-    """Return the seconds that a server takes beside loading and compiling."""
+    """Return the seconds of a server's start without loading and compiling."""
     if not resolved.is_tpu:
         return overheads.GPU_PROCESS_START_S
     if is_known_from(resolved, STARTS_FASTER_ON_TPU):
@@ -124,10 +124,10 @@ def _load_s(resolved: Resolved) -> float:
 
 
 def _restart_load_s(resolved: Resolved, load_s: float) -> float:
-    """Return the seconds for the weights of a restarted server: read again from the machine where they were kept, else fetched again.
+    """Return the seconds for the weights of a restarted server: read from the machine if stored there, otherwise fetched again.
 
-    A TPU VM keeps them outside the container: the hub's cache on the boot disk (vm_agent.base.HUB_CACHE), copies from the bucket on disk
-    or in shared memory. A restarted instance of Cloud Run begins with an empty file system, and a mount is read through the network.
+    A TPU VM stores them outside the container: the hub's cache on the boot disk (vm_agent.base.HUB_CACHE), copies from the bucket on disk
+    or in shared memory. A restarted Cloud Run instance starts with an empty file system, and a mount is read over the network.
     """
     mode, platform = resolved.weights_mode, resolved.platform
     kept = mode == "image" or (platform == "tpu-vm" and mode in _KEPT_MODES) or (platform == "gce" and mode == "disk")
@@ -135,14 +135,14 @@ def _restart_load_s(resolved: Resolved, load_s: float) -> float:
 
 
 def _network_rate(resolved: Resolved, bytes_per_s: float) -> float:
-    """Return the rate at which the instance can read from the network: less on Cloud Run without Direct VPC."""
+    """Return the network read rate of the instance: lower on Cloud Run without Direct VPC."""
     if resolved.platform == "cloud-run" and not resolved.deployment.cloud_run.direct_vpc:
         return min(bytes_per_s, overheads.CLOUD_RUN_NETWORK_BYTES_PER_S)
     return bytes_per_s
 
 
 def _reload_s(resolved: Resolved) -> float:
-    """Return the seconds for reading weights that are on the machine already."""
+    """Return the seconds to read weights that are already on the machine."""
     if not resolved.is_tpu:
         rate = overheads.PAGE_CACHE_TO_GPU_BYTES_PER_S
     elif is_known_from(resolved, STARTS_FASTER_ON_TPU):
@@ -153,7 +153,7 @@ def _reload_s(resolved: Resolved) -> float:
 
 
 def _unpack_s(resolved: Resolved) -> float:
-    """Return the seconds in which the host of a TPU unpacks 4-bit weights; 0 for all others."""
+    """Return the seconds that the host of a TPU takes to unpack 4-bit weights; 0 for all others."""
     if not resolved.unpacks_int4:
         return 0.0
     experts = sum(tensor.params for tensor in tensors(resolved.spec) if tensor.role == "experts")
@@ -180,14 +180,14 @@ def compile_s_of(resolved: Resolved, *, is_cached: bool) -> float:
 
 
 def graphs_s_of(resolved: Resolved) -> float:
-    """Return the seconds for downloading the archive of compiled graphs: one reader, as fast as the network."""
+    """Return the seconds to download the archive of compiled graphs: one reader, at network speed."""
     return from_gib(overheads.GRAPH_CACHE_GIB) / _network_rate(resolved, overheads.BUCKET_COPY_BYTES_PER_S)
 
 
 def xla_programs(resolved: Resolved) -> int:
     """Return how many programs a cold start compiles: one per bucket, and one more with embeddings as input unless only text is served.
 
-    Source: tpu-inference b8692ff, runner/compilation_manager.py (capture_model). A boot log has 190 s for the first nine of E2B and 165 s
+    Source: tpu-inference b8692ff, runner/compilation_manager.py (capture_model). A boot log shows 190 s for the first nine of E2B and 165 s
     for the second nine (xbill9/gemma4-dev 4cf2d8b, gce-vllm-v6e1-2b/benchmarks/runs/2026-08-10-gce-flex-v6e1/logs/vllm-boot.log).
     """
     return buckets_of(resolved) * (1 if resolved.serves_only_text else 2)

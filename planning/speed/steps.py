@@ -1,9 +1,9 @@
-"""The time of one step of the engine, by a roofline.
+"""Roofline model of one engine step.
 
-Bytes that it reads over the memory's bandwidth, arithmetic over the peak rate, plus what a step costs that reads nothing.
+Bytes read over the memory bandwidth, operations over the peak rate, plus a fixed cost per step.
 
-One request alone reads every active weight once a token. At larger batches a mixture of experts touches more of its experts, and KV
-and arithmetic come on top.
+A single request reads every active weight once per token. Larger batches of a mixture of experts use more experts, and KV
+and operations are added.
 """
 
 from dataclasses import dataclass
@@ -37,7 +37,7 @@ class StepTime:
 
     @property
     def total_s(self) -> float:
-        """Memory and arithmetic overlap; the link and the fixed part do not."""
+        """Memory and computation overlap; the link and the fixed part do not."""
         return max(self.memory_s, self.compute_s) + self.link_s + self.fixed_s
 
 
@@ -52,7 +52,7 @@ def step_of(
 ) -> StepTime:
     """Return the time of one step of `batch` requests that hold `tokens` tokens each.
 
-    `computed`: tokens that the step computes in all; None is a decoding step, one token for each request.
+    `computed`: total tokens that the step computes; None is a decoding step, one token per request.
     """
     computed = batch if computed is None else computed
     accelerator = resolved.accelerator
@@ -62,7 +62,7 @@ def step_of(
         weights.experts * (1 - (1 - weights.expert_read / weights.experts) ** computed) if weights.experts else 0.0
     )
     read = dense + experts
-    # Offload takes layers as they come, so what it takes is read as often as the average layer.
+    # Offload takes layers in order, so the offloaded part is read as often as the average layer.
     linked = offloaded * min(1.0, (read / weights.layers if weights.layers else 0.0))
     local = max(read - linked, 0.0) + batch * _kv_bytes(resolved, tokens)
     if resolved.unpacks_int4:
@@ -79,20 +79,20 @@ def step_of(
 
 
 def bytes_per_s(accelerator: Accelerator) -> float:
-    """Return what one device reads from its memory in a second."""
+    """Return the memory read rate of one device, in bytes per second."""
     share = overheads.TPU_BANDWIDTH_EFFICIENCY if accelerator.is_tpu else overheads.GPU_BANDWIDTH_EFFICIENCY
     return accelerator.bandwidth_gb_per_s * _GIGA * share
 
 
 def flops_per_s(accelerator: Accelerator) -> float:
-    """Return the operations of large matrix products that one device computes in a second."""
+    """Return the rate of large matrix products on one device, in operations per second."""
     is_v5e = accelerator.name.startswith("v5e")
     share = overheads.TPU_V5E_COMPUTE_EFFICIENCY if is_v5e else overheads.COMPUTE_EFFICIENCY
     return accelerator.bf16_tflops * _TERA * share
 
 
 def adapters_s(resolved: Resolved, workload: Workload, batch: float) -> float:
-    """Return what the adapters add to a step of `batch` requests: their own bytes, and their kernels."""
+    """Return the time that adapters add to a step of `batch` requests: their bytes and their kernels."""
     if not workload.adapters:
         return 0.0
     used = min(float(workload.adapters), batch)
@@ -109,7 +109,7 @@ def _active_params(spec: ModelSpec) -> int:
 
 
 def _kv_bytes(resolved: Resolved, tokens: float) -> float:
-    """Return the KV bytes that a step reads for one request of `tokens` tokens on one device: windows cap what sliding layers read, on TPU too."""
+    """Return the KV bytes that a step reads for one request of `tokens` tokens on one device. Windows limit the reads of sliding layers, on TPU too."""
     total = 0.0
     for group in resolved.spec.groups:
         attention = group.attention
@@ -136,7 +136,7 @@ def _fixed_s(resolved: Resolved, batch: float) -> float:
 
 
 def _tpu_sequences_s(batch: float) -> float:
-    """Return what all sequences but the first add to a step on one chip."""
+    """Return the time that all sequences except the first add to a step on one chip."""
     total, counted = 0.0, 1.0
     for last, seconds in overheads.TPU_SEQUENCE_S:
         if batch <= counted:

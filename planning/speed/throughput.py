@@ -1,6 +1,6 @@
-"""How fast a deployment answers: one request alone, and all of them together under the workload.
+"""Output rates of a deployment: one request alone, and all requests together under the workload.
 
-Estimates by a roofline (`planning.speed.steps`), good to about 20 % for one request; `planning.speed.bands` has the error of what is under load.
+Roofline estimates (`planning.speed.steps`), accurate to about 20% for one request; `planning.speed.bands` has the error under load.
 """
 
 from typing import Final, Literal
@@ -14,9 +14,9 @@ from planning.speed.serving import server_of
 from planning.speed.steps import StepTime, step_of
 
 _SHORT_REQUEST_TOKENS: Final = 256
-"""Context of the single request that the decode estimate is about."""
+"""Context of the single request in the decode estimate."""
 _SHORT_PROMPT_TOKENS: Final = 64
-"""Prompt of the request that the time to first token is about: longer than the smoke check's one sentence with its chat template."""
+"""Prompt of the request in the estimate of time to first token: longer than the smoke check's one sentence with its chat template."""
 
 
 def throughput_plan(resolved: Resolved, memory: MemoryPlan) -> ThroughputPlan:
@@ -27,7 +27,7 @@ def throughput_plan(resolved: Resolved, memory: MemoryPlan) -> ThroughputPlan:
     server = server_of(resolved, memory, resolved.deployment.workload or DEFAULT_WORKLOAD)
     full = server.load(float(server.slots), wave=0.0)
     decode = 1 / alone.total_s
-    # The single request has no prompt to speak of; where prompts take most of the time, it alone gives more tokens than all together.
+    # The single request has almost no prompt. If prompts take most of the time, it alone generates more tokens than all together.
     saturated = max(full.requests_per_s * server.workload.output_tokens, decode)
     band = bands.band("rate", bands.kind_of(resolved, server.prompt), saturated)
     return ThroughputPlan(

@@ -90,12 +90,16 @@ def _starts(plan: Plan) -> Iterator[str]:
     running = plan.running
     most = "up to " if plan.platform == "cloud-run" else ""
     yield f"A cold start takes {most}{duration(running.cold_start_s)} and costs {most}${running.cold_start_usd:.2f} until the first response."
-    linger = f" An instance stays for {duration(running.linger_s)} after its last request." if running.linger_s else ""
+    linger = (
+        f" An instance stays for {duration(running.idle_billing_s)} after its last request."
+        if running.idle_billing_s
+        else ""
+    )
     yield f"An idle hour costs ${running.idle_usd_per_hour:.2f}.{linger}"
 
 
 def _chart(running: RunningCosts) -> Iterator[str]:
-    hours = "Hours of traffic" if running.linger_s else "A run of N hours"
+    hours = "Hours of traffic" if running.idle_billing_s else "A run of N hours"
     yield f"{hours} per day, USD per month, and USD per hour of output"
     most = max(running.always_on_usd_per_month, *(window.usd_per_month for window in running.windows))
     for window in running.windows:

@@ -18,7 +18,7 @@ _MAX_WIDTH: Final = 120
 _COLORS: Final = {"block": "bold red", "warn": "yellow", "info": "cyan"}
 _VERDICTS: Final = {
     "fits": ("bold green", "fits"),
-    "oom": ("bold red", "out of memory"),
+    "out-of-memory": ("bold red", "out of memory"),
     "blocked": ("bold red", "blocked"),
 }
 

@@ -4,12 +4,13 @@ import dataclasses
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Final, Literal, cast
+from typing import Annotated, Final, Literal, cast
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, BeforeValidator, ConfigDict
 
 from contracts.errors import CommandRefusedError
 from contracts.fields import camel_case
+from contracts.former_names import current_verdict
 from contracts.labels import PRODUCT
 from contracts.masking import masked
 from engine.runner import stacks_in
@@ -52,7 +53,7 @@ class DescribedFinding(_Data):
 class DescribedPlan(_Data):
     """The figures of a plan that a reviewer needs."""
 
-    verdict: str
+    verdict: Annotated[str, BeforeValidator(current_verdict)]
     model: str
     accelerator: str
     weights_gib: float

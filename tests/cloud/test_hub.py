@@ -28,4 +28,4 @@ def test_a_hub_that_nothing_reaches_states_nothing(monkeypatch):
     at_hub(monkeypatch, "http://127.0.0.1:9/hub")
     answer = main_commit(EXISTS)
     assert isinstance(answer, Unknown)
-    assert answer.why.startswith("The Hugging Face hub cannot be reached (ConnectError)")
+    assert answer.why.startswith("The Hugging Face Hub cannot be reached (ConnectError)")

@@ -163,13 +163,13 @@ def test_an_api_that_was_enabled_a_moment_ago_is_waited_for(comes):
 
         clock = WaitClock(now_s=lambda: waited[0], sleep=sleep)
         found = search(world.api, scope(), clock=clock, say=said.append)
-    assert said == ["run.googleapis.com was enabled a moment ago and does not answer yet: waiting up to 300 s"]
+    assert said == ["waiting up to 300 s for run.googleapis.com (recently enabled)"]
     if comes:
         assert [item.kind for item in found.found] == ["Cloud Run service"]
         assert found.unknown == ()
     else:
         assert waited[0] == searching.START_LIMIT_S
-        assert [line.endswith("run the same command again in some minutes.") for line in found.unknown] == [True]
+        assert [line.endswith("run the same command again in a few minutes.") for line in found.unknown] == [True]
 
 
 def test_the_first_lists_of_an_api_that_begins_to_answer_are_read_once_more():
@@ -294,11 +294,11 @@ def test_an_answer_of_another_form_proves_nothing(kind, page):
     world.page = page
     (sentence,) = search(world, scope()).unknown
     assert sentence.startswith(f"Could not check whether a {kind} still exists: ")
-    assert "something else than a list" in sentence
+    assert "is not a list" in sentence
 
 
 def test_a_policy_of_another_form_is_never_written_back():
-    with pytest.raises(ScriptError, match="something else than a list of bindings"):
+    with pytest.raises(ScriptError, match="bindings is not a list"):
         without({"bindings": {}, "etag": "e"}, [], OURS)
 
 

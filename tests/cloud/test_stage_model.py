@@ -199,14 +199,14 @@ WHOLE = safetensors(b"weights")
 
 
 DAMAGED = {
-    b"": "has 0 bytes, which is no safetensors file",
-    b"weights": "has 7 bytes, which is no safetensors file",
-    b"\0" * 64: "has 64 bytes, and no safetensors header fits into them",
-    b"\xff" * 64: "has 64 bytes, and no safetensors header fits into them",
-    b"\x02" + b"\0" * 7 + b"[]": "has a header that is not one of safetensors",
-    WHOLE[:20]: "has 20 bytes, and no safetensors header fits into them",
-    WHOLE[:-3]: f"has {len(WHOLE) - 3} bytes, and its header says {len(WHOLE)}",
-    WHOLE + b"\0": f"has {len(WHOLE) + 1} bytes, and its header says {len(WHOLE)}",
+    b"": "has 0 bytes, too few for a safetensors file",
+    b"weights": "has 7 bytes, too few for a safetensors file",
+    b"\0" * 64: "has 64 bytes, which is smaller than its header",
+    b"\xff" * 64: "has 64 bytes, which is smaller than its header",
+    b"\x02" + b"\0" * 7 + b"[]": "has an invalid safetensors header",
+    WHOLE[:20]: "has 20 bytes, which is smaller than its header",
+    WHOLE[:-3]: f"has {len(WHOLE) - 3} bytes, but its header states {len(WHOLE)}",
+    WHOLE + b"\0": f"has {len(WHOLE) + 1} bytes, but its header states {len(WHOLE)}",
 }
 
 
@@ -220,7 +220,7 @@ def test_damaged_weights_are_refused_before_anything_is_copied(file, staging_wor
         staging_world.put("theirs/model.safetensors", content)
         refused = stage("--from", place) == ExitCode.REFUSED
         shown = capsys.readouterr().err
-        if not refused or f"model.safetensors of {place} {said}: its download did not end" not in shown:
+        if not refused or f"model.safetensors of {place} {said}: its download is incomplete" not in shown:
             passed.append((content, shown))
     assert passed == []
     assert staging_world.target.objects("m") == {}
@@ -475,7 +475,7 @@ def test_a_folder_with_anything_else_is_refused(staging_world, capsys, origin):
     staging_world.put(f"{folder}/{MANIFEST}", b'{"files": []}')
     assert stage("--from", place) == ExitCode.REFUSED
     assert (
-        f"has the manifest of other weights than its name says. Nothing was changed. Run `python -m scripts.stage_model --stack mine --remove {folder}`"
+        f"has a manifest that does not match its name. Nothing was changed. Run `python -m scripts.stage_model --stack mine --remove {folder}`"
         in (capsys.readouterr().err)
     )
 
@@ -491,7 +491,7 @@ def test_a_bucket_that_states_the_hash_of_other_bytes_overwrites_nothing(file, s
     lies = [{**entry, "crc32c": None} for entry in entries]
     staging_world.put(f"liar/{MANIFEST}", json.dumps({"files": lies}).encode())
     assert stage("--from", f"gs://{staging_world.bucket}/liar") == ExitCode.REFUSED
-    assert "has other bytes than the source, although both state the same SHA-256" in capsys.readouterr().err
+    assert "differs from the source, although both state the same SHA-256" in capsys.readouterr().err
     assert contents(staging_world, folder) == before
     assert file.read_text().count("sha256:") >= 1
 

@@ -140,7 +140,7 @@ def test_no_manifest_lists_what_is_not_there(staging_world, checkpoint, monkeypa
 
     monkeypatch.setattr(copying, "write_manifest", late)
     with pytest.raises(
-        ScriptError, match=r"gs://.*/m/config.json was changed by somebody else while it was copied; end"
+        ScriptError, match=r"gs://.*/m/config.json was changed by another process during the copy. Stop"
     ):
         staging_world.stage(checkpoint)
     assert f"m/{MANIFEST}" not in staging_world.target.objects("m/")
@@ -206,7 +206,7 @@ def test_a_folder_that_changes_meanwhile_is_refused(staging_world, checkpoint):
                 (self.folder / file.name).write_bytes(LARGE[:-1] + b"?")
             return data
 
-    with pytest.raises(ScriptError, match=r"model-1.safetensors was changed while it was copied; run this again."):
+    with pytest.raises(ScriptError, match=r"model-1.safetensors was changed during the copy. Run this again."):
         staging_world.stage(Changing(folder=checkpoint))
     found = staging_world.target.objects("m/")
     assert "m/model-1.safetensors" not in found
@@ -225,14 +225,14 @@ def test_a_second_writer_is_noticed(staging_world, checkpoint, monkeypatch):
         return upload(self, name, *arguments, **options)
 
     monkeypatch.setattr(buckets.WeightsBucket, "upload", late)
-    with pytest.raises(ScriptError, match=r"changed by somebody else while it was copied; end the other copy"):
+    with pytest.raises(ScriptError, match=r"changed by another process during the copy. Stop the other copy"):
         staging_world.stage(checkpoint)
 
 
 def test_the_same_bytes_of_an_attempt_whose_answer_was_lost_are_taken(staging_world):
     first = staging_world.target.upload("m/a", b"abc", replaced=None)
     assert staging_world.target.upload("m/a", b"abc", replaced=None) == first
-    with pytest.raises(ScriptError, match="somebody else"):
+    with pytest.raises(ScriptError, match="another process"):
         staging_world.target.upload("m/a", b"abd", replaced=None)
 
 
@@ -248,7 +248,7 @@ def test_an_answer_that_was_lost_is_no_second_writer(staging_world, checkpoint, 
 
 def test_the_same_bytes_without_their_sha256_are_another_object(staging_world):
     staging_world.put("m/a", b"abc")
-    with pytest.raises(ScriptError, match="somebody else"):
+    with pytest.raises(ScriptError, match="another process"):
         staging_world.target.upload("m/a", b"abc", replaced=None, sha256="0" * 64)
 
 
@@ -260,7 +260,7 @@ def test_parts_that_another_run_deleted_are_named_as_such(staging_world, checkpo
         return compose(self, name, sources, **options)
 
     monkeypatch.setattr(buckets.WeightsBucket, "compose", late)
-    with pytest.raises(ScriptError, match=r"changed by somebody else while it was copied; end the other copy"):
+    with pytest.raises(ScriptError, match=r"changed by another process during the copy. Stop the other copy"):
         staging_world.stage(checkpoint)
 
 
@@ -277,29 +277,29 @@ def test_a_cloud_storage_that_does_not_answer_is_not_said_to_refuse(staging_worl
         lambda: staging_world.target.objects(""),
         lambda: staging_world.target.upload("a", b"", replaced=None),
     ):
-        with pytest.raises(ScriptError, match=r"^Cloud Storage cannot be reached \(\w+\); run this again\.$"):
+        with pytest.raises(ScriptError, match=r"^Cloud Storage cannot be reached \(\w+\)\. Run this again\.$"):
             call()
 
 
 @pytest.mark.parametrize(
     ("error", "said"),
     [
-        (exceptions.TransportError("no network"), "Cloud Storage cannot be reached (TransportError); run this again."),
+        (exceptions.TransportError("no network"), "Cloud Storage cannot be reached (TransportError). Run this again."),
         (
             exceptions.RefreshError("invalid_grant: expired", {}),
-            "Google refused the credentials (RefreshError); run `gcloud auth application-default login`.",
+            "Google rejected the credentials (RefreshError). Run `gcloud auth application-default login`.",
         ),
         (
             RetryError("120 s exceeded", ServiceUnavailable("busy", response=SimpleNamespace(status_code=503))),
-            "Cloud Storage is not available (HTTP 503); run this again.",
+            "Cloud Storage is not available (HTTP 503). Run this again.",
         ),
         (
             RetryError("120 s exceeded", InvalidResponse(SimpleNamespace(status_code=429), "busy")),
-            "Cloud Storage is not available (HTTP 429); run this again.",
+            "Cloud Storage is not available (HTTP 429). Run this again.",
         ),
         (
             DataCorruption(None, "Checksum mismatch"),
-            "Cloud Storage received other bytes than were sent; run this again.",
+            "Cloud Storage received corrupted data. Run this again.",
         ),
     ],
 )
@@ -322,11 +322,11 @@ def test_a_folder_without_a_file_that_its_index_names_is_refused(checkpoint):
     index = checkpoint / "model.safetensors.index.json"
     index.write_text(json.dumps({"weight_map": names}))
     with pytest.raises(
-        CommandRefusedError, match=r"lacks model-3.safetensors, which model.safetensors.index.json names"
+        CommandRefusedError, match=r"has no model-3.safetensors, which model.safetensors.index.json lists"
     ):
         FolderSource(folder=checkpoint).files()
     index.write_text("no JSON")
-    with pytest.raises(CommandRefusedError, match=r"model.safetensors.index.json .* is no index of weights"):
+    with pytest.raises(CommandRefusedError, match=r"model.safetensors.index.json .* is not an index of weights"):
         FolderSource(folder=checkpoint).files()
     index.write_text(json.dumps({"weight_map": dict(list(names.items())[:2])}))
     assert len(FolderSource(folder=checkpoint).files()) == 4
@@ -335,9 +335,7 @@ def test_a_folder_without_a_file_that_its_index_names_is_refused(checkpoint):
 def test_a_folder_that_git_cloned_without_its_large_files_is_refused(checkpoint):
     pointer = b"version https://git-lfs.github.com/spec/v1\noid sha256:" + b"0" * 64 + b"\nsize 12345\n"
     (checkpoint / "model-2.safetensors").write_bytes(pointer)
-    with pytest.raises(
-        CommandRefusedError, match=r"model-2.safetensors is a pointer of Git LFS; run `git lfs pull` in"
-    ):
+    with pytest.raises(CommandRefusedError, match=r"model-2.safetensors is a Git LFS pointer. Run `git lfs pull` in"):
         FolderSource(folder=checkpoint).files()
 
 
@@ -362,7 +360,7 @@ def test_the_revision_of_a_folder_is_its_name_from_within_too(checkpoint, monkey
 
 def test_a_bucket_that_does_not_exist_is_one_sentence(staging_world, checkpoint):
     staging_world.bucket = "no-such-bucket"
-    with pytest.raises(ScriptError, match=r"^Cloud Storage refused: 404 .*bucket does not exist"):
+    with pytest.raises(ScriptError, match=r"^Cloud Storage rejected the call: 404 .*bucket does not exist"):
         staging_world.stage(checkpoint)
 
 
@@ -391,7 +389,7 @@ def test_two_runs_at_once_never_leave_a_manifest_of_a_mixture(staging_world, che
         try:
             return staging_world.stage(folder).manifest
         except ScriptError as error:
-            assert "by somebody else" in str(error) or "joined to other bytes" in str(error)
+            assert "by another process" in str(error) or "did not match the source" in str(error)
             return None
 
     with ThreadPoolExecutor(2) as threads:

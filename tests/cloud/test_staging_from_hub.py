@@ -72,7 +72,9 @@ def test_the_token_goes_to_the_hub_and_not_to_its_storage(world):
 def test_bytes_that_the_hub_does_not_state_are_refused_and_mended_by_the_next_run(world, name, what):
     staging, running = world
     running.damaged = {name}
-    with pytest.raises(ScriptError, match=rf"{name} has {what} .* after the download, the hub says .*; run this again"):
+    with pytest.raises(
+        ScriptError, match=rf"{name} has {what} .* after the download, but the hub states .*\. Run this again"
+    ):
         staging.stage(hub("org/model", None))
     found = staging.target.objects("m/")
     assert (f"m/{name}" in found, f"m/{MANIFEST}" in found) == (False, False)
@@ -112,7 +114,7 @@ def test_a_client_that_stays_closed_is_one_sentence(world, monkeypatch):
     source, closed = hub("org/model", None), _http.default_client_factory()
     closed.close()
     monkeypatch.setattr(_http, "get_session", lambda: closed)
-    with pytest.raises(ScriptError, match=r"^The Hugging Face hub cannot be reached \(RuntimeError\); run this again"):
+    with pytest.raises(ScriptError, match=r"^The Hugging Face Hub cannot be reached \(RuntimeError\); run this again"):
         staging.stage(source)
 
 
@@ -139,25 +141,33 @@ def test_a_signed_link_that_expired_is_one_sentence(world):
     with pytest.raises(ScriptError) as caught:
         staging.stage(hub("org/model", None))
     assert str(caught.value) == (
-        "The Hugging Face hub refused org/model with HTTP 403: a link to its storage expired, or the token may not read it; "
-        "run this again to go on where it stopped."
+        "The Hugging Face Hub rejected org/model with HTTP 403: a storage link expired, or the token has no read access; "
+        "run this again to resume."
     )
 
 
 @pytest.mark.parametrize(
     ("status", "code", "advice"),
     [
-        (401, "GatedRepo", "accept its terms at https://huggingface.co/org/model, and set HF_TOKEN to a token of"),
-        (403, "GatedRepo", "accept its terms at https://huggingface.co/org/model, and set HF_TOKEN to a token of"),
-        (401, "", "HF_TOKEN is not valid or has expired; create a token at https://huggingface.co/settings/tokens and"),
-        (404, "RepoNotFound", "it does not exist or is private; check the name, or set HF_TOKEN to a token that may"),
+        (401, "GatedRepo", "accept its terms at https://huggingface.co/org/model, then set HF_TOKEN to a token of"),
+        (403, "GatedRepo", "accept its terms at https://huggingface.co/org/model, then set HF_TOKEN to a token of"),
+        (401, "", "HF_TOKEN is invalid or has expired; create a token at https://huggingface.co/settings/tokens and"),
+        (404, "RepoNotFound", "it does not exist or is private; check the name, or set HF_TOKEN to a token with"),
         (
             404,
             "RevisionNotFound",
-            "it has no such revision; see its branches and commits at https://huggingface.co/org",
+            "the revision does not exist; see its branches and commits at https://huggingface.co/org",
         ),
-        (429, "", "it is busy or has a fault; wait a few minutes, or pass --from FOLDER with a downloaded checkpoint"),
-        (500, "", "it is busy or has a fault; wait a few minutes, or pass --from FOLDER with a downloaded checkpoint"),
+        (
+            429,
+            "",
+            "it is overloaded or failing; wait a few minutes, or pass --from FOLDER with a downloaded checkpoint",
+        ),
+        (
+            500,
+            "",
+            "it is overloaded or failing; wait a few minutes, or pass --from FOLDER with a downloaded checkpoint",
+        ),
     ],
     ids=["gated-401", "gated-403", "bad-token", "no-model", "no-revision", "busy", "fault"],
 )
@@ -167,14 +177,14 @@ def test_a_refusal_of_the_hub_says_what_to_do_and_repeats_no_address(world, stat
     with pytest.raises(ScriptError) as caught:
         hub("org/model", None)
     said = str(caught.value)
-    assert said.startswith(f"The Hugging Face hub refused org/model with HTTP {status}: {advice}")
+    assert said.startswith(f"The Hugging Face Hub rejected org/model with HTTP {status}: {advice}")
     assert running.url not in said
 
 
 def test_a_server_that_ignores_ranges_is_named(world):
     staging, running = world
     running.ignores_ranges = True
-    with pytest.raises(ScriptError, match=r"localhost answered HTTP 200 without a range for bytes .* of model"):
+    with pytest.raises(ScriptError, match=r"localhost returned HTTP 200 without a range for bytes .* of model"):
         staging.stage(hub("org/model", None))
 
 
@@ -182,7 +192,7 @@ def test_another_file_of_the_same_name_is_noticed(world):
     staging, running = world
     source = hub("org/model", None)
     running.files["model.safetensors"] = LARGE + b"more"
-    with pytest.raises(ScriptError, match=r"localhost answered bytes .*/12349 for bytes .* \(12345 bytes\)"):
+    with pytest.raises(ScriptError, match=r"localhost returned bytes .*/12349 for bytes .* \(12345 bytes\)"):
         staging.stage(source)
 
 
@@ -213,7 +223,7 @@ def test_a_repository_without_a_file_that_its_index_names_is_refused(world):
     index = {"weight_map": {"a": "model.safetensors", "b": "model-2.safetensors"}}
     running.files["model.safetensors.index.json"] = json.dumps(index).encode()
     with pytest.raises(
-        CommandRefusedError, match=r"lacks model-2.safetensors, which model.safetensors.index.json names"
+        CommandRefusedError, match=r"has no model-2.safetensors, which model.safetensors.index.json lists"
     ):
         hub("org/model", None)
 
@@ -225,5 +235,5 @@ def test_a_hub_that_cannot_be_reached_says_how_to_go_on(staging_world, monkeypat
         "huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE", "http://127.0.0.1:9/{repo_id}/{revision}/{filename}"
     )
     monkeypatch.setattr("huggingface_hub.utils._http.time.sleep", lambda _seconds: None)
-    with pytest.raises(ScriptError, match=r"cannot be reached .*; run this again to go on where it stopped"):
+    with pytest.raises(ScriptError, match=r"cannot be reached .*; run this again to resume"):
         source.read(file, 0, 5)

@@ -102,28 +102,32 @@ CASES = {
     "absent": (
         (ABSENT,),
         {},
-        f"refused {ABSENT} with HTTP 404: {DOES_NOT_EXIST} (the nearest that the planner knows: ",
+        f"rejected {ABSENT} with HTTP 404: {DOES_NOT_EXIST} (nearest known: ",
     ),
     "absent-nearest": ((ABSENT,), {}, EXISTS),
-    "misspelt": (("google/gema-4-12b-it",), {}, "the nearest that the planner knows: google/gemma-4-12B-it"),
+    "misspelt": (("google/gema-4-12b-it",), {}, "nearest known: google/gemma-4-12B-it"),
     "private": (
         ("org/mine",),
         {"repositories": {"org/mine": "private"}},
         f"HTTP 404: {DOES_NOT_EXIST}, or set HF_TOKEN",
     ),
-    "gated": ((GATED,), {}, f"HTTP 403: accept its terms at https://huggingface.co/{GATED}, and set HF_TOKEN"),
-    "revision": ((EXISTS, "--revision", "none"), {}, "HTTP 404: it has no such revision; see its branches and commits"),
-    "expired": ((EXISTS,), {"expired_tokens": ["hf_test"]}, "HTTP 401: HF_TOKEN is not valid or has expired; create a"),
-    "429": ((EXISTS,), {"faults": [Fault(method="hub.*", status=429, count=ALWAYS)]}, "HTTP 429: it is busy or has a"),
+    "gated": ((GATED,), {}, f"HTTP 403: accept its terms at https://huggingface.co/{GATED}, then set HF_TOKEN"),
+    "revision": (
+        (EXISTS, "--revision", "none"),
+        {},
+        "HTTP 404: the revision does not exist; see its branches and commits",
+    ),
+    "expired": ((EXISTS,), {"expired_tokens": ["hf_test"]}, "HTTP 401: HF_TOKEN is invalid or has expired; create a"),
+    "429": ((EXISTS,), {"faults": [Fault(method="hub.*", status=429, count=ALWAYS)]}, "HTTP 429: it is overloaded or"),
     "503": (
         (EXISTS,),
         {"faults": [Fault(method="hub.*", count=ALWAYS)]},
-        "HTTP 503: it is busy or has a fault; wait a",
+        "HTTP 503: it is overloaded or failing; wait a",
     ),
     "down": (
         (EXISTS,),
         {"faults": [Fault(method="hub.*", action="reset", count=ALWAYS)]},
-        "The Hugging Face hub cannot be reached (RemoteProtocolError); pass --from FOLDER with a downloaded checkpoint.",
+        "The Hugging Face Hub cannot be reached (RemoteProtocolError); pass --from FOLDER with a downloaded checkpoint.",
     ),
 }
 

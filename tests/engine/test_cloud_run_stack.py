@@ -34,7 +34,7 @@ def deployed(workspace):
 
 
 def give_up_early(workspace):
-    """Set a startup probe that gives up after 360 s. The server starts in 13 minutes."""
+    """Set a startup probe that allows 360 s. The server starts in 13 minutes."""
     probe = {"initialDelay": "240s", "period": "60s", "failureThreshold": 2, "timeout": "50s"}
     words = [f"--plaintext=gemma-serving:cloudRun.startupProbe.{key}={value}" for key, value in probe.items()]
     workspace.pulumi("config", "set-all", "--path", *words, "--stack", STACK)

@@ -153,7 +153,7 @@ def test_an_unknown_flag_is_refused_in_the_preview_and_the_machine_is_not_touche
     refused = workspace.pulumi("preview", "--stack", STACK, expect=None)
     assert refused.code != 0
     assert "ARG02" in refused.text
-    assert f"{UNKNOWN_FLAG} is no flag of vLLM" in refused.text
+    assert f"{UNKNOWN_FLAG} is not a flag of vLLM" in refused.text
     assert guest(workspace)["document-hash"] == deployed["good"]
 
 

@@ -76,7 +76,7 @@ def test_a_cloud_run_stack_of_an_earlier_release_loses_the_volume_that_cloud_run
     text = path.read_text()
     refused = workspace.pulumi("preview", "--stack", "l4-qat", expect=None)
     assert refused.code != 0
-    assert f"MOD04: The Hugging Face hub has no {ABSENT_ID}" in refused.text
+    assert f"MOD04: {ABSENT_ID} does not exist on the Hugging Face Hub" in refused.text
     assert f"model: {PRESENT_ID}" in refused.text
     path.write_text(text.replace("config:\n", "config:\n  gemma-serving:acceptFindings: [MOD04]\n"))
     previewed = workspace.pulumi("preview", "--json", "--stack", "l4-qat").json

@@ -45,7 +45,7 @@ CHANGES = {
 """One of each kind. The sentences themselves are asserted without an engine, in tests/stacks/test_loading.py and tests/planning."""
 
 MORE_CHANGES = {
-    "a duration": ("maxRunDuration: 4h", "maxRunDuration: 4", "maxRunDuration = 4: a duration needs its unit"),
+    "a duration": ("maxRunDuration: 4h", "maxRunDuration: 4", "maxRunDuration = 4: a duration needs a unit"),
     "a zone": ("us-east5-a", "us-east9-a", "us-east9-a"),
     "a target": ("target: tpu", "target: cloud-run", "target cloud-run requires the block cloudRun"),
     "a model": ("model: google/gemma-4-E2B-it", "model: google/gemma-9-E2B-it", "google/gemma-9-E2B-it"),

@@ -52,7 +52,7 @@ def test_the_prediction_is_within_its_tolerance(subtests: pytest.Subtests):
 @pytest.mark.parametrize("boot", REPORTED, ids=lambda boot: boot.id)
 def test_what_ran_is_said_to_run_and_what_died_is_said_to_die(boot: Boot):
     p = plan(boot.deployment)
-    assert (p.verdict == "oom") is boot.died
+    assert (p.verdict == "out-of-memory") is boot.died
     assert p.fits is not boot.died
 
 

@@ -107,14 +107,14 @@ def test_names_without_their_owner_are_found():
 )
 def test_a_near_miss_gets_the_id_that_was_meant(spelled: str, meant: str):
     assert meant in similar_ids(spelled)
-    with pytest.raises(PlanningError, match=re.escape(f"did you mean {similar_ids(spelled)[0]}")):
+    with pytest.raises(PlanningError, match=re.escape(f"Did you mean {similar_ids(spelled)[0]}")):
         plan(replace(H100, model=spelled))
 
 
 def test_a_name_that_is_like_none_gets_no_guess():
     with pytest.raises(PlanningError) as caught:
         plan(replace(H100, model="meta-llama/Llama-3.1-8B"))
-    assert "did you mean" not in str(caught.value)
+    assert "Did you mean" not in str(caught.value)
     assert "--config FILE" in str(caught.value)
 
 
@@ -124,12 +124,12 @@ def test_a_name_that_is_like_none_gets_no_guess():
         (
             "google/gemma-4-12B-it",
             "w4a16",
-            "quantized already, and google/gemma-4-12B-it is bf16; take google/gemma-4-12B-it-qat-w4a16-ct.",
+            "quantized checkpoint, but google/gemma-4-12B-it is bf16. Use google/gemma-4-12B-it-qat-w4a16-ct.",
         ),
-        ("google/gemma-4-31B-it", "nvfp4", "take RedHatAI/gemma-4-31B-it-NVFP4."),
-        ("google/gemma-4-E2B-it", "nvfp4", "ask for bf16 or fp8."),
-        ("google/gemma-4-12B-it-qat-w4a16-ct", "fp8", "leave quantization out, or take google/gemma-4-12B-it."),
-        ("RedHatAI/gemma-4-12B-it-FP8-Dynamic", "bf16", 'is fp8, so `quantization` "bf16" contradicts it'),
+        ("google/gemma-4-31B-it", "nvfp4", "Use RedHatAI/gemma-4-31B-it-NVFP4."),
+        ("google/gemma-4-E2B-it", "nvfp4", "Choose bf16 or fp8."),
+        ("google/gemma-4-12B-it-qat-w4a16-ct", "fp8", "Remove quantization or use google/gemma-4-12B-it."),
+        ("RedHatAI/gemma-4-12B-it-FP8-Dynamic", "bf16", 'is fp8, which conflicts with `quantization` "bf16"'),
     ],
 )
 def test_a_checkpoint_is_not_sized_as_what_it_is_not(model: str, asked: str, said: str):
@@ -144,7 +144,7 @@ def test_a_checkpoint_that_is_quantized_already_gets_no_quantization_flag():
 
 
 def test_a_drafter_is_no_model_to_serve():
-    with pytest.raises(PlanningError, match="drafts for google/gemma-4-31B-it and serves nobody alone"):
+    with pytest.raises(PlanningError, match="is a draft model for google/gemma-4-31B-it and cannot serve alone"):
         plan(replace(H100, model="google/gemma-4-31B-it-assistant"))
     assert not any(CHECKPOINTS[name].is_drafter for name in model_ids())
 
@@ -202,7 +202,7 @@ def test_a_config_stands_in_for_an_unknown_drafter_and_belongs_to_one():
     given = spec_of("google/gemma-4-31B-it-assistant")
     deployment = replace(H100, vllm=speculating("org/unknown-head"), draft_spec=given)
     assert resolve(deployment).drafter is given
-    with pytest.raises(PlanningError, match="names no drafter"):
+    with pytest.raises(PlanningError, match="names no model"):
         resolve(replace(H100, draft_spec=given))
 
 
@@ -212,7 +212,7 @@ def test_vocabularies_and_hidden_states_must_match():
     assert mismatch(MODELS["google/gemma-4-E2B-it"], target) is None
     assert "reads hidden states 1,536 wide" in (mismatch(spec_of("google/gemma-4-E2B-it-assistant"), target) or "")
     other = replace(MODELS["google/gemma-4-E2B-it"], vocab=128_256)
-    assert "a vocabulary of 128,256 tokens" in (mismatch(other, target) or "")
+    assert "its vocabulary has 128,256 tokens" in (mismatch(other, target) or "")
     assert drafters_for(target) == (
         "google/gemma-4-31B-it-assistant",
         "google/gemma-4-31B-it-qat-q4_0-unquantized-assistant",
@@ -314,7 +314,9 @@ def test_who_names_an_id_that_the_hub_does_not_show_gets_near_ones():
 
 
 def test_an_absent_id_is_refused_where_an_id_is_searched():
-    with pytest.raises(PlanningError, match=re.escape(f"has no {ABSENT_ID}: it answered 404 (https://")):
+    with pytest.raises(
+        PlanningError, match=re.escape(f"{ABSENT_ID} does not exist on the Hugging Face Hub: it returned 404 (https://")
+    ):
         checkpoints_of(ABSENT_ID)
 
 
@@ -339,5 +341,5 @@ def test_a_config_under_a_misspelt_id_is_told_from_another_model():
         given = replace(H100, model=name, model_spec=replace(spec_of("google/gemma-4-31B-it"), name=name))
         return next(one.message for one in plan(given).findings if one.id == "MOD01")
 
-    assert "spelled almost like google/gemma-4-31B-it-qat-w4a16-ct" in said("google/gemma-4-31B-it-qat-w4a16-tc")
+    assert "close to google/gemma-4-31B-it-qat-w4a16-ct" in said("google/gemma-4-31B-it-qat-w4a16-tc")
     assert "spelled almost" not in said("some-lab/gemma-4-31B-it")

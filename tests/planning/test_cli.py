@@ -75,13 +75,13 @@ def test_exit_codes_are_0_for_fits_and_2_for_blocked_and_out_of_memory(run):
     code, out, _ = run(*E2B, "--set", "tensorParallelSize=1", "--json")
     assert (code, json.loads(out)["verdict"]) == (2, "blocked")
     code, out, _ = run(*TOO_LARGE, "--json")
-    assert (code, json.loads(out)["verdict"]) == (2, "oom")
+    assert (code, json.loads(out)["verdict"]) == (2, "out-of-memory")
 
 
 @pytest.mark.parametrize(
     ("pair", "path", "value"),
     [
-        ("gpuMemoryUtilization=0.05", ("verdict",), "oom"),
+        ("gpuMemoryUtilization=0.05", ("verdict",), "out-of-memory"),
         ("gpuMemoryUtilization=0.1", ("verdict",), "fits"),
         ("kvCacheDtype=auto", ("verdict",), "fits"),
         ("blockSize=64", ("verdict",), "fits"),
@@ -179,18 +179,18 @@ def test_the_formulas_are_in_the_json_too(run):
     [
         ((), "No deployment to plan"),
         (("--model", "google/gemma-4-E2B-it"), "No accelerator"),
-        (("--model", "gpt-5", "--accelerator", "L4"), '"gpt-5" is not in the catalog; known are google/gemma-4-E2B-it'),
-        (("--model", "google/gemma-4-E2B-it", "--accelerator", "T4"), '"T4" is unknown; allowed are v5e-1'),
-        ((*E2B, "--platform", "gce"), "allowed for it are tpu-vm"),
-        ((*E2B, "--quantization", "int3"), "allowed are bf16, fp8, w4a16"),
+        (("--model", "gpt-5", "--accelerator", "L4"), '"gpt-5" is not in the catalog. Known: google/gemma-4-E2B-it'),
+        (("--model", "google/gemma-4-E2B-it", "--accelerator", "T4"), '"T4" is unknown. Allowed: v5e-1'),
+        ((*E2B, "--platform", "gce"), "Allowed: tpu-vm"),
+        ((*E2B, "--quantization", "int3"), "Allowed: bf16, fp8, w4a16"),
         ((*E2B, "--set", "maxModelLength=1"), 'no key "maxModelLength". Use one of tensorParallelSize'),
         ((*E2B, "--set", "maxModelLen"), "has no value"),
         ((*E2B, "--set", "maxModelLen=long"), '"long"; it must be a whole number'),
         ((*E2B, "--set", "enforceEager=maybe"), '"maybe"; it must be true or false'),
         ((*E2B, "--set", "weightsMode=floppy"), '"floppy". Use one of hub'),
-        ((*E2B, "--set", "maxRunDuration=4"), "a duration needs its unit"),
+        ((*E2B, "--set", "maxRunDuration=4"), "a duration needs a unit"),
         ((*E2B, "--set", "compileCache=disk"), '"disk". Use one of machine, bucket, off'),
-        ((*E2B, "--set", "acceptFindings=FIT99"), '"FIT99" is the id of no finding'),
+        ((*E2B, "--set", "acceptFindings=FIT99"), 'finding "FIT99" does not exist'),
         ((*E2B, "--fix"), "--stack NAME"),
         (("--stack", "tpu-v6e4", "--write"), "--write requires --fix"),
         ((*E2B, "--min-context", "4096"), "require --compare"),

@@ -217,11 +217,11 @@ def test_what_is_not_known_of_an_architecture_is_said():
 
     index = {"metadata": {"total_size": 16_060_522_496}}
     assert "8.03 billion parameters in bf16, 14.96 GiB of files" in not_known(LLAMA_8B)
-    assert "no index of safetensors was given" in not_known(LLAMA_8B)
+    assert "no safetensors index was passed" in not_known(LLAMA_8B)
     assert "no index" not in not_known(LLAMA_8B, index=index)
     assert "has the architecture LlamaForCausalLM" in not_known({**LLAMA_8B, "architectures": ["LlamaForCausalLM"]})
     assert "tie_word_embeddings is missing" in not_known(_without(LLAMA_8B, "tie_word_embeddings"))
-    assert "sliding_window is taken for all" in not_known({**LLAMA_8B, "sliding_window": 4_096})
+    assert "sliding_window applies to all" in not_known({**LLAMA_8B, "sliding_window": 4_096})
     assert "encoders of images or audio" in not_known({**LLAMA_8B, "vision_config": VISION})
     assert "Not known" not in not_known(CONFIGS["31B"], index={"metadata": {"total_size": 62_546_000_000}})
 
@@ -231,7 +231,7 @@ def test_a_bf16_model_can_be_asked_for_as_fp8_and_not_as_four_bits():
     small = plan(replace(asked, quantization="fp8"))
     assert small.memory.weights_gib < plan(asked).memory.weights_gib * 0.65
     assert small.vllm.quantization == "fp8"
-    with pytest.raises(PlanningError, match="needs a checkpoint that is quantized already"):
+    with pytest.raises(PlanningError, match="needs an already quantized checkpoint"):
         plan(replace(asked, quantization="w4a16"))
 
 
@@ -257,8 +257,8 @@ def _without(config: dict[str, object], key: str) -> dict[str, object]:
         ({**LLAMA_8B, "vocab_size": "many"}, "\"vocab_size\" is 'many'"),
         ({**LLAMA_8B, "linear_num_value_heads": 32}, 'state-space layers ("linear_num_value_heads")'),
         ({**LLAMA_8B, "kv_lora_rank": 512}, "multi-head latent attention"),
-        ({**LLAMA_8B, "layer_types": ["linear_attention"] * 32}, "linear_attention are not modelled"),
-        ({**LLAMA_8B, "layer_types": ["full_attention"] * 31}, "names 31 layers"),
+        ({**LLAMA_8B, "layer_types": ["linear_attention"] * 32}, "linear_attention are not supported"),
+        ({**LLAMA_8B, "layer_types": ["full_attention"] * 31}, "has 31 layers"),
         ({**LLAMA_8B, "quantization_config": {"quant_method": "gptq", "bits": 3}}, '"gptq" with 3 bits'),
         ({}, '"num_hidden_layers" is missing'),
     ],

@@ -78,20 +78,20 @@ def test_a_known_gpu_by_its_figures_is_planned_like_itself(name: str):
 @pytest.mark.parametrize(
     ("figures", "said"),
     [
-        ("", '--device knows no ""; allowed are memory, usable, bandwidth, tflops, link, count, usd, name.'),
-        ("memory=24GiB", "--device lacks bandwidth and tflops; write for example --device memory=24GiB,"),
-        (f"{RTX_3090},vram=24GiB", '--device knows no "vram"'),
-        (f"{RTX_3090},memory=48GiB", "--device gives memory twice"),
+        ("", '--device key "" is unknown. Allowed: memory, usable, bandwidth, tflops, link, count, usd, name.'),
+        ("memory=24GiB", "--device requires bandwidth and tflops, for example --device memory=24GiB,"),
+        (f"{RTX_3090},vram=24GiB", '--device key "vram" is unknown'),
+        (f"{RTX_3090},memory=48GiB", "--device has memory twice"),
         (f"{RTX_3090},count", "--device count has no value"),
-        ("memory=24,bandwidth=936GB/s,tflops=71", '--device memory is "24"; write memory=NUMBERGiB or memory=NUMBERGB'),
-        ("memory=24GiB,bandwidth=936,tflops=71", '--device bandwidth is "936"; write bandwidth=NUMBERGB/s'),
+        ("memory=24,bandwidth=936GB/s,tflops=71", '--device memory is "24". Write memory=NUMBERGiB or memory=NUMBERGB'),
+        ("memory=24GiB,bandwidth=936,tflops=71", '--device bandwidth is "936". Write bandwidth=NUMBERGB/s'),
         ("memory=24GiB,bandwidth=936Gbit/s,tflops=71", '--device bandwidth is "936Gbit/s"'),
         ("memory=nanGiB,bandwidth=936GB/s,tflops=71", '--device memory is "nanGiB"'),
         ("memory=-24GiB,bandwidth=936GB/s,tflops=71", '--device memory is "-24GiB"'),
-        ("memory=0GiB,bandwidth=936GB/s,tflops=71", '--device memory is "0GiB"; allowed is 1 to 4096 GiB.'),
-        ("memory=24GiB,bandwidth=936TB/s,tflops=71", '--device bandwidth is "936TB/s"; allowed is 1 to 100000 GB/s.'),
-        (f"{RTX_3090},count=0", '--device count is "0"; allowed is 1 to 16.'),
-        (f"{RTX_3090},count=1.5", '--device count is "1.5"; allowed is 1 to 16.'),
+        ("memory=0GiB,bandwidth=936GB/s,tflops=71", '--device memory is "0GiB". Allowed: 1 to 4096 GiB.'),
+        ("memory=24GiB,bandwidth=936TB/s,tflops=71", '--device bandwidth is "936TB/s". Allowed: 1 to 100000 GB/s.'),
+        (f"{RTX_3090},count=0", '--device count is "0". Allowed: 1 to 16.'),
+        (f"{RTX_3090},count=1.5", '--device count is "1.5". Allowed: 1 to 16.'),
         (f"{RTX_3090},usable=25GiB", "--device usable is 25GiB, more than the memory of 24GiB."),
         (f"{RTX_3090},usd=0", '--device usd is "0"'),
     ],
@@ -116,7 +116,7 @@ def test_the_command_plans_a_device_and_prints_no_dollars(run):
     assert (code, err) == (0, "")
     assert "on this device (own): fits" in out
     assert "$" not in out
-    assert "no price was given" in run(*MODEL, "--device", RTX_3090, "--explain")[1]
+    assert "no price was set" in run(*MODEL, "--device", RTX_3090, "--explain")[1]
 
 
 def test_a_workload_on_a_device_without_a_price_has_no_dollars(run):
@@ -171,7 +171,7 @@ def test_a_way_out_of_a_device_that_is_too_small_can_be_pasted(run):
         ((*MODEL, "--device", RTX_3090, "--costs"), "--costs and --device cannot be combined"),
         (("--stack", "l4-qat", "--text-only"), "--stack and --text-only cannot be combined"),
         (MODEL, "--device FIGURES"),
-        ((*MODEL, "--device", "memory=24GiB"), "lacks bandwidth and tflops"),
+        ((*MODEL, "--device", "memory=24GiB"), "requires bandwidth and tflops"),
     ],
 )
 def test_options_that_do_not_go_together_are_refused(run, arguments: tuple[str, ...], said: str):

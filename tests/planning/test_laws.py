@@ -217,7 +217,7 @@ def test_no_settings_crash_the_planner(  # noqa: PLR0917 - hypothesis passes wha
         return
     document = plan_json(p)
     assert json.loads(json.dumps(document, allow_nan=False)) == document
-    assert p.fits == (p.verdict == "fits") == (not p.stopping and p.verdict != "oom")
+    assert p.fits == (p.verdict == "fits") == (not p.stopping and p.verdict != "out-of-memory")
     assert p.memory.kv_gib >= 0
     assert p.memory.weights_gib > 0
     assert p.startup.total_s > 0

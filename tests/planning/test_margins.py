@@ -124,7 +124,7 @@ def test_a_load_close_to_the_edge_is_named():
     p = planned("31B-it-qat-w4a16-ct", "L4", gpu_memory_utilization=0.95, limit_mm_per_prompt=text_only, **options)
     finding = next(f for f in p.findings if f.id == "FIT09")
     assert (outcome(p), finding.severity) == ("may fail", "warn")
-    assert "Loading takes 21.36 of the 21.96 GiB of a GPU" in finding.message
+    assert "Loading needs 21.36 of 21.96 GiB of GPU memory" in finding.message
     assert finding.remedies
 
 
@@ -132,9 +132,11 @@ def test_a_plan_that_may_fail_says_so_in_the_document_the_table_and_the_headline
     arguments = ["--model", "google/gemma-4-E2B-it", "--accelerator", "v5e-1", "--set", "gpuMemoryUtilization=0.93"]
     assert main([*arguments, "--json"]) == 0
     margin = json.loads(capsys.readouterr().out)["margin"]
-    assert margin == {"says": "may fail", "finding": "FIT05", "has_gib": 1.102, "needs_gib": 0.816, "enough_gib": 1.257}
+    current = {"verdict": "may fail", "available_gib": 1.102, "minimum_gib": 0.816, "recommended_gib": 1.257}
+    former = {"says": "may fail", "has_gib": 1.102, "needs_gib": 0.816, "enough_gib": 1.257}
+    assert margin == {"finding": "FIT05", **current, **former}
     assert main(arguments) == 0
-    words = "but may fail (FIT05: 1.10 GiB, and it takes 0.82 to 1.26)"
+    words = "but may fail (FIT05: 1.10 GiB, minimum 0.82, recommended 1.26)"
     assert words in capsys.readouterr().out
     assert words in headline(planned("E2B-it", "v5e-1", gpu_memory_utilization=0.93))
 
@@ -185,7 +187,7 @@ def test_more_memory_never_turns_fits_into_does_not(
     usable_gib = resolved.accelerator.usable_gib + more_gib
     larger = replace(resolved, accelerator=replace(resolved.accelerator, usable_gib=usable_gib))
     for before, after in zip(edges(memory_plan(resolved)), edges(memory_plan(larger)), strict=True):
-        assert after.has_gib - after.needs_gib >= before.has_gib - before.needs_gib - 1e-9
+        assert after.available_gib - after.minimum_gib >= before.available_gib - before.minimum_gib - 1e-9
         assert before.is_short or not after.is_short
         assert before.is_short or before.may_fail or not after.may_fail
 

@@ -128,9 +128,9 @@ def test_an_option_reads_its_value_from_a_command_line(key: str, text: str, valu
         ("maxModelLen", "0", "maxModelLen is 0; it must be 1 or more."),
         ("gpuMemoryUtilization", "nan", "gpuMemoryUtilization is nan; it must be above 0 and at most 1."),
         ("cpuOffloadGib", "-1", "cpuOffloadGib is -1.0; it must be 0 or more."),
-        ("kvCacheDtype", "int3", 'kvCacheDtype is "int3"; allowed are auto, bfloat16, float16, fp8'),
+        ("kvCacheDtype", "int3", 'kvCacheDtype is "int3". Allowed: auto, bfloat16, float16, fp8'),
         ("enforceEager", "maybe", 'enforceEager is "maybe"; it must be true or false.'),
-        ("limitMmPerPrompt", '{"smell": 1}', 'limitMmPerPrompt.smell is "smell"; allowed are image, audio, video.'),
+        ("limitMmPerPrompt", '{"smell": 1}', 'limitMmPerPrompt.smell is "smell". Allowed: image, audio, video.'),
         ("limitMmPerPrompt", '{"image": -1}', "limitMmPerPrompt.image is -1; it must be 0 or more."),
         ("speculativeConfig", "5", 'speculativeConfig is "5"; it must be a JSON object.'),
     ],
@@ -224,9 +224,9 @@ def test_recommendations_for_unknown_names_are_refused(model: str, platform: str
     [
         (
             {"model": "google/gemma-4-27B-it"},
-            'The model "google/gemma-4-27B-it" is not in the catalog; known are google/',
+            'The model "google/gemma-4-27B-it" is not in the catalog. Did you mean google/',
         ),
-        ({"accelerator": "T4"}, 'The accelerator "T4" is unknown; allowed are v5e-1'),
+        ({"accelerator": "T4"}, 'The accelerator "T4" is unknown. Allowed: v5e-1'),
         ({"accelerator": "v5p-8"}, "in us-central1-a, us-east5-a; one host (v5p-8) has 4 chips of 95 GiB"),
         (
             {"accelerator": "v7x-8"},
@@ -235,21 +235,21 @@ def test_recommendations_for_unknown_names_are_refused(model: str, platform: str
         ({"accelerator": "tpu7x-standard-4t"}, "has 4 chips of 192 GiB (https://docs.cloud.google.com/tpu/docs/tpu7x)"),
         (
             {"accelerator": "v6e-16", "platform": "tpu-vm"},
-            'The accelerator "v6e-16" is unknown; allowed are v5e-1, v5e-4, v5e-8, v6e-1, v6e-4, v6e-8.',
+            'The accelerator "v6e-16" is unknown. Allowed: v5e-1, v5e-4, v5e-8, v6e-1, v6e-4, v6e-8.',
         ),
         (
             {"accelerator": "T4", "platform": "cloud-run"},
-            'The accelerator "T4" is unknown; allowed are L4, RTX PRO 6000.',
+            'The accelerator "T4" is unknown. Allowed: L4, RTX PRO 6000.',
         ),
-        ({"platform": "cloud-run"}, 'The platform "cloud-run" does not have v6e-4; allowed for it are tpu-vm.'),
+        ({"platform": "cloud-run"}, 'The platform "cloud-run" does not have v6e-4. Allowed: tpu-vm.'),
         (
             {"quantization": "int3"},
-            'The quantization "int3" is unknown; allowed are bf16, fp8, w4a16, nvfp4, nvfp4-mlp.',
+            'The quantization "int3" is unknown. Allowed: bf16, fp8, w4a16, nvfp4, nvfp4-mlp.',
         ),
-        ({"weights_mode": "floppy"}, '`weights_mode` is "floppy"; allowed are hub'),
+        ({"weights_mode": "floppy"}, '`weights_mode` is "floppy". Allowed: hub'),
         ({"host_memory_gib": 0}, "`host_memory_gib` is 0; it must be above 0."),
         ({"vllm": VllmOptions(gpu_memory_utilization=1.1)}, "gpuMemoryUtilization is 1.1"),
-        ({"vllm": VllmOptions(kv_cache_dtype="int3")}, 'kvCacheDtype is "int3"; allowed are auto'),
+        ({"vllm": VllmOptions(kv_cache_dtype="int3")}, 'kvCacheDtype is "int3". Allowed: auto'),
         ({"vllm": VllmOptions(max_model_len=-1)}, "maxModelLen is -1; it must be 1 or more."),
         ({"vllm": VllmOptions(cpu_offload_gib=4)}, "vLLM on TPU cannot offload"),
     ],
@@ -262,7 +262,7 @@ def test_mistakes_are_one_sentence_with_the_value_and_what_is_allowed(change: di
 
 
 def test_a_quantized_checkpoint_cannot_be_asked_for_in_another_precision():
-    with pytest.raises(PlanningError, match="contradicts it"):
+    with pytest.raises(PlanningError, match="which conflicts with"):
         plan(Deployment(model="google/gemma-4-31B-it-qat-w4a16-ct", accelerator="L4", quantization="bf16"))
 
 
@@ -336,6 +336,7 @@ def test_a_plan_is_json_with_the_keys_that_are_promised():
                 "break_even",
                 "cold_start",
                 "commitments",
+                "idle_billing_s",
                 "idle_usd_per_hour",
                 "linger_s",
                 "lowest_usd_per_hour",

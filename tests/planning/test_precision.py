@@ -30,7 +30,7 @@ def test_the_command_refuses_it_in_one_sentence(capsys: pytest.CaptureFixture[st
     assert main(["--model", BF16, "--accelerator", "L4", "--quantization", "w4a16"]) == 2
     captured = capsys.readouterr()
     assert captured.out == ""
-    assert 'quantization "w4a16" needs a checkpoint that is quantized already' in captured.err
+    assert 'quantization "w4a16" needs an already quantized checkpoint' in captured.err
     assert "google/gemma-4-12B-it-qat-w4a16-ct" in captured.err
 
 

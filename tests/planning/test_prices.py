@@ -31,7 +31,7 @@ def ids(planned: Plan) -> set[str]:
 def pasted_file(planned: Plan, identifier: str) -> PriceBook:
     """Return the price file that a finding prints, as it stands there."""
     advice = next(finding.advice for finding in planned.findings if finding.id == identifier)
-    text = re.search(r"such as (\{.*\}), and name it", advice)
+    text = re.search(r"such as (\{.*\}), and pass it", advice)
     assert text is not None
     return PriceBook.from_mapping(json.loads(text[1]))
 
@@ -79,7 +79,7 @@ def test_zones_on_both_sides_of_a_border_give_a_range_and_the_dearest_counts():
     assert sum(usd for _, usd in cost.parts_usd_per_hour) == pytest.approx(cost.usd_per_hour)
     whole = next(finding.message for finding in plan(TPU).findings if finding.id == "CST01")
     assert "$12.96/h" in whole
-    assert "in asia-northeast1-b, the dearest zone; $10.80/h in us-east5-a" in whole
+    assert "in asia-northeast1-b, the most expensive zone; $10.80/h in us-east5-a" in whole
     # A limit between the two ends is reached in the dearest zone: the guard would act there.
     limited = replace(TPU, max_usd=120, tpu=replace(TPU.tpu, max_run_duration_s=36_000))
     assert "CST03" in ids(plan(limited))
@@ -135,15 +135,15 @@ def test_prices_of_your_own_hold_in_their_region_and_at_the_top_everywhere():
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"regions": [1]}, '"regions" [1]; write regions'),
+        ({"regions": [1]}, '"regions" [1]. Write regions'),
         ({"regions": {"us-east5-a": {}}}, '"us-east5-a" below "regions"'),
         ({"regions": {"us-east5": 3}}, '"us-east5" below "regions"'),
         ({"regions": {"us-east5": {"v9": 3}}}, 'unknown key "v9"'),
         ({"regions": {"us-east5": {"gce_h100_usd_per_hour": 0}}}, "is 0; it must be"),
         ({"gce_h100_usd_per_hour": float("nan")}, "is nan; it must be"),
         ({"gce_h100_usd_per_hour": float("inf")}, "is inf; it must be"),
-        ({"as_of": "yesterday"}, "\"as_of\" 'yesterday'; write a date"),
-        ({"as_of": "2026-13"}, "\"as_of\" '2026-13'; write a date"),
+        ({"as_of": "yesterday"}, "\"as_of\" 'yesterday'. Write a date"),
+        ({"as_of": "2026-13"}, "\"as_of\" '2026-13'. Write a date"),
         ({"own": 3}, 'unknown key "own"'),
     ],
 )

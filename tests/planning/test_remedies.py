@@ -72,7 +72,7 @@ def assert_kept(before: Plan, finding: Finding, remedy: Remedy, deployment: Depl
 def known_hopeless(planned: Plan) -> set[str]:
     """Findings without a change that removes them: no quota that suffices, and the host's memory where FIT01 has the way out."""
     no_host_within_quota = {finding.id for finding in planned.findings if finding.id == "HST01" and finding.advice}
-    return {*QUOTA_IDS} | no_host_within_quota | ({"FIT03", "HST02"} if planned.verdict == "oom" else set())
+    return {*QUOTA_IDS} | no_host_within_quota | ({"FIT03", "HST02"} if planned.verdict == "out-of-memory" else set())
 
 
 def fits_in_the_end(deployment: Deployment) -> bool:

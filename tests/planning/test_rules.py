@@ -309,7 +309,7 @@ def test_the_failure_is_named_before_it_costs_anything(subtests: pytest.Subtests
             assert (finding in p.stopping) == (severity == "block")
             if severity == "block":
                 assert not p.fits
-                assert p.verdict in {"blocked", "oom"}
+                assert p.verdict in {"blocked", "out-of-memory"}
             assert re.search(r"\d|localhost|off|false", finding.message), "a finding shows its figure"
             assert remedy_of(finding, FIELDS).endswith(".")
             assert finding.source
@@ -334,7 +334,7 @@ def test_an_accepted_finding_is_shown_and_stops_nothing(identifier: str):
 @pytest.mark.parametrize("accepted", [("FIT01",), RULE_IDS])
 def test_what_does_not_fit_is_never_said_to_fit_even_when_accepted(accepted: tuple[str, ...]):
     p = plan(replace(MEASURED["qat-31b-l4"], accept_findings=accepted))
-    assert (p.fits, p.verdict) == (False, "oom")
+    assert (p.fits, p.verdict) == (False, "out-of-memory")
     assert [f.id for f in p.stopping] == ["FIT01"]
 
 
@@ -348,7 +348,7 @@ def test_only_ids_that_exist_and_may_be_accepted_are_taken():
     assert check_accepted(ACCEPTABLE_IDS) is None
     unknown = check_accepted(["PRB01", "FIT99"])
     assert unknown is not None
-    assert unknown.startswith('"FIT99" is the id of no finding')
+    assert unknown.startswith('finding "FIT99" does not exist')
     assert "TPU04" in unknown
     for never in ("FIT01", "SEC01"):
         assert f"{never} (" in str(check_accepted([never]))
@@ -371,13 +371,13 @@ def test_what_was_seen_to_run_is_not_stopped(good: Deployment):
 
 def test_31b_on_an_l4_is_told_where_it_would_run_and_for_how_much():
     finding = the(plan(MEASURED["qat-31b-l4"]), "FIT01")
-    assert "21.96 GiB usable" in finding.message
+    assert "21.96 GiB is usable" in finding.message
     assert "19.5 GiB of weights" in finding.message
     deployable = {r.title: r.usd_per_hour for r in finding.remedies if r.is_deployable}
     assert deployable["RTX PRO 6000 on Cloud Run"] == pytest.approx(3.19, abs=0.01)
     assert deployable["google/gemma-4-12B-it-qat-w4a16-ct here"] == pytest.approx(1.42, abs=0.01)
     assert "v6e-1" not in deployable
-    assert "v6e-1, $1.35/h) does not hold it" in finding.advice
+    assert "v6e-1, $1.35/h) is too small" in finding.advice
 
 
 def test_machines_of_compute_engine_are_marked_as_outside_the_project():
@@ -392,8 +392,8 @@ def test_machines_of_compute_engine_are_marked_as_outside_the_project():
 
 def test_a_utilisation_too_low_for_the_weights_is_out_of_memory_too():
     p = plan(deployment("E2B-it", "L4", gpu_memory_utilization=0.35))
-    assert p.verdict == "oom"
-    assert "leaves nothing for the KV cache" in the(p, "FIT01").message
+    assert p.verdict == "out-of-memory"
+    assert "No memory is left for the KV cache" in the(p, "FIT01").message
 
 
 def test_offload_names_the_speed_that_remains():
@@ -422,7 +422,7 @@ def test_host_memory_that_no_machine_has_is_said_to_be_so():
     assert isinstance(enough, float)
     assert 58 < enough < 176
     finding = the(plan(replace(deployment("31B-it", "L4", cpu_offload_gib=50), host_memory_gib=32)), "FIT03")
-    assert "This platform has 32 GiB at most" in finding.advice
+    assert "The platform maximum is 32 GiB" in finding.advice
 
 
 def test_the_largest_length_offered_is_accepted_and_one_token_more_is_not():
@@ -430,7 +430,7 @@ def test_the_largest_length_offered_is_accepted_and_one_token_more_is_not():
     finding = the(plan(bad), "FIT04")
     length = change_of(finding, "vllm.max_model_len")
     assert isinstance(length, int)
-    assert f"The longest request that fits has {length:,} tokens." in finding.message
+    assert f"Largest value that fits: {length:,}." in finding.message
     assert plan(replace(bad, vllm=replace(bad.vllm, max_model_len=length, block_size=128))).fits
     assert not plan(replace(bad, vllm=replace(bad.vllm, max_model_len=length + 1, block_size=128))).fits
 
@@ -451,7 +451,7 @@ def test_a_checkpoint_that_works_is_named_instead_of_the_quantized_one():
 def test_fp8_on_tpu_shows_the_tokens_that_there_really_are():
     p = plan(MEASURED["e2b-v6e-4"])
     message = the(p, "FIT07").message
-    assert f"{p.memory.kv_tokens:,} tokens at 18 KiB each, not one more than with bf16" in message
+    assert f"{p.memory.kv_tokens:,} tokens of 18 KiB, no more than with bf16" in message
 
 
 def test_the_least_batch_that_holds_a_video_is_accepted():
@@ -499,8 +499,8 @@ def test_without_direct_vpc_no_weights_mode_is_faster_than_the_network():
 def test_a_start_longer_than_any_probe_is_told_so():
     bf16 = replace(deployment("31B-it", "RTX PRO 6000"), weights_mode="fuse", host_memory_gib=80)
     finding = the(plan(bf16), "PRB01")
-    assert "Cloud Run allows 34 min at most" in finding.message
-    assert "No probe that Cloud Run allows is long enough." in finding.advice
+    assert "Cloud Run allows at most 34 min" in finding.message
+    assert "No probe within Cloud Run's limits is long enough." in finding.advice
     assert finding.remedies[0].changes == {"weights_mode": "fuse-buffered"}
     assert found(plan(replace(bf16, weights_mode="fuse-buffered")), "PRB01") is None
 
@@ -508,11 +508,11 @@ def test_a_start_longer_than_any_probe_is_told_so():
 @pytest.mark.parametrize(
     ("change", "limit"),
     [
-        ({"initial_delay_s": 241}, "startupProbe.initialDelay is 241 s; 0 to 240 s"),
-        ({"period_s": 241, "failure_threshold": 1}, "startupProbe.period is 241 s; 1 to 240 s"),
+        ({"initial_delay_s": 241}, "startupProbe.initialDelay is 241 s; allowed: 0 to 240 s"),
+        ({"period_s": 241, "failure_threshold": 1}, "startupProbe.period is 241 s; allowed: 1 to 240 s"),
         ({"failure_threshold": 0}, "startupProbe.failureThreshold is 0"),
         ({"timeout_s": 61}, "startupProbe.timeout is 61 s"),
-        ({"failure_threshold": 31}, "period times failure threshold is 1860 s; 1800 s"),
+        ({"failure_threshold": 31}, "period times failure threshold is 1860 s; the maximum with a GPU is 1800 s"),
     ],
 )
 def test_each_limit_of_a_probe_is_named_with_its_value(change: dict[str, int], limit: str):
@@ -521,13 +521,10 @@ def test_each_limit_of_a_probe_is_named_with_its_value(change: dict[str, int], l
 
 def test_concurrency_is_measured_against_the_kv_cache_and_against_max_num_seqs():
     few = the(plan(on_cloud_run(concurrency=4)), "SCL01")
-    assert (
-        "passes on 4 requests at a time (concurrency 4 x maxInstances 1), although one instance alone computes 16"
-        in said(few)
-    )
+    assert "allows 4 concurrent requests (concurrency 4 x maxInstances 1), but one instance can serve 16" in said(few)
     assert change_of(few, "cloud_run.concurrency") == 16
     many = the(plan(on_cloud_run(concurrency=64)), "SCL01")
-    assert "computes 16 at a time" in many.message
+    assert "can serve 16 concurrent requests" in many.message
 
 
 def test_concurrency_is_measured_against_the_kv_cache_where_that_holds_less_than_max_num_seqs():
@@ -536,7 +533,7 @@ def test_concurrency_is_measured_against_the_kv_cache_where_that_holds_less_than
     held = change_of(finding, "cloud_run.concurrency")
     assert isinstance(held, int)
     assert held < 64
-    assert f"computes {held} at a time (its KV cache holds no more requests of 1,024 tokens)" in finding.message
+    assert f"can serve {held} concurrent requests (KV cache full with requests of 1,024 tokens)" in finding.message
     assert found(plan(changed(wide, {"cloud_run.concurrency": held})), "SCL01") is None
 
 
@@ -561,15 +558,18 @@ def test_a_roll_out_needs_gpus_for_two_revisions():
     """Tagged revisions are started, and keep their least number of instances (Cloud Run, minimum instances)."""
     assert found(plan(on_cloud_run(max_instances=1, gpu_quota=2, rolls_out=True)), "SCL02") is None
     never = the(plan(on_cloud_run(max_instances=1, gpu_quota=1, rolls_out=True)), "SCL02")
-    assert (never.severity, "1 GPU beside up to 1 " in never.message, "never start" in never.message) == (
+    assert (never.severity, "1 for the new revision and up to 1 " in never.message, "never start" in never.message) == (
         "block",
         True,
         True,
     )
     busy = the(plan(on_cloud_run(max_instances=3, min_instances=1, gpu_quota=3, rolls_out=True)), "SCL02")
-    assert (busy.severity, "4, and the GPU quota of the region is 3" in busy.message) == ("warn", True)
+    assert (busy.severity, "needs 4 GPUs" in busy.message) == ("warn", True)
     unknown = the(plan(on_cloud_run(max_instances=1, rolls_out=True)), "SCL02")
-    assert "needs 1 more, and the GPU quota of the region is not set" in unknown.message
+    assert (
+        "a rollout needs 1 more for the revision under test, but the GPU quota of the region is not set"
+        in unknown.message
+    )
 
 
 def test_flex_start_without_an_end_is_stopped_and_reckoned_with():

@@ -27,7 +27,7 @@ def bill(deployment: Deployment) -> dict[str, BillPart]:
 def a_day(deployment: Deployment, *, requests: int, answer_s: float) -> float:
     """Return the price of a day with single requests far apart, without minimum instances."""
     planned = plan(deployment)
-    billed_s = requests * (planned.startup.total_s + answer_s + planned.running.linger_s)
+    billed_s = requests * (planned.startup.total_s + answer_s + planned.running.idle_billing_s)
     return planned.cost.usd_per_hour * billed_s / 3600
 
 
@@ -150,7 +150,7 @@ def test_a_renewal_is_priced_by_the_time_that_two_machines_run():
     (part,) = [part for part in planned.running.bill if part.basis == "renewal"]
     assert part.usd == pytest.approx(planned.cost.usd_per_hour * planned.startup.total_s / 3600)
     assert planned.cost.max_usd == pytest.approx(planned.cost.usd_per_hour * 730 * 4 / 3)
-    assert planned.cost.max_usd_basis == "a month of runs that are renewed"
+    assert planned.cost.max_usd_basis == "a month of renewed runs"
     costs = costs_json(planned.cost, planned.running)
     assert [one["basis"] for one in costs["bill"] if one["basis"] == "renewal"] == ["renewal"]
     # The first machine is deleted when the second one is ready: the whole of `renew_before_s` is the most, not the rule.

@@ -89,17 +89,17 @@ def test_each_way_to_start_again_has_its_time_on_a_machine():
     start = kept("machine")
     assert start.recompile_s is not None
     assert start.reboot_s is not None
-    assert start.lost_machine_s is not None
+    assert start.node_replacement_s is not None
     assert start.recompile_s - start.restart_s == pytest.approx(start.compile_s * (1 - overheads.XLA_CACHED_FACTOR))
     assert start.reboot_s == start.restart_s + overheads.VM_BOOT_S
-    assert start.lost_machine_s == start.total_s + overheads.VM_BOOT_S
+    assert start.node_replacement_s == start.total_s + overheads.VM_BOOT_S
 
 
 def test_only_an_archive_makes_a_new_machine_start_warm():
     machine, bucket, off = (kept(cache) for cache in ("machine", "bucket", "off"))
-    assert machine.lost_machine_s == off.lost_machine_s
-    assert bucket.lost_machine_s == pytest.approx(
-        (machine.lost_machine_s or 0) - machine.compile_s * (1 - overheads.XLA_CACHED_FACTOR)
+    assert machine.node_replacement_s == off.node_replacement_s
+    assert bucket.node_replacement_s == pytest.approx(
+        (machine.node_replacement_s or 0) - machine.compile_s * (1 - overheads.XLA_CACHED_FACTOR)
     )
     assert bucket.restart_s == machine.restart_s
     assert off.restart_s == off.recompile_s
@@ -113,4 +113,4 @@ def test_weights_in_shared_memory_are_fetched_again_after_a_reboot():
 
 def test_off_a_tpu_machine_there_is_no_machine_that_keeps_anything():
     start = plan(RUN).startup
-    assert (start.recompile_s, start.reboot_s, start.lost_machine_s) == (None, None, None)
+    assert (start.recompile_s, start.reboot_s, start.node_replacement_s) == (None, None, None)

@@ -153,7 +153,7 @@ def test_what_is_not_known_says_what_is_and_where_it_stands():
     found = finding(plan(Deployment(model=QAT, accelerator="v6e-1", image_version="0.30.1rc1.dev221")))
     assert found is not None
     assert (
-        "is not known: 4-bit linear layers (vllm-project/tpu-inference#3653) are in vLLM on TPU from 0.31.0 on"
+        "is untested on v6e-1: 4-bit linear layers (vllm-project/tpu-inference#3653) are in vLLM on TPU from 0.31.0 on"
         in found.message
     )
     assert found.source.endswith("2026-11-21")

@@ -42,11 +42,11 @@ def test_zero_of_what_every_workload_has_is_refused(key: str):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("tokens=3", '--workload knows no key "tokens"; allowed are in, out, users, '),
-        ("in=3,in=4", "--workload names in twice; keep one of them."),
+        ("tokens=3", '--workload key "tokens" is unknown. Allowed: in, out, users, '),
+        ("in=3,in=4", "--workload has in twice. Remove one of them."),
         ("users=2.5", '--workload users is "2.5"; it must be a whole number, 1 or more and at most 1,000,000.'),
         ("imageTokens=100", '--workload imageTokens is "100"; it must be one of 70, 140, 280, 560, 1120.'),
-        ("users=3,rate=2", "give one of them"),
+        ("users=3,rate=2", "Remove one of them"),
     ],
 )
 def test_a_mistake_is_one_sentence(text: str, message: str):

@@ -97,7 +97,7 @@ def test_the_size_of_weights_without_an_index_is_that_of_their_files(stack, tmp_
 def test_a_placeholder_of_weights_is_refused(stack, tmp_path, content):
     (tmp_path / "models" / "model.safetensors.index.json").unlink()
     (tmp_path / "models" / "model.safetensors").write_bytes(content)
-    with pytest.raises(PlanningError, match="is no safetensors file"):
+    with pytest.raises(PlanningError, match="is not a safetensors file"):
         stack("modelConfig: models")
 
 

@@ -57,8 +57,9 @@ def test_a_service_that_cannot_be_read_stops_the_program_with_a_sentence(monkeyp
     answer(monkeypatch, GoogleCallError(0, "no answer within 20 s"))
     with pytest.raises(ServiceNotReadError) as caught:
         observed_service.observed_service(PLACE)
-    assert "Cannot read the traffic of service gemma-x: no answer within 20 s. Nothing was deployed, because cloudRun.rollout must keep" in str(
-        caught.value
+    assert (
+        "Cannot read the traffic of service gemma-x: no answer within 20 s. Nothing was deployed, because cloudRun.rollout must keep"
+        in str(caught.value)
     )
     assert isinstance(caught.value, UserError)
 
@@ -135,7 +136,7 @@ def test_shares_without_a_service_or_a_list_are_refused(monkeypatch):
 def test_a_call_that_never_answers_ends_with_its_limit(monkeypatch):
     release = threading.Event()
     monkeypatch.setattr(google_calls, "_ask", lambda *_, **__: release.wait(60))
-    with pytest.raises(GoogleCallError, match="no answer within 0 s"):
+    with pytest.raises(GoogleCallError, match="no response within 0 s"):
         google_calls.call_now("run", "v2/x", project="p", limit_s=0.05)
     release.set()
 

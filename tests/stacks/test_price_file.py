@@ -59,7 +59,7 @@ def test_weights_of_a_bucket_elsewhere_are_in_the_bill(tmp_path):
         ("{", "prices.json", "is not JSON"),
         ("[]", "prices.json", "is invalid: expected one JSON object."),
         ('{"v9": 1}', "prices.json", 'unknown key "v9"'),
-        ('{"gce_h100_usd_per_hour": NaN}', "prices.json", "NaN is no number"),
+        ('{"gce_h100_usd_per_hour": NaN}', "prices.json", "NaN is not a number"),
         ('{"gce_h100_usd_per_hour": -1}', "prices.json", "must be a number above 0"),
     ],
 )

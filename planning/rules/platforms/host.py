@@ -1,4 +1,4 @@
-"""Rules of the host: memory and vCPU that the platform does not rent with the accelerator, and room for the weights on a TPU machine."""
+"""Rules for the host: memory and vCPU limits of the platform, and space for the weights on a TPU node."""
 
 from collections.abc import Iterator
 
@@ -18,10 +18,10 @@ _DISK_STEP_GB = 10
     "HST01",
     "block",
     source="Cloud Run, GPU support, CPU and memory limits; machine types of Compute Engine and Cloud TPU",
-    what="memory or vCPU that the platform does not rent with the accelerator",
+    what="memory or vCPU outside the platform's limits for the accelerator",
 )
 def host_limits(subject: Subject) -> RuleResult | None:
-    """Find memory or vCPU outside what Cloud Run allows beside the GPU, or above what the machine has."""
+    """Find memory or vCPU outside Cloud Run's limits for the GPU, or above the size of the machine."""
     resolved = subject.resolved
     wrong = list(_cloud_run(resolved) if resolved.platform == "cloud-run" else _machine(resolved))
     if not wrong:
@@ -38,10 +38,10 @@ def host_limits(subject: Subject) -> RuleResult | None:
     "block",
     "warn",
     source="planning/data/overheads.py (HOST_SYSTEM_DISK_GIB, IMAGE_ON_DISK_GIB); tmpfs of Linux, half of the memory",
-    what="weights that have no room on the disk or in the shared memory of a TPU machine, or may have none",
+    what="weights that exceed, or may exceed, the disk or the shared memory of a TPU node",
 )
 def room_for_weights(subject: Subject) -> RuleResult | None:
-    """Find weights that do not fit beside the system and the image on the boot disk, or into half of the host's memory."""
+    """Find weights that do not fit on the boot disk with the OS and the image, or in half of the host's memory."""
     resolved, weights_gib = subject.resolved, subject.memory.checkpoint_gib
     if resolved.platform != "tpu-vm":
         return None
@@ -58,11 +58,11 @@ def room_for_weights(subject: Subject) -> RuleResult | None:
     return RuleResult(
         severity="block" if fails else "warn",
         message=(
-            f"Weights of {weights_gib:.1f} GiB lie on a boot disk of {disk_gib} GB, beside the system and the image: {least_gib:.0f} GiB at least, "
-            f"{enough_gib:.0f} GiB to be sure."
+            f"A {disk_gib} GB boot disk {'is' if fails else 'may be'} too small for the OS, the image and {weights_gib:.1f} GiB of weights. "
+            f"Minimum: {least_gib:.0f} GiB, recommended: {enough_gib:.0f} GiB."
         ),
         remedies=(change("tpu.boot_disk_size_gb", align_to(int(enough_gib) + 1, _DISK_STEP_GB)),),
-        advice="A change of the disk's size replaces the capacity.",
+        advice="Resizing the disk replaces the capacity.",
     )
 
 
@@ -72,36 +72,36 @@ def _shared_memory(resolved: Resolved, weights_gib: float) -> RuleResult | None:
         return None
     return RuleResult(
         message=(
-            f"Weights of {weights_gib:.1f} GiB do not fit into /dev/shm, which has {room_gib:g} GiB: half of the host's "
-            f"{resolved.host_memory_gib:g} GiB."
+            f"{weights_gib:.1f} GiB of weights do not fit in /dev/shm, which has {room_gib:g} GiB (half of the host's "
+            f"{resolved.host_memory_gib:g} GiB)."
         ),
         remedies=(change("weights_mode", "disk"),),
     )
 
 
 def _cloud_run(resolved: Resolved) -> Iterator[str]:
-    """Yield each limit of Cloud Run that is broken."""
+    """Yield each Cloud Run limit that is exceeded."""
     host, memory_gib, vcpu, name = resolved.host, resolved.host_memory_gib, resolved.vcpu, resolved.accelerator.name
     allowed = cloud_run_vcpu(host)
     if vcpu not in allowed:
-        yield f"`vcpu` is {vcpu:g}, and Cloud Run rents {', '.join(map(str, allowed))} vCPU beside {name}"
+        yield f"`vcpu` is {vcpu:g}, but Cloud Run allows {', '.join(map(str, allowed))} vCPU with {name}"
     if not host.min_memory_gib <= memory_gib <= _most_gib(resolved):
         limits = f"{host.min_memory_gib:g} to {_most_gib(resolved):g} GiB"
-        yield f"`host_memory_gib` is {memory_gib:g} GiB, and Cloud Run rents {limits} beside {name}"
+        yield f"`host_memory_gib` is {memory_gib:g} GiB, but Cloud Run allows {limits} with {name}"
     elif vcpu in allowed and memory_gib > vcpu * CLOUD_RUN_GIB_PER_VCPU:
         yield (
-            f"`host_memory_gib` is {memory_gib:g} GiB, and Cloud Run gives `vcpu` {vcpu:g} at most "
-            f"{vcpu * CLOUD_RUN_GIB_PER_VCPU:g} GiB ({CLOUD_RUN_GIB_PER_VCPU} GiB per vCPU)"
+            f"`host_memory_gib` is {memory_gib:g} GiB, but Cloud Run allows at most {vcpu * CLOUD_RUN_GIB_PER_VCPU:g} GiB with "
+            f"`vcpu` {vcpu:g} ({CLOUD_RUN_GIB_PER_VCPU} GiB per vCPU)"
         )
 
 
 def _machine(resolved: Resolved) -> Iterator[str]:
-    """Yield what the machine does not have."""
+    """Yield each limit of the machine that is exceeded."""
     host, name = resolved.host, resolved.accelerator.name
     if resolved.host_memory_gib > host.max_memory_gib:
-        yield f"`host_memory_gib` is {resolved.host_memory_gib:g} GiB, and a machine with {name} has {host.max_memory_gib:g} GiB at most"
+        yield f"`host_memory_gib` is {resolved.host_memory_gib:g} GiB, but a machine with {name} has at most {host.max_memory_gib:g} GiB"
     if resolved.vcpu > host.most_vcpu:
-        yield f"`vcpu` is {resolved.vcpu:g}, and a machine with {name} has {host.most_vcpu:g} vCPU at most"
+        yield f"`vcpu` is {resolved.vcpu:g}, but a machine with {name} has at most {host.most_vcpu:g} vCPU"
 
 
 def _most_gib(resolved: Resolved) -> float:
@@ -109,9 +109,9 @@ def _most_gib(resolved: Resolved) -> float:
 
 
 def _cloud_run_remedies(resolved: Resolved) -> Iterator[Remedy]:
-    """Yield the asked memory with enough vCPU, the asked vCPU with the memory that it allows, and the usual host.
+    """Yield the requested memory with sufficient vCPU, the requested vCPU with the memory it allows, and the default host.
 
-    The first of them comes again with as many instances as the quotas carry: a size that is allowed may be too large for all of them.
+    Yield the first again with as many instances as the quotas allow, because an allowed size may be too large for all of them.
     """
     host, allowed = resolved.host, cloud_run_vcpu(resolved.host)
     memory_gib = min(max(resolved.host_memory_gib, float(host.min_memory_gib)), _most_gib(resolved))
@@ -128,7 +128,7 @@ def _cloud_run_remedies(resolved: Resolved) -> Iterator[Remedy]:
 
 
 def _instances_within_quota(resolved: Resolved, memory_gib: float, vcpu: int) -> int:
-    """Return the instances of this size that the quotas carry, fewer than those that are asked for; 0 if all are carried, or not one."""
+    """Return how many instances of this size the quotas allow, if fewer than requested; 0 if all are allowed, or none."""
     run = resolved.deployment.cloud_run
     quotas = ((run.cpu_quota, vcpu), (run.memory_quota_gib, memory_gib))
     carried = min((int(quota // needed) for quota, needed in quotas if quota is not None), default=run.max_instances)
@@ -136,19 +136,19 @@ def _instances_within_quota(resolved: Resolved, memory_gib: float, vcpu: int) ->
 
 
 def _quota_advice(resolved: Resolved) -> str:
-    """Return what to do where no size that Cloud Run rents is within the quota that the deployment states, so that no change helps."""
+    """Return the advice for a stated quota that is smaller than the smallest Cloud Run instance, which no change fixes."""
     host, run = resolved.host, resolved.deployment.cloud_run
     least = {"cloud_run.cpu_quota": min(cloud_run_vcpu(host)), "cloud_run.memory_quota_gib": host.min_memory_gib}
     short = [
-        f"`{name}` is {quota:g}, and an instance needs {needed:g} at least"
+        f"`{name}` is {quota:g}, but an instance needs at least {needed:g}"
         for (name, needed), quota in zip(least.items(), (run.cpu_quota, run.memory_quota_gib), strict=True)
         if quota is not None and quota < needed
     ]
-    return f"{'; '.join(short)}: request more quota, and state it." if short else ""
+    return f"{'; '.join(short)}. Request more quota, then set it." if short else ""
 
 
 def _machine_remedies(resolved: Resolved) -> Iterator[Remedy]:
-    """Yield the usual machine, and the largest of its family, since loading may need its memory."""
+    """Yield the default machine, then the largest of its family, because loading may need its memory."""
     host = resolved.host
     for memory_gib in (None, float(host.max_memory_gib)):
         changes: dict[str, object] = {}

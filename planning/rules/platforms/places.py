@@ -1,4 +1,4 @@
-"""Rules of the platforms: probes, scaling, places, slices, networks, mounts, money."""
+"""Rules for the platforms: probes, scaling, zones and regions, slices, networks, mounts, cost."""
 
 import json
 import math
@@ -28,7 +28,7 @@ from planning.question.recommendation import FUSE_MODES
 from planning.question.releases import STREAMS_ON_TPU, is_known_from
 from planning.question.types import Remedy, StartupProbe
 from planning.question.workload import DEFAULT_WORKLOAD
-from planning.rules.alternatives import ways_out
+from planning.rules.alternatives import alternatives_for
 from planning.rules.registry import RuleResult, change, rule
 from planning.speed.probes import PROBE_PERIOD_S, PROBE_TIMEOUT_S
 from planning.speed.serving import saturation_batch
@@ -40,11 +40,11 @@ _GPU_QUOTA = "Cloud Run GPU quota; pulumi/pulumi-gcp#3794"
 _CENT = 0.01
 _USUAL_RUN_S = 4 * HOUR_S
 _FASTER_MODES = ("fuse-buffered", "streamer", "memory")
-"""Ways of reading weights from the bucket that are faster than a plain mount, the one that changes least first."""
+"""Weights modes that read from the bucket faster than a plain mount, smallest change first."""
 
 
 def _passing_probe(subject: Subject) -> dict[str, object]:
-    """Return the probe that gives the predicted start its margin, as far as Cloud Run allows."""
+    """Return the probe that allows the predicted start plus its margin, within Cloud Run's limits."""
     budget_s = min(subject.startup.probe_budget_s, CLOUD_RUN_MAX_STARTUP_S)
     delay_s = CLOUD_RUN_MAX_INITIAL_DELAY_S if budget_s > CLOUD_RUN_MAX_GPU_PROBE_S else 0
     probe = {
@@ -56,9 +56,9 @@ def _passing_probe(subject: Subject) -> dict[str, object]:
     return {f"cloud_run.startup_probe.{name}": value for name, value in probe.items()}
 
 
-@rule("PRB01", "block", source=_PROBES, what="the start takes longer than the startup probe allows")
+@rule("PRB01", "block", source=_PROBES, what="a start that takes longer than the startup probe allows")
 def probe_budget(subject: Subject) -> RuleResult | None:
-    """Find a probe that ends the start before it is done."""
+    """Find a probe that fails before the start is complete."""
     if subject.resolved.platform != "cloud-run":
         return None
     startup, probe = subject.startup, subject.resolved.deployment.cloud_run.startup_probe
@@ -66,9 +66,9 @@ def probe_budget(subject: Subject) -> RuleResult | None:
     if startup.total_s <= budget_s:
         return None
     given = (
-        f"`cloud_run.startup_probe` gives up after {duration(budget_s)}"
+        f"`cloud_run.startup_probe` allows {duration(budget_s)}"
         if probe
-        else f"Cloud Run allows {duration(budget_s)} at most"
+        else f"Cloud Run allows at most {duration(budget_s)}"
     )
 
     def remedies() -> Iterator[Remedy]:
@@ -82,22 +82,24 @@ def probe_budget(subject: Subject) -> RuleResult | None:
             faster = {"weights_mode": mode, "cloud_run.startup_probe": None}
             yield Remedy(changes=faster)
             yield Remedy(changes={**faster, "cloud_run.direct_vpc": True})
-        yield from ways_out(subject)
+        yield from alternatives_for(subject)
 
     return RuleResult(
         message=(
-            f"The start is predicted to take up to {duration(startup.total_s)} ({duration(startup.load_s)} loading, "
-            f"{duration(startup.compile_s)} compiling and warm-up), but {given}: the revision would never become ready."
+            f"Predicted start time is up to {duration(startup.total_s)} ({duration(startup.load_s)} loading, "
+            f"{duration(startup.compile_s)} compiling and warm-up), but {given}. The revision will never become ready."
         ),
         remedies=remedies(),
         last_resorts=last_resorts(),
-        advice="No probe that Cloud Run allows is long enough." if startup.total_s > CLOUD_RUN_MAX_STARTUP_S else "",
+        advice="No probe within Cloud Run's limits is long enough."
+        if startup.total_s > CLOUD_RUN_MAX_STARTUP_S
+        else "",
     )
 
 
-@rule("PRB02", "block", source=_PROBES, what="a startup probe that Cloud Run would refuse")
+@rule("PRB02", "block", source=_PROBES, what="a startup probe that Cloud Run rejects")
 def probe_limits(subject: Subject) -> RuleResult | None:
-    """Find a probe that Cloud Run does not accept."""
+    """Find a probe that Cloud Run rejects."""
     probe = subject.resolved.deployment.cloud_run.startup_probe
     if subject.resolved.platform != "cloud-run" or probe is None:
         return None
@@ -105,22 +107,22 @@ def probe_limits(subject: Subject) -> RuleResult | None:
     if not wrong:
         return None
     return RuleResult(
-        message=f"Cloud Run would refuse the startup probe: {'; '.join(wrong)}.",
+        message=f"Cloud Run will reject the startup probe: {'; '.join(wrong)}.",
         remedies=(Remedy(changes=_passing_probe(subject)), change("cloud_run.startup_probe", None)),
     )
 
 
 def _probe_checks(probe: StartupProbe) -> tuple[tuple[bool, str], ...]:
-    """Return each limit: whether the probe breaks it, and what to say then."""
+    """Return each limit: True if the probe exceeds it, and the message."""
     whole_s = probe.period_s * probe.failure_threshold
     return (
         (
             not 0 <= probe.initial_delay_s <= CLOUD_RUN_MAX_INITIAL_DELAY_S,
-            f"`cloud_run.startup_probe.initial_delay_s` is {probe.initial_delay_s} s; 0 to {CLOUD_RUN_MAX_INITIAL_DELAY_S} s are allowed",
+            f"`cloud_run.startup_probe.initial_delay_s` is {probe.initial_delay_s} s; allowed: 0 to {CLOUD_RUN_MAX_INITIAL_DELAY_S} s",
         ),
         (
             not 1 <= probe.period_s <= CLOUD_RUN_MAX_PERIOD_S,
-            f"`cloud_run.startup_probe.period_s` is {probe.period_s} s; 1 to {CLOUD_RUN_MAX_PERIOD_S} s are allowed",
+            f"`cloud_run.startup_probe.period_s` is {probe.period_s} s; allowed: 1 to {CLOUD_RUN_MAX_PERIOD_S} s",
         ),
         (
             probe.failure_threshold < 1,
@@ -128,11 +130,11 @@ def _probe_checks(probe: StartupProbe) -> tuple[tuple[bool, str], ...]:
         ),
         (
             not 1 <= probe.timeout_s <= probe.period_s,
-            f"`cloud_run.startup_probe.timeout_s` is {probe.timeout_s} s; it may not be longer than the period of {probe.period_s} s",
+            f"`cloud_run.startup_probe.timeout_s` is {probe.timeout_s} s; it must not exceed the period ({probe.period_s} s)",
         ),
         (
             whole_s > CLOUD_RUN_MAX_GPU_PROBE_S,
-            f"period times failure threshold is {whole_s} s; {CLOUD_RUN_MAX_GPU_PROBE_S} s are allowed with a GPU",
+            f"period times failure threshold is {whole_s} s; the maximum with a GPU is {CLOUD_RUN_MAX_GPU_PROBE_S} s",
         ),
     )
 
@@ -141,10 +143,10 @@ def _probe_checks(probe: StartupProbe) -> tuple[tuple[bool, str], ...]:
     "SCL01",
     "warn",
     source="Cloud Run concurrency; vLLM v1 scheduler",
-    what="a concurrency that makes requests wait outside or inside the server",
+    what="a concurrency that queues requests outside or inside the server",
 )
 def queueing(subject: Subject) -> RuleResult | None:
-    """Find requests that wait in front of a server that could take more, or inside one that cannot."""
+    """Find requests that queue before a server with spare capacity, or inside a full one."""
     run, resolved = subject.resolved.deployment.cloud_run, subject.resolved
     if resolved.platform != "cloud-run" or run.concurrency is None:
         return None
@@ -155,9 +157,9 @@ def queueing(subject: Subject) -> RuleResult | None:
     if allowed < at_once:
         return RuleResult(
             message=(
-                f"Cloud Run passes on {allowed} requests at a time (`cloud_run.concurrency` {run.concurrency} x "
-                f"`cloud_run.max_instances` {run.max_instances}), although one instance alone computes {at_once} requests of "
-                f"{length:,} tokens at a time: further requests wait while the GPU has room for them."
+                f"Cloud Run allows {allowed} concurrent requests (`cloud_run.concurrency` {run.concurrency} x "
+                f"`cloud_run.max_instances` {run.max_instances}), but one instance can serve {at_once} of {length:,} tokens. "
+                "Requests will queue while the GPU is underused."
             ),
             remedies=(
                 change("cloud_run.concurrency", min(at_once, CLOUD_RUN_MAX_CONCURRENCY)),
@@ -169,12 +171,12 @@ def queueing(subject: Subject) -> RuleResult | None:
     limit = (
         "(`vllm.max_num_seqs`)"
         if at_once == resolved.max_num_seqs
-        else f"(its KV cache holds no more requests of {length:,} tokens)"
+        else f"(KV cache full with requests of {length:,} tokens)"
     )
     return RuleResult(
         message=(
-            f"Cloud Run passes on `cloud_run.concurrency` {run.concurrency} requests to an instance that computes {at_once} at a time "
-            f"{limit}: the others wait inside, where scaling does not see them."
+            f"`cloud_run.concurrency` is {run.concurrency}, but one instance can serve {at_once} concurrent requests {limit}. "
+            "The others will queue inside the instance, where scaling does not count them."
         ),
         remedies=(
             change("cloud_run.concurrency", at_once),
@@ -183,7 +185,7 @@ def queueing(subject: Subject) -> RuleResult | None:
     )
 
 
-_MORE_QUOTA = "Or ask for more GPU quota (free of charge, takes days)."
+_MORE_QUOTA = "Or request more GPU quota (free of charge, takes days)."
 
 
 @rule(
@@ -191,7 +193,7 @@ _MORE_QUOTA = "Or ask for more GPU quota (free of charge, takes days)."
     "block",
     "warn",
     source=_GPU_QUOTA,
-    what="more instances than the GPU quota allows, or a quota that is not set",
+    what="more instances than the GPU quota, or a quota that is not set",
 )
 def quota(subject: Subject) -> RuleResult | None:
     """Find more instances than GPUs in the quota."""
@@ -199,28 +201,28 @@ def quota(subject: Subject) -> RuleResult | None:
     if subject.resolved.platform != "cloud-run":
         return None
     region = run.region or "the region"
-    beside = max(run.min_instances, 1) if run.rolls_out else 0
+    extra = max(run.min_instances, 1) if run.rolls_out else 0
     if run.gpu_quota is None:
-        if run.max_instances + beside <= _without_quota(subject):
+        if run.max_instances + extra <= _without_quota(subject):
             return None
-        candidate = f", and the revision that a roll-out checks beside it needs {beside} more" if beside else ""
+        candidate = f", and a rollout needs {extra} more for the revision under test" if extra else ""
         return RuleResult(
             severity="warn",
-            message=f"`cloud_run.max_instances` is {run.max_instances}{candidate}, and the GPU quota of {region} is not set.",
+            message=f"`cloud_run.max_instances` is {run.max_instances}{candidate}, but the GPU quota of {region} is not set.",
             advice=(
-                "The command python -m scripts.doctor --stack NAME reads it and prints how to set `cloud_run.gpu_quota`; "
-                "revisions that still hold instances count too."
+                "To read it and print how to set `cloud_run.gpu_quota`, run python -m scripts.doctor --stack NAME. "
+                "Revisions that still hold instances count too."
             ),
         )
     if run.max_instances <= run.gpu_quota:
-        return _roll_out_quota(run.max_instances, beside, run.gpu_quota, region)
+        return _roll_out_quota(run.max_instances, extra, run.gpu_quota, region)
     changes: dict[str, object] = {"cloud_run.max_instances": run.gpu_quota}
     if run.min_instances > run.gpu_quota:
         changes["cloud_run.min_instances"] = run.gpu_quota
     return RuleResult(
         message=(
-            f"`cloud_run.max_instances` is {run.max_instances}, and the GPU quota of {region} is {run.gpu_quota}: "
-            "the service would fail to deploy."
+            f"`cloud_run.max_instances` is {run.max_instances}, but the GPU quota of {region} is {run.gpu_quota}. "
+            "The deployment will fail."
         ),
         remedies=(Remedy(changes=changes),) if run.gpu_quota else (),
         advice=_MORE_QUOTA,
@@ -228,30 +230,30 @@ def quota(subject: Subject) -> RuleResult | None:
 
 
 def _without_quota(subject: Subject) -> int:
-    """Return the instances that are worth no word while the quota is not set: one, and none of a GPU that a new project has no quota for."""
+    """Return the instances that need no warning while the quota is unset: 1, or 0 for a GPU that new projects have no quota for."""
     is_project = subject.resolved.deployment.cloud_run.region is not None
     return 0 if is_project and subject.resolved.accelerator.name in GPUS_BY_REQUEST else 1
 
 
-def _roll_out_quota(most: int, beside: int, allowed: int, region: str) -> RuleResult | None:
-    """Find a roll-out whose two revisions need more GPUs than the quota has.
+def _roll_out_quota(most: int, extra: int, allowed: int, region: str) -> RuleResult | None:
+    """Find a rollout whose two revisions need more GPUs than the quota.
 
-    A revision with requests or a tag keeps its least number of instances. While the requests are divided, each may scale to the most.
+    A revision with traffic or a tag keeps its minimum instances. During a traffic split, each revision may scale to the maximum.
     """
-    if most + beside <= allowed or not beside:
+    if most + extra <= allowed or not extra:
         return None
     needs = (
-        f"A roll-out runs a second revision, which needs {beside} GPU beside up to {most} of the one that serves (`cloud_run.max_instances`): "
-        f"{most + beside}, and the GPU quota of {region} is {allowed}: "
+        f"A rollout needs {most + extra} GPUs: {extra} for the new revision and up to {most} for the serving one "
+        f"(`cloud_run.max_instances`), but the GPU quota of {region} is {allowed}. "
     )
-    if 2 * beside > allowed:
-        return RuleResult(message=f"{needs}the new revision could never start.", advice=_MORE_QUOTA)
+    if 2 * extra > allowed:
+        return RuleResult(message=f"{needs}The new revision will never start.", advice=_MORE_QUOTA)
     return RuleResult(
-        severity="warn", message=f"{needs}while all instances run, the new revision cannot start.", advice=_MORE_QUOTA
+        severity="warn", message=f"{needs}The new revision will not start while all instances run.", advice=_MORE_QUOTA
     )
 
 
-@rule("SCL03", "block", source="Cloud Run, GPU support by region", what="a region that is not known to have the GPU")
+@rule("SCL03", "block", source="Cloud Run, GPU support by region", what="a region that is not listed for the GPU")
 def region(subject: Subject) -> RuleResult | None:
     """Find a region without this GPU."""
     run, resolved = subject.resolved.deployment.cloud_run, subject.resolved
@@ -262,7 +264,7 @@ def region(subject: Subject) -> RuleResult | None:
         return None
     nearest_first = sorted(known, key=lambda name: _continent(name) != _continent(run.region or ""))
     return RuleResult(
-        message=f"Cloud Run is not known to have {resolved.accelerator.name} in {run.region}.",
+        message=f"{resolved.accelerator.name} is not listed for Cloud Run in {run.region}.",
         remedies=tuple(change("cloud_run.region", name) for name in nearest_first[:3]),
         advice="If the region is newer than this list, accept this finding.",
     )
@@ -276,7 +278,7 @@ def _continent(place: str) -> str:
     "TPU01",
     "block",
     source="vLLM on TPU, Gemma 4 recipe",
-    what="tensor parallelism differs from the chips of the slice",
+    what="tensor parallelism that differs from the chips of the slice",
 )
 def slice_parallelism(subject: Subject) -> RuleResult | None:
     """Find tensor parallelism that differs from the slice."""
@@ -285,14 +287,14 @@ def slice_parallelism(subject: Subject) -> RuleResult | None:
         return None
     return RuleResult(
         message=(
-            f"`vllm.tensor_parallel_size` is {resolved.tp}, and {resolved.accelerator.name} has {resolved.accelerator.devices} chip(s): "
-            "the server would not start, or leave chips idle that are paid for."
+            f"`vllm.tensor_parallel_size` is {resolved.tp}, but {resolved.accelerator.name} has {resolved.accelerator.devices} chip(s). "
+            "The server will not start, or will leave paid chips idle."
         ),
         remedies=(
             change("vllm.tensor_parallel_size", resolved.accelerator.devices),
             change("vllm.tensor_parallel_size", None),
         ),
-        last_resorts=ways_out(subject),
+        last_resorts=alternatives_for(subject),
     )
 
 
@@ -300,10 +302,10 @@ def slice_parallelism(subject: Subject) -> RuleResult | None:
     "TPU02",
     "block",
     source="Cloud TPU, queued resources (runDuration)",
-    what="a run duration under 10 min or over 7 days, or none with flex-start",
+    what="a run duration below 10 min or above 7 days, or none with flex-start",
 )
 def run_duration(subject: Subject) -> RuleResult | None:
-    """Find capacity that never ends, ends at once, or lasts longer than it may."""
+    """Find capacity without a run limit, or with one that is too short or too long."""
     tpu = subject.resolved.deployment.tpu
     if not subject.resolved.is_tpu:
         return None
@@ -312,16 +314,16 @@ def run_duration(subject: Subject) -> RuleResult | None:
         if tpu.provisioning_model != "flex-start":
             return None
         message = (
-            "`tpu.max_run_duration_s` is not set, and flex-start requires it; Google deletes the nodes at its end."
+            "`tpu.max_run_duration_s` is not set, but flex-start requires it. Google deletes the nodes when it expires."
         )
         allowed_s = _USUAL_RUN_S
     elif run_s > FLEX_START_MAX_RUN_S:
         message = (
-            f"`tpu.max_run_duration_s` is {duration(run_s)}; at most {FLEX_START_MAX_RUN_S // DAY_S} d are allowed."
+            f"`tpu.max_run_duration_s` is {duration(run_s)}, but the maximum is {FLEX_START_MAX_RUN_S // DAY_S} d."
         )
         allowed_s = FLEX_START_MAX_RUN_S
     elif run_s < MIN_RUN_S:
-        message = f"`tpu.max_run_duration_s` is {duration(run_s)}; a large model takes longer to load than a run under {duration(MIN_RUN_S)}."
+        message = f"`tpu.max_run_duration_s` is {duration(run_s)}, but the minimum is {duration(MIN_RUN_S)}: a large model takes longer to load."
         allowed_s = MIN_RUN_S
     else:
         return None
@@ -337,10 +339,10 @@ def run_duration(subject: Subject) -> RuleResult | None:
     "TPU04",
     "block",
     source="Cloud TPU regions and zones",
-    what="a zone where flex-start v6e is not known to be offered",
+    what="a zone that is not listed for flex-start v6e",
 )
 def zones(subject: Subject) -> RuleResult | None:
-    """Find zones where flex-start v6e is not known to be granted."""
+    """Find zones that are not listed for flex-start v6e."""
     tpu, accelerator = subject.resolved.deployment.tpu, subject.resolved.accelerator
     if not accelerator.name.startswith("v6e") or tpu.provisioning_model != "flex-start":
         return None
@@ -351,11 +353,11 @@ def zones(subject: Subject) -> RuleResult | None:
     continents = {_continent(zone) for zone in tpu.zones}
     near = tuple(zone for zone in FLEX_START_V6E_ZONES if _continent(zone) in continents)
     choices = dict.fromkeys(choice for choice in (near, FLEX_START_V6E_ZONES) if choice)
-    # An existing subnet is in the region of the present zones, so that other zones need a network of the stack.
+    # An existing subnet is in the region of the current zones. Other zones need the stack's own network.
     own_network = {} if tpu.private_google_access is None else {"tpu.private_google_access": None}
     return RuleResult(
         message=(
-            f"Flex-start v6e is not known to be offered in {', '.join(unknown)}. A zone needs the hardware, your quota and the offer; "
+            f"Flex-start v6e is not listed for {', '.join(unknown)}. A zone needs the hardware, your quota and the flex-start offer; "
             "many have only two of the three."
         ),
         remedies=(
@@ -370,15 +372,15 @@ def zones(subject: Subject) -> RuleResult | None:
     "TPU06",
     "warn",
     source="tpu-inference (VLLM_XLA_CACHE_PATH)",
-    what="no compile cache, so that each restart compiles everything again",
+    what="no compile cache: each restart compiles everything",
 )
 def compile_cache(subject: Subject) -> RuleResult | None:
-    """Find restarts that compile everything again."""
+    """Find a server that compiles everything at each restart."""
     if not subject.resolved.is_tpu or subject.resolved.deployment.tpu.compile_cache != "off":
         return None
     return RuleResult(
         message=(
-            f"`tpu.compile_cache` is off, so that each restart compiles for {duration(subject.startup.compile_s)} again "
+            f"`tpu.compile_cache` is off. Each restart will compile for {duration(subject.startup.compile_s)} "
             f"instead of {duration(compile_s_of(subject.resolved, is_cached=True))}."
         ),
         remedies=(change("tpu.compile_cache", "machine"),),
@@ -390,10 +392,10 @@ def compile_cache(subject: Subject) -> RuleResult | None:
     "block",
     "warn",
     source="planning/question/releases.py (STREAMS_ON_TPU); marin-community/marin#3768, #7136",
-    what="weights that a TPU server reads straight from the bucket, where the image cannot or the rate is not known",
+    what="weights that a TPU server streams from the bucket with an unsuitable image or at an unmeasured rate",
 )
 def streamer_on_tpu(subject: Subject) -> RuleResult | None:
-    """Find a TPU server that reads gs:// itself: with an image that is not known to have the loader, or at a rate that nobody measured here."""
+    """Find a TPU server that reads gs:// directly: with an image that may lack the loader, or at an unmeasured rate."""
     resolved = subject.resolved
     if not resolved.is_tpu or resolved.weights_mode != "streamer":
         return None
@@ -401,23 +403,23 @@ def streamer_on_tpu(subject: Subject) -> RuleResult | None:
     if not is_known_from(resolved, STREAMS_ON_TPU):
         return RuleResult(
             message=(
-                f"`vllm.load_format` runai_streamer reads gs:// on a TPU from vLLM {STREAMS_ON_TPU} on, and the image is older or its version is "
-                "not known: the server would not start."
+                f"`vllm.load_format` is runai_streamer, but reading gs:// on a TPU needs vLLM {STREAMS_ON_TPU} or later and the image is older or of "
+                "unknown version. The server will not start."
             ),
             remedies=remedies,
         )
     return RuleResult(
         severity="warn",
         message=(
-            "`vllm.load_format` runai_streamer keeps no weights on the machine: each start reads "
-            f"{subject.memory.checkpoint_gib:.1f} GiB from the bucket again. Its rate on TPU hosts is published as 56 MB/s and as over 1 GB/s; the plan "
-            f"has {overheads.STREAMER_BYTES_PER_S / 1e9:g} GB/s."
+            "`vllm.load_format` is runai_streamer, which stores no weights on the machine. Each start will read "
+            f"{subject.memory.checkpoint_gib:.1f} GiB from the bucket. Published rates on TPU hosts range from 56 MB/s to over 1 GB/s; the plan "
+            f"uses {overheads.STREAMER_BYTES_PER_S / 1e9:g} GB/s."
         ),
         remedies=remedies,
     )
 
 
-@rule("NET01", "block", source="vLLM binds to IPv4", what="an endpoint that names localhost")
+@rule("NET01", "block", source="vLLM binds to IPv4", what="an endpoint URL with localhost")
 def localhost(subject: Subject) -> RuleResult | None:
     """Find a name that resolves to IPv6 first."""
     url = subject.resolved.deployment.endpoint_url
@@ -427,23 +429,23 @@ def localhost(subject: Subject) -> RuleResult | None:
     port = parts.netloc.lower().rpartition("localhost")[2]
     address = urlunsplit(parts._replace(netloc=f"127.0.0.1{port}"))
     return RuleResult(
-        message=f"`endpoint_url` is {url}: localhost may resolve to ::1 first, where vLLM does not listen.",
+        message=f"`endpoint_url` is {url}, but localhost may resolve to ::1 first, where vLLM does not listen.",
         remedies=(change("endpoint_url", address),),
     )
 
 
 @rule("NET02", "block", source="VPC, Private Google Access", what="an existing subnet without Private Google Access")
 def private_access(subject: Subject) -> RuleResult | None:
-    """Find a machine that can pull nothing."""
+    """Find a machine that cannot pull images or weights."""
     tpu = subject.resolved.deployment.tpu
     if not subject.resolved.is_tpu or tpu.private_google_access is not False:
         return None
     return RuleResult(
         message=(
-            "`tpu.private_google_access` is false, and the machine has no external address: it could pull neither image nor weights."
+            "`tpu.private_google_access` is false, but the machine has no external address. It will not be able to pull the image or the weights."
         ),
         remedies=(change("tpu.private_google_access", None),),
-        advice="Or switch on Private Google Access for the subnet (free of charge) and set `tpu.private_google_access` to true.",
+        advice="Or enable Private Google Access for the subnet (free of charge) and set `tpu.private_google_access` to true.",
     )
 
 
@@ -451,19 +453,19 @@ def private_access(subject: Subject) -> RuleResult | None:
     "SEC03",
     "warn",
     source='Compute Engine, "Choose an access method"; gcloud 528, command_lib/compute/ssh_utils.py',
-    what="a machine that SSH keys in metadata open",
+    what="a machine that SSH keys in metadata can access",
 )
 def metadata_keys(subject: Subject) -> RuleResult | None:
-    """Find a TPU machine without OS Login."""
+    """Find a TPU node without OS Login."""
     if not subject.resolved.is_tpu or subject.resolved.deployment.tpu.ssh == "os-login":
         return None
     return RuleResult(
         message=(
-            "`tpu.ssh` is metadata-key, and OS Login is off: whoever has an SSH key in the metadata of the project or of the machine is root on it, "
+            "`tpu.ssh` is metadata-key, and OS Login is off. Anyone with an SSH key in the metadata of the project or the machine is root on it, "
             "and can read the stack's secrets and the token of its service account."
         ),
         remedies=(change("tpu.ssh", "os-login"),),
-        advice="Or keep it where a policy or an account outside the organization rules out OS Login.",
+        advice="Or keep it if a policy or an account outside the organization rules out OS Login.",
     )
 
 
@@ -471,10 +473,10 @@ def metadata_keys(subject: Subject) -> RuleResult | None:
     "SEC09",
     "warn",
     source="Cloud TPU, IAM roles and permissions; gcloud 528, command_lib/compute/tpus/tpu_vm/ssh.py",
-    what="members of the tunnel with all rights on every TPU of the project",
+    what="tunnel members with full rights on every TPU of the project",
 )
 def tunnel_admins(subject: Subject) -> RuleResult | None:
-    """Find members of the tunnel who get roles/tpu.admin."""
+    """Find tunnel members who get roles/tpu.admin."""
     tpu = subject.resolved.deployment.tpu
     if not subject.resolved.is_tpu or tpu.api != "cloud-tpu" or not tpu.tunnel_members or tpu.tunnel_role:
         return None
@@ -483,8 +485,8 @@ def tunnel_admins(subject: Subject) -> RuleResult | None:
     command = TunnelRole("projects/YOUR_PROJECT", SUGGESTED_ID).create_command()
     return RuleResult(
         message=(
-            f"`tpu.tunnel_members` gives {whom} roles/tpu.admin: who should only open a tunnel may create, stop and delete every TPU of the "
-            "project. A custom role with 3 permissions is enough."
+            f"`tpu.tunnel_members` grants {whom} roles/tpu.admin, which can create, stop and delete every TPU of the "
+            "project. A tunnel needs only a custom role with 3 permissions."
         ),
         remedies=(change("tpu.tunnel_role", SUGGESTED_ID),),
         advice=f"Create the role once, before `pulumi up`: `{command}`.",
@@ -498,7 +500,7 @@ def tunnel_admins(subject: Subject) -> RuleResult | None:
     what="a mount that the server's user cannot read",
 )
 def mount_owner(subject: Subject) -> RuleResult | None:
-    """Find a mount that belongs to another user than the server."""
+    """Find a mount owned by another user than the server's."""
     run, resolved = subject.resolved.deployment.cloud_run, subject.resolved
     if resolved.platform != "cloud-run" or resolved.weights_mode not in FUSE_MODES or not run.image_uid:
         return None
@@ -506,16 +508,16 @@ def mount_owner(subject: Subject) -> RuleResult | None:
     wrong = {name: (given, wanted) for name, given, wanted in owners if given is not None and given != wanted}
     if not wrong:
         return None
-    said = " and ".join(f"{name} {given} (the image runs as {wanted})" for name, (given, wanted) in wrong.items())
+    listed = " and ".join(f"{name} {given} (the image runs as {wanted})" for name, (given, wanted) in wrong.items())
     return RuleResult(
-        message=f"The mount would belong to {said}: the server fails with Permission denied.",
+        message=f"The mount will be owned by {listed}. The server will fail with Permission denied.",
         remedies=(Remedy(changes={f"cloud_run.mount_{name}": None for name in wrong}),),
     )
 
 
-@rule("FUS02", "info", source="docs/decisions/0002", what="weights that the network without Direct VPC holds up")
+@rule("FUS02", "info", source="docs/decisions/0002", what="weights slowed down by the network without Direct VPC")
 def network_bound(subject: Subject) -> RuleResult | None:
-    """Say how much sooner a Cloud Run service would start with Direct VPC, and what that costs."""
+    """Report how much faster a Cloud Run service starts with Direct VPC, and the cost."""
     resolved, load_s = subject.resolved, subject.startup.load_s
     run = resolved.deployment.cloud_run
     if resolved.platform != "cloud-run" or run.direct_vpc:
@@ -526,20 +528,20 @@ def network_bound(subject: Subject) -> RuleResult | None:
         return None
     return RuleResult(
         message=(
-            f"Loading takes {duration(load_s)} of the start, because an instance without Direct VPC reads from the network at about "
-            f"{overheads.CLOUD_RUN_NETWORK_BYTES_PER_S / 1e6:.0f} MB/s; with `cloud_run.direct_vpc` it would take {duration(load_s - saved_s)}."
+            f"Loading takes {duration(load_s)} of the start because, without Direct VPC, an instance reads at about "
+            f"{overheads.CLOUD_RUN_NETWORK_BYTES_PER_S / 1e6:.0f} MB/s. With `cloud_run.direct_vpc`, it takes {duration(load_s - saved_s)}."
         ),
         remedies=(change("cloud_run.direct_vpc", True),),
         advice=(
-            f"First connections then take up to {duration(overheads.DIRECT_VPC_CONNECT_S)}, and a teardown can delete the network only up to two "
-            "hours after the service."
+            f"First connections then take up to {duration(overheads.DIRECT_VPC_CONNECT_S)}, and a teardown may have to wait up to two "
+            "hours after the service is deleted to delete the network."
         ),
     )
 
 
-@rule("CST01", "info", source="Google Cloud price lists", what="the whole bill: per hour, while idle, and at most")
+@rule("CST01", "info", source="Google Cloud price lists", what="the whole bill: per hour, while idle, and maximum")
 def whole_bill(subject: Subject) -> RuleResult | None:
-    """Return the bill with the parts that estimates forget; None for a device without a price."""
+    """Return the bill with the parts that estimates often miss; None for a device without a price."""
     cost, resolved = subject.cost, subject.resolved
     if not cost.is_known:
         return None
@@ -547,23 +549,23 @@ def whole_bill(subject: Subject) -> RuleResult | None:
     idle = f"; ${cost.idle_usd_per_hour:.2f}/h while idle" if resolved.platform == "cloud-run" else ""
     return RuleResult(
         message=(
-            f"${cost.usd_per_hour:.2f}/h ({parts}){_range(subject)}{idle}; at most ${cost.max_usd:,.0f} ({cost.max_usd_basis}); "
+            f"${cost.usd_per_hour:.2f}/h ({parts}){_range(subject)}{idle}; ${cost.max_usd:,.0f} maximum ({cost.max_usd_basis}); "
             f"prices of {cost.prices_as_of or 'an unknown date'}."
         ),
     )
 
 
 def _range(subject: Subject) -> str:
-    """Return where the hour costs how much, if the places differ; the dearest counts until a zone is granted."""
+    """Return the price range per hour if it differs by zone. The most expensive zone counts until one is granted."""
     cost = subject.cost
     if cost.usd_per_hour - cost.lowest_usd_per_hour < _CENT:
         return ""
     cheapest = min(cost.places, key=lambda one: one.usd_per_hour)
-    dearest = max(cost.places, key=lambda one: one.usd_per_hour)
-    return f" in {dearest.place}, the dearest zone; ${cheapest.usd_per_hour:.2f}/h in {cheapest.place}"
+    highest = max(cost.places, key=lambda one: one.usd_per_hour)
+    return f" in {highest.place}, the most expensive zone; ${cheapest.usd_per_hour:.2f}/h in {cheapest.place}"
 
 
-@rule("CST02", "info", source="Cloud Run, minimum instances", what="instances that are billed while nobody calls")
+@rule("CST02", "info", source="Cloud Run, minimum instances", what="instances that are billed while idle")
 def kept_warm(subject: Subject) -> RuleResult | None:
     """Find instances that always run."""
     least = subject.resolved.deployment.cloud_run.min_instances
@@ -571,20 +573,20 @@ def kept_warm(subject: Subject) -> RuleResult | None:
         return None
     return RuleResult(
         message=(
-            f"`cloud_run.min_instances` is {least}: that costs ${subject.cost.idle_usd_per_hour * 24:,.2f} a day, also when nobody calls, "
-            "and Google never ends it."
+            f"`cloud_run.min_instances` is {least}, which costs ${subject.cost.idle_usd_per_hour * 24:,.2f} per day, even when idle. "
+            "Google never stops it."
         ),
         remedies=(change("cloud_run.min_instances", 0),),
         advice=(
-            "An idle service then costs nothing, and the first request after a pause waits for a cold start of at most "
-            f"{duration(usual_start_s(subject.startup))}; docs/costs.md says when that is cheaper."
+            "An idle service then costs nothing, and the first request after a pause waits for a cold start of up to "
+            f"{duration(usual_start_s(subject.startup))}. docs/costs.md states when that is cheaper."
         ),
     )
 
 
-@rule("CST03", "warn", source="docs/limits.md", what="a limit that is reached before the run ends")
+@rule("CST03", "warn", source="docs/limits.md", what="a spending limit that is reached before the run expires")
 def limit_before_the_end(subject: Subject) -> RuleResult | None:
-    """Find a spending limit that takes a machine down in the middle of its run."""
+    """Find a spending limit that is reached during the run."""
     limit_usd, cost = subject.resolved.deployment.max_usd, subject.cost
     if not subject.resolved.is_tpu or limit_usd is None or cost.max_usd <= limit_usd:
         return None
@@ -593,36 +595,36 @@ def limit_before_the_end(subject: Subject) -> RuleResult | None:
     shorter = (change("tpu.max_run_duration_s", fitting_s),) if fitting_s >= MIN_RUN_S and not renewed else ()
     return RuleResult(
         message=(
-            f"`max_usd` is {limit_usd}, and the machine has cost that much after {duration(fitting_s)}; it can run for ${cost.max_usd:,.0f} "
-            f"({cost.max_usd_basis}). Google does not know `max_usd`: only a scheduled guard (docs/limits.md) takes the stack down then."
+            f"`max_usd` is {limit_usd}, but the machine costs that much after {duration(fitting_s)}; its maximum is ${cost.max_usd:,.0f} "
+            f"({cost.max_usd_basis}). Google does not enforce `max_usd`; only a scheduled guard (docs/limits.md) will tear the stack down then."
         ),
         remedies=(*shorter, change("max_usd", math.ceil(cost.max_usd))),
     )
 
 
-@rule("CST06", "info", source="docs/tpu.md", what="what a renewal costs")
+@rule("CST06", "info", source="docs/tpu.md", what="the cost of a renewal")
 def renewal_price(subject: Subject) -> RuleResult | None:
-    """Return what two machines cost until the second one takes over."""
+    """Return the cost of running two machines until the second one takes over."""
     renews, both_s = renewals(subject.resolved), overlap_s(subject)
     if renews is None or both_s is None:
         return None
     usd_per_s = subject.cost.usd_per_hour / HOUR_S
     return RuleResult(
         message=(
-            f"`tpu.renew_before_s` is {duration(renews.most_overlap_s)}: at each renewal two machines run for about {duration(both_s)} "
-            f"(${both_s * usd_per_s:.2f}), and for {duration(renews.most_overlap_s)} at most (${renews.most_overlap_s * usd_per_s:.2f}). "
+            f"`tpu.renew_before_s` is {duration(renews.most_overlap_s)}. At each renewal, two machines run for about {duration(both_s)} "
+            f"(${both_s * usd_per_s:.2f}), at most {duration(renews.most_overlap_s)} (${renews.most_overlap_s * usd_per_s:.2f}). "
             "Both need quota."
         ),
         advice=(
-            "Runs that are renewed have no end at Google: a teardown ends them, or a scheduled guard (docs/limits.md) that enforces `max_usd` or an "
-            "age limit over all machines since the first."
+            "Renewed runs do not expire. To stop them, run a teardown or schedule a guard (docs/limits.md) that enforces `max_usd` or an "
+            "age limit across all machines since the first."
         ),
     )
 
 
-@rule("CST04", "info", source="planning/data/prices.json", what="a price that is older than 60 days, or has no date")
+@rule("CST04", "info", source="planning/data/prices.json", what="a price older than 60 days, or without a date")
 def old_prices(subject: Subject) -> RuleResult | None:
-    """Find prices of the hour that may have changed. Without a date of the question nothing is old."""
+    """Find prices that may have changed. Without today's date, no price is old."""
     today = subject.resolved.deployment.today
     if today is None:
         return None
@@ -632,7 +634,7 @@ def old_prices(subject: Subject) -> RuleResult | None:
     oldest = min(old, key=lambda price: price.as_of)
     age_days = oldest.age_days(today)
     age = "has no date" if age_days is None else f"is of {oldest.as_of}, {age_days} days ago"
-    others = f" {len(old) - 1} more are as old." if len(old) > 1 else ""
+    others = f" {len(old) - 1} more are that old." if len(old) > 1 else ""
     return RuleResult(
         message=(
             f"The price {_named(oldest)} {age}{f' ({oldest.url})' if oldest.url else ''}; prices older than {MAX_AGE_DAYS} days "
@@ -646,23 +648,23 @@ def old_prices(subject: Subject) -> RuleResult | None:
     "CST05",
     "info",
     source="planning/data/prices.json",
-    what="a place without a known price, where the dearest counts",
+    what="a region without a known price, for which the highest is used",
 )
 def assumed_prices(subject: Subject) -> RuleResult | None:
-    """Find places whose own price is not known."""
+    """Find locations with an unknown price."""
     assumed = [price for price in _prices(subject) if price.is_assumed]
     if not assumed:
         return None
     regions = ", ".join(dict.fromkeys(price.region for price in assumed))
     keys = ", ".join(dict.fromkeys(price.key for price in assumed))
     return RuleResult(
-        message=f"No price is known for {regions} ({keys}); the dearest known one is used, such as {_named(assumed[0])}.",
+        message=f"Prices for {regions} are unknown ({keys}). The highest known price is used, such as {_named(assumed[0])}.",
         advice=_price_file(assumed, subject.resolved.deployment.today),
     )
 
 
 def _prices(subject: Subject) -> tuple[Price, ...]:
-    """Return the prices of the hour in every place, each once."""
+    """Return the hourly prices in every location, without duplicates."""
     return tuple(dict.fromkeys(price for place in subject.cost.places for price in place.prices))
 
 
@@ -671,10 +673,12 @@ def _named(price: Price) -> str:
 
 
 def _price_file(prices: Sequence[Price], today: str | None) -> str:
-    """Return how to replace prices by those of a file, with a file that can be pasted."""
+    """Return how to replace prices with a file, including a file to paste."""
     regions: dict[str, dict[str, float]] = {}
     for price in prices:
         regions.setdefault(price.region, {})[price.key] = price.usd
     anywhere = regions.pop("", {})
     text = json.dumps({**({"as_of": today} if today else {}), **anywhere, **({"regions": regions} if regions else {})})
-    return f"Look them up, write what you pay into a file such as {text}, and name it with --prices or gemma-serving:prices."
+    return (
+        f"Write the prices that you pay into a file such as {text}, and pass it with --prices or gemma-serving:prices."
+    )

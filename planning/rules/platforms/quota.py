@@ -1,4 +1,4 @@
-"""Rules of Cloud Run's quotas of vCPU and memory in a region."""
+"""Rules for Cloud Run's regional quotas for vCPU and memory."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ _SOURCE: Final = "Cloud Run quotas; googlecodelabs/feedback#1856, #1868, #2311"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Use:
-    """What one instance uses of a quota, and what the region allows."""
+    """One instance's use of a quota, and the quota in the region."""
 
     setting: str
     quota: str
@@ -29,19 +29,20 @@ class _Use:
     each: float
     allowed: float
     is_known: bool
-    """False where the quota is not set: then it is that of a new project."""
+    """False if the quota is not set; the quota of a new project is then used."""
 
     def needed(self, instances: int) -> float:
-        """Return what so many instances use."""
+        """Return the use of this many instances."""
         return self.each * instances
 
     def sentence(self, instances: str, needed: float, region: str) -> str:
-        """Return what is needed and what is allowed, in one clause."""
+        """Return the requirement and the quota, in one clause."""
         kind = "vCPU" if self.unit == "vCPU" else "memory"
-        known = "is" if self.is_known else "is not set; in a new project it is"
+        known = "is" if self.is_known else "is not set (new projects have"
+        end = "" if self.is_known else ")"
         return (
             f"{instances} x `{self.setting}` {self.each:g} {self.unit} is {needed:g} {self.unit}, "
-            f"and the {kind} quota of {region} {known} {self.allowed:g} {self.unit}"
+            f"but the {kind} quota of {region} {known} {self.allowed:g} {self.unit}{end}"
         )
 
 
@@ -50,18 +51,19 @@ class _Use:
     "block",
     "warn",
     source=_SOURCE,
-    what="more vCPU or memory than the region's quota allows to a service, or a new project's quota if none is set",
+    what="more vCPU or memory than the region's quota, or than a new project's quota if none is set",
 )
 def compute_quota(subject: Subject) -> RuleResult | None:
-    """Find a service whose instances together exceed the quota of vCPU or memory."""
+    """Find a service whose instances together exceed the quota for vCPU or memory."""
     uses, instances = _uses(subject.resolved), subject.resolved.deployment.cloud_run.max_instances
     over = [use for use in uses if use.needed(instances) > use.allowed]
     if not over:
         return None
-    said = f"`cloud_run.max_instances` {instances}"
+    instances_text = f"`cloud_run.max_instances` {instances}"
+    is_certain = any(use.is_known for use in over)
     return RuleResult(
-        severity="block" if any(use.is_known for use in over) else "warn",
-        message=f"{_message(subject, over, said, instances)}: the service would fail to deploy.",
+        severity="block" if is_certain else "warn",
+        message=f"{_message(subject, over, instances_text, instances)}. The deployment {'will' if is_certain else 'may'} fail.",
         remedies=_remedies(subject, uses, revisions=1),
         advice=_advice(uses, instances),
     )
@@ -71,20 +73,20 @@ def compute_quota(subject: Subject) -> RuleResult | None:
     "SCL05",
     "warn",
     source=f"{_SOURCE}; ledger run-quota-at-an-update",
-    what="an update whose old and new revision together exceed the quota of vCPU or memory",
+    what="an update whose old and new revisions together exceed the quota for vCPU or memory",
 )
 def compute_quota_at_an_update(subject: Subject) -> RuleResult | None:
-    """Find a service that can be deployed and not be updated."""
+    """Find a service that can be deployed but not updated."""
     uses, instances = _uses(subject.resolved), subject.resolved.deployment.cloud_run.max_instances
     both = REVISIONS_AT_AN_UPDATE * instances
     over = [use for use in uses if use.needed(both) > use.allowed]
     if not over or any(use.needed(instances) > use.allowed for use in uses):
         return None
-    said = f"{REVISIONS_AT_AN_UPDATE} x `cloud_run.max_instances` {instances}"
+    instances_text = f"{REVISIONS_AT_AN_UPDATE} x `cloud_run.max_instances` {instances}"
     return RuleResult(
         message=(
-            "At an update the instances of the old and the new revision count together: "
-            f"{_message(subject, over, said, both)}: the new revision would fail to start, and the old one goes on serving."
+            "During an update, instances of the old and the new revision both count toward the quota: "
+            f"{_message(subject, over, instances_text, both)}. The new revision will not start, and the old one will keep serving."
         ),
         remedies=_remedies(subject, uses, revisions=REVISIONS_AT_AN_UPDATE),
         advice=_advice(uses, instances),
@@ -92,7 +94,7 @@ def compute_quota_at_an_update(subject: Subject) -> RuleResult | None:
 
 
 def _uses(resolved: Resolved) -> Sequence[_Use]:
-    """Return what an instance uses of each quota; nothing if neither a quota nor a region is given, because then there is no project."""
+    """Return one instance's use of each quota; empty if neither a quota nor a region is set, because then no project is known."""
     run = resolved.deployment.cloud_run
     if resolved.platform != "cloud-run":
         return ()
@@ -121,13 +123,13 @@ def _uses(resolved: Resolved) -> Sequence[_Use]:
     ]
 
 
-def _message(subject: Subject, over: Sequence[_Use], said: str, instances: int) -> str:
+def _message(subject: Subject, over: Sequence[_Use], instances_text: str, instances: int) -> str:
     region = subject.resolved.deployment.cloud_run.region or "the region"
-    return "; ".join(use.sentence(said, use.needed(instances), region) for use in over)
+    return "; ".join(use.sentence(instances_text, use.needed(instances), region) for use in over)
 
 
 def _remedies(subject: Subject, uses: Sequence[_Use], *, revisions: int) -> Iterator[Remedy]:
-    """Yield fewer instances, smaller ones, and one instance as small as the start allows."""
+    """Yield fewer instances, smaller instances, and a single instance of the smallest size that starts."""
     run = subject.resolved.deployment.cloud_run
     fewer = min(int(use.allowed / (use.each * revisions)) for use in uses)
     if fewer >= 1:
@@ -149,7 +151,7 @@ def _instances(subject: Subject, instances: int) -> Remedy:
 
 
 def _smaller(subject: Subject, uses: Sequence[_Use], instances: int) -> dict[str, object] | None:
-    """Return the largest instance that fits the quota so many times and that the weights pass through; None if there is none."""
+    """Return the largest size that fits the quota this many times and can load the weights; None if none exists."""
     host, room = subject.resolved.host, {use.setting: use.allowed / instances for use in uses}
     most_gib = min(room.get("host_memory_gib", host.max_memory_gib), subject.resolved.host_memory_gib)
     for vcpu in reversed(cloud_run_vcpu(host)):
@@ -161,9 +163,7 @@ def _smaller(subject: Subject, uses: Sequence[_Use], instances: int) -> dict[str
 
 
 def _advice(uses: Sequence[_Use], instances: int) -> str:
-    """Return which quota allows the service and its updates."""
+    """Return the quota that the service and its updates need."""
     needs = [(use, use.needed(REVISIONS_AT_AN_UPDATE * instances)) for use in uses]
     enough = " and ".join(f"{need:g} {use.unit} (`{use.quota}`)" for use, need in needs if need > use.allowed)
-    return (
-        f"To raise the quota, request {enough}: the command python -m scripts.doctor --stack NAME prints the request."
-    )
+    return f"To raise the quota, request {enough}. To print the request, run python -m scripts.doctor --stack NAME."

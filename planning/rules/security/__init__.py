@@ -1,1 +1,1 @@
-"""Rules of what a server exposes and what it loads."""
+"""Rules for what a server exposes and loads."""

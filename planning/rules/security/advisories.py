@@ -1,7 +1,7 @@
-"""Published vulnerabilities of vLLM that a served Gemma 4 can have: what a caller can do, from which release on it is gone, what it needs.
+"""Published vulnerabilities of vLLM that apply to Gemma 4: effect, fixed release, requirements.
 
-Only those that a release with a table of flags (`planning.question.server_flags`) may have. They are in planning/data/advisories.json; add one
-there when an advisory is published: https://osv.dev/list?ecosystem=PyPI&q=vllm.
+Only those that a release with a table of flags (`planning.question.server_flags`) may have. They are in planning/data/advisories.json. When
+an advisory is published, add it there: https://osv.dev/list?ecosystem=PyPI&q=vllm.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,13 +22,13 @@ class Advisory:
     id: str
     aliases: tuple[str, ...]
     first: str
-    """First release that has it; empty for all before `fixed`."""
+    """First affected release; empty for all before `fixed`."""
     fixed: str
-    """First release without it."""
+    """First release with the fix."""
     needs: Need
-    """What a stack must have besides the release."""
+    """Feature that a stack must use for the vulnerability to apply, in addition to the release."""
     what: str
-    """What a caller can do, as the end of "a caller can"."""
+    """Effect, as the end of "a caller can"."""
     source: str
     seen_on: str
     """Date of the source, YYYY-MM-DD."""
@@ -41,9 +41,9 @@ ADVISORIES: Final[Mapping[str, Advisory]] = Table(
 
 
 def advisories_of(resolved: Resolved) -> Sequence[Advisory] | None:
-    """Return the vulnerabilities of a server; None if its version is not known.
+    """Return the vulnerabilities of a server; None if its version is unknown.
 
-    A development version of the release with the repair counts as one without: which commit it was built from is not known.
+    A development version of the fixed release counts as affected, because its commit is unknown.
     """
     version = version_key(version_in_use(resolved.accelerator, resolved.deployment.image_version))
     if version is None:

@@ -1,4 +1,4 @@
-"""Rules of what a server exposes: who can call it, what it reads for a caller, known vulnerabilities of its vLLM, programs in a bucket."""
+"""Rules for what a server exposes: its callers, media that it reads for them, known vulnerabilities of vLLM, programs in a bucket."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -13,16 +13,16 @@ from planning.rules.security.advisories import advisories_of
 
 _GUIDE: Final = "vLLM docs/usage/security.md"
 _OPENS: Final[Mapping[str, str]] = {
-    "--allowed-local-media-path": "lets callers read files of the container",
-    "--allowed-origins": "lets web pages call the server from the browsers of their visitors",
-    "--config": "reads more arguments from a file that this plan does not see",
+    "--allowed-local-media-path": "allows callers to read files of the container",
+    "--allowed-origins": "allows web pages to call the server from their visitors' browsers",
+    "--config": "reads more arguments from a file that the plan does not read",
     "--middleware": "runs code before the server's own checks",
     "--profiler-config": "adds paths that start and stop a profiler",
     "--trust-request-chat-template": "runs a chat template that a caller sends",
 }
-"""Flags that open a server -> how, as the end of a sentence."""
+"""Effect of each flag that opens a server, as the end of a sentence."""
 _CLOSED: Final = {"--allowed-origins": ("[]",), "--allowed-local-media-path": ("",)}
-"""Values with which they open nothing."""
+"""Values with which these flags open nothing."""
 
 
 @rule(
@@ -30,35 +30,35 @@ _CLOSED: Final = {"--allowed-origins": ("[]",), "--allowed-local-media-path": ("
     "block",
     "warn",
     source=f"Cloud Run IAM (allUsers); {_GUIDE}",
-    what="an endpoint that the internet can reach",
+    what="an endpoint reachable from the internet",
 )
 def public(subject: Subject) -> RuleResult | None:
-    """Find an endpoint for everybody. The path guard leaves a caller without the key nothing but /health."""
+    """Find a public endpoint. Without the key, the path guard allows only /health."""
     deployment, cost = subject.resolved.deployment, subject.cost
     if not deployment.public:
         return None
     at_most = f"${cost.max_usd:,.0f} ({cost.max_usd_basis})"
-    limit = "" if deployment.max_usd is not None else " No `max_usd` limits what that costs."
+    limit = "" if deployment.max_usd is not None else " No `max_usd` limits the cost."
     if not deployment.has_api_key:
         return RuleResult(
-            message=f"Anyone on the internet could use the endpoint, at up to {at_most}.{limit}",
+            message=f"The endpoint is public: anyone can use it, at a cost of up to {at_most}.{limit}",
             remedies=(change("public", False),),
-            advice="Name the callers instead, or accept this finding, with `max_usd` and a guard (docs/limits.md).",
+            advice="List the callers instead, or accept this finding, with `max_usd` and a guard (docs/limits.md).",
         )
     return RuleResult(
         severity="warn" if deployment.max_usd is not None else "block",
         message=(
-            "The internet can reach the endpoint. Every path but /health requires the API key, but any request can start an instance and "
-            f"keep it running, at up to {at_most}.{limit}"
+            "The endpoint is reachable from the internet. Every path except /health requires the API key, but any request can start an instance and "
+            f"keep it running, at a cost of up to {at_most}.{limit}"
         ),
         remedies=(change("public", False),),
         advice="Or keep it public and set `max_usd`, which a scheduled guard enforces (docs/limits.md).",
     )
 
 
-@rule("SEC05", "block", source=_GUIDE, what="an API key that does not protect every way to the server")
+@rule("SEC05", "block", source=_GUIDE, what="an API key that does not protect every interface of the server")
 def unguarded(subject: Subject) -> RuleResult | None:
-    """Find a way to the server that has no path guard."""
+    """Find an interface of the server without a path guard."""
     if not subject.resolved.deployment.has_api_key:
         return None
     found = [one for one in read_arguments(subject) if one.flag is not None and one.flag.name == "--grpc"]
@@ -66,8 +66,8 @@ def unguarded(subject: Subject) -> RuleResult | None:
         return None
     return RuleResult(
         message=(
-            f"`vllm.extra_args` has {len(found)} argument(s) past the path guard: with --grpc vLLM serves gRPC, which checks no API key, and not the /health "
-            "that the stack waits for."
+            f"`vllm.extra_args` has {len(found)} argument(s) that bypass the path guard. With --grpc, vLLM serves gRPC, which checks no API key "
+            "and lacks the /health that the stack polls."
         ),
         remedies=(change("vllm.extra_args", kept_arguments(subject, found)),),
     )
@@ -78,23 +78,23 @@ def unguarded(subject: Subject) -> RuleResult | None:
     "warn",
     "block",
     source=f"{_GUIDE} (SSRF); vllm-project/vllm#57157",
-    what="media that the server reads by URL",
+    what="media that the server fetches by URL",
 )
 def read_media(subject: Subject) -> RuleResult | None:
-    """Find domains from which the server reads what a caller names."""
+    """Find domains from which the server fetches URLs that callers choose."""
     resolved = subject.resolved
     domains = open_domains(resolved.vllm.allowed_media_domains)
     if not domains or not resolved.has_processor:
         return None
     inner = tuple(inner_domains(domains))
     network = _inner_network(subject)
-    where = f" The server is in a network of yours ({network})." if network else ""
-    named = f" {', '.join(inner)} can only be inside it or on the server's own machine." if inner else ""
+    where = f" The server is in your network ({network})." if network else ""
+    named = f" {', '.join(inner)} can only be inside it or on the server's machine." if inner else ""
     return RuleResult(
         severity="block" if network or inner else "warn",
         message=(
-            f"`vllm.allowed_media_domains` has {len(domains)} host(s): every caller can make the server read URLs of {', '.join(domains)} from its own "
-            f"network, and whoever controls the DNS of such a name can point it to an inner address.{where}{named}"
+            f"`vllm.allowed_media_domains` has {len(domains)} host(s). Any caller can make the server fetch URLs of {', '.join(domains)} from its own "
+            f"network, and the owner of such a domain's DNS can point it to an internal address.{where}{named}"
         ),
         remedies=(change("vllm.allowed_media_domains", None),),
         advice="Clients can send images, audio and video as data: URLs instead.",
@@ -102,28 +102,28 @@ def read_media(subject: Subject) -> RuleResult | None:
 
 
 def _inner_network(subject: Subject) -> str:
-    """Return the setting that puts the server into a network beside other machines; empty if none does."""
+    """Return the setting that puts the server in a network with other machines; empty if none does."""
     deployment, resolved = subject.resolved.deployment, subject.resolved
     if resolved.is_tpu and deployment.tpu.private_google_access is not None:
         return "tpu.existingNetwork"
     return "`cloud_run.direct_vpc`" if resolved.platform == "cloud-run" and deployment.cloud_run.direct_vpc else ""
 
 
-@rule("SEC10", "warn", source=_GUIDE, what="an argument in extraArgs that opens what the stack closes")
+@rule("SEC10", "warn", source=_GUIDE, what="an argument in extraArgs that opens access the stack blocks")
 def opened(subject: Subject) -> RuleResult | None:
-    """Find arguments that give callers or web pages more than the stack does."""
+    """Find arguments that allow callers or web pages more than the stack does."""
     found = {one: words for one in read_arguments(subject) if (words := _opens(one))}
     if not found:
         return None
-    said = "; ".join(dict.fromkeys(found.values()))
+    listed = "; ".join(dict.fromkeys(found.values()))
     return RuleResult(
-        message=f"`vllm.extra_args` has {len(found)} argument(s) that open the server: {said}.",
+        message=f"`vllm.extra_args` has {len(found)} argument(s) that open the server: {listed}.",
         remedies=(change("vllm.extra_args", kept_arguments(subject, tuple(found))),),
     )
 
 
 def _opens(argument: ServerArgument) -> str:
-    """Return what an argument opens, with its flag; empty if it opens nothing."""
+    """Return the effect of an argument that opens the server, with its flag; empty for any other."""
     flag = argument.flag.name if argument.flag is not None else ""
     if flag not in _OPENS or argument.is_off or argument.value in {(value,) for value in _CLOSED.get(flag, ())}:
         return ""
@@ -134,16 +134,16 @@ def _opens(argument: ServerArgument) -> str:
     "SEC04",
     "info",
     source="planning/rules/security/advisories.py: OSV, GitHub's advisory database",
-    what="a version of vLLM with published vulnerabilities, or one that is not known",
+    what="a version of vLLM that is unknown, or has published vulnerabilities",
 )
 def vulnerable(subject: Subject) -> RuleResult | None:
-    """Find what a caller can do to a server of this version."""
+    """Find published vulnerabilities of this version."""
     resolved = subject.resolved
     version, found = version_in_use(resolved.accelerator, resolved.deployment.image_version), advisories_of(resolved)
     if found is None:
         return RuleResult(
-            message="The image's version of vLLM is not known, so whether it has published vulnerabilities is not known either.",
-            advice="Set `image_version` to the version that its log states at the start.",
+            message="The image's version of vLLM is unknown, and so are its published vulnerabilities.",
+            advice="Set `image_version` to the version in the first lines of its log.",
         )
     if not found:
         return None
@@ -158,12 +158,8 @@ def vulnerable(subject: Subject) -> RuleResult | None:
         if all(one.needs == "trustRemoteCode" for one in found)
         else (),
         advice=(
-            "Let in only callers whom you trust, or name an image of that version by its digest (`image`)."
-            + (
-                " A chat template of the server's own (`vllm.chat_template`) closes this way too."
-                if has_template_way
-                else ""
-            )
+            "Allow only callers that you trust, or set `image` to an image of that version by its digest."
+            + (" A chat template in `vllm.chat_template` also prevents this." if has_template_way else "")
         ),
     )
 
@@ -172,10 +168,10 @@ def vulnerable(subject: Subject) -> RuleResult | None:
     "SEC08",
     "warn",
     source="docs/decisions/0036-archives-are-signed.md; vllm-project/vllm#38920",
-    what="archives of compiled programs in a bucket that the stack did not make",
+    what="archives of compiled programs in a bucket that the stack did not create",
 )
 def archives_in_existing_bucket(subject: Subject) -> RuleResult | None:
-    """Find archives in a bucket whose other writers the stack does not know."""
+    """Find archives in a bucket with other writers that the stack does not know."""
     deployment = subject.resolved.deployment
     cache = ("tpu.compile_cache", "machine") if subject.resolved.is_tpu else ("cloud_run.graph_cache", "off")
     value = deployment.tpu.compile_cache if subject.resolved.is_tpu else deployment.cloud_run.graph_cache
@@ -184,8 +180,8 @@ def archives_in_existing_bucket(subject: Subject) -> RuleResult | None:
     return RuleResult(
         message=(
             f"`{cache[0]}` is bucket, but `existing_bucket` is {deployment.existing_bucket}, which the stack did not create. "
-            "Archives are signed (HMAC-SHA-256), so its other writers cannot make the server run their programs, but they can delete archives and bring "
-            "back older ones of this stack."
+            "Archives are signed (HMAC-SHA-256): other writers cannot make the server run their programs, but they can delete archives and "
+            "restore older ones of this stack."
         ),
         remedies=(change(*cache),),
         advice="Accept this finding if you trust every writer of the bucket.",

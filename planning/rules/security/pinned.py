@@ -1,4 +1,4 @@
-"""Rules of what a server loads from the hub: repositories without a commit, files that hold code, and code itself."""
+"""Rules for what a server loads from the hub: repositories without a commit, files with code, and code itself."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,24 +25,24 @@ _SPECULATIVE: Final = "vllm.speculative_config"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Floating:
-    """A repository of the hub that a server loads without a commit."""
+    """A hub repository that a server loads without a commit."""
 
     name: str
     what: str
     advice: str
-    """What to set, as a sentence."""
+    """Instruction, as a sentence."""
     changes: Mapping[str, object]
-    """The change that names a commit which public sources state; empty if none is known."""
+    """The change to a commit that public sources state; empty if none is known."""
 
 
 @rule(
     "SEC07",
     "warn",
     source="vLLM, `vllm serve --help` (--revision); huggingface.co/docs/hub/repositories-getting-started",
-    what="a repository of the hub that the server loads without a commit",
+    what="a hub repository that the server loads without a commit",
 )
 def floating_repository(subject: Subject) -> RuleResult | None:
-    """Find what whoever can push to a repository of the hub changes at the next start of the server."""
+    """Find repositories whose owner can change what the server loads at its next start."""
     found = tuple(_floating(subject.resolved))
     if not found:
         return None
@@ -52,8 +52,8 @@ def floating_repository(subject: Subject) -> RuleResult | None:
     one_of = "the account that owns it" if len(found) == 1 else "an account that owns one of them"
     return RuleResult(
         message=(
-            f"{named[:1].upper()}{named[1:]} {'has' if len(found) == 1 else 'have'} no commit: the server loads what the "
-            f"main branch holds at each start. Who gets hold of {one_of} changes weights, tokenizer and chat template, and no preview shows it."
+            f"{named[:1].upper()}{named[1:]} {'has' if len(found) == 1 else 'have'} no commit. The server loads the "
+            f"current main branch at each start. Anyone who controls {one_of} can change weights, tokenizer and chat template without any sign in a preview."
         ),
         remedies=(Remedy(changes=known),) if is_whole else (),
         advice=" ".join(one.advice for one in found if not (is_whole and one.changes)),
@@ -67,16 +67,16 @@ def floating_repository(subject: Subject) -> RuleResult | None:
     what="a load format that opens pickled files",
 )
 def pickled_weights(subject: Subject) -> RuleResult | None:
-    """Find a load format that takes .bin or .pt files, which can hold code."""
+    """Find a load format that opens .bin or .pt files, which can contain code."""
     given = subject.resolved.deployment.vllm.load_format
     if given not in _UNPICKLES:
         return None
     when = "of a checkpoint without safetensors " if given in {"auto", "hf"} else ""
     return RuleResult(
         message=(
-            f"`vllm.load_format` is {given}: vLLM opens the pickled files {when}(.bin, .pt), which can hold code. Only PyTorch's restricted "
-            f"unpickler is in between, which had a hole itself (CVE-2025-32434). {SAFETENSORS} opens no such file; the server stops if there is no "
-            "other."
+            f"`vllm.load_format` is {given}, with which vLLM opens the pickled files {when}(.bin, .pt), which can contain code. Only PyTorch's restricted "
+            f"unpickler protects against it, and it has been bypassed (CVE-2025-32434). {SAFETENSORS} opens no such file; the server will not start "
+            "without any other."
         ),
         remedies=(change("vllm.load_format", None),),
     )
@@ -89,12 +89,12 @@ def pickled_weights(subject: Subject) -> RuleResult | None:
     what="code of the checkpoint's repository that the server runs",
 )
 def remote_code(subject: Subject) -> RuleResult | None:
-    """Find a server that runs Python from the hub."""
+    """Find a server that runs Python code from the hub."""
     deployment = subject.resolved.deployment
     if not deployment.vllm.trust_remote_code:
         return None
     return RuleResult(
-        message=f"`vllm.trust_remote_code` is true: the server runs Python code from the repository of {deployment.model}. Gemma 4 needs none.",
+        message=f"`vllm.trust_remote_code` is true. The server will run Python code from the repository of {deployment.model}, which Gemma 4 does not need.",
         remedies=(change("vllm.trust_remote_code", None),),
     )
 
@@ -102,15 +102,15 @@ def remote_code(subject: Subject) -> RuleResult | None:
 def _floating(resolved: Resolved) -> Iterator[_Floating]:
     deployment = resolved.deployment
     if deployment.model_revision is None:
-        return  # a question that is no stack's
+        return  # not a stack's question
     if resolved.weights_mode == "hub" and not deployment.model_revision:
         known = _known_commit(deployment.model)
         yield _Floating(
             name=deployment.model,
             what="model",
             advice=(
-                "python -m scripts.doctor names the commit of its main branch, and the command that sets `model_revision` to it. Look at what changed "
-                "in it before you take a newer one."
+                "To find the commit of its main branch and the command that sets `model_revision`, run python -m scripts.doctor. Review the changes "
+                "before you adopt a newer one."
             ),
             changes={"model_revision": known} if known else {},
         )
@@ -126,13 +126,13 @@ def _floating_drafter(resolved: Resolved) -> Iterator[_Floating]:
     yield _Floating(
         name=drafter,
         what="drafter",
-        advice=f"Give `{_SPECULATIVE}` the key revision with a commit of {drafter}.",
+        advice=f"Set the key revision of `{_SPECULATIVE}` to a commit of {drafter}.",
         changes={_SPECULATIVE: {**config, "revision": known}} if known else {},
     )
 
 
 def _floating_arguments(resolved: Resolved) -> Iterator[_Floating]:
-    """Yield the repositories that `extra_args` names: a tokenizer without its own commit, and adapters, which vLLM loads without one."""
+    """Yield the repositories in `extra_args`: a tokenizer without a commit, and adapters, which vLLM always loads without one."""
     arguments = resolved.deployment.vllm.extra_args
     if not arguments:
         return
@@ -146,7 +146,7 @@ def _floating_arguments(resolved: Resolved) -> Iterator[_Floating]:
     for module in values.get(_ADAPTERS, ()):
         name = _adapter_place(module)
         if HUB_ID.fullmatch(name):
-            advice = f"vLLM loads the main branch of an adapter: copy {name} into the image and name that folder."
+            advice = f"vLLM loads the main branch of an adapter. Copy {name} into the image and use that folder."
             yield _Floating(name=name, what="adapter", advice=advice, changes={})
 
 
@@ -155,7 +155,7 @@ def _first(value: Sequence[str] | None) -> str:
 
 
 def _adapter_place(module: str) -> str:
-    """Return where an adapter is: the text after `NAME=`, or `path` of a JSON object."""
+    """Return the location of an adapter: the text after `NAME=`, or `path` of a JSON object."""
     found = re.search(r'"path"\s*:\s*"([^"]*)"', module) if module.startswith("{") else None
     return found[1] if found else module.partition("=")[2]
 

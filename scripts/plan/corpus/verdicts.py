@@ -44,7 +44,7 @@ def judged(boot: Boot) -> JudgedBoot:
 def _in_words(plan: Plan) -> str:
     if not plan.fits:
         stops = [finding.id for finding in plan.findings if finding.severity == "block"]
-        return f"{'out of memory' if plan.verdict == 'oom' else 'blocked'}: {', '.join(stops)}"
+        return f"{'out of memory' if plan.verdict == 'out-of-memory' else 'blocked'}: {', '.join(stops)}"
     return "fits" if plan.margin is None else "may fail"
 
 

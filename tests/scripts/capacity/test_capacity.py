@@ -307,7 +307,7 @@ def test_a_zone_that_does_not_answer_in_time_leaves_the_others_alone():
     found = {place.place: place for place in judged(google, remaining_s=lambda: next(budget))}
     release.set()
     assert (found["us-east5-b"].hardware.answer, found["us-east5-b"].hardware.is_read) == ("unknown", False)
-    assert found["us-east5-b"].hardware.detail == "acceleratorTypes in us-east5-b: no answer in time"
+    assert found["us-east5-b"].hardware.detail == "acceleratorTypes in us-east5-b: no response in time"
     assert found["us-east5-a"].is_open
     assert found["us-east1-d"].hardware.answer == "yes"
 
@@ -571,7 +571,7 @@ def test_all_accelerators_of_the_project_are_compared_without_a_name(world):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["H100"], 'ACCELERATOR is "H100"; this project deploys v5e-1,'),
+        (["H100"], 'ACCELERATOR is "H100". This project deploys v5e-1,'),
         (["--stack", "nope"], "Pulumi.nope.yaml not found"),
         (["--provisioning", "free"], "it must be flex-start, spot, standard or reservation"),
         (["--yes"], "--yes requires --write"),

@@ -145,7 +145,7 @@ def test_replacing_keeps_the_salt_the_secrets_and_the_project(new, tmp_path):
         (("Chat", "--model", "12B"), 'The stack\'s name "Chat" becomes part of resource names'),
         (("chat",), "the following arguments are required: --model"),
         (("chat", "--model", "GPT"), "GPT"),
-        (("chat", "--model", "12B", "--accelerator", "H100"), '--accelerator is "H100"; this project deploys'),
+        (("chat", "--model", "12B", "--accelerator", "H100"), '--accelerator is "H100". This project deploys'),
         (("chat", "--model", "12B", "--budget", "0"), "--budget is '0'; it must be a number of more than 0."),
         (("chat", "--model", "31B", "--budget", "1"), "no deployment meets the limits. Closest:"),
         (("chat", "--model", "12B", "--workload", "in=1,out=1"), "users=N"),
@@ -162,14 +162,14 @@ def test_a_private_persons_checkpoint_and_an_absent_one_are_said(new):
     repack = "xbill9/gemma-4-26B-A4B-it-qat-q4_0-w4a16-ct"
     code, out, err = new("chat", "--model", repack)
     assert (code, err) == (0, "")
-    assert f"MOD05: {repack} is published by a private person (xbill9)" in out
+    assert f"MOD05: {repack} is published by an individual (xbill9)" in out
     code, out, _ = new("other", "--model", repack, "--json")
     assert (code, json.loads(out)["personal"]) == (0, True)
     code, out, _ = new("third", "--model", "google/gemma-4-12B-it-qat-w4a16-ct", "--json")
     assert (code, json.loads(out)["personal"]) == (0, False)
     code, out, err = new("fourth", "--model", "google/gemma-4-26B-A4B-it-qat-w4a16-ct")
     assert (code, out) == (2, "")
-    assert "it answered 404" in err
+    assert "it returned 404" in err
     assert repack in err
 
 
@@ -181,7 +181,7 @@ def test_the_hubs_commit_is_written_for_weights_of_the_hub_and_of_the_bucket(new
 
 
 def test_without_the_hubs_answer_no_commit_is_written_and_a_finding_says_so(new, monkeypatch, tmp_path):
-    why = "The Hugging Face hub cannot be reached (ConnectError)"
+    why = "The Hugging Face Hub cannot be reached (ConnectError)"
     monkeypatch.setattr("cloud.hub.main_commit", lambda model: Unknown(why))
     code, out, err = new("chat", *ASKED["an id and a slice"])
     assert code == 0

@@ -66,8 +66,8 @@ def test_a_machine_costs_from_the_creation_of_its_node_on(world):
     assert item.exceeded == []
     dear = used(world, later(2.1))["x"]
     assert dear.usd == pytest.approx(2.1 * V6E4_USD_PER_HOUR, rel=0.01)
-    assert dear.exceeded == [f"maxUsd 11: it has cost ${dear.usd:.2f}"]
-    assert [text.partition(":")[0] for text in used(world, later(5))["x"].exceeded] == ["maxAge 4 h", "maxUsd 11"]
+    assert dear.exceeded == [f"maxUsd 11 (cost ${dear.usd:.2f})"]
+    assert [text.partition(" (")[0] for text in used(world, later(5))["x"].exceeded] == ["maxAge 4 h", "maxUsd 11"]
 
 
 def test_waiting_for_capacity_is_free_and_not_old():
@@ -96,7 +96,7 @@ def test_where_monitoring_is_refused_only_instances_that_always_run_count_and_th
     desk.world.service("gemma-x", {**owner("x").labels, "gemma-serving-max-usd": "3"})
     item = used(desk.world, later(2))["x"]
     assert item.usd == pytest.approx(2 * L4_USD_PER_HOUR, rel=0.01)
-    assert "only instances that always run count" in item.unknown[0]
+    assert "only instances that always run are counted" in item.unknown[0]
     code, report, _ = desk.run("--over-limit", "--yes", stack=None)
     assert (code, report["clean"], report["receipts"]) == (ExitCode.FAILED, False, [])
 

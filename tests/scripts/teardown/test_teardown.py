@@ -247,7 +247,7 @@ def test_a_service_whose_api_is_off_is_not_called_gone(desk):
         code, report, _ = desk.run(*words)
         assert (code, report["clean"], len(report["unknown"])) == (ExitCode.FAILED, False, 1), words
         assert ENABLE in report["unknown"][0]
-        assert "which is off: what was made with it may still run" in report["unknown"][0]
+        assert "because the API is off. They may still be running" in report["unknown"][0]
     assert desk.world.resources() == {f"projects/{PROJECT}/locations/us-east4/services/gemma-{STACK}"}
     switch(desk, "run", "enable")
     code, report, _ = desk.run("--yes")
