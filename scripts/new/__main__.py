@@ -52,7 +52,7 @@ class NewOptions:
     ] = None
     workload: Annotated[
         str,
-        Option("What clients ask of one slice or instance; docs/planning.md lists the keys.", metavar="LIST"),
+        Option("What clients ask of one slice or instance; docs/planning-workloads.md lists the keys.", metavar="LIST"),
     ] = DEFAULT_WORKLOAD
     region: Annotated[
         tuple[str, ...], Option("Only this region. May be repeated.", metavar="REGION", repeated=True)
