@@ -165,7 +165,9 @@ def _next(name: str, settings: "Settings", key: "KmsKey | None") -> Sequence[str
     from scripts.cli.settings import NO_PROJECT
 
     init = f"pulumi stack init {name}"
-    commands = [init if key is None else f"{init} --secrets-provider={key.url}   # the key has to exist: docs/ci-setup.md"]
+    commands = [
+        init if key is None else f"{init} --secrets-provider={key.url}   # the key has to exist: docs/ci-setup.md"
+    ]
     if settings.project == NO_PROJECT:
         commands.append(f"pulumi config set gcp:project YOUR_PROJECT --stack {name}")
     commands.append(f"python -m scripts.doctor --stack {name}")
