@@ -27,26 +27,6 @@ def test_the_pages_name_files_at_all():
     assert len(list(named_files(ROOT / "CONTRIBUTING.md"))) > 15
 
 
-def anchors(page):
-    """Return the anchors of a page's headings, as GitHub derives them."""
-    text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
-    titles = [
-        re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", title) for title in re.findall(r"^#+ (.*)$", text, flags=re.MULTILINE)
-    ]
-    return {re.sub(r"[^\w\- ]", "", title.lower().strip()).replace(" ", "-") for title in titles}
-
-
-def test_every_link_of_a_page_leads_to_a_file_and_a_heading(subtests):
-    for page in (page for page in PAGES if page.name not in GENERATED):
-        with subtests.test(page.relative_to(ROOT).as_posix()):
-            text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
-            links = [link for link in re.findall(r"\]\(([^)\s]+)\)", text) if "://" not in link]
-            targets = [(link, page.parent / link.partition("#")[0] if link[0] != "#" else page) for link in links]
-            assert [link for link, target in targets if not target.exists()] == []
-            headings = [(link, target, link.partition("#")[2]) for link, target in targets if target.suffix == ".md"]
-            assert [link for link, target, name in headings if name and name not in anchors(target)] == []
-
-
 def test_prose_has_one_sentence_a_line(subtests):
     """Tables, code and generated parts may hold more; a paragraph may not."""
     for page in (page for page in PAGES if page.name not in GENERATED):
