@@ -1,4 +1,4 @@
-"""The pages for newcomers name files that exist, and keep the project's own rules of style."""
+"""The pages name files and anchors that exist, and follow the project's style rules."""
 
 import re
 from pathlib import Path
@@ -10,7 +10,7 @@ PLACEHOLDER = re.compile(r"NAME|<|\*|\$|STATE|GROUP")
 
 
 def named_files(page):
-    """Yield the project's paths that stand in backticks: those whose first part is a room."""
+    """Yield the project's paths in backticks, which start with a package's folder."""
     for code in re.findall(r"`([\w./<>*$-]+/[\w./<>*$-]*)`", page.read_text()):
         room = code.partition("/")[0]
         if room not in {"", "..", "...", ".work"} and (ROOT / room).is_dir() and not PLACEHOLDER.search(code):
@@ -41,6 +41,25 @@ def test_prose_has_one_sentence_a_line(subtests):
             assert several == []
 
 
+def slug(heading):
+    """The anchor that GitHub gives a heading."""
+    text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading)
+    return re.sub(r"[^\w\- ]", "", text.lower()).strip().replace(" ", "-")
+
+
+def anchors(page):
+    return {slug(heading) for heading in re.findall(r"^#+ (.+)$", page.read_text(), flags=re.MULTILINE)}
+
+
+def test_every_anchor_that_a_page_links_to_exists(subtests):
+    for page in (page for page in PAGES if page.name != "CHANGELOG.md"):  # it links to pages of its time
+        with subtests.test(page.relative_to(ROOT).as_posix()):
+            links = re.findall(r"\]\((?!\w+://)([^)#\s]*)#([^)\s]+)\)", page.read_text())
+            targets = [((page.parent / name).resolve() if name else page, anchor) for name, anchor in links]
+            lost = [f"{target.name}#{anchor}" for target, anchor in targets if anchor not in anchors(target)]
+            assert lost == []
+
+
 def test_decisions_are_numbered_without_gaps_and_state_a_decision():
     pages = sorted((ROOT / "docs" / "decisions").glob("*.md"))
     assert [int(page.name[:4]) for page in pages] == list(range(1, len(pages) + 1))
@@ -53,7 +72,7 @@ def test_decisions_are_numbered_without_gaps_and_state_a_decision():
 
 BY_HAND = {
     "docs/agent.md": 2,  # what counts for two limits
-    "docs/cloud-run.md": 1,  # sources of weights
+    "docs/staging.md": 1,  # sources of weights
     "docs/local-cloud.md": 16,  # a package's own command line, and scenarios
 }
 """Rows that begin with an option and are written by hand, by page. Tables of a command's options are generated."""
