@@ -23,7 +23,7 @@ from stacks.outputs import export, known_after_up, stack_outputs
 from stacks.settings import ExistingNetworkSettings, Settings, TpuSettings
 
 PROJECT_ROLES = ("roles/logging.logWriter", "roles/monitoring.metricWriter")
-"""What the machine's account may do on the project. The accounts that deploy may grant these and those of the tunnel only (docs/ci-accounts.md)."""
+"""What the machine's account may do on the project. The accounts that deploy may grant these and those of the tunnel only (docs/ci.md)."""
 _SHM_SIZE_GIB = 16
 """Shared memory of the container: vLLM's workers exchange tensors there."""
 DRAIN_S = 30

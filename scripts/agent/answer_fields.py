@@ -1,4 +1,4 @@
-"""The fields of each answer, for docs/agent-responses.md. The list of tools leaves them out, because it takes part of every context."""
+"""The fields of each answer, for docs/agent.md. The list of tools leaves them out, because it takes part of every context."""
 
 from collections.abc import Mapping
 from typing import Final

@@ -34,7 +34,7 @@ class AgentServer(MCPServer[Any]):
     async def list_tools(self) -> list[Tool]:
         """Return the tools with short schemas.
 
-        The schemas of the answers are not listed: docs/agent-responses.md describes each field, and most clients give a model all that is listed.
+        The schemas of the answers are not listed: docs/agent.md describes each field, and most clients give a model all that is listed.
         """
         return [_listed(tool) for tool in await super().list_tools()]
 

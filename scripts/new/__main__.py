@@ -52,7 +52,7 @@ class NewOptions:
     ] = None
     workload: Annotated[
         str,
-        Option("What clients ask of one slice or instance; docs/planning-workloads.md lists the keys.", metavar="LIST"),
+        Option("What clients ask of one slice or instance; docs/planning.md lists the keys.", metavar="LIST"),
     ] = DEFAULT_WORKLOAD
     region: Annotated[
         tuple[str, ...], Option("Only this region. May be repeated.", metavar="REGION", repeated=True)
@@ -165,9 +165,7 @@ def _next(name: str, settings: "Settings", key: "KmsKey | None") -> Sequence[str
     from scripts.cli.settings import NO_PROJECT
 
     init = f"pulumi stack init {name}"
-    commands = [
-        init if key is None else f"{init} --secrets-provider={key.url}   # the key has to exist: docs/ci-setup.md"
-    ]
+    commands = [init if key is None else f"{init} --secrets-provider={key.url}   # the key has to exist: docs/ci.md"]
     if settings.project == NO_PROJECT:
         commands.append(f"pulumi config set gcp:project YOUR_PROJECT --stack {name}")
     commands.append(f"python -m scripts.doctor --stack {name}")
