@@ -1,11 +1,13 @@
-"""docs/local-cloud.md lists the methods that are modelled, and the environment variables that are set."""
+"""Pages of the local cloud list the modeled methods and the environment variables."""
 
 import re
 from pathlib import Path
 
 from localcloud import environment, services
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "local-cloud.md"
+AUTHORS = Path(__file__).resolve().parents[2] / "docs" / "authors"
+METHODS = AUTHORS / "local-cloud-methods.md"
+INTERNALS = AUTHORS / "local-cloud-internals.md"
 
 
 def methods_table(cloud):
@@ -21,15 +23,15 @@ def test_the_page_lists_every_modelled_method(shared_cloud):
     wanted = methods_table(shared_cloud.cloud)
     found = re.search(
         r"<!-- methods -->\n\| resource \| methods \|\n\| --- \| --- \|\n(.*?)\n<!-- /methods -->",
-        PAGE.read_text(),
+        METHODS.read_text(),
         re.DOTALL,
     )
     assert found is not None
-    assert found[1] == wanted, f"put this between the marks in {PAGE.name}:\n{wanted}"
+    assert found[1] == wanted, f"put this between the marks in {METHODS.name}:\n{wanted}"
 
 
 def test_the_page_names_every_variable():
-    text = PAGE.read_text()
+    text = INTERNALS.read_text()
     values = environment.variables(
         base_url="http://127.0.0.1:1",
         state=Path("/s"),

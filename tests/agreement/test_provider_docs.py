@@ -1,4 +1,4 @@
-"""docs/provider-gcp-tpu.md says what the code does."""
+"""The provider's pages agree with the code."""
 
 import re
 from pathlib import Path
@@ -10,11 +10,13 @@ from gcp_tpu_provider.tpu_api import TRIED_WITHOUT_FORCE, TpuApi
 from gcp_tpu_provider.transport import Pacing
 from vm_agent.trial import AgentPacing
 
-PAGE = (Path(__file__).parents[2] / "docs" / "provider-gcp-tpu.md").read_text()
+DOCS = Path(__file__).parents[2] / "docs"
+PROPERTIES = (DOCS / "provider-gcp-tpu-properties.md").read_text()
+PAGE = (DOCS / "provider-gcp-tpu.md").read_text() + (DOCS / "authors" / "provider-gcp-tpu-internals.md").read_text()
 
 
 def test_the_reference_is_the_generated_one():
-    shown = PAGE.partition("<!-- generated: provider-properties -->\n\n")[2].removesuffix("\n<!-- end -->\n")
+    shown = PROPERTIES.partition("<!-- generated: provider-properties -->\n\n")[2].removesuffix("\n<!-- end -->\n")
     assert shown == reference(), "run `make docs`"
 
 
@@ -27,7 +29,7 @@ def test_the_limits_in_the_text_are_the_codes():
     assert "| a deletion | half an hour |" in PAGE
     assert "| a change of a node | ten minutes |" in PAGE
     assert (pacing.appear_s, pacing.late_s) == (60, 180)
-    assert "| a request whose answer was lost | one minute; in a deletion or a refresh three |" in PAGE
+    assert "| a request whose response was lost | one minute; in a deletion or a refresh three |" in PAGE
     delays = AgentPacing().restart_delays_s
     assert "restarted after {:g}, {:g}, {:g} and {:g} s".format(*delays) in PAGE
 

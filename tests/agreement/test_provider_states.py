@@ -1,4 +1,4 @@
-"""Each cell of the table of states in docs/provider-gcp-tpu.md: the cloud is put into the state, and the operation does what the cell says."""
+"""Each cell of the table in docs/authors/provider-gcp-tpu-internals.md: with the cloud in the state, the operation does what the cell says."""
 
 from collections import deque
 from dataclasses import fields, replace
@@ -12,7 +12,7 @@ from gcp_tpu_provider.tests.cloud import FakeTpu
 from gcp_tpu_provider.tests.harness import Aborted, FakeEngine, wanted
 from localcloud.rest.discovery import document_for
 
-PAGE = (Path(__file__).parents[2] / "docs" / "provider-gcp-tpu.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs" / "authors" / "provider-gcp-tpu-internals.md").read_text()
 OPERATIONS = ("up", "change", "refresh", "destroy")
 CELLS = [(row, operation) for row in SITUATIONS for operation in OPERATIONS]
 A = "us-east5-a"

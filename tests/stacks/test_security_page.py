@@ -74,7 +74,7 @@ CASES = {
         {**TUNNEL, "tpu.api": "compute-engine"},
     ),
 }
-"""What stands in the last column of the page, and the settings that cause those grants."""
+"""Causes in the last column of the page, and the settings of those grants."""
 OTHERS = (
     ("tpu-v6e1", {"hfTokenSecret": SECRET, "apiKeySecret": SECRET}),
     ("tpu-v6e1", {**TUNNEL, "tpu.api": "compute-engine"}),

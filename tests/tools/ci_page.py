@@ -1,4 +1,4 @@
-"""docs/ci.md as data: its commands as a shell would run them, and the workflows that they are for."""
+"""The pages about CI as data: their commands as a shell would run them, and the workflows that they are for."""
 
 import json
 import re
@@ -12,7 +12,7 @@ import yaml
 ROOT = Path(__file__).resolve().parents[2]
 GITHUB = ROOT / ".github"
 WORKFLOWS = {path.name: yaml.safe_load(path.read_text()) for path in sorted((GITHUB / "workflows").glob("*.yml"))}
-PAGE = (ROOT / "docs" / "ci.md").read_text()
+PAGE = "\n".join((ROOT / "docs" / name).read_text() for name in ("ci.md", "ci-accounts.md", "ci-setup.md"))
 REPOSITORY_ID = "987654321"
 
 
