@@ -23,7 +23,7 @@ from stacks.outputs import export, known_after_up, stack_outputs
 from stacks.settings import ExistingNetworkSettings, Settings, TpuSettings
 
 PROJECT_ROLES = ("roles/logging.logWriter", "roles/monitoring.metricWriter")
-"""Roles of the machine's account on the project. Deploying accounts may grant only these and those of the tunnel (docs/ci.md)."""
+"""Roles of the machine's account on the project. Deploying accounts may grant only these and those of the tunnel (docs/ci-accounts.md)."""
 _SHM_SIZE_GIB = 16
 """Shared memory of the container, in which vLLM's workers exchange tensors."""
 DRAIN_S = 30

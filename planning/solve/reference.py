@@ -18,7 +18,7 @@ from planning.units import to_gib
 
 _EXAMPLE: Final = parse_workload("in=4000,out=500,users=32")
 _EXAMPLE_LIMITS: Final = ServiceLimits(max_ttft_s=1, max_tpot_s=0.05, max_usd_per_hour=6)
-"""The question of docs/planning.md, "Search for a workload"."""
+"""The question of docs/planning-workloads.md, "Search for a workload"."""
 _HEAD = """# Findings
 
 Written by `make docs` from `planning/rules/memory.py`, `planning/rules/models.py` and the other modules of `planning/rules`.
@@ -156,7 +156,7 @@ def _answer(row: Support) -> str:
 
 
 def solve_table() -> str:
-    """Return the answer to the question of docs/planning.md in Markdown: the cheapest of each family, and the best by each criterion."""
+    """Return the answer to the question of docs/planning-workloads.md in Markdown: the cheapest of each family, and the best by each criterion."""
     answer = solve(_EXAMPLE, _EXAMPLE_LIMITS, checkpoints=checkpoints_of(None), places=rented(()))
     head = "| model | on | TP | length | weights | USD/h | TTFT s | TPOT ms | tok/s | USD/M tokens | bound by | best |"
     rows = [

@@ -1,4 +1,4 @@
-"""The fields of each answer, for docs/agent.md. The tool list omits them to save context."""
+"""The fields of each answer, for docs/agent-responses.md. The tool list omits them to save context."""
 
 from collections.abc import Mapping
 from typing import Final

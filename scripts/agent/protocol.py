@@ -34,7 +34,7 @@ class AgentServer(MCPServer[Any]):
     async def list_tools(self) -> list[Tool]:
         """Return the tools with short schemas.
 
-        Answer schemas are omitted: docs/agent.md describes each field, and most clients pass everything listed to the model.
+        Answer schemas are omitted: docs/agent-responses.md describes each field, and most clients pass everything listed to the model.
         """
         return [_listed(tool) for tool in await super().list_tools()]
 

@@ -57,7 +57,7 @@ class NewOptions:
     ] = None
     workload: Annotated[
         str,
-        Option("Workload of one slice or instance. docs/planning.md lists the keys.", metavar="LIST"),
+        Option("Workload of one slice or instance. docs/planning-workloads.md lists the keys.", metavar="LIST"),
     ] = DEFAULT_WORKLOAD
     region: Annotated[tuple[str, ...], Option("Allowed region; repeatable.", metavar="REGION", repeated=True)] = ()
     secrets_key: Annotated[
@@ -168,7 +168,9 @@ def _next(name: str, settings: "Settings", key: "KmsKey | None") -> Sequence[str
     from scripts.cli.settings import NO_PROJECT
 
     init = f"pulumi stack init {name}"
-    commands = [init if key is None else f"{init} --secrets-provider={key.url}   # the key must exist: docs/ci.md"]
+    commands = [
+        init if key is None else f"{init} --secrets-provider={key.url}   # the key must exist: docs/ci-setup.md"
+    ]
     if settings.project == NO_PROJECT:
         commands.append(f"pulumi config set gcp:project YOUR_PROJECT --stack {name}")
     commands.append(f"python -m scripts.doctor --stack {name}")

@@ -7,7 +7,7 @@ case ${PULL_REQUEST:-} in
     *[!0-9]*) echo "plan: PULL_REQUEST is not a number." >&2; exit 2 ;;
 esac
 if [ "${GITHUB_ACTIONS:-}" = true ] && ! [ -f .github/CODEOWNERS ] && ! [ -f CODEOWNERS ] && ! [ -f docs/CODEOWNERS ]; then
-    echo "::warning title=No code owners::Any approval of a pull request counts. Add .github/CODEOWNERS (docs/ci.md, Protect the main branch)."
+    echo "::warning title=No code owners::Any approval of a pull request counts. Add .github/CODEOWNERS (docs/ci-setup.md, Protect the main branch)."
 fi
 set -- --out "$1"
 if [ -n "${PULL_REQUEST:-}" ]; then

@@ -5,7 +5,7 @@
   python -m scripts.rollout --stack NAME --to gemma-NAME-00003-abc
 
 Each step checks the new revision and rolls back if a check fails. For stacks with cloudRun.rollout, where `pulumi up` creates a new revision
-without traffic. docs/cloud-run.md describes the steps.
+without traffic. docs/rollout.md describes the steps.
 """
 
 import json

@@ -102,5 +102,5 @@ def _require_unmoved(stack: str, settings: Settings, bucket: ResourceState) -> N
         raise CommandRefusedError(
             f"The bucket of stack {stack} is {is_now[0]} in {is_now[1]}, but the settings have {name} in {location}. Neither staging nor "
             f"`pulumi up` replaces a protected bucket (see `pulumi preview --stack {stack}`). Revert the region, or use another stack there: "
-            f"docs/cloud-run.md, Move a stack to another region."
+            f"docs/staging.md, Move a stack to another region."
         )

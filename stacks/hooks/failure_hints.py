@@ -289,7 +289,7 @@ def _loads_libraries(start: FailedStart) -> bool:
 def _limited(_found: re.Match[str], _start: FailedStart) -> str:
     return (
         "Docker Hub denied the pull: the limit for pulls without an account is reached. Set gemma-serving:dockerHub "
-        "(docs/tpu.md) or wait."
+        "(docs/tpu-advanced.md) or wait."
     )
 
 

@@ -120,7 +120,7 @@ def test_shares_of_a_revision_that_cannot_serve_are_refused_with_those_that_can(
     pages(monkeypatch, {"revisions": [revision("gemma-x-2"), *found]})
     with pytest.raises(
         ServiceNotReadError,
-        match="revision gemma-x-1 of gemma-x does not exist or never became ready. Ready revisions: gemma-x-2",
+        match=r"revision gemma-x-1 of gemma-x does not exist or never became ready. Ready revisions: gemma-x-2",
     ):
         require_revisions(PLACE, SERVES, {"gemma-x-1": 100})
 

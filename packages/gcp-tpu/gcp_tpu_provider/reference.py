@@ -1,4 +1,4 @@
-"""Tables of docs/provider-gcp-tpu.md. `python -m gcp_tpu_provider.reference` prints them."""
+"""Tables of docs/provider-gcp-tpu-properties.md. `python -m gcp_tpu_provider.reference` prints them."""
 
 import json
 

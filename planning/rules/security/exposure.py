@@ -167,7 +167,7 @@ def vulnerable(subject: Subject) -> RuleResult | None:
 @rule(
     "SEC08",
     "warn",
-    source="docs/decisions/0036-archives-are-signed.md; vllm-project/vllm#38920",
+    source="docs/decisions/0036-signed-archives.md; vllm-project/vllm#38920",
     what="archives of compiled programs in a bucket that the stack did not create",
 )
 def archives_in_existing_bucket(subject: Subject) -> RuleResult | None:
