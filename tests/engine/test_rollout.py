@@ -287,7 +287,7 @@ def test_settings_say_who_gets_the_requests_and_nothing_else_moves_them(stack):
     with client_in_a_loop(stack, answers):
         configure(stack, "cloudRun.rollout.traffic", {"gemma-nothing": 100})
         refused = stack.pulumi("preview", "--stack", STACK, expect=None)
-        assert f"does not exist or never became ready. Ready revisions: " in refused.text
+        assert "does not exist or never became ready. Ready revisions: " in refused.text
         configure(stack, "cloudRun.rollout.traffic", {other: 75, serving: 25})
         up(stack)
         assert shares(stack) == {other: 75, serving: 25}

@@ -57,8 +57,9 @@ def test_a_service_that_cannot_be_read_stops_the_program_with_a_sentence(monkeyp
     answer(monkeypatch, GoogleCallError(0, "no answer within 20 s"))
     with pytest.raises(ServiceNotReadError) as caught:
         observed_service.observed_service(PLACE)
-    assert "Cannot read the traffic of service gemma-x: no answer within 20 s. Nothing was deployed, because cloudRun.rollout must keep" in str(
-        caught.value
+    assert (
+        "Cannot read the traffic of service gemma-x: no answer within 20 s. Nothing was deployed, because cloudRun.rollout must keep"
+        in str(caught.value)
     )
     assert isinstance(caught.value, UserError)
 
