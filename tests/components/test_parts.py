@@ -287,7 +287,7 @@ def test_a_built_image_starts_from_the_pinned_one_and_is_used_by_its_own_digest(
 
 
 def test_an_image_without_a_digest_is_refused(declare, ownership):
-    with pytest.raises(ValueError, match='has digest "latest". Pin it'):
+    with pytest.raises(ValueError, match=r'has digest "latest". Pin it'):
         declare(lambda: ServingImage("image", image_args(ownership, digest="latest")).ref)
 
 

@@ -153,5 +153,5 @@ def test_the_agent_reads_what_the_stack_writes(weights: BucketWeights | None):
 
 
 def test_a_document_with_an_unknown_key_is_refused():
-    with pytest.raises(DocumentError, match="`extra` is unknown. Known keys: schema, image"):
+    with pytest.raises(DocumentError, match=r"`extra` is unknown. Known keys: schema, image"):
         parse_document('{"schema": 1, "extra": 2}')

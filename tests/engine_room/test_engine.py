@@ -37,7 +37,7 @@ def test_a_missing_login_is_not_taken_for_a_missing_stack(monkeypatch, tmp_path)
 
 def test_a_missing_stack_names_the_command(monkeypatch):
     answers(monkeypatch, "error: no stack named 'organization/p/mine' found")
-    with pytest.raises(CommandRefusedError, match="Stack mine does not exist. Run `pulumi stack init mine`"):
+    with pytest.raises(CommandRefusedError, match=r"Stack mine does not exist. Run `pulumi stack init mine`"):
         runner.query(["stack", "output"])
 
 

@@ -118,10 +118,7 @@ def test_shares_of_revisions_that_serve_are_not_looked_up(monkeypatch):
 @pytest.mark.parametrize("found", [[], [revision("gemma-x-1", started=False)]])
 def test_shares_of_a_revision_that_cannot_serve_are_refused_with_those_that_can(monkeypatch, found):
     pages(monkeypatch, {"revisions": [revision("gemma-x-2"), *found]})
-    with pytest.raises(
-        ServiceNotReadError,
-        match="revision gemma-x-1 of gemma-x does not exist or never became ready. Ready revisions: gemma-x-2",
-    ):
+    with pytest.raises(ServiceNotReadError, match=r"gemma-x-1 of gemma-x does not exist .*Ready revisions: gemma-x-2"):
         require_revisions(PLACE, SERVES, {"gemma-x-1": 100})
 
 

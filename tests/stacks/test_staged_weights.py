@@ -229,7 +229,7 @@ def test_what_is_unknown_is_not_staged(monkeypatch, bucket, cloud, method):
     with pytest.raises(WeightsNotStagedError, match=f"Cannot check the weights in gs://{BUCKET}/{FOLDER}"):
         require()
     monkeypatch.setenv("CLOUDSDK_API_ENDPOINT_OVERRIDES_STORAGE", "http://127.0.0.1:9/")
-    with pytest.raises(WeightsNotStagedError, match="no connection to .* Nothing was changed"):
+    with pytest.raises(WeightsNotStagedError, match=r"no connection to .* Nothing was changed"):
         require()
 
 
