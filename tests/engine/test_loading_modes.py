@@ -65,7 +65,7 @@ def test_a_streamed_service_mounts_nothing_and_answers(staged):
 
 
 def test_an_image_that_is_too_old_is_stopped_by_the_plan_and_by_the_server(staged):
-    """The same image under an older tag: the plan stops it; accepted, vLLM treats a gs:// URI as of the hub."""
+    """The same image under an older tag: the plan stops it; accepted, vLLM treats a gs:// URI as an id of the hub."""
     path = staged.folder / "project" / f"Pulumi.{STACK}.yaml"
     original = path.read_text()
     digest = "sha256:" + "1" * 64

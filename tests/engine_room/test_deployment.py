@@ -61,9 +61,7 @@ def test_a_state_that_cannot_be_read_is_one_sentence_with_the_command(text, prob
 
 
 def test_a_newer_format_is_not_taken_for_a_broken_state():
-    with pytest.raises(
-        StateUnreadableError, match="format version 9, but this program supports up to version 4"
-    ) as refused:
+    with pytest.raises(StateUnreadableError, match="version 9, but this program supports up to version 4") as refused:
         parse_deployment("dev", json.dumps({**export(), "version": 9}))
     assert not refused.value.cut_off
 

@@ -36,10 +36,7 @@ def settings(tmp_path: Path, *changes: tuple[str, str]):
         ),
         (("waitPerZone: 30m", "waitPerZone: 3h"), "waitPerZone exceeds 2h"),
         (("waitPerZone: 30m", "runtimeVersion: v2-alpha-tpuv6e"), "must be a boot image"),
-        (
-            ("provisioning: flex-start", "provisioning: reservation\n    reservation: r"),
-            "does not support reservations",
-        ),
+        (("provisioning: flex-start", "provisioning: reservation\n    reservation: r"), "not support reservations"),
     ],
 )
 def test_what_compute_engine_does_not_offer_is_refused_with_the_way_out(tmp_path, change, said):

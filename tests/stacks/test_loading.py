@@ -90,13 +90,13 @@ MISTAKES = [
         "tpu-v6e4",
         "tpu.maxRunDuration",
         4,
-        'gemma-serving:tpu.maxRunDuration = 4: a duration needs a unit, for example "90s"',
+        'gemma-serving:tpu.maxRunDuration = 4: a duration needs its unit; write for example "90s"',
     ),
     (
         "tpu-v6e4",
         "tpu.maxRunDuration",
         "4 hours",
-        'gemma-serving:tpu.maxRunDuration = "4 hours": a duration needs a unit',
+        'gemma-serving:tpu.maxRunDuration = "4 hours": a duration needs its unit',
     ),
     (
         "tpu-v6e4",
@@ -183,7 +183,7 @@ MISTAKES = [
         "tpu-v6e4",
         "acceptFindings",
         ["FIT99"],
-        'finding "FIT99" does not exist; acceptable findings are FIT02, FIT03',
+        '"FIT99" is the id of no finding; those that can be accepted are FIT02, FIT03',
     ),
     ("tpu-v6e4", "measuredTokPerS", 0, "gemma-serving:measuredTokPerS = 0: expected more than 0."),
     ("tpu-v6e4", "measuredTokPerS", float("inf"), "expected a finite number"),
@@ -349,9 +349,7 @@ def test_words_that_are_booleans_only_in_old_yaml_are_text(tmp_path):
 def test_a_value_that_is_not_json_is_one_sentence(tmp_path):
     path = tmp_path / "Pulumi.x.yaml"
     path.write_text("config:\n  gemma-serving:labels: { 2026-01-01: x }\n")
-    with pytest.raises(
-        SettingsError, match=r"^Pulumi.x.yaml is invalid: use only text, numbers, true, false, lists, and blocks"
-    ):
+    with pytest.raises(SettingsError, match=r"^Pulumi.x.yaml is invalid: use only text, numbers, true, false, lists"):
         from_file(path, project="my-project")
 
 

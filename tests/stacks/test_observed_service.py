@@ -118,10 +118,7 @@ def test_shares_of_revisions_that_serve_are_not_looked_up(monkeypatch):
 @pytest.mark.parametrize("found", [[], [revision("gemma-x-1", started=False)]])
 def test_shares_of_a_revision_that_cannot_serve_are_refused_with_those_that_can(monkeypatch, found):
     pages(monkeypatch, {"revisions": [revision("gemma-x-2"), *found]})
-    with pytest.raises(
-        ServiceNotReadError,
-        match=r"revision gemma-x-1 of gemma-x does not exist or never became ready. Ready revisions: gemma-x-2",
-    ):
+    with pytest.raises(ServiceNotReadError, match=r"gemma-x-1 of gemma-x does not exist .*Ready revisions: gemma-x-2"):
         require_revisions(PLACE, SERVES, {"gemma-x-1": 100})
 
 
@@ -136,7 +133,7 @@ def test_shares_without_a_service_or_a_list_are_refused(monkeypatch):
 def test_a_call_that_never_answers_ends_with_its_limit(monkeypatch):
     release = threading.Event()
     monkeypatch.setattr(google_calls, "_ask", lambda *_, **__: release.wait(60))
-    with pytest.raises(GoogleCallError, match="no response within 0 s"):
+    with pytest.raises(GoogleCallError, match="no answer within 0 s"):
         google_calls.call_now("run", "v2/x", project="p", limit_s=0.05)
     release.set()
 

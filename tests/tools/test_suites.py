@@ -131,9 +131,8 @@ def test_a_package_is_tested_when_it_changes(changed, runs):
 def test_what_was_not_chosen_is_said_in_one_line_with_the_reason():
     since = BranchChanges(base="origin/main (1a2b3c4)", files=("planning/units.py", "packages/localcloud/cli.py"))
     others = " and ".join(f"packages/{name}" for name in sorted(KNOWN) if name != "localcloud")
-    said = (
-        f"Skipping the suites of {others}, unchanged since origin/main (1a2b3c4). To run all, run `make test-packages`."
-    )
+    base = "origin/main (1a2b3c4). To run all, run `make test-packages`."
+    said = f"Skipping the suites of {others}, unchanged since {base}"
     assert chosen("", KNOWN, since) == (["localcloud"], said)
     assert chosen("all", KNOWN, since) == (sorted(KNOWN), "")
     assert chosen("gcp-tpu", KNOWN, since) == (["gcp-tpu"], "")
