@@ -168,7 +168,10 @@ async def measure(
             await step("crash of the server", planned.restart_s, machine.crash, longer),
             await step("reboot of the machine", planned.reboot_s, machine.reboot, longer),
             await step(
-                "lost machine, from the boot of the next", planned.node_replacement_s, lambda: machine.lose(longer), longer
+                "lost machine, from the boot of the next",
+                planned.node_replacement_s,
+                lambda: machine.lose(longer),
+                longer,
             ),
         ]
 

@@ -90,7 +90,11 @@ def _starts(plan: Plan) -> Iterator[str]:
     running = plan.running
     most = "at most " if plan.platform == "cloud-run" else ""
     yield f"A cold start takes {most}{duration(running.cold_start_s)} and costs {most}${running.cold_start_usd:.2f} until the first answer."
-    linger = f" An instance stays for {duration(running.idle_billing_s)} after its last request." if running.idle_billing_s else ""
+    linger = (
+        f" An instance stays for {duration(running.idle_billing_s)} after its last request."
+        if running.idle_billing_s
+        else ""
+    )
     yield f"An idle hour costs ${running.idle_usd_per_hour:.2f}.{linger}"
 
 

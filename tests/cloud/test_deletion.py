@@ -16,7 +16,7 @@ INSTANT = OperationDurations(instant=True)
 
 
 class Patience:
-    """A clock that only notes how long somebody wanted to wait."""
+    """A clock that only records the requested waits."""
 
     def __init__(self):
         self.now_s, self.pauses = 0.0, []

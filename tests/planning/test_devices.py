@@ -1,4 +1,4 @@
-"""A device by its figures: what people write, what is refused, and how it stands beside Google's."""
+"""A device by its specifications: accepted and rejected texts, and the comparison with Google's devices."""
 
 import json
 import re

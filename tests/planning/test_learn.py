@@ -23,7 +23,7 @@ from scripts.plan.corpus.measured import FILE, LEARNED_FILE, Measurements, load_
 Learn = Callable[..., int]
 
 LOGS = Path(__file__).parents[1] / "fixtures" / "boot_logs"
-"""Lines of public logs, as logged; the source of each stands below its name."""
+"""Lines of public logs, as logged; the source of each is below its name."""
 
 V5E_DIES = (LOGS / "v5e-1-dies.log").read_text(encoding="utf-8")
 """tpu-vllm-v5e1-2b/benchmarks/runs/2026-08-07-gpu-mem-util-v5e1/logs/util095.log"""

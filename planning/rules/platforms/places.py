@@ -403,8 +403,8 @@ def streamer_on_tpu(subject: Subject) -> RuleResult | None:
     if not is_known_from(resolved, STREAMS_ON_TPU):
         return RuleResult(
             message=(
-                f"`vllm.load_format` is runai_streamer, but reading gs:// on a TPU needs vLLM {STREAMS_ON_TPU} or later and the image is older or of "
-                "unknown version. The server will not start."
+                f"`vllm.load_format` is runai_streamer, but reading gs:// on a TPU needs vLLM {STREAMS_ON_TPU} or later. The image is older or of "
+                "unknown version, so the server will not start."
             ),
             remedies=remedies,
         )
