@@ -210,7 +210,7 @@ def quota(subject: Subject) -> RuleResult | None:
             severity="warn",
             message=f"`cloud_run.max_instances` is {run.max_instances}{candidate}, but the GPU quota of {region} is not set.",
             advice=(
-                "To read it and print how to set `cloud_run.gpu_quota`, run python -m scripts.doctor --stack NAME. "
+                "To read it and print how to set `cloud_run.gpu_quota`, run `python -m scripts.doctor --stack NAME`. "
                 "Revisions that still hold instances count too."
             ),
         )
