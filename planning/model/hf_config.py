@@ -138,7 +138,7 @@ def _unmodelled(top: _Reader, text: _Reader, *, index: Mapping[str, object] | No
         not in text.values
         and bool(text.whole("sliding_window", default=0))
         and not text.whole("sliding_window_pattern", default=0),
-        "the memory of its image or audio encoders at run time": not gemma
+        "the runtime memory of its image or audio encoders": not gemma
         and any(top.block(key) is not None for key in ("vision_config", "audio_config")),
         "its draft layers, whose weights are not counted": bool(text.whole("num_nextn_predict_layers", default=0)),
     }

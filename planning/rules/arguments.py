@@ -51,7 +51,7 @@ def secret_argument(subject: Subject) -> RuleResult | None:
         remedies=(change("vllm.extra_args", kept),),
         advice=(
             "Revoke that secret. Store a Hugging Face token as hfToken and an API key as apiKey with "
-            "python -m scripts.save_token; the server reads them from Secret Manager."
+            "`python -m scripts.save_token`; the server reads them from Secret Manager."
         ),
     )
 

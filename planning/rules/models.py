@@ -140,6 +140,6 @@ def personal_checkpoint(subject: Subject) -> RuleResult | None:
             "at any time."
         ),
         advice=(
-            "Read its model card before you rely on it. python -m scripts.stage_model copies it into your bucket, where it remains."
+            "Read its model card before you rely on it. `python -m scripts.stage_model` copies it into your bucket, where it remains."
         ),
     )

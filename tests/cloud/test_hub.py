@@ -1,4 +1,4 @@
-"""Which commit the hub states for a model, and what is no statement."""
+"""The commit that the hub states for a model, and responses that state none."""
 
 import pytest
 

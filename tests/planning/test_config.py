@@ -222,7 +222,7 @@ def test_what_is_not_known_of_an_architecture_is_said():
     assert "has the architecture LlamaForCausalLM" in not_known({**LLAMA_8B, "architectures": ["LlamaForCausalLM"]})
     assert "tie_word_embeddings is missing" in not_known(_without(LLAMA_8B, "tie_word_embeddings"))
     assert "sliding_window applies to all" in not_known({**LLAMA_8B, "sliding_window": 4_096})
-    assert "encoders of images or audio" in not_known({**LLAMA_8B, "vision_config": VISION})
+    assert "image or audio encoders" in not_known({**LLAMA_8B, "vision_config": VISION})
     assert "Not known" not in not_known(CONFIGS["31B"], index={"metadata": {"total_size": 62_546_000_000}})
 
 

@@ -86,7 +86,7 @@ def test_the_planners_own_defaults_are_far_from_every_edge(subtests: pytest.Subt
             assert "FIT05" not in {f.id for f in p.findings}
             if p.fits:
                 assert p.margin is None
-                # What warns of the model, whatever the settings: an answer that nobody has (FIT06), a base model without a chat template, and weights
+                # Model warnings that no setting changes: an untested precision (FIT06), a base model without a chat template, and weights
                 # of 58 GiB on the 100 GB that Google gives a boot disk (HST02).
                 assert {f.id for f in p.findings if f.severity == "warn"} <= {"FIT06", "MOD02", "HST02"}
 

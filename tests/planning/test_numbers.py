@@ -1,4 +1,4 @@
-"""A number that is no number is refused in one sentence, wherever it is given; `0` never means "not given"."""
+"""An invalid number is rejected in one sentence by every option and file; `0` never means "not set"."""
 
 import importlib
 import json

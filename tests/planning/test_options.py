@@ -303,7 +303,7 @@ def test_provisioning_and_redundancy_change_the_price():
     assert standard.usd_per_hour == 4 * LIST_PRICES.tpu_chip_hour("v6e", "standard").usd
     run = Deployment(model="google/gemma-4-12B-it-qat-w4a16-ct", accelerator="L4")
     redundant = replace(run, cloud_run=replace(run.cloud_run, zonal_redundancy=True))
-    # Zonal redundancy has a price of its own: 0.0002909 a second, and 0.0001867 without it (Cloud Run pricing).
+    # Zonal redundancy has a separate price: 0.0002909 per second, instead of 0.0001867 (Cloud Run pricing).
     assert plan(redundant).cost.usd_per_hour - plan(run).cost.usd_per_hour == pytest.approx(3600 * 0.0001042)
 
 

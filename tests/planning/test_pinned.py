@@ -1,4 +1,4 @@
-"""What a server loads from the hub has a commit, and is no pickle: the settings, the arguments, the rules, the shipped stacks."""
+"""Files that a server loads from the hub have a commit and are not pickled: settings, arguments, rules, shipped stacks."""
 
 import re
 import tomllib

@@ -1,4 +1,4 @@
-"""Every price has a place, a date and a source; what is not known is charged at the dearest known price and says so."""
+"""Every price has a location, a date and a source; an unknown price is replaced by the highest known one and marked."""
 
 import json
 import re
@@ -29,7 +29,7 @@ def ids(planned: Plan) -> set[str]:
 
 
 def pasted_file(planned: Plan, identifier: str) -> PriceBook:
-    """Return the price file that a finding prints, as it stands there."""
+    """Return the price file that a finding prints, unchanged."""
     advice = next(finding.advice for finding in planned.findings if finding.id == identifier)
     text = re.search(r"such as (\{.*\}), and pass it", advice)
     assert text is not None
@@ -80,7 +80,7 @@ def test_zones_on_both_sides_of_a_border_give_a_range_and_the_dearest_counts():
     whole = next(finding.message for finding in plan(TPU).findings if finding.id == "CST01")
     assert "$12.96/h" in whole
     assert "in asia-northeast1-b, the most expensive zone; $10.80/h in us-east5-a" in whole
-    # A limit between the two ends is reached in the dearest zone: the guard would act there.
+    # A limit between the two ends is reached in the most expensive zone, where the guard would act.
     limited = replace(TPU, max_usd=120, tpu=replace(TPU.tpu, max_run_duration_s=36_000))
     assert "CST03" in ids(plan(limited))
     assert "CST03" not in ids(plan(replace(limited, tpu=replace(limited.tpu, zones=("us-east5-a",)))))

@@ -113,7 +113,7 @@ def test_a_run_costs_its_hours_and_the_start_is_part_of_them():
         assert window.usd_per_month == pytest.approx(5.4 * window.hours_per_day * 730 / 24)
         served_h = window.hours_per_day - start_h
         assert window.usd_per_served_hour == pytest.approx(5.4 * window.hours_per_day / served_h)
-    # v6e on demand in europe-west4, the dearest zone: 2.97.
+    # v6e on demand in europe-west4, the most expensive zone: 2.97.
     assert planned.running.always_on_usd_per_month == pytest.approx(4 * 2.97 * 730)
     shortest = planned.running.shortest_window_h
     assert shortest is not None

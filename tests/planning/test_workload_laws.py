@@ -114,7 +114,7 @@ def test_more_users_never_lower_the_time_to_the_first_token(server: Resolved, wo
     assert at_least(many.ttft_s.typical, few.ttft_s.typical)
     assert at_least(many.queued_requests.typical, few.queued_requests.typical)
     assert at_least(many.tpot_s.typical, few.tpot_s.typical)
-    # Measured rates dip between 16 and 32 users on TPU, so a few per cent less is no fault.
+    # Measured rates dip between 16 and 32 users on TPU, so a few percent less is not a fault.
     assert at_least(many.output_tok_per_s.typical, few.output_tok_per_s.typical * 0.95)
 
 

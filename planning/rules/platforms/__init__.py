@@ -1,1 +1,1 @@
-"""Rules of the platforms: places, probes, hosts, quotas, loading."""
+"""Rules for the platforms: zones and regions, probes, hosts, quotas, loading."""

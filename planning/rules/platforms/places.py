@@ -210,7 +210,7 @@ def quota(subject: Subject) -> RuleResult | None:
             severity="warn",
             message=f"`cloud_run.max_instances` is {run.max_instances}{candidate}, but the GPU quota of {region} is not set.",
             advice=(
-                "To read it and print how to set `cloud_run.gpu_quota`, run python -m scripts.doctor --stack NAME. "
+                "To read it and print how to set `cloud_run.gpu_quota`, run `python -m scripts.doctor --stack NAME`. "
                 "Revisions that still hold instances count too."
             ),
         )
@@ -403,8 +403,8 @@ def streamer_on_tpu(subject: Subject) -> RuleResult | None:
     if not is_known_from(resolved, STREAMS_ON_TPU):
         return RuleResult(
             message=(
-                f"`vllm.load_format` is runai_streamer, but reading gs:// on a TPU needs vLLM {STREAMS_ON_TPU} or later and the image is older or of "
-                "unknown version. The server will not start."
+                f"`vllm.load_format` is runai_streamer, but reading gs:// on a TPU needs vLLM {STREAMS_ON_TPU} or later. The image is older or of "
+                "unknown version, so the server will not start."
             ),
             remedies=remedies,
         )

@@ -94,7 +94,7 @@ def read_media(subject: Subject) -> RuleResult | None:
         severity="block" if network or inner else "warn",
         message=(
             f"`vllm.allowed_media_domains` has {len(domains)} host(s). Any caller can make the server fetch URLs of {', '.join(domains)} from its own "
-            f"network, and the owner of such a domain's DNS can point it to an internal address.{where}{named}"
+            f"network. The owner of such a domain's DNS can point it to an internal address.{where}{named}"
         ),
         remedies=(change("vllm.allowed_media_domains", None),),
         advice="Clients can send images, audio and video as data: URLs instead.",

@@ -74,7 +74,7 @@ def pickled_weights(subject: Subject) -> RuleResult | None:
     when = "of a checkpoint without safetensors " if given in {"auto", "hf"} else ""
     return RuleResult(
         message=(
-            f"`vllm.load_format` is {given}, with which vLLM opens the pickled files {when}(.bin, .pt), which can contain code. Only PyTorch's restricted "
+            f"`vllm.load_format` is {given}, so vLLM opens the pickled files {when}(.bin, .pt), which can contain code. Only PyTorch's restricted "
             f"unpickler protects against it, and it has been bypassed (CVE-2025-32434). {SAFETENSORS} opens no such file; the server will not start "
             "without any other."
         ),
@@ -109,7 +109,7 @@ def _floating(resolved: Resolved) -> Iterator[_Floating]:
             name=deployment.model,
             what="model",
             advice=(
-                "To find the commit of its main branch and the command that sets `model_revision`, run python -m scripts.doctor. Review the changes "
+                "To find the commit of its main branch and the command that sets `model_revision`, run `python -m scripts.doctor`. Review the changes "
                 "before you adopt a newer one."
             ),
             changes={"model_revision": known} if known else {},
