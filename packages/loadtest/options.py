@@ -114,10 +114,8 @@ def _preset(text: str) -> Sweep:
 class ServerOptions:
     """Server."""
 
-    url: Annotated[str | None, Option("Address of the server to measure, without /v1.", metavar="URL")] = None
-    model: Annotated[
-        str | None, Option("Name of the model. Default: the first that the server lists.", metavar="ID")
-    ] = None
+    url: Annotated[str | None, Option("Measure the server at this address, without /v1.", metavar="URL")] = None
+    model: Annotated[str | None, Option("Model name. Default: the first served model.", metavar="ID")] = None
     usd_per_hour: Annotated[float | None, Option("Price of the server, in USD per hour.", least=0, metavar="USD")] = (
         None
     )
