@@ -64,8 +64,10 @@ def _outcomes(measurements: Measurements) -> list[str]:
     return [
         "## Verdicts\n",
         f"Correct verdicts: {_share(counted)}. Held out: {_share(held_out)}. Servers that crashed: {_share(died)}.",
-        "`may fail` is correct if the server crashed while loading its programs, or ran with less than 1 GiB to spare, "
-        "on the device or in the KV cache after one longest request.",
+        (
+            "`may fail` is correct if the server crashed while loading its programs, or ran with less than 1 GiB to spare, "
+            "on the device or in the KV cache after one longest request."
+        ),
         "A verdict is not counted if a later image could do what this one could not, or if the image was patched until it ran.\n",
         "| deployment | outcome | planned | verdict | held out | source |",
         "| --- | --- | --- | --- | --- | --- |",
