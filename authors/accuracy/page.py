@@ -22,8 +22,9 @@ Each source is listed with its failures. A test fails if a crashed boot of a quo
 No value measured on a deployment enters a formula. The planner computes from dimensions and from the constants in `planning/data/overheads.py`.
 To add a boot: `python -m scripts.plan learn LOG`.
 
-A row is **independent** if no constant was fitted to it. **Held-out** rows were collected after the formulas were written, and no choice was based
-on them. They indicate how accurate the planner is for your deployment.
+A row is **independent** if no constant was fitted to it.
+**Held-out** rows were collected after the formulas were written, and no choice was based on them.
+They indicate how accurate the planner is for your deployment.
 """
 
 
@@ -63,8 +64,10 @@ def _outcomes(measurements: Measurements) -> list[str]:
     return [
         "## Verdicts\n",
         f"Correct verdicts: {_share(counted)}. Held out: {_share(held_out)}. Servers that crashed: {_share(died)}.",
-        "`may fail` is correct if the server crashed while loading its programs, or ran with less than 1 GiB to spare on the device or in the KV",
-        "cache, in addition to one longest request.",
+        (
+            "`may fail` is correct if the server crashed while loading its programs, or ran with less than 1 GiB to spare, "
+            "on the device or in the KV cache after one longest request."
+        ),
         "A verdict is not counted if a later image could do what this one could not, or if the image was patched until it ran.\n",
         "| deployment | outcome | planned | verdict | held out | source |",
         "| --- | --- | --- | --- | --- | --- |",

@@ -114,10 +114,8 @@ def _preset(text: str) -> Sweep:
 class ServerOptions:
     """Server."""
 
-    url: Annotated[str | None, Option("Address of the server to measure, without /v1.", metavar="URL")] = None
-    model: Annotated[
-        str | None, Option("Name of the model. Default: the first that the server lists.", metavar="ID")
-    ] = None
+    url: Annotated[str | None, Option("Measure the server at this address, without /v1.", metavar="URL")] = None
+    model: Annotated[str | None, Option("Model name. Default: the first served model.", metavar="ID")] = None
     usd_per_hour: Annotated[float | None, Option("Price of the server, in USD per hour.", least=0, metavar="USD")] = (
         None
     )
@@ -155,12 +153,12 @@ class LoadOptions:
         Option("Output lengths, such as 128, or a distribution.", parse=_lengths, metavar="LIST"),
     ] = ()
     requests: Annotated[int | None, Option("Requests per point.", least=1)] = None
-    duration: Annotated[
-        float | None, Option("Duration per point, in seconds. Later no request is sent.", least=0.1, metavar="SECONDS")
-    ] = None
+    duration: Annotated[float | None, Option("Sending time per point, in seconds.", least=0.1, metavar="SECONDS")] = (
+        None
+    )
     seed: Annotated[int | None, Option("Seed of prompts and arrivals. Default: random, recorded.", least=0)] = None
     repeats: Annotated[int, Option("Measurements of every point.", least=1, most=100)] = 1
-    warm_up: Annotated[int | None, Option("Uncounted requests before each point.", least=0)] = None
+    warm_up: Annotated[int | None, Option("Warm-up requests before each point, not counted.", least=0)] = None
     even_arrivals: Annotated[bool, Option("Open loop: constant intervals instead of Poisson arrivals.")] = False
     stop_when_saturated: Annotated[bool, Option("Skip loads above saturation.")] = False
     completions: Annotated[bool, Option("Use /v1/completions instead of chat.")] = False

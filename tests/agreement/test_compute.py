@@ -324,8 +324,8 @@ class TestCapacity:
             place.engine.up(serving())
         for region in ("us-east5", "europe-west4"):
             assert (
-                "quota: Compute Engine's quota allows 0 of PREEMPTIBLE-TPU-V6E-per-project-region and "
-                f"0 of TPUS-PER-TPU-FAMILY-per-project-region in {region}, and 4 chips are needed."
+                "quota: Compute Engine quota allows 0 of PREEMPTIBLE-TPU-V6E-per-project-region and "
+                f"0 of TPUS-PER-TPU-FAMILY-per-project-region in {region}, but 4 chips are needed."
                 in caught.value.message
             )
         assert place.transport.made("POST") == []
@@ -406,7 +406,7 @@ class TestChecks:
             ({"acceleratorType": "v5litepod-4"}, "acceleratorType", "one of v6e-1, v6e-4, v6e-8"),
             ({"provisioningModel": "reservation", "reservationName": "r"}, "provisioningModel", "cloud-tpu"),
             ({"runtimeVersion": "v2-alpha-tpuv6e"}, "runtimeVersion", "boot image"),
-            ({"queuedResourceId": "Serve_1"}, "queuedResourceId", "name of an instance"),
+            ({"queuedResourceId": "Serve_1"}, "queuedResourceId", "an instance name"),
             ({"nodeId": "other"}, "nodeId", "the instance is the node"),
             ({"waitPerZoneS": 7201}, "waitPerZoneS", "2 hours"),
             ({"maxRunDurationS": 599}, "maxRunDurationS", "at least 600"),

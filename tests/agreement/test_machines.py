@@ -113,7 +113,7 @@ def test_the_real_startup_script_brings_a_server_up_changes_it_in_place_and_goes
             container = running._machines[NODE].folder / "containers" / "gemma-serving.json"
             crashed = json.loads(container.read_text())
             os.kill(crashed["pid"], signal.SIGKILL)
-            await until(lambda: attributes(running)["phase"] == "retrying", "the crash is told")
+            await until(lambda: attributes(running)["phase"] == "retrying", "the crash is reported")
             await phase(running, "ready", second)
             assert json.loads(container.read_text())["id"] != crashed["id"]
             counts.append(downloads(tmp_path))

@@ -1,4 +1,4 @@
-"""What the oracle calls the same, different, and not to be told."""
+"""The oracle's verdicts: the same, different, inconclusive."""
 
 import json
 import random

@@ -68,7 +68,7 @@ def test_the_page_is_up_to_date(page: str):
 
 def test_the_page_shows_every_boot_every_figure_and_every_contradiction(page: str):
     for boot in started(MEASURED.boots):
-        assert f"| {boot.title} | {'died (' if boot.died else 'runs |'}" in page
+        assert f"| {boot.title} | {'crashed (' if boot.died else 'runs |'}" in page
         for figure in boot.figures:
             assert f"| {boot.title} | {figure.kind.name} |" in page
     for row in MEASURED.contradictions:
@@ -79,7 +79,7 @@ def test_the_page_shows_every_boot_every_figure_and_every_contradiction(page: st
 
 def test_wrong_verdicts_come_first_and_failures_before_successes(page: str):
     rows = [line for line in page.split("## Errors", maxsplit=1)[0].splitlines() if line.startswith("| ")][2:]
-    kinds = ["wrong" if "**wrong**" in row else "died" if "| died (" in row else "runs" for row in rows]
+    kinds = ["wrong" if "**wrong**" in row else "died" if "| crashed (" in row else "runs" for row in rows]
     counted = [kind for row, kind in zip(rows, kinds, strict=True) if "not counted" not in row]
     assert len(rows) == len(started(MEASURED.boots))
     assert counted == sorted(counted, key=["wrong", "died", "runs"].index)
@@ -197,7 +197,7 @@ def test_check_says_when_the_page_is_stale(
     )  # computed once; test_the_page_is_up_to_date compares it
     monkeypatch.setattr(plan_accuracy, "PAGE", stale)
     assert plan_accuracy.main(["--check"]) == 1
-    assert "run python -m authors.accuracy" in capsys.readouterr().err
+    assert "Run `python -m authors.accuracy`" in capsys.readouterr().err
     assert plan_accuracy.main([]) == 0
     assert plan_accuracy.main(["--check"]) == 0
     stale.write_text(stale.read_text(encoding="utf-8") + "\n", encoding="utf-8")
@@ -235,10 +235,10 @@ def test_every_point_is_in_one_class_and_factors_know_no_direction():
 @pytest.mark.parametrize(
     ("good", "bad", "message"),
     [
-        ("2026-07-25,fit", "2026-07-25,held-out", "line 2: split is held-out; a point of 2026-07-25 is fit."),
+        ("2026-07-25,fit", "2026-07-25,held-out", "line 2: split is held-out, but a point of 2026-07-25 is fit."),
         ("sweep-e2b,8,", "sweep-e2b,eight,", "line 2: invalid literal for int()"),
         ("deployment,input_tokens", "stack,input_tokens", "the columns are "),
-        ("fit,,sweep-v6e-1", "fit,warm,sweep-v6e-1", "line 2: note is warm; known are , mean-tpot, "),
+        ("fit,,sweep-v6e-1", "fit,warm,sweep-v6e-1", "line 2: note is warm. Known notes: , mean-tpot, "),
     ],
 )
 def test_a_mistake_in_the_sweeps_is_one_sentence_that_names_the_line(good: str, bad: str, message: str):

@@ -234,7 +234,7 @@ class Docker:
             log.write(f"{line}\n")
 
     def _hangs(self, verb: str) -> bool:
-        """Wait as long as a test says. Return False if nobody waits for the command any more."""
+        """Wait as long as a test requires. Return False if the command was killed."""
         while (self.root / HANG[verb]).exists() and not self.gone():
             time.sleep(POLL_S)
         return not self.gone()
@@ -290,7 +290,7 @@ class Docker:
         seen = {"env": env, "args": [*entry, *args]}
         draft = self.root / f".seen-{os.getpid()}"
         draft.write_text(json.dumps(seen))
-        draft.rename(self.root / f"seen-{time.time_ns()}.json")  # whole, for a test that looks meanwhile
+        draft.rename(self.root / f"seen-{time.time_ns()}.json")  # complete, for a test that reads it at the same time
         (self.root / f"{name}.exit").unlink(missing_ok=True)
         box = {**self.containers.start(self.root, name, args, env), "labels": labels}
         (self.root / f"{name}.json").write_text(json.dumps(box))

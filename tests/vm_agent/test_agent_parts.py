@@ -266,7 +266,7 @@ class TestWhatIsPublished:
         for _ in range(3):
             publisher.publish("starting", "one")
         assert "enable-guest-attributes=TRUE" in capsys.readouterr().err
-        assert told == ["Document one: starting."], "each phase is told once"
+        assert told == ["Document one: starting."], "each phase is reported once"
 
 
 class TestGoogleApis:
@@ -425,7 +425,7 @@ def test_of_rapid_changes_the_last_one_wins_and_the_same_text_is_no_change():
 
 
 def test_a_docker_that_does_not_answer_is_no_missing_container(monkeypatch):
-    """While docker is upgraded at boot, its socket is gone: that must not read as a container that somebody removed."""
+    """While docker is upgraded at boot, its socket is gone: that must not look like a removed container."""
     said = "Cannot connect to the Docker daemon at unix:///var/run/docker.sock. Is the docker daemon running?"
     monkeypatch.setattr(containers, "run_command", lambda *_arguments: (1, said))
     with pytest.raises(containers.ServingError, match="docker does not respond: Cannot connect"):

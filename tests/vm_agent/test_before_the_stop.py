@@ -169,7 +169,7 @@ class TestDrain:
         serving.sees("ready", second, second)
         assert [call[-1] for call in calls(machine, "run")] == ["--shutdown-timeout=40"] * 2
         assert [call[1:3] for call in calls(machine, "stop")] == [["-t", "70"]]
-        assert asked == [], "nobody waited for an idle moment"
+        assert asked == [], "waited for an idle moment"
 
     def test_a_server_that_does_not_know_it_is_stopped_in_an_idle_moment(self, serving: Serving, machine: Machine):
         serving.good()

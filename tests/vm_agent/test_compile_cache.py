@@ -556,7 +556,7 @@ class TestBesideTheServer:
         one = programs(tmp_path, said)
         one.again_s = 600
         one.server_is_ready(SERVED)
-        eventually(lambda: said, "the refusal is told")
+        eventually(lambda: said, "the refusal is reported")
         assert "roles/storage.objectUser" in said[0]
         assert held(folder) == PROGRAMS
 

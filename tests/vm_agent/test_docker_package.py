@@ -27,7 +27,7 @@ def run(monkeypatch: pytest.MonkeyPatch, shell: Shell) -> list[str]:
 
 def test_a_machine_with_docker_installs_nothing(monkeypatch):
     assert run(monkeypatch, Shell(docker=0)) == ["docker --version"]
-    # A daemon that does not answer yet is no missing program.
+    # A daemon that does not respond yet is not a missing program.
     assert run(monkeypatch, Shell(docker=1)) == ["docker --version"]
 
 

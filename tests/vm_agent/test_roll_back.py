@@ -107,7 +107,7 @@ def test_the_pause_lasts_from_the_stop_of_the_old_server_until_the_good_one_answ
     serving: Serving, machine: Machine
 ):
     good = serving.good()
-    assert "pause-began-at" not in machine.guest(), "the first start is no pause"
+    assert "pause-began-at" not in machine.guest(), "the first start is not a pause"
     serving.sees("failed", serving.ask("--no-such-flag"), good)
     guest = machine.guest()
     assert guest["pause-began-at"] < guest["pause-ended-at"]

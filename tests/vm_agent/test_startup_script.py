@@ -230,7 +230,7 @@ def test_a_crash_is_told_with_the_servers_last_lines_also_in_cloud_logging_and_w
     port = free_port()
     text_hash = machine.set_document(document(port, args=["m", f"--port={port}", "--crash"]))
     machine.boot()
-    eventually(lambda: is_phase(machine, "retrying", text_hash), "the crash is told")
+    eventually(lambda: is_phase(machine, "retrying", text_hash), "the crash is reported")
     detail = machine.guest()["detail"]
     assert "ValueError: no such flag" in detail
     assert "the token is [masked]" in detail
@@ -268,7 +268,7 @@ def test_a_server_lost_after_ready_is_told_and_restarted(machine: Machine):
     eventually(lambda: is_phase(machine, "ready", text_hash), "the server is ready")
     with pytest.raises(OSError):  # noqa: PT011 - whatever a dying server does to the connection
         urllib.request.urlopen(f"http://127.0.0.1:{port}/die", timeout=60)
-    eventually(lambda: is_phase(machine, "retrying", text_hash), "the loss is told")
+    eventually(lambda: is_phase(machine, "retrying", text_hash), "the loss is reported")
     assert "exit code 137 (killed, most likely out of memory)" in machine.guest()["detail"]
     eventually(lambda: is_phase(machine, "ready", text_hash), "it is ready again")
     assert len(runs(machine)) == 2

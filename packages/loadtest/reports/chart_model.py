@@ -31,7 +31,7 @@ class Series:
     name: str
     marks: tuple[Mark, ...]
     look: Literal["marked", "plain", "dots"] = "marked"
-    """A line with its marks, only a line, or only marks."""
+    """Style: a line with marks, only a line, or only marks."""
     is_dashed: bool = False
     tags: tuple[str, ...] = ()
     """Text at each mark, such as its load. Empty for none."""

@@ -170,7 +170,7 @@ def _limit_text(limit: LimitLine, place: float) -> str:
 def _drawn(
     line: Series, stroke: str, axes: Mapping[str, DrawnAxis], tagged: list[tuple[float, float]], *, every: bool
 ) -> list[str]:
-    """Return one line with its marks. With `every`, each mark has its tag, otherwise only the last one."""
+    """Return one line and the marks on it. With `every`, each mark has its tag, otherwise only the last one."""
     places = [(axes["x"].at(mark.x), axes["y"].at(mark.y)) for mark in line.marks]
     parts: list[str] = []
     if line.look != "dots" and len(places) > 1:

@@ -1,6 +1,6 @@
 """A load generator and a server of known capacity on a clock of their own: the same load gives the same times on every machine.
 
-`ModelPool` stands in for `loadtest.generator.pool.WorkerPool`. The server answers so many requests at once, each with the same time to the
+`ModelPool` replaces `loadtest.generator.pool.WorkerPool`. The server answers so many requests at once, each with the same time to the
 first token and the same time per token; the others wait in the order of their arrival. It judges requests as the load generator does,
 every half second of its clock, and ends when the judge says so. What it returns goes through the real arithmetic of a point.
 """

@@ -30,7 +30,7 @@ def modules():
 
 
 def imported(path):
-    """The top name of every import in a file, wherever it stands."""
+    """The top name of every import in a file, at any position."""
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             yield from (alias.name.partition(".")[0] for alias in node.names)

@@ -24,7 +24,7 @@ SWEEP = Sweep(
 )
 NEAR = 0.02
 STOOD_STILL_S = 0.05
-"""A server that the machine kept from running for longer answers otherwise than it was told to."""
+"""A server that the machine kept from running for longer does not follow its script."""
 
 
 @pytest.fixture
@@ -76,7 +76,7 @@ def assert_true_or_invalid(server, result, rows):
     late_ms = 1.0 + 2 * (result["client"]["lag_max_ms"] + 1000 * server.control()["late_max_s"])
     for name, wanted in truth.items():
         slack_ms = late_ms / 15 if "tpot" in name else late_ms
-        if name != "duration_ms" or not result["failed"]:  # a refused request is no stream of the server's list
+        if name != "duration_ms" or not result["failed"]:  # a refused request is not in the server's list of streams
             assert figures[name] == pytest.approx(wanted, rel=NEAR, abs=slack_ms), name
 
 

@@ -77,7 +77,7 @@ def assert_true(result, log):
 
 
 def varied(number, **more):
-    """Answers that differ from one another, so that a mean is no median."""
+    """Answers that differ from one another, so a mean differs from a median."""
     slow = number % 5
     return Script(ttft_s=0.2 + 0.03 * slow, tpot_s=0.05 + 0.005 * slow, **more)
 

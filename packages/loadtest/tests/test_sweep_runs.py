@@ -53,7 +53,7 @@ class Quiet:
 
 
 STALL_LIMIT_S = 6.0
-"""Of the tests in which a stream stalls: longer than a busy machine stands still."""
+"""Of the tests in which a stream stalls: longer than a busy machine pauses."""
 
 
 def bench(url, out, sweep=SWEEP, reporter=None, endpoint=None, **options):

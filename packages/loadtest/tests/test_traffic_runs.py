@@ -80,7 +80,7 @@ def test_a_trace_arrives_at_its_times(keeping, tmp_path, scale):
     assert [len(text.split()) + 4 for text in contents(keeping)] == [20, 21, 22, 23, 24, 25]
     assert [item["body"]["max_tokens"] for item in received] == [2, 3, 4, 5, 6, 7]
     began_s = received[0]["at_s"]
-    # The server's clock against the trace's, with the lateness that both state themselves: a busy machine is no error.
+    # The server's clock against the trace's, with the lateness that both state themselves: a busy machine is not an error.
     late_s = lateness_s(keeping, result)
     for item, at_s in zip(received, times_s, strict=True):
         assert at_s / scale - late_s <= item["at_s"] - began_s <= at_s / scale + late_s

@@ -2,7 +2,7 @@
 
 Every request's first token leaves `--ttft-s` after its last byte arrived, and each further one `--tpot-s` after the one before, by one
 scheduler for all streams. A word is a token. It prints `{"port": N}` on its first line, and counts what it did at GET /control:
-its own lateness too, and for how long it stood still, so that a measuring client can be told from a slow server.
+its own lateness too, and for how long it stood still, so a measuring client can be distinguished from a slow server.
 POST /control sets faults for the requests to come.
 GET /truth lists every stream with the readings of the server's own clock: when its request arrived, when its first output and its
 last event left, and how it ended. With `--capacity` that many streams run at once; the others wait, as in an engine.
@@ -416,7 +416,7 @@ class Connection(asyncio.BufferedProtocol):
             del done
 
     def misanswer(self, fault: dict[str, Any]) -> bool:
-        """Answer with what is no stream, if the fault says so; True if the request is over by it."""
+        """Answer without a stream if the fault requires it. Return True if that finishes the request."""
         counters, kind = self.state.counters, fault.get("kind")
         if kind in {"status", "html", "gzip", "json", "hang"}:
             counters["faults"] += 1

@@ -1,4 +1,4 @@
-"""The real load generator against a scripted server, on an event loop whose clock only moves when everybody waits.
+"""The real load generator against a scripted server, on an event loop whose clock only moves when every task waits.
 
 Nothing here takes time, so that every machine measures the same: a figure that differs from the script's is a wrong formula.
 The server's log is the truth: when each request came, when each event of its choice left, and when the connection was over.

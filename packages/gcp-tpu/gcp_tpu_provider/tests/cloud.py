@@ -81,7 +81,7 @@ class FakeTpu:
     on_call: Callable[[str], None] | None = None
     closed: bool = False
     clock: datetime = datetime(2026, 11, 20, 8, tzinfo=UTC)
-    """Google's time. It stands still until a test moves it."""
+    """Google's time. It does not advance until a test moves it."""
     created: int = 0
 
     def now(self) -> datetime:

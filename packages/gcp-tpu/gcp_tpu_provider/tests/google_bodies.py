@@ -89,7 +89,7 @@ def _method(verb: str, path: str) -> tuple[str, str | None, str | None]:
     api, _, rest = path.partition("?")[0].partition("/")
     document = DOCUMENTS[api]
     found = [method for method in _methods(document) if method.verb == verb and method.paths.fullmatch(rest)]
-    assert found, f"{verb} {path} is no method of {document}"
+    assert found, f"{verb} {path} is not a method of {document}"
     return document, found[0].response, found[0].request
 
 

@@ -33,5 +33,5 @@ def test_a_body_of_imagination_is_refused(change, mistake):
 
 
 def test_a_path_that_is_no_method_is_refused():
-    with pytest.raises(AssertionError, match="is no method of"):
+    with pytest.raises(AssertionError, match="is not a method of"):
         google_answer("GET", f"{ZONE}/queuedThings", {})

@@ -10,7 +10,7 @@ import pytest
 from gcp_tpu_provider.deadline import deadline_warning
 from gcp_tpu_provider.desired_state import urn_hash
 from gcp_tpu_provider.errors import GoogleError
-from gcp_tpu_provider.refusals import ADVICE, about_the_project
+from gcp_tpu_provider.refusals import ADVICE, NO_CAPACITY, NOT_TRIED, about_the_project, kind
 from gcp_tpu_provider.tests.cloud import FakeTpu
 from gcp_tpu_provider.tests.harness import FAST, URN, Aborted, FakeEngine, wanted
 from gcp_tpu_provider.wire import SECRET, SIGNATURE, UNKNOWN
@@ -241,6 +241,11 @@ class TestZones:
         assert "  us-east5-b  quota: FAILED: Quota 'TPUV6E' exhausted." in ended.value.message
         assert ended.value.message.endswith(ADVICE["quota"].format(project="my-project") + ".") == (words == "quota")
 
+    def test_texts_of_the_previous_version_are_recognized(self):
+        assert kind("the total wait of 1h ended before this zone was asked.") == NOT_TRIED
+        assert kind("WAITING_FOR_RESOURCES for 30m: the wait for this zone is over.") == NO_CAPACITY
+        assert kind("WAITING_FOR_RESOURCES for 30m: the total wait timed out.") == NO_CAPACITY
+
     def test_the_programs_advice_ends_the_error_and_a_change_of_it_is_no_change(
         self, engine: FakeEngine, cloud: FakeTpu
     ):
@@ -397,7 +402,7 @@ class TestReady:
 
 
 class TestRollBack:
-    """The machine goes back to its last good document, and says so."""
+    """The machine rolls back to its last known good document and reports it."""
 
     PAUSE: ClassVar = {
         "serving-hash": sha(DOCUMENT),

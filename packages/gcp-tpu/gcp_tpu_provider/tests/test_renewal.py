@@ -166,7 +166,7 @@ class TestChangeOver:
 
     @staticmethod
     def told(engine: FakeEngine, cloud: FakeTpu, after_the_end: list[dict[str, str]]) -> list[str]:
-        """Renew with machines that are told their end; return the calls. `after_the_end` is what the old one then publishes."""
+        """Renew with machines that get their deadline; return the calls. `after_the_end` is what the old one then publishes."""
         given = serving(renewBeforeS=HOUR_S)
         given["ready"] = {**given["ready"], "deadlineMetadataKey": "ends-at"}
         cloud.boots = boots

@@ -46,7 +46,7 @@ def wish_of(wish: dict[str, Any]) -> dict[str, Any]:
 
 
 def given(body: dict[str, Any]) -> dict[str, Any]:
-    """Return what somebody gave, without what Google adds."""
+    """Return the given fields, without the fields that Google adds."""
     return {key: value for key, value in body.items() if key != "resourceStatus"}
 
 
@@ -237,7 +237,7 @@ class World:
         self.strangers = self.others() | self.strangers
 
     def settle(self) -> None:
-        """Let everything become visible: whoever starts again after a kill is slower than Google. Without a state nobody could tell.
+        """Make everything visible: a run that starts again after a kill is slower than Google. Without a state it is undetectable.
 
         The same after a deletion: a commit that is later than the deletion looks for is found by a later creation, if it is visible then.
         """

@@ -311,7 +311,7 @@ def test_googles_time_is_that_of_its_last_answer(monkeypatch: pytest.MonkeyPatch
         eleven = datetime(2026, 11, 20, 11, tzinfo=UTC)
         assert eleven <= transport.now() < eleven + timedelta(hours=1)
         await transport.call("GET", "v2alpha1/projects/p/locations")
-        assert eleven <= transport.now() < eleven + timedelta(hours=1), "what is no time changes nothing"
+        assert eleven <= transport.now() < eleven + timedelta(hours=1), "an invalid time changes nothing"
 
     talk(server, ask, monkeypatch)
 
