@@ -112,7 +112,7 @@ def test_a_failed_check_brings_the_last_good_commit_back(workspace, deployed):
     assert failed.json["outcome"] == "rolled back"
     assert failed.json["commit"] == second
     assert failed.json["rolled_back_to"] == deployed
-    assert "cannot bring back TPU capacity" in failed.err
+    assert "cannot restore released TPU capacity" in failed.err
     assert workspace.served_length(STACK) == served
     assert good_commit(workspace) == deployed
     assert len(git(workspace, "worktree", "list").splitlines()) == 1

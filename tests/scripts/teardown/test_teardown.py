@@ -279,7 +279,7 @@ def test_the_guard_does_not_call_a_project_empty_whose_api_is_off(desk):
     assert (code, report["clean"]) == (ExitCode.FAILED, False)
     assert ENABLE in report["unknown"][0]
     assert "unknown whether a stack of this product has resources in the project" in said
-    assert "no stack of this product has anything" not in said
+    assert "no stack of this product has resources" not in said
 
 
 def test_what_cannot_be_deleted_is_left_with_its_command(tmp_path, monkeypatch, capsys):
