@@ -53,7 +53,7 @@ def add_teardown(server: MCPServer[Any], agent: AgentContext) -> None:
                     "Your client cannot prompt the user, so this server deletes nothing. Run scripts.teardown manually."
                 )
         return Elicit(
-            f"Delete stack {stack!r}? An assistant requests this. It deletes the server, its capacity and the stack's other resources"
+            f"DELETE stack {stack!r}? An assistant requests this. It deletes the server, its capacity and the stack's other resources"
             f"{', but keeps the bucket' if keep_bucket else ', INCLUDING THE BUCKET and its weights'}. This cannot be undone. "
             f"To delete it, run `{command(stack)}` in your own terminal, in {runner.project_folder()}, and type the stack's name and the "
             f"code shown there. Decline to keep the stack. (Question {answered[stack] + 1} about this stack.)",
