@@ -1,4 +1,4 @@
-"""The tables of packages in docs/architecture.md agree with the lines and imports of the code."""
+"""The table of rooms in docs/architecture.md is the house: its lines, and who imports whom."""
 
 import re
 from pathlib import Path
@@ -48,13 +48,13 @@ def test_each_difference_is_named():
         "b": Room(lines=9000, knows=frozenset({"a"})),
         "gone": Room(1, frozenset()),
     }
-    sentences = "\n".join(differences(house, page))
+    said = "\n".join(differences(house, page))
     for part in (
-        r"no row for new/",
-        r"a row for gone/",
-        r"a/ has 500 lines, .*docs/architecture\.md allows 400",
-        r"[Ll]ower the row",
-        r"a/ imports b/, ",
-        r"docs/architecture\.md \w+ b/ (to )?import a/",
+        "no row for new/",
+        "a row for gone/",
+        "a/ has 500 lines, and docs/architecture.md allows 400",
+        "lower the row",
+        "a/ imports b/, and",
+        "lets b/ import a/",
     ):
-        assert re.search(part, sentences), part
+        assert re.search(re.escape(part), said), part
