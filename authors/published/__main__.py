@@ -46,7 +46,7 @@ def _published(options: PublishedOptions) -> ExitCode:
     from concurrent.futures import ThreadPoolExecutor
 
     from authors.published.names import published_names
-    from scripts.cli.settings import project_folder
+    from engine.runner import project_folder
 
     with ThreadPoolExecutor(max_workers=4) as pool:
         checked = list(pool.map(check, published_names(project_folder())))

@@ -49,7 +49,7 @@ class GatedAnswer(CommandAnswer):
 class _Prices:
     """Maximum prices in USD per hour. If None, the counted amount does not change."""
 
-    meanwhile: float | None
+    during: float | None
     after: float | None
 
 
@@ -97,12 +97,12 @@ async def _gated(call: CommandCall, command: Literal["rollout", "recover"]) -> G
     agent.require(command)
     agent.runs.claim(stack)
     kept = agent.plan_store.find_command(plan_id, command, words)
-    before, meanwhile = agent.spending.counted(stack), kept.usd_per_hour_meanwhile
-    await _require(agent, stack, meanwhile)
+    before, during = agent.spending.counted(stack), kept.usd_per_hour_during
+    await _require(agent, stack, during)
     agent.plan_store.find_command(plan_id, command, words)  # another call may have run it in the meantime
-    if meanwhile is not None:
-        most = max(meanwhile, agent.spending.price_of(stack) or 0.0)
-        agent.spending.reserve(stack, meanwhile, counted=most)
+    if during is not None:
+        most = max(during, agent.spending.price_of(stack) or 0.0)
+        agent.spending.reserve(stack, during, counted=most)
     agent.plan_store.use(plan_id)
     yes = ["--yes"] if command == "recover" else []
     try:
@@ -110,10 +110,10 @@ async def _gated(call: CommandCall, command: Literal["rollout", "recover"]) -> G
     except CommandRefusedError:
         agent.spending.settles(stack, before)  # it refused before any change
         raise
-    if meanwhile is not None:
+    if during is not None:
         outcome = "rolled out" if command == "recover" else str(current_outcome((answer.document or {}).get("outcome")))
         agent.spending.settles(stack, _price_after(kept, outcome, before))
-    return _answer(agent, answer, plan_id, meanwhile, changed=True)
+    return _answer(agent, answer, plan_id, during, changed=True)
 
 
 async def _dry_run(call: CommandCall, command: str) -> GatedAnswer:
@@ -130,23 +130,23 @@ async def _dry_run(call: CommandCall, command: str) -> GatedAnswer:
             stack=stack,
             words=tuple(call.words),
             shown=shown,
-            usd_per_hour_meanwhile=prices.meanwhile,
+            usd_per_hour_during=prices.during,
             usd_per_hour_after=prices.after,
             made_s=agent.plan_store.clock(),
         )
     )
-    return _answer(agent, found, plan_id, prices.meanwhile, changed=False)
+    return _answer(agent, found, plan_id, prices.during, changed=False)
 
 
 def _prices_of_rollout(stack: str, document: Mapping[str, object]) -> _Prices:
     """Return the price of both revisions together, and of the remaining one. Raises CommandRefusedError if Google does not report it."""
-    meanwhile, after = document.get("usd_per_hour"), document.get("usd_per_hour_after")
-    if not isinstance(meanwhile, int | float) or not isinstance(after, int | float):
+    during, after = document.get("usd_per_hour"), document.get("usd_per_hour_after")
+    if not isinstance(during, int | float) or not isinstance(after, int | float):
         raise CommandRefusedError(
             f"The combined cost of the revisions of stack {stack} is unknown, because Google does not report their instance limits. "
             f"The user can run `python -m scripts.rollout --stack {stack}`."
         )
-    return _Prices(meanwhile=float(meanwhile), after=float(after))
+    return _Prices(during=float(during), after=float(after))
 
 
 def _prices_of_recovery(stack: str, document: Mapping[str, object]) -> _Prices:
@@ -154,20 +154,20 @@ def _prices_of_recovery(stack: str, document: Mapping[str, object]) -> _Prices:
     groups = [as_sequence(document.get(key)) for key in ("owned", "unknown", "pending")]
     urns = [str(as_mapping(finding).get("urn") or "") for group in groups for finding in group]
     if not any(type_in(urn) in CAPACITY_TYPES for urn in urns):
-        return _Prices(meanwhile=None, after=None)
+        return _Prices(during=None, after=None)
     folder = runner.project_folder()
     rate = most_usd_per_hour(stack_settings(stack, folder=folder), folder)
-    return _Prices(meanwhile=rate, after=rate)
+    return _Prices(during=rate, after=rate)
 
 
 def _price_after(kept: KeptCommand, outcome: str, before: float | None) -> float | None:
     """Return the price to count after the command. An interrupted rollout can leave traffic on two revisions."""
-    meanwhile, after = kept.usd_per_hour_meanwhile, kept.usd_per_hour_after
+    during, after = kept.usd_per_hour_during, kept.usd_per_hour_after
     if outcome in _NOTHING:
         return before
-    if outcome in _OLD and meanwhile is not None and after is not None:
-        return (meanwhile - after) or after
-    return after if outcome in _NEW else meanwhile
+    if outcome in _OLD and during is not None and after is not None:
+        return (during - after) or after
+    return after if outcome in _NEW else during
 
 
 async def _require(agent: AgentContext, stack: str, usd_per_hour: float | None) -> None:

@@ -51,7 +51,7 @@ class KeptCommand:
     """Its arguments."""
     shown: str
     """The command's own id of the dry run. With `--plan`, the command refuses anything else."""
-    usd_per_hour_meanwhile: float | None
+    usd_per_hour_during: float | None
     """Maximum price of the stack per hour during the run; None if it does not change."""
     usd_per_hour_after: float | None
     made_s: float

@@ -342,7 +342,7 @@ def _require_bucket(options: StageOptions, settings: "Settings") -> None:
     from engine.locks import past_dead_locks
     from engine.private_folders import private_folder
     from scripts.cli.frozen import freeze
-    from scripts.cli.settings import project_folder
+    from engine.runner import project_folder
     from scripts.stage_model import bucket_creation
     from stacks.planned import doctor_hint
 
