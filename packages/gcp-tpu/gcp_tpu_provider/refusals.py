@@ -52,7 +52,7 @@ _PATTERNS: Mapping[str, re.Pattern[str]] = {
 - not offered: "The requested accelerator configuration ... could not be found in the zonal accelerator configurations for "Z".",
   "The requested zone "Z" is not supported.", "FLEX_START provisioning model is not supported for accelerator type ...",
   "Permission denied on 'locations/Z' (or it may not exist).";
-- no capacity: "There is no more capacity in the zone "Z"; you can try in another zone where Cloud TPU Nodes are offered",
+- no capacity: "... no more capacity in the zone "Z"; you can try in another zone where Cloud TPU Nodes are offered",
   "Insufficient reserved capacity.", and the provider's sentences about a wait that timed out;
 - not tried: the provider's sentence.
 """
