@@ -262,7 +262,10 @@ def test_the_page_has_a_row_for_every_reported_tool_and_names_tools_that_exist(e
 
     ours = anyio.run(tools)
     table = (
-        (ROOT / "docs" / "authors" / "agent-internals.md").read_text().partition("## Tools of similar servers")[2].partition("\n## ")[0]
+        (ROOT / "docs" / "authors" / "agent-internals.md")
+        .read_text()
+        .partition("## Tools of similar servers")[2]
+        .partition("\n## ")[0]
     )
     rows = [
         [*re.findall(r"`([a-z0-9_]+)`", cell)]
