@@ -28,7 +28,7 @@ INSTEAD: Final[Mapping[str, str]] = {
     r"(?i)\bdearest\b": "most expensive",
     r"(?i)\b(its|stack's|the same) marks\b": "its labels",
     r"(?i)\bwithout it\.": "Default: X.",
-    r"(?i)\bway out\b|\bways out\b|\bin vain\b": "alternative; without success",
+    r"(?i)(?<!on the )\bways? out\b|\bin vain\b": "alternative; without success",
 }
 """Words that are never right, as expressions, and what to write."""
 
@@ -46,7 +46,7 @@ NOT_READ: Final = (
 
 SUBJECT_LIMIT: Final = 72
 NOT_A_VERB: Final = frozenset({"a", "an", "the", "what", "who", "how", "no", "each"})
-SINCE: Final = "2979437"
+SINCE: Final = "eb9a345c"
 """The last commit whose subject is not checked: history is not rewritten."""
 
 
