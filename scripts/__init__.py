@@ -2,3 +2,7 @@
 
 Each is a folder, and `cli/` is what they share. Another command may import a command's `face.py` and nothing else of it.
 """
+
+from contracts.interpreter import require
+
+require("rich")

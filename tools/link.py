@@ -1,4 +1,4 @@
-"""`python -m tools.link`: let this virtual environment find the distributions in `packages/` without installing them.
+"""`python -m tools.link`: make the distributions in `packages/` and the command `gemma` part of this virtual environment.
 
 The entries are relative to the environment, so that a copy of the folder with both finds its own packages.
 """
@@ -12,6 +12,12 @@ from typing import Final
 ROOT: Final = Path(__file__).resolve().parents[1]
 FOLDERS: Final = ("packages", "packages/gcp-tpu")
 NAME: Final = "gemma_serving_packages.pth"
+LAUNCHER: Final = """\
+#!/bin/sh
+# The command of this checkout. The folder's name as it was typed: `.venv` may be a link to another checkout's.
+bin=$(CDPATH='' cd -- "$(dirname -- "$0")" && pwd -L)
+exec "${bin%/.venv/bin}/gemma" "$@"
+"""
 
 
 def link(site_packages: Path, root: Path) -> Path:
@@ -22,12 +28,21 @@ def link(site_packages: Path, root: Path) -> Path:
     return path
 
 
+def install_launcher(scripts: Path) -> Path:
+    """Write the command `gemma` of the environment, and return its path."""
+    path = scripts / "gemma"
+    path.write_text(LAUNCHER, encoding="utf-8")
+    path.chmod(0o755)
+    return path
+
+
 def main() -> int:
     """Link the packages of this checkout to the interpreter's own environment."""
     if sys.prefix == sys.base_prefix:
         print("link: this Python is no virtual environment; run .venv/bin/python -m tools.link", file=sys.stderr)
         return 2
     link(Path(sysconfig.get_path("purelib")), Path(os.path.abspath(sys.prefix)).parent)  # noqa: PTH100 - .venv may be a link
+    install_launcher(Path(sysconfig.get_path("scripts")))
     return 0
 
 

@@ -7,7 +7,9 @@ once, and Ctrl-C ends a command with one sentence from its beginning.
 import argparse
 import inspect
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -20,6 +22,7 @@ from scripts.cli.options import Parser, add_options, positional_names, read_opti
 
 T = TypeVar("T")
 
+_LAUNCHER: ContextVar[str] = ContextVar("launcher", default="")
 _ENDINGS = "exit codes:\n" + "\n".join(f"  {int(code):<4} {code.meaning}" for code in ExitCode)
 
 
@@ -42,7 +45,17 @@ class Command(Generic[T]):
     @property
     def program(self) -> str:
         """How it is called."""
-        return f"python -m {self.room}.{self.name}"
+        return f"{_LAUNCHER.get()}{self.name}" if _LAUNCHER.get() else f"python -m {self.room}.{self.name}"
+
+
+@contextmanager
+def launched_as(prefix: str) -> Generator[None]:
+    """Show commands with this prefix instead of `python -m PACKAGE.`, such as `gemma `."""
+    token = _LAUNCHER.set(prefix)
+    try:
+        yield
+    finally:
+        _LAUNCHER.reset(token)
 
 
 def run_command(command: Command[Any], arguments: Sequence[str] | None = None) -> int:
