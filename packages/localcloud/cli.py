@@ -1,4 +1,4 @@
-"""`python -m localcloud run|serve|env|try`: a local cloud for one command, one that stays open, the environment of that one, and trials on a real project."""
+"""`python -m localcloud run|shell|serve|env|try`: a local cloud for one command, a shell or other terminals, its environment, and trials on a real project."""
 
 import argparse
 import asyncio
@@ -17,6 +17,7 @@ from localcloud.plugins import serve as serve_providers
 from localcloud.running.shims import OPERATOR_TOKEN, install
 from localcloud.running.simulated import simulated_runtimes
 from localcloud.server.app import DEFAULT_PROJECT, DEFAULT_SPEED, OpenCloud, Options, open_cloud
+from localcloud.shell import start_of
 from localcloud.trials.options import TryRefusedError, add_parser
 from localcloud.world.oauth import login_file
 from localcloud.world.scenario import BUILT_IN, DEFAULT_WORLD, ScenarioError
@@ -59,6 +60,8 @@ def _follow(options: argparse.Namespace, command: list[str]) -> int:
         raise RefusedError("No command to run: python -m localcloud run [options] -- CMD...")
     if options.what != "run" and command:
         raise RefusedError(f"{options.what} takes no command, but got: {' '.join(command)}; use run for that.")
+    if options.what == "shell":
+        return asyncio.run(_shell(options))
     if options.what == "env":
         return _env(options)
     if options.what == "try":
@@ -78,15 +81,16 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m localcloud", description="A simulated Google Cloud on this machine; see docs/local-cloud.md."
     )
-    commands = parser.add_subparsers(dest="what", required=True, metavar="run|serve|env|try")
+    commands = parser.add_subparsers(dest="what", required=True, metavar="run|shell|serve|env|try")
     run = commands.add_parser(
         "run",
         help="start a cloud, run a command in its environment, stop the cloud",
         usage="python -m localcloud run [options] -- CMD...",
     )
+    shell = commands.add_parser("shell", help="start a cloud and your own shell in its environment")
     serve = commands.add_parser("serve", help="start a cloud and keep it open until it is interrupted")
     kept = Path(".localcloud")
-    for command, state in ((run, None), (serve, kept)):
+    for command, state in ((run, None), (shell, kept), (serve, kept)):
         command.add_argument(
             "--providers",
             choices=("standin", "real"),
@@ -159,6 +163,16 @@ async def _run(options: argparse.Namespace, command: list[str]) -> int:
             print(_notice(opened), file=sys.stderr, flush=True)
             inherited = {key: value for key, value in os.environ.items() if key not in environment.REMOVED}
             return await run_child(command, {**inherited, **opened.variables}, umask=opened.umask)
+
+
+async def _shell(options: argparse.Namespace) -> int:
+    state = options.state.resolve()
+    async with _opened(state, options) as opened:
+        print(_notice(opened), file=sys.stderr)
+        print(f"State: {state}. Exit the shell to stop the cloud; the state stays.", file=sys.stderr, flush=True)
+        inherited = {key: value for key, value in os.environ.items() if key not in environment.REMOVED}
+        start = start_of(os.environ.get("SHELL", "/bin/sh"), state, opened.variables)
+        return await run_child(start.command, {**inherited, **opened.variables, **start.variables}, umask=opened.umask)
 
 
 async def _serve(options: argparse.Namespace) -> int:
