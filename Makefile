@@ -1,13 +1,18 @@
-# gemma-serving. `make setup`, `make demo`, `make test`, `make test-packages`, `make long`, `make nightly`, `make kills`, `make oracle`, `make audit`, `make check`, `make docs`, `make pictures`, `make clean`; see README.md.
+# gemma-serving; `make` lists the targets.
 SHELL := /bin/sh
 PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3; do command -v $$p >/dev/null 2>&1 && $$p -c 'import sys, venv, ensurepip; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' >/dev/null 2>&1 && { echo $$p; break; }; done)
 STAMP := .venv/.requirements-dev.txt
 # Each command starts many interpreters. They cache compiled modules regardless of the environment.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup demo test test-packages long nightly kills oracle audit check docs pictures format lock clean
+.PHONY: help setup demo test test-packages long nightly kills oracle audit check docs pictures format lock clean
 
-setup: $(STAMP)
+# A target with words after ## is listed.
+help:
+	@echo 'usage: make TARGET'
+	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  \1|\2/p' Makefile | awk -F'|' '{ printf "%-16s%s\n", $$1, $$2 }'
+
+setup: $(STAMP)  ## Install the environment and the Pulumi engine.
 	@.venv/bin/python -m tools.link
 	@.venv/bin/python -m tools.engine
 
@@ -23,7 +28,7 @@ $(STAMP): requirements.txt requirements-dev.txt tools/installer.txt
 		.venv/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-dev.txt; }
 	@cp requirements-dev.txt $@
 
-demo: setup
+demo: setup  ## Run two stacks through their lifecycle on the local cloud.
 	@.venv/bin/python -m authors.demo
 
 # Engine tests spend two thirds of their time waiting, so a few cores run three times as many processes.
@@ -34,64 +39,64 @@ PYTEST = .venv/bin/python -m pytest -c pyproject.toml -n $(WORKERS) --dist loadf
 # TESTS=tests/planning runs fewer tests. PACKAGES=all or PACKAGES=localcloud selects the packages.
 TESTS ?=
 PACKAGES ?=
-test: setup
+test: setup  ## Run the tests of the product and of changed packages.
 	@paths="$(TESTS)"; test -n "$$paths" || paths=$$(.venv/bin/python -m tools.suites here --packages "$(PACKAGES)") || exit 2; \
 		$(PYTEST) $$paths
 
 # The packages' own suites, independent of the product: all, or PACKAGES=localcloud.
-test-packages: setup
+test-packages: setup  ## Run the tests of the packages.
 	@paths=$$(.venv/bin/python -m tools.suites here --no-product --packages "$(or $(PACKAGES),all)") || exit 2; $(PYTEST) $$paths
 
 # Kills, all stacks, the longest waits that Google documents, thousands of examples of each law. PROFILE=long takes hours.
 # Continuous integration runs `make long PART=2/4 PROFILE=part`: one part, hundreds of examples.
 PROFILE ?= long
-long: setup
+long: setup  ## Run the long tests (hours).
 	@$(PYTEST) --long --timeout 14400 --hypothesis-profile $(PROFILE) $(if $(PART),--part $(PART))
 
 # Every stack with the stand-in of the gcp plugin and with the real one, which the engine downloads. Both must send the same requests.
-nightly: setup
+nightly: setup  ## Compare with the real provider plugin.
 	@.venv/bin/python -m authors.nightly
 
 # Kills at random moments to find leaks: `make kills SEED=2 COUNT=1000 HISTORY=kills.jsonl`. Three kills take about a minute.
 SEED ?= 1
 COUNT ?= 100
-kills: setup
+kills: setup  ## Kill the engine at random moments and look for leaks.
 	@.venv/bin/python -m tests.kills --seed $(SEED) --count $(COUNT) $(if $(HISTORY),--history $(HISTORY))
 
 # Our benchmark and smoke checks against a real vLLM and its own benchmark on this processor. Installs 6 GB into .oracle the first time.
 # `make oracle POINT=c4` measures only one point. `make oracle PART=exposure` checks only which data the server returns without the API key.
 ROUNDS ?= 6
-oracle: setup
+oracle: setup  ## Compare the load tester with a real vLLM.
 	@.venv/bin/python -m authors.oracle --rounds $(ROUNDS) $(if $(POINT),--point $(POINT)) $(if $(PART),--part $(PART))
 
 # Published vulnerabilities of the locked packages. A package that the index does not report on fails too. The oracle's are excluded: its
 # vLLM is one of the measured releases and listens on 127.0.0.1 (planning/rules/security/advisories.py covers the images).
 AUDITED = requirements.txt requirements-agent.txt requirements-dev.txt packages/localcloud/requirements.txt packages/gcp-tpu/requirements.txt packages/loadtest/requirements.txt tools/installer.txt tools/audit.txt
-audit: setup
+audit: setup  ## Check the locked packages for vulnerabilities.
 	@test -x .audit/bin/python || .venv/bin/python -m venv --without-pip .audit
 	@.venv/bin/uv pip install --quiet --python .audit/bin/python --require-hashes -r tools/audit.txt
 	@failed=0; for file in $(AUDITED); do \
 		echo "audit: $$file"; .audit/bin/pip-audit --strict --progress-spinner off --disable-pip --require-hashes -r $$file || failed=1; done; exit $$failed
 
-check: setup
+check: setup  ## Check format, types and imports.
 	@.venv/bin/ruff format --check .
 	@.venv/bin/ruff check .
 	@.venv/bin/pyright
 	@PYTHONPATH=packages:packages/gcp-tpu .venv/bin/lint-imports --no-cache
 
-docs: setup
+docs: setup  ## Generate the reference pages.
 	@.venv/bin/python -m authors.docs
 
 # Terminal pictures in docs/images, from a wait for capacity on the local cloud. About a minute.
-pictures: setup
+pictures: setup  ## Generate the pictures of terminals.
 	@.venv/bin/python -m tests.pictures
 
-format: setup
+format: setup  ## Format the code.
 	@.venv/bin/ruff format .
 	@.venv/bin/ruff check --fix .
 
 # Resolve requirements*.in again, with the hashes of all files of each package. Only this target needs uv.
-lock:
+lock:  ## Lock the requirements.
 	uv pip compile --quiet --universal --python-version 3.11 --no-header --no-annotate --generate-hashes requirements.in -o requirements.txt
 	uv pip compile --quiet --universal --python-version 3.11 --no-header --no-annotate --generate-hashes --constraints requirements.txt packages/localcloud/requirements.in -o packages/localcloud/requirements.txt
 	uv pip compile --quiet --universal --python-version 3.11 --no-header --no-annotate --generate-hashes --constraints requirements.txt packages/loadtest/requirements.in -o packages/loadtest/requirements.txt
@@ -102,6 +107,6 @@ lock:
 	uv pip compile --quiet --universal --python-version 3.11 --no-header --no-annotate --generate-hashes tools/installer.in -o tools/installer.txt
 	uv pip compile --quiet --universal --python-version 3.11 --no-header --no-annotate --generate-hashes tools/audit.in -o tools/audit.txt
 
-clean:
+clean:  ## Remove everything that the other targets made.
 	rm -rf .venv .localcloud .work .oracle .pytest_cache .ruff_cache .hypothesis build
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

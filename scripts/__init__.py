@@ -2,3 +2,7 @@
 
 Each command is a folder; `cli/` is shared code. Another command may import only a command's `face.py`.
 """
+
+from contracts.interpreter import require
+
+require("rich")

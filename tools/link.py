@@ -1,4 +1,4 @@
-"""`python -m tools.link`: make the distributions in `packages/` importable in this virtual environment without installing them.
+"""`python -m tools.link`: make the distributions in `packages/` and the command `gemma` part of this virtual environment.
 
 The entries are relative to the environment, so a copy of the folder with both finds its own packages.
 """
@@ -12,6 +12,12 @@ from typing import Final
 ROOT: Final = Path(__file__).resolve().parents[1]
 FOLDERS: Final = ("packages", "packages/gcp-tpu")
 NAME: Final = "gemma_serving_packages.pth"
+LAUNCHER: Final = """\
+#!/bin/sh
+# The command of this checkout. The folder's name as it was typed: `.venv` may be a link to another checkout's.
+bin=$(CDPATH='' cd -- "$(dirname -- "$0")" && pwd -L)
+exec "${bin%/.venv/bin}/gemma" "$@"
+"""
 
 
 def link(site_packages: Path, root: Path) -> Path:
@@ -19,6 +25,14 @@ def link(site_packages: Path, root: Path) -> Path:
     path = site_packages / NAME
     lines = [os.path.relpath(root / folder, site_packages) for folder in FOLDERS]
     path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    return path
+
+
+def install_launcher(scripts: Path) -> Path:
+    """Write the command `gemma` of the environment, and return its path."""
+    path = scripts / "gemma"
+    path.write_text(LAUNCHER, encoding="utf-8")
+    path.chmod(0o755)
     return path
 
 
@@ -30,6 +44,7 @@ def main() -> int:
         )
         return 2
     link(Path(sysconfig.get_path("purelib")), Path(os.path.abspath(sys.prefix)).parent)  # noqa: PTH100 - .venv may be a link
+    install_launcher(Path(sysconfig.get_path("scripts")))
     return 0
 
 

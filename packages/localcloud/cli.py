@@ -1,4 +1,4 @@
-"""`python -m localcloud run|serve|env|try`: start a cloud for one command, keep a cloud open, print its environment, or try assumptions on a real project."""
+"""`python -m localcloud run|shell|serve|env|try`: a cloud for one command, for a shell or for other terminals, and trials on a real project."""
 
 import argparse
 import asyncio
@@ -17,6 +17,7 @@ from localcloud.plugins import serve as serve_providers
 from localcloud.running.shims import OPERATOR_TOKEN, install
 from localcloud.running.simulated import simulated_runtimes
 from localcloud.server.app import DEFAULT_PROJECT, DEFAULT_SPEED, OpenCloud, Options, open_cloud
+from localcloud.shell import start_of
 from localcloud.trials.options import TryRefusedError, add_parser
 from localcloud.world.oauth import login_file
 from localcloud.world.scenario import BUILT_IN, DEFAULT_WORLD, ScenarioError
@@ -59,6 +60,8 @@ def _follow(options: argparse.Namespace, command: list[str]) -> int:
         raise RefusedError("No command to run. Usage: python -m localcloud run [options] -- CMD...")
     if options.what != "run" and command:
         raise RefusedError(f"{options.what} does not take a command, but got: {' '.join(command)}. Use `run` instead.")
+    if options.what == "shell":
+        return asyncio.run(_shell(options))
     if options.what == "env":
         return _env(options)
     if options.what == "try":
@@ -79,15 +82,16 @@ def _parser() -> argparse.ArgumentParser:
         prog="python -m localcloud",
         description="Run a simulated Google Cloud on this machine. See docs/local-cloud.md.",
     )
-    commands = parser.add_subparsers(dest="what", required=True, metavar="run|serve|env|try")
+    commands = parser.add_subparsers(dest="what", required=True, metavar="run|shell|serve|env|try")
     run = commands.add_parser(
         "run",
         help="start a cloud, run a command in its environment, stop the cloud",
         usage="python -m localcloud run [options] -- CMD...",
     )
+    shell = commands.add_parser("shell", help="start a cloud and your own shell in its environment")
     serve = commands.add_parser("serve", help="start a cloud and keep it running until Ctrl-C")
     kept = Path(".localcloud")
-    for command, state in ((run, None), (serve, kept)):
+    for command, state in ((run, None), (shell, kept), (serve, kept)):
         command.add_argument(
             "--providers",
             choices=("standin", "real"),
@@ -160,6 +164,16 @@ async def _run(options: argparse.Namespace, command: list[str]) -> int:
             print(_notice(opened), file=sys.stderr, flush=True)
             inherited = {key: value for key, value in os.environ.items() if key not in environment.REMOVED}
             return await run_child(command, {**inherited, **opened.variables}, umask=opened.umask)
+
+
+async def _shell(options: argparse.Namespace) -> int:
+    state = options.state.resolve()
+    async with _opened(state, options) as opened:
+        print(_notice(opened), file=sys.stderr)
+        print(f"State: {state}. Exit the shell to stop the cloud; the state stays.", file=sys.stderr, flush=True)
+        inherited = {key: value for key, value in os.environ.items() if key not in environment.REMOVED}
+        start = start_of(os.environ.get("SHELL", "/bin/sh"), state, opened.variables)
+        return await run_child(start.command, {**inherited, **opened.variables, **start.variables}, umask=opened.umask)
 
 
 async def _serve(options: argparse.Namespace) -> int:

@@ -7,7 +7,9 @@ immediately, and Ctrl-C stops a command with one sentence at any time.
 import argparse
 import inspect
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from itertools import groupby
 from textwrap import fill, wrap
@@ -22,6 +24,7 @@ from scripts.cli.options import Parser, add_options, positional_names, read_opti
 
 T = TypeVar("T")
 
+_LAUNCHER: ContextVar[str] = ContextVar("launcher", default="")
 _WIDTH: Final = 80
 """Columns of a help text; the options follow the terminal's width."""
 
@@ -61,7 +64,17 @@ class Command(Generic[T]):
     @property
     def program(self) -> str:
         """Command line without arguments."""
-        return f"python -m {self.room}.{self.name}"
+        return f"{_LAUNCHER.get()}{self.name}" if _LAUNCHER.get() else f"python -m {self.room}.{self.name}"
+
+
+@contextmanager
+def launched_as(prefix: str) -> Generator[None]:
+    """Show commands with this prefix instead of `python -m PACKAGE.`, such as `gemma `."""
+    token = _LAUNCHER.set(prefix)
+    try:
+        yield
+    finally:
+        _LAUNCHER.reset(token)
 
 
 def run_command(command: Command[Any], arguments: Sequence[str] | None = None) -> int:

@@ -106,6 +106,7 @@ class OptionField:
     flag: str
     kind: type[object]
     """Type of one value."""
+    is_required: bool = False
 
     def words(self, values: Sequence[str]) -> Sequence[str]:
         """Return the option with these values. A list option joins several values with commas."""
@@ -123,7 +124,12 @@ def option_fields(kind: type[object]) -> Mapping[str, OptionField]:
         if option is None:
             found |= option_fields(hint)
         else:
-            found[field.name] = OptionField(option=option, flag=_flag(field, option), kind=hint)
+            found[field.name] = OptionField(
+                option=option,
+                flag=_flag(field, option),
+                kind=hint,
+                is_required=field.default is dataclasses.MISSING,
+            )
     return found
 
 

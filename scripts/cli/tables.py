@@ -1,13 +1,25 @@
-"""Uniform tables: titles on the left, no frame, as wide as the terminal. Lines are not wrapped if the output is not a terminal."""
+"""Tables that crop nothing: titles on the left, no frame, as wide as the terminal. Nothing is folded where no terminal reads.
 
-from collections.abc import Sequence
+A table that is too wide for its terminal loses the columns that its caller names as the least important, and says which. If that is not
+enough, each row becomes a block of lines. A number or a name is never shortened.
+"""
+
+import textwrap
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Final, TextIO
 
-from rich.console import Console
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
+from rich.text import Text
 
 UNFOLDED: Final = 100_000
 """Columns if the output is not a terminal. A table is as wide as its text, so each row is one line for grep and awk."""
+_BETWEEN: Final = 3
+"""Columns of a terminal between two columns of a table: a blank, the line, a blank."""
+_NARROWEST: Final = 12
+"""Narrower text columns, in columns of a terminal, are hard to read."""
 
 
 def console(stream: TextIO) -> Console:
@@ -15,10 +27,125 @@ def console(stream: TextIO) -> Console:
     return Console(file=stream, highlight=False, soft_wrap=False, width=None if stream.isatty() else UNFOLDED)
 
 
-def table(title: str, headings: Sequence[str], *, whole: Sequence[str] = (), numbers: Sequence[str] = ()) -> Table:
-    """Return an empty table. Columns in `whole` and `numbers` are never wrapped; those in `numbers` are right-aligned."""
-    made = Table(title=title, title_justify="left", show_edge=False, pad_edge=False)
-    for heading in headings:
-        justify = "right" if heading in numbers else "left"
-        made.add_column(heading, justify=justify, no_wrap=heading in {*whole, *numbers}, overflow="fold")
-    return made
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Row:
+    cells: Sequence[Text]
+    style: str
+
+
+@dataclass(slots=True, kw_only=True)
+class FittedTable:
+    """A table that knows what to leave out where it does not fit."""
+
+    title: str
+    headings: Sequence[str]
+    whole: frozenset[str]
+    """Columns that are never wrapped."""
+    numbers: frozenset[str]
+    """Columns that are never wrapped and are aligned to the right."""
+    least: Sequence[str]
+    """Columns to leave out, the least important first."""
+    _rows: list[_Row] = field(default_factory=list[_Row])
+
+    def add_row(self, *cells: str | Text, style: str = "") -> None:
+        """Add a row; strings are plain text, not markup."""
+        self._rows.append(_Row(cells=[Text(cell) if isinstance(cell, str) else cell for cell in cells], style=style))
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Yield the table with the columns that fit, and the names of the others; or a block for each row."""
+        width = options.max_width
+        left_out = next(
+            (self.least[:count] for count in range(len(self.least) + 1) if self._fits(self.least[:count], width)), None
+        )
+        if left_out is None:
+            yield from self._blocks(width)
+            return
+        yield self._table(left_out, width)
+        if left_out:
+            names = ", ".join(heading for heading in self.headings if heading in left_out)
+            yield Text(f"Not shown at {width} columns: {names}. A wider terminal or --json shows them.", style="dim")
+
+    def _fits(self, left_out: Sequence[str], width: int) -> bool:
+        shown = [at for at, heading in enumerate(self.headings) if heading not in left_out]
+        return sum(map(self._least_width, shown)) + _BETWEEN * (len(shown) - 1) <= width
+
+    def _least_width(self, at: int) -> int:
+        """Return the columns of a terminal that a column of the table needs, so that no word of it is cut."""
+        longest = self._whole_width(at)
+        if {self.headings[at]} & (self.whole | self.numbers):
+            return longest
+        return max(
+            min(longest, _NARROWEST), *(cell_len(word) for text in self._texts(at) for word in (text.split() or [""]))
+        )
+
+    def _whole_width(self, at: int) -> int:
+        """Return the columns of a terminal that a column of the table needs to wrap nothing."""
+        return max(cell_len(line) for text in self._texts(at) for line in (text.splitlines() or [""]))
+
+    def _texts(self, at: int) -> Sequence[str]:
+        return [self.headings[at], *(row.cells[at].plain for row in self._rows)]
+
+    def _widths(self, shown: Sequence[int], width: int) -> Sequence[int]:
+        """Return the widths of these columns: what each needs, and of the rest a share in proportion to what it would wrap."""
+        least = [self._least_width(at) for at in shown]
+        wanted = [self._whole_width(at) - needed for at, needed in zip(shown, least, strict=True)]
+        rest = min(width - sum(least) - _BETWEEN * (len(shown) - 1), sum(wanted))
+        return [
+            needed + (more * rest // sum(wanted) if more else 0) for needed, more in zip(least, wanted, strict=True)
+        ]
+
+    def _table(self, left_out: Sequence[str], width: int) -> Table:
+        made = Table(title=self.title, title_justify="left", show_edge=False, pad_edge=False)
+        shown = [at for at, heading in enumerate(self.headings) if heading not in left_out]
+        for at, columns in zip(shown, self._widths(shown, width), strict=True):
+            heading = self.headings[at]
+            made.add_column(
+                heading, justify="right" if heading in self.numbers else "left", width=columns, overflow="fold"
+            )
+        for row in self._rows:
+            made.add_row(*(row.cells[at] for at in shown), style=row.style)
+        return made
+
+    def _blocks(self, width: int) -> Iterator[Text]:
+        yield from (Text(line, style="italic") for line in _wrapped(self.title, width))
+        for row in self._rows:
+            first, *rest = row.cells
+            yield Text("\n").append(first.plain, style=row.style or "bold")
+            named = [
+                f"{heading}: {' '.join(cell.plain.split())}"
+                for heading, cell in zip(self.headings[1:], rest, strict=True)
+                if cell.plain
+            ]
+            yield from (Text(line) for line in _filled(named, width))
+
+
+def _filled(items: Sequence[str], width: int) -> Iterator[str]:
+    """Yield lines with as many items as fit, apart from each other; an item that is longer than a line is wrapped at blanks."""
+    line = ""
+    for item in items:
+        joined = f"{line}   {item}" if line else f"  {item}"
+        if cell_len(joined) <= width:
+            line = joined
+            continue
+        if line:
+            yield line
+        *lines, line = _wrapped(f"  {item}", width, indent="    ")
+        yield from lines
+    if line:
+        yield line
+
+
+def _wrapped(text: str, width: int, indent: str = "") -> Sequence[str]:
+    return textwrap.wrap(text, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+
+
+def table(
+    title: str,
+    headings: Sequence[str],
+    *,
+    whole: Sequence[str] = (),
+    numbers: Sequence[str] = (),
+    least: Sequence[str] = (),
+) -> FittedTable:
+    """Return an empty table. Columns in `whole` and `numbers` are never wrapped; those in `least` are left out first, in this order."""
+    return FittedTable(title=title, headings=headings, whole=frozenset(whole), numbers=frozenset(numbers), least=least)

@@ -341,8 +341,8 @@ def _require_bucket(options: StageOptions, settings: "Settings") -> None:
     from engine.backend import absolute_backend
     from engine.locks import past_dead_locks
     from engine.private_folders import private_folder
-    from scripts.cli.frozen import freeze
     from engine.runner import project_folder
+    from scripts.cli.frozen import freeze
     from scripts.stage_model import bucket_creation
     from stacks.planned import doctor_hint
 

@@ -7,14 +7,13 @@ from datetime import UTC, datetime
 from typing import Final
 
 from rich.console import Console, ConsoleOptions, RenderResult
-from rich.table import Table
 from rich.text import Text
 
 from contracts.capacity_states import IN_QUEUE
 from contracts.guest_attributes import FAILED, RESTORING, RETRYING
 from contracts.machine_reboot import reboot_command
 from planning.units import HOUR_S
-from scripts.cli.tables import table
+from scripts.cli.tables import FittedTable, table
 from scripts.status.judge import agent_warning, container_of, document_that_serves, end_warning, short
 from scripts.status.report import CloudFacts, StackStatus, StatusReport
 from stacks.hooks.rollout_state import shares_text
@@ -95,7 +94,7 @@ def figures(status: StackStatus) -> Mapping[str, str]:
     return found
 
 
-def _table(report: StatusReport, title: str) -> Table:
+def _table(report: StatusReport, title: str) -> FittedTable:
     shown = table(title, _HEADINGS, whole=("stack",), numbers=_NUMBERS)
     for status in report.stacks:
         shown.add_row(*_row(status, report.at_s))

@@ -31,6 +31,7 @@ def refused(workspace, sentence, environment=None):
     assert answer.code != 0, answer.text
     assert sentence in answer.text, answer.text
     assert "Traceback" not in answer.text
+    assert "unhandled error" not in answer.text
     assert made(workspace) == []
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from scripts.cli.tables import console, table
+from scripts.cli.tables import FittedTable, console, table
 
 ROOT = Path(__file__).parents[3]
 WORDS = " ".join(["word"] * 60)
@@ -44,6 +44,74 @@ def test_a_terminal_has_its_own_width(monkeypatch):
     lines = printed(Terminal())
     assert len(lines) > 6
     assert max(len(re.sub(r"\x1b\[[0-9;]*m", "", line)) for line in lines) <= 80
+
+
+WIDTHS = (60, 80, 100, 120, 200)
+ROWS = (
+    ("google/gemma-4-12B-it-qat-w4a16-ct", "L4", "1.05", "986", "4,742,113", "cheapest, memory, some words about it"),
+    ("google/gemma-4-31B-it", "RTX PRO 6000", "3.19", "27", "2,113,280", ""),
+)
+HEADINGS = ("model", "on", "$/h", "tok/s", "KV tokens", "note")
+
+
+def rendered(monkeypatch, width, **options):
+    monkeypatch.setenv("COLUMNS", str(width))
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("NO_COLOR", "1")
+    shown, stream = table("Deployments", HEADINGS, numbers=HEADINGS[2:5], **options), Terminal()
+    for row in ROWS:
+        shown.add_row(*row)
+    console(stream).print(shown)
+    return re.sub(r"\x1b\[[0-9;]*m", "", stream.getvalue())
+
+
+def missing(text):
+    """Return the words and numbers of the rows that a text lacks and does not name as left out."""
+    left_out = re.search(r"Not shown at \d+ columns: (.*)\. A wider", " ".join(text.split()))
+    names = left_out[1].split(", ") if left_out else []
+    words = set(re.split(r"[\s│]+", text))
+    return [
+        word
+        for row in ROWS
+        for heading, cell in zip(HEADINGS, row, strict=True)
+        if heading not in names
+        for word in cell.split()
+        if word not in words
+    ]
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("least", [(), ("note",), ("note", "KV tokens", "tok/s")])
+@pytest.mark.parametrize("whole", [(), ("model",), ("model", "on", "note")])
+def test_no_digit_and_no_name_is_cropped_at_any_width(monkeypatch, width, least, whole):
+    text = rendered(monkeypatch, width, least=least, whole=whole)
+    assert missing(text) == []
+    assert max(map(len, text.splitlines())) <= width
+
+
+def test_the_check_sees_a_table_that_crops(monkeypatch):
+    monkeypatch.setattr(FittedTable, "_fits", lambda *_: True)
+    assert missing(rendered(monkeypatch, 60, whole=HEADINGS)) != []
+
+
+def test_a_narrow_terminal_loses_the_least_important_columns_first_and_says_so(monkeypatch):
+    assert "Not shown" not in rendered(monkeypatch, 200, least=("note", "KV tokens"))
+    text = rendered(monkeypatch, 80, least=("note", "KV tokens"))
+    assert "Not shown at 80 columns: note. A wider terminal or --json shows them." in text
+    assert "986" in text
+
+
+def test_a_terminal_too_narrow_for_any_table_gets_a_block_for_each_row(monkeypatch):
+    lines = rendered(monkeypatch, 40).splitlines()
+    assert "google/gemma-4-12B-it-qat-w4a16-ct" in lines
+    assert "  on: L4   $/h: 1.05   tok/s: 986" in lines
+
+
+def test_text_of_others_is_not_read_as_markup(monkeypatch):
+    shown, stream = table("t", ("a",)), Terminal()
+    shown.add_row("[red]x[/red]")
+    console(stream).print(shown)
+    assert "[red]x[/red]" in stream.getvalue()
 
 
 def test_no_command_makes_a_console_of_its_own():

@@ -1,0 +1,88 @@
+"""`localcloud shell`: a user's start-up file cannot replace the project's commands, Ctrl-C belongs to the shell, its exit code is passed on."""
+
+import os
+import pty
+import select
+import subprocess
+import sys
+import time
+
+import pytest
+
+from localcloud.environment import REMOVED
+from localcloud.shell import PROMPT, start_of
+
+VARIABLES = {"PATH": f"/ours/bin:{os.environ['PATH']}", "GOOGLE_CLOUD_PROJECT": "local"}
+
+
+@pytest.fixture
+def home(tmp_path):
+    """A home folder whose start-up file does what pyenv, conda and the Google Cloud SDK do."""
+    folder = tmp_path / "home"
+    folder.mkdir()
+    (folder / ".bashrc").write_text(
+        f"export PATH=/theirs/bin:$PATH GOOGLE_CLOUD_PROJECT=real {REMOVED[0]}=real MINE=kept\nPS1='me> '\n"
+    )
+    return folder
+
+
+def in_bash(home, state, words):
+    start = start_of("/bin/bash", state, VARIABLES)
+    environment = {**os.environ, **VARIABLES, **start.variables, "HOME": str(home)}
+    shown = subprocess.run([*start.command, "-c", words], capture_output=True, text=True, env=environment, check=False)
+    return shown.stdout.splitlines()
+
+
+def test_the_users_start_up_file_is_read_and_the_clouds_environment_comes_after_it(home, tmp_path):
+    found = in_bash(
+        home, tmp_path, f'echo "$PATH"; echo "$GOOGLE_CLOUD_PROJECT"; echo "$MINE"; echo "${{{REMOVED[0]}-unset}}"'
+    )
+    assert found == [VARIABLES["PATH"], "local", "kept", "unset"]
+
+
+def test_the_prompt_says_where_one_is_and_the_history_is_the_clouds(home, tmp_path):
+    prompt, history = in_bash(home, tmp_path, 'echo "$PS1"; echo "$HISTFILE"')
+    assert prompt == f"{PROMPT}me> "
+    assert history == str(tmp_path / "shell" / "history")
+
+
+@pytest.mark.parametrize(
+    ("shell", "variable"), [("/usr/bin/zsh", "ZDOTDIR"), ("/usr/bin/fish", "ENV"), ("/bin/dash", "ENV")]
+)
+def test_other_shells_get_their_own_start_up_file(shell, variable, tmp_path):
+    start = start_of(shell, tmp_path, VARIABLES)
+    path = tmp_path / "shell" / (".zshrc" if variable == "ZDOTDIR" else "shrc")
+    assert start.variables[variable].startswith(str(tmp_path / "shell"))
+    assert "export GOOGLE_CLOUD_PROJECT=local" in path.read_text()
+    assert subprocess.run(["sh", "-n", str(path)], check=False).returncode == 0
+
+
+def read_until(descriptor, text, seconds=60):
+    found, deadline = "", time.monotonic() + seconds
+    while text not in found:
+        ready, _, _ = select.select([descriptor], [], [], max(0.0, deadline - time.monotonic()))
+        assert ready, found
+        found += os.read(descriptor, 4096).decode(errors="replace")
+    return found
+
+
+def test_ctrl_c_ends_a_program_of_the_shell_and_not_the_cloud(home, tmp_path):
+    """The program itself prints before it waits: Ctrl-C reaches it in the foreground."""
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.execve(  # noqa: S606
+            sys.executable,
+            [sys.executable, "-m", "localcloud", "shell", "--state", str(tmp_path / "state")],
+            {**os.environ, "HOME": str(home), "SHELL": "/bin/bash", "TERM": "dumb"},
+        )
+    read_until(terminal, f"{PROMPT}me> ")
+    os.write(terminal, b"sh -c 'echo begun-$((1+1)); exec sleep 600'\n")
+    read_until(terminal, "begun-2")
+    os.write(terminal, b"\x03")
+    read_until(terminal, f"{PROMPT}me> ")
+    connect = "import os, socket, urllib.parse as p; u = p.urlsplit(os.environ['LOCALCLOUD_URL']); socket.create_connection((u.hostname, u.port))"
+    os.write(terminal, f'python -c "{connect}" && echo alive-$((1+2)); exit 3\n'.encode())
+    assert "alive-3" in read_until(terminal, "alive-3")
+    _, status = os.waitpid(pid, 0)
+    os.close(terminal)
+    assert os.waitstatus_to_exitcode(status) == 3

@@ -1,0 +1,1 @@
+"""One word for all commands: the launcher `gemma`."""

@@ -1,0 +1,72 @@
+"""Completion for shells: what can follow the words on the command line."""
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from contracts.errors import CommandRefusedError
+from engine import runner
+from scripts.cli.options import option_fields
+from scripts.gemma.arguments import Call
+from scripts.gemma.catalog import ENTRIES, entry_of
+
+COMPLETE: Final = "__complete"
+"""Word with which a shell asks for candidates; the words so far follow, the unfinished one last."""
+
+_SCRIPTS: Final[Mapping[str, str]] = {
+    "bash": """\
+# Add to ~/.bashrc: eval "$(gemma completion bash)"
+_gemma() {
+    local IFS=$'\\n'
+    COMPREPLY=($(gemma __complete "${COMP_WORDS[@]:1:COMP_CWORD}" 2>/dev/null))
+}
+complete -o default -F _gemma gemma
+""",
+    "zsh": """\
+# Add to ~/.zshrc, after compinit: eval "$(gemma completion zsh)"
+_gemma() {
+    local -a found
+    found=("${(@f)$(gemma __complete "${(@)words[2,CURRENT]}" 2>/dev/null)}")
+    compadd -a found || _files
+}
+compdef _gemma gemma
+""",
+    "fish": """\
+# Write to ~/.config/fish/completions/gemma.fish
+complete -c gemma -a '(gemma __complete (commandline -opc)[2..] (commandline -ct) 2>/dev/null)'
+""",
+}
+
+
+def script(words: Sequence[str]) -> str:
+    """Return the completion script of a shell. Raises CommandRefusedError for another word than the three shells."""
+    shell = words[0] if words else ""
+    if len(words) != 1 or shell not in _SCRIPTS:
+        raise CommandRefusedError(
+            f"completion takes one shell, not {shell!r}. Run `gemma completion {' | '.join(_SCRIPTS)}`."
+        )
+    return _SCRIPTS[shell]
+
+
+def candidates(words: Sequence[str]) -> Sequence[str]:
+    """Return what the last word can become, sorted; none if the words before it name no command."""
+    start = words[-1] if words else ""
+    return sorted(
+        one for one in _following(words[:-1]) if one.startswith(start) and (one[0] != "-" or start[:1] == "-")
+    )
+
+
+def _following(before: Sequence[str]) -> Sequence[str]:
+    if not before:
+        return [*ENTRIES, "completion", "help"]
+    if before[0] == "completion":
+        return list(_SCRIPTS)
+    entry = entry_of(before[0])
+    if entry is None:
+        return []
+    lead, call = Call(name=entry.name, command=entry.whole(), words=before[1:]).split(entry.subcommand)
+    options = option_fields(call.command.options)
+    flags = [option.flag for option in options.values() if not option.option.positional]
+    subcommands = [] if lead else [sub.name for sub in entry.whole().subcommands]
+    is_stack_next = "stack" in options and (not call.words or call.words[-1] == "--stack")
+    stacks = runner.stacks_in(runner.project_folder()) if is_stack_next else []
+    return [*stacks, *subcommands, *flags, "--help"]

@@ -1,0 +1,21 @@
+"""The words that were probably meant."""
+
+from collections.abc import Iterable, Sequence
+from difflib import SequenceMatcher
+from typing import Final
+
+_CLOSE: Final = 0.6
+_MOST: Final = 2
+
+
+def meant(word: str, known: Iterable[str]) -> Sequence[str]:
+    """Return the known words that are closest to a misspelled one, equally close ones together, at most two; none if none is close."""
+    scores = {one: SequenceMatcher(None, word.lower(), one.lower()).ratio() for one in known}
+    best = max(scores.values(), default=0.0)
+    return sorted(one for one, score in scores.items() if score == best >= _CLOSE)[:_MOST]
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """Return the question that suggests a word, with a space in front; empty if none is close."""
+    found = meant(word, known)
+    return f" Did you mean {' or '.join(found)}?" if found else ""

@@ -1,0 +1,225 @@
+"""`gemma`: the stack as a word, defaults that are never guessed where something changes, suggestions, completion, the launcher."""
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from contracts.errors import CommandRefusedError
+from contracts.exit_codes import ExitCode
+from engine import runner
+from scripts.gemma import stacks
+from scripts.gemma.__main__ import main, overview
+from scripts.gemma.arguments import Call
+from scripts.gemma.catalog import ENTRIES, NEVER_GUESSED, entry_of
+from scripts.gemma.completion import candidates, script
+from scripts.gemma.spelling import did_you_mean, meant
+from scripts.gemma.stacks import ListedStack, default_stack, require_known
+
+ROOT = Path(__file__).parents[3]
+
+
+def arguments(name, *words, known=(), default="picked"):
+    """Return the arguments that the command of `gemma NAME WORDS` gets."""
+    refused = []
+
+    def require(word):
+        refused.append(word)
+        if word not in known and not (ROOT / f"Pulumi.{word}.yaml").exists():
+            raise CommandRefusedError(f"Stack {word} not found.")
+
+    entry = entry_of(name)
+    lead, call = Call(name=entry.name, command=entry.whole(), words=words).split(entry.subcommand)
+    return [*lead, *call.with_stack(lambda: default, require)]
+
+
+def test_every_command_has_one_word():
+    folders = {path.parent.name for path in (ROOT / "scripts").glob("*/__main__.py")} - {"gemma"}
+    assert folders <= set(ENTRIES)
+    assert {entry.name for entry in ENTRIES.values()} - folders == {"chat", "up"}
+
+
+def test_the_overview_lists_every_command_with_what_it_does():
+    lines = overview().splitlines()
+    text = " ".join(overview().split())
+    for entry in ENTRIES.values():
+        assert f" {entry.name} {entry.line()}" in text
+        assert entry.line().endswith(".")
+        assert '"' not in entry.line()
+    assert max(map(len, lines)) <= 80
+
+
+@pytest.mark.parametrize(
+    ("typed", "given"),
+    [
+        (("plan", "tpu-v6e1"), ["--stack", "tpu-v6e1"]),
+        (("plan", "tpu-v6e1", "--json"), ["--stack", "tpu-v6e1", "--json"]),
+        (("plan", "--model", "12B"), ["--model", "12B"]),
+        (("chat", "tpu-v6e1", "Say hello."), ["chat", "--stack", "tpu-v6e1", "Say hello."]),
+        (("connect", "chat", "tpu-v6e1"), ["chat", "--stack", "tpu-v6e1"]),
+        (("chat", "Say hello."), ["chat", "--stack", "picked", "Say hello."]),
+        (("chat", "--url", "http://x", "Say hello."), ["chat", "--url", "http://x", "Say hello."]),
+        (("smoke",), ["--stack", "picked"]),
+        (("smoke", "--url=http://x"), ["--url=http://x"]),
+        (("smoke", "--help"), ["--help"]),
+        (("connect", "tpu-v6e1", "--", "env", "-h"), ["--stack", "tpu-v6e1", "--", "env", "-h"]),
+        (("status",), []),
+        (("status", "l4-qat"), ["--stack", "l4-qat"]),
+        (("doctor",), []),
+        (("capacity", "v6e-4"), ["v6e-4"]),
+        (("bench", "compare", "a", "b"), ["compare", "a", "b"]),
+        (("preview", "run", "l4-qat"), ["run", "--stack", "l4-qat"]),
+        (("teardown", "tpu-v6e1", "--yes"), ["--stack", "tpu-v6e1", "--yes"]),
+        (("teardown", "--all"), ["--all"]),
+        (("stage-model", "l4-qat"), ["--stack", "l4-qat"]),
+    ],
+)
+def test_the_stack_is_a_word(typed, given):
+    assert arguments(*typed) == given
+
+
+@pytest.mark.parametrize("name", sorted(NEVER_GUESSED - {"new"}))
+def test_a_command_that_changes_something_never_gets_a_default_stack(name):
+    try:
+        assert "picked" not in arguments(name)
+    except CommandRefusedError as refused:
+        assert str(refused) == f"No stack named. Run `gemma {name} STACK`."
+
+
+def test_more_words_than_a_command_takes_begin_with_the_stack():
+    assert arguments("chat", "elsewhere", "Say hello.", known=("elsewhere",)) == [
+        "chat", "--stack", "elsewhere", "Say hello.",
+    ]  # fmt: skip
+    with pytest.raises(CommandRefusedError, match="Stack tpu-v6e2 not found"):
+        arguments("chat", "tpu-v6e2", "Say hello.")
+
+
+def listing(monkeypatch, *found):
+    monkeypatch.setattr(
+        stacks, "listed", lambda: [ListedStack(name=n, is_selected=s, resources=r) for n, s, r in found]
+    )
+
+
+def test_the_selected_stack_comes_before_the_only_deployed_one(monkeypatch):
+    listing(monkeypatch, ("a", False, 5), ("b", True, 0))
+    assert default_stack("smoke") == ("b", "selected")
+    listing(monkeypatch, ("a", False, 5), ("b", False, 0))
+    assert default_stack("smoke") == ("a", "the only one deployed")
+
+
+@pytest.mark.parametrize(
+    ("found", "reason"), [((), "No stack is deployed."), ((("a", False, 5), ("b", False, 1)), "Deployed: a, b.")]
+)
+def test_without_a_single_stack_the_command_is_refused_with_the_choice(monkeypatch, found, reason):
+    listing(monkeypatch, *found)
+    with pytest.raises(CommandRefusedError) as refused:
+        default_stack("smoke")
+    assert str(refused.value) == f"No stack named and none selected. {reason} Run `gemma smoke STACK`."
+
+
+def test_an_unknown_stack_names_the_nearest_and_never_advises_to_create_the_typo(monkeypatch):
+    listing(monkeypatch, ("prod", False, 3))
+    require_known("prod")
+    require_known("tpu-v6e1")
+    with pytest.raises(CommandRefusedError) as refused:
+        require_known("prd")
+    assert "Stack prd not found. Did you mean prod?" in str(refused.value)
+    assert "init" not in str(refused.value)
+
+
+def test_a_typo_is_found_without_a_backend_and_a_strange_word_is_not(monkeypatch):
+    def logged_out():
+        raise runner.PulumiFailedError("Pulumi is not logged in.", "")
+
+    monkeypatch.setattr(stacks, "listed", logged_out)
+    with pytest.raises(CommandRefusedError, match=r"Did you mean tpu-v6e1 or tpu-v6e4\?"):
+        require_known("tpu-v6e2")
+    with pytest.raises(runner.PulumiFailedError, match="not logged in"):
+        require_known("zzz")
+
+
+def test_words_that_are_close_are_suggested_and_others_are_not():
+    assert meant("pln", ENTRIES) == ["plan"]
+    assert meant("STATUS", ENTRIES) == ["status"]
+    assert did_you_mean("xyzzy", ENTRIES) == ""
+
+
+def test_an_unknown_command_is_one_sentence_with_a_suggestion(capsys):
+    assert main(["tear-down"]) == ExitCode.REFUSED
+    assert (
+        capsys.readouterr().err
+        == "gemma: tear-down is not a command. Did you mean teardown? Run `gemma` to list the commands.\n"
+    )
+
+
+def test_the_help_of_a_command_names_it_as_it_was_typed(capsys):
+    with pytest.raises(SystemExit):
+        main(["plan", "--help"])
+    assert "usage: gemma plan [COMMAND] [OPTIONS]" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        (["pl"], ["plan"]),
+        (["plan", "l4"], ["l4-12b-qat", "l4-qat"]),
+        (["chat", "--show"], ["--show-thinking"]),
+        (["connect", "ch"], ["chat"]),
+        (["completion", ""], ["bash", "fish", "zsh"]),
+        (["unknown", ""], []),
+    ],
+)
+def test_completion_offers_commands_stacks_and_options(words, found):
+    assert candidates(words) == found
+
+
+def test_completion_of_another_shell_is_refused():
+    with pytest.raises(CommandRefusedError, match=r"gemma completion bash \| zsh \| fish"):
+        script(["csh"])
+
+
+def test_bash_completes_with_the_printed_script(tmp_path):
+    path = os.pathsep.join((str(ROOT), os.environ["PATH"]))
+    shown = subprocess.run(
+        ["bash", "-c", f'{script(["bash"])}\nCOMP_WORDS=(gemma pla); COMP_CWORD=1; _gemma; echo "${{COMPREPLY[@]}}"'],
+        capture_output=True, text=True, cwd=tmp_path, env={**os.environ, "PATH": path}, check=True,
+    )  # fmt: skip
+    assert shown.stdout == "plan\n"
+
+
+def launched(path, *words, cwd):
+    return subprocess.run([path, *words], capture_output=True, text=True, cwd=cwd, check=False)
+
+
+def test_the_launcher_finds_the_project_from_any_folder_and_through_a_link(tmp_path):
+    link = tmp_path / "g"
+    link.symlink_to(ROOT / "gemma")
+    (tmp_path / "json.py").write_text("raise SystemExit('a file of the caller was imported')")
+    shown = launched(link, "completion", "fish", cwd=tmp_path)
+    assert (shown.returncode, shown.stdout) == (0, script(["fish"]))
+
+
+def test_the_launcher_without_an_environment_names_the_command_that_makes_it(tmp_path):
+    shutil.copy(ROOT / "gemma", tmp_path / "gemma")
+    shown = launched(tmp_path / "gemma", "plan", cwd="/")
+    assert (shown.returncode, shown.stdout) == (2, "")
+    assert shown.stderr == f"gemma: the environment of {tmp_path} is missing. Run `make -C {tmp_path} setup`.\n"
+
+
+def test_programs_that_a_command_starts_do_not_inherit_the_launchers_path(monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join((str(ROOT), "/elsewhere")))
+    assert main([]) == 0
+    assert os.environ["PYTHONPATH"] == "/elsewhere"
+
+
+def test_an_interpreter_without_the_packages_is_refused_in_one_sentence():
+    shown = subprocess.run(
+        [shutil.which("python3", path="/usr/bin:/usr/local/bin") or os.sys._base_executable, "-I", "-S", "-c",
+         f"import sys; sys.path.insert(0, {str(ROOT)!r}); import scripts"],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert shown.returncode == 2
+    assert shown.stderr.count("\n") == 1
+    assert "lacks the packages of this project. Run `" in shown.stderr
