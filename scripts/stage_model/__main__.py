@@ -1,4 +1,4 @@
-"""Copy a stack's weights to its bucket.
+r"""Copy a stack's weights to its bucket.
 
 Copies from the Hugging Face hub, another bucket or a local folder. Each checkpoint has its own folder, named by the hash of its manifest, so the
 files of a revision never change. Previews and creates the stack's bucket if it does not exist, and changes no other resource. Copies only missing
@@ -6,7 +6,8 @@ files, large ones in parallel parts. You can rerun the command at any time, even
 
   python -m scripts.stage_model --stack l4-qat
   python -m scripts.stage_model --stack l4-qat --list
-  python -m scripts.stage_model --stack l4-qat --remove gemma-4-12B-it-0123456789abcdef
+  python -m scripts.stage_model --stack l4-qat \
+      --remove gemma-4-12B-it-0123456789abcdef
 """
 
 import json
@@ -341,8 +342,8 @@ def _require_bucket(options: StageOptions, settings: "Settings") -> None:
     from engine.backend import absolute_backend
     from engine.locks import past_dead_locks
     from engine.private_folders import private_folder
-    from scripts.cli.frozen import freeze
     from engine.runner import project_folder
+    from scripts.cli.frozen import freeze
     from scripts.stage_model import bucket_creation
     from stacks.planned import doctor_hint
 
