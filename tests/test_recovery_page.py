@@ -100,7 +100,7 @@ NAMED = {
         (
             "tests/scripts/deploy/test_reach.py",
             "test_a_caller_that_cloud_run_refuses_rolls_nothing_back",
-        ): ["grant its account roles/run.invoker"],
+        ): ["Grant roles/run.invoker to the caller"],
         (
             "tests/scripts/deploy/test_deploy.py",
             "test_a_server_that_was_not_reached_keeps_its_commit_and_makes_it_neither_good_nor_bad",

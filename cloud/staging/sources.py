@@ -233,9 +233,10 @@ class HubSource:
                     max_wait_time=_LONGEST_PAUSE_S,
                     # The threads share a client, which each of them closes when it gets no connection. Requests that
                     # other threads start on it then raise RuntimeError.
-                    retry_on_exceptions=(httpx2.TransportError, RuntimeError),
+                    # AttributeError: `get_session` returns None if another thread closes the client at that moment (huggingface_hub 2.4).
+                    retry_on_exceptions=(httpx2.TransportError, RuntimeError, AttributeError),
                 )
-            except RuntimeError as error:
+            except (RuntimeError, AttributeError) as error:
                 raise ScriptError(
                     f"The Hugging Face Hub cannot be reached ({type(error).__name__}); {otherwise}."
                 ) from None

@@ -27,6 +27,17 @@ def plain(text: str) -> str:
     return " ".join(text.split()).translate(_MARKUP)
 
 
+def with_code(text: str) -> str:
+    """Return text as `plain` does, with its parts in backticks as code. An unpaired backtick is shown literally."""
+    parts = text.split("`")
+    if len(parts) % 2 == 0:
+        return plain(text)
+    # Blanks beside code stay: `plain` would strip them from a part.
+    return "".join(
+        code(part) if at % 2 else re.sub(r"\s+", " ", part).translate(_MARKUP) for at, part in enumerate(parts)
+    ).strip()
+
+
 def code(text: str) -> str:
     """Return text as code on one line, even within a table."""
     line = " ".join(text.split()).replace("|", "\\|")

@@ -1,9 +1,12 @@
 """Open a local OpenAI endpoint for a deployed server and keep it open.
 
-  python -m scripts.connect --stack NAME                     print code to paste, and keep running
-  python -m scripts.connect --stack NAME -- CMD ...          run a command with OPENAI_BASE_URL and OPENAI_API_KEY set
-  python -m scripts.connect chat --stack NAME                chat with the model in the terminal
-  python -m scripts.connect chat --stack NAME "Say hello."   send one prompt
+  python -m scripts.connect --stack NAME
+  python -m scripts.connect --stack NAME -- CMD ...
+  python -m scripts.connect chat --stack NAME
+  python -m scripts.connect chat --stack NAME "Say hello."
+
+The first prints code to paste and keeps running. The second runs a command with OPENAI_BASE_URL and OPENAI_API_KEY set. `chat` opens a
+conversation in the terminal, or sends one prompt.
 
 A proxy on 127.0.0.1 adds a fresh identity token (Cloud Run) or uses a tunnel (TPU), which it reopens if it is lost.
 """

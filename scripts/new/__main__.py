@@ -1,7 +1,8 @@
-"""Create the settings file for a new stack.
+r"""Create the settings file for a new stack.
 
     python -m scripts.new chat --model 12B
-    python -m scripts.new chat --model google/gemma-4-E4B-it --accelerator v6e-1 --workload in=1500,out=300,users=32
+    python -m scripts.new chat --model google/gemma-4-E4B-it \
+        --accelerator v6e-1 --workload in=1500,out=300,users=32
     python -m scripts.new chat --model 26B-A4B --budget 2
 
 Selects the cheapest deployment of the model that serves the workload: accelerator, locations, precision and vLLM options. Writes

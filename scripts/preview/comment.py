@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from engine.changes import ResourceChange
-from scripts.cli.markdown import code, fenced, named, plain, row
+from scripts.cli.markdown import code, fenced, named, row, with_code
 from scripts.preview.difference import StackDifference, differences
 from scripts.preview.effects import ChangedValue, changed_values
 from scripts.preview.figures import figure_rows, most_change, usd_change
@@ -161,8 +161,8 @@ def _findings(title: str, findings: Sequence[DescribedFinding]) -> Iterator[str]
         for finding in loud:
             kind = "accepted" if finding.accepted else "blocks" if finding.stops else "warns"
             first, *rest = finding.text.removeprefix(f"{finding.id}:").strip().splitlines()
-            yield f"- **{finding.id}** {kind}: {plain(first)}"
-            yield from (f"  {'- ' * line.lstrip().startswith('- ')}{plain(line.lstrip(' -'))}" for line in rest)
+            yield f"- **{finding.id}** {kind}: {with_code(first)}"
+            yield from (f"  {'- ' * line.lstrip().startswith('- ')}{with_code(line.lstrip(' -'))}" for line in rest)
         yield ""
     if ids:
         yield from (f"New, informational: {', '.join(ids)}.", "")

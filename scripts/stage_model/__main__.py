@@ -1,4 +1,4 @@
-"""Copy a stack's weights to its bucket.
+r"""Copy a stack's weights to its bucket.
 
 Copies from the Hugging Face hub, another bucket or a local folder. Each checkpoint has its own folder, named by the hash of its manifest, so the
 files of a revision never change. Previews and creates the stack's bucket if it does not exist, and changes no other resource. Copies only missing
@@ -6,7 +6,8 @@ files, large ones in parallel parts. You can rerun the command at any time, even
 
   python -m scripts.stage_model --stack l4-qat
   python -m scripts.stage_model --stack l4-qat --list
-  python -m scripts.stage_model --stack l4-qat --remove gemma-4-12B-it-0123456789abcdef
+  python -m scripts.stage_model --stack l4-qat \
+      --remove gemma-4-12B-it-0123456789abcdef
 """
 
 import json

@@ -109,6 +109,16 @@ def test_a_client_that_another_thread_closed_is_opened_again(world, monkeypatch)
     assert staging.content("m/model.safetensors") == LARGE
 
 
+def test_a_client_that_another_thread_closes_at_that_moment_is_opened_again(world, monkeypatch):
+    """`get_session` reads the shared client twice: between, another thread can set it to None."""
+    staging, _ = world
+    source, session, missing = hub("org/model", None), _http.get_session, [None, None]
+    monkeypatch.setattr(_http, "get_session", lambda: missing.pop() if missing else session())
+    staging.stage(source)
+    assert missing == []
+    assert staging.content("m/model.safetensors") == LARGE
+
+
 def test_a_client_that_stays_closed_is_one_sentence(world, monkeypatch):
     staging, _ = world
     source, closed = hub("org/model", None), _http.default_client_factory()

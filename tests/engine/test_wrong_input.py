@@ -101,7 +101,7 @@ def test_a_dead_endpoint_of_the_cloud(stack):
     dead = {name: "http://127.0.0.1:9/"}
     answer = stack.pulumi("up", "--yes", "--stack", STACK, expect=None, environment=dead)  # refused by its preview
     assert answer.code != 0
-    assert f"{name} is http://127.0.0.1:9/, and nothing answers there" in answer.text
+    assert f"{name} is http://127.0.0.1:9/, but nothing responds there" in answer.text
     assert "Traceback" not in answer.text
     assert made(stack) == []
 

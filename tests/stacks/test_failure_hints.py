@@ -113,7 +113,7 @@ SHORT = ProbeSettings.model_validate({"initialDelay": "60s", "period": "60s", "f
         pytest.param(
             ["The server is not started: No object under gs://b/m/. Stage the model first.", EXIT],
             {},
-            ["was never started: No object under gs://b/m/.", "cloudRun.memory (now 16384 MiB)"],
+            ["not copied into memory: No object under gs://b/m/.", "cloudRun.memory (now 16384 MiB)"],
             id="copy into memory, starter of the previous release",
         ),
         pytest.param(

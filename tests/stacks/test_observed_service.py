@@ -133,7 +133,7 @@ def test_shares_without_a_service_or_a_list_are_refused(monkeypatch):
 def test_a_call_that_never_answers_ends_with_its_limit(monkeypatch):
     release = threading.Event()
     monkeypatch.setattr(google_calls, "_ask", lambda *_, **__: release.wait(60))
-    with pytest.raises(GoogleCallError, match="no answer within 0 s"):
+    with pytest.raises(GoogleCallError, match="no response within 0 s"):
         google_calls.call_now("run", "v2/x", project="p", limit_s=0.05)
     release.set()
 

@@ -192,7 +192,7 @@ def test_an_endpoint_that_trickles_delays_nothing_beyond_the_limit(monkeypatch, 
 
         sender = threading.Thread(target=trickle, daemon=True)
         sender.start()
-        assert "could not be read: no response within 0 s" in explained(report)
+        assert "cannot be read: no response within 0 s" in explained(report)
         assert sender.is_alive()
         stop.set()
         sender.join(10)

@@ -125,7 +125,7 @@ def test_a_row_of_a_dataset_is_a_prompt_or_messages_or_a_conversation():
     ("line", "why"),
     [
         ("{broken", "row 2 is not JSON"),
-        ("[1]", "row 2 is not JSON object"),
+        ("[1]", "row 2 is not a JSON object"),
         ('{"text": "x"}', "row 2 has no prompt"),
         ('{"prompt": "x", "output_tokens": 0}', "row 2 has output_tokens 0"),
     ],
