@@ -85,17 +85,26 @@ def _run(options: RunOptions) -> ExitCode:
 
     A failed preview is stored with its error, and the exit code is 1.
     """
+    from engine.runner import project_folder
+    from scripts.preview.against_base import base_of
+    from scripts.preview.base import base_checkout
     from scripts.preview.comment import comment
     from scripts.preview.report import StackPreview, report
     from scripts.preview.run import preview_stacks
     from scripts.preview.stored import compare_plans
 
-    base, head = compare_plans(options.out, options.base)
     previews: Sequence[StackPreview] = ()
-    if not options.plans_only:
-        previews = preview_stacks(
-            options.stack, options.out, create=options.create, hide_secrets=options.without_secrets
-        )
+    with base_checkout(options.base) as checkout:
+        base, head = compare_plans(options.out, checkout)
+        if not options.plans_only:
+            compared = base_of(checkout, project_folder(), base, head) if checkout and base else None
+            previews = preview_stacks(
+                options.stack,
+                options.out,
+                create=options.create,
+                hide_secrets=options.without_secrets,
+                base=compared,
+            )
     print(report(previews, base, head) if options.as_json else comment(base, head, previews), end="")
     return ExitCode.FAILED if any(preview.error is not None for preview in previews) else ExitCode.DONE
 
