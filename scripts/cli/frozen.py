@@ -15,7 +15,7 @@ from engine import runner
 from engine.backend import absolute_backend
 from engine.private_folders import private_folder, remove_left_folders
 from planning import plan as planned
-from scripts.cli.settings import stack_settings
+from scripts.cli.settings import NO_PROJECT, stack_settings
 from stacks.loading import read_yaml
 from stacks.planned import to_deployment
 from stacks.settings import Settings
@@ -145,7 +145,7 @@ def settings_inputs(stack: str, root: Path) -> tuple[object, Mapping[str, str]]:
 
     Raises CommandRefusedError if the settings are missing or invalid.
     """
-    named = _named(stack_settings(stack, folder=root))
+    named = _named(stack_settings(stack, project=NO_PROJECT, folder=root))
     files = [(path, may_link) for _, name, may_link in named for path in _files(root / name)]
     text = (root / f"Pulumi.{stack}.yaml").read_text(encoding="utf-8")
     settings = read_yaml(_ENGINE_LINE.sub("", text))

@@ -27,6 +27,14 @@ def plain(text: str) -> str:
     return " ".join(text.split()).translate(_MARKUP)
 
 
+def prose(text: str) -> str:
+    """Return text like `plain`, with the parts in backticks as code."""
+    parts = " ".join(text.split()).split("`")
+    if len(parts) % 2 == 0:  # a backtick without its pair
+        return plain(text)
+    return "".join(code(part) if number % 2 else part.translate(_MARKUP) for number, part in enumerate(parts))
+
+
 def code(text: str) -> str:
     """Return text as code on one line, even within a table."""
     line = " ".join(text.split()).replace("|", "\\|")

@@ -3,14 +3,13 @@
 A preview without a state shows every resource as new. Two of them, one per commit, show what the pull request changes.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, cast
+from typing import Final
 
 from contracts.errors import CommandRefusedError
 from contracts.fields import as_mapping
-from engine.deployment import is_secret
 from engine.previewed import steps_in
 from engine.runner import stacks_in
 from scripts.cli.frozen import program_hash, settings_inputs
@@ -21,7 +20,6 @@ _BOOKKEEPING: Final = "__"
 """Prefix of inputs that a provider adds for itself."""
 _WORDS: Final = frozenset({"nextSteps", "agentAbilities"})
 """Inputs that are messages only. A change of them changes no resource."""
-_HIDDEN: Final = "[secret]"
 _ORDER: Final = ("create", "update", "delete")
 
 
@@ -64,7 +62,7 @@ def between(base: Mapping[str, object], head: Mapping[str, object]) -> Mapping[s
 
 
 def _declared(preview: Mapping[str, object]) -> Mapping[str, Mapping[str, object]]:
-    """Return the resources of a preview by URN. Secrets look alike, because each preview encrypts them with another key."""
+    """Return the resources of a preview by URN. The engine writes every secret as `[secret]`, so secrets look alike."""
     found: dict[str, Mapping[str, object]] = {}
     for step in steps_in(preview):
         state = as_mapping(step.get("newState"))
@@ -74,18 +72,7 @@ def _declared(preview: Mapping[str, object]) -> Mapping[str, Mapping[str, object
 
 
 def _inputs(inputs: Mapping[str, object]) -> Mapping[str, object]:
-    shown = {key: value for key, value in inputs.items() if not key.startswith(_BOOKKEEPING) and key not in _WORDS}
-    return as_mapping(_without_secrets(shown))
-
-
-def _without_secrets(value: object) -> object:
-    if is_secret(value):
-        return _HIDDEN
-    if isinstance(value, dict):
-        return {key: _without_secrets(item) for key, item in as_mapping(cast("object", value)).items()}
-    if isinstance(value, list):
-        return [_without_secrets(item) for item in cast("Iterable[object]", value)]
-    return value
+    return {key: value for key, value in inputs.items() if not key.startswith(_BOOKKEEPING) and key not in _WORDS}
 
 
 def _step(urn: str, old: Mapping[str, object] | None, new: Mapping[str, object] | None) -> Mapping[str, object]:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from engine.changes import ResourceChange
-from scripts.cli.markdown import code, fenced, named, plain, row
+from scripts.cli.markdown import code, fenced, named, prose, row
 from scripts.preview.difference import StackDifference, differences
 from scripts.preview.effects import ChangedValue, changed_values
 from scripts.preview.figures import figure_rows, most_change, usd_change
@@ -163,8 +163,8 @@ def _findings(title: str, findings: Sequence[DescribedFinding]) -> Iterator[str]
         for finding in loud:
             kind = "accepted" if finding.accepted else "blocks" if finding.stops else "warns"
             first, *rest = finding.text.removeprefix(f"{finding.id}:").strip().splitlines()
-            yield f"- **{finding.id}** {kind}: {plain(first)}"
-            yield from (f"  {'- ' * line.lstrip().startswith('- ')}{plain(line.lstrip(' -'))}" for line in rest)
+            yield f"- **{finding.id}** {kind}: {prose(first)}"
+            yield from (f"  {'- ' * line.lstrip().startswith('- ')}{prose(line.lstrip(' -'))}" for line in rest)
         yield ""
     if ids:
         yield from (f"New, informational: {', '.join(ids)}.", "")
@@ -207,7 +207,9 @@ def _engine(preview: StackPreview | None) -> Iterator[str]:
 
 def _where(preview: StackPreview) -> str:
     """Return what the engine compared with, if it is not the state of a deployed stack."""
-    where = " on an empty local cloud (simulated)" if preview.simulated else " as a new stack" if preview.new_stack else ""
+    where = (
+        " on an empty local cloud (simulated)" if preview.simulated else " as a new stack" if preview.new_stack else ""
+    )
     return f" of base and pull request, each{where}" if preview.against_base else where
 
 
@@ -215,7 +217,8 @@ def _counted(preview: StackPreview) -> str:
     """Return how many resources differ and how many do not."""
     if preview.against_base:
         counts = [(word, sum(change.op == op for change in preview.changes)) for op, word in _OF_BASE.items()]
-        return ", ".join([*(f"{count} {word}" for word, count in counts if count), f"{preview.unchanged} resources the same"])
+        differing = ", ".join(f"{count} {word}" for word, count in counts if count) or "no differences"
+        return f"{differing}, {preview.unchanged} resources are the same"
     count = len(preview.changes)
     return f"{count} {'resource' if count == 1 else 'resources'} will change, {preview.unchanged} unchanged"
 
