@@ -1,4 +1,4 @@
-"""Preview every stack and show what a pull request changes as one comment.
+"""Preview stacks and show what a pull request changes as one comment.
 
   python -m scripts.preview run --out DIR --base main
   python -m scripts.preview comment --from DIR --pull-request N
@@ -33,9 +33,7 @@ class RunOptions:
             metavar="NAME",
         ),
     ] = ()
-    base: Annotated[
-        str | None, Option("Compare with the plans of this commit, e.g. main or HEAD^1.", metavar="COMMIT")
-    ] = None
+    base: Annotated[str | None, Option("Compare with this commit, e.g. main or HEAD^1.", metavar="COMMIT")] = None
     create: Annotated[bool, Option("Preview unknown stacks as new ones. Does not write to the backend.")] = False
     without_secrets: Annotated[
         bool,
@@ -83,7 +81,9 @@ class SavePlanOptions:
 def _run(options: RunOptions) -> ExitCode:
     """Plan all stacks of both commits, preview them and print the comment.
 
-    A failed preview is stored with its error, and the exit code is 1.
+    With --base, a stack that is not deployed is compared with the base, and skipped
+    if nothing of it changed. A failed preview is stored with its error, and the exit
+    code is 1.
     """
     from engine.runner import project_folder
     from scripts.preview.against_base import base_of

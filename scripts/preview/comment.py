@@ -274,6 +274,8 @@ def _footer(
     quiet = {verdict.stack for verdict in found if verdict.is_quiet}
     if broken := [stack for stack in failed if stack in quiet]:
         notes.append(f"`pulumi preview` failed for {named(broken)}. See the job log.")
+    if unknown := [preview.stack for preview in ran if preview.base_error is not None and preview.stack in quiet]:
+        notes.append(f"The engine could not preview the base of {named(unknown)}, so resources were not compared.")
     if not previews:
         notes.append("Plans only; `pulumi preview` did not run.")
     elif any(preview.simulated for preview in ran):

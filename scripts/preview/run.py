@@ -90,6 +90,7 @@ def _changes(kind: StackPreview, *, create: bool, base: Base | None) -> dict[str
             document, fields["against_base"] = between(before, document), True
         except ScriptError as error:
             fields["base_error"] = masked(str(error))
+            say("preview", f"{stack} of the base failed: {fields['base_error']}")
     changes, unchanged, warnings = changes_of(document, environment_secrets())
     return {**fields, "changes": changes, "unchanged": unchanged, "warnings": warnings}
 

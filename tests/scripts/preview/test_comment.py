@@ -8,6 +8,7 @@ import pytest
 from markdown_it import MarkdownIt
 
 from gcp_tpu_provider.properties import INPUTS
+from scripts.cli.markdown import prose
 from scripts.preview import effects
 from scripts.preview.base import base_checkout, plans_of_checkout
 from scripts.preview.comment import MARKER, MAX_COMMENT_BYTES, comment
@@ -185,6 +186,21 @@ def test_a_base_that_could_not_be_previewed_is_said_above_the_whole_deployment()
     assert "The engine could not preview the base, so every resource of the stack is listed:" in text
     assert "boom ``` <b>" in Page(text).of("pre")
     assert "Engine preview as a new stack: 1 resource will change" in text
+    assert "so resources were not compared" not in text
+    quiet = of_case("no-change", whole)
+    assert "The engine could not preview the base of `tpu-v6e4`, so resources were not compared." in quiet
+
+
+def test_a_blocked_stack_that_is_not_previewed_has_no_part_of_the_engine():
+    blocked = HEADS["blocked"]
+    text = comment(blocked, blocked, skipped("l4-qat", "tpu-v6e1", "tpu-v6e4"))
+    assert first_line(text) == "### Preview: `tpu-v6e4` is blocked"
+    assert "Engine preview" not in text
+
+
+def test_a_command_in_a_finding_is_code_and_a_single_backtick_is_text():
+    assert prose("Run `a --b _x_ | c` or * it.") == "Run `a --b _x_ \\| c` or &#42; it."
+    assert prose("a ` b") == "a &#96; b"
 
 
 def test_capacity_that_the_engine_would_replace_is_loud_although_the_settings_are_the_same():
