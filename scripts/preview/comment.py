@@ -21,7 +21,7 @@ MAX_COMMENT_BYTES: Final = 65_536
 _SIGNS: Final = {"create": "+", "update": "!", "delete": "-", "replace": "-", "create-replacement": "-"}
 """First character of a line in a diff, which GitHub renders green, orange or red."""
 _OF_BASE: Final = {"create": "added", "update": "changed", "delete": "removed"}
-"""Words for the differences between two deployments, which are no operations of the engine."""
+"""Words for the differences between two deployments. The engine performs none of them."""
 _MOST_ERROR_CHARACTERS: Final = 4_000
 _FEWEST_FOR_OVERVIEW: Final = 2
 """A single stack needs no overview: its section has everything."""

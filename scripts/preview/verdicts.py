@@ -55,7 +55,7 @@ class StackVerdict:
 
     @property
     def redeclared(self) -> bool:
-        """True if the program declares other resources for the same plan and settings, by two previews without a state."""
+        """True if two previews without a state differ, although plan and settings are the same: the program changed."""
         preview = self.preview
         return self.difference.is_same and preview is not None and preview.against_base and bool(preview.changes)
 
@@ -114,7 +114,7 @@ class StackVerdict:
         if difference.is_new:
             return "new stack"
         if self.redeclared and self.fate == "untouched":
-            return "declares other resources with the same plan and settings"
+            return "changes resources with the same plan and settings"
         others = "changes the model, " if any(change.key == "model" for change in difference.flags) else ""
         return others + {
             "released": "releases its TPU capacity",

@@ -173,7 +173,7 @@ def test_stacks_that_were_not_previewed_are_one_sentence():
 
 def test_a_program_that_declares_other_resources_is_shown_although_the_plan_is_the_same():
     text = of_case("no-change", against_base("tpu-v6e4", recorded("base"), recorded("zone-added")))
-    assert first_line(text) == "### Preview: `tpu-v6e4`: declares other resources with the same plan and settings"
+    assert first_line(text) == "### Preview: `tpu-v6e4`: changes resources with the same plan and settings"
     assert "+ added   gcp:compute/router:Router network-asia-northeast1" in text
     assert "\nUnchanged: `l4-qat`, `tpu-v6e1`.\n" in text
     same = of_case("no-change", against_base("tpu-v6e4", recorded("base"), recorded("base")))
