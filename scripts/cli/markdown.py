@@ -27,15 +27,12 @@ def plain(text: str) -> str:
     return " ".join(text.split()).translate(_MARKUP)
 
 
-def with_code(text: str) -> str:
-    """Return text as `plain` does, with its parts in backticks as code. An unpaired backtick is shown literally."""
-    parts = text.split("`")
-    if len(parts) % 2 == 0:
+def prose(text: str) -> str:
+    """Return text like `plain`, with the parts in backticks as code."""
+    parts = " ".join(text.split()).split("`")
+    if len(parts) % 2 == 0:  # a backtick without its pair
         return plain(text)
-    # Blanks beside code stay: `plain` would strip them from a part.
-    return "".join(
-        code(part) if at % 2 else re.sub(r"\s+", " ", part).translate(_MARKUP) for at, part in enumerate(parts)
-    ).strip()
+    return "".join(code(part) if number % 2 else part.translate(_MARKUP) for number, part in enumerate(parts))
 
 
 def code(text: str) -> str:

@@ -1,4 +1,4 @@
-"""Preview every stack and show what a pull request changes as one comment.
+"""Preview stacks and show what a pull request changes as one comment.
 
   python -m scripts.preview run --out DIR --base main
   python -m scripts.preview comment --from DIR --pull-request N
@@ -33,9 +33,7 @@ class RunOptions:
             metavar="NAME",
         ),
     ] = ()
-    base: Annotated[
-        str | None, Option("Compare with the plans of this commit, e.g. main or HEAD^1.", metavar="COMMIT")
-    ] = None
+    base: Annotated[str | None, Option("Compare with this commit, e.g. main or HEAD^1.", metavar="COMMIT")] = None
     create: Annotated[bool, Option("Preview unknown stacks as new ones. Does not write to the backend.")] = False
     without_secrets: Annotated[
         bool,
@@ -83,19 +81,30 @@ class SavePlanOptions:
 def _run(options: RunOptions) -> ExitCode:
     """Plan all stacks of both commits, preview them and print the comment.
 
-    A failed preview is stored with its error, and the exit code is 1.
+    With --base, a stack that is not deployed is compared with the base, and skipped
+    if nothing of it changed. A failed preview is stored with its error, and the exit
+    code is 1.
     """
+    from engine.runner import project_folder
+    from scripts.preview.against_base import base_of
+    from scripts.preview.base import base_checkout
     from scripts.preview.comment import comment
     from scripts.preview.report import StackPreview, report
     from scripts.preview.run import preview_stacks
     from scripts.preview.stored import compare_plans
 
-    base, head = compare_plans(options.out, options.base)
     previews: Sequence[StackPreview] = ()
-    if not options.plans_only:
-        previews = preview_stacks(
-            options.stack, options.out, create=options.create, hide_secrets=options.without_secrets
-        )
+    with base_checkout(options.base) as checkout:
+        base, head = compare_plans(options.out, checkout)
+        if not options.plans_only:
+            compared = base_of(checkout, project_folder(), base, head) if checkout and base else None
+            previews = preview_stacks(
+                options.stack,
+                options.out,
+                create=options.create,
+                hide_secrets=options.without_secrets,
+                base=compared,
+            )
     print(report(previews, base, head) if options.as_json else comment(base, head, previews), end="")
     return ExitCode.FAILED if any(preview.error is not None for preview in previews) else ExitCode.DONE
 

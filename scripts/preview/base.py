@@ -1,7 +1,9 @@
 """Plans of another commit, created by its own planner. This also shows changes of the planner and of its prices."""
 
+import contextlib
 import os
 import sys
+from collections.abc import Generator
 from pathlib import Path
 from typing import Final
 
@@ -16,20 +18,23 @@ _KEPT: Final = ("PATH", "HOME", "LANG", "TMPDIR", "GOOGLE_CLOUD_PROJECT", "SYSTE
 """Environment variables passed to the other checkout's code, without credentials or a passphrase."""
 
 
-def plans_of_commit(commit: str) -> PlansDocument:
-    """Return the plans of a commit of this repository.
+@contextlib.contextmanager
+def base_checkout(commit: str | None) -> Generator[Path | None]:
+    """Yield a temporary checkout of a commit of this repository, or None without a commit.
 
     Raises CommandRefusedError if git does not know the commit.
     """
-    try:
-        with other_checkout(commit) as checkout:
-            return plans_of_checkout(checkout, checkout.with_name("plans.json"))
-    except CommandRefusedError as error:
-        raise CommandRefusedError(f"--base {commit}: {error}") from None
+    with contextlib.ExitStack() as held:
+        try:
+            checkout = held.enter_context(other_checkout(commit)) if commit else None
+        except CommandRefusedError as error:
+            raise CommandRefusedError(f"--base {commit}: {error}") from None
+        yield checkout
 
 
-def plans_of_checkout(checkout: Path, out: Path) -> PlansDocument:
-    """Return the plans of another checkout, created by its own code, or by this code if that fails."""
+def plans_of_checkout(checkout: Path) -> PlansDocument:
+    """Return the plans of another checkout, created by its own code, or by this code if that fails. Writes them next to the checkout."""
+    out = checkout.with_name("plans.json")
     done = ended(
         [sys.executable, "-m", "scripts.preview", "plans", "--out", str(out.absolute())],
         folder=checkout,

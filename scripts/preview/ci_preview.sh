@@ -1,7 +1,7 @@
 #!/bin/sh
-# Plan and preview every stack into the folder $1, on the real cloud with credentials, otherwise on the local cloud.
+# Plan every stack and preview those that are deployed or changed into the folder $1, on the real cloud with credentials, otherwise on the local cloud.
 # A pull request is unreviewed code, so the engine decrypts nothing for it (--without-secrets).
-# BASE_COMMIT is the commit to compare the plans with. If unset, stacks are not compared.
+# BASE_COMMIT is the commit to compare with. If unset, stacks are not compared, and all are previewed.
 # The output also goes to the step summary if GitHub provides one.
 set -eu
 cd "$(dirname "$0")/../.."

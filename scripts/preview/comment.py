@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from engine.changes import ResourceChange
-from scripts.cli.markdown import code, fenced, named, row, with_code
+from scripts.cli.markdown import code, fenced, named, prose, row
 from scripts.preview.difference import StackDifference, differences
 from scripts.preview.effects import ChangedValue, changed_values
 from scripts.preview.figures import figure_rows, most_change, usd_change
@@ -20,6 +20,8 @@ MAX_COMMENT_BYTES: Final = 65_536
 
 _SIGNS: Final = {"create": "+", "update": "!", "delete": "-", "replace": "-", "create-replacement": "-"}
 """First character of a line in a diff, which GitHub renders green, orange or red."""
+_OF_BASE: Final = {"create": "added", "update": "changed", "delete": "removed"}
+"""Words for the differences between two deployments. The engine performs none of them."""
 _MOST_ERROR_CHARACTERS: Final = 4_000
 _FEWEST_FOR_OVERVIEW: Final = 2
 """A single stack needs no overview: its section has everything."""
@@ -161,8 +163,8 @@ def _findings(title: str, findings: Sequence[DescribedFinding]) -> Iterator[str]
         for finding in loud:
             kind = "accepted" if finding.accepted else "blocks" if finding.stops else "warns"
             first, *rest = finding.text.removeprefix(f"{finding.id}:").strip().splitlines()
-            yield f"- **{finding.id}** {kind}: {with_code(first)}"
-            yield from (f"  {'- ' * line.lstrip().startswith('- ')}{with_code(line.lstrip(' -'))}" for line in rest)
+            yield f"- **{finding.id}** {kind}: {prose(first)}"
+            yield from (f"  {'- ' * line.lstrip().startswith('- ')}{prose(line.lstrip(' -'))}" for line in rest)
         yield ""
     if ids:
         yield from (f"New, informational: {', '.join(ids)}.", "")
@@ -186,27 +188,46 @@ def _all_flags(difference: StackDifference) -> Iterator[str]:
 
 def _engine(preview: StackPreview | None) -> Iterator[str]:
     """Yield the engine's preview of a stack, folded."""
-    if preview is None:
+    if preview is None or preview.skipped:
         return
-    where = " on an empty local cloud (simulated)" if preview.simulated else ""
-    where = " as a new stack" if preview.new_stack and not where else where
     if preview.error is not None:
-        yield from (f"<details><summary>Engine preview{where} failed</summary>", "")
+        yield from (f"<details><summary>Engine preview{_where(preview)} failed</summary>", "")
         yield from (*fenced(preview.error[:_MOST_ERROR_CHARACTERS]), "", "</details>", "")
         return
-    count = len(preview.changes)
-    noun = "resource" if count == 1 else "resources"
-    yield f"<details><summary>Engine preview{where}: {count} {noun} will change, {preview.unchanged} unchanged</summary>"
+    if preview.base_error is not None:
+        yield from ("The engine could not preview the base, so every resource of the stack is listed:", "")
+        yield from (*fenced(preview.base_error[:_MOST_ERROR_CHARACTERS]), "")
+    yield f"<details><summary>Engine preview{_where(preview)}: {_counted(preview)}</summary>"
+    words = _OF_BASE if preview.against_base else {}
     if preview.changes:
-        yield from ("", *fenced("\n".join(line for change in preview.changes for line in _lines(change)), "diff"))
+        lines = [line for change in preview.changes for line in _lines(change, words.get(change.op, change.op))]
+        yield from ("", *fenced("\n".join(lines), "diff"))
     yield from ("", "</details>", "")
 
 
-def _lines(change: ResourceChange) -> Iterator[str]:
+def _where(preview: StackPreview) -> str:
+    """Return what the engine compared with, if it is not the state of a deployed stack."""
+    where = (
+        " on an empty local cloud (simulated)" if preview.simulated else " as a new stack" if preview.new_stack else ""
+    )
+    return f" of base and pull request, each{where}" if preview.against_base else where
+
+
+def _counted(preview: StackPreview) -> str:
+    """Return how many resources differ and how many do not."""
+    if preview.against_base:
+        counts = [(word, sum(change.op == op for change in preview.changes)) for op, word in _OF_BASE.items()]
+        differing = ", ".join(f"{count} {word}" for word, count in counts if count) or "no differences"
+        return f"{differing}, {preview.unchanged} resources are the same"
+    count = len(preview.changes)
+    return f"{count} {'resource' if count == 1 else 'resources'} will change, {preview.unchanged} unchanged"
+
+
+def _lines(change: ResourceChange, word: str) -> Iterator[str]:
     """Yield the operation on a resource, then each property before and after."""
     what = f" [{', '.join(change.properties)}]" if change.properties else ""
     forced = f" (forced by {', '.join(change.forced_by)})" if change.forced_by else ""
-    yield f"{_SIGNS.get(change.op, ' ')} {change.op:7} {change.type} {change.name}{what}{forced}"
+    yield f"{_SIGNS.get(change.op, ' ')} {word:7} {change.type} {change.name}{what}{forced}"
     for one in change.changes:
         forces = " (forces the replacement)" if one.replaces else ""
         if "\n" not in one.before + one.after:
@@ -223,7 +244,7 @@ def _quiet(found: Sequence[StackVerdict]) -> Iterator[str]:
     """Yield one line for all unchanged stacks."""
     quiet = [verdict for verdict in found if verdict.is_quiet]
     if quiet:
-        yield from (f"Unchanged: {named(verdict.stack for verdict in quiet)}.", "")
+        yield from (f"Unchanged: {named(verdict.stack for verdict in quiet)}.{_skipped(found)}", "")
     stale = [v for v in quiet if v.real is not None and v.real.changes]
     if stale:
         what = ", ".join(f"{code(v.stack)} ({len(v.real.changes)})" for v in stale if v.real)
@@ -231,6 +252,13 @@ def _quiet(found: Sequence[StackVerdict]) -> Iterator[str]:
             f"Not part of this pull request: `pulumi up` will also change {what}, because the deployment differs from the base.",
             "",
         )
+
+
+def _skipped(found: Sequence[StackVerdict]) -> str:
+    count = sum(1 for verdict in found if verdict.preview is not None and verdict.preview.skipped)
+    have, were = ("has", "was") if count == 1 else ("have", "were")
+    words = f" {count} of {len(found)} stacks {have} the same plan and settings and {were} not previewed."
+    return words if count else ""
 
 
 def _footer(
@@ -241,15 +269,18 @@ def _footer(
         notes.append("The base has no plans, so stacks are not compared.")
     elif base.planner == "other":
         notes.append("The base's own planner failed. Both sides use this branch's planner.")
+    ran = [preview for preview in previews if not preview.skipped]
     failed = [preview.stack for preview in previews if preview.error is not None]
     quiet = {verdict.stack for verdict in found if verdict.is_quiet}
     if broken := [stack for stack in failed if stack in quiet]:
         notes.append(f"`pulumi preview` failed for {named(broken)}. See the job log.")
+    if unknown := [preview.stack for preview in ran if preview.base_error is not None and preview.stack in quiet]:
+        notes.append(f"The engine could not preview the base of {named(unknown)}, so resources were not compared.")
     if not previews:
         notes.append("Plans only; `pulumi preview` did not run.")
-    elif any(preview.simulated for preview in previews):
+    elif any(preview.simulated for preview in ran):
         notes.append("Without Google Cloud credentials, `pulumi preview` ran against an empty local cloud (simulated).")
-    if any(preview.without_secrets for preview in previews):
+    if any(preview.without_secrets for preview in ran):
         notes.append("`pulumi preview` decrypted no secrets. A changed secret appears only among the settings.")
     notes.append("Metrics are planned; prices are list prices.")
     yield f"<sub>{' '.join(notes)}</sub>"

@@ -16,6 +16,8 @@ class StackPreview(BaseModel):
     """Preview of one stack. `error` is set if it failed; `usd_per_hour` is the planned price, None without a plan.
 
     `new_stack`: the stack is not in the backend, so the engine had no state to compare with. `without_secrets`: every secret was a stand-in.
+    `against_base`: `changes` are the differences between a new deployment of this checkout and one of the base. `base_error` is the reason if
+    the base could not be previewed; `changes` are then a whole deployment. `skipped`: plan and settings are the base's, so the engine did not run.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -28,6 +30,9 @@ class StackPreview(BaseModel):
     simulated: bool = False
     new_stack: bool = False
     without_secrets: bool = False
+    against_base: bool = False
+    base_error: str | None = None
+    skipped: bool = False
     elapsed_s: float = Field(default=0.0)
 
     @property

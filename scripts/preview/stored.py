@@ -5,7 +5,7 @@ from typing import Final
 
 from contracts.errors import CommandRefusedError
 from engine.runner import project_folder
-from scripts.preview.base import plans_of_commit
+from scripts.preview.base import plans_of_checkout
 from scripts.preview.comment import comment
 from scripts.preview.plans import PlansDocument, describe_checkout, read_plans, write_plans
 from scripts.preview.report import read_all
@@ -14,9 +14,9 @@ _BASE: Final = Path("plans") / "base.json"
 _HEAD: Final = Path("plans") / "head.json"
 
 
-def compare_plans(folder: Path, commit: str | None) -> tuple[PlansDocument | None, PlansDocument]:
-    """Plan this checkout and, if given, a commit, and store both. Raises CommandRefusedError for an unknown commit."""
-    base = plans_of_commit(commit) if commit else None
+def compare_plans(folder: Path, checkout: Path | None) -> tuple[PlansDocument | None, PlansDocument]:
+    """Plan this checkout and, if given, the base's, and store both."""
+    base = plans_of_checkout(checkout) if checkout else None
     head = describe_checkout(project_folder())
     (folder / _BASE).unlink(missing_ok=True)
     if base is not None:

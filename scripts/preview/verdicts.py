@@ -15,6 +15,7 @@ from scripts.preview.effects import (
     removed_zones,
     rolls_out,
     weights_to_stage,
+    zones_of,
 )
 from scripts.preview.figures import duration
 from scripts.preview.plans import StackDescription
@@ -51,6 +52,12 @@ class StackVerdict:
         preview = self.preview
         usable = preview is not None and preview.error is None and not preview.simulated and not preview.new_stack
         return preview if usable else None
+
+    @property
+    def redeclared(self) -> bool:
+        """True if two previews without a state differ, although plan and settings are the same: the program changed."""
+        preview = self.preview
+        return self.difference.is_same and preview is not None and preview.against_base and bool(preview.changes)
 
     @property
     def fate(self) -> CapacityFate:
@@ -95,7 +102,7 @@ class StackVerdict:
     @property
     def is_quiet(self) -> bool:
         """True if the stack needs no separate section."""
-        return self.difference.is_same and not self.blocked and self.fate != "released"
+        return self.difference.is_same and not self.blocked and self.fate != "released" and not self.redeclared
 
     def heading(self) -> str:
         """Return the effect in a few words."""
@@ -106,6 +113,8 @@ class StackVerdict:
             return "blocked"
         if difference.is_new:
             return "new stack"
+        if self.redeclared and self.fate == "untouched":
+            return "changes resources with the same plan and settings"
         others = "changes the model, " if any(change.key == "model" for change in difference.flags) else ""
         return others + {
             "released": "releases its TPU capacity",
@@ -143,6 +152,7 @@ class StackVerdict:
             yield f"After the merge, {code(f'python -m scripts.deploy --stack {self.stack}')} or the `deploy` workflow creates it."
         elif not self.blocked:
             yield from self._effect(after)
+            yield from self._zones(before, after)
         for reason in weights_to_stage(before, after):
             yield f"Stage the weights before `up` because {reason}: {code(f'python -m scripts.stage_model --stack {self.stack}')}."
         if self.fate == "not deployed" and before is not None:
@@ -177,6 +187,13 @@ class StackVerdict:
             yield "No requests are lost."
         if self.difference.before is not None:
             yield from _moved(self.difference.before, after)
+
+    def _zones(self, before: StackDescription, after: StackDescription) -> Iterator[str]:
+        """Yield that other zones count at the next creation only, if capacity can run now and stays."""
+        if zones_of(before) == zones_of(after) or not _is_tpu(before) or self.fate in {"released", "not deployed"}:
+            return
+        stays = "capacity in another zone stays" if self.fate == "at risk" else "running capacity stays"
+        yield f"{code(ZONES)} takes effect at the next creation; {stays}."
 
     def _removal(self) -> str:
         before = self.difference.before

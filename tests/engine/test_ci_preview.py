@@ -1,7 +1,8 @@
-"""The pull request workflow's own script, without credentials: every stack is previewed on the local cloud, and the checkout stays as it was."""
+"""The pull request workflow's own script, without credentials: the changed stack is previewed on the local cloud, and the checkout stays as it was."""
 
 import json
 import os
+import re
 import subprocess
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 import yaml
 
 from scripts.preview.comment import MARKER
+from scripts.preview.report import StackPreview
 from tests.engine.warm import warm_programs
 from tests.suite import STARTS, count
 from tools.engine.language_host import WARM_PROGRAMS
@@ -16,6 +18,7 @@ from tools.engine.language_host import WARM_PROGRAMS
 pytestmark = pytest.mark.engine
 
 ROOT = Path(__file__).resolve().parents[2]
+CHANGED = "tpu-v6e4"
 STACKS = {path.name.removeprefix("Pulumi.").removesuffix(".yaml") for path in ROOT.glob("Pulumi.*.yaml")}
 
 
@@ -23,12 +26,35 @@ def stack_files():
     return {path.name: path.read_text() for path in ROOT.glob("Pulumi.*.yaml")}
 
 
+def git(environment, *arguments, stdin=""):
+    identity = ("-c", "user.name=a", "-c", "user.email=a@b.c", "-c", "commit.gpgsign=false")
+    words = ["git", *identity, *arguments]
+    done = subprocess.run(words, cwd=ROOT, env=environment, input=stdin, capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+def commit_of_base(environment, folder):
+    """Commit this checkout with one zone less in one stack; objects and index are outside the repository, which stays as it was."""
+    objects = git(environment, "rev-parse", "--path-format=absolute", "--git-path", "objects")
+    (folder / "objects").mkdir()
+    environment["GIT_ALTERNATE_OBJECT_DIRECTORIES"] = objects
+    environment["GIT_OBJECT_DIRECTORY"] = str(folder / "objects")
+    with_index = {**environment, "GIT_INDEX_FILE": str(folder / "index")}
+    name = f"Pulumi.{CHANGED}.yaml"
+    settings = re.sub(r"(zones: \[.*), [^,]*\]", r"\1]", (ROOT / name).read_text())
+    assert settings != (ROOT / name).read_text()
+    git(with_index, "add", "--all")
+    blob = git(with_index, "hash-object", "-w", "--stdin", stdin=settings)
+    git(with_index, "update-index", "--cacheinfo", f"100644,{blob},{name}")
+    return git(with_index, "commit-tree", git(with_index, "write-tree"), "-m", "base")
+
+
 @pytest.mark.long
 def test_a_fork_gets_its_previews_from_the_local_cloud(tmp_path):
     before = stack_files()
-    hidden = ("PULUMI_", "GOOGLE_", "CLOUDSDK_")
+    hidden = ("PULUMI_", "GOOGLE_", "CLOUDSDK_", "GIT_")
     environment = {key: value for key, value in os.environ.items() if not key.startswith(hidden)}
-    environment["BASE_COMMIT"] = "HEAD"
+    environment["BASE_COMMIT"] = commit_of_base(environment, tmp_path)
     environment[WARM_PROGRAMS] = str(warm_programs()[1])
     environment["GITHUB_STEP_SUMMARY"] = str(tmp_path / "summary.md")
     done = subprocess.run(
@@ -45,11 +71,21 @@ def test_a_fork_gets_its_previews_from_the_local_cloud(tmp_path):
     assert "The base has no plans" not in done.stdout
     assert (tmp_path / "previews" / "plans" / "base.json").is_file()
     assert (tmp_path / "summary.md").read_text() == done.stdout
-    count(STARTS, len(STACKS))
-    previews = [json.loads(path.read_text()) for path in (tmp_path / "previews").glob("*.json")]
-    assert {preview["stack"] for preview in previews} == STACKS
-    assert all(preview["error"] is None and preview["changes"] for preview in previews)
-    assert all(preview["usd_per_hour"] > 0 for preview in previews)
+    count(STARTS, 2)
+    previews = {json.loads(path.read_text())["stack"]: path for path in (tmp_path / "previews").glob("*.json")}
+    assert set(previews) == STACKS
+    found = {stack: StackPreview.model_validate_json(path.read_text()) for stack, path in previews.items()}
+    changed = found.pop(CHANGED)
+    assert (changed.error, changed.base_error, changed.against_base) == (None, None, True)
+    assert {change.op for change in changed.changes} <= {"create", "update"}
+    assert [change.properties for change in changed.changes if change.op == "update"] == [("metadata", "zones")]
+    assert changed.unchanged > len(changed.changes)
+    assert all(preview.skipped and preview.error is None for preview in found.values())
+    assert all(preview.usd_per_hour > 0 for preview in (changed, *found.values()))
+    assert (
+        f"{len(found)} of {len(STACKS)} stacks have the same plan and settings and were not previewed." in done.stdout
+    )
+    assert "takes effect at the next creation; running capacity stays" in done.stdout
     assert stack_files() == before
 
 

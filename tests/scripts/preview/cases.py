@@ -4,22 +4,27 @@
 changes only where its own code does.
 """
 
+import json
+import re
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from engine.changes import ResourceChange
+from engine.changes import ResourceChange, changes_of
 from engine.steps import ShownChange
+from scripts.preview.against_base import between
 from scripts.preview.comment import comment
 from scripts.preview.plans import PlansDocument, describe_checkout, write_plans
 from scripts.preview.report import StackPreview
 
 ROOT = Path(__file__).resolve().parents[3]
 HERE = Path(__file__).parent
-PLANS, GOLDEN = HERE / "plans", HERE / "golden"
+PLANS, GOLDEN, ENGINE = HERE / "plans", HERE / "golden", HERE / "engine"
 STACKS = ("l4-qat", "tpu-v6e1", "tpu-v6e4")
 DATE = "2026-10-01"
+ZONES = "zones: [us-east5-a, us-east5-b, europe-west4-a, southamerica-west1-a]"
+"""Zones of tpu-v6e4 before each change, as in the recorded previews: one known zone is left to add."""
 CAPACITY = "gcp-tpu:index:QueuedResource"
 
 Edit = Callable[[Path], None]
@@ -58,6 +63,7 @@ def remove(folder: Path) -> None:
 CASES: Mapping[str, Edit] = {
     "flag": replaced("tpu-v6e4", "maxModelLen: 16384", "maxModelLen: 8192"),
     "zone": replaced("tpu-v6e4", "zones: [us-east5-a, us-east5-b,", "zones: [us-east5-b,"),
+    "zone-added": replaced("tpu-v6e4", ZONES, f"{ZONES[:-1]}, asia-northeast1-b]"),
     "accelerator": both(
         replaced("tpu-v6e4", "acceleratorType: v6e-4", "acceleratorType: v6e-8"),
         replaced("tpu-v6e4", "tensorParallelSize: 4", "tensorParallelSize: 8"),
@@ -91,12 +97,36 @@ def deployed(stack: str, *changes: ResourceChange, error: str | None = None) -> 
     return StackPreview(stack=stack, changes=changes, unchanged=30 - len(changes), error=error)
 
 
+def recorded(name: str) -> Mapping[str, object]:
+    """Return a preview of tpu-v6e4 on an empty local cloud, by the engine: operations, URNs, types and inputs, without long texts."""
+    found: Mapping[str, object] = json.loads((ENGINE / f"{name}.json").read_text())
+    return found
+
+
+def against_base(
+    stack: str, base: Mapping[str, object], head: Mapping[str, object], *, simulated: bool = True
+) -> StackPreview:
+    changes, unchanged, _ = changes_of(between(base, head))
+    return StackPreview(
+        stack=stack, changes=changes, unchanged=unchanged, simulated=simulated, new_stack=True, against_base=True
+    )
+
+
+def skipped(*stacks: str) -> tuple[StackPreview, ...]:
+    return tuple(StackPreview(stack=stack, simulated=True, new_stack=True, skipped=True) for stack in stacks)
+
+
 PREVIEWS: Mapping[str, tuple[StackPreview, ...]] = {
     "flag": (
         deployed("tpu-v6e4", capacity("update", "metadata", changes=(ARGUMENTS,))),
         deployed("l4-qat"),
         deployed("tpu-v6e1"),
     ),
+    "zone-added": (
+        against_base("tpu-v6e4", recorded("base"), recorded("zone-added")),
+        *skipped("l4-qat", "tpu-v6e1"),
+    ),
+    "no-change": skipped(*STACKS),
     "accelerator": (
         deployed(
             "tpu-v6e4",
@@ -106,7 +136,7 @@ PREVIEWS: Mapping[str, tuple[StackPreview, ...]] = {
         deployed("tpu-v6e1"),
     ),
 }
-"""The engine's previews of deployed stacks; without them the comment is that of a fork."""
+"""The engine's previews: of deployed stacks, and of stacks without a state, as a fork has them. The others have plans only."""
 
 
 def planned(edit: Edit) -> PlansDocument:
@@ -115,6 +145,8 @@ def planned(edit: Edit) -> PlansDocument:
         folder = Path(name)
         for stack in STACKS:
             shutil.copy(ROOT / f"Pulumi.{stack}.yaml", folder)
+        path = folder / "Pulumi.tpu-v6e4.yaml"
+        path.write_text(re.sub(r"zones: \[.*\]", ZONES, path.read_text()))
         edit(folder)
         return describe_checkout(folder, date=DATE)
 

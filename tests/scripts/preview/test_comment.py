@@ -8,8 +8,9 @@ import pytest
 from markdown_it import MarkdownIt
 
 from gcp_tpu_provider.properties import INPUTS
+from scripts.cli.markdown import prose
 from scripts.preview import effects
-from scripts.preview.base import plans_of_checkout, plans_of_commit
+from scripts.preview.base import base_checkout, plans_of_checkout
 from scripts.preview.comment import MARKER, MAX_COMMENT_BYTES, comment
 from scripts.preview.difference import differences
 from scripts.preview.plans import PlansDocument, StackDescription, describe_checkout, read_plans
@@ -22,10 +23,13 @@ from tests.scripts.preview.cases import (
     PLANS,
     PREVIEWS,
     ROOT,
+    against_base,
     capacity,
     deployed,
     planned,
+    recorded,
     replaced,
+    skipped,
 )
 
 BASE = read_plans(PLANS / "base.json")
@@ -88,6 +92,7 @@ def test_the_comment_renders_to_whole_html_without_stray_markup(name):
     [
         ("flag", "`tpu-v6e4`: restarts the server on its node and keeps the capacity"),
         ("zone", "`tpu-v6e4` may release running TPU capacity"),
+        ("zone-added", "`tpu-v6e4`: updates other resources; the server keeps running"),
         ("accelerator", "`tpu-v6e4` releases running TPU capacity"),
         ("new-stack", "`rtx6000-31b`: new stack"),
         ("no-change", "no stack changes"),
@@ -128,6 +133,74 @@ def test_a_preview_of_an_empty_local_cloud_says_nothing_about_running_capacity()
     text = of_case("accelerator", simulated)
     assert "releases running TPU capacity" in first_line(text)
     assert "empty local cloud (simulated)" in text
+
+
+def test_a_stack_without_a_state_shows_what_is_added_and_not_the_whole_deployment():
+    text = of_case("zone-added")
+    assert "36 resources will change" not in text
+    assert "5 added, 1 changed, 36 resources are the same</summary>" in text
+    assert text.count("\n+ added ") == 5
+    assert "\n! changed gcp-tpu:index:QueuedResource capacity [metadata, zones]\n" in text
+    real = of_case("zone-added", against_base("tpu-v6e4", recorded("zone-added"), recorded("base"), simulated=False))
+    assert "Engine preview of base and pull request, each as a new stack: 1 changed, 5 removed" in real
+    assert real.count("\n- removed ") == 5
+    assert "simulated" not in real
+
+
+def test_a_zone_that_counts_at_the_next_creation_is_said_where_capacity_can_run():
+    kept = "`tpu.zones` takes effect at the next creation; running capacity stays."
+    assert kept in of_case("zone-added")
+    assert kept in of_case("zone", deployed("tpu-v6e4", capacity("update", "zones")))
+    assert "at the next creation; capacity in another zone stays." in of_case("zone")
+    for text in (
+        of_case("zone", deployed("tpu-v6e4", capacity("replace", "zones", forced=("zones",)))),
+        of_case("zone-added", deployed("tpu-v6e4", capacity("create"))),
+        of_case("flag"),
+        of_case("model-switch"),
+    ):
+        assert "next creation" not in text
+
+
+def test_stacks_that_were_not_previewed_are_one_sentence():
+    text = of_case("no-change")
+    assert "3 of 3 stacks have the same plan and settings and were not previewed." in text
+    assert "did not run" not in text
+    assert "simulated" not in text
+    one = of_case("no-change", *skipped("l4-qat"), deployed("tpu-v6e1"))
+    assert "1 of 3 stacks has the same plan and settings and was not previewed." in one
+    assert "not previewed" not in of_case("flag")
+
+
+def test_a_program_that_declares_other_resources_is_shown_although_the_plan_is_the_same():
+    text = of_case("no-change", against_base("tpu-v6e4", recorded("base"), recorded("zone-added")))
+    assert first_line(text) == "### Preview: `tpu-v6e4`: changes resources with the same plan and settings"
+    assert "+ added   gcp:compute/router:Router network-asia-northeast1" in text
+    assert "\nUnchanged: `l4-qat`, `tpu-v6e1`.\n" in text
+    same = of_case("no-change", against_base("tpu-v6e4", recorded("base"), recorded("base")))
+    assert first_line(same) == "### Preview: no stack changes"
+
+
+def test_a_base_that_could_not_be_previewed_is_said_above_the_whole_deployment():
+    whole = StackPreview(stack="tpu-v6e4", changes=(capacity("create"),), new_stack=True, base_error="boom ``` <b>")
+    text = of_case("flag", whole)
+    assert "The engine could not preview the base, so every resource of the stack is listed:" in text
+    assert "boom ``` <b>" in Page(text).of("pre")
+    assert "Engine preview as a new stack: 1 resource will change" in text
+    assert "so resources were not compared" not in text
+    quiet = of_case("no-change", whole)
+    assert "The engine could not preview the base of `tpu-v6e4`, so resources were not compared." in quiet
+
+
+def test_a_blocked_stack_that_is_not_previewed_has_no_part_of_the_engine():
+    blocked = HEADS["blocked"]
+    text = comment(blocked, blocked, skipped("l4-qat", "tpu-v6e1", "tpu-v6e4"))
+    assert first_line(text) == "### Preview: `tpu-v6e4` is blocked"
+    assert "Engine preview" not in text
+
+
+def test_a_command_in_a_finding_is_code_and_a_single_backtick_is_text():
+    assert prose("Run `a --b _x_ | c` or * it.") == "Run `a --b _x_ \\| c` or &#42; it."
+    assert prose("a ` b") == "a &#96; b"
 
 
 def test_capacity_that_the_engine_would_replace_is_loud_although_the_settings_are_the_same():
@@ -304,7 +377,7 @@ def test_the_base_is_read_from_git_and_planned_by_its_own_code(tmp_path, monkeyp
         (tmp_path / room).symlink_to(ROOT / room)
     for path in ("Pulumi.yaml", "Pulumi.l4-qat.yaml"):
         (tmp_path / path).write_text((ROOT / path).read_text())
-    own = plans_of_checkout(tmp_path, tmp_path / "plans.json")
+    own = plans_of_checkout(tmp_path)
     assert own.planner == "own"
     assert [one.stack for one in own.stacks] == ["l4-qat"]
     git(tmp_path, "init", "--quiet")
@@ -312,7 +385,9 @@ def test_the_base_is_read_from_git_and_planned_by_its_own_code(tmp_path, monkeyp
     git(tmp_path, "commit", "--quiet", "--message", "base")
     (tmp_path / "Pulumi.l4-qat.yaml").unlink()
     monkeypatch.chdir(tmp_path)
-    base = plans_of_commit("HEAD")  # without code of its own
+    with base_checkout("HEAD") as folder:
+        base = plans_of_checkout(folder)  # without code of its own
+    assert not folder.exists()
     assert base.planner == "other"
     assert base.by_name["l4-qat"].plan == own.by_name["l4-qat"].plan
     assert "Both sides use this branch's planner" in comment(base, describe_checkout(tmp_path), ())
@@ -333,7 +408,7 @@ def test_the_planner_of_the_base_gets_no_credentials(tmp_path, monkeypatch):
         "ACTIONS_ID_TOKEN_REQUEST_TOKEN",
     ):
         monkeypatch.setenv(name, "canary")
-    plans_of_checkout(tmp_path, tmp_path / "plans.json")
+    plans_of_checkout(tmp_path)
     assert "canary" not in (tmp_path / "seen.json").read_text()
 
 

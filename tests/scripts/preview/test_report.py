@@ -184,8 +184,8 @@ def test_a_stack_that_the_backend_does_not_know_is_previewed_beside_it(monkeypat
     with pytest.raises(ScriptError, match="no stack named"):
         _previewed("new", create=False, hide=False)
     asked.clear()
-    found = _previewed("new", create=True, hide=False)
-    assert found["new_stack"] is True
+    found, is_known = _previewed("new", create=True, hide=False)
+    assert (found, is_known) == (ENGINE, False)
     assert asked[0][1] == "gs://real"
     assert all(backend.startswith("file://") for _, backend in asked[1:])
     assert os.environ["PULUMI_BACKEND_URL"] == "gs://real"

@@ -1,0 +1,268 @@
+"""Stacks without a state: what is added, changed and removed by the difference of two deployments, and which stacks need no engine."""
+
+import copy
+import json
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+
+from contracts.errors import ScriptError
+from engine import runner
+from engine.changes import changes_of
+from gcp_tpu_provider.properties import INPUTS
+from scripts.preview import against_base as comparison
+from scripts.preview import run
+from scripts.preview.against_base import Base, base_of, between
+from scripts.preview.plans import describe_checkout
+from scripts.preview.report import StackPreview
+from scripts.preview.run import preview_stacks
+from tests.scripts.preview.cases import DATE, ROOT, recorded
+
+BASE, HEAD = recorded("base"), recorded("zone-added")
+ADDED = [
+    ("create", "network-asia-northeast1"),
+    ("create", "network-asia-northeast1"),
+    ("create", "network-asia-northeast1"),
+    ("create", "image-asia-northeast1"),
+    ("create", "image-asia-northeast1-server"),
+    ("update", "capacity"),
+]
+
+
+def differing(base, head):
+    changes, unchanged, _ = changes_of(between(base, head))
+    return [(change.op, change.name) for change in changes], unchanged
+
+
+def edited(preview, name, **inputs):
+    """Return a preview with other inputs of a resource; None takes one out."""
+    found = copy.deepcopy(preview)
+    states = [step["newState"] for step in found["steps"] if step["urn"].endswith(f"QueuedResource::{name}")]
+    (state,) = [state for state in states if state["inputs"]]
+    state["inputs"] = {key: value for key, value in {**state["inputs"], **inputs}.items() if value is not None}
+    return found
+
+
+def test_an_added_zone_is_what_it_adds_and_not_the_whole_deployment():
+    assert differing(BASE, HEAD) == (ADDED, 36)
+    changes, _, _ = changes_of(between(BASE, HEAD))
+    assert changes[-1].properties == ("metadata", "zones")
+    assert [(one.path, one.before, one.after) for one in changes[-1].changes][1] == ("zones", "", "asia-northeast1-b")
+
+
+def test_a_removed_zone_is_what_it_removes():
+    removed = [("delete", name) for op, name in ADDED if op == "create"]
+    assert differing(HEAD, BASE) == ([("update", "capacity"), *removed], 36)
+    assert len(changes_of(between(HEAD, BASE))[0]) == 6
+
+
+def test_the_same_declarations_in_another_order_are_no_difference():
+    """The engine registers independent resources in any order."""
+    shuffled = {**BASE, "steps": list(reversed(BASE["steps"]))}
+    assert differing(BASE, shuffled) == ([], 37)
+
+
+def test_messages_and_the_providers_bookkeeping_are_no_difference():
+    other = edited(BASE, "capacity", nextSteps=["Another sentence."], __defaults=["api"], agentAbilities=None)
+    assert differing(BASE, other) == ([], 37)
+    assert differing(BASE, edited(BASE, "capacity", validUntilDurationS=60)) == ([("update", "capacity")], 36)
+    assert differing(BASE, edited(BASE, "capacity", validUntilDurationS=None)) == ([("update", "capacity")], 36)
+
+
+def test_the_inputs_that_are_messages_are_those_of_the_provider():
+    assert {item.name for item in INPUTS if item.change == "words"} == comparison._WORDS
+
+
+def test_the_stack_itself_is_no_resource():
+    assert all(change.type != "pulumi:pulumi:Stack" for change in changes_of(between({}, BASE))[0])
+
+
+@pytest.fixture
+def checkouts(tmp_path):
+    """Two checkouts that are the same: two stacks and a program; one stack builds an image, with a provider's setting of its own."""
+    folders = tmp_path / "base", tmp_path / "head"
+    for folder in folders:
+        (folder / "components").mkdir(parents=True)
+        (folder / "image").mkdir()
+        (folder / "image" / "Dockerfile").write_text("FROM scratch\n")
+        (folder / "components" / "a.py").write_text("x = 1\n")
+        (folder / "Pulumi.yaml").write_text("name: x\n")
+        shutil.copy(ROOT / "Pulumi.tpu-v6e1.yaml", folder)
+        document = yaml.safe_load((ROOT / "Pulumi.l4-qat.yaml").read_text())
+        document["config"]["gemma-serving:image"] = {
+            "buildContext": "image",
+            "repository": "r/v",
+            "digest": f"sha256:{'0' * 64}",
+        }
+        document["config"]["gcp:addPulumiAttributionLabel"] = False
+        (folder / "Pulumi.l4-qat.yaml").write_text(yaml.safe_dump(document))
+    return folders
+
+
+def same(checkouts):
+    base, head = checkouts
+    return base_of(base, head, describe_checkout(base, date=DATE), describe_checkout(head, date=DATE)).same
+
+
+def replace(path, old, new):
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new))
+
+
+BOTH = {"l4-qat", "tpu-v6e1"}
+
+
+@pytest.mark.parametrize(
+    ("path", "old", "new", "kept"),
+    [
+        ("Pulumi.yaml", "", "", BOTH),
+        ("Pulumi.tpu-v6e1.yaml", "config:\n", "# A comment.\nencryptionsalt: v1:x=\nconfig:\n", BOTH),
+        ("Pulumi.tpu-v6e1.yaml", "waitPerZone: ", "waitTotal: 3h\n    waitPerZone: ", {"l4-qat"}),
+        ("Pulumi.l4-qat.yaml", "addPulumiAttributionLabel: false", "addPulumiAttributionLabel: true", {"tpu-v6e1"}),
+        ("image/Dockerfile", "FROM scratch", "FROM debian", {"tpu-v6e1"}),
+        ("Pulumi.l4-qat.yaml", "gemma-serving:target", "gemma-serving:tagret", {"tpu-v6e1"}),
+        ("components/a.py", "x = 1", "x = 2", set()),
+        ("Pulumi.yaml", "name: x", "name: y", set()),
+    ],
+)
+def test_a_stack_is_the_same_only_with_everything_that_the_engine_reads(checkouts, path, old, new, kept):
+    replace(checkouts[1] / path, old, new)
+    assert same(checkouts) == kept
+
+
+def test_a_stack_that_is_invalid_in_both_is_not_the_same(checkouts):
+    """Its preview says why."""
+    for folder in checkouts:
+        replace(folder / "Pulumi.l4-qat.yaml", "gemma-serving:target", "gemma-serving:tagret")
+    assert same(checkouts) == {"tpu-v6e1"}
+
+
+@pytest.fixture
+def engine(monkeypatch, checkouts):
+    """An engine with recorded previews: of the base's folder, and of the other; it notes what it was called for."""
+    base, head = checkouts
+    seen, listed = [], []
+
+    def previewed(stack, *, create, hide):
+        assert create
+        assert hide
+        at = "base" if Path.cwd() == base else "head"
+        seen.append((stack, at))
+        found = engine.documents[at]
+        if isinstance(found, ScriptError):
+            raise found
+        return found, stack in listed
+
+    def engine():
+        return seen
+
+    engine.listed, engine.documents = listed, {"base": BASE, "head": HEAD}
+    monkeypatch.chdir(head)
+    monkeypatch.setattr(run, "_previewed", previewed)
+    monkeypatch.setattr(runner, "pulumi", lambda: "pulumi")
+    monkeypatch.setattr(runner, "listed_stacks", lambda: frozenset(listed))
+    return engine
+
+
+def previews(tmp_path, base, *names, **options):
+    found = preview_stacks(names, tmp_path / "out", create=True, hide_secrets=True, base=base, **options)
+    return {preview.stack: preview for preview in found}
+
+
+def test_only_a_changed_stack_is_previewed_twice(engine, checkouts, tmp_path, capsys):
+    base = Base(folder=checkouts[0], stacks=frozenset(BOTH), same=frozenset({"l4-qat"}))
+    found = previews(tmp_path, base)
+    assert engine() == [("tpu-v6e1", "head"), ("tpu-v6e1", "base")]
+    assert found["l4-qat"].skipped
+    assert found["l4-qat"].usd_per_hour > 0
+    assert (found["l4-qat"].changes, found["l4-qat"].error) == ((), None)
+    assert found["tpu-v6e1"].against_base
+    assert len(found["tpu-v6e1"].changes) == 6
+    assert Path.cwd() == checkouts[1]
+    assert "1 of 2 stacks have the plan and settings of the base; skipping them" in capsys.readouterr().err
+    stored = json.loads((tmp_path / "out" / "l4-qat.json").read_text())
+    assert stored["skipped"] is True
+
+
+def test_a_deployed_stack_is_previewed_as_before(engine, checkouts, tmp_path):
+    """With a state, the preview shows what `up` changes, the same plan or not."""
+    engine.listed.extend(BOTH)
+    base = Base(folder=checkouts[0], stacks=frozenset(BOTH), same=frozenset(BOTH))
+    found = previews(tmp_path, base)
+    assert engine() == [("l4-qat", "head"), ("tpu-v6e1", "head")]
+    assert not any(preview.skipped or preview.against_base or preview.new_stack for preview in found.values())
+    assert {len(preview.changes) for preview in found.values()} == {41}
+
+
+@pytest.mark.parametrize("stacks", [frozenset[str](), None])
+def test_a_new_stack_and_a_run_without_a_base_show_the_whole_deployment(engine, checkouts, tmp_path, stacks):
+    base = None if stacks is None else Base(folder=checkouts[0], stacks=stacks, same=frozenset())
+    found = previews(tmp_path, base, "tpu-v6e1")
+    assert engine() == [("tpu-v6e1", "head")]
+    assert found["tpu-v6e1"].new_stack
+    assert not found["tpu-v6e1"].against_base
+    assert len(found["tpu-v6e1"].changes) == 41
+
+
+def test_a_base_that_cannot_be_previewed_is_said_and_nothing_is_hidden(engine, checkouts, tmp_path):
+    engine.documents["base"] = ScriptError("boom hf_Abcdefghijkl1")
+    found = previews(tmp_path, Base(folder=checkouts[0], stacks=frozenset(BOTH), same=frozenset()), "tpu-v6e1")
+    preview = found["tpu-v6e1"]
+    assert preview.base_error is not None
+    assert preview.base_error.startswith("boom ")
+    assert "bcdefghijkl1" not in preview.base_error
+    assert (preview.error, preview.against_base, len(preview.changes)) == (None, False, 41)
+
+
+def test_a_stack_that_fails_is_not_previewed_for_the_base(engine, checkouts, tmp_path):
+    engine.documents["head"] = ScriptError("boom")
+    found = previews(tmp_path, Base(folder=checkouts[0], stacks=frozenset(BOTH), same=frozenset()), "tpu-v6e1")
+    assert found["tpu-v6e1"].error == "boom"
+    assert engine() == [("tpu-v6e1", "head")]
+
+
+def test_a_backend_that_cannot_be_listed_skips_nothing(engine, checkouts, tmp_path, monkeypatch):
+    def refuse():
+        raise ScriptError("no access")
+
+    monkeypatch.setattr(runner, "listed_stacks", refuse)
+    found = previews(tmp_path, Base(folder=checkouts[0], stacks=frozenset(BOTH), same=frozenset(BOTH)))
+    assert len(engine()) == 4
+    assert not any(preview.skipped for preview in found.values())
+
+
+def test_previews_of_the_former_release_are_read():
+    text = '{"stack": "x", "changes": [], "unchanged": 3, "simulated": true, "new_stack": true, "elapsed_s": 1.0}'
+    found = StackPreview.model_validate_json(text)
+    assert (found.skipped, found.against_base, found.base_error) == (False, False, None)
+
+
+def test_a_new_stack_of_git_is_not_in_the_base(checkouts):
+    base, head = checkouts
+    shutil.copy(ROOT / "Pulumi.tpu-v6e4.yaml", head)
+    found = base_of(base, head, describe_checkout(base, date=DATE), describe_checkout(head, date=DATE))
+    assert (found.stacks, found.same) == (BOTH, BOTH)
+
+
+def test_the_engine_of_the_base_runs_in_the_folder_of_the_base(monkeypatch, checkouts, tmp_path):
+    """The base's own program and settings, in a temporary backend."""
+    folders = []
+
+    def answer(*arguments, **_options):
+        folders.append((arguments[0], Path.cwd()))
+        if arguments[:2] == ("stack", "select"):
+            return subprocess.CompletedProcess(arguments, 255, "", "error: no stack named 'tpu-v6e1' found")
+        return subprocess.CompletedProcess(arguments, 0, json.dumps(BASE), "")
+
+    base, head = checkouts
+    monkeypatch.chdir(head)
+    monkeypatch.setattr(runner, "run", answer)
+    monkeypatch.setattr(runner, "pulumi", lambda: "pulumi")
+    named = Base(folder=base, stacks=frozenset(BOTH), same=frozenset())
+    (found,) = preview_stacks(["tpu-v6e1"], tmp_path / "out", create=True, base=named)
+    assert [folder for command, folder in folders if command == "preview"] == [head, base]
+    assert (found.changes, found.unchanged, found.against_base) == ((), 37, True)
