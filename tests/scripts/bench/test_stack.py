@@ -83,7 +83,7 @@ def test_the_same_words_measure_a_server_at_an_address_and_print_one_object(serv
             ["--url", "http://127.0.0.1:9", "--stack", "l4", "--out", "x"],
             "bench: No server selected. Pass --stack NAME or --url URL",
         ),
-        (["--url", "http://127.0.0.1:9"], "bench: --out is missing"),
+        (["--url", "http://127.0.0.1:9", "--resume"], "bench: --resume requires the folder of the sweep. Pass --out DIR."),
         (["--url", "http://localhost:9", "--out", "x"], "Use 127.0.0.1"),
         (["--url", "http://127.0.0.1:9", "--out", "x", "--preset", "huge"], "quick or grid"),
         (["--url", "http://127.0.0.1:9", "--out", "x", "--accelerator", "L4"], "is not in the planner's catalog"),
