@@ -80,8 +80,8 @@ def no_settings_file(stack: str, folder: Path) -> str:
     if _is_committed(name, folder):
         return f"{name} not found, but it is committed. Run `git checkout {name}` to restore it."
     known = stacks_in(folder)
-    stacks = f"Stacks with a settings file: {', '.join(known) or 'none'}."
-    return f"{name} not found.{did_you_mean(stack, known)} {stacks} Run `python -m scripts.new` to create one."
+    listed = did_you_mean(stack, known) or f" Stacks with a settings file: {', '.join(known) or 'none'}."
+    return f"{name} not found.{listed} To create it, run `python -m scripts.new`."
 
 
 def _is_committed(name: str, folder: Path) -> bool:
@@ -224,8 +224,8 @@ def _no_such_stack(stack: str) -> str:
             f"If it was deployed and its state is lost, run `python -m scripts.recover --stack {stack}`."
         )
     known = sorted({*with_settings, *_stacks_of_backend()})
-    stacks = f"Stacks: {', '.join(known) or 'none'}."
-    return f"Stack {stack} does not exist.{did_you_mean(stack, known)} {stacks} Pass one of them with --stack."
+    listed = did_you_mean(stack, known) or f" Stacks: {', '.join(known) or 'none'}."
+    return f"Stack {stack} does not exist.{listed} Pass an existing stack, or run `python -m scripts.new` to create one."
 
 
 def _stacks_of_backend() -> frozenset[str]:

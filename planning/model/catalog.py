@@ -200,8 +200,8 @@ def unknown_model(name: str) -> str:
     close = similar_ids(name)[:_SHOWN_SIMILAR]
     meant = f" Did you mean {' or '.join(close)}?" if close else ""
     return (
-        f'The model "{name}" is not in the catalog.{meant} See docs/reference/checkpoints.md, or plan any model with `--config FILE` or '
-        "`--from-hub` (in a stack: `model_config`)."
+        f'The model "{name}" is not in the catalog.{meant} See docs/reference/checkpoints.md, or plan any model with `--config FILE` '
+        "(in a stack, modelConfig)."
     )
 
 
