@@ -54,7 +54,13 @@ class StackLock:
         if math.isinf(since_s):
             return f"locked by {self.holder}"
         minutes = max(0, int((now or datetime.now(UTC)).timestamp() - since_s) // 60)
-        lasted = "less than 1 min" if minutes < 1 else f"{minutes} min" if minutes < _HOURS_FROM_MIN else f"{minutes // 60} h"
+        lasted = (
+            "less than 1 min"
+            if minutes < 1
+            else f"{minutes} min"
+            if minutes < _HOURS_FROM_MIN
+            else f"{minutes // 60} h"
+        )
         return f"locked for {lasted} by {self.holder}"
 
     @property

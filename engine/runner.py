@@ -225,7 +225,9 @@ def _no_such_stack(stack: str) -> str:
         )
     known = sorted({*with_settings, *_stacks_of_backend()})
     listed = did_you_mean(stack, known) or f" Stacks: {', '.join(known) or 'none'}."
-    return f"Stack {stack} does not exist.{listed} Pass an existing stack, or run `python -m scripts.new` to create one."
+    return (
+        f"Stack {stack} does not exist.{listed} Pass an existing stack, or run `python -m scripts.new` to create one."
+    )
 
 
 def _stacks_of_backend() -> frozenset[str]:

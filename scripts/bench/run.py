@@ -53,7 +53,9 @@ def run_benchmark(options: BenchOptions) -> ExitCode:
 
 def _settings(options: BenchOptions) -> SweepSettings:
     server = options.server
-    if (server.stack is None) == (server.url is None):
+    if server.stack is not None and server.url is not None:
+        raise SweepError("--stack and --url cannot be combined. Pass one of them.")
+    if server.stack is None and server.url is None:
         raise SweepError("No server selected. Pass --stack NAME or --url URL.")
     options = _with_folder(options)
     settings = sweep_settings(

@@ -29,8 +29,11 @@ T = TypeVar("T")
 
 _OPTION_WORD: Final = re.compile(r"-(?![\d.])\S+$|--\S+$")
 """A word that argparse reads as an option: neither a negative number nor a text with spaces."""
-_UNEXPECTED: Final = re.compile(r"argument COMMAND: invalid choice: '(?P<choice>[^']*)'|unrecognized arguments: (?P<extra>\S+)")
+_UNEXPECTED: Final = re.compile(
+    r"argument COMMAND: invalid choice: '(?P<choice>[^']*)'|unrecognized arguments: (?P<extra>\S+)"
+)
 """argparse's errors about a word that it does not expect."""
+_NO_VALUE: Final = re.compile(r"argument (--\S+): expected one argument$")
 _METAVARS: Final[Mapping[type[object], str]] = {int: "N", float: "NUMBER", Path: "PATH"}
 
 
@@ -93,10 +96,10 @@ class Parser(argparse.ArgumentParser):
         return f"{wrong} is not an option.{did_you_mean(wrong, self.flags)}" if wrong else ""
 
     def _unknown_word(self, message: str) -> str:
-        """Return the sentence about a word that is no subcommand, or one too many; empty for other errors."""
+        """Return the sentence about a word that is no subcommand, one too many, or one too few; empty for other errors."""
         found = _UNEXPECTED.match(message)
         if found is None:
-            return ""
+            return _NO_VALUE.sub(r"\1 has no value.", message) if _NO_VALUE.match(message) else ""
         word = found["choice"] or found["extra"]
         hint = did_you_mean(word, self.subcommand_names)
         if not hint and "--stack" in self.flags and "--stack" not in self._given:

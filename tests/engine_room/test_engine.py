@@ -47,7 +47,10 @@ def project(monkeypatch, tmp_path):
 @pytest.mark.parametrize(
     ("typed", "said"),
     [
-        ("tpu-v6e2", "Stack tpu-v6e2 does not exist. Did you mean tpu-v6e1 or tpu-v6e4? Pass an existing stack, or run"),
+        (
+            "tpu-v6e2",
+            "Stack tpu-v6e2 does not exist. Did you mean tpu-v6e1 or tpu-v6e4? Pass an existing stack, or run",
+        ),
         ("TPU-V6E1", "Stack TPU-V6E1 does not exist. Did you mean tpu-v6e1? Pass an existing stack, or run"),
         ("old-prd", "Stack old-prd does not exist. Did you mean old-prod? Pass"),
         ("xyzzy", "Stack xyzzy does not exist. Stacks: mine, old-prod, tpu-v6e1, tpu-v6e4. Pass"),
@@ -57,7 +60,9 @@ def test_a_typing_error_names_the_nearest_stack_and_creates_none(monkeypatch, pr
     def run(*arguments, **_):
         if arguments[:2] == ("stack", "ls"):
             return subprocess.CompletedProcess(arguments, 0, '[{"name": "organization/gemma-serving/old-prod"}]', "")
-        return subprocess.CompletedProcess(arguments, 255, "", f"error: no stack named 'organization/p/{typed}' found\n")
+        return subprocess.CompletedProcess(
+            arguments, 255, "", f"error: no stack named 'organization/p/{typed}' found\n"
+        )
 
     monkeypatch.setattr(runner, "run", run)
     with pytest.raises(CommandRefusedError) as refused:
@@ -73,7 +78,9 @@ def test_a_backend_that_cannot_list_its_stacks_still_gets_the_settings_files(mon
 
 
 def test_a_deleted_settings_file_names_the_command_that_restores_it(monkeypatch, project):
-    with pytest.raises(CommandRefusedError, match=r"^Pulumi.tpu-v6e2.yaml not found. Did you mean tpu-v6e1 or tpu-v6e4\?"):
+    with pytest.raises(
+        CommandRefusedError, match=r"^Pulumi.tpu-v6e2.yaml not found. Did you mean tpu-v6e1 or tpu-v6e4\?"
+    ):
         runner.require_stacks(["tpu-v6e2"])
     identity = ["-c", "user.name=x", "-c", "user.email=x@example.com", "-c", "commit.gpgsign=false"]
     for words in (["init", "-q"], ["add", "."], [*identity, "commit", "-q", "-m", "x"]):

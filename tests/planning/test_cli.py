@@ -179,7 +179,10 @@ def test_the_formulas_are_in_the_json_too(run):
     [
         ((), "No deployment to plan"),
         (("--model", "google/gemma-4-E2B-it"), "No accelerator"),
-        (("--model", "gpt-5", "--accelerator", "L4"), '"gpt-5" is not in the catalog. See docs/reference/checkpoints.md'),
+        (
+            ("--model", "gpt-5", "--accelerator", "L4"),
+            '"gpt-5" is not in the catalog. See docs/reference/checkpoints.md',
+        ),
         (("--model", "google/gemma-4-E2B-it", "--accelerator", "T4"), '"T4" is unknown. Allowed: v5e-1'),
         ((*E2B, "--platform", "gce"), "Allowed: tpu-vm"),
         ((*E2B, "--quantization", "int3"), "Allowed: bf16, fp8, w4a16"),

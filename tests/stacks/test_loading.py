@@ -541,7 +541,10 @@ def test_a_stack_without_a_file_names_those_that_have_one(tmp_path):
             "config:\n  a: b: c\n",
             "Pulumi.x.yaml is not YAML at line 2, column 7: mapping values are not allowed here. Fix that line, or the one before it.",
         ),
-        ("a: \x00", "Pulumi.x.yaml is not YAML: unacceptable character #x0000: special characters are not allowed. Fix the file"),
+        (
+            "a: \x00",
+            "Pulumi.x.yaml is not YAML: unacceptable character #x0000: special characters are not allowed. Fix the file",
+        ),
     ],
 )
 def test_a_file_that_is_not_yaml_is_one_sentence_with_its_line(tmp_path, text, said):
@@ -558,7 +561,9 @@ def test_a_file_without_settings_names_the_command_that_writes_them(tmp_path, mo
     (tmp_path / "Pulumi.x.yaml").write_text(text)
     monkeypatch.chdir(tmp_path)
     for read in (lambda: from_file(tmp_path / "Pulumi.x.yaml"), lambda: from_pulumi({}, frozenset(), stack="x")):
-        with pytest.raises(SettingsError, match=r"^Pulumi.x.yaml has no settings of this project\. Run `python -m scripts.new x "):
+        with pytest.raises(
+            SettingsError, match=r"^Pulumi.x.yaml has no settings of this project\. Run `python -m scripts.new x "
+        ):
             read()
 
 
