@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import IO, Any, Final
 
 from contracts.errors import CommandRefusedError, ScriptError
+from contracts.settings_files import no_settings_file, stacks_in
 from contracts.spelling import did_you_mean
-from engine.children import ended, started
+from engine.children import started
 from engine.private_folders import held_locks
 
 QUERY_LIMIT_S = 120.0
@@ -49,11 +50,6 @@ def project_folder() -> Path:
     raise CommandRefusedError("Pulumi.yaml not found. Run this command from the project folder.")
 
 
-def stacks_in(folder: Path) -> Sequence[str]:
-    """Return the stacks with a settings file in a folder, sorted."""
-    return sorted(path.name.removeprefix("Pulumi.").removesuffix(".yaml") for path in folder.glob("Pulumi.*.yaml"))
-
-
 def listed_stacks(*options: str) -> frozenset[str]:
     """Return the names of the backend's stacks. Raises like `query`."""
     return _names(query(["stack", "ls", "--json", *options]))
@@ -72,25 +68,6 @@ def require_stacks(names: Sequence[str]) -> Sequence[str]:
     if unknown:
         raise CommandRefusedError(no_settings_file(unknown[0], project_folder()))
     return known
-
-
-def no_settings_file(stack: str, folder: Path) -> str:
-    """Return the error for a stack without a settings file: git's copy, the stack that was probably meant, or those that have one."""
-    name = f"Pulumi.{stack}.yaml"
-    if _is_committed(name, folder):
-        return f"{name} not found, but it is committed. Run `git checkout {name}` to restore it."
-    known = stacks_in(folder)
-    listed = did_you_mean(stack, known) or f" Stacks with a settings file: {', '.join(known) or 'none'}."
-    return f"{name} not found.{listed} To create it, run `python -m scripts.new`."
-
-
-def _is_committed(name: str, folder: Path) -> bool:
-    """Return whether the checked-out commit has a file. Without git, nothing is committed."""
-    try:
-        done = ended(["git", "cat-file", "-e", f"HEAD:./{name}"], folder=folder)
-    except OSError:
-        return False
-    return done.returncode == 0
 
 
 def pulumi() -> str:

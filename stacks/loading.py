@@ -156,7 +156,7 @@ def from_file(path: Path, *, project: str | None = None) -> Settings:
 
 
 def _missing_file(path: Path) -> str:
-    from engine.runner import no_settings_file  # noqa: PLC0415 - only an error needs it
+    from contracts.settings_files import no_settings_file  # noqa: PLC0415 - only an error needs it
 
     return no_settings_file(_stack_of(path.name), path.parent)
 

@@ -51,7 +51,7 @@ class Parser(argparse.ArgumentParser):
     """Options that it accepts, set by `add_options`."""
     _given: Sequence[str] = ()
 
-    def parse_known_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:  # noqa: ANN401 # pyright: ignore[reportIncompatibleMethodOverride] - argparse has overloads
         """Parse a command line, and keep its words for the error."""
         self._given = list(sys.argv[1:] if args is None else args)
         return super().parse_known_args(self._given, namespace)

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 from contracts.errors import CommandRefusedError
 from contracts.exit_codes import ExitCode
-from contracts.spelling import UnknownWordError
 from contracts.former_names import CAPACITY, with_former_names
+from contracts.spelling import UnknownWordError
 from scripts.cli.command import Command, run_command, say
 from scripts.cli.options import JsonSwitch, Option
 from scripts.cli.project_ids import project_id

@@ -75,7 +75,7 @@ class Parser(argparse.ArgumentParser):
     subcommand_names: Sequence[str] = ()
     _given: Sequence[str] = ()
 
-    def parse_known_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:  # noqa: ANN401 # pyright: ignore[reportIncompatibleMethodOverride] - argparse has overloads
         """Parse a command line. A subcommand reports its unknown words itself, because its options are known here."""
         self._given = list(sys.argv[1:] if args is None else args)
         known, others = cast("tuple[Any, list[str]]", super().parse_known_args(self._given, namespace))

@@ -7,8 +7,8 @@ from typing import Any, cast
 
 from contracts.errors import CommandRefusedError, ScriptError
 from contracts.fields import as_mapping
-from engine import runner
 from contracts.spelling import did_you_mean, meant
+from engine import runner
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

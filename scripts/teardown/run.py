@@ -298,13 +298,13 @@ class Teardown:
                     f"removing stale lock of stack {stack} ({lock.holder} is no longer running)"
                 )
                 continue
-            held = locked([lock])
+            how = locked([lock])
             refusal = (
-                f"Stack {stack} is {held}. Wait for it to finish, or run this command in a terminal to confirm. "
+                f"Stack {stack} is {how}. Wait for it to finish, or run this command in a terminal to confirm. "
                 f"If it has stopped, run `pulumi cancel --yes --stack {stack}`."
             )
             self.output.confirm(
-                f"Stack {stack} is {held}, which may still be running. Remove the lock?", refusal=refusal
+                f"Stack {stack} is {how}, which may still be running. Remove the lock?", refusal=refusal
             )
         if held:
             remove_lock_files(stack)

@@ -534,8 +534,7 @@ def test_a_stack_without_a_file_names_those_that_have_one(tmp_path):
         ),
         (
             "config: [",
-            "Pulumi.x.yaml is not YAML at line 1, column 10: expected the node content, but found '<stream end>'. "
-            "Fix that line, or the one before it.",
+            "Pulumi.x.yaml is not YAML at line 1, column 10: expected the node content, but found '<stream end>'. Fix that line,",
         ),
         (
             "config:\n  a: b: c\n",
