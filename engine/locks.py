@@ -53,13 +53,13 @@ class StackLock:
         since_s = seconds_of(self.since)
         if math.isinf(since_s):
             return f"locked by {self.holder}"
-        minutes = max(0, int((now or datetime.now(UTC)).timestamp() - since_s) // 60)
+        minutes = int((now or datetime.now(UTC)).timestamp() - since_s) // 60
         lasted = (
-            "less than 1 min"
-            if minutes < 1
+            f"{minutes // 60} h"
+            if minutes >= _HOURS_FROM_MIN
             else f"{minutes} min"
-            if minutes < _HOURS_FROM_MIN
-            else f"{minutes // 60} h"
+            if minutes > 0
+            else "less than 1 min"
         )
         return f"locked for {lasted} by {self.holder}"
 
