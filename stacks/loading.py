@@ -111,7 +111,7 @@ def from_pulumi(config: Mapping[str, str], secret_keys: frozenset[str], *, stack
     _check_namespaces(config, origin)
     if not _own_keys(config):
         path = Path(origin)
-        raise SettingsError(_no_settings(origin) if path.is_file() else _missing_file(path))
+        raise SettingsError(_no_settings(path) if path.is_file() else _missing_file(path))
     values = {key: text for key, text in _own_keys(config).items() if key not in SECRET_KEYS}
     secrets = [key for key in SECRET_KEYS if f"{PRODUCT}:{key}" in config]
     for key in secrets:
@@ -145,7 +145,7 @@ def from_file(path: Path, *, project: str | None = None) -> Settings:
     _check_namespaces(config, path.name)
     values = _own_keys(config)
     if not values:
-        raise SettingsError(_no_settings(path.name))
+        raise SettingsError(_no_settings(path))
     secrets = take_secrets(values)
     for key, value in secrets.items():
         if list(_mapping(value)) != ["secure"]:
@@ -161,9 +161,16 @@ def _missing_file(path: Path) -> str:
     return no_settings_file(_stack_of(path.name), path.parent)
 
 
-def _no_settings(origin: str) -> str:
+def _no_settings(path: Path) -> str:
+    """Return the error for a file without settings. The engine writes such a file, with a salt only, where the stack's own was deleted."""
+    from contracts.settings_files import committed_text  # noqa: PLC0415 - only an error needs it
+
+    if f"{PRODUCT}:" in (committed_text(path.name, path.parent) or ""):
+        return (
+            f"{path.name} has no settings, but its committed version has. Run `git checkout {path.name}` to restore it."
+        )
     return (
-        f"{origin} has no settings of this project. Run `python -m scripts.new {_stack_of(origin)} --model 12B --force` to write them, "
+        f"{path.name} has no settings of this project. Run `python -m scripts.new {_stack_of(path.name)} --model 12B --force` to write them, "
         f"or set {PRODUCT}:target and {PRODUCT}:model."
     )
 

@@ -127,6 +127,11 @@ PLAN = (
         "Pulumi.gone.yaml not found, but it is committed",
         "Run `git checkout Pulumi.gone.yaml` to restore it.",
     ),
+    typed(
+        "plan --stack emptied",
+        "Pulumi.emptied.yaml has no settings",
+        "Run `git checkout Pulumi.emptied.yaml` to restore it.",
+    ),
 )
 BENCH = (
     typed("bench", "No server selected", "Pass --stack NAME or --url URL."),
@@ -289,15 +294,19 @@ FILES = (
 
 @pytest.fixture(scope="module")
 def template(tmp_path_factory):
-    """A project in git with the shipped stacks, and one whose settings file is deleted."""
+    """A project in git with the shipped stacks, one whose settings file is deleted, and one where the engine wrote another in its place."""
     folder = tmp_path_factory.mktemp("project")
     for path in (ROOT / "Pulumi.yaml", *ROOT.glob("Pulumi.*.yaml")):
         shutil.copy(path, folder)
-    (folder / "Pulumi.gone.yaml").write_text("config: {}\n")
+    for name in ("gone", "emptied"):
+        shutil.copy(ROOT / "Pulumi.tpu-v6e1.yaml", folder / f"Pulumi.{name}.yaml")
     identity = ["-c", "user.name=x", "-c", "user.email=x@example.com", "-c", "commit.gpgsign=false"]
     for words in (["init", "-q"], ["add", "."], [*identity, "commit", "-q", "-m", "x"]):
         subprocess.run(["git", *words], cwd=folder, check=True, capture_output=True)
     (folder / "Pulumi.gone.yaml").unlink()
+    (folder / "Pulumi.emptied.yaml").write_text(
+        "encryptionsalt: v1:x=:v1:y:z==\n"
+    )  # what the engine writes in its place
     return folder
 
 
