@@ -14,6 +14,21 @@ class NamingError(ValueError):
     """A stack's name cannot be part of resource names. The message names the allowed characters."""
 
 
+def check_stack_name(stack: str) -> None:
+    """Raise NamingError for a stack whose name cannot be part of resource names."""
+    if not _STACK.fullmatch(stack):
+        raise NamingError(
+            f'The stack\'s name "{stack}" becomes part of resource names. Use up to 30 lower-case letters, '
+            "digits and hyphens, starting with a letter."
+        )
+
+
+def allowed_name(stack: str) -> str:
+    """Return the nearest name that is allowed, such as `tpu-v6e1` for `TPU_v6e1`; empty if none is near."""
+    near = stack.lower().replace("_", "-").strip("-")
+    return near if _STACK.fullmatch(near) else ""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Names:
     """Names of one stack's resources. Each contains `gemma-STACK`, so you can find it in the console."""
@@ -22,11 +37,7 @@ class Names:
     stack: str
 
     def __post_init__(self) -> None:
-        if not _STACK.fullmatch(self.stack):
-            raise NamingError(
-                f'The stack\'s name "{self.stack}" becomes part of resource names. Use up to 30 lower-case letters, '
-                "digits and hyphens, starting with a letter."
-            )
+        check_stack_name(self.stack)
 
     @property
     def base(self) -> str:

@@ -22,7 +22,7 @@ def is_alive(pid: int, since: str) -> bool:
         state, started_s = _stat(process)
     except (OSError, ValueError, IndexError):
         return False
-    return state != "Z" and started_s <= _seconds(since) + _CLOCK_TICKS_S
+    return state != "Z" and started_s <= seconds_of(since) + _CLOCK_TICKS_S
 
 
 def _answers(pid: int) -> bool:
@@ -46,7 +46,7 @@ def _stat(process: Path) -> tuple[str, float]:
     return fields[0], float(boot.split()[1]) + ticks
 
 
-def _seconds(since: str) -> float:
+def seconds_of(since: str) -> float:
     """Return an RFC 3339 time in seconds since 1970. An invalid time is in the far future, so its holder is treated as alive."""
     try:
         return datetime.fromisoformat(re.sub(r"(\.\d{6})\d+", r"\1", since)).astimezone(UTC).timestamp()

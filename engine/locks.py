@@ -5,17 +5,19 @@ blocked command (pulumi/pulumi, pkg/backend/diy/lock.go: lockContent and lockErr
 """
 
 import json
+import math
 import re
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, TypeVar
 
 from contracts.errors import CommandRefusedError
 from contracts.fields import as_mapping
 from contracts.labels import PRODUCT
-from contracts.processes import is_alive
+from contracts.processes import is_alive, seconds_of
 from engine import runner
 from engine.backend import state_folder
 
@@ -26,6 +28,9 @@ _LINE: Final = re.compile(
     r"(?P<place>\S+): created by (?P<user>[^@\s]+)@(?P<host>\S+) \(pid (?P<pid>\d+)\) at (?P<since>\S+)"
 )
 _FILE: Final = "file://"
+_HOURS_FROM_MIN: Final = 120
+"""Locks are shown in hours from this age on."""
+UNNAMED: Final = "locked by an update that the backend does not name"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +46,22 @@ class StackLock:
     @property
     def holder(self) -> str:
         """Holder of the lock, for display."""
-        return f"{self.user}@{self.host} (process {self.pid}, since {self.since})"
+        return f"{self.user}@{self.host} (process {self.pid})"
+
+    def held(self, now: datetime | None = None) -> str:
+        """Return how long the lock is held and by whom, such as `locked for 12 min by ana@vm (process 86)`."""
+        since_s = seconds_of(self.since)
+        if math.isinf(since_s):
+            return f"locked by {self.holder}"
+        minutes = int((now or datetime.now(UTC)).timestamp() - since_s) // 60
+        lasted = (
+            f"{minutes // 60} h"
+            if minutes >= _HOURS_FROM_MIN
+            else f"{minutes} min"
+            if minutes > 0
+            else "less than 1 min"
+        )
+        return f"locked for {lasted} by {self.holder}"
 
     @property
     def is_dead(self) -> bool:
@@ -139,17 +159,21 @@ def _place(folder: Path, stack: str) -> Path:
     return folder / "locks" / "organization" / PRODUCT / stack
 
 
+def locked(locks: Sequence[StackLock]) -> str:
+    """Return how long and by whom a stack is locked, as the end of a sentence."""
+    return " and ".join(lock.held() for lock in locks if lock.pid) or UNNAMED
+
+
 def require_dead(stack: str, locks: Sequence[StackLock]) -> None:
     """Raise CommandRefusedError unless the process of every lock is known to be gone. Without a lock file the holder is unknown."""
     alive = [lock for lock in locks if not lock.is_dead]
     if locks and not alive:
         return
-    who = " and ".join(lock.holder for lock in alive) if alive else "an update that the backend does not name"
     here = alive and all(lock.host == socket.gethostname() for lock in alive)
     advice = (
         "Wait for it to finish" if here else f"If it is no longer running, run `pulumi cancel --yes --stack {stack}`"
     )
-    raise CommandRefusedError(f"Stack {stack} is locked by {who}. {advice}, then retry.")
+    raise CommandRefusedError(f"Stack {stack} is {locked(alive)}. {advice}, then retry.")
 
 
 def _from_file(path: Path, raw: Mapping[str, object]) -> StackLock:

@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import IO, Any, Final
 
 from contracts.errors import CommandRefusedError, ScriptError
+from contracts.settings_files import no_settings_file, stacks_in
+from contracts.spelling import did_you_mean
 from engine.children import started
 from engine.private_folders import held_locks
 
@@ -48,15 +50,13 @@ def project_folder() -> Path:
     raise CommandRefusedError("Pulumi.yaml not found. Run this command from the project folder.")
 
 
-def stacks_in(folder: Path) -> Sequence[str]:
-    """Return the stacks with a settings file in a folder, sorted."""
-    return sorted(path.name.removeprefix("Pulumi.").removesuffix(".yaml") for path in folder.glob("Pulumi.*.yaml"))
-
-
 def listed_stacks(*options: str) -> frozenset[str]:
     """Return the names of the backend's stacks. Raises like `query`."""
-    listed = json.loads(query(["stack", "ls", "--json", *options]))
-    return frozenset(str(item["name"]).rpartition("/")[2] for item in listed)
+    return _names(query(["stack", "ls", "--json", *options]))
+
+
+def _names(listed: str) -> frozenset[str]:
+    return frozenset(str(item["name"]).rpartition("/")[2] for item in json.loads(listed))
 
 
 def require_stacks(names: Sequence[str]) -> Sequence[str]:
@@ -66,9 +66,7 @@ def require_stacks(names: Sequence[str]) -> Sequence[str]:
         raise CommandRefusedError("No Pulumi.<stack>.yaml found. Run `python -m scripts.new` to create a stack.")
     unknown = [name for name in names if name not in known]
     if unknown:
-        raise CommandRefusedError(
-            f"Pulumi.{unknown[0]}.yaml not found. Stacks with a settings file: {', '.join(known)}."
-        )
+        raise CommandRefusedError(no_settings_file(unknown[0], project_folder()))
     return known
 
 
@@ -187,18 +185,35 @@ def query(arguments: Sequence[str], *, limit_s: float = QUERY_LIMIT_S) -> str:
         raise PulumiFailedError(NOT_LOGGED_IN, answer.stdout + answer.stderr)
     missing = re.match(r"no stack named '([^']*)' found", error)
     if missing:
-        stack = missing[1].rpartition("/")[2]
-        raise CommandRefusedError(
-            f"Stack {stack} does not exist. Run `pulumi stack init {stack}`, or pass another with --stack.{_lost_hint(stack)}"
-        )
+        raise CommandRefusedError(_no_such_stack(missing[1].rpartition("/")[2]))
     raise PulumiFailedError(f"`pulumi {arguments[0]}` failed: {error}", answer.stdout + answer.stderr)
 
 
-def _lost_hint(stack: str) -> str:
-    """Return the sentence about a lost state, if the stack has settings with which it could have been deployed."""
-    if not (project_folder() / f"Pulumi.{stack}.yaml").is_file():
-        return ""
-    return f" If it was deployed and its state is lost, run `python -m scripts.recover --stack {stack}`."
+def _no_such_stack(stack: str) -> str:
+    """Return the error for a stack that the backend does not know.
+
+    Only a stack with settings is worth creating, and only it could have been deployed before: any other name is a typing error.
+    """
+    with_settings = stacks_in(project_folder())
+    if stack in with_settings:
+        return (
+            f"Stack {stack} does not exist. Run `pulumi stack init {stack}`, or pass another with --stack. "
+            f"If it was deployed and its state is lost, run `python -m scripts.recover --stack {stack}`."
+        )
+    known = sorted({*with_settings, *_stacks_of_backend()})
+    listed = did_you_mean(stack, known) or f" Stacks: {', '.join(known) or 'none'}."
+    return (
+        f"Stack {stack} does not exist.{listed} Pass an existing stack, or run `python -m scripts.new` to create one."
+    )
+
+
+def _stacks_of_backend() -> frozenset[str]:
+    """Return the names of the backend's stacks, for a suggestion: none if it cannot list them."""
+    answer = run("stack", "ls", "--json")
+    try:
+        return _names(answer.stdout) if answer.returncode == 0 else frozenset()
+    except ValueError:
+        return frozenset()
 
 
 def error_of(answer: "subprocess.CompletedProcess[str]") -> str:

@@ -109,6 +109,9 @@ def from_pulumi(config: Mapping[str, str], secret_keys: frozenset[str], *, stack
     """
     origin = f"Pulumi.{stack}.yaml"
     _check_namespaces(config, origin)
+    if not _own_keys(config):
+        path = Path(origin)
+        raise SettingsError(_no_settings(path) if path.is_file() else _missing_file(path))
     values = {key: text for key, text in _own_keys(config).items() if key not in SECRET_KEYS}
     secrets = [key for key in SECRET_KEYS if f"{PRODUCT}:{key}" in config]
     for key in secrets:
@@ -129,20 +132,20 @@ def from_file(path: Path, *, project: str | None = None) -> Settings:
     try:
         document = read_yaml(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        stacks = sorted(p.name.removeprefix("Pulumi.").removesuffix(".yaml") for p in path.parent.glob("Pulumi.*.yaml"))
-        known = ", ".join(stacks) or "none"
-        raise SettingsError(f"{path.name} not found. Stacks with a settings file: {known}.") from None
+        raise SettingsError(_missing_file(path)) from None
     except UnicodeDecodeError as error:
         raise SettingsError(
             f"{path.name} is not UTF-8: byte {error.start} is 0x{error.object[error.start]:02x}. Save the file as UTF-8."
         ) from None
     except yaml.YAMLError as error:
-        raise SettingsError(f"{path.name} is not YAML: {str(error).splitlines()[0]}.") from None
+        raise SettingsError(_not_yaml(path.name, error)) from None
     except ValueError:
         raise SettingsError(f"{path.name} has a number with too many digits.") from None
     config = _mapping(_mapping(document).get("config"))
     _check_namespaces(config, path.name)
     values = _own_keys(config)
+    if not values:
+        raise SettingsError(_no_settings(path))
     secrets = take_secrets(values)
     for key, value in secrets.items():
         if list(_mapping(value)) != ["secure"]:
@@ -150,6 +153,37 @@ def from_file(path: Path, *, project: str | None = None) -> Settings:
     named = config.get("gcp:project")
     found = named if isinstance(named, str) else project_from_environment() or project
     return from_values(values, project=found, secrets=list(secrets), origin=path.name)
+
+
+def _missing_file(path: Path) -> str:
+    from contracts.settings_files import no_settings_file  # noqa: PLC0415 - only an error needs it
+
+    return no_settings_file(_stack_of(path.name), path.parent)
+
+
+def _no_settings(path: Path) -> str:
+    """Return the error for a file without settings. The engine writes such a file, with a salt only, where the stack's own was deleted."""
+    from contracts.settings_files import committed_text  # noqa: PLC0415 - only an error needs it
+
+    if f"{PRODUCT}:" in (committed_text(path.name, path.parent) or ""):
+        return (
+            f"{path.name} has no settings, but its committed version has. Run `git checkout {path.name}` to restore it."
+        )
+    return (
+        f"{path.name} has no settings of this project. Run `python -m scripts.new {_stack_of(path.name)} --model 12B --force` to write them, "
+        f"or set {PRODUCT}:target and {PRODUCT}:model."
+    )
+
+
+def _not_yaml(name: str, error: yaml.YAMLError) -> str:
+    """Return the error for invalid YAML, with its line where the parser knows it."""
+    if not isinstance(error, yaml.MarkedYAMLError) or error.problem_mark is None:
+        return f"{name} is not YAML: {str(error).splitlines()[0]}. Fix the file, or run `git checkout {name}`."
+    mark, problem = error.problem_mark, error.problem or "it cannot be read"
+    place = f"{name} is not YAML at line {mark.line + 1}, column {mark.column + 1}"
+    if r"'\t'" in problem:
+        return f"{place}: a tab cannot indent. Replace the tab with spaces."
+    return f"{place}: {problem}. Fix that line, or the one before it."
 
 
 def read_yaml(text: str) -> object:

@@ -4,7 +4,7 @@ import pulumi
 from pulumi.runtime import get_config_env, get_config_secret_keys_env
 
 from contracts.labels import Ownership, StackLimits
-from contracts.naming import Names, NamingError
+from contracts.naming import Names, NamingError, allowed_name, check_stack_name
 from planning import PlanningError
 from planning.cost.subject import examine
 from planning.planner import plan_of
@@ -34,6 +34,7 @@ UserError = (
 def run() -> None:
     """Declare the stack that is being previewed or deployed. Raises one of `UserError` before any resource is declared."""
     stack = pulumi.get_stack()
+    _check_name(stack)  # before the settings, which such a stack rarely has
     settings = loading.from_pulumi(get_config_env(), frozenset(get_config_secret_keys_env()), stack=stack)
     deployment = to_deployment(settings, today=today())
     wording = StackWording(deployment)
@@ -59,6 +60,15 @@ def run() -> None:
         secrets={key: pulumi.Config().require_secret(key) for key in settings.secrets},
     )
     _deploy(context)
+
+
+def _check_name(stack: str) -> None:
+    """Raise NamingError with the command that renames a stack that exists under a name that is not allowed."""
+    try:
+        check_stack_name(stack)
+    except NamingError as error:
+        name = allowed_name(stack) or "NAME"
+        raise NamingError(f"{error} Run `pulumi stack rename {name} --stack {stack}`.") from None
 
 
 def _deploy(context: Context) -> None:

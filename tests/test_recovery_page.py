@@ -266,7 +266,7 @@ def lock(pid, host):
     return locks.StackLock(place="", user="me", host=host, pid=pid, since=datetime.now(UTC).isoformat())
 
 
-@produces("is locked by ... Wait for it to finish, then retry.")
+@produces("is locked ... Wait for it to finish, then retry.")
 def live_lock(_tools):
     return refusal(lambda: locks.require_dead("dev", [lock(os.getpid(), socket.gethostname())]))
 
@@ -277,7 +277,7 @@ def plan_of_something_else(_tools):
     return str(plan.refused("the image changed"))
 
 
-@produces("is locked by ... If it is no longer running, run")
+@produces("is locked ... If it is no longer running, run")
 def lock_of_another_machine(_tools):
     return refusal(lambda: locks.require_dead("dev", [lock(7, "another-machine")]))
 

@@ -6,10 +6,12 @@ required. A field whose type is such a dataclass is a group of options, with the
 
 import argparse
 import dataclasses
+import difflib
 import math
+import sys
 import types
 import typing
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final, NoReturn, TypeVar, cast
 
@@ -43,12 +45,30 @@ JsonSwitch = Annotated[bool, Option("Print one JSON object on stdout.", flag="--
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse parser that reports errors as one sentence."""
+    """argparse parser that reports errors as one sentence, and suggests the option that was meant."""
+
+    flags: Sequence[str] = ()
+    """Options that it accepts, set by `add_options`."""
+    _given: Sequence[str] = ()
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:  # noqa: ANN401 # pyright: ignore[reportIncompatibleMethodOverride] - argparse has overloads
+        """Parse a command line, and keep its words for the error."""
+        self._given = list(sys.argv[1:] if args is None else args)
+        return super().parse_known_args(self._given, namespace)
 
     def error(self, message: str) -> NoReturn:
         """Reject a command line."""
-        sentence = message[:1].upper() + message[1:].rstrip(".")
-        raise SweepError(f"{sentence}. Run with --help for the options.")
+        sentence = self._unknown_option() or f"{message[:1].upper()}{message[1:].rstrip('.')}."
+        raise SweepError(f"{sentence} Run with --help for the options.")
+
+    def _unknown_option(self) -> str:
+        """Return the sentence about the first option that does not exist; empty if all exist."""
+        names = [word.partition("=")[0] for word in self._given if word.startswith("--") and " " not in word]
+        wrong = next((name for name in names if name not in {*self.flags, "--", "--help"}), None)
+        if wrong is None:
+            return ""
+        near = difflib.get_close_matches(wrong, self.flags, n=1)
+        return f"{wrong} is not an option.{f' Did you mean {near[0]}?' if near else ''}"
 
 
 def number(text: str) -> float:
@@ -59,8 +79,9 @@ def number(text: str) -> float:
     return value
 
 
-def add_options(parser: argparse.ArgumentParser, kind: type[object]) -> None:
+def add_options(parser: Parser, kind: type[object]) -> None:
     """Add every field of a dataclass to a parser."""
+    parser.flags = list(_flags(kind))
     for field, hint, option in _fields(kind):
         if option is not None:
             _add(parser.add_argument, field, hint, option)
@@ -90,6 +111,21 @@ def _fields(kind: type[object]) -> Iterator[tuple["dataclasses.Field[object]", t
         yield field, _value_type(getattr(hint, "__origin__", hint) if option else hint), option
 
 
+def _flags(kind: type[object]) -> Iterator[str]:
+    """Yield every option that a parser of this dataclass accepts, including groups."""
+    for field, hint, option in _fields(kind):
+        if option is None:
+            yield from _flags(hint)
+        elif not option.positional:
+            yield _flag(field, option)
+            if option.former:
+                yield option.former
+
+
+def _flag(field: "dataclasses.Field[object]", option: Option) -> str:
+    return option.flag or f"--{field.name.replace('_', '-')}"
+
+
 def _value_type(hint: object) -> type[object]:
     """Return the type of one value: `int` for `int | None` and for `tuple[int, ...]`."""
     members = [member for member in typing.get_args(hint) if member is not types.NoneType] or [hint]
@@ -97,7 +133,7 @@ def _value_type(hint: object) -> type[object]:
 
 
 def _add(add: Callable[..., object], field: "dataclasses.Field[object]", hint: type[object], option: Option) -> None:
-    flag = option.flag or f"--{field.name.replace('_', '-')}"
+    flag = _flag(field, option)
     required = field.default is dataclasses.MISSING
     default = None if required else field.default
     shown = "" if default is None or default is False or default == () else f" Default: {default}."

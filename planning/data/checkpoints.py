@@ -108,6 +108,18 @@ def hub_answer(name: str) -> HubAnswer:
     return "exists" if found.absent is None else "absent"
 
 
+def family(name: str) -> tuple[Checkpoint, ...]:
+    """Return the instruction-tuned checkpoints of a family, such as `12B`, `26B-A4B` or `26B`; none for any other name."""
+    wanted = name.strip().lower()
+    return tuple(one for one in CHECKPOINTS.values() if one.kind == "instruct" and wanted in _families(one))
+
+
+def _families(checkpoint: Checkpoint) -> tuple[str, str]:
+    """Return the names of a checkpoint's family: its size, with and without the number of active parameters."""
+    size = checkpoint.architecture.rpartition("gemma-4-")[2].removesuffix("-it").lower()
+    return size, size.partition("-")[0]
+
+
 def original_of(model_id: str) -> str:
     """Return the id of a quantized checkpoint's bf16 original; any other id unchanged."""
     found = checkpoint_of(model_id)

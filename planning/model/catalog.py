@@ -190,20 +190,18 @@ def find_id(name: str) -> str | None:
 
 
 def unknown_model(name: str) -> str:
-    """Return the error for an id outside the catalog: known ids, similar ids, and how to plan it anyway."""
+    """Return the error for an id outside the catalog: similar ids, and how to plan it anyway."""
     found = find_checkpoint(name)
     if found is not None:
         return (
             f"{found.id} is a draft model for {found.architecture} and cannot serve alone. Set the model to {found.architecture} and add "
             'the draft model to `vllm.speculative_config`: {"model": "' + found.id + '", "num_speculative_tokens": 3}.'
         )
-    ids = model_ids()
-    known = f"{', '.join(ids[:_SHOWN_IDS])} and {len(ids) - _SHOWN_IDS} more (docs/reference/checkpoints.md)"
-    close = similar_ids(name)
+    close = similar_ids(name)[:_SHOWN_SIMILAR]
     meant = f" Did you mean {' or '.join(close)}?" if close else ""
     return (
-        f'The model "{name}" is not in the catalog.{meant} Known: {known}. To plan any other model, pass its config.json '
-        "(`python -m scripts.plan --config FILE` or --from-hub, or `model_config` in a stack)."
+        f'The model "{name}" is not in the catalog.{meant} See docs/reference/checkpoints.md, or plan any model with `--config FILE` '
+        "(in a stack, modelConfig)."
     )
 
 
@@ -220,7 +218,7 @@ def absent_model(absent: Checkpoint, page: Page) -> str:
     return f"{absent.id} does not exist on the Hugging Face Hub: it returned 404 ({page.url}, {page.date}). Nearest existing ids: {near}."
 
 
-_SHOWN_IDS: Final = 10
+_SHOWN_SIMILAR: Final = 2
 _SHOWN_NEAR: Final = 3
 
 

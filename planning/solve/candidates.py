@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
-from planning.data.checkpoints import CHECKPOINTS, Checkpoint, find_checkpoint
+from planning.data.checkpoints import CHECKPOINTS, Checkpoint, family, find_checkpoint
 from planning.data.images import DEFAULT_IMAGES, built_images
 from planning.data.prices import LIST_PRICES, HourlyPart, PriceBook, instance_parts, region_of, slice_parts
 from planning.data.quantization import QUANTIZED_BY_VLLM
@@ -105,23 +105,16 @@ def checkpoints_of(wanted: str | None) -> tuple[Checkpoint, ...]:
     Raises:
         PlanningError: for a model outside the catalog, missing on the hub, or only usable as a draft model.
     """
-    served = tuple(one for one in CHECKPOINTS.values() if one.kind == "instruct")
     if wanted is None:
-        return served
-    family = tuple(one for one in served if wanted.strip().lower() in _families(one))
-    if family:
-        return family
+        return tuple(one for one in CHECKPOINTS.values() if one.kind == "instruct")
+    members = family(wanted)
+    if members:
+        return members
     found = find_checkpoint(wanted)
     if found is None or found.is_drafter:
         raise PlanningError(unknown_model(wanted))
     refuse_absent(found.id)
     return (found,)
-
-
-def _families(checkpoint: Checkpoint) -> tuple[str, str]:
-    """Return the names of a checkpoint's family: its size, with and without the number of active parameters."""
-    size = checkpoint.architecture.rpartition("gemma-4-")[2].removesuffix("-it").lower()
-    return size, size.partition("-")[0]
 
 
 def servings_of(checkpoints: tuple[Checkpoint, ...]) -> Iterator[Served]:

@@ -32,6 +32,10 @@ def explain(subject: Subject) -> tuple[tuple[str, tuple[str, ...]], ...]:
     )
 
 
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+
+
 def _model(subject: Subject) -> tuple[str, ...]:
     resolved = subject.resolved
     groups = ", ".join(
@@ -48,11 +52,12 @@ def _model(subject: Subject) -> tuple[str, ...]:
 
 def _memory(subject: Subject) -> tuple[str, ...]:
     memory, resolved, weights = subject.memory, subject.resolved, subject.weights
+    devices = _counted(resolved.tp, "device")
     lines = [
         f"checkpoint                     {memory.checkpoint_gib:9.3f} GiB",
         f"budget     {memory.usable_gib:.2f} x {resolved.utilization:g} = {memory.budget_gib:9.3f} GiB",
         (
-            f"- weights on one of {resolved.tp} device(s)  {to_gib(weights.device):9.3f} GiB, "
+            f"{f'- weights on one of {devices}':<31}{to_gib(weights.device):9.3f} GiB, "
             f"including {to_gib(weights.tables):.3f} for position tables and buffers"
         ),
     ]
@@ -87,12 +92,12 @@ def _kv(subject: Subject) -> tuple[str, ...]:
     for kind in layout.kinds:
         if kind.window is None:
             lines.append(
-                f"full length: {kind.groups} group(s) x ceil({resolved.max_model_len:,} / {kind.block_size}) blocks per request"
+                f"full length: {_counted(kind.groups, 'group')} x ceil({resolved.max_model_len:,} / {kind.block_size}) blocks per request"
             )
         else:
             held = min(kind.window - 1 + tokens_in_flight(resolved), resolved.max_model_len)
             lines.append(
-                f"window {kind.window:,}: {kind.groups} group(s) x (ceil({held:,} / {kind.block_size}) + 1) blocks, "
+                f"window {kind.window:,}: {_counted(kind.groups, 'group')} x (ceil({held:,} / {kind.block_size}) + 1) blocks, "
                 f"min({kind.window:,} - 1 + {tokens_in_flight(resolved):,}, {resolved.max_model_len:,}) tokens held"
             )
     per_request = blocks_per_request(

@@ -16,7 +16,7 @@ from engine import runner
 from engine.changes import ResourceChange, changes_of
 from engine.checkout import git
 from engine.events import EventLog
-from engine.locks import StackLock, is_lock_error, parse_locks, stack_locks
+from engine.locks import StackLock, is_lock_error, locked, parse_locks, stack_locks
 from engine.previewed import PREVIEW_LIMIT_S, preview_errors
 from engine.private_folders import private_folder
 from engine.steps import CAPACITY_TYPES, differences, shortened_differences, steps_of
@@ -323,9 +323,8 @@ def _locked(stack: str, text: str) -> str | None:
 
 
 def _locked_words(stack: str, locks: Sequence[StackLock]) -> str:
-    holders = ", ".join(sorted({lock.holder for lock in locks})) or "another run"
     return (
-        f"Stack {stack} is locked by {holders}: another agent or user is changing it. Nothing was done. Wait for it to finish, "
+        f"Stack {stack} is {locked(locks)}: another agent or user is changing it. Nothing was done. Wait for it to finish, "
         "then preview again. If that process is gone, scripts.recover removes its lock."
     )
 

@@ -1,6 +1,6 @@
 r"""Measure a deployed server or any OpenAI-compatible one under load.
 
-  python -m scripts.bench --stack NAME --out DIR
+  python -m scripts.bench --stack NAME
   python -m scripts.bench --url URL --model ID --concurrency 1,8,64 --out DIR
   python -m scripts.bench compare DIR DIR
   python -m scripts.bench report DIR
@@ -9,7 +9,8 @@ r"""Measure a deployed server or any OpenAI-compatible one under load.
 
 Loads are closed loops (--concurrency), open loops (--request-rate), or both,
 over a grid of prompt and output lengths. Each point is stored when it finishes,
-and --resume continues a sweep. docs/benchmarking.md describes loads, results and
+and --resume continues a sweep. Without --out, the results are in
+results/STACK/TIME, or in results/HOST/TIME with --url. docs/benchmarking.md describes loads, results and
 validity.
 """
 

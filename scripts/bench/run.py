@@ -2,9 +2,13 @@
 
 import contextlib
 import json
+import re
 from collections.abc import Generator
 from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Final
+from urllib.parse import urlsplit
 
 from contracts.exit_codes import ExitCode
 from engine.children import run_async
@@ -20,10 +24,13 @@ from scripts.bench.forecast import WITHOUT_STACK, PlanForecast
 from scripts.bench.keep import keep_sweep
 from scripts.bench.options import BenchOptions
 from scripts.cli.access import TOKEN_MARGIN_S, open_stack_access, open_url_access
+from scripts.cli.command import say
 from scripts.cli.measured.planned import deployed_plan
 from scripts.cli.measured.record import now
 from scripts.cli.reach import endpoint_of
 
+RESULTS: Final = "results"
+"""Folder of the results, ignored by git."""
 PROGRAM: Final = Program(name="bench", words=("python", "-m", "scripts.bench"))
 
 
@@ -33,6 +40,8 @@ def run_benchmark(options: BenchOptions) -> ExitCode:
     sweep = sweep_of(options, settings)
     since = now()
     with open_target(settings, options.server.accelerator) as (endpoint, ready):
+        if options.report.out is None:
+            say(PROGRAM.name, f"writing the results to {settings.out}")
         outcome = run_sweep(ready, sweep, endpoint, reporter_for_stderr(PROGRAM.name), run=run_async)
     files = conclude(settings, outcome, PROGRAM)
     if settings.stack is not None and outcome.measured:
@@ -44,12 +53,26 @@ def run_benchmark(options: BenchOptions) -> ExitCode:
 
 def _settings(options: BenchOptions) -> SweepSettings:
     server = options.server
-    if (server.stack is None) == (server.url is None):
+    if server.stack is not None and server.url is not None:
+        raise SweepError("--stack and --url cannot be combined. Pass one of them.")
+    if server.stack is None and server.url is None:
         raise SweepError("No server selected. Pass --stack NAME or --url URL.")
+    options = _with_folder(options)
     settings = sweep_settings(
         options, url=server.url or "", model=server.model, usd_per_hour=server.usd_per_hour, stack=server.stack
     )
     return replace(settings, no_forecast=WITHOUT_STACK)
+
+
+def _with_folder(options: BenchOptions) -> BenchOptions:
+    """Return the options with a new folder for the results if none is given. Raises SweepError for --resume without one."""
+    if options.report.out is not None:
+        return options
+    if options.report.resume:
+        raise SweepError("--resume requires the folder of the sweep. Pass --out DIR.")
+    server = options.server.stack or urlsplit(options.server.url or "").hostname or "url"
+    out = Path(RESULTS) / re.sub(r"[^A-Za-z0-9.-]+", "-", server) / f"{datetime.now(UTC):%Y-%m-%dT%H-%M-%SZ}"
+    return replace(options, report=replace(options.report, out=out))
 
 
 @contextlib.contextmanager

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 from contracts.errors import CommandRefusedError
 from contracts.exit_codes import ExitCode
 from contracts.former_names import CAPACITY, with_former_names
+from contracts.spelling import UnknownWordError
 from scripts.cli.command import Command, run_command, say
 from scripts.cli.options import JsonSwitch, Option
 from scripts.cli.project_ids import project_id
@@ -37,7 +38,7 @@ def _provisioning(text: str) -> str:
     from planning.cost.provisioning import PROVISIONING_MODELS
 
     if text not in PROVISIONING_MODELS:
-        raise ValueError(", ".join(PROVISIONING_MODELS[:-1]) + f" or {PROVISIONING_MODELS[-1]}")
+        raise UnknownWordError(PROVISIONING_MODELS)
     return text
 
 

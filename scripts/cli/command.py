@@ -110,6 +110,7 @@ def _parser(command: Command[Any], program: str) -> Parser:
     commands = " [COMMAND]" if command.run else " COMMAND"
     parser = Parser(**_words(command, f"{program}{commands if command.subcommands else ''}"))
     add_options(parser, command.options)
+    parser.subcommand_names = [sub.name for sub in command.subcommands]
     if command.subcommands:
         group = parser.add_subparsers(
             dest="subcommand", metavar="COMMAND", title="commands", required=command.run is None

@@ -10,8 +10,11 @@ Python, which saves two packages.
 
 import argparse
 import dataclasses
+import itertools
 import math
 import os
+import re
+import sys
 import types
 import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,10 +22,18 @@ from pathlib import Path
 from typing import Annotated, Any, Final, NoReturn, TypeVar, cast
 
 from contracts.errors import CommandRefusedError
+from contracts.spelling import UnknownWordError, did_you_mean
 from planning.numbers import number, whole_number
 
 T = TypeVar("T")
 
+_OPTION_WORD: Final = re.compile(r"-(?![\d.])\S+$|--\S+$")
+"""A word that argparse reads as an option: neither a negative number nor a text with spaces."""
+_UNEXPECTED: Final = re.compile(
+    r"argument COMMAND: invalid choice: '(?P<choice>[^']*)'|unrecognized arguments: (?P<extra>\S+)"
+)
+"""argparse's errors about a word that it does not expect."""
+_NO_VALUE: Final = re.compile(r"argument (--\S+): expected one argument$")
 _METAVARS: Final[Mapping[type[object], str]] = {int: "N", float: "NUMBER", Path: "PATH"}
 
 
@@ -57,16 +68,49 @@ JsonSwitch = Annotated[bool, Option("Print one JSON object on stdout.", flag="--
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse with errors of one sentence."""
+    """argparse with errors of one sentence, which suggest the option or subcommand that was meant."""
+
+    flags: Sequence[str] = ()
+    """Options that it accepts, set by `add_options`."""
+    subcommand_names: Sequence[str] = ()
+    _given: Sequence[str] = ()
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:  # noqa: ANN401 # pyright: ignore[reportIncompatibleMethodOverride] - argparse has overloads
+        """Parse a command line. A subcommand reports its unknown words itself, because its options are known here."""
+        self._given = list(sys.argv[1:] if args is None else args)
+        known, others = cast("tuple[Any, list[str]]", super().parse_known_args(self._given, namespace))
+        if others:
+            self.error(f"unrecognized arguments: {' '.join(others)}")
+        return known, others
 
     def error(self, message: str) -> NoReturn:
         """Reject a command line."""
-        sentence = message[:1].upper() + message[1:].rstrip(".")
-        raise CommandRefusedError(f"{sentence}. See --help.")
+        sentence = self._unknown_option() or self._unknown_word(message) or message[:1].upper() + message[1:]
+        raise CommandRefusedError(f"{sentence.rstrip('.')}{'' if sentence.endswith('?') else '.'} See --help.")
+
+    def _unknown_option(self) -> str:
+        """Return the sentence about the first option that does not exist; empty if all exist."""
+        own = itertools.takewhile(lambda word: word != "--" and word not in self.subcommand_names, self._given)
+        names = (word.partition("=")[0] for word in own if _OPTION_WORD.match(word))
+        wrong = next((name for name in names if name not in {*self.flags, "-h", "--help"}), None)
+        return f"{wrong} is not an option.{did_you_mean(wrong, self.flags)}" if wrong else ""
+
+    def _unknown_word(self, message: str) -> str:
+        """Return the sentence about a word that is no subcommand, one too many, or one too few; empty for other errors."""
+        found = _UNEXPECTED.match(message)
+        if found is None:
+            return _NO_VALUE.sub(r"\1 has no value.", message) if _NO_VALUE.match(message) else ""
+        word = found["choice"] or found["extra"]
+        hint = did_you_mean(word, self.subcommand_names)
+        if not hint and "--stack" in self.flags and "--stack" not in self._given:
+            hint = f" To select a stack, pass --stack {word}."
+        commands = f" Commands: {', '.join(self.subcommand_names)}." if self.subcommand_names and not hint else ""
+        return f"{word} is not {'a command' if self.subcommand_names else 'expected'}.{hint}{commands}"
 
 
-def add_options(parser: argparse.ArgumentParser, kind: type[object]) -> None:
+def add_options(parser: Parser, kind: type[object]) -> None:
     """Add every field of a dataclass to a parser."""
+    parser.flags = list(_flags(kind))
     for field, hint, option in _fields(kind):
         if option is not None:
             _add(parser.add_argument, field, hint, option)
@@ -175,6 +219,17 @@ def _flag(field: "dataclasses.Field[object]", option: Option) -> str:
     return option.flag or f"--{field.name.replace('_', '-')}"
 
 
+def _flags(kind: type[object]) -> Iterator[str]:
+    """Yield every option that a parser of this dataclass accepts, including groups."""
+    for one in option_fields(kind).values():
+        if not one.option.positional:
+            yield one.flag
+            if one.option.former:
+                yield one.option.former
+            if one.option.negatable:
+                yield f"--no-{one.flag.removeprefix('--')}"
+
+
 def _metavar(field: "dataclasses.Field[object]", hint: type[object], option: Option) -> str:
     return option.metavar or (field.name.upper() if option.positional else _METAVARS.get(hint, "TEXT"))
 
@@ -227,7 +282,7 @@ def _add(add: Callable[..., object], field: "dataclasses.Field[object]", hint: t
         words["action"] = argparse.BooleanOptionalAction if option.negatable else "store_true"
     else:
         words |= {
-            "type": _reader(flag, hint, option),
+            "type": _reader(_metavar(field, hint, option) if option.positional else flag, hint, option),
             "metavar": _metavar(field, hint, option),
         }
     if option.bare is not None:
@@ -245,14 +300,18 @@ def _add(add: Callable[..., object], field: "dataclasses.Field[object]", hint: t
         add(option.former, dest=field.name, **words | {"help": argparse.SUPPRESS, "default": argparse.SUPPRESS})
 
 
-def _reader(flag: str, hint: type[object], option: Option) -> Callable[[str], object]:
+def _reader(name: str, hint: type[object], option: Option) -> Callable[[str], object]:
     def read(text: str) -> object:
         try:
             if option.parse is not None:
                 return option.parse(text)
             return _number(text, hint, option) if hint in {int, float} else cast("Any", hint)(text)
+        except UnknownWordError as error:
+            raise CommandRefusedError(
+                f"{name} is {text!r}; it must be {error}.{did_you_mean(text, error.known)}"
+            ) from None
         except ValueError as error:
-            raise CommandRefusedError(f"{flag} is {text!r}; it must be {error}.") from None
+            raise CommandRefusedError(f"{name} is {text!r}; it must be {error}.") from None
 
     return read
 

@@ -20,11 +20,11 @@ from typing import Final
 
 from contracts.errors import CommandRefusedError, ScriptError
 from contracts.exit_codes import ExitCode
+from contracts.spelling import did_you_mean
 from scripts.cli.command import launched_as, run_command, say
 from scripts.gemma.arguments import Call
 from scripts.gemma.catalog import ENTRIES, GROUPS, Entry, entry_of
 from scripts.gemma.completion import COMPLETE, candidates, script
-from scripts.gemma.spelling import did_you_mean
 
 _COLUMNS: Final = 80
 _HELP: Final = frozenset({"-h", "--help", "help"})

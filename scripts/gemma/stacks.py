@@ -7,8 +7,8 @@ from typing import Any, cast
 
 from contracts.errors import CommandRefusedError, ScriptError
 from contracts.fields import as_mapping
+from contracts.spelling import did_you_mean, meant
 from engine import runner
-from scripts.gemma.spelling import did_you_mean, meant
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

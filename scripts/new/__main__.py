@@ -132,7 +132,9 @@ def _solved(options: NewOptions) -> "tuple[Solution, ServiceLimits]":
     )
     if answer.cheapest is None:
         sentence = nothing_is_enough(answer).replace("--max-usd-per-hour", "--budget")
-        raise PlanningError(f"{sentence[:1].upper()}{sentence[1:]} Pulumi.{options.name}.yaml was not written.")
+        raise PlanningError(
+            f"{sentence[:1].upper()}{sentence[1:]} Pulumi.{options.name}.yaml was not written. Change a limit and retry."
+        )
     return answer.cheapest, limits
 
 

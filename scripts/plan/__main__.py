@@ -26,7 +26,7 @@ from planning.errors import PlanningError
 from planning.planner import plan_of
 from planning.solve.plan_json import plan_json
 from planning.solve.wording import worded
-from scripts.cli.command import Command, run_command
+from scripts.cli.command import Command, run_command, say
 from scripts.cli.options import JsonSwitch, Option
 from scripts.plan.learn_options import LearnOptions
 from scripts.plan.question import Comparison, Question, deployment_from, wording_of
@@ -57,7 +57,7 @@ class PlanOptions:
 
 def _plan(options: PlanOptions) -> ExitCode:
     _check(options)
-    question = options.question
+    question = options.question if options.solving.solve else _with_checkpoint(options.question)
     if options.solving.solve:
         from scripts.plan.solve import solve_question  # imports all of the planner and, with --write, the settings
 
@@ -160,6 +160,21 @@ def _check_stack(options: PlanOptions) -> None:
         raise PlanningError("--fix cannot be combined with --json or --explain.")
     if options.write is not None and not options.fix:
         raise PlanningError("--write requires --fix.")
+
+
+def _with_checkpoint(question: Question) -> Question:
+    """Return the question with the checkpoint of a family, such as `12B`: the original, or the one stored in the precision that is asked for."""
+    from planning.data.checkpoints import family, stored_as
+
+    members = () if question.config or question.from_hub else family(question.model or "")
+    if not members:
+        return question
+    original = members[0].architecture
+    stored = stored_as(original, question.quantization) if question.quantization else ()
+    chosen = next(iter(stored), original)
+    others = f"; --solve compares all {len(members)} checkpoints" if len(members) > 1 else ""
+    say("plan", f"{question.model} is {chosen}{others}.")
+    return replace(question, model=chosen)
 
 
 def _check_description(options: PlanOptions) -> None:

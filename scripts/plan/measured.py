@@ -73,7 +73,7 @@ def show_measured(question: Question, *, as_json: bool) -> ExitCode:
     if not file.deployments:
         raise CommandRefusedError(
             f"{measured_path(stack)} not found: stack {stack} has no measurements. Run `python -m scripts.smoke --stack {stack}` or "
-            f"`python -m scripts.bench --stack {stack} --preset quick --out results/{stack}`."
+            f"`python -m scripts.bench --stack {stack} --preset quick`."
         )
     record = _current(file, identity)
     rate = None if record is None else _rate(record)

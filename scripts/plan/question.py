@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Annotated, Final, cast
 
 from contracts.fields import camel_case
+from contracts.spelling import did_you_mean
 from planning.data.prices import PriceBook
 from planning.errors import PlanningError
 from planning.machine.hardware import ACCELERATORS, Accelerator
@@ -206,7 +207,8 @@ def parse_set(pairs: Iterable[str]) -> dict[str, object]:
             found = {path: value for path, value in found.items() if not path.startswith(_PROBE)} | {_PROBE: None}
             continue
         if key not in keys:
-            raise PlanningError(f'--set has no key "{key}". Use one of {", ".join(keys)}.')
+            listed = did_you_mean(key, keys) or f" Use one of {', '.join(keys)}."
+            raise PlanningError(f'--set has no key "{key}".{listed} `python -m scripts.plan --help` lists the keys.')
         if not equals or not text:
             raise PlanningError(f"--set {key} has no value. Write --set {key}=VALUE.")
         found.pop(_PROBE, None) if keys[key].startswith(_PROBE) else None

@@ -15,6 +15,7 @@ from typing import Annotated, Final
 
 from contracts.errors import CommandRefusedError, ScriptError
 from contracts.exit_codes import ExitCode
+from contracts.spelling import UnknownWordError
 from engine import runner
 from scripts.cli.command import Command, run_command, say
 from scripts.cli.options import JsonSwitch, Option, StackName
@@ -30,7 +31,7 @@ _SECRET_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,255}")
 def _kind(text: str) -> SecretKind:
     found = next((kind for kind in KINDS if kind.key == text), None)
     if found is None:
-        raise ValueError(" or ".join(kind.key for kind in KINDS))
+        raise UnknownWordError(kind.key for kind in KINDS)
     return found
 
 

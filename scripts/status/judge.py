@@ -90,8 +90,8 @@ def waits_of(state: StackState, locks: Sequence[StackLock], cloud: CloudFacts | 
     if other:
         found.append(f"A renewal is not finished: {other}. The next `pulumi up` continues it.")
     for lock in locks:
-        stale = " (no longer running)" if lock.is_dead else ""
-        found.append(f"The stack is locked by {lock.holder}{stale}.")
+        stale = ", which is no longer running" if lock.is_dead else ""
+        found.append(f"The stack is {lock.held(now)}{stale}.")
     if state.pending and not locks:
         names = ", ".join(sorted({str(item.get("urn")).rpartition("::")[2] for item in state.pending}))
         found.append(f"An interrupted run may have created these resources: {names}.")

@@ -31,7 +31,7 @@ from engine.deployment import (
     read_deployment,
     write_deployment,
 )
-from engine.locks import StackLock, past_locks, remove_lock_files, stack_locks
+from engine.locks import StackLock, locked, past_locks, remove_lock_files, stack_locks
 from engine.state import StackState
 from engine.state_edit import empty, unprotected, without_pending
 from scripts.cli.settings import stack_settings
@@ -298,13 +298,13 @@ class Teardown:
                     f"removing stale lock of stack {stack} ({lock.holder} is no longer running)"
                 )
                 continue
-            who = lock.holder if lock.pid else "an update that the backend does not name"
+            how = locked([lock])
             refusal = (
-                f"Stack {stack} is locked by {who}. Wait for it to finish, or run this command in a terminal to confirm. "
+                f"Stack {stack} is {how}. Wait for it to finish, or run this command in a terminal to confirm. "
                 f"If it has stopped, run `pulumi cancel --yes --stack {stack}`."
             )
             self.output.confirm(
-                f"Stack {stack} is locked by {who}, which may still be running. Remove the lock?", refusal=refusal
+                f"Stack {stack} is {how}, which may still be running. Remove the lock?", refusal=refusal
             )
         if held:
             remove_lock_files(stack)

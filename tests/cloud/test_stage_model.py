@@ -291,7 +291,8 @@ def test_the_second_stager_says_who_holds_the_lock(file, tmp_path, busy_engine, 
     assert stage("--from", "checkpoint") == ExitCode.REFUSED
     said = capsys.readouterr().err
     assert (tried, lock.exists()) == (["up"], True)
-    assert f"Stack mine is locked by me@{socket.gethostname()} (process {os.getpid()}, since " in said
+    assert "Stack mine is locked for " in said
+    assert f" by me@{socket.gethostname()} (process {os.getpid()}). Wait for it to finish" in said
     assert "scripts.doctor" not in said
 
 

@@ -255,7 +255,7 @@ def test_a_cancelled_up_leaves_what_ctrl_c_leaves_and_two_agents_are_kept_apart(
 
     locked, ended = anyio.run(cancelled)
     assert locked.is_error
-    assert re.search(rf"Stack {OTHER} is locked by \S+@\S+ \(process \d+", locked.content[0].text), locked
+    assert re.search(rf"Stack {OTHER} is locked for .* by \S+@\S+ \(process \d+", locked.content[0].text), locked
     assert ended.structured_content["outcome"] == "cancelled"
     assert "gcp-tpu:index:QueuedResource" in state_of(ready, OTHER)
     requests_made = ready.admin("requests?id=tpu.projects.locations.queuedResources.create")["requests"]

@@ -35,7 +35,65 @@ def test_a_missing_login_is_not_taken_for_a_missing_stack(monkeypatch, tmp_path)
     assert states.read("x").status == "missing"
 
 
-def test_a_missing_stack_names_the_command(monkeypatch):
+@pytest.fixture
+def project(monkeypatch, tmp_path):
+    (tmp_path / "Pulumi.yaml").write_text("name: gemma-serving\n")
+    for stack in ("tpu-v6e1", "tpu-v6e4", "mine"):
+        (tmp_path / f"Pulumi.{stack}.yaml").write_text("config: {}\n")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [
+        (
+            "tpu-v6e2",
+            "Stack tpu-v6e2 does not exist. Did you mean tpu-v6e1 or tpu-v6e4? Pass an existing stack, or run",
+        ),
+        ("TPU-V6E1", "Stack TPU-V6E1 does not exist. Did you mean tpu-v6e1? Pass an existing stack, or run"),
+        ("old-prd", "Stack old-prd does not exist. Did you mean old-prod? Pass"),
+        ("xyzzy", "Stack xyzzy does not exist. Stacks: mine, old-prod, tpu-v6e1, tpu-v6e4. Pass"),
+    ],
+)
+def test_a_typing_error_names_the_nearest_stack_and_creates_none(monkeypatch, project, typed, said):
+    def run(*arguments, **_):
+        if arguments[:2] == ("stack", "ls"):
+            return subprocess.CompletedProcess(arguments, 0, '[{"name": "organization/gemma-serving/old-prod"}]', "")
+        return subprocess.CompletedProcess(
+            arguments, 255, "", f"error: no stack named 'organization/p/{typed}' found\n"
+        )
+
+    monkeypatch.setattr(runner, "run", run)
+    with pytest.raises(CommandRefusedError) as refused:
+        runner.query(["stack", "output"])
+    assert str(refused.value).startswith(said)
+    assert "stack init" not in str(refused.value)
+
+
+def test_a_backend_that_cannot_list_its_stacks_still_gets_the_settings_files(monkeypatch, project):
+    answers(monkeypatch, "error: no stack named 'organization/p/mien' found")
+    with pytest.raises(CommandRefusedError, match=r"Stack mien does not exist\. Did you mean mine\?"):
+        runner.query(["stack", "output"])
+
+
+def test_a_deleted_settings_file_names_the_command_that_restores_it(monkeypatch, project):
+    with pytest.raises(
+        CommandRefusedError, match=r"^Pulumi.tpu-v6e2.yaml not found. Did you mean tpu-v6e1 or tpu-v6e4\?"
+    ):
+        runner.require_stacks(["tpu-v6e2"])
+    identity = ["-c", "user.name=x", "-c", "user.email=x@example.com", "-c", "commit.gpgsign=false"]
+    for words in (["init", "-q"], ["add", "."], [*identity, "commit", "-q", "-m", "x"]):
+        subprocess.run(["git", *words], cwd=project, check=True, capture_output=True)
+    (project / "Pulumi.mine.yaml").unlink()
+    with pytest.raises(CommandRefusedError, match=r"Run `git checkout Pulumi.mine.yaml` to restore it\.$"):
+        runner.require_stacks(["mine"])
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(CommandRefusedError, match=r"^Pulumi.mine.yaml not found. Stacks with a settings file: "):
+        runner.require_stacks(["mine"])
+
+
+def test_a_missing_stack_names_the_command(monkeypatch, project):
     answers(monkeypatch, "error: no stack named 'organization/p/mine' found")
     with pytest.raises(CommandRefusedError, match=r"Stack mine does not exist. Run `pulumi stack init mine`"):
         runner.query(["stack", "output"])

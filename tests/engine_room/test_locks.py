@@ -52,7 +52,23 @@ def test_the_engines_error_names_the_holder():
         pid=8586,
         since="2026-11-20T17:27:26Z",
     )
-    assert lock.holder == "root@vm (process 8586, since 2026-11-20T17:27:26Z)"
+    assert lock.holder == "root@vm (process 8586)"
+
+
+@pytest.mark.parametrize(
+    ("since", "shown"),
+    [
+        ("2026-11-20T17:27:26.957958953Z", "locked for 12 min by root@vm (process 8586)"),
+        ("2026-11-20T18:27:26+01:00", "locked for 12 min by root@vm (process 8586)"),
+        ("2026-11-20T17:39:20Z", "locked for less than 1 min by root@vm (process 8586)"),
+        ("2026-11-20T18:00:00Z", "locked for less than 1 min by root@vm (process 8586)"),
+        ("2026-11-20T14:30:00Z", "locked for 3 h by root@vm (process 8586)"),
+        ("no-time", "locked by root@vm (process 8586)"),
+    ],
+)
+def test_the_age_of_a_lock_is_in_minutes(since, shown):
+    (lock,) = parse_locks(refusal(8586, "vm", since))
+    assert lock.held(datetime(2026, 11, 20, 17, 40, tzinfo=UTC)) == shown
 
 
 def test_other_errors_are_no_locks():
@@ -78,7 +94,10 @@ def test_dead_means_this_host_and_no_such_process(pid, host, since, dead):
 
 
 def test_a_live_holder_and_another_host_are_refused_by_name():
-    with pytest.raises(CommandRefusedError, match=rf"process {os.getpid()}, since .*Wait for it to finish, then retry"):
+    with pytest.raises(
+        CommandRefusedError,
+        match=rf"locked for .* by .*process {os.getpid()}\). Wait for it to finish, then retry",
+    ):
         require_dead("dev", parse_locks(refusal(os.getpid())))
     with pytest.raises(CommandRefusedError, match=r"root@far \(process 7.*run `pulumi cancel --yes --stack dev`"):
         require_dead("dev", parse_locks(refusal(7, "far")))

@@ -179,11 +179,15 @@ def test_the_formulas_are_in_the_json_too(run):
     [
         ((), "No deployment to plan"),
         (("--model", "google/gemma-4-E2B-it"), "No accelerator"),
-        (("--model", "gpt-5", "--accelerator", "L4"), '"gpt-5" is not in the catalog. Known: google/gemma-4-E2B-it'),
+        (
+            ("--model", "gpt-5", "--accelerator", "L4"),
+            '"gpt-5" is not in the catalog. See docs/reference/checkpoints.md',
+        ),
         (("--model", "google/gemma-4-E2B-it", "--accelerator", "T4"), '"T4" is unknown. Allowed: v5e-1'),
         ((*E2B, "--platform", "gce"), "Allowed: tpu-vm"),
         ((*E2B, "--quantization", "int3"), "Allowed: bf16, fp8, w4a16"),
-        ((*E2B, "--set", "maxModelLength=1"), 'no key "maxModelLength". Use one of tensorParallelSize'),
+        ((*E2B, "--set", "maxModelLength=1"), 'no key "maxModelLength". Did you mean maxModelLen?'),
+        ((*E2B, "--set", "qqqq=1"), 'no key "qqqq". Use one of tensorParallelSize'),
         ((*E2B, "--set", "maxModelLen"), "has no value"),
         ((*E2B, "--set", "maxModelLen=long"), '"long"; it must be a whole number'),
         ((*E2B, "--set", "enforceEager=maybe"), '"maybe"; it must be true or false'),
@@ -345,3 +349,33 @@ def test_every_stack_that_is_shipped_fits(run, path: Path):
     code, out, err = run("--stack", path.name.removeprefix("Pulumi.").removesuffix(".yaml"), "--json")
     assert (code, err) == (0, "")
     assert json.loads(out)["fits"] is True
+
+
+@pytest.mark.parametrize(
+    ("options", "chosen"),
+    [
+        (("--model", "12B"), "google/gemma-4-12B-it"),
+        (("--model", "26b"), "google/gemma-4-26B-A4B-it"),
+        (("--model", "26B-A4B"), "google/gemma-4-26B-A4B-it"),
+        (("--model", "12B", "--quantization", "w4a16"), "google/gemma-4-12B-it-qat-w4a16-ct"),
+        (("--model", "12B", "--quantization", "fp8"), "RedHatAI/gemma-4-12B-it-FP8-Dynamic"),
+    ],
+)
+def test_a_family_is_its_original_or_the_checkpoint_stored_in_the_precision(run, options, chosen: str):
+    _, out, err = run(*options, "--accelerator", "H100", "--json")
+    assert json.loads(out)["model"] == chosen
+    assert f"{options[1]} is {chosen}" in err
+    assert "--solve compares" in err
+
+
+def test_a_family_is_compared_as_its_original(run):
+    _, out, _ = run("--model", "E2B", "--compare", "--json")
+    assert json.loads(out)["model"] == "google/gemma-4-E2B-it"
+
+
+def test_explain_counts_in_words(run):
+    _, one, _ = run("--model", "google/gemma-4-E2B-it", "--accelerator", "L4", "--explain")
+    _, four, _ = run(*E2B, "--explain")
+    assert "weights on one of 1 device " in one
+    assert " 4 devices " in four or "one of 1 device " in four
+    assert not re.search(r"\(s(ubject)?\)", one + four)

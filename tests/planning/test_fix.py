@@ -141,7 +141,9 @@ def test_a_finding_without_a_remedy_stays_and_is_said(command, tmp_path: Path, m
     assert "plan: FIT03 still blocks: Loading the " in err
 
 
-@pytest.mark.parametrize(("text", "said"), [("config: {}", "is missing"), ("a: [", "is not YAML"), ("", "is missing")])
+@pytest.mark.parametrize(
+    ("text", "said"), [("config: {}", "has no settings"), ("a: [", "is not YAML"), ("", "has no settings")]
+)
 def test_a_file_that_does_not_load_is_refused_with_its_mistake(tmp_path: Path, text: str, said: str):
     path = tmp_path / "Pulumi.x.yaml"
     path.write_text(text, encoding="utf-8")

@@ -525,11 +525,52 @@ def test_a_stack_without_a_file_names_those_that_have_one(tmp_path):
         from_file(tmp_path / "Pulumi.bad.yaml")
 
 
-def test_a_file_that_is_not_yaml_is_one_sentence(tmp_path):
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (
+            "config:\n  a: 1\n\tb: 2\n",
+            "Pulumi.x.yaml is not YAML at line 3, column 1: a tab cannot indent. Replace the tab with spaces.",
+        ),
+        (
+            "config: [",
+            "Pulumi.x.yaml is not YAML at line 1, column 10: expected the node content, but found '<stream end>'. Fix that line,",
+        ),
+        (
+            "config:\n  a: b: c\n",
+            "Pulumi.x.yaml is not YAML at line 2, column 7: mapping values are not allowed here. Fix that line, or the one before it.",
+        ),
+        (
+            "a: \x00",
+            "Pulumi.x.yaml is not YAML: unacceptable character #x0000: special characters are not allowed. Fix the file",
+        ),
+    ],
+)
+def test_a_file_that_is_not_yaml_is_one_sentence_with_its_line(tmp_path, text, said):
     path = tmp_path / "Pulumi.x.yaml"
-    path.write_text("config: [")
-    with pytest.raises(SettingsError, match=r"Pulumi.x.yaml is not YAML"):
+    path.write_text(text)
+    with pytest.raises(SettingsError) as error:
         from_file(path)
+    assert str(error.value).startswith(said)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("text", ["", "config: {}\n", "config:\n  gcp:project: p\n", "# nothing\n"])
+def test_a_file_without_settings_names_the_command_that_writes_them(tmp_path, monkeypatch, text):
+    (tmp_path / "Pulumi.x.yaml").write_text(text)
+    monkeypatch.chdir(tmp_path)
+    for read in (lambda: from_file(tmp_path / "Pulumi.x.yaml"), lambda: from_pulumi({}, frozenset(), stack="x")):
+        with pytest.raises(
+            SettingsError, match=r"^Pulumi.x.yaml has no settings of this project\. Run `python -m scripts.new x "
+        ):
+            read()
+
+
+def test_a_stack_whose_file_was_deleted_is_told_so_by_the_program(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "Pulumi.tpu-v6e1.yaml").write_text("config: {}\n")
+    with pytest.raises(SettingsError, match=r"^Pulumi.tpu-v6e2.yaml not found. Did you mean tpu-v6e1\?"):
+        from_pulumi({"gcp:project": "p"}, frozenset(), stack="tpu-v6e2")
 
 
 def test_a_file_that_is_not_utf_8_is_one_sentence(tmp_path):

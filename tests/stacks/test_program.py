@@ -315,6 +315,22 @@ def test_a_stacks_name_that_cannot_be_part_of_names_is_one_sentence(configured, 
 
     declare(program)
     assert '"My_Stack" becomes part of resource names' in caught["message"]
+    assert caught["message"].endswith("Run `pulumi stack rename my-stack --stack My_Stack`.")
+
+
+def test_a_name_that_is_not_allowed_is_refused_before_its_missing_settings(declare, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("stacks.program.pulumi.get_stack", lambda: "TPU-V6E1")
+    monkeypatch.setattr("stacks.program.get_config_env", dict)
+    caught = []
+
+    def program():
+        with pytest.raises(NamingError) as error:
+            run()
+        caught.append(str(error.value))
+
+    declare(program)
+    assert caught[0].endswith("Run `pulumi stack rename tpu-v6e1 --stack TPU-V6E1`.")
 
 
 def container_of(recorder):

@@ -1,6 +1,7 @@
 """`python -m scripts.bench`: the load tester with a stack, its plan and its credentials."""
 
 import json
+import re
 from dataclasses import replace
 
 import pytest
@@ -75,15 +76,39 @@ def test_the_same_words_measure_a_server_at_an_address_and_print_one_object(serv
     assert run_command(COMMAND, ["compare", str(tmp_path / "a"), str(tmp_path / "a"), "--json"]) == 0
 
 
+def test_without_a_folder_the_results_are_in_one_of_their_own(server, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    words = [
+        "--url",
+        server.url,
+        "--concurrency",
+        "2",
+        "--requests",
+        "4",
+        "--input-tokens",
+        "8",
+        "--output-tokens",
+        "4",
+    ]
+    assert run_command(COMMAND, [*words, "--warm-up", "0"]) == 0
+    (folder,) = (tmp_path / "results" / "127.0.0.1").iterdir()
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d-\d\d-\d\dZ", folder.name)
+    assert (folder / "report.html").is_file()
+    assert f"bench: writing the results to {folder.relative_to(tmp_path)}\n" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
         (["--out", "x"], "bench: No server selected. Pass --stack NAME or --url URL"),
         (
             ["--url", "http://127.0.0.1:9", "--stack", "l4", "--out", "x"],
-            "bench: No server selected. Pass --stack NAME or --url URL",
+            "bench: --stack and --url cannot be combined. Pass one of them.",
         ),
-        (["--url", "http://127.0.0.1:9"], "bench: --out is missing"),
+        (
+            ["--url", "http://127.0.0.1:9", "--resume"],
+            "bench: --resume requires the folder of the sweep. Pass --out DIR.",
+        ),
         (["--url", "http://localhost:9", "--out", "x"], "Use 127.0.0.1"),
         (["--url", "http://127.0.0.1:9", "--out", "x", "--preset", "huge"], "quick or grid"),
         (["--url", "http://127.0.0.1:9", "--out", "x", "--accelerator", "L4"], "is not in the planner's catalog"),

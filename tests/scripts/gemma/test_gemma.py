@@ -9,13 +9,13 @@ import pytest
 
 from contracts.errors import CommandRefusedError
 from contracts.exit_codes import ExitCode
+from contracts.spelling import did_you_mean, meant
 from engine import runner
 from scripts.gemma import stacks
 from scripts.gemma.__main__ import main, overview
 from scripts.gemma.arguments import Call
 from scripts.gemma.catalog import ENTRIES, NEVER_GUESSED, entry_of
 from scripts.gemma.completion import candidates, script
-from scripts.gemma.spelling import did_you_mean, meant
 from scripts.gemma.stacks import ListedStack, default_stack, require_known
 
 ROOT = Path(__file__).parents[3]

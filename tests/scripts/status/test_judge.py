@@ -142,8 +142,7 @@ def test_locks_and_creations_that_never_ended_are_waits():
     (held,) = waits_of(EMPTY, (ALIVE,), None, NOW)
     (dead,) = waits_of(EMPTY, (DEAD,), None, NOW)
     assert "no longer running" not in held
-    assert f"(process {DEAD.pid}, since" in dead
-    assert dead.endswith(" (no longer running).")
+    assert dead == f"The stack is {DEAD.held(NOW)}, which is no longer running."
     (begun,) = waits_of(state(pending=[queued()]), (), None, NOW)
     assert begun == "An interrupted run may have created these resources: capacity."
 

@@ -556,7 +556,9 @@ def test_a_lock_that_may_be_in_use_is_asked_for_even_with_yes(desk, host):
         desk.monkeypatch.setattr("sys.stdin", io.StringIO())
         code, _, said = desk.run("--yes")
         assert code == ExitCode.REFUSED
-        assert f"Stack x is locked by me@{host or socket.gethostname()} (process {holder.pid}" in said
+        assert (
+            f"Stack x is locked for less than 1 min by me@{host or socket.gethostname()} (process {holder.pid}" in said
+        )
         assert path.exists()
         assert desk.world.resources() == before
         desk.answer("yes")

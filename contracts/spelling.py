@@ -1,15 +1,24 @@
 """The words that were probably meant."""
 
 from collections.abc import Iterable, Sequence
-from difflib import SequenceMatcher
 from typing import Final
 
 _CLOSE: Final = 0.6
 _MOST: Final = 2
 
 
+class UnknownWordError(ValueError):
+    """A word is none of a closed set. The message names the set."""
+
+    def __init__(self, known: Iterable[str]) -> None:
+        self.known = tuple(known)
+        super().__init__(" or ".join((", ".join(self.known[:-1]), self.known[-1])) if self.known[1:] else self.known[0])
+
+
 def meant(word: str, known: Iterable[str]) -> Sequence[str]:
     """Return the known words that are closest to a misspelled one, equally close ones together, at most two; none if none is close."""
+    from difflib import SequenceMatcher  # noqa: PLC0415 - only a misspelling needs it
+
     scores = {one: SequenceMatcher(None, word.lower(), one.lower()).ratio() for one in known}
     best = max(scores.values(), default=0.0)
     return sorted(one for one, score in scores.items() if score == best >= _CLOSE)[:_MOST]

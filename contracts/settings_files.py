@@ -1,0 +1,32 @@
+"""Settings files of the stacks: `Pulumi.NAME.yaml` in the project's folder."""
+
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+from contracts.spelling import did_you_mean
+
+
+def stacks_in(folder: Path) -> Sequence[str]:
+    """Return the stacks with a settings file in a folder, sorted."""
+    return sorted(path.name.removeprefix("Pulumi.").removesuffix(".yaml") for path in folder.glob("Pulumi.*.yaml"))
+
+
+def no_settings_file(stack: str, folder: Path) -> str:
+    """Return the error for a stack without a settings file: git's copy, the stack that was probably meant, or those that have one."""
+    name = f"Pulumi.{stack}.yaml"
+    if committed_text(name, folder) is not None:
+        return f"{name} not found, but it is committed. Run `git checkout {name}` to restore it."
+    known = stacks_in(folder)
+    listed = did_you_mean(stack, known) or f" Stacks with a settings file: {', '.join(known) or 'none'}."
+    return f"{name} not found.{listed} To create it, run `python -m scripts.new`."
+
+
+def committed_text(name: str, folder: Path) -> str | None:
+    """Return the text of a file in the checked-out commit; None if it is not committed, or without git."""
+    words = ["git", "show", f"HEAD:./{name}"]
+    try:
+        done = subprocess.run(words, cwd=folder, capture_output=True, check=False, stdin=subprocess.DEVNULL)
+    except OSError:
+        return None
+    return done.stdout.decode(errors="replace") if done.returncode == 0 else None

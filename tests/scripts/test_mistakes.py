@@ -1,0 +1,430 @@
+"""Mistakes of a person, one a row: what was typed, what is said about it, the next step, the exit code.
+
+A message names what is wrong, and ends in the next step. The rows run through the commands themselves; the engine's answers are recorded ones.
+"""
+
+import re
+import shlex
+import shutil
+import subprocess
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+import yaml
+
+from engine import runner
+from scripts.cli.command import run_command
+from scripts.gemma.__main__ import main as gemma
+
+ROOT = Path(__file__).parents[2]
+E2B = "plan --model google/gemma-4-E2B-it --accelerator"
+NEXT_STEP = re.compile(
+    r"(?:Run|Pass|Set|Add|Use|See|Write|Fix|Replace|Save|Choose|Change|Remove|Get|Raise) |Did you mean \S|Allowed: \S|Listed: \S|Commands: \S"
+    r"|To (?:select|create|set) .*(?:run|pass) \S|This project deploys \S|expected \S|it must be \S|set \S|lower .* or raise "
+    r"|acceptable findings are \S|a duration needs a unit, for example \S|a memory size needs its binary unit, for example \S|\S+ requires \S"
+)
+"""How a next step begins: a verb with its object, the words that are allowed, or the one that was probably meant."""
+NO_SENTENCE = re.compile(r"Traceback|unhandled|Error:|\bNone\b|<[a-z_.]+ object|  |\.\.(?!\.)|\?\.|\n")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mistake:
+    """One row."""
+
+    typed: str
+    """Command line: the name of a command with its arguments, or `gemma` with its own."""
+    wrong: str
+    """What the message names."""
+    step: str
+    """The next step; the message ends with the sentence that it begins."""
+    code: int = 2
+
+
+def typed(line, wrong, step, code=2):
+    return Mistake(typed=line, wrong=wrong, step=step, code=code)
+
+
+COMMAND_LINES = (
+    typed("status --stak tpu-v6e1", "--stak is not an option", "Did you mean --stack? See --help."),
+    typed("smoke --stack=tpu-v6e1 --jsn", "--jsn is not an option", "Did you mean --json? See --help."),
+    typed("smoke --stak tpu-v6e1", "--stak is not an option", "Did you mean --stack? See --help."),
+    typed("plan --acelerator=L4", "--acelerator is not an option", "Did you mean --accelerator? See --help."),
+    typed("connect chat --stak x", "--stak is not an option", "Did you mean --stack? See --help."),
+    typed("connect chta", "chta is not a command", "Did you mean chat? See --help."),
+    typed("connect tpu-v6e1", "tpu-v6e1 is not a command", "To select a stack, pass --stack tpu-v6e1. See --help."),
+    typed("status tpu-v6e1", "tpu-v6e1 is not expected", "To select a stack, pass --stack tpu-v6e1. See --help."),
+    typed("bench comapre a b", "comapre is not a command", "Did you mean compare? See --help."),
+    typed("preview show", "show is not a command", "Commands: run, save, plans, comment. See --help."),
+    typed("logs", "--stack", "See --help."),
+    typed("logs --stack", "--stack has no value", "See --help."),
+    typed("smoke", "No server selected", "Pass --stack NAME, or --url URL and --model ID."),
+    typed("teardown", "", "Pass either --stack NAME or --all."),
+    typed("save_token hftoken --stack tpu-v6e1", "KEY is 'hftoken'", "Did you mean hfToken?"),
+    typed(
+        "save_token hfToken --stack tpu-v6e1 --generate", "--generate supports only apiKey", "Get a Hugging Face token"
+    ),
+    typed("capacity --provisioning spto", "--provisioning is 'spto'", "Did you mean spot?"),
+    typed(
+        "doctor --project X", "--project is 'X'", "it must be a project id: 6 to 30 of a-z, 0-9 and -, a letter first."
+    ),
+)
+NEW = (
+    typed(
+        "new Chat --model 12B", '"Chat"', "Use up to 30 lower-case letters, digits and hyphens, starting with a letter."
+    ),
+    typed(
+        "new tpu-v6e1 --model 12B",
+        "Pulumi.tpu-v6e1.yaml already exists",
+        "Choose another name for NAME or pass --force",
+    ),
+    typed("new chat --model gemma-4-12b-instruct", '"gemma-4-12b-instruct"', "Did you mean google/gemma-4-12B-it or "),
+    typed("new chat --model E2B --accelerator v6e-3", '"v6e-3"', "This project deploys v5e-1, v5e-4"),
+    typed("new chat --model 31B --budget 0.01", "$1.35/h exceeds --budget 0.01", "Change a limit and retry."),
+    typed("new chat --model E2B --budget zero", "--budget is 'zero'", "it must be a number of more than 0."),
+    typed("new chat --model E2B --workload in=100", "requires a load", "Add users=N or rate=N to --workload."),
+    typed("new chat --model E2B --region mars", "--region mars", "Listed: asia-northeast1, "),
+)
+PLAN = (
+    typed("plan", "No deployment", "Pass --stack NAME, or --model ID and --accelerator NAME."),
+    typed(
+        "plan --model E2B", "No accelerator", "Pass --accelerator NAME, --device FIGURES, or --compare for all of them."
+    ),
+    typed(
+        "plan --model llama --accelerator L4", '"llama"', "See docs/reference/checkpoints.md, or plan any model with"
+    ),
+    typed(
+        "plan --model gemma-4-12b-instruct --accelerator L4",
+        '"gemma-4-12b-instruct"',
+        "Did you mean google/gemma-4-12B-it or ",
+    ),
+    typed(f"{E2B} T4", '"T4"', "Allowed: v5e-1, v5e-4"),
+    typed(f"{E2B} L4 --platform moon", '"moon"', "Allowed: cloud-run, gce."),
+    typed(f"{E2B} L4 --quantization int3", '"int3"', "Allowed: bf16, fp8, w4a16, nvfp4"),
+    typed(
+        f"{E2B} L4 --set maxModelLength=1",
+        '"maxModelLength"',
+        "Did you mean maxModelLen? `python -m scripts.plan --help`",
+    ),
+    typed(f"{E2B} L4 --set maxModelLen", "--set maxModelLen has no value", "Write --set maxModelLen=VALUE."),
+    typed(f"{E2B} L4 --set maxModelLen=long", 'maxModelLen is "long"', "it must be a whole number."),
+    typed(
+        f"{E2B} L4 --workload in=many", '--workload in is "many"', "it must be a whole number, 1 or more and at most"
+    ),
+    typed(
+        "plan --model google/gemma-4-E2B-it --device memory=24", '--device memory is "24"', "Write memory=NUMBERGiB or"
+    ),
+    typed("plan --stack tpu-v6e1 --write", "--write", "--write requires --fix."),
+    typed(
+        "plan --stack tpu-v6e2",
+        "Pulumi.tpu-v6e2.yaml not found",
+        "Did you mean tpu-v6e1 or tpu-v6e4? To create it, run",
+    ),
+    typed("plan --stack xyzzy", "Pulumi.xyzzy.yaml not found", "To create it, run `python -m scripts.new`."),
+    typed(
+        "plan --stack gone",
+        "Pulumi.gone.yaml not found, but it is committed",
+        "Run `git checkout Pulumi.gone.yaml` to restore it.",
+    ),
+    typed(
+        "plan --stack emptied",
+        "Pulumi.emptied.yaml has no settings",
+        "Run `git checkout Pulumi.emptied.yaml` to restore it.",
+    ),
+)
+BENCH = (
+    typed("bench", "No server selected", "Pass --stack NAME or --url URL."),
+    typed("bench --stack l4-qat --url http://127.0.0.1:9", "--stack and --url cannot be combined", "Pass one of them."),
+    typed("bench --url http://localhost:9", "--url is localhost", "Use 127.0.0.1."),
+    typed(
+        "bench --url http://127.0.0.1:9 --concurrency 0",
+        "--concurrency is '0'",
+        "it must be whole numbers of 1 or more, such as 1,8,64.",
+    ),
+    typed("bench --url http://127.0.0.1:9 --preset huge", "--preset is 'huge'", "it must be quick or grid or "),
+    typed("bench --url http://127.0.0.1:9 --resume", "--resume requires the folder", "Pass --out DIR."),
+    typed("bench compare a b", "a/results.jsonl: No such file", "Pass the folder of a sweep."),
+)
+GEMMA = (
+    typed("gemma pln", "pln is not a command", "Did you mean plan? Run `gemma` to list the commands."),
+    typed("gemma tear-down tpu-v6e1", "tear-down is not a command", "Did you mean teardown? Run `gemma`"),
+    typed("gemma completion tcsh", "'tcsh'", "Run `gemma completion bash | zsh | fish`."),
+    typed("gemma status tpu-v6e2", "Stack tpu-v6e2 not found", "Did you mean tpu-v6e1 or tpu-v6e4? Stacks: "),
+    typed("gemma rollout", "No stack named", "Run `gemma rollout STACK`."),
+)
+ENGINE = (
+    typed(
+        "connect --stack tpu-v6e2",
+        "Stack tpu-v6e2 does not exist",
+        "Did you mean tpu-v6e1 or tpu-v6e4? Pass an existing stack, or run",
+    ),
+    typed(
+        "smoke --stack TPU-V6E1",
+        "Stack TPU-V6E1 does not exist",
+        "Did you mean tpu-v6e1? Pass an existing stack, or run",
+    ),
+    typed(
+        "connect --stack tpu-v6e1",
+        "Stack tpu-v6e1 does not exist",
+        "Run `pulumi stack init tpu-v6e1`, or pass another with --stack.",
+    ),
+)
+NO_LOGIN = typed(
+    "connect --stack tpu-v6e1", "Pulumi is not logged in", "Run `pulumi login`, or `pulumi login gs://", code=1
+)
+NOT_DEPLOYED = typed("smoke --stack tpu-v6e1", "Stack tpu-v6e1 is not deployed", "Run `pulumi up --stack tpu-v6e1`.")
+PLAN_X = "plan --stack x"
+SETTINGS = tuple(
+    (stack, path, value, typed(PLAN_X, wrong, step))
+    for stack, path, value, wrong, step in (
+        ("tpu-v6e4", "tagret", "tpu", "gemma-serving:tagret is not a known setting", "Did you mean target?"),
+        ("tpu-v6e4", "vllm.maxModelLength", 1, "gemma-serving:vllm.maxModelLength", "Did you mean vllm.maxModelLen?"),
+        ("tpu-v6e4", "maxModelLen", 4096, "gemma-serving:maxModelLen is not", "Did you mean vllm.maxModelLen?"),
+        (
+            "tpu-v6e4",
+            "tpu.maxRunDuration",
+            4,
+            "gemma-serving:tpu.maxRunDuration = 4",
+            'a duration needs a unit, for example "90s"',
+        ),
+        (
+            "l4-qat",
+            "cloudRun.memory",
+            "32GB",
+            'gemma-serving:cloudRun.memory = "32GB"',
+            'a memory size needs its binary unit, for example "32Gi"',
+        ),
+        (
+            "tpu-v6e4",
+            "tpu.zones",
+            ["us-east5"],
+            'gemma-serving:tpu.zones[0] = "us-east5"',
+            "expected a zone such as us-east5-a.",
+        ),
+        ("tpu-v6e4", "tpu.zones", [], "gemma-serving:tpu.zones", "expected 1 item or more."),
+        ("tpu-v6e4", "vllm.maxModelLen", "16k", 'gemma-serving:vllm.maxModelLen = "16k"', "expected a whole number."),
+        (
+            "tpu-v6e4",
+            "vllm.gpuMemoryUtilization",
+            40,
+            "gemma-serving:vllm.gpuMemoryUtilization = 40",
+            "expected 1 or less.",
+        ),
+        ("tpu-v6e4", "target", "gpu", 'gemma-serving:target = "gpu"', "expected 'tpu' or 'cloud-run'."),
+        ("tpu-v6e4", "target", "cloud-run", "target cloud-run", "cloud-run requires the block cloudRun."),
+        ("tpu-v6e4", "model", ..., "gemma-serving:model is missing", "set it."),
+        (
+            "tpu-v6e4",
+            "model",
+            "google/gemma-4-12b-instruct",
+            '"google/gemma-4-12b-instruct"',
+            "Did you mean google/gemma-4-12B-it or ",
+        ),
+        ("tpu-v6e4", "image", "vllm-gpu", 'gemma-serving:image = "vllm-gpu"', "expected vllm-openai or vllm-tpu"),
+        ("tpu-v6e4", "image", "vllm-openai", "vllm/vllm-openai is a cuda image", "set image: vllm-tpu."),
+        (
+            "tpu-v6e4",
+            "endpointUrl",
+            "models.example.com",
+            "gemma-serving:endpointUrl",
+            "expected a full URL such as https://models",
+        ),
+        ("tpu-v6e4", "acceptFindings", ["FIT99"], 'finding "FIT99" does not exist', "acceptable findings are FIT02"),
+        ("tpu-v6e4", "vllm.extraArgs", "--seed=1", 'gemma-serving:vllm.extraArgs = "--seed=1"', "expected a list."),
+        ("tpu-v6e4", "tpu", "v6e-4", 'gemma-serving:tpu = "v6e-4"', "expected a block of settings."),
+        (
+            "tpu-v6e4",
+            "hfToken",
+            "hf_canary",
+            "gemma-serving:hfToken is stored in plain text",
+            "To set a new one, run `python",
+        ),
+        (
+            "l4-qat",
+            "cloudRun.minInstances",
+            3,
+            "minInstances 3 exceeds maxInstances 1",
+            "lower the first or raise the second.",
+        ),
+        ("l4-qat", "cloudRun.gpu", "l4", 'gemma-serving:cloudRun.gpu = "l4"', "expected 'nvidia-l4' or"),
+        (
+            "l4-qat",
+            "cloudRun.invokers",
+            ["allUsers"],
+            'gemma-serving:cloudRun.invokers[0] = "allUsers"',
+            "expected a member (",
+        ),
+        (
+            "l4-qat",
+            "vllm.allowedMediaDomains",
+            ["https://a.example"],
+            '"https://a.example"',
+            "expected lower-case host names",
+        ),
+    )
+)
+FILES = (
+    (
+        b"config:\n  a: 1\n\tb: 2\n",
+        typed(PLAN_X, "Pulumi.x.yaml is not YAML at line 3, column 1", "Replace the tab with spaces."),
+    ),
+    (
+        b"config: [",
+        typed(PLAN_X, "Pulumi.x.yaml is not YAML at line 1, column 10", "Fix that line, or the one before it."),
+    ),
+    (
+        b"",
+        typed(
+            PLAN_X,
+            "Pulumi.x.yaml has no settings",
+            "Run `python -m scripts.new x --model 12B --force` to write them, or set",
+        ),
+    ),
+    (
+        b"config:\n  gemma-servng:maxUsd: 3\n",
+        typed(PLAN_X, "gemma-servng:maxUsd", "Did you mean gemma-serving:maxUsd?"),
+    ),
+    (
+        b"config: {}  # caf\xe9\n",
+        typed(PLAN_X, "Pulumi.x.yaml is not UTF-8: byte 17 is 0xe9", "Save the file as UTF-8."),
+    ),
+)
+
+
+@pytest.fixture(scope="module")
+def template(tmp_path_factory):
+    """A project in git with the shipped stacks, one whose settings file is deleted, and one where the engine wrote another in its place."""
+    folder = tmp_path_factory.mktemp("project")
+    for path in (ROOT / "Pulumi.yaml", *ROOT.glob("Pulumi.*.yaml")):
+        shutil.copy(path, folder)
+    for name in ("gone", "emptied"):
+        shutil.copy(ROOT / "Pulumi.tpu-v6e1.yaml", folder / f"Pulumi.{name}.yaml")
+    identity = ["-c", "user.name=x", "-c", "user.email=x@example.com", "-c", "commit.gpgsign=false"]
+    for words in (["init", "-q"], ["add", "."], [*identity, "commit", "-q", "-m", "x"]):
+        subprocess.run(["git", *words], cwd=folder, check=True, capture_output=True)
+    (folder / "Pulumi.gone.yaml").unlink()
+    (folder / "Pulumi.emptied.yaml").write_text(
+        "encryptionsalt: v1:x=:v1:y:z==\n"
+    )  # what the engine writes in its place
+    return folder
+
+
+@pytest.fixture
+def project(template, monkeypatch):
+    monkeypatch.chdir(template)
+    monkeypatch.setattr("scripts.plan.question.ROOT", template)
+    yield template
+    (template / "Pulumi.x.yaml").unlink(missing_ok=True)
+
+
+@pytest.fixture(autouse=True)
+def engine(monkeypatch):
+    """The engine: it knows no stack. Its texts are recorded ones."""
+    answers = {}
+
+    def run(*arguments, **_):
+        if arguments[:2] == ("stack", "ls"):
+            return subprocess.CompletedProcess(arguments, 0, "[]", "")
+        code, out, error = answers.get("any", (255, "", f"error: no stack named '{arguments[-1]}' found\n"))
+        return subprocess.CompletedProcess(arguments, code, out, error)
+
+    monkeypatch.setattr(runner, "run", run)
+    return answers
+
+
+def fault_of(message, row):
+    """Return what is missing in a message; empty if nothing is."""
+    body = message.partition(": ")[2].rstrip("\n")
+    if found := NO_SENTENCE.search(body):
+        return f"no sentence: {found[0]!r}"
+    if row.wrong not in body:
+        return f"what is wrong, {row.wrong!r}, is not named"
+    at = body.rfind(row.step)
+    if at < 0 or at < body.find(row.wrong) - len(row.step):
+        return f"the next step, {row.step!r}, is lost"
+    if not NEXT_STEP.match(row.step):
+        return f"{row.step!r} is no next step"
+    return "" if body.endswith((".", "?")) else "the end is lost"
+
+
+def run_line(line):
+    name, *words = shlex.split(line)
+    if name == "gemma":
+        return gemma(words)
+    return run_command(import_module(f"scripts.{name}.__main__").COMMAND, words)
+
+
+def check(row, capsys):
+    code = run_line(row.typed)
+    out, message = capsys.readouterr()
+    assert (code, out, message.count("\n")) == (row.code, "", 1), message
+    assert fault_of(message, row) == "", message
+    assert "hf_canary" not in message
+
+
+def test_the_table_has_sixty_kinds_of_mistakes():
+    rows = [*COMMAND_LINES, *NEW, *PLAN, *BENCH, *GEMMA, *ENGINE, NO_LOGIN, NOT_DEPLOYED, *SETTINGS, *FILES]
+    assert len(rows) >= 60
+
+
+def test_a_wrong_command_line_ends_in_the_next_step(project, capsys, subtests):
+    for row in (*COMMAND_LINES, *NEW, *PLAN, *BENCH, *GEMMA, *ENGINE):
+        with subtests.test(row.typed):
+            check(row, capsys)
+    assert not (project / "Pulumi.chat.yaml").exists()
+
+
+def test_what_the_engine_says_ends_in_the_next_step(project, engine, capsys):
+    engine["any"] = (255, "", "error: PULUMI_ACCESS_TOKEN must be set for login during non-interactive CLI sessions\n")
+    check(NO_LOGIN, capsys)
+    engine["any"] = (0, '{"version": 3, "deployment": {}}', "")
+    check(NOT_DEPLOYED, capsys)
+
+
+def test_a_wrong_setting_ends_in_the_next_step(project, capsys, subtests):
+    for stack, path, value, row in SETTINGS:
+        with subtests.test(f"{path} = {value}"):
+            (project / "Pulumi.x.yaml").write_text(changed(stack, path, value))
+            check(row, capsys)
+
+
+def test_a_broken_settings_file_ends_in_the_next_step(project, capsys, subtests):
+    for raw, row in FILES:
+        with subtests.test(str(raw)):
+            (project / "Pulumi.x.yaml").write_bytes(raw)
+            check(row, capsys)
+
+
+def changed(stack, path, value):
+    """Return a shipped stack's settings with one change; `...` removes the key."""
+    document = yaml.safe_load((ROOT / f"Pulumi.{stack}.yaml").read_text())
+    first, *rest = path.split(".")
+    node, key = document["config"], f"gemma-serving:{first}"
+    for part in rest:
+        node, key = node.setdefault(key, {}), part
+    if value is ...:
+        del node[key]
+    else:
+        node[key] = value
+    return yaml.safe_dump(document)
+
+
+@pytest.mark.parametrize(
+    ("message", "fault"),
+    [
+        ("status: --stak is not an option. Did you mean --stack? See --help.\n", ""),
+        ("status: --stak is not an option.\n", "the next step, 'Did you mean --stack? See --help.', is lost"),
+        (
+            "status: Unknown option. Did you mean --stack? See --help.\n",
+            "what is wrong, '--stak is not an option', is not named",
+        ),
+        ("status: Traceback (most recent call last): x\n", "no sentence: 'Traceback'"),
+        (
+            "status: --stak is not an option. Did you mean --stack? See --help. An unhandled error.\n",
+            "no sentence: 'unhandled'",
+        ),
+    ],
+)
+def test_a_message_that_loses_a_part_is_found(message, fault):
+    assert fault_of(message, COMMAND_LINES[0]) == fault
