@@ -78,7 +78,7 @@ def _show(finding: Finding, wording: Wording, *, accepted: bool) -> None:
     text = finding_text(finding, wording)
     if accepted:
         text = f"Accepted: {text}"
-    if finding.severity == "info" or (accepted and finding.severity == "warn"):
+    if finding.severity == "info":
         pulumi.log.info(text)
     elif accepted or finding.severity == "warn":
         pulumi.log.warn(text)
