@@ -1,7 +1,7 @@
 """Write the pictures of terminals in docs/images: `make pictures`, about a minute.
 
 A stack waits for capacity on the local cloud and gets it, in terminals that pyte reads. Nothing is drawn by hand: each picture shows the
-rows that stood on the screen. A picture is written again only if more
+rows that stood on the screen; rows above the effect of an update are left out, and counted. A picture is written again only if more
 than its figures changed; delete it to have it written in any case.
 """
 
@@ -157,6 +157,12 @@ def _gemma(workspace: Workspace, *words: str) -> Terminal:
     return _terminal(workspace, COLUMNS, (sys.executable, "-m", "scripts.gemma", *words))
 
 
+def _effect(rows: Sequence[Sequence[Run]]) -> Sequence[Sequence[Run]]:
+    """Return the rows from the number of resources on; the notes of the plan above them are left out, and counted."""
+    begin = next(at for at, row in enumerate(rows) if row and row[0].data.startswith("Resources:"))
+    return [[Run(column=0, data=f"... {begin} rows ...", fg="black")], *rows[begin:]]
+
+
 def _shown(workspace: Workspace, name: str, *words: str) -> None:
     """Write the picture of a command that ends."""
     terminal = _gemma(workspace, *words)
@@ -182,12 +188,12 @@ def main() -> None:
         up = _gemma(workspace, *words)
         try:
             up.until(lambda it: re.search(r"[1-9]\ds/30m \S+ WAITING", it.text), "the wait")
-            _write("up-waiting.svg", f"gemma {shlex.join(words)}", read_rows(up))
+            _write("up-waiting.svg", f"gemma {shlex.join(words)}", _effect(read_rows(up)))
             _shown(workspace, "status-waiting.svg", "status", STACK)
             _give(workspace, 4)
             if up.end() != 0:
                 raise SystemExit(f"pictures: `gemma up` failed:\n{up.text}")
-            _write("up-ready.svg", f"gemma {shlex.join(words)}", read_rows(up))
+            _write("up-ready.svg", f"gemma {shlex.join(words)}", _effect(read_rows(up)))
         finally:
             up.close()
         _shown(workspace, "status-ready.svg", "status", STACK)
