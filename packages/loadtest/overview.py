@@ -19,12 +19,6 @@ from loadtest.steady import steady_output
 from loadtest.store import read_results, read_run
 
 UNKNOWN: Final = "unknown"
-_FIGURES: Final = {
-    "mean_ttft_ms": "mean_ttft_ms",
-    "p95_ttft_ms": "p95_ttft_ms",
-    "mean_tpot_ms": "mean_tpot_ms",
-    "usd_per_million_output_tokens": "usd_per_million_output_tokens",
-}
 _Results = Sequence[Mapping[str, Any]]
 
 
@@ -143,11 +137,11 @@ def _text(value: object) -> str:
 
 def _limits_text(run: Mapping[str, Any]) -> str:
     limits = [
-        f"{name.removesuffix('_s')} {value:g} s"
+        f"{name.removesuffix('_s')} {_text(value)} s"
         for name, value in as_mapping(run.get("slo")).items()
-        if value is not None and isinstance(value, int | float)
+        if value is not None
     ]
-    return f"limits {' and '.join(limits)} for {_share(run):.0%} of the requests" if limits else ""
+    return f"limits {' and '.join(limits)} for {100 * _share(run):g}% of the requests" if limits else ""
 
 
 def _share(run: Mapping[str, Any]) -> float:
@@ -171,7 +165,10 @@ def _row(folder: Path, run: Mapping[str, Any], results: _Results) -> SweepRow:
         load=load_text(group[0]) if group else "",
         is_highest=best == max(loads),
         output_throughput=_output(group) if group else None,
-        **{name: _mean(group, field) for name, field in _FIGURES.items()},
+        mean_ttft_ms=_mean(group, "mean_ttft_ms"),
+        p95_ttft_ms=_mean(group, "p95_ttft_ms"),
+        mean_tpot_ms=_mean(group, "mean_tpot_ms"),
+        usd_per_million_output_tokens=_mean(group, "usd_per_million_output_tokens"),
         valid=bool(valid),
         invalid_loads=len(loads) - len(valid),
         loads=len(loads),

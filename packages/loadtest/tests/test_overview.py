@@ -49,7 +49,7 @@ def test_one_workload_is_one_table_with_the_fastest_sweep_first(tmp_path):
         ({"run": {"endpoint": "/v1/completions"}}, "/v1/completions"),
         ({"run": {"extra_body": {"temperature": 1}}}, "with temperature 1"),
         ({"run": {"traffic": {"prefix_share": 0.5, "turns": 1}}}, "prefix_share 0.5"),
-        ({"run": {"slo": {"ttft_s": 1.0}}, "request_goodput": 64.0}, "limits ttft 1 s for 99% of the requests"),
+        ({"run": {"slo": {"ttft_s": 1.0}}, "request_goodput": 64.0}, "limits ttft 1.0 s for 99% of the requests"),
         ({"schema_version": 1}, "metrics of version 1"),
     ],
 )
@@ -62,6 +62,14 @@ def test_another_workload_is_named_as_not_comparable(tmp_path, other, words):
     assert words in line
     tables = text.split("#### ")[1:]
     assert [len(rows(table)) for table in tables] == [2, 1]
+
+
+def test_limits_that_differ_by_little_are_not_the_same(tmp_path):
+    one, other = (
+        sweep(tmp_path / str(share), run={"slo": {"ttft_s": 1.0}, "find": {"slo_share": share}}, request_goodput=64.0)
+        for share in (0.99, 0.995)
+    )
+    assert len(overview_of([one, other]).tables) == 2
 
 
 def test_the_best_load_is_within_the_limits(tmp_path):
