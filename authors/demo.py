@@ -29,7 +29,7 @@ NEW_MAX_MODEL_LEN = 8192
 """Serving option that is changed in place."""
 
 EMPTY_ZONE = "us-east5-a"
-_FLEX_START_ZONES = (EMPTY_ZONE, "us-east5-b", "europe-west4-a", "southamerica-west1-a")
+_FLEX_START_ZONES = (EMPTY_ZONE, "us-east5-b", "europe-west4-a", "asia-northeast1-b", "southamerica-west1-a")
 _LOST, _BUSY = "tpu.projects.locations.queuedResources.create", "run.projects.locations.services.create"
 WORLD: Final = {
     "tpu": {

@@ -290,7 +290,7 @@ KINDS: Final[Sequence[ResourceKind]] = (
         id="projects/{project}/serviceAccounts/{accountId}@{project}.iam.gserviceaccount.com",
         listing="v1/projects/{p}/serviceAccounts?pageSize=100",
         key="accounts",
-        order=6,
+        order=7,
         command="iam service-accounts delete {id}",
     ),
     ResourceKind(
@@ -320,7 +320,8 @@ BY_TYPE: Final[Mapping[str, ResourceKind]] = {kind.type_: kind for kind in KINDS
 
 GRANT: Final = "IAM grant"
 """Kind of a member of an IAM policy on the project, or on another owner's bucket or secret."""
-GRANT_ORDER: Final = 7
+GRANT_ORDER: Final = 6
+"""Before the accounts: gcloud cannot remove the grant of a deleted member by the name that it had."""
 
 
 def by_name(kind: str) -> ResourceKind:

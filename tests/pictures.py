@@ -1,12 +1,13 @@
 """Write the pictures of terminals in docs/images: `make pictures`, about a minute.
 
 A stack waits for capacity on the local cloud and gets it, in terminals that pyte reads. Nothing is drawn by hand: each picture shows the
-rows that stood on the screen; rows in the middle of the engine's table are left out, and counted. A picture is written again only if more
+rows that stood on the screen; rows above the effect of an update are left out, and counted. A picture is written again only if more
 than its figures changed; delete it to have it written in any case.
 """
 
 import html
 import re
+import shlex
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -22,6 +23,8 @@ from tests.engine.terminal import Terminal
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "docs" / "images"
 STACK = "tpu-v6e1"
+COLUMNS = 95
+"""Columns of the terminals: a picture of them is as wide as a page of text, 830 pixels."""
 CELL, ROW, MARGIN, BAR = 8.4, 18, 14, 30
 """Width of a character, height of a row, margin and height of the title bar, in pixels at a font size of 14."""
 
@@ -150,26 +153,25 @@ def _terminal(workspace: Workspace, columns: int, words: Sequence[object]) -> Te
     return Terminal(words, columns=columns, lines=80, folder=folder, environment=workspace.environment)
 
 
-def _status(workspace: Workspace, name: str) -> None:
-    words = ("-m", "scripts.status", "--stack", STACK)
-    terminal = _terminal(workspace, 100, (sys.executable, *words))
+def _gemma(workspace: Workspace, *words: str) -> Terminal:
+    return _terminal(workspace, COLUMNS, (sys.executable, "-m", "scripts.gemma", *words))
+
+
+def _effect(rows: Sequence[Sequence[Run]]) -> Sequence[Sequence[Run]]:
+    """Return the rows from the number of resources on; the notes of the plan above them are left out, and counted."""
+    begin = next(at for at, row in enumerate(rows) if row and row[0].data.startswith("Resources:"))
+    return [[Run(column=0, data=f"... {begin} rows ...", fg="black")], *rows[begin:]]
+
+
+def _shown(workspace: Workspace, name: str, *words: str) -> None:
+    """Write the picture of a command that ends."""
+    terminal = _gemma(workspace, *words)
     try:
-        terminal.end()
-        _write(name, f"python {' '.join(words)}", read_rows(terminal))
+        if terminal.end() != 0:
+            raise SystemExit(f"pictures: `gemma {' '.join(words)}` failed:\n{terminal.text}")
+        _write(name, f"gemma {shlex.join(words)}", read_rows(terminal))
     finally:
         terminal.close()
-
-
-def _tree(rows: Sequence[Sequence[Run]]) -> Sequence[Sequence[Run]]:
-    """Return the first rows of the engine's table and its last, which are the capacity's."""
-    cut = Run(column=1, data=f"... {len(rows) - 4} rows ...", fg="black")
-    return [*rows[:2], [cut], *rows[-2:]]
-
-
-def _outputs(rows: Sequence[Sequence[Run]]) -> Sequence[Sequence[Run]]:
-    """Return the rows from the stack's outputs on."""
-    begin = next(at for at, row in enumerate(rows) if row and row[0].data.startswith("Outputs:"))
-    return rows[begin:]
 
 
 def _give(workspace: Workspace, chips: int) -> None:
@@ -182,19 +184,20 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder, open_workspace(Path(folder) / "pictures") as workspace:
         workspace.pulumi("stack", "init", STACK)
         _give(workspace, 0)
-        words = ("up", "--yes", "--skip-preview", "--stack", STACK)
-        up = _terminal(workspace, 154, (workspace.engine, *words))
+        words = ("up", STACK, "--yes")
+        up = _gemma(workspace, *words)
         try:
             up.until(lambda it: re.search(r"[1-9]\ds/30m \S+ WAITING", it.text), "the wait")
-            _write("up-waiting.svg", f"pulumi {' '.join(words)}", _tree(read_rows(up)))
-            _status(workspace, "status-waiting.svg")
+            _write("up-waiting.svg", f"gemma {shlex.join(words)}", _effect(read_rows(up)))
+            _shown(workspace, "status-waiting.svg", "status", STACK)
             _give(workspace, 4)
             if up.end() != 0:
-                raise SystemExit(f"pictures: `pulumi up` failed:\n{up.text}")
-            _write("up-ready.svg", f"pulumi {' '.join(words)}", _outputs(read_rows(up)))
+                raise SystemExit(f"pictures: `gemma up` failed:\n{up.text}")
+            _write("up-ready.svg", f"gemma {shlex.join(words)}", _effect(read_rows(up)))
         finally:
             up.close()
-        _status(workspace, "status-ready.svg")
+        _shown(workspace, "status-ready.svg", "status", STACK)
+        _shown(workspace, "chat.svg", "chat", STACK, "Say hello.")
         workspace.pulumi("destroy", "--yes", "--skip-preview", "--stack", STACK)
 
 

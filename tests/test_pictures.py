@@ -9,14 +9,17 @@ from tests.pictures import COLOURS, FOLDER, ROOT, Run, draw, private_words, word
 
 WORDS = {
     "up-waiting.svg": [
-        r"\$ pulumi up",
-        "gcp-tpu:index:QueuedResource",
+        r"\$ gemma up tpu-v6e1 --yes",
+        r"Cost: \$1\.35/h maximum",
         r"\d+s/30m us-east5-a WAITING \(zone 1 of \d\)",
     ],
-    "up-ready.svg": ['phase +: "ready"', "python -m scripts.connect --stack tpu-v6e1", r"Duration: \d+"],
+    "up-ready.svg": [r"tpu-v6e1 deployed in \d+ s", "gemma chat tpu-v6e1"],
     "status-waiting.svg": ["WAITING_FOR_RESOURCES since", r"next +python -m scripts.status .*--watch"],
     "status-ready.svg": [r"ACTIVE │ ready │ \dh\d\dm", r"planned \d+ tok/s"],
+    "chat.svg": [r"\$ gemma chat tpu-v6e1 .Say hello", "This is a simulated answer"],
 }
+WIDEST = 830
+"""Pixels of a page of text: a wider picture is shown smaller, and its text is hard to read."""
 
 
 def picture(name):
@@ -39,6 +42,7 @@ def test_a_picture_is_small_sound_and_complete_in_itself(name):
     text = picture(name)
     assert len(text.encode()) < 60_000
     assert text.startswith("<svg ")
+    assert int(re.search(r' width="(\d+)"', text)[1]) <= WIDEST
     minidom.parseString(text)  # noqa: S318 - a file of ours
     assert re.search(r"@import|@font-face|href|<script|<image", text) is None
 

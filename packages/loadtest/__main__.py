@@ -4,6 +4,7 @@
   python -m loadtest --url URL --find slo --slo ttft=1,tpot=0.05 --input-tokens 1024 --out DIR
   python -m loadtest compare DIR DIR
   python -m loadtest report DIR
+  python -m loadtest report DIR DIR DIR --out FILE.html
 
 Loads are closed loops (--concurrency), open loops (--request-rate), or both, over a grid of prompt and output lengths. Every point
 is stored when it finishes, and --resume continues a sweep. Requests use the API key in OPENAI_API_KEY.
@@ -17,14 +18,14 @@ from typing import Any, Final
 
 from loadtest.command_line import Parser, add_options, read_options
 from loadtest.errors import SweepError
-from loadtest.options import CompareOptions, LoadTestOptions, ReportFolder
+from loadtest.options import CompareOptions, LoadTestOptions, ReportFolders
 from loadtest.progress import say
 from loadtest.run import INTERRUPTED, OWN, REFUSED, compare, measure, report
 
 ENDINGS: Final = "exit codes: 0 done, 1 failed or worse, 2 refused, 130 interrupted"
 COMMANDS: Final[dict[str, tuple[type[Any], Callable[[Any], int]]]] = {
     "compare": (CompareOptions, compare),
-    "report": (ReportFolder, report),
+    "report": (ReportFolders, report),
 }
 
 

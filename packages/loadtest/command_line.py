@@ -39,6 +39,8 @@ class Option:
     parse: Callable[[str], object] | None = None
     """Parser of the text. A ValueError's message completes the sentence "expected ..."."""
     positional: bool = False
+    repeated: bool = False
+    """A positional argument that can be repeated; the field is a tuple."""
 
 
 JsonSwitch = Annotated[bool, Option("Print one JSON object on stdout.", flag="--json")]
@@ -96,10 +98,14 @@ def read_options(kind: type[T], parsed: argparse.Namespace) -> T:
     """Return the dataclass with the values of the command line."""
     return kind(
         **{
-            field.name: read_options(hint, parsed) if option is None else getattr(parsed, field.name)
+            field.name: read_options(hint, parsed) if option is None else _value(getattr(parsed, field.name), option)
             for field, hint, option in _fields(kind)
         }
     )
+
+
+def _value(value: object, option: Option) -> object:
+    return tuple(cast("list[object]", value)) if option.repeated else value
 
 
 def _fields(kind: type[object]) -> Iterator[tuple["dataclasses.Field[object]", type[object], Option | None]]:
@@ -144,7 +150,7 @@ def _add(add: Callable[..., object], field: "dataclasses.Field[object]", hint: t
         words["type"] = _reader(flag, hint, option)
         words["metavar"] = option.metavar or (field.name.upper() if option.positional else _METAVARS.get(hint, "TEXT"))
     if option.positional:
-        add(field.name, **words)
+        add(field.name, **words | ({"nargs": "*"} if option.repeated else {}))
     else:
         add(flag, dest=field.name, required=required, **words)
     if option.former:

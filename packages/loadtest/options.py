@@ -403,10 +403,13 @@ def _keys(text: str) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReportFolder:
+class ReportFolders:
     """Options of `report`."""
 
-    folder: Annotated[Path, Option("Folder of a sweep.", positional=True)]
+    folders: Annotated[
+        tuple[Path, ...],
+        Option("Folder of a sweep. Several folders: one overview.", positional=True, repeated=True, metavar="FOLDER"),
+    ] = ()
     points: Annotated[
         tuple[str, ...],
         Option(
@@ -415,3 +418,8 @@ class ReportFolder:
             metavar="KEYS",
         ),
     ] = ()
+    out: Annotated[
+        Path | None,
+        Option("Write the overview of several folders to this file too, as a page to FILE.html.", metavar="FILE"),
+    ] = None
+    as_json: JsonSwitch = False

@@ -10,7 +10,7 @@ from typing import Final
 
 from loadtest.endpoint import given_endpoint
 from loadtest.errors import SweepError
-from loadtest.options import CompareOptions, LoadTestOptions, LoadTestRequest, ReportFolder
+from loadtest.options import CompareOptions, LoadTestOptions, LoadTestRequest, ReportFolders
 from loadtest.progress import reporter_for_stderr, say
 from loadtest.reports.report import write_reports
 from loadtest.settings import SweepSettings
@@ -72,10 +72,33 @@ def compare(options: CompareOptions) -> int:
     return FAILED if comparison.worse else DONE
 
 
-def report(options: ReportFolder) -> int:
-    """Regenerate the reports of a folder from its results.jsonl."""
-    for path in write_reports(options.folder, options.points):
-        print(path)
+def report(options: ReportFolders) -> int:
+    """Regenerate the reports of a folder from its results.jsonl. With several folders, print an overview of their best loads as Markdown."""
+    first, *more = options.folders or (None,)
+    if first is None:
+        raise SweepError("No folder named. Pass the folder of a sweep.")
+    if more:
+        return _overview(options)
+    if options.out is not None:
+        raise SweepError("--out needs several folders. The reports of one sweep are in its folder.")
+    files = [str(path) for path in write_reports(first, options.points)]
+    print(json.dumps({"schema_version": 1, "files": files}) if options.as_json else "\n".join(files))
+    return DONE
+
+
+def _overview(options: ReportFolders) -> int:
+    """Print the overview of several folders."""
+    from loadtest.overview import overview_json, overview_of  # noqa: PLC0415 - only for several folders
+    from loadtest.reports.overview_page import overview_markdown, overview_page  # noqa: PLC0415 - the same
+
+    if options.points:
+        raise SweepError("--points needs one folder, because an overview has no charts.")
+    overview = overview_of(options.folders)
+    text = overview_markdown(overview)
+    if options.out is not None:
+        written = overview_page(overview) if options.out.suffix == ".html" else text
+        options.out.write_text(written, encoding="utf-8")
+    print(json.dumps(overview_json(overview)) if options.as_json else text, end="\n" if options.as_json else "")
     return DONE
 
 

@@ -4,6 +4,7 @@ r"""Measure a deployed server or any OpenAI-compatible one under load.
   python -m scripts.bench --url URL --model ID --concurrency 1,8,64 --out DIR
   python -m scripts.bench compare DIR DIR
   python -m scripts.bench report DIR
+  python -m scripts.bench report DIR DIR DIR --out FILE.html
   python -m scripts.bench --stack NAME --find slo --slo ttft=1,tpot=0.05 \
       --input-tokens 1024 --out DIR
 
@@ -18,7 +19,7 @@ import sys
 from typing import Final
 
 from contracts.exit_codes import ExitCode
-from loadtest.options import CompareOptions, ReportFolder
+from loadtest.options import CompareOptions, ReportFolders
 from scripts.bench.options import BenchOptions
 from scripts.cli.command import Command, run_command
 
@@ -43,8 +44,11 @@ def _compare(options: CompareOptions) -> ExitCode:
         return ExitCode(compare(options))
 
 
-def _report(options: ReportFolder) -> ExitCode:
-    """Regenerate the reports of a folder from its results.jsonl."""
+def _report(options: ReportFolders) -> ExitCode:
+    """Regenerate the reports of a folder from its results.jsonl.
+
+    With several folders, print a table of the best load of each, as Markdown to paste.
+    """
     from loadtest.run import report
     from scripts.bench.refusals import refused
 
@@ -59,7 +63,7 @@ COMMAND: Final = Command(
     run=_bench,
     subcommands=(
         Command(name="compare", help=_compare.__doc__, options=CompareOptions, run=_compare),
-        Command(name="report", help=_report.__doc__, options=ReportFolder, run=_report),
+        Command(name="report", help=_report.__doc__, options=ReportFolders, run=_report),
     ),
 )
 

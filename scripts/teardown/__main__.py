@@ -24,7 +24,7 @@ class TeardownOptions:
     all_stacks: Annotated[
         bool, Option("Tear down all stacks of this product in the project, even unknown ones.", flag="--all")
     ] = False
-    dry_run: Annotated[bool, Option("List the resources without deleting them. Exit code 1 if any exist.")] = False
+    dry_run: Annotated[bool, Option("Count the resources without deleting them. Exit code 1 if any exist.")] = False
     yes: Annotated[bool, Option("Skip the confirmation. A lock that may be in use still needs one.")] = False
     over_limit: Annotated[
         bool, Option("Tear down only stacks that exceed maxAge or maxUsd. For schedules, add --yes.")

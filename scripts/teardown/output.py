@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Final
 
 from cloud.found import FoundResource
-from cloud.kinds import GRANT, KINDS
 from cloud.prices import usd_per_hour, usd_so_far
 from cloud.simulated import is_simulated
 from cloud.spending import SERVICE
@@ -16,6 +15,7 @@ from scripts.cli.command import say
 from scripts.cli.prompts import confirm
 from scripts.cli.tables import console, table
 from scripts.teardown.receipt import Receipt
+from scripts.teardown.would_delete import number_of, searched, would_delete
 
 _HEADINGS: Final = ("kind", "name", "place", "age", "USD per hour", "USD so far (maximum)")
 _NUMBERS: Final = ("age", "USD per hour", "USD so far (maximum)")
@@ -61,18 +61,17 @@ class TeardownOutput:
 
 
 def text_of(receipt: Receipt, path: Path) -> str:
-    """Return the receipt as text."""
+    """Return the receipt as text; of a dry run, what would be deleted."""
+    if receipt.dry_run:
+        return would_delete(receipt, path)
     name = receipt.stack or "all stacks"
     simulated = " (local cloud, simulated)" if is_simulated() else ""
     by_api = sum(item.outcome == "deleted" for item in receipt.deletions)
-    calls = receipt.searches[-1].calls if receipt.searches else ()
-    lines = [
-        f"teardown: {name}{simulated}: destroyed {_resources(receipt.destroyed)}, deleted {_leaked(by_api)}, {receipt.elapsed_s:.0f} s."
-    ]
+    done = f"destroyed {number_of(receipt.destroyed, 'resource')}, deleted {number_of(by_api, 'leaked resource')}"
+    lines = [f"teardown: {name}{simulated}: {done}, {receipt.elapsed_s:.0f} s."]
     if receipt.clean:
-        searched = f"{len(calls)} list calls, {len(KINDS) + 1} resource types, project {', '.join(receipt.projects)}"
         but = " except the retained ones below" if receipt.retained else ""
-        lines.append(f"No leaked resources{but}: {searched}.")
+        lines.append(f"No leaked resources{but}: {searched(receipt)}.")
     lines += [f"Retained: {item.text}. To delete it, run:\n  {item.resource.command}" for item in receipt.retained]
     lines += [f"Still in the state: {item.get('id') or item.get('urn')}" for item in receipt.state]
     lines += [f"Leaked: {item.kind} {item.name}. To delete it, run:\n  {item.command}" for item in receipt.leaked]
@@ -84,20 +83,6 @@ def text_of(receipt: Receipt, path: Path) -> str:
     lines += receipt.unknown
     lines += receipt.warnings
     return "\n".join([*lines, f"Receipt: {path}"])
-
-
-def counted(found: Sequence[FoundResource]) -> str:
-    """Return the numbers of resources and grants as text."""
-    grants = sum(item.kind == GRANT for item in found)
-    return f"{_resources(len(found) - grants)} and {grants} IAM grant{'' if grants == 1 else 's'}"
-
-
-def _resources(number: int) -> str:
-    return f"{number} resource{'' if number == 1 else 's'}"
-
-
-def _leaked(number: int) -> str:
-    return f"{number} leaked resource{'' if number == 1 else 's'}"
 
 
 def _age(item: FoundResource, now: datetime) -> str:

@@ -15,7 +15,7 @@ from cloud.clock import WaitClock
 from cloud.deletion import DeletedResource, delete_all
 from cloud.found import FoundResource, Inventory
 from cloud.google_api import GoogleApi
-from cloud.kinds import BUCKET
+from cloud.kinds import BUCKET, order_of
 from cloud.search import Scope
 from cloud.search import search as search_cloud
 from contracts.answers import Absent, Answer, Present, Unknown
@@ -36,9 +36,10 @@ from engine.state import StackState
 from engine.state_edit import empty, unprotected, without_pending
 from scripts.cli.settings import stack_settings
 from scripts.teardown import pending, pending_store
-from scripts.teardown.output import TeardownOutput, counted
+from scripts.teardown.output import TeardownOutput
 from scripts.teardown.receipt import Receipt
 from scripts.teardown.retained_bucket import RetainedBucket, retained_bucket
+from scripts.teardown.would_delete import counted
 from stacks.apis import apis_of
 from stacks.loading import project_from_environment
 from stacks.settings import Settings
@@ -99,8 +100,8 @@ class Teardown:
         self.warnings += self.known.read_errors
         self.search()
         self._require_known_stack()
-        self.output.show("Found in the cloud", self.leaked, datetime.now(UTC))
         if not self.request.dry_run:
+            self.output.show("Found in the cloud", self.leaked, datetime.now(UTC))
             for state in self.known.states:
                 self._remove_locks(state.stack, stack_locks(state.stack))
             self._confirm()
@@ -131,7 +132,8 @@ class Teardown:
                 stated += pending.started(self.api, state)
             except ScriptError as error:
                 unknown.append(f"Could not check the pending operations in the state of {state.stack}: {error}")
-        resources = tuple({(item.kind, item.name): item for item in (*stated, *found.found)}.values())
+        each = {(item.kind, item.name): item for item in (*stated, *found.found)}.values()
+        resources = tuple(sorted(each, key=lambda item: (order_of(item.kind), item.kind)))
         self.searches.append(
             Inventory(found=resources, calls=found.calls, unknown=tuple(unknown), elapsed_s=found.elapsed_s)
         )

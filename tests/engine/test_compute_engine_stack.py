@@ -13,7 +13,7 @@ from tests.engine.conftest import LIMIT_S
 
 STACK = "tpu-v6e1"
 ALICE = "user:alice@example.com"
-ZONES = ("us-east5-a", "us-east5-b", "europe-west4-a", "southamerica-west1-a")
+ZONES = ("us-east5-a", "us-east5-b", "europe-west4-a", "asia-northeast1-b", "southamerica-west1-a")
 
 pytestmark = [pytest.mark.engine, pytest.mark.long]
 

@@ -9,7 +9,7 @@ import requests
 from tests.engine.accounts import acting_as, add_bindings, post, set_up
 
 STACK = "tpu-v6e1"
-ZONES = ("us-east5-a", "us-east5-b", "europe-west4-a", "southamerica-west1-a")
+ZONES = ("us-east5-a", "us-east5-b", "europe-west4-a", "asia-northeast1-b", "southamerica-west1-a")
 CAPACITY = "gcp-tpu:index:QueuedResource"
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(900)]

@@ -9,11 +9,17 @@ from pathlib import Path
 
 import pytest
 
+from planning import plan
+from stacks.loading import from_file
+from stacks.planned import to_deployment
+
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = (ROOT / "README.md", ROOT / "docs" / "get-started.md")
 README = "\n".join(page.read_text() for page in PAGES)
 BLOCKS = re.findall(r"```sh\n(.*?)```", README, flags=re.DOTALL)
 INLINE = re.findall(r"`((?:make|pulumi|python -m) [^`]+)`", README)
+GEMMA = sorted(set(re.findall(r"(?:^\| `|\./)gemma ([a-z_]+)", README, flags=re.MULTILINE)))
+"""Words after `gemma` in the table of commands and in the examples."""
 
 pytestmark = pytest.mark.engine
 
@@ -42,7 +48,7 @@ def run(arguments, limit_s=120):
 
 
 MODULES = sorted({match for line in lines() for match in re.findall(r"-m ([a-z_.]+)", line)})
-PLANS = [line for line in lines() if line.startswith(".venv/bin/python -m scripts.plan")]
+PLANS = [line for line in lines() if line.startswith("./gemma plan")]
 
 
 @pytest.mark.long
@@ -61,7 +67,7 @@ def test_the_readme_has_commands_to_check():
 
 @pytest.mark.parametrize("line", PLANS)
 def test_the_planners_examples_run(line):
-    done = run([sys.executable, *shlex.split(line)[1:]])
+    done = run([sys.executable, "-m", "scripts.gemma", *shlex.split(line)[1:]])
     assert done.returncode in {0, 2}, done.stderr
     assert "KV cache" in done.stdout
 
@@ -80,6 +86,13 @@ def test_every_command_exists_and_takes_the_options_that_it_is_shown_with(module
     assert all(done.returncode == 0 for done in helps), [done.stderr for done in helps]
     text = "".join(done.stdout for done in helps)
     assert [option for option in sorted(used) if option not in text] == []
+
+
+def test_eight_commands_are_for_a_first_day_and_each_exists():
+    table = re.findall(r"^\| `gemma ([a-z_]+)` \|", README, flags=re.MULTILINE)
+    assert len(table) == 8
+    shown = run([sys.executable, "-m", "scripts.gemma"]).stdout
+    assert [word for word in GEMMA if not re.search(rf"^  {word} ", shown, flags=re.MULTILINE)] == []
 
 
 @pytest.mark.parametrize("target", sorted({word for line in lines() for word in re.findall(r"make ([a-z]+)", line)}))
@@ -111,8 +124,10 @@ def test_every_stack_of_the_readme_has_settings_and_every_settings_file_is_in_th
 
 
 def test_what_the_readme_shows_is_what_the_planner_prints():
-    (shown,) = re.findall(r"```console\n\$ python -m (scripts\.plan [^\n]+)\n(.*?)```", README, flags=re.DOTALL)
-    printed = [line.rstrip() for line in run([sys.executable, "-m", *shown[0].split()]).stdout.splitlines()]
+    (shown,) = re.findall(r"```console\n\$ gemma (plan [^\n]+)\n(.*?)```", README, flags=re.DOTALL)
+    printed = [
+        line.rstrip() for line in run([sys.executable, "-m", "scripts.gemma", *shown[0].split()]).stdout.splitlines()
+    ]
     assert [line for line in shown[1].splitlines() if line not in printed] == []
 
 
@@ -122,3 +137,18 @@ def test_the_prices_of_the_readme_are_those_of_the_planner():
     shown = dict(re.findall(r"^\| `([a-z0-9-]+)` \| Gemma .*\| (\$[\d.,]+) per hour", README, flags=re.MULTILINE))
     assert shown
     assert shown == {name: priced[name] for name in shown}
+
+
+def test_a_day_and_a_million_tokens_cost_what_the_readme_says():
+    rows = re.findall(
+        r"^\| `([a-z0-9-]+)` \| Gemma .*per hour, \$([\d.]+) \| \$([\d.]+) \|$", README, flags=re.MULTILINE
+    )
+    assert len(rows) == 4
+    users = []
+    for name, day, million in rows:
+        planned = plan(to_deployment(from_file(ROOT / f"Pulumi.{name}.yaml", project="my-project")))
+        assert planned.workload is not None
+        assert float(day) == round(24 * planned.cost.usd_per_hour, 2), name
+        assert float(million) == round(planned.workload.usd_per_million_output_tokens.typical, 2), name
+        users.append(str(planned.workload.users))
+    assert f"each stack's users ({', '.join(users[:-1])} and {users[-1]})" in README

@@ -93,8 +93,8 @@ def test_a_request_in_a_zone_that_was_moved_away_from_is_found_after_kills(stack
     text = settings(stack).read_text()
     settings(stack).write_text(text.replace("zones: [us-east5-a, us-east5-b]", "zones: [us-east5-b]"))
     shown = stack.script("teardown", "--stack", STACK, "--dry-run", expect=1)
-    assert "TPU queued resource" in shown.err
-    assert "us-east5-a" in shown.err
+    assert "TPU queued resource" in shown.out
+    assert "us-east5-a" in shown.out
     report = stack.script("recover", "--stack", STACK, "--yes", "--json").json
     settings(stack).write_text(text)
     assert "queued resource" in {each["kind"] for each in report["imported"]}

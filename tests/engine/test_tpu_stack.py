@@ -57,7 +57,7 @@ class ProcessWatch:
 
 def capacity(workspace):
     found = {}
-    for zone in ("us-east5-a", "us-east5-b", "europe-west4-a", "southamerica-west1-a"):
+    for zone in ("us-east5-a", "us-east5-b", "europe-west4-a", "asia-northeast1-b", "southamerica-west1-a"):
         for kind in ("queuedResources", "nodes"):
             listed = workspace.get("tpu", f"v2alpha1/projects/local-project/locations/{zone}/{kind}")
             found.update({item["name"]: item for item in listed.get(kind, [])})
@@ -97,7 +97,7 @@ def test_the_state_file_holds_the_real_thing(workspace, deployed):
 
 def test_the_outputs_say_where_the_capacity_is_and_when_google_deletes_it(workspace, deployed):
     outputs = from_json(StackOutputs, workspace.outputs(STACK))
-    assert outputs.zone in {"us-east5-a", "us-east5-b", "europe-west4-a", "southamerica-west1-a"}
+    assert outputs.zone in {"us-east5-a", "us-east5-b", "europe-west4-a", "asia-northeast1-b", "southamerica-west1-a"}
     assert (outputs.location, outputs.state, outputs.phase) == (outputs.zone, "ACTIVE", "ready")
     assert outputs.deadline.endswith("Z")
     assert datetime.fromisoformat(outputs.deadline) > datetime.now(UTC)

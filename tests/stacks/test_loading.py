@@ -102,7 +102,7 @@ MISTAKES = [
         "tpu-v6e4",
         "tpu.existingNetwork",
         {"network": "n", "subnetwork": "s", "privateGoogleAccess": True},
-        "the zones and the subnetwork are in us-east5, europe-west4, southamerica-west1; remove the zones of other regions",
+        "the zones and the subnetwork are in us-east5, europe-west4, asia-northeast1, southamerica-west1; remove the zones of other regions",
     ),
     (
         "tpu-v6e4",

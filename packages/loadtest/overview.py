@@ -1,0 +1,205 @@
+"""Overview of many sweeps: the best load of each, in one table per workload.
+
+The best load of a sweep has the highest output throughput among its valid loads: of those within the limits of `--slo`, or of all loads if the
+sweep has no limits. Sweeps of different workloads are never in one table.
+"""
+
+import json
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from loadtest.client.json_values import as_mapping
+from loadtest.errors import SweepError
+from loadtest.measure import SCHEMA_VERSION, load_text
+from loadtest.slo_search import DEFAULT_SHARE
+from loadtest.steady import steady_output
+from loadtest.store import read_results, read_run
+
+UNKNOWN: Final = "unknown"
+_Results = Sequence[Mapping[str, Any]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepRow:
+    """The best load of one sweep with one workload. A figure is None if it is unknown, or if no load is within the limits."""
+
+    folder: str
+    model: str
+    machine: str
+    stack: str
+    load: str
+    """The load with its unit; empty if no load is within the limits."""
+    is_highest: bool
+    """True if no higher load was measured, so that the server may reach more."""
+    output_throughput: float | None
+    mean_ttft_ms: float | None
+    p95_ttft_ms: float | None
+    mean_tpot_ms: float | None
+    usd_per_million_output_tokens: float | None
+    valid: bool
+    """False if no load of the sweep is valid."""
+    invalid_loads: int
+    loads: int
+    simulated: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkloadTable:
+    """Sweeps that measured the same workload."""
+
+    workload: str
+    has_limits: bool
+    rows: tuple[SweepRow, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overview:
+    """All sweeps. Rows of different tables do not compare."""
+
+    tables: tuple[WorkloadTable, ...]
+
+    @property
+    def alone(self) -> Sequence[tuple[WorkloadTable, SweepRow]]:
+        """The rows that nothing compares with."""
+        if len(self.tables) == 1:
+            return ()
+        return [(table, table.rows[0]) for table in self.tables if len(table.rows) == 1]
+
+    @property
+    def simulated(self) -> Sequence[str]:
+        """Folders of sweeps of a simulated server."""
+        return list(dict.fromkeys(row.folder for table in self.tables for row in table.rows if row.simulated))
+
+
+def overview_of(folders: Sequence[Path]) -> Overview:
+    """Return the overview of these folders. Raises SweepError if one has no results or is named twice."""
+    if len({folder.resolve() for folder in folders}) < len(folders):
+        raise SweepError("A folder is named twice. Pass each folder once.")
+    tables: dict[tuple[str, bool], list[SweepRow]] = {}
+    for folder in folders:
+        run, results = read_run(folder), read_results(folder)
+        if not results:
+            raise SweepError(f"{folder} has no complete point yet. Run or resume the sweep first.")
+        for workload, group in _by_workload(run, results).items():
+            tables.setdefault((workload, bool(run.get("slo"))), []).append(_row(folder, run, group))
+    made = [
+        WorkloadTable(workload=workload, has_limits=limits, rows=tuple(sorted(rows, key=_rank)))
+        for (workload, limits), rows in tables.items()
+    ]
+    return Overview(tables=tuple(sorted(made, key=lambda table: -len(table.rows))))
+
+
+def overview_json(overview: Overview) -> dict[str, Any]:
+    """Return the overview as JSON types."""
+    return {"schema_version": 1, **asdict(overview)}
+
+
+def _rank(row: SweepRow) -> tuple[bool, float]:
+    """Order rows: valid ones first, the highest throughput first."""
+    return not row.valid, -(row.output_throughput or 0.0)
+
+
+def _by_workload(run: Mapping[str, Any], results: _Results) -> dict[str, list[Mapping[str, Any]]]:
+    found: dict[str, list[Mapping[str, Any]]] = {}
+    for result in results:
+        found.setdefault(_workload(run, result), []).append(result)
+    return found
+
+
+def _workload(run: Mapping[str, Any], result: Mapping[str, Any]) -> str:
+    """Return everything that two sweeps must share so that their figures compare, as text."""
+    point = result["point"]
+    kind = "requests in flight" if point["mode"] == "closed" else "requests per second"
+    parts = [f"{point['input_tokens']:,} tokens in, {point['output_tokens']:,} out", kind]
+    parts.append("even arrivals" if point["mode"] == "open" and run.get("poisson") is False else "")
+    parts.append(str(run.get("endpoint") or ""))
+    parts.append(_limits_text(run))
+    parts += [
+        f"{name} {_text(value)}" for name, value in as_mapping(run.get("traffic")).items() if not _is_usual(name, value)
+    ]
+    parts += [f"with {name} {_text(value)}" for name, value in sorted(as_mapping(run.get("extra_body")).items())]
+    version = result.get("schema_version", SCHEMA_VERSION)
+    parts.append("" if version == SCHEMA_VERSION else f"metrics of version {version}")
+    return ", ".join(part for part in parts if part)
+
+
+def _is_usual(name: str, value: object) -> bool:
+    """Return whether a property of the traffic is that of plain requests."""
+    return not value or (name in {"turns", "time_scale"} and value == 1)
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value, sort_keys=True)
+
+
+def _limits_text(run: Mapping[str, Any]) -> str:
+    limits = [
+        f"{name.removesuffix('_s')} {_text(value)} s"
+        for name, value in as_mapping(run.get("slo")).items()
+        if value is not None
+    ]
+    return f"limits {' and '.join(limits)} for {100 * _share(run):g}% of the requests" if limits else ""
+
+
+def _share(run: Mapping[str, Any]) -> float:
+    share = as_mapping(run.get("find")).get("slo_share")
+    return float(share) if isinstance(share, int | float) else DEFAULT_SHARE
+
+
+def _row(folder: Path, run: Mapping[str, Any], results: _Results) -> SweepRow:
+    loads: dict[float, list[Mapping[str, Any]]] = {}
+    for result in results:
+        loads.setdefault(float(result["point"]["level"]), []).append(result)
+    valid = {level: group for level, group in loads.items() if all(each["valid"] for each in group)}
+    usable = {level: group for level, group in (valid or loads).items() if _is_within(run, group)}
+    best = max(usable, key=lambda level: _output(usable[level]), default=None)
+    group = usable[best] if best is not None else []
+    return SweepRow(
+        folder=str(folder),
+        model=str(run.get("model") or results[0]["model_id"] or UNKNOWN),
+        machine=str(as_mapping(run.get("roofline")).get("accelerator") or UNKNOWN),
+        stack=str(run.get("stack") or ""),
+        load=load_text(group[0]) if group else "",
+        is_highest=best == max(loads),
+        output_throughput=_output(group) if group else None,
+        mean_ttft_ms=_mean(group, "mean_ttft_ms"),
+        p95_ttft_ms=_mean(group, "p95_ttft_ms"),
+        mean_tpot_ms=_mean(group, "mean_tpot_ms"),
+        usd_per_million_output_tokens=_mean(group, "usd_per_million_output_tokens"),
+        valid=bool(valid),
+        invalid_loads=len(loads) - len(valid),
+        loads=len(loads),
+        simulated=any(bool(result["simulated"]) for result in results),
+    )
+
+
+def _output(group: _Results) -> float:
+    """Return the mean throughput of the repeats."""
+    return statistics.fmean(map(steady_output, group))
+
+
+def _mean(group: _Results, field: str) -> float | None:
+    """Return the mean of a metric over the repeats; None if one of them lacks it."""
+    values = [float(result[field]) for result in group if result.get(field) is not None]
+    return statistics.fmean(values) if values and len(values) == len(group) else None
+
+
+def _is_within(run: Mapping[str, Any], group: _Results) -> bool:
+    """Return whether enough requests of a load met the limits; True if the sweep has none."""
+    if not any(result["completed"] for result in group):
+        return False
+    if not run.get("slo"):
+        return True
+    level = as_mapping(run.get("found")).get("level")
+    if isinstance(level, int | float) and group[0]["point"]["level"] > level:
+        return False
+    sent = sum(result["completed"] + result["failed"] for result in group)
+    good = sum((result["request_goodput"] or 0.0) * result["duration"] for result in group)
+    return good >= _share(run) * sent - _ROUNDING
+
+
+_ROUNDING: Final = 0.5
+"""Requests by which a rounded rate may differ."""

@@ -1,0 +1,141 @@
+"""A dry run says in a few short lines what would go and what it costs; commands come with --json, in an order that works."""
+
+import textwrap
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from cloud.found import FoundResource, Inventory
+from cloud.kinds import GRANT, INSTANCE, KINDS, NODE, QUEUED, SERVICE, by_name, order_of
+from contracts.exit_codes import ExitCode
+from scripts.cli.command import run_command
+from scripts.teardown.__main__ import COMMAND
+from scripts.teardown.output import text_of
+from scripts.teardown.receipt import Receipt
+from tests.cloud.populated import owner
+from tests.scripts.teardown.test_teardown import STACK, desk  # noqa: F401 - a fixture
+
+NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)
+REGIONS = ("us-east5", "europe-west4", "asia-northeast1", "southamerica-west1")
+COLUMNS, MOST_LINES = 80, 25
+
+
+def found(kind, name="gemma-tpu-v6e1", location="global", document=None, stack="tpu-v6e1"):
+    made = FoundResource(kind=kind, name=f"projects/p/{location}/{name}", command="gcloud", owner=owner(stack))
+    created = (NOW - timedelta(hours=2)).isoformat()
+    return replace(made, location=location, created=created, document=document or {})
+
+
+def queued(state="ACTIVE", kind="v6e-1", **more):
+    spec = [{"node": {"acceleratorType": kind}}]
+    document = {"state": {"state": state}, "tpu": {"nodeSpec": spec}, "provisioningModel": "FLEX_START"}
+    return found(QUEUED, location="us-east5-a", document=document, **more)
+
+
+def fresh(stack="tpu-v6e1"):
+    """What a search of a fresh TPU stack finds, in the order of a search."""
+    node = {"acceleratorType": "v6e-1", "queuedResource": "projects/p/locations/us-east5-a/queuedResources/q"}
+    each = [found(kind, location=region, stack=stack) for kind in ("router", "subnetwork") for region in REGIONS]
+    each += [found("image repository", location=region, stack=stack) for region in REGIONS]
+    each += [found(kind, stack=stack) for kind in ("firewall rule", "network", "secret", "service account")]
+    each += [found(GRANT, name=f"roles/r{number}", stack=stack) for number in range(5)]
+    each += [queued(stack=stack), found(NODE, location="us-east5-a", document=node, stack=stack)]
+    return sorted(each, key=lambda item: (order_of(item.kind), item.kind))
+
+
+def said(leaked, unknown=(), stack="tpu-v6e1"):
+    receipt = Receipt(
+        stack=stack,
+        projects=["local-project"],
+        destroyed=0,
+        state=(),
+        leaked=leaked,
+        retained=(),
+        deletions=(),
+        unknown=unknown,
+        warnings=(),
+        searches=[Inventory(found=leaked, calls=(), unknown=unknown, elapsed_s=1)],
+        started=NOW,
+        elapsed_s=1,
+        dry_run=True,
+    )
+    return text_of(receipt, Path(".work/teardown/tpu-v6e1-20261122T120000000000Z.json"))
+
+
+def test_a_fresh_stack_is_a_screen_of_80_columns():
+    text = said(fresh())
+    shown = [line for line in text.splitlines() for line in textwrap.wrap(line, COLUMNS)]
+    assert len(shown) <= MOST_LINES, text
+    assert text.startswith("tpu-v6e1: 18 resources and 5 IAM grants would be deleted.\n")
+    for line in (
+        "4 routers",
+        "5 IAM grants",
+        "4 image repositories",
+        "1 network ",
+        "4 locations",
+        "us-east5-a, $1.35 per",
+    ):
+        assert line in text
+    assert "  1 TPU node             us-east5-a\n" in text, "its request has its price"
+    assert "VMs and services at list prices: $1.35 per hour; at most $2.70 so far." in text
+
+
+def test_it_reads_as_no_failed_teardown():
+    for text in (said(fresh()), said(()), said((), ["Could not check the secrets: denied."])):
+        assert not [word for word in ("Left", "eaked", "destroyed", "gcloud") if word in text], text
+    assert "nothing would be deleted: every list was read." in said(())
+    unread = said((), ["Could not check the secrets: denied."])
+    assert "no resource was found, but a check failed." in unread
+    assert "Could not check the secrets: denied." in unread
+
+
+def test_a_price_that_is_unknown_is_not_zero():
+    text = said([queued(kind="v9x-1"), queued()])
+    assert "2 TPU queued resources  us-east5-a, price unknown" in text
+    assert "at least $1.35 per hour; at least $2.70 so far" in text
+    assert "us-east5-a, $0.00 per hour" in said([queued(state="WAITING_FOR_RESOURCES")])
+    idle = said([found(SERVICE, location="us-east4")])
+    assert "1 Cloud Run service  us-east4, no cost while idle" in idle
+    assert "per hour" not in said([found("bucket")])
+
+
+@pytest.mark.parametrize("kind", [INSTANCE, NODE])
+def test_a_vm_without_a_known_price_is_not_left_out_of_the_sum(kind):
+    machine = found(kind, location="us-east5-a", document={"acceleratorType": "v9x-1", "status": "RUNNING"})
+    assert "price unknown" in said([machine])
+    assert "at least $0.00 per hour" in said([machine])
+
+
+def test_several_stacks_are_told_apart():
+    lines = said([*fresh("a"), *fresh("b")], stack="").splitlines()
+    assert lines[0].startswith("all stacks: 36 resources and 10 IAM grants would be deleted.")
+    assert [line for line in lines if line in {"a:", "b:"}] == ["a:", "b:"]
+    assert sum("4 routers" in line for line in lines) == 2
+
+
+def test_the_command_prints_it_and_its_json_has_commands_that_work_from_above(desk):  # noqa: F811 - the fixture
+    desk.world.everything(STACK)
+    desk.capsys.readouterr()
+    assert run_command(COMMAND, ["--stack", STACK, "--dry-run"]) == ExitCode.FAILED
+    printed = desk.capsys.readouterr()
+    assert "IAM grants would be deleted" in printed.out or "IAM grant would be deleted" in printed.out
+    assert "gcloud" not in printed.out + printed.err
+    _, report, _ = desk.run("--dry-run")
+    kinds = [item["kind"] for item in report["leaked"]]
+    assert kinds == sorted(kinds, key=order_of)
+    for first, later in (
+        (QUEUED, "subnetwork"),
+        ("router", "subnetwork"),
+        ("firewall rule", "network"),
+        ("subnetwork", "network"),
+        (GRANT, "service account"),
+    ):
+        assert kinds.index(first) < kinds.index(later), (first, later)
+
+
+def test_every_kind_has_a_plural():
+    for kind in KINDS:
+        text = said([found(kind.kind), found(kind.kind, name="two")])
+        assert f"  2 {by_name(kind.kind).kind[:-1]}" in text
