@@ -19,12 +19,30 @@ UNFOLDED: Final = 100_000
 _BETWEEN: Final = 3
 """Columns of a terminal between two columns of a table: a blank, the line, a blank."""
 _NARROWEST: Final = 12
-"""Narrower text columns, in columns of a terminal, are hard to read."""
+"""Narrower columns of long text, in columns of a terminal, are hard to read. Columns of short text can have half of their width."""
 
 
 def console(stream: TextIO) -> Console:
     """Return a console that renders text on a stream."""
     return Console(file=stream, highlight=False, soft_wrap=False, width=None if stream.isatty() else UNFOLDED)
+
+
+def paragraph(out: Console, text: str | Text, *, prefix: str | Text = "") -> None:
+    """Print text beside its prefix, wrapped at blanks. A word that is longer than a line, such as a URL, stays whole."""
+    first = Text(prefix) if isinstance(prefix, str) else prefix
+    rest = Text(" " * first.cell_len)
+    for number, line in enumerate(_lines(Text(text) if isinstance(text, str) else text, out.width - first.cell_len)):
+        out.print((rest if number else first) + line, soft_wrap=True)
+
+
+def _lines(text: Text, width: int) -> Iterator[Text]:
+    """Yield the lines of a text, each with its styles."""
+    for given in text.split(allow_blank=True):
+        end = 0
+        for line in _wrapped(given.plain, max(width, _NARROWEST)):
+            start = given.plain.index(line, end)
+            end = start + len(line)
+            yield given[start:end]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,9 +58,9 @@ class FittedTable:
     title: str
     headings: Sequence[str]
     whole: frozenset[str]
-    """Columns that are never wrapped."""
+    """Columns whose cells are never wrapped."""
     numbers: frozenset[str]
-    """Columns that are never wrapped and are aligned to the right."""
+    """Columns whose cells are never wrapped and are aligned to the right."""
     least: Sequence[str]
     """Columns to leave out, the least important first."""
     _rows: list[_Row] = field(default_factory=list[_Row])
@@ -57,6 +75,7 @@ class FittedTable:
         left_out = next(
             (self.least[:count] for count in range(len(self.least) + 1) if self._fits(self.least[:count], width)), None
         )
+        yield from (Text(line, style="italic") for line in _wrapped(self.title, width))
         if left_out is None:
             yield from self._blocks(width)
             return
@@ -71,19 +90,18 @@ class FittedTable:
 
     def _least_width(self, at: int) -> int:
         """Return the columns of a terminal that a column of the table needs, so that no word of it is cut."""
-        longest = self._whole_width(at)
-        if {self.headings[at]} & (self.whole | self.numbers):
-            return longest
-        return max(
-            min(longest, _NARROWEST), *(cell_len(word) for text in self._texts(at) for word in (text.split() or [""]))
-        )
+        heading, cells = self.headings[at], self._cells(at)
+        longest = _width_of_lines(cells)
+        can_wrap = heading not in self.whole | self.numbers
+        needed = max(min((longest + 1) // 2, _NARROWEST), _width_of_words(cells)) if can_wrap else longest
+        return max(needed, _width_of_words([heading]))
 
     def _whole_width(self, at: int) -> int:
         """Return the columns of a terminal that a column of the table needs to wrap nothing."""
-        return max(cell_len(line) for text in self._texts(at) for line in (text.splitlines() or [""]))
+        return _width_of_lines([self.headings[at], *self._cells(at)])
 
-    def _texts(self, at: int) -> Sequence[str]:
-        return [self.headings[at], *(row.cells[at].plain for row in self._rows)]
+    def _cells(self, at: int) -> Sequence[str]:
+        return [row.cells[at].plain for row in self._rows]
 
     def _widths(self, shown: Sequence[int], width: int) -> Sequence[int]:
         """Return the widths of these columns: what each needs, and of the rest a share in proportion to what it would wrap."""
@@ -95,7 +113,7 @@ class FittedTable:
         ]
 
     def _table(self, left_out: Sequence[str], width: int) -> Table:
-        made = Table(title=self.title, title_justify="left", show_edge=False, pad_edge=False)
+        made = Table(show_edge=False, pad_edge=False)
         shown = [at for at, heading in enumerate(self.headings) if heading not in left_out]
         for at, columns in zip(shown, self._widths(shown, width), strict=True):
             heading = self.headings[at]
@@ -107,7 +125,6 @@ class FittedTable:
         return made
 
     def _blocks(self, width: int) -> Iterator[Text]:
-        yield from (Text(line, style="italic") for line in _wrapped(self.title, width))
         for row in self._rows:
             first, *rest = row.cells
             yield Text("\n").append(first.plain, style=row.style or "bold")
@@ -117,6 +134,14 @@ class FittedTable:
                 if cell.plain
             ]
             yield from (Text(line) for line in _filled(named, width))
+
+
+def _width_of_lines(texts: Sequence[str]) -> int:
+    return max((cell_len(line) for text in texts for line in text.splitlines()), default=0)
+
+
+def _width_of_words(texts: Sequence[str]) -> int:
+    return max((cell_len(word) for text in texts for word in text.split()), default=0)
 
 
 def _filled(items: Sequence[str], width: int) -> Iterator[str]:
@@ -136,7 +161,15 @@ def _filled(items: Sequence[str], width: int) -> Iterator[str]:
 
 
 def _wrapped(text: str, width: int, indent: str = "") -> Sequence[str]:
-    return textwrap.wrap(text, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+    return textwrap.wrap(
+        text,
+        width,
+        subsequent_indent=indent,
+        expand_tabs=False,
+        replace_whitespace=False,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
 
 
 def table(

@@ -16,6 +16,8 @@ from scripts.plan.solve_options import Solving
 _NUMBERS = ("$/h", "TTFT s", "TPOT ms", "tok/s", "$/M", "start")
 """Headings of the numeric columns."""
 _HEADINGS = ("model and settings", "on", *_NUMBERS, "bound by", "best")
+_LEAST = ("bound by", "TPOT ms", "start", "best", "$/M")
+"""Columns that a narrow terminal loses, the least important first. The rows are sorted by price per hour."""
 
 
 def solve_question(
@@ -84,14 +86,14 @@ def _shown(answer: SolutionSet, question: Question) -> tuple[Solution, ...]:
 
 
 def _table(answer: SolutionSet, limits: ServiceLimits, question: Question) -> None:
-    from scripts.cli.tables import console, table  # noqa: PLC0415 - only for the table
+    from scripts.cli.tables import console, paragraph, table  # noqa: PLC0415 - only for the table
 
     end = (
         "the slow ends of their bands"
         if limits.conservative
         else "typical values; --conservative compares the slow ends of their bands"
     )
-    shown = table(f"Workload {question.workload}", _HEADINGS, whole=_HEADINGS, numbers=_NUMBERS)
+    shown = table(f"Workload {question.workload}", _HEADINGS, numbers=_NUMBERS, least=_LEAST)
     out = console(sys.stdout)
     for one in _shown(answer, question):
         result = one.answer
@@ -110,9 +112,8 @@ def _table(answer: SolutionSet, limits: ServiceLimits, question: Question) -> No
     out.print(shown)
     count = len(answer.solutions)
     more = f" {count} combinations meet the limits; --model shows all of a family." if question.model is None else ""
-    out.print(
-        f"TTFT and TPOT are {end}. $/M is the price per 1M tokens, prompts and completions together.{more}",
-        soft_wrap=True,
+    paragraph(
+        out, f"TTFT and TPOT are {end}. $/M is the price per 1M tokens, prompts and completions together.{more}"
     )
 
 
