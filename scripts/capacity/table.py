@@ -54,7 +54,13 @@ def _show_group(out: Console, name: str, group: Sequence[JudgedPlace], now: date
     first = group[0]
     kind, model = ("zone", first.model) if first.accelerator.is_tpu else ("region", "open to all")
     headings = (kind, "hardware", model, first.use.unit, "capacity, from own requests", "$/h")
-    rows = table(f"{name}{where}", headings, whole=(kind, "hardware", model, first.use.unit), numbers=("$/h",))
+    rows = table(
+        f"{name}{where}",
+        headings,
+        whole=(kind, "hardware", model, first.use.unit),
+        numbers=("$/h",),
+        least=("hardware",),
+    )
     for place in shown:
         rows.add_row(
             f"{'> ' if place.is_in_stack else ''}{place.place}",

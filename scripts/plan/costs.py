@@ -86,9 +86,7 @@ def _places(out: Console, plan: Plan) -> None:
         paragraph(out, f"Prices of {only}." if only else "No location set: prices of the United States.")
         return
     paragraph(out, "Price per hour by zone; until a zone grants capacity, the highest price counts")
-    starts = [
-        f"  {one.place:<22} {_usd(one.usd_per_hour):>8}{'*' if one.is_assumed else ' '} " for one in places
-    ]
+    starts = [f"  {one.place:<22} {_usd(one.usd_per_hour):>8}{'*' if one.is_assumed else ' '} " for one in places]
     most = _room(out, starts)
     for start, one in zip(starts, places, strict=True):
         paragraph(out, f"{start}{_bar(one.usd_per_hour, plan.cost.usd_per_hour, most)}")

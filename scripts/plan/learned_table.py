@@ -18,13 +18,16 @@ def show(boot: Boot) -> None:
     screen = console(sys.stdout)
     paragraph(screen, f"{boot.title}: {seen}")
     paragraph(screen, f"planned: {verdict.planned}, which is {'right' if verdict.is_right else 'wrong'}")
+    figures = compared((boot,))
+    if not figures:
+        return
     rows = table(
         "Planned and logged",
         ("figure", "planned", "logged", "error", "tolerance"),
         numbers=("planned", "logged", "error", "tolerance"),
         least=("tolerance",),
     )
-    for row in compared((boot,)):
+    for row in figures:
         kind = row.figure.kind
         rows.add_row(
             kind.name,

@@ -238,12 +238,12 @@ def _show(
             f"`python -m scripts.smoke --stack {stack}`.",
         )
     else:
-        headings = ("figure", "planned", "booted", "measured", "difference", "within")
+        numbers = ("planned", "band", "booted", "measured", "difference")
         shown = table(
             f"Stack {stack}: {record.model} on {record.accelerator}, measured since {record.first_seen}",
-            headings,
-            numbers=headings[1:],
-            least=("difference",),
+            ("figure", *numbers, "within"),
+            numbers=numbers,
+            least=("band", "difference"),
         )
         for row in _rows(record):
             shown.add_row(row.figure, *_cells(row))
@@ -265,8 +265,8 @@ def _cells(row: Row) -> Iterator[str]:
     def number(value: float | None) -> str:
         return "" if value is None else f"{value:,.{row.digits}f}"
 
-    band = "" if row.low is None or row.low == row.high else f" ({number(row.low)} to {number(row.high)})"
-    yield "not planned" if row.planned is None else f"{number(row.planned)}{band}"
+    yield "not planned" if row.planned is None else number(row.planned)
+    yield "" if row.low is None or row.low == row.high else f"{number(row.low)} to {number(row.high)}"
     yield number(row.booted)
     yield number(row.measured)
     missing = row.booted is None and row.measured is None

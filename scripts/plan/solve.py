@@ -112,9 +112,7 @@ def _table(answer: SolutionSet, limits: ServiceLimits, question: Question) -> No
     out.print(shown)
     count = len(answer.solutions)
     more = f" {count} combinations meet the limits; --model shows all of a family." if question.model is None else ""
-    paragraph(
-        out, f"TTFT and TPOT are {end}. $/M is the price per 1M tokens, prompts and completions together.{more}"
-    )
+    paragraph(out, f"TTFT and TPOT are {end}. $/M is the price per 1M tokens, prompts and completions together.{more}")
 
 
 def _settings(one: Solution) -> str:

@@ -63,9 +63,7 @@ def _memory(console: Console, plan: Plan) -> None:
     paragraph(console, f"Memory per device: {m.usable_gib:.2f} GiB usable, {m.budget_gib:.2f} GiB budget")
     paragraph(console, bar, prefix=_INDENT)
     legend = [Text.assemble((mark, color), f" {name} {size:.2f}") for name, size, mark, color in inside]
-    _legend(
-        console, [*legend, Text.assemble(("·", "dim"), f" outside the budget {max(m.headroom_gib, 0):.2f} GiB")]
-    )
+    _legend(console, [*legend, Text.assemble(("·", "dim"), f" outside the budget {max(m.headroom_gib, 0):.2f} GiB")])
     paragraph(
         console,
         f"KV cache: {m.kv_tokens:,} tokens in {m.kv_blocks:,} blocks; {m.max_concurrency:.2f} concurrent requests of {plan.vllm.max_model_len or 0:,} tokens",
