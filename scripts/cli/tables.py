@@ -31,18 +31,19 @@ def paragraph(out: Console, text: str | Text, *, prefix: str | Text = "") -> Non
     """Print text beside its prefix, wrapped at blanks. A word that is longer than a line, such as a URL, stays whole."""
     first = Text(prefix) if isinstance(prefix, str) else prefix
     rest = Text(" " * first.cell_len)
-    for number, line in enumerate(_lines(Text(text) if isinstance(text, str) else text, out.width - first.cell_len)):
+    width = max(out.width - first.cell_len, _NARROWEST)
+    for number, line in enumerate(_lines(Text(text) if isinstance(text, str) else text, width)):
         out.print((rest if number else first) + line, soft_wrap=True)
 
 
 def _lines(text: Text, width: int) -> Iterator[Text]:
-    """Yield the lines of a text, each with its styles."""
+    """Yield the lines of a text, wrapped at blanks and as far to the right as their first, each with its styles."""
     for given in text.split(allow_blank=True):
-        end = 0
-        for line in _wrapped(given.plain, max(width, _NARROWEST)):
-            start = given.plain.index(line, end)
-            end = start + len(line)
-            yield given[start:end]
+        indent, end = _indent_of(given.plain), 0
+        for line in _wrapped(given.plain, width, indent):
+            start = given.plain.index(line.lstrip(), end)
+            end = start + len(line.lstrip())
+            yield Text(indent) + given[start:end]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +108,7 @@ class FittedTable:
         """Return the widths of these columns: what each needs, and of the rest a share in proportion to what it would wrap."""
         least = [self._least_width(at) for at in shown]
         wanted = [self._whole_width(at) - needed for at, needed in zip(shown, least, strict=True)]
-        rest = min(width - sum(least) - _BETWEEN * (len(shown) - 1), sum(wanted))
+        rest = max(min(width - sum(least) - _BETWEEN * (len(shown) - 1), sum(wanted)), 0)
         return [
             needed + (more * rest // sum(wanted) if more else 0) for needed, more in zip(least, wanted, strict=True)
         ]
@@ -115,13 +116,16 @@ class FittedTable:
     def _table(self, left_out: Sequence[str], width: int) -> Table:
         made = Table(show_edge=False, pad_edge=False)
         shown = [at for at, heading in enumerate(self.headings) if heading not in left_out]
-        for at, columns in zip(shown, self._widths(shown, width), strict=True):
+        widths = dict(zip(shown, self._widths(shown, width), strict=True))
+        for at, columns in widths.items():
             heading = self.headings[at]
             made.add_column(
                 heading, justify="right" if heading in self.numbers else "left", width=columns, overflow="fold"
             )
         for row in self._rows:
-            made.add_row(*(row.cells[at] for at in shown), style=row.style)
+            made.add_row(
+                *(Text("\n").join(_lines(row.cells[at], columns)) for at, columns in widths.items()), style=row.style
+            )
         return made
 
     def _blocks(self, width: int) -> Iterator[Text]:
@@ -141,7 +145,12 @@ def _width_of_lines(texts: Sequence[str]) -> int:
 
 
 def _width_of_words(texts: Sequence[str]) -> int:
-    return max((cell_len(word) for text in texts for word in text.split()), default=0)
+    lines = [line for text in texts for line in text.splitlines()]
+    return max((len(_indent_of(line)) + cell_len(word) for line in lines for word in line.split()), default=0)
+
+
+def _indent_of(line: str) -> str:
+    return " " * (len(line) - len(line.lstrip()))
 
 
 def _filled(items: Sequence[str], width: int) -> Iterator[str]:

@@ -15,8 +15,8 @@ from scripts.plan.solve_options import Solving
 
 _NUMBERS = ("$/h", "TTFT s", "TPOT ms", "tok/s", "$/M", "start")
 """Headings of the numeric columns."""
-_HEADINGS = ("model and settings", "on", *_NUMBERS, "bound by", "best")
-_LEAST = ("bound by", "TPOT ms", "start", "best", "$/M")
+_HEADINGS = ("model and settings", "on", *_NUMBERS, "bound by")
+_LEAST = ("bound by", "TPOT ms", "start", "$/M")
 """Columns that a narrow terminal loses, the least important first. The rows are sorted by price per hour."""
 
 
@@ -98,7 +98,7 @@ def _table(answer: SolutionSet, limits: ServiceLimits, question: Question) -> No
     for one in _shown(answer, question):
         result = one.answer
         shown.add_row(
-            f"{one.served.words}\n  {_settings(one)}",
+            "\n  ".join(filter(None, (one.served.words, _settings(one), ", ".join(answer.marks(one))))),
             one.subject.resolved.accelerator.name,
             f"{one.usd_per_hour:.2f}",
             f"{limits.judged(result.ttft_s):,.2f}",
@@ -107,7 +107,6 @@ def _table(answer: SolutionSet, limits: ServiceLimits, question: Question) -> No
             f"{one.usd_per_million_tokens:.3f}",
             f"{one.subject.startup.ready_s / 60:.0f} min",
             result.bound,
-            "\n".join(answer.marks(one)),
         )
     out.print(shown)
     count = len(answer.solutions)

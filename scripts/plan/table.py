@@ -117,13 +117,10 @@ def _startup(console: Console, plan: Plan) -> None:
 
 def _figures(console: Console, plan: Plan) -> None:
     t, c = plan.throughput, plan.cost
+    band = f"({t.saturated_low_tok_per_s:,.0f} to {t.saturated_high_tok_per_s:,.0f})"
     lines = [
         ("Speed", f"{t.decode_tok_per_s:.1f} tokens/s for one request, bound by {t.bound}"),
-        (
-            "",
-            f"{t.saturated_tok_per_s:,.0f} tokens/s for {t.saturated_batch} concurrent requests "
-            f"({t.saturated_low_tok_per_s:,.0f} to {t.saturated_high_tok_per_s:,.0f})",
-        ),
+        ("", f"{t.saturated_tok_per_s:,.0f} tokens/s for {t.saturated_batch} concurrent requests {band}"),
     ]
     if c.is_known:
         parts = " + ".join(f"{name} ${price:.2f}" for name, price in c.parts_usd_per_hour)
