@@ -19,7 +19,7 @@ UNFOLDED: Final = 100_000
 _BETWEEN: Final = 3
 """Columns of a terminal between two columns of a table: a blank, the line, a blank."""
 _NARROWEST: Final = 12
-"""Narrower columns of long text, in columns of a terminal, are hard to read. Columns of short text can have half of their width."""
+"""Narrower columns of long text, in columns of a terminal, are hard to read. Columns of short text keep two thirds of their width."""
 
 
 def console(stream: TextIO) -> Console:
@@ -94,7 +94,7 @@ class FittedTable:
         heading, cells = self.headings[at], self._cells(at)
         longest = _width_of_lines(cells)
         can_wrap = heading not in self.whole | self.numbers
-        needed = max(min((longest + 1) // 2, _NARROWEST), _width_of_words(cells)) if can_wrap else longest
+        needed = max(min((longest * 2 + 2) // 3, _NARROWEST), _width_of_words(cells)) if can_wrap else longest
         return max(needed, _width_of_words([heading]))
 
     def _whole_width(self, at: int) -> int:

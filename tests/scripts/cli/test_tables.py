@@ -119,13 +119,13 @@ def test_a_heading_wraps_before_a_column_is_left_out(monkeypatch):
 
 
 def test_short_text_wraps_and_its_lines_keep_their_indent(monkeypatch):
-    monkeypatch.setenv("COLUMNS", "27")
+    monkeypatch.setenv("COLUMNS", "29")
     monkeypatch.setenv("NO_COLOR", "1")
     stream, shown = Terminal(), table("t", ("on", "n"), numbers=("n",))
-    shown.add_row("L4x2\n  TP 2, hub", "1,234,567,890,123")
+    shown.add_row("L4x2\n  TP 2, bound", "1,234,567,890,123")
     console(stream).print(shown)
     lines = re.sub(r"\x1b\[[0-9;]*m", "", stream.getvalue()).splitlines()
-    assert [line.rstrip() for line in lines[-3:]] == ["L4x2    │ 1,234,567,890,123", "  TP 2, │", "  hub   │"]
+    assert [line.rstrip() for line in lines[-3:]] == ["L4x2      │ 1,234,567,890,123", "  TP 2,   │", "  bound   │"]
 
 
 class TestParagraph:
