@@ -430,22 +430,24 @@ def _injected_failures() -> str:
 
 
 def _summary(demos: Sequence[Demo], elapsed_s: float, failures: str, *, failed: bool) -> None:
-    from scripts.cli.tables import console, table
+    from scripts.cli.tables import console, paragraph, table
 
     shown = table(
         "Demo results (simulated cloud)", ("stack", "step", "s", "result"), whole=("stack", "step"), numbers=("s",)
     )
     for step in (step for demo in demos for step in demo.steps):
         shown.add_row(step.stack, step.name, f"{step.seconds:.1f}", step.result)
-    _say("")
-    console(sys.stdout).print(shown)
-    _say(failures)
+    out = console(sys.stdout)
+    out.print()
+    out.print(shown)
+    paragraph(out, failures)
     verdict = "with failures" if failed else "all steps succeeded"
-    _say(f"{elapsed_s:.0f} s in total, {verdict}. Output of every step: {demos[0].folder / 'logs'}")
-    _say(
+    paragraph(out, f"{elapsed_s:.0f} s in total, {verdict}. Output of every step: {demos[0].folder / 'logs'}")
+    paragraph(
+        out,
         "To deploy on Google Cloud, run `gcloud auth application-default login`, `pulumi login`, `pulumi stack init tpu-v6e4`, "
         "`pulumi config set gcp:project YOUR_PROJECT`, then `pulumi preview`, `pulumi up`, `python -m scripts.smoke --stack tpu-v6e4`, "
-        "`python -m scripts.teardown --stack tpu-v6e4`. See docs/get-started.md."
+        "`python -m scripts.teardown --stack tpu-v6e4`. See docs/get-started.md.",
     )
 
 

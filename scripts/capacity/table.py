@@ -4,14 +4,18 @@ import math
 import sys
 from collections.abc import Iterator, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
+
+from rich.console import Console
 
 from cloud.offers import Answers
 from cloud.simulated import is_simulated
 from planning.units import age
 from scripts.capacity.gates import ORDER, Gate, JudgedPlace, Own, QuotaUse
 from scripts.capacity.history import Sighting
-from scripts.cli.tables import console, table
+from scripts.cli.tables import console, paragraph, table
+
+_INDENT: Final = "  "
 
 
 def show(places: Sequence[JudgedPlace], problems: Sequence[str], now: datetime) -> None:
@@ -21,9 +25,14 @@ def show(places: Sequence[JudgedPlace], problems: Sequence[str], now: datetime) 
     for place in places:
         groups.setdefault(place.accelerator.name, []).append(place)
     for name, group in groups.items():
-        _show_group(name, group, now)
+        _show_group(out, name, group, now)
+    for reason in _reasons([place for place in places if _is_shown(place)]):
+        paragraph(out, reason, prefix=_INDENT)
+    if problems:
+        paragraph(out, "Unknown, because the read failed:")
+    for problem in problems:
+        paragraph(out, problem, prefix=_INDENT)
     notes = [
-        *_notes(problems),
         ORDER,
         "Available capacity is only known after a request. It is shown from this project's requests, with its age.",
     ]
@@ -32,17 +41,26 @@ def show(places: Sequence[JudgedPlace], problems: Sequence[str], now: datetime) 
     if any(place.is_in_stack for place in places):
         notes.append("> This location is in the stack's settings.")
     for note in notes:
-        out.print(note, soft_wrap=True, markup=False)
+        paragraph(out, note)
 
 
-def _show_group(name: str, group: Sequence[JudgedPlace], now: datetime) -> None:
-    out = console(sys.stdout)
-    shown = [place for place in group if place.is_in_stack or not place.is_without]
+def _is_shown(place: JudgedPlace) -> bool:
+    return place.is_in_stack or not place.is_without
+
+
+def _show_group(out: Console, name: str, group: Sequence[JudgedPlace], now: datetime) -> None:
+    shown = [place for place in group if _is_shown(place)]
     where = " (local cloud, simulated)" if is_simulated() else ""
     first = group[0]
     kind, model = ("zone", first.model) if first.accelerator.is_tpu else ("region", "open to all")
     headings = (kind, "hardware", model, first.use.unit, "capacity, from own requests", "$/h")
-    rows = table(f"{name}{where}", headings, whole=(kind, "hardware", model, first.use.unit), numbers=("$/h",))
+    rows = table(
+        f"{name}{where}",
+        headings,
+        whole=(kind, "hardware", model, first.use.unit),
+        numbers=("$/h",),
+        least=("hardware",),
+    )
     for place in shown:
         rows.add_row(
             f"{'> ' if place.is_in_stack else ''}{place.place}",
@@ -53,11 +71,9 @@ def _show_group(name: str, group: Sequence[JudgedPlace], now: datetime) -> None:
             f"{place.usd_per_hour:.2f}{'*' if place.price_is_assumed else ''}",
         )
     out.print(rows)
-    for line in _reasons(shown):
-        out.print(line, soft_wrap=True, markup=False)
     others = len(group) - len(shown)
     if others:
-        out.print(f"{others} more zones do not offer {name}.", soft_wrap=True)
+        paragraph(out, f"{others} more {kind}s do not offer {name}.")
     out.print()
 
 
@@ -69,7 +85,7 @@ def _reasons(shown: Sequence[JudgedPlace]) -> Iterator[str]:
             if gate.detail and gate.is_read:
                 reasons.setdefault(gate.detail, []).append(place.place)
     for reason, places in reasons.items():
-        yield f"  {', '.join(dict.fromkeys(places))}: {reason}."
+        yield f"{', '.join(dict.fromkeys(places))}: {reason}."
 
 
 def problems_of(answers: Answers) -> Sequence[str]:
@@ -84,12 +100,6 @@ def problems_of(answers: Answers) -> Sequence[str]:
         several = f"{subject} and {len(found) - 1} more" if len(found) > 1 else subject
         lines.append(f"{several}: {why}" + (f". To fix it, run: {key}" if key != why else ""))
     return lines
-
-
-def _notes(problems: Sequence[str]) -> Iterator[str]:
-    if problems:
-        yield "Unknown, because the read failed:"
-        yield from (f"  {problem}" for problem in problems)
 
 
 def _answer(gate: Gate) -> str:

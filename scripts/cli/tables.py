@@ -19,12 +19,31 @@ UNFOLDED: Final = 100_000
 _BETWEEN: Final = 3
 """Columns of a terminal between two columns of a table: a blank, the line, a blank."""
 _NARROWEST: Final = 12
-"""Narrower text columns, in columns of a terminal, are hard to read."""
+"""Narrower columns of long text, in columns of a terminal, are hard to read. Columns of short text keep two thirds of their width."""
 
 
 def console(stream: TextIO) -> Console:
     """Return a console that renders text on a stream."""
     return Console(file=stream, highlight=False, soft_wrap=False, width=None if stream.isatty() else UNFOLDED)
+
+
+def paragraph(out: Console, text: str | Text, *, prefix: str | Text = "") -> None:
+    """Print text beside its prefix, wrapped at blanks. A word that is longer than a line, such as a URL, stays whole."""
+    first = Text(prefix) if isinstance(prefix, str) else prefix
+    rest = Text(" " * first.cell_len)
+    width = max(out.width - first.cell_len, _NARROWEST)
+    for number, line in enumerate(_lines(Text(text) if isinstance(text, str) else text, width)):
+        out.print((rest if number else first) + line, soft_wrap=True)
+
+
+def _lines(text: Text, width: int) -> Iterator[Text]:
+    """Yield the lines of a text, wrapped at blanks and as far to the right as their first, each with its styles."""
+    for given in text.split(allow_blank=True):
+        indent, end = _indent_of(given.plain), 0
+        for line in _wrapped(given.plain, width, indent):
+            start = given.plain.index(line.lstrip(), end)
+            end = start + len(line.lstrip())
+            yield Text(indent) + given[start:end]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,9 +59,9 @@ class FittedTable:
     title: str
     headings: Sequence[str]
     whole: frozenset[str]
-    """Columns that are never wrapped."""
+    """Columns whose cells are never wrapped."""
     numbers: frozenset[str]
-    """Columns that are never wrapped and are aligned to the right."""
+    """Columns whose cells are never wrapped and are aligned to the right."""
     least: Sequence[str]
     """Columns to leave out, the least important first."""
     _rows: list[_Row] = field(default_factory=list[_Row])
@@ -57,6 +76,7 @@ class FittedTable:
         left_out = next(
             (self.least[:count] for count in range(len(self.least) + 1) if self._fits(self.least[:count], width)), None
         )
+        yield from (Text(line, style="italic") for line in _wrapped(self.title, width))
         if left_out is None:
             yield from self._blocks(width)
             return
@@ -71,43 +91,44 @@ class FittedTable:
 
     def _least_width(self, at: int) -> int:
         """Return the columns of a terminal that a column of the table needs, so that no word of it is cut."""
-        longest = self._whole_width(at)
-        if {self.headings[at]} & (self.whole | self.numbers):
-            return longest
-        return max(
-            min(longest, _NARROWEST), *(cell_len(word) for text in self._texts(at) for word in (text.split() or [""]))
-        )
+        heading, cells = self.headings[at], self._cells(at)
+        longest = _width_of_lines(cells)
+        can_wrap = heading not in self.whole | self.numbers
+        needed = max(min((longest * 2 + 2) // 3, _NARROWEST), _width_of_words(cells)) if can_wrap else longest
+        return max(needed, _width_of_words([heading]))
 
     def _whole_width(self, at: int) -> int:
         """Return the columns of a terminal that a column of the table needs to wrap nothing."""
-        return max(cell_len(line) for text in self._texts(at) for line in (text.splitlines() or [""]))
+        return _width_of_lines([self.headings[at], *self._cells(at)])
 
-    def _texts(self, at: int) -> Sequence[str]:
-        return [self.headings[at], *(row.cells[at].plain for row in self._rows)]
+    def _cells(self, at: int) -> Sequence[str]:
+        return [row.cells[at].plain for row in self._rows]
 
     def _widths(self, shown: Sequence[int], width: int) -> Sequence[int]:
         """Return the widths of these columns: what each needs, and of the rest a share in proportion to what it would wrap."""
         least = [self._least_width(at) for at in shown]
         wanted = [self._whole_width(at) - needed for at, needed in zip(shown, least, strict=True)]
-        rest = min(width - sum(least) - _BETWEEN * (len(shown) - 1), sum(wanted))
+        rest = max(min(width - sum(least) - _BETWEEN * (len(shown) - 1), sum(wanted)), 0)
         return [
             needed + (more * rest // sum(wanted) if more else 0) for needed, more in zip(least, wanted, strict=True)
         ]
 
     def _table(self, left_out: Sequence[str], width: int) -> Table:
-        made = Table(title=self.title, title_justify="left", show_edge=False, pad_edge=False)
+        made = Table(show_edge=False, pad_edge=False)
         shown = [at for at, heading in enumerate(self.headings) if heading not in left_out]
-        for at, columns in zip(shown, self._widths(shown, width), strict=True):
+        widths = dict(zip(shown, self._widths(shown, width), strict=True))
+        for at, columns in widths.items():
             heading = self.headings[at]
             made.add_column(
                 heading, justify="right" if heading in self.numbers else "left", width=columns, overflow="fold"
             )
         for row in self._rows:
-            made.add_row(*(row.cells[at] for at in shown), style=row.style)
+            made.add_row(
+                *(Text("\n").join(_lines(row.cells[at], columns)) for at, columns in widths.items()), style=row.style
+            )
         return made
 
     def _blocks(self, width: int) -> Iterator[Text]:
-        yield from (Text(line, style="italic") for line in _wrapped(self.title, width))
         for row in self._rows:
             first, *rest = row.cells
             yield Text("\n").append(first.plain, style=row.style or "bold")
@@ -117,6 +138,19 @@ class FittedTable:
                 if cell.plain
             ]
             yield from (Text(line) for line in _filled(named, width))
+
+
+def _width_of_lines(texts: Sequence[str]) -> int:
+    return max((cell_len(line) for text in texts for line in text.splitlines()), default=0)
+
+
+def _width_of_words(texts: Sequence[str]) -> int:
+    lines = [line for text in texts for line in text.splitlines()]
+    return max((len(_indent_of(line)) + cell_len(word) for line in lines for word in line.split()), default=0)
+
+
+def _indent_of(line: str) -> str:
+    return " " * (len(line) - len(line.lstrip()))
 
 
 def _filled(items: Sequence[str], width: int) -> Iterator[str]:
@@ -136,7 +170,15 @@ def _filled(items: Sequence[str], width: int) -> Iterator[str]:
 
 
 def _wrapped(text: str, width: int, indent: str = "") -> Sequence[str]:
-    return textwrap.wrap(text, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+    return textwrap.wrap(
+        text,
+        width,
+        subsequent_indent=indent,
+        expand_tabs=False,
+        replace_whitespace=False,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
 
 
 def table(

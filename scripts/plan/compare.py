@@ -14,6 +14,8 @@ from scripts.plan.question import CommandWording, Comparison, Question, deployme
 
 _NUMBERS = ("KV tokens", "concurrent", "tok/s, 1 request", "tok/s, full", "start", "$/h", "$/M tokens")
 """Headings of the numeric columns."""
+_LEAST = ("start", "KV tokens", "as", "why", "tok/s, 1 request")
+"""Columns that a narrow terminal loses, the least important first."""
 
 
 def compare(question: Question, limits: Comparison, *, as_json: bool) -> ExitCode:
@@ -71,11 +73,11 @@ def cheapest(plans: list[Plan], limits: Comparison) -> Plan | None:
 
 
 def _table(plans: list[Plan], chosen: Plan | None, limits: Comparison) -> None:
-    from scripts.cli.tables import console, table  # noqa: PLC0415 - only for the table
+    from scripts.cli.tables import console, paragraph, table  # noqa: PLC0415 - only for the table
 
     title = f"{plans[0].model}, requests of {plans[0].vllm.max_model_len or 0:,} tokens"
     words, numbers = ("accelerator", "as", "verdict", "why"), _NUMBERS
-    shown, out = table(title, (*words, *numbers), numbers=numbers), console(sys.stdout)
+    shown, out = table(title, (*words, *numbers), numbers=numbers, least=_LEAST), console(sys.stdout)
     for one in plans:
         style = "bold green" if one is chosen else "" if is_enough(one, limits) else "dim"
         shown.add_row(
@@ -94,8 +96,9 @@ def _table(plans: list[Plan], chosen: Plan | None, limits: Comparison) -> None:
         )
     out.print(shown)
     if chosen:
-        out.print(
-            f"* cheapest that meets the limits: {chosen.accelerator} on {chosen.platform}, ${chosen.cost.usd_per_hour:.2f}/h"
+        paragraph(
+            out,
+            f"* cheapest that meets the limits: {chosen.accelerator} on {chosen.platform}, ${chosen.cost.usd_per_hour:.2f}/h",
         )
     else:
-        out.print("No accelerator meets the limits. Relax a limit or choose a smaller model.")
+        paragraph(out, "No accelerator meets the limits. Relax a limit or choose a smaller model.")

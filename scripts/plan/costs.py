@@ -2,41 +2,61 @@
 
 import math
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
+
+from rich.console import Console
 
 from planning.question.types import BillPart, Plan, RunningCosts
 from planning.units import HOUR_S, duration
-from scripts.cli.tables import console, table
+from scripts.cli.tables import console, paragraph, table
 
 if TYPE_CHECKING:
     from planning.data.prices import Price
 
 _BAR: Final = 40
+"""Characters of the longest bar, where the terminal has room for it."""
 _DAY_H: Final = 24
 _PER: Final = {"hour": "hour", "busy hour": "busy hour", "month": "month", "start": "cold start", "renewal": "renewal"}
-_NOTES: Final = (
-    "* price of this region unknown; the highest known price is used",
-    "A busy hour streams output at the saturated rate.",
-)
+_ASSUMED: Final = "* price of this location unknown; the highest known price is used"
+_BUSY: Final = "A busy hour streams output at the saturated rate."
 
 
 def show_costs(plan: Plan) -> None:
     """Print the costs on stdout."""
     out = console(sys.stdout)
-    out.print(
-        f"{plan.model} on {plan.accelerator} ({plan.platform}): ${plan.cost.usd_per_hour:.2f}/h\n", soft_wrap=True
-    )
-    for line in (*_places(plan), ""):
-        out.print(line, soft_wrap=True)
+    paragraph(out, f"{plan.model} on {plan.accelerator} ({plan.platform}): ${plan.cost.usd_per_hour:.2f}/h")
+    out.print()
+    _places(out, plan)
+    out.print()
+    _bill(out, plan)
+    out.print()
+    for line in _starts(plan):
+        paragraph(out, line)
+    out.print()
+    _chart(out, plan.running)
+    for line in _break_even(plan):
+        paragraph(out, line)
+
+
+def _bill(out: Console, plan: Plan) -> None:
     sources = _Sources()
     headings = ("part", "amount", "unit price", "USD", "per", "date", "source")
-    bill = table("Full bill", headings, whole=headings, numbers=("amount", "unit price", "USD"))
+    bill = table(
+        "Full bill",
+        headings,
+        whole=("date", "source"),
+        numbers=("amount", "unit price", "USD"),
+        least=("date", "unit price"),
+    )
     for part in plan.running.bill:
         bill.add_row(*_row(part, sources))
     out.print(bill)
-    for line in (*sources.lines(), *_NOTES, "", *_starts(plan), "", *_chart(plan.running), *_break_even(plan)):
+    for line in sources.lines():
         out.print(line, soft_wrap=True, markup=False)
+    if any(part.price is not None and part.price.is_assumed for part in plan.running.bill):
+        paragraph(out, _ASSUMED)
+    paragraph(out, _BUSY)
 
 
 class _Sources:
@@ -59,16 +79,19 @@ class _Sources:
         return (f"({number}) {url}" for number, url in enumerate(self._urls, 1))
 
 
-def _places(plan: Plan) -> Iterator[str]:
+def _places(out: Console, plan: Plan) -> None:
     places = plan.cost.places
     if len(places) == 1:
-        yield f"Prices of {places[0].place}." if places[0].place else "No location set: prices of the United States."
+        only = places[0].place
+        paragraph(out, f"Prices of {only}." if only else "No location set: prices of the United States.")
         return
-    yield "Price per hour by zone; until a zone grants capacity, the highest price counts"
-    for one in places:
-        note = "  highest known price; this zone's own is unknown" if one.is_assumed else ""
-        bar = _bar(one.usd_per_hour, plan.cost.usd_per_hour)
-        yield f"  {one.place:<22} {_usd(one.usd_per_hour):>8} {bar}{note}"
+    paragraph(out, "Price per hour by zone; until a zone grants capacity, the highest price counts")
+    starts = [f"  {one.place:<22} {_usd(one.usd_per_hour):>8}{'*' if one.is_assumed else ' '} " for one in places]
+    most = _room(out, starts)
+    for start, one in zip(starts, places, strict=True):
+        paragraph(out, f"{start}{_bar(one.usd_per_hour, plan.cost.usd_per_hour, most)}")
+    if any(one.is_assumed for one in places):
+        paragraph(out, _ASSUMED)
 
 
 def _row(part: BillPart, sources: _Sources) -> tuple[str, ...]:
@@ -98,19 +121,24 @@ def _starts(plan: Plan) -> Iterator[str]:
     yield f"An idle hour costs ${running.idle_usd_per_hour:.2f}.{linger}"
 
 
-def _chart(running: RunningCosts) -> Iterator[str]:
+def _chart(out: Console, running: RunningCosts) -> None:
     hours = "Hours of traffic" if running.idle_billing_s else "A run of N hours"
-    yield f"{hours} per day, USD per month, and USD per hour of output"
-    most = max(running.always_on_usd_per_month, *(window.usd_per_month for window in running.windows))
-    for window in running.windows:
-        served = window.usd_per_served_hour
-        answer = "no output before the run expires" if math.isinf(served) else f"${served:.2f}"
-        bar = _bar(window.usd_per_month, most)
-        yield f"  {window.hours_per_day:>4g} h   {_usd(window.usd_per_month):>12} {bar} {answer}"
-    always = running.always_on_usd_per_month
-    yield f"  always   {_usd(always):>12} {_bar(always, most)} {running.always_on}"
-    for what, usd_per_month in running.commitments:
-        yield f"  always   {_usd(usd_per_month):>12} {_bar(usd_per_month, most)} {what}"
+    paragraph(out, f"{hours} per day, USD per month, and USD per hour of output")
+    rows = [
+        (f"{window.hours_per_day:>4g} h  ", window.usd_per_month, _served(window.usd_per_served_hour))
+        for window in running.windows
+    ]
+    rows += [("always  ", running.always_on_usd_per_month, running.always_on)]
+    rows += [("always  ", usd_per_month, what) for what, usd_per_month in running.commitments]
+    highest = max(usd_per_month for _, usd_per_month, _ in rows)
+    starts = [f"  {when} {_usd(usd_per_month):>12} " for when, usd_per_month, _ in rows]
+    most = _room(out, [f"{start} {note}" for start, (_, _, note) in zip(starts, rows, strict=True)])
+    for start, (_, usd_per_month, note) in zip(starts, rows, strict=True):
+        paragraph(out, note, prefix=f"{start}{_bar(usd_per_month, highest, most):<{most}} ")
+
+
+def _served(usd_per_hour: float) -> str:
+    return "no output before the run expires" if math.isinf(usd_per_hour) else f"${usd_per_hour:.2f}"
 
 
 def _break_even(plan: Plan) -> Iterator[str]:
@@ -135,5 +163,10 @@ def _usd(amount: float) -> str:
     return f"${amount:,.2f}"
 
 
-def _bar(value: float, most: float) -> str:
-    return f"{'█' * max(round(value / most * _BAR), 1):<{_BAR}}"
+def _room(out: Console, beside: Sequence[str]) -> int:
+    """Return the characters of the longest bar, so that no line with the texts beside the bars is wider than the terminal."""
+    return max(min(_BAR, out.width - max(map(len, beside))), 1)
+
+
+def _bar(value: float, highest: float, most: int) -> str:
+    return "█" * max(round(value / highest * most), 1)

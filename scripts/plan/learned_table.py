@@ -3,7 +3,7 @@
 import sys
 from typing import Any
 
-from scripts.cli.tables import console, table
+from scripts.cli.tables import console, paragraph, table
 from scripts.plan.corpus.errors import ComparedFigure, compared
 from scripts.plan.corpus.measured import Boot
 from scripts.plan.corpus.verdicts import judged
@@ -16,14 +16,18 @@ def show(boot: Boot) -> None:
     verdict = judged(boot)
     seen = f"crashed ({boot.died_at}): {boot.message}" if boot.died else "runs"
     screen = console(sys.stdout)
-    screen.print(f"{boot.title}: {seen}", soft_wrap=True, markup=False)
-    screen.print(f"planned: {verdict.planned}, which is {'right' if verdict.is_right else 'wrong'}", soft_wrap=True)
+    paragraph(screen, f"{boot.title}: {seen}")
+    paragraph(screen, f"planned: {verdict.planned}, which is {'right' if verdict.is_right else 'wrong'}")
+    figures = compared((boot,))
+    if not figures:
+        return
     rows = table(
         "Planned and logged",
         ("figure", "planned", "logged", "error", "tolerance"),
         numbers=("planned", "logged", "error", "tolerance"),
+        least=("tolerance",),
     )
-    for row in compared((boot,)):
+    for row in figures:
         kind = row.figure.kind
         rows.add_row(
             kind.name,

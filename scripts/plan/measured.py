@@ -228,43 +228,45 @@ def _show(
 ) -> None:
     import sys  # noqa: PLC0415 - only for the table
 
-    from scripts.cli.tables import console, table  # noqa: PLC0415 - rich takes longer to load than the plan
+    from scripts.cli.tables import console, paragraph, table  # noqa: PLC0415 - rich takes longer to load than the plan
 
     out = console(sys.stdout)
     if record is None:
-        out.print(
+        paragraph(
+            out,
             f"Stack {stack} has no measurements for its current image and settings. After `pulumi up`, run "
-            f"`python -m scripts.smoke --stack {stack}`."
+            f"`python -m scripts.smoke --stack {stack}`.",
         )
     else:
-        headings = ("figure", "planned", "booted", "measured", "difference", "within")
+        numbers = ("planned", "band", "booted", "measured", "difference")
         shown = table(
             f"Stack {stack}: {record.model} on {record.accelerator}, measured since {record.first_seen}",
-            headings,
-            whole=("figure",),
-            numbers=headings[1:],
+            ("figure", *numbers, "within"),
+            numbers=numbers,
+            least=("band", "difference"),
         )
         for row in _rows(record):
             shown.add_row(row.figure, *_cells(row))
         out.print(shown)
         if record.identity.simulated is not None:
-            out.print("The server was SIMULATED. Results do not reflect real hardware.")
+            paragraph(out, "The server was SIMULATED. Results do not reflect real hardware.")
     if rate is not None:
-        out.print(
+        paragraph(
+            out,
             f"With the measured {rate.tok_per_s:,.1f} tok/s ({rate.source}): ${priced.usd_per_million_tokens_saturated:.2f} per million output "
             f"tokens; planned ${plan.cost.usd_per_million_tokens_saturated:.2f} at {plan.throughput.saturated_tok_per_s:,.0f} tok/s "
-            f"for {plan.throughput.saturated_batch} concurrent requests."
+            f"for {plan.throughput.saturated_batch} concurrent requests.",
         )
     for sentence in old:
-        out.print(sentence)
+        paragraph(out, sentence)
 
 
 def _cells(row: Row) -> Iterator[str]:
     def number(value: float | None) -> str:
         return "" if value is None else f"{value:,.{row.digits}f}"
 
-    band = "" if row.low is None or row.low == row.high else f" ({number(row.low)} to {number(row.high)})"
-    yield "not planned" if row.planned is None else f"{number(row.planned)}{band}"
+    yield "not planned" if row.planned is None else number(row.planned)
+    yield "" if row.low is None or row.low == row.high else f"{number(row.low)} to {number(row.high)}"
     yield number(row.booted)
     yield number(row.measured)
     missing = row.booted is None and row.measured is None

@@ -140,7 +140,9 @@ class CommandWording:
 
     def key(self, path: str) -> str:
         """Return the option, or the key of `--set`."""
-        return _OPTIONS.get(path) or (_key(path) if path in field_types() else "startupProbe")
+        if path == _PROBE:
+            return "startupProbe"
+        return _OPTIONS.get(path) or (_key(path) if path in field_types() else path)
 
     def change(self, changes: Mapping[str, object]) -> str:
         """Return the options that apply the changes."""

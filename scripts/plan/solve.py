@@ -15,7 +15,9 @@ from scripts.plan.solve_options import Solving
 
 _NUMBERS = ("$/h", "TTFT s", "TPOT ms", "tok/s", "$/M", "start")
 """Headings of the numeric columns."""
-_HEADINGS = ("model and settings", "on", *_NUMBERS, "bound by", "best")
+_HEADINGS = ("model and settings", "on", *_NUMBERS, "bound by")
+_LEAST = ("bound by", "TPOT ms", "start", "$/M")
+"""Columns that a narrow terminal loses, the least important first. The rows are sorted by price per hour."""
 
 
 def solve_question(
@@ -84,19 +86,19 @@ def _shown(answer: SolutionSet, question: Question) -> tuple[Solution, ...]:
 
 
 def _table(answer: SolutionSet, limits: ServiceLimits, question: Question) -> None:
-    from scripts.cli.tables import console, table  # noqa: PLC0415 - only for the table
+    from scripts.cli.tables import console, paragraph, table  # noqa: PLC0415 - only for the table
 
     end = (
         "the slow ends of their bands"
         if limits.conservative
         else "typical values; --conservative compares the slow ends of their bands"
     )
-    shown = table(f"Workload {question.workload}", _HEADINGS, whole=_HEADINGS, numbers=_NUMBERS)
+    shown = table(f"Workload {question.workload}", _HEADINGS, numbers=_NUMBERS, least=_LEAST)
     out = console(sys.stdout)
     for one in _shown(answer, question):
         result = one.answer
         shown.add_row(
-            f"{one.served.words}\n  {_settings(one)}",
+            "\n  ".join(filter(None, (one.served.words, _settings(one), ", ".join(answer.marks(one))))),
             one.subject.resolved.accelerator.name,
             f"{one.usd_per_hour:.2f}",
             f"{limits.judged(result.ttft_s):,.2f}",
@@ -105,15 +107,11 @@ def _table(answer: SolutionSet, limits: ServiceLimits, question: Question) -> No
             f"{one.usd_per_million_tokens:.3f}",
             f"{one.subject.startup.ready_s / 60:.0f} min",
             result.bound,
-            "\n".join(answer.marks(one)),
         )
     out.print(shown)
     count = len(answer.solutions)
     more = f" {count} combinations meet the limits; --model shows all of a family." if question.model is None else ""
-    out.print(
-        f"TTFT and TPOT are {end}. $/M is the price per 1M tokens, prompts and completions together.{more}",
-        soft_wrap=True,
-    )
+    paragraph(out, f"TTFT and TPOT are {end}. $/M is the price per 1M tokens, prompts and completions together.{more}")
 
 
 def _settings(one: Solution) -> str:

@@ -1,10 +1,10 @@
 """A plan as text: memory as a bar, start-up as a timeline, speed, cost and findings."""
 
 import sys
+from collections.abc import Sequence
 from typing import Final
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from planning.memory.margins import margin_words
@@ -12,8 +12,12 @@ from planning.question.types import Band, Finding, Plan, WorkloadPlan
 from planning.solve.wording import Wording, remedy_of, worded
 from planning.units import duration
 from scripts.cli.tables import console as screen
+from scripts.cli.tables import paragraph, table
 
 _BAR: Final = 60
+"""Characters of a whole bar, where the terminal has room for it."""
+_INDENT: Final = "  "
+_BAND: Final = ("low", "typical", "high")
 _MAX_WIDTH: Final = 120
 _COLORS: Final = {"block": "bold red", "warn": "yellow", "info": "cyan"}
 _VERDICTS: Final = {
@@ -34,7 +38,7 @@ def show(plan: Plan, wording: Wording) -> None:
     title = Text.assemble(
         (f"{plan.model}", "bold"), f" as {plan.quantization} on {plan.accelerator} ({plan.platform}): ", (word, color)
     )
-    console.print(title, soft_wrap=True)
+    paragraph(console, title)
     console.print()
     _memory(console, plan)
     _startup(console, plan)
@@ -51,28 +55,41 @@ def _memory(console: Console, plan: Plan) -> None:
     inside = [("weights", m.weights_gib, "█", "blue"), ("KV cache", m.kv_gib, "░", "green")]
     if not on_tpu:
         inside[1:1] = [("activations", m.activations_gib, "▓", "magenta"), ("graphs", m.graphs_gib, "▒", "yellow")]
-    bar = Text("  ")
+    longest, bar = _longest_bar(console), Text()
     for _, size, mark, color in inside:
-        bar.append(mark * _cells(size, m.usable_gib), style=color)
-    bar.truncate(_BAR + 2)
-    bar.append("·" * max(_BAR + 2 - len(bar.plain), 0), style="dim")
-    console.print(f"Memory per device: {m.usable_gib:.2f} GiB usable, {m.budget_gib:.2f} GiB budget")
-    console.print(bar)
-    legend = Text("  ")
-    for name, size, mark, color in inside:
-        legend.append(f"{mark} ", style=color)
-        legend.append(f"{name} {size:.2f}   ")
-    legend.append("· ", style="dim")
-    legend.append(f"outside the budget {max(m.headroom_gib, 0):.2f} GiB")
-    console.print(legend)
-    console.print(
-        f"  KV cache: {m.kv_tokens:,} tokens in {m.kv_blocks:,} blocks; {m.max_concurrency:.2f} concurrent requests of {plan.vllm.max_model_len or 0:,} tokens"
+        bar.append(mark * _cells(size, m.usable_gib, longest), style=color)
+    bar.truncate(longest)
+    bar.append("·" * max(longest - len(bar.plain), 0), style="dim")
+    paragraph(console, f"Memory per device: {m.usable_gib:.2f} GiB usable, {m.budget_gib:.2f} GiB budget")
+    paragraph(console, bar, prefix=_INDENT)
+    legend = [Text.assemble((mark, color), f" {name} {size:.2f}") for name, size, mark, color in inside]
+    _legend(console, [*legend, Text.assemble(("·", "dim"), f" outside the budget {max(m.headroom_gib, 0):.2f} GiB")])
+    paragraph(
+        console,
+        f"KV cache: {m.kv_tokens:,} tokens in {m.kv_blocks:,} blocks; {m.max_concurrency:.2f} concurrent requests of {plan.vllm.max_model_len or 0:,} tokens",
+        prefix=_INDENT,
     )
     console.print()
 
 
-def _cells(size: float, whole: float) -> int:
-    return max(round(size / whole * _BAR), 1 if size > 0 else 0)
+def _legend(console: Console, entries: Sequence[Text]) -> None:
+    """Print the entries, as many on a line as fit."""
+    line = Text()
+    for entry in entries:
+        longer = Text("   ").join([line, entry]) if line else entry
+        if longer.cell_len > console.width - len(_INDENT):
+            paragraph(console, line, prefix=_INDENT)
+            longer = entry
+        line = longer
+    paragraph(console, line, prefix=_INDENT)
+
+
+def _longest_bar(console: Console) -> int:
+    return min(_BAR, console.width - len(_INDENT))
+
+
+def _cells(size: float, whole: float, longest: int) -> int:
+    return max(round(size / whole * longest), 1 if size > 0 else 0)
 
 
 def _startup(console: Console, plan: Plan) -> None:
@@ -81,63 +98,61 @@ def _startup(console: Console, plan: Plan) -> None:
     probe = "exceeds any startup probe" if too_long else f"recommended probe budget {s.probe_budget_s} s"
     seen = "" if s.probe is None or too_long else f" (startup probe passes after {duration(s.ready_s)})"
     most = "up to " if plan.platform == "cloud-run" else ""
-    console.print(f"Start-up: {most}{duration(s.total_s)}{seen}; {probe}; in-place restart {duration(s.restart_s)}")
-    bar = Text("  ")
+    paragraph(
+        console, f"Start-up: {most}{duration(s.total_s)}{seen}; {probe}; in-place restart {duration(s.restart_s)}"
+    )
+    longest, bar = _longest_bar(console), Text()
     parts = (
         ("image", s.pull_s, "─", "blue"),
         (f"weights ({plan.weights_mode})", s.load_s, "━", "magenta"),
         ("compile", s.compile_s, "═", "yellow"),
     )
     for _, seconds, mark, color in parts:
-        bar.append(mark * _cells(seconds, s.total_s), style=color)
-    console.print(bar)
-    console.print("  " + "   ".join(f"{mark} {name} {duration(seconds)}" for name, seconds, mark, _ in parts))
+        bar.append(mark * _cells(seconds, s.total_s, longest), style=color)
+    bar.truncate(longest)
+    paragraph(console, bar, prefix=_INDENT)
+    _legend(console, [Text(f"{mark} {name} {duration(seconds)}") for name, seconds, mark, _ in parts])
     console.print()
 
 
 def _figures(console: Console, plan: Plan) -> None:
     t, c = plan.throughput, plan.cost
-    table = Table(box=None, show_header=False, padding=(0, 2))
-    table.add_row("Speed", f"{t.decode_tok_per_s:.1f} tokens/s for one request, bound by {t.bound}")
-    table.add_row(
-        "",
-        f"{t.saturated_tok_per_s:,.0f} tokens/s for {t.saturated_batch} concurrent requests "
-        f"({t.saturated_low_tok_per_s:,.0f} to {t.saturated_high_tok_per_s:,.0f})",
-    )
-    if not c.is_known:
-        console.print(table)
-        console.print()
-        return
-    table.add_row(
-        "Cost",
-        f"${c.usd_per_hour:.2f}/h = " + " + ".join(f"{name} ${price:.2f}" for name, price in c.parts_usd_per_hour),
-    )
-    table.add_row("", f"${c.max_usd:,.2f} maximum: {c.max_usd_basis}")
-    table.add_row(
-        "",
-        f"${c.usd_per_million_tokens:.2f} per 1M output tokens (one request), ${c.usd_per_million_tokens_saturated:.2f} at saturation",
-    )
-    console.print(table)
+    band = f"({t.saturated_low_tok_per_s:,.0f} to {t.saturated_high_tok_per_s:,.0f})"
+    lines = [
+        ("Speed", f"{t.decode_tok_per_s:.1f} tokens/s for one request, bound by {t.bound}"),
+        ("", f"{t.saturated_tok_per_s:,.0f} tokens/s for {t.saturated_batch} concurrent requests {band}"),
+    ]
+    if c.is_known:
+        parts = " + ".join(f"{name} ${price:.2f}" for name, price in c.parts_usd_per_hour)
+        lines += [
+            ("Cost", f"${c.usd_per_hour:.2f}/h = {parts}"),
+            ("", f"${c.max_usd:,.2f} maximum: {c.max_usd_basis}"),
+            (
+                "",
+                f"${c.usd_per_million_tokens:.2f} per 1M output tokens (one request), ${c.usd_per_million_tokens_saturated:.2f} at saturation",
+            ),
+        ]
+    for label, text in lines:
+        paragraph(console, text, prefix=f"{_INDENT}{label:<5}    ")
     console.print()
 
 
 def _workload(console: Console, answer: WorkloadPlan, *, is_priced: bool) -> None:
     asked = answer.workload
     clients = f"{asked.rate_per_s:g} requests/s" if asked.rate_per_s is not None else f"{answer.users:,} users"
-    console.print(
-        f"Workload: {answer.prompt_tokens:,} tokens in, {asked.output_tokens:,} out, {clients}; bound by {answer.bound}"
+    shown = table(
+        f"Workload: {answer.prompt_tokens:,} tokens in, {asked.output_tokens:,} out, {clients}; bound by {answer.bound}",
+        ("figure", *_BAND),
+        numbers=_BAND,
     )
-    table = Table(box=None, padding=(0, 2))
-    table.add_column("figure")
-    for heading in ("low", "typical", "high"):
-        table.add_column(heading, justify="right")
     for name, band, form in _answers(answer):
         if name.startswith("USD") and not is_priced:
             continue
-        table.add_row(name, form.format(band.low), form.format(band.typical), form.format(band.high))
-    console.print(table)
-    console.print(
-        f"  Limit: {answer.most_users:,} concurrent requests of this workload, {answer.most_requests_per_s:.3g} requests/s."
+        shown.add_row(name, form.format(band.low), form.format(band.typical), form.format(band.high))
+    console.print(shown)
+    paragraph(
+        console,
+        f"Limit: {answer.most_users:,} concurrent requests of this workload, {answer.most_requests_per_s:.3g} requests/s.",
     )
     console.print()
 
@@ -163,4 +178,6 @@ def _answers(answer: WorkloadPlan) -> tuple[tuple[str, Band, str], ...]:
 def _finding(console: Console, finding: Finding, wording: Wording, *, accepted: bool) -> None:
     label = f"{finding.id} {'accepted' if accepted else finding.severity:<5} "
     message, remedy = worded(finding.message, wording), remedy_of(finding, wording)
-    console.print(Text.assemble((label, _COLORS[finding.severity]), f"{message} ", (remedy, "italic")))
+    paragraph(
+        console, Text.assemble(f"{message} ", (remedy, "italic")), prefix=Text(label, style=_COLORS[finding.severity])
+    )

@@ -9,6 +9,7 @@ threshold are reported but not checked. OPENAI_API_KEY is sent as a bearer
 token. docs/smoke.md describes every check.
 """
 
+import shutil
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +23,6 @@ from scripts.cli.options import JsonSwitch, Option
 
 DEFAULT_READY_BUDGET_S: Final = 120.0
 DEFAULT_BURST_REQUESTS: Final = 4
-LINE_WIDTH: Final = 150
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,10 +101,10 @@ def _thresholds(given: ThresholdOptions) -> SmokeThresholds:
 
 
 def _progress(text: str) -> None:
-    """Show one line of progress. On a terminal, it replaces the previous line."""
+    """Show one line of progress. On a terminal, it replaces the previous line, so it must not be longer than one."""
     if sys.stderr.isatty():
         _clear_progress()
-        print(f"smoke: {text}"[:LINE_WIDTH], end="", file=sys.stderr, flush=True)
+        print(f"smoke: {text}"[: shutil.get_terminal_size().columns - 1], end="", file=sys.stderr, flush=True)
     else:
         say("smoke", text)
 

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 from contracts.errors import CommandRefusedError
-from scripts.cli.tables import console, table
+from scripts.cli.tables import console, paragraph, table
 from scripts.smoke.results import SCHEMA_VERSION, CheckResult, SmokeReport
 
 _COLORS: Final = {
@@ -52,18 +52,22 @@ def publish(report: SmokeReport, *, as_json: bool, junit: Path | None) -> None:
 
 
 def print_table(report: SmokeReport, target: Console) -> None:
-    """Print the table, a note if the server is simulated, and the summary."""
-    headings = ("check", "result", "measured", "expected", "note", "s")
-    shown = table(f"{report.model} at {report.url}", headings, whole=("check", "result"), numbers=("s",))
+    """Print the table, the notes of its checks, a note if the server is simulated, and the summary."""
+    headings = ("check", "result", "measured", "expected", "s")
+    shown = table(
+        f"{report.model} at {report.url}", headings, whole=("check", "result"), numbers=("s",), least=("s", "expected")
+    )
     for check in report.checks:
         outcome = check.outcome
         verdict = Text(outcome.verdict, style=_COLORS[outcome.verdict])
-        texts = (Text(text) for text in (outcome.measured, outcome.wanted, outcome.detail))
-        shown.add_row(check.name, verdict, *texts, f"{check.elapsed_s:.1f}")
+        shown.add_row(check.name, verdict, outcome.measured, outcome.wanted, f"{check.elapsed_s:.1f}")
     target.print(shown)
+    for check in report.checks:
+        if check.outcome.detail:
+            paragraph(target, check.outcome.detail, prefix=Text(f"{check.name}: ", _COLORS[check.outcome.verdict]))
     if report.simulated is not None:
-        target.print(Text(SIMULATED_NOTE, style="yellow"))
-    target.print(Text(summary(report), style="green" if report.passed else "red"))
+        paragraph(target, Text(SIMULATED_NOTE, style="yellow"))
+    paragraph(target, Text(summary(report), style="green" if report.passed else "red"))
 
 
 def to_json(report: SmokeReport) -> dict[str, Any]:

@@ -20,6 +20,8 @@ from stacks.hooks.rollout_state import shares_text
 
 _HEADINGS: Final = ("stack", "state", "phase", "left", "requests", "KV", "USD/h", "USD")
 _NUMBERS: Final = ("left", "KV", "USD/h", "USD")
+_LEAST: Final = ("KV", "requests")
+"""Columns that a narrow terminal loses, the least important first. The lines below the table have both."""
 _STATES: Final[Mapping[str, str]] = {"WAITING_FOR_RESOURCES": "WAITING"}
 """Short forms of states for the table. The lines below it have the full names."""
 _DETAIL_CHARACTERS: Final = 200
@@ -95,7 +97,7 @@ def figures(status: StackStatus) -> Mapping[str, str]:
 
 
 def _table(report: StatusReport, title: str) -> FittedTable:
-    shown = table(title, _HEADINGS, whole=("stack",), numbers=_NUMBERS)
+    shown = table(title, _HEADINGS, whole=("stack",), numbers=_NUMBERS, least=_LEAST)
     for status in report.stacks:
         shown.add_row(*_row(status, report.at_s))
     return shown

@@ -13,12 +13,14 @@ from cloud.spending import SERVICE
 from planning.units import age
 from scripts.cli.command import say
 from scripts.cli.prompts import confirm
-from scripts.cli.tables import console, table
+from scripts.cli.tables import console, paragraph, table
 from scripts.teardown.receipt import Receipt
 from scripts.teardown.would_delete import number_of, searched, would_delete
 
 _HEADINGS: Final = ("kind", "name", "place", "age", "USD per hour", "USD so far (maximum)")
 _NUMBERS: Final = ("age", "USD per hour", "USD so far (maximum)")
+_LEAST: Final = ("age", "USD so far (maximum)", "place")
+"""Columns that a narrow terminal loses, the least important first."""
 
 
 class TeardownOutput:
@@ -39,25 +41,25 @@ class TeardownOutput:
         """Print resources with location, age and cost on stderr."""
         if not found:
             return
-        shown = table(title, _HEADINGS, numbers=_NUMBERS)
+        shown = table(title, _HEADINGS, numbers=_NUMBERS, least=_LEAST)
         for item in found:
             shown.add_row(
                 item.kind,
-                item.name,
+                _short(item),
                 item.location,
                 _age(item, now),
                 _usd(usd_per_hour(item)),
                 _usd(usd_so_far(item, now)),
             )
-        console(sys.stderr).print(shown)
+        out = console(sys.stderr)
+        out.print(shown)
         for item in found:
             rate = usd_per_hour(item) if item.kind == SERVICE else None
             if rate:
-                print(
-                    f"{item.name} keeps instances running that cost ${rate * 24:,.2f} per day, even when idle.",
-                    file=sys.stderr,
+                paragraph(
+                    out, f"{item.name} keeps instances running that cost ${rate * 24:,.2f} per day, even when idle."
                 )
-        print("Prices are list prices of each resource's location, not your bill.", file=sys.stderr, flush=True)
+        paragraph(out, "Prices are list prices of each resource's location, not your bill.")
 
 
 def text_of(receipt: Receipt, path: Path) -> str:
@@ -83,6 +85,11 @@ def text_of(receipt: Receipt, path: Path) -> str:
     lines += receipt.unknown
     lines += receipt.warnings
     return "\n".join([*lines, f"Receipt: {path}"])
+
+
+def _short(item: FoundResource) -> str:
+    """Return the name without its path; of a grant the resource, the role and the member. The receipt has full names."""
+    return " ".join(word.rpartition("/")[2] for word in item.name.split())
 
 
 def _age(item: FoundResource, now: datetime) -> str:

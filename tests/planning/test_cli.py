@@ -232,6 +232,10 @@ def test_a_table_shows_memory_start_up_cost_and_findings(run):
         assert part in out
 
 
+def test_a_setting_that_has_no_option_keeps_its_name(run):
+    assert "or set image to an image of that version" in run(*E2B)[1]
+
+
 def test_a_blocked_plan_shows_why_and_what_to_do(run):
     code, out, _ = run(*TOO_LARGE)
     assert code == 2

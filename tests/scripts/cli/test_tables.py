@@ -9,8 +9,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from rich.text import Text
 
-from scripts.cli.tables import FittedTable, console, table
+from scripts.cli.tables import FittedTable, console, paragraph, table
 
 ROOT = Path(__file__).parents[3]
 WORDS = " ".join(["word"] * 60)
@@ -105,6 +106,57 @@ def test_a_terminal_too_narrow_for_any_table_gets_a_block_for_each_row(monkeypat
     lines = rendered(monkeypatch, 40).splitlines()
     assert "google/gemma-4-12B-it-qat-w4a16-ct" in lines
     assert "  on: L4   $/h: 1.05   tok/s: 986" in lines
+
+
+def test_a_heading_wraps_before_a_column_is_left_out(monkeypatch):
+    headings = ("model", "tokens per second", "USD per million tokens")
+    monkeypatch.setenv("COLUMNS", "40")
+    stream, shown = Terminal(), table("t", headings, whole=headings[:1], numbers=headings[1:], least=headings[1:2])
+    shown.add_row("google/gemma-4-E2B-it", "986", "0.145")
+    console(stream).print(shown)
+    assert "Not shown" not in stream.getvalue()
+    assert "986 │" in re.sub(r"\x1b\[[0-9;]*m", "", stream.getvalue())
+
+
+def test_short_text_wraps_and_its_lines_keep_their_indent(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "29")
+    monkeypatch.setenv("NO_COLOR", "1")
+    stream, shown = Terminal(), table("t", ("on", "n"), numbers=("n",))
+    shown.add_row("L4x2\n  TP 2, bound", "1,234,567,890,123")
+    console(stream).print(shown)
+    lines = re.sub(r"\x1b\[[0-9;]*m", "", stream.getvalue()).splitlines()
+    assert [line.rstrip() for line in lines[-3:]] == ["L4x2      │ 1,234,567,890,123", "  TP 2,   │", "  bound   │"]
+
+
+class TestParagraph:
+    @pytest.fixture
+    def lines(self, monkeypatch):
+        def printed(text, **options):
+            monkeypatch.setenv("COLUMNS", "30")
+            stream = Terminal()
+            paragraph(console(stream), text, **options)
+            return stream.getvalue().splitlines()
+
+        return printed
+
+    def test_it_is_wrapped_at_blanks_beside_its_prefix(self, lines):
+        assert lines("one two three four five", prefix="FIT01 warn  ") == [
+            "FIT01 warn  one two three four",
+            "            five",
+        ]
+
+    def test_a_word_that_is_longer_than_a_line_stays_whole(self, lines):
+        url = f"https://example.com/{'x' * 40}"
+        assert lines(f"See {url} first.") == ["See", url, "first."]
+
+    def test_text_of_others_is_not_read_as_markup_and_keeps_its_lines(self, lines):
+        assert lines("[red]x[/red]\n- y") == ["[red]x[/red]", "- y"]
+
+    def test_each_line_keeps_its_styles(self, lines, monkeypatch):
+        monkeypatch.setenv("TERM", "xterm")
+        monkeypatch.delenv("NO_COLOR", raising=False)
+        shown = lines(Text.assemble("plain words here and then ", ("bold to the end of it", "bold")))
+        assert shown[-1].startswith("\x1b[1m")
 
 
 def test_text_of_others_is_not_read_as_markup(monkeypatch):

@@ -1,3 +1,4 @@
+import io
 import json
 import os
 import signal
@@ -11,9 +12,14 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from scripts.cli.command import run_command
-from scripts.smoke.__main__ import COMMAND
+from scripts.smoke.__main__ import COMMAND, _progress
 
 ROOT = Path(__file__).parents[3]
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
 
 
 def start(*words):
@@ -97,3 +103,14 @@ def test_a_mistake_is_one_sentence_and_exit_code_2(words, message, capsys):
     errors = capsys.readouterr().err
     assert message in errors
     assert errors.count("\n") == 1
+
+
+@pytest.mark.parametrize("columns", [60, 80, 200])
+def test_progress_takes_one_line_of_a_terminal(columns, monkeypatch):
+    """A longer one would be wrapped, and the next could replace its last line only."""
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    _progress("waiting for the server " * 20)
+    shown = sys.stderr.getvalue().removeprefix("\r\033[K")
+    assert shown.startswith("smoke: waiting for the server")
+    assert len(shown) == columns - 1

@@ -1,0 +1,369 @@
+"""The law of tables: at every width, each table of each command shows every number and name of its rows, or names the columns it leaves out."""
+
+import ast
+import io
+import json
+import re
+import sys
+from collections import Counter
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from rich.cells import cell_len
+from rich.text import Text
+
+from authors import demo
+from cloud.found import FoundResource
+from contracts.labels import Ownership
+from planning.cost.subject import examine
+from planning.machine.hardware import ACCELERATORS
+from planning.question.types import Band
+from scripts.capacity import table as capacity_table
+from scripts.capacity.gates import Gate, JudgedPlace, Own, QuotaUse
+from scripts.capacity.history import Sighting
+from scripts.cli.measured.identity import settings_identity
+from scripts.cli.measured.schema import BenchPoint, BootedFigures, DeploymentRecord, PlannedFigures, SmokeMeasurement
+from scripts.cli.measured.store import change_measured
+from scripts.cli.tables import FittedTable, console
+from scripts.plan import learned_table
+from scripts.plan.__main__ import main as plan
+from scripts.plan.corpus.measured import load
+from scripts.smoke.render import print_table
+from scripts.smoke.results import CheckResult, SmokeReport, failed, passed, skipped, warned
+from scripts.status.render import ReportView
+from scripts.teardown.output import TeardownOutput
+from stacks.loading import from_file
+from stacks.planned import to_deployment
+from tests.scripts.status.test_status import REPORT
+
+ROOT = Path(__file__).parents[3]
+WIDTHS = (60, 80, 100, 120, 200)
+NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)
+STACK = "l4-qat"
+SOLVE = ("--solve", "--workload", "in=1000,out=200,users=8")
+COMPARE = ("--model", "google/gemma-4-31B-it", "--compare")
+OWNER = Ownership(project="gemma-serving", stack="tpu-v6e4")
+
+
+# --- every table of every command ----------------------------------------------------------------------------------------------------
+
+
+def measured(folder):
+    """The measurements of a stack, planned against measured, as smoke and bench keep them."""
+    settings = from_file(folder / f"Pulumi.{STACK}.yaml", project="my-project")
+    subject = examine(to_deployment(settings))
+    rate = Band(low=110.25, typical=131.5, high=152.75)
+    record = DeploymentRecord(
+        identity=replace(settings_identity(settings, subject.resolved), simulated="planted"),
+        first_seen="2026-11-22T10:00:00+00:00",
+        model=settings.model,
+        accelerator="L4",
+        platform="cloud-run",
+        settings={"gpuMemoryUtilization": 0.9},
+        planned=PlannedFigures(
+            kv_blocks=10_441,
+            kv_tokens=2_113_280,
+            startup_s=769,
+            serving_start_s=724,
+            usd_per_hour=1.33,
+            decode_tok_per_s=rate,
+            ttft_s=Band(low=0.158, typical=0.396, high=1.188),
+            burst_tok_per_s=rate.times(8),
+        ),
+        smoke=(
+            SmokeMeasurement(
+                date="2026-11-22T10:05:00+00:00",
+                ttft_s=0.307,
+                tpot_s=0.0161,
+                decode_tok_per_s=62.5,
+                burst_tok_per_s=431.2,
+                burst_requests=8,
+                booted=BootedFigures(
+                    num_gpu_blocks=8255, block_size=32, gpu_memory_utilization=0.9, kv_tokens=1_670_812, start_s=733.4
+                ),
+            ),
+        ),
+        bench=(
+            BenchPoint(
+                date="2026-11-22T11:00:00+00:00",
+                input_tokens=1000,
+                output_tokens=200,
+                users=64,
+                output_tok_per_s=1986.4,
+                ttft_s=0.51,
+                tpot_s=0.0302,
+                planned_tok_per_s=rate.times(10),
+                planned_ttft_s=Band(low=0.2, typical=0.4, high=0.8),
+                planned_tpot_s=Band(low=0.02, typical=0.03, high=0.04),
+            ),
+        ),
+    )
+    change_measured(STACK, lambda file: replace(file, deployments=(record,)))
+    plan(("--stack", STACK, "--measured"))
+
+
+def place(zone, name, *, model="flex-start", used=0.0, **changes):
+    """One location, with all that a row of capacity can have."""
+    accelerator = ACCELERATORS[name]
+    yes = Gate(answer="yes")
+    found = JudgedPlace(
+        accelerator=accelerator,
+        place=zone,
+        hardware=yes,
+        models={model: yes},
+        model=model,
+        quota=yes,
+        use=QuotaUse(limit=64, used=used, needed=4, unit="chips" if accelerator.is_tpu else "GPUs"),
+        own=(),
+        stock=None,
+        usd_per_hour=5.4,
+        price_is_assumed=False,
+        position=None,
+    )
+    return replace(found, **changes)
+
+
+def capacity():
+    no = Gate(answer="no", detail="reports of Google's answer: FLEX_START provisioning model is not supported")
+    own = Own(name="q", stack="tpu-v6e4-turbo", state="WAITING_FOR_RESOURCES", created=NOW - timedelta(minutes=31))
+    seen = Sighting(
+        request="r",
+        created=(NOW - timedelta(days=2, minutes=31)).isoformat(),
+        zone="us-east5-b",
+        accelerator="v6e-4",
+        provisioning="flex-start",
+        outcome="waiting",
+        at=(NOW - timedelta(days=2)).isoformat(),
+    )
+    places = [
+        place("southamerica-west1-a", "v6e-4", used=12.0, price_is_assumed=True, position=0, own=(own,)),
+        place("us-east5-b", "v6e-4", stock=seen),
+        place("us-south1-a", "v6e-4", models={"flex-start": no}),
+        place("us-south1-a", "v6e-1", models={"flex-start": no}),
+        place("asia-southeast1", "L4", model="instance", usd_per_hour=1.57),
+    ]
+    capacity_table.show(places, ("Quota of us-east1: the call was refused. To fix it, run: gcloud x",), NOW)
+
+
+def smoke_report():
+    outcomes = {
+        "ready": passed("after 0.3 s", wanted="600 s"),
+        "served model": passed("google/gemma-4-26B-A4B-it-qat-q4_0", wanted="google/gemma-4-26B-A4B-it-qat-q4_0"),
+        "options in effect": warned(
+            "8,255 blocks of 32 tokens, fp8",
+            wanted="1,009 blocks of 256 tokens",
+            detail="8,255 blocks of 32 tokens are 718% more than planned. " * 3,
+        ),
+        "single stream": failed(
+            "TTFT 0.307 s, 98.6 tok/s", wanted="TTFT 0.5 s, 165.0 tok/s", detail="66.4 tok/s (40%) short"
+        ),
+        "anonymous access": skipped("the endpoint is reached through a tunnel, so it cannot be called without it"),
+    }
+    checks = tuple(CheckResult(name=name, outcome=one, elapsed_s=12.25) for name, one in outcomes.items())
+    model, url = "google/gemma-4-26B-A4B-it-qat-q4_0", "https://gemma-l4-qat-1234567890.us-east4.run.app"
+    return SmokeReport(
+        stack=STACK, url=url, model=model, simulated="planted", checks=checks, interrupted=False, elapsed_s=61.3
+    )
+
+
+def teardown():
+    kinds = {
+        "Cloud Run service": "projects/my-project-1234/locations/europe-west4/services/gemma-l4-qat",
+        "subnetwork": "projects/my-project-1234/regions/southamerica-west1/subnetworks/gemma-tpu-v6e4-southamerica-west1",
+        "IAM grant": "projects/my-project-1234 roles/artifactregistry.reader serviceAccount:gemma@my-project-1234.iam.gserviceaccount.com",
+    }
+    found = [
+        FoundResource(
+            kind=kind,
+            name=name,
+            command="gcloud x",
+            project="my-project-1234",
+            location="southamerica-west1",
+            created="2026-11-20T12:00:00Z",
+            owner=OWNER,
+        )
+        for kind, name in kinds.items()
+    ]
+    TeardownOutput.show("Found in the cloud", found, NOW)
+
+
+def demo_summary(folder):
+    steps = [
+        demo.DemoStep(stack="tpu-v6e4", name=f"step {number}", seconds=number * 11.5, result="result of it " * number)
+        for number in (1, 5, 9)
+    ]
+    demo._summary([demo.Demo(folder=folder, stack="tpu-v6e4", steps=steps)], 61.0, "No failures.", failed=False)
+
+
+def learned():
+    for boot in load().boots:
+        if boot.figures:
+            learned_table.show(boot)
+
+
+TABLES = {
+    "solve": ("scripts/plan/solve.py", lambda _: plan(SOLVE)),
+    "solve, one family": ("scripts/plan/solve.py", lambda _: plan((*SOLVE, "--model", "26B"))),
+    "compare": ("scripts/plan/compare.py", lambda _: plan(COMPARE)),
+    "costs of a TPU": ("scripts/plan/costs.py", lambda _: plan(("--stack", "tpu-v6e4", "--costs"))),
+    "costs of a service": ("scripts/plan/costs.py", lambda _: plan(("--stack", STACK, "--costs"))),
+    "measured": ("scripts/plan/measured.py", measured),
+    "plan of a TPU": ("scripts/plan/table.py", lambda _: plan(("--stack", "tpu-v6e4", *SOLVE[1:]))),
+    "plan of a service": ("scripts/plan/table.py", lambda _: plan(("--stack", STACK, *SOLVE[1:]))),
+    "learned": ("scripts/plan/learned_table.py", lambda _: learned()),
+    "capacity": ("scripts/capacity/table.py", lambda _: capacity()),
+    "smoke": ("scripts/smoke/render.py", lambda _: print_table(smoke_report(), console(sys.stdout))),
+    "status": ("scripts/status/render.py", lambda _: console(sys.stdout).print(ReportView(REPORT, zone_is_utc=True), crop=False)),
+    "teardown": ("scripts/teardown/output.py", lambda _: teardown()),
+    "demo": ("authors/demo.py", demo_summary),
+}  # fmt: skip
+CROPPED_BEFORE = ("solve", "compare", "costs of a TPU", "measured")
+
+
+# --- the law -------------------------------------------------------------------------------------------------------------------------
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+@pytest.fixture
+def on_terminal(monkeypatch, tmp_path):
+    """Run what prints on a terminal of a width; returns the text, and each table with the columns that it says it leaves out."""
+    for path in (ROOT / "Pulumi.yaml", *ROOT.glob("Pulumi.*.yaml")):
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    monkeypatch.chdir(tmp_path)
+    for name, value in {"TERM": "xterm", "NO_COLOR": "1", "GOOGLE_CLOUD_PROJECT": "my-project"}.items():
+        monkeypatch.setenv(name, value)
+    render = FittedTable.__rich_console__
+
+    def on_width(name, width):
+        drawn = {}
+
+        def observed(table, *context):
+            parts = list(render(table, *context))
+            said = [part.plain for part in parts if isinstance(part, Text) and part.plain.startswith("Not shown at")]
+            drawn[id(table)] = (table, said)
+            return iter(parts)
+
+        stream = Terminal()
+        monkeypatch.setenv("COLUMNS", str(width))
+        with monkeypatch.context() as patch:
+            patch.setattr(FittedTable, "__rich_console__", observed)
+            patch.setattr(sys, "stdout", stream)
+            patch.setattr(sys, "stderr", stream)
+            TABLES[name][1](tmp_path)
+        return re.sub(r"\x1b\[[0-9;]*m", "", stream.getvalue()), list(drawn.values())
+
+    return on_width
+
+
+def missing(text, tables, width):
+    """Return the words and numbers of the rows that a text shows less often than its tables have them, without the columns it names as left out."""
+    plain, whole = " ".join(text.split()), re.sub(r"[\s│]+", "", text)
+    expected = Counter()
+    for table, said in tables:
+        assert len(said) <= 1
+        assert all(" ".join(note.split()) in plain for note in said)
+        left_out = re.search(r"columns: (.*)\. A wider", said[0])[1].split(", ") if said else []
+        expected.update(
+            word
+            for row in table._rows
+            for heading, cell in zip(table.headings, row.cells, strict=True)
+            if heading not in left_out
+            for word in cell.plain.split()
+        )
+    lacking = expected - Counter(re.split(r"[\s│]+", text))
+    # A name that is longer than a line is folded, as the terminal folds it.
+    return [word for word in lacking if cell_len(word) <= width - 4 or word not in whole]
+
+
+def too_wide(text, width):
+    """Return the lines that are wider than the terminal, without those that are a single word, a URL or a command to paste."""
+    wide = [line.strip() for line in text.splitlines() if cell_len(line.rstrip()) > width]
+    return [line for line in wide if " " in line and "://" not in line and "python -m" not in line]
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("name", TABLES)
+def test_every_number_and_name_of_a_table_is_shown_or_said_to_be_left_out(on_terminal, name, width):
+    text, tables = on_terminal(name, width)
+    assert tables
+    assert all(table._rows for table, _ in tables)
+    assert missing(text, tables, width) == []
+    assert too_wide(text, width) == []
+
+
+@pytest.mark.parametrize("name", [*CROPPED_BEFORE, "capacity"])
+def test_the_law_sees_a_table_that_crops(on_terminal, monkeypatch, name):
+    monkeypatch.setattr(FittedTable, "_fits", lambda *_: True)
+    text, tables = on_terminal(name, 60)
+    assert missing(text, tables, 60) != []
+
+
+def test_the_law_sees_a_bar_that_is_wider_than_the_terminal(on_terminal, monkeypatch):
+    monkeypatch.setattr("scripts.plan.costs._room", lambda *_: 70)
+    assert too_wide(on_terminal("costs of a TPU", 80)[0], 80) != []
+
+
+@pytest.mark.parametrize("name", CROPPED_BEFORE)
+def test_the_law_sees_a_column_that_is_left_out_in_silence(on_terminal, monkeypatch, name):
+    drawn = FittedTable._table
+    monkeypatch.setattr(FittedTable, "_table", lambda table, left_out, width: drawn(table, table.headings[2:3], width))
+    text, tables = on_terminal(name, 200)
+    assert missing(text, tables, 200) != []
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize(("name", "words"), [("solve", SOLVE), ("compare", COMPARE)])
+def test_names_and_prices_of_the_json_are_in_the_table(on_terminal, capsys, name, words, width):
+    plan((*words, "--json"))
+    rows = [row for row in json.loads(capsys.readouterr().out)["rows"] if row.get("shown", True)]
+    shown = set(re.split(r"(?:[\s│]|,\s)+", on_terminal(name, width)[0]))
+    figures = (
+        [(row["usd_per_hour"], row["output_tok_per_s"]["typical"]) for row in rows]
+        if name == "solve"
+        else [(row["cost"]["usd_per_hour"], row["throughput"]["saturated_tok_per_s"]) for row in rows]
+    )
+    for row, (usd, rate) in zip(rows, figures, strict=True):
+        assert {row["model"], *row["accelerator"].split(), f"{usd:.2f}", f"{rate:,.0f}"} <= shown
+
+
+# --- all of them ---------------------------------------------------------------------------------------------------------------------
+
+
+def test_the_law_holds_for_the_tables_of_all_commands():
+    """A command with a new table has to be added above."""
+    makers = {
+        path.relative_to(ROOT).as_posix()
+        for folder in ("scripts", "authors", "gemma", "engine", "cloud")
+        for path in sorted((ROOT / folder).rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ImportFrom)
+        and (node.module == "rich.table" or (node.module == "scripts.cli.tables" and "table" in {one.name for one in node.names}))
+    }  # fmt: skip
+    assert makers - {"scripts/cli/tables.py"} == {path for path, _ in TABLES.values()}
+
+
+@pytest.mark.parametrize("name", ["solve", "compare"])
+def test_80_columns_are_enough_for_a_table(on_terminal, name):
+    text, _ = on_terminal(name, 80)
+    assert "┃" in text
+    assert "Not shown at 80 columns" in text
+
+
+def test_notes_of_smoke_stand_below_its_table_once(on_terminal):
+    text, _ = on_terminal("smoke", 80)
+    above, _, below = text.partition("anonymous access")
+    assert "more than planned" not in above
+    assert "options in effect: 8,255 blocks of 32 tokens are 718% more than planned." in " ".join(below.split())
+    assert "ready: " not in text
+
+
+def test_capacity_explains_its_columns_and_each_reason_once(on_terminal):
+    text = " ".join(on_terminal("capacity", 80)[0].split())
+    assert text.count("Locations are sorted by availability") == 1
+    assert text.count("FLEX_START provisioning model is not supported") == 1
