@@ -12,6 +12,7 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from textwrap import wrap
 from typing import Annotated, Final
 
@@ -118,7 +119,7 @@ def next_lines(stack: str, outputs: StackOutputs) -> Sequence[str]:
             f"Run `gemma status {stack} --watch` to follow the request.",
         ]
     where = f"Endpoint: {outputs.endpoint}" if outputs.tunnel is None else f"Zone: {outputs.location}"
-    ends = [f"Google deletes the machine at {outputs.deadline}."] if outputs.deadline else []
+    ends = [f"Google deletes the machine at {_minute(outputs.deadline)} UTC."] if outputs.deadline else []
     return [
         where,
         *ends,
@@ -127,6 +128,10 @@ def next_lines(stack: str, outputs: StackOutputs) -> Sequence[str]:
         f"  gemma connect {stack}",
         f"  gemma smoke {stack}",
     ]
+
+
+def _minute(moment: str) -> str:
+    return datetime.fromisoformat(moment).astimezone(UTC).strftime("%Y-%m-%d %H:%M")
 
 
 def _lines(messages: Sequence[str]) -> Sequence[str]:
