@@ -110,7 +110,7 @@ def _in_words(stack: str) -> Generator[None]:
     try:
         yield
     except PreviewFailedError as failed:
-        error = failed.reasons[0]
+        error = failed.reasons[0].removeprefix("error:").strip()
         if is_passphrase_error(error):
             raise wrong_passphrase(stack) from None
         raise ScriptError(f"The preview of stack {stack} failed: {error}") from None

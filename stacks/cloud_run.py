@@ -29,6 +29,7 @@ from contracts.staged_weights import MODELS_FOLDER
 from planning.data.overheads import SERVER_HOST_GIB
 from planning.question.types import Plan, StartupProbe
 from stacks.base import MEMORY_FOLDER, Context, Foundation, lay_foundation
+from stacks.hooks.changed_server import show_changes
 from stacks.hooks.observed_service import ServicePlace, observed_service, report_next_step, require_revisions
 from stacks.hooks.run_failures import explain_failures
 from stacks.hooks.run_keeper import keep_runs
@@ -55,6 +56,7 @@ def deploy(context: Context) -> None:
     network = _network(context, run, foundation) if run.direct_vpc else None
     explain_failures(context, run, startup_probe(context.plan), foundation.new_grants)
     require_staged_weights(context)
+    show_changes(context)
     if run.rollout is not None and run.rollout.traffic is None:
         report_next_step(context.names.stack)
     service = CloudRunGpuService(

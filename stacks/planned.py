@@ -98,17 +98,20 @@ def to_probe(probe: ProbeSettings) -> StartupProbe:
 
 
 def headline(plan: Plan) -> str:
-    """Return the plan in one line: fit, start-up time and speed. Cost is a separate finding (CST01)."""
+    """Return the plan in two lines: fit, then start-up time and speed. A model that does not fit has only the first."""
     memory, startup = plan.memory, plan.startup
     verdict = {"fits": "fits", "out-of-memory": "does not fit", "blocked": "is blocked"}[plan.verdict]
     risk = f", but may fail ({margin_words(plan.margin)})" if plan.fits and plan.margin else ""
     most = "up to " if plan.platform == "cloud-run" else ""
-    return (
+    fit = (
         f"{plan.model} {verdict} on {plan.accelerator}{risk}. "
         f"Weights: {memory.weights_gib:.1f} of {memory.usable_gib:.1f} GiB per device. "
-        f"KV cache: {memory.kv_tokens:,} tokens ({memory.max_concurrency:.1f} concurrent max-length requests). "
-        f"Start: {most}{startup.ready_s / 60:.0f} min. Speed: {plan.throughput.decode_tok_per_s:.0f} tok/s (one request)."
+        f"KV cache: {memory.kv_tokens:,} tokens ({memory.max_concurrency:.1f} concurrent max-length requests)."
     )
+    if plan.verdict == "out-of-memory":
+        return fit
+    rate = plan.throughput.decode_tok_per_s
+    return f"{fit}\nStarts in {most}{startup.ready_s / 60:.0f} min. Speed: {rate:.0f} tok/s (one request)."
 
 
 def doctor_hint(stack: str) -> str:

@@ -8,14 +8,14 @@ from contracts.naming import Names, NamingError, allowed_name, check_stack_name
 from planning import PlanningError
 from planning.cost.subject import examine
 from planning.planner import plan_of
-from planning.question.types import Finding
-from planning.solve.wording import Wording, worded
+from planning.solve.wording import worded
 from stacks import loading
 from stacks.base import Context
 from stacks.hooks.observed_service import ServiceNotReadError
 from stacks.hooks.run_keeper import RunsNotKeptError
 from stacks.loading import SettingsError
-from stacks.planned import BlockedError, finding_text, headline, require_unblocked, to_deployment, today
+from stacks.planned import BlockedError, require_unblocked, to_deployment, today
+from stacks.preview_lines import preview_lines
 from stacks.project.propagation import ProjectNotReadyError
 from stacks.wording import StackWording
 
@@ -36,16 +36,16 @@ def run() -> None:
     stack = pulumi.get_stack()
     _check_name(stack)  # before the settings, which such a stack rarely has
     settings = loading.from_pulumi(get_config_env(), frozenset(get_config_secret_keys_env()), stack=stack)
-    deployment = to_deployment(settings, today=today())
+    date = today()
+    deployment = to_deployment(settings, today=date)
     wording = StackWording(deployment)
     try:
         subject = examine(deployment)
         planned = plan_of(subject)
     except PlanningError as error:
         raise PlanningError(worded(str(error), wording)) from None
-    pulumi.log.info(headline(planned))
-    for finding in planned.findings:
-        _show(finding, wording, accepted=finding.id in planned.accepted)
+    for line in preview_lines(planned, stack, wording, today=date):
+        (pulumi.log.warn if line.severity == "warn" else pulumi.log.info)(line.text)
     require_unblocked(planned, stack, wording)
     context = Context(
         settings=settings,
@@ -81,14 +81,3 @@ def _deploy(context: Context) -> None:
         from stacks import cloud_run  # noqa: PLC0415
 
         cloud_run.deploy(context)
-
-
-def _show(finding: Finding, wording: Wording, *, accepted: bool) -> None:
-    """Show a finding in the preview. Unaccepted blocking findings are part of the error that stops the program."""
-    text = finding_text(finding, wording)
-    if accepted:
-        text = f"Accepted: {text}"
-    if finding.severity == "info":
-        pulumi.log.info(text)
-    elif accepted or finding.severity == "warn":
-        pulumi.log.warn(text)

@@ -17,6 +17,7 @@ from contracts.tunnel_role import ADMIN, tunnel_role
 from planning.question.server_flags import flag_table
 from planning.question.types import CapacityApiName, SshAccess
 from stacks.base import PORT, Context, Foundation, lay_foundation
+from stacks.hooks.changed_server import show_changes
 from stacks.hooks.next_steps import next_steps
 from stacks.hooks.run_keeper import keep_runs
 from stacks.outputs import export, known_after_up, stack_outputs
@@ -68,6 +69,7 @@ def deploy(context: Context) -> None:
     foundation = lay_foundation(
         context, region=settings.regions[0], project_roles=PROJECT_ROLES, before_change=lambda: keep_runs(context)
     )
+    show_changes(context)
     network = (
         _existing_network(tpu.existing_network) if tpu.existing_network else _own_network(context, tpu, foundation)
     )

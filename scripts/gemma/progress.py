@@ -65,7 +65,7 @@ class TwoLines:
         self._clear()
         width = max(20, self.columns() - 1)
         minutes, seconds = divmod(int(self.elapsed_s), 60)
-        first = f"{minutes}m{seconds:02d}s  {self._step or 'starting'}"
+        first = f"{minutes}m{seconds:02d}s  {self._step or ('finishing' if self._detail else 'starting')}"
         self.stream.write(f"{_short(first, width)}\n{_short('       ' + self._detail, width)}")
         self.stream.flush()
         self._is_drawn = True

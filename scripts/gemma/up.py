@@ -7,29 +7,35 @@ Before anything changes it states what happens to the server, how long that take
 two lines, at any width of the terminal. `pulumi up --stack NAME` deploys the same.
 """
 
+import shutil
+import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from textwrap import wrap
 from typing import Annotated, Final
 
 from contracts.errors import CommandRefusedError, ScriptError
 from contracts.exit_codes import ExitCode
+from contracts.outputs import StackOutputs
+from contracts.plain_text import for_terminal
 from engine import runner
 from engine.changes import ResourceChange, changes_of
 from engine.events import EventLog
 from engine.previewed import diagnostics, previewed
 from engine.private_folders import private_folder
+from engine.stack import stack_outputs
 from engine.update import UpdateResult, update
 from scripts.cli.command import Command, say
 from scripts.cli.options import Option
 from scripts.cli.prompts import confirm
 from scripts.gemma.progress import TwoLines, for_line
 from scripts.gemma.stacks import listed
-from scripts.preview.face import deployed_usd_per_hour, headline, planned
+from scripts.preview.face import Upcoming, upcoming
 
-_OPERATIONS: Final[Mapping[str, str]] = {
-    "create": "create", "update": "update", "replace": "replace", "delete": "delete", "read": "read",
-}  # fmt: skip
+_OPERATIONS: Final = ("create", "update", "replace", "delete", "read")
+_ACTIVE: Final = "ACTIVE"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,25 +48,23 @@ class UpOptions:
 
 
 def _up(options: UpOptions) -> ExitCode:
-
-    _require_stack(options.stack)
-    refresh = ["--refresh"] if options.refresh else []
-    _say(f"previewing stack {options.stack}")
-    document = previewed(options.stack, *refresh)
+    stack, refresh = options.stack, ["--refresh"] if options.refresh else []
+    _require_stack(stack)
+    say("up", f"previewing stack {stack}")
+    document = previewed(stack, *refresh)
     changes, unchanged, warnings = changes_of(document)
-    for line in (*_program_lines(diagnostics(document, "info")), *warnings):
-        print(line)
+    _show([*_lines(diagnostics(document, "info")), *(f"Warning: {line}" for line in _lines(warnings))])
     if not changes:
-        print(f"{options.stack}: no changes; {unchanged} resources are up to date.")
+        _show([f"{stack}: no changes; {unchanged} resources are up to date."])
         return ExitCode.DONE
-    print("\n".join(effect(options.stack, changes)))
+    _show(["", *effect_lines(upcoming(stack, document), changes, unchanged)])
     if not options.yes:
         confirm(
-            f"Deploy stack {options.stack}?",
-            without_terminal=f"Deploying stack {options.stack} changes resources, and stdin is not a terminal. Pass --yes to confirm.",
+            f"Deploy stack {stack}?",
+            without_terminal=f"Deploying stack {stack} changes resources, and stdin is not a terminal. Pass --yes to confirm.",
             declined="Nothing was changed.",
         )
-    return _deploy(options.stack, refresh, steps=len(changes))
+    return _deploy(stack, refresh, steps=len(changes))
 
 
 def _require_stack(stack: str) -> None:
@@ -70,19 +74,19 @@ def _require_stack(stack: str) -> None:
         raise CommandRefusedError(f"Stack {stack} has settings but no state. Run `pulumi stack init {stack}`.")
 
 
-def effect(stack: str, changes: Sequence[ResourceChange]) -> Sequence[str]:
+def effect_lines(effect: Upcoming, changes: Sequence[ResourceChange], unchanged: int) -> Sequence[str]:
     """Return what a deployment does to the server, in counts and in dollars: the words of the comment on a pull request."""
     counts = Counter(change.op for change in changes)
-    counted = ", ".join(f"{counts[op]} to {word}" for op, word in _OPERATIONS.items() if counts[op])
-    described = planned(stack)
-    lines = [f"{headline(stack, changes)}.", *described.sentences(changes), f"Resources: {counted}."]
-    before = deployed_usd_per_hour(stack)
-    now = f", now ${before:.2f}/h" if before is not None and abs(before - described.usd_per_hour) >= 0.005 else ""  # noqa: PLR2004 - half a cent
-    return [*lines, f"Cost: ${described.usd_per_hour:.2f}/h maximum{now}."]
+    counted = [f"{counts[op]} to {op}" for op in _OPERATIONS if counts[op]]
+    return [
+        f"{effect.headline}.",
+        *effect.sentences,
+        f"Resources: {', '.join([*counted, f'{unchanged} unchanged'])}.",
+        f"Cost: {effect.cost}",
+    ]
 
 
 def _deploy(stack: str, options: Sequence[str], *, steps: int) -> ExitCode:
-
     with private_folder() as folder, TwoLines() as lines:
         log = EventLog(path=folder / "events", plain=for_line, steps=steps)
 
@@ -97,10 +101,8 @@ def _deploy(stack: str, options: Sequence[str], *, steps: int) -> ExitCode:
 
 
 def _report(stack: str, result: UpdateResult, elapsed_s: float) -> ExitCode:
-
     if result.exit_code == 0:
-        print(f"up: {stack} deployed in {elapsed_s:.0f} s.")
-        print(f"Next: gemma smoke {stack}, gemma chat {stack}, gemma status {stack}.")
+        _show([f"{stack} deployed in {elapsed_s:.0f} s.", *next_lines(stack, stack_outputs(stack))])
         return ExitCode.DONE
     reason = runner.first_error(result.output, result.exit_code).rstrip(".")
     raise ScriptError(
@@ -109,12 +111,42 @@ def _report(stack: str, result: UpdateResult, elapsed_s: float) -> ExitCode:
     )
 
 
-def _program_lines(messages: Sequence[str]) -> Sequence[str]:
-    return [line for message in messages for line in message.strip().splitlines() if line.strip()]
+def next_lines(stack: str, outputs: StackOutputs) -> Sequence[str]:
+    """Return where the server is, and the commands to use it."""
+    if outputs.state not in {None, _ACTIVE}:
+        return [
+            f"The capacity is {outputs.state}, so nothing serves yet.",
+            f"Run `gemma status {stack} --watch` to follow the request.",
+        ]
+    where = f"Endpoint: {outputs.endpoint}" if outputs.tunnel is None else f"Zone: {outputs.location}"
+    ends = [f"Google deletes the machine at {_minute(outputs.deadline)} UTC."] if outputs.deadline else []
+    return [
+        where,
+        *ends,
+        "Next:",
+        f'  gemma chat {stack} "Say hello."',
+        f"  gemma connect {stack}",
+        f"  gemma smoke {stack}",
+    ]
 
 
-def _say(text: str) -> None:
-    say("up", text)
+def _minute(moment: str) -> str:
+    return datetime.fromisoformat(moment).astimezone(UTC).strftime("%Y-%m-%d %H:%M")
+
+
+def _lines(messages: Sequence[str]) -> Sequence[str]:
+    return [line for message in messages for line in message.splitlines() if line.strip()]
+
+
+def _show(lines: Sequence[str]) -> None:
+    """Print lines on stdout; on a terminal, broken between words."""
+    for line in map(for_terminal, lines):
+        width = shutil.get_terminal_size().columns
+        if sys.stdout.isatty() and len(line) > width:
+            print("\n".join(wrap(line, width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)))
+        else:
+            print(line)
+    sys.stdout.flush()
 
 
 COMMAND: Final = Command(
@@ -122,5 +154,5 @@ COMMAND: Final = Command(
     help=__doc__,
     options=UpOptions,
     run=_up,
-    after_interrupt="The engine wrote its state; run `gemma up` again to continue, or `gemma teardown` to delete.",
+    after_interrupt="What exists is in the state. Run `gemma up STACK` again to continue, or `gemma teardown STACK` to delete it.",
 )

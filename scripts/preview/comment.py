@@ -4,10 +4,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from contracts.server_change import ChangedValue
 from engine.changes import ResourceChange
 from scripts.cli.markdown import code, fenced, named, prose, row
 from scripts.preview.difference import StackDifference, differences
-from scripts.preview.effects import ChangedValue, changed_values
+from scripts.preview.effects import changed_values
 from scripts.preview.figures import figure_rows, most_change, usd_change
 from scripts.preview.plans import DescribedFinding, PlansDocument
 from scripts.preview.report import StackPreview

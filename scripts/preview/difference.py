@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from scripts.preview.effects import ChangedValue, StackEffect, changed_values, effect_of
+from contracts.server_change import ChangedValue
+from scripts.preview.effects import StackEffect, changed_values, effect_of
 from scripts.preview.plans import DescribedFinding, PlansDocument, StackDescription
 
 

@@ -4,10 +4,10 @@ The engine decides in the end. If it has a state of the stack, the comment shows
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from typing import Final, Literal
 
+from contracts.server_change import ChangedValue
 from scripts.preview.plans import StackDescription
 from stacks.settings.block import EffectName
 from stacks.settings.keys import setting_fields
@@ -24,15 +24,6 @@ PROJECT: Final = "gcp:project"
 ZONES: Final = "tpu.zones"
 _ROLLOUT: Final = "cloudRun.rollout."
 TRAFFIC: Final = f"{_ROLLOUT}traffic"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChangedValue:
-    """A changed value. None means not set."""
-
-    key: str
-    before: str | None
-    after: str | None
 
 
 def changed_values(before: Mapping[str, str], after: Mapping[str, str]) -> tuple[ChangedValue, ...]:

@@ -1,9 +1,11 @@
 """Effect of the engine's changes on a deployed stack in one sentence, and the stack's current price."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from contracts.errors import CommandRefusedError
 from contracts.fields import as_mapping
+from contracts.outputs import StackOutputs
 from contracts.resource_types import CAPACITY_TYPE, SERVICE_TYPE
 from engine.changes import ResourceChange
 from engine.deployment import ResourceState, read_deployment
@@ -13,15 +15,28 @@ from scripts.preview.effects import StackEffect
 from scripts.preview.verdicts import HEADINGS
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeployedStack:
+    """What the state knows about a stack that is deployed."""
+
+    outputs: StackOutputs
+    usd_per_hour: float
+    """Maximum price, with all its instances."""
+
+
 def headline(stack: str, changes: Sequence[ResourceChange]) -> str:
     """Return the sentence, in the words of the pull request comment."""
-    made = [change for change in changes if change.op == "create" and change.type in CAPACITY_TYPES]
-    effect = effect_of_changes(changes)
-    if made and effect != "target":
-        what = "requests TPU capacity" if made[0].type == CAPACITY_TYPE else "creates the service"
-        return f"{stack}: {what}"
+    made, effect = makes_server(changes), effect_of_changes(changes)
+    if made:
+        return f"{stack}: {'requests TPU capacity' if made == CAPACITY_TYPE else 'creates the service'}"
     forced = dict.fromkeys(name for change in changes if change.is_disruptive for name in change.forced_by)
     return f"{stack}: {HEADINGS[effect]}" + (f", forced by {', '.join(forced)}" if forced else "")
+
+
+def makes_server(changes: Sequence[ResourceChange]) -> str | None:
+    """Return the type of the serving resource that the changes create, or None. A move to another target also replaces the old one."""
+    made = [change.type for change in changes if change.op == "create" and change.type in CAPACITY_TYPES]
+    return made[0] if made and effect_of_changes(changes) != "target" else None
 
 
 def effect_of_changes(changes: Sequence[ResourceChange]) -> StackEffect:
@@ -43,16 +58,25 @@ def effect_of_changes(changes: Sequence[ResourceChange]) -> StackEffect:
 
 
 def deployed_usd_per_hour(stack: str) -> float | None:
-    """Return the maximum price of the deployed stack in USD per hour, with all its instances. None if it is not deployed.
+    """Return the maximum price of the deployed stack in USD per hour, with all its instances. None as for `deployed_stack`.
 
-    Also None if another version of the project deployed it. Raises ScriptError if the state cannot be read.
+    Raises ScriptError if the state cannot be read.
+    """
+    found = deployed_stack(stack)
+    return found.usd_per_hour if found else None
+
+
+def deployed_stack(stack: str) -> DeployedStack | None:
+    """Return the deployed stack. None if it is not deployed, or if another version of the project deployed it.
+
+    Raises ScriptError if the state cannot be read.
     """
     try:
         resources = read_deployment(stack).resources
-        each = outputs_in(stack, resources).plan.cost.usd_per_hour
+        outputs = outputs_in(stack, resources)
     except CommandRefusedError:
         return None
-    return round(each * _instances(resources), 4)
+    return DeployedStack(outputs=outputs, usd_per_hour=round(outputs.plan.cost.usd_per_hour * _instances(resources), 4))
 
 
 def _instances(resources: Sequence[ResourceState]) -> int:

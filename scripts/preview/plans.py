@@ -13,6 +13,7 @@ from contracts.fields import camel_case
 from contracts.former_names import current_verdict
 from contracts.labels import PRODUCT
 from contracts.masking import masked
+from contracts.server_change import flags_of
 from engine.runner import stacks_in
 from planning import PlanningError, plan
 from planning.question.types import Finding, Plan
@@ -201,23 +202,15 @@ def _encrypted(path: Path) -> dict[str, str]:
 
 
 def _flags(settings: Settings, planned: Plan) -> dict[str, str]:
-    """Return the arguments of `vllm serve` by flag, with the model as `model`. A repeated flag has both values."""
-    model, *arguments = vllm_arguments(
-        planned.vllm,
-        model_or_path=settings.model,
-        revision=settings.served_revision,
-        has_api_key=settings.has_secret("apiKey"),
+    """Return the arguments of `vllm serve` by flag, with the model as `model`."""
+    return flags_of(
+        vllm_arguments(
+            planned.vllm,
+            model_or_path=settings.model,
+            revision=settings.served_revision,
+            has_api_key=settings.has_secret("apiKey"),
+        )
     )
-    found = {"model": model}
-    for argument in arguments:
-        flag, given, _ = argument.partition("=")
-        if not flag.startswith("--"):  # the value of the preceding extra argument
-            last = next(reversed(found))
-            found[last] = f"{found[last]} {argument}".strip()
-            continue
-        text = masked(argument).removeprefix(f"{flag}=") if given else "on"
-        found[flag] = f"{found[flag]}, {text}" if flag in found else text
-    return found
 
 
 def _described(planned: Plan) -> DescribedPlan:

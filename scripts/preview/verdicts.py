@@ -6,6 +6,7 @@ from typing import Final, Literal
 
 from contracts.resource_types import CAPACITY_TYPE
 from scripts.cli.markdown import code, plain
+from scripts.preview.consequences import NEW_CAPACITY, Consequences, is_tpu, permission
 from scripts.preview.difference import StackDifference
 from scripts.preview.effects import (
     TRAFFIC,
@@ -17,12 +18,10 @@ from scripts.preview.effects import (
     weights_to_stage,
     zones_of,
 )
-from scripts.preview.figures import duration
 from scripts.preview.plans import StackDescription
 from scripts.preview.report import StackPreview
 
 CapacityFate = Literal["untouched", "not deployed", "kept", "at risk", "released"]
-_NEW_CAPACITY: Final = "New capacity can take hours or never arrive. Google does not hold your place, and a rollback has to request it again."
 HEADINGS: Final[dict[StackEffect, str]] = {
     "nothing": "no change to running resources",
     "update": "updates other resources; the server keeps running",
@@ -65,7 +64,7 @@ class StackVerdict:
         difference = self.difference
         if self.blocked:
             return "untouched"
-        if not _is_tpu(difference.before) or difference.after is None or difference.is_same:
+        if not is_tpu(difference.before) or difference.after is None or difference.is_same:
             return self._engines_fate() or "untouched"
         engines = self._engines_fate()
         if engines is not None:
@@ -130,12 +129,12 @@ class StackVerdict:
         if self.blocked:
             return f"{code(self.stack)} cannot be deployed: {_blockers(difference.after)}"
         if self.fate == "released":
-            return f"{code(self.stack)} releases its running TPU capacity{self._because()}. {self._permission()} {_NEW_CAPACITY}"
+            return f"{code(self.stack)} releases its running TPU capacity{self._because()}. {permission(difference.after)} {NEW_CAPACITY}"
         if self.fate == "at risk" and difference.before and difference.after:
             gone = ", ".join(removed_zones(difference.before, difference.after))
             return (
                 f"{code(self.stack)} releases its TPU capacity if it is in {gone}, which {code(ZONES)} no longer lists. "
-                f"{self._permission()} {_NEW_CAPACITY}"
+                f"{permission(difference.after)} {NEW_CAPACITY}"
             )
         return (
             f"{code(self.stack)} {HEADINGS[difference.effect]}{self._because()}. The old one and its URL are deleted. "
@@ -159,34 +158,20 @@ class StackVerdict:
             yield "The stack is not deployed, so nothing that runs is lost."
 
     def _effect(self, after: StackDescription) -> Iterator[str]:
-        plan = after.plan
-        if plan is None:
+        before, plan, difference = self.difference.before, after.plan, self.difference
+        if plan is None or before is None:
             return
-        effect = self.difference.effect
-        if effect == "restart":
-            cold = any(change.key == "model" for change in self.difference.flags) or any(
-                change.key.startswith("image.") for change in self.difference.settings
-            )
-            about = f"about {duration(plan.start_s if cold else plan.restart_s)} (planned)"
-            known = f"{about}, because the new model compiles. The image and weights are fetched before the restart"
-            warm = f"{about}, up to {duration(plan.start_s)} if it compiles again"
-            yield f"Requests fail while the server restarts: {known if cold else warm}. Queued resource, node and address stay the same."
-            yield "If the new server does not become ready, the node restores the previous configuration and `up` fails with the reason."
-        elif effect == "revision" and rolls_out(after):
-            mover = TRAFFIC if TRAFFIC in after.settings else f"python -m scripts.rollout --stack {self.stack}"
-            yield f"The old revision keeps serving. The new one receives traffic when {code(mover)} routes it."
-            yield f"The new revision is ready within {duration(plan.start_s)} (planned). From then on, both use GPU quota."
-        elif effect == "revision":
-            ready = f"within {duration(plan.start_s)} (planned)"
-            yield f"The old revision serves until the new one is ready, {ready}. Until then, both use GPU quota."
-        elif effect in {"capacity", "target", "service"}:
-            comes = "If the capacity must be requested again, the" if self.fate == "at risk" else "The"
-            most = "" if _is_tpu(after) else "at most "
-            yield f"{comes} first start takes {most}{duration(plan.start_s)} (planned)."
-        elif effect == "update":
-            yield "No requests are lost."
-        if self.difference.before is not None:
-            yield from _moved(self.difference.before, after)
+        yield from Consequences(
+            stack=self.stack,
+            effect=difference.effect,
+            after=after,
+            plan=plan,
+            compiles=any(change.key == "model" for change in difference.flags)
+            or any(change.key.startswith("image.") for change in difference.settings),
+            rolled_out=rolls_out(before),
+            shares=before.settings.get(TRAFFIC),
+            is_certain=self.fate != "at risk",
+        ).sentences(code)
 
     def _zones(self, before: StackDescription, after: StackDescription) -> Iterator[str]:
         """Yield that other zones count at the next creation only, if capacity can run now and stays."""
@@ -198,7 +183,7 @@ class StackVerdict:
     def _removal(self) -> str:
         before = self.difference.before
         price = f" at ${before.plan.usd_per_hour:,.2f}/h" if before and before.plan else ""
-        tpu = " and release its TPU capacity" if _is_tpu(before) else ""
+        tpu = " and release its TPU capacity" if is_tpu(before) else ""
         return (
             f"{code(self.stack)} no longer has a settings file. This deletes nothing. A deployed stack keeps running{price}, without limits "
             f"or reviews. To delete it{tpu}, run {code(f'python -m scripts.teardown --stack {self.stack}')}."
@@ -213,27 +198,6 @@ class StackVerdict:
         if forced:
             return f", forced by {', '.join(code(name) for change in forced for name in change.forced_by) or 'no listed property'}"
         return ""
-
-    def _permission(self) -> str:
-        after = self.difference.after
-        if after is None or after.settings.get("target") != "tpu":
-            return "`up` deletes it together with the resources of the old target."
-        if after.settings.get("tpu.allowReplaceActive") == "true":
-            return "`tpu.allowReplaceActive` is true, so `up` does it without confirmation."
-        return "`up` rejects this while the capacity is ACTIVE, because `tpu.allowReplaceActive` is false."
-
-
-def _moved(before: StackDescription, after: StackDescription) -> Iterator[str]:
-    """Yield how `up` changes a service's traffic, according to its rollout settings."""
-    shares = after.settings.get(TRAFFIC)
-    if shares and shares != before.settings.get(TRAFFIC):
-        yield f"`up` sets the traffic split, in percent: {code(shares)}."
-    elif rolls_out(before) and not rolls_out(after) and not _is_tpu(after):
-        yield "Without `cloudRun.rollout`, the latest ready revision receives all traffic, even one that a check rejected."
-
-
-def _is_tpu(described: StackDescription | None) -> bool:
-    return described is not None and described.settings.get("target") == "tpu"
 
 
 def _blockers(after: StackDescription | None) -> str:

@@ -57,7 +57,11 @@ class Terminal:
 
     def interrupt(self):
         """Press Ctrl-C, and return the exit code."""
-        os.write(self._master, b"\x03")
+        return self.type("\x03")
+
+    def type(self, text):
+        """Type a text, and return the exit code."""
+        os.write(self._master, text.encode())
         return self.end()
 
     def end(self):

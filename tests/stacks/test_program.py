@@ -174,8 +174,10 @@ def test_everything_that_can_carry_labels_carries_ours(as_written):
 @pytest.mark.parametrize("stack", STACKS)
 def test_the_preview_says_whether_it_fits_how_long_it_starts_and_what_it_costs(as_written):
     assert " fits on " in as_written.said
-    assert " Start: " in as_written.said
-    assert "CST01: $" in as_written.said
+    lines = [line.partition("mocks.py")[2].partition(" ")[2] for line in as_written.said.splitlines()]
+    assert re.match(r"\S+ fits on ", lines[0])
+    assert re.match(r"Starts in (up to )?\d+ min\. Speed: \d+ tok/s", lines[1])
+    assert re.match(r"Costs \$\d+\.\d\d/h \(", lines[2])
 
 
 def servers_text(recorder):

@@ -1,0 +1,138 @@
+"""What changes about a server, from the inputs of its queued resource or service: the model, flags, the image, the environment."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, cast
+
+from contracts.fields import as_mapping, as_sequence
+from contracts.masking import masked
+from contracts.resource_types import CAPACITY_TYPE, SERVICE_TYPE
+from contracts.serving_document import DOCUMENT_METADATA_KEY
+
+MODEL: Final = "model"
+"""Key of the first argument of `vllm serve`: an id on the hub, or a folder."""
+IMAGE: Final = "image"
+_SERVE: Final = "serve"
+_COMPILES: Final = frozenset({MODEL, IMAGE})
+_SHOWN_CHARACTERS: Final = 80
+_NOT_SET: Final = "not set"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangedValue:
+    """A changed value. None means not set."""
+
+    key: str
+    before: str | None
+    after: str | None
+
+    def text(self) -> str:
+        """Return the value before and after on one line, shortened."""
+        return f"{self.key}: {_shortened(self.before)} -> {_shortened(self.after)}"
+
+
+@dataclass(frozen=True, slots=True)
+class ServerChange:
+    """Values of a server that differ."""
+
+    values: tuple[ChangedValue, ...]
+
+    @property
+    def compiles(self) -> bool:
+        """True if the compiled programs of the server before it are of no use: it has another model or image."""
+        return any(value.key in _COMPILES for value in self.values)
+
+
+def flags_of(arguments: Sequence[str]) -> dict[str, str]:
+    """Return the arguments after `vllm serve` by flag, without secrets, with the model as `model`. A repeated flag has both values."""
+    found = {MODEL: arguments[0]} if arguments else dict[str, str]()
+    for argument in arguments[1:]:
+        flag, given, _ = argument.partition("=")
+        if not flag.startswith("--"):  # the value of the preceding extra argument
+            last = next(reversed(found))
+            found[last] = f"{found[last]} {argument}".strip()
+            continue
+        text = masked(argument).removeprefix(f"{flag}=") if given else "on"
+        found[flag] = f"{found[flag]}, {text}" if flag in found else text
+    return found
+
+
+def server_change(kind: str, before: Mapping[str, object], after: Mapping[str, object]) -> ServerChange | None:
+    """Return what changes about the server of a resource of this type, from its inputs before and after.
+
+    None if it is not known: the inputs have no server, or a part of it is known only after `up`.
+    """
+    old, new = (_server(kind, inputs) for inputs in (before, after))
+    if old is None or new is None:
+        return None
+    return ServerChange(
+        tuple(
+            ChangedValue(key=key, before=old.get(key), after=new.get(key))
+            for key in dict.fromkeys((*new, *old))
+            if old.get(key) != new.get(key)
+        )
+    )
+
+
+def _server(kind: str, inputs: Mapping[str, object]) -> dict[str, str] | None:
+    if kind == CAPACITY_TYPE:
+        return _of_document(as_mapping(inputs.get("metadata")).get(DOCUMENT_METADATA_KEY))
+    return _of_template(as_mapping(inputs.get("template"))) if kind == SERVICE_TYPE else None
+
+
+def _of_document(text: object) -> dict[str, str] | None:
+    try:
+        document = as_mapping(json.loads(text)) if isinstance(text, str) else None
+    except ValueError:
+        return None
+    if not document:
+        return None
+    rest = {
+        key: _spelled(value) for key, value in document.items() if key not in {"schema", "args", "env", "secretEnv"}
+    }
+    secrets = as_mapping(document.get("secretEnv"))
+    return {
+        **flags_of([str(argument) for argument in as_sequence(document.get("args"))]),
+        **{name: _variable(name, value) for name, value in as_mapping(document.get("env")).items()},
+        **{name: str(version) for name, version in secrets.items()},
+        **rest,
+    }
+
+
+def _of_template(template: Mapping[str, object]) -> dict[str, str] | None:
+    container = as_mapping(next(iter(as_sequence(template.get("containers"))), None))
+    arguments = as_sequence(container.get("args"))
+    # A starter has the server's whole command among its arguments, after one of its own that may be unknown.
+    served = arguments[arguments.index(_SERVE) + 1 :] if _SERVE in arguments else arguments
+    image, variables = container.get("image"), _variables(as_sequence(container.get("envs")))
+    if not served or variables is None or not isinstance(image, str):
+        return None
+    if not all(isinstance(argument, str) for argument in served):
+        return None
+    return {**flags_of(cast("Sequence[str]", served)), **variables, IMAGE: image}
+
+
+def _variables(given: Sequence[object]) -> dict[str, str] | None:
+    found: dict[str, str] = {}
+    for one in map(as_mapping, given):
+        name, value = str(one.get("name")), one.get("value", one.get("valueSource"))
+        if not isinstance(value, str | Mapping):
+            return None
+        found[name] = _variable(name, cast("object", value))
+    return found
+
+
+def _variable(name: str, value: object) -> str:
+    """Return the value of an environment variable, without a secret."""
+    return masked(f"{name}={_spelled(value)}").removeprefix(f"{name}=")
+
+
+def _spelled(value: object) -> str:
+    return masked(value if isinstance(value, str) else json.dumps(value, sort_keys=True, default=str))
+
+
+def _shortened(text: str | None) -> str:
+    if text is None:
+        return _NOT_SET
+    return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}…"

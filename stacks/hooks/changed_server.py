@@ -1,0 +1,65 @@
+"""Show in a preview what changes about a deployed server, with the effect and its duration.
+
+The Pulumi engine calls the hook of a preview when it is about to change the serving resource, with its inputs before and after. So the
+program reads no state. An `up` registers no such hook, and the state does not name it.
+"""
+
+from typing import Final
+
+import pulumi
+
+from contracts.fields import as_mapping
+from contracts.resource_types import CAPACITY_TYPE, SERVICE_TYPE
+from contracts.server_change import ServerChange, server_change
+from planning.question.types import Plan
+from stacks.base import Context
+
+_MOST_SHOWN: Final = 5
+
+
+def show_changes(context: Context) -> None:
+    """Register the hook, in a preview only."""
+    if not pulumi.runtime.is_dry_run():
+        return
+    is_rolled_out = context.settings.cloud_run is not None and context.settings.cloud_run.rollout is not None
+
+    def show(args: pulumi.ResourceHookArgs) -> None:
+        found = server_change(args.type, as_mapping(args.old_inputs), as_mapping(args.new_inputs))
+        text = change_text(args.type, found, context.plan, is_rolled_out=is_rolled_out)
+        if text:
+            pulumi.log.info(text)
+
+    hook = pulumi.ResourceHook("changed-server", show, pulumi.ResourceHookOptions(on_dry_run=True))
+
+    def transform(args: pulumi.ResourceTransformationArgs) -> pulumi.ResourceTransformationResult | None:
+        if args.type_ not in {SERVICE_TYPE, CAPACITY_TYPE}:
+            return None
+        hooks = pulumi.ResourceHookBinding(before_update=[hook])
+        return pulumi.ResourceTransformationResult(
+            props=args.props, opts=pulumi.ResourceOptions.merge(args.opts, pulumi.ResourceOptions(hooks=hooks))
+        )
+
+    pulumi.runtime.register_stack_transformation(transform)
+
+
+def change_text(kind: str, change: ServerChange | None, plan: Plan, *, is_rolled_out: bool) -> str:
+    """Return one line: each value before and after, the effect, and how long it takes. Empty if the server stays the same."""
+    if change is None:
+        return f"Whether the server changes is known during `up`. If it does, it {_effect(kind, plan, is_rolled_out=is_rolled_out)}."
+    if not change.values:
+        return ""
+    rest = len(change.values) - _MOST_SHOWN
+    shown = [value.text() for value in change.values[:_MOST_SHOWN]] + ([f"{rest} more"] if rest > 0 else [])
+    return f"{', '.join(shown)}, {_effect(kind, plan, compiles=change.compiles, is_rolled_out=is_rolled_out)}"
+
+
+def _effect(kind: str, plan: Plan, *, compiles: bool = False, is_rolled_out: bool) -> str:
+    startup = plan.startup
+    if kind == CAPACITY_TYPE:
+        return f"restarts in place, about {_minutes(startup.ready_s if compiles else startup.restart_s)}"
+    then = ", which receives no traffic before its rollout" if is_rolled_out else ""
+    return f"creates a new revision{then}, ready within {_minutes(startup.ready_s)}"
+
+
+def _minutes(seconds: float) -> str:
+    return f"{max(1, round(seconds / 60))} min"

@@ -1,0 +1,98 @@
+"""What changes about a server: its flags, model, image and variables; or that it is not known."""
+
+import json
+
+import pytest
+
+from contracts.resource_types import CAPACITY_TYPE, SERVICE_TYPE
+from contracts.server_change import ChangedValue, flags_of, server_change
+from contracts.serving_document import DOCUMENT_METADATA_KEY, ServingDocument
+
+UNKNOWN = "04da6b54-80e4-46f7-96ec-b56ff0331ba9"
+CANARY = "hf_canary0123456789abcdefABCDEF0123"
+
+
+def machine(*arguments, model="a/b", image="i@sha256:1", **environment):
+    document = ServingDocument(
+        image=image,
+        command=("vllm", "serve"),
+        arguments=(model, *arguments),
+        environment=environment,
+        secret_environment={},
+        port=8000,
+    )
+    return {"metadata": {DOCUMENT_METADATA_KEY: document.text(), "startup-script": "#!"}}
+
+
+def service(*arguments, first=(), model="a/b", image="i@sha256:1", **environment):
+    envs = [{"name": name, "value": value} for name, value in environment.items()]
+    return {"template": {"containers": [{"image": image, "args": [*first, model, *arguments], "envs": envs}]}}
+
+
+TARGETS = [(CAPACITY_TYPE, machine), (SERVICE_TYPE, service)]
+
+
+@pytest.mark.parametrize(("kind", "inputs"), TARGETS)
+def test_each_difference_is_named_with_both_values(kind, inputs):
+    before = inputs("--max-model-len=16384", "--old", X="1")
+    after = inputs("--max-model-len=8192", "--kv-cache-dtype=fp8", X="2")
+    change = server_change(kind, before, after)
+    assert [value.text() for value in change.values] == [
+        "--max-model-len: 16384 -> 8192",
+        "--kv-cache-dtype: not set -> fp8",
+        "X: 1 -> 2",
+        "--old: on -> not set",
+    ]
+    assert not change.compiles
+    assert server_change(kind, before, before).values == ()
+
+
+@pytest.mark.parametrize(("kind", "inputs"), TARGETS)
+@pytest.mark.parametrize("other", [{"model": "c/d"}, {"image": "i@sha256:2"}])
+def test_another_model_or_image_compiles(kind, inputs, other):
+    change = server_change(kind, inputs(), inputs(**other))
+    assert [value.key for value in change.values] == list(other)
+    assert change.compiles
+
+
+def test_a_starter_in_front_of_the_server_is_no_difference():
+    started = service("--a=1", first=("{}", "vllm", "serve"))
+    assert server_change(SERVICE_TYPE, service("--a=1"), started).values == ()
+    hidden = service("--a=2", first=(object(), "vllm", "serve"))
+    assert [value.text() for value in server_change(SERVICE_TYPE, started, hidden).values] == ["--a: 1 -> 2"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "after"),
+    [
+        (CAPACITY_TYPE, {"metadata": {DOCUMENT_METADATA_KEY: UNKNOWN}}),
+        (CAPACITY_TYPE, {"metadata": {DOCUMENT_METADATA_KEY: object()}}),
+        (CAPACITY_TYPE, {}),
+        (CAPACITY_TYPE, {"metadata": {DOCUMENT_METADATA_KEY: json.dumps([1])}}),
+        (SERVICE_TYPE, service(object())),
+        (SERVICE_TYPE, service(image=object())),
+        (SERVICE_TYPE, service(X=object())),
+        (SERVICE_TYPE, {"template": object()}),
+        ("t:a:B", machine()),
+    ],
+)
+def test_what_is_known_only_during_up_is_not_known(kind, after):
+    before = machine() if kind == CAPACITY_TYPE else service()
+    assert server_change(kind, before, after) is None
+
+
+@pytest.mark.parametrize(("kind", "inputs"), TARGETS)
+def test_no_secret_is_shown(kind, inputs):
+    change = server_change(kind, inputs(), inputs(f"--hf-token={CANARY}", HF_TOKEN=CANARY))
+    assert [value.key for value in change.values] == ["--hf-token", "HF_TOKEN"]
+    assert CANARY not in str(change)
+
+
+def test_a_long_value_is_shortened():
+    text = ChangedValue(key="--chat-template", before=None, after="x" * 500).text()
+    assert len(text) < 150
+    assert text.endswith("…")
+
+
+def test_a_repeated_flag_and_one_with_two_words_keep_all_values():
+    assert flags_of(["m", "--a=1", "--a=2", "--b", "c"]) == {"model": "m", "--a": "1, 2", "--b": "on c"}

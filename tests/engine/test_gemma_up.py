@@ -1,0 +1,95 @@
+"""`gemma up` in a terminal of 80 columns: from nothing, a changed flag, and Ctrl-C while it waits for capacity."""
+
+import json
+import re
+import sys
+
+import pytest
+
+from tests.engine.terminal import Terminal
+
+STACK = "tpu-v6e1"
+OTHER = "tpu-v6e1-e4b"
+CAPACITY = "gcp-tpu:index:QueuedResource"
+COLUMNS = 80
+
+pytestmark = pytest.mark.engine
+
+
+def typed(workspace, stack, *words):
+    """Type `gemma up STACK` into a terminal."""
+    return Terminal(
+        [sys.executable, "-m", "scripts.gemma", "up", stack, *words],
+        columns=COLUMNS,
+        lines=120,
+        folder=workspace.folder / "project",
+        environment=workspace.environment,
+    )
+
+
+def words_of(shown):
+    return " ".join(shown.text.split())
+
+
+def test_up_from_nothing_says_what_it_costs_and_what_to_type_next(workspace):
+    workspace.pulumi("stack", "init", STACK)
+    shown = typed(workspace, STACK, "--yes")
+    try:
+        assert shown.end() == 0, shown.text
+        found = words_of(shown)
+        for part in (
+            "google/gemma-4-E2B-it fits on v6e-1.",
+            "Starts in 12 min.",
+            "Costs $1.35/h",
+            f"{STACK}: requests TPU capacity. New capacity can take hours or never arrive. The first start takes 12 min (planned).",
+            "to create, 0 unchanged.",
+            "Cost: $1.35/h maximum.",
+            f'gemma chat {STACK} "Say hello."',
+        ):
+            assert part in found, f"{part}\n{shown.text}"
+        assert re.search(rf"{STACK} deployed in \d+ s\. Zone: us-east5-a", found), shown.text
+        assert "Traceback" not in found
+        assert not re.search(r"\d+m\d\ds  ", shown.text), "the two lines of the wait are still on the screen"
+    finally:
+        shown.close()
+
+
+def test_a_changed_flag_is_stated_with_the_restart_and_its_minutes_before_the_question(workspace):
+    path = workspace.folder / "project" / f"Pulumi.{STACK}.yaml"
+    path.write_text(path.read_text().replace("maxModelLen: 16384", "maxModelLen: 8192"))
+    shown = typed(workspace, STACK)
+    try:
+        shown.until(lambda it: "Type yes:" in it.text, "the question")
+        found = words_of(shown)
+        for part in (
+            "--max-model-len: 16384 -> 8192, restarts in place, about 5 min",
+            f"{STACK}: restarts the server on its node and keeps the capacity.",
+            "Requests fail while the server restarts: about 5 min (planned), up to 12 min if it compiles again.",
+            "Cost: $1.35/h maximum, as now.",
+        ):
+            assert part in found, f"{part}\n{shown.text}"
+        assert shown.type("no\n") == 2, shown.text
+        assert "up: Nothing was changed." in shown.text
+    finally:
+        shown.close()
+
+
+@pytest.mark.long
+def test_an_interrupt_while_it_waits_keeps_the_request_in_the_state(workspace):
+    workspace.pulumi("stack", "init", OTHER)
+    workspace.wait_for_capacity(OTHER)
+    none = {"accelerator_types": ["v6e-1"], "flex_start": True, "capacity": {"v6e-1": 0}}
+    zones = workspace.admin("scenario")["tpu"]["zones"]
+    workspace.change_scenario({"tpu": {"zones": dict.fromkeys(zones, none)}})
+    shown = typed(workspace, OTHER, "--yes")
+    try:
+        shown.until(lambda it: re.search(r"/24h us-east5-a WAITING", it.text), "the wait")
+        first = next(line for line in shown.screen.display if "QueuedResource" in line)
+        assert re.match(r"\d+m\d\ds  \d+ of \d+: creating ", first), first
+        assert shown.interrupt() == 130, shown.text
+        assert "What exists is in the state. Run `gemma up STACK` again" in words_of(shown)
+    finally:
+        shown.close()
+    resources = json.loads(workspace.state(OTHER))["checkpoint"]["latest"]["resources"]
+    assert [one["type"] for one in resources if one["type"] == CAPACITY] == [CAPACITY]
+    workspace.pulumi("destroy", "--yes", "--skip-preview", "--stack", OTHER)

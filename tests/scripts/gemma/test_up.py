@@ -1,0 +1,212 @@
+"""`gemma up` with an engine that answers as told: what is said before the question, what after, and each error in one sentence."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from contracts.errors import CommandRefusedError
+from contracts.exit_codes import ExitCode
+from contracts.fields import from_json
+from contracts.outputs import StackOutputs
+from contracts.resource_types import CAPACITY_TYPE, SERVICE_TYPE
+from engine.changes import changes_of
+from engine.update import UpdateResult
+from scripts.cli.command import run_command
+from scripts.gemma import up
+from scripts.gemma.stacks import ListedStack
+from scripts.preview import upcoming as preview_upcoming
+from scripts.preview.headline import DeployedStack
+from scripts.preview.upcoming import upcoming
+from tests.contracts.test_server_change import machine, service
+from tests.scripts.sample_outputs import sample_outputs
+
+STACK = "tpu-v6e1"
+RUN = "l4-qat"
+OUTPUTS = from_json(StackOutputs, sample_outputs())
+
+
+def step(op, kind, before=None, after=None, *, reasons=("metadata",), forced=()):
+    """A step of a preview, as the engine writes it."""
+    states = {key: {"type": kind, "inputs": one} for key, one in (("oldState", before), ("newState", after)) if one}
+    urn = f"urn:pulumi:s::gemma-serving::{kind}::it"
+    return {"op": op, "urn": urn, "diffReasons": list(reasons), "replaceReasons": list(forced), **states}
+
+
+def preview_of(*steps, said=(), warned=(), same=3):
+    messages = [("info", text) for text in said] + [("warning", text) for text in warned]
+    return {
+        "steps": list(steps),
+        "diagnostics": [{"severity": severity, "message": text} for severity, text in messages],
+        "changeSummary": {"same": same},
+    }
+
+
+RESTART = step("update", CAPACITY_TYPE, machine("--max-model-len=16384"), machine("--max-model-len=8192"))
+SWITCH = step("update", CAPACITY_TYPE, machine(), machine(model="c/d"))
+CREATE = step("create", CAPACITY_TYPE, after=machine(), reasons=())
+REPLACE = step("replace", CAPACITY_TYPE, machine(), machine(), forced=("acceleratorType",))
+REVISION = step("update", SERVICE_TYPE, service("--a=1"), service("--a=2"), reasons=("template",))
+LABELS = step("update", CAPACITY_TYPE, machine(), machine(), reasons=("labels",))
+
+
+class Engine:
+    """Stands in for the engine: the preview, the end of an update, and the stacks of the backend."""
+
+    def __init__(self, monkeypatch):
+        self.preview, self.result, self.updates = preview_of(RESTART), UpdateResult(exit_code=0, output=""), []
+        self.outputs = replace(OUTPUTS, state="ACTIVE")
+        self.known = [STACK]
+        monkeypatch.setattr(
+            up, "listed", lambda: [ListedStack(name=n, is_selected=False, resources=0) for n in self.known]
+        )
+        monkeypatch.setattr(up, "previewed", lambda _stack, *_options: self.preview)
+        monkeypatch.setattr(up, "update", self._update)
+        monkeypatch.setattr(up, "stack_outputs", lambda _stack: self.outputs)
+        monkeypatch.setattr(preview_upcoming, "deployed_stack", lambda _stack: None)
+        monkeypatch.setattr(
+            "sys.stdin", type("Tty", (), {"isatty": lambda _: True, "readline": lambda _: self.typed})()
+        )
+        self.typed = "yes\n"
+
+    def _update(self, stack, *options, log, watch):
+        self.updates.append((stack, options))
+        Path(log).write_text(json.dumps({"diagnosticEvent": {"severity": "info", "message": "waiting"}}) + "\n")
+        watch()
+        if isinstance(self.result, BaseException):
+            raise self.result
+        return self.result
+
+
+@pytest.fixture
+def engine(monkeypatch):
+    return Engine(monkeypatch)
+
+
+def typed(*words):
+    return run_command(up.COMMAND, ["--stack", STACK, *words])
+
+
+def test_it_states_the_effect_the_counts_and_the_cost_before_it_asks(engine, capsys):
+    engine.preview = preview_of(RESTART, said=["fits\n"], warned=["warning: old \x1b[2J"])
+    engine.typed = "no\n"
+    assert typed() == ExitCode.REFUSED
+    out, err = capsys.readouterr()
+    assert out.splitlines() == [
+        "fits",
+        "Warning: old \\u001b[2J",
+        "",
+        f"{STACK}: restarts the server on its node and keeps the capacity.",
+        (
+            "Requests fail while the server restarts: about 5 min (planned), up to 12 min if it compiles again. "
+            "Queued resource, node and address stay the same."
+        ),
+        "If the new server does not become ready, the node restores the previous configuration and `up` fails with the reason.",
+        "Resources: 1 to update, 3 unchanged.",
+        "Cost: $1.35/h maximum. $5.40 at most for one run of 4 h.",
+    ]
+    assert err.endswith(f"Deploy stack {STACK}? Type yes: up: Nothing was changed.\n")
+    assert engine.updates == []
+
+
+def test_yes_deploys_and_names_what_to_type_next(engine, capsys):
+    assert typed("--refresh") == ExitCode.DONE
+    assert engine.updates == [(STACK, ("--refresh",))]
+    out, err = capsys.readouterr()
+    assert f'  gemma chat {STACK} "Say hello."' in out.splitlines()
+    assert "waiting" in err
+
+
+def test_without_a_terminal_only_yes_deploys(engine, monkeypatch, capsys):
+    monkeypatch.setattr("sys.stdin", type("Pipe", (), {"isatty": lambda _: False})())
+    assert typed() == ExitCode.REFUSED
+    assert "Pass --yes to confirm." in capsys.readouterr().err
+    assert typed("--yes") == ExitCode.DONE
+    assert len(engine.updates) == 1
+
+
+def test_nothing_to_do_asks_nothing(engine, capsys):
+    engine.preview = preview_of(same=37)
+    assert typed() == ExitCode.DONE
+    assert capsys.readouterr().out == f"{STACK}: no changes; 37 resources are up to date.\n"
+    assert engine.updates == []
+
+
+def test_settings_without_a_state_are_one_sentence_with_the_command(engine, capsys):
+    engine.known = []
+    assert typed() == ExitCode.REFUSED
+    said = capsys.readouterr()
+    assert said.err == f"up: Stack {STACK} has settings but no state. Run `pulumi stack init {STACK}`.\n"
+    assert said.out == ""
+
+
+@pytest.mark.parametrize(
+    ("output", "ends"),
+    [
+        ("error: update failed\nerror: no capacity.\n", f"fix the cause and run `gemma up {STACK}` again."),
+        ("error: 409: already exists\n", f"Run `python -m scripts.recover --stack {STACK}`."),
+    ],
+)
+def test_a_failed_update_is_one_sentence_with_the_next_step(engine, capsys, output, ends):
+    engine.result = UpdateResult(exit_code=255, output=output)
+    assert typed("--yes") == ExitCode.FAILED
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last.startswith(f"up: Stack {STACK} was not deployed completely: ")
+    assert last.endswith(ends)
+
+
+def test_an_interrupt_names_how_to_go_on(engine, capsys):
+    engine.result = KeyboardInterrupt()
+    assert typed("--yes") == ExitCode.INTERRUPTED
+    assert "Run `gemma up STACK` again to continue, or `gemma teardown STACK`" in capsys.readouterr().err
+
+
+def test_a_request_without_capacity_names_status_and_no_chat(engine):
+    lines = "\n".join(up.next_lines(STACK, replace(OUTPUTS, state="WAITING")))
+    assert f"gemma status {STACK} --watch" in lines
+    assert "chat" not in lines
+
+
+def test_the_end_of_the_run_is_named_in_minutes():
+    outputs = replace(OUTPUTS, state="ACTIVE", deadline="2026-11-22T20:45:10.939262Z")
+    assert "Google deletes the machine at 2026-11-22 20:45 UTC." in up.next_lines(STACK, outputs)
+
+
+EFFECTS = [
+    (STACK, CREATE, "requests TPU capacity", ["New capacity can take hours or never arrive.", "The first start takes 12 min (planned)."]),
+    (STACK, SWITCH, "restarts the server", ["about 12 min (planned), because the new model compiles"]),
+    (STACK, REPLACE, "releases its TPU capacity, forced by acceleratorType", ["`up` rejects this while", "Google does not hold your place", "The first start"]),
+    (STACK, LABELS, "updates other resources; the server keeps running", ["No requests are lost."]),
+    (RUN, REVISION, "creates a new revision", ["The old revision serves until the new one is ready, within 13 min (planned)."]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("stack", "change", "words", "parts"), EFFECTS)
+def test_each_effect_has_the_words_of_the_comment(monkeypatch, stack, change, words, parts):
+    monkeypatch.setattr(preview_upcoming, "deployed_stack", lambda _stack: None)
+    found = upcoming(stack, preview_of(change))
+    assert found.headline.startswith(f"{stack}: {words}")
+    text = "\n".join(found.sentences)
+    assert [part for part in parts if part not in text] == []
+
+
+@pytest.mark.parametrize(
+    ("usd", "text"), [(1.35, "$1.35/h maximum, as now."), (5.4, "$5.40/h now, $1.35/h maximum after.")]
+)
+def test_the_cost_is_compared_with_the_deployed_stack(monkeypatch, usd, text):
+    monkeypatch.setattr(
+        preview_upcoming, "deployed_stack", lambda _stack: DeployedStack(outputs=OUTPUTS, usd_per_hour=usd)
+    )
+    assert upcoming(STACK, preview_of(RESTART)).cost.startswith(text)
+
+
+def test_the_counts_name_each_operation():
+    changes = changes_of(preview_of(CREATE, CREATE, REPLACE))[0]
+    effect = preview_upcoming.Upcoming(headline="s: x", sentences=(), cost="$1.")
+    assert up.effect_lines(effect, changes, 0)[1] == "Resources: 2 to create, 1 to replace, 0 unchanged."
+
+
+def test_a_stack_without_settings_is_refused(engine):
+    with pytest.raises(CommandRefusedError, match="not found"):
+        up._require_stack("no-such-stack")

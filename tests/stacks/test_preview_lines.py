@@ -1,0 +1,125 @@
+"""The first preview: three lines, one about prices, one about accepted findings; and a changed flag with its restart."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pulumi
+import pytest
+
+from contracts.resource_types import CAPACITY_TYPE, SERVICE_TYPE
+from contracts.server_change import ChangedValue, ServerChange
+from planning import plan
+from stacks.hooks import changed_server
+from stacks.hooks.changed_server import change_text
+from stacks.loading import from_file
+from stacks.planned import to_deployment
+from stacks.preview_lines import preview_lines
+from stacks.wording import StackWording
+from tests.contracts.test_server_change import machine
+
+ROOT = Path(__file__).resolve().parents[2]
+FLAG = ChangedValue(key="--max-model-len", before="16384", after="8192")
+
+
+def lines(stack, date, *accepted):
+    deployment = to_deployment(from_file(ROOT / f"Pulumi.{stack}.yaml", project="my-project"), today=date)
+    planned = replace(plan(deployment), accepted=accepted)
+    return [one.text for one in preview_lines(planned, stack, StackWording(deployment), today=date)]
+
+
+@pytest.mark.parametrize("stack", ["tpu-v6e1", "l4-qat"])
+def test_old_and_unknown_prices_are_one_line_that_counts_them_and_names_the_command(stack):
+    said = lines(stack, "2027-06-01")
+    assert [line.split()[0] for line in said[1:4]] == ["Starts", "Costs", "Prices:"]
+    counted = "2 older than 60 days and 1 unknown, of 3" if stack == "tpu-v6e1" else "3 older than 60 days, of 3"
+    assert said[3] == f"Prices: {counted}. To see them, run `python -m scripts.plan --stack {stack} --costs`."
+    assert "usd_per" not in " ".join(said)
+
+
+def test_fresh_and_known_prices_have_no_line():
+    assert not [line for line in lines("l4-qat", "2026-09-20") if line.startswith("Prices:")]
+
+
+def test_accepted_findings_are_one_line_and_the_cost_stays():
+    said = lines("tpu-v6e4", "2026-09-20", "CST01", "CST05", "SEC04")
+    assert said[2].startswith("Costs $5.40/h")
+    assert said[-1] == (
+        "Accepted findings: CST01, CST05, SEC04. To see them, run `python -m scripts.plan --stack tpu-v6e4`."
+    )
+    assert not [line for line in said if line.startswith(("SEC04", "Prices:"))]
+
+
+TEXTS = [
+    (CAPACITY_TYPE, ServerChange((FLAG,)), False, "--max-model-len: 16384 -> 8192, restarts in place, about 5 min"),
+    (
+        CAPACITY_TYPE,
+        ServerChange((ChangedValue(key="model", before="a", after="b"),)),
+        False,
+        "model: a -> b, restarts in place, about 12 min",
+    ),
+    (CAPACITY_TYPE, ServerChange(()), False, ""),
+    (
+        CAPACITY_TYPE,
+        None,
+        False,
+        "Whether the server changes is known during `up`. If it does, it restarts in place, about 5 min.",
+    ),
+    (
+        SERVICE_TYPE,
+        ServerChange((FLAG,)),
+        True,
+        "--max-model-len: 16384 -> 8192, creates a new revision, which receives no traffic before its rollout, ready within 12 min",
+    ),
+]
+
+
+@pytest.mark.parametrize(("kind", "change", "rolled_out", "text"), TEXTS)
+def test_a_change_of_the_server_is_stated_with_its_effect(kind, change, rolled_out, text):
+    deployment = to_deployment(from_file(ROOT / "Pulumi.tpu-v6e1.yaml", project="my-project"))
+    assert change_text(kind, change, plan(deployment), is_rolled_out=rolled_out) == text
+
+
+def test_many_changes_are_cut_and_counted():
+    values = tuple(ChangedValue(key=f"--f{n}", before=None, after="1") for n in range(9))
+    planned = plan(to_deployment(from_file(ROOT / "Pulumi.tpu-v6e1.yaml", project="my-project")))
+    text = change_text(CAPACITY_TYPE, ServerChange(values), planned, is_rolled_out=False)
+    assert "--f4" in text
+    assert "--f5" not in text
+    assert ", 4 more, restarts in place" in text
+
+
+class Hooked:
+    """The hook that a preview registers, on a resource of a type."""
+
+    def __init__(self, monkeypatch, declare, *, preview):
+        transforms = []
+        self.said = []
+        monkeypatch.setattr(pulumi.runtime, "register_stack_transformation", transforms.append)
+        monkeypatch.setattr(pulumi.runtime, "is_dry_run", lambda: preview)
+        monkeypatch.setattr(pulumi.log, "info", self.said.append)
+        settings = from_file(ROOT / "Pulumi.tpu-v6e1.yaml", project="my-project")
+        context = type("C", (), {"settings": settings, "plan": plan(to_deployment(settings))})
+        declare(lambda: changed_server.show_changes(context))
+        self.transforms = transforms
+
+    def of(self, kind):
+        given = pulumi.ResourceTransformationArgs(None, kind, "n", {}, pulumi.ResourceOptions())
+        changed = self.transforms[0](given)
+        return changed and changed.opts.hooks
+
+
+def test_a_preview_shows_the_flag_that_the_engine_is_about_to_change(monkeypatch, declare):
+    hooked = Hooked(monkeypatch, declare, preview=True)
+    assert hooked.of("gcp:storage/bucket:Bucket") is None
+    (hook,) = hooked.of(CAPACITY_TYPE).before_update
+    assert hook.opts.on_dry_run
+    hook.callback(
+        pulumi.ResourceHookArgs(
+            "urn", "", "capacity", CAPACITY_TYPE, old_inputs=machine("--a=1"), new_inputs=machine("--a=2")
+        )
+    )
+    assert hooked.said == ["--a: 1 -> 2, restarts in place, about 5 min"]
+
+
+def test_an_up_registers_no_hook(monkeypatch, declare):
+    assert Hooked(monkeypatch, declare, preview=False).transforms == []
