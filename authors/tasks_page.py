@@ -101,7 +101,7 @@ def _command(task: str, line: str, stack: str) -> TourCommand:
 def _edited(task: Task, stack: str) -> Sequence[str]:
     """Return a task's lines after what the page tells a person to change in the stack's file."""
     setting = f"pulumi config set --stack {stack} --path gemma-serving:"
-    changes = {
+    changes: dict[str, tuple[str, ...]] = {
         "Change a flag": (f"{setting}vllm.maxModelLen 8192",),
         "Deploy from CI": ("git commit --quiet --all --message Settings",),
     }

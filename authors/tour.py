@@ -70,12 +70,18 @@ def _outside(options: TourOptions) -> ExitCode:
 
 def _commit_all(project: Path) -> None:
     """Make the copy a checkout, for the commands that deploy and compare commits."""
-    (project / ".gitignore").open("a", encoding="utf-8").write("\n.venv\npreviews/\n")
-    git = ("git", "-c", "user.name=tour", "-c", "user.email=tour@example.com")
-    for arguments in (("init", "--quiet", "--initial-branch=main"), ("add", "--all")):
-        subprocess.run([*git, *arguments], cwd=project, check=True)
-    subprocess.run([*git, "commit", "--quiet", "--message", "Tour"], cwd=project, check=True)
-    subprocess.run([*git, "checkout", "--quiet", "-b", "change"], cwd=project, check=True)
+    with (project / ".gitignore").open("a", encoding="utf-8") as file:
+        file.write("\n.venv\npreviews/\n")
+    for arguments in (
+        ("init", "--quiet", "--initial-branch=main"),
+        ("config", "user.name", "tour"),
+        ("config", "user.email", "tour@example.com"),
+        ("config", "commit.gpgsign", "false"),
+        ("add", "--all"),
+        ("commit", "--quiet", "--message", "Start of the tour"),
+        ("checkout", "--quiet", "-b", "change"),
+    ):
+        subprocess.run(["git", *arguments], cwd=project, check=True)
 
 
 def _inside(folder: Path, options: TourOptions) -> ExitCode:
