@@ -18,6 +18,8 @@ _ASKS: Final = ("pulumi up", "scripts.capacity --write", "scripts.teardown --sta
 """Commands that ask before they change something, with the option `--yes`."""
 _MAY_FIND: Final = ("scripts.teardown --all --over-limit",)
 """Commands whose exit code 1 is an answer, not a failure."""
+TAKES_LONG: Final = "scripts.deploy "
+"""Command that benchmarks before and after the deployment, in real time: eight minutes."""
 _STACK: Final = "tpu-v6e1"
 """The stack of the page's commands for both targets."""
 _CLOUD_RUN_STACK: Final = "l4-qat"

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Annotated, Final
 
 from authors.in_local_cloud import copy_project, inside_folder, run_inside
-from authors.tasks_page import PROJECT, REVISION, TourCommand, tasks_of, walk
+from authors.tasks_page import PROJECT, REVISION, TAKES_LONG, TourCommand, tasks_of, walk
 from contracts.errors import CommandRefusedError
 from contracts.exit_codes import ExitCode
 from contracts.fields import as_mapping
@@ -59,7 +59,7 @@ def _tour(options: TourOptions) -> ExitCode:
 def _outside(options: TourOptions) -> ExitCode:
     """Copy the project, and run the tour again inside a local cloud."""
     root = runner.project_folder()
-    folder = root / ".work" / "tour"
+    folder = root / ".work" / "tour" / (options.stack or "both")
     shutil.rmtree(folder, ignore_errors=True)
     copy_project(root, folder / "project")
     shutil.copy2(root / "docs" / "tasks.md", folder / "tasks.md")
@@ -119,6 +119,8 @@ def _ask(command: TourCommand, *, waits: bool) -> str:
     if command.made_by_tour:
         _say("\n# the page tells you to do this by hand")
     _say(f"\n$ {command.line}")
+    if TAKES_LONG in command.line:
+        _say("# it benchmarks before and after, which takes about eight minutes")
     if not waits:
         return "run"
     try:

@@ -71,12 +71,12 @@ def as_loaded(model: Model, accelerator: SimulatedAccelerator, image: str) -> Mo
 
     The published images reject 4-bit weights on a TPU. An image with another digest is custom-built and assumed to load them.
     """
-    if accelerator.kind != "tpu" or not model.is_w4a16:
+    if not model.is_w4a16 or accelerator.kind != "tpu":
         return model
     _, _, digest = image.partition("@")
     if not digest or digest in published_tpu_images():
         raise EngineStartError("NotImplementedError: No compressed-tensors compatible scheme was found.")
-    return replace(model, weights_gib=tpu_w4a16_gib(model), stored_head_gib=0.0)
+    return replace(model, weights_gib=tpu_w4a16_gib(model))
 
 
 def capacity(arguments: Arguments, model: Model, accelerator: SimulatedAccelerator) -> KvCacheSize:
@@ -142,7 +142,7 @@ def _check_multimodal(arguments: Arguments, batched: int) -> None:
 def _weights_gib(arguments: Arguments, model: Model, accelerator: SimulatedAccelerator) -> float:
     """Return the memory of one device: as logged for this number of chips, or an equal share of the checkpoint."""
     tp = arguments.tensor_parallel_size
-    if accelerator.kind == "tpu" and not model.is_w4a16 and str(tp) in model.chip_gib:
+    if accelerator.kind == "tpu" and str(tp) in model.chip_gib:
         return model.chip_gib[str(tp)]
     return max(model.weights_gib - arguments.cpu_offload_gib, 0.0) / tp
 

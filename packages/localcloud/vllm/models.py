@@ -149,6 +149,7 @@ def find_model(name: str) -> Model | None:
             model,
             name=f"{size}{suffix}",
             weights_gib=model.weights_gib * share,
+            chip_gib={},
             bytes_per_active=model.bytes_per_active * share,
         )
     if "w4a16" not in suffix and ("qat" not in suffix or "unquantized" in suffix):
@@ -158,6 +159,7 @@ def find_model(name: str) -> Model | None:
         model,
         name=f"{size}-qat-w4a16",
         weights_gib=row["weights_gib"] if "weights_gib" in row else row["weights_bytes"] / GIB,
+        chip_gib={},
         bytes_per_active=0.65,  # about 16.4 GB over 25.23 billion parameters
         disk_gib=row["disk_bytes"] / GIB if "disk_bytes" in row else None,
         largest_tensor_gib=row.get("largest_tensor_gib", model.largest_tensor_gib),

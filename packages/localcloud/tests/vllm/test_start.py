@@ -45,6 +45,13 @@ def test_the_26b_on_an_l4_has_the_measured_blocks():
     assert abs(found.num_blocks - 7_097) < 0.01 * 7_097
 
 
+def test_a_conversion_is_smaller_than_the_checkpoint_that_was_logged_on_the_chip():
+    command = "google/gemma-4-31B-it{} -tp 4 --max-model-len 8192"
+    logged, converted = (fit(command.format(form), "v6e-4").weights_gib for form in ("", "-FP8"))
+    assert logged == 14.6
+    assert converted == pytest.approx(0.56 * 57.18 / 4, rel=0.01)
+
+
 def test_fp8_saves_no_kv_memory_for_a_single_head_on_a_tpu_but_does_for_several_and_on_a_gpu():
     def tokens(model: str, accelerator: str, dtype: str) -> int:
         return fit(f"google/gemma-4-{model}-it --max-model-len 8192 --kv-cache-dtype {dtype}", accelerator).tokens
