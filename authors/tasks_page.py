@@ -25,6 +25,8 @@ _STACK: Final = "tpu-v6e1"
 _CLOUD_RUN_STACK: Final = "l4-qat"
 _PROGRAMS: Final = re.compile(r"(pulumi|python -m scripts\.[a-z_]+)( |$)")
 _PLACEHOLDER: Final = re.compile(r"\b(?=[A-Z_]*[A-Z]{3})[A-Z_]{3,}\b|\./\w+")
+_SMOKE: Final = f"python -m scripts.smoke --stack {_STACK}"
+_ROLLOUT: Final = f"python -m scripts.rollout --stack {_CLOUD_RUN_STACK}"
 STAGE: Final = "python -m scripts.stage_model --stack l4-qat"
 _MADE: Final = ("pulumi config set --stack", "git ")
 PROJECT: Final = "YOUR_PROJECT"
@@ -112,7 +114,10 @@ def _edited(task: Task, stack: str) -> Sequence[str]:
             f"{setting}cloudRun.rollout.requests 16",
             f"{setting}vllm.maxModelLen 12288",
         )
-    return (*changes.get(task.heading, ()), *task.lines)
+    lines = [*changes.get(task.heading, ()), *task.lines]
+    if stack == _CLOUD_RUN_STACK and task.heading == "Change a flag":
+        lines.insert(lines.index(_SMOKE), _ROLLOUT)  # the tour has turned rollouts on
+    return lines
 
 
 def _staged_first(commands: Sequence[TourCommand]) -> list[TourCommand]:
