@@ -4,7 +4,7 @@
   python -m authors.tour --stack l4-qat
   python -m authors.tour --yes
 
-Press Enter to run a command, s to skip it, q to stop. The cloud is simulated. Everything else is this project. The tour works in a copy in
+Press Enter to run a command, s to skip it, q or Ctrl-C to stop. The cloud is simulated. Everything else is this project. The tour works in a copy in
 `.work/tour` and does not change the checkout.
 """
 
@@ -136,10 +136,7 @@ def _run(command: TourCommand, project: Path, stack: str, *, answers: bool) -> i
     words = [_filled(word, stack) for word in words]
     if command.ending == "stays open":
         return _shown(words, project)
-    try:
-        return subprocess.run(words, cwd=project, check=False).returncode
-    except KeyboardInterrupt:
-        return 128 + signal.SIGINT
+    return subprocess.run(words, cwd=project, check=False).returncode
 
 
 def _filled(word: str, stack: str) -> str:
