@@ -101,7 +101,7 @@ def _command(task: str, line: str, stack: str) -> TourCommand:
         reason = "it is for Cloud Run"
     if not reason and TAKES_LONG in line and stack == _CLOUD_RUN_STACK:
         reason = f"its benchmarks take a quarter of an hour on this GPU; the tour of {_STACK} runs it"
-    return TourCommand(task=task, line=line if reason else re.sub(rf"\b{_STACK}\b", stack, line), reason=reason)
+    return TourCommand(task=task, line=re.sub(rf"\b{_STACK}\b", stack, line), reason=reason)
 
 
 def _edited(task: Task, stack: str) -> Sequence[str]:
