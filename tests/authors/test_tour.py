@@ -110,3 +110,36 @@ def test_a_command_that_stays_open_is_ended_as_by_ctrl_c(monkeypatch, tmp_path, 
 def test_make_has_the_tour():
     listed = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     assert re.search(r"^  tour +Walk through", listed, flags=re.MULTILINE)
+
+
+def page_with(folder, line):
+    (folder / "project").mkdir()
+    (folder / "tasks.md").write_text(f"# Tasks\n\n## Try it\n\n```sh\n{line}\n```\n")
+    return folder
+
+
+@pytest.mark.parametrize(("code", "ending"), [(0, ExitCode.DONE), (3, ExitCode.FAILED)])
+def test_a_command_that_fails_fails_the_tour_and_is_named(tmp_path, capfd, code, ending):
+    line = f"{sys.executable} -c 'raise SystemExit({code})'"
+    folder = page_with(tmp_path, line)
+    assert tour._inside(folder, tour.TourOptions(stack="tpu-v6e1", yes=True)) == ending
+    said = capfd.readouterr().out
+    assert "## Try it" in said
+    assert f"$ {line}" in said
+    assert (f"failed: {line}" in said) == (code != 0)
+
+
+@pytest.mark.parametrize(
+    ("keys", "counted"), [([""], "ran 1 commands"), (["s"], "ran 0 commands"), (["q"], "stops here")]
+)
+def test_enter_runs_s_skips_and_q_stops(tmp_path, capfd, monkeypatch, keys, counted):
+    monkeypatch.setattr("builtins.input", lambda _: keys.pop(0))
+    folder = page_with(tmp_path, f"{sys.executable} -c pass")
+    assert tour._inside(folder, tour.TourOptions(stack="tpu-v6e1")) == ExitCode.DONE
+    assert counted in capfd.readouterr().out
+
+
+def test_an_answer_of_yes_there_are_some_is_no_failure():
+    commands = {command.line: command for command in walk(TASKS, "tpu-v6e1")}
+    assert commands["python -m scripts.teardown --all --over-limit --dry-run"].is_success(1)
+    assert not commands["python -m scripts.smoke --stack tpu-v6e1"].is_success(1)
