@@ -5,7 +5,7 @@ STAMP := .venv/.requirements-dev.txt
 # Each command starts many interpreters. They cache compiled modules regardless of the environment.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo test test-packages long nightly kills oracle audit check docs pictures format lock clean
+.PHONY: help setup demo tour test test-packages long nightly kills oracle audit check docs pictures format lock clean
 
 # A target with words after ## is listed.
 help:
@@ -30,6 +30,10 @@ $(STAMP): requirements.txt requirements-dev.txt tools/installer.txt
 
 demo: setup  ## Run two stacks through their lifecycle on the local cloud.
 	@.venv/bin/python -m authors.demo
+
+# `make tour YES=1` runs through without waiting, `make tour STACK=l4-qat` shows only one of the two stacks.
+tour: setup  ## Walk through the tasks of docs/tasks.md on the local cloud.
+	@.venv/bin/python -m authors.tour $(if $(STACK),--stack $(STACK)) $(if $(YES),--yes)
 
 # Engine tests spend two thirds of their time waiting, so a few cores run three times as many processes.
 WORKERS = $$(.venv/bin/python -c 'import os; n = os.cpu_count() or 2; print(max(n, min(3 * n, 8)))')

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, cast
 
+from authors.in_local_cloud import copy_project, inside_folder, run_inside
 from contracts.exit_codes import ExitCode
 from engine import runner
 from engine.children import ended
@@ -54,13 +55,10 @@ _QUOTA: Final = "TPUV6EPreemptiblePerProjectPerZoneForTPUAPI"
 
 _WAIT_PER_ZONE = "2s"
 """The provider waits in real time. Two seconds are almost seven minutes in the demo's cloud."""
-_INSIDE = "GEMMA_SERVING_DEMO_FOLDER"
 _STEP_LIMIT_S = 300.0
 _CALL_LIMIT_S = 30.0
 _SHOWN_LINES = 30
 _SERVER_ERROR = 500
-_COPIED = ("*.yaml", "*.txt", "*.in", "*.toml", "__main__.py", "Makefile")
-_NOT_COPIED = frozenset({"docs", "tests"})
 _TOKEN = "hf_simulated_token_of_the_demo"  # noqa: S105 - sent only to the local cloud
 
 
@@ -127,8 +125,8 @@ class Demo:
 
 
 def _demo(_options: DemoOptions) -> ExitCode:
-    inside = os.environ.get(_INSIDE)
-    return _inside(Path(inside)) if inside else _outside()
+    inside = inside_folder()
+    return _inside(inside) if inside is not None else _outside()
 
 
 def _outside() -> ExitCode:
@@ -136,46 +134,12 @@ def _outside() -> ExitCode:
     root = runner.project_folder()
     folder = root / ".work" / "demo"
     shutil.rmtree(folder, ignore_errors=True)
-    _copy(root, folder / "project")
+    copy_project(root, folder / "project")
     (folder / "world.json").write_text(json.dumps(WORLD), encoding="utf-8")
     _say(
         "The cloud of this demo is simulated on this machine. The Pulumi engine, the program and the commands are real."
     )
-    command = [
-        sys.executable,
-        "-m",
-        "localcloud",
-        "run",
-        "--state",
-        str(folder / "cloud"),
-        "--scenario",
-        str(folder / "world.json"),
-        "--",
-        sys.executable,
-        "-m",
-        "authors.demo",
-    ]
-    hidden = ("PULUMI_BACKEND_URL", "PULUMI_CONFIG_PASSPHRASE", "GOOGLE_CLOUD_PROJECT", "GOOGLE_PROJECT")
-    environment = {key: value for key, value in os.environ.items() if key not in hidden}
-    process = subprocess.Popen(
-        command, cwd=folder / "project", env={**environment, _INSIDE: str(folder)}, stdin=subprocess.DEVNULL
-    )
-    try:
-        return {int(code): code for code in ExitCode}.get(process.wait(), ExitCode.FAILED)
-    except KeyboardInterrupt:
-        process.wait(timeout=30)
-        raise
-
-
-def _copy(root: Path, target: Path) -> None:
-    target.mkdir(parents=True)
-    for pattern in _COPIED:
-        for path in root.glob(pattern):
-            shutil.copy2(path, target / path.name)
-    for room in root.iterdir():
-        if room.is_dir() and not room.name.startswith(".") and room.name not in _NOT_COPIED:
-            shutil.copytree(room, target / room.name)  # including compiled modules, whose times and sizes still match
-    (target / ".venv").symlink_to(Path(sys.prefix))
+    return run_inside(folder, "authors.demo", scenario=str(folder / "world.json"), reads=False)
 
 
 def _inside(folder: Path) -> ExitCode:

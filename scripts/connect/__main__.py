@@ -91,7 +91,7 @@ def _connected(options: ConnectionOptions, default_port: int) -> "Generator[Endp
         base_url = f"http://{HOST}:{bound}/v1"
         served = wait_until_ready(base_url, key, options.ready_limit_s, _say)
         if served.is_simulated:
-            _say("the model server is simulated, so its responses are meaningless")
+            _say("the model server is simulated: no model answers")
         yield Endpoint(base_url=base_url, key=key, model=served.model)
 
 

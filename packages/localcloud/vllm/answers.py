@@ -1,4 +1,4 @@
-"""Responses of the simulated model: correct ones for a few kinds of questions, otherwise filler words of a known length."""
+"""Responses of the simulated model: correct ones for a few kinds of questions, otherwise sentences that say that they are simulated."""
 
 import hashlib
 import random
@@ -6,13 +6,26 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
-# Words of three letters. With its space, each is exactly one token of the simulator's tokenizer.
-_WORDS: Final = """
-the and for are but not you all any can had her was one our out day get has him his how man new now old see
-two way who boy did its let put say she too use air act add age ago aid aim art ask bad bag bar bed big bit
-box bus buy car cup cut dry due eat egg end eye far few fit fly fun gas hot ice job key law leg lie lot low
-map may mix
-"""
+from localcloud.vllm import tokens
+
+OPENING: Final = "This is a simulated answer: the local cloud runs no model."
+_SENTENCES: Final = (
+    "The text does not depend on your question.",
+    "The number of tokens in the usage is exact.",
+    "Each token comes one interval after the one before it.",
+    "The interval is an estimate for this model on this accelerator.",
+    "More requests at the same time make each of them slower.",
+    "A long prompt delays the first token.",
+    "The cache for keys and values has the size that a real server logs.",
+    "A request that does not fit into the cache waits.",
+    "A longer limit only adds more sentences of this kind.",
+    "Sums, a few capitals and fixed texts get a correct answer.",
+    "A JSON schema is filled with values that match it.",
+    "A tool is called with arguments that match its schema.",
+    "Nothing here is billed.",
+    "Deploy the same stack to Google Cloud for real answers.",
+)
+"""Sentences of a free answer."""
 
 _SAY: Final = r"\b(?:reply|answer|respond|say|output|print|return|write)\s+(?:back\s+)?(?:with\s+)?"
 _EXACTLY: Final = (
@@ -53,7 +66,7 @@ _CAPITALS: Final = {
 _CAPITAL: Final = re.compile(r"\bcapital of ([a-z ]+?)\s*(?:\?|\.|,|\bis\b|$)", re.IGNORECASE)
 
 NATURAL_TOKENS: Final = (48, 192)
-"""Range of the length of filler responses in tokens, unless the request limits or forces the length."""
+"""Range of the length of free responses in tokens, unless the request limits or forces the length."""
 
 
 def known_answer(question: str) -> str | None:
@@ -101,16 +114,25 @@ def natural_length(seed: int) -> int:
     return low + seed % (high - low + 1)
 
 
-def words(seed: int, tokens: int) -> list[bytes]:
-    """Return the pieces of a response of exactly this many tokens. Each piece is one token, the first without its space."""
-    # Independent draws: a longer response starts with the same words as a shorter one.
-    drawn = random.Random(seed).choices(_WORD_PIECES, k=tokens)  # noqa: S311 - filler text, no secret
-    if drawn:
-        drawn[0] = drawn[0][1:]
-    return drawn
+def sentences(seed: int, count: int) -> list[bytes]:
+    """Return the pieces of a response of exactly this many tokens. A longer response starts with a shorter one of the same seed."""
+    order = random.Random(seed)  # noqa: S311 - filler text, no secret
+    said = [OPENING]
+    while sum(map(len, said)) <= tokens.LONGEST * count:
+        said += order.sample(_SENTENCES, k=len(_SENTENCES))
+    return tokens.pieces(" ".join(said))[:count]
 
 
-_WORD_PIECES: Final = [b" " + word for word in _WORDS.encode().split()]
+def whole_sentences(seed: int, count: int) -> list[bytes]:
+    """Return the pieces of as many complete sentences as this number of tokens has room for, at least one."""
+    order = random.Random(seed)  # noqa: S311 - as above
+    text = OPENING
+    for sentence in order.sample(_SENTENCES, k=len(_SENTENCES)):
+        longer = f"{text} {sentence}"
+        if tokens.count(longer) > count:
+            break
+        text = longer
+    return tokens.pieces(text)
 
 
 def thinking(question: str) -> str:

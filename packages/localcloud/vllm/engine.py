@@ -19,10 +19,6 @@ from localcloud.vllm.models import Model, SimulatedAccelerator
 
 _HORIZON_S: Final = 0.0005
 """Tokens due within this time are emitted immediately. Timers have a resolution of 1 ms, so this centers their error."""
-_INTERVAL_BASE_S: Final = 0.0035
-"""Time of one step for scheduling, sampling and detokenizing. With the share below, it matches the two measured rates: 61.67 tok/s for the 26B-A4B QAT
-checkpoint on an L4 and 207.27 tok/s for the E2B on a v6e-4."""
-_BANDWIDTH_SHARE: Final = 0.65
 _FLOPS_SHARE: Final = 0.4
 _PCIE_GB_PER_S: Final = 25.0
 """Rate at which offloaded weights cross PCIe in each step. Measured: 14 GiB resulted in 1.6 tok/s."""
@@ -38,7 +34,10 @@ class Sink(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenTiming:
-    """Durations in real seconds. `fixed_*` override the model of the accelerator."""
+    """Durations in real seconds. `fixed_*` override the model of the accelerator.
+
+    `experts_s` is the time to read all experts of a mixture, of which one sequence reads `expert_share`.
+    """
 
     ttft_base_s: float
     prefill_tokens_per_s: float
@@ -46,12 +45,16 @@ class TokenTiming:
     interval_per_sequence_s: float
     fixed_ttft_s: float | None
     fixed_tpot_s: float | None
+    experts_s: float = 0.0
+    expert_share: float = 0.0
 
     def interval_s(self, running: int) -> float:
         """Return the time between two tokens of a sequence while this many sequences run."""
         if self.fixed_tpot_s is not None:
             return self.fixed_tpot_s
-        return self.interval_base_s + running * self.interval_per_sequence_s
+        # Sequences choose their experts independently, so a larger batch reads more of them.
+        experts_s = self.experts_s * (1 - (1 - self.expert_share) ** running) if self.experts_s else 0.0
+        return self.interval_base_s + experts_s + running * self.interval_per_sequence_s
 
 
 def timing(
@@ -65,17 +68,21 @@ def timing(
     tpot_s: float | None,
 ) -> TokenTiming:
     """Return the timing of a model on an accelerator, `speed` times faster than real."""
-    active_gb = model.active_b * model.bytes_per_active
-    read_s = active_gb / (accelerator.bandwidth_gb_per_s * tensor_parallel * _BANDWIDTH_SHARE)
+    share = accelerator.w4a16_bandwidth_share if model.is_w4a16 else accelerator.bandwidth_share
+    s_per_billion = model.bytes_per_active / (accelerator.bandwidth_gb_per_s * tensor_parallel * share)
+    always_b = model.active_b - model.expert_b * model.expert_share
+    link_s = accelerator.link_s_per_layer * model.layers if tensor_parallel > 1 else 0.0
     offload_s = offload_gib * 1.073741824 / _PCIE_GB_PER_S
     flops = accelerator.tflops * 1e12 * tensor_parallel * _FLOPS_SHARE
     return TokenTiming(
         ttft_base_s=accelerator.ttft_base_s / speed,
         prefill_tokens_per_s=flops / (2 * model.active_b * 1e9) * speed,
-        interval_base_s=(_INTERVAL_BASE_S + read_s + offload_s) / speed,
-        interval_per_sequence_s=accelerator.interval_per_sequence_s / speed,
+        interval_base_s=(accelerator.interval_base_s + link_s + always_b * s_per_billion + offload_s) / speed,
+        interval_per_sequence_s=accelerator.interval_per_sequence_s / tensor_parallel / speed,
         fixed_ttft_s=None if ttft_s is None else ttft_s / speed,
         fixed_tpot_s=None if tpot_s is None else tpot_s / speed,
+        experts_s=model.expert_b * s_per_billion / speed,
+        expert_share=model.expert_share,
     )
 
 

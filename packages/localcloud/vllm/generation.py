@@ -102,12 +102,16 @@ def answer(request: Request, abilities: Abilities, *, most: int, arrival: int) -
 
 
 def _free_content(request: Request, abilities: Abilities, *, most: int, arrival: int) -> list[bytes]:
-    """Return words of the forced, natural or minimum length."""
+    """Return sentences of the forced, natural or minimum length."""
     vary = request.seed if request.temperature == 0 or request.seed is not None else arrival
     seed = answers.seed_of(request.prompt, abilities.seed if vary is None else vary)
-    length = most if request.ignore_eos else max(answers.natural_length(seed), request.min_tokens)
+    if request.ignore_eos:
+        return answers.sentences(seed, max(1, most))
+    whole = answers.whole_sentences(seed, answers.natural_length(seed))
+    if len(whole) < request.min_tokens:
+        whole = answers.sentences(seed, request.min_tokens)
     # One token more than allowed shows that the limit ended the response.
-    return answers.words(seed, max(1, min(length, most + 1)))
+    return whole[: max(1, most + 1)]
 
 
 def _tool_to_call(request: Request, abilities: Abilities) -> Mapping[str, Any] | None:

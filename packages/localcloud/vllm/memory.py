@@ -1,7 +1,7 @@
 """The KV cache in tokens: the simulator's own arithmetic, modeled on vLLM's.
 
-On a GPU a request uses its length in the full-attention layers, and at most a window and a batch in the sliding ones. On a TPU every layer
-stores every token, and an fp8 KV dtype saves nothing because the page layout pads it.
+On a GPU a request uses its length in the full-attention layers, and at most a window and two batches in the sliding ones. On a TPU every
+layer stores every token, and an fp8 KV dtype saves nothing for a single KV head per chip because the page layout pads it.
 """
 
 from dataclasses import dataclass, replace
@@ -10,10 +10,15 @@ from typing import Final
 from localcloud.vllm.arguments import Arguments
 from localcloud.vllm.models import GIB, Model, SimulatedAccelerator, published_tpu_images, tpu_w4a16_gib
 
-_TPU_WEIGHT_ONLY_DTYPES: Final = 2  # bytes per element in the TPU's padded pages, for any dtype
-_GPU_OVERHEAD_GIB: Final = 1.51
-"""Activations, CUDA graphs and the CUDA context: memory other than weights and KV cache, measured on an L4 (0.9 x 22.35 GiB - 16.44 GiB of weights -
-7,097 blocks of 320 KiB)."""
+_TPU_WORD_BYTES: Final = 4
+"""The keys and values of the heads of one token are packed into words of this size (ragged paged attention's get_kv_cache_shape)."""
+_GPU_OVERHEAD_GIB: Final = 1.13
+"""Activations and CUDA graphs: memory other than weights and KV cache, measured on an L4 (0.9 x 22.35 GiB - 16.82 GiB of weights - 7,097 blocks
+of 320 KiB)."""
+_CUDA_CONTEXT_GIB: Final = 0.33
+"""The CUDA context, in use before any tensor is allocated."""
+_STEPS_IN_FLIGHT: Final = 2
+"""vLLM schedules the next step while one runs, so a sliding window keeps the tokens of two (vllm-project/vllm#47728, 0.26 and later)."""
 
 
 class EngineStartError(Exception):
@@ -50,7 +55,10 @@ class _Layout:
     def request_bytes(self, length: int, block_size: int) -> int:
         """Return the KV bytes of one request of `length` tokens, rounded up to whole blocks."""
         full = _round_up(length, block_size)
-        window = full if self.sliding_tokens is None else _round_up(min(self.sliding_tokens, length), block_size)
+        if self.sliding_tokens is None:
+            return full * (self.global_bytes + self.sliding_bytes)
+        # A window that starts inside a block needs one more.
+        window = _round_up(min(self.sliding_tokens, length), block_size) + block_size
         return full * self.global_bytes + window * self.sliding_bytes
 
 
@@ -82,11 +90,12 @@ def capacity(arguments: Arguments, model: Model, accelerator: SimulatedAccelerat
         )
     batched = arguments.max_num_batched_tokens or accelerator.default_max_num_batched_tokens
     _check_multimodal(arguments, batched)
-    block_size = arguments.block_size or accelerator.default_block_size
-    weights_gib = max(model.weights_gib - arguments.cpu_offload_gib, 0.0) / tp
-    _check_weights(weights_gib, accelerator)
+    sequences = arguments.max_num_seqs or accelerator.default_max_num_seqs
+    weights_gib = _weights_gib(arguments, model, accelerator)
+    _check_weights(weights_gib, model, accelerator)
     layout = _layout(arguments, model, accelerator, batched)
     available = _available_bytes(arguments, accelerator, weights_gib)
+    block_size = arguments.block_size or accelerator.default_block_size or _tpu_block_size(arguments, model, sequences)
     length = _max_model_len(arguments, model, layout, available, block_size)
     needed = layout.request_bytes(length, block_size)
     if needed > available:
@@ -97,14 +106,14 @@ def capacity(arguments: Arguments, model: Model, accelerator: SimulatedAccelerat
             f"({available / GIB:.2f} GiB). Based on the available memory, the estimated maximum model length is {longest}. "
             "Try increasing `gpu_memory_utilization` or decreasing `max_model_len` when initializing the engine."
         )
-    tokens = available * length // needed
     blocks = _num_blocks(model, layout, available, block_size)
+    tokens = blocks * block_size if layout.sliding_tokens is None else available * length // needed
     if arguments.num_gpu_blocks_override is not None:
         tokens = tokens * arguments.num_gpu_blocks_override // max(blocks, 1)
         blocks = arguments.num_gpu_blocks_override
     return KvCacheSize(
         max_model_len=length,
-        max_num_seqs=arguments.max_num_seqs or accelerator.default_max_num_seqs,
+        max_num_seqs=sequences,
         max_num_batched_tokens=batched,
         block_size=block_size,
         num_blocks=blocks,
@@ -130,7 +139,34 @@ def _check_multimodal(arguments: Arguments, batched: int) -> None:
         )
 
 
-def _check_weights(weights_gib: float, accelerator: SimulatedAccelerator) -> None:
+def _weights_gib(arguments: Arguments, model: Model, accelerator: SimulatedAccelerator) -> float:
+    """Return the memory of one device: as logged for this number of chips, or an equal share of the checkpoint."""
+    tp = arguments.tensor_parallel_size
+    if accelerator.kind == "tpu" and str(tp) in model.chip_gib:
+        return model.chip_gib[str(tp)]
+    return max(model.weights_gib - arguments.cpu_offload_gib, 0.0) / tp
+
+
+_PAGE_TABLE_ENTRIES: Final = 2**20 // 2 // 4
+"""Pages of all sequences in the chip's scalar memory: half of 1 MiB, four bytes each (tpu-inference)."""
+_SHORT_LENGTH: Final = 8192
+
+
+def _tpu_block_size(arguments: Arguments, model: Model, sequences: int) -> int:
+    """Return the tokens of a block, as tpu-inference chooses them: a sixteenth of a short length, and enough that the page table fits."""
+    length = model.max_position if arguments.max_model_len in (None, -1) else max(arguments.max_model_len, 1)
+    by_length = 16 if length > _SHORT_LENGTH else min(max(_power_of_two(length) // 16, 16), 256)
+    return max(by_length, _power_of_two(-(-length // max(_PAGE_TABLE_ENTRIES // sequences, 1))))
+
+
+def _power_of_two(number: int) -> int:
+    return 1 << (number - 1).bit_length()
+
+
+def _check_weights(weights_gib: float, model: Model, accelerator: SimulatedAccelerator) -> None:
+    if accelerator.kind == "cuda" and model.stored_head_gib:
+        # vLLM drops the head that equals the embeddings, but only after it has loaded it.
+        weights_gib += model.stored_head_gib + _CUDA_CONTEXT_GIB
     if weights_gib <= accelerator.total_gib:
         return
     if accelerator.kind == "tpu":
@@ -147,18 +183,17 @@ def _check_weights(weights_gib: float, accelerator: SimulatedAccelerator) -> Non
 
 def _layout(arguments: Arguments, model: Model, accelerator: SimulatedAccelerator, batched: int) -> _Layout:
     tp = arguments.tensor_parallel_size
+    size = 2 if arguments.kv_cache_dtype in ("auto", "float16", "bfloat16") else 1
     if accelerator.kind == "tpu":
-        size = _TPU_WEIGHT_ONLY_DTYPES
         return _Layout(
-            global_bytes=model.global_bytes_per_token(size, tp) + model.sliding_bytes_per_token(size, tp),
-            sliding_bytes=0,
+            global_bytes=model.global_bytes_per_token(size, tp, word=_TPU_WORD_BYTES),
+            sliding_bytes=model.sliding_bytes_per_token(size, tp, word=_TPU_WORD_BYTES),
             sliding_tokens=None,
         )
-    size = 2 if arguments.kv_cache_dtype in ("auto", "float16", "bfloat16") else 1
     return _Layout(
         global_bytes=model.global_bytes_per_token(size, tp),
         sliding_bytes=model.sliding_bytes_per_token(size, tp),
-        sliding_tokens=model.window - 1 + batched,
+        sliding_tokens=model.window - 1 + _STEPS_IN_FLIGHT * batched,
     )
 
 
@@ -210,6 +245,6 @@ def _num_blocks(model: Model, layout: _Layout, available: int, block_size: int) 
     vLLM splits layers into groups of equal size (the size of the smaller kind), whose pages are padded to the larger kind's.
     """
     if layout.sliding_tokens is None:
-        return available // (layout.global_bytes * block_size)
+        return available // ((layout.global_bytes + layout.sliding_bytes) * block_size)
     page = max(layout.global_bytes // model.global_layers, layout.sliding_bytes // model.sliding_layers) * block_size
     return available // (page * min(model.global_layers, model.sliding_layers))

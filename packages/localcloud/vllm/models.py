@@ -6,7 +6,7 @@
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any, Final
 
@@ -22,8 +22,10 @@ class Model:
     """A checkpoint. The layer counts exclude layers that share another layer's KV.
 
     `weights_gib`: size in device memory; `disk_gib`: size of the files, None if equal; `active_b`: billions of parameters read per
-    token; `bytes_per_active`: average bytes of each of those; `is_w4a16`: int4 compressed-tensors weights; `largest_tensor_gib`: the
-    largest single tensor of the files, 0 if unknown.
+    token; `bytes_per_active`: average bytes of each of those; `layers`: all layers; `expert_b`: billions of parameters in all experts, of
+    which a token reads `expert_share`; `is_w4a16`: int4 compressed-tensors weights; `largest_tensor_gib`: the largest single tensor of the
+    files, 0 if unknown; `stored_head_gib`: an output head that a GPU loads and then drops; `chip_gib`: logged memory of one TPU chip by the
+    number of chips.
     """
 
     name: str
@@ -36,6 +38,11 @@ class Model:
     kv_heads_global: int
     window: int
     max_position: int
+    layers: int
+    expert_b: float = 0.0
+    expert_share: float = 0.0
+    stored_head_gib: float = 0.0
+    chip_gib: Mapping[str, float] = field(default_factory=dict[str, float])
     disk_gib: float | None = None
     largest_tensor_gib: float = 0.0
     is_w4a16: bool = False
@@ -47,15 +54,22 @@ class Model:
         """Return the size of the checkpoint's files."""
         return int((self.weights_gib if self.disk_gib is None else self.disk_gib) * GIB)
 
-    def sliding_bytes_per_token(self, bytes_per_element: int, tensor_parallel: int) -> int:
-        """Return the KV bytes per token and device in all sliding-window layers. If there are fewer heads than devices, heads are replicated."""
-        heads = max(1, self.kv_heads_sliding // tensor_parallel)
-        return self.sliding_layers * heads * _HEAD_DIM_SLIDING * 2 * bytes_per_element
+    def sliding_bytes_per_token(self, bytes_per_element: int, tensor_parallel: int, word: int = 1) -> int:
+        """Return the KV bytes per token and device in all sliding-window layers. If there are fewer heads than devices, heads are replicated.
 
-    def global_bytes_per_token(self, bytes_per_element: int, tensor_parallel: int) -> int:
+        The numbers of all heads fill whole words of `word` bytes.
+        """
+        heads = max(1, self.kv_heads_sliding // tensor_parallel)
+        return self.sliding_layers * _HEAD_DIM_SLIDING * _in_words(2 * heads * bytes_per_element, word)
+
+    def global_bytes_per_token(self, bytes_per_element: int, tensor_parallel: int, word: int = 1) -> int:
         """Return the KV bytes per token and device in all full-attention layers."""
         heads = max(1, self.kv_heads_global // tensor_parallel)
-        return self.global_layers * heads * _HEAD_DIM_GLOBAL * 2 * bytes_per_element
+        return self.global_layers * _HEAD_DIM_GLOBAL * _in_words(2 * heads * bytes_per_element, word)
+
+
+def _in_words(size: int, word: int) -> int:
+    return -(-size // word) * word
 
 
 @cache
@@ -100,6 +114,7 @@ def _named_by_size(name: str) -> Model | None:
         kv_heads_global=4,
         window=1_024,
         max_position=131_072,
+        layers=32,
     )
 
 
@@ -134,6 +149,7 @@ def find_model(name: str) -> Model | None:
             model,
             name=f"{size}{suffix}",
             weights_gib=model.weights_gib * share,
+            chip_gib={},
             bytes_per_active=model.bytes_per_active * share,
         )
     if "w4a16" not in suffix and ("qat" not in suffix or "unquantized" in suffix):
@@ -143,9 +159,11 @@ def find_model(name: str) -> Model | None:
         model,
         name=f"{size}-qat-w4a16",
         weights_gib=row["weights_gib"] if "weights_gib" in row else row["weights_bytes"] / GIB,
+        chip_gib={},
         bytes_per_active=0.65,  # about 16.4 GB over 25.23 billion parameters
         disk_gib=row["disk_bytes"] / GIB if "disk_bytes" in row else None,
         largest_tensor_gib=row.get("largest_tensor_gib", model.largest_tensor_gib),
+        stored_head_gib=row.get("stored_head_gib", 0.0),
         is_w4a16=True,
         shards=row.get("shards", model.shards),
     )
@@ -153,7 +171,11 @@ def find_model(name: str) -> Model | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulatedAccelerator:
-    """The hardware of the server: `devices` equal devices. Bandwidth and FLOPS are the peak of one device, from the vendors' data sheets."""
+    """The hardware of the server: `devices` equal devices. Bandwidth and FLOPS are the peak of one device, from the vendors' data sheets.
+
+    A step takes `interval_base_s`, `link_s_per_layer` with several devices, and the reading of weights at `bandwidth_share` of the peak
+    (`w4a16_bandwidth_share` for 4-bit ones). `default_block_size` is None if it depends on the length.
+    """
 
     name: str
     kind: str
@@ -163,9 +185,13 @@ class SimulatedAccelerator:
     tflops: float
     default_max_num_seqs: int
     default_max_num_batched_tokens: int
-    default_block_size: int
+    default_block_size: int | None = None
     ttft_base_s: float
+    interval_base_s: float
     interval_per_sequence_s: float
+    bandwidth_share: float
+    w4a16_bandwidth_share: float
+    link_s_per_layer: float = 0.0
 
 
 def find_accelerator(name: str) -> SimulatedAccelerator | None:

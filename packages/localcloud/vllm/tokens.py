@@ -19,7 +19,8 @@ _WORD_AT: Final = 512
 _SPACED_AT: Final = _WORD_AT + 26**3
 _PAIR_AT: Final = _SPACED_AT + 26**3
 VOCABULARY: Final = _PAIR_AT + 128 * 128
-_PIECE_WITH_SPACE: Final = 4
+LONGEST: Final = 4
+"""Bytes of the longest token: a space and three letters."""
 _PIECE_WORD: Final = 3
 _PIECE_PAIR: Final = 2
 
@@ -29,7 +30,7 @@ def _word_id(word: bytes) -> int:
 
 
 def _id(piece: bytes) -> int:
-    if len(piece) == _PIECE_WITH_SPACE:
+    if len(piece) == LONGEST:
         return _SPACED_AT + _word_id(piece[1:])
     if len(piece) == _PIECE_WORD:
         return _WORD_AT + _word_id(piece)

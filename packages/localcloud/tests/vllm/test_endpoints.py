@@ -141,6 +141,15 @@ def test_max_tokens_ignore_eos_and_min_tokens_bound_the_length(url: str):
     assert tokens(max_tokens=natural - 5) == (natural - 5, "length")
 
 
+def test_a_free_answer_says_that_it_is_simulated_and_a_bound_one_keeps_its_format(url: str):
+    events = chat(url, "Say hello.", stream=True, max_tokens=60).events()
+    text = "".join(event["choices"][0]["delta"].get("content", "") for event in events)
+    assert text.startswith("This is a simulated answer")
+    bound = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "object"}}}
+    content = chat(url, "Say hello.", response_format=bound).json["choices"][0]["message"]["content"]
+    assert json.loads(content) == {}
+
+
 def test_a_stop_string_ends_the_text_before_it(url: str):
     body = chat(url, "Reply with exactly: one two three", stop=["two"]).json
     choice = body["choices"][0]
@@ -211,7 +220,8 @@ def test_text_completions_take_text_or_ids_and_default_to_16_tokens(url: str):
     again = ask(f"{url}/v1/completions", {"prompt": ids["tokens"], "ignore_eos": True}).json
     assert again["usage"]["prompt_tokens"] == ids["count"] == body["usage"]["prompt_tokens"]
     events = ask(f"{url}/v1/completions", {"prompt": "x", "stream": True, "max_tokens": 3, "ignore_eos": True}).events()
-    assert len("".join(event["choices"][0]["text"] for event in events).split()) == 3
+    text = "".join(event["choices"][0]["text"] for event in events)
+    assert ask(f"{url}/tokenize", {"prompt": text, "add_special_tokens": False}).json["count"] == 3
 
 
 def test_tokens_of_chats_are_counted_as_the_usage_counts_them(url: str):

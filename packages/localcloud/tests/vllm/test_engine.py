@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import Sequence as Tokens
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 
@@ -154,6 +154,10 @@ def parts(model: str, accelerator: str) -> tuple[Model, SimulatedAccelerator]:
         ("google/gemma-4-26B-A4B-it-qat-w4a16-ct", "nvidia-l4", 1, 0, 61.67),
         ("google/gemma-4-E2B-it", "v6e-4", 4, 0, 207.27),
         ("google/gemma-4-31B-it-qat-w4a16-ct", "nvidia-l4", 1, 14, 1.5),  # 0.8 to 1.6 were seen
+        ("google/gemma-4-E2B-it", "v6e-1", 1, 0, 211),
+        ("google/gemma-4-E4B-it", "v6e-1", 1, 0, 111),
+        ("google/gemma-4-12B-it", "v6e-1", 1, 0, 45.3),
+        ("google/gemma-4-31B-it-qat-w4a16-ct", "v6e-1", 1, 0, 36.0),
     ],
 )
 def test_a_single_stream_runs_at_the_measured_rate(
@@ -162,6 +166,25 @@ def test_a_single_stream_runs_at_the_measured_rate(
     found, runs_on = parts(model, accelerator)
     pace = timing(found, runs_on, tensor_parallel=tp, offload_gib=offload_gib, speed=1, ttft_s=None, tpot_s=None)
     assert 1 / pace.interval_s(1) == pytest.approx(tokens_per_s, rel=0.1)
+
+
+@pytest.mark.parametrize(("model", "tokens_per_s"), [("google/gemma-4-E2B-it", 2501), ("google/gemma-4-E4B-it", 2138)])
+def test_64_streams_run_at_about_the_measured_rate(model: str, tokens_per_s: float):
+    found, runs_on = parts(model, "v6e-1")
+    pace = timing(found, runs_on, tensor_parallel=1, offload_gib=0, speed=1, ttft_s=None, tpot_s=None)
+    assert 64 / pace.interval_s(64) == pytest.approx(tokens_per_s, rel=0.1)
+
+
+def test_a_larger_batch_reads_more_experts_up_to_all():
+    found, runs_on = parts("google/gemma-4-26B-A4B-it-qat-w4a16-ct", "nvidia-l4")
+    pace = timing(found, runs_on, tensor_parallel=1, offload_gib=0, speed=1, ttft_s=None, tpot_s=None)
+    dense = timing(
+        replace(found, expert_b=0.0), runs_on, tensor_parallel=1, offload_gib=0, speed=1, ttft_s=None, tpot_s=None
+    )
+    assert pace.interval_s(1) == pytest.approx(dense.interval_s(1))
+    assert 2 * dense.interval_s(8) < pace.interval_s(8)
+    everything_s = pace.interval_base_s + pace.experts_s
+    assert pace.interval_s(1000) == pytest.approx(everything_s + 1000 * pace.interval_per_sequence_s)
 
 
 def test_speed_scales_everything_fixed_times_included():

@@ -45,12 +45,36 @@ def test_the_26b_on_an_l4_has_the_measured_blocks():
     assert abs(found.num_blocks - 7_097) < 0.01 * 7_097
 
 
-def test_fp8_saves_no_kv_memory_on_a_tpu_but_does_on_a_gpu():
-    def tokens(accelerator: str, dtype: str) -> int:
-        return fit(f"google/gemma-4-E2B-it --max-model-len 8192 --kv-cache-dtype {dtype}", accelerator).tokens
+def test_a_conversion_is_smaller_than_the_checkpoint_that_was_logged_on_the_chip():
+    command = "google/gemma-4-31B-it{} -tp 4 --max-model-len 8192"
+    logged, converted = (fit(command.format(form), "v6e-4").weights_gib for form in ("", "-FP8"))
+    assert logged == 14.6
+    assert converted == pytest.approx(0.56 * 57.18 / 4, rel=0.01)
 
-    assert tokens("v6e-1", "fp8") == tokens("v6e-1", "auto")
-    assert tokens("nvidia-l4", "fp8") > 1.9 * tokens("nvidia-l4", "auto")
+
+def test_fp8_saves_no_kv_memory_for_a_single_head_on_a_tpu_but_does_for_several_and_on_a_gpu():
+    def tokens(model: str, accelerator: str, dtype: str) -> int:
+        return fit(f"google/gemma-4-{model}-it --max-model-len 8192 --kv-cache-dtype {dtype}", accelerator).tokens
+
+    assert tokens("E2B", "v6e-1", "fp8") == tokens("E2B", "v6e-1", "auto")
+    assert tokens("E4B", "v6e-1", "fp8") == pytest.approx(2 * tokens("E4B", "v6e-1", "auto"), rel=0.01)
+    assert tokens("E2B", "nvidia-l4", "fp8") > 1.9 * tokens("E2B", "nvidia-l4", "auto")
+
+
+@pytest.mark.parametrize(
+    ("command", "accelerator", "block_size", "blocks"),
+    [
+        ("google/gemma-4-E2B-it --max-model-len 32768", "v6e-1", 64, 17_996),
+        ("google/gemma-4-E2B-it --max-model-len 2048 --max-num-seqs 16", "v6e-1", 128, 8_998),
+        ("google/gemma-4-E4B-it --max-model-len 2048 --max-num-seqs 16", "v6e-1", 128, 2_109),
+        ("google/gemma-4-31B-it -tp 4 --max-model-len 32768", "v6e-4", 64, 1_053),
+        ("google/gemma-4-E2B-it --max-model-len 2048 --block-size 16", "v6e-1", 16, 71_984),
+    ],
+)
+def test_a_tpu_chooses_its_blocks_by_the_length(command: str, accelerator: str, block_size: int, blocks: int):
+    found = fit(f"{command} --gpu-memory-utilization 0.92", accelerator)
+    assert found.block_size == block_size
+    assert abs(found.num_blocks - blocks) < 0.01 * blocks
 
 
 @pytest.mark.parametrize(
@@ -109,7 +133,7 @@ def test_offloading_makes_room_for_the_31b_on_an_l4():
     found = fit(
         "google/gemma-4-31B-it-qat-w4a16-ct --cpu-offload-gb 14 --max-model-len 8192 --kv-cache-dtype fp8", "nvidia-l4"
     )
-    assert found.weights_gib == pytest.approx(10.9)
+    assert found.weights_gib == pytest.approx(5.48)
 
 
 def environment(
@@ -185,7 +209,7 @@ def test_a_model_is_downloaded_again_unless_its_cache_lies_on_a_volume(
 ):
     real = {inside: outside.format(folder=tmp_path) for inside, outside in paths.items()}
     around = read({"VLLM_SIM_ACCELERATOR": "v6e-4", "HF_HOME": "/mnt/hf", "VLLM_SIM_PATHS": json.dumps(real)})
-    words = parse(["vllm", "serve", "google/gemma-4-26B-A4B-it", "-tp=4"])
+    words = parse(["vllm", "serve", "google/gemma-4-26B-A4B-it", "-tp=4", "--max-model-len=16384"])
     cold = plan(words, around)
     for file in [step.cache_file for step in cold.steps if step.cache_file]:
         file.parent.mkdir(parents=True)
@@ -204,7 +228,7 @@ def test_a_second_start_finds_the_compiled_graphs(tmp_path: Path):
             "VLLM_SIM_PATHS": json.dumps({"/dev/shm": str(tmp_path)}),
         }
     )
-    words = ["vllm", "serve", "google/gemma-4-26B-A4B-it", "-tp=4"]
+    words = ["vllm", "serve", "google/gemma-4-26B-A4B-it", "-tp=4", "--max-model-len=16384"]
     cold = plan(parse(words), around)
     written = [step.cache_file for step in cold.steps if step.cache_file]
     assert [path.parent for path in written] == [tmp_path / "vllm_cache"]

@@ -30,10 +30,21 @@ def test_an_id_outside_the_vocabulary_is_refused():
 
 @given(st.integers(min_value=0, max_value=2**60), st.integers(min_value=1, max_value=300))
 def test_a_free_answer_has_exactly_the_tokens_that_it_is_made_of(seed: int, length: int):
-    pieces = answers.words(seed, length)
+    pieces = answers.sentences(seed, length)
+    text = b"".join(pieces).decode()
     assert len(pieces) == length
-    assert tokens.count(b"".join(pieces).decode()) == length
-    assert answers.words(seed, length + 5)[:length] == pieces
+    assert tokens.count(text) == length
+    assert answers.sentences(seed, length + 5)[:length] == pieces
+    assert text.startswith(answers.OPENING) or answers.OPENING.startswith(text)
+
+
+@given(st.integers(min_value=0, max_value=2**60), st.integers(min_value=1, max_value=300))
+def test_a_natural_answer_says_that_it_is_simulated_and_ends_with_a_sentence(seed: int, length: int):
+    pieces = answers.whole_sentences(seed, length)
+    text = b"".join(pieces).decode()
+    assert text.startswith("This is a simulated answer")
+    assert text.endswith(".")
+    assert tokens.count(text) == len(pieces) <= max(length, tokens.count(answers.OPENING))
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,51 @@
+"""Run a command of this folder again, in a copy of the project and in the environment of a local cloud."""
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from contracts.exit_codes import ExitCode
+
+INSIDE: Final = "GEMMA_SERVING_INSIDE_FOLDER"
+"""Folder of the run. Set in the process that `localcloud run` starts."""
+_COPIED: Final = ("*.yaml", "*.txt", "*.in", "*.toml", "__main__.py", "Makefile", ".gitignore")
+_NOT_COPIED: Final = frozenset({"docs", "tests"})
+_HIDDEN: Final = ("PULUMI_BACKEND_URL", "PULUMI_CONFIG_PASSPHRASE", "GOOGLE_CLOUD_PROJECT", "GOOGLE_PROJECT")
+
+
+def inside_folder() -> Path | None:
+    """Return the folder of the run in the process inside, None outside."""
+    found = os.environ.get(INSIDE)
+    return Path(found) if found else None
+
+
+def copy_project(root: Path, target: Path) -> None:
+    """Copy the checkout without its documentation and tests, so that a run changes nothing in it."""
+    target.mkdir(parents=True)
+    for pattern in _COPIED:
+        for path in root.glob(pattern):
+            shutil.copy2(path, target / path.name)
+    for room in root.iterdir():
+        if room.is_dir() and not room.name.startswith(".") and room.name not in _NOT_COPIED:
+            shutil.copytree(room, target / room.name)  # including compiled modules, whose times and sizes still match
+    (target / ".venv").symlink_to(Path(sys.prefix))
+
+
+def run_inside(folder: Path, module: str, *, scenario: str, arguments: Sequence[str] = (), reads: bool) -> ExitCode:
+    """Run a module in the copy of the project, in the environment of a local cloud. With `reads`, it gets this process's stdin."""
+    cloud = ("localcloud", "run", "--state", str(folder / "cloud"), "--scenario", scenario)
+    process = subprocess.Popen(
+        [sys.executable, "-m", *cloud, "--", sys.executable, "-m", module, *arguments],
+        cwd=folder / "project",
+        env={**{key: value for key, value in os.environ.items() if key not in _HIDDEN}, INSIDE: str(folder)},
+        stdin=None if reads else subprocess.DEVNULL,
+    )
+    try:
+        return {int(code): code for code in ExitCode}.get(process.wait(), ExitCode.FAILED)
+    except KeyboardInterrupt:
+        process.wait(timeout=30)
+        raise

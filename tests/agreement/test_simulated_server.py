@@ -1,0 +1,147 @@
+"""The plan of a stack and the simulated server that it starts: one count of blocks and tokens, and one idea of speed.
+
+Each has its own arithmetic and its own table. Without this law, a smoke check on the local cloud warns about a fresh stack, and no user can
+tell whether the plan or the simulation is wrong.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from localcloud.vllm.arguments import Arguments, parse
+from localcloud.vllm.engine import timing
+from localcloud.vllm.memory import EngineStartError, KvCacheSize, as_loaded, capacity
+from localcloud.vllm.models import Model, SimulatedAccelerator, find_accelerator, find_model
+from planning.cost.subject import Subject, examine
+from planning.question.vllm_args import vllm_arguments
+from planning.solve.residuals import KV_TOLERANCE, SMOKE_OUTPUT_TOKENS, smoke_figures
+from stacks.loading import from_file
+from stacks.planned import to_deployment
+from stacks.settings import Settings
+
+ROOT = Path(__file__).resolve().parents[2]
+STACKS = sorted(path.name.removeprefix("Pulumi.").removesuffix(".yaml") for path in ROOT.glob("Pulumi.*.yaml"))
+LENGTHS = (2048, 4096, 8192, 16384, 32768)
+BUILT_IMAGE = f"registry/vllm-tpu@sha256:{'1' * 64}"
+"""An image that loads 4-bit weights on a TPU."""
+TOLERANCE = 0.05
+"""Blocks and tokens: the planner's own tolerance against logged servers (docs/authors/accuracy.md), and half of the smoke check's, so a
+simulated server can never warn. The simulator has logged weights where the planner computes them, which differ by up to 3 %."""
+
+
+@dataclass(frozen=True)
+class Served:
+    """A stack at one length, as planned and as the simulator starts it."""
+
+    subject: Subject
+    arguments: Arguments
+    model: Model
+    accelerator: SimulatedAccelerator
+    burst_requests: int
+
+    def capacity(self) -> KvCacheSize | None:
+        """Return what the simulated server has; None if it refuses to start."""
+        try:
+            return capacity(self.arguments, self.model, self.accelerator)
+        except EngineStartError as error:
+            assert "To serve at least one request" in str(error)
+            return None
+
+
+def settings_of(stack: str) -> Settings:
+    return from_file(ROOT / f"Pulumi.{stack}.yaml", project="local-project")
+
+
+def served(stack: str, length: int) -> Served:
+    settings = settings_of(stack)
+    deployment = to_deployment(settings, ROOT)
+    subject = examine(replace(deployment, vllm=replace(deployment.vllm, max_model_len=length)))
+    arguments = parse(
+        ["vllm", "serve", *vllm_arguments(subject.resolved.vllm, model_or_path=subject.resolved.model_id)]
+    )
+    model, accelerator = find_model(arguments.model), find_accelerator(hardware_of(settings))
+    assert model is not None
+    assert accelerator is not None
+    return Served(
+        subject=subject,
+        arguments=arguments,
+        model=as_loaded(model, accelerator, BUILT_IMAGE),
+        accelerator=accelerator,
+        burst_requests=settings.smoke.burst_requests,
+    )
+
+
+def hardware_of(settings: Settings) -> str:
+    if settings.tpu is not None:
+        return settings.tpu.accelerator_type
+    assert settings.cloud_run is not None
+    return settings.cloud_run.gpu
+
+
+def differences(one: Served) -> Iterator[str]:
+    """Yield what a smoke check would see differ."""
+    planned, found = one.subject.memory, one.capacity()
+    if found is None or planned.max_concurrency < 1:
+        if (found is None) != (planned.max_concurrency < 1):
+            yield f"starts: planned {planned.max_concurrency:.2f} requests, simulated {found}"
+        return
+    if found.block_size != planned.block_size:
+        yield f"block size: planned {planned.block_size}, simulated {found.block_size}"
+    counts = (("blocks", planned.kv_blocks, found.num_blocks), ("tokens", planned.kv_tokens, found.tokens))
+    for name, wanted, actual in counts:
+        if abs(actual / wanted - 1) > TOLERANCE:
+            yield f"{name}: planned {wanted:,}, simulated {actual:,} ({actual / wanted - 1:+.1%})"
+    yield from slower_or_faster(one)
+
+
+def slower_or_faster(one: Served) -> Iterator[str]:
+    """Yield simulated rates outside the plan's band for a healthy server, which is what the smoke check warns about."""
+    pace = timing(
+        one.model,
+        one.accelerator,
+        tensor_parallel=one.arguments.tensor_parallel_size,
+        offload_gib=one.arguments.cpu_offload_gib,
+        speed=1,
+        ttft_s=None,
+        tpot_s=None,
+    )
+    together = one.burst_requests
+    burst_s = pace.ttft_base_s + SMOKE_OUTPUT_TOKENS * pace.interval_s(together)
+    planned = smoke_figures(one.subject, together)
+    assert planned.burst_tok_per_s is not None
+    rates = (
+        ("one stream", planned.decode_tok_per_s, 1 / pace.interval_s(1)),
+        ("burst", planned.burst_tok_per_s, together * SMOKE_OUTPUT_TOKENS / burst_s),
+    )
+    for name, band, rate in rates:
+        if not band.low <= rate <= band.high:
+            yield f"{name}: planned {band.low:.0f} to {band.high:.0f} tok/s, simulated {rate:.0f}"
+
+
+@pytest.mark.parametrize("stack", STACKS)
+def test_the_plan_and_the_simulated_server_of_a_stack_agree_at_every_length(stack: str):
+    assert TOLERANCE < KV_TOLERANCE
+    found = {length: list(differences(served(stack, length))) for length in LENGTHS}
+    assert not {length: said for length, said in found.items() if said}
+
+
+PLANTED = {
+    "blocks of 32 at every length": ("tpu-v6e1", 8192, {"default_block_size": 32}, {}, "block size"),
+    "a tenth more memory": ("tpu-v6e1", 16384, {"total_gib": 31.24 * 1.1}, {}, "tokens"),
+    "the checkpoint's size on the chip": ("tpu-v6e4-turbo", 16384, {}, {"chip_gib": {"4": 11.75}}, "blocks"),
+    "no experts": ("l4-qat", 16384, {}, {"expert_b": 0.0}, "burst"),
+    "a slow TPU": ("tpu-v6e1", 16384, {"interval_base_s": 0.0035}, {}, "one stream"),
+    "a GPU without window": ("l4-qat", 16384, {}, {"window": 16384}, "tokens"),
+    "too little memory": ("tpu-v6e1-31b-w4a16", 8192, {"total_gib": 30.0}, {}, "starts"),
+}
+
+
+@pytest.mark.parametrize("fault", PLANTED)
+def test_a_difference_is_found(fault: str):
+    stack, length, of_accelerator, of_model, says = PLANTED[fault]
+    one = served(stack, length)
+    changed = replace(one, accelerator=replace(one.accelerator, **of_accelerator), model=replace(one.model, **of_model))
+    assert list(differences(one)) == []
+    assert any(said.startswith(says) for said in differences(changed)), list(differences(changed))
