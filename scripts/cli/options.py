@@ -96,7 +96,7 @@ class Parser(argparse.ArgumentParser):
         return f"{wrong} is not an option.{did_you_mean(wrong, self.flags)}" if wrong else ""
 
     def _unknown_word(self, message: str) -> str:
-        """Return the sentence about a word that is no subcommand, one too many, or one too few; empty for other errors."""
+        """Return the sentence about a word that is not a subcommand, one too many, or one too few; empty for other errors."""
         found = _UNEXPECTED.match(message)
         if found is None:
             return _NO_VALUE.sub(r"\1 has no value.", message) if _NO_VALUE.match(message) else ""

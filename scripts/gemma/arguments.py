@@ -12,20 +12,20 @@ from scripts.gemma.catalog import NEVER_GUESSED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Call:
+class GemmaCall:
     """One command of `gemma` with the words after it."""
 
     name: str
     command: Command[Any]
     words: Sequence[str]
 
-    def split(self, subcommand: str = "") -> "tuple[Sequence[str], Call]":
+    def split(self, subcommand: str = "") -> "tuple[Sequence[str], GemmaCall]":
         """Return the subcommand's word, if there is one, and the call of that subcommand."""
         found = {sub.name: sub for sub in self.command.subcommands}
         if subcommand:
-            return [subcommand], Call(name=self.name, command=found[subcommand], words=self.words)
+            return [subcommand], GemmaCall(name=self.name, command=found[subcommand], words=self.words)
         if self.words and self.words[0] in found:
-            return self.words[:1], Call(name=self.name, command=found[self.words[0]], words=self.words[1:])
+            return self.words[:1], GemmaCall(name=self.name, command=found[self.words[0]], words=self.words[1:])
         return (), self
 
     def with_stack(self, default: Callable[[], str], require_known: Callable[[str], None]) -> Sequence[str]:

@@ -6,7 +6,7 @@ from typing import Final
 from contracts.errors import CommandRefusedError
 from engine import runner
 from scripts.cli.options import option_fields
-from scripts.gemma.arguments import Call
+from scripts.gemma.arguments import GemmaCall
 from scripts.gemma.catalog import ENTRIES, entry_of
 
 COMPLETE: Final = "__complete"
@@ -63,10 +63,10 @@ def _following(before: Sequence[str]) -> Sequence[str]:
     entry = entry_of(before[0])
     if entry is None:
         return []
-    lead, call = Call(name=entry.name, command=entry.whole(), words=before[1:]).split(entry.subcommand)
+    lead, call = GemmaCall(name=entry.name, command=entry.whole(), words=before[1:]).split(entry.subcommand)
     options = option_fields(call.command.options)
     flags = [option.flag for option in options.values() if not option.option.positional]
     subcommands = [] if lead else [sub.name for sub in entry.whole().subcommands]
     is_stack_next = "stack" in options and (not call.words or call.words[-1] == "--stack")
-    stacks = runner.stacks_in(runner.project_folder()) if is_stack_next else []
+    stacks = runner.stacks_in(runner.project_folder()) if is_stack_next else list[str]()
     return [*stacks, *subcommands, *flags, "--help"]

@@ -175,7 +175,7 @@ class StackVerdict:
 
     def _zones(self, before: StackDescription, after: StackDescription) -> Iterator[str]:
         """Yield that other zones count at the next creation only, if capacity can run now and stays."""
-        if zones_of(before) == zones_of(after) or not _is_tpu(before) or self.fate in {"released", "not deployed"}:
+        if zones_of(before) == zones_of(after) or not is_tpu(before) or self.fate in {"released", "not deployed"}:
             return
         stays = "capacity in another zone stays" if self.fate == "at risk" else "running capacity stays"
         yield f"{code(ZONES)} takes effect at the next creation; {stays}."

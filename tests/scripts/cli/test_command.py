@@ -234,7 +234,7 @@ command._read = read
 
 
 def test_no_command_is_forgotten():
-    found = {path.parent.name for path in (ROOT / "scripts").glob("*/__main__.py")}
+    found = {path.parent.name for path in (ROOT / "scripts").glob("*/__main__.py")} - {"gemma"}  # it starts the others
     tried = {words[0] for words in [*STOPPABLE, *WITHOUT_ENGINE]}
     assert sorted(found) == sorted(tried - {*AUTHORS})
     assert tried >= {*AUTHORS}

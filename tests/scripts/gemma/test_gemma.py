@@ -13,7 +13,7 @@ from contracts.spelling import did_you_mean, meant
 from engine import runner
 from scripts.gemma import stacks
 from scripts.gemma.__main__ import main, overview
-from scripts.gemma.arguments import Call
+from scripts.gemma.arguments import GemmaCall
 from scripts.gemma.catalog import ENTRIES, NEVER_GUESSED, entry_of
 from scripts.gemma.completion import candidates, script
 from scripts.gemma.stacks import ListedStack, default_stack, require_known
@@ -31,7 +31,7 @@ def arguments(name, *words, known=(), default="picked"):
             raise CommandRefusedError(f"Stack {word} not found.")
 
     entry = entry_of(name)
-    lead, call = Call(name=entry.name, command=entry.whole(), words=words).split(entry.subcommand)
+    lead, call = GemmaCall(name=entry.name, command=entry.whole(), words=words).split(entry.subcommand)
     return [*lead, *call.with_stack(lambda: default, require)]
 
 
