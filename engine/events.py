@@ -14,6 +14,8 @@ VARIABLES: Final = {"PULUMI_DEBUG_COMMANDS": "true"}
 """Required for the engine's option --event-log."""
 
 _COLOR: Final = re.compile(r"<\{%[^%]*%\}>")
+_PROVIDERS: Final = "pulumi:providers:"
+"""Types of providers: a preview does not count them as steps."""
 _MODULE: Final = re.compile(r"/[^:/]*:")
 """Part of a type: `gcp:cloudrunv2/service:Service` is shown as `gcp:cloudrunv2:Service`."""
 _DOES: Final[Mapping[str, tuple[str, str]]] = {
@@ -97,6 +99,8 @@ class EventLog:
         return ""
 
     def _begins(self, op: str, urn: str) -> str:
+        if type_in(urn).startswith(_PROVIDERS):
+            return ""
         if op not in _DOES:
             return f"refreshing {_resource(urn)}" if op == "refresh" else ""
         self._begun += 1
@@ -106,6 +110,8 @@ class EventLog:
 
     def _ends(self, op: str, urn: str, *, failed: bool) -> str:
         begun = self._open.pop((op, urn), "")
+        if type_in(urn).startswith(_PROVIDERS):
+            return f"{op} of {_resource(urn)} failed" if failed else ""
         if op not in _DOES:
             return f"{op} of {_resource(urn)} failed" if failed else ""
         if not failed:

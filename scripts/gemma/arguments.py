@@ -8,7 +8,7 @@ from contracts.errors import CommandRefusedError
 from engine import runner
 from scripts.cli.command import Command
 from scripts.cli.options import option_fields
-from scripts.gemma.catalog import NEVER_GUESSED
+from scripts.gemma.catalog import NEVER_GUESSED, WITHOUT_STATE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +32,8 @@ class GemmaCall:
         """Return the words with the stack as `--stack NAME`.
 
         The first word is the stack if it has a settings file, or if the command takes fewer words than there are; `require_known` then
-        refuses one that does not exist. `default` names the stack where one is required and none is given.
+        refuses one that does not exist, except for commands that work without settings and state.
+        `default` names the stack where one is required and none is given.
 
         Raises CommandRefusedError if a command that changes something has no stack, and what the two functions raise.
         """
@@ -45,7 +46,8 @@ class GemmaCall:
         if leading and (
             has_settings(leading[0]) or len(leading) > sum(one.option.positional for one in fields.values())
         ):
-            require_known(leading[0])
+            if self.name not in WITHOUT_STATE:
+                require_known(leading[0])
             return [stack.flag, *self.words]
         if any(word.partition("=")[0] in {stack.flag, "--url"} for word in own):
             return self.words

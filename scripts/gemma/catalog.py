@@ -78,6 +78,9 @@ ENTRIES: Final[Mapping[str, Entry]] = {entry.name: entry for entries in GROUPS.v
 NEVER_GUESSED: Final = frozenset({"up", "deploy", "teardown", "recover", "rollout", "save_token", "stage_model", "new"})
 """Commands that change something: their stack is always named."""
 
+WITHOUT_STATE: Final = frozenset({"teardown", "recover"})
+"""Commands that work if the settings file and the state of their stack are lost: the stack may be unknown."""
+
 
 def entry_of(word: str) -> Entry | None:
     """Return the entry of a word; `stage-model` is `stage_model`."""

@@ -17,6 +17,7 @@ from scripts.cli.tables import console, paragraph, table
 from scripts.teardown.receipt import Receipt
 from scripts.teardown.would_delete import number_of, searched, would_delete
 
+_ACCOUNT_DOMAIN: Final = ".iam.gserviceaccount.com"
 _HEADINGS: Final = ("kind", "name", "place", "age", "USD per hour", "USD so far (maximum)")
 _NUMBERS: Final = ("age", "USD per hour", "USD so far (maximum)")
 _LEAST: Final = ("age", "USD so far (maximum)", "place")
@@ -88,8 +89,8 @@ def text_of(receipt: Receipt, path: Path) -> str:
 
 
 def _short(item: FoundResource) -> str:
-    """Return the name without its path; of a grant the resource, the role and the member. The receipt has full names."""
-    return " ".join(word.rpartition("/")[2] for word in item.name.split())
+    """Return the name without its path; of a grant the resource, the role and the account. The receipt has full names."""
+    return " ".join(word.rpartition("/")[2].removesuffix(_ACCOUNT_DOMAIN) for word in item.name.split())
 
 
 def _age(item: FoundResource, now: datetime) -> str:

@@ -126,7 +126,7 @@ INCIDENTS: Mapping[str, Incident] = {
     "MOD05": Incident("tpu-v6e1-26b-w4a16", {}, "info", r"xbill9/.* an individual \(xbill9\)"),
     "FUS01": Incident("l4-qat", {"image": OWN_IMAGE, "cloudRun.mount": {"uid": 0}}, "block", r"uid 0 \(the image runs as 2000\).*Remove cloudRun\.mount\.uid"),
     "FUS02": Incident("rtx6000-31b", {}, "info", r"Loading takes 5 min 10 s .*75 MB/s.*it takes 29 s\. .*cloudRun\.directVpc: true"),
-    "CST01": Incident("l4-qat", {}, "info", r"\$1\.33/h while idle; \$974 maximum"),
+    "CST01": Incident("l4-qat", {}, "info", r"\$1\.33/h while idle; \$974\.20 maximum"),
     "CST02": Incident("l4-qat", {}, "info", r"is 1, which costs \$32\.\d\d per day.* Set cloudRun\.minInstances: 0"),
     "CST03": Incident("tpu-v6e4", {"maxUsd": 10}, "warn", r"is 10, .* after 111 min; .*tpu\.maxRunDuration: 1h51m; or set maxUsd: 22"),
     "CST04": Incident("l4-qat", {}, "info", r"0\.0001867 in us-east4 is of 2026-09-19, 62 days ago \(https://cloud\.google\.com/run/pricing\)"),

@@ -549,7 +549,7 @@ def whole_bill(subject: Subject) -> RuleResult | None:
     idle = f"; ${cost.idle_usd_per_hour:.2f}/h while idle" if resolved.platform == "cloud-run" else ""
     return RuleResult(
         message=(
-            f"${cost.usd_per_hour:.2f}/h ({parts}){_range(subject)}{idle}; ${cost.max_usd:,.0f} maximum ({cost.max_usd_basis}); "
+            f"${cost.usd_per_hour:.2f}/h ({parts}){_range(subject)}{idle}; ${cost.max_usd:,.2f} maximum ({cost.max_usd_basis}); "
             f"prices of {cost.prices_as_of or 'an unknown date'}."
         ),
     )

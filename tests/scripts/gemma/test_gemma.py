@@ -96,6 +96,11 @@ def test_more_words_than_a_command_takes_begin_with_the_stack():
         arguments("chat", "tpu-v6e2", "Say hello.")
 
 
+@pytest.mark.parametrize("name", ["teardown", "recover"])
+def test_a_stack_without_settings_and_state_can_be_torn_down_and_recovered(name):
+    assert arguments(name, "lost", "--yes") == ["--stack", "lost", "--yes"]
+
+
 def listing(monkeypatch, *found):
     monkeypatch.setattr(
         stacks, "listed", lambda: [ListedStack(name=n, is_selected=s, resources=r) for n, s, r in found]
