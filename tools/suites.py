@@ -82,6 +82,7 @@ TESTED: Final = {
 SHARED: Final = {
     "agreement": ("engine",),
     "cloud": ("scripts",),
+    "contracts": ("scripts", "stacks"),
     "engine": ("agreement", "evals", "kills", "scripts"),
     "evals": ("engine", "scripts"),
     "kills": ("engine",),

@@ -59,11 +59,13 @@ class Command(Generic[T]):
     """Sentence to print after Ctrl-C."""
     subcommands: "tuple[Command[Any], ...]" = ()
     room: str = "scripts"
-    """Package of the command: `python -m scripts.NAME`."""
+    """Package of the command: `python -m scripts.NAME`. Empty for one that is not a module: `gemma NAME`."""
 
     @property
     def program(self) -> str:
         """Command line without arguments."""
+        if not self.room:
+            return f"gemma {self.name}"
         return f"{_LAUNCHER.get()}{self.name}" if _LAUNCHER.get() else f"python -m {self.room}.{self.name}"
 
 

@@ -13,12 +13,13 @@ from authors.docs import all_commands
 from contracts.exit_codes import ExitCode
 from scripts.cli.command import Command, run_command
 from scripts.cli.options import JsonSwitch, Option
+from scripts.gemma.catalog import ENTRIES
 from tests.test_pages import GENERATED
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "reference" / "commands.md").read_text()
 COMMANDS = [
-    (command, [sub.name] if sub else [], f"scripts.{command.name}{' ' + sub.name if sub else ''}")
+    (command, [sub.name] if sub else [], f"{command.program.removeprefix('python -m ')}{' ' + sub.name if sub else ''}")
     for command in all_commands()
     for sub in (None, *command.subcommands)
 ]
@@ -39,10 +40,15 @@ def test_every_option_of_the_help_is_in_the_page(command, words, title, capsys):
     assert [option for option in sorted(options) if not re.search(rf"{option}[ `,]", rows)] == []
 
 
+def title_of(entry):
+    command = entry.whole()
+    return f"{command.program} {entry.subcommand}".removeprefix("python -m ").strip()
+
+
 def test_every_command_of_the_readme_is_in_the_page():
-    named = set(re.findall(r"^\| `python -m (scripts\.\w+)`", (ROOT / "README.md").read_text(), flags=re.MULTILINE))
+    named = set(re.findall(r"^\| `gemma (\w+)`", (ROOT / "README.md").read_text(), flags=re.MULTILINE))
     assert len(named) == 8
-    assert [name for name in sorted(named) if not section(name)] == []
+    assert [name for name in sorted(named) if not section(title_of(ENTRIES[name]))] == []
 
 
 def test_every_exit_code_is_in_the_page():

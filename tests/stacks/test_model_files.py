@@ -69,7 +69,7 @@ def test_the_program_declares_a_model_of_its_config_and_tells_so(configured, dec
 
 def test_the_program_refuses_a_model_that_it_does_not_know(configured, declare):
     configured("rtx6000-31b", model="org/other-8b")
-    with pytest.raises(PlanningError, match="modelConfig in a stack"):
+    with pytest.raises(PlanningError, match="in a stack, modelConfig"):
         declare(run)
 
 

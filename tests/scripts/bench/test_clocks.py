@@ -18,4 +18,8 @@ def test_no_measurement_of_a_command_reads_a_clock_that_can_be_set():
             "failure.py",
             "            facts = cloud_facts(api, self._found, stack=self._stack, now=datetime.now(UTC))",
         ),
+        (  # the name of a folder
+            "run.py",
+            '    out = Path(RESULTS) / re.sub(r"[^A-Za-z0-9.-]+", "-", server) / f"{datetime.now(UTC):%Y-%m-%dT%H-%M-%SZ}"',
+        ),
     ]
