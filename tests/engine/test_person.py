@@ -32,6 +32,7 @@ WITHOUT_CALLS = {
     "new": "writes settings",
     "plan": "asks Cloud Storage only, which counts for the project of the bucket",
     "preview": "runs pulumi and the planner",
+    "up": "runs pulumi and the planner",
 }
 pytestmark = pytest.mark.engine
 
