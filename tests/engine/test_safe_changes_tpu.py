@@ -178,7 +178,7 @@ def test_a_rolled_back_machine_is_shown_by_preview_and_status(workspace, deploye
     summary = workspace.pulumi("preview", "--json", "--refresh", "--stack", STACK).json["changeSummary"]
     assert summary["update"] == 1
     shown = workspace.script("status", "--stack", STACK).text
-    assert f"document {deployed['good'][:12]} serves" in " ".join(shown.split()), shown
+    assert f"rolled back to the last known good document, {deployed['good'][:12]}" in " ".join(shown.split()), shown
     assert "unrecognized arguments" in shown
 
 
