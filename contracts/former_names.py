@@ -24,8 +24,8 @@ PLAN_COSTS: Final[Mapping[str, str]] = {"idle_billing_s": "linger_s"}
 
 MARGIN_OUTPUT: Final[Mapping[str, str]] = {camel_case(key): camel_case(former) for key, former in MARGIN.items()}
 """The same for the stack output `plan.margin`."""
-PLAN_VERDICTS: Final[Mapping[str, str]] = {"oom": "out-of-memory"}
-"""Current value by former value of a plan's key `verdict`."""
+PLAN_VERDICTS: Final[Mapping[str, str]] = {"out-of-memory": "oom"}
+"""Former value by current value of a plan's key `verdict`."""
 
 DOCTOR_STATES: Final[Mapping[str, str]] = {"unknown": "cannot be told"}
 """Former values of the key `state` of `doctor --json`, now `status`."""
@@ -33,9 +33,9 @@ ROLLOUT_OUTCOMES: Final[Mapping[str, str]] = {"rolled back manually": "gone back
 """Former value of `outcome` by its current one, in the report and the record of a rollout."""
 
 
-def current_outcome(outcome: object) -> object:
-    """Return the current name of a rollout outcome of this release or the former one."""
-    return {old: new for new, old in ROLLOUT_OUTCOMES.items()}.get(str(outcome), outcome)
+def current_value(value: object, former: Mapping[str, str]) -> object:
+    """Return a value of this release or the former one by its current name; `former` has the former names by the current ones."""
+    return next((new for new, old in former.items() if old == value), value)
 
 
 def with_former_names(document: Mapping[str, object], former: Mapping[str, str]) -> dict[str, object]:
@@ -58,7 +58,7 @@ def with_current_plan(outputs: Mapping[str, object]) -> dict[str, object]:
     plan = dict(as_mapping(outputs.get("plan")))
     if not plan:
         return dict(outputs)
-    plan["verdict"] = current_verdict(plan.get("verdict"))
+    plan["verdict"] = current_value(plan.get("verdict"), PLAN_VERDICTS)
     if margin := as_mapping(plan.get("margin")):
         plan["margin"] = with_current_names(margin, MARGIN_OUTPUT)
     return {**outputs, "plan": plan}
@@ -71,11 +71,6 @@ def with_former_plan(outputs: Mapping[str, object]) -> dict[str, object]:
     if not margin:
         return dict(outputs)
     return {**outputs, "plan": {**plan, "margin": with_former_names(margin, MARGIN_OUTPUT)}}
-
-
-def current_verdict(verdict: object) -> object:
-    """Return the verdict of a plan of this release or the former one by its current name."""
-    return PLAN_VERDICTS.get(verdict, verdict) if isinstance(verdict, str) else verdict
 
 
 def _both(key: str, value: object, former: Mapping[str, str]) -> list[tuple[str, object]]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Final, Literal, cast
 
 from contracts.fields import ContractError, Doc, from_json, to_json
-from contracts.former_names import ROLLOUT_OUTCOMES, current_outcome
+from contracts.former_names import ROLLOUT_OUTCOMES, current_value
 from contracts.labels import PRODUCT
 
 ROLLOUT_ANNOTATION: Final = f"{PRODUCT}-rollout-record"
@@ -98,7 +98,7 @@ def read_record(service: Mapping[str, object]) -> RolloutRecord | UnreadableReco
                 why=f"its schema is {fields.get('schema')!r}, but this release reads schema {SCHEMA}"
             )
         if "outcome" in fields:
-            raw = {**fields, "outcome": current_outcome(fields["outcome"])}
+            raw = {**fields, "outcome": current_value(fields["outcome"], ROLLOUT_OUTCOMES)}
         return from_json(RolloutRecord, cast("object", raw), path=ROLLOUT_ANNOTATION)
     except ContractError as error:
         return UnreadableRecord(why=str(error).rstrip("."))

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import IO, Any, Final
@@ -23,8 +23,10 @@ QUERY_LIMIT_S = 120.0
 """Time limit of a read-only command."""
 
 _MAX_WORDS = 600
-_LAST_WORDS_S = 5.0
+_POLL_S: Final = 0.2
+_LAST_OUTPUT_S: Final = 5.0
 """Time to keep reading after the engine exited. A plugin that outlives it may keep the pipe open."""
+NO_VARIABLES: Final[Mapping[str, str]] = {}
 _NO_MEMORY: Final = ", for example because the machine ran out of memory"
 _LOST_TRACK = re.compile(r"\b409\b|already exists|alreadyExists|ALREADY_EXISTS|pending operations", re.IGNORECASE)
 _NO_REASON: Final = re.compile(r"(update|preview) (failed|canceled)")
@@ -121,7 +123,7 @@ def change(stack: str, *arguments: str, after_failure: str) -> None:
     Raises PulumiFailedError if it fails. `after_failure` explains the consequence.
     """
     command = (*arguments, "--yes", "--skip-preview", "--stack", stack)
-    code, output = _shown(*command)
+    code, output = attended(*command, on_line=_to_stderr)
     if code != 0:
         raise PulumiFailedError(
             f"`pulumi {arguments[0]} --stack {stack}` {ending(code)}, see above{_because(output)} {after_failure}"
@@ -143,32 +145,60 @@ def recover_hint(stack: str, output: str) -> str:
     return f" An interrupted run may have left resources that are not in the state. Run `python -m scripts.recover --stack {stack}`."
 
 
-def _shown(*arguments: str) -> tuple[int, str]:
-    """Run a Pulumi command with its output on stderr. Return its exit code and output."""
+def attended(
+    *arguments: str,
+    on_line: Callable[[str], None] | None = None,
+    watch: Callable[[], None] | None = None,
+    variables: Mapping[str, str] = NO_VARIABLES,
+) -> tuple[int, str]:
+    """Run a Pulumi command to its end, also after a signal. Return its exit code and its output.
+
+    `on_line` gets each line as it comes, in a thread of its own; `watch` is called several times a second, and once at the end.
+    Raises KeyboardInterrupt after the end if the user interrupted.
+    """
     lines: list[str] = []
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "stdin": subprocess.DEVNULL, "errors": "replace"}
-    with _engine(arguments, read_by_caller=True, **pipes) as process:
+    with _engine(arguments, variables, read_by_caller=True, **pipes) as process:
         assert process.stdout is not None  # noqa: S101 - requested above
-        reader = threading.Thread(target=_copy, args=(process.stdout, lines), daemon=True)
+        reader = threading.Thread(target=_keep, args=(process.stdout, lines, on_line), daemon=True)
         reader.start()
-        process.wait()
-    reader.join(timeout=_LAST_WORDS_S)
+        _wait(process, watch)
+    reader.join(timeout=_LAST_OUTPUT_S)
+    if watch is not None:
+        watch()
     return process.returncode, "".join(lines)
+
+
+def _wait(process: "subprocess.Popen[str]", watch: Callable[[], None] | None) -> None:
+    while True:
+        try:
+            process.wait(timeout=None if watch is None else _POLL_S)
+        except subprocess.TimeoutExpired:
+            if watch is not None:
+                watch()
+        else:
+            return
 
 
 def _engine(
     arguments: Sequence[str],
+    variables: Mapping[str, str] = NO_VARIABLES,
     **options: Any,  # noqa: ANN401 - those of `started`
 ) -> "AbstractContextManager[subprocess.Popen[str]]":
     """Start a Pulumi command in the project's folder."""
     words = [pulumi(), *arguments, "--non-interactive"]
-    return started(words, cwd=project_folder(), env=environment(), pass_fds=held_locks(), **options)
+    return started(words, cwd=project_folder(), env={**environment(), **variables}, pass_fds=held_locks(), **options)
 
 
-def _copy(stream: IO[str], lines: list[str]) -> None:
+def _keep(stream: IO[str], lines: list[str], on_line: Callable[[str], None] | None) -> None:
     for line in stream:
         lines.append(line)
-        print(line, end="", file=sys.stderr, flush=True)
+        if on_line is not None:
+            on_line(line)
+
+
+def _to_stderr(line: str) -> None:
+    print(line, end="", file=sys.stderr, flush=True)
 
 
 def query(arguments: Sequence[str], *, limit_s: float = QUERY_LIMIT_S) -> str:

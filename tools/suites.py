@@ -9,13 +9,14 @@ Everything runs on the main branch and at night, so an error here costs a day an
 
 import argparse
 import json
-import subprocess
 import sys
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Final
+
+from tools.git import git
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 
@@ -164,25 +165,16 @@ class BranchChanges:
 def difference(root: Path = ROOT) -> BranchChanges | None:
     """Return the changes since this branch left `origin/main` or its tracked branch, or None if that is unknown."""
     for name in ("origin/main", "@{upstream}"):
-        commit = _git(root, "merge-base", "HEAD", name)
+        commit = git(root, "merge-base", "HEAD", name)
         if commit:
-            changed = _git(root, "diff", "--name-only", "-z", commit.strip())
-            new = _git(root, "ls-files", "--others", "--exclude-standard", "-z")
+            changed = git(root, "diff", "--name-only", "-z", commit.strip())
+            new = git(root, "ls-files", "--others", "--exclude-standard", "-z")
             if changed is None or new is None:
                 return None
             shown = name if name == "origin/main" else "the branch that this one tracks"
             files = tuple(file for file in f"{changed}{new}".split("\0") if file)
             return BranchChanges(base=f"{shown} ({commit.strip()[:7]})", files=files)
     return None
-
-
-def _git(root: Path, *words: str) -> str | None:
-    """Return git's output, or None if it fails or is not installed."""
-    try:
-        done = subprocess.run(["git", *words], cwd=root, capture_output=True, text=True, check=False)
-    except OSError:
-        return None
-    return done.stdout if done.returncode == 0 else None
 
 
 def chosen(wanted: str, known: Iterable[str], found: BranchChanges | None) -> tuple[Sequence[str], str]:

@@ -5,13 +5,14 @@ number there can only shrink. Tests, fixtures and generated pages are not read. 
 """
 
 import re
-import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+from tools.git import git
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 ALLOWED: Final = ROOT / "tools" / "words_allowed.toml"
@@ -103,18 +104,9 @@ def subject_fault(subject: str) -> str | None:
     return f"begins with {first!r}; begin with a verb: add, fix, report" if first in NOT_A_VERB else None
 
 
-def _git(*arguments: str) -> str | None:
-    """Return what git prints; None where the folder has no history, or not this part."""
-    try:
-        done = subprocess.run(["git", "-C", str(ROOT), *arguments], capture_output=True, text=True, check=False)
-    except OSError:
-        return None
-    return done.stdout if done.returncode == 0 else None
-
-
 def tracked_hits() -> list[Hit]:
     """Return the hits in all files that git tracks. Raises FileNotFoundError where git or its folder is missing."""
-    listed = _git("ls-files", "-z")
+    listed = git(ROOT, "ls-files", "-z")
     if listed is None:
         raise FileNotFoundError("git cannot list the tracked files here, so their words were not checked")
     return [
@@ -133,7 +125,7 @@ def main() -> int:
     except FileNotFoundError as error:
         print(f"words: {error}", file=sys.stderr)
         return 1
-    subjects = _git("log", "--no-merges", "--format=%h %s", f"{SINCE}..HEAD")
+    subjects = git(ROOT, "log", "--no-merges", "--format=%h %s", f"{SINCE}..HEAD")
     if subjects is None:
         print("words: the subjects of commits were not checked: this checkout lacks the history", file=sys.stderr)
     for line in (subjects or "").splitlines():

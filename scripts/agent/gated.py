@@ -10,7 +10,7 @@ from pydantic import Field
 
 from contracts.errors import CommandRefusedError
 from contracts.fields import as_mapping, as_sequence
-from contracts.former_names import current_outcome
+from contracts.former_names import ROLLOUT_OUTCOMES, current_value
 from engine import runner
 from engine.deployment import type_in
 from engine.steps import CAPACITY_TYPES
@@ -111,7 +111,8 @@ async def _gated(call: CommandCall, command: Literal["rollout", "recover"]) -> G
         agent.spending.settles(stack, before)  # it refused before any change
         raise
     if during is not None:
-        outcome = "rolled out" if command == "recover" else str(current_outcome((answer.document or {}).get("outcome")))
+        reported = (answer.document or {}).get("outcome")
+        outcome = "rolled out" if command == "recover" else str(current_value(reported, ROLLOUT_OUTCOMES))
         agent.spending.settles(stack, _price_after(kept, outcome, before))
     return _answer(agent, answer, plan_id, during, changed=True)
 

@@ -57,11 +57,11 @@ def require_known(word: str) -> None:
     if word in with_settings:
         return
     try:
-        deployed = {stack.name for stack in listed()}
+        deployed = runner.listed_stacks()
     except ScriptError:
         if not meant(word, with_settings):
             raise
-        deployed = set[str]()  # the backend cannot be read, and the word is close to a stack with settings
+        deployed = frozenset[str]()  # the backend cannot be read, and the word is close to a stack with settings
     known = sorted({*with_settings, *deployed})
     if word not in known:
         raise CommandRefusedError(

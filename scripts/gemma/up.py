@@ -7,13 +7,11 @@ Before anything changes it states what happens to the server, how long that take
 two lines, at any width of the terminal. `pulumi up --stack NAME` deploys the same.
 """
 
-import shutil
 import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from textwrap import wrap
 from typing import Annotated, Final
 
 from contracts.errors import CommandRefusedError, ScriptError
@@ -30,8 +28,8 @@ from engine.update import UpdateResult, update
 from scripts.cli.command import Command, say
 from scripts.cli.options import Option
 from scripts.cli.prompts import confirm
+from scripts.cli.tables import console, paragraph
 from scripts.gemma.progress import TwoLines, for_line
-from scripts.gemma.stacks import listed
 from scripts.preview.face import Upcoming, upcoming
 
 _OPERATIONS: Final = ("create", "update", "replace", "delete", "read")
@@ -57,7 +55,7 @@ def _up(options: UpOptions) -> ExitCode:
     if not changes:
         _show([f"{stack}: no changes; {unchanged} resources are up to date."])
         return ExitCode.DONE
-    _show(["", *effect_lines(upcoming(stack, document), changes, unchanged)])
+    _show(["", *effect_lines(upcoming(stack, document, changes), changes, unchanged)])
     if not options.yes:
         confirm(
             f"Deploy stack {stack}?",
@@ -70,7 +68,7 @@ def _up(options: UpOptions) -> ExitCode:
 def _require_stack(stack: str) -> None:
     """Raise CommandRefusedError if the stack has no settings, or if the backend does not know it."""
     runner.require_stacks([stack])
-    if stack not in {one.name for one in listed()}:
+    if stack not in runner.listed_stacks():
         raise CommandRefusedError(f"Stack {stack} has settings but no state. Run `pulumi stack init {stack}`.")
 
 
@@ -140,13 +138,12 @@ def _lines(messages: Sequence[str]) -> Sequence[str]:
 
 def _show(lines: Sequence[str]) -> None:
     """Print lines on stdout; on a terminal, broken between words."""
+    out = console(sys.stdout)
     for line in map(for_terminal, lines):
-        width = shutil.get_terminal_size().columns
-        if sys.stdout.isatty() and len(line) > width:
-            print("\n".join(wrap(line, width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)))
+        if line:
+            paragraph(out, line)
         else:
-            print(line)
-    sys.stdout.flush()
+            out.print()
 
 
 COMMAND: Final = Command(

@@ -10,7 +10,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict
 
 from contracts.errors import CommandRefusedError
 from contracts.fields import camel_case
-from contracts.former_names import current_verdict
+from contracts.former_names import PLAN_VERDICTS, current_value
 from contracts.labels import PRODUCT
 from contracts.masking import masked
 from contracts.server_change import flags_of
@@ -37,6 +37,10 @@ _APART: Final = frozenset({"project", "vllm", "secrets"})
 """Fields of the settings that are shown in another form."""
 
 
+def _verdict(value: object) -> object:
+    return current_value(value, PLAN_VERDICTS)
+
+
 class _Data(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -54,7 +58,7 @@ class DescribedFinding(_Data):
 class DescribedPlan(_Data):
     """The figures of a plan that a reviewer needs."""
 
-    verdict: Annotated[str, BeforeValidator(current_verdict)]
+    verdict: Annotated[str, BeforeValidator(_verdict)]
     model: str
     accelerator: str
     weights_gib: float

@@ -1,6 +1,6 @@
 """What an `up` will do to a deployed stack: effect, duration and cost, from the engine's preview and the new settings."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from contracts.fields import as_mapping
@@ -8,7 +8,7 @@ from contracts.outputs import StackOutputs
 from contracts.resource_types import CAPACITY_TYPE, SERVICE_TYPE
 from contracts.server_change import ServerChange, server_change
 from engine import runner
-from engine.changes import changes_of
+from engine.changes import ResourceChange
 from engine.deployment import type_in
 from engine.previewed import steps_in
 from scripts.cli.frozen import most_usd_per_hour
@@ -29,13 +29,12 @@ class Upcoming:
     cost: str
 
 
-def upcoming(stack: str, preview: Mapping[str, object]) -> Upcoming:
+def upcoming(stack: str, preview: Mapping[str, object], changes: Sequence[ResourceChange]) -> Upcoming:
     """Return what the changes of a preview in JSON do.
 
     Raises ScriptError if the state cannot be read, and CommandRefusedError or PlanningError for invalid settings.
     """
     folder = runner.project_folder()
-    changes, _, _ = changes_of(preview)
     after = describe_stack(folder, stack, date=today())
     now = deployed_stack(stack)
     effect: StackEffect | None = None if makes_server(changes) else effect_of_changes(changes)

@@ -6,8 +6,9 @@ import pytest
 
 from contracts.fields import from_json
 from contracts.former_names import (
+    ROLLOUT_OUTCOMES,
     TEARDOWN,
-    current_outcome,
+    current_value,
     with_current_names,
     with_current_plan,
     with_former_names,
@@ -41,7 +42,7 @@ def test_the_current_name_wins():
     [("gone back", "rolled back manually"), ("not gone back", "not rolled back"), ("rolled back", "rolled back")],
 )
 def test_an_outcome_of_a_rollout_has_its_current_name(former, current):
-    assert current_outcome(former) == current_outcome(current) == current
+    assert current_value(former, ROLLOUT_OUTCOMES) == current_value(current, ROLLOUT_OUTCOMES) == current
 
 
 def test_a_record_of_the_former_release_is_read_and_stays_readable_for_it():

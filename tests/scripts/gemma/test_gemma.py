@@ -125,7 +125,7 @@ def test_without_a_single_stack_the_command_is_refused_with_the_choice(monkeypat
 
 
 def test_an_unknown_stack_names_the_nearest_and_never_advises_to_create_the_typo(monkeypatch):
-    listing(monkeypatch, ("prod", False, 3))
+    monkeypatch.setattr(runner, "listed_stacks", lambda: frozenset({"prod"}))
     require_known("prod")
     require_known("tpu-v6e1")
     with pytest.raises(CommandRefusedError) as refused:
@@ -135,10 +135,10 @@ def test_an_unknown_stack_names_the_nearest_and_never_advises_to_create_the_typo
 
 
 def test_a_typo_is_found_without_a_backend_and_a_strange_word_is_not(monkeypatch):
-    def logged_out():
+    def logged_out(_arguments):
         raise runner.PulumiFailedError("Pulumi is not logged in.", "")
 
-    monkeypatch.setattr(stacks, "listed", logged_out)
+    monkeypatch.setattr(runner, "query", logged_out)
     with pytest.raises(CommandRefusedError, match=r"Did you mean tpu-v6e1 or tpu-v6e4\?"):
         require_known("tpu-v6e2")
     with pytest.raises(runner.PulumiFailedError, match="not logged in"):

@@ -15,7 +15,6 @@ from engine.changes import changes_of
 from engine.update import UpdateResult
 from scripts.cli.command import run_command
 from scripts.gemma import up
-from scripts.gemma.stacks import ListedStack
 from scripts.preview import upcoming as preview_upcoming
 from scripts.preview.headline import DeployedStack
 from scripts.preview.upcoming import upcoming
@@ -58,9 +57,7 @@ class Engine:
         self.preview, self.result, self.updates = preview_of(RESTART), UpdateResult(exit_code=0, output=""), []
         self.outputs = replace(OUTPUTS, state="ACTIVE")
         self.known = [STACK]
-        monkeypatch.setattr(
-            up, "listed", lambda: [ListedStack(name=n, is_selected=False, resources=0) for n in self.known]
-        )
+        monkeypatch.setattr(up.runner, "listed_stacks", lambda: frozenset(self.known))
         monkeypatch.setattr(up, "previewed", lambda _stack, *_options: self.preview)
         monkeypatch.setattr(up, "update", self._update)
         monkeypatch.setattr(up, "stack_outputs", lambda _stack: self.outputs)
@@ -185,7 +182,7 @@ EFFECTS = [
 @pytest.mark.parametrize(("stack", "change", "words", "parts"), EFFECTS)
 def test_each_effect_has_the_words_of_the_comment(monkeypatch, stack, change, words, parts):
     monkeypatch.setattr(preview_upcoming, "deployed_stack", lambda _stack: None)
-    found = upcoming(stack, preview_of(change))
+    found = upcoming(stack, preview_of(change), changes_of(preview_of(change))[0])
     assert found.headline.startswith(f"{stack}: {words}")
     text = "\n".join(found.sentences)
     assert [part for part in parts if part not in text] == []
@@ -198,7 +195,7 @@ def test_the_cost_is_compared_with_the_deployed_stack(monkeypatch, usd, text):
     monkeypatch.setattr(
         preview_upcoming, "deployed_stack", lambda _stack: DeployedStack(outputs=OUTPUTS, usd_per_hour=usd)
     )
-    assert upcoming(STACK, preview_of(RESTART)).cost.startswith(text)
+    assert upcoming(STACK, preview_of(RESTART), changes_of(preview_of(RESTART))[0]).cost.startswith(text)
 
 
 def test_the_counts_name_each_operation():
