@@ -85,6 +85,7 @@ SHARED: Final = {
     "cloud": ("scripts",),
     "contracts": ("scripts", "stacks"),
     "engine": ("agreement", "evals", "kills", "scripts"),
+    "engine_room": ("scripts",),
     "evals": ("engine", "scripts"),
     "kills": ("engine",),
     "planning": ("stacks",),

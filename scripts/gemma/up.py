@@ -21,6 +21,7 @@ from contracts.plain_text import for_terminal
 from engine import runner
 from engine.changes import ResourceChange, changes_of
 from engine.events import EventLog
+from engine.locks import end_dead_locks, is_lock_error, parse_locks
 from engine.previewed import diagnostics, previewed
 from engine.private_folders import private_folder
 from engine.stack import stack_outputs
@@ -85,6 +86,14 @@ def effect_lines(effect: Upcoming, changes: Sequence[ResourceChange], unchanged:
 
 
 def _deploy(stack: str, options: Sequence[str], *, steps: int) -> ExitCode:
+    result, elapsed_s = _updated(stack, options, steps=steps)
+    if result.exit_code != 0 and is_lock_error(result.output):
+        end_dead_locks(stack, parse_locks(result.output), report=lambda line: say("up", line))
+        result, elapsed_s = _updated(stack, options, steps=steps)
+    return _report(stack, result, elapsed_s)
+
+
+def _updated(stack: str, options: Sequence[str], *, steps: int) -> tuple[UpdateResult, float]:
     with private_folder() as folder, TwoLines() as lines:
         log = EventLog(path=folder / "events", plain=for_line, steps=steps)
 
@@ -94,8 +103,7 @@ def _deploy(stack: str, options: Sequence[str], *, steps: int) -> ExitCode:
             lines.draw()
 
         result = update(stack, *options, log=log.path, watch=watch)
-        elapsed_s = lines.elapsed_s
-    return _report(stack, result, elapsed_s)
+        return result, lines.elapsed_s
 
 
 def _report(stack: str, result: UpdateResult, elapsed_s: float) -> ExitCode:

@@ -19,6 +19,7 @@ from scripts.preview import upcoming as preview_upcoming
 from scripts.preview.headline import DeployedStack
 from scripts.preview.upcoming import upcoming
 from tests.contracts.test_server_change import machine, service
+from tests.engine_room.test_locks import dead_pid, refusal
 from tests.scripts.sample_outputs import sample_outputs
 
 STACK = "tpu-v6e1"
@@ -74,6 +75,16 @@ class Engine:
         if isinstance(self.result, BaseException):
             raise self.result
         return self.result
+
+    def then(self, result):
+        """Answer the next update as told, and all later ones with `result`."""
+
+        def update(stack, *options, log, watch):
+            answer, self.result = self.result, result
+            self.updates.append((stack, options))
+            return answer
+
+        return update
 
 
 @pytest.fixture
@@ -151,6 +162,21 @@ def test_a_failed_update_is_one_sentence_with_the_next_step(engine, capsys, outp
     last = capsys.readouterr().err.splitlines()[-1]
     assert last.startswith(f"up: Stack {STACK} was not deployed completely: ")
     assert last.endswith(ends)
+
+
+def test_a_live_lock_is_named_with_its_holder_and_a_stale_one_is_removed(engine, monkeypatch, capsys):
+    engine.result = UpdateResult(exit_code=255, output=refusal(1, "elsewhere"))
+    assert typed("--yes") == ExitCode.REFUSED
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last.startswith(f"up: Stack {STACK} is locked for ")
+    assert "root@elsewhere (process 1)" in last
+
+    engine.result, removed = UpdateResult(exit_code=255, output=refusal(dead_pid())), []
+    monkeypatch.setattr(up.runner, "query", removed.append)
+    monkeypatch.setattr(up, "update", engine.then(UpdateResult(exit_code=0, output="")))
+    assert typed("--yes") == ExitCode.DONE
+    assert removed == [["cancel", "--yes", "--stack", STACK]]
+    assert "removed the stale lock of root@" in capsys.readouterr().err
 
 
 def test_an_interrupt_names_how_to_go_on(engine, capsys):
