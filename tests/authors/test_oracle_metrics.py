@@ -50,10 +50,18 @@ def test_another_name_type_bucket_or_label_is_a_fault(change, fault):
     assert any(fault in each for each in faults), faults
 
 
-def test_every_metric_of_the_simulated_server_has_a_type():
-    text = Metrics("m", {}, speculation=Speculation({"method": "ngram", "num_speculative_tokens": 2})).render(
-        running=0, waiting=0, kv_usage=0
+def test_only_the_labels_of_the_configuration_that_are_read_must_be_in_vllm():
+    ours = '# TYPE vllm:cache_config_info gauge\nvllm:cache_config_info{block_size="16",num_gpu_blocks="9",swap_space="4"} 1.0\n'
+    assert faults_of(ours, ours.replace("swap_space", "hash_block_size")) == ()
+    assert faults_of(ours, ours.replace("num_gpu_blocks", "blocks")) == (
+        "metrics: vllm:cache_config_info has no label num_gpu_blocks in vLLM",
     )
+
+
+def test_every_metric_of_the_simulated_server_has_a_type():
+    text = Metrics(
+        "m", {}, max_model_len=500, speculation=Speculation({"method": "ngram", "num_speculative_tokens": 2})
+    ).render(running=0, waiting=0, kv_usage=0)
     shapes = shapes_of(text)
     assert {shape.kind for shape in shapes.values()} == {"counter", "gauge", "histogram"}
     assert {name for name, shape in shapes.items() if not shape.labels} <= {

@@ -1,6 +1,7 @@
 """Counters and histograms in Prometheus text, under vLLM's names and labels."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import count
 from typing import Final
 
 from localcloud.vllm.histograms import Histogram
@@ -18,7 +19,7 @@ _LATENCY: Final = (
     0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0, 240.0, 480.0, 960.0,
     1920.0, 7680.0,
 )  # fmt: skip
-_TOKENS: Final = tuple(float(base * 10**power) for power in range(6) for base in (1, 2, 5))
+_MANTISSAS: Final = (1, 2, 5)
 _FINISHED: Final = ("stop", "length", "abort", "error", "repetition")
 
 
@@ -26,7 +27,12 @@ class Metrics:
     """The server's counters. The engine increments the attributes."""
 
     def __init__(
-        self, model_name: str, cache_config: Mapping[str, object], *, speculation: Speculation | None = None
+        self,
+        model_name: str,
+        cache_config: Mapping[str, object],
+        *,
+        max_model_len: int,
+        speculation: Speculation | None = None,
     ) -> None:
         self._model_name = model_name
         self._cache_config = cache_config
@@ -39,6 +45,7 @@ class Metrics:
         self.prefix_cache_hits = 0
         self.finished = dict.fromkeys(_FINISHED, 0)
         self._histograms: list[Histogram] = []
+        tokens = tuple(_token_buckets(max_model_len))
         self.ttft_s = self._seconds("time_to_first_token", "time to first token", _TTFT)
         self.inter_token_s = self._seconds("inter_token_latency", "inter-token latency", _INTERVAL)
         self.time_per_output_token_s = self._seconds(
@@ -50,13 +57,13 @@ class Metrics:
         self.prefill_s = self._seconds("request_prefill_time", "time in PREFILL phase", _LATENCY)
         self.decode_s = self._seconds("request_decode_time", "time in DECODE phase", _LATENCY)
         self.request_prompt_tokens = self._histogram(
-            "request_prompt_tokens", "Number of prefill tokens processed.", _TOKENS
+            "request_prompt_tokens", "Number of prefill tokens processed.", tokens
         )
         self.request_generation_tokens = self._histogram(
-            "request_generation_tokens", "Number of generation tokens.", _TOKENS
+            "request_generation_tokens", "Number of generation tokens.", tokens
         )
         self.request_max_tokens = self._histogram(
-            "request_params_max_tokens", "Histogram of the max_tokens request parameter.", _TOKENS
+            "request_params_max_tokens", "Histogram of the max_tokens request parameter.", tokens
         )
 
     def _seconds(self, name: str, what: str, bounds: Sequence[float]) -> Histogram:
@@ -120,6 +127,15 @@ class Metrics:
         out.append(f"vllm:cache_config_info{{{pairs}}} 1.0")
         out.extend(self.http.lines())
         return "\n".join(out) + "\n"
+
+
+def _token_buckets(most: int) -> Iterator[float]:
+    """Yield 1, 2, 5, 10, 20, 50 and so on up to the longest request (vllm/v1/metrics/loggers.py, build_1_2_5_buckets)."""
+    for power in count():
+        for mantissa in _MANTISSAS:
+            if mantissa * 10**power > most:
+                return
+            yield float(mantissa * 10**power)
 
 
 def _escaped(text: str) -> str:

@@ -218,7 +218,9 @@ def _engine(
         "swap_space": 4,
     }
     speculation = Speculation(arguments.speculative_config) if arguments.speculative_config else None
-    metrics = Metrics(arguments.served_model_names[0], cache_config, speculation=speculation)
+    metrics = Metrics(
+        arguments.served_model_names[0], cache_config, max_model_len=capacity.max_model_len, speculation=speculation
+    )
     return SimulatedEngine(
         capacity=capacity, timing=pace, metrics=metrics, prefix_caching=arguments.enable_prefix_caching
     )

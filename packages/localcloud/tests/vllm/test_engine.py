@@ -63,7 +63,10 @@ def engine(
         fixed_tpot_s=tpot_s,
     )
     return SimulatedEngine(
-        capacity=capacity, timing=pace, metrics=Metrics("m", {}, speculation=speculation), prefix_caching=False
+        capacity=capacity,
+        timing=pace,
+        metrics=Metrics("m", {}, max_model_len=500, speculation=speculation),
+        prefix_caching=False,
     )
 
 
