@@ -33,8 +33,8 @@ _TYPE: Final = re.compile(r"# TYPE (\S+) (\w+)")
 _SAMPLE: Final = re.compile(r"([a-zA-Z_:][\w:]*)(?:\{(.*)\})? \S+")
 _LABEL: Final = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 CONFIG: Final = "vllm:cache_config_info"
-"""Its labels are the fields of a release's configuration. Only those in `_READ` are read by anything."""
-_READ: Final = frozenset({"block_size", "num_gpu_blocks"})
+"""Its labels are the fields of a release's configuration. Only those in `_READ` have a reader in this project."""
+_READ: Final = frozenset({"block_size", "cache_dtype", "gpu_memory_utilization", "num_gpu_blocks"})
 _PARTS: Final = ("_bucket", "_count", "_sum", "_total")
 
 
