@@ -105,6 +105,8 @@ class Sequence:
     turn: int = 0
     """Number of its turns among the running sequences; a callback of an earlier turn is void."""
     was_admitted: bool = False
+    preemptions: int = 0
+    """Preemptions that the metrics do not have yet. vLLM counts them with the sequence's next token (observed with 0.32.0)."""
     left_of_draft: int = 0
     """Tokens of its current step, with speculative decoding."""
     cached: int = 0
@@ -274,7 +276,7 @@ class SimulatedEngine:
         sequence.state = "waiting"
         sequence.left_of_draft = 0
         self._waiting.appendleft(sequence)
-        self._metrics.preemptions += 1
+        sequence.preemptions += 1
 
     @staticmethod
     def _stall(sequence: Sequence) -> None:
@@ -317,6 +319,8 @@ class SimulatedEngine:
             return
         sequence.emitted = end = begin + tokens
         metrics = self._metrics
+        metrics.preemptions += sequence.preemptions
+        sequence.preemptions = 0
         self._speculate(sequence, tokens - (begin == 0))
         metrics.generation_tokens += tokens
         if begin == 0:
