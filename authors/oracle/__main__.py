@@ -1,4 +1,4 @@
-"""`python -m authors.oracle`: compare our benchmark and smoke checks with a real vLLM and its benchmark, and check its exposure.
+"""`python -m authors.oracle`: compare our benchmark and smoke checks with a real vLLM and its benchmark, check its exposure and the simulated metrics.
 
 The first run installs vLLM (6 GB) below .oracle. docs/authors/oracle.md describes the comparison and its results.
 """
@@ -22,6 +22,7 @@ from authors.oracle.exposure import check_exposure
 from authors.oracle.fault import buffering_proxy
 from authors.oracle.judge import FEWEST_ROUNDS, OracleRun
 from authors.oracle.measure import POINTS, Bench, OraclePoint
+from authors.oracle.metric_shapes import check_metrics
 from authors.oracle.render import OracleMeasured, OracleReport, as_json, as_markdown
 from authors.oracle.rounds import check_command, measure_planted, measure_point, processor_name
 from authors.oracle.server import OracleCores, free_port, running_server, split_cores
@@ -29,7 +30,8 @@ from authors.oracle.server import OracleCores, free_port, running_server, split_
 NAMES: Final = tuple(point.name for point in POINTS)
 BENCHMARK: Final = "benchmark"
 EXPOSURE: Final = "exposure"
-PARTS: Final = (BENCHMARK, EXPOSURE)
+METRICS: Final = "metrics"
+PARTS: Final = (BENCHMARK, EXPOSURE, METRICS)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -74,6 +76,7 @@ def run_oracle(options: argparse.Namespace) -> OracleReport:
     cores = split_cores(tuple(os.sched_getaffinity(0)))
     parts = options.part or PARTS
     exposure = check_exposure(home, cores, _say) if EXPOSURE in parts else None
+    metrics = check_metrics(home, cores, _say) if METRICS in parts else None
     measured = _measured(options, home, port, cores) if BENCHMARK in parts else None
     report = OracleReport(
         date=dt.datetime.now(dt.UTC).date().isoformat(),
@@ -81,6 +84,7 @@ def run_oracle(options: argparse.Namespace) -> OracleReport:
         load=(load, os.getloadavg()[0]),
         measured=measured,
         exposure=exposure,
+        metrics=metrics,
         elapsed_s=time.monotonic() - began_s,
     )
     (home.results / "report.json").write_text(json.dumps(as_json(report), indent=1) + "\n", encoding="utf-8")
@@ -122,7 +126,7 @@ def _parser() -> argparse.ArgumentParser:
         help=f"valid rounds per point (default and minimum: {FEWEST_ROUNDS})",
     )
     parser.add_argument(
-        "--part", action="append", default=[], choices=PARTS, help="run only this part; repeatable (default: both)"
+        "--part", action="append", default=[], choices=PARTS, help="run only this part; repeatable (default: all)"
     )
     parser.add_argument(
         "--point", action="append", default=[], choices=NAMES, help="measure only this point; repeatable (default: all)"

@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from authors.oracle.exposure import Exposure
 from authors.oracle.judge import FigureComparison
+from authors.oracle.metric_shapes import ShapeComparison
 from authors.oracle.rounds import PlantedOutcome, PointOutcome
 
 SCHEMA_VERSION: Final = 2
@@ -24,13 +25,16 @@ class OracleReport:
     """None if the benchmark was not run."""
     exposure: Exposure | None
     """None if the exposure was not checked."""
+    metrics: ShapeComparison | None
+    """None if the metrics were not compared."""
     elapsed_s: float
 
     @property
     def faults(self) -> tuple[str, ...]:
         """All faults, as sentences."""
         found = self.measured.faults if self.measured is not None else ()
-        return (*found, *(self.exposure.faults if self.exposure is not None else ()))
+        others = (part for part in (self.exposure, self.metrics) if part is not None)
+        return (*found, *(fault for part in others for fault in part.faults))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +66,8 @@ def as_markdown(report: OracleReport) -> str:
         lines += _of_benchmarks(report.measured)
     if report.exposure is not None:
         lines += ["", *_of_exposure(report.exposure), ""]
+    if report.metrics is not None:
+        lines += ["", *_of_metrics(report.metrics), ""]
     lines += [f"- FAULT: {fault}" for fault in report.faults]
     return "\n".join(lines)
 
@@ -86,6 +92,14 @@ def _of_benchmarks(measured: OracleMeasured) -> list[str]:
 def _of_exposure(exposure: Exposure) -> list[str]:
     lines = ["| request | only an API key | as the stacks start it | with the key |", "| --- | --- | --- | --- |"]
     return [*lines, *(f"| {row.asked} | {row.open} | {row.closed} | {row.with_key} |" for row in exposure.rows)]
+
+
+def _of_metrics(metrics: ShapeComparison) -> list[str]:
+    return [
+        f"Metrics: {len(metrics.compared)} names of the simulated server compared with vLLM's.",
+        "",
+        f"Names that only vLLM has: {', '.join(f'`{name}`' for name in metrics.missing) or 'none'}.",
+    ]
 
 
 def _table(rows: Sequence[FigureComparison]) -> list[str]:

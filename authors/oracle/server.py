@@ -107,13 +107,14 @@ def running_server(
         )
     url = f"http://{HOST}:{port}"
     try:
-        _wait_until_ready(process, url, log, say)
+        wait_until_ready(process, url, log, say)
         yield url
     finally:
         end_group(process)
 
 
-def _wait_until_ready(process: "subprocess.Popen[bytes]", url: str, log: Path, say: OracleSay) -> None:
+def wait_until_ready(process: "subprocess.Popen[bytes]", url: str, log: Path, say: OracleSay) -> None:
+    """Wait until a server answers at `/health`. Raises OracleError if it exits, or after READY_LIMIT_S."""
     began_s = said_s = time.monotonic()
     while True:
         if process.poll() is not None:
@@ -152,8 +153,13 @@ def end_group(process: "subprocess.Popen[bytes]") -> None:
 
 def read_metrics(url: str) -> dict[str, float]:
     """Return the server's metrics, each summed over its labels."""
+    return parse_metrics(metrics_text(url))
+
+
+def metrics_text(url: str) -> str:
+    """Return the server's metrics in Prometheus text."""
     with _DIRECT.open(f"{url}/metrics", timeout=_PROBE_LIMIT_S) as answer:
-        return parse_metrics(answer.read().decode())
+        return answer.read().decode()
 
 
 def parse_metrics(text: str) -> dict[str, float]:

@@ -1,77 +1,25 @@
-"""Explain from its log and the plan why a Cloud Run revision did not start."""
+"""Explain from the log and the plan why a server did not start: causes of the platform, then those of vLLM's engine."""
 
 import math
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Final, Literal
+from collections.abc import Sequence
+from typing import Final
 
 from contracts.staged_weights import folder_uri
 from planning.data.checkpoints import other_ids
 from planning.machine.hardware import CLOUD_RUN_GIB_PER_VCPU, CLOUD_RUN_VCPU, find_accelerator, host_of
-from planning.question.types import Plan, StartupProbe
 from planning.rules import memory as rules_memory
 from planning.rules.platforms import loading as rules_loading
 from planning.rules.platforms import places as rules_platform
-from planning.rules.registry import Check, id_of
+from planning.rules.registry import id_of
 from planning.speed.probes import LONGEST_PROBE
 from planning.units import align_to
+from stacks.hooks.engine_causes import ENGINE_CAUSES, ENGINE_FAILED
+from stacks.hooks.known_causes import Cause, FailedStart, KnownCause
 from stacks.secrets import HF_TOKEN, set_command
-from stacks.settings import CloudRunSettings, Settings
 
 _MEMORY_STEP_GIB: Final = 4
 _GIB_MIB: Final = 1024
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FailedStart:
-    """Facts about a revision that did not start."""
-
-    stack: str
-    settings: Settings
-    run: CloudRunSettings | None
-    """None on a TPU."""
-    plan: Plan
-    probe: StartupProbe | None
-    """Startup probe in effect. None on a TPU."""
-    bucket: str
-    """Bucket of the weights, even if the stack reads none."""
-    account: str
-    """E-mail address of the server's account."""
-
-    @property
-    def cloud_run(self) -> CloudRunSettings:
-        """Settings of Cloud Run. Used only for log lines of Cloud Run."""
-        assert self.run is not None  # noqa: S101 - causes of Cloud Run are skipped for a TPU
-        return self.run
-
-    @property
-    def startup_probe(self) -> StartupProbe:
-        """Startup probe. Used only for log lines of Cloud Run."""
-        assert self.probe is not None  # noqa: S101 - as above
-        return self.probe
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cause:
-    """The cause of a failure, and the log line that shows it."""
-
-    line: str
-    hint: str
-    finding: str = ""
-    """Id of the planner's finding that predicts it (docs/reference/rules.md), or empty."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _KnownCause:
-    """Pattern of a log line, and its meaning."""
-
-    pattern: re.Pattern[str]
-    explain: "Callable[[re.Match[str], FailedStart], str]"
-    rule: Check | None = None
-    """Planner rule that predicts it."""
-    target: Literal["tpu", "cloud-run"] | None = None
-    """The only target with such lines. None: both."""
 
 
 def cause_of(lines: Sequence[str], start: FailedStart) -> Cause | None:
@@ -198,33 +146,6 @@ def _no_weights(_found: re.Match[str], start: FailedStart) -> str:
     return f"The server found no checkpoint of {settings.model} in {place}. Check gemma-serving:model and gemma-serving:image."
 
 
-def _too_long(found: re.Match[str], start: FailedStart) -> str:
-    longest = int(found["longest"])
-    text = (
-        f"The KV cache is too small for one request of {int(found['length']):,} tokens: it needs {found['needed']} GiB, but "
-        f"{found['available']} GiB is left (planned: {start.plan.memory.kv_gib:.2f} GiB)."
-    )
-    if longest < 1:
-        return f"{text} Choose a smaller checkpoint or a larger GPU."
-    return f"{text} Set gemma-serving:vllm.maxModelLen to {longest} or less, or raise vllm.gpuMemoryUtilization."
-
-
-def _no_cache_memory(found: re.Match[str], start: FailedStart) -> str:
-    return (
-        f"No GPU memory is left for the KV cache{found['figure'] or ''} (planned: {start.plan.memory.kv_gib:.2f} GiB). "
-        "Raise gemma-serving:vllm.gpuMemoryUtilization, or choose a smaller checkpoint or a larger GPU."
-    )
-
-
-def _gpu_memory(found: re.Match[str], start: FailedStart) -> str:
-    memory = start.plan.memory
-    return (
-        f"The GPU ran out of memory when {found['size']} more was requested. The plan has {memory.weights_gib:.1f} GiB of weights and "
-        f"{memory.activations_gib:.1f} GiB of activations in {memory.usable_gib:.1f} GiB. Lower gemma-serving:vllm.gpuMemoryUtilization to leave "
-        "more for allocations outside the KV cache, or lower vllm.maxNumBatchedTokens."
-    )
-
-
 def _arguments(found: re.Match[str], _start: FailedStart) -> str:
     return f"vLLM rejected its command line: {found['said'].strip()}. Change gemma-serving:vllm."
 
@@ -244,15 +165,6 @@ def _too_slow(_found: re.Match[str], start: FailedStart) -> str:
     return (
         f"{text} Cloud Run allows no more. To start faster, set gemma-serving:cloudRun.mount.mode: fuse-buffered with cloudRun.directVpc: true, "
         "or weights: prefetched-image."
-    )
-
-
-def _tpu_memory(_found: re.Match[str], start: FailedStart) -> str:
-    memory = start.plan.memory
-    return (
-        f"A chip ran out of memory (HBM). The plan has {memory.weights_gib:.1f} GiB of weights, {memory.activations_gib:.1f} GiB of compiled "
-        f"programs and {memory.kv_gib:.1f} GiB of KV cache in {memory.usable_gib:.1f} GiB. Lower gemma-serving:vllm.gpuMemoryUtilization or "
-        "vllm.maxNumBatchedTokens, or choose a larger slice."
     )
 
 
@@ -293,103 +205,80 @@ def _limited(_found: re.Match[str], _start: FailedStart) -> str:
     )
 
 
-_CAUSES: Final[Sequence[_KnownCause]] = (
-    _KnownCause(
+_CAUSES: Final[Sequence[KnownCause]] = (
+    KnownCause(
         pattern=re.compile(r"Memory limit of (?P<limit>\d+) MiB exceeded with (?P<used>\d+) MiB used"),
         explain=_memory,
         rule=rules_memory.host_memory,
         target="cloud-run",
     ),
-    _KnownCause(
+    KnownCause(
         pattern=re.compile(r"volume \(type: gcs, name: (?P<volume>[\w-]+)\): mount operation failed"),
         explain=_unmounted,
         target="cloud-run",
     ),
-    _KnownCause(
+    KnownCause(
         pattern=re.compile(r"Forbidden: 403 .* does not have storage\.objects\.list access"),
         explain=_unlisted,
         target="cloud-run",
     ),
-    _KnownCause(
+    KnownCause(
         pattern=re.compile(r"Repo id must be in the form .*'gs://"),
         explain=_not_streamed,
         rule=rules_loading.streams,
         target="cloud-run",
     ),
-    _KnownCause(
+    KnownCause(
         pattern=re.compile(r"(?:Cannot start the server|The server is not started): (?P<said>.+)"),
         explain=_not_prepared,
         target="cloud-run",
     ),
-    _KnownCause(
+    KnownCause(
         pattern=re.compile(r"Memory limit supplied: (?P<has>\d+) cannot be smaller than: (?P<needs>\d+)"),
         explain=_small_buffer,
         target="cloud-run",
     ),
-    _KnownCause(
+    KnownCause(
         pattern=re.compile(r"Permission denied: '(?P<path>/mnt/[^']*)'"),
         explain=_unreadable,
         rule=rules_platform.mount_owner,
         target="cloud-run",
     ),
-    _KnownCause(
+    KnownCause(
         pattern=re.compile(
             r"RepositoryNotFoundError|Repository Not Found for url|is not a valid model identifier listed on"
         ),
         explain=_absent,
     ),
-    _KnownCause(
+    KnownCause(
         pattern=re.compile(
             r"GatedRepoError|Cannot access gated repo|Access to model \S+ is restricted|401 Client Error"
         ),
         explain=_gated,
     ),
-    _KnownCause(
+    KnownCause(
         pattern=re.compile(r"Invalid repository ID or local directory specified|Cannot find any model weights with"),
         explain=_no_weights,
     ),
-    _KnownCause(
-        pattern=re.compile(
-            r"max seq len \((?P<length>\d+)\), \(?(?P<needed>[\d.]+) GiB KV cache is needed, which is larger than the available KV cache memory "
-            r"\((?P<available>[\d.]+) GiB\)\. Based on the available memory, the estimated maximum model length is (?P<longest>\d+)"
-        ),
-        explain=_too_long,
-        rule=rules_memory.one_request,
-    ),
-    _KnownCause(
-        pattern=re.compile(r"No available memory for the cache blocks(?P<figure> \([^)]*\))?"),
-        explain=_no_cache_memory,
-        rule=rules_memory.one_request,
-    ),
-    _KnownCause(
+    KnownCause(
         pattern=re.compile(
             r"[Ee]rror (?P<code>803|804): (?:system has unsupported display driver|forward compatibility was attempted on non supported HW)"
         ),
         explain=_refused_libraries,
         target="cloud-run",
     ),
-    _KnownCause(
+    KnownCause(
         pattern=re.compile(r"NVIDIA driver on your system is too old \(found version (?P<version>\d+)\)"),
         explain=_old_driver,
         target="cloud-run",
     ),
-    _KnownCause(
-        pattern=re.compile(r"CUDA out of memory\. Tried to allocate (?P<size>[\d.]+ \w+)"),
-        explain=_gpu_memory,
-        rule=rules_memory.out_of_memory,
-        target="cloud-run",
-    ),
-    _KnownCause(
-        pattern=re.compile(r"Ran out of memory in memory space hbm", re.IGNORECASE),
-        explain=_tpu_memory,
-        rule=rules_memory.out_of_memory,
-        target="tpu",
-    ),
-    _KnownCause(pattern=re.compile(r"\(killed, most likely out of memory\)"), explain=_killed, target="tpu"),
-    _KnownCause(pattern=re.compile(r"Cannot pull image .*(toomanyrequests|\b429\b)"), explain=_limited, target="tpu"),
-    _KnownCause(pattern=re.compile(r"vllm(?: serve)?: error: (?P<said>.+)"), explain=_arguments),
+    *ENGINE_CAUSES,
+    KnownCause(pattern=re.compile(r"\(killed, most likely out of memory\)"), explain=_killed, target="tpu"),
+    KnownCause(pattern=re.compile(r"Cannot pull image .*(toomanyrequests|\b429\b)"), explain=_limited, target="tpu"),
+    KnownCause(pattern=re.compile(r"vllm(?: serve)?: error: (?P<said>.+)"), explain=_arguments),
+    ENGINE_FAILED,
     # CANCELLED: the container had already exited.
-    _KnownCause(
+    KnownCause(
         pattern=re.compile(r"STARTUP \w+ probe failed \d+ times? consecutively(?!.*CANCELLED)"),
         explain=_too_slow,
         rule=rules_platform.probe_budget,

@@ -141,6 +141,7 @@ def test_the_report_shows_each_request_and_the_faults():
         load=(1.0, 2.0),
         measured=None,
         exposure=Exposure(rows=rows, faults=("exposure: something",)),
+        metrics=None,
         elapsed_s=60.0,
     )
     text = as_markdown(report)

@@ -204,6 +204,7 @@ def report(outcome, planted, **more):
         load=(1.0, 2.0),
         measured=OracleMeasured(points=(outcome,), planted=planted, smoke_checks=15, client_faults=()),
         exposure=None,
+        metrics=None,
         elapsed_s=600.0,
         **more,
     )

@@ -193,7 +193,7 @@ def test_a_scrape_of_metrics_is_a_server_that_runs(learn: Learn, tmp_path: Path)
         "cache_dtype": "auto",
         "enable_prefix_caching": True,
     }
-    scrape = Metrics("google/gemma-4-E2B-it", config).render(running=0, waiting=0, kv_usage=0.0)
+    scrape = Metrics("google/gemma-4-E2B-it", config, max_model_len=8192).render(running=0, waiting=0, kv_usage=0.0)
     assert learn(scrape, "--accelerator", "v5e-1", "--set", "maxModelLen=16384") == ExitCode.DONE
     boot = learned(tmp_path).boot("learned-gemma-4-e2b-it-v5e-1-1")
     (blocks,) = boot.figures

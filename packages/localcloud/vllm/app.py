@@ -30,6 +30,8 @@ _SIMULATOR: Final = "/_sim/"
 _ORIGINS: Final = "allowed-origins"
 _MAX_BODY_BYTES: Final = 64 * 2**20
 _CRASH_STATUS: Final = 139
+_DISCONNECTED_STATUS: Final = 200
+_FAILED_STATUS: Final = 500
 
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -87,6 +89,16 @@ async def _mark(request: web.Request, response: web.StreamResponse) -> None:
     response.headers["server"] = "uvicorn"
 
 
+async def _answered(request: web.Request, handler: _Handler) -> web.StreamResponse:
+    """Return the handler's response. Errors are in vLLM's format."""
+    try:
+        return await handler(request)
+    except RequestError as error:
+        return web.json_response(error.body(), status=error.status)
+    except web.HTTPException as error:
+        return web.json_response({"detail": error.reason}, status=error.status)
+
+
 class _Server:
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
@@ -111,12 +123,29 @@ class _Server:
         if cors.is_preflight(request):
             return cors.preflight(request, self._parts.arguments.allowed_origins)
         request[_ORIGINS] = self._parts.arguments.allowed_origins
+        if request.path.startswith(_SIMULATOR):
+            return await _answered(request, handler)
+        return await self._counted(request, handler)
+
+    async def _counted(self, request: web.Request, handler: _Handler) -> web.StreamResponse:
+        """Answer a request, and count it. One whose client has gone counts as answered, as in vLLM."""
+        started_s = asyncio.get_running_loop().time()
         try:
-            return await handler(request)
-        except RequestError as error:
-            return web.json_response(error.body(), status=error.status)
-        except web.HTTPException as error:
-            return web.json_response({"detail": error.reason}, status=error.status)
+            response = await _answered(request, handler)
+        except asyncio.CancelledError:
+            self._count(request, _DISCONNECTED_STATUS, started_s)
+            raise
+        except Exception:
+            self._count(request, _FAILED_STATUS, started_s)
+            raise
+        self._count(request, response.status, started_s)
+        return response
+
+    def _count(self, request: web.Request, status: int, started_s: float) -> None:
+        route = request.match_info.route.resource
+        handler = None if route is None else route.canonical
+        duration_s = asyncio.get_running_loop().time() - started_s
+        self._parts.engine.http.count(handler, request.method, status, duration_s)
 
     def _has_key(self, request: web.Request) -> bool:
         keys = self._parts.api_keys

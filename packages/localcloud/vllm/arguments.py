@@ -53,6 +53,7 @@ class Arguments:
     language_model_only: bool = False
     limit_mm_per_prompt: dict[str, Any]
     default_chat_template_kwargs: dict[str, Any]
+    speculative_config: dict[str, Any]
     enable_prompt_tokens_details: bool = False
     enable_force_include_usage: bool = False
     max_queued_requests: int | None
@@ -205,6 +206,7 @@ def _arguments(found: argparse.Namespace) -> Arguments:
         "revision": found.revision or "",
         "limit_mm_per_prompt": found.limit_mm_per_prompt or {},
         "default_chat_template_kwargs": found.default_chat_template_kwargs or {},
+        "speculative_config": found.speculative_config or {},
         "max_queued_requests": found.max_num_queued_reqs,
         "allowed_origins": ("*",) if found.allowed_origins is None else tuple(found.allowed_origins),
         "allowed_media_domains": tuple(found.allowed_media_domains or ()),

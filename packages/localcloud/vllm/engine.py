@@ -13,6 +13,8 @@ from heapq import heappop, heappush
 from itertools import count
 from typing import Final, Protocol
 
+from localcloud.vllm.blocks import BlockPool
+from localcloud.vllm.http_metrics import HttpMetrics
 from localcloud.vllm.memory import KvCacheSize
 from localcloud.vllm.metrics import Metrics
 from localcloud.vllm.models import Model, SimulatedAccelerator
@@ -98,6 +100,15 @@ class Sequence:
     arrived_at: float
     stall: tuple[int, float] | None = None
     emitted: int = 0
+    blocks: int = 0
+    """Blocks of the KV cache that it holds."""
+    turn: int = 0
+    """Number of its turns among the running sequences; a callback of an earlier turn is void."""
+    was_admitted: bool = False
+    preemptions: int = 0
+    """Preemptions that the metrics do not have yet. vLLM counts them with the sequence's next token (observed with 0.32.0)."""
+    left_of_draft: int = 0
+    """Tokens of its current step, with speculative decoding."""
     cached: int = 0
     admitted_at: float = 0.0
     first_at: float = 0.0
@@ -106,9 +117,9 @@ class Sequence:
     state: str = "new"
 
     @property
-    def reserved(self) -> int:
-        """Return the KV cache tokens that the whole sequence needs."""
-        return len(self.prompt) + self.length
+    def tokens(self) -> int:
+        """Return its tokens so far."""
+        return len(self.prompt) + self.emitted
 
 
 class PrefixCache:
@@ -139,7 +150,9 @@ class PrefixCache:
 class SimulatedEngine:
     """Runs sequences on the current event loop. Admission is first come, first served, limited by sequences and by KV cache.
 
-    Simpler than vLLM: admission reserves a sequence's whole length, so no sequence is preempted.
+    A sequence is admitted if all its tokens so far fit, and takes further blocks as its tokens come. If none is free, the sequence that was
+    admitted last is preempted: it loses its blocks, waits before all others, and computes its tokens again (v1/core/sched/scheduler.py,
+    with vLLM's default `scheduler_reserve_full_isl`).
     """
 
     def __init__(self, *, capacity: KvCacheSize, timing: TokenTiming, metrics: Metrics, prefix_caching: bool) -> None:
@@ -149,12 +162,12 @@ class SimulatedEngine:
         self._prefix = (
             PrefixCache(block_size=capacity.block_size, blocks=capacity.num_blocks) if prefix_caching else None
         )
+        self._pool = BlockPool(block_size=capacity.block_size, blocks=max(capacity.tokens // capacity.block_size, 1))
         self._waiting: deque[Sequence] = deque()
-        self._heap: list[tuple[float, int, Sequence]] = []
+        self._heap: list[tuple[float, int, int, Sequence]] = []
         self._order = count()
-        self._running = 0
-        self._reserved = 0
-        self._used = 0
+        self._running: dict[Sequence, None] = {}
+        """In the order of their admission."""
         self._prefill_free_at = 0.0
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
@@ -162,7 +175,7 @@ class SimulatedEngine:
     @property
     def running(self) -> int:
         """Return the number of running sequences."""
-        return self._running
+        return len(self._running)
 
     @property
     def waiting(self) -> int:
@@ -172,7 +185,12 @@ class SimulatedEngine:
     @property
     def kv_usage(self) -> float:
         """Return the fraction of the KV cache that running sequences use."""
-        return min(1.0, self._used / self._capacity.tokens)
+        return self._pool.usage
+
+    @property
+    def http(self) -> HttpMetrics:
+        """Return the counters of HTTP requests, which are part of the metrics."""
+        return self._metrics.http
 
     def metrics_text(self) -> str:
         """Return the metrics in Prometheus text."""
@@ -197,35 +215,68 @@ class SimulatedEngine:
             self._schedule()
 
     def _admit(self, now: float, *, at_once: bool) -> None:
-        while self._waiting and self._running < self._capacity.max_num_seqs:
+        while self._waiting and self.running < self._capacity.max_num_seqs:
             sequence = self._waiting[0]
-            if self._running and self._reserved + sequence.reserved > self._capacity.tokens:
+            if self._running and not self._pool.fits(self._pool.needed(sequence.tokens)):
                 return
             self._waiting.popleft()
             # A sequence that did not wait is timed from its arrival, so that a busy event loop does not lengthen its TTFT.
-            sequence.admitted_at = sequence.arrived_at if at_once else now
-            self._start(sequence)
+            self._start(sequence, sequence.arrived_at if at_once else now)
 
-    def _start(self, sequence: Sequence) -> None:
+    def _start(self, sequence: Sequence, now: float) -> None:
         sequence.state = "running"
-        self._running += 1
-        self._reserved += sequence.reserved
-        self._used += len(sequence.prompt)
+        sequence.turn += 1
+        self._running[sequence] = None
+        self._hold(sequence, sequence.tokens)
+        cached = 0 if self._prefix is None else self._prefix.visit(sequence.prompt)
+        if not sequence.was_admitted:
+            # vLLM counts a prompt and its time in the queue once, however often the sequence is preempted.
+            sequence.was_admitted, sequence.admitted_at, sequence.cached = True, now, cached
+            self._count_prompt(sequence)
+        fixed = self._timing.fixed_ttft_s
+        if fixed is not None:
+            sequence.next_at = now + fixed
+        else:
+            begin = max(now, self._prefill_free_at)
+            self._prefill_free_at = begin + (sequence.tokens - cached) / self._timing.prefill_tokens_per_s
+            sequence.next_at = self._prefill_free_at + self._timing.ttft_base_s
+        self._stall(sequence)
+        self._push(sequence)
+
+    def _count_prompt(self, sequence: Sequence) -> None:
         prompt = len(sequence.prompt)
         if self._prefix is not None:
-            sequence.cached = self._prefix.visit(sequence.prompt)
             self._metrics.prefix_cache_queries += prompt
             self._metrics.prefix_cache_hits += sequence.cached
         self._metrics.prompt_tokens += prompt
-        fixed = self._timing.fixed_ttft_s
-        if fixed is not None:
-            sequence.next_at = sequence.admitted_at + fixed
-        else:
-            begin = max(sequence.admitted_at, self._prefill_free_at)
-            self._prefill_free_at = begin + (prompt - sequence.cached) / self._timing.prefill_tokens_per_s
-            sequence.next_at = self._prefill_free_at + self._timing.ttft_base_s
-        self._stall(sequence)
-        heappush(self._heap, (sequence.next_at, next(self._order), sequence))
+
+    def _push(self, sequence: Sequence) -> None:
+        heappush(self._heap, (sequence.next_at, next(self._order), sequence.turn, sequence))
+
+    def _hold(self, sequence: Sequence, tokens: int) -> None:
+        """Give a sequence the blocks for this many tokens; 0 takes all from it."""
+        blocks = self._pool.needed(tokens)
+        self._pool.in_use += blocks - sequence.blocks
+        sequence.blocks = blocks
+
+    def _make_room(self, sequence: Sequence, tokens: int) -> bool:
+        """Preempt sequences until this one can hold `tokens` tokens. Return False if it was preempted itself."""
+        more = self._pool.needed(tokens) - sequence.blocks
+        while self.running > 1 and not self._pool.fits(more):
+            last = next(reversed(self._running))
+            self._preempt(last)
+            if last is sequence:
+                return False
+        self._hold(sequence, tokens)
+        return True
+
+    def _preempt(self, sequence: Sequence) -> None:
+        del self._running[sequence]
+        self._hold(sequence, 0)
+        sequence.state = "waiting"
+        sequence.left_of_draft = 0
+        self._waiting.appendleft(sequence)
+        sequence.preemptions += 1
 
     @staticmethod
     def _stall(sequence: Sequence) -> None:
@@ -249,24 +300,28 @@ class SimulatedEngine:
         now = self._loop.time()
         heap = self._heap
         while heap and heap[0][0] <= now + _HORIZON_S:
-            _, _, sequence = heappop(heap)
-            if sequence.state == "running":
+            _, _, turn, sequence = heappop(heap)
+            if sequence.state == "running" and sequence.turn == turn:
                 self._advance(sequence, now)
         self._admit(now, at_once=False)
         self._schedule()
 
     def _advance(self, sequence: Sequence, now: float) -> None:
         """Emit the sequence's due tokens: one, or all overdue ones."""
-        interval = self._timing.interval_s(self._running)
+        interval = self._timing.interval_s(self.running)
         begin, left = sequence.emitted, sequence.length - sequence.emitted
         tokens = 1
         if interval <= 0:
             tokens = left
         elif sequence.stall is None and now - sequence.next_at > interval:
             tokens = min(left, 1 + int((now - sequence.next_at) / interval))
+        if not self._make_room(sequence, sequence.tokens + tokens):
+            return
         sequence.emitted = end = begin + tokens
-        self._used += tokens
         metrics = self._metrics
+        metrics.preemptions += sequence.preemptions
+        sequence.preemptions = 0
+        self._speculate(sequence, tokens - (begin == 0))
         metrics.generation_tokens += tokens
         if begin == 0:
             sequence.first_at = now
@@ -279,14 +334,23 @@ class SimulatedEngine:
         else:
             sequence.next_at += tokens * interval
             self._stall(sequence)
-            heappush(self._heap, (sequence.next_at, next(self._order), sequence))
+            self._push(sequence)
         sequence.sink.emit(begin, end)
+
+    def _speculate(self, sequence: Sequence, tokens: int) -> None:
+        """Count the drafts of these tokens. The first token of a sequence comes from its prompt, without a draft."""
+        speculation = self._metrics.speculation
+        while speculation is not None and tokens > 0:
+            if sequence.left_of_draft == 0:
+                sequence.left_of_draft = speculation.draft()
+            taken = min(tokens, sequence.left_of_draft)
+            sequence.left_of_draft -= taken
+            tokens -= taken
 
     def _finish(self, sequence: Sequence, reason: str, now: float) -> None:
         sequence.state = "done"
-        self._running -= 1
-        self._reserved -= sequence.reserved
-        self._used -= len(sequence.prompt) + sequence.emitted
+        del self._running[sequence]
+        self._hold(sequence, 0)
         metrics = self._metrics
         metrics.finished[reason if reason in metrics.finished else "stop"] += 1
         metrics.e2e_s.observe(now - sequence.arrived_at)

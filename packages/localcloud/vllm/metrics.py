@@ -1,8 +1,12 @@
 """Counters and histograms in Prometheus text, under vLLM's names and labels."""
 
-from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import count
 from typing import Final
+
+from localcloud.vllm.histograms import Histogram
+from localcloud.vllm.http_metrics import HttpMetrics
+from localcloud.vllm.speculation import Speculation
 
 _TTFT: Final = (
     0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0,
@@ -15,53 +19,33 @@ _LATENCY: Final = (
     0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0, 240.0, 480.0, 960.0,
     1920.0, 7680.0,
 )  # fmt: skip
-_TOKENS: Final = tuple(float(base * 10**power) for power in range(6) for base in (1, 2, 5))
+_MANTISSAS: Final = (1, 2, 5)
 _FINISHED: Final = ("stop", "length", "abort", "error", "repetition")
-
-
-class Histogram:
-    """A cumulative histogram. The unit of its values is part of its name."""
-
-    def __init__(self, name: str, description: str, bounds: Sequence[float]) -> None:
-        self._name = name
-        self._description = description
-        self._bounds = bounds
-        self._counts = [0] * (len(bounds) + 1)
-        self._sum = 0.0
-
-    def observe(self, value: float, times: int = 1) -> None:
-        """Count a value `times` times."""
-        self._counts[bisect_left(self._bounds, value)] += times
-        self._sum += value * times
-
-    def lines(self, labels: str) -> Iterator[str]:
-        """Yield the exposition lines."""
-        name, total = self._name, 0
-        yield f"# HELP {name} {self._description}"
-        yield f"# TYPE {name} histogram"
-        for bound, number in zip((*map(_number, self._bounds), "+Inf"), self._counts, strict=True):
-            total += number
-            yield f'{name}_bucket{{{labels},le="{bound}"}} {float(total)}'
-        yield f"{name}_count{{{labels}}} {float(total)}"
-        yield f"{name}_sum{{{labels}}} {self._sum!r}"
-
-
-def _number(value: float) -> str:
-    return repr(float(value))
 
 
 class Metrics:
     """The server's counters. The engine increments the attributes."""
 
-    def __init__(self, model_name: str, cache_config: Mapping[str, object]) -> None:
+    def __init__(
+        self,
+        model_name: str,
+        cache_config: Mapping[str, object],
+        *,
+        max_model_len: int,
+        speculation: Speculation | None = None,
+    ) -> None:
         self._model_name = model_name
         self._cache_config = cache_config
+        self.http = HttpMetrics()
+        self.speculation = speculation
+        self.preemptions = 0
         self.prompt_tokens = 0
         self.generation_tokens = 0
         self.prefix_cache_queries = 0
         self.prefix_cache_hits = 0
         self.finished = dict.fromkeys(_FINISHED, 0)
         self._histograms: list[Histogram] = []
+        tokens = tuple(_token_buckets(max_model_len))
         self.ttft_s = self._seconds("time_to_first_token", "time to first token", _TTFT)
         self.inter_token_s = self._seconds("inter_token_latency", "inter-token latency", _INTERVAL)
         self.time_per_output_token_s = self._seconds(
@@ -73,13 +57,13 @@ class Metrics:
         self.prefill_s = self._seconds("request_prefill_time", "time in PREFILL phase", _LATENCY)
         self.decode_s = self._seconds("request_decode_time", "time in DECODE phase", _LATENCY)
         self.request_prompt_tokens = self._histogram(
-            "request_prompt_tokens", "Number of prefill tokens processed.", _TOKENS
+            "request_prompt_tokens", "Number of prefill tokens processed.", tokens
         )
         self.request_generation_tokens = self._histogram(
-            "request_generation_tokens", "Number of generation tokens.", _TOKENS
+            "request_generation_tokens", "Number of generation tokens.", tokens
         )
         self.request_max_tokens = self._histogram(
-            "request_params_max_tokens", "Histogram of the max_tokens request parameter.", _TOKENS
+            "request_params_max_tokens", "Histogram of the max_tokens request parameter.", tokens
         )
 
     def _seconds(self, name: str, what: str, bounds: Sequence[float]) -> Histogram:
@@ -108,14 +92,27 @@ class Metrics:
                 "Prefix cache hits, in terms of number of cached tokens.",
                 self.prefix_cache_hits,
             ),
-            ("num_preemptions_total", "Cumulative number of preemption from the engine.", 0),
+            ("num_preemptions_total", "Cumulative number of preemption from the engine.", self.preemptions),
             ("prompt_tokens_total", "Number of prefill tokens processed.", self.prompt_tokens),
+            (
+                "prompt_tokens_cached_total",
+                "Number of cached prompt tokens (local + external).",
+                self.prefix_cache_hits,
+            ),
             ("generation_tokens_total", "Number of generation tokens processed.", self.generation_tokens),
         ):
             family = f"vllm:{name}".removesuffix("_total")
             out.append(f"# HELP {family} {description}")
             out.append(f"# TYPE {family} {'counter' if name.endswith('_total') else 'gauge'}")
             out.append(f"vllm:{name}{{{labels}}} {float(value)}")
+        by_reason = "vllm:num_requests_waiting_by_reason"
+        out.append(f"# HELP {by_reason} Number of waiting requests by reason: waiting for capacity, or deferred.")
+        out.append(f"# TYPE {by_reason} gauge")
+        # Nothing that the simulator supports defers a request.
+        for reason, number in (("capacity", waiting), ("deferred", 0)):
+            out.append(f'{by_reason}{{engine="0",model_name="{model}",reason="{reason}"}} {float(number)}')
+        if self.speculation is not None:
+            out.extend(self.speculation.lines(labels))
         out.append("# HELP vllm:request_success Count of successfully processed requests.")
         out.append("# TYPE vllm:request_success counter")
         out.extend(
@@ -128,7 +125,17 @@ class Metrics:
         out.append("# HELP vllm:cache_config_info Information of the LLMEngine CacheConfig")
         out.append("# TYPE vllm:cache_config_info gauge")
         out.append(f"vllm:cache_config_info{{{pairs}}} 1.0")
+        out.extend(self.http.lines())
         return "\n".join(out) + "\n"
+
+
+def _token_buckets(most: int) -> Iterator[float]:
+    """Yield 1, 2, 5, 10, 20, 50 and so on up to the longest request (vllm/v1/metrics/loggers.py, build_1_2_5_buckets)."""
+    for power in count():
+        for mantissa in _MANTISSAS:
+            if mantissa * 10**power > most:
+                return
+            yield float(mantissa * 10**power)
 
 
 def _escaped(text: str) -> str:

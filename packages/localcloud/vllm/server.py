@@ -27,6 +27,7 @@ from localcloud.vllm.metrics import Metrics
 from localcloud.vllm.middleware import Middleware, imported
 from localcloud.vllm.models import Model
 from localcloud.vllm.settings import RuntimeEnvironment
+from localcloud.vllm.speculation import Speculation
 from localcloud.vllm.startup import KilledError, Start, StartupStep, plan
 
 PLANNED_MARK: Final = "[simulated] start planned:"
@@ -216,7 +217,10 @@ def _engine(
         "sliding_window": None if accelerator.kind == "tpu" else model.window,
         "swap_space": 4,
     }
-    metrics = Metrics(arguments.served_model_names[0], cache_config)
+    speculation = Speculation(arguments.speculative_config) if arguments.speculative_config else None
+    metrics = Metrics(
+        arguments.served_model_names[0], cache_config, max_model_len=capacity.max_model_len, speculation=speculation
+    )
     return SimulatedEngine(
         capacity=capacity, timing=pace, metrics=metrics, prefix_caching=arguments.enable_prefix_caching
     )

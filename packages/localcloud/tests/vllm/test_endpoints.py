@@ -306,6 +306,31 @@ def test_metrics_parse_and_count_what_was_served(url: str):
     assert re.search(r'num_gpu_blocks="\d+"', config[1])
 
 
+def requests_counted(url: str, handler: str, status: str) -> float:
+    text = ask(f"{url}/metrics").text
+    found = re.search(
+        rf'^http_requests_total{{handler="{handler}",method="\w+",status="{status}"}} (\S+)$', text, re.MULTILINE
+    )
+    return float(found[1]) if found else 0.0
+
+
+def test_requests_are_counted_by_route_and_class_of_status(url: str):
+    path = "/v1/chat/completions"
+    good, wrong = (requests_counted(url, path, status) for status in ("2xx", "4xx"))
+    chat(url, max_tokens=1)
+    chat(url, max_tokens=1, stream=True).events()
+    ask(f"{url}{path}", {"messages": []})
+    ask(f"{url}/nowhere")
+    ask(f"{url}/health")
+    assert requests_counted(url, path, "2xx") == good + 2
+    assert requests_counted(url, path, "4xx") == wrong + 1
+    assert requests_counted(url, "none", "4xx") >= 1
+    text = ask(f"{url}/metrics").text
+    assert '"/health"' not in text
+    assert f'http_request_duration_seconds_bucket{{handler="{path}",method="POST",le="0.5"}}' in text
+    assert metric(url, "process_start_time_seconds") == pytest.approx(time.time(), abs=3600)
+
+
 def test_a_repeated_prompt_hits_the_prefix_cache(url: str):
     prompt = [700 + number for number in range(100)]
     ask(f"{url}/v1/completions", {"prompt": prompt, "max_tokens": 1})
@@ -366,6 +391,9 @@ def test_the_api_key_guards_v1_and_nothing_else():
         assert ask(f"{url}/v1/models", headers={"Authorization": "Bearer three"}).status == 401
         assert ask(f"{url}/v1/models", headers={"Authorization": "Bearer two"}).status == 200
         assert ask(f"{url}/health").status == ask(f"{url}/metrics").status == 200
+        # The key is checked outside vLLM's counter of requests.
+        assert requests_counted(url, "/v1/models", "2xx") == 1
+        assert requests_counted(url, "/v1/models", "4xx") == 0
         assert ask(f"{url}/invocations", {"prompt": "x", "max_tokens": 1}).status == 200
         assert (
             ask(

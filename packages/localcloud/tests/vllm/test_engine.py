@@ -11,6 +11,7 @@ from localcloud.vllm.engine import PrefixCache, Sequence, SimulatedEngine, Token
 from localcloud.vllm.memory import KvCacheSize
 from localcloud.vllm.metrics import Metrics
 from localcloud.vllm.models import Model, SimulatedAccelerator, find_accelerator, find_model
+from localcloud.vllm.speculation import Speculation
 
 
 @dataclass
@@ -29,7 +30,20 @@ class Sink:
             self.finished.set()
 
 
-def engine(*, seqs: int = 8, tokens: int = 1000, ttft_s: float = 0.002, tpot_s: float = 0.001) -> SimulatedEngine:
+def sample(text: str, name: str) -> float:
+    """The value of a metric with one series."""
+    (line,) = (line for line in text.splitlines() if line.startswith(f"{name}{{"))
+    return float(line.rpartition(" ")[2])
+
+
+def engine(
+    *,
+    seqs: int = 8,
+    tokens: int = 1000,
+    ttft_s: float = 0.002,
+    tpot_s: float = 0.001,
+    speculation: Speculation | None = None,
+) -> SimulatedEngine:
     capacity = KvCacheSize(
         max_model_len=500,
         max_num_seqs=seqs,
@@ -48,7 +62,12 @@ def engine(*, seqs: int = 8, tokens: int = 1000, ttft_s: float = 0.002, tpot_s: 
         fixed_ttft_s=ttft_s,
         fixed_tpot_s=tpot_s,
     )
-    return SimulatedEngine(capacity=capacity, timing=pace, metrics=Metrics("m", {}), prefix_caching=False)
+    return SimulatedEngine(
+        capacity=capacity,
+        timing=pace,
+        metrics=Metrics("m", {}, max_model_len=500, speculation=speculation),
+        prefix_caching=False,
+    )
 
 
 def submit(running: SimulatedEngine, length: int, prompt: Tokens[int] = (1, 2, 3)) -> tuple[Sequence, Sink]:
@@ -72,15 +91,104 @@ def test_every_token_is_handed_out_once_and_in_order():
     asyncio.run(run())
 
 
-def test_what_does_not_fit_the_cache_waits_until_it_does():
+def test_a_prompt_that_does_not_fit_the_cache_waits_until_it_does():
     async def run() -> None:
         running = engine(tokens=100)
-        first, first_sink = submit(running, 60, range(30))
-        _, second_sink = submit(running, 20, range(30))
+        first, first_sink = submit(running, 30, range(60))
+        _, second_sink = submit(running, 20, range(60))
         assert (running.running, running.waiting) == (1, 1)
+        assert (
+            'num_requests_waiting_by_reason{engine="0",model_name="m",reason="capacity"} 1.0' in running.metrics_text()
+        )
         await second_sink.finished.wait()
         assert first_sink.finished.is_set()
         assert first.state == "done"
+
+    asyncio.run(run())
+
+
+def test_blocks_fill_as_tokens_come_until_the_last_sequence_is_preempted_and_starts_again():
+    async def run() -> None:
+        running = engine(tokens=160)
+        usages: list[float] = []
+        sequences = [submit(running, 70, range(30)) for _ in range(2)]
+        assert (running.running, running.kv_usage) == (2, 0.4)
+        for _, sink in sequences:
+            emit = sink.emit
+            sink.emit = lambda start, end, emit=emit: (usages.append(running.kv_usage), emit(start, end))[1]  # type: ignore[method-assign]
+        await asyncio.gather(*(sink.finished.wait() for _, sink in sequences))
+        assert max(usages) == 1.0
+        assert [sink.emitted for _, sink in sequences] == [list(range(70))] * 2
+        assert (running.running, running.waiting, running.kv_usage) == (0, 0, 0)
+        text = running.metrics_text()
+        assert sample(text, "vllm:num_preemptions_total") == 1
+        # A preempted prompt is computed again, but counted once.
+        assert sample(text, "vllm:prompt_tokens_total") == 60
+        assert sample(text, "vllm:request_queue_time_seconds_count") == 2
+
+    asyncio.run(run())
+
+
+def test_a_preempted_sequence_can_be_aborted():
+    async def run() -> None:
+        running = engine(tokens=160)
+        (first, first_sink), (second, _) = (submit(running, 70, range(30)) for _ in range(2))
+        while second.state != "waiting" or second.turn == 0:  # noqa: ASYNC110 - no event tells of a preemption
+            await asyncio.sleep(0.001)
+        # As in vLLM, a preemption is counted with the next token, which never comes here.
+        assert sample(running.metrics_text(), "vllm:num_preemptions_total") == 0
+        running.abort(second)
+        await first_sink.finished.wait()
+        assert (first.state, second.state) == ("done", "done")
+        assert (running.running, running.waiting, running.kv_usage) == (0, 0, 0)
+
+    asyncio.run(run())
+
+
+def test_a_sequence_longer_than_the_cache_runs_alone():
+    async def run() -> None:
+        running = engine(tokens=32)
+        _, sink = submit(running, 60)
+        await sink.finished.wait()
+        assert sample(running.metrics_text(), "vllm:num_preemptions_total") == 0
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("config", "share"),
+    [
+        ({"method": "ngram", "num_speculative_tokens": 3}, 0.25),
+        ({"model": "google/gemma-4-31B-it-assistant", "num_speculative_tokens": 4}, 0.60),
+    ],
+)
+def test_drafts_are_counted_as_proposed_accepted_and_by_position(config, share):
+    speculation = Speculation(config)
+    made = sum(speculation.draft() for _ in range(2000))
+    assert made == 2000 + speculation.accepted
+    assert speculation.accepted / speculation.proposed == pytest.approx(share, abs=0.01)
+    assert speculation.accepted_by_position == sorted(speculation.accepted_by_position, reverse=True)
+
+
+def test_every_token_but_the_first_comes_from_a_draft():
+    async def run() -> None:
+        running = engine(speculation=Speculation({"method": "ngram", "num_speculative_tokens": 3}))
+        _, sink = submit(running, 41)
+        await sink.finished.wait()
+        text = running.metrics_text()
+        drafts, accepted = (
+            sample(text, f"vllm:spec_decode_num_{name}_total") for name in ("drafts", "accepted_tokens")
+        )
+        assert 40 <= drafts + accepted < 44  # the last step may propose more than is left
+        assert sample(text, "vllm:spec_decode_num_draft_tokens_total") == 3 * drafts
+        assert 'vllm:spec_decode_num_accepted_tokens_per_pos_total{engine="0",model_name="m",position="2"}' in text
+
+    asyncio.run(run())
+
+
+def test_a_server_without_speculation_has_no_such_counters():
+    async def run() -> None:
+        assert "spec_decode" not in engine().metrics_text()
 
     asyncio.run(run())
 

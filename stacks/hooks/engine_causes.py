@@ -1,0 +1,275 @@
+"""Last words of vLLM's engine, on TPUs and GPUs, each with the rule that predicts it and the setting that changes it.
+
+Sources of the lines: the crashed boots of the accuracy corpus (docs/authors/accuracy.md), vLLM and tpu-inference.
+"""
+
+import re
+from collections.abc import Sequence
+from typing import Final
+
+from planning.data.checkpoints import original_of
+from planning.rules import memory as rules_memory
+from planning.rules.platforms import places as rules_platform
+from stacks.hooks.known_causes import FailedStart, KnownCause
+
+_LEAST_UTILIZATION: Final = 0.05
+
+
+def _too_long(found: re.Match[str], start: FailedStart) -> str:
+    longest = int(found["longest"].replace(",", ""))
+    request = f"one request of {int(found['length']):,} tokens" if found["length"] else "one request"
+    text = (
+        f"The KV cache is too small for {request}: it needs {found['needed']} GiB, but "
+        f"{found['available']} GiB is left (planned: {start.plan.memory.kv_gib:.2f} GiB)."
+    )
+    if longest < 1:
+        return f"{text} Choose a smaller checkpoint or a larger GPU."
+    return f"{text} Set gemma-serving:vllm.maxModelLen to {longest} or less, or raise vllm.gpuMemoryUtilization."
+
+
+def _no_cache_memory(found: re.Match[str], start: FailedStart) -> str:
+    return (
+        f"No GPU memory is left for the KV cache{found['figure'] or ''} (planned: {start.plan.memory.kv_gib:.2f} GiB). "
+        "Raise gemma-serving:vllm.gpuMemoryUtilization, or choose a smaller checkpoint or a larger GPU."
+    )
+
+
+def _gpu_memory(found: re.Match[str], start: FailedStart) -> str:
+    memory, size = start.plan.memory, found["size"]
+    when = f" when {size} more was requested" if size else ""
+    return (
+        f"The GPU ran out of memory{when}. The plan has {memory.weights_gib:.1f} GiB of weights and "
+        f"{memory.activations_gib:.1f} GiB of activations in {memory.usable_gib:.1f} GiB. Lower gemma-serving:vllm.gpuMemoryUtilization to leave "
+        "more for allocations outside the KV cache, or lower vllm.maxNumBatchedTokens."
+    )
+
+
+def _chip_memory(_found: re.Match[str], start: FailedStart) -> str:
+    memory = start.plan.memory
+    return (
+        f"A chip ran out of memory (HBM). The plan has {memory.weights_gib:.1f} GiB of weights, {memory.activations_gib:.1f} GiB of compiled "
+        f"programs and {memory.kv_gib:.1f} GiB of KV cache in {memory.usable_gib:.1f} GiB. Lower gemma-serving:vllm.gpuMemoryUtilization or "
+        "vllm.maxNumBatchedTokens, or choose a larger slice."
+    )
+
+
+def _program_memory(found: re.Match[str], start: FailedStart) -> str:
+    """Explain a compiled program that found no room: the budget of weights and KV cache leaves too little outside it."""
+    memory = start.plan.memory
+    figures = f" It needs {found['needs']}B, and {found['free']}B is free." if found["needs"] else ""
+    utilization = max(int((1 - memory.outside_enough_gib / memory.usable_gib) * 100) / 100, _LEAST_UTILIZATION)
+    return (
+        f"A compiled program did not fit on the chip.{figures} gemma-serving:vllm.gpuMemoryUtilization leaves {memory.headroom_gib:.2f} GiB "
+        f"outside the budget, and the planner recommends {memory.outside_enough_gib:.2f} GiB for this model. "
+        f"Set gemma-serving:vllm.gpuMemoryUtilization to {utilization:g} or less."
+    )
+
+
+def _kernel_memory(found: re.Match[str], start: FailedStart) -> str:
+    """Explain a kernel that needs more on-chip memory than the chip has: VMEM of a TPU, shared memory of a GPU."""
+    figures = f": {found['needs']} needed, {found['most']} available" if found["needs"] else ""
+    place = "VMEM of a chip" if start.settings.target == "tpu" else "shared memory of the GPU"
+    return (
+        f"A kernel does not fit in the {place}{figures}. That depends on the model, its precision and the image, not on "
+        "vllm.gpuMemoryUtilization. Set gemma-serving:model to an unquantized checkpoint, gemma-serving:image to another release, or choose "
+        "another accelerator."
+    )
+
+
+def _unsupported_scheme(_found: re.Match[str], start: FailedStart) -> str:
+    model, original = start.settings.model, original_of(start.settings.model)
+    other = f"Set gemma-serving:model to {original}" if original != model else "Choose a checkpoint in bf16"
+    return f"The image cannot load the precision of {model} on this accelerator. {other}, or gemma-serving:image to one that loads it."
+
+
+def _wrong_tensors(_found: re.Match[str], start: FailedStart) -> str:
+    return (
+        f"The tensors of {start.settings.model} are not those that this release of vLLM expects "
+        f"({start.settings.image.version or 'unknown version'}). Set gemma-serving:image to a newer release, or gemma-serving:model to "
+        "Google's checkpoint of the same size."
+    )
+
+
+def _unread_config(found: re.Match[str], start: FailedStart) -> str:
+    return (
+        f"The image is too old for this model: it cannot read `{found['field']}` of its configuration, which differs between layers "
+        f"({start.settings.image.version or 'unknown version'}). Set gemma-serving:image to a release that the stacks use (0.28.0 or later)."
+    )
+
+
+def _image_item(found: re.Match[str], _start: FailedStart) -> str:
+    return (
+        f"One image or video item has up to {int(found['item']):,} tokens and is computed in one step, but a step has {int(found['step']):,}. "
+        f"Set gemma-serving:vllm.maxNumBatchedTokens to {found['item']} or more, set vllm.disableChunkedMmInput: false, "
+        "or set vllm.limitMmPerPrompt to 0 for what is not served."
+    )
+
+
+def _indivisible(found: re.Match[str], start: FailedStart) -> str:
+    return (
+        f"A tensor of {start.settings.model} cannot be split over {found['chips']} chips: one of its dimensions is {found['size']}, which "
+        f"{found['chips']} does not divide. Set gemma-serving:tpu.acceleratorType to a slice whose chips divide it, or gemma-serving:image to one "
+        "that pads this checkpoint."
+    )
+
+
+def _wrong_device(_found: re.Match[str], start: FailedStart) -> str:
+    return (
+        f"The image left weights of {start.settings.model} on the host, and a program expects them on the chips. That is a fault of the image with "
+        f"this checkpoint. Set gemma-serving:image to another release, or gemma-serving:model to {original_of(start.settings.model)}."
+    )
+
+
+def _page_size(_found: re.Match[str], _start: FailedStart) -> str:
+    return (
+        "vLLM cannot give the layers of this model blocks of one size with this KV cache. Gemma 4 has heads of two sizes, and a scale for each "
+        "token and head breaks their ratio (vllm-project/vllm#40388). Set gemma-serving:vllm.kvCacheDtype to auto or fp8, or remove "
+        "vllm.speculativeConfig if the draft model has other heads."
+    )
+
+
+def _chip_in_use(found: re.Match[str], start: FailedStart) -> str:
+    return (
+        f"Process {found['process']} on the machine already uses the chips, so a second server cannot start. Run "
+        f"`python -m scripts.logs --stack {start.stack}` to see whether the first one serves, and end the process on the machine otherwise."
+    )
+
+
+def _over_quota(found: re.Match[str], start: FailedStart) -> str:
+    return (
+        f"Google refused the resource, because quota {found['quota']} is used up. Quotas count what is still being deleted. To read the quota "
+        f"and the command that requests more, run `python -m scripts.doctor --stack {start.stack}`."
+    )
+
+
+def _engine_failed(_found: re.Match[str], start: FailedStart) -> str:
+    margin = start.plan.margin
+    near = f" The plan is close to a limit ({margin.finding})." if margin is not None else ""
+    blocking = [finding.id for finding in start.plan.findings if finding.severity == "block"]
+    predicted = f" The plan predicts a failure: {', '.join(blocking)}." if blocking else near
+    return (
+        f"vLLM's engine did not start, and this line has no reason.{predicted} The reason is above it: run "
+        f"`python -m scripts.logs --stack {start.stack} --lines 200`."
+    )
+
+
+ENGINE_CAUSES: Final[Sequence[KnownCause]] = (
+    KnownCause(
+        pattern=re.compile(
+            r"(?:max seq len \((?P<length>\d+)\), )?\(?(?P<needed>[\d.]+) GiB KV cache is needed,"
+            r"(?: which is larger than the available KV cache memory)? \(?(?P<available>[\d.]+) GiB\)?.*"
+            r"the estimated maximum model length is (?P<longest>[\d,]+)"
+        ),
+        explain=_too_long,
+        rule=rules_memory.one_request,
+    ),
+    KnownCause(
+        pattern=re.compile(r"No available memory for the cache blocks(?P<figure> \([^)]*\))?"),
+        explain=_no_cache_memory,
+        rule=rules_memory.one_request,
+    ),
+    KnownCause(
+        pattern=re.compile(
+            r"max_tokens_per_mm_item \((?P<item>\d+)\) is larger than max_num_batched_tokens \((?P<step>\d+)\)"
+        ),
+        explain=_image_item,
+        rule=rules_memory.multimodal_item,
+    ),
+    KnownCause(
+        pattern=re.compile(
+            r"(?:CompileTimeScopedVmemOom|VMEM: (?=[\d.]+M)|out of resource: shared memory, Required: )"
+            r"(?:(?P<needs>[\d.]+M?)(?: scoped against |, Hardware limit: )(?P<most>[\d.]+M?))?"
+        ),
+        explain=_kernel_memory,
+    ),
+    KnownCause(
+        pattern=re.compile(
+            r"Attempting to reserve (?P<needs>[\d.]+[KMG]) at the bottom of memory\..* There are (?P<free>[\d.]+[KMG]) free"
+        ),
+        explain=_program_memory,
+        rule=rules_memory.headroom,
+        target="tpu",
+    ),
+    KnownCause(
+        pattern=re.compile(
+            r"RuntimeProgramAllocationFailure(?:: wants (?P<needs>[\d.]+ ?[KMG])\w*, (?P<free>[\d.]+ ?[KMG])\w* free)?"
+        ),
+        explain=_program_memory,
+        rule=rules_memory.headroom,
+        target="tpu",
+    ),
+    KnownCause(
+        pattern=re.compile(r"program needs (?P<needs>[\d.]+[KMG]), (?P<free>[\d.]+[KMG]) free"),
+        explain=_program_memory,
+        rule=rules_memory.headroom,
+        target="tpu",
+    ),
+    KnownCause(
+        pattern=re.compile(
+            r"Ran out of memory (?:on HBM|in memory space hbm)|RuntimeBufferAllocationFailure|Error allocating device buffer",
+            re.IGNORECASE,
+        ),
+        explain=_chip_memory,
+        rule=rules_memory.out_of_memory,
+        target="tpu",
+    ),
+    KnownCause(
+        pattern=re.compile(r"(?:CUDA|HIP) out of memory(?:\. Tried to allocate (?P<size>[\d.]+ \w+))?"),
+        explain=_gpu_memory,
+        rule=rules_memory.out_of_memory,
+        target="cloud-run",
+    ),
+    KnownCause(
+        pattern=re.compile(r"OutOfMemoryError(?:: [\d.]+ GiB in use, (?P<size>[\d.]+ GiB) asked for)?"),
+        explain=_gpu_memory,
+        rule=rules_memory.out_of_memory,
+        target="cloud-run",
+    ),
+    KnownCause(
+        pattern=re.compile(
+            r"compressed-tensors (?:compatible )?scheme .*not (?:yet )?(?:supported|implemented|found)|No compressed-tensors compatible scheme was found"
+        ),
+        explain=_unsupported_scheme,
+        rule=rules_memory.precision,
+    ),
+    KnownCause(
+        pattern=re.compile(r"There is no module or parameter named|\.weight is missing for layers"),
+        explain=_wrong_tensors,
+        rule=rules_memory.precision,
+    ),
+    KnownCause(
+        pattern=re.compile(
+            r"IndivisibleError: .* partitioned (?P<chips>\d+) times, but the dimension size is (?P<size>\d+)"
+        ),
+        explain=_indivisible,
+        rule=rules_memory.precision,
+        target="tpu",
+    ),
+    KnownCause(
+        pattern=re.compile(r"incompatible devices for jitted computation"),
+        explain=_wrong_device,
+        rule=rules_memory.precision,
+        target="tpu",
+    ),
+    KnownCause(pattern=re.compile(r"AmbiguousGlobalPerLayerAttributeError: (?P<field>\w+)"), explain=_unread_config),
+    KnownCause(
+        pattern=re.compile(r"page size of the layer is not divisible by the maximum page size"),
+        explain=_page_size,
+    ),
+    KnownCause(
+        pattern=re.compile(r"TPU is already in use by process with pid (?P<process>\d+)"),
+        explain=_chip_in_use,
+        target="tpu",
+    ),
+    KnownCause(
+        pattern=re.compile(r"Quota (?:limit )?'(?P<quota>\w+)' (?:has been )?exceeded"),
+        explain=_over_quota,
+        rule=rules_platform.quota,
+    ),
+)
+"""In order: an earlier cause explains later ones."""
+
+ENGINE_FAILED: Final = KnownCause(
+    pattern=re.compile(r"Engine core initialization failed|EngineCore failed to start"), explain=_engine_failed
+)
+"""The engine's last line, which names no cause."""

@@ -1,0 +1,150 @@
+"""Every crashed boot of the accuracy corpus is recognized by its last words, and by the rule that predicts it."""
+
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from planning import plan
+from planning.rules.registry import REGISTRY
+from scripts.plan.corpus.measured import load, subject_of
+from stacks.hooks.failure_hints import cause_of
+from stacks.hooks.known_causes import FailedStart
+from stacks.loading import from_file
+from stacks.planned import to_deployment
+from tests.stacks.failed_start import PROJECT, failed_start
+from tests.stacks.test_program import ROOT
+
+LOGS = Path(__file__).parents[1] / "fixtures" / "boot_logs"
+DEAD = {boot.id: boot for boot in load().boots if boot.died}
+NO_LAST_WORDS = {
+    "bf16-26b-l4": "the report has no line of the log, only `out of memory`",
+    "bf16-31b-l4": "as above",
+    "fp8-26b-h100": "the report has no line of the log",
+}
+UNPREDICTED = {
+    "sweep-12b-16k": "the engine's last line names no cause",
+    "sweep-12b-32k": "as above",
+    "sweep-12b-64k": "as above",
+    "dense-12b-h100": "as above",
+}
+
+
+@cache
+def tpu_start(stack="tpu-v6e1"):
+    settings = from_file(ROOT / f"Pulumi.{stack}.yaml", project=PROJECT)
+    return FailedStart(
+        stack=stack,
+        settings=settings,
+        run=None,
+        plan=plan(to_deployment(settings)),
+        probe=None,
+        bucket="models",
+        account="a@p.iam.gserviceaccount.com",
+    )
+
+
+def start_for(boot):
+    is_tpu = subject_of(boot).resolved.is_tpu
+    return tpu_start() if is_tpu else failed_start()
+
+
+@pytest.mark.parametrize("name", [name for name in DEAD if name not in NO_LAST_WORDS])
+def test_each_dead_boot_is_recognized_with_what_to_change(name):
+    boot = DEAD[name]
+    cause = cause_of(["INFO loading", boot.message], start_for(boot))
+    assert cause is not None, boot.message
+    assert "gemma-serving:" in cause.hint or "python -m scripts." in cause.hint, cause.hint
+    assert not cause.finding or cause.finding in REGISTRY
+
+
+@pytest.mark.parametrize("name", [name for name in DEAD if name not in NO_LAST_WORDS and name not in UNPREDICTED])
+def test_the_recognized_rule_is_one_that_the_planner_found_or_could_not_find(name):
+    """A dead boot whose plan blocks is recognized by one of the rules that block it, or by none."""
+    boot = DEAD[name]
+    cause, planned = cause_of([boot.message], start_for(boot)), plan(boot.deployment)
+    found = {finding.id for finding in planned.findings}
+    if not planned.fits and cause.finding:
+        assert cause.finding in found, (cause.finding, found)
+
+
+def test_the_exceptions_are_dead_boots_and_not_recognized():
+    for name in NO_LAST_WORDS:
+        assert cause_of([DEAD[name].message], start_for(DEAD[name])) is None
+
+
+def lines_of(name):
+    return (LOGS / name).read_text(encoding="utf-8").splitlines()
+
+
+def test_a_public_log_of_a_dead_tpu_server_names_the_utilization():
+    cause = cause_of(lines_of("v5e-1-dies.log"), tpu_start())
+    assert cause.finding == "FIT05"
+    assert "It needs 384.11MB, and 346.77MB is free." in cause.hint
+    assert "Set gemma-serving:vllm.gpuMemoryUtilization to 0.9" in cause.hint
+
+
+@pytest.mark.parametrize(("name", "start"), [("l4-runs.log", failed_start), ("v6e-4-runs.log", tpu_start)])
+def test_a_log_of_a_server_that_runs_has_no_cause(name, start):
+    assert cause_of(lines_of(name), start()) is None
+
+
+LAST = "RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {}"
+HBM = (
+    "jax.errors.JaxRuntimeError: RESOURCE_EXHAUSTED: Error allocating device buffer: Attempting to allocate 2.00G. That was not possible. "
+    "There are 1.20G free.; (0x0x0_HBM0)"
+)
+
+
+@pytest.mark.parametrize(
+    ("line", "finding", "says"),
+    [
+        (HBM, "FIT01", ["A chip ran out of memory (HBM)", "vllm.gpuMemoryUtilization or vllm.maxNumBatchedTokens"]),
+        (
+            "XlaRuntimeError: RESOURCE_EXHAUSTED: E0100: RuntimeBufferAllocationFailure:",
+            "FIT01",
+            ["A chip ran out of memory"],
+        ),
+        ("RESOURCE_EXHAUSTED: E1001: CompileTimeScopedVmemOom:", "", ["A kernel does not fit in the VMEM of a chip."]),
+        (
+            "ValueError: Chunked MM input disabled but max_tokens_per_mm_item (2496) is larger than max_num_batched_tokens (2048).",
+            "LEN02",
+            ["up to 2,496 tokens", "Set gemma-serving:vllm.maxNumBatchedTokens to 2496 or more"],
+        ),
+        (
+            "NotImplementedError: The page size of the layer is not divisible by the maximum page size. Cannot unify by adjusting block_size.",
+            "",
+            ["vllm-project/vllm#40388", "Set gemma-serving:vllm.kvCacheDtype to auto or fp8"],
+        ),
+        (
+            "NotImplementedError: No compressed-tensors compatible scheme was found.",
+            "FIT06",
+            ["cannot load the precision of google/"],
+        ),
+        ("RuntimeError: The TPU is already in use by process with pid 4242", "", ["Process 4242 on the machine"]),
+        (
+            "Quota limit 'TPUV6EPerProjectPerZoneForTPUAPI' has been exceeded. Limit: 0 in zone x.",
+            "SCL02",
+            ["TPUV6EPerProjectPerZoneForTPUAPI", "scripts.doctor"],
+        ),
+        ("Quota 'TPUS_PER_TPU_FAMILY' exceeded.  Limit: 0.0 in region us-east5.", "SCL02", ["TPUS_PER_TPU_FAMILY"]),
+        ("huggingface_hub.errors.GatedRepoError: 403 Client Error", "", ["denied access to"]),
+        ("Repository Not Found for url: https://huggingface.co/api/models/x/y.", "", ["does not exist or is private"]),
+    ],
+)
+def test_each_failure_of_a_tpu_server_is_explained(line, finding, says):
+    cause = cause_of([line, LAST], tpu_start())
+    assert cause.line == line
+    assert cause.finding == finding
+    for words in says:
+        assert words in cause.hint, cause.hint
+
+
+def test_the_last_line_alone_leads_to_the_lines_above_it():
+    cause = cause_of(["INFO loading", LAST], tpu_start())
+    assert cause.finding == ""
+    assert "python -m scripts.logs --stack tpu-v6e1 --lines 200" in cause.hint
+
+
+def test_the_line_of_a_tpu_means_nothing_on_a_gpu():
+    assert cause_of(["RuntimeProgramAllocationFailure:"], failed_start()) is None
