@@ -229,6 +229,8 @@ class MemoryPlan:
     graphs_gib: float
     kv_gib: float
     """Memory of one device that remains for the KV cache; never below 0."""
+    kv_margin_gib: float
+    """What it may lack in comparison with this plan on a GPU; the verdict allows for it."""
     kv_tokens: int
     """As vLLM logs it: available KV over the KV of one longest request, times max-model-len."""
     kv_blocks: int
