@@ -55,7 +55,7 @@ def memory_plan(resolved: Resolved) -> MemoryPlan:
         activations_gib=activations_gib,
         graphs_gib=graphs_gib,
         kv_gib=max(left_gib, 0.0),
-        kv_margin_gib=kv_margin_gib(max(left_gib, 0.0), is_tpu=resolved.is_tpu),
+        kv_margin_gib=kv_margin_gib(resolved, max(left_gib, 0.0)),
         kv_tokens=capacity.tokens,
         kv_blocks=capacity.blocks,
         block_size=layout.block_size,
@@ -77,12 +77,7 @@ def memory_plan(resolved: Resolved) -> MemoryPlan:
 def outside_gib(resolved: Resolved) -> tuple[float, float]:
     """Return the memory outside the budget of one device: minimum and recommended, in GiB."""
     if not resolved.is_tpu:
-        graphs_gib = 0.0 if reserves_graphs(resolved) else graph_gib(resolved)
-        unknown_gib = to_gib(unknown_drafter_bytes(resolved))
-        return (
-            overheads.CUDA_CONTEXT_GIB + graphs_gib,
-            overheads.ENOUGH_OUTSIDE_BUDGET_GIB + graphs_gib + unknown_gib,
-        )
+        return _outside_of_gpu_gib(resolved)
     buckets = buckets_of(resolved)
     sequences = min(resolved.max_num_seqs, resolved.max_num_batched_tokens)
     largest = to_gib(sequences * resolved.spec.vocab * overheads.TPU_LOGIT_BYTES / resolved.tp)
@@ -92,15 +87,27 @@ def outside_gib(resolved: Resolved) -> tuple[float, float]:
     return largest + buckets * overheads.TPU_BUCKET_NEEDS_GIB, largest + buckets * overheads.TPU_BUCKET_ENOUGH_GIB
 
 
+def _outside_of_gpu_gib(resolved: Resolved) -> tuple[float, float]:
+    """Return the same for a GPU: the CUDA context, graphs that vLLM does not subtract, and what a draft model may need when it is captured."""
+    graphs_gib = 0.0 if reserves_graphs(resolved) else graph_gib(resolved)
+    drafter_gib = to_gib(unknown_drafter_bytes(resolved)) + (0.0 if graphs_gib else drafter_graph_gib(resolved))
+    needs_gib = overheads.CUDA_CONTEXT_GIB + graphs_gib
+    return needs_gib, overheads.ENOUGH_OUTSIDE_BUDGET_GIB + graphs_gib + drafter_gib
+
+
 def comfortable_utilization(resolved: Resolved) -> float:
     """Return the largest utilization, in hundredths, that leaves the recommended memory outside the budget."""
     _, enough_gib = outside_gib(resolved)
     return max(int((1 - enough_gib / resolved.accelerator.usable_gib) * 100) / 100, _LEAST_UTILIZATION)
 
 
-def kv_margin_gib(kv_gib: float, *, is_tpu: bool) -> float:
-    """Return what the KV cache may lack in comparison with the plan; 0 on TPU, where it follows from the weights alone."""
-    return 0.0 if is_tpu else max(overheads.GPU_KV_MARGIN_GIB, overheads.GPU_KV_MARGIN * kv_gib)
+def kv_margin_gib(resolved: Resolved, kv_gib: float) -> float:
+    """Return what the KV cache of a GPU may lack in comparison with the plan; 0 on TPU, where it follows from the weights alone."""
+    if resolved.is_tpu:
+        return 0.0
+    has_int4_experts = resolved.spec.is_moe and resolved.scheme.name == "w4a16"
+    least_gib = overheads.GPU_INT4_EXPERTS_KV_MARGIN_GIB if has_int4_experts else overheads.GPU_KV_MARGIN_GIB
+    return max(least_gib, overheads.GPU_KV_MARGIN * kv_gib)
 
 
 def activation_gib(resolved: Resolved) -> float:
@@ -116,7 +123,14 @@ def activation_gib(resolved: Resolved) -> float:
 def graph_gib(resolved: Resolved) -> float:
     """Return the CUDA graphs of one device in GiB; 0 in eager mode and on TPU."""
     graphs = captured_graphs(resolved)
+    if resolved.accelerator.is_rocm:
+        return graphs * resolved.spec.layers * overheads.ROCM_GRAPH_LAYER_GIB
     return graphs * overheads.GRAPH_GIB + overheads.GRAPH_POOL_GIB if graphs else 0.0
+
+
+def drafter_graph_gib(resolved: Resolved) -> float:
+    """Return the CUDA graphs of a draft model, which vLLM captures last; 0 without one."""
+    return _drafter_graphs(resolved) * overheads.GRAPH_GIB
 
 
 def captured_graphs(resolved: Resolved) -> int:
@@ -126,11 +140,21 @@ def captured_graphs(resolved: Resolved) -> int:
     """
     if resolved.is_tpu or resolved.eager:
         return 0
-    tokens_per_sequence = 1 + resolved.speculative_tokens
-    decode = min(resolved.max_num_seqs * tokens_per_sequence, resolved.max_num_batched_tokens)
-    mixed = _sizes_up_to(min(2 * decode, _LARGEST_GRAPH, resolved.max_num_batched_tokens))
-    models = 2 if resolved.speculative_tokens and named_drafter(resolved.vllm) is not None else 1
-    return models * mixed + _sizes_up_to(min(decode, _LARGEST_GRAPH))
+    return _mixed_graphs(resolved) + _drafter_graphs(resolved) + _sizes_up_to(min(_decoding(resolved), _LARGEST_GRAPH))
+
+
+def _drafter_graphs(resolved: Resolved) -> int:
+    has_drafter = resolved.speculative_tokens > 0 and named_drafter(resolved.vllm) is not None
+    return _mixed_graphs(resolved) if has_drafter and not (resolved.eager or resolved.is_tpu) else 0
+
+
+def _mixed_graphs(resolved: Resolved) -> int:
+    return _sizes_up_to(min(2 * _decoding(resolved), _LARGEST_GRAPH, resolved.max_num_batched_tokens))
+
+
+def _decoding(resolved: Resolved) -> int:
+    """Return the tokens of the largest batch that only decodes."""
+    return min(resolved.max_num_seqs * (1 + resolved.speculative_tokens), resolved.max_num_batched_tokens)
 
 
 def _sizes_up_to(largest: int) -> int:
