@@ -37,9 +37,11 @@ GPU_KV_MARGIN: Final = 0.05
 measures on the device. Planned KV caches of public logs from 0.20.0 on differ by up to 0.5 GiB on cards of 24 GB and by 5 % on larger ones, and
 a few by more, with 4-bit experts or with a drafter outside the catalog. It affects the verdict, not the figure. No log of Google Cloud's GPUs has
 confirmed the plan three times; then it can shrink."""
-GPU_INT4_EXPERTS_KV_MARGIN_GIB: Final = 1.5
-"""The same for 4-bit experts. 26B-A4B on an L4 with vLLM 0.30.0 has 3.8 GiB of KV cache (xbill9/gemma4-dev, jev-tpu-31b, 2026-09-26, text only), 1.2 GiB
-less than planned; the cause is unknown: the workspaces of the Marlin kernel are counted."""
+GPU_NARROW_EXPERTS_KV_MARGIN_GIB: Final = 1.5
+EXPERT_TILE: Final = 128
+"""The same for 4-bit experts whose width on one device is not a multiple of this. 26B-A4B with 704 columns on an L4 and vLLM 0.30.0 has 3.8 GiB of KV
+cache (xbill9/gemma4-dev, jev-tpu-31b, 2026-09-26, text only), 1.2 GiB less than planned, and with 768 columns as much as planned (field report 002,
+vLLM 0.21.0). The cause is unknown; the workspaces of the Marlin kernel are counted. That the width decides is assumed."""
 WEIGHTS_SCATTER: Final = 0.03
 """Maximum difference between planned and measured weights of a device (docs/authors/accuracy.md). A closer limit may be exceeded."""
 VLLM_DEFAULT_BLOCK: Final = 16

@@ -105,9 +105,16 @@ def kv_margin_gib(resolved: Resolved, kv_gib: float) -> float:
     """Return what the KV cache of a GPU may lack in comparison with the plan; 0 on TPU, where it follows from the weights alone."""
     if resolved.is_tpu:
         return 0.0
-    has_int4_experts = resolved.spec.is_moe and resolved.scheme.name == "w4a16"
-    least_gib = overheads.GPU_INT4_EXPERTS_KV_MARGIN_GIB if has_int4_experts else overheads.GPU_KV_MARGIN_GIB
+    least_gib = (
+        overheads.GPU_NARROW_EXPERTS_KV_MARGIN_GIB if _has_narrow_experts(resolved) else overheads.GPU_KV_MARGIN_GIB
+    )
     return max(least_gib, overheads.GPU_KV_MARGIN * kv_gib)
+
+
+def _has_narrow_experts(resolved: Resolved) -> bool:
+    """Return whether 4-bit experts have a width on one device that is not a multiple of EXPERT_TILE."""
+    widths = {group.experts.intermediate for group in resolved.spec.groups if group.experts is not None}
+    return resolved.scheme.name == "w4a16" and any(width % (overheads.EXPERT_TILE * resolved.tp) for width in widths)
 
 
 def activation_gib(resolved: Resolved) -> float:

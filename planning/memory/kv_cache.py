@@ -17,7 +17,7 @@ from typing import Final
 from planning.data.overheads import TPU_LANES, TPU_WORD_BITS
 from planning.model.spec import LayerGroup
 from planning.question.resolved import Resolved
-from planning.question.vllm_args import PER_TOKEN_HEAD
+from planning.question.vllm_args import SCALED_KV_SUFFIX
 from planning.units import align_to, ceil_div
 
 _KV_SCALE_BYTES: Final = 4
@@ -117,7 +117,7 @@ def _owners(resolved: Resolved) -> list[LayerGroup]:
 
 def _token_bytes(resolved: Resolved, heads: int, head_dim: int) -> int:
     """Return the bytes of one token in one layer of a GPU: keys and values, and with scales per token and head, one of each (fp32)."""
-    scale = _KV_SCALE_BYTES if resolved.kv_dtype.endswith(PER_TOKEN_HEAD) else 0
+    scale = _KV_SCALE_BYTES if resolved.kv_dtype.endswith(SCALED_KV_SUFFIX) else 0
     return 2 * heads * (head_dim * resolved.kv_bytes + scale)
 
 

@@ -25,7 +25,7 @@ from planning.question.fields import check_numbers
 from planning.question.recommendation import MAX_NUM_SEQS, SMALL_NUM_BATCHED_TOKENS, UTILIZATION, recommended_options
 from planning.question.resolved import Resolved, Runtime
 from planning.question.types import Deployment, Platform, WeightsMode
-from planning.question.vllm_args import PER_TOKEN_HEAD, TPU_BUCKET_PADDING_GAP, VllmOptions, check_options
+from planning.question.vllm_args import SCALED_KV_SUFFIX, TPU_BUCKET_PADDING_GAP, VllmOptions, check_options
 from planning.question.workload import check_workload
 from planning.units import ceil_div, next_power_of_two
 
@@ -71,8 +71,10 @@ def resolve(deployment: Deployment) -> Resolved:
         raise PlanningError(
             f"`vllm.cpu_offload_gib` is {offload:g}, but vLLM on TPU cannot offload weights. Remove it."
         )
-    if kv_dtype.endswith(PER_TOKEN_HEAD) and accelerator.is_tpu:
-        raise PlanningError(f"`vllm.kv_cache_dtype` is {kv_dtype}, which vLLM on TPU does not have. Remove it or set fp8.")
+    if kv_dtype.endswith(SCALED_KV_SUFFIX) and accelerator.is_tpu:
+        raise PlanningError(
+            f"`vllm.kv_cache_dtype` is {kv_dtype}, which vLLM on TPU does not have. Remove it or set fp8."
+        )
     disk_gb = deployment.tpu.boot_disk_size_gb
     if disk_gb is not None and disk_gb < MIN_BOOT_DISK_GB:
         raise PlanningError(f"`tpu.boot_disk_size_gb` is {disk_gb}; it must be {MIN_BOOT_DISK_GB} or more.")

@@ -34,8 +34,6 @@ subtracted take memory outside `gpu_memory_utilization`."""
 COUNTS_BUFFERS: Final = "0.27.0"
 """First release that subtracts everything allocated since the process started, not only weights and the peak of the profiling run (utils/mem_utils.py,
 `total_consumed`; in 0.27.1, not in 0.26.0)."""
-PER_TOKEN_HEAD_KV: Final = "0.20.0"
-"""First release with KV caches of int8 and fp8 that have a scale for each token and head (config/cache.py, CacheDType)."""
 COUNTS_TOKENS_IN_FLIGHT: Final = "0.26.0"
 """First release that keeps the blocks of a sliding window until both steps in flight are done (vllm-project/vllm#47728, regression report
 #49878: Gemma 4 from 0.25.1 to 0.26). Before it, a request held one step's tokens in addition to its window."""

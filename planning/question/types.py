@@ -529,6 +529,8 @@ class Plan:
     """Options in effect: those set, then the recommended ones."""
     environment: tuple[tuple[str, str], ...]
     """Environment variables of the server's container."""
+    vllm_version: str
+    """Version of vLLM in the image; empty if unknown."""
     workload: WorkloadPlan | None = None
     """Results for the deployment's workload; None if it has none."""
 

@@ -82,8 +82,8 @@ class Flag(NamedTuple):
     has_no_form: bool = False
 
 
-PER_TOKEN_HEAD: Final = "_per_token_head"
-"""End of the names of KV cache types with a scale for each token and head, which only GPUs have."""
+SCALED_KV_SUFFIX: Final = "_per_token_head"
+"""End of the names of KV cache types with a scale for each token and head, which only GPUs have (from vLLM 0.20.0, config/cache.py)."""
 Modality: TypeAlias = Literal["image", "audio", "video"]
 """Kinds of prompt items other than text."""
 
