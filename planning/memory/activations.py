@@ -11,7 +11,8 @@ The encoder's output stays until the end of the run, and with the first model ru
 penalties in advance. Read in vLLM 0.20.0 to 0.30.0.
 """
 
-from typing import Final
+from collections.abc import Mapping
+from typing import Final, cast
 
 from planning.data import overheads
 from planning.model.spec import LayerGroup, ModelSpec
@@ -23,6 +24,8 @@ _BF16: Final = 2
 _INT32: Final = 4
 _BITS_OF_A_WORD: Final = 32
 _COLORS: Final = 3
+_UNLIMITED: Final = 999
+"""vLLM's limit of a modality that the settings leave unset (config/multimodal.py, get_limit_per_prompt)."""
 _RESIDUAL_COPIES: Final = 6
 """Live hidden states at the peak: residual, normed input, block output, and their successors."""
 _TOWER_INNER: Final = 3
@@ -53,7 +56,9 @@ def profiled_items(resolved: Resolved) -> tuple[str, int]:
     if not allowed:
         return "", 0
     modality, tokens = max(allowed.items(), key=lambda item: item[1])
-    per_request = max(1, min(resolved.item_limit(modality), resolved.max_model_len // tokens))
+    limits = cast("Mapping[str, int]", resolved.vllm.limit_mm_per_prompt or {})
+    limit = limits.get(modality, _UNLIMITED)
+    per_request = max(1, min(limit, resolved.max_model_len // tokens))
     in_a_step = max(resolved.max_num_batched_tokens, tokens) // tokens
     return modality, max(1, min(in_a_step, per_request * resolved.max_num_seqs))
 
@@ -96,7 +101,11 @@ def _expert_width(resolved: Resolved, width: float) -> float:
 
 
 def _encoder_bytes(resolved: Resolved, runner: Runner) -> tuple[float, float]:
-    """Return the encoder's peak over the profiled items, and what stays until the run ends. Encoders are whole on each device."""
+    """Return the encoder's peak over the profiled items, and what stays until the run ends. Encoders are whole on each device.
+
+    All items count at once. From 0.22.0 on, vLLM encodes video frames in parts (gemma4_mm.py, _encoder_chunk), but the peak in public logs grows with
+    the items: 31B on an MI300X profiles six videos and has 5.3 GiB less than its weights and graphs leave (xbill9/gemma4-dev 5a5636dc1cc2, 2026-10-08).
+    """
     modality, items = profiled_items(resolved)
     if not items or not profiles_encoder(resolved, runner):
         return 0.0, 0.0

@@ -193,9 +193,7 @@ def headroom(subject: Subject) -> RuleResult | None:
             else f"the CUDA context alone needs {edge.minimum_gib:.2f} GiB. vLLM will find less free memory than the budget and will not start."
         )
     else:
-        outside = "compiled programs" if resolved.is_tpu else "the CUDA context, fragmentation and CUDA graphs"
-        if resolved.has_unknown_drafter:
-            outside += f" and the draft model, whose size is unknown ({to_gib(unknown_drafter_bytes(resolved)):.2f} GiB are assumed),"
+        outside = "compiled programs" if resolved.is_tpu else _outside_of_a_gpu(subject)
         fact = f"{outside} need {edge.minimum_gib:.2f} to {edge.recommended_gib:.2f} GiB there. The server may crash during the start."
     return RuleResult(
         message=f"{left}, but {fact}",
@@ -204,6 +202,14 @@ def headroom(subject: Subject) -> RuleResult | None:
         last_resorts=alternatives_for(subject) if edge.is_short else (),
         advice="A lower utilization also shrinks the KV cache.",
     )
+
+
+def _outside_of_a_gpu(subject: Subject) -> str:
+    """Return what a GPU holds outside the budget."""
+    if not subject.resolved.has_unknown_drafter:
+        return "the CUDA context, fragmentation and CUDA graphs"
+    assumed_gib = to_gib(unknown_drafter_bytes(subject.resolved))
+    return f"the CUDA context, fragmentation, CUDA graphs and a draft model of unknown size ({assumed_gib:.2f} GiB assumed)"
 
 
 def _smaller_budgets(subject: Subject) -> Iterator[Remedy]:

@@ -80,6 +80,7 @@ def test_an_unknown_release_counts_the_larger_figure():
         (8_192, 256, {"image": 4}, ("video", 3)),
         (4_096, 256, None, ("video", 1)),
         (2_496, 256, None, ("video", 1)),
+        (16_384, 2, {"image": 4}, ("video", 6)),
         (16_384, 2, {"video": 1}, ("video", 2)),
         (16_384, 2, {"video": 2}, ("video", 4)),
         (16_384, 256, {"video": 0}, ("image", 58)),
@@ -182,7 +183,7 @@ def test_an_unknown_drafter_is_reserved_for_and_may_fail_close_to_the_edge():
     assert close.margin is not None
     assert close.margin.finding == "FIT05"
     finding = next(f for f in close.findings if f.id == "FIT05")
-    assert "the draft model, whose size is unknown" in finding.message
+    assert "CUDA graphs and a draft model of unknown size" in finding.message
     changes = finding.remedies[0].changes
     after = planned(float(str(changes["vllm.gpu_memory_utilization"])))
     assert "FIT05" not in {f.id for f in after.findings}
