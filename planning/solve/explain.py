@@ -86,9 +86,11 @@ def _memory(subject: Subject) -> tuple[str, ...]:
 
 def _graphs(subject: Subject) -> str:
     """Return how the memory of the CUDA graphs is computed, or why none is subtracted."""
-    graphs = captured_graphs(subject.resolved)
+    resolved, graphs = subject.resolved, captured_graphs(subject.resolved)
     if graphs and not subject.memory.graphs_gib:
         return f"because this release of vLLM captures its {graphs} graphs outside the budget"
+    if resolved.accelerator.is_rocm:
+        return f"{graphs} x {resolved.spec.layers} layers x {overheads.ROCM_GRAPH_LAYER_GIB}"
     return f"{graphs} x {overheads.GRAPH_GIB} + {overheads.GRAPH_POOL_GIB}"
 
 

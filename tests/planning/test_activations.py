@@ -6,6 +6,7 @@ from itertools import pairwise
 import pytest
 
 from planning import plan
+from planning.cost.subject import examine
 from planning.data import overheads
 from planning.errors import PlanningError
 from planning.machine.devices import parse_device
@@ -18,6 +19,7 @@ from planning.question.releases import reserves_graphs, runners
 from planning.question.resolved import Resolved
 from planning.question.types import Deployment, Plan
 from planning.question.vllm_args import VllmOptions
+from planning.solve.explain import explain
 
 GIB = 2**30
 GEMMA = "google/gemma-4-"
@@ -202,4 +204,8 @@ def test_graphs_of_an_amd_gpu_grow_with_the_layers():
     device = parse_device("memory=192GiB,bandwidth=5300GB/s,tflops=1307,usable=191.69GiB,name=MI300X")
     for model, without in (("26B-A4B-it", 0.8822), ("31B-it", 0.8659)):
         base = asked(model, "", "0.31.1rc1", max_num_seqs=1_024, max_num_batched_tokens=16_384)
-        assert graph_gib(resolve(replace(base, device=device))) == pytest.approx(191.69 * (0.9 - without), rel=0.07)
+        subject = examine(replace(base, device=device))
+        assert graph_gib(subject.resolved) == pytest.approx(191.69 * (0.9 - without), rel=0.07)
+        assert f"102 x {subject.resolved.spec.layers} layers x 0.00105" in "\n".join(
+            line for _, lines in explain(subject) for line in lines
+        )
