@@ -5,6 +5,7 @@ from planning.cost.subject import Subject, examine, is_out_of_memory
 from planning.data import overheads
 from planning.memory.host_memory import streamer_buffer_bytes
 from planning.memory.margins import margin_of
+from planning.model.support import version_in_use
 from planning.question.resolved import Resolved
 from planning.question.types import Deployment, Plan, Verdict
 from planning.question.vllm_args import XLA_CACHE_PATH, vllm_environment
@@ -49,6 +50,7 @@ def plan_of(subject: Subject) -> Plan:
         accepted=accepted,
         vllm=resolved.vllm,
         environment=_environment(resolved),
+        vllm_version=version_in_use(resolved.accelerator, resolved.deployment.image_version),
         workload=subject.workload,
     )
 

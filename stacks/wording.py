@@ -72,6 +72,7 @@ def file_changes(deployment: Deployment, changes: Mapping[str, object]) -> Mappi
     if target != before_target:
         found |= {"target": target, "image": DEFAULT_IMAGES[target], _BLOCKS[before_target]: None}
         paths = [path for path in paths if not _is_of_block(path, _BLOCKS[before_target], before_target)]
+        paths = [path for path in paths if path != "image_version"]  # the image is another one
         paths = list(dict.fromkeys((*paths, *_REQUIRED[target])))
     for path in paths:
         if path == "weights_mode":

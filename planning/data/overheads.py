@@ -8,7 +8,7 @@ disagree, correct the value here.
 
 from typing import Final
 
-# --- GPU memory (vLLM 0.21 and later) ---------------------------------------------------------------------------------------------
+# --- GPU memory (vLLM 0.20 and later) ---------------------------------------------------------------------------------------------
 CUDA_CONTEXT_GIB: Final = 0.33
 """Context and loaded modules of one process before any tensor; outside vLLM's budget, whose baseline is taken later."""
 NON_TORCH_GIB: Final = 0.10
@@ -18,9 +18,12 @@ NCCL_GIB: Final = 0.40
 GRAPH_GIB: Final = 0.008
 """One captured CUDA graph: public boot logs estimate 0.27 GiB for 28 graphs, 0.37 for 54, 0.64 to 0.78 for 86."""
 GRAPH_POOL_GIB: Final = 0.03
+ROCM_GRAPH_LAYER_GIB: Final = 1.05e-3
+"""One captured graph and decoder layer on an AMD GPU, whose runtime keeps memory for each kernel of a graph. Fitted to 12B on an MI300X: 5.12 GiB for 102
+graphs of 48 layers (xbill9/gemma4-dev 5a5636dc1cc2, gpu-vllm-mi300x-12b-fp8/benchmarks/runs/2026-10-07-dtype-sweep-mi300x/boot.log)."""
 SAMPLER_BYTES_PER_LOGIT: Final = 14
 """bf16 logits, their fp32 copy, probabilities and the exponential noise of the sampler's dummy run: 2 + 4 + 4 + 4 bytes
-(vLLM's gpu_model_runner._dummy_sampler_run)."""
+(vLLM's gpu_model_runner._dummy_sampler_run, 0.20.0 to 0.30.0; from 0.21.0 on, it also runs the sampler without FlashInfer, which is this peak)."""
 SAMPLER_V2_BYTES_PER_LOGIT: Final = 6
 """The same for vLLM's second model runner: bf16 logits and their fp32 copy, 2 + 4 bytes; it samples without a tensor of probabilities
 (v1/worker/gpu/sample/sampler.py)."""
@@ -28,15 +31,30 @@ ENOUGH_OUTSIDE_BUDGET_GIB: Final = 0.82
 """Sufficient device memory outside `gpu_memory_utilization` for the CUDA context, fragmentation and the error of the graph estimate:
 Gemma 4 serves on 24 GB cards (23.56 GiB) at 0.965 (noonghunna/club-3090#537, 2026-07-01). Below CUDA_CONTEXT_GIB, vLLM does not start,
 because it finds less free memory than total x utilization (v1/worker/utils.py, request_memory)."""
+GPU_KV_MARGIN_GIB: Final = 0.5
+GPU_KV_MARGIN: Final = 0.05
+"""Memory that the KV cache of a GPU may lack, at least this many GiB or this fraction of it: the error of planned activations and graphs, which vLLM
+measures on the device. Planned KV caches of public logs from 0.20.0 on differ by up to 0.5 GiB on cards of 24 GB and by 5 % on larger ones, and
+a few by more, with 4-bit experts or with a drafter outside the catalog. It affects the verdict, not the figure. No log of Google Cloud's GPUs has
+confirmed the plan three times; then it can shrink."""
+GPU_NARROW_EXPERTS_KV_MARGIN_GIB: Final = 1.5
+EXPERT_TILE: Final = 128
+"""The same for 4-bit experts whose width on one device is not a multiple of this. 26B-A4B with 704 columns on an L4 and vLLM 0.30.0 has 3.8 GiB of KV
+cache (xbill9/gemma4-dev, jev-tpu-31b, 2026-09-26, text only), 1.2 GiB less than planned, and with 768 columns as much as planned (field report 002,
+vLLM 0.21.0). The cause is unknown; the workspaces of the Marlin kernel are counted. That the width decides is assumed."""
 WEIGHTS_SCATTER: Final = 0.03
 """Maximum difference between planned and measured weights of a device (docs/authors/accuracy.md). A closer limit may be exceeded."""
 VLLM_DEFAULT_BLOCK: Final = 16
 VIDEO_FRAMES: Final = 32
-VIDEO_TOKENS: Final = VIDEO_FRAMES * (70 + 2 + 6)
+FRAME_TOKENS: Final = 70
+VIDEO_TOKENS: Final = VIDEO_FRAMES * (FRAME_TOKENS + 2 + 6)
 """Longest multimodal item: 32 frames of 70 soft tokens, image start and end tokens and a timestamp (vLLM's gemma4_mm.py): 2,496."""
 IMAGE_TOKENS: Final = 280
 AUDIO_TOKENS: Final = 750
 """30 s of audio (the processor's audio_seq_length)."""
+PATCH_PIXELS: Final = 16
+PATCHES_PER_TOKEN: Final = 9
+"""Side of an image patch, and patches pooled into one soft token, of every Gemma 4 (the checkpoints' config.json)."""
 
 # --- TPU memory (tpu-inference) -----------------------------------------------------------------------------------------------------
 # Compiled programs are outside `gpu_memory_utilization`. E2B on v5e-1 (xbill9/gemma4-dev, tpu-vllm-v5e1-2b/benchmarks/runs,

@@ -41,6 +41,11 @@ class Accelerator:
         """True if it is a TPU."""
         return self.kind == "tpu"
 
+    @property
+    def is_rocm(self) -> bool:
+        """True if it is an AMD GPU, by its name: a custom device such as MI300X."""
+        return self.name.upper().removeprefix("AMD ").removeprefix("INSTINCT ").startswith("MI")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Host:

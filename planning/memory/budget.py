@@ -1,30 +1,29 @@
 """Memory of one device: budget, weights, activations, graphs, and the rest for the KV cache.
 
-GPU: vLLM takes usable x utilization, subtracts weights, the peak of its profiling run and its estimate of the CUDA graphs (0.21 and
-later), and uses the rest for the KV cache. TPU: usable x utilization minus weights; compiled programs and their temporaries use
+GPU: vLLM takes usable x utilization, subtracts weights, the peak of its profiling run and, by release and model runner, its estimate of the
+CUDA graphs, and uses the rest for the KV cache. TPU: usable x utilization minus weights; compiled programs and their temporaries use
 the memory outside the utilization.
 """
 
 from typing import Final
 
 from planning.data import overheads
+from planning.memory.activations import gpu_activation_gib
 from planning.memory.adapters import adapters_bytes
 from planning.memory.buckets import buckets_of
 from planning.memory.host_memory import load_peak_gib
 from planning.memory.kv_cache import capacity_of, largest_model_len, layout_of
-from planning.memory.speculation import drafter_bytes
+from planning.memory.speculation import drafter_bytes, unknown_drafter_bytes
 from planning.memory.weights import weights_of
-from planning.model.spec import LayerGroup, linear_params
-from planning.question.releases import has_runner_v2, profiles_encoder, tokens_in_flight
+from planning.model.spec import linear_params
+from planning.question.drafters import named_drafter
+from planning.question.releases import reserves_graphs, tokens_in_flight
 from planning.question.resolved import Resolved
 from planning.question.types import MemoryPlan
 from planning.units import from_gib, to_gib
 
-_BF16: Final = 2
 _BILLION: Final = 1e9
 _LEAST_UTILIZATION: Final = 0.05
-_RESIDUAL_COPIES: Final = 6
-"""Live hidden states at the peak: residual, normed input, block output, and their successors."""
 _GRAPH_STEP_SMALL: Final = 8
 _GRAPH_STEP_LARGE: Final = 16
 _GRAPH_STEP_CHANGE: Final = 256
@@ -37,7 +36,7 @@ def memory_plan(resolved: Resolved) -> MemoryPlan:
     offloaded = min(from_gib(resolved.offload_gib), weights.layers)
     on_device_gib = to_gib(weights.device - offloaded + drafter_bytes(resolved) + adapters_bytes(resolved))
     activations_gib = activation_gib(resolved)
-    graphs_gib = graph_gib(resolved)
+    graphs_gib = graph_gib(resolved) if reserves_graphs(resolved) else 0.0
     budget_gib = resolved.accelerator.usable_gib * resolved.utilization
     left_gib = budget_gib - on_device_gib - (0.0 if resolved.is_tpu else activations_gib + graphs_gib)
     outside_needs_gib, outside_enough_gib = outside_gib(resolved)
@@ -56,6 +55,7 @@ def memory_plan(resolved: Resolved) -> MemoryPlan:
         activations_gib=activations_gib,
         graphs_gib=graphs_gib,
         kv_gib=max(left_gib, 0.0),
+        kv_margin_gib=kv_margin_gib(resolved, max(left_gib, 0.0)),
         kv_tokens=capacity.tokens,
         kv_blocks=capacity.blocks,
         block_size=layout.block_size,
@@ -77,7 +77,7 @@ def memory_plan(resolved: Resolved) -> MemoryPlan:
 def outside_gib(resolved: Resolved) -> tuple[float, float]:
     """Return the memory outside the budget of one device: minimum and recommended, in GiB."""
     if not resolved.is_tpu:
-        return overheads.CUDA_CONTEXT_GIB, overheads.ENOUGH_OUTSIDE_BUDGET_GIB
+        return _outside_of_gpu_gib(resolved)
     buckets = buckets_of(resolved)
     sequences = min(resolved.max_num_seqs, resolved.max_num_batched_tokens)
     largest = to_gib(sequences * resolved.spec.vocab * overheads.TPU_LOGIT_BYTES / resolved.tp)
@@ -87,53 +87,81 @@ def outside_gib(resolved: Resolved) -> tuple[float, float]:
     return largest + buckets * overheads.TPU_BUCKET_NEEDS_GIB, largest + buckets * overheads.TPU_BUCKET_ENOUGH_GIB
 
 
+def _outside_of_gpu_gib(resolved: Resolved) -> tuple[float, float]:
+    """Return the same for a GPU: the CUDA context, graphs that vLLM does not subtract, and what a draft model may need when it is captured."""
+    graphs_gib = 0.0 if reserves_graphs(resolved) else graph_gib(resolved)
+    drafter_gib = to_gib(unknown_drafter_bytes(resolved)) + (0.0 if graphs_gib else drafter_graph_gib(resolved))
+    needs_gib = overheads.CUDA_CONTEXT_GIB + graphs_gib
+    return needs_gib, overheads.ENOUGH_OUTSIDE_BUDGET_GIB + graphs_gib + drafter_gib
+
+
 def comfortable_utilization(resolved: Resolved) -> float:
     """Return the largest utilization, in hundredths, that leaves the recommended memory outside the budget."""
     _, enough_gib = outside_gib(resolved)
     return max(int((1 - enough_gib / resolved.accelerator.usable_gib) * 100) / 100, _LEAST_UTILIZATION)
 
 
+def kv_margin_gib(resolved: Resolved, kv_gib: float) -> float:
+    """Return what the KV cache of a GPU may lack in comparison with the plan; 0 on TPU, where it follows from the weights alone."""
+    if resolved.is_tpu:
+        return 0.0
+    least_gib = (
+        overheads.GPU_NARROW_EXPERTS_KV_MARGIN_GIB if _has_narrow_experts(resolved) else overheads.GPU_KV_MARGIN_GIB
+    )
+    return max(least_gib, overheads.GPU_KV_MARGIN * kv_gib)
+
+
+def _has_narrow_experts(resolved: Resolved) -> bool:
+    """Return whether 4-bit experts have a width on one device that is not a multiple of EXPERT_TILE."""
+    widths = {group.experts.intermediate for group in resolved.spec.groups if group.experts is not None}
+    return resolved.scheme.name == "w4a16" and any(width % (overheads.EXPERT_TILE * resolved.tp) for width in widths)
+
+
 def activation_gib(resolved: Resolved) -> float:
     """Return the peak of one step without weights and KV cache, in GiB of one device; on TPU the memory of its programs outside the budget.
 
-    The maximum of: a full batch through the widest layer, the sampler at the largest batch, the longest item through the vision tower
-    if vLLM's profiling run includes it.
+    On a GPU: `planning.memory.activations`.
     """
     if resolved.is_tpu:
         return outside_gib(resolved)[1]
-    forward = (
-        resolved.max_num_batched_tokens
-        * _BF16
-        * (
-            _RESIDUAL_COPIES * resolved.spec.hidden
-            + max(_layer_width(group, resolved) for group in resolved.spec.groups)
-        )
-    )
-    sequences = min(resolved.max_num_seqs, resolved.max_num_batched_tokens)
-    logit = overheads.SAMPLER_V2_BYTES_PER_LOGIT if has_runner_v2(resolved) else overheads.SAMPLER_BYTES_PER_LOGIT
-    sampler = sequences * resolved.spec.vocab * logit
-    has_encoder = resolved.serves_images_or_video and profiles_encoder(resolved)
-    encoder = _encoder_bytes(resolved) if has_encoder else 0.0
-    encoder_cache = resolved.max_num_batched_tokens * resolved.spec.hidden * _BF16 if has_encoder else 0
-    fixed_gib = overheads.NON_TORCH_GIB + (overheads.NCCL_GIB if resolved.tp > 1 else 0.0)
-    return to_gib(max(forward, sampler, encoder) + encoder_cache) + fixed_gib
+    return gpu_activation_gib(resolved)
 
 
 def graph_gib(resolved: Resolved) -> float:
     """Return the CUDA graphs of one device in GiB; 0 in eager mode and on TPU."""
     graphs = captured_graphs(resolved)
+    if resolved.accelerator.is_rocm:
+        return graphs * resolved.spec.layers * overheads.ROCM_GRAPH_LAYER_GIB
     return graphs * overheads.GRAPH_GIB + overheads.GRAPH_POOL_GIB if graphs else 0.0
 
 
+def drafter_graph_gib(resolved: Resolved) -> float:
+    """Return the CUDA graphs of a draft model, which vLLM captures last; 0 without one."""
+    return _drafter_graphs(resolved) * overheads.GRAPH_GIB
+
+
 def captured_graphs(resolved: Resolved) -> int:
-    """Return how many CUDA graphs vLLM captures: one per size for mixed batches, one per size for decoding batches."""
+    """Return how many CUDA graphs vLLM captures: one per size for mixed batches, one per size for decoding batches.
+
+    A draft model is captured with the mixed batches (v1/worker/gpu_model_runner.py, _dummy_run).
+    """
     if resolved.is_tpu or resolved.eager:
         return 0
-    tokens_per_sequence = 1 + resolved.speculative_tokens
-    decode = min(resolved.max_num_seqs * tokens_per_sequence, resolved.max_num_batched_tokens)
-    return _sizes_up_to(min(2 * decode, _LARGEST_GRAPH, resolved.max_num_batched_tokens)) + _sizes_up_to(
-        min(decode, _LARGEST_GRAPH)
-    )
+    return _mixed_graphs(resolved) + _drafter_graphs(resolved) + _sizes_up_to(min(_decoding(resolved), _LARGEST_GRAPH))
+
+
+def _drafter_graphs(resolved: Resolved) -> int:
+    has_drafter = resolved.speculative_tokens > 0 and named_drafter(resolved.vllm) is not None
+    return _mixed_graphs(resolved) if has_drafter and not (resolved.eager or resolved.is_tpu) else 0
+
+
+def _mixed_graphs(resolved: Resolved) -> int:
+    return _sizes_up_to(min(2 * _decoding(resolved), _LARGEST_GRAPH, resolved.max_num_batched_tokens))
+
+
+def _decoding(resolved: Resolved) -> int:
+    """Return the tokens of the largest batch that only decodes."""
+    return min(resolved.max_num_seqs * (1 + resolved.speculative_tokens), resolved.max_num_batched_tokens)
 
 
 def _sizes_up_to(largest: int) -> int:
@@ -142,31 +170,3 @@ def _sizes_up_to(largest: int) -> int:
     small = max(min(largest, _GRAPH_STEP_CHANGE - _GRAPH_STEP_SMALL) // _GRAPH_STEP_SMALL, 0)
     large = max((largest - _GRAPH_STEP_CHANGE) // _GRAPH_STEP_LARGE + 1, 0)
     return few + small + large
-
-
-def _layer_width(group: LayerGroup, resolved: Resolved) -> float:
-    """Return the values per token that a layer holds at its peak in addition to the residual stream: in attention or feed-forward."""
-    heads = group.attention.heads + max(group.attention.kv_heads, resolved.tp)
-    attention = 2 * heads * group.attention.head_dim / resolved.tp
-    feed_forward = 3 * group.mlp / resolved.tp
-    if group.experts is not None:
-        experts = group.experts
-        width = experts.intermediate / resolved.tp
-        feed_forward += experts.active * (max(2 * width, resolved.spec.hidden) + width)
-        feed_forward += 3 * experts.shared_intermediate / resolved.tp
-    return max(attention, feed_forward)
-
-
-def _encoder_bytes(resolved: Resolved) -> float:
-    """Return the peak of the vision tower over the longest item that the limits allow; towers are computed whole on each device."""
-    tower = resolved.spec.vision
-    if tower is None or not resolved.serves_images_or_video:
-        return 0.0
-    if resolved.item_limit("video") > 0:
-        tokens = overheads.VIDEO_FRAMES * 70
-    else:
-        tokens = min(
-            resolved.max_num_batched_tokens,
-            resolved.item_limit("image") * resolved.max_num_seqs * overheads.IMAGE_TOKENS,
-        )
-    return tokens * tower.patches_per_token * _BF16 * (3 * tower.intermediate + 4 * tower.hidden)

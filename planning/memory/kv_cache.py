@@ -11,12 +11,17 @@ length. KV heads are padded to the tensor-parallel size; the two numbers of each
 fp8, so fp8 saves nothing if a device has a single KV head.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Final
 
 from planning.data.overheads import TPU_LANES, TPU_WORD_BITS
 from planning.model.spec import LayerGroup
 from planning.question.resolved import Resolved
+from planning.question.vllm_args import SCALED_KV_SUFFIX
 from planning.units import align_to, ceil_div
+
+_KV_SCALE_BYTES: Final = 4
+"""Of one token and head, for keys and for values (vLLM's v1/kv_cache_interface.py, AttentionSpec.page_size_bytes)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +107,18 @@ def _holds_full_length(layout: KvLayout) -> bool:
 
 
 def _owners(resolved: Resolved) -> list[LayerGroup]:
-    return [group for group in resolved.spec.groups if group.owns_kv and group.count > 0]
+    """Return the layers with their own cache. A draft model outside the catalog is assumed to have one; Google's read the served model's."""
+    owners = [group for group in resolved.spec.groups if group.owns_kv and group.count > 0]
+    if resolved.has_unknown_drafter:
+        longest = next((group for group in owners if group.attention.window is None), owners[-1])
+        owners.append(replace(longest, count=1))
+    return owners
+
+
+def _token_bytes(resolved: Resolved, heads: int, head_dim: int) -> int:
+    """Return the bytes of one token in one layer of a GPU: keys and values, and with scales per token and head, one of each (fp32)."""
+    scale = _KV_SCALE_BYTES if resolved.kv_dtype.endswith(SCALED_KV_SUFFIX) else 0
+    return 2 * heads * (head_dim * resolved.kv_bytes + scale)
 
 
 def _gpu_layout(resolved: Resolved) -> KvLayout:
@@ -110,13 +126,13 @@ def _gpu_layout(resolved: Resolved) -> KvLayout:
     for group in _owners(resolved):
         attention = group.attention
         heads = max(1, attention.kv_heads // resolved.tp)
-        key = (attention.window, 2 * heads * attention.head_dim * resolved.kv_bytes)
+        key = (attention.window, _token_bytes(resolved, heads, attention.head_dim))
         counts[key] = counts.get(key, 0) + group.count
-    growing = sum(count * token_bytes for (window, token_bytes), count in counts.items() if window is None)
+    growing = sum(count * size for (window, size), count in counts.items() if window is None)
     windows = {window for window, _ in counts}
     if len(windows) == 1:
         # All layers hold the same tokens: one group, whose block is a page of every layer.
-        per_token = sum(count * token_bytes for (_, token_bytes), count in counts.items())
+        per_token = sum(count * size for (_, size), count in counts.items())
         kind = KvLayers(groups=1, block_size=resolved.block_size, window=windows.pop())
         return KvLayout(
             block_bytes=per_token * resolved.block_size,
@@ -124,13 +140,13 @@ def _gpu_layout(resolved: Resolved) -> KvLayout:
             bytes_per_token=per_token,
             kinds=(kind,),
         )
-    page = resolved.block_size * max(token_bytes for _, token_bytes in counts)
+    page = resolved.block_size * max(size for _, size in counts)
     smallest, largest = min(counts.values()), max(counts.values())
     # vLLM: the smaller kind determines the group size, unless the kinds are nearly equal in number.
     group_size = largest if largest < smallest * 1.5 else smallest
     kinds = tuple(
-        KvLayers(groups=ceil_div(count, group_size), block_size=page // token_bytes, window=window)
-        for (window, token_bytes), count in counts.items()
+        KvLayers(groups=ceil_div(count, group_size), block_size=page // size, window=window)
+        for (window, size), count in counts.items()
     )
     return KvLayout(block_bytes=page * group_size, block_size=resolved.block_size, bytes_per_token=growing, kinds=kinds)
 

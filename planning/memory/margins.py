@@ -65,12 +65,16 @@ def loading(memory: MemoryPlan) -> EdgeOfMemory:
 
 
 def one_request(memory: MemoryPlan) -> EdgeOfMemory:
-    """Return the limit of the KV cache: one request of the maximum length. Heavier weights reduce its memory."""
+    """Return the limit of the KV cache: one request of the maximum length."""
     request = memory.kv_request_gib
-    scatter_gib = overheads.WEIGHTS_SCATTER * memory.weights_gib
     return EdgeOfMemory(
-        edge="kv", available_gib=memory.kv_gib, minimum_gib=request, recommended_gib=request + scatter_gib
+        edge="kv", available_gib=memory.kv_gib, minimum_gib=request, recommended_gib=request + may_lack_gib(memory)
     )
+
+
+def may_lack_gib(memory: MemoryPlan) -> float:
+    """Return what the KV cache may lack in comparison with the plan: weights may be heavier, and activations of a GPU larger."""
+    return max(overheads.WEIGHTS_SCATTER * memory.weights_gib, memory.kv_margin_gib)
 
 
 def edges(memory: MemoryPlan) -> Iterator[EdgeOfMemory]:

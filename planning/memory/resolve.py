@@ -25,13 +25,16 @@ from planning.question.fields import check_numbers
 from planning.question.recommendation import MAX_NUM_SEQS, SMALL_NUM_BATCHED_TOKENS, UTILIZATION, recommended_options
 from planning.question.resolved import Resolved, Runtime
 from planning.question.types import Deployment, Platform, WeightsMode
-from planning.question.vllm_args import TPU_BUCKET_PADDING_GAP, VllmOptions, check_options
+from planning.question.vllm_args import SCALED_KV_SUFFIX, TPU_BUCKET_PADDING_GAP, VllmOptions, check_options
 from planning.question.workload import check_workload
 from planning.units import ceil_div, next_power_of_two
 
 _SHORTEST_DEFAULT: Final = 2_048
 WEIGHTS_MODES: Final = ("hub", "disk", "memory", "fuse", "fuse-buffered", "fuse-cached", "streamer", "image")
-_KV_BYTES: Final = {"auto": 2, "bfloat16": 2, "float16": 2, "fp8": 1, "fp8_e4m3": 1, "fp8_e5m2": 1}
+_KV_BYTES: Final = {
+    **dict.fromkeys(("auto", "bfloat16", "float16"), 2),
+    **dict.fromkeys(("fp8", "fp8_e4m3", "fp8_e5m2", "fp8_per_token_head", "int8_per_token_head"), 1),
+}
 
 
 def resolve(deployment: Deployment) -> Resolved:
@@ -67,6 +70,10 @@ def resolve(deployment: Deployment) -> Resolved:
     if offload and accelerator.is_tpu:
         raise PlanningError(
             f"`vllm.cpu_offload_gib` is {offload:g}, but vLLM on TPU cannot offload weights. Remove it."
+        )
+    if kv_dtype.endswith(SCALED_KV_SUFFIX) and accelerator.is_tpu:
+        raise PlanningError(
+            f"`vllm.kv_cache_dtype` is {kv_dtype}, which vLLM on TPU does not have. Remove it or set fp8."
         )
     disk_gb = deployment.tpu.boot_disk_size_gb
     if disk_gb is not None and disk_gb < MIN_BOOT_DISK_GB:

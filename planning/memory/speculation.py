@@ -7,8 +7,9 @@ a step generates 1 + proposals x accepted share tokens (vLLM's own definition of
 from dataclasses import dataclass, replace
 from typing import Final
 
-from planning.data.quantization import SCHEMES
+from planning.data.quantization import FULL_BYTES, SCHEMES
 from planning.memory.weights import weights_of
+from planning.model.spec import linear_params
 from planning.question.drafters import named_drafter
 from planning.question.resolved import Resolved
 
@@ -57,9 +58,25 @@ def speculation_of(resolved: Resolved) -> Drafter | None:
 
 
 def drafter_bytes(resolved: Resolved) -> float:
-    """Return the weights of the draft model on one device in bytes; 0 without one and for an unknown one."""
+    """Return the weights of the draft model on one device in bytes; 0 without one, and a reserve for an unknown one."""
     drafter = speculation_of(resolved)
-    return 0.0 if drafter is None or drafter.resolved is None else weights_of(drafter.resolved).device
+    if drafter is None or drafter.resolved is None:
+        return unknown_drafter_bytes(resolved)
+    return weights_of(drafter.resolved).device
+
+
+def unknown_drafter_bytes(resolved: Resolved) -> float:
+    """Return the reserve for a draft model outside the catalog on one device; 0 for any other.
+
+    One decoder layer of the served model in bf16, with an output head for its vocabulary: an EAGLE head has one layer, and its
+    head or its embeddings are its own (vLLM's llama_eagle3.py). Its size is assumed.
+    """
+    drafter = speculation_of(resolved)
+    if drafter is None or not drafter.is_unknown:
+        return 0.0
+    spec = resolved.spec
+    largest = max(linear_params(replace(spec, groups=(replace(group, count=1),))) for group in spec.groups)
+    return (largest + spec.vocab * spec.hidden) * FULL_BYTES / resolved.tp
 
 
 def _as_deployment(resolved: Resolved) -> Resolved | None:

@@ -262,7 +262,7 @@ def _quantization(top: _Reader, name: str) -> str:
         return "nvfp4-mlp" if _leaves_attention(block) else "nvfp4"
     if method == "fp8" or algorithm == "FP8" or (method == "compressed-tensors" and bits == _EIGHT_BITS):
         return "fp8"
-    if method in {"awq", "gptq", "compressed-tensors"} and bits == _FOUR_BITS:
+    if method in {"awq", "gptq", "auto-round", "compressed-tensors"} and bits == _FOUR_BITS:
         return "w4a16"
     raise PlanningError(
         f'{name}: quantization "{method}" with {bits or "unknown"} bits is not supported. Supported: fp8 and 4-bit weights.'

@@ -21,6 +21,7 @@ ModelKind = Literal["dense", "shared-kv", "experts", "pytorch"]
 """Path by which vLLM on TPU serves a model: in JAX (plain, with layers that read other layers' KV cache, or with experts), or through PyTorch."""
 
 _ANY_DEVELOPMENT: Final = 10**9
+_LOCAL_BUILD: Final = re.compile(r"(?:\+[a-z0-9.]+)?")
 _VERSION: Final = re.compile(r"v?(\d+)\.(\d+)(?:\.(\d+))?(?:rc\d+)?(?:\.dev(\d+))?")
 _GENERATIONS: Final = {
     "L4": "ada",
@@ -110,6 +111,12 @@ def version_key(version: str) -> tuple[int, int, int, int] | None:
         return None
     major, minor, patch, development = found.groups()
     return int(major), int(minor), int(patch or 0), int(development) if development else _ANY_DEVELOPMENT
+
+
+def is_version(text: str) -> bool:
+    """Return whether a text is a version of vLLM, with or without the part of a local build: 0.28.0, 0.31.1rc1.dev23+g43b4aaea3."""
+    found = _VERSION.match(text)
+    return found is not None and _LOCAL_BUILD.fullmatch(text[found.end() :]) is not None
 
 
 def version_in_use(accelerator: Accelerator, image_version: str | None) -> str:

@@ -3,7 +3,7 @@
 An unknown release is treated as the one that leaves less memory and starts more slowly.
 """
 
-from typing import Final
+from typing import Final, Literal
 
 from planning.model.support import version_in_use, version_key
 from planning.question.resolved import Resolved
@@ -11,11 +11,29 @@ from planning.question.resolved import Resolved
 KEEPS_STORED_HEAD: Final = "0.28.0"
 """First release that loads an output head stored in the checkpoint although the config ties it (vllm-project/vllm#51665, merged between
 2026-08-13 and 2026-08-20; 0.28.0 is dated 2026-08-26). That 0.28.0 has it is assumed: seen in 0.29.1rc1 on TPU and in 0.30.0 on an L4."""
+Runner = Literal[1, 2]
+"""vLLM's model runners, V1 and V2."""
 RUNNER_V2: Final = "0.25.0"
-"""First release whose second model runner serves dense models on GPUs (release notes, vllm-project/vllm#44443)."""
+"""First release whose second model runner serves dense models on GPUs (release notes, vllm-project/vllm#44443; config/vllm.py of 0.25.1 to 0.28.0:
+every model that is not a mixture of experts)."""
+RUNNER_V2_EXPERTS: Final = "0.29.0"
+"""First release in which it also serves mixtures of experts (vllm-project/vllm#53183; config/vllm.py of 0.29.0)."""
+RUNNER_V1_METHODS: Final = frozenset(
+    {"ngram", "ngram_gpu", "suffix", "draft_model", "medusa", "mlp_speculator", "custom_class"}
+)
+"""Methods of speculative decoding that stay on the first model runner in every release (config/vllm.py, 0.25.1 to 0.30.0)."""
 RUNNER_V2_PROFILES_ENCODER: Final = "0.29.0"
-"""First release whose second model runner runs the image encoder during profiling (vllm-project/vllm#48469). A log of 0.28.0 reports only
-the encoder's cache budget, one of 0.30.0 also the profiled item; that 0.29.0 does so is assumed."""
+"""First release whose second model runner runs the image encoder during profiling (vllm-project/vllm#48469). Its code is in 0.27.1, but a log of
+0.28.0 shows a peak of 0.22 GiB for E2B, which is less than one video (source e2b-l4); one of 0.30.0 reports the profiled item."""
+RESERVES_GRAPHS: Final = "0.20.0"
+"""First release that subtracts an estimate of the CUDA graphs before it sizes the KV cache (VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS is 0 by default in
+0.19.1 and 1 in 0.20.0)."""
+RUNNER_V2_RESERVES_GRAPHS: Final = "0.29.0"
+"""The same for the second model runner, whose estimate is 0 until 0.28.0 (v1/worker/gpu/model_runner.py, profile_cudagraph_memory). Graphs that are not
+subtracted take memory outside `gpu_memory_utilization`."""
+COUNTS_BUFFERS: Final = "0.27.0"
+"""First release that subtracts everything allocated since the process started, not only weights and the peak of the profiling run (utils/mem_utils.py,
+`total_consumed`; in 0.27.1, not in 0.26.0)."""
 COUNTS_TOKENS_IN_FLIGHT: Final = "0.26.0"
 """First release that keeps the blocks of a sliding window until both steps in flight are done (vllm-project/vllm#47728, regression report
 #49878: Gemma 4 from 0.25.1 to 0.26). Before it, a request held one step's tokens in addition to its window."""
@@ -53,14 +71,31 @@ def keeps_stored_head(resolved: Resolved) -> bool:
     return resolved.spec.head_in_checkpoint and has_two_tables and not is_before(resolved, KEEPS_STORED_HEAD)
 
 
-def has_runner_v2(resolved: Resolved) -> bool:
-    """Return whether vLLM's second model runner serves the model: dense models on GPUs."""
-    return not resolved.is_tpu and not resolved.spec.is_moe and is_known_from(resolved, RUNNER_V2)
+def runners(resolved: Resolved) -> tuple[Runner, ...]:
+    """Return the model runner of vLLM that serves the model on a GPU; both if the release or the kind of draft model is unknown."""
+    first = RUNNER_V2_EXPERTS if resolved.spec.is_moe else RUNNER_V2
+    config = resolved.vllm.speculative_config or {}
+    method = str(config.get("method", ""))
+    if is_before(resolved, first) or method in RUNNER_V1_METHODS:
+        return (1,)
+    is_own_kind = not config or bool(method) or resolved.drafter is not None
+    return (2,) if is_known_from(resolved, first) and is_own_kind else (1, 2)
 
 
-def profiles_encoder(resolved: Resolved) -> bool:
+def profiles_encoder(resolved: Resolved, runner: Runner) -> bool:
     """Return whether the profiling run includes the image encoder, which reduces the KV cache."""
-    return not has_runner_v2(resolved) or not is_before(resolved, RUNNER_V2_PROFILES_ENCODER)
+    return runner == 1 or not is_before(resolved, RUNNER_V2_PROFILES_ENCODER)
+
+
+def reserves_graphs(resolved: Resolved) -> bool:
+    """Return whether vLLM subtracts CUDA graphs before it sizes the KV cache; True if some possible model runner does."""
+    first: dict[Runner, str] = {1: RESERVES_GRAPHS, 2: RUNNER_V2_RESERVES_GRAPHS}
+    return any(not is_before(resolved, first[runner]) for runner in runners(resolved))
+
+
+def counts_buffers(resolved: Resolved) -> bool:
+    """Return whether vLLM subtracts what its model runner allocates before the weights."""
+    return not is_before(resolved, COUNTS_BUFFERS)
 
 
 def tokens_in_flight(resolved: Resolved) -> int:

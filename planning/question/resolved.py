@@ -8,6 +8,7 @@ from planning.data.prices import PriceBook
 from planning.data.quantization import Scheme
 from planning.machine.hardware import Accelerator, Host
 from planning.model.spec import ModelSpec
+from planning.question.drafters import named_drafter
 from planning.question.types import Deployment, Platform, WeightsMode
 from planning.question.vllm_args import VllmOptions
 
@@ -57,6 +58,11 @@ class Resolved:
     def unpacks_int4(self) -> bool:
         """True if the device unpacks 4-bit weights before each product, and the host before it sends them (vLLM on TPU)."""
         return self.is_tpu and self.scheme.name == "w4a16"
+
+    @property
+    def has_unknown_drafter(self) -> bool:
+        """True if a draft model is used whose architecture is unknown."""
+        return self.speculative_tokens > 0 and self.drafter is None and named_drafter(self.vllm) is not None
 
     def item_limit(self, modality: str) -> int:
         """Return the items of a modality that one request may have; unlimited counts as one."""

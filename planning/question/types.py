@@ -229,6 +229,8 @@ class MemoryPlan:
     graphs_gib: float
     kv_gib: float
     """Memory of one device that remains for the KV cache; never below 0."""
+    kv_margin_gib: float
+    """What it may lack in comparison with this plan on a GPU; the verdict allows for it."""
     kv_tokens: int
     """As vLLM logs it: available KV over the KV of one longest request, times max-model-len."""
     kv_blocks: int
@@ -527,6 +529,8 @@ class Plan:
     """Options in effect: those set, then the recommended ones."""
     environment: tuple[tuple[str, str], ...]
     """Environment variables of the server's container."""
+    vllm_version: str
+    """Version of vLLM in the image; empty if unknown."""
     workload: WorkloadPlan | None = None
     """Results for the deployment's workload; None if it has none."""
 

@@ -82,6 +82,8 @@ class Flag(NamedTuple):
     has_no_form: bool = False
 
 
+SCALED_KV_SUFFIX: Final = "_per_token_head"
+"""End of the names of KV cache types with a scale for each token and head, which only GPUs have (from vLLM 0.20.0, config/cache.py)."""
 Modality: TypeAlias = Literal["image", "audio", "video"]
 """Kinds of prompt items other than text."""
 
@@ -108,9 +110,13 @@ class VllmOptions:
         Doc("Quantize a bf16 checkpoint while it loads. Omit it if the checkpoint is already quantized."),
     ] = None
     kv_cache_dtype: Annotated[
-        Literal["auto", "bfloat16", "float16", "fp8", "fp8_e4m3", "fp8_e5m2"] | None,
+        Literal[
+            "auto", "bfloat16", "float16", "fp8", "fp8_e4m3", "fp8_e5m2", "int8_per_token_head", "fp8_per_token_head"
+        ]
+        | None,
         Doc(
-            "Precision of the KV cache. fp8 halves it on GPUs with FP8 units. On v6e TPUs it saves nothing for Gemma 4."
+            "Precision of the KV cache. fp8 halves it on GPUs with FP8 units, int8_per_token_head on any GPU. "
+            "On v6e TPUs fp8 saves nothing for Gemma 4."
         ),
     ] = None
     gpu_memory_utilization: Annotated[

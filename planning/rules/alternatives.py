@@ -141,6 +141,8 @@ def _moved(subject: Subject, accelerator: Accelerator) -> Changes | None:
     changes: Changes = {"accelerator": accelerator.name}
     if deployment.device is not None:
         changes["device"] = None
+    if deployment.image_version and accelerator.is_tpu != resolved.is_tpu:
+        changes["image_version"] = None  # a release of the other kind of image
     for path in _HARDWARE_OPTIONS:
         name = path.partition(".")[2]
         if getattr(deployment.vllm, name) != getattr(usual, name):  # an option that is already right there stays

@@ -7,8 +7,10 @@ from planning.cost.subject import Subject, is_out_of_memory
 from planning.data import overheads
 from planning.machine.hardware import CLOUD_RUN_GIB_PER_VCPU, CLOUD_RUN_VCPU
 from planning.memory import margins
+from planning.memory.activations import item_tokens
 from planning.memory.budget import comfortable_utilization, memory_plan
 from planning.memory.kv_cache import largest_model_len, layout_of
+from planning.memory.speculation import unknown_drafter_bytes
 from planning.model.support import support_of
 from planning.question.recommendation import UTILIZATION
 from planning.question.releases import tokens_in_flight
@@ -191,7 +193,7 @@ def headroom(subject: Subject) -> RuleResult | None:
             else f"the CUDA context alone needs {edge.minimum_gib:.2f} GiB. vLLM will find less free memory than the budget and will not start."
         )
     else:
-        outside = "compiled programs" if resolved.is_tpu else "the CUDA context, fragmentation and CUDA graphs"
+        outside = "compiled programs" if resolved.is_tpu else _outside_of_a_gpu(subject)
         fact = f"{outside} need {edge.minimum_gib:.2f} to {edge.recommended_gib:.2f} GiB there. The server may crash during the start."
     return RuleResult(
         message=f"{left}, but {fact}",
@@ -200,6 +202,14 @@ def headroom(subject: Subject) -> RuleResult | None:
         last_resorts=alternatives_for(subject) if edge.is_short else (),
         advice="A lower utilization also shrinks the KV cache.",
     )
+
+
+def _outside_of_a_gpu(subject: Subject) -> str:
+    """Return what a GPU holds outside the budget."""
+    if not subject.resolved.has_unknown_drafter:
+        return "the CUDA context, fragmentation and CUDA graphs"
+    assumed_gib = to_gib(unknown_drafter_bytes(subject.resolved))
+    return f"the CUDA context, fragmentation, CUDA graphs and a draft model of unknown size ({assumed_gib:.2f} GiB assumed)"
 
 
 def _smaller_budgets(subject: Subject) -> Iterator[Remedy]:
@@ -324,24 +334,24 @@ def parallelism(subject: Subject) -> RuleResult | None:
 @rule(
     margins.CLOSE_RULE,
     "warn",
-    source="docs/authors/accuracy.md (planned against measured weights)",
+    source="docs/authors/accuracy.md (planned against measured weights and KV caches)",
     what="memory closer to a limit than the planner's own error",
 )
 def close_to_an_edge(subject: Subject) -> RuleResult | None:
     """Find a deployment that fits by less than the error of the planned weights."""
-    memory, scatter = subject.memory, f"{overheads.WEIGHTS_SCATTER:.0%}"
+    memory, error = subject.memory, _error_of(subject)
     if is_out_of_memory(memory) or memory.max_concurrency < 1:
         return None
     load, request = margins.loading(memory), margins.one_request(memory)
     if load.may_fail:
         message = (
             f"Loading needs {load.minimum_gib:.2f} of {load.available_gib:.2f} GiB of {subject.device} memory. Measured weights differ from "
-            f"planned ones by up to {scatter}. The server may crash while it loads."
+            f"planned ones by up to {overheads.WEIGHTS_SCATTER:.0%}. The server may crash while it loads."
         )
     elif request.may_fail:
         message = (
             f"The KV cache of {request.available_gib:.2f} GiB holds little more than one request of `vllm.max_model_len` "
-            f"{subject.resolved.max_model_len:,} ({request.minimum_gib:.2f} GiB). Measured weights differ from planned ones by up to {scatter}, here "
+            f"{subject.resolved.max_model_len:,} ({request.minimum_gib:.2f} GiB). {error}, here "
             f"{request.recommended_gib - request.minimum_gib:.2f} GiB. The server may run out of KV cache."
         )
     else:
@@ -355,10 +365,21 @@ def close_to_an_edge(subject: Subject) -> RuleResult | None:
     return RuleResult(message=message, remedies=remedies())
 
 
+def _error_of(subject: Subject) -> str:
+    """Return what decides how much the KV cache may lack, as a clause."""
+    memory = subject.memory
+    if overheads.WEIGHTS_SCATTER * memory.weights_gib > memory.kv_margin_gib:
+        return f"Measured weights differ from planned ones by up to {overheads.WEIGHTS_SCATTER:.0%}"
+    return (
+        f"Measured KV caches of GPUs differ from planned ones by up to {overheads.GPU_KV_MARGIN_GIB:g} GiB "
+        f"or {overheads.GPU_KV_MARGIN:.0%}"
+    )
+
+
 def _shorter_requests(subject: Subject) -> Iterator[Remedy]:
-    """Yield the longest request that fits in the KV cache even with the heaviest likely weights."""
+    """Yield the longest request that fits in the KV cache even if it lacks what it may lack."""
     resolved, memory = subject.resolved, subject.memory
-    certain_gib = memory.kv_gib - overheads.WEIGHTS_SCATTER * memory.weights_gib
+    certain_gib = memory.kv_gib - margins.may_lack_gib(memory)
     longest = largest_model_len(
         layout_of(resolved),
         from_gib(max(certain_gib, 0.0)),
@@ -402,12 +423,7 @@ def multimodal_item(subject: Subject) -> RuleResult | None:
 def item_lengths(subject: Subject) -> dict[str, int]:
     """Return the tokens of the longest item of each modality that the limits allow."""
     resolved = subject.resolved
-    if not resolved.spec.is_gemma4 or not resolved.spec.is_multimodal:
-        return {}
-    lengths = {"video": overheads.VIDEO_TOKENS, "image": overheads.IMAGE_TOKENS}
-    if resolved.spec.audio_params:
-        lengths["audio"] = overheads.AUDIO_TOKENS
-    return {name: tokens for name, tokens in lengths.items() if resolved.item_limit(name) > 0}
+    return {name: tokens for name, tokens in item_tokens(resolved.spec).items() if resolved.item_limit(name) > 0}
 
 
 @rule(

@@ -6,7 +6,7 @@ from typing import Final, cast
 
 from planning.cost.subject import Subject, is_out_of_memory
 from planning.memory.adapters import ENABLE_LORA, adapter_arguments
-from planning.memory.speculation import speculation_of
+from planning.memory.speculation import speculation_of, unknown_drafter_bytes
 from planning.question.drafters import likely_drafters
 from planning.question.types import Remedy
 from planning.question.vllm_args import Modality
@@ -16,7 +16,7 @@ from planning.speed import bands
 from planning.speed.multimodal import media_tokens, prompt_tokens
 from planning.speed.prefill import prompt_of
 from planning.speed.serving import server_of
-from planning.units import HOUR_S, duration
+from planning.units import HOUR_S, duration, to_gib
 
 _UNLIMITED: Final = 999
 """Items of a kind that vLLM allows in one request without a limit."""
@@ -221,7 +221,7 @@ def adapters(subject: Subject) -> RuleResult | None:
     "WRK06",
     "warn",
     source="vLLM, speculative decoding; planning.model.catalog",
-    what="a draft model outside the catalog, whose weights are not counted",
+    what="a draft model outside the catalog, whose size is assumed",
 )
 def unknown_drafter(subject: Subject) -> RuleResult | None:
     """Find a draft model whose weights are unknown."""
@@ -232,8 +232,8 @@ def unknown_drafter(subject: Subject) -> RuleResult | None:
     config, meant = resolved.vllm.speculative_config or {}, likely_drafters(drafter.model or "", resolved.spec)
     return RuleResult(
         message=(
-            f"`vllm.speculative_config` names the draft model {drafter.model}, which is not in the catalog. The plan counts 0 GiB for it and "
-            "no time for its proposals."
+            f"`vllm.speculative_config` names the draft model {drafter.model}, which is not in the catalog. The plan assumes "
+            f"{to_gib(unknown_drafter_bytes(resolved)):.2f} GiB of a device for it and one layer in the KV cache, and no time for its proposals."
         ),
         remedies=(
             *(change("vllm.speculative_config", {**config, "model": one}) for one in meant),

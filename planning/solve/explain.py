@@ -69,7 +69,7 @@ def _memory(subject: Subject) -> tuple[str, ...]:
                 f"- activations                  {memory.activations_gib:9.3f} GiB, at {resolved.max_num_batched_tokens:,} tokens and "
                 f"{resolved.max_num_seqs:,} sequences per step"
             ),
-            f"- CUDA graphs                  {memory.graphs_gib:9.3f} GiB, {captured_graphs(resolved)} x {overheads.GRAPH_GIB} + {overheads.GRAPH_POOL_GIB}",
+            f"- CUDA graphs                  {memory.graphs_gib:9.3f} GiB, {_graphs(subject)}",
         ]
     lines.append(f"= KV cache                     {memory.kv_gib:9.3f} GiB")
     if resolved.is_tpu:
@@ -82,6 +82,16 @@ def _memory(subject: Subject) -> tuple[str, ...]:
             f"peak while loading: {memory.load_peak_device_gib:.2f} of {memory.usable_gib:.2f} GiB, {memory.load_peak_host_gib:.2f} GiB of host memory"
         )
     return tuple(lines)
+
+
+def _graphs(subject: Subject) -> str:
+    """Return how the memory of the CUDA graphs is computed, or why none is subtracted."""
+    resolved, graphs = subject.resolved, captured_graphs(subject.resolved)
+    if graphs and not subject.memory.graphs_gib:
+        return f"because this release of vLLM captures its {graphs} graphs outside the budget"
+    if resolved.accelerator.is_rocm:
+        return f"{graphs} x {resolved.spec.layers} layers x {overheads.ROCM_GRAPH_LAYER_GIB}"
+    return f"{graphs} x {overheads.GRAPH_GIB} + {overheads.GRAPH_POOL_GIB}"
 
 
 def _kv(subject: Subject) -> tuple[str, ...]:

@@ -13,6 +13,8 @@ from planning.solve.wording import FIELDS, Wording, finding_json
 def plan_json(plan: Plan, wording: Wording = FIELDS) -> dict[str, Any]:
     """Return a plan in JSON types; `wording` has the caller's keys."""
     document = asdict(plan.summary())
+    document["vllm_version"] = plan.vllm_version or None
+    document["memory"]["kv_margin_gib"] = round(plan.memory.kv_margin_gib, 3)
     if plan.margin is not None:
         document["margin"] = with_former_names(document["margin"], MARGIN)
     document["throughput"]["ttft_s"] = round(plan.throughput.ttft_s, 3)

@@ -29,7 +29,7 @@ from planning.solve.wording import worded
 from scripts.cli.command import Command, run_command, say
 from scripts.cli.options import JsonSwitch, Option
 from scripts.plan.learn_options import LearnOptions
-from scripts.plan.question import Comparison, Question, deployment_from, wording_of
+from scripts.plan.question import NONE, Comparison, Question, deployment_from, wording_of
 from scripts.plan.solve_options import Solving, check_solving
 
 
@@ -185,6 +185,10 @@ def _check_description(options: PlanOptions) -> None:
         raise PlanningError("--from-bucket requires --stack NAME.")
     if question.model is None and question.config is None:
         raise PlanningError("No deployment to plan. Pass --stack NAME, or --model ID and --accelerator NAME.")
+    if compares and question.vllm not in {None, NONE}:
+        raise PlanningError(
+            "--compare and --vllm cannot be combined, because a TPU and a GPU have images of their own."
+        )
     places = (question.accelerator is not None) + question.has_own_device
     if places == 0 and not compares:
         raise PlanningError("No accelerator. Pass --accelerator NAME, --device FIGURES, or --compare for all of them.")

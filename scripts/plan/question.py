@@ -15,6 +15,7 @@ from planning.data.prices import PriceBook
 from planning.errors import PlanningError
 from planning.machine.hardware import ACCELERATORS, Accelerator
 from planning.model.spec import ModelSpec
+from planning.model.support import is_version
 from planning.question.fields import changed, field_types, is_duration, number_limits
 from planning.question.types import Deployment
 from planning.question.vllm_args import KINDS, OPTIONS, Limit, Modality, VllmOptions
@@ -33,7 +34,10 @@ NONE: Final = "none"
 """The value of `--set` that unsets a field."""
 TEXT_ONLY: Final[Mapping[Modality, int]] = {"image": 0, "video": 0, "audio": 0}
 _PROBE: Final = "cloud_run.startup_probe"
-_OPTIONS: Final = {name: f"--{name}" for name in ("model", "accelerator", "platform", "quantization")}
+_OPTIONS: Final = {
+    **{name: f"--{name}" for name in ("model", "accelerator", "platform", "quantization")},
+    "image_version": "--vllm",
+}
 """Fields that have their own option."""
 
 
@@ -61,6 +65,10 @@ class Question:
         None
     )
     quantization: Annotated[str | None, Option("bf16, fp8 or w4a16. Default: the checkpoint's.")] = None
+    vllm: Annotated[
+        str | None,
+        Option("vLLM release of the image, e.g. 0.25.1. Default: that of this project's image.", metavar="VERSION"),
+    ] = None
     set: Annotated[
         tuple[str, ...],
         Option(
@@ -107,7 +115,7 @@ class Question:
         """First option that describes a deployment; None if there is none."""
         options = (*_OPTIONS.values(), "--config", "--device", "--draft-config", "--text-only", "--set")
         values = (
-            *(self.model, self.accelerator, self.platform, self.quantization),
+            *(self.model, self.accelerator, self.platform, self.quantization, self.vllm),
             *(self.config, self.device, self.draft_config, self.text_only or None, self.set or None),
         )
         return next((option for option, value in zip(options, values, strict=True) if value is not None), None)
@@ -181,6 +189,7 @@ def deployment_from(question: Question) -> Deployment:
         accelerator=question.accelerator or "",
         platform=_given(question.platform),
         quantization=_given(question.quantization),
+        image_version=_release(question.vllm),
         vllm=VllmOptions(limit_mm_per_prompt=dict(TEXT_ONLY)) if question.text_only else VllmOptions(),
         model_spec=spec,
         workload=workload,
@@ -197,6 +206,15 @@ def deployment_from(question: Question) -> Deployment:
 
 def _given(word: str | None) -> str | None:
     return None if word == NONE else word
+
+
+def _release(text: str | None) -> str | None:
+    """Return the vLLM release of the image; None for that of this project's image."""
+    if text is None or text == NONE:
+        return None
+    if not is_version(text):
+        raise PlanningError(f'--vllm is "{text}"; it must be a release of vLLM, such as 0.25.1 or 0.29.1rc1.dev468.')
+    return text
 
 
 def parse_set(pairs: Iterable[str]) -> dict[str, object]:

@@ -19,6 +19,7 @@ from planning.data.checkpoints import (
 )
 from planning.data.quantization import SCHEMES
 from planning.memory.resolve import resolve
+from planning.memory.speculation import unknown_drafter_bytes
 from planning.model.catalog import MODELS, model_ids, spec_of
 from planning.model.hf_config import model_from_config
 from planning.model.spec import tensors
@@ -170,7 +171,12 @@ def test_an_unknown_drafter_is_found_with_the_one_that_was_meant():
         return planned, next(finding for finding in planned.findings if finding.id == "WRK06")
 
     planned, finding = found("google/gemma-4-31B-assistant")
-    assert planned.memory.weights_gib == plan(replace(H100, vllm=speculating(None, "ngram"))).memory.weights_gib
+    alone = plan(replace(H100, vllm=speculating(None, "ngram"))).memory
+    reserve_gib = (
+        unknown_drafter_bytes(resolve(replace(H100, vllm=speculating("google/gemma-4-31B-assistant")))) / 2**30
+    )
+    assert planned.memory.weights_gib - alone.weights_gib == pytest.approx(reserve_gib)
+    assert f"assumes {reserve_gib:.2f} GiB" in finding.message
     assert finding.remedies[0].changes == {
         "vllm.speculative_config": {"model": "google/gemma-4-31B-it-assistant", "num_speculative_tokens": 3}
     }

@@ -179,6 +179,7 @@ def test_the_index_says_how_large_the_checkpoint_is():
         ({"quant_method": "fp8"}, "fp8"),
         ({"quant_method": "awq", "bits": 4}, "w4a16"),
         ({"quant_method": "gptq", "bits": 4}, "w4a16"),
+        ({"quant_method": "auto-round", "bits": 4, "group_size": 128}, "w4a16"),
         ({"quant_method": "compressed-tensors", "config_groups": {"group_0": {"weights": {"num_bits": 8}}}}, "fp8"),
         ({"quant_method": "compressed-tensors", "config_groups": {"group_0": {"weights": {"num_bits": 4}}}}, "w4a16"),
         (

@@ -2,10 +2,12 @@
 
 import json
 import re
+import shlex
 
 import pytest
 
 from planning import Deployment, PlanningError, plan
+from planning.data.images import IMAGES
 from planning.machine.devices import parse_device
 from planning.machine.hardware import ACCELERATORS
 from planning.question.types import Plan
@@ -14,6 +16,7 @@ from scripts.plan.__main__ import main
 
 RTX_3090 = "memory=24GiB,bandwidth=936GB/s,tflops=71"
 MODEL = ("--model", "google/gemma-4-E2B-it")
+VLLM = next(image.version for image in IMAGES.values() if image.platform == "cuda")
 
 
 def on(figures: str, model: str = "google/gemma-4-E2B-it") -> Plan:
@@ -170,6 +173,11 @@ def test_a_way_out_of_a_device_that_is_too_small_can_be_pasted(run):
         (("--stack", "l4-qat", "--device", RTX_3090), "--stack and --device cannot be combined"),
         ((*MODEL, "--device", RTX_3090, "--costs"), "--costs and --device cannot be combined"),
         (("--stack", "l4-qat", "--text-only"), "--stack and --text-only cannot be combined"),
+        (("--stack", "l4-qat", "--vllm", "0.22.0"), "--stack and --vllm cannot be combined"),
+        ((*MODEL, "--compare", "--vllm", "0.22.0"), "--compare and --vllm cannot be combined"),
+        ((*MODEL, "--solve", "--workload", "in=100,out=10,users=1", "--vllm", "0.22.0"), "--solve and --vllm"),
+        ((*MODEL, "--device", RTX_3090, "--vllm", "newest"), "it must be a release of vLLM"),
+        ((*MODEL, "--device", RTX_3090, "--vllm", "0.28.0foo"), "it must be a release of vLLM"),
         (MODEL, "--device FIGURES"),
         ((*MODEL, "--device", "memory=24GiB"), "requires bandwidth and tflops"),
     ],
@@ -178,6 +186,47 @@ def test_options_that_do_not_go_together_are_refused(run, arguments: tuple[str, 
     code, out, err = run(*arguments)
     assert (code, out) == (2, "")
     assert said in err
+
+
+def test_the_release_of_vllm_decides_what_is_left(run):
+    asked = (
+        "--model",
+        "google/gemma-4-31B-it",
+        "--accelerator",
+        "H200",
+        "--set",
+        "maxNumBatchedTokens=16384",
+        "--json",
+    )
+    usual, same, none, old, built = (
+        json.loads(run(*asked, *more)[1])
+        for more in (
+            (),
+            ("--vllm", VLLM),
+            ("--vllm", "none"),
+            ("--vllm", "0.22.0"),
+            ("--vllm", "0.31.1rc1.dev23+g43b4aaea3"),
+        )
+    )
+    assert usual == same == none
+    assert usual["vllm_version"] == VLLM
+    assert old["vllm_version"] == "0.22.0"
+    assert old["memory"]["kv_gib"] < usual["memory"]["kv_gib"] - 1
+    assert built["memory"]["activations_gib"] > usual["memory"]["activations_gib"]
+
+
+def test_a_move_to_another_kind_of_device_leaves_the_release_behind(run):
+    asked = ("--model", "google/gemma-4-31B-it", "--accelerator", "L4", "--vllm", "0.22.0")
+    finding = next(f for f in json.loads(run(*asked, "--json")[1])["findings"] if f["id"] == "FIT01")
+    texts = {r["changes"].get("accelerator"): r["text"] for r in finding["remedies"] if r["text"]}
+    assert "--vllm none" in texts["v5e-8"]
+    assert "--vllm" not in texts["RTX PRO 6000"]
+    words = shlex.split(texts["v5e-8"].removeprefix("add "))
+    code, out, _ = run(*asked, *words, "--json")
+    assert (code, json.loads(out)["vllm_version"]) == (
+        0,
+        next(i.version for i in IMAGES.values() if i.platform == "tpu"),
+    )
 
 
 def test_one_word_serves_text_only(run):

@@ -325,8 +325,10 @@ def test_a_plan_is_json_with_the_keys_that_are_promised():
                 "kv_tokens",
                 "kv_blocks",
                 "max_concurrency",
+                "kv_margin_gib",
             ]
         ),
+        "vllm_version": None,
         "startup": sorted(["pull_s", "load_s", "compile_s", "total_s", "probe_budget_s"]),
         "throughput": ["decode_tok_per_s", "saturated_tok_per_s", "ttft_s"],
         "cost": sorted(

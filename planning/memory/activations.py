@@ -1,0 +1,140 @@
+"""Memory that vLLM's profiling run finds on one GPU, by release and model runner.
+
+At start-up vLLM runs one step of the largest size before it allocates the KV cache (v1/worker/gpu_worker.py, determine_available_memory).
+Its peak is the largest of three parts that follow each other:
+
+- the encoder, for as many items of the longest modality as one step can hold (multimodal/encoder_budget.py, MultiModalBudget);
+- the language model at a full batch;
+- the sampler at the largest number of sequences.
+
+The encoder's output stays until the end of the run, and with the first model runner also its input. The second one allocates counts for
+penalties in advance. Read in vLLM 0.20.0 to 0.30.0.
+"""
+
+from collections.abc import Mapping
+from typing import Final, cast
+
+from planning.data import overheads
+from planning.model.spec import LayerGroup, ModelSpec
+from planning.question.releases import Runner, counts_buffers, profiles_encoder, runners
+from planning.question.resolved import Resolved
+from planning.units import ceil_div, to_gib
+
+_BF16: Final = 2
+_INT32: Final = 4
+_BITS_OF_A_WORD: Final = 32
+_COLORS: Final = 3
+_UNLIMITED: Final = 999
+"""vLLM's limit of a modality that the settings leave unset (config/multimodal.py, get_limit_per_prompt)."""
+_RESIDUAL_COPIES: Final = 6
+"""Live hidden states at the peak: residual, normed input, block output, and their successors."""
+_TOWER_INNER: Final = 3
+_TOWER_HIDDEN: Final = 4
+"""Live values of a vision layer per patch, in widths of its feed-forward block and of its hidden state: transformers' Gemma4VisionEncoderLayer."""
+
+
+def gpu_activation_gib(resolved: Resolved) -> float:
+    """Return what vLLM keeps free for one step on a GPU, in GiB; the larger figure if the model runner is unknown."""
+    fixed_gib = overheads.NON_TORCH_GIB + (overheads.NCCL_GIB if resolved.tp > 1 else 0.0)
+    return to_gib(max(_profiled_bytes(resolved, runner) for runner in runners(resolved))) + fixed_gib
+
+
+def item_tokens(spec: ModelSpec) -> dict[str, int]:
+    """Return the tokens of the longest item of each modality; empty for models other than Gemma 4."""
+    if not spec.is_gemma4 or not spec.is_multimodal:
+        return {}
+    lengths = {"video": overheads.VIDEO_TOKENS, "image": overheads.IMAGE_TOKENS}
+    return {**lengths, "audio": overheads.AUDIO_TOKENS} if spec.audio_params else lengths
+
+
+def profiled_items(resolved: Resolved) -> tuple[str, int]:
+    """Return the modality that vLLM profiles, the one with the longest item, and how many; ("", 0) if no modality is allowed.
+
+    A step encodes at least one item, and no more than one step's tokens or all its sequences can have.
+    """
+    allowed = {name: n for name, n in item_tokens(resolved.spec).items() if resolved.item_limit(name) > 0}
+    if not allowed:
+        return "", 0
+    modality, tokens = max(allowed.items(), key=lambda item: item[1])
+    limits = cast("Mapping[str, int]", resolved.vllm.limit_mm_per_prompt or {})
+    limit = limits.get(modality, _UNLIMITED)
+    per_request = max(1, min(limit, resolved.max_model_len // tokens))
+    in_a_step = max(resolved.max_num_batched_tokens, tokens) // tokens
+    return modality, max(1, min(in_a_step, per_request * resolved.max_num_seqs))
+
+
+def _profiled_bytes(resolved: Resolved, runner: Runner) -> float:
+    """Return the peak of the profiling run in addition to the weights, and the runner's own buffers."""
+    sequences = min(resolved.max_num_seqs, resolved.max_num_batched_tokens)
+    logit = overheads.SAMPLER_BYTES_PER_LOGIT if runner == 1 else overheads.SAMPLER_V2_BYTES_PER_LOGIT
+    encoder, kept = _encoder_bytes(resolved, runner)
+    peak = max(encoder, _forward_bytes(resolved), sequences * resolved.spec.vocab * logit) + kept
+    return peak + (_penalty_bytes(resolved) if runner == 2 and counts_buffers(resolved) else 0)  # noqa: PLR2004 - the runner
+
+
+def _forward_bytes(resolved: Resolved) -> float:
+    """Return the language model's peak: the residual stream of a full batch, and its widest layer."""
+    widest = max(_layer_width(group, resolved) for group in resolved.spec.groups)
+    return resolved.max_num_batched_tokens * _BF16 * (_RESIDUAL_COPIES * resolved.spec.hidden + widest)
+
+
+def _layer_width(group: LayerGroup, resolved: Resolved) -> float:
+    """Return the values per token that a layer holds at its peak in addition to the residual stream: in attention or feed-forward."""
+    heads = group.attention.heads + max(group.attention.kv_heads, resolved.tp)
+    attention = 2 * heads * group.attention.head_dim / resolved.tp
+    feed_forward = 3 * group.mlp / resolved.tp
+    if group.experts is not None:
+        experts = group.experts
+        feed_forward += experts.active * _expert_width(resolved, experts.intermediate / resolved.tp)
+        feed_forward += 3 * experts.shared_intermediate / resolved.tp
+    return max(attention, feed_forward)
+
+
+def _expert_width(resolved: Resolved, width: float) -> float:
+    """Return the values that a mixture-of-experts kernel holds per token and active expert, in its two workspaces.
+
+    The Marlin kernel for 4-bit experts also leaves room for its output in the smaller one (fused_moe/experts/marlin_moe.py, workspace_shapes).
+    """
+    hidden = resolved.spec.hidden
+    is_marlin = resolved.scheme.name == "w4a16"
+    return max(2 * width, hidden) + (max(width, hidden) if is_marlin else width)
+
+
+def _encoder_bytes(resolved: Resolved, runner: Runner) -> tuple[float, float]:
+    """Return the encoder's peak over the profiled items, and what stays until the run ends. Encoders are whole on each device.
+
+    All items count at once. From 0.22.0 on, vLLM encodes video frames in parts (gemma4_mm.py, _encoder_chunk), but the peak in public logs grows with
+    the items: 31B on an MI300X profiles six videos and has 5.3 GiB less than its weights and graphs leave (xbill9/gemma4-dev 5a5636dc1cc2, 2026-10-08).
+    """
+    modality, items = profiled_items(resolved)
+    if not items or not profiles_encoder(resolved, runner):
+        return 0.0, 0.0
+    kept = items * item_tokens(resolved.spec)[modality] * resolved.spec.hidden * _BF16
+    if modality == "audio":
+        return 0.0, kept
+    patches = items * _soft_tokens(modality) * _patches_per_token(resolved.spec)
+    if runner == 1:
+        kept += patches * _COLORS * _patch_side(resolved.spec) ** 2 * _BF16
+    tower = resolved.spec.vision
+    if tower is None:
+        return 0.0, kept
+    return patches * _BF16 * (_TOWER_INNER * tower.intermediate + _TOWER_HIDDEN * tower.hidden), kept
+
+
+def _soft_tokens(modality: str) -> int:
+    """Return the tokens of an item that the encoder computes; a video has others between its frames."""
+    return overheads.VIDEO_FRAMES * overheads.FRAME_TOKENS if modality == "video" else overheads.IMAGE_TOKENS
+
+
+def _patches_per_token(spec: ModelSpec) -> int:
+    return spec.vision.patches_per_token if spec.vision is not None else overheads.PATCHES_PER_TOKEN
+
+
+def _patch_side(spec: ModelSpec) -> int:
+    return spec.vision.patch_pixels if spec.vision is not None else overheads.PATCH_PIXELS
+
+
+def _penalty_bytes(resolved: Resolved) -> int:
+    """Return the second runner's counts of generated tokens and its bits of prompt tokens, for each sequence (sample/penalties.py)."""
+    vocab = resolved.spec.vocab
+    return resolved.max_num_seqs * _INT32 * (vocab + ceil_div(vocab, _BITS_OF_A_WORD))
