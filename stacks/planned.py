@@ -35,7 +35,7 @@ def today() -> str:
 def to_deployment(settings: Settings, folder: Path = PROJECT, *, today: str | None = None) -> Deployment:
     """Return the planner's view of the settings, with everything that the planner can judge.
 
-    `modelConfig` and `draftConfig` are files below `folder`. Without `today` the age of prices is not checked.
+    `modelConfig`, `draftConfig` and price files are below `folder`. Without `today` the age of prices is not checked.
 
     Raises:
         PlanningError: if a file that the settings name cannot be read or is invalid.
@@ -49,7 +49,7 @@ def to_deployment(settings: Settings, folder: Path = PROJECT, *, today: str | No
         has_api_key=settings.has_secret("apiKey"),
         model_spec=_model(settings.architecture_file, folder, settings.model, key="modelConfig"),
         draft_spec=_model(settings.drafter_file, folder, _drafter_id(settings), key="draftConfig"),
-        prices=book_of(settings.prices),
+        prices=book_of(settings.prices, folder),
         today=today,
     )
     given: dict[str, object] = {

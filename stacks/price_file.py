@@ -1,6 +1,10 @@
-"""Custom price file of a stack: JSON in the format of `planning.data.prices`."""
+"""Price files: the one of a stack's settings, and `prices.json` in the project's folder, which `python -m scripts.plan prices` writes.
+
+Both are JSON in the format of `planning.data.prices`. A price of the stack's file precedes a refreshed one, which precedes the list price.
+"""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Final, cast
 
@@ -10,18 +14,35 @@ from planning.numbers import read_json
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 """Folder of the settings file. Relative paths start here."""
+REFRESHED: Final = "prices.json"
+"""File with refreshed prices in that folder. It needs no setting, and can be committed."""
 
 
-def book_of(path: str | None) -> PriceBook | None:
-    """Return the prices of the file that the settings name, or None without one.
+def book_of(path: str | None, folder: Path = ROOT) -> PriceBook | None:
+    """Return the prices of the file that the settings name, with the refreshed ones; None without either.
 
     Raises:
-        PlanningError: if the file cannot be read or is invalid.
+        PlanningError: if a file cannot be read or is invalid.
     """
     if path is None:
-        return None
+        return refreshed_book(folder)
+    book = _book(path, folder)
+    return book if folder / path == folder / REFRESHED else with_refreshed(book, folder)
+
+
+def with_refreshed(book: PriceBook, folder: Path = ROOT) -> PriceBook:
+    """Return a user's prices with the refreshed ones. Raises PlanningError."""
+    return replace(book, refreshed=refreshed_book(folder))
+
+
+def refreshed_book(folder: Path = ROOT) -> PriceBook | None:
+    """Return the prices of `prices.json`; None if there is no such file. Raises PlanningError."""
+    return _book(REFRESHED, folder) if (folder / REFRESHED).is_file() else None
+
+
+def _book(path: str, folder: Path) -> PriceBook:
     try:
-        document = read_json((ROOT / path).read_text(encoding="utf-8"))
+        document = read_json((folder / path).read_text(encoding="utf-8"))
     except OSError as error:
         raise PlanningError(
             f"Cannot read the price file {path}: {error.strerror}. Set gemma-serving:prices to a path relative to Pulumi.yaml."

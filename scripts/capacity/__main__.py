@@ -173,7 +173,7 @@ def _need(stack: str | None, settings: "Settings | None") -> "Need":
     from stacks.price_file import book_of
 
     if settings is None:
-        return Need()
+        return Need(prices=book_of(None) or LIST_PRICES)
     tpu, run = settings.tpu, settings.cloud_run
     return Need(
         stack=stack,
