@@ -129,7 +129,7 @@ INCIDENTS: Mapping[str, Incident] = {
     "CST01": Incident("l4-qat", {}, "info", r"\$1\.33/h while idle; \$974\.20 maximum"),
     "CST02": Incident("l4-qat", {}, "info", r"is 1, which costs \$32\.\d\d per day.* Set cloudRun\.minInstances: 0"),
     "CST03": Incident("tpu-v6e4", {"maxUsd": 10}, "warn", r"is 10, .* after 111 min; .*tpu\.maxRunDuration: 1h51m; or set maxUsd: 22"),
-    "CST04": Incident("tpu-v6e1", {"tpu.provisioning": "spot"}, "info", r"3 of 4 prices .*: v6e_spot_usd_per_chip_hour in asia-northeast1 is undated\. Run .*plan prices`\."),
+    "CST04": Incident("tpu-v6e1", {"tpu.provisioning": "spot"}, "info", r"3 of 4 .*: v6e_spot_\w+ in asia-northeast1 is undated\. Run .*prices`\."),
     "CST06": Incident("tpu-v6e4", {"tpu.renewBefore": "1h"}, "info", r"is 60 min\. .* for about \d+ min.* \(\$[\d.]+\), at most 60 min \(\$5\.40\)"),
     "CST05": Incident("tpu-v6e4", {}, "info", r"v6e_flex_start_usd_per_chip_hour in southamerica-west1 is known.* Run .*plan prices`\."),
 }  # fmt: skip
