@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Final, cast
 
 from cloud.model_files import PROJECT, read_model
+from cloud.price_file import book_of
 from planning.errors import PlanningError
 from planning.memory.margins import margin_words
 from planning.model.spec import ModelSpec
@@ -13,7 +14,6 @@ from planning.question.fields import changed
 from planning.question.types import Deployment, Finding, Plan, StartupProbe, WeightsMode
 from planning.rules.findings import ACCEPTABLE_IDS
 from planning.solve.wording import Wording, remedy_of, worded
-from stacks.price_file import book_of
 from stacks.settings import ProbeSettings, Settings
 from stacks.settings.keys import SettingField, judged_fields, value_of
 

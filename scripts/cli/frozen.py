@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from cloud.price_file import REFRESHED
 from contracts.errors import CommandRefusedError
 from engine import runner
 from engine.backend import absolute_backend
@@ -18,7 +19,6 @@ from planning import plan as planned
 from scripts.cli.settings import NO_PROJECT, stack_settings
 from stacks.loading import read_yaml
 from stacks.planned import to_deployment
-from stacks.price_file import REFRESHED
 from stacks.settings import Settings
 
 ROOMS: Final = ("cloud", "components", "contracts", "packages/gcp-tpu", "planning", "stacks", "vm_agent")

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from cloud.caller import GoogleCaller, caller_of
 from cloud.google_api import GoogleListError
+from cloud.price_file import REFRESHED, refreshed_book
 from contracts.errors import CommandRefusedError, ScriptError
 from contracts.exit_codes import ExitCode
 from engine.atomic_file import replace_file
@@ -22,7 +23,6 @@ from scripts.cli.tables import console, paragraph, table
 from scripts.plan.price_catalog import API, CURRENCY, URL, CatalogPrices, read_catalog, wanted_prices
 from scripts.plan.prices_options import PricesOptions
 from stacks.loading import project_from_environment
-from stacks.price_file import REFRESHED, refreshed_book
 
 _QUIET_S: Final = 2.0
 """Seconds without progress. Reading Compute Engine's SKUs takes longer."""

@@ -336,7 +336,7 @@ def _device(text: str | None) -> Accelerator | None:
 
 def prices_of(question: Question) -> PriceBook | None:
     """Return the prices of `--prices` with the refreshed ones; None without either. Raises PlanningError."""
-    from stacks.price_file import refreshed_book, with_refreshed  # noqa: PLC0415 - keeps --help fast
+    from cloud.price_file import refreshed_book, with_refreshed  # noqa: PLC0415 - keeps --help fast
 
     if question.prices is None:
         return refreshed_book()

@@ -1,6 +1,7 @@
 """`plan prices` reads Google's price catalog whole or writes nothing, and shows what changed."""
 
 import json
+import os
 import shutil
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -10,6 +11,7 @@ import pytest
 import requests
 
 from cloud import google_api
+from cloud.price_file import book_of, list_prices
 from localcloud.tests import idle_cloud
 from localcloud.world.scenario import Fault, OperationDurations, Scenario
 from planning import plan
@@ -19,7 +21,6 @@ from scripts.plan.price_catalog import CatalogError, read_catalog, wanted_prices
 from stacks.loading import from_file
 from stacks.planned import to_deployment
 from stacks.preview_lines import preview_lines
-from stacks.price_file import book_of
 from stacks.wording import StackWording
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -337,3 +338,15 @@ def test_a_region_without_a_price_costs_at_least_the_highest_refreshed_price():
     book = PriceBook.from_mapping({"as_of": "2026-11-20", "catalog": catalog, "regions": {"us-east5": {FLEX: 9.5}}})
     price = book.price(FLEX, "southamerica-west1-a")
     assert (price.usd, price.is_assumed, price.as_of, price.missed_on) == (9.5, True, "2026-11-20", "")
+
+
+def test_the_guard_and_the_teardown_count_refreshed_prices_and_work_without_them(tmp_path):
+    key, path = "v6e_standard_usd_per_chip_hour", tmp_path / "prices.json"
+    catalog = {"url": "https://x", "keys": [key], "unclear": {}}
+    assert list_prices(tmp_path) is LIST_PRICES
+    path.write_text(json.dumps({"as_of": TODAY, "catalog": catalog, "regions": {"us-east5": {key: 2.5}}}))
+    assert list_prices(tmp_path).price(key, "us-east5-a").usd == 2.5
+    for number, text in enumerate(("{", "[]", json.dumps({key: 1.0}))):
+        path.write_text(text)
+        os.utime(path, ns=(number, number))
+        assert list_prices(tmp_path) is LIST_PRICES

@@ -5,20 +5,20 @@ Both are JSON in the format of `planning.data.prices`. A price of the stack's fi
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Final, cast
 
-from planning.data.prices import PriceBook
+from cloud.model_files import PROJECT
+from planning.data.prices import LIST_PRICES, PriceBook
 from planning.errors import PlanningError
 from planning.numbers import read_json
 
-ROOT: Final = Path(__file__).resolve().parents[1]
-"""Folder of the settings file. Relative paths start here."""
 REFRESHED: Final = "prices.json"
-"""File with refreshed prices in that folder. It needs no setting, and can be committed."""
+"""File with refreshed prices in the project's folder. It needs no setting, and can be committed."""
 
 
-def book_of(path: str | None, folder: Path = ROOT) -> PriceBook | None:
+def book_of(path: str | None, folder: Path = PROJECT) -> PriceBook | None:
     """Return the prices of the file that the settings name, with the refreshed ones; None without either.
 
     Raises:
@@ -30,14 +30,35 @@ def book_of(path: str | None, folder: Path = ROOT) -> PriceBook | None:
     return book if folder / path == folder / REFRESHED else with_refreshed(book, folder)
 
 
-def with_refreshed(book: PriceBook, folder: Path = ROOT) -> PriceBook:
+def with_refreshed(book: PriceBook, folder: Path = PROJECT) -> PriceBook:
     """Return a user's prices with the refreshed ones. Raises PlanningError."""
     return replace(book, refreshed=refreshed_book(folder))
 
 
-def refreshed_book(folder: Path = ROOT) -> PriceBook | None:
+def refreshed_book(folder: Path = PROJECT) -> PriceBook | None:
     """Return the prices of `prices.json`; None if there is no such file. Raises PlanningError."""
     return _book(REFRESHED, folder) if (folder / REFRESHED).is_file() else None
+
+
+def list_prices(folder: Path = PROJECT) -> PriceBook:
+    """Return the prices for resources that exist, without a stack's own: the refreshed ones, then the list prices.
+
+    A file that cannot be used is ignored, because a teardown and the guard must work without it; every plan reports it.
+    """
+    try:
+        changed_ns = (folder / REFRESHED).stat().st_mtime_ns
+    except OSError:
+        return LIST_PRICES
+    return _refreshed(folder, changed_ns)
+
+
+@lru_cache(maxsize=1)
+def _refreshed(folder: Path, _changed_ns: int) -> PriceBook:
+    try:
+        book = refreshed_book(folder)
+    except PlanningError:
+        return LIST_PRICES
+    return book if book is not None and book.catalog is not None else LIST_PRICES
 
 
 def _book(path: str, folder: Path) -> PriceBook:
