@@ -36,7 +36,7 @@ def with_refreshed(book: PriceBook, folder: Path = PROJECT) -> PriceBook:
 
 
 def refreshed_book(folder: Path = PROJECT) -> PriceBook | None:
-    """Return the prices of `prices.json`; None if there is no such file. Raises PlanningError."""
+    """Return the prices of `prices.json`; None without such a file. Raises PlanningError."""
     return _book(REFRESHED, folder) if (folder / REFRESHED).is_file() else None
 
 

@@ -187,7 +187,7 @@ def _sorted(
 ) -> CatalogPrices:
     prices = CatalogPrices(skus=skus)
     for place, each in matches.items():
-        # Google lists some SKUs twice. The same price is no contradiction.
+        # Google lists some SKUs twice. With the same price, they agree.
         if each[0].usd is not None and len({one.usd for one in each}) == 1:
             prices.found[place] = each[0]
         else:

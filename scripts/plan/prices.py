@@ -19,7 +19,7 @@ from engine.runner import project_folder
 from planning.data.prices import LIST_PRICES, PRICES, Price, PriceBook
 from scripts.cli.command import say
 from scripts.cli.settings import stack_settings
-from scripts.cli.tables import console, paragraph, table
+from scripts.cli.tables import FittedTable, console, paragraph, table
 from scripts.plan.price_catalog import API, CURRENCY, URL, CatalogPrices, read_catalog, wanted_prices
 from scripts.plan.prices_options import PricesOptions
 from stacks.loading import project_from_environment
@@ -91,7 +91,7 @@ def _caller(options: PricesOptions) -> GoogleCaller:
     settings = stack_settings(options.stack, project=options.project) if options.stack else None
     project = options.project or (settings.project if settings else project_from_environment())
     if project is None:
-        raise CommandRefusedError("No project set. Pass --project ID or set GOOGLE_CLOUD_PROJECT.")
+        raise CommandRefusedError("No project set. Pass --stack NAME or --project ID, or set GOOGLE_CLOUD_PROJECT.")
     return caller_of(project)
 
 
@@ -179,27 +179,25 @@ def _show(found: CatalogPrices, changes: Sequence[PriceChange], known: PriceBook
     out = console(sys.stdout)
     shown = [one for one in changes if one.before is not None]
     if shown:
-        headings = ("price, USD", "region", "before", "date", "now", "change", "SKU")
-        rows = table(
-            "Changed prices",
-            headings,
-            whole=("price, USD", "region", "date", "SKU"),
-            numbers=("before", "now", "change"),
-            least=("SKU", "date"),
-        )
-        for one in shown:
-            rows.add_row(*_row(one))
-        out.print(rows)
+        out.print(changed_table(shown))
     for (key, region), each in sorted(found.unclear.items()):
         kept = known.price(key, region)
         earlier = "no earlier price is known" if kept.is_assumed else f"the price stays ${kept.usd:g}"
-        choices = " and ".join(map(str, each))
-        paragraph(out, f"{key} in {region} is unclear, so {earlier}: {choices}.")
+        paragraph(out, f"{key} in {region} is unclear, so {earlier}: {' and '.join(map(str, each))}.")
     if found.missing:
-        paragraph(
-            out,
-            f"No SKU was found for {', '.join(found.missing)}. Their earlier prices stay.",
-        )
+        paragraph(out, f"No SKU was found for {', '.join(found.missing)}. Their earlier prices stay.")
+
+
+def changed_table(changes: Sequence[PriceChange]) -> FittedTable:
+    """Return a table with the prices that were known before."""
+    headings = ("price, USD", "region", "before", "date", "now", "change", "SKU")
+    numbers = ("before", "now", "change")
+    rows = table(
+        "Changed prices", headings, whole=("region", "date", "SKU"), numbers=numbers, least=("SKU", "date", "change")
+    )
+    for one in changes:
+        rows.add_row(*_row(one))
+    return rows
 
 
 def _row(change: PriceChange) -> tuple[str, ...]:
