@@ -71,6 +71,8 @@ def test_a_region_without_a_known_price_costs_the_dearest_known_one_and_the_plan
     finding = the(planned, "CST05")
     assert finding.message.startswith("No price of v6e_spot_usd_per_chip_hour in southamerica-west1 is known.")
     assert finding.advice == "Run `python -m scripts.plan prices`."
+    alone = plan(replace(TPU, today="2027-06-01", tpu=replace(spot, zones=("southamerica-west1-a",))))
+    assert "CST04" not in ids(alone), "an unknown price has one finding"
     rows = [("v6e_spot_usd_per_chip_hour", region, 1.5) for region in ("southamerica-west1", "us-east5")]
     assert not {"CST04", "CST05"} & ids(plan(replace(TPU, tpu=spot, prices=refreshed("2026-11-20", *rows))))
 
