@@ -10,10 +10,13 @@ from pathlib import Path
 from typing import Final, cast
 
 from cloud.model_files import PROJECT
+from cloud.simulated import is_simulated
 from planning.data.prices import LIST_PRICES, PriceBook
 from planning.errors import PlanningError
 from planning.numbers import read_json
 
+CATALOG_URL: Final = "https://cloudbilling.googleapis.com/v1/services"
+"""Google's price catalog. Prices read from another URL are simulated."""
 REFRESHED: Final = "prices.json"
 """File with refreshed prices in the project's folder. It needs no setting, and can be committed."""
 
@@ -36,7 +39,17 @@ def with_refreshed(book: PriceBook, folder: Path = PROJECT) -> PriceBook:
 
 
 def refreshed_book(folder: Path = PROJECT) -> PriceBook | None:
-    """Return the prices of `prices.json`; None without such a file. Raises PlanningError."""
+    """Return the prices of `prices.json`; None without such a file. Raises PlanningError, also for prices of a local cloud outside of one."""
+    book = stored_book(folder)
+    if book is not None and book.catalog is not None and book.catalog.url != CATALOG_URL and not is_simulated():
+        raise PlanningError(
+            f"{REFRESHED} has simulated prices of a local cloud. Run `python -m scripts.plan prices` or delete the file."
+        )
+    return book
+
+
+def stored_book(folder: Path = PROJECT) -> PriceBook | None:
+    """Return the prices of `prices.json`, simulated or not; None without such a file. Raises PlanningError."""
     return _book(REFRESHED, folder) if (folder / REFRESHED).is_file() else None
 
 

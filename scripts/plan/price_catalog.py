@@ -19,7 +19,6 @@ from contracts.fields import as_mapping, as_sequence
 from planning.data.prices import region_of
 
 API: Final = "cloudbilling"
-URL: Final = "https://cloudbilling.googleapis.com/v1/services"
 CURRENCY: Final = "USD"
 _PAGE: Final = 5000
 """SKUs per page: the API's maximum."""

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from cloud.caller import GoogleCaller, caller_of
-from cloud.google_api import GoogleListError
-from cloud.price_file import REFRESHED, refreshed_book
+from cloud.google_api import GoogleListError, UnansweredError, endpoint
+from cloud.price_file import REFRESHED, stored_book
+from cloud.simulated import is_simulated
 from contracts.errors import CommandRefusedError, ScriptError
 from contracts.exit_codes import ExitCode
 from engine.atomic_file import replace_file
@@ -20,7 +21,7 @@ from planning.data.prices import LIST_PRICES, PRICES, Price, PriceBook
 from scripts.cli.command import say
 from scripts.cli.settings import stack_settings
 from scripts.cli.tables import FittedTable, console, paragraph, table
-from scripts.plan.price_catalog import API, CURRENCY, URL, CatalogPrices, read_catalog, wanted_prices
+from scripts.plan.price_catalog import API, CURRENCY, CatalogPrices, read_catalog, wanted_prices
 from scripts.plan.prices_options import PricesOptions
 from stacks.loading import project_from_environment
 
@@ -79,7 +80,7 @@ def refresh_prices(options: PricesOptions) -> ExitCode:
 
 def _replaceable(folder: Path) -> PriceBook | None:
     """Return the earlier refreshed prices, None without any. Raises CommandRefusedError for a file that the user wrote."""
-    book = refreshed_book(folder)
+    book = stored_book(folder)
     if book is not None and book.catalog is None:
         raise CommandRefusedError(
             f"{REFRESHED} has prices that you wrote, and a refresh replaces the file. Rename it and set gemma-serving:prices to its new name."
@@ -110,6 +111,8 @@ def _read(caller: GoogleCaller) -> CatalogPrices:
         raise ScriptError(
             f"Cannot read Google's price catalog: {detail.rstrip('.')}. Nothing was written.{fix}"
         ) from None
+    except UnansweredError as error:
+        raise ScriptError(f"Cannot read Google's price catalog, so nothing was written: {error}") from None
 
 
 def _changes(found: CatalogPrices, known: PriceBook) -> Sequence[PriceChange]:
@@ -149,7 +152,7 @@ def _text(found: CatalogPrices, today: str) -> str:
     for key, region in sorted(found.unclear):
         unclear.setdefault(region, []).append(key)
     keys = sorted({key for key, _ in (*found.found, *found.unclear)})
-    catalog = {"url": URL, "currency": CURRENCY, "keys": keys, "unclear": unclear}
+    catalog = {"url": f"{endpoint(API)}v1/services", "currency": CURRENCY, "keys": keys, "unclear": unclear}
     head = f'{{\n "as_of": {json.dumps(today)},\n "catalog": {json.dumps(catalog)[:-1]}, "skus": {_lines(skus)}}},\n'
     return f'{head} "regions": {_lines(regions)}\n}}\n'
 
@@ -161,6 +164,7 @@ def _lines(regions: Mapping[str, object]) -> str:
 
 def _report(found: CatalogPrices, changes: Sequence[PriceChange], today: str, *, wrote: bool) -> dict[str, Any]:
     return {
+        "simulated": is_simulated(),
         "file": REFRESHED,
         "written": wrote,
         "as_of": today,
@@ -213,4 +217,5 @@ def _ending(found: CatalogPrices, changes: Sequence[PriceChange], today: str, *,
     said = f"{different} changed" if different else "none changed"
     added = f", {new} new" if new else ""
     file = f"wrote {REFRESHED}" if wrote else "nothing was written (--dry-run)"
-    return f"{len(found.found):,} prices of {today} from {found.skus:,} SKUs, {said}{added}; {file}"
+    where = " (local cloud, simulated)" if is_simulated() else ""
+    return f"{len(found.found):,} prices of {today} from {found.skus:,} SKUs{where}, {said}{added}; {file}"

@@ -11,10 +11,10 @@ import pytest
 import requests
 
 from cloud import google_api
-from cloud.price_file import book_of, list_prices
+from cloud.price_file import CATALOG_URL, book_of, list_prices
 from localcloud.tests import idle_cloud
 from localcloud.world.scenario import Fault, OperationDurations, Scenario
-from planning import plan
+from planning import PlanningError, plan
 from planning.data.prices import LIST_PRICES, PRICES, PriceBook, is_in_catalog
 from scripts.plan.__main__ import main
 from scripts.plan.price_catalog import CatalogError, read_catalog, wanted_prices
@@ -46,6 +46,7 @@ def project(cloud, tmp_path, monkeypatch):
     monkeypatch.setenv("GOOGLE_OAUTH_ACCESS_TOKEN", cloud.token)
     monkeypatch.setenv("GOOGLE_CLOUD_PROJECT", PROJECT)
     monkeypatch.setattr(google_api.GoogleApi._attempt.retry, "sleep", lambda _: None)
+    monkeypatch.setenv("LOCALCLOUD_URL", cloud.base_url)
     monkeypatch.chdir(tmp_path)
     before = cloud.cloud.scenario
     yield tmp_path
@@ -171,6 +172,16 @@ def test_an_outage_after_half_of_the_pages_keeps_the_earlier_file(project, cloud
     with_scenario(cloud, faults=(Fault(method="cloudbilling.services.skus.list", nth=3, count=9),))
     assert run(capsys)[0] == 1
     assert (project / "prices.json").read_bytes() == before
+
+
+def test_simulated_prices_are_named_and_never_used_outside_the_local_cloud(project, cloud, capsys, monkeypatch):
+    assert "SKUs (local cloud, simulated), none changed" in run(capsys)[2]
+    assert book_of(None, project).catalog.url == f"{cloud.base_url}/cloudbilling/v1/services"
+    monkeypatch.delenv("LOCALCLOUD_URL")
+    with pytest.raises(PlanningError, match="simulated prices of a local cloud"):
+        book_of(None, project)
+    assert list_prices(project) is LIST_PRICES
+    assert run(capsys)[0] == 0, "a refresh replaces them"
 
 
 def test_without_a_project_no_call_is_made(project, capsys, monkeypatch):
@@ -334,7 +345,7 @@ def test_the_planner_knows_which_prices_a_refresh_reads():
 
 
 def test_a_region_without_a_price_costs_at_least_the_highest_refreshed_price():
-    catalog = {"url": "https://x", "keys": [], "unclear": {}}
+    catalog = {"url": CATALOG_URL, "keys": [], "unclear": {}}
     book = PriceBook.from_mapping({"as_of": "2026-11-20", "catalog": catalog, "regions": {"us-east5": {FLEX: 9.5}}})
     price = book.price(FLEX, "southamerica-west1-a")
     assert (price.usd, price.is_assumed, price.as_of, price.missed_on) == (9.5, True, "2026-11-20", "")
@@ -342,7 +353,7 @@ def test_a_region_without_a_price_costs_at_least_the_highest_refreshed_price():
 
 def test_the_guard_and_the_teardown_count_refreshed_prices_and_work_without_them(tmp_path):
     key, path = "v6e_standard_usd_per_chip_hour", tmp_path / "prices.json"
-    catalog = {"url": "https://x", "keys": [key], "unclear": {}}
+    catalog = {"url": CATALOG_URL, "keys": [key], "unclear": {}}
     assert list_prices(tmp_path) is LIST_PRICES
     path.write_text(json.dumps({"as_of": TODAY, "catalog": catalog, "regions": {"us-east5": {key: 2.5}}}))
     assert list_prices(tmp_path).price(key, "us-east5-a").usd == 2.5
