@@ -349,7 +349,7 @@ def _catalog(given: object) -> CatalogRead | None:
         return CatalogRead(url=str(block["url"]), keys=frozenset(map(str, block["keys"])), unclear=frozenset(unclear))
     except (AttributeError, KeyError, TypeError):
         raise PlanningError(
-            'The price file has an invalid "catalog". Only `python -m scripts.plan prices` writes it. Run that command, or remove the key.'
+            'The price file has an invalid "catalog". Only `python -m scripts.plan prices` writes it. Remove the key or the file.'
         ) from None
 
 

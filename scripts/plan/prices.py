@@ -2,6 +2,7 @@
 
 import json
 import sys
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -66,14 +67,13 @@ def refresh_prices(options: PricesOptions) -> ExitCode:
     before = _replaceable(folder)
     found = _read(_caller(options))
     today = datetime.now(UTC).date().isoformat()
-    known = before or LIST_PRICES
-    changes = _changes(found, known)
+    changes = _changes(found, before or LIST_PRICES)
     if not options.dry_run:
         replace_file(folder / REFRESHED, _text(found, today))
     if options.as_json:
         print(json.dumps(_report(found, changes, today, wrote=not options.dry_run), allow_nan=False))
     else:
-        _show(found, changes, known)
+        _show(found, changes)
         say("plan", _ending(found, changes, today, wrote=not options.dry_run))
     return ExitCode.DONE
 
@@ -98,6 +98,9 @@ def _caller(options: PricesOptions) -> GoogleCaller:
 
 def _read(caller: GoogleCaller) -> CatalogPrices:
     started_s = time.monotonic()
+    waiting = threading.Timer(_QUIET_S, say, ("plan", "reading Google's price catalog"))
+    waiting.daemon = True
+    waiting.start()
 
     def progress(service: str, skus: int) -> None:
         if time.monotonic() - started_s > _QUIET_S:
@@ -113,6 +116,8 @@ def _read(caller: GoogleCaller) -> CatalogPrices:
         ) from None
     except UnansweredError as error:
         raise ScriptError(f"Cannot read Google's price catalog, so nothing was written: {error}") from None
+    finally:
+        waiting.cancel()
 
 
 def _changes(found: CatalogPrices, known: PriceBook) -> Sequence[PriceChange]:
@@ -179,17 +184,17 @@ def _report(found: CatalogPrices, changes: Sequence[PriceChange], today: str, *,
     }
 
 
-def _show(found: CatalogPrices, changes: Sequence[PriceChange], known: PriceBook) -> None:
+def _show(found: CatalogPrices, changes: Sequence[PriceChange]) -> None:
     out = console(sys.stdout)
     shown = [one for one in changes if one.before is not None]
     if shown:
         out.print(changed_table(shown))
     for (key, region), each in sorted(found.unclear.items()):
-        kept = known.price(key, region)
-        earlier = "no earlier price is known" if kept.is_assumed else f"the price stays ${kept.usd:g}"
-        paragraph(out, f"{key} in {region} is unclear, so {earlier}: {' and '.join(map(str, each))}.")
+        listed = LIST_PRICES.price(key, region)
+        used = f"the {'highest known' if listed.is_assumed else 'shipped'} price counts, ${listed.usd:g}"
+        paragraph(out, f"{key} in {region} is unclear, so {used}: {' and '.join(map(str, each))}.")
     if found.missing:
-        paragraph(out, f"No SKU was found for {', '.join(found.missing)}. Their earlier prices stay.")
+        paragraph(out, f"No SKU was found for {', '.join(found.missing)}. The shipped prices count.")
 
 
 def changed_table(changes: Sequence[PriceChange]) -> FittedTable:

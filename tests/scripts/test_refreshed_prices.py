@@ -16,6 +16,7 @@ from localcloud.tests import idle_cloud
 from localcloud.world.scenario import Fault, OperationDurations, Scenario
 from planning import PlanningError, plan
 from planning.data.prices import LIST_PRICES, PRICES, PriceBook, is_in_catalog
+from scripts.plan import prices
 from scripts.plan.__main__ import main
 from scripts.plan.price_catalog import CatalogError, read_catalog, wanted_prices
 from stacks.loading import from_file
@@ -174,6 +175,15 @@ def test_an_outage_after_half_of_the_pages_keeps_the_earlier_file(project, cloud
     assert (project / "prices.json").read_bytes() == before
 
 
+def test_a_slow_first_page_says_what_is_read(project, cloud, capsys, monkeypatch):
+    monkeypatch.setattr(prices, "_QUIET_S", 0.05)
+    with_scenario(cloud, latency_ms=300)
+    code, out, err = run(capsys, "--dry-run")
+    assert (code, out) == (0, "")
+    assert "plan: reading Google's price catalog\n" in err
+    assert "plan: read 50 SKUs of Compute Engine\n" in err
+
+
 def test_simulated_prices_are_named_and_never_used_outside_the_local_cloud(project, cloud, capsys, monkeypatch):
     assert "SKUs (local cloud, simulated), none changed" in run(capsys)[2]
     assert book_of(None, project).catalog.url == f"{cloud.base_url}/cloudbilling/v1/services"
@@ -302,7 +312,7 @@ def test_of_two_skus_with_different_prices_none_is_chosen_and_both_are_named(pro
     code, out, _ = run(capsys)
     assert code == 0
     key = "v6e_standard_usd_per_chip_hour"
-    assert f"{key} in us-east5 is unclear, so the price stays $2.7" in out
+    assert f"{key} in us-east5 is unclear, so the shipped price counts, $2.7" in out
     assert '"TpuV6e running in Columbus" (A-1): $2.7 and "TpuV6e running in Columbus" (A-2): $2.8' in out
     price = book_of(None, project).price(key, "us-east5-a")
     assert (price.usd, price.is_unclear, price.missed_on) == (2.7, True, TODAY)
