@@ -8,8 +8,9 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
+from cloud.price_file import list_prices
 from contracts.fields import as_mapping, as_sequence
-from planning.data.prices import LIST_PRICES, instance_parts, slice_parts
+from planning.data.prices import PriceBook, instance_parts, slice_parts
 from planning.machine.hardware import accelerator_of_machine, find_accelerator
 from planning.question.types import ProvisioningModel
 
@@ -68,9 +69,9 @@ def node_usd_per_hour(document: Item, provisioning: str, zone: str) -> float | N
         else provisioning
     )
     chips, name = int(size) // _CORES_PER_CHIP.get(generation, 1), _GENERATIONS[generation]
-    if not LIST_PRICES.has_chip_hour(name, kind):
+    if not PriceBook.has_chip_hour(name, kind):
         return None
-    parts = slice_parts(LIST_PRICES, generation=name, chips=chips, provisioning=kind, place=zone)
+    parts = slice_parts(list_prices(), generation=name, chips=chips, provisioning=kind, place=zone)
     return sum(part.usd_per_hour for part in parts)
 
 
@@ -83,7 +84,7 @@ def container_usd_per_hour(document: Item, region: str) -> float:
     limits = as_mapping(as_mapping(as_mapping(containers[0]).get("resources")).get("limits"))
     gpu = find_accelerator(str(as_mapping(template.get("nodeSelector")).get("accelerator") or ""))
     parts = instance_parts(
-        LIST_PRICES,
+        list_prices(),
         gpu=gpu.name if gpu else None,
         vcpu=_quantity(limits.get("cpu")),
         memory_gib=_gib(limits.get("memory")),

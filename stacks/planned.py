@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Final, cast
 
 from cloud.model_files import PROJECT, read_model
+from cloud.price_file import book_of
 from planning.errors import PlanningError
 from planning.memory.margins import margin_words
 from planning.model.spec import ModelSpec
@@ -13,7 +14,6 @@ from planning.question.fields import changed
 from planning.question.types import Deployment, Finding, Plan, StartupProbe, WeightsMode
 from planning.rules.findings import ACCEPTABLE_IDS
 from planning.solve.wording import Wording, remedy_of, worded
-from stacks.price_file import book_of
 from stacks.settings import ProbeSettings, Settings
 from stacks.settings.keys import SettingField, judged_fields, value_of
 
@@ -35,7 +35,7 @@ def today() -> str:
 def to_deployment(settings: Settings, folder: Path = PROJECT, *, today: str | None = None) -> Deployment:
     """Return the planner's view of the settings, with everything that the planner can judge.
 
-    `modelConfig` and `draftConfig` are files below `folder`. Without `today` the age of prices is not checked.
+    `modelConfig`, `draftConfig` and price files are below `folder`. Without `today` the age of prices is not checked.
 
     Raises:
         PlanningError: if a file that the settings name cannot be read or is invalid.
@@ -49,7 +49,7 @@ def to_deployment(settings: Settings, folder: Path = PROJECT, *, today: str | No
         has_api_key=settings.has_secret("apiKey"),
         model_spec=_model(settings.architecture_file, folder, settings.model, key="modelConfig"),
         draft_spec=_model(settings.drafter_file, folder, _drafter_id(settings), key="draftConfig"),
-        prices=book_of(settings.prices),
+        prices=book_of(settings.prices, folder),
         today=today,
     )
     given: dict[str, object] = {

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from planning.data.prices import MAX_AGE_DAYS
+from planning.data.prices import is_in_catalog
 from planning.question.types import Plan
 from planning.rules.platforms.places import assumed_prices, old_prices, whole_bill
 from planning.rules.registry import id_of
@@ -47,10 +47,12 @@ def preview_lines(plan: Plan, stack: str, wording: Wording, *, today: str) -> It
 
 
 def _price_note(plan: Plan, stack: str, today: str) -> str:
-    """Return the number of prices that are old or unknown, and the command that lists them."""
+    """Return the number of prices that are out of date or unknown, and the command that refreshes them, or that lists them if it cannot."""
     prices = dict.fromkeys(price for place in plan.cost.places for price in place.prices)
-    unknown = sum(price.is_assumed for price in prices)
-    old = sum(not price.is_assumed and price.is_old(today) for price in prices)
-    counted = [f"{old} older than {MAX_AGE_DAYS} days"] if old else []
-    counted += [f"{unknown} unknown"] if unknown else []
-    return f"Prices: {' and '.join(counted)}, of {len(prices)}. To see them, run `python -m scripts.plan --stack {stack} --costs`."
+    unknown = [price for price in prices if price.is_assumed or price.missed_on]
+    old = [price for price in prices if price not in unknown and price.is_old(today)]
+    counted = [f"{len(old)} out of date"] if old else []
+    counted += [f"{len(unknown)} unknown"] if unknown else []
+    can_refresh = any(is_in_catalog(one.key) and not (one.is_own or one.missed_on) for one in (*old, *unknown))
+    what, options = ("refresh", f"prices --stack {stack}") if can_refresh else ("see", f"--stack {stack} --costs")
+    return f"Prices: {' and '.join(counted)}, of {len(prices)}. To {what} them, run `python -m scripts.plan {options}`."

@@ -5,18 +5,23 @@ planning/data/prices.json has the list prices. A region without a known price us
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import date
-from typing import Final, cast
+from typing import Any, Final, cast
 
 from planning.data.tables import Table, data_file
 from planning.errors import PlanningError
 from planning.numbers import is_number
 from planning.units import HOUR_S
 
-MAX_AGE_DAYS: Final = 60
-"""Age above which a price is reported as old: spot prices change up to once every 30 days (Cloud TPU pricing)."""
+MAX_AGE_DAYS: Final = 180
+"""Age above which a price is reported as old. No list price was found that changed between two dates: v6e flex-start was $1.35 on 2026-08-10 and
+2026-10-02 (prices.json), an L4 of Cloud Run $0.67 per hour in April 2026 (brandonseppa.com/2026/04, "GPU inference without the cluster") and on
+2026-09-19. That is thin, but CST01 shows the date of the prices in every preview, whatever their age."""
+MAX_SPOT_AGE_DAYS: Final = 60
+"""The same for spot prices, which change up to once every 30 days (Cloud TPU pricing)."""
+_SPOT: Final = "_spot_"
 _REGION: Final = re.compile(r"([a-z]+-[a-z]+\d+)(-[a-z])?")
 _DATE: Final = re.compile(r"\d{4}-\d{2}(-\d{2})?")
 _NONE: Final[Mapping[str, float]] = {}
@@ -31,7 +36,7 @@ class PriceSource:
 
     url: str
     as_of: str
-    """YYYY-MM-DD, or "" if the source has no date: always reported as old."""
+    """YYYY-MM-DD; "" for a page that was read on an unrecorded day, whose prices are reported as undated."""
     note: str = ""
 
 
@@ -83,26 +88,50 @@ class Price:
     url: str
     """Source URL; "" for a price from the price file."""
     is_own: bool = False
-    """True if it comes from the price file."""
+    """True if it comes from a price file that the user wrote."""
     is_assumed: bool = False
     """True if the region's price is unknown, so this is the highest known one."""
+    missed_on: str = ""
+    """Date of a refresh that found no price in Google's catalog for this region; "" if there was none."""
+    is_unclear: bool = False
+    """True if that refresh found several SKUs with different prices."""
 
     def age_days(self, today: str) -> int | None:
         """Return its age; None if it has no date. A month without a day counts from its first day."""
         return None if not self.as_of else (date.fromisoformat(today) - _day(self.as_of)).days
 
+    @property
+    def max_age_days(self) -> int:
+        """Age above which it is old."""
+        return MAX_SPOT_AGE_DAYS if _SPOT in self.key else MAX_AGE_DAYS
+
     def is_old(self, today: str) -> bool:
-        """Return whether it is older than `MAX_AGE_DAYS`, or without a date."""
+        """Return whether it is older than `max_age_days`, or without a date."""
         age_days = self.age_days(today)
-        return age_days is None or age_days > MAX_AGE_DAYS
+        return age_days is None or age_days > self.max_age_days
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CatalogRead:
+    """What a refresh read of Google's price catalog (`python -m scripts.plan prices`)."""
+
+    url: str
+    keys: frozenset[str]
+    """Keys that were searched in every region. A region without one of them has no such price."""
+    unclear: frozenset[tuple[str, str]] = frozenset()
+    """Keys and regions with several matching SKUs of different prices, none of which was chosen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PriceBook:
-    """Prices of everything that a deployment is billed for: custom prices, then list prices."""
+    """Prices of everything that a deployment is billed for: custom prices, then refreshed ones, then list prices."""
 
     as_of: str = ""
     """Date of the custom prices."""
+    catalog: CatalogRead | None = None
+    """Origin of the custom prices if a refresh wrote them; None if the user did."""
+    refreshed: "PriceBook | None" = None
+    """Prices that precede the list prices."""
     own: Mapping[str, float] = field(default_factory=lambda: _NONE)
     """Custom prices for every region, by key."""
     regions: Mapping[str, Mapping[str, float]] = field(default_factory=lambda: _NO_REGION)
@@ -110,14 +139,14 @@ class PriceBook:
 
     @classmethod
     def from_mapping(cls, given: Mapping[str, object]) -> "PriceBook":
-        """Return the list prices with some replaced. Keys are the names of the prices above, `as_of` and `regions`.
+        """Return the list prices with some replaced. Keys are the names of the prices above, `as_of`, `catalog` and `regions`.
 
-        A price at the top level applies to every region, a price below `regions` to that region.
+        A price at the top level applies to every region, a price below `regions` to that region. A refresh writes `catalog`.
 
         Raises:
             PlanningError: for an unknown key, or a price that is not a positive number.
         """
-        flat = {key: value for key, value in given.items() if key not in {"as_of", "regions"}}
+        flat = {key: value for key, value in given.items() if key not in {"as_of", "catalog", "regions"}}
         regions = given.get("regions", {})
         if not isinstance(regions, Mapping):
             raise PlanningError(
@@ -130,26 +159,44 @@ class PriceBook:
             for region, prices in cast("Mapping[object, object]", regions).items()
         }
         as_of = _checked_date(given["as_of"]) if "as_of" in given else ""
-        return cls(as_of=as_of, own=own, regions=by_region)
+        return cls(as_of=as_of, own=own, regions=by_region, catalog=_catalog(given.get("catalog")))
 
     def price(self, key: str, place: str | None = None) -> Price:
-        """Return a price in a zone or region: the custom one, then the list price, then the highest known one.
+        """Return a price in a zone or region: the custom one, the refreshed one, the list price, then the highest known one.
 
         Without a location, or with an invalid one, return the price without a region.
         """
-        region, rows = region_of(place) or "", PRICES[key].regions
-        own = self.regions.get(region, {}).get(key) or self.own.get(key)
-        if own is not None:
-            return Price(key=key, region=region, usd=own, as_of=self.as_of, url="", is_own=True)
+        region = region_of(place) or ""
+        for book in self._books():
+            own = book.regions.get(region, {}).get(key) or book.own.get(key)
+            if own is not None:
+                return _price_in(book, key, region, own)
+        listed = self._list_price(key, region)
+        for book in self._books():
+            if region and book.catalog is not None and key in book.catalog.keys:
+                return replace(listed, missed_on=book.as_of, is_unclear=(key, region) in book.catalog.unclear)
+        return listed
+
+    def _books(self) -> "tuple[PriceBook, ...]":
+        return (self,) if self.refreshed is None else (self, self.refreshed)
+
+    def _list_price(self, key: str, region: str) -> Price:
+        rows = PRICES[key].regions
         found = rows.get(region) or rows.get(EVERYWHERE)
         if found is not None:
             return self._listed(key, region, found)
         if region:
-            highest = max(rows.values(), key=_by_usd)
-            return replace(self._listed(key, region, highest), is_assumed=True)
+            known = [self._listed(key, region, row) for row in rows.values()]
+            return replace(max((*known, *self._read(key, region)), key=_by_usd), is_assumed=True)
         usual = PRICES[key].usual
         nearest = min(rows.values(), key=lambda row: abs(row.usd - usual))
         return self._listed(key, region, replace(nearest, usd=usual))
+
+    def _read(self, key: str, region: str) -> Iterator[Price]:
+        """Yield the refreshed prices of a key in all regions, as prices of this region."""
+        for book in self._books():
+            prices = book.regions.values() if book.catalog else ()
+            yield from (_price_in(book, key, region, each[key]) for each in prices if key in each)
 
     def tpu_chip_hour(self, generation: str, provisioning: str, place: str | None = None) -> Price:
         """Return the price of one chip per hour. A reservation is billed like standard capacity."""
@@ -180,7 +227,7 @@ class PriceBook:
         pair = "-".join(sorted((_continent(source), _continent(target))))
         known = rows.get(pair)
         return replace(
-            self._listed(key, f"{source} to {target}", known or max(rows.values(), key=_by_usd)),
+            self._listed(key, f"{source} to {target}", known or max(rows.values(), key=lambda row: row.usd)),
             is_assumed=known is None,
         )
 
@@ -233,6 +280,17 @@ def instance_parts(
     return (HourlyPart(name=f"1 {gpu}", amount=HOUR_S, unit="GPU-s", price=price), *parts)
 
 
+def _price_in(book: PriceBook, key: str, region: str, usd: float) -> Price:
+    """Return a custom or refreshed price of a book."""
+    url = book.catalog.url if book.catalog else ""
+    return Price(key=key, region=region, usd=usd, as_of=book.as_of, url=url, is_own=book.catalog is None)
+
+
+def is_in_catalog(key: str) -> bool:
+    """Return whether a refresh reads this price. A machine of Compute Engine is the sum of several SKUs; the rest of a bill is cents."""
+    return key.startswith(("v5", "v6", "cloud_run_", "disk_"))
+
+
 def region_of(place: str | None) -> str | None:
     """Return the region of a zone or region; None for any other text."""
     found = _REGION.fullmatch(place or "")
@@ -249,8 +307,8 @@ def _chip_key(generation: str, provisioning: str) -> str:
     return f"{generation}_{kind}_usd_per_chip_hour"
 
 
-def _by_usd(row: PriceRow) -> tuple[float, str]:
-    return row.usd, row.source
+def _by_usd(price: Price) -> tuple[float, str]:
+    return price.usd, price.as_of
 
 
 def _in_key(accelerator: str) -> str:
@@ -279,6 +337,20 @@ def _checked_region(region: str, prices: object) -> dict[str, float]:
             '"us-east5": {"v6e_spot_usd_per_chip_hour": 1.4}.'
         )
     return _checked(cast("Mapping[str, object]", prices))
+
+
+def _catalog(given: object) -> CatalogRead | None:
+    """Return the origin that a refresh wrote. Raises PlanningError for any other content."""
+    if given is None:
+        return None
+    try:
+        block = cast("Mapping[str, Any]", given)
+        unclear = {(str(key), str(region)) for region, keys in block["unclear"].items() for key in keys}
+        return CatalogRead(url=str(block["url"]), keys=frozenset(map(str, block["keys"])), unclear=frozenset(unclear))
+    except (AttributeError, KeyError, TypeError):
+        raise PlanningError(
+            'The price file has an invalid "catalog". Only `python -m scripts.plan prices` writes it. Remove the key or the file.'
+        ) from None
 
 
 def _checked_date(given: object) -> str:

@@ -168,12 +168,12 @@ def _model(options: CapacityOptions, settings: "Settings | None") -> "Provisioni
 
 
 def _need(stack: str | None, settings: "Settings | None") -> "Need":
+    from cloud.price_file import book_of
     from planning.data.prices import LIST_PRICES
     from scripts.capacity.gates import Need
-    from stacks.price_file import book_of
 
     if settings is None:
-        return Need()
+        return Need(prices=book_of(None) or LIST_PRICES)
     tpu, run = settings.tpu, settings.cloud_run
     return Need(
         stack=stack,

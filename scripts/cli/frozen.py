@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from cloud.price_file import REFRESHED
 from contracts.errors import CommandRefusedError
 from engine import runner
 from engine.backend import absolute_backend
@@ -88,10 +89,8 @@ def most_usd_per_hour(settings: Settings, folder: Path) -> float:
 
     Raises PlanningError.
     """
-    prices = settings.prices and str(folder / settings.prices)
-    absolute = settings.model_copy(update={"prices": prices})
-    instances = absolute.cloud_run.max_instances if absolute.cloud_run else 1
-    return planned(to_deployment(absolute, folder)).cost.usd_per_hour * instances
+    instances = settings.cloud_run.max_instances if settings.cloud_run else 1
+    return planned(to_deployment(settings, folder)).cost.usd_per_hour * instances
 
 
 def freeze(stack: str, into: Path, *, settings_of: str | None = None) -> FrozenProject:
@@ -108,7 +107,7 @@ def freeze(stack: str, into: Path, *, settings_of: str | None = None) -> FrozenP
     copied = {name: _copy(source, into / name)}
     settings = stack_settings(stack, folder=into)
     program = {str(path.relative_to(root)): _copy(path, into / path.relative_to(root)) for path in _program(root)}
-    for key, named, may_link in _named(settings):
+    for key, named, may_link in _named(settings, root):
         if _OUTSIDE.search(named):
             raise CommandRefusedError(
                 f"{name}: {key} = {named} is outside the project, but a plan covers only files of the project. "
@@ -145,7 +144,7 @@ def settings_inputs(stack: str, root: Path) -> tuple[object, Mapping[str, str]]:
 
     Raises CommandRefusedError if the settings are missing or invalid.
     """
-    named = _named(stack_settings(stack, project=NO_PROJECT, folder=root))
+    named = _named(stack_settings(stack, project=NO_PROJECT, folder=root), root)
     files = [(path, may_link) for _, name, may_link in named for path in _files(root / name)]
     text = (root / f"Pulumi.{stack}.yaml").read_text(encoding="utf-8")
     settings = read_yaml(_ENGINE_LINE.sub("", text))
@@ -168,7 +167,7 @@ def _live(frozen: FrozenProject, root: Path) -> Iterator[tuple[Path, bool]]:
     if source.is_file():
         yield source, False
     yield from ((path, False) for path in _program(root))
-    for _, named, may_link in _named(frozen.settings):
+    for _, named, may_link in _named(frozen.settings, root):
         yield from ((path, may_link) for path in _files(root / named))
 
 
@@ -223,8 +222,11 @@ def _program(root: Path) -> Iterator[Path]:
         yield from _below(root / room)
 
 
-def _named(settings: Settings) -> Iterator[tuple[str, str, bool]]:
-    """Yield the key and path of each file or folder that the settings reference, and whether only the size of a large file matters."""
+def _named(settings: Settings, root: Path) -> Iterator[tuple[str, str, bool]]:
+    """Yield the key and path of each file or folder that the settings reference, and whether only the size of a large file matters.
+
+    Refreshed prices are read without a key.
+    """
     if settings.image.build_context:
         yield "image.buildContext", settings.image.build_context, False
     for key, value in (("modelConfig", settings.architecture_file), ("draftConfig", settings.drafter_file)):
@@ -232,6 +234,8 @@ def _named(settings: Settings) -> Iterator[tuple[str, str, bool]]:
             yield key, value, True
     if settings.prices:
         yield "prices", settings.prices, False
+    if (root / REFRESHED).is_file():
+        yield "prices", REFRESHED, False
 
 
 def _files(place: Path) -> Sequence[Path]:

@@ -29,6 +29,7 @@ from planning.solve.wording import worded
 from scripts.cli.command import Command, run_command, say
 from scripts.cli.options import JsonSwitch, Option
 from scripts.plan.learn_options import LearnOptions
+from scripts.plan.prices_options import PricesOptions
 from scripts.plan.question import NONE, Comparison, Question, deployment_from, wording_of
 from scripts.plan.solve_options import Solving, check_solving
 
@@ -76,7 +77,8 @@ def _plan(options: PlanOptions) -> ExitCode:
         from scripts.plan.measured import show_measured
 
         return show_measured(question, as_json=options.as_json)
-    deployment = replace(deployment_from(question), today=datetime.now(UTC).date().isoformat())
+    today = datetime.now(UTC).date().isoformat()
+    deployment = replace(deployment_from(question), today=today)
     wording = wording_of(question, deployment)
     try:
         subject = examine(deployment)
@@ -95,7 +97,7 @@ def _plan(options: PlanOptions) -> ExitCode:
     elif options.costs:
         from scripts.plan.costs import show_costs  # rich takes longer to load than the plan
 
-        show_costs(plan)
+        show_costs(plan, today)
     else:
         from scripts.plan.table import show  # rich takes longer to load than the plan
 
@@ -242,12 +244,31 @@ def _learn(options: LearnOptions) -> ExitCode:
     return learn(options)
 
 
+def _prices(options: PricesOptions) -> ExitCode:
+    """Refresh the prices from Google's price catalog.
+
+      python -m scripts.plan prices --dry-run
+      python -m scripts.plan prices --project ID
+
+    Reads the list prices of TPU chips, Cloud Run and disks in US dollars, writes
+    prices.json beside Pulumi.yaml, and shows the changes. Every plan and preview
+    uses that file; commit it. Needs the Cloud Billing API, which costs nothing.
+    Writes nothing unless the whole catalog was read.
+    """
+    from scripts.plan.prices import refresh_prices
+
+    return refresh_prices(options)
+
+
 COMMAND: Final = Command(
     name="plan",
     help=__doc__,
     options=PlanOptions,
     run=_plan,
-    subcommands=(Command(name="learn", help=_learn.__doc__, options=LearnOptions, run=_learn),),
+    subcommands=(
+        Command(name="learn", help=_learn.__doc__, options=LearnOptions, run=_learn),
+        Command(name="prices", help=_prices.__doc__, options=PricesOptions, run=_prices),
+    ),
 )
 
 

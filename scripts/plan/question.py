@@ -283,7 +283,8 @@ def _of_stack(question: Question) -> Deployment:
         settings = from_file(stack_file(question.stack or ""), project=NO_PROJECT)
     except SettingsError as error:
         raise PlanningError(str(error)) from None
-    deployment, prices = to_deployment(settings), prices_of(question)
+    deployment = to_deployment(settings)
+    prices = prices_of(question) if question.prices else None
     if question.from_bucket or question.from_hub:
         deployment = replace(deployment, model_spec=_fetched(question, settings))
     return replace(deployment, prices=prices) if prices else deployment
@@ -352,9 +353,11 @@ def _device(text: str | None) -> Accelerator | None:
 
 
 def prices_of(question: Question) -> PriceBook | None:
-    """Return the prices of `--prices`; None if it is not set. Raises PlanningError."""
+    """Return the prices of `--prices` with the refreshed ones; None without either. Raises PlanningError."""
+    from cloud.price_file import refreshed_book, with_refreshed  # noqa: PLC0415 - keeps --help fast
+
     if question.prices is None:
-        return None
+        return refreshed_book()
     from cloud.model_files import read_object  # noqa: PLC0415 - only with --prices
 
-    return PriceBook.from_mapping(read_object(question.prices))
+    return with_refreshed(PriceBook.from_mapping(read_object(question.prices)))

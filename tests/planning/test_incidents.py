@@ -129,9 +129,9 @@ INCIDENTS: Mapping[str, Incident] = {
     "CST01": Incident("l4-qat", {}, "info", r"\$1\.33/h while idle; \$974\.20 maximum"),
     "CST02": Incident("l4-qat", {}, "info", r"is 1, which costs \$32\.\d\d per day.* Set cloudRun\.minInstances: 0"),
     "CST03": Incident("tpu-v6e4", {"maxUsd": 10}, "warn", r"is 10, .* after 111 min; .*tpu\.maxRunDuration: 1h51m; or set maxUsd: 22"),
-    "CST04": Incident("l4-qat", {}, "info", r"0\.0001867 in us-east4 is of 2026-09-19, 62 days ago \(https://cloud\.google\.com/run/pricing\)"),
+    "CST04": Incident("tpu-v6e1", {"tpu.provisioning": "spot"}, "info", r"3 of 4 .*: v6e_spot_\w+ in asia-northeast1 is undated\. Run .*prices`\."),
     "CST06": Incident("tpu-v6e4", {"tpu.renewBefore": "1h"}, "info", r"is 60 min\. .* for about \d+ min.* \(\$[\d.]+\), at most 60 min \(\$5\.40\)"),
-    "CST05": Incident("tpu-v6e4", {}, "info", r"Prices for southamerica-west1 are unknown .*\"v6e_flex_start_usd_per_chip_hour\": 1\.35"),
+    "CST05": Incident("tpu-v6e4", {}, "info", r"v6e_flex_start_usd_per_chip_hour in southamerica-west1 is known.* Run .*plan prices`\."),
 }  # fmt: skip
 MORE: tuple[tuple[str, Incident], ...] = (
     ("SEC02", Incident("l4-qat", {"cloudRun.public": True, "apiKeySecret": KEY}, "block", r"except /health requires the API key.*No maxUsd.*set maxUsd")),

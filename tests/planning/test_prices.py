@@ -1,7 +1,5 @@
 """Every price has a location, a date and a source; an unknown price is replaced by the highest known one and marked."""
 
-import json
-import re
 from dataclasses import replace
 from datetime import date
 
@@ -11,7 +9,7 @@ from hypothesis import strategies as st
 
 from planning import CloudRunOptions, Deployment, PlanningError, TpuOptions, plan
 from planning.data.prices import EVERYWHERE, LIST_PRICES, PRICES, SOURCES, PriceBook, region_of
-from planning.question.types import CostPlan, Plan
+from planning.question.types import CostPlan, Finding, Plan
 
 ZONES = ("us-east5-a", "europe-west4-a", "asia-northeast1-b")
 TPU = Deployment(
@@ -28,12 +26,18 @@ def ids(planned: Plan) -> set[str]:
     return {finding.id for finding in planned.findings}
 
 
-def pasted_file(planned: Plan, identifier: str) -> PriceBook:
-    """Return the price file that a finding prints, unchanged."""
-    advice = next(finding.advice for finding in planned.findings if finding.id == identifier)
-    text = re.search(r"such as (\{.*\}), and pass it", advice)
-    assert text is not None
-    return PriceBook.from_mapping(json.loads(text[1]))
+def the(planned: Plan, identifier: str) -> Finding:
+    return next(finding for finding in planned.findings if finding.id == identifier)
+
+
+def refreshed(as_of: str, *prices: tuple[str, str, float]) -> PriceBook:
+    """Return what a refresh of that date writes: prices by key and region."""
+    regions: dict[str, dict[str, float]] = {}
+    for key, region, usd in prices:
+        regions.setdefault(region, {})[key] = usd
+    keys = sorted({key for key, _, _ in prices})
+    catalog = {"url": "https://cloudbilling.googleapis.com/v1/services", "keys": keys, "unclear": {}}
+    return PriceBook.from_mapping({"as_of": as_of, "catalog": catalog, "regions": regions})
 
 
 def test_every_key_has_rows_and_every_row_a_source_with_a_url_and_a_date_or_none():
@@ -64,11 +68,26 @@ def test_a_region_without_a_known_price_costs_the_dearest_known_one_and_the_plan
     spot = replace(TPU.tpu, provisioning_model="spot", zones=("southamerica-west1-a", "us-east5-a"))
     planned = plan(replace(TPU, tpu=spot))
     assert planned.cost.usd_per_hour == pytest.approx(4 * 1.782)
-    finding = next(finding for finding in planned.findings if finding.id == "CST05")
-    assert "southamerica-west1" in finding.message
-    assert "us-east5" not in finding.message
-    mine = replace(TPU, tpu=spot, prices=pasted_file(planned, "CST05"))
-    assert "CST05" not in ids(plan(mine))
+    finding = the(planned, "CST05")
+    assert finding.message.startswith("No price of v6e_spot_usd_per_chip_hour in southamerica-west1 is known.")
+    assert finding.advice == "Run `python -m scripts.plan prices`."
+    alone = plan(replace(TPU, today="2027-06-01", tpu=replace(spot, zones=("southamerica-west1-a",))))
+    assert "CST04" not in ids(alone), "an unknown price has one finding"
+    rows = [("v6e_spot_usd_per_chip_hour", region, 1.5) for region in ("southamerica-west1", "us-east5")]
+    assert not {"CST04", "CST05"} & ids(plan(replace(TPU, tpu=spot, prices=refreshed("2026-11-20", *rows))))
+
+
+def test_a_region_that_googles_catalog_does_not_have_is_removed_by_the_remedy():
+    spot = replace(TPU.tpu, provisioning_model="spot", zones=("southamerica-west1-a", "us-east5-a"))
+    book = refreshed("2026-11-20", ("v6e_spot_usd_per_chip_hour", "us-east5", 1.5))
+    finding = the(plan(replace(TPU, tpu=spot, prices=book)), "CST05")
+    assert "catalog of 2026-11-20 has no price for v6e_spot_usd_per_chip_hour in southamerica-west1" in finding.message
+    assert "highest known price is used ($1.782)" in finding.message
+    (remedy,) = finding.remedies
+    assert remedy.changes == {"tpu.zones": ("us-east5-a",)}
+    assert "CST05" not in ids(plan(replace(TPU, tpu=replace(spot, zones=("us-east5-a",)), prices=book)))
+    alone = plan(replace(TPU, tpu=replace(spot, zones=("southamerica-west1-a",)), prices=book))
+    assert the(alone, "CST05").advice.startswith("Write the price that you pay to a price file")
 
 
 def test_zones_on_both_sides_of_a_border_give_a_range_and_the_dearest_counts():
@@ -98,27 +117,46 @@ def test_a_further_zone_never_makes_a_plan_cheaper(zones: list[str]):
     assert cost(*reversed(zones)).usd_per_hour == together.usd_per_hour
 
 
-@pytest.mark.parametrize(("today", "is_old"), [("2026-11-18", False), ("2026-11-19", True), (None, False)])
-def test_a_price_older_than_sixty_days_says_so(today: str | None, is_old: bool):
+@pytest.mark.parametrize(("today", "is_old"), [("2027-03-18", False), ("2027-03-19", True), (None, False)])
+def test_a_list_price_is_old_after_half_a_year(today: str | None, is_old: bool):
     planned = plan(replace(RUN, today=today))
     assert ("CST04" in ids(planned)) is is_old
     if is_old:
-        finding = next(finding for finding in planned.findings if finding.id == "CST04")
-        for part in ("cloud_run_l4_usd_per_s", "2026-09-19", "61 days ago", "https://cloud.google.com/run/pricing"):
-            assert part in finding.message
-        assert finding.severity == "info"
-        mine = replace(RUN, today=today, prices=pasted_file(planned, "CST04"))
-        assert "CST04" not in ids(plan(mine))
-        assert plan(mine).cost.usd_per_hour == pytest.approx(planned.cost.usd_per_hour)
+        finding = the(planned, "CST04")
+        assert finding.message == (
+            "3 of 3 prices may be out of date: cloud_run_l4_usd_per_s in us-east4 is 181 days old (limit 180)."
+        )
+        assert (finding.severity, finding.advice) == ("info", "Run `python -m scripts.plan prices`.")
+        keys = ("cloud_run_l4_usd_per_s", "cloud_run_vcpu_usd_per_s", "cloud_run_gib_usd_per_s")
+        rows = [(key, "us-east4", LIST_PRICES.price(key, "us-east4").usd) for key in keys]
+        fresh = plan(replace(RUN, today=today, prices=refreshed("2027-03-19", *rows)))
+        assert "CST04" not in ids(fresh)
+        assert fresh.cost.usd_per_hour == pytest.approx(planned.cost.usd_per_hour)
+
+
+@pytest.mark.parametrize(("today", "is_old"), [("2026-10-09", False), ("2026-10-10", True)])
+def test_a_spot_price_is_old_after_sixty_days(today: str, is_old: bool):
+    spot = replace(TPU.tpu, provisioning_model="spot", zones=("us-east5-a",))
+    assert ("CST04" in ids(plan(replace(TPU, tpu=spot, today=today)))) is is_old
+    assert "CST04" not in ids(plan(replace(TPU, today=today, tpu=replace(TPU.tpu, zones=("us-east5-a",)))))
+
+
+def test_a_price_without_a_date_is_undated_and_a_refresh_dates_it():
+    spot = replace(TPU.tpu, provisioning_model="spot", zones=("us-central1-a",))
+    message = the(plan(replace(TPU, tpu=spot, today="2026-11-20")), "CST04").message
+    assert message == "1 of 1 prices may be out of date: v6e_spot_usd_per_chip_hour in us-central1 is undated."
+    book = refreshed("2026-11-20", ("v6e_spot_usd_per_chip_hour", "us-central1", 0.6))
+    assert "CST04" not in ids(plan(replace(TPU, tpu=spot, today="2026-11-20", prices=book)))
 
 
 def test_an_old_price_file_is_old_too_and_one_without_a_date_says_that():
     keys = ("cloud_run_vcpu_usd_per_s", "cloud_run_gib_usd_per_s", "cloud_run_l4_usd_per_s")
     given: dict[str, object] = dict.fromkeys(keys, 0.00001)
-    for as_of, said in (({"as_of": "2026-06"}, "is of 2026-06, 171 days ago"), ({}, "has no date")):
+    for as_of, said in (({"as_of": "2026-01"}, "is 322 days old (limit 180)"), ({}, "is undated")):
         book = PriceBook.from_mapping({**given, **as_of})
-        finding = next(f for f in plan(replace(RUN, prices=book, today="2026-11-19")).findings if f.id == "CST04")
+        finding = the(plan(replace(RUN, prices=book, today="2026-11-19")), "CST04")
         assert said in finding.message
+        assert finding.advice.startswith("Update your price file")
     fresh = PriceBook.from_mapping({**given, "as_of": "2026-11"})
     assert "CST04" not in ids(plan(replace(RUN, prices=fresh, today="2026-11-19")))
 
@@ -145,6 +183,8 @@ def test_prices_of_your_own_hold_in_their_region_and_at_the_top_everywhere():
         ({"as_of": "yesterday"}, "\"as_of\" 'yesterday'. Write a date"),
         ({"as_of": "2026-13"}, "\"as_of\" '2026-13'. Write a date"),
         ({"own": 3}, 'unknown key "own"'),
+        ({"catalog": 3}, 'invalid "catalog". Only `python -m scripts.plan prices` writes it'),
+        ({"catalog": {"url": "x", "keys": 1, "unclear": {}}}, 'invalid "catalog"'),
     ],
 )
 def test_mistakes_in_price_files_are_one_sentence(given: dict[str, object], said: str):

@@ -277,7 +277,7 @@ REPLAY: dict[str, tuple[Deployment, str, Deployment]] = {
     ),
     "CST02": (on_cloud_run(min_instances=1), "info", on_cloud_run(min_instances=0)),
     "CST03": (replace(on_tpu(), max_usd=5), "warn", replace(on_tpu(), max_usd=50)),
-    "CST04": (replace(on_tpu(), today="2026-10-10"), "info", replace(on_tpu(), today="2026-10-09")),
+    "CST04": (replace(on_tpu(), today="2027-02-07"), "info", replace(on_tpu(), today="2027-02-06")),
     "CST06": (on_tpu(renew_before_s=3_600), "info", on_tpu()),
     "CST05": (on_tpu(zones=("southamerica-west1-a",)), "info", on_tpu(zones=("us-east5-a",))),
 }

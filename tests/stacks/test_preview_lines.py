@@ -31,8 +31,9 @@ def lines(stack, date, *accepted):
 def test_old_and_unknown_prices_are_one_line_that_counts_them_and_names_the_command(stack):
     said = lines(stack, "2027-06-01")
     assert [line.split()[0] for line in said[1:4]] == ["Starts", "Costs", "Prices:"]
-    counted = "3 older than 60 days and 1 unknown, of 4" if stack == "tpu-v6e1" else "3 older than 60 days, of 3"
-    assert said[3] == f"Prices: {counted}. To see them, run `python -m scripts.plan --stack {stack} --costs`."
+    counted = "3 out of date and 1 unknown, of 4" if stack == "tpu-v6e1" else "3 out of date, of 3"
+    assert said[3] == f"Prices: {counted}. To refresh them, run `python -m scripts.plan prices --stack {stack}`."
+    assert not [line for line in said[4:] if line.startswith(("Prices:", "CST04", "CST05"))]
     assert "usd_per" not in " ".join(said)
 
 

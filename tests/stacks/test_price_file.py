@@ -21,15 +21,6 @@ def planned(folder, text, name="prices.json"):
     return plan(to_deployment(from_file(path, project="my-project"), today=TODAY))
 
 
-def test_the_file_that_cst04_prints_removes_cst04(tmp_path):
-    before = plan(to_deployment(from_file(ROOT / "Pulumi.l4-qat.yaml", project="my-project"), today=TODAY))
-    advice = next(finding.advice for finding in before.findings if finding.id == "CST04")
-    after = planned(tmp_path, advice[advice.index("{") : advice.rindex("}") + 1])
-    assert "CST04" not in {finding.id for finding in after.findings}
-    assert after.cost.prices_as_of == TODAY
-    assert after.cost.usd_per_hour == pytest.approx(before.cost.usd_per_hour)
-
-
 def test_prices_of_the_region_decide(tmp_path):
     text = json.dumps({"as_of": TODAY, "regions": {"us-east4": {"cloud_run_l4_usd_per_s": 0.001}}})
     assert planned(tmp_path, text).cost.parts_usd_per_hour[0][1] == pytest.approx(3.6)

@@ -183,6 +183,8 @@ class Dispatcher:
             or permission.endswith(".testIamPermissions")
             or self._lacks_bucket(call)
             or call.document.api == "oslogin"
+            # The price catalog is public. A call only needs the use of its quota project (Cloud Billing, "Get publicly available information").
+            or call.method.id.startswith("cloudbilling.services.")
             # An operation whose name has no project can be read by any caller that knows the name.
             or (project is None and permission.endswith(".operations.get"))
         )

@@ -1,6 +1,5 @@
 """Rules for the platforms: probes, scaling, zones and regions, slices, networks, mounts, cost."""
 
-import json
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -11,7 +10,7 @@ from planning.cost.costs import renewals
 from planning.cost.running_costs import overlap_s, usual_start_s
 from planning.cost.subject import Subject
 from planning.data import overheads
-from planning.data.prices import MAX_AGE_DAYS, Price
+from planning.data.prices import Price, is_in_catalog, region_of
 from planning.machine.hardware import (
     CLOUD_RUN_MAX_CONCURRENCY,
     CLOUD_RUN_MAX_GPU_PROBE_S,
@@ -622,25 +621,21 @@ def renewal_price(subject: Subject) -> RuleResult | None:
     )
 
 
-@rule("CST04", "info", source="planning/data/prices.json", what="a price older than 60 days, or without a date")
+@rule("CST04", "info", source="planning/data/prices.json", what="a price that is out of date, or without a date")
 def old_prices(subject: Subject) -> RuleResult | None:
     """Find prices that may have changed. Without today's date, no price is old."""
-    today = subject.resolved.deployment.today
-    if today is None:
-        return None
-    old = [price for price in _prices(subject) if price.is_old(today)]
-    if not old:
+    today, prices = subject.resolved.deployment.today, _prices(subject)
+    # CST05 reports an unknown price, and one that a refresh did not find.
+    known = (price for price in prices if not (price.is_assumed or price.missed_on))
+    old = [price for price in known if today and price.is_old(today)]
+    if today is None or not old:
         return None
     oldest = min(old, key=lambda price: price.as_of)
     age_days = oldest.age_days(today)
-    age = "has no date" if age_days is None else f"is of {oldest.as_of}, {age_days} days ago"
-    others = f" {len(old) - 1} more are that old." if len(old) > 1 else ""
+    age = "undated" if age_days is None else f"{age_days} days old (limit {oldest.max_age_days})"
     return RuleResult(
-        message=(
-            f"The price {_named(oldest)} {age}{f' ({oldest.url})' if oldest.url else ''}; prices older than {MAX_AGE_DAYS} days "
-            f"may have changed.{others}"
-        ),
-        advice=_price_file(old, today),
+        message=f"{len(old)} of {len(prices)} prices may be out of date: {_named(oldest)} is {age}.",
+        advice=_update(old),
     )
 
 
@@ -651,16 +646,49 @@ def old_prices(subject: Subject) -> RuleResult | None:
     what="a region without a known price, for which the highest is used",
 )
 def assumed_prices(subject: Subject) -> RuleResult | None:
-    """Find locations with an unknown price."""
-    assumed = [price for price in _prices(subject) if price.is_assumed]
-    if not assumed:
+    """Find locations with an unknown price, and prices that Google's catalog does not have."""
+    prices = [price for price in _prices(subject) if price.is_assumed or price.missed_on]
+    if not prices:
         return None
-    regions = ", ".join(dict.fromkeys(price.region for price in assumed))
-    keys = ", ".join(dict.fromkeys(price.key for price in assumed))
+    missed = [price for price in prices if price.missed_on]
+    if not missed:
+        return RuleResult(message=f"{_unknown(prices)} The highest known price is used.", advice=_update(prices))
+    price = missed[0]
+    found = "several prices" if price.is_unclear else "no price"
+    others = f" {len(missed) - 1} more have the same problem." if len(missed) > 1 else ""
+    used = "highest known price" if price.is_assumed else "list price"
+    fixes = tuple(_without_regions(subject, missed))
     return RuleResult(
-        message=f"Prices for {regions} are unknown ({keys}). The highest known price is used, such as {_named(assumed[0])}.",
-        advice=_price_file(assumed, subject.resolved.deployment.today),
+        message=(
+            f"Google's price catalog of {price.missed_on} has {found} for {price.key} in {price.region}. "
+            f"The {used} is used (${price.usd:g}).{others}"
+        ),
+        remedies=fixes,
+        advice=f"{'Or write' if fixes else 'Write'} the price that you pay to a price file (docs/costs.md).",
     )
+
+
+def _unknown(prices: Sequence[Price]) -> str:
+    regions = ", ".join(dict.fromkeys(price.region for price in prices))
+    keys = ", ".join(dict.fromkeys(price.key for price in prices))
+    return f"No price of {keys} in {regions} is known."
+
+
+def _update(prices: Sequence[Price]) -> str:
+    """Return how to get current prices. A refresh replaces no price of the user's own, which precedes it."""
+    if all(is_in_catalog(price.key) and not price.is_own for price in prices):
+        return "Run `python -m scripts.plan prices`."
+    if any(price.is_own for price in prices):
+        return "Update your price file and its as_of (docs/costs.md)."
+    return "Write the current prices to a price file (docs/costs.md)."
+
+
+def _without_regions(subject: Subject, missed: Sequence[Price]) -> Iterator[Remedy]:
+    """Yield the change that removes the zones in the regions of these prices, if others are left."""
+    regions, zones = {price.region for price in missed}, subject.resolved.deployment.tpu.zones
+    kept = tuple(zone for zone in zones if region_of(zone) not in regions)
+    if kept and kept != zones:
+        yield change("tpu.zones", kept)
 
 
 def _prices(subject: Subject) -> tuple[Price, ...]:
@@ -669,16 +697,4 @@ def _prices(subject: Subject) -> tuple[Price, ...]:
 
 
 def _named(price: Price) -> str:
-    return f"{price.key} = {price.usd:g}{f' in {price.region}' if price.region else ''}"
-
-
-def _price_file(prices: Sequence[Price], today: str | None) -> str:
-    """Return how to replace prices with a file, including a file to paste."""
-    regions: dict[str, dict[str, float]] = {}
-    for price in prices:
-        regions.setdefault(price.region, {})[price.key] = price.usd
-    anywhere = regions.pop("", {})
-    text = json.dumps({**({"as_of": today} if today else {}), **anywhere, **({"regions": regions} if regions else {})})
-    return (
-        f"Write the prices that you pay into a file such as {text}, and pass it with --prices or gemma-serving:prices."
-    )
+    return f"{price.key}{f' in {price.region}' if price.region else ''}"

@@ -120,6 +120,17 @@ def test_what_is_edited_after_the_copy_is_not_in_it(project, tmp_path):
     assert copy.settings.image.build_context == "images/own"
 
 
+def test_refreshed_prices_are_copied_without_a_setting(project, tmp_path):
+    path = project / f"Pulumi.{STACK}.yaml"
+    path.write_text(path.read_text().replace("  gemma-serving:prices: prices.json\n", ""))
+    first = freeze(STACK, tmp_path / "one")
+    assert (first.folder / "prices.json").read_text() == "{}"
+    assert first.edited(project) == []
+    (project / "prices.json").write_text('{"as_of": "2026-11-20"}')
+    assert first.edited(project) == ["prices.json"]
+    assert freeze(STACK, tmp_path / "two").settings_hash != first.settings_hash
+
+
 def test_a_preview_environment_gets_the_settings_of_its_stack(project, tmp_path):
     copy = freeze("pr-12", tmp_path / "copy", settings_of=STACK)
     assert (copy.folder / "Pulumi.pr-12.yaml").read_text() == (project / f"Pulumi.{STACK}.yaml").read_text()
@@ -170,7 +181,7 @@ def test_every_path_that_settings_can_name_is_copied(project, tmp_path):
     path.write_text(path.read_text().replace("  gemma-serving:prices: prices.json\n", "") + text)
     copy = freeze(STACK, tmp_path / "copy")
     assert (copy.folder / "named" / "config.json").is_file()
-    assert {key for key, named, _ in frozen._named(copy.settings) if named == "named/config.json"} == paths
+    assert {key for key, named, _ in frozen._named(copy.settings, project) if named == "named/config.json"} == paths
 
 
 def test_the_program_imports_from_its_own_folder_also_if_the_environment_names_this_checkout(monkeypatch):

@@ -18,6 +18,7 @@ from authors import demo
 from cloud.found import FoundResource
 from contracts.labels import Ownership
 from planning.cost.subject import examine
+from planning.data.prices import LIST_PRICES
 from planning.machine.hardware import ACCELERATORS
 from planning.question.types import Band
 from scripts.capacity import table as capacity_table
@@ -30,6 +31,7 @@ from scripts.cli.tables import FittedTable, console
 from scripts.plan import learned_table
 from scripts.plan.__main__ import main as plan
 from scripts.plan.corpus.measured import load
+from scripts.plan.prices import PriceChange, changed_table
 from scripts.smoke.render import print_table
 from scripts.smoke.results import CheckResult, SmokeReport, failed, passed, skipped, warned
 from scripts.status.render import ReportView
@@ -203,6 +205,15 @@ def learned():
             learned_table.show(boot)
 
 
+def prices():
+    before = LIST_PRICES.price("v6e_flex_start_usd_per_chip_hour", "us-east5")
+    rows = [
+        PriceChange(key=before.key, region="us-east5", before=before, usd=1.4175, sku="04C3-5B71-D137"),
+        PriceChange(key="cloud_run_rtx_pro_6000_redundant_usd_per_s", region="southamerica-west1", before=before, usd=None, sku=""),
+    ]  # fmt: skip
+    console(sys.stdout).print(changed_table(rows))
+
+
 TABLES = {
     "solve": ("scripts/plan/solve.py", lambda _: plan(SOLVE)),
     "solve, one family": ("scripts/plan/solve.py", lambda _: plan((*SOLVE, "--model", "26B"))),
@@ -217,6 +228,7 @@ TABLES = {
     "smoke": ("scripts/smoke/render.py", lambda _: print_table(smoke_report(), console(sys.stdout))),
     "status": ("scripts/status/render.py", lambda _: console(sys.stdout).print(ReportView(REPORT, zone_is_utc=True), crop=False)),
     "teardown": ("scripts/teardown/output.py", lambda _: teardown()),
+    "prices": ("scripts/plan/prices.py", lambda _: prices()),
     "demo": ("authors/demo.py", demo_summary),
 }  # fmt: skip
 CROPPED_BEFORE = ("solve", "compare", "costs of a TPU", "measured")

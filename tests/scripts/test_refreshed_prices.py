@@ -1,0 +1,373 @@
+"""`plan prices` reads Google's price catalog whole or writes nothing, and shows what changed."""
+
+import json
+import os
+import shutil
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+import requests
+
+from cloud import google_api
+from cloud.price_file import CATALOG_URL, book_of, list_prices
+from localcloud.tests import idle_cloud
+from localcloud.world.scenario import Fault, OperationDurations, Scenario
+from planning import PlanningError, plan
+from planning.data.prices import LIST_PRICES, PRICES, PriceBook, is_in_catalog
+from scripts.plan import prices
+from scripts.plan.__main__ import main
+from scripts.plan.price_catalog import CatalogError, read_catalog, wanted_prices
+from stacks.loading import from_file
+from stacks.planned import to_deployment
+from stacks.preview_lines import preview_lines
+from stacks.wording import StackWording
+
+ROOT = Path(__file__).resolve().parents[2]
+PROJECT = "local-project"
+INSTANT = OperationDurations(instant=True)
+TODAY = datetime.now(UTC).date().isoformat()
+FLEX, SPOT = "v6e_flex_start_usd_per_chip_hour", "v6e_spot_usd_per_chip_hour"
+COMPUTE, RUN = "6F81-5844-456A", "152E-C115-5142"
+
+
+@pytest.fixture(scope="module")
+def cloud():
+    with idle_cloud.start(project=PROJECT, scenario=Scenario(operations=INSTANT)) as started:
+        yield started
+
+
+@pytest.fixture
+def project(cloud, tmp_path, monkeypatch):
+    """A project's folder, and the local cloud with its own scenario."""
+    for name in ("Pulumi.yaml", "Pulumi.tpu-v6e1.yaml", "Pulumi.l4-qat.yaml"):
+        shutil.copy(ROOT / name, tmp_path / name)
+    monkeypatch.setenv("CLOUDSDK_API_ENDPOINT_OVERRIDES_CLOUDBILLING", f"{cloud.base_url}/cloudbilling/")
+    monkeypatch.setenv("GOOGLE_OAUTH_ACCESS_TOKEN", cloud.token)
+    monkeypatch.setenv("GOOGLE_CLOUD_PROJECT", PROJECT)
+    monkeypatch.setattr(google_api.GoogleApi._attempt.retry, "sleep", lambda _: None)
+    monkeypatch.setenv("LOCALCLOUD_URL", cloud.base_url)
+    monkeypatch.chdir(tmp_path)
+    before = cloud.cloud.scenario
+    yield tmp_path
+    cloud.cloud.scenario = before
+
+
+def with_scenario(cloud, **changes):
+    cloud.cloud.scenario = cloud.cloud.scenario.model_copy(update=changes)
+
+
+def run(capsys, *arguments):
+    code = main(["prices", *arguments])
+    said = capsys.readouterr()
+    return code, said.out, said.err
+
+
+def test_a_refresh_writes_a_dated_file_that_every_plan_of_the_project_uses(project, capsys):
+    code, out, err = run(capsys)
+    assert (code, out) == (0, "")
+    assert "91 prices of" in err
+    assert "none changed, 3 new; wrote prices.json" in err
+    book = book_of(None, project)
+    assert book.as_of == TODAY
+    # Each unit: chips by the hour, vCPU and GiB by the second behind a free amount, disks by the month.
+    for key, region, usd in (
+        (FLEX, "us-east5", 1.35),
+        ("cloud_run_vcpu_usd_per_s", "us-east4", 1.8e-5),
+        ("cloud_run_gib_usd_per_s", "asia-southeast1", 2.4e-6),
+        ("cloud_run_l4_redundant_usd_per_s", "us-east4", 0.0002909),
+        ("disk_usd_per_gib_month", "us-east5", 0.1),
+        ("v5e_commitment_3y_usd_per_chip_hour", "us-west4", 0.54),
+    ):
+        assert book.regions[region][key] == pytest.approx(usd, rel=1e-12)
+    deployment = to_deployment(from_file(project / "Pulumi.tpu-v6e1.yaml", project="p"), project, today=TODAY)
+    planned = plan(deployment)
+    assert planned.cost.prices_as_of == TODAY
+    assert not {"CST04", "CST05"} & {finding.id for finding in planned.findings}
+    assert not [
+        line for line in preview_lines(planned, "x", StackWording(deployment), today=TODAY) if "Prices:" in line.text
+    ]
+    assert run(capsys)[2].count("none changed; wrote") == 1
+
+
+def test_a_changed_price_is_shown_with_before_after_and_its_date_and_a_dry_run_writes_nothing(project, capsys):
+    run(capsys)
+    document = json.loads((project / "prices.json").read_text())
+    document["as_of"] = "2026-11-01"
+    document["regions"]["us-east5"][FLEX] = 1.2
+    (project / "prices.json").write_text(json.dumps(document))
+    code, out, err = run(capsys, "--dry-run")
+    assert code == 0
+    row = next(line for line in out.splitlines() if FLEX in line)
+    assert [cell.strip() for cell in row.split("│")][1:6] == ["us-east5", "1.2", "2026-11-01", "1.35", "+12.5 %"]
+    assert "1 changed; nothing was written (--dry-run)" in err
+    assert json.loads((project / "prices.json").read_text()) == document
+    report = json.loads(run(capsys, "--json")[1])
+    assert report["changes"] == [
+        {
+            "key": FLEX,
+            "region": "us-east5",
+            "before_usd": 1.2,
+            "before_as_of": "2026-11-01",
+            "usd": 1.35,
+            "sku": report["changes"][0]["sku"],
+        }
+    ]
+    assert (report["written"], report["as_of"], report["unclear"], report["missing"]) == (True, TODAY, [], [])
+
+
+def test_a_price_file_that_the_user_wrote_is_never_replaced(project, capsys):
+    (project / "prices.json").write_text(json.dumps({FLEX: 1.1}))
+    code, out, err = run(capsys)
+    assert (code, out) == (2, "")
+    assert "Rename it and set gemma-serving:prices to its new name." in err
+    assert json.loads((project / "prices.json").read_text()) == {FLEX: 1.1}
+    # Under its new name it precedes the refreshed prices, which precede the list.
+    (project / "prices.json").rename(project / "own.json")
+    run(capsys)
+    both = book_of("own.json", project)
+    assert (both.price(FLEX, "us-east5-a").usd, both.price(FLEX, "us-east5-a").is_own) == (1.1, True)
+    assert both.price(SPOT, "us-east5-a").as_of == TODAY
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"faults": (Fault(method="cloudbilling.services.skus.list", nth=2, count=9),)}, "failed 4 times (HTTP 503)"),
+        (
+            {"faults": (Fault(method="cloudbilling.services.skus.list", nth=3, count=9, action="reset"),)},
+            "failed 4 times",
+        ),
+        (
+            {"faults": (Fault(method="cloudbilling.services.skus.list", nth=2, status=403),)},
+            "roles/serviceusage.serviceUsageConsumer",
+        ),
+    ],
+)
+def test_a_catalog_that_cannot_be_read_whole_writes_nothing(project, cloud, capsys, changes, said):
+    with_scenario(cloud, **changes)
+    code, out, err = run(capsys)
+    assert (code, out) == (1, "")
+    assert said in err
+    assert err.count("\n") == 1
+    assert not (project / "prices.json").exists()
+
+
+def test_an_api_that_is_off_is_named_with_the_command_that_enables_it(project, cloud, capsys):
+    api = f"{cloud.base_url}/serviceusage/v1/projects/{PROJECT}/services/cloudbilling.googleapis.com"
+    header = {"Authorization": f"Bearer {cloud.token}"}
+    requests.post(f"{api}:disable", json={}, headers=header, timeout=30).raise_for_status()
+    try:
+        code, out, err = run(capsys)
+    finally:
+        requests.post(f"{api}:enable", json={}, headers=header, timeout=30).raise_for_status()
+    assert (code, out) == (1, "")
+    assert f"API cloudbilling is off in project {PROJECT}. Nothing was written. Run `gcloud services enable" in err
+    assert not (project / "prices.json").exists()
+
+
+def test_an_outage_after_half_of_the_pages_keeps_the_earlier_file(project, cloud, capsys):
+    run(capsys)
+    before = (project / "prices.json").read_bytes()
+    with_scenario(cloud, faults=(Fault(method="cloudbilling.services.skus.list", nth=3, count=9),))
+    assert run(capsys)[0] == 1
+    assert (project / "prices.json").read_bytes() == before
+
+
+def test_a_slow_first_page_says_what_is_read(project, cloud, capsys, monkeypatch):
+    monkeypatch.setattr(prices, "_QUIET_S", 0.05)
+    with_scenario(cloud, latency_ms=300)
+    code, out, err = run(capsys, "--dry-run")
+    assert (code, out) == (0, "")
+    assert "plan: reading Google's price catalog\n" in err
+    assert "plan: read 50 SKUs of Compute Engine\n" in err
+
+
+def test_simulated_prices_are_named_and_never_used_outside_the_local_cloud(project, cloud, capsys, monkeypatch):
+    assert "SKUs (local cloud, simulated), none changed" in run(capsys)[2]
+    assert book_of(None, project).catalog.url == f"{cloud.base_url}/cloudbilling/v1/services"
+    monkeypatch.delenv("LOCALCLOUD_URL")
+    with pytest.raises(PlanningError, match="simulated prices of a local cloud"):
+        book_of(None, project)
+    assert list_prices(project) is LIST_PRICES
+    assert run(capsys)[0] == 0, "a refresh replaces them"
+
+
+def test_without_a_project_no_call_is_made(project, capsys, monkeypatch):
+    monkeypatch.delenv("GOOGLE_CLOUD_PROJECT")
+    code, _, err = run(capsys)
+    assert code == 2
+    assert "No project set." in err
+
+
+@dataclass
+class Catalog:
+    """Pages of SKUs, and the calls that were made."""
+
+    pages_of: dict[str, list[list[dict]]]
+    paths: list[str] = field(default_factory=list)
+
+    def pages(self, api, path):
+        self.paths.append(f"{api} {path}")
+        for skus in self.pages_of[path.split("/")[2]]:
+            yield {"skus": skus}
+
+
+def sku(
+    description,
+    usd,
+    *,
+    usage="OnDemand",
+    unit="h",
+    region="us-east5",
+    name="A-1",
+    currency="USD",
+    factor=None,
+    tiers=None,
+):
+    def money(value):
+        return {"currencyCode": currency, "units": str(int(value)), "nanos": round((value - int(value)) * 1e9)}
+
+    rates = [{"startUsageAmount": start, "unitPrice": money(value)} for start, value in tiers or [(0, usd)]]
+    expression = {"usageUnit": unit, "tieredRates": rates}
+    if factor:
+        expression |= {"baseUnit": factor[0], "baseUnitConversionFactor": factor[1]}
+    return {
+        "skuId": name,
+        "description": description,
+        "category": {"usageType": usage},
+        "serviceRegions": [region],
+        "pricingInfo": [{"pricingExpression": {}}, {"pricingExpression": expression}],
+    }
+
+
+V6E = sku("TpuV6e running in Columbus", 2.7)
+CPU = sku("Services CPU (Instance-based billing) in us-east4", 0.0648, unit="h", region="us-east4")
+
+
+def read(*compute, run=(CPU,)):
+    catalog = Catalog({COMPUTE: [list(compute[:1]), list(compute[1:])], RUN: [list(run)]})
+    return read_catalog(catalog, wanted_prices(PRICES), lambda *_: None)
+
+
+def test_reserved_committed_and_similar_products_are_not_on_demand():
+    found = read(
+        V6E,
+        sku("DWS Defined Duration V6e running in Columbus", 1.35),
+        sku("TpuV6e attached to Spot Preemptible VMs running in Columbus", 1.4033, usage="Preemptible"),
+        sku("Capacity Optimized TpuV6e running in Columbus", 2.6),
+        sku("Reserved V6e TPU in Columbus in Calendar Mode", 1.89),
+        sku("TpuV6e running in Columbus", 0.9, usage="Commit1Yr"),
+        sku("Regional Balanced PD Capacity in Columbus", 0.2, unit="GiBy.mo"),
+    ).found
+    prices = {key: price.usd for (key, region), price in found.items() if region == "us-east5"}
+    assert prices == {"v6e_standard_usd_per_chip_hour": 2.7, FLEX: 1.35, SPOT: 1.4033}
+
+
+@pytest.mark.parametrize(
+    ("given", "usd"),
+    [
+        (sku(CPU["description"], 0.0648, unit="h"), 1.8e-5),
+        (sku(CPU["description"], 0.00108, unit="min"), 1.8e-5),
+        (sku(CPU["description"], 0, unit="s", tiers=[(240000, 1.8e-5), (0, 0)]), 1.8e-5),
+        (sku(CPU["description"], 0, unit="s", tiers=[(0, 3e-5), (10, 2e-5)]), 3e-5),
+        (sku(CPU["description"], 1.8e-5, unit="s", factor=("s", 1)), 1.8e-5),
+    ],
+)
+def test_units_and_tiers_become_the_price_lists_unit(given, usd):
+    assert read(V6E, run=[given]).found["cloud_run_vcpu_usd_per_s", "us-east5"].usd == pytest.approx(usd, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (sku(V6E["description"], 2.7, unit="GiBy.h"), "priced per GiBy.h, expected h"),
+        (sku(V6E["description"], 2.7, unit="count"), "priced per count, expected h"),
+        (sku(V6E["description"], 2.7, factor=("s", 60)), "h is 60 s, expected 3600"),
+        (sku(V6E["description"], 0), "a price of 0"),
+        ({**V6E, "pricingInfo": []}, "no price"),
+    ],
+)
+def test_a_price_that_cannot_be_read_is_unclear_and_says_why(given, said):
+    found = read(given)
+    assert not [key for key, _ in found.found if key.startswith("v6e")]
+    assert said in str(found.unclear["v6e_standard_usd_per_chip_hour", "us-east5"][0])
+
+
+def test_another_currency_ends_the_refresh():
+    with pytest.raises(CatalogError, match=r"prices in EUR, expected USD\. Nothing was written\."):
+        read(sku(V6E["description"], 2.7, currency="EUR"))
+
+
+def test_a_catalog_with_other_descriptions_ends_the_refresh():
+    with pytest.raises(CatalogError, match="None of the 1 SKUs of Cloud Run"):
+        read(V6E, run=[sku("Something else", 1)])
+
+
+def test_of_two_skus_with_different_prices_none_is_chosen_and_both_are_named(project, capsys, monkeypatch):
+    twins = [sku(V6E["description"], 2.7, name="A-1"), sku("TpuV6e running in Columbus", 2.8, name="A-2")]
+    catalog = Catalog({COMPUTE: [twins, [sku("TpuV6e running in Iowa", 2.7, region="us-central1")]], RUN: [[CPU]]})
+    monkeypatch.setattr(google_api, "connect", lambda *_, **__: catalog)
+    code, out, _ = run(capsys)
+    assert code == 0
+    key = "v6e_standard_usd_per_chip_hour"
+    assert f"{key} in us-east5 is unclear, so the shipped price counts, $2.7" in out
+    assert '"TpuV6e running in Columbus" (A-1): $2.7 and "TpuV6e running in Columbus" (A-2): $2.8' in out
+    price = book_of(None, project).price(key, "us-east5-a")
+    assert (price.usd, price.is_unclear, price.missed_on) == (2.7, True, TODAY)
+    same = read(twins[0], {**twins[1], "pricingInfo": twins[0]["pricingInfo"]})
+    assert same.found[key, "us-east5"].usd == 2.7
+
+
+def test_a_sku_that_vanished_is_shown_as_absent_and_the_plan_names_the_zone(project, capsys, monkeypatch):
+    run(capsys)
+    flex = sku("DWS Defined Duration V6e running in Columbus", 1.35)
+    others = [
+        sku(f"DWS Defined Duration V6e running in {city}", 1.35, region=region)
+        for city, region in (("A", "europe-west4"), ("B", "asia-northeast1"))
+    ]
+    catalog = Catalog({COMPUTE: [[flex], others], RUN: [[CPU]]})
+    monkeypatch.setattr(google_api, "connect", lambda *_, **__: catalog)
+    code, out, err = run(capsys)
+    assert code == 0
+    row = next(line for line in out.splitlines() if FLEX in line and "southamerica-west1" in line)
+    assert [cell.strip() for cell in row.split("│")][2:5] == ["1.35", TODAY, "absent"]
+    assert "No SKU was found for " in out
+    assert SPOT in out
+    assert "changed" in err
+    deployment = to_deployment(from_file(project / "Pulumi.tpu-v6e1.yaml", project="p"), project, today=TODAY)
+    finding = next(finding for finding in plan(deployment).findings if finding.id == "CST05")
+    assert finding.message.startswith(
+        f"Google's price catalog of {TODAY} has no price for {FLEX} in southamerica-west1."
+    )
+    zones = finding.remedies[0].changes["tpu.zones"]
+    assert "southamerica-west1-a" not in zones
+    assert len(zones) == 4
+    fixed = plan(replace(deployment, tpu=replace(deployment.tpu, zones=zones)))
+    assert not {"CST04", "CST05"} & {finding.id for finding in fixed.findings}
+    # A key without any SKU was perhaps renamed: the list price stays, and nothing says that it is not sold.
+    assert book_of(None, project).price(SPOT, "us-east5-a") == LIST_PRICES.price(SPOT, "us-east5-a")
+
+
+def test_the_planner_knows_which_prices_a_refresh_reads():
+    assert {each.key for each in wanted_prices(PRICES)} == {key for key in PRICES if is_in_catalog(key)}
+
+
+def test_a_region_without_a_price_costs_at_least_the_highest_refreshed_price():
+    catalog = {"url": CATALOG_URL, "keys": [], "unclear": {}}
+    book = PriceBook.from_mapping({"as_of": "2026-11-20", "catalog": catalog, "regions": {"us-east5": {FLEX: 9.5}}})
+    price = book.price(FLEX, "southamerica-west1-a")
+    assert (price.usd, price.is_assumed, price.as_of, price.missed_on) == (9.5, True, "2026-11-20", "")
+
+
+def test_the_guard_and_the_teardown_count_refreshed_prices_and_work_without_them(tmp_path):
+    key, path = "v6e_standard_usd_per_chip_hour", tmp_path / "prices.json"
+    catalog = {"url": CATALOG_URL, "keys": [key], "unclear": {}}
+    assert list_prices(tmp_path) is LIST_PRICES
+    path.write_text(json.dumps({"as_of": TODAY, "catalog": catalog, "regions": {"us-east5": {key: 2.5}}}))
+    assert list_prices(tmp_path).price(key, "us-east5-a").usd == 2.5
+    for number, text in enumerate(("{", "[]", json.dumps({key: 1.0}))):
+        path.write_text(text)
+        os.utime(path, ns=(number, number))
+        assert list_prices(tmp_path) is LIST_PRICES
