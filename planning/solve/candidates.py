@@ -224,19 +224,22 @@ def _hosts(accelerator: Accelerator, regions: tuple[str, ...], prices: PriceBook
         )
 
 
-def unpriced_places(
+def unpriced_regions(
     regions: tuple[str, ...], *, accelerator: str | None = None, prices: PriceBook | None = None
 ) -> dict[str, tuple[str, ...]]:
-    """Return the locations of these regions (none: all) whose price is unknown, by the name of what is rented there.
+    """Return those of the regions (none: all) whose price is unknown, by the name of what is rented there.
 
-    The search counts them with the highest known price, so it takes another location if one is listed.
+    The search counts them with the highest known price, so it takes another region if one is listed.
     """
     book, found = prices or LIST_PRICES, dict[str, tuple[str, ...]]()
     for one in deployable_accelerators(accelerator):
         name = f"{one.name.partition('-')[0]} {PROVISIONING}" if one.is_tpu else one.name
-        places = (place for place in known_places(one) if not regions or region_of(place) in regions)
-        found[name] = tuple(place for place in places if _is_unpriced(one, place, book))
-    return {name: places for name, places in found.items() if places}
+        known = ((region_of(place) or place, place) for place in known_places(one))
+        unpriced = (
+            region for region, place in known if (not regions or region in regions) and _is_unpriced(one, place, book)
+        )
+        found[name] = tuple(dict.fromkeys(unpriced))
+    return {name: unpriced for name, unpriced in found.items() if unpriced}
 
 
 def _is_unpriced(accelerator: Accelerator, place: str, book: PriceBook) -> bool:

@@ -112,7 +112,9 @@ class Way:
         elif self.kind == "on-demand":
             whole = replace(whole, tpu=replace(whole.tpu, provisioning_model="standard", max_run_duration_s=None))
         subject = subject_of(resolve(whole))
-        return replace(self.solution, deployment=whole, subject=subject, answer=subject.workload or self.solution.answer)
+        return replace(
+            self.solution, deployment=whole, subject=subject, answer=subject.workload or self.solution.answer
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,7 +159,9 @@ def choose(solutions: Iterable[Solution], profile: Profile, goal: Goal) -> Choic
     key = _KEYS[goal]
     chosen = min(found, key=key)
     families = {way.solution.architecture for way in found}
-    groups = {_group(way, by_family=len(families) > 1): way for way in sorted(found, key=key, reverse=True)}
+    groups: dict[str, Way] = {}
+    for way in sorted(found, key=key):
+        groups.setdefault(way.solution.architecture if len(families) > 1 else way.kind, way)
     own = [way for way in found if way.rates is chosen.rates and way.starts_per_day == 0 < chosen.starts_per_day]
     return Choice(
         profile=profile,
@@ -235,7 +239,7 @@ def _all_ways(rates: Iterable[Rates], profile: Profile) -> Iterator[Way]:
 
 
 def _by_cost(way: Way) -> tuple[float, float, float]:
-    return round(way.usd_per_day * way.solution.weight, 2), way.starts_per_day, way.solution.answer.request_s.typical
+    return round(way.usd_per_day, 2), way.starts_per_day, way.solution.answer.request_s.typical
 
 
 def _by_latency(way: Way) -> tuple[float, float, float]:
@@ -243,7 +247,7 @@ def _by_latency(way: Way) -> tuple[float, float, float]:
 
 
 def _by_throughput(way: Way) -> tuple[float, float, float]:
-    return way.usd_per_million_tokens * way.solution.weight, *_by_cost(way)[:2]
+    return way.usd_per_million_tokens, *_by_cost(way)[:2]
 
 
 _KEYS: Final[dict[Goal, Callable[[Way], tuple[float, float, float]]]] = {
@@ -251,10 +255,6 @@ _KEYS: Final[dict[Goal, Callable[[Way], tuple[float, float, float]]]] = {
     "latency": _by_latency,
     "throughput": _by_throughput,
 }
-
-
-def _group(way: Way, *, by_family: bool) -> str:
-    return way.solution.architecture if by_family else way.kind
 
 
 def _other(chosen: Way, found: tuple[Way, ...], key: Callable[[Way], tuple[float, float, float]]) -> Way | None:

@@ -2,7 +2,8 @@
 
 Tries each checkpoint on each accelerator with settings from conservative to aggressive, until one serves the workload within the limits; then
 with the cheapest host and the fastest-starting weights mode. A solution has no blocking finding, no warning of a risk, and no memory limit
-so close that it may fail. A warning about a choice (`WEIGHED_WARNINGS`) does not exclude it, but counts as a higher price. Prices are checked before memory, and memory before speed, because each is cheaper to compute than the next.
+so close that it may fail. A warning about a choice (`WEIGHED_WARNINGS`) does not exclude it if it is clearly cheaper than all others of its
+family. Prices are checked before memory, and memory before speed, because each is cheaper to compute than the next.
 """
 
 from collections.abc import Iterable, Iterator
@@ -48,8 +49,8 @@ _MOST_TRIED: Final = 100
 _CENT: Final = 0.005
 WEIGHED_WARNINGS: Final = frozenset({"FIT07", "MOD02"})
 """Warnings about a choice, not about a risk of failure: the precision of the KV cache on TPU, and a base checkpoint that was asked for by id."""
-WARNING_WEIGHT: Final = 0.1
-"""Share of its price by which a deployment with such a warning must be cheaper to be the cheapest."""
+WARNING_DISCOUNT: Final = 0.1
+"""Share by which a deployment with such a warning must be cheaper than the cheapest of its family without one."""
 Goal = Literal["cost", "latency", "throughput"]
 """What the chosen deployment has the best value of: the price per hour, the time per request, or the price per million tokens."""
 
@@ -87,11 +88,6 @@ class Solution:
     answer: WorkloadPlan
     warnings: tuple[str, ...] = ()
     """Ids of its warnings, all of them from WEIGHED_WARNINGS."""
-
-    @property
-    def weight(self) -> float:
-        """Factor of its prices in a comparison."""
-        return 1 + WARNING_WEIGHT * len(self.warnings)
 
     @property
     def is_price_assumed(self) -> bool:
@@ -171,8 +167,8 @@ class SolutionSet:
 
     @property
     def cheapest(self) -> Solution | None:
-        """Solution with the lowest price per hour, weighed by its warnings; of equal prices the fastest."""
-        return min(self.solutions, key=_price, default=None)
+        """Solution with the lowest price per hour; of equal prices the fastest."""
+        return self.solutions[0] if self.solutions else None
 
     @property
     def fastest(self) -> Solution | None:
@@ -181,8 +177,8 @@ class SolutionSet:
 
     @property
     def cheapest_per_token(self) -> Solution | None:
-        """Solution with the lowest price per million tokens, weighed by its warnings."""
-        return min(self.solutions, key=lambda one: one.usd_per_million_tokens * one.weight, default=None)
+        """Solution with the lowest price per million tokens."""
+        return min(self.solutions, key=lambda one: one.usd_per_million_tokens, default=None)
 
     def marks(self, one: Solution) -> tuple[str, ...]:
         """Return the criteria by which a solution is the best."""
@@ -191,12 +187,21 @@ class SolutionSet:
 
     def best_per_model(self) -> tuple[Solution, ...]:
         """Return the cheapest of each family and the best by each criterion, cheapest first."""
-        first = {one.architecture: one for one in sorted(self.solutions, key=_price, reverse=True)}
+        first = {one.architecture: one for one in reversed(self.solutions)}
         return tuple(one for one in self.solutions if first[one.architecture] is one or self.marks(one))
 
 
-def _price(one: Solution) -> tuple[float, float]:
-    return round(one.usd_per_hour * one.weight, 2), one.answer.request_s.typical
+def _worth_their_warnings(found: list[Solution]) -> list[Solution]:
+    """Return the solutions without those that have a warning and cost about as much as one of their family without."""
+    least: dict[str, float] = {}
+    for one in found:
+        if not one.warnings:
+            least[one.architecture] = min(one.usd_per_hour, least.get(one.architecture, one.usd_per_hour))
+    return [
+        one
+        for one in found
+        if not one.warnings or one.usd_per_hour < least.get(one.architecture, float("inf")) * (1 - WARNING_DISCOUNT)
+    ]
 
 
 def solve(
@@ -236,7 +241,7 @@ def solve(
     affordable = [pair for pair in pairs if search.is_affordable(pair[1][0])]
     outcomes = [search.best(*pair) for pair in affordable]
     solutions = sorted(
-        (one for one in outcomes if isinstance(one, Solution)),
+        _worth_their_warnings([one for one in outcomes if isinstance(one, Solution)]),
         key=lambda one: (round(one.usd_per_hour, 2), one.answer.request_s.typical),
     )
     if solutions:
@@ -360,9 +365,7 @@ class _Search:
         candidates = [tuned(deployment, knobs) for knobs in throughput_knobs(deployment, need)]
         return sorted(candidates, key=rate, reverse=True)
 
-    def _outcome(
-        self, candidate: Deployment, served: Served, hosts: tuple[HostShape, ...]
-    ) -> Solution | NearestMiss:
+    def _outcome(self, candidate: Deployment, served: Served, hosts: tuple[HostShape, ...]) -> Solution | NearestMiss:
         return self._shortfall(candidate, served, hosts[0]) or self.deployed(candidate, served, hosts)
 
     def _shortfall(self, deployment: Deployment, served: Served, place: HostShape) -> NearestMiss | None:
@@ -416,7 +419,10 @@ class _Search:
                 yield f"{name} {value:.3g} s{end} exceeds {option} {limit:g}", value / limit
 
     def deployed(self, deployment: Deployment, served: Served, hosts: tuple[HostShape, ...]) -> Solution | NearestMiss:
-        """Return the deployment on the cheapest host without findings that block or warn of a risk. An unset quota does not count, since quota can be requested."""
+        """Return the deployment on the cheapest host without findings that block or warn of a risk.
+
+        An unset quota does not count, since quota can be requested.
+        """
         reasons: tuple[str, ...] = ()
         for place in hosts:
             if not self.is_affordable(place):

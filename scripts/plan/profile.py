@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from planning.solve.profiles import DAY_H, HOUR_MINUTES, Change, Choice, Kind, Profile, Way
-from planning.units import duration, format_duration
+from planning.units import format_duration
 from scripts.cli.tables import FittedTable, table
 
 _WORDS: Final[dict[Kind, str]] = {
@@ -35,7 +35,7 @@ def profile_table(choice: Choice) -> FittedTable:
             f"{way.billed_h:.1f}",
             f"{way.usd_per_day:,.2f}",
             f"{way.usd_per_month:,.0f}",
-            f"{way.rates.start_s / 60:.0f} min",
+            _minutes_of(way.rates.start_s),
             f"{one.answer.ttft_s.typical:,.2f}",
             f"{way.usd_per_million_tokens:.3f}",
         )
@@ -65,16 +65,19 @@ def decision(choice: Choice) -> str:
             f"{head} {_name(best)} costs ${best.usd_per_million_tokens:.3f} per 1M tokens, at {_day(best)}. "
             f"{_name(other)} costs ${other.usd_per_million_tokens:.3f}, at {_day(other)}."
         )
-    return f"{head} {_name(best)} at {_day(best)} beats {_name(other)} at {_day(other)}, because {_reason(best, other)}."
+    return (
+        f"{head} {_name(best)} at {_day(best)} beats {_name(other)} at {_day(other)}, because {_reason(best, other)}."
+    )
 
 
 def conditions(choice: Choice) -> Iterator[str]:
     """Yield when another way is the better choice, and what the chosen one costs besides money."""
     if choice.goal == "cost":
         for change in choice.by_minutes:
-            yield f"{_minutes(change, choice.profile)}, {_is_cheaper(change.way)}"
+            at = f"{change.way.profile.busy_minutes:g} min"
+            yield f"{_minutes(change, choice.profile)}, {_is_cheapest(change.way, at)}"
         for change in choice.by_hours:
-            yield f"{_hours(change, choice.profile)}, {_is_cheaper(change.way)}"
+            yield f"{_hours(change, choice.profile)}, {_is_cheapest(change.way, _h(change.way.profile.hours_per_day))}"
     best, fastest = choice.chosen, choice.fastest
     if _request_s(fastest) < _request_s(best) * _FASTER:
         yield (
@@ -83,7 +86,7 @@ def conditions(choice: Choice) -> Iterator[str]:
         )
     if choice.stays is not None:
         yield (
-            f"Each of its {best.starts_per_day:.0f} cold starts per day makes a client wait up to {duration(best.rates.start_s)}. "
+            f"Each of its {best.starts_per_day:.0f} cold starts per day makes a client wait up to {_minutes_of(best.rates.start_s)}. "
             f"minInstances 1 avoids them, at {_day(choice.stays)}."
         )
     if best.run_s is not None:
@@ -135,7 +138,17 @@ def _traffic(profile: Profile) -> str:
 
 
 def _name(way: Way) -> str:
-    return f"{way.solution.served.words} on {way.solution.subject.resolved.accelerator.name} ({_WORDS[way.kind]})"
+    """Return the model without its owner, the accelerator, and the way."""
+    _, _, model = way.solution.served.words.partition("/")
+    return f"{model} on {way.solution.subject.resolved.accelerator.name} ({_WORDS[way.kind]})"
+
+
+def _h(hours: float) -> str:
+    return f"{round(hours, 1):g} h"
+
+
+def _minutes_of(seconds: float) -> str:
+    return f"{max(round(seconds / 60), 1)} min"
 
 
 def _day(way: Way) -> str:
@@ -151,29 +164,29 @@ def _request(way: Way) -> str:
 
 
 def _reason(best: Way, other: Way) -> str:
+    """Return why one way costs less than another: the price per hour, or the billed hours."""
     hourly = f"an hour costs ${best.usd_per_hour:.2f} instead of ${other.usd_per_hour:.2f}"
-    billed = f"it is billed for {best.billed_h:.1f} h instead of {other.billed_h:.1f} h"
-    is_similar = abs(best.billed_h - other.billed_h) <= _SIMILAR * other.billed_h
-    idle = ", since it costs nothing while idle" if best.kind == "scale-to-zero" else ""
-    if best.usd_per_hour < other.usd_per_hour - _CENT:
-        if is_similar:
-            return f"{hourly}, and both are billed for about {best.billed_h:.1f} h"
-        return f"{hourly}, {'and' if best.billed_h < other.billed_h else 'although'} {billed}"
+    billed = f"it is billed for {_h(best.billed_h)} instead of {_h(other.billed_h)}"
     if best.usd_per_day > other.usd_per_day - _CENT:
-        return f"it has no warning ({', '.join(other.solution.warnings)})" if other.solution.warnings else "it is faster"
-    if best.usd_per_hour > other.usd_per_hour + _CENT:
-        return f"{billed}{idle}, although {hourly}"
-    return f"{billed}{idle}"
+        return "it costs the same with fewer cold starts or shorter requests"
+    if best.usd_per_hour < other.usd_per_hour - _CENT:
+        if abs(best.billed_h - other.billed_h) <= _SIMILAR * other.billed_h:
+            return f"{hourly}, and both are billed for about {_h(best.billed_h)}"
+        return f"{hourly}, {'and' if best.billed_h < other.billed_h else 'although'} {billed}"
+    idle = "it costs nothing while idle: " if best.kind == "scale-to-zero" else ""
+    dearer = best.usd_per_hour > other.usd_per_hour + _CENT
+    return f"{idle}{billed}{f', although {hourly}' if dearer else ''}"
 
 
-def _is_cheaper(way: Way) -> str:
-    """Return that a way is the cheapest at the end of a range, with its cost there."""
-    return f"{_name(way)} is cheapest, at {_day(way)} for {_traffic(way.profile)}."
+def _is_cheapest(way: Way, at: str) -> str:
+    """Return that a way is the cheapest, with its cost at a value of the profile."""
+    idle = ", because it costs nothing while idle" if way.kind == "scale-to-zero" else ""
+    return f"{_name(way)} is the cheapest{idle} ({_day(way)} at {at})."
 
 
 def _minutes(change: Change, profile: Profile) -> str:
     if change.last < profile.busy_minutes:
-        return f"{_below(change, 1)} min of traffic per hour"
+        return f"{_below(change, 1)} min of traffic per hour, in one burst"
     return f"{_above(change, HOUR_MINUTES)} min of traffic per hour"
 
 
@@ -195,10 +208,14 @@ def _run(choice: Choice) -> Iterator[str]:
     """Yield the end of a flex-start run and its wait for capacity, with the way that has neither."""
     best, other = choice.chosen, choice.other
     ends = format_duration(best.run_s or 0)
-    again = " `tpu.renewBefore` starts the next one in time." if best.billed_h >= DAY_H else ""
+    start = _minutes_of(best.rates.start_s)
+    if best.billed_h >= DAY_H:
+        again = "`tpu.renewBefore` starts the next one in time."
+    else:
+        again = f"Run `pulumi up` each day, at least {start} before the first request."
     yield (
-        f"A flex-start slice may wait for capacity, which is not billed, and takes {duration(best.rates.start_s)} to start. "
-        f"Google deletes it {ends} after capacity is granted.{again}"
+        f"A flex-start slice may wait for capacity, which is not billed, and its server starts in {start}. "
+        f"Google deletes it {ends} after capacity is granted. {again}"
     )
     if other is not None and other.run_s is None:
         yield f"If a server must start without waiting for capacity, choose {_name(other)}, at {_day(other)}."

@@ -10,9 +10,9 @@ from contracts.exit_codes import ExitCode
 from planning.errors import PlanningError
 from planning.question.workload import Workload, format_workload, parse_workload
 from planning.rules.findings import RULES
-from planning.solve.candidates import LEAST_CONTEXT, checkpoints_of, rented, unpriced_places
+from planning.solve.candidates import LEAST_CONTEXT, checkpoints_of, rented, unpriced_regions
 from planning.solve.profiles import STEADY_MINUTES, Choice, Profile, choose
-from planning.solve.search import WARNING_WEIGHT, Goal, ServiceLimits, Solution, SolutionSet, solve
+from planning.solve.search import WARNING_DISCOUNT, Goal, ServiceLimits, Solution, SolutionSet, solve
 from planning.units import format_duration
 from scripts.cli.command import say
 from scripts.plan.question import Comparison, Question, prices_of
@@ -39,7 +39,7 @@ class _Found:
     choice: Choice | None
     """Ways to pay for the solutions; None without --hours-per-day or without solutions."""
     unpriced: Mapping[str, tuple[str, ...]]
-    """Locations without a known price."""
+    """Regions without a known price, by what is rented there."""
 
     @property
     def chosen(self) -> Solution | None:
@@ -95,10 +95,8 @@ def _search(question: Question, comparison: Comparison, solving: Solving) -> _Fo
     if solving.hours_per_day is not None and answer.solutions:
         profile = Profile(hours_per_day=solving.hours_per_day, busy_minutes=solving.traffic or STEADY_MINUTES)
         choice = choose(answer.solutions, profile, goal)
-    unpriced = unpriced_places(solving.region, accelerator=question.accelerator, prices=prices)
-    return _Found(
-        question=question, workload=workload, limits=limits, answer=answer, choice=choice, unpriced=unpriced
-    )
+    unpriced = unpriced_regions(solving.region, accelerator=question.accelerator, prices=prices)
+    return _Found(question=question, workload=workload, limits=limits, answer=answer, choice=choice, unpriced=unpriced)
 
 
 def nothing_is_enough(answer: SolutionSet) -> str:
@@ -115,7 +113,7 @@ def _write(found: _Found, name: str) -> str:
 
     if found.chosen is None:
         raise PlanningError(nothing_is_enough(found.answer))
-    path = write_stack(name, found.chosen, found.limits, prices=found.question.prices)
+    path = write_stack(name, found.chosen, found.limits, prices=found.question.prices, goal=found.answer.goal)
     say("plan", f"wrote {path.name}. Run `python -m scripts.plan --stack {name}` to show its plan.")
     return path.name
 
@@ -192,10 +190,14 @@ def _notes(found: _Found) -> Iterator[str]:
         )
     warnings = {name for one in found.shown for name in one.warnings}
     for name in sorted(warnings):
-        yield f"{name}: {RULES[name].what}. This warning counts as {WARNING_WEIGHT:.0%} of the price in a comparison."
+        yield (
+            f"{name} warns of {RULES[name].what}. Such a deployment is shown only if it is at least {WARNING_DISCOUNT:.0%} cheaper "
+            "than all of its family without the warning."
+        )
     if found.unpriced:
-        places = "; ".join(f"{name} in {', '.join(known)}" for name, known in found.unpriced.items())
-        yield f"No price is known for {places}. {'* uses' if any(one.is_price_assumed for one in found.shown) else 'They count with'} the highest known price."
+        regions = "; ".join(f"{name} in {', '.join(each)}" for name, each in found.unpriced.items())
+        mark = " (marked *)" if any(one.is_price_assumed for one in found.shown) else ""
+        yield f"No price is known for {regions}. The highest known price is used there{mark}."
 
 
 def _chosen_by(found: _Found) -> str:
@@ -232,7 +234,7 @@ def _json(found: _Found, *, written: str | None) -> dict[str, Any]:
         "chosen_by": answer.goal,
         "rows": [{**_row(one), "marks": list(answer.marks(one)), "shown": one in shown} for one in answer.solutions],
         "profile": None if found.choice is None else profile_json(found.choice),
-        "locations_without_price": {name: list(places) for name, places in found.unpriced.items()},
+        "regions_without_price": {name: list(regions) for name, regions in found.unpriced.items()},
         "nearest_miss": None if answer.solutions else nothing_is_enough(answer),
         "written": written,
     }

@@ -12,15 +12,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from planning import Deployment, PlanningError
+from planning.cost import subject as subject_module
 from planning.cost.loading_modes import loading_modes
 from planning.cost.subject import Subject, examine
+from planning.data.prices import PriceBook
 from planning.machine.hardware import ACCELERATORS, known_places
 from planning.memory.budget import memory_plan
 from planning.model.catalog import model_ids
 from planning.planner import plan_of
 from planning.question.fields import changed, field_types
-from planning.question.types import TpuOptions
-from planning.question.vllm_args import VllmOptions
+from planning.question.types import Remedy
 from planning.question.workload import IMAGE_TOKENS
 from planning.rules.findings import RULES
 from planning.solve import plan_json as plan_json_module
@@ -63,7 +64,7 @@ USUAL: Mapping[str, tuple[Any, ...]] = {
     "tpu.max_run_duration_s": (300, 14_400, 604_800, 700_000),
     "tpu.renew_before_s": (60, 3_600),
     "tpu.boot_disk_size_gb": (10, 100, 500),
-    "tpu.zones": tuple((zone,) for zone in LOCATIONS) + (tuple(LOCATIONS[:4]), ("nowhere-north1-a",)),
+    "tpu.zones": (*((zone,) for zone in LOCATIONS), tuple(LOCATIONS[:4]), ("nowhere-north1-a",)),
     "tpu.tunnel_members": (("user:me@example.com",),),
     "cloud_run.region": (*LOCATIONS, "nowhere-north1"),
     "cloud_run.concurrency": (1, 4, 80, 1_000),
@@ -82,6 +83,14 @@ USUAL: Mapping[str, tuple[Any, ...]] = {
     "image_supports": (("w4a16",), ("w4a16", "fp8")),
 }
 """Values of fields that people set. Fields without a row have small numbers, their choices, or words."""
+ODD_MAPPINGS: Mapping[str, tuple[tuple[str, ...], tuple[Any, ...]]] = {
+    "vllm.limit_mm_per_prompt": (("image", "audio", "video", "odd"), ODD_NUMBERS),
+    "vllm.speculative_config": (
+        ("method", "model", "num_speculative_tokens", "odd"),
+        (*ODD_NUMBERS, *ODD_WORDS, *ODD_RATES, True),
+    ),
+}
+"""Keys and values of fields that are mappings."""
 CHOSEN = frozenset({"model", "accelerator", "platform"})
 """Fields that every drawn deployment has."""
 
@@ -105,20 +114,13 @@ def usual(path: str) -> st.SearchStrategy[Any]:
 def odd(path: str) -> st.SearchStrategy[Any]:
     """Values that nobody should set, of the field's type."""
     hint, _ = field_types()[path]
-    if hint is bool:
-        return st.booleans()
-    if hint is int:
-        return st.sampled_from(ODD_NUMBERS)
-    if hint is float:
-        return st.sampled_from((*ODD_RATES, *ODD_NUMBERS))
     if typing.get_origin(hint) is tuple:
         return st.lists(st.sampled_from(ODD_WORDS), max_size=3).map(tuple)
-    if path == "vllm.limit_mm_per_prompt":
-        return st.dictionaries(st.sampled_from(["image", "audio", "video", "odd"]), st.sampled_from(ODD_NUMBERS))
-    if path == "vllm.speculative_config":
-        keys = st.sampled_from(["method", "model", "num_speculative_tokens", "odd"])
-        return st.dictionaries(keys, st.sampled_from((*ODD_NUMBERS, *ODD_WORDS, *ODD_RATES, True)))
-    return st.sampled_from(ODD_WORDS)
+    if path in ODD_MAPPINGS:
+        keys, values = ODD_MAPPINGS[path]
+        return st.dictionaries(st.sampled_from(keys), st.sampled_from(values))
+    values = {bool: (False, True), int: ODD_NUMBERS, float: (*ODD_RATES, *ODD_NUMBERS)}
+    return st.sampled_from(values.get(typing.cast("type", hint), ODD_WORDS))
 
 
 @st.composite
@@ -131,12 +133,19 @@ def deployments(draw: st.DrawFn) -> Deployment:
     if draw(st.integers(0, 3)) == 0:
         path = draw(st.sampled_from(paths))
         changes[path] = draw(odd(path))
-    return changed(plain, {path: value for path, value in changes.items() if not _is_absent_block(path, value)})
+    own = {name: draw(values) for name, values in OF_THE_PROGRAM.items() if draw(st.integers(0, 4)) == 0}
+    return replace(changed(plain, changes), **own)
 
 
-def _is_absent_block(path: str, value: object) -> bool:
-    """Whether it unsets a field of a block that the deployment does not have."""
-    return value is None and path.startswith("workload.")
+OF_THE_PROGRAM: Mapping[str, st.SearchStrategy[Any]] = {
+    "image_version": st.sampled_from(["0.11.1", "0.21.0", "0.28.0", "0.99.0", "nightly", ""]),
+    "has_api_key": st.booleans(),
+    "today": st.sampled_from(["2026-11-22", "2031-01-01"]),
+    "bucket_region": st.sampled_from([*LOCATIONS, "nowhere-north1", ""]),
+    "existing_bucket": st.sampled_from(["my-bucket", ""]),
+    "prices": st.sampled_from([PriceBook(), PriceBook(own={"v6e_flex_start_usd_per_chip_hour": 1e-9})]),
+}
+"""Fields that a stack's program sets, not its settings."""
 
 
 drawn = settings(
@@ -150,6 +159,11 @@ drawn = settings(
 @drawn
 @given(deployments())
 def test_a_drawn_deployment_has_a_plan_or_one_sentence(deployment: Deployment):
+    check(deployment)
+
+
+def check(deployment: Deployment) -> None:
+    """Assert that the planner answers with numbers and valid fixes, or with one sentence."""
     try:
         subject = examine(deployment)
         plan = plan_of(subject)
@@ -191,23 +205,56 @@ def check_lengths(subject: Subject) -> None:
 PLAIN = Deployment(model="google/gemma-4-E2B-it", accelerator="v6e-1")
 
 
-@pytest.mark.parametrize("value", ODD_RATES)
-def test_the_law_sees_a_number_that_json_does_not_have(monkeypatch, value):
-    """A planted figure that is no number in the JSON, and one in a sentence."""
+def test_the_law_sees_a_figure_that_json_does_not_have(monkeypatch):
+    """A planted figure that is no number ends the law."""
     whole = plan_json_module.costs_json
-    monkeypatch.setattr(plan_json_module, "costs_json", lambda *parts: {**whole(*parts), "planted": value})
-    document = plan_json(plan_of(examine(PLAIN)))
-    if math.isfinite(value):
-        json.dumps(document, allow_nan=False)
-    else:
-        with pytest.raises(ValueError, match="Out of range float"):
-            json.dumps(document, allow_nan=False)
+    monkeypatch.setattr(plan_json_module, "costs_json", lambda *parts: {**whole(*parts), "planted": math.nan})
+    with pytest.raises(ValueError, match="Out of range float"):
+        check(PLAIN)
 
 
-def test_every_field_that_can_be_set_is_drawn_with_a_value_of_its_type():
+def test_the_law_sees_an_exception_that_is_no_sentence(monkeypatch):
+    def planted(*_: object) -> object:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(subject_module, "cost_plan", planted)
+    with pytest.raises(ZeroDivisionError):
+        check(PLAIN)
+
+
+def test_the_law_sees_a_longer_request_with_more_memory(monkeypatch):
+    whole = memory_plan
+
+    def planted(resolved):
+        found = whole(resolved)
+        return replace(found, kv_gib=found.kv_gib + resolved.max_model_len / 1_000)
+
+    monkeypatch.setattr("tests.planning.test_drawn_deployments.memory_plan", planted)
+    with pytest.raises(AssertionError):
+        check(PLAIN)
+
+
+def test_the_law_sees_a_fix_that_is_an_invalid_question(monkeypatch):
+    whole = plan_of
+
+    def planted(subject):
+        found = whole(subject)
+        remedy = Remedy(changes={"vllm.max_num_seqs": -1}, title="planted")
+        return replace(found, findings=tuple(replace(finding, remedies=(remedy,)) for finding in found.findings))
+
+    monkeypatch.setattr("tests.planning.test_drawn_deployments.plan_of", planted)
+    with pytest.raises(PlanningError):
+        check(PLAIN)
+
+
+def test_a_word_that_is_not_a_choice_is_refused_with_the_choices():
+    wrong = changed(PLAIN, {"tpu.provisioning_model": "cheap"})
+    with pytest.raises(PlanningError, match=r'`tpu.provisioning_model` is "cheap"\. Allowed: flex-start, spot'):
+        examine(wrong)
+
+
+def test_every_field_that_can_be_set_is_drawn():
     for path in sorted(field_types().keys() - CHOSEN):
-        assert usual(path).validate() is None, path
-        assert odd(path).validate() is None, path
-    assert USUAL.keys() <= field_types().keys()
-    assert VllmOptions().block_size is None
-    assert TpuOptions().zones == ()
+        usual(path).validate()
+        odd(path).validate()
+    assert (USUAL.keys() | ODD_MAPPINGS.keys()) <= field_types().keys()
