@@ -171,7 +171,7 @@ def choose(solutions: Iterable[Solution], profile: Profile, goal: Goal) -> Choic
         cheapest=min(found, key=_KEYS["cost"]),
         fastest=min(found, key=_KEYS["latency"]),
         stays=min(own, key=_KEYS["cost"], default=None),
-        by_hours=_changes(rates, profile, _hours_around(profile.hours_per_day), _with_hours),
+        by_hours=_changes(rates, profile, _hours_around(profile), _with_hours),
         by_minutes=_changes(rates, profile, _minutes_around(profile.busy_minutes), _with_minutes),
     )
 
@@ -272,9 +272,10 @@ def _with_minutes(profile: Profile, minutes: float) -> Profile:
     return replace(profile, busy_minutes=minutes)
 
 
-def _hours_around(hours: float) -> tuple[list[float], list[float]]:
-    """Return the half hours below, from near to far, and those above."""
-    steps = [half / 2 for half in range(1, int(DAY_H) * 2 + 1)]
+def _hours_around(profile: Profile) -> tuple[list[float], list[float]]:
+    """Return the hours below, from near to far, and those above: half hours, or whole ones with one burst in each."""
+    hours, each = profile.hours_per_day, 2 if profile.is_steady else 1
+    steps = [step / each for step in range(1, int(DAY_H) * each + 1)]
     return [step for step in reversed(steps) if step < hours], [step for step in steps if step > hours]
 
 

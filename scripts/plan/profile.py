@@ -77,7 +77,7 @@ def conditions(choice: Choice) -> Iterator[str]:
             at = f"{change.way.profile.busy_minutes:g} min"
             yield f"{_minutes(change, choice.profile)}, {_is_cheapest(change.way, at)}"
         for change in choice.by_hours:
-            yield f"{_hours(change, choice.profile)}, {_is_cheapest(change.way, _h(change.way.profile.hours_per_day))}"
+            yield f"{_hours(change)}, {_is_cheapest(change.way, _h(change.way.profile.hours_per_day))}"
     best, fastest = choice.chosen, choice.fastest
     if _request_s(fastest) < _request_s(best) * _FASTER:
         yield (
@@ -185,23 +185,21 @@ def _is_cheapest(way: Way, at: str) -> str:
 
 
 def _minutes(change: Change, profile: Profile) -> str:
-    if change.last < profile.busy_minutes:
-        return f"{_below(change, 1)} min of traffic per hour, in one burst"
-    return f"{_above(change, HOUR_MINUTES)} min of traffic per hour"
+    below = change.last < profile.busy_minutes
+    return f"{_span(change, 1, HOUR_MINUTES)} min of traffic per hour{', in one burst' if below else ''}"
 
 
-def _hours(change: Change, profile: Profile) -> str:
-    if change.last < profile.hours_per_day:
-        return f"{_below(change, 0.5)} h per day"
-    return f"{_above(change, DAY_H)} h per day"
+def _hours(change: Change) -> str:
+    return f"{_span(change, 1, DAY_H)} h per day"
 
 
-def _below(change: Change, least: float) -> str:
-    return f"Up to {change.last:g}" if change.first <= least else f"From {change.first:g} to {change.last:g}"
-
-
-def _above(change: Change, most: float) -> str:
-    return f"From {change.first:g}" if change.last >= most else f"From {change.first:g} to {change.last:g}"
+def _span(change: Change, least: float, most: float) -> str:
+    """Return the start of a sentence about a range of values."""
+    if change.first <= least:
+        return f"Up to {change.last:g}"
+    if change.last >= most:
+        return f"From {change.first:g}"
+    return f"From {change.first:g} to {change.last:g}" if change.first < change.last else f"At {change.first:g}"
 
 
 def _run(choice: Choice) -> Iterator[str]:

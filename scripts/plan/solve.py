@@ -19,6 +19,8 @@ from scripts.plan.question import Comparison, Question, prices_of
 from scripts.plan.solve_options import Solving
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from scripts.cli.tables import FittedTable
 
 _NUMBERS = ("$/h", "TTFT s", "TPOT ms", "tok/s", "$/M", "start")
@@ -29,7 +31,7 @@ _LEAST = ("bound by", "TPOT ms", "start", "$/M")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Found:
+class Found:
     """The result of a search, with its question."""
 
     question: Question
@@ -60,19 +62,22 @@ def solve_question(
         from scripts.plan.stack_text import new_file  # noqa: PLC0415 - only with --write
 
         new_file(write)  # reject an unusable name before the search
-    found = _search(question, comparison, solving)
+    found = search(question, comparison, solving)
     written = _write(found, write) if write is not None and found.answer.solutions else None
     if as_json:
         print(json.dumps(_json(found, written=written), indent=2, allow_nan=False))
     elif found.answer.solutions:
-        _print(found)
+        from scripts.cli.tables import console  # noqa: PLC0415 - only for the table
+
+        show(found, console(sys.stdout))
     if found.answer.solutions:
         return ExitCode.DONE
     say("plan", nothing_is_enough(found.answer))
     return ExitCode.REFUSED
 
 
-def _search(question: Question, comparison: Comparison, solving: Solving) -> _Found:
+def search(question: Question, comparison: Comparison, solving: Solving) -> Found:
+    """Return what the options find. Raises PlanningError."""
     workload = parse_workload(question.workload or "")
     limits = ServiceLimits(
         max_ttft_s=solving.max_ttft_s,
@@ -96,7 +101,7 @@ def _search(question: Question, comparison: Comparison, solving: Solving) -> _Fo
         profile = Profile(hours_per_day=solving.hours_per_day, busy_minutes=solving.traffic or STEADY_MINUTES)
         choice = choose(answer.solutions, profile, goal)
     unpriced = unpriced_regions(solving.region, accelerator=question.accelerator, prices=prices)
-    return _Found(question=question, workload=workload, limits=limits, answer=answer, choice=choice, unpriced=unpriced)
+    return Found(question=question, workload=workload, limits=limits, answer=answer, choice=choice, unpriced=unpriced)
 
 
 def nothing_is_enough(answer: SolutionSet) -> str:
@@ -108,7 +113,7 @@ def nothing_is_enough(answer: SolutionSet) -> str:
     return f"no deployment meets the limits. Closest: {answer.nearest}."
 
 
-def _write(found: _Found, name: str) -> str:
+def _write(found: Found, name: str) -> str:
     from scripts.plan.stack_text import write_stack  # noqa: PLC0415 - only with --write
 
     if found.chosen is None:
@@ -118,10 +123,10 @@ def _write(found: _Found, name: str) -> str:
     return path.name
 
 
-def _print(found: _Found) -> None:
-    from scripts.cli.tables import console, paragraph  # noqa: PLC0415 - only for the table
+def show(found: Found, out: "Console") -> None:
+    """Print the solutions, or their cost per day, with the sentences below."""
+    from scripts.cli.tables import paragraph  # noqa: PLC0415 - only for the table
 
-    out = console(sys.stdout)
     if found.choice is None:
         out.print(_table(found))
     else:
@@ -135,7 +140,7 @@ def _print(found: _Found) -> None:
         paragraph(out, note)
 
 
-def _table(found: _Found) -> "FittedTable":
+def _table(found: Found) -> "FittedTable":
     from scripts.cli.tables import table  # noqa: PLC0415 - only for the table
 
     shown = table(f"Workload {found.question.workload}", _HEADINGS, numbers=_NUMBERS, least=_LEAST)
@@ -162,7 +167,7 @@ def _end(one: Solution) -> str:
     return f"ends: {format_duration(run_s or 0)}" if one.subject.resolved.is_tpu else "idle: $0"
 
 
-def _notes(found: _Found) -> Iterator[str]:
+def _notes(found: Found) -> Iterator[str]:
     """Yield what the table does not say by itself, one paragraph each."""
     yield _chosen_by(found)
     if found.choice is None:
@@ -200,7 +205,7 @@ def _notes(found: _Found) -> Iterator[str]:
         yield f"No price is known for {regions}. The highest known price is used there{mark}."
 
 
-def _chosen_by(found: _Found) -> str:
+def _chosen_by(found: Found) -> str:
     """Return the value by which the choice was made, and what it leaves out."""
     by = {"cost": "price", "latency": "the time per request", "throughput": "the price per token"}[found.answer.goal]
     context = "" if found.limits.min_context else f" of at least {LEAST_CONTEXT:,} tokens (--min-context)"
@@ -218,7 +223,7 @@ def _settings(one: Solution) -> str:
     return f"TP {resolved.tp}, {resolved.max_model_len:,} tokens, util. {resolved.utilization:g}, {kv}{resolved.weights_mode}{image}"
 
 
-def _json(found: _Found, *, written: str | None) -> dict[str, Any]:
+def _json(found: Found, *, written: str | None) -> dict[str, Any]:
     from scripts.plan.profile import profile_json  # noqa: PLC0415 - loads rich
 
     answer, limits, shown = found.answer, found.limits, found.shown
