@@ -191,8 +191,8 @@ def ways_of(rates: Rates, profile: Profile) -> Iterator[Way]:
 def _on_request(rates: Rates, profile: Profile) -> tuple[float, float]:
     """Return the billed hours and the cold starts per day of an instance that scales to zero.
 
-    If a pause is shorter than the idle time that is billed, the instance stays for the whole period. Otherwise each burst has its own start and
-    its own idle time.
+    If a pause is shorter than the idle time that is billed, the instance stays for the whole period, which is also the most that is billed.
+    Otherwise each burst has its own start and its own idle time.
     """
     start_h, linger_h = rates.start_s / HOUR_S, rates.linger_s / HOUR_S
     pause_h = (HOUR_MINUTES - profile.busy_minutes) / HOUR_MINUTES
@@ -201,7 +201,7 @@ def _on_request(rates: Rates, profile: Profile) -> tuple[float, float]:
     if pause_h <= linger_h:
         return min(whole_h, DAY_H), 0.0 if whole_h >= DAY_H else 1.0
     bursts = math.ceil(profile.hours_per_day)
-    return min(bursts * (start_h + burst_h + linger_h), DAY_H), float(bursts)
+    return min(bursts * (start_h + burst_h + linger_h), whole_h, DAY_H), float(bursts)
 
 
 def _way(
