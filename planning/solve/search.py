@@ -6,7 +6,7 @@ so close that it may fail. A warning about a choice (`WEIGHED_WARNINGS`) does no
 family. Prices are checked before memory, and memory before speed, because each is cheaper to compute than the next.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Final, Literal
@@ -149,12 +149,19 @@ class NearestMiss:
         return f"{where}: {'; '.join(self.reasons)}"
 
 
+_ORDERS: Final[dict[Goal, Callable[[Solution], tuple[float, float]]]] = {
+    "cost": lambda one: (round(one.usd_per_hour, 2), one.answer.request_s.typical),
+    "latency": lambda one: (one.answer.request_s.typical, one.usd_per_hour),
+    "throughput": lambda one: (one.usd_per_million_tokens, one.usd_per_hour),
+}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SolutionSet:
     """Result of a search."""
 
     solutions: tuple[Solution, ...]
-    """By price per hour; one for each checkpoint, precision and accelerator."""
+    """The best by the goal first; one for each checkpoint, precision and accelerator."""
     nearest: NearestMiss | None
     """The nearest miss, if no deployment meets the limits."""
     goal: Goal = "cost"
@@ -162,23 +169,22 @@ class SolutionSet:
     @property
     def chosen(self) -> Solution | None:
         """The best solution by the goal."""
-        by_goal = {"cost": self.cheapest, "latency": self.fastest, "throughput": self.cheapest_per_token}
-        return by_goal[self.goal]
+        return self.solutions[0] if self.solutions else None
 
     @property
     def cheapest(self) -> Solution | None:
         """Solution with the lowest price per hour; of equal prices the fastest."""
-        return self.solutions[0] if self.solutions else None
+        return min(self.solutions, key=_ORDERS["cost"], default=None)
 
     @property
     def fastest(self) -> Solution | None:
         """Solution with the shortest time per request."""
-        return min(self.solutions, key=lambda one: one.answer.request_s.typical, default=None)
+        return min(self.solutions, key=_ORDERS["latency"], default=None)
 
     @property
     def cheapest_per_token(self) -> Solution | None:
         """Solution with the lowest price per million tokens."""
-        return min(self.solutions, key=lambda one: one.usd_per_million_tokens, default=None)
+        return min(self.solutions, key=_ORDERS["throughput"], default=None)
 
     def marks(self, one: Solution) -> tuple[str, ...]:
         """Return the criteria by which a solution is the best."""
@@ -186,7 +192,7 @@ class SolutionSet:
         return tuple(name for name, best in marked if best is one)
 
     def best_per_model(self) -> tuple[Solution, ...]:
-        """Return the cheapest of each family and the best by each criterion, cheapest first."""
+        """Return the best of each family by the goal and the best by each criterion, in the order of the solutions."""
         first = {one.architecture: one for one in reversed(self.solutions)}
         return tuple(one for one in self.solutions if first[one.architecture] is one or self.marks(one))
 
@@ -242,7 +248,7 @@ def solve(
     outcomes = [search.best(*pair) for pair in affordable]
     solutions = sorted(
         _worth_their_warnings([one for one in outcomes if isinstance(one, Solution)]),
-        key=lambda one: (round(one.usd_per_hour, 2), one.answer.request_s.typical),
+        key=_ORDERS[goal],
     )
     if solutions:
         return SolutionSet(solutions=tuple(solutions), nearest=None, goal=goal)

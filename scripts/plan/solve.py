@@ -27,7 +27,7 @@ _NUMBERS = ("$/h", "TTFT s", "TPOT ms", "tok/s", "$/M", "start")
 """Headings of the numeric columns."""
 _HEADINGS = ("model and settings", "on", *_NUMBERS, "bound by")
 _LEAST = ("bound by", "TPOT ms", "start", "$/M")
-"""Columns that a narrow terminal loses, the least important first. The rows are sorted by price per hour."""
+"""Columns that a narrow terminal loses, the least important first. The rows are sorted by the goal, usually the price per hour."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -224,8 +224,6 @@ def _settings(one: Solution) -> str:
 
 
 def _json(found: Found, *, written: str | None) -> dict[str, Any]:
-    from scripts.plan.profile import profile_json  # noqa: PLC0415 - loads rich
-
     answer, limits, shown = found.answer, found.limits, found.shown
     return {
         "workload": format_workload(found.workload),
@@ -238,11 +236,17 @@ def _json(found: Found, *, written: str | None) -> dict[str, Any]:
         "judged_by": limits.judged_by,
         "chosen_by": answer.goal,
         "rows": [{**_row(one), "marks": list(answer.marks(one)), "shown": one in shown} for one in answer.solutions],
-        "profile": None if found.choice is None else profile_json(found.choice),
+        "profile": None if found.choice is None else _profile(found.choice),
         "regions_without_price": {name: list(regions) for name, regions in found.unpriced.items()},
         "nearest_miss": None if answer.solutions else nothing_is_enough(answer),
         "written": written,
     }
+
+
+def _profile(choice: Choice) -> dict[str, Any]:
+    from scripts.plan.profile import profile_json  # noqa: PLC0415 - loads rich
+
+    return profile_json(choice)
 
 
 def _row(one: Solution) -> dict[str, Any]:
