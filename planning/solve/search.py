@@ -26,6 +26,7 @@ from planning.question.types import Band, Deployment, MemoryPlan, WeightsMode, W
 from planning.question.workload import Workload, check_workload
 from planning.rules.findings import QUOTA_IDS, RULES, detected
 from planning.solve.candidates import (
+    LEAST_CONTEXT,
     WEIGHTS_MODES,
     HostShape,
     Served,
@@ -462,7 +463,8 @@ def _memory_reason(memory: MemoryPlan, place: HostShape, resolved: Resolved) -> 
         )
     if memory.max_concurrency < 1:
         length = resolved.max_model_len
-        reason = f"the KV cache holds {memory.largest_max_model_len:,} tokens of one request, not {length:,}"
+        least = " (--min-context)" if length == LEAST_CONTEXT else ""
+        reason = f"the KV cache holds {memory.largest_max_model_len:,} tokens of one request, not {length:,}{least}"
         return reason, 1 / max(memory.max_concurrency, 1e-6)
     margin = margin_of(memory)
     if margin is not None:

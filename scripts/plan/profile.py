@@ -29,12 +29,13 @@ def profile_table(choice: Choice) -> FittedTable:
     shown = table(f"Cost per day: {_traffic(choice.profile)}", _HEADINGS, numbers=_NUMBERS, least=_LEAST)
     for way in choice.ways:
         one = way.solution
+        mark = "*" if one.is_price_assumed else ""
         shown.add_row(
             f"{_WORDS[way.kind]}\n  {one.served.words}",
             f"{one.subject.resolved.accelerator.name}\n{ends_of(way)}",
             f"{way.billed_h:.1f}",
-            f"{way.usd_per_day:,.2f}",
-            f"{way.usd_per_month:,.0f}",
+            f"{way.usd_per_day:,.2f}{mark}",
+            f"{way.usd_per_month:,.0f}{mark}",
             _minutes_of(way.rates.start_s),
             f"{one.answer.ttft_s.typical:,.2f}",
             f"{way.usd_per_million_tokens:.3f}",
@@ -85,9 +86,13 @@ def conditions(choice: Choice) -> Iterator[str]:
             f"{_request(best)}, at {_day(fastest)}."
         )
     if choice.stays is not None:
+        count = best.starts_per_day
+        each = (
+            "Its cold start of each day makes" if count <= 1 else f"Each of its {count:.0f} cold starts per day makes"
+        )
         yield (
-            f"Each of its {best.starts_per_day:.0f} cold starts per day makes a client wait up to {_minutes_of(best.rates.start_s)}. "
-            f"minInstances 1 avoids them, at {_day(choice.stays)}."
+            f"{each} a client wait up to {_minutes_of(best.rates.start_s)}. "
+            f"minInstances 1 avoids {'it' if count <= 1 else 'them'}, at {_day(choice.stays)}."
         )
     if best.run_s is not None:
         yield from _run(choice)

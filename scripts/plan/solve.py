@@ -53,6 +53,11 @@ class Found:
         """The rows of the table (the best of each model, or all of a single model)."""
         return self.answer.best_per_model() if self.question.model is None else self.answer.solutions
 
+    @property
+    def printed(self) -> tuple[Solution, ...]:
+        """The solutions that the printed table shows, which has ways to pay if there is a choice."""
+        return self.shown if self.choice is None else tuple(way.solution for way in self.choice.ways)
+
 
 def solve_question(
     question: Question, comparison: Comparison, solving: Solving, *, write: str | None, as_json: bool
@@ -193,7 +198,7 @@ def _notes(found: Found) -> Iterator[str]:
             "The cost is that of the machine for as long as it is billed, cold starts and idle time included; --costs has the other items of the bill. "
             "$/M is this cost per 1M tokens of the workload, prompts and completions together."
         )
-    warnings = {name for one in found.shown for name in one.warnings}
+    warnings = {name for one in found.printed for name in one.warnings}
     for name in sorted(warnings):
         yield (
             f"{name} warns of {RULES[name].what}. Such a deployment is shown only if it is at least {WARNING_DISCOUNT:.0%} cheaper "
@@ -201,17 +206,17 @@ def _notes(found: Found) -> Iterator[str]:
         )
     if found.unpriced:
         regions = "; ".join(f"{name} in {', '.join(each)}" for name, each in found.unpriced.items())
-        mark = " (marked *)" if any(one.is_price_assumed for one in found.shown) else ""
+        mark = " (marked *)" if any(one.is_price_assumed for one in found.printed) else ""
         yield f"No price is known for {regions}. The highest known price is used there{mark}."
 
 
 def _chosen_by(found: Found) -> str:
     """Return the value by which the choice was made, and what it leaves out."""
     by = {"cost": "price", "latency": "the time per request", "throughput": "the price per token"}[found.answer.goal]
-    context = "" if found.limits.min_context else f" of at least {LEAST_CONTEXT:,} tokens (--min-context)"
-    limits = f"Chosen by {by} among the deployments that meet the limits, for requests{context}."
+    context = "" if found.limits.min_context else f" and serve requests of {LEAST_CONTEXT:,} tokens (--min-context)"
+    limits = f"Chosen by {by} among the deployments that meet the limits{context}."
     if found.question.model is not None:
-        return limits if context else f"Chosen by {by} among the deployments that meet the limits."
+        return limits
     return f"{limits} The quality of a model is not planned; name one with --model, for example --model 26B."
 
 

@@ -207,6 +207,14 @@ def test_the_command_answers_a_person_who_asks_for_a_day(capsys, monkeypatch):
     assert profile == profile_json(chosen())
 
 
+def test_a_day_in_a_region_without_a_price_is_marked(capsys):
+    asked = ("--solve", "--workload", LOAD, "--model", "E2B", "--hours-per-day", "8", "--accelerator", "L4", "--region")
+    assert main((*asked, "asia-southeast1")) == 0
+    assert re.search(r"\d\.\d\d\*", capsys.readouterr().out)
+    assert main((*asked, "us-east4")) == 0
+    assert not re.search(r"\d\.\d\d\*", capsys.readouterr().out)
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
