@@ -48,8 +48,8 @@ _MILLION: Final = 1_000_000
 _MOST_TRIED: Final = 100
 """Number of nearest misses that are examined for one that can be deployed."""
 _CENT: Final = 0.005
-WEIGHED_WARNINGS: Final = frozenset({"FIT07", "MOD02"})
-"""Warnings about a choice, not about a risk of failure: the precision of the KV cache on TPU, and a base checkpoint that was asked for by id."""
+WEIGHED_WARNINGS: Final = frozenset(rule.id for rule in RULES.values() if rule.is_choice)
+"""Warnings that do not exclude a solution."""
 WARNING_DISCOUNT: Final = 0.1
 """Share by which a deployment with such a warning must be cheaper than the cheapest of its family without one."""
 Goal = Literal["cost", "latency", "throughput"]
