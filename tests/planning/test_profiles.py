@@ -17,6 +17,7 @@ from planning.solve import profiles
 from planning.solve.candidates import checkpoints_of, rented
 from planning.solve.profiles import Choice, Profile, Rates, Way, choose, ways_of
 from planning.solve.search import Goal, ServiceLimits, SolutionSet, solve
+from planning.units import format_duration
 from scripts.plan.__main__ import main
 from scripts.plan.profile import conditions, decision, profile_json
 from scripts.plan.stack_text import stack_text
@@ -111,7 +112,9 @@ def test_steady_traffic_goes_to_the_cheaper_hour_and_bursts_to_what_scales_to_ze
         assert choice.other.kind != choice.chosen.kind
         assert f"${choice.chosen.usd_per_day:,.2f}/day beats" in decision(choice)
     assert re.search(r"an hour costs \$\S+ instead of \$\S+, and both are billed for about \S+ h\.$", decision(steady))
-    assert "because it costs nothing while idle: it is billed for 4.2 h instead of 8.4 h" in decision(bursts)
+    assert re.search(
+        r"because it costs nothing while idle: it is billed for \S+ h instead of \S+ h, ", decision(bursts)
+    )
     assert "makes a client wait up to" in " ".join(conditions(bursts))
 
 
@@ -194,7 +197,9 @@ def test_the_command_answers_a_person_who_asks_for_a_day(capsys, monkeypatch):
     assert main(asked) == 0
     text = capsys.readouterr().out
     assert "Cost per day: steady traffic for 8 h per day" in text
-    assert "ends: 8h25m" in text
+    run_s = chosen().chosen.run_s
+    assert 8 * 3_600 < run_s < 9 * 3_600
+    assert f"ends: {format_duration(run_s)}" in text
     assert main((*asked, "--json")) == 0
     answer = json.loads(capsys.readouterr().out)
     profile = answer["profile"]
@@ -202,7 +207,7 @@ def test_the_command_answers_a_person_who_asks_for_a_day(capsys, monkeypatch):
     assert all(sentence in text for sentence in profile["conditions"])
     (first, *_) = profile["ways"]
     assert first["chosen"]
-    assert first["ends_after_s"] == 8 * 3_600 + 25 * 60
+    assert first["ends_after_s"] == run_s
     assert answer["chosen_by"] == "cost"
     assert profile == profile_json(chosen())
 
