@@ -5,6 +5,7 @@ page. With --check nothing is written, and the exit code is 1 if a file is out o
 """
 
 import importlib
+import io
 import json
 import os
 import re
@@ -14,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, cast
 
 from authors.gcp_resources import MODULES as GCP_MODULES
 from contracts.errors import ScriptError
@@ -122,9 +123,30 @@ def _options() -> Mapping[str, str]:
 
 
 def _planning() -> Mapping[str, str]:
-    from planning.solve.reference import solve_table, support_table
+    from planning.solve.reference import goals_table, solve_table, support_table
 
-    return {"support": support_table(), "solve": solve_table()}
+    return {
+        "support": support_table(),
+        "solve": solve_table(),
+        "solve-day": _solve_day("26B", hours=8),
+        "solve-goals": goals_table(),
+    }
+
+
+def _solve_day(model: str, *, hours: int) -> str:
+    """Return the command and the output of `scripts.plan --solve --hours-per-day` at 80 columns."""
+    from rich.console import Console
+
+    from scripts.plan.question import Comparison, Question
+    from scripts.plan.solve import search, show
+    from scripts.plan.solve_options import Solving
+
+    workload = "in=4000,out=500,users=32"
+    command = f"python -m scripts.plan --solve --workload {workload} --model {model} --hours-per-day {hours}"
+    out = Console(file=io.StringIO(), width=80, color_system=None, highlight=False)
+    show(search(Question(model=model, workload=workload), Comparison(), Solving(solve=True, hours_per_day=hours)), out)
+    lines = (line.rstrip() for line in cast("io.StringIO", out.file).getvalue().splitlines())
+    return "\n".join(("```console", f"$ {command}", *lines, "```")) + "\n"
 
 
 def _agent() -> Mapping[str, str]:

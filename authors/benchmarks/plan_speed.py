@@ -11,7 +11,7 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
@@ -26,8 +26,16 @@ QUESTIONS: Final = {
     "fits (31B on H100)": Deployment(model="google/gemma-4-31B-it", accelerator="H100"),
     "out of memory, with alternatives (31B on L4)": Deployment(model="google/gemma-4-31B-it", accelerator="L4"),
 }
-SEARCH: Final = ("--solve", "--workload", "in=4000,out=500,users=32", "--json")
-"""Widest search: no limit, all models."""
+SEARCHES: Final[Mapping[str, tuple[str, ...]]] = {
+    "all models for a workload (--solve)": ("--workload", "in=4000,out=500,users=32"),
+    "all models for a rate (--solve)": ("--workload", "in=4000,out=500,rate=2"),
+    "all models for a day (--solve --hours-per-day)": (
+        *("--workload", "in=4000,out=500,users=32"),
+        *("--hours-per-day", "8", "--traffic", "burst=10"),
+    ),
+    "all models, full servers (--solve --throughput-first)": ("--workload", "in=4000,out=500", "--throughput-first"),
+}
+"""Widest searches: no limit, all models. A rate tries the most settings."""
 DEFAULT_RUNS: Final = 15
 _CALLS_A_RUN: Final = 100
 _LIMIT_S: Final = 60
@@ -68,7 +76,9 @@ def measure(runs: int) -> list[Timing]:
         what: (sys.executable, "-m", "scripts.plan", "--model", d.model, "--accelerator", d.accelerator, "--json")
         for what, d in QUESTIONS.items()
     }
-    commands["all models for a workload (--solve)"] = (sys.executable, "-m", "scripts.plan", *SEARCH)
+    commands |= {
+        what: (sys.executable, "-m", "scripts.plan", "--solve", *asked, "--json") for what, asked in SEARCHES.items()
+    }
     best = dict.fromkeys(("python -c pass", *commands), float("inf"))
     for run in range(runs):
         print(f"plan_speed: run {run + 1} of {runs}", file=sys.stderr)

@@ -1,7 +1,7 @@
 """Resolve a deployment for a server: look up names, fill in defaults, reject conflicts."""
 
 from dataclasses import replace
-from typing import Final, cast
+from typing import Final, cast, get_args
 
 from planning.data import overheads
 from planning.data.checkpoints import find_checkpoint, stored_as, with_owner
@@ -21,7 +21,7 @@ from planning.memory.margins import one_request
 from planning.model.catalog import spec_of, unknown_model
 from planning.model.spec import ModelSpec
 from planning.question.drafters import drafter_of
-from planning.question.fields import check_numbers
+from planning.question.fields import check_values
 from planning.question.recommendation import MAX_NUM_SEQS, SMALL_NUM_BATCHED_TOKENS, UTILIZATION, recommended_options
 from planning.question.resolved import Resolved, Runtime
 from planning.question.types import Deployment, Platform, WeightsMode
@@ -30,7 +30,7 @@ from planning.question.workload import check_workload
 from planning.units import ceil_div, next_power_of_two
 
 _SHORTEST_DEFAULT: Final = 2_048
-WEIGHTS_MODES: Final = ("hub", "disk", "memory", "fuse", "fuse-buffered", "fuse-cached", "streamer", "image")
+WEIGHTS_MODES: Final[tuple[WeightsMode, ...]] = get_args(WeightsMode)
 _KV_BYTES: Final = {
     **dict.fromkeys(("auto", "bfloat16", "float16"), 2),
     **dict.fromkeys(("fp8", "fp8_e4m3", "fp8_e5m2", "fp8_per_token_head", "int8_per_token_head"), 1),
@@ -44,7 +44,7 @@ def resolve(deployment: Deployment) -> Resolved:
         PlanningError: for an unknown name, a value out of range, or conflicting settings.
     """
     check_options(deployment.vllm)
-    check_numbers(deployment)
+    check_values(deployment)
     if deployment.workload is not None:
         check_workload(deployment.workload)
     accelerator = deployment.device or _accelerator(deployment.accelerator, deployment.platform)
@@ -208,10 +208,7 @@ def _check_conversion(wanted: str, native: str, model_id: str, architecture: str
 
 
 def _weights_mode(deployment: Deployment, platform: str) -> WeightsMode:
-    mode = deployment.weights_mode or ("fuse" if platform == "cloud-run" else "hub")
-    if mode not in WEIGHTS_MODES:
-        raise PlanningError(f'`weights_mode` is "{mode}". Allowed: {", ".join(WEIGHTS_MODES)}.')
-    return mode
+    return deployment.weights_mode or ("fuse" if platform == "cloud-run" else "hub")
 
 
 def _default_batch(spec: ModelSpec, accelerator: Accelerator) -> int:

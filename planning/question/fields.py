@@ -71,12 +71,26 @@ def number_limits() -> Mapping[str, Limit]:
     return {path: _LIMITS.get(path, _FROM_0) for path in numbers if not path.startswith(_OWN_LIMITS)}
 
 
-def check_numbers(deployment: Deployment) -> None:
-    """Raise PlanningError for the first invalid number of a deployment."""
+@cache
+def choices() -> Mapping[str, tuple[str, ...]]:
+    """Return the allowed values of each field with a fixed choice outside `vllm`, by path."""
+    return {
+        path: typing.get_args(kind.hint)
+        for path, kind in field_types().items()
+        if typing.get_origin(kind.hint) is typing.Literal and not path.startswith(_OWN_LIMITS)
+    }
+
+
+def check_values(deployment: Deployment) -> None:
+    """Raise PlanningError for the first number of a deployment that is out of range, or word that is not one of its field's choices."""
     for path, limit in number_limits().items():
         value = value_at(deployment, path)
         if value is not None and not (isinstance(value, int | float) and limit.allows(value)):
             raise PlanningError(f"`{path}` is {value}; it must be {limit}.")
+    for path, allowed in choices().items():
+        value = value_at(deployment, path)
+        if value is not None and value not in allowed:
+            raise PlanningError(f'`{path}` is "{value}". Allowed: {", ".join(allowed)}.')
 
 
 def is_duration(path: str) -> bool:

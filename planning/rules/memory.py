@@ -280,6 +280,7 @@ def precision(subject: Subject) -> RuleResult | None:
     "warn",
     source="tpu-inference kernels/ragged_paged_attention (get_kv_cache_shape)",
     what="an fp8 KV cache on TPU that does not double the tokens",
+    is_choice=True,
 )
 def fp8_kv_on_tpu(subject: Subject) -> RuleResult | None:
     """Find an fp8 KV cache on TPU with less than twice the tokens."""

@@ -39,6 +39,7 @@ def unknown_architecture(subject: Subject) -> RuleResult | None:
     "warn",
     source="vLLM, OpenAI-compatible server: chat template",
     what="a base checkpoint, which has no chat template",
+    is_choice=True,
 )
 def base_checkpoint(subject: Subject) -> RuleResult | None:
     """Find a checkpoint without instruction tuning."""

@@ -41,6 +41,8 @@ class Rule:
     """Title: what the rule finds, as a noun clause."""
     is_acceptable: bool
     """True if `acceptFindings` may name it."""
+    is_choice: bool
+    """True if its warning is about a choice of the user, not a risk of failure: a search weighs it against the price."""
     check: Check
 
 
@@ -49,7 +51,12 @@ REGISTRY: dict[str, Rule] = {}
 
 
 def rule(
-    identifier: str, *severities: Severity, source: str, what: str, is_acceptable: bool = True
+    identifier: str,
+    *severities: Severity,
+    source: str,
+    what: str,
+    is_acceptable: bool = True,
+    is_choice: bool = False,
 ) -> Callable[[Check], Check]:
     """Register a function as a rule. Raises ValueError if the id is in use."""
 
@@ -57,7 +64,13 @@ def rule(
         if identifier in REGISTRY:
             raise ValueError(f"two rules have the id {identifier}")
         REGISTRY[identifier] = Rule(
-            id=identifier, severities=severities, source=source, what=what, is_acceptable=is_acceptable, check=check
+            id=identifier,
+            severities=severities,
+            source=source,
+            what=what,
+            is_acceptable=is_acceptable,
+            is_choice=is_choice,
+            check=check,
         )
         return check
 

@@ -43,6 +43,8 @@ WEIGHTS_MODES: Final[dict[Platform, tuple[WeightsMode, ...]]] = {
     "cloud-run": ("fuse", "fuse-buffered", "hub"),
 }
 """Default weights mode that needs no custom image, by platform."""
+LEAST_CONTEXT: Final = 4_096
+"""Least request length of a candidate unless `min_context` asks for another: a server with less cannot serve a chat with some history."""
 _SEQUENCES_STEP: Final = 8
 _LENGTH_STEP: Final = 256
 """Longest block that vLLM on TPU chooses; a length that it divides fills its blocks."""
@@ -222,6 +224,30 @@ def _hosts(accelerator: Accelerator, regions: tuple[str, ...], prices: PriceBook
         )
 
 
+def unpriced_regions(
+    regions: tuple[str, ...], *, accelerator: str | None = None, prices: PriceBook | None = None
+) -> dict[str, tuple[str, ...]]:
+    """Return those of the regions (none: all) whose price is unknown, by the name of what is rented there.
+
+    The search counts them with the highest known price, so it takes another region if one is listed.
+    """
+    book, found = prices or LIST_PRICES, dict[str, tuple[str, ...]]()
+    for one in deployable_accelerators(accelerator):
+        name = f"{one.name.partition('-')[0]} {PROVISIONING}" if one.is_tpu else one.name
+        known = ((region_of(place) or place, place) for place in known_places(one))
+        unpriced = (
+            region for region, place in known if (not regions or region in regions) and _is_unpriced(one, place, book)
+        )
+        found[name] = tuple(dict.fromkeys(unpriced))
+    return {name: unpriced for name, unpriced in found.items() if unpriced}
+
+
+def _is_unpriced(accelerator: Accelerator, place: str, book: PriceBook) -> bool:
+    if accelerator.is_tpu:
+        return book.tpu_chip_hour(accelerator.name.partition("-")[0], PROVISIONING, place).is_assumed
+    return book.cloud_run_gpu_second(accelerator.name, place, zonal_redundancy=False).is_assumed
+
+
 def _cheapest(parts: dict[str, tuple[HourlyPart, ...]]) -> tuple[tuple[str, ...], float]:
     """Return the locations with the lowest price, and that price. A known price precedes an assumed one."""
     ranks = {
@@ -233,8 +259,8 @@ def _cheapest(parts: dict[str, tuple[HourlyPart, ...]]) -> tuple[tuple[str, ...]
 
 
 def longest_request(workload: Workload, min_context: int | None) -> int:
-    """Return the minimum supported request length in tokens."""
-    return max(prompt_tokens(workload) + workload.output_tokens, min_context or 1)
+    """Return the minimum supported request length in tokens: the workload's own, and `min_context` or LEAST_CONTEXT."""
+    return max(prompt_tokens(workload) + workload.output_tokens, min_context or LEAST_CONTEXT)
 
 
 def knobs_of(deployment: Deployment, need: int, users: int) -> Iterator[Knobs]:
@@ -259,6 +285,21 @@ def knobs_of(deployment: Deployment, need: int, users: int) -> Iterator[Knobs]:
                         kv_cache_dtype=kv_cache_dtype,
                         max_num_seqs=max_num_seqs,
                     )
+
+
+def throughput_knobs(deployment: Deployment, need: int) -> Iterator[Knobs]:
+    """Yield settings for the most tokens per second: each batch size with the most memory for the KV cache, in bf16 and fp8."""
+    resolved = resolve(deployment)
+    length = min(max(MAX_MODEL_LEN, align_to(need, _LENGTH_STEP)), resolved.spec.max_positions)
+    bold = min(comfortable_utilization(resolved), _BOLD_UTILIZATION)
+    for kv_cache_dtype in (None, "fp8"):
+        for max_num_seqs in _sequences(resolved.accelerator, 0):
+            yield Knobs(
+                max_model_len=length,
+                utilization=bold if bold > resolved.utilization else None,
+                kv_cache_dtype=kv_cache_dtype,
+                max_num_seqs=max_num_seqs,
+            )
 
 
 def _sequences(accelerator: Accelerator, users: int) -> tuple[int | None, ...]:

@@ -1,14 +1,15 @@
 """Search for the cheapest deployments of this project that serve a workload within limits, or for the nearest miss.
 
 Tries each checkpoint on each accelerator with settings from conservative to aggressive, until one serves the workload within the limits; then
-with the cheapest host and the fastest-starting weights mode. A solution has no blocking or warning finding and no memory limit so close
-that it may fail. Prices are checked before memory, and memory before speed, because each is cheaper to compute than the next.
+with the cheapest host and the fastest-starting weights mode. A solution has no blocking finding, no warning of a risk, and no memory limit
+so close that it may fail. A warning about a choice (`WEIGHED_WARNINGS`) does not exclude it if it is clearly cheaper than all others of its
+family. Prices are checked before memory, and memory before speed, because each is cheaper to compute than the next.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from enum import IntEnum
-from typing import Final
+from typing import Final, Literal
 
 from planning.cost.subject import Subject, is_out_of_memory, subject_of
 from planning.data.checkpoints import Checkpoint
@@ -25,6 +26,7 @@ from planning.question.types import Band, Deployment, MemoryPlan, WeightsMode, W
 from planning.question.workload import Workload, check_workload
 from planning.rules.findings import QUOTA_IDS, RULES, detected
 from planning.solve.candidates import (
+    LEAST_CONTEXT,
     WEIGHTS_MODES,
     HostShape,
     Served,
@@ -33,6 +35,7 @@ from planning.solve.candidates import (
     knobs_of,
     longest_request,
     servings_of,
+    throughput_knobs,
     tuned,
 )
 from planning.speed.bands import band as band_of
@@ -45,6 +48,12 @@ _MILLION: Final = 1_000_000
 _MOST_TRIED: Final = 100
 """Number of nearest misses that are examined for one that can be deployed."""
 _CENT: Final = 0.005
+WEIGHED_WARNINGS: Final = frozenset(rule.id for rule in RULES.values() if rule.is_choice)
+"""Warnings that do not exclude a solution."""
+WARNING_DISCOUNT: Final = 0.1
+"""Share by which a deployment with such a warning must be cheaper than the cheapest of its family without one."""
+Goal = Literal["cost", "latency", "throughput"]
+"""What the chosen deployment has the best value of: the price per hour, the time per request, or the price per million tokens."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +64,7 @@ class ServiceLimits:
     max_tpot_s: float | None = None
     max_usd_per_hour: float | None = None
     min_context: int | None = None
-    """Minimum supported request length in tokens; the workload's own requests must always fit."""
+    """Minimum supported request length in tokens, by default LEAST_CONTEXT; the workload's own requests must always fit."""
     conservative: bool = False
     """True to compare times at the slow end of their bands instead of their typical values."""
 
@@ -78,6 +87,13 @@ class Solution:
     """Deployment with every chosen setting."""
     subject: Subject
     answer: WorkloadPlan
+    warnings: tuple[str, ...] = ()
+    """Ids of its warnings, all of them from WEIGHED_WARNINGS."""
+
+    @property
+    def is_price_assumed(self) -> bool:
+        """True if a price of one of its locations is unknown."""
+        return any(place.is_assumed for place in self.subject.cost.places)
 
     @property
     def usd_per_hour(self) -> float:
@@ -107,7 +123,7 @@ class Stage(IntEnum):
 
     MEMORY = 0
     FINDING = 1
-    """Has a blocking or warning finding."""
+    """Has a finding that blocks or warns of a risk."""
     LOAD = 2
     """Runs fewer concurrent requests, or fewer per second, than required."""
     LIMITS = 3
@@ -134,29 +150,42 @@ class NearestMiss:
         return f"{where}: {'; '.join(self.reasons)}"
 
 
+_ORDERS: Final[dict[Goal, Callable[[Solution], tuple[float, float]]]] = {
+    "cost": lambda one: (round(one.usd_per_hour, 2), one.answer.request_s.typical),
+    "latency": lambda one: (one.answer.request_s.typical, one.usd_per_hour),
+    "throughput": lambda one: (one.usd_per_million_tokens, one.usd_per_hour),
+}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SolutionSet:
     """Result of a search."""
 
     solutions: tuple[Solution, ...]
-    """Cheapest first; one for each checkpoint, precision and accelerator."""
+    """The best by the goal first; one for each checkpoint, precision and accelerator."""
     nearest: NearestMiss | None
     """The nearest miss, if no deployment meets the limits."""
+    goal: Goal = "cost"
+
+    @property
+    def chosen(self) -> Solution | None:
+        """The best solution by the goal."""
+        return self.solutions[0] if self.solutions else None
 
     @property
     def cheapest(self) -> Solution | None:
         """Solution with the lowest price per hour; of equal prices the fastest."""
-        return self.solutions[0] if self.solutions else None
+        return min(self.solutions, key=_ORDERS["cost"], default=None)
 
     @property
     def fastest(self) -> Solution | None:
         """Solution with the shortest time per request."""
-        return min(self.solutions, key=lambda one: one.answer.request_s.typical, default=None)
+        return min(self.solutions, key=_ORDERS["latency"], default=None)
 
     @property
     def cheapest_per_token(self) -> Solution | None:
         """Solution with the lowest price per million tokens."""
-        return min(self.solutions, key=lambda one: one.usd_per_million_tokens, default=None)
+        return min(self.solutions, key=_ORDERS["throughput"], default=None)
 
     def marks(self, one: Solution) -> tuple[str, ...]:
         """Return the criteria by which a solution is the best."""
@@ -164,15 +193,29 @@ class SolutionSet:
         return tuple(name for name, best in marked if best is one)
 
     def best_per_model(self) -> tuple[Solution, ...]:
-        """Return the cheapest of each family and the best by each criterion, cheapest first."""
+        """Return the best of each family by the goal and the best by each criterion, in the order of the solutions."""
         first = {one.architecture: one for one in reversed(self.solutions)}
         return tuple(one for one in self.solutions if first[one.architecture] is one or self.marks(one))
+
+
+def _worth_their_warnings(found: list[Solution]) -> list[Solution]:
+    """Return the solutions without those that have a warning and cost about as much as one of their family without."""
+    least: dict[str, float] = {}
+    for one in found:
+        if not one.warnings:
+            least[one.architecture] = min(one.usd_per_hour, least.get(one.architecture, one.usd_per_hour))
+    return [
+        one
+        for one in found
+        if not one.warnings or one.usd_per_hour < least.get(one.architecture, float("inf")) * (1 - WARNING_DISCOUNT)
+    ]
 
 
 def solve(
     workload: Workload,
     limits: ServiceLimits,
     *,
+    goal: Goal = "cost",
     checkpoints: tuple[Checkpoint, ...],
     places: tuple[tuple[HostShape, ...], ...],
     prices: PriceBook | None = None,
@@ -182,17 +225,20 @@ def solve(
     Args:
         workload: The clients' workload for one slice or instance.
         limits: Limits to meet.
+        goal: Value by which the chosen solution is the best. For throughput without a load, settings with the largest rate are tried first.
         checkpoints: Allowed checkpoints (`planning.solve.candidates.checkpoints_of`).
         places: Available accelerators (`planning.solve.candidates.rented`).
         prices: Prices that replace the list prices.
 
     Raises:
-        PlanningError: for a workload without users or a rate, which leaves the queue undefined.
+        PlanningError: for a workload without users or a rate, which leaves the queue undefined. For throughput, the server is then full.
     """
     check_workload(workload)
-    if workload.users is None and workload.rate_per_s is None:
-        raise PlanningError("--solve requires a load. Add users=N or rate=N to --workload.")
-    search = _Search(workload=workload, limits=limits, prices=prices)
+    if workload.users is None and workload.rate_per_s is None and goal != "throughput":
+        raise PlanningError(
+            "--solve requires a load. Add users=N or rate=N to --workload, or --throughput-first for a full server."
+        )
+    search = _Search(workload=workload, limits=limits, goal=goal, prices=prices)
     pairs = [
         (served, hosts)
         for served in servings_of(checkpoints)
@@ -202,15 +248,15 @@ def solve(
     affordable = [pair for pair in pairs if search.is_affordable(pair[1][0])]
     outcomes = [search.best(*pair) for pair in affordable]
     solutions = sorted(
-        (one for one in outcomes if isinstance(one, Solution)),
-        key=lambda one: (round(one.usd_per_hour, 2), one.answer.request_s.typical),
+        _worth_their_warnings([one for one in outcomes if isinstance(one, Solution)]),
+        key=_ORDERS[goal],
     )
     if solutions:
-        return SolutionSet(solutions=tuple(solutions), nearest=None)
+        return SolutionSet(solutions=tuple(solutions), nearest=None, goal=goal)
     misses = [miss for outcome in outcomes if not isinstance(outcome, Solution) for miss in outcome]
     # Candidates above the price limit were not examined yet and may be nearer.
     misses += [miss for pair in pairs if pair not in affordable for miss in search.too_dear(*pair)]
-    return SolutionSet(solutions=(), nearest=search.nearest(misses, places))
+    return SolutionSet(solutions=(), nearest=search.nearest(misses, places), goal=goal)
 
 
 def _distance(miss: NearestMiss) -> tuple[int, float, float]:
@@ -223,6 +269,7 @@ class _Search:
 
     workload: Workload
     limits: ServiceLimits
+    goal: Goal
     prices: PriceBook | None
 
     def is_affordable(self, place: HostShape) -> bool:
@@ -290,18 +337,43 @@ class _Search:
                 ),
             )
         deployment = deployment_of(served, hosts[0], self.workload, self.prices)
+        if self.workload.users is None and self.workload.rate_per_s is None:
+            for candidate in self._by_rate(deployment, need):
+                outcome = self._outcome(candidate, served, hosts)
+                if isinstance(outcome, Solution) and not outcome.warnings:
+                    return outcome
         misses: list[NearestMiss] = []
+        warned: Solution | None = None
         refused: set[tuple[str, ...]] = set()
         for knobs in knobs_of(deployment, need, self.workload.users or 0):
-            candidate = tuned(deployment, knobs)
-            outcome = self._shortfall(candidate, served, hosts[0]) or self.deployed(candidate, served, hosts)
+            outcome = self._outcome(tuned(deployment, knobs), served, hosts)
             if isinstance(outcome, Solution):
-                return outcome
-            if outcome.stage == Stage.FINDING and outcome.reasons in refused:
+                if not outcome.warnings:
+                    return outcome
+                reasons, warned = outcome.warnings, warned or outcome
+            else:
+                reasons = outcome.reasons
+                misses.append(outcome)
+            if reasons in refused and (isinstance(outcome, Solution) or outcome.stage == Stage.FINDING):
                 break  # more aggressive settings do not remove such a finding
-            refused.add(outcome.reasons)
-            misses.append(outcome)
-        return tuple(misses)
+            refused.add(reasons)
+        return warned or tuple(misses)
+
+    def _by_rate(self, deployment: Deployment, need: int) -> list[Deployment]:
+        """Return the deployment with the settings for throughput, the highest rate first. Without memory the rate is 0."""
+
+        def rate(candidate: Deployment) -> float:
+            resolved = resolve(candidate)
+            memory = memory_plan(resolved)
+            if memory.max_concurrency < 1:
+                return 0.0
+            return workload_plan(resolved, memory, 0.0, self.workload).output_tok_per_s.typical
+
+        candidates = [tuned(deployment, knobs) for knobs in throughput_knobs(deployment, need)]
+        return sorted(candidates, key=rate, reverse=True)
+
+    def _outcome(self, candidate: Deployment, served: Served, hosts: tuple[HostShape, ...]) -> Solution | NearestMiss:
+        return self._shortfall(candidate, served, hosts[0]) or self.deployed(candidate, served, hosts)
 
     def _shortfall(self, deployment: Deployment, served: Served, place: HostShape) -> NearestMiss | None:
         """Return the missing memory or speed, cheapest check first; None if both suffice."""
@@ -354,7 +426,10 @@ class _Search:
                 yield f"{name} {value:.3g} s{end} exceeds {option} {limit:g}", value / limit
 
     def deployed(self, deployment: Deployment, served: Served, hosts: tuple[HostShape, ...]) -> Solution | NearestMiss:
-        """Return the deployment on the cheapest host without blocking or warning findings. An unset quota does not count, since quota can be requested."""
+        """Return the deployment on the cheapest host without findings that block or warn of a risk.
+
+        An unset quota does not count, since quota can be requested.
+        """
         reasons: tuple[str, ...] = ()
         for place in hosts:
             if not self.is_affordable(place):
@@ -365,9 +440,9 @@ class _Search:
                 seen = detected(subject).items()
                 found = tuple(name for name, severity in seen if severity != "info" and name not in QUOTA_IDS)
                 answer = subject.workload
-                if answer is not None and not found:
+                if answer is not None and WEIGHED_WARNINGS.issuperset(found):
                     whole = subject.resolved.deployment
-                    return Solution(served=served, deployment=whole, subject=subject, answer=answer)
+                    return Solution(served=served, deployment=whole, subject=subject, answer=answer, warnings=found)
                 reasons = tuple(f"{name}: {RULES[name].what}" for name in found)
         return NearestMiss(served=served, place=hosts[0], reasons=reasons, excess=1.0, stage=Stage.FINDING)
 
@@ -388,7 +463,8 @@ def _memory_reason(memory: MemoryPlan, place: HostShape, resolved: Resolved) -> 
         )
     if memory.max_concurrency < 1:
         length = resolved.max_model_len
-        reason = f"the KV cache holds {memory.largest_max_model_len:,} tokens of one request, not {length:,}"
+        least = " (--min-context)" if length == LEAST_CONTEXT else ""
+        reason = f"the KV cache holds {memory.largest_max_model_len:,} tokens of one request, not {length:,}{least}"
         return reason, 1 / max(memory.max_concurrency, 1e-6)
     margin = margin_of(memory)
     if margin is not None:

@@ -146,6 +146,7 @@ async def compare_machines(call: CommandCall) -> CommandAnswer:
         "max_usd_per_hour": _PRICE,
         "max_ttft_s": Argument(help="Maximum time to first token, in seconds."),
         "max_tpot_s": Argument(help="Maximum time between two tokens, in seconds."),
+        "hours_per_day": Argument(help="Compare the cost of a day with this many hours of traffic."),
     },
     hint=READS,
 )

@@ -7,6 +7,8 @@ r"""Plan a deployment before it costs anything.
       --min-concurrency 8 --max-usd-per-hour 6
   python -m scripts.plan --solve --workload in=4000,out=500,users=32 \
       --max-ttft-s 1 --write NAME
+  python -m scripts.plan --solve --workload in=4000,out=500,users=32 \
+      --model 26B --hours-per-day 8
 
 Shows whether the deployment fits, its start-up time, speed and cost, and the
 findings. Exit code 0 means that it fits, 2 that it is blocked, out of memory, or the options
@@ -147,7 +149,8 @@ def _check_solve(options: PlanOptions) -> None:
         ("--costs", options.costs),
         ("--measured", options.measured),
     )
-    check_solving(options.question, options.comparison, others=tuple(name for name, given in in_use if given))
+    others = tuple(name for name, given in in_use if given)
+    check_solving(options.question, options.comparison, options.solving, others=others)
     if options.write == "":
         raise PlanningError("--write has no name. With --solve, pass --write NAME with the name of the new stack.")
 

@@ -2,28 +2,87 @@
 
 import json
 import sys
-from typing import Any
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from contracts.exit_codes import ExitCode
 from planning.errors import PlanningError
 from planning.question.workload import Workload, format_workload, parse_workload
-from planning.solve.candidates import checkpoints_of, rented
-from planning.solve.search import ServiceLimits, Solution, SolutionSet, solve
+from planning.rules.findings import RULES
+from planning.solve.candidates import LEAST_CONTEXT, checkpoints_of, rented, unpriced_regions
+from planning.solve.profiles import STEADY_MINUTES, Choice, Profile, choose
+from planning.solve.search import WARNING_DISCOUNT, Goal, ServiceLimits, Solution, SolutionSet, solve
+from planning.units import format_duration
 from scripts.cli.command import say
 from scripts.plan.question import Comparison, Question, prices_of
 from scripts.plan.solve_options import Solving
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from scripts.cli.tables import FittedTable
 
 _NUMBERS = ("$/h", "TTFT s", "TPOT ms", "tok/s", "$/M", "start")
 """Headings of the numeric columns."""
 _HEADINGS = ("model and settings", "on", *_NUMBERS, "bound by")
 _LEAST = ("bound by", "TPOT ms", "start", "$/M")
-"""Columns that a narrow terminal loses, the least important first. The rows are sorted by price per hour."""
+"""Columns that a narrow terminal loses, the least important first. The rows are sorted by the goal, usually the price per hour."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """The result of a search, with its question."""
+
+    question: Question
+    workload: Workload
+    limits: ServiceLimits
+    answer: SolutionSet
+    choice: Choice | None
+    """Ways to pay for the solutions; None without --hours-per-day or without solutions."""
+    unpriced: Mapping[str, tuple[str, ...]]
+    """Regions without a known price, by what is rented there."""
+
+    @property
+    def chosen(self) -> Solution | None:
+        """The deployment to write."""
+        return self.answer.chosen if self.choice is None else self.choice.chosen.deployed()
+
+    @property
+    def shown(self) -> tuple[Solution, ...]:
+        """The rows of the table (the best of each model, or all of a single model)."""
+        return self.answer.best_per_model() if self.question.model is None else self.answer.solutions
+
+    @property
+    def printed(self) -> tuple[Solution, ...]:
+        """The solutions that the printed table shows, which has ways to pay if there is a choice."""
+        return self.shown if self.choice is None else tuple(way.solution for way in self.choice.ways)
 
 
 def solve_question(
     question: Question, comparison: Comparison, solving: Solving, *, write: str | None, as_json: bool
 ) -> ExitCode:
-    """Print the deployments that meet the limits, and optionally write the cheapest as a stack's file. Return 2 if there is none. Raises PlanningError."""
+    """Print the deployments that meet the limits, and optionally write the chosen one as a stack's file. Return 2 if there is none. Raises PlanningError."""
+    if write is not None:
+        from scripts.plan.stack_text import new_file  # noqa: PLC0415 - only with --write
+
+        new_file(write)  # reject an unusable name before the search
+    found = search(question, comparison, solving)
+    written = _write(found, write) if write is not None and found.answer.solutions else None
+    if as_json:
+        print(json.dumps(_json(found, written=written), indent=2, allow_nan=False))
+    elif found.answer.solutions:
+        from scripts.cli.tables import console  # noqa: PLC0415 - only for the table
+
+        show(found, console(sys.stdout))
+    if found.answer.solutions:
+        return ExitCode.DONE
+    say("plan", nothing_is_enough(found.answer))
+    return ExitCode.REFUSED
+
+
+def search(question: Question, comparison: Comparison, solving: Solving) -> Found:
+    """Return what the options find. Raises PlanningError."""
     workload = parse_workload(question.workload or "")
     limits = ServiceLimits(
         max_ttft_s=solving.max_ttft_s,
@@ -32,33 +91,22 @@ def solve_question(
         min_context=comparison.min_context,
         conservative=solving.conservative,
     )
-    if write is not None:
-        from scripts.plan.stack_text import new_file  # noqa: PLC0415 - only with --write
-
-        new_file(write)  # reject an unusable name before the search
     prices = prices_of(question)
+    goal: Goal = "latency" if solving.latency_first else "throughput" if solving.throughput_first else "cost"
     answer = solve(
         workload,
         limits,
+        goal=goal,
         checkpoints=checkpoints_of(question.model),
         places=rented(solving.region, accelerator=question.accelerator, prices=prices),
         prices=prices,
     )
-    written = _write(answer, limits, write, question) if write is not None and answer.cheapest else None
-    if as_json:
-        print(
-            json.dumps(
-                _json(answer, workload, limits, shown=_shown(answer, question), written=written),
-                indent=2,
-                allow_nan=False,
-            )
-        )
-    elif answer.solutions:
-        _table(answer, limits, question)
-    if answer.solutions:
-        return ExitCode.DONE
-    say("plan", nothing_is_enough(answer))
-    return ExitCode.REFUSED
+    choice = None
+    if solving.hours_per_day is not None and answer.solutions:
+        profile = Profile(hours_per_day=solving.hours_per_day, busy_minutes=solving.traffic or STEADY_MINUTES)
+        choice = choose(answer.solutions, profile, goal)
+    unpriced = unpriced_regions(solving.region, accelerator=question.accelerator, prices=prices)
+    return Found(question=question, workload=workload, limits=limits, answer=answer, choice=choice, unpriced=unpriced)
 
 
 def nothing_is_enough(answer: SolutionSet) -> str:
@@ -70,48 +118,106 @@ def nothing_is_enough(answer: SolutionSet) -> str:
     return f"no deployment meets the limits. Closest: {answer.nearest}."
 
 
-def _write(answer: SolutionSet, limits: ServiceLimits, name: str, question: Question) -> str:
+def _write(found: Found, name: str) -> str:
     from scripts.plan.stack_text import write_stack  # noqa: PLC0415 - only with --write
 
-    if answer.cheapest is None:
-        raise PlanningError(nothing_is_enough(answer))
-    path = write_stack(name, answer.cheapest, limits, prices=question.prices)
+    if found.chosen is None:
+        raise PlanningError(nothing_is_enough(found.answer))
+    path = write_stack(name, found.chosen, found.limits, prices=found.question.prices, goal=found.answer.goal)
     say("plan", f"wrote {path.name}. Run `python -m scripts.plan --stack {name}` to show its plan.")
     return path.name
 
 
-def _shown(answer: SolutionSet, question: Question) -> tuple[Solution, ...]:
-    """Return the rows of the table (the best of each model, or all of a single model)."""
-    return answer.best_per_model() if question.model is None else answer.solutions
+def show(found: Found, out: "Console") -> None:
+    """Print the solutions, or their cost per day, with the sentences below."""
+    from scripts.cli.tables import paragraph  # noqa: PLC0415 - only for the table
+
+    if found.choice is None:
+        out.print(_table(found))
+    else:
+        from scripts.plan.profile import conditions, decision, profile_table  # noqa: PLC0415 - only with a profile
+
+        out.print(profile_table(found.choice))
+        paragraph(out, decision(found.choice))
+        for sentence in conditions(found.choice):
+            paragraph(out, sentence, prefix="- ")
+    for note in _notes(found):
+        paragraph(out, note)
 
 
-def _table(answer: SolutionSet, limits: ServiceLimits, question: Question) -> None:
-    from scripts.cli.tables import console, paragraph, table  # noqa: PLC0415 - only for the table
+def _table(found: Found) -> "FittedTable":
+    from scripts.cli.tables import table  # noqa: PLC0415 - only for the table
 
-    end = (
-        "the slow ends of their bands"
-        if limits.conservative
-        else "typical values; --conservative compares the slow ends of their bands"
-    )
-    shown = table(f"Workload {question.workload}", _HEADINGS, numbers=_NUMBERS, least=_LEAST)
-    out = console(sys.stdout)
-    for one in _shown(answer, question):
+    shown = table(f"Workload {found.question.workload}", _HEADINGS, numbers=_NUMBERS, least=_LEAST)
+    for one in found.shown:
         result = one.answer
+        named = (*found.answer.marks(one), *one.warnings)
         shown.add_row(
-            "\n  ".join(filter(None, (one.served.words, _settings(one), ", ".join(answer.marks(one))))),
-            one.subject.resolved.accelerator.name,
-            f"{one.usd_per_hour:.2f}",
-            f"{limits.judged(result.ttft_s):,.2f}",
-            f"{limits.judged(result.tpot_s) * 1e3:,.1f}",
+            "\n  ".join(filter(None, (one.served.words, _settings(one), ", ".join(named)))),
+            f"{one.subject.resolved.accelerator.name}\n{_end(one)}",
+            f"{one.usd_per_hour:.2f}{'*' if one.is_price_assumed else ''}",
+            f"{found.limits.judged(result.ttft_s):,.2f}",
+            f"{found.limits.judged(result.tpot_s) * 1e3:,.1f}",
             f"{result.output_tok_per_s.typical:,.0f}",
             f"{one.usd_per_million_tokens:.3f}",
             f"{one.subject.startup.ready_s / 60:.0f} min",
             result.bound,
         )
-    out.print(shown)
-    count = len(answer.solutions)
-    more = f" {count} combinations meet the limits; --model shows all of a family." if question.model is None else ""
-    paragraph(out, f"TTFT and TPOT are {end}. $/M is the price per 1M tokens, prompts and completions together.{more}")
+    return shown
+
+
+def _end(one: Solution) -> str:
+    """Return when the server stops being billed: at the end of its run, or when it is idle."""
+    run_s = one.deployment.tpu.max_run_duration_s
+    return f"ends: {format_duration(run_s or 0)}" if one.subject.resolved.is_tpu else "idle: $0"
+
+
+def _notes(found: Found) -> Iterator[str]:
+    """Yield what the table does not say by itself, one paragraph each."""
+    yield _chosen_by(found)
+    if found.choice is None:
+        end = (
+            "the slow ends of their bands"
+            if found.limits.conservative
+            else "typical values; --conservative compares the slow ends of their bands"
+        )
+        count = len(found.answer.solutions)
+        more = (
+            f" {count} combinations meet the limits; --model shows all of a family."
+            if found.question.model is None
+            else ""
+        )
+        yield f"TTFT and TPOT are {end}. $/M is the price per 1M tokens, prompts and completions together.{more}"
+        yield (
+            "ends: Google deletes a flex-start slice at the end of its run, at most 7 d after it starts. "
+            "idle: a Cloud Run instance without requests costs nothing, and the next request waits for a start. "
+            "--hours-per-day compares them."
+        )
+    else:
+        yield (
+            "The cost is that of the machine for as long as it is billed, cold starts and idle time included; --costs has the other items of the bill. "
+            "$/M is this cost per 1M tokens of the workload, prompts and completions together."
+        )
+    warnings = {name for one in found.printed for name in one.warnings}
+    for name in sorted(warnings):
+        yield (
+            f"{name} warns of {RULES[name].what}. Such a deployment is shown only if it is at least {WARNING_DISCOUNT:.0%} cheaper "
+            "than all of its family without the warning."
+        )
+    if found.unpriced:
+        regions = "; ".join(f"{name} in {', '.join(each)}" for name, each in found.unpriced.items())
+        mark = " (marked *)" if any(one.is_price_assumed for one in found.printed) else ""
+        yield f"No price is known for {regions}. The highest known price is used there{mark}."
+
+
+def _chosen_by(found: Found) -> str:
+    """Return the value by which the choice was made, and what it leaves out."""
+    by = {"cost": "price", "latency": "the time per request", "throughput": "the price per token"}[found.answer.goal]
+    context = "" if found.limits.min_context else f" and serve requests of {LEAST_CONTEXT:,} tokens (--min-context)"
+    limits = f"Chosen by {by} among the deployments that meet the limits{context}."
+    if found.question.model is not None:
+        return limits
+    return f"{limits} The quality of a model is not planned; name one with --model, for example --model 26B."
 
 
 def _settings(one: Solution) -> str:
@@ -122,11 +228,10 @@ def _settings(one: Solution) -> str:
     return f"TP {resolved.tp}, {resolved.max_model_len:,} tokens, util. {resolved.utilization:g}, {kv}{resolved.weights_mode}{image}"
 
 
-def _json(
-    answer: SolutionSet, workload: Workload, limits: ServiceLimits, *, shown: tuple[Solution, ...], written: str | None
-) -> dict[str, Any]:
+def _json(found: Found, *, written: str | None) -> dict[str, Any]:
+    answer, limits, shown = found.answer, found.limits, found.shown
     return {
-        "workload": format_workload(workload),
+        "workload": format_workload(found.workload),
         "limits": {
             "max_ttft_s": limits.max_ttft_s,
             "max_tpot_s": limits.max_tpot_s,
@@ -134,10 +239,19 @@ def _json(
             "min_context": limits.min_context,
         },
         "judged_by": limits.judged_by,
+        "chosen_by": answer.goal,
         "rows": [{**_row(one), "marks": list(answer.marks(one)), "shown": one in shown} for one in answer.solutions],
+        "profile": None if found.choice is None else _profile(found.choice),
+        "regions_without_price": {name: list(regions) for name, regions in found.unpriced.items()},
         "nearest_miss": None if answer.solutions else nothing_is_enough(answer),
         "written": written,
     }
+
+
+def _profile(choice: Choice) -> dict[str, Any]:
+    from scripts.plan.profile import profile_json  # noqa: PLC0415 - loads rich
+
+    return profile_json(choice)
 
 
 def _row(one: Solution) -> dict[str, Any]:
@@ -160,6 +274,9 @@ def _row(one: Solution) -> dict[str, Any]:
         "gpu_memory_utilization": resolved.utilization,
         "kv_cache_dtype": resolved.kv_dtype,
         "usd_per_hour": round(one.usd_per_hour, 4),
+        "price_is_assumed": one.is_price_assumed,
+        "ends_after_s": resolved.deployment.tpu.max_run_duration_s if resolved.is_tpu else None,
+        "warnings": list(one.warnings),
         "usd_per_million_tokens": round(one.usd_per_million_tokens, 4),
         "ttft_s": result.ttft_s.rounded(4),
         "tpot_s": result.tpot_s.rounded(6),

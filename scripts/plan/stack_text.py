@@ -17,8 +17,7 @@ from planning.planner import plan
 from planning.question.recommendation import FUSE_MODES
 from planning.question.vllm_args import VllmOptions
 from planning.question.workload import DEFAULT_WORKLOAD, Workload
-from planning.solve.candidates import RUN_S
-from planning.solve.search import ServiceLimits, Solution
+from planning.solve.search import Goal, ServiceLimits, Solution
 from planning.units import format_duration
 from scripts.cli.settings import NO_PROJECT
 from scripts.plan.question import ROOT, stack_file
@@ -27,6 +26,11 @@ from stacks.planned import to_deployment
 from stacks.secrets import SECRET_KEYS
 from stacks.wording import spelled
 
+_BEST: Final[dict[Goal, str]] = {
+    "cost": "cheapest deployment",
+    "latency": "deployment with the shortest request",
+    "throughput": "deployment with the lowest price per token",
+}
 SCHEMA: Final = "# yaml-language-server: $schema=docs/settings.schema.json"
 
 
@@ -51,6 +55,7 @@ def write_stack(
     prices: Path | None,
     overwrite: bool = False,
     revision: str | None = None,
+    goal: Goal = "cost",
 ) -> Path:
     """Write `Pulumi.NAME.yaml` and return its path. Raises PlanningError if it exists without `overwrite`, or cannot be written.
 
@@ -59,7 +64,7 @@ def write_stack(
     path = new_file(name, overwrite=overwrite)
     try:
         kept = _kept(path) if path.exists() else ("", "")
-        text = stack_text(name, solution, limits, prices=prices, revision=revision) + "".join(kept)
+        text = stack_text(name, solution, limits, prices=prices, revision=revision, goal=goal) + "".join(kept)
         _check(text, path)
         with path.open("w" if overwrite else "x", encoding="utf-8") as file:
             file.write(text)
@@ -101,21 +106,28 @@ def _check(text: str, path: Path) -> None:
 
 
 def stack_text(
-    name: str, solution: Solution, limits: ServiceLimits, *, prices: Path | None = None, revision: str | None = None
+    name: str,
+    solution: Solution,
+    limits: ServiceLimits,
+    *,
+    prices: Path | None = None,
+    revision: str | None = None,
+    goal: Goal = "cost",
 ) -> str:
     """Return the text of the settings file. `revision` is the commit of the model's repository, if fetched from the hub."""
     config = _config(solution, prices, revision)
-    return "\n".join((SCHEMA, *_comments(name, solution, limits), "config:", *config)) + "\n"
+    return "\n".join((SCHEMA, *_comments(name, solution, limits, goal), "config:", *config)) + "\n"
 
 
-def _comments(name: str, solution: Solution, limits: ServiceLimits) -> Iterator[str]:
+def _comments(name: str, solution: Solution, limits: ServiceLimits, goal: Goal) -> Iterator[str]:
     resolved, answer = solution.subject.resolved, solution.answer
     end = "at the slow end of their bands" if limits.conservative else "typical"
     chips = "chip" if resolved.accelerator.devices == 1 else "chips"
-    on = f"{resolved.accelerator.devices} {resolved.accelerator.name.partition('-')[0]} {chips}, flex-start"
+    bought = "on demand" if resolved.deployment.tpu.provisioning_model == "standard" else "flex-start"
+    on = f"{resolved.accelerator.devices} {resolved.accelerator.name.partition('-')[0]} {chips}, {bought}"
     yield (
         f"# {resolved.model_id} ({resolved.scheme.name}) on "
-        f"{on if resolved.is_tpu else f'Cloud Run with one {resolved.accelerator.name}'}: the cheapest deployment that scripts.plan --solve "
+        f"{on if resolved.is_tpu else f'Cloud Run with one {resolved.accelerator.name}'}: the {_BEST[goal]} that scripts.plan --solve "
         "found for this workload."
     )
     yield (
@@ -195,7 +207,8 @@ def _tpu(solution: Solution) -> Iterator[str]:
     yield "    # Cheapest zones known to have it, tried in this order."
     yield f"    zones: [{', '.join(tpu.zones)}]"
     yield f"    provisioning: {tpu.provisioning_model}"
-    yield f"    maxRunDuration: {format_duration(tpu.max_run_duration_s or RUN_S)}"
+    if tpu.max_run_duration_s is not None:
+        yield f"    maxRunDuration: {format_duration(tpu.max_run_duration_s)}"
 
 
 def _cloud_run(solution: Solution) -> Iterator[str]:
@@ -207,6 +220,8 @@ def _cloud_run(solution: Solution) -> Iterator[str]:
     yield f"    memory: {resolved.host_memory_gib:g}Gi"
     yield "    # Number of requests that the server computes concurrently."
     yield f"    concurrency: {run.concurrency}"
+    if run.min_instances:
+        yield f"    minInstances: {run.min_instances}"
     yield f"    maxInstances: {run.max_instances}"
     if resolved.weights_mode in FUSE_MODES[1:]:
         yield f"    mount: {{ mode: {resolved.weights_mode} }}"

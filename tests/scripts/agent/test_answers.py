@@ -67,6 +67,7 @@ SAMPLES = {
     "max_usd_per_hour": 6.5,
     "max_ttft_s": 2,
     "max_tpot_s": 0.1,
+    "hours_per_day": 8,
 }
 """A value of each parameter whose schema does not name its values."""
 WITHOUT_STACK = {("plan", "model"), ("plan", "accelerator"), ("plan", "settings")}

@@ -217,6 +217,8 @@ def prices():
 TABLES = {
     "solve": ("scripts/plan/solve.py", lambda _: plan(SOLVE)),
     "solve, one family": ("scripts/plan/solve.py", lambda _: plan((*SOLVE, "--model", "26B"))),
+    "solve, one day": ("scripts/plan/profile.py", lambda _: plan((*SOLVE, "--hours-per-day", "8"))),
+    "solve, bursts": ("scripts/plan/profile.py", lambda _: plan((*SOLVE, "--model", "26B", "--hours-per-day", "8", "--traffic", "burst=10"))),
     "compare": ("scripts/plan/compare.py", lambda _: plan(COMPARE)),
     "costs of a TPU": ("scripts/plan/costs.py", lambda _: plan(("--stack", "tpu-v6e4", "--costs"))),
     "costs of a service": ("scripts/plan/costs.py", lambda _: plan(("--stack", STACK, "--costs"))),

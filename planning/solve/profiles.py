@@ -1,0 +1,318 @@
+"""What solutions cost per day by a usage profile: hours per day, steady or in bursts, for each way to pay for the server.
+
+A slice with flex-start runs once per day and is deleted at the end of its run. A Cloud Run instance starts with the first request, and is billed
+until it has been idle for some minutes; with a minimum instance it is billed all day, as is a slice on demand.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Final, Literal, TypeAlias
+
+from planning.cost.running_costs import running_costs
+from planning.cost.subject import subject_of
+from planning.machine.hardware import FLEX_START_MAX_RUN_S
+from planning.memory.resolve import resolve
+from planning.solve.search import Goal, Solution
+from planning.units import DAY_S, HOUR_S, MONTH_H, align_to
+
+DAY_H: Final = DAY_S / HOUR_S
+HOUR_MINUTES: Final = 60
+STEADY_MINUTES: Final = 60.0
+"""Minutes of traffic in each hour of steady traffic."""
+_RUN_STEP_S: Final = 300
+"""A run duration is rounded up to this step."""
+_MILLION: Final = 1_000_000
+Kind: TypeAlias = Literal["flex-start", "on-demand", "scale-to-zero", "min-instance"]
+"""How the server is paid for. `min-instance` is one minimum instance of Cloud Run, which never stops; so is a slice `on-demand`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Profile:
+    """Traffic of one day. It repeats each day of the month."""
+
+    hours_per_day: float
+    """Hours per day in which the server has to answer: one period."""
+    busy_minutes: float = STEADY_MINUTES
+    """Minutes of traffic in each of these hours: 60 for steady traffic, fewer for one burst per hour."""
+
+    @property
+    def is_steady(self) -> bool:
+        """True if the traffic has no pauses in these hours."""
+        return self.busy_minutes >= STEADY_MINUTES
+
+    @property
+    def busy_h(self) -> float:
+        """Hours of traffic per day."""
+        return self.hours_per_day * self.busy_minutes / HOUR_MINUTES
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rates:
+    """What the cost per day of a solution depends on."""
+
+    solution: Solution
+    usd_per_hour: float
+    start_s: float
+    """Start of the server, except for the first one."""
+    linger_s: float
+    """Seconds for which an idle instance is billed; 0 for a slice."""
+    always_on_usd_per_hour: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Way:
+    """A solution with one way to pay for it, under a profile."""
+
+    kind: Kind
+    rates: Rates
+    profile: Profile
+    usd_per_hour: float
+    billed_h: float
+    """Hours per day that are billed."""
+    starts_per_day: float
+    """Cold starts per day that clients wait for; 0 if the server never stops. A flex-start run starts before the period."""
+
+    @property
+    def solution(self) -> Solution:
+        """The deployment."""
+        return self.rates.solution
+
+    @property
+    def usd_per_day(self) -> float:
+        """Cost per day, without parts of the bill that are not billed by the hour."""
+        return self.usd_per_hour * self.billed_h
+
+    @property
+    def usd_per_month(self) -> float:
+        """Cost per month."""
+        return self.usd_per_day * MONTH_H / DAY_H
+
+    @property
+    def usd_per_million_tokens(self) -> float:
+        """Cost per million tokens, prompts and responses together, if the workload runs in all minutes of traffic."""
+        answer = self.solution.answer
+        tokens = answer.requests_per_s.typical * (answer.prompt_tokens + answer.workload.output_tokens)
+        return self.usd_per_day / (tokens * self.profile.busy_h * HOUR_S) * _MILLION
+
+    @property
+    def run_s(self) -> int | None:
+        """Duration of a flex-start run, after which Google deletes the slice; None if the server has no end."""
+        if self.kind != "flex-start":
+            return None
+        return FLEX_START_MAX_RUN_S if self.billed_h >= DAY_H else round(self.billed_h * HOUR_S)
+
+    def deployed(self) -> Solution:
+        """Return the solution with the settings of this way: run duration, provisioning model or minimum instance."""
+        whole = self.solution.deployment
+        if self.kind == "min-instance":
+            whole = replace(whole, cloud_run=replace(whole.cloud_run, min_instances=1))
+        elif self.run_s is not None:
+            whole = replace(whole, tpu=replace(whole.tpu, max_run_duration_s=self.run_s))
+        elif self.kind == "on-demand":
+            whole = replace(whole, tpu=replace(whole.tpu, provisioning_model="standard", max_run_duration_s=None))
+        subject = subject_of(resolve(whole))
+        return replace(
+            self.solution, deployment=whole, subject=subject, answer=subject.workload or self.solution.answer
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """A range of a profile's value in which another way is the cheapest."""
+
+    first: float
+    last: float
+    way: Way
+    """That way at the end of the range that is nearest to the profile."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """The ways to serve a workload under a profile, and what the choice depends on."""
+
+    profile: Profile
+    goal: Goal
+    ways: tuple[Way, ...]
+    """The best of each kind, or of each family if there are several; the best first."""
+    other: Way | None
+    """The best way on the other platform, otherwise of another kind; None if there is none."""
+    cheapest: Way
+    fastest: Way
+    stays: Way | None
+    """The chosen deployment without cold starts, if it has some."""
+    by_hours: tuple[Change, ...]
+    """Hours per day with another cheapest way, traffic within an hour unchanged."""
+    by_minutes: tuple[Change, ...]
+    """Minutes of traffic per hour with another cheapest way, hours unchanged."""
+
+    @property
+    def chosen(self) -> Way:
+        """The best way by the goal."""
+        return self.ways[0]
+
+
+def choose(solutions: Iterable[Solution], profile: Profile, goal: Goal) -> Choice:
+    """Return the best ways by the goal. `solutions` must not be empty."""
+    rates = tuple(_rates_of(one) for one in solutions)
+    found = tuple(_all_ways(rates, profile))
+    key = _KEYS[goal]
+    chosen = min(found, key=key)
+    families = {way.solution.architecture for way in found}
+    groups: dict[str, Way] = {}
+    for way in sorted(found, key=key):
+        groups.setdefault(way.solution.architecture if len(families) > 1 else way.kind, way)
+    own = [way for way in found if way.rates is chosen.rates and way.starts_per_day == 0 < chosen.starts_per_day]
+    return Choice(
+        profile=profile,
+        goal=goal,
+        ways=tuple(sorted(groups.values(), key=key)),
+        other=_other(chosen, found, key),
+        cheapest=min(found, key=_KEYS["cost"]),
+        fastest=min(found, key=_KEYS["latency"]),
+        stays=min(own, key=_KEYS["cost"], default=None),
+        by_hours=_changes(rates, profile, _hours_around(profile), _with_hours),
+        by_minutes=_changes(rates, profile, _minutes_around(profile.busy_minutes), _with_minutes),
+    )
+
+
+def ways_of(rates: Rates, profile: Profile) -> Iterator[Way]:
+    """Yield the ways to pay for a solution."""
+    if rates.linger_s:
+        billed_h, starts = _on_request(rates, profile)
+        yield _way("scale-to-zero", rates, profile, billed_h=billed_h, starts=starts)
+        yield _way("min-instance", rates, profile, billed_h=DAY_H)
+        return
+    run_s = align_to(math.ceil(profile.hours_per_day * HOUR_S + rates.start_s), _RUN_STEP_S)
+    yield _way("flex-start", rates, profile, billed_h=min(run_s / HOUR_S, DAY_H))
+    yield _way("on-demand", rates, profile, billed_h=DAY_H, usd_per_hour=rates.always_on_usd_per_hour)
+
+
+def _on_request(rates: Rates, profile: Profile) -> tuple[float, float]:
+    """Return the billed hours and the cold starts per day of an instance that scales to zero.
+
+    If a pause is shorter than the idle time that is billed, the instance stays for the whole period, which is also the most that is billed.
+    Otherwise each burst has its own start and its own idle time.
+    """
+    start_h, linger_h = rates.start_s / HOUR_S, rates.linger_s / HOUR_S
+    pause_h = (HOUR_MINUTES - profile.busy_minutes) / HOUR_MINUTES
+    burst_h = min(profile.busy_minutes / HOUR_MINUTES, profile.hours_per_day)
+    whole_h = start_h + max(profile.hours_per_day - pause_h, burst_h) + linger_h
+    if pause_h <= linger_h:
+        return min(whole_h, DAY_H), 0.0 if whole_h >= DAY_H else 1.0
+    bursts = math.ceil(profile.hours_per_day)
+    return min(bursts * (start_h + burst_h + linger_h), whole_h, DAY_H), float(bursts)
+
+
+def _way(
+    kind: Kind,
+    rates: Rates,
+    profile: Profile,
+    *,
+    billed_h: float,
+    starts: float = 0.0,
+    usd_per_hour: float | None = None,
+) -> Way:
+    return Way(
+        kind=kind,
+        rates=rates,
+        profile=profile,
+        usd_per_hour=rates.usd_per_hour if usd_per_hour is None else usd_per_hour,
+        billed_h=billed_h,
+        starts_per_day=starts,
+    )
+
+
+def _rates_of(solution: Solution) -> Rates:
+    running = running_costs(solution.subject)
+    return Rates(
+        solution=solution,
+        usd_per_hour=solution.usd_per_hour,
+        start_s=running.cold_start_s,
+        linger_s=running.idle_billing_s,
+        always_on_usd_per_hour=running.always_on_usd_per_month / MONTH_H,
+    )
+
+
+def _all_ways(rates: Iterable[Rates], profile: Profile) -> Iterator[Way]:
+    return (way for one in rates for way in ways_of(one, profile))
+
+
+def _by_cost(way: Way) -> tuple[float, float, float]:
+    return round(way.usd_per_day, 2), way.starts_per_day, way.solution.answer.request_s.typical
+
+
+def _by_latency(way: Way) -> tuple[float, float, float]:
+    return way.solution.answer.request_s.typical, *_by_cost(way)[:2]
+
+
+def _by_throughput(way: Way) -> tuple[float, float, float]:
+    return way.usd_per_million_tokens, *_by_cost(way)[:2]
+
+
+_KEYS: Final[dict[Goal, Callable[[Way], tuple[float, float, float]]]] = {
+    "cost": _by_cost,
+    "latency": _by_latency,
+    "throughput": _by_throughput,
+}
+
+
+def _other(chosen: Way, found: tuple[Way, ...], key: Callable[[Way], tuple[float, float, float]]) -> Way | None:
+    on_slice = chosen.solution.subject.resolved.is_tpu
+    elsewhere = [way for way in found if way.solution.subject.resolved.is_tpu != on_slice]
+    others = elsewhere or [way for way in found if way.kind != chosen.kind]
+    return min(others, key=key, default=None)
+
+
+def _with_hours(profile: Profile, hours: float) -> Profile:
+    return replace(profile, hours_per_day=hours)
+
+
+def _with_minutes(profile: Profile, minutes: float) -> Profile:
+    return replace(profile, busy_minutes=minutes)
+
+
+def _hours_around(profile: Profile) -> tuple[list[float], list[float]]:
+    """Return the hours below, from near to far, and those above: half hours, or whole ones with one burst in each."""
+    hours, each = profile.hours_per_day, 2 if profile.is_steady else 1
+    steps = [step / each for step in range(1, int(DAY_H) * each + 1)]
+    return [step for step in reversed(steps) if step < hours], [step for step in steps if step > hours]
+
+
+def _minutes_around(minutes: float) -> tuple[list[float], list[float]]:
+    steps = [float(minute) for minute in range(1, HOUR_MINUTES + 1)]
+    return [step for step in reversed(steps) if step < minutes], [step for step in steps if step > minutes]
+
+
+def _changes(
+    rates: tuple[Rates, ...],
+    profile: Profile,
+    around: tuple[list[float], list[float]],
+    changed: Callable[[Profile, float], Profile],
+) -> tuple[Change, ...]:
+    """Return the nearest range on each side of the profile in which another way is the cheapest."""
+
+    def cheapest(value: float) -> Way:
+        return min(_all_ways(rates, changed(profile, value)), key=_by_cost)
+
+    here = min(_all_ways(rates, profile), key=_by_cost)
+    return tuple(filter(None, (_first_change(here, steps, cheapest) for steps in around)))
+
+
+def _first_change(here: Way, steps: list[float], cheapest: Callable[[float], Way]) -> Change | None:
+    """Return the first range along these steps in which the cheapest way differs from the one here."""
+    found: list[tuple[float, Way]] = []
+    for step in steps:
+        way = cheapest(step)
+        if found and not _is_same(way, found[0][1]):
+            break
+        if found or not _is_same(way, here):
+            found.append((step, way))
+    if not found:
+        return None
+    values = [step for step, _ in found]
+    return Change(first=min(values), last=max(values), way=found[0][1])
+
+
+def _is_same(one: Way, other: Way) -> bool:
+    return one.kind == other.kind and one.rates is other.rates

@@ -1,0 +1,224 @@
+"""The cost per day of the ways to run a server for a usage profile, as a table, as sentences that state why, and as JSON."""
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from planning.solve.profiles import DAY_H, HOUR_MINUTES, Change, Choice, Kind, Profile, Way
+from planning.units import format_duration
+from scripts.cli.tables import FittedTable, table
+
+_WORDS: Final[dict[Kind, str]] = {
+    "flex-start": "flex-start",
+    "on-demand": "on demand, always on",
+    "scale-to-zero": "Cloud Run, scales to zero",
+    "min-instance": "Cloud Run, minInstances 1",
+}
+_NUMBERS: Final = ("billed h", "$/day", "$/month", "start", "TTFT s", "$/M")
+_HEADINGS: Final = ("way and model", "on", *_NUMBERS)
+_LEAST: Final = ("TTFT s", "$/M", "start", "billed h")
+"""Columns that a narrow terminal loses, the least important first."""
+_SIMILAR: Final = 0.03
+"""Relative difference below which billed hours count as equal."""
+_FASTER: Final = 0.9
+"""Share of the chosen deployment's time per request below which a faster one is mentioned."""
+_CENT: Final = 0.005
+
+
+def profile_table(choice: Choice) -> FittedTable:
+    """Return the table of the ways, the best first."""
+    shown = table(f"Cost per day: {_traffic(choice.profile)}", _HEADINGS, numbers=_NUMBERS, least=_LEAST)
+    for way in choice.ways:
+        one = way.solution
+        mark = "*" if one.is_price_assumed else ""
+        shown.add_row(
+            f"{_WORDS[way.kind]}\n  {one.served.words}",
+            f"{one.subject.resolved.accelerator.name}\n{ends_of(way)}",
+            f"{way.billed_h:.1f}",
+            f"{way.usd_per_day:,.2f}{mark}",
+            f"{way.usd_per_month:,.0f}{mark}",
+            _minutes_of(way.rates.start_s),
+            f"{one.answer.ttft_s.typical:,.2f}",
+            f"{way.usd_per_million_tokens:.3f}",
+        )
+    return shown
+
+
+def ends_of(way: Way) -> str:
+    """Return when the server stops being billed, in a few characters."""
+    if way.run_s is not None:
+        return f"ends: {format_duration(way.run_s)}"
+    return "idle: $0" if way.kind == "scale-to-zero" else "no end"
+
+
+def decision(choice: Choice) -> str:
+    """Return the sentence that states the choice and its reason."""
+    best, other = choice.chosen, choice.other
+    head = f"{_traffic(choice.profile)[:1].upper()}{_traffic(choice.profile)[1:]}:"
+    if choice.goal == "latency" and best is not choice.cheapest:
+        return (
+            f"{head} {_name(best)} has the shortest request, {_request(best)} at {_day(best)}. "
+            f"The cheapest, {_name(choice.cheapest)}, takes {_request(choice.cheapest)} at {_day(choice.cheapest)}."
+        )
+    if other is None:
+        return f"{head} {_name(best)} is the only choice, at {_day(best)}."
+    if choice.goal == "throughput":
+        return (
+            f"{head} {_name(best)} costs ${best.usd_per_million_tokens:.3f} per 1M tokens, at {_day(best)}. "
+            f"{_name(other)} costs ${other.usd_per_million_tokens:.3f}, at {_day(other)}."
+        )
+    return (
+        f"{head} {_name(best)} at {_day(best)} beats {_name(other)} at {_day(other)}, because {_reason(best, other)}."
+    )
+
+
+def conditions(choice: Choice) -> Iterator[str]:
+    """Yield when another way is the better choice, and what the chosen one costs besides money."""
+    if choice.goal == "cost":
+        for change in choice.by_minutes:
+            at = f"{change.way.profile.busy_minutes:g} min"
+            yield f"{_minutes(change, choice.profile)}, {_is_cheapest(change.way, at)}"
+        for change in choice.by_hours:
+            yield f"{_hours(change)}, {_is_cheapest(change.way, _h(change.way.profile.hours_per_day))}"
+    best, fastest = choice.chosen, choice.fastest
+    if _request_s(fastest) < _request_s(best) * _FASTER:
+        yield (
+            f"If responses must be faster, {_name(fastest)} takes {_request(fastest)} per request instead of "
+            f"{_request(best)}, at {_day(fastest)}."
+        )
+    if choice.stays is not None:
+        count = best.starts_per_day
+        each = (
+            "Its cold start of each day makes" if count <= 1 else f"Each of its {count:.0f} cold starts per day makes"
+        )
+        yield (
+            f"{each} a client wait up to {_minutes_of(best.rates.start_s)}. "
+            f"minInstances 1 avoids {'it' if count <= 1 else 'them'}, at {_day(choice.stays)}."
+        )
+    if best.run_s is not None:
+        yield from _run(choice)
+
+
+def profile_json(choice: Choice) -> dict[str, Any]:
+    """Return the choice in JSON types."""
+    return {
+        "hours_per_day": choice.profile.hours_per_day,
+        "traffic": "steady" if choice.profile.is_steady else "burst",
+        "busy_minutes_per_hour": choice.profile.busy_minutes,
+        "ways": [{**_way_json(way), "chosen": way is choice.chosen} for way in choice.ways],
+        "other": None if choice.other is None else _way_json(choice.other),
+        "decision": decision(choice),
+        "conditions": list(conditions(choice)),
+        "changes": [
+            {"of": of, "from": change.first, "to": change.last, "way": _way_json(change.way)}
+            for of, changes in (("busy_minutes_per_hour", choice.by_minutes), ("hours_per_day", choice.by_hours))
+            for change in changes
+        ],
+    }
+
+
+def _way_json(way: Way) -> dict[str, Any]:
+    resolved = way.solution.subject.resolved
+    return {
+        "kind": way.kind,
+        "model": resolved.model_id,
+        "quantization": resolved.scheme.name,
+        "accelerator": resolved.accelerator.name,
+        "usd_per_hour": round(way.usd_per_hour, 4),
+        "billed_hours_per_day": round(way.billed_h, 3),
+        "usd_per_day": round(way.usd_per_day, 2),
+        "usd_per_month": round(way.usd_per_month, 2),
+        "usd_per_million_tokens": round(way.usd_per_million_tokens, 4),
+        "cold_starts_per_day": way.starts_per_day,
+        "start_s": round(way.rates.start_s),
+        "ends_after_s": way.run_s,
+        "request_s": round(_request_s(way), 2),
+    }
+
+
+def _traffic(profile: Profile) -> str:
+    hours = f"{profile.hours_per_day:g} h per day"
+    if profile.is_steady:
+        return f"steady traffic for {hours}"
+    return f"one burst of {profile.busy_minutes:g} min per hour for {hours}"
+
+
+def _name(way: Way) -> str:
+    """Return the model without its owner, the accelerator, and the way."""
+    _, _, model = way.solution.served.words.partition("/")
+    return f"{model} on {way.solution.subject.resolved.accelerator.name} ({_WORDS[way.kind]})"
+
+
+def _h(hours: float) -> str:
+    return f"{round(hours, 1):g} h"
+
+
+def _minutes_of(seconds: float) -> str:
+    return f"{max(round(seconds / 60), 1)} min"
+
+
+def _day(way: Way) -> str:
+    return f"${way.usd_per_day:,.2f}/day"
+
+
+def _request_s(way: Way) -> float:
+    return way.solution.answer.request_s.typical
+
+
+def _request(way: Way) -> str:
+    return f"{_request_s(way):.1f} s"
+
+
+def _reason(best: Way, other: Way) -> str:
+    """Return why one way costs less than another: the price per hour, or the billed hours."""
+    hourly = f"an hour costs ${best.usd_per_hour:.2f} instead of ${other.usd_per_hour:.2f}"
+    billed = f"it is billed for {_h(best.billed_h)} instead of {_h(other.billed_h)}"
+    if best.usd_per_day > other.usd_per_day - _CENT:
+        return "it costs the same with fewer cold starts or shorter requests"
+    if best.usd_per_hour < other.usd_per_hour - _CENT:
+        if abs(best.billed_h - other.billed_h) <= _SIMILAR * other.billed_h:
+            return f"{hourly}, and both are billed for about {_h(best.billed_h)}"
+        return f"{hourly}, {'and' if best.billed_h < other.billed_h else 'although'} {billed}"
+    idle = "it costs nothing while idle: " if best.kind == "scale-to-zero" else ""
+    dearer = best.usd_per_hour > other.usd_per_hour + _CENT
+    return f"{idle}{billed}{f', although {hourly}' if dearer else ''}"
+
+
+def _is_cheapest(way: Way, at: str) -> str:
+    """Return that a way is the cheapest, with its cost at a value of the profile."""
+    idle = ", because it costs nothing while idle" if way.kind == "scale-to-zero" else ""
+    return f"{_name(way)} is the cheapest{idle} ({_day(way)} at {at})."
+
+
+def _minutes(change: Change, profile: Profile) -> str:
+    below = change.last < profile.busy_minutes
+    return f"{_span(change, 1, HOUR_MINUTES)} min of traffic per hour{', in one burst' if below else ''}"
+
+
+def _hours(change: Change) -> str:
+    return f"{_span(change, 1, DAY_H)} h per day"
+
+
+def _span(change: Change, least: float, most: float) -> str:
+    """Return the start of a sentence about a range of values."""
+    if change.first <= least:
+        return f"Up to {change.last:g}"
+    if change.last >= most:
+        return f"From {change.first:g}"
+    return f"From {change.first:g} to {change.last:g}" if change.first < change.last else f"At {change.first:g}"
+
+
+def _run(choice: Choice) -> Iterator[str]:
+    """Yield the end of a flex-start run and its wait for capacity, with the way that has neither."""
+    best, other = choice.chosen, choice.other
+    ends = format_duration(best.run_s or 0)
+    start = _minutes_of(best.rates.start_s)
+    if best.billed_h >= DAY_H:
+        again = "`tpu.renewBefore` starts the next one in time."
+    else:
+        again = f"Run `pulumi up` each day, at least {start} before the first request."
+    yield (
+        f"A flex-start slice may wait for capacity, which is not billed, and its server starts in {start}. "
+        f"Google deletes it {ends} after capacity is granted. {again}"
+    )
+    if other is not None and other.run_s is None:
+        yield f"If a server must start without waiting for capacity, choose {_name(other)}, at {_day(other)}."

@@ -1,0 +1,243 @@
+"""`--solve --hours-per-day`: what a day costs by each way to pay for the server, and the sentences that decide."""
+
+import json
+import re
+from dataclasses import replace
+from functools import cache
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from planning import plan
+from planning.cost.running_costs import CLOUD_RUN_LINGER_S
+from planning.machine.hardware import FLEX_START_MAX_RUN_S
+from planning.question.workload import parse_workload
+from planning.solve import profiles
+from planning.solve.candidates import checkpoints_of, rented
+from planning.solve.profiles import Choice, Profile, Rates, Way, choose, ways_of
+from planning.solve.search import Goal, ServiceLimits, SolutionSet, solve
+from planning.units import format_duration
+from scripts.plan.__main__ import main
+from scripts.plan.profile import conditions, decision, profile_json
+from scripts.plan.stack_text import stack_text
+from stacks.loading import from_file
+from stacks.planned import to_deployment
+
+LOAD = "in=4000,out=500,users=32"
+EIGHT = Profile(hours_per_day=8)
+START_S = 360.0
+
+
+@cache
+def solved(model: str | None = "26B", goal: Goal = "cost", workload: str = LOAD) -> SolutionSet:
+    places = rented(())
+    return solve(parse_workload(workload), ServiceLimits(), goal=goal, checkpoints=checkpoints_of(model), places=places)
+
+
+def chosen(profile: Profile = EIGHT, model: str | None = "26B", goal: Goal = "cost") -> Choice:
+    return choose(solved(model, goal).solutions, profile, goal)
+
+
+def rates(*, on_cloud_run: bool, usd_per_hour: float = 2.0, start_s: float = START_S) -> Rates:
+    """Round figures, so that a test's expectation can be computed by hand."""
+    return Rates(
+        solution=solved().solutions[0],
+        usd_per_hour=usd_per_hour,
+        start_s=start_s,
+        linger_s=CLOUD_RUN_LINGER_S if on_cloud_run else 0.0,
+        always_on_usd_per_hour=usd_per_hour * 2,
+    )
+
+
+def ways(profile: Profile, *, on_cloud_run: bool) -> dict[str, Way]:
+    return {way.kind: way for way in ways_of(rates(on_cloud_run=on_cloud_run), profile)}
+
+
+@pytest.mark.parametrize(
+    ("profile", "kind", "billed_h", "usd_per_day", "starts"),
+    [
+        # 8 h and a start of 6 min, in steps of 5 min
+        (EIGHT, "flex-start", 8 + 10 / 60, 16 + 1 / 3, 0),
+        (Profile(hours_per_day=8, busy_minutes=10), "flex-start", 8 + 10 / 60, 16 + 1 / 3, 0),
+        (Profile(hours_per_day=24), "flex-start", 24, 48, 0),
+        (EIGHT, "on-demand", 24, 96, 0),
+        # one start, 8 h, 15 idle minutes
+        (EIGHT, "scale-to-zero", 8.35, 16.7, 1),
+        # 8 bursts of 10 min, each with its start and its idle time
+        (Profile(hours_per_day=8, busy_minutes=10), "scale-to-zero", 8 * 31 / 60, 16 * 31 / 60, 8),
+        # a pause of 15 min is billed: one start, 7 h 45 min until the end of the last burst, 15 idle minutes
+        (Profile(hours_per_day=8, busy_minutes=45), "scale-to-zero", 8.1, 16.2, 1),
+        (Profile(hours_per_day=24), "scale-to-zero", 24, 48, 0),
+        (EIGHT, "min-instance", 24, 48, 0),
+    ],
+)
+def test_a_day_is_billed_as_a_person_would_count_it(profile, kind, billed_h, usd_per_day, starts):
+    way = ways(profile, on_cloud_run=kind in {"scale-to-zero", "min-instance"})[kind]
+    assert way.billed_h == pytest.approx(billed_h)
+    assert way.usd_per_day == pytest.approx(usd_per_day)
+    assert way.usd_per_month == pytest.approx(usd_per_day * 730 / 24)
+    assert way.starts_per_day == starts
+
+
+def test_a_run_ends_and_is_written_with_its_end():
+    assert ways(EIGHT, on_cloud_run=False)["flex-start"].run_s == 8 * 3_600 + 600
+    assert ways(Profile(hours_per_day=24), on_cloud_run=False)["flex-start"].run_s == FLEX_START_MAX_RUN_S
+    assert ways(EIGHT, on_cloud_run=False)["on-demand"].run_s is None
+    assert ways(EIGHT, on_cloud_run=True)["scale-to-zero"].run_s is None
+
+
+HOURS = st.floats(0.25, 24)
+MINUTES = st.integers(1, 60).map(float)
+
+
+@given(st.tuples(HOURS, HOURS), st.tuples(MINUTES, MINUTES), st.booleans(), st.floats(30, 3_600))
+@example((8, 8), (44, 45), True, START_S)
+@example((7.9, 8.1), (10, 10), True, START_S)
+def test_more_traffic_never_costs_less_and_no_day_has_more_than_24_hours(hours, minutes, on_cloud_run, start_s):
+    less, more = (Profile(hours_per_day=end(hours), busy_minutes=end(minutes)) for end in (min, max))
+    measured = rates(on_cloud_run=on_cloud_run, start_s=start_s)
+    for before, after in zip(ways_of(measured, less), ways_of(measured, more), strict=True):
+        assert before.billed_h <= after.billed_h + 1e-9
+        assert 0 < after.billed_h <= 24
+        assert before.billed_h >= min(less.busy_h, 24) - 1e-9
+
+
+def test_steady_traffic_goes_to_the_cheaper_hour_and_bursts_to_what_scales_to_zero():
+    steady, bursts = chosen(), chosen(Profile(hours_per_day=8, busy_minutes=10))
+    assert steady.chosen.kind == "flex-start"
+    assert bursts.chosen.kind == "scale-to-zero"
+    for choice in (steady, bursts):
+        assert choice.chosen.usd_per_day == min(way.usd_per_day for way in choice.ways)
+        assert choice.other.kind != choice.chosen.kind
+        assert f"${choice.chosen.usd_per_day:,.2f}/day beats" in decision(choice)
+    assert re.search(r"an hour costs \$\S+ instead of \$\S+, and both are billed for about \S+ h\.$", decision(steady))
+    assert re.search(
+        r"because it costs nothing while idle: it is billed for \S+ h instead of \S+ h, ", decision(bursts)
+    )
+    assert "makes a client wait up to" in " ".join(conditions(bursts))
+
+
+def test_the_minute_at_which_the_choice_changes_is_where_the_other_way_wins():
+    choice = chosen()
+    (change,) = choice.by_minutes
+    assert change.first == 1
+    at, after = (chosen(replace(EIGHT, busy_minutes=change.last + more)) for more in (0, 1))
+    assert at.chosen.kind == change.way.kind == "scale-to-zero"
+    assert after.chosen.kind == "flex-start"
+    assert f"Up to {change.last:g} min of traffic per hour" in " ".join(conditions(choice))
+
+
+def test_the_hours_at_which_the_choice_changes_are_where_the_other_way_wins(monkeypatch):
+    """A slice whose start takes an hour is worth it for long days only."""
+    whole = profiles._rates_of
+
+    def slow(solution):
+        found = whole(solution)
+        return replace(found, start_s=3_600.0) if not found.linger_s else found
+
+    monkeypatch.setattr(profiles, "_rates_of", slow)
+    choice = chosen()
+    (change,) = choice.by_hours
+    assert chosen(Profile(hours_per_day=change.last)).chosen.kind == "scale-to-zero"
+    assert chosen(Profile(hours_per_day=change.last + 0.5)).chosen.kind == "flex-start"
+    assert f"Up to {change.last:g} h per day" in " ".join(conditions(choice))
+
+
+def test_latency_first_takes_the_shortest_request_and_names_the_cheapest():
+    choice = chosen(goal="latency")
+    fastest = solved(goal="latency").fastest
+    assert choice.chosen.solution == fastest == solved(goal="latency").chosen
+    assert choice.cheapest.usd_per_day < choice.chosen.usd_per_day
+    assert "has the shortest request" in decision(choice)
+    assert f"at ${choice.cheapest.usd_per_day:,.2f}/day." in decision(choice)
+
+
+def test_throughput_first_fills_the_server_and_has_the_lowest_price_per_token():
+    full = solved(goal="throughput", workload="in=4000,out=500")
+    assert full.chosen.usd_per_million_tokens == min(one.usd_per_million_tokens for one in full.solutions)
+    assert full.chosen.usd_per_million_tokens < solved().cheapest.usd_per_million_tokens
+    assert full.chosen.answer.running_requests.typical > 32
+    choice = choose(full.solutions, EIGHT, "throughput")
+    assert f"${choice.chosen.usd_per_million_tokens:.3f} per 1M tokens" in decision(choice)
+
+
+def test_the_price_of_a_token_counts_starts_and_idle_time():
+    """A server without a pause costs its price per hour; one with pauses costs more per token."""
+    always = next(way for way in chosen(Profile(hours_per_day=24)).ways if way.kind == "min-instance")
+    assert always.usd_per_million_tokens == pytest.approx(always.solution.usd_per_million_tokens)
+    half = next(way for way in chosen(Profile(hours_per_day=12)).ways if way.kind == "min-instance")
+    assert half.usd_per_million_tokens == pytest.approx(2 * half.solution.usd_per_million_tokens)
+
+
+def test_without_a_model_each_family_has_its_cheapest_way():
+    choice = chosen(model=None)
+    families = [way.solution.architecture for way in choice.ways]
+    assert len(families) == len(set(families)) == 5
+
+
+@pytest.mark.parametrize("profile", [EIGHT, Profile(hours_per_day=8, busy_minutes=10), Profile(hours_per_day=24)])
+def test_each_way_is_written_as_a_stack_that_fits_and_costs_what_was_shown(tmp_path, profile):
+    for way in chosen(profile).ways:
+        path = tmp_path / "Pulumi.new.yaml"
+        path.write_text(stack_text("new", way.deployed(), ServiceLimits(), revision="a" * 40), encoding="utf-8")
+        planned = plan(to_deployment(from_file(path, project="my-project")))
+        assert planned.fits, (way.kind, [finding.id for finding in planned.stopping])
+        assert planned.cost.usd_per_hour == pytest.approx(way.usd_per_hour)
+        text = path.read_text(encoding="utf-8")
+        assert ("minInstances: 1" in text) == (way.kind == "min-instance")
+        assert ("maxRunDuration" in text) == (way.kind == "flex-start")
+        if way.run_s is not None:
+            assert planned.cost.max_usd == pytest.approx(way.usd_per_hour * way.run_s / 3_600)
+
+
+def test_the_command_answers_a_person_who_asks_for_a_day(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    asked = ("--solve", "--workload", LOAD, "--model", "26B", "--hours-per-day", "8")
+    assert main(asked) == 0
+    text = capsys.readouterr().out
+    assert "Cost per day: steady traffic for 8 h per day" in text
+    run_s = chosen().chosen.run_s
+    assert 8 * 3_600 < run_s < 9 * 3_600
+    assert f"ends: {format_duration(run_s)}" in text
+    assert main((*asked, "--json")) == 0
+    answer = json.loads(capsys.readouterr().out)
+    profile = answer["profile"]
+    assert profile["decision"] in text
+    assert all(sentence in text for sentence in profile["conditions"])
+    (first, *_) = profile["ways"]
+    assert first["chosen"]
+    assert first["ends_after_s"] == run_s
+    assert answer["chosen_by"] == "cost"
+    assert profile == profile_json(chosen())
+
+
+def test_a_day_in_a_region_without_a_price_is_marked(capsys):
+    asked = ("--solve", "--workload", LOAD, "--model", "E2B", "--hours-per-day", "8", "--accelerator", "L4", "--region")
+    assert main((*asked, "asia-southeast1")) == 0
+    assert re.search(r"\d\.\d\d\*", capsys.readouterr().out)
+    assert main((*asked, "us-east4")) == 0
+    assert not re.search(r"\d\.\d\d\*", capsys.readouterr().out)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--traffic", "steady"), "--traffic requires --hours-per-day."),
+        (("--hours-per-day", "8", "--traffic", "burst"), "it must be steady, or burst=MINUTES with the minutes"),
+        (("--hours-per-day", "8", "--traffic", "burst=60"), "it must be steady, or burst=MINUTES"),
+        (("--hours-per-day", "8", "--traffic", "burst=nan"), "it must be steady, or burst=MINUTES"),
+        (("--hours-per-day", "0"), "--hours-per-day is '0'; it must be a number"),
+        (("--hours-per-day", "25"), "--hours-per-day is '25'; it must be a number"),
+        (("--latency-first", "--throughput-first"), "--latency-first and --throughput-first cannot be combined."),
+    ],
+)
+def test_a_wrong_profile_is_one_sentence(capsys, arguments, said):
+    try:
+        code = main(("--solve", "--workload", LOAD, *arguments))
+    except SystemExit as exit_:
+        code = exit_.code
+    captured = capsys.readouterr()
+    assert (code, captured.out) == (2, "")
+    assert said in captured.err
+    assert captured.err.count("\n") == 1
