@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import cast
 
 from contracts.fields import camel_case
-from planning.data.images import DEFAULT_IMAGES
+from planning.data.images import DEFAULT_IMAGES, built_name
 from planning.machine.hardware import CLOUD_RUN_GPUS, find_accelerator
 from planning.question.fields import changed, is_duration, value_at
 from planning.question.types import Deployment, Platform
@@ -69,8 +69,14 @@ def file_changes(deployment: Deployment, changes: Mapping[str, object]) -> Mappi
     if "model" in changes and deployment.model_revision:
         paths = list(dict.fromkeys((*paths, "model_revision")))
     found: dict[str, object] = {}
+    image = built_name(after.image_version) or DEFAULT_IMAGES[target]
     if target != before_target:
-        found |= {"target": target, "image": DEFAULT_IMAGES[target], _BLOCKS[before_target]: None}
+        found |= {"target": target, "image": image, _BLOCKS[before_target]: None}
+    elif "image_version" in changes:
+        found["image"] = image
+    if "image" in found:
+        paths = [path for path in paths if path not in {"image_version", "image_supports"}]
+    if target != before_target:
         paths = [path for path in paths if not _is_of_block(path, _BLOCKS[before_target], before_target)]
         paths = list(dict.fromkeys((*paths, *_REQUIRED[target])))
     for path in paths:

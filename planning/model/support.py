@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Final, Literal
 
-from planning.data.images import IMAGES
+from planning.data.images import DEFAULT_IMAGES, IMAGES, built_images
 from planning.data.tables import data_file, row_of
 from planning.machine.hardware import Accelerator
 from planning.model.spec import ModelSpec
@@ -96,6 +96,21 @@ def support_of(
         source="planning/model/support.py",
         seen_on="",
     )
+
+
+def loading_image(scheme: str, spec: ModelSpec, accelerator: Accelerator) -> str | None:
+    """Return the name of the image that is known to load a precision of a model on a device: the target's default, otherwise one that this
+    project builds. None if none does.
+    """
+    if support_of(scheme, spec, accelerator).answer == "yes":
+        return DEFAULT_IMAGES["tpu" if accelerator.is_tpu else "cloud-run"]
+    for name, image in built_images("tpu" if accelerator.is_tpu else "cuda").items():
+        if generation_of(accelerator) not in image.generations or kind_of_model(spec) not in image.model_kinds:
+            continue
+        row = support_of(scheme, spec, accelerator, image_version=image.version, image_supports=image.supports)
+        if row.answer == "yes":
+            return name
+    return None
 
 
 def generation_of(accelerator: Accelerator) -> str:

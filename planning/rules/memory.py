@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from planning.cost.subject import Subject, is_out_of_memory
 from planning.data import overheads
+from planning.data.checkpoints import checkpoint_of, stored_as
 from planning.machine.hardware import CLOUD_RUN_GIB_PER_VCPU, CLOUD_RUN_VCPU
 from planning.memory import margins
 from planning.memory.budget import comfortable_utilization, memory_plan
@@ -13,7 +14,14 @@ from planning.model.support import support_of
 from planning.question.recommendation import UTILIZATION
 from planning.question.releases import tokens_in_flight
 from planning.question.types import Remedy
-from planning.rules.alternatives import alternatives_for, other_accelerators, smaller_models, to_bf16, trillium_note
+from planning.rules.alternatives import (
+    alternatives_for,
+    house_image,
+    models_here,
+    other_accelerators,
+    smaller_models,
+    to_bf16,
+)
 from planning.rules.registry import RuleResult, change, rule
 from planning.units import align_to, from_gib, to_gib
 
@@ -57,7 +65,7 @@ def out_of_memory(subject: Subject) -> RuleResult | None:
         yield from _more_utilization(subject)
         yield from alternatives_for(subject)
 
-    return RuleResult(message=message, remedies=remedies(), advice=trillium_note(subject))
+    return RuleResult(message=message, remedies=remedies())
 
 
 def _parts_of_loading(subject: Subject) -> str:
@@ -247,8 +255,13 @@ def precision(subject: Subject) -> RuleResult | None:
         )
 
     def remedies() -> Iterator[Remedy]:
+        image = house_image(resolved.scheme.name, resolved.spec, resolved.accelerator)
+        if image is not None:
+            yield Remedy(changes=image)
         if resolved.deployment.model_spec is None:
             yield Remedy(changes=to_bf16(resolved.model_id))
+            if resolved.scheme.name != "w4a16":
+                yield from models_here(subject, stored_as(checkpoint_of(resolved.model_id).architecture, "w4a16"))
         yield from other_accelerators(subject)
 
     if row.answer == "no":
