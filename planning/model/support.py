@@ -99,8 +99,9 @@ def support_of(
 
 
 def loading_image(scheme: str, spec: ModelSpec, accelerator: Accelerator) -> str | None:
-    """Return the name of the image that is known to load a precision of a model on a device: the target's default, otherwise one that this
-    project builds. None if none does.
+    """Return the name of the image that is known to load a precision of a model on a device; None if none does.
+
+    The target's default comes first, then those that this project builds.
     """
     if support_of(scheme, spec, accelerator).answer == "yes":
         return DEFAULT_IMAGES["tpu" if accelerator.is_tpu else "cloud-run"]

@@ -22,11 +22,16 @@ from planning.rules.alternatives import (
     smaller_models,
     to_bf16,
 )
+from planning.rules.arguments import image_tokens
 from planning.rules.registry import RuleResult, change, rule
 from planning.units import align_to, from_gib, to_gib
 
 _LONGEST_BLOCK = 256
 """Tokens of the longest block that vLLM on TPU chooses; a length that it divides fills its blocks."""
+_SPLIT_ON_TPU = (
+    "With `vllm.disable_chunked_mm_input` false the server starts, but vLLM on TPU warns of failures when it splits an item "
+    "(tpu-inference platforms/tpu_platform.py). Set it to false only if clients send text."
+)
 _WORTH_HALF = 0.55
 """An fp8 KV cache of at most this fraction of the bf16 size delivers about what users expect."""
 
@@ -399,16 +404,24 @@ def multimodal_item(subject: Subject) -> RuleResult | None:
         return None
     modality, tokens = max(too_long.items(), key=lambda item: item[1])
     limits = {**(resolved.vllm.limit_mm_per_prompt or {}), **dict.fromkeys(too_long, 0)}
+    is_chosen = not resolved.spec.vision_bidirectional
+    default = " by this project's default" if resolved.deployment.vllm.disable_chunked_mm_input is None else ""
+    why = f" because `vllm.disable_chunked_mm_input` is true{default}" if is_chosen else ""
+
+    def remedies() -> Iterator[Remedy]:
+        yield change("vllm.max_num_batched_tokens", tokens)
+        if is_chosen and not resolved.is_tpu:
+            yield change("vllm.disable_chunked_mm_input", False)
+        yield change("vllm.limit_mm_per_prompt", limits)
+
     return RuleResult(
         message=(
-            f"One {modality} item has up to {tokens:,} tokens and cannot be split over steps, but `vllm.max_num_batched_tokens` is "
-            f"{resolved.max_num_batched_tokens:,}. vLLM will not start."
+            f"One {modality} item has up to {tokens:,} tokens and cannot be split over steps{why}, but "
+            f"`vllm.max_num_batched_tokens` is {resolved.max_num_batched_tokens:,}. vLLM will not start."
         ),
-        remedies=(
-            change("vllm.max_num_batched_tokens", tokens),
-            change("vllm.limit_mm_per_prompt", limits),
-        ),
+        remedies=remedies(),
         last_resorts=alternatives_for(subject),
+        advice=_SPLIT_ON_TPU if is_chosen and resolved.is_tpu else "",
     )
 
 
@@ -417,7 +430,7 @@ def item_lengths(subject: Subject) -> dict[str, int]:
     resolved = subject.resolved
     if not resolved.spec.is_gemma4 or not resolved.spec.is_multimodal:
         return {}
-    lengths = {"video": overheads.VIDEO_TOKENS, "image": overheads.IMAGE_TOKENS}
+    lengths = {"video": overheads.VIDEO_TOKENS, "image": image_tokens(subject)}
     if resolved.spec.audio_params:
         lengths["audio"] = overheads.AUDIO_TOKENS
     return {name: tokens for name, tokens in lengths.items() if resolved.item_limit(name) > 0}
