@@ -8,7 +8,7 @@ from planning.data import overheads
 from planning.data.checkpoints import checkpoint_of, stored_as
 from planning.machine.hardware import CLOUD_RUN_GIB_PER_VCPU, CLOUD_RUN_VCPU
 from planning.memory import margins
-from planning.memory.budget import comfortable_utilization, memory_plan
+from planning.memory.budget import comfortable_utilization, memory_plan, verification_gib
 from planning.memory.kv_cache import largest_model_len, layout_of
 from planning.model.support import support_of
 from planning.question.recommendation import UTILIZATION
@@ -205,7 +205,14 @@ def headroom(subject: Subject) -> RuleResult | None:
         )
     else:
         outside = "compiled programs" if resolved.is_tpu else "the CUDA context, fragmentation and CUDA graphs"
-        fact = f"{outside} need {edge.minimum_gib:.2f} to {edge.recommended_gib:.2f} GiB there. The server may crash during the start."
+        verified_gib = verification_gib(resolved)
+        when = "during the start or under load" if verified_gib else "during the start"
+        part = (
+            f" ({verified_gib:.2f} GiB to verify proposed tokens, whose logits each chip holds whole)"
+            if verified_gib
+            else ""
+        )
+        fact = f"{outside} need {edge.minimum_gib:.2f} to {edge.recommended_gib:.2f} GiB there{part}. The server may crash {when}."
     return RuleResult(
         message=f"{left}, but {fact}",
         severity="block" if edge.is_short else "warn",
