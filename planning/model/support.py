@@ -41,6 +41,8 @@ class Support:
     """Generations of accelerators; empty for all."""
     models: tuple[ModelKind, ...] = ()
     loading: Loading | None = None
+    packings: tuple[str, ...] = ()
+    """Quantization methods of checkpoints outside the catalog (`ModelSpec.packing`); empty for all."""
     first: str = ""
     """Oldest version of vLLM that the row applies to; empty for all."""
     last: str = ""
@@ -86,6 +88,7 @@ def support_of(
             and (not row.devices or generation in row.devices)
             and (not row.models or kind in row.models)
             and row.loading in {None, loading}
+            and (not row.packings or spec.packing in row.packings)
             and _is_within(version, row)
         ):
             return row

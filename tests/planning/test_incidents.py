@@ -101,7 +101,7 @@ INCIDENTS: Mapping[str, Incident] = {
     "SCL04": Incident("l4-qat", {**TWO_LARGE, "cloudRun.memoryQuota": "40Gi"}, "block", TWO_FOR_40),
     "SCL05": Incident("l4-qat", {"cloudRun.memory": "32Gi"}, "warn", AN_UPDATE),
     "SCL03": Incident("l4-qat", {"cloudRun.region": "europe-west3"}, "block", r"europe-west3\. Set cloudRun\.region: europe-west1"),
-    "SCL06": Incident("l4-qat", {"cloudRun.minInstances": 0}, "warn", r"12 min 49 s\. OpenAI's .* 10 min.*: fuse-buffered.*minInstances: 1\. .* \$32\.\d\d per day"),
+    "SCL06": Incident("l4-qat", {"cloudRun.minInstances": 0}, "warn", r"12 min 49 s\. OpenAI.*: fuse-buf.*minInstances: 1\. .*\$32\.\d\d per"),
     "TPU01": Incident("tpu-v6e4", {"vllm.tensorParallelSize": 1}, "block", r"is 1, .* 4 chip.*vllm\.tensorParallelSize: 4"),
     "TPU02": Incident("tpu-v6e4", {"tpu.maxRunDuration": None}, "block", r"tpu\.maxRunDuration is not set.*tpu\.maxRunDuration: 4h"),
     "TPU04": Incident("tpu-v6e4", {"tpu.zones": ["us-west1-a", "us-east5-b"]}, "block", r"us-west1-a.*tpu\.zones: \[us-east5-b\]"),
