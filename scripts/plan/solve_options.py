@@ -51,7 +51,7 @@ class Solving:
         )
 
 
-_CHOSEN: Final = ("platform", "quantization", "set", "config", "index", "draft_config", "device", "save")
+_CHOSEN: Final = ("platform", "quantization", "image", "set", "config", "index", "draft_config", "device", "save")
 """Fields of a question that `--solve` chooses itself, or that describe a model outside its catalog."""
 _SWITCHES: Final = ("from_hub", "from_bucket", "text_only")
 
