@@ -14,7 +14,7 @@ from contracts.spelling import did_you_mean
 from planning.data.images import IMAGES, Image, built_name
 from planning.data.prices import PriceBook
 from planning.errors import PlanningError
-from planning.machine.hardware import ACCELERATORS, Accelerator
+from planning.machine.hardware import ACCELERATORS, Accelerator, find_accelerator
 from planning.model.spec import ModelSpec
 from planning.question.fields import changed, field_types, is_duration, number_limits
 from planning.question.types import Deployment
@@ -191,7 +191,7 @@ def deployment_from(question: Question) -> Deployment:
     if question.stack is not None:
         deployment = _of_stack(question)
         return deployment if workload is None else replace(deployment, workload=workload)
-    spec, draft, image = _model_spec(question), _draft_spec(question), _image(question.image)
+    spec, draft, image = _model_spec(question), _draft_spec(question), _image(question)
     plain = Deployment(
         model=question.model or (spec.name if spec else ""),
         accelerator=question.accelerator or "",
@@ -213,12 +213,18 @@ def deployment_from(question: Question) -> Deployment:
     return deployment
 
 
-def _image(name: str | None) -> Image | None:
-    """Return the named image. Raises PlanningError for any other name."""
-    if name is None or name == NONE:
+def _image(question: Question) -> Image | None:
+    """Return the named image. Raises PlanningError for an unknown one, and for one of the other kind of accelerator."""
+    name, device = _given(question.image), find_accelerator(question.accelerator or "")
+    if name is None:
         return None
     if name not in IMAGES:
         raise PlanningError(f'--image is "{name}". Allowed: {", ".join(IMAGES)}.')
+    is_for_tpu = IMAGES[name].platform == "tpu"
+    if device is not None and device.is_tpu != is_for_tpu:
+        raise PlanningError(
+            f"--image {name} is an image for {'TPUs' if is_for_tpu else 'GPUs'}, but {device.name} is not one."
+        )
     return IMAGES[name]
 
 
