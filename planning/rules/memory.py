@@ -28,6 +28,8 @@ from planning.units import align_to, from_gib, to_gib
 
 _LONGEST_BLOCK = 256
 """Tokens of the longest block that vLLM on TPU chooses; a length that it divides fills its blocks."""
+_WORTH_KEEPING = 1.25
+"""Times the tokens from which an fp8 KV cache that does not double them is worth its loss of precision (assumed)."""
 _SPLIT_ON_TPU = (
     "With `vllm.disable_chunked_mm_input` false the server starts, but vLLM on TPU warns of failures when it splits an item "
     "(tpu-inference platforms/tpu_platform.py). Set it to false only if clients send text."
@@ -293,6 +295,7 @@ def precision(subject: Subject) -> RuleResult | None:
 @rule(
     "FIT07",
     "warn",
+    "info",
     source="tpu-inference kernels/ragged_paged_attention (get_kv_cache_shape)",
     what="an fp8 KV cache on TPU that does not double the tokens",
 )
@@ -307,6 +310,7 @@ def fp8_kv_on_tpu(subject: Subject) -> RuleResult | None:
         return None
     gain = "no more" if packed == plain else f"{plain / packed:.2f} times as many"
     return RuleResult(
+        severity="info" if plain >= packed * _WORTH_KEEPING else "warn",
         message=(
             f"`vllm.kv_cache_dtype` is {resolved.kv_dtype}, but it does not double the KV cache on {resolved.accelerator.name}. It holds "
             f"{subject.memory.kv_tokens:,} tokens of {packed / 1024:.0f} KiB, {gain} than with bf16. "

@@ -162,6 +162,7 @@ MORE: tuple[tuple[str, Incident], ...] = (
     ("FIT05", Incident("l4-12b-qat", {"vllm.gpuMemoryUtilization": 0.97}, "warn", r"0\.66 GiB .* may crash .* vllm\.gpuMemoryUtilization: 0\.96")),
     ("FIT05", Incident("tpu-v6e1", {"vllm.gpuMemoryUtilization": 1.0}, "block", r"0\.00 GiB .* at least 0\.82 GiB .* vllm\.gpuMemoryUtilization: 0\.95")),
     ("FIT05", Incident("tpu-v6e4-turbo", {"vllm.gpuMemoryUtilization": 0.95}, "warn", r"1\.56 GiB .*1\.50 GiB to verify .*load\. Set .*Utilization: 0\.91")),
+    ("FIT07", Incident("tpu-v6e4-turbo", {}, "info", r"1\.71 times as many than with bf16.*Keep it if")),
     ("TPU02", Incident("tpu-v6e4", {"tpu.maxRunDuration": "8d"}, "block", r"8 d, .* maximum is 7 d.*tpu\.maxRunDuration: 7d")),
     ("TPU02", Incident("tpu-v6e4", {"tpu.maxRunDuration": "5m"}, "block", r"300 s|5 min.*tpu\.maxRunDuration: 10m")),
     ("SCL04", Incident("l4-qat", TWO_LARGE, "warn", r"64 GiB, but the memory quota of us-east4 is not set \(new projects have 40 GiB\)")),
