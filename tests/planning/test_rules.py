@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from planning import CloudRunOptions, Deployment, Finding, Plan, StartupProbe, TpuOptions, VllmOptions, Workload, plan
+from planning.data.images import IMAGES
 from planning.model.catalog import spec_of
 from planning.question.fields import changed
 from planning.rules.findings import ACCEPTABLE_IDS, RULE_IDS, check_accepted
@@ -400,6 +401,34 @@ def test_31b_on_an_l4_is_told_where_it_would_run_and_for_how_much():
     assert deployable["google/gemma-4-12B-it-qat-w4a16-ct here"] == pytest.approx(1.42, abs=0.01)
     assert next(iter(deployable)) == "v6e-1 with image vllm-tpu-w4a16", "cheapest first"
     assert deployable["v6e-1 with image vllm-tpu-w4a16"] == pytest.approx(1.35, abs=0.01)
+
+
+def test_the_first_way_out_of_one_finding_does_not_end_in_another():
+    bad = Deployment(model="nvidia/Gemma-4-31B-IT-NVFP4", accelerator="v6e-1")
+    assert {f.id for f in plan(bad).stopping} == {"FIT01", "FIT06"}
+    for identifier in ("FIT01", "FIT06"):
+        ways = the(plan(bad), identifier).remedies
+        assert {"model": "google/gemma-4-31B-it"} not in [way.changes for way in ways], "58 GiB on one chip"
+        for way in ways:
+            assert plan(changed(bad, way.changes)).fits, f"{identifier}: {way}"
+
+
+def test_a_way_out_selects_the_image_of_this_project_that_loads_the_precision():
+    bad = Deployment(
+        model="google/gemma-4-31B-it-qat-w4a16-ct", accelerator="v6e-1", vllm=VllmOptions(max_model_len=4_096)
+    )
+    first = the(plan(bad), "FIT06").remedies[0]
+    assert first.changes == {"image_version": IMAGES["vllm-tpu-w4a16"].version}
+    assert plan(changed(bad, first.changes)).fits
+    on_v5e = the(plan(replace(bad, accelerator="v5e-8")), "FIT06")
+    assert not any("image_version" in way.changes for way in on_v5e.remedies if way.move is None), "untested there"
+
+
+def test_a_move_to_the_other_kind_of_accelerator_leaves_the_image_behind():
+    bad = replace(deployment("31B-it", "v6e-1"), image_version="0.31.0", image_supports=("w4a16",))
+    move = next(way for way in the(plan(bad), "FIT01").remedies if way.title.startswith("RTX"))
+    assert move.changes["image_version"] is None
+    assert move.changes["image_supports"] == ()
 
 
 def test_machines_of_compute_engine_are_marked_as_outside_the_project():
