@@ -1,5 +1,6 @@
 """Translate fields of a `Deployment` into settings: keys, spelled values, and the file changes of a remedy."""
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import cast
 
@@ -29,6 +30,8 @@ _REQUIRED = {
 
 _BUCKET_MODES = frozenset({"disk", "fuse", "fuse-buffered", "fuse-cached", "streamer", "memory"})
 """Modes that settings express as `weights: bucket`."""
+_NEEDS_QUOTES = re.compile(r"""[\[\]{},"'`]|: | #""")
+"""Text that YAML does not read as one plain word in a list."""
 _BLOCK_OF = {"tpu.private_google_access": "tpu.existingNetwork"}
 """Fields that are removed together with their block."""
 
@@ -109,7 +112,7 @@ class StackWording:
 
 
 def _phrases(found: Mapping[str, object]) -> Iterator[str]:
-    given = ", ".join(f"{key}: {_inline(value)}" for key, value in found.items() if value is not None)
+    given = ", ".join(f"{key}: {inline(value)}" for key, value in found.items() if value is not None)
     removed = ", ".join(key for key, value in found.items() if value is None)
     if given:
         yield f"set {given}"
@@ -117,16 +120,20 @@ def _phrases(found: Mapping[str, object]) -> Iterator[str]:
         yield f"remove {removed}"
 
 
-def _inline(value: object) -> str:
+def inline(value: object) -> str:
     """Return a value as YAML on one line."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, list):
-        return f"[{', '.join(_inline(item) for item in cast('list[object]', value))}]"
+        return f"[{', '.join(inline(item) for item in cast('list[object]', value))}]"
     if isinstance(value, Mapping):
         entries = cast("Mapping[str, object]", value).items()
-        return f"{{ {', '.join(f'{key}: {_inline(item)}' for key, item in entries)} }}"
-    return str(value)
+        return f"{{ {', '.join(f'{key}: {inline(item)}' for key, item in entries)} }}"
+    text = str(value)
+    if not isinstance(value, str) or not _NEEDS_QUOTES.search(text):
+        return text
+    doubled = text.replace("'", "''")
+    return f"'{doubled}'"
 
 
 def _target(deployment: Deployment) -> str:

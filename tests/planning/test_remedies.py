@@ -38,7 +38,7 @@ from scripts.plan.question import CommandWording, Question, deployment_from
 from stacks.loading import SettingsError, from_values
 from stacks.planned import to_deployment
 from stacks.settings import Settings
-from stacks.wording import StackWording, file_changes
+from stacks.wording import StackWording, file_changes, inline
 from tests.laws import examples
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -256,6 +256,13 @@ def test_every_remedy_of_a_drawn_deployment_keeps_its_promise(deployment: Deploy
                 assert question(*arguments, *pasted) == changed_deployment
 
 
+def assert_pasteable(changes: Mapping[str, Any]) -> None:
+    """Each value is printed as YAML that reads as the value."""
+    for value in changes.values():
+        if isinstance(value, list | dict):
+            assert yaml.safe_load(inline(value)) == value
+
+
 EDITS: Mapping[str, st.SearchStrategy[Any]] = {
     "model": st.sampled_from(model_ids()),
     "weights": st.sampled_from(["hub", "bucket", "prefetched-image"]),
@@ -375,6 +382,7 @@ def test_every_remedy_of_an_edited_stack_loads_and_keeps_its_promise(name: str, 
             if not remedy.is_deployable:
                 continue
             assert wording.change(remedy.changes), f"{remedy} has no words in a settings file"
+            assert_pasteable(file_changes(deployment, remedy.changes))
             after = to_deployment(load(apply(values, file_changes(deployment, remedy.changes))))
             assert_kept(before, finding, remedy, after)
             if "platform" not in remedy.changes:
