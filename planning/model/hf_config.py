@@ -263,7 +263,7 @@ def _quantization(top: _Reader, name: str) -> str:
     bits = block.whole("bits", "weight_bits", default=0) or weights.whole("num_bits", default=0)
     algorithm = block.text("quant_algo").upper()
     kind = block.text("data_type") or weights.text("type")
-    if method == "mxfp4" or kind.startswith("mx") or _is_mxfp4(block, weights):
+    if method == "mxfp4" or (bits == _FOUR_BITS and kind.startswith("mx")) or _is_mxfp4(block, weights):
         return "mxfp4"
     if algorithm == "NVFP4" or (bits == _FOUR_BITS and kind.startswith(("float", "nv"))):
         return "nvfp4-mlp" if _leaves_attention(block) else "nvfp4"

@@ -26,7 +26,7 @@ _SAME_AS: Final[Mapping[str, str]] = {
 _OF_THE_MODEL: Final = (REVISION, TOKENIZER_REVISION)
 """Flags for `model_revision`. A tokenizer from another repository has its own commit."""
 _SET_BY_THE_STACK: Final = ("--model", "--host", "--port")
-_TOKENS_IN_TEXT: Final = re.compile(r"""(max_soft_tokens["']?\s*[:=]\s*)(\d+)""")
+_TOKENS_IN_TEXT: Final = re.compile(r"""(max_soft_tokens["']?\s*[:=]\s*)(\d{1,18})""")
 _PARSER: Final = "gemma4"
 """Name of Gemma 4's tool-call parser, and of its reasoning parser."""
 
@@ -141,12 +141,16 @@ def soft_tokens(subject: Subject) -> RuleResult | None:
     words = subject.resolved.deployment.vllm.extra_args
     written = tuple(_with_tokens(words[position], nearest) for position in argument.words)
     kept = kept_arguments(subject, (argument,))
+    has_secret = bool(_secrets((argument,), words))  # remedies are printed
     return RuleResult(
         message=(
             f"`vllm.extra_args` sets max_soft_tokens to {given:,}, but Gemma 4 has images of {', '.join(map(str, IMAGE_TOKENS[:-1]))} or "
             f"{IMAGE_TOKENS[-1]} tokens. vLLM will not start."
         ),
-        remedies=(change("vllm.extra_args", (*kept, *written)), change("vllm.extra_args", kept)),
+        remedies=(
+            *(() if has_secret else (change("vllm.extra_args", (*kept, *written)),)),
+            change("vllm.extra_args", kept),
+        ),
         advice=f"Without the argument, an image has {DEFAULT_IMAGE_TOKENS} tokens.",
     )
 

@@ -275,6 +275,10 @@ def _without(config: dict[str, object], key: str) -> dict[str, object]:
         ({**LLAMA_8B, "layer_types": ["linear_attention"] * 32}, "linear_attention are not supported"),
         ({**LLAMA_8B, "layer_types": ["full_attention"] * 31}, "has 31 layers"),
         ({**LLAMA_8B, "quantization_config": {"quant_method": "gptq", "bits": 3}}, '"gptq" with 3 bits'),
+        (
+            {**LLAMA_8B, "quantization_config": {"quant_method": "auto-round", "bits": 8, "data_type": "mx_fp"}},
+            '"auto-round" with 8 bits',
+        ),
         ({}, '"num_hidden_layers" is missing'),
     ],
 )

@@ -559,6 +559,12 @@ def test_a_number_of_image_tokens_is_fixed_in_each_notation(extra, fixed):
     assert finding.remedies[1].changes["vllm.extra_args"] == ("--grpc",)
 
 
+def test_a_number_of_image_tokens_beside_a_secret_is_only_removed():
+    extra = ('--mm-processor-kwargs={"max_soft_tokens":300,"key":"hf_canary0canary"}',)
+    finding = the(plan(deployment(extra_args=extra)), "ARG03")
+    assert [remedy.changes for remedy in finding.remedies] == [{"vllm.extra_args": ()}]
+
+
 def test_a_number_of_image_tokens_matters_only_to_a_server_that_reads_images():
     extra = ('--mm-processor-kwargs={"max_soft_tokens":1000}',)
     assert found(plan(deployment(extra_args=extra, limit_mm_per_prompt=TEXT_ONLY)), "ARG03") is None
