@@ -243,7 +243,7 @@ def _network(context: Context, run: CloudRunSettings, foundation: Foundation) ->
             regions=[run.region],
             ownership=context.ownership,
             target_tag=context.names.base,
-            internet_egress=context.settings.weights == "hub",
+            internet_egress=context.needs_hub,
             allow_iap=False,
         ),
         foundation.options,

@@ -1,10 +1,11 @@
 """Translate fields of a `Deployment` into settings: keys, spelled values, and the file changes of a remedy."""
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import cast
 
 from contracts.fields import camel_case
-from planning.data.images import DEFAULT_IMAGES
+from planning.data.images import DEFAULT_IMAGES, built_name
 from planning.machine.hardware import CLOUD_RUN_GPUS, find_accelerator
 from planning.question.fields import changed, is_duration, value_at
 from planning.question.types import Deployment, Platform
@@ -29,6 +30,8 @@ _REQUIRED = {
 
 _BUCKET_MODES = frozenset({"disk", "fuse", "fuse-buffered", "fuse-cached", "streamer", "memory"})
 """Modes that settings express as `weights: bucket`."""
+_NEEDS_QUOTES = re.compile(r"""[\[\]{},"'`]|: | #""")
+"""Text that YAML does not read as one plain word in a list."""
 _BLOCK_OF = {"tpu.private_google_access": "tpu.existingNetwork"}
 """Fields that are removed together with their block."""
 
@@ -69,8 +72,14 @@ def file_changes(deployment: Deployment, changes: Mapping[str, object]) -> Mappi
     if "model" in changes and deployment.model_revision:
         paths = list(dict.fromkeys((*paths, "model_revision")))
     found: dict[str, object] = {}
+    image = built_name(after.image_version) or DEFAULT_IMAGES[target]
     if target != before_target:
-        found |= {"target": target, "image": DEFAULT_IMAGES[target], _BLOCKS[before_target]: None}
+        found |= {"target": target, "image": image, _BLOCKS[before_target]: None}
+    elif "image_version" in changes:
+        found["image"] = image
+    if "image" in found:
+        paths = [path for path in paths if path not in {"image_version", "image_supports"}]
+    if target != before_target:
         paths = [path for path in paths if not _is_of_block(path, _BLOCKS[before_target], before_target)]
         paths = [path for path in paths if path != "image_version"]  # the image is another one
         paths = list(dict.fromkeys((*paths, *_REQUIRED[target])))
@@ -104,7 +113,7 @@ class StackWording:
 
 
 def _phrases(found: Mapping[str, object]) -> Iterator[str]:
-    given = ", ".join(f"{key}: {_inline(value)}" for key, value in found.items() if value is not None)
+    given = ", ".join(f"{key}: {inline(value)}" for key, value in found.items() if value is not None)
     removed = ", ".join(key for key, value in found.items() if value is None)
     if given:
         yield f"set {given}"
@@ -112,16 +121,20 @@ def _phrases(found: Mapping[str, object]) -> Iterator[str]:
         yield f"remove {removed}"
 
 
-def _inline(value: object) -> str:
+def inline(value: object) -> str:
     """Return a value as YAML on one line."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, list):
-        return f"[{', '.join(_inline(item) for item in cast('list[object]', value))}]"
+        return f"[{', '.join(inline(item) for item in cast('list[object]', value))}]"
     if isinstance(value, Mapping):
         entries = cast("Mapping[str, object]", value).items()
-        return f"{{ {', '.join(f'{key}: {_inline(item)}' for key, item in entries)} }}"
-    return str(value)
+        return f"{{ {', '.join(f'{key}: {inline(item)}' for key, item in entries)} }}"
+    text = str(value)
+    if not isinstance(value, str) or not _NEEDS_QUOTES.search(text):
+        return text
+    doubled = text.replace("'", "''")
+    return f"'{doubled}'"
 
 
 def _target(deployment: Deployment) -> str:

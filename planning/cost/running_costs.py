@@ -15,10 +15,12 @@ from planning.data.overheads import GRAPH_CACHE_GIB
 from planning.data.prices import PRICES, Price, slice_parts
 from planning.machine.hardware import MIN_BOOT_DISK_GB
 from planning.memory.host_memory import keeps_graphs
+from planning.memory.speculation import drafter_bytes
+from planning.question.hub_files import hub_files
 from planning.question.recommendation import FUSE_MODES
 from planning.question.types import BillBasis, BillPart, RunningCosts, StartupPlan, Window
 from planning.question.workload import DEFAULT_WORKLOAD
-from planning.units import DAY_S, GIB, HOUR_S, MONTH_H
+from planning.units import DAY_S, GIB, HOUR_S, MONTH_H, to_gib
 
 IMAGE_GIB: Final = 8.4
 """A vLLM image in the repository of each region: 6 to 9 GB compressed (Docker Hub, vllm/vllm-openai and vllm/vllm-tpu tags); the upper end."""
@@ -162,7 +164,7 @@ def _renewal(subject: Subject) -> Iterator[BillPart]:
 def _nat(subject: Subject) -> Iterator[BillPart]:
     """Yield Cloud NAT: a machine without an external address uses it for the hub and docker's package; Google's APIs do not need it."""
     resolved = subject.resolved
-    run, from_hub = resolved.deployment.cloud_run, resolved.weights_mode == "hub"
+    run, from_hub = resolved.deployment.cloud_run, resolved.weights_mode == "hub" or any(hub_files(resolved))
     installs = resolved.is_tpu and resolved.deployment.tpu.api == "compute-engine"
     if not installs and not (from_hub and (resolved.is_tpu or (resolved.platform == "cloud-run" and run.direct_vpc))):
         return
@@ -171,7 +173,7 @@ def _nat(subject: Subject) -> Iterator[BillPart]:
     yield _part("Cloud NAT, address", 1, "hour", "hour", book.price("nat_address_usd_per_hour"))
     if not from_hub:
         return
-    gib = subject.memory.checkpoint_gib
+    gib = to_gib(drafter_bytes(resolved)) + (subject.memory.checkpoint_gib if resolved.weights_mode == "hub" else 0)
     yield _part("Cloud NAT, weights from the hub", gib, "GiB", "start", book.price("nat_usd_per_gib"))
 
 

@@ -87,12 +87,20 @@ ABSENT: Final[Mapping[str, Checkpoint]] = Table(
 
 _BY_LOWER_CASE: Final[Mapping[str, Checkpoint]] = Table(lambda: {name.lower(): one for name, one in _KNOWN.items()})
 _PERSONAL: Final = "from an individual"
+_FAMILY_WORDS: Final = re.compile(r"^(google/)?gemma-?4-")
+"""Start of a family's name that adds nothing to its size."""
 
 
 def find_checkpoint(name: str) -> Checkpoint | None:
-    """Return the checkpoint that a spelling means, or None. Case is ignored, and `google/` is optional."""
+    """Return the checkpoint that a spelling means, or None. Case is ignored, and `google/` is optional.
+
+    A family's name (`31B`, `gemma 4 31b`) means its bf16 original.
+    """
     lower = name.strip().lower()
-    return _BY_LOWER_CASE.get(lower) or _BY_LOWER_CASE.get(f"google/{lower}")
+    found = _BY_LOWER_CASE.get(lower) or _BY_LOWER_CASE.get(f"google/{lower}")
+    if found is not None or "/" in lower:
+        return found
+    return next(iter(family(name)), None)
 
 
 def checkpoint_of(model_id: str) -> Checkpoint:
@@ -109,9 +117,16 @@ def hub_answer(name: str) -> HubAnswer:
 
 
 def family(name: str) -> tuple[Checkpoint, ...]:
-    """Return the instruction-tuned checkpoints of a family, such as `12B`, `26B-A4B` or `26B`; none for any other name."""
-    wanted = name.strip().lower()
-    return tuple(one for one in CHECKPOINTS.values() if one.kind == "instruct" and wanted in _families(one))
+    """Return the instruction-tuned checkpoints of a family, such as `12B`, `26B-A4B` or `gemma 4 26b`, its original first.
+
+    None for any other name, and none for an id.
+    """
+    lower = name.strip().lower()
+    if lower in _BY_LOWER_CASE or f"google/{lower}" in _BY_LOWER_CASE:
+        return ()
+    wanted = _FAMILY_WORDS.sub("", re.sub(r"[\s_]+", "-", lower)).removesuffix("-it")
+    members = [one for one in CHECKPOINTS.values() if one.kind == "instruct" and wanted in _families(one)]
+    return tuple(sorted(members, key=lambda one: one.id != one.architecture))
 
 
 def _families(checkpoint: Checkpoint) -> tuple[str, str]:

@@ -59,3 +59,8 @@ def built_images(platform: ImagePlatform) -> Mapping[str, Image]:
 def image_of(repository: str) -> Image | None:
     """Return the entry of a repository, or None if it has none. A repository's platform does not change."""
     return next((image for image in IMAGES.values() if image.repository == repository), None)
+
+
+def built_name(version: object) -> str | None:
+    """Return the name of the image that this repository builds with a version; None if it builds none."""
+    return next((name for name, one in IMAGES.items() if one.build_context and one.version == version), None)

@@ -35,6 +35,8 @@ SCHEMES: Final[Mapping[str, Scheme]] = {
     "w4a16": Scheme(name="w4a16", linear_bytes=INT4_BYTES + 2 / GROUP),
     # 4-bit floating point, and one fp8 scale for each group of 16 (compressed-tensors nvfp4-pack-quantized, ModelOpt NVFP4).
     "nvfp4": Scheme(name="nvfp4", linear_bytes=INT4_BYTES + 1 / 16),
+    # 4-bit floating point, and one 8-bit exponent for each group of 32 (OCP microscaling; compressed-tensors mxfp4-pack-quantized).
+    "mxfp4": Scheme(name="mxfp4", linear_bytes=INT4_BYTES + 1 / GROUP),
     # NVIDIA's conversions of Gemma 4 do not quantize attention (its model cards; observed sizes: 31 GiB for 31B, 17.1 GiB for 26B-A4B).
     "nvfp4-mlp": Scheme(name="nvfp4-mlp", linear_bytes=INT4_BYTES + 1 / 16, attention_bytes=FULL_BYTES),
 }

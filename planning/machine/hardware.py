@@ -119,26 +119,30 @@ def why_not_planned(name: str) -> str:
 
 
 _ALIASES: Final[Mapping[str, str]] = {
-    "rtxpro6000": "RTX PRO 6000",
-    "nvidia-l4": "L4",
-    "nvidia-rtx-pro-6000": "RTX PRO 6000",
     "a100": "A100-80GB",
-    "a100-80gb": "A100-80GB",
-    "h100-80gb": "H100",
-    "h200-141gb": "H200",
+    "h10080gb": "H100",
+    "h200141gb": "H200",
 }
+"""By squashed spelling (`_squashed`), in addition to each accelerator's own name."""
+_BEFORE_A_NAME: Final = ("nvidia", "tpu")
 
 PLATFORMS: Final = ("tpu-vm", "cloud-run", "gce")
 
 
 def find_accelerator(name: str) -> Accelerator | None:
-    """Return the accelerator that a spelling means, or None. Case is ignored."""
-    spelled = " ".join(name.split()).lower()
-    for known in ACCELERATORS.values():
-        if known.name.lower() == spelled:
-            return known
-    alias = _ALIASES.get(spelled) or _ALIASES.get(spelled.replace(" ", "").replace("-", "").replace("_", ""))
-    return ACCELERATORS[alias] if alias else None
+    """Return the accelerator that a spelling means, or None. Case and separators are ignored: V6E1, nvidia-l4, tpu v6e-4, v5litepod-8."""
+    spelled = _squashed(name)
+    for word in _BEFORE_A_NAME:
+        spelled = spelled.removeprefix(word)
+    spelled = spelled.replace("v5litepod", "v5e")
+    alias = _ALIASES.get(spelled)
+    if alias:
+        return ACCELERATORS[alias]
+    return next((known for known in ACCELERATORS.values() if _squashed(known.name) == spelled), None)
+
+
+def _squashed(name: str) -> str:
+    return "".join(letter for letter in name.lower() if letter.isalnum())
 
 
 _HOSTS: Final[Mapping[str, Host]] = Table(

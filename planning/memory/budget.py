@@ -84,7 +84,20 @@ def outside_gib(resolved: Resolved) -> tuple[float, float]:
     if resolved.unpacks_int4 and resolved.accelerator.name.startswith("v5e"):
         billions = linear_params(resolved.spec) / _BILLION / resolved.tp
         largest += overheads.TPU_V5E_W4A16_PROGRAM_GIB + overheads.TPU_V5E_W4A16_GIB_PER_BILLION * billions
-    return largest + buckets * overheads.TPU_BUCKET_NEEDS_GIB, largest + buckets * overheads.TPU_BUCKET_ENOUGH_GIB
+    enough = max(largest, verification_gib(resolved))
+    return largest + buckets * overheads.TPU_BUCKET_NEEDS_GIB, enough + buckets * overheads.TPU_BUCKET_ENOUGH_GIB
+
+
+def verification_gib(resolved: Resolved) -> float:
+    """Return the memory in which one chip verifies the proposals of a full batch, in GiB; 0 without speculative decoding and on a GPU.
+
+    The rejection sampler shards its logits over replicas only, so each chip of a slice holds those of every proposal
+    (tpu-inference layers/jax/sample/rejection_sampler.py, in_specs). The sampler of other requests shards them over the chips.
+    """
+    if not resolved.is_tpu or not resolved.speculative_tokens:
+        return 0.0
+    rows = min(resolved.max_num_seqs * (1 + resolved.speculative_tokens), resolved.max_num_batched_tokens)
+    return to_gib(rows * resolved.spec.vocab * overheads.TPU_LOGIT_BYTES)
 
 
 def _outside_of_gpu_gib(resolved: Resolved) -> tuple[float, float]:

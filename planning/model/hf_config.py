@@ -25,6 +25,9 @@ _SUPPORTED_LAYERS: Final = frozenset({_FULL, _SLIDING})
 _HEAD: Final = "lm_head.weight"
 _FOUR_BITS: Final = 4
 _EIGHT_BITS: Final = 8
+_MX_GROUP: Final = 32
+_PACKINGS: Final = frozenset({"awq", "gptq", "auto-round"})
+"""Methods other than compressed-tensors that store 4-bit integers."""
 _MOST_CHARACTERS: Final = 60
 _AUDIO_LAYER_WIDTHS: Final = 4 * 4 + 5 + 3
 """Parameters of a conformer layer in squares of its width: two feed-forward blocks, attention, convolution."""
@@ -115,6 +118,7 @@ def model_from_config(
         is_gemma4=gemma,
         tpu_torch_path=unified,
         native_quantization=_quantization(top, name),
+        packing=_packing(top),
         checkpoint_bytes=_index_bytes(index, name),
         head_in_checkpoint=tied and _stores_head(index),
         unmodelled=_unmodelled(top, text, index=index, gemma=gemma),
@@ -255,17 +259,40 @@ def _quantization(top: _Reader, name: str) -> str:
     block = top.block("quantization_config") or top.block("compression_config")
     if block is None:
         return "bf16"
-    method, weights = block.text("quant_method"), _compressed_weights(block)
+    method, weights = _method(block), _compressed_weights(block)
     bits = block.whole("bits", "weight_bits", default=0) or weights.whole("num_bits", default=0)
     algorithm = block.text("quant_algo").upper()
-    if algorithm == "NVFP4" or (bits == _FOUR_BITS and weights.text("type") == "float"):
+    kind = block.text("data_type") or weights.text("type")
+    if method == "mxfp4" or (bits == _FOUR_BITS and kind.startswith("mx")) or _is_mxfp4(block, weights):
+        return "mxfp4"
+    if algorithm == "NVFP4" or (bits == _FOUR_BITS and kind.startswith(("float", "nv"))):
         return "nvfp4-mlp" if _leaves_attention(block) else "nvfp4"
     if method == "fp8" or algorithm == "FP8" or (method == "compressed-tensors" and bits == _EIGHT_BITS):
         return "fp8"
-    if method in {"awq", "gptq", "auto-round", "compressed-tensors"} and bits == _FOUR_BITS:
+    if method in {*_PACKINGS, "compressed-tensors"} and bits == _FOUR_BITS:
         return "w4a16"
     raise PlanningError(
         f'{name}: quantization "{method}" with {bits or "unknown"} bits is not supported. Supported: fp8 and 4-bit weights.'
+    )
+
+
+def _method(block: _Reader) -> str:
+    """Return the quantization method. AutoRound writes its name in several ways."""
+    method = block.text("quant_method")
+    return "auto-round" if method.rpartition("/")[2].replace("-", "") == "autoround" else method
+
+
+def _packing(top: _Reader) -> str:
+    block = top.block("quantization_config")
+    method = _method(block) if block is not None else ""
+    return method if method in _PACKINGS else ""
+
+
+def _is_mxfp4(block: _Reader, weights: _Reader) -> bool:
+    """Return whether compressed-tensors stores 4-bit floats with a shared exponent. NVFP4 has groups of 16."""
+    is_float = weights.text("type") == "float" and weights.whole("num_bits", default=0) == _FOUR_BITS
+    return block.text("format").startswith("mxfp4") or (
+        is_float and weights.whole("group_size", default=0) == _MX_GROUP
     )
 
 

@@ -97,6 +97,8 @@ class ModelSpec:
     """True if vLLM on TPU has no JAX implementation and serves it through its PyTorch code."""
     native_quantization: str | None = None
     """Precision of the checkpoint's files, a name of `planning.data.quantization`; None is bf16."""
+    packing: str = ""
+    """Quantization method that the config names (awq, gptq, auto-round); empty for compressed-tensors, and for unquantized files."""
     head_in_checkpoint: bool = False
     """True if the checkpoint stores an output head although it is tied to the embeddings. vLLM drops it on GPU and keeps it on TPU."""
     checkpoint_bytes: int | None = None

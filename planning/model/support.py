@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Final, Literal
 
-from planning.data.images import IMAGES
+from planning.data.images import DEFAULT_IMAGES, IMAGES, built_images
 from planning.data.tables import data_file, row_of
 from planning.machine.hardware import Accelerator
 from planning.model.spec import ModelSpec
@@ -42,6 +42,8 @@ class Support:
     """Generations of accelerators; empty for all."""
     models: tuple[ModelKind, ...] = ()
     loading: Loading | None = None
+    packings: tuple[str, ...] = ()
+    """Quantization methods of checkpoints outside the catalog (`ModelSpec.packing`); empty for all."""
     first: str = ""
     """Oldest version of vLLM that the row applies to; empty for all."""
     last: str = ""
@@ -87,6 +89,7 @@ def support_of(
             and (not row.devices or generation in row.devices)
             and (not row.models or kind in row.models)
             and row.loading in {None, loading}
+            and (not row.packings or spec.packing in row.packings)
             and _is_within(version, row)
         ):
             return row
@@ -97,6 +100,22 @@ def support_of(
         source="planning/model/support.py",
         seen_on="",
     )
+
+
+def loading_image(scheme: str, spec: ModelSpec, accelerator: Accelerator) -> str | None:
+    """Return the name of the image that is known to load a precision of a model on a device; None if none does.
+
+    The target's default comes first, then those that this project builds.
+    """
+    if support_of(scheme, spec, accelerator).answer == "yes":
+        return DEFAULT_IMAGES["tpu" if accelerator.is_tpu else "cloud-run"]
+    for name, image in built_images("tpu" if accelerator.is_tpu else "cuda").items():
+        if generation_of(accelerator) not in image.generations or kind_of_model(spec) not in image.model_kinds:
+            continue
+        row = support_of(scheme, spec, accelerator, image_version=image.version, image_supports=image.supports)
+        if row.answer == "yes":
+            return name
+    return None
 
 
 def generation_of(accelerator: Accelerator) -> str:

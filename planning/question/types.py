@@ -65,6 +65,8 @@ class CloudRunOptions:
     """Concurrent requests that Cloud Run sends to one instance."""
     min_instances: int = 0
     max_instances: int = 1
+    request_timeout_s: int | None = None
+    """Time after which Cloud Run ends a request, including its wait for an instance; None if it does not matter."""
     startup_probe: StartupProbe | None = None
     gpu_quota: int | None = None
     """GPUs in the region's quota, if it could be read."""

@@ -3,11 +3,12 @@
 These are changes only. `planning.rules.findings` plans each as a whole and lists those that fit.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from planning.cost.costs import hourly_parts
-from planning.cost.subject import Subject, is_out_of_memory
+from planning.cost.subject import Subject
 from planning.data.checkpoints import checkpoint_of, original_of, stored_as, with_owner
+from planning.data.images import built_images, built_name
 from planning.errors import PlanningError
 from planning.machine.hardware import (
     ACCELERATORS,
@@ -19,10 +20,10 @@ from planning.machine.hardware import (
     gpu_regions,
     host_of,
 )
-from planning.memory.budget import memory_plan
 from planning.memory.resolve import resolve
-from planning.model.catalog import MODELS
-from planning.model.support import support_of
+from planning.model.catalog import MODELS, spec_of
+from planning.model.spec import ModelSpec
+from planning.model.support import loading_image, support_of
 from planning.question.fields import changed
 from planning.question.recommendation import (
     MAX_NUM_SEQS,
@@ -48,6 +49,7 @@ _HARDWARE_OPTIONS = (
 """Options chosen for the current hardware. After a move, the recommended values apply."""
 
 Changes = dict[str, object]
+_DEFAULT_IMAGE: Changes = {"image_version": None, "image_supports": ()}
 
 
 def alternatives_for(subject: Subject) -> Iterator[Remedy]:
@@ -57,7 +59,10 @@ def alternatives_for(subject: Subject) -> Iterator[Remedy]:
 
 
 def other_accelerators(subject: Subject, *, kind: AcceleratorKind | None = None) -> Iterator[Remedy]:
-    """Yield the same model on each other accelerator, cheapest first. On TPUs, a quantized model becomes its bf16 original."""
+    """Yield the same model on each other accelerator, cheapest first.
+
+    On TPUs, a quantized model that no image of this project loads becomes its bf16 original.
+    """
     deployment = subject.resolved.deployment
     candidates: list[tuple[float, Remedy]] = []
     for accelerator in ACCELERATORS.values():
@@ -71,7 +76,7 @@ def other_accelerators(subject: Subject, *, kind: AcceleratorKind | None = None)
         except PlanningError:
             continue
         precision = f" as {after.scheme.name}" if after.scheme is not subject.resolved.scheme else ""
-        title = f"{accelerator.name}{_PLACES[after.platform]}{precision}"
+        title = f"{accelerator.name}{_PLACES[after.platform]}{precision}{_with_image(moved)}"
         usd_per_hour = sum(price for _, price in hourly_parts(after))
         is_deployable = after.platform in _DEPLOYABLE
         candidates.append(
@@ -88,43 +93,62 @@ def smaller_models(subject: Subject) -> Iterator[Remedy]:
         return
     base, names = checkpoint_of(resolved.model_id).architecture, list(MODELS)
     smaller = list(reversed(names[: names.index(base)]))
-    if resolved.is_tpu:
-        candidates = smaller
-    elif resolved.scheme.name == "w4a16":
+    if resolved.scheme.name == "w4a16" and not resolved.is_tpu:
         candidates = [four for name in smaller for four in stored_as(name, "w4a16")]
     else:
         candidates = [
             *stored_as(base, "w4a16"),
             *(each for name in smaller for each in (name, *stored_as(name, "w4a16"))),
         ]
+    yield from models_here(subject, candidates)
+
+
+def models_here(subject: Subject, model_ids: Iterable[str]) -> Iterator[Remedy]:
+    """Yield other models on the same hardware: with the current options, the usual ones, and shorter requests."""
+    resolved = subject.resolved
     short = {"vllm.max_model_len": _SHORT_REQUEST} if resolved.max_model_len > _SHORT_REQUEST else {}
     usual = dict.fromkeys(_HARDWARE_OPTIONS, None)
-    for name in candidates:
-        model: Changes = {"model": name, "quantization": None, "vllm.quantization": None}
+    for name in model_ids:
+        image = _image_here(subject, name)
+        if image is None:
+            continue
+        model: Changes = {"model": name, "quantization": None, "vllm.quantization": None} | image
         for change in (model, model | usual, model | usual | short):
             yield Remedy(
                 changes=change,
                 move="model",
-                title=f"{with_owner(name)} here",
+                title=f"{with_owner(name)} here{_with_image(image)}",
                 is_deployable=resolved.platform in _DEPLOYABLE,
             )
 
 
-def trillium_note(subject: Subject) -> str:
-    """Return why one v6e chip, the usual cheap choice for a 4-bit model, is too small; empty if it is large enough."""
-    resolved, accelerator = subject.resolved, ACCELERATORS["v6e-1"]
-    moved = _moved(subject, accelerator) if resolved.scheme.name == "w4a16" and not resolved.is_tpu else None
-    if moved is None:
-        return ""
-    after = resolve(changed(resolved.deployment, moved))
-    memory = memory_plan(after)
-    if after.scheme.name == resolved.scheme.name or not is_out_of_memory(memory):
-        return ""
-    price = sum(usd for _, usd in hourly_parts(after))
-    return (
-        f"One v6e chip (v6e-1, ${price:.2f}/h) is too small: 4-bit checkpoints do not load on TPU, and bf16 needs "
-        f"{memory.weights_gib:.1f} of {memory.usable_gib:.2f} GiB."
+def _image_here(subject: Subject, model_id: str) -> Changes | None:
+    """Return the changes of image that a smaller model needs on the same hardware; None if no image is known to load it on this TPU."""
+    resolved, deployment = subject.resolved, subject.resolved.deployment
+    spec = spec_of(model_id)
+    if not resolved.is_tpu:
+        return {}
+    scheme = spec.native_quantization or "bf16"
+    row = support_of(
+        scheme,
+        spec,
+        resolved.accelerator,
+        image_version=deployment.image_version,
+        image_supports=deployment.image_supports,
     )
+    return {} if row.answer == "yes" else house_image(scheme, spec, resolved.accelerator)
+
+
+def _with_image(changes: Changes) -> str:
+    """Return the end of a title that names an image of this project, if the changes select one."""
+    name = built_name(changes.get("image_version"))
+    return f" with image {name}" if name else ""
+
+
+def house_image(scheme: str, spec: ModelSpec, accelerator: Accelerator) -> Changes | None:
+    """Return the changes to an image that this project builds and that loads a precision there; None if it builds none."""
+    image = built_images("tpu" if accelerator.is_tpu else "cuda").get(loading_image(scheme, spec, accelerator) or "")
+    return None if image is None else {"image_version": image.version, "image_supports": image.supports}
 
 
 def to_bf16(model_id: str) -> Changes:
@@ -141,18 +165,19 @@ def _moved(subject: Subject, accelerator: Accelerator) -> Changes | None:
     changes: Changes = {"accelerator": accelerator.name}
     if deployment.device is not None:
         changes["device"] = None
-    if deployment.image_version and accelerator.is_tpu != resolved.is_tpu:
-        changes["image_version"] = None  # a release of the other kind of image
     for path in _HARDWARE_OPTIONS:
         name = path.partition(".")[2]
         if getattr(deployment.vllm, name) != getattr(usual, name):  # an option that is already right there stays
             changes[path] = None
     if deployment.platform is not None:
         changes["platform"] = platform
+    if accelerator.is_tpu != resolved.is_tpu and (deployment.image_version is not None or deployment.image_supports):
+        changes |= _DEFAULT_IMAGE
     if accelerator.is_tpu and not _loads(subject, accelerator):
-        if deployment.model_spec is not None:
+        image = house_image(resolved.scheme.name, resolved.spec, accelerator)
+        if image is None and deployment.model_spec is not None:
             return None
-        changes |= to_bf16(resolved.model_id)
+        changes |= to_bf16(resolved.model_id) if image is None else image
     if platform != resolved.platform and deployment.weights_mode not in {None, "hub"}:
         from_bucket = deployment.weights_mode != "image"
         bucket_mode = "fuse-buffered" if platform == "cloud-run" else "disk"

@@ -10,6 +10,7 @@ from planning.model.support import version_in_use
 from planning.question.server_flags import FlagTable, ServerArgument, flag_table, parse_arguments
 from planning.question.types import Remedy
 from planning.question.vllm_args import OPTIONS, REVISION, TOKENIZER, TOKENIZER_REVISION, VllmOption
+from planning.question.workload import DEFAULT_IMAGE_TOKENS, IMAGE_TOKENS
 from planning.rules.registry import RuleResult, change, rule
 
 _SECRET_FLAG: Final = re.compile(r"--([a-z]+-)*(api-key|token|password|secret)")
@@ -25,6 +26,9 @@ _SAME_AS: Final[Mapping[str, str]] = {
 _OF_THE_MODEL: Final = (REVISION, TOKENIZER_REVISION)
 """Flags for `model_revision`. A tokenizer from another repository has its own commit."""
 _SET_BY_THE_STACK: Final = ("--model", "--host", "--port")
+_TOKENS_IN_TEXT: Final = re.compile(r"""(max_soft_tokens["']?\s*[:=]\s*)(\d{1,18})""")
+_PARSER: Final = "gemma4"
+"""Name of Gemma 4's tool-call parser, and of its reasoning parser."""
 
 
 @rule(
@@ -119,6 +123,95 @@ def unknown_argument(subject: Subject) -> RuleResult | None:
         message=f"`vllm.extra_args`: {_without_secret_text(listed)}. {ending}",
         remedies=(change("vllm.extra_args", kept),),
     )
+
+
+@rule(
+    "ARG03",
+    "block",
+    source="vLLM model_executor/models/gemma4_mm.py (_SUPPORTED_SOFT_TOKENS); transformers, Gemma4ImageProcessor",
+    what="a number of tokens per image that Gemma 4's processor does not have",
+)
+def soft_tokens(subject: Subject) -> RuleResult | None:
+    """Find a `max_soft_tokens` with which the image processor fails."""
+    found = _soft_tokens(subject)
+    if found is None or found[1] in IMAGE_TOKENS:
+        return None
+    argument, given = found
+    nearest = min(IMAGE_TOKENS, key=lambda tokens: abs(tokens - given))
+    words = subject.resolved.deployment.vllm.extra_args
+    written = tuple(_with_tokens(words[position], nearest) for position in argument.words)
+    kept = kept_arguments(subject, (argument,))
+    has_secret = bool(_secrets((argument,), words))  # remedies are printed
+    return RuleResult(
+        message=(
+            f"`vllm.extra_args` sets max_soft_tokens to {given:,}, but Gemma 4 has images of {', '.join(map(str, IMAGE_TOKENS[:-1]))} or "
+            f"{IMAGE_TOKENS[-1]} tokens. vLLM will not start."
+        ),
+        remedies=(
+            *(() if has_secret else (change("vllm.extra_args", (*kept, *written)),)),
+            change("vllm.extra_args", kept),
+        ),
+        advice=f"Without the argument, an image has {DEFAULT_IMAGE_TOKENS} tokens.",
+    )
+
+
+def image_tokens(subject: Subject) -> int:
+    """Return the largest number of tokens of one image."""
+    found = _soft_tokens(subject)
+    return DEFAULT_IMAGE_TOKENS if found is None else found[1]
+
+
+def _soft_tokens(subject: Subject) -> tuple[ServerArgument, int] | None:
+    """Return the argument that sets `max_soft_tokens`, with its value; None without one, or for a model without this processor."""
+    resolved = subject.resolved
+    if not resolved.deployment.vllm.extra_args or not resolved.spec.is_gemma4 or not resolved.has_processor:
+        return None
+    for argument in read_arguments(subject):
+        if argument.flag is not None and argument.flag.name == "--mm-processor-kwargs" and argument.value:
+            text = f'"{argument.key}":{argument.value[0]}' if argument.key else argument.value[0]
+            found = _TOKENS_IN_TEXT.search(text)
+            if found is not None:
+                return argument, int(found[2])
+    return None
+
+
+def _with_tokens(word: str, tokens: int) -> str:
+    """Return a word of the argument with another number of tokens: in JSON, in `--flag.key=NUMBER`, or a number alone."""
+    if word.isdigit():
+        return str(tokens)
+    return _TOKENS_IN_TEXT.sub(lambda match: f"{match[1]}{tokens}", word)
+
+
+@rule(
+    "ARG04",
+    "warn",
+    source="vLLM tool_parsers/hermes_tool_parser.py, reasoning/basic_parsers.py; vllm-project/recipes#515",
+    what="a tool-call or reasoning parser of another model family",
+)
+def foreign_parser(subject: Subject) -> RuleResult | None:
+    """Find parsers that do not read Gemma 4's format. A plugin can register others, which are not checked."""
+    resolved, options = subject.resolved, subject.resolved.vllm
+    if not resolved.spec.is_gemma4:
+        return None
+    plugins = {one.flag.name for one in read_arguments(subject) if one.flag is not None}
+    effects: dict[str, str] = {}
+    tools, reasoning = options.tool_call_parser, options.reasoning_parser
+    if options.enable_auto_tool_choice and _is_foreign(tools) and "--tool-parser-plugin" not in plugins:
+        effects["vllm.tool_call_parser"] = (
+            f"`vllm.tool_call_parser` is {tools}, which does not read Gemma 4's tool calls. Responses will contain them as text."
+        )
+    if _is_foreign(reasoning) and "--reasoning-parser-plugin" not in plugins:
+        effects["vllm.reasoning_parser"] = (
+            f"`vllm.reasoning_parser` is {reasoning}, whose marks are not in Gemma 4's tokenizer. vLLM may not start, or will return the "
+            "reasoning as part of the response."
+        )
+    if not effects:
+        return None
+    return RuleResult(message=" ".join(effects.values()), remedies=(Remedy(changes=dict.fromkeys(effects, _PARSER)),))
+
+
+def _is_foreign(parser: str | None) -> bool:
+    return parser is not None and parser != _PARSER
 
 
 def read_arguments(subject: Subject) -> tuple[ServerArgument, ...]:

@@ -66,6 +66,8 @@ _ORDER: Mapping[Severity, int] = {"block": 0, "warn": 1, "info": 2}
 _SHOWN = {("accelerator", True): 3, ("accelerator", False): 2, ("model", True): 2, ("model", False): 2}
 """Moves that a finding lists, by what they replace and by whether this project can deploy the result."""
 _CENT = 0.005
+_WORKLOAD_IDS = frozenset(map(id_of, (rules_workload.length, rules_workload.items, rules_workload.adapters)))
+"""Findings that block because of the workload. Without them, a move must serve the workload as it is."""
 
 
 def check_accepted(ids: Iterable[str]) -> str | None:
@@ -86,8 +88,7 @@ def findings_of(subject: Subject) -> tuple[Finding, ...]:
             id=rule.id,
             severity=_severity(rule, result),
             message=result.message,
-            remedies=tuple(trial.remedies(rule.id, result.remedies))
-            or tuple(trial.remedies(rule.id, result.last_resorts)),
+            remedies=trial.ways_out(rule.id, result, is_blocking=_severity(rule, result) == "block"),
             advice=result.advice,
             source=result.source or rule.source,
         )
@@ -123,9 +124,22 @@ class _Trial:
         self._subject = subject
         self._blocking = _blocking(detected(subject))
         self._after: dict[str, tuple[Subject, Mapping[str, Severity]] | None] = {}
-        self._fitting: dict[str, bool] = {}
+        self._rest: dict[str, Mapping[str, object] | None] = {}
+        self._kept = () if self._blocking & _WORKLOAD_IDS else ("workload.",)
 
-    def remedies(self, identifier: str, candidates: Iterable[Remedy]) -> Iterator[Remedy]:
+    def ways_out(self, identifier: str, result: RuleResult, *, is_blocking: bool) -> tuple[Remedy, ...]:
+        """Return the remedies of a finding. One after which only another accelerator or model helps is listed if nothing else qualifies."""
+        dead_ends: list[Remedy] = []
+        for candidates in (result.remedies, result.last_resorts):
+            found: list[Remedy] = []
+            for remedy in self._remedies(identifier, candidates):
+                is_open = remedy.move is not None or not is_blocking or self._completion(remedy.changes) is not None
+                (found if is_open else dead_ends).append(remedy)
+            if found:
+                return tuple(found)
+        return tuple(dead_ends)
+
+    def _remedies(self, identifier: str, candidates: Iterable[Remedy]) -> Iterator[Remedy]:
         """Yield the candidates that qualify as remedies, and of moves only as many as a finding lists."""
         shown: Counter[tuple[str, bool]] = Counter()
         titles: set[str] = set()
@@ -144,17 +158,22 @@ class _Trial:
     def _tried(self, identifier: str, candidate: Remedy) -> Remedy | None:
         """Return the candidate with its price; None if it does not qualify.
 
-        A remedy removes its finding and adds no blocking one. A move must also fit, at the latest after the remaining findings
-        are removed by their own remedies.
+        A remedy removes its finding and adds no blocking one. A move must also fit. It includes the changes that remove the findings which
+        block at its destination.
         """
-        candidate = replace(candidate, changes=differing(self._subject.resolved.deployment, candidate.changes))
+        deployment = self._subject.resolved.deployment
+        candidate = replace(candidate, changes=differing(deployment, candidate.changes))
         outcome = self._outcome(candidate.changes)
-        if outcome is None:
+        if outcome is None or identifier in outcome[1]:
             return None
+        if candidate.move is not None:
+            rest = self._completion(candidate.changes)
+            if rest is None:
+                return None
+            candidate = replace(candidate, changes=differing(deployment, {**candidate.changes, **rest}))
+            outcome = self._outcome(candidate.changes) or outcome
         after, found = outcome
         if identifier in found or _blocking(found) - self._blocking:
-            return None
-        if candidate.move is not None and not self._fits(candidate.changes, after):
             return None
         if not after.cost.is_known:
             return candidate
@@ -175,11 +194,13 @@ class _Trial:
                     return candidate.changes
         return None
 
-    def _fits(self, changes: Mapping[str, object], after: Subject) -> bool:
+    def _completion(self, changes: Mapping[str, object]) -> Mapping[str, object] | None:
+        """Return the further changes after which nothing blocks, with the same accelerator and model; None if there are none."""
         key = repr(changes)
-        if key not in self._fitting:
-            self._fitting[key] = _can_fit(after)
-        return self._fitting[key]
+        if key not in self._rest:
+            outcome = self._outcome(changes)
+            self._rest[key] = None if outcome is None else _completion(outcome[0], self._kept)
+        return self._rest[key]
 
     def _outcome(self, changes: Mapping[str, object]) -> tuple[Subject, Mapping[str, Severity]] | None:
         """Return the changed deployment's figures and its findings; None if it cannot be planned."""
@@ -197,13 +218,15 @@ def _accepted(subject: Subject) -> frozenset[str]:
     return frozenset(subject.resolved.deployment.accept_findings) & frozenset(ACCEPTABLE_IDS)
 
 
-def _can_fit(subject: Subject) -> bool:
-    """Return whether nothing blocks, or nothing after remedies that keep the accelerator and the model."""
+def _completion(subject: Subject, kept: tuple[str, ...]) -> Mapping[str, object] | None:
+    """Return the changes after which nothing blocks, without the accelerator, the model and the kept fields; None if there are none."""
+    made: dict[str, object] = {}
     for _ in RULES:
         if not _blocking(detected(subject)) - _accepted(subject):
-            return True
+            return made
         change = _Trial(subject).first_change()
-        if change is None:
-            return False
+        if change is None or any(path.startswith(kept) for path in change):
+            return None
+        made |= change
         subject = examine(changed(subject.resolved.deployment, change))
-    return False
+    return None

@@ -5,22 +5,37 @@ from dataclasses import replace
 
 from planning.cost.subject import Subject, is_out_of_memory
 from planning.data import overheads
+from planning.data.checkpoints import checkpoint_of, stored_as
 from planning.machine.hardware import CLOUD_RUN_GIB_PER_VCPU, CLOUD_RUN_VCPU
 from planning.memory import margins
 from planning.memory.activations import item_tokens
-from planning.memory.budget import comfortable_utilization, memory_plan
+from planning.memory.budget import comfortable_utilization, memory_plan, verification_gib
 from planning.memory.kv_cache import largest_model_len, layout_of
 from planning.memory.speculation import unknown_drafter_bytes
 from planning.model.support import support_of
 from planning.question.recommendation import UTILIZATION
 from planning.question.releases import tokens_in_flight
 from planning.question.types import Remedy
-from planning.rules.alternatives import alternatives_for, other_accelerators, smaller_models, to_bf16, trillium_note
+from planning.rules.alternatives import (
+    alternatives_for,
+    house_image,
+    models_here,
+    other_accelerators,
+    smaller_models,
+    to_bf16,
+)
+from planning.rules.arguments import image_tokens
 from planning.rules.registry import RuleResult, change, rule
 from planning.units import align_to, from_gib, to_gib
 
 _LONGEST_BLOCK = 256
 """Tokens of the longest block that vLLM on TPU chooses; a length that it divides fills its blocks."""
+_WORTH_KEEPING = 1.25
+"""Times the tokens from which an fp8 KV cache that does not double them is worth its loss of precision (assumed)."""
+_SPLIT_ON_TPU = (
+    "With `vllm.disable_chunked_mm_input` false the server starts, but vLLM on TPU warns of failures when it splits an item "
+    "(tpu-inference platforms/tpu_platform.py). Set it to false only if clients send text."
+)
 _WORTH_HALF = 0.55
 """An fp8 KV cache of at most this fraction of the bf16 size delivers about what users expect."""
 
@@ -59,7 +74,7 @@ def out_of_memory(subject: Subject) -> RuleResult | None:
         yield from _more_utilization(subject)
         yield from alternatives_for(subject)
 
-    return RuleResult(message=message, remedies=remedies(), advice=trillium_note(subject))
+    return RuleResult(message=message, remedies=remedies())
 
 
 def _parts_of_loading(subject: Subject) -> str:
@@ -194,7 +209,14 @@ def headroom(subject: Subject) -> RuleResult | None:
         )
     else:
         outside = "compiled programs" if resolved.is_tpu else _outside_of_a_gpu(subject)
-        fact = f"{outside} need {edge.minimum_gib:.2f} to {edge.recommended_gib:.2f} GiB there. The server may crash during the start."
+        verified_gib = verification_gib(resolved)
+        when = "during the start or under load" if verified_gib else "during the start"
+        part = (
+            f" ({verified_gib:.2f} GiB to verify proposed tokens, whose logits each chip holds whole)"
+            if verified_gib
+            else ""
+        )
+        fact = f"{outside} need {edge.minimum_gib:.2f} to {edge.recommended_gib:.2f} GiB there{part}. The server may crash {when}."
     return RuleResult(
         message=f"{left}, but {fact}",
         severity="block" if edge.is_short else "warn",
@@ -257,8 +279,13 @@ def precision(subject: Subject) -> RuleResult | None:
         )
 
     def remedies() -> Iterator[Remedy]:
+        image = house_image(resolved.scheme.name, resolved.spec, resolved.accelerator)
+        if image is not None:
+            yield Remedy(changes=image)
         if resolved.deployment.model_spec is None:
             yield Remedy(changes=to_bf16(resolved.model_id))
+            if resolved.scheme.name != "w4a16":
+                yield from models_here(subject, stored_as(checkpoint_of(resolved.model_id).architecture, "w4a16"))
         yield from other_accelerators(subject)
 
     if row.answer == "no":
@@ -278,6 +305,7 @@ def precision(subject: Subject) -> RuleResult | None:
 @rule(
     "FIT07",
     "warn",
+    "info",
     source="tpu-inference kernels/ragged_paged_attention (get_kv_cache_shape)",
     what="an fp8 KV cache on TPU that does not double the tokens",
     is_choice=True,
@@ -293,6 +321,7 @@ def fp8_kv_on_tpu(subject: Subject) -> RuleResult | None:
         return None
     gain = "no more" if packed == plain else f"{plain / packed:.2f} times as many"
     return RuleResult(
+        severity="info" if plain >= packed * _WORTH_KEEPING else "warn",
         message=(
             f"`vllm.kv_cache_dtype` is {resolved.kv_dtype}, but it does not double the KV cache on {resolved.accelerator.name}. It holds "
             f"{subject.memory.kv_tokens:,} tokens of {packed / 1024:.0f} KiB, {gain} than with bf16. "
@@ -408,23 +437,32 @@ def multimodal_item(subject: Subject) -> RuleResult | None:
         return None
     modality, tokens = max(too_long.items(), key=lambda item: item[1])
     limits = {**(resolved.vllm.limit_mm_per_prompt or {}), **dict.fromkeys(too_long, 0)}
+    is_chosen = not resolved.spec.vision_bidirectional
+    default = " by this project's default" if resolved.deployment.vllm.disable_chunked_mm_input is None else ""
+    why = f" because `vllm.disable_chunked_mm_input` is true{default}" if is_chosen else ""
+
+    def remedies() -> Iterator[Remedy]:
+        yield change("vllm.max_num_batched_tokens", tokens)
+        if is_chosen and not resolved.is_tpu:
+            yield change("vllm.disable_chunked_mm_input", False)
+        yield change("vllm.limit_mm_per_prompt", limits)
+
     return RuleResult(
         message=(
-            f"One {modality} item has up to {tokens:,} tokens and cannot be split over steps, but `vllm.max_num_batched_tokens` is "
-            f"{resolved.max_num_batched_tokens:,}. vLLM will not start."
+            f"One {modality} item has up to {tokens:,} tokens and cannot be split over steps{why}, but "
+            f"`vllm.max_num_batched_tokens` is {resolved.max_num_batched_tokens:,}. vLLM will not start."
         ),
-        remedies=(
-            change("vllm.max_num_batched_tokens", tokens),
-            change("vllm.limit_mm_per_prompt", limits),
-        ),
+        remedies=remedies(),
         last_resorts=alternatives_for(subject),
+        advice=_SPLIT_ON_TPU if is_chosen and resolved.is_tpu else "",
     )
 
 
 def item_lengths(subject: Subject) -> dict[str, int]:
     """Return the tokens of the longest item of each modality that the limits allow."""
     resolved = subject.resolved
-    return {name: tokens for name, tokens in item_tokens(resolved.spec).items() if resolved.item_limit(name) > 0}
+    lengths = {**item_tokens(resolved.spec), "image": image_tokens(subject)}
+    return {name: tokens for name, tokens in lengths.items() if resolved.item_limit(name) > 0}
 
 
 @rule(

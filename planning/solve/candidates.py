@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from planning.data.checkpoints import CHECKPOINTS, Checkpoint, family, find_checkpoint
-from planning.data.images import DEFAULT_IMAGES, built_images
+from planning.data.images import built_images
 from planning.data.prices import LIST_PRICES, HourlyPart, PriceBook, instance_parts, region_of, slice_parts
 from planning.data.quantization import QUANTIZED_BY_VLLM
 from planning.errors import PlanningError
@@ -26,7 +26,7 @@ from planning.memory.adapters import adapter_arguments
 from planning.memory.budget import comfortable_utilization
 from planning.memory.resolve import resolve
 from planning.model.catalog import refuse_absent, spec_of, unknown_model
-from planning.model.support import generation_of, kind_of_model, support_of
+from planning.model.support import loading_image
 from planning.question.recommendation import MAX_MODEL_LEN, MAX_NUM_SEQS, SMALL_DEVICE_GIB, SMALL_DEVICE_MAX_NUM_SEQS
 from planning.question.types import CloudRunOptions, Deployment, Platform, TpuOptions, WeightsMode
 from planning.question.vllm_args import Modality, VllmOptions
@@ -133,16 +133,7 @@ def image_for(served: Served, accelerator: Accelerator) -> str | None:
 
     None if none does.
     """
-    spec = spec_of(served.checkpoint.id)
-    if support_of(served.scheme, spec, accelerator).answer == "yes":
-        return DEFAULT_IMAGES["tpu" if accelerator.is_tpu else "cloud-run"]
-    for name, image in built_images("tpu" if accelerator.is_tpu else "cuda").items():
-        if generation_of(accelerator) not in image.generations or kind_of_model(spec) not in image.model_kinds:
-            continue
-        row = support_of(served.scheme, spec, accelerator, image_version=image.version, image_supports=image.supports)
-        if row.answer == "yes":
-            return name
-    return None
+    return loading_image(served.scheme, spec_of(served.checkpoint.id), accelerator)
 
 
 def rented(

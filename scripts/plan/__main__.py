@@ -197,6 +197,8 @@ def _check_description(options: PlanOptions) -> None:
     places = (question.accelerator is not None) + question.has_own_device
     if places == 0 and not compares:
         raise PlanningError("No accelerator. Pass --accelerator NAME, --device FIGURES, or --compare for all of them.")
+    if compares and question.image not in {None, NONE}:
+        raise PlanningError("--compare and --image cannot be combined, because a TPU and a GPU have different images.")
     if places > 1 and not compares:
         raise PlanningError("--accelerator and --device cannot be combined without --compare.")
 

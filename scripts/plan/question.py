@@ -11,9 +11,10 @@ from typing import Annotated, Final, cast
 
 from contracts.fields import camel_case
 from contracts.spelling import did_you_mean
+from planning.data.images import IMAGES, Image, built_name
 from planning.data.prices import PriceBook
 from planning.errors import PlanningError
-from planning.machine.hardware import ACCELERATORS, Accelerator
+from planning.machine.hardware import ACCELERATORS, Accelerator, find_accelerator
 from planning.model.spec import ModelSpec
 from planning.model.support import is_version
 from planning.question.fields import changed, field_types, is_duration, number_limits
@@ -34,6 +35,7 @@ NONE: Final = "none"
 """The value of `--set` that unsets a field."""
 TEXT_ONLY: Final[Mapping[Modality, int]] = {"image": 0, "video": 0, "audio": 0}
 _PROBE: Final = "cloud_run.startup_probe"
+_OF_THE_IMAGE: Final = ("image_version", "image_supports")
 _OPTIONS: Final = {
     **{name: f"--{name}" for name in ("model", "accelerator", "platform", "quantization")},
     "image_version": "--vllm",
@@ -99,6 +101,10 @@ class Question:
         None
     )
     draft_config: Annotated[Path | None, Option("config.json of a draft model that is not in the catalog.")] = None
+    image: Annotated[
+        str | None,
+        Option(f"Server image: {', '.join(IMAGES)}. Default: the accelerator's usual image.", metavar="NAME"),
+    ] = None
     text_only: Annotated[bool, Option("Serve text only, without memory for image, video and audio encoders.")] = False
     device: Annotated[
         str | None,
@@ -113,10 +119,10 @@ class Question:
     @property
     def given(self) -> str | None:
         """First option that describes a deployment; None if there is none."""
-        options = (*_OPTIONS.values(), "--config", "--device", "--draft-config", "--text-only", "--set")
+        options = (*_OPTIONS.values(), "--config", "--device", "--draft-config", "--image", "--text-only", "--set")
         values = (
             *(self.model, self.accelerator, self.platform, self.quantization, self.vllm),
-            *(self.config, self.device, self.draft_config, self.text_only or None, self.set or None),
+            *(self.config, self.device, self.draft_config, self.image, self.text_only or None, self.set or None),
         )
         return next((option for option, value in zip(options, values, strict=True) if value is not None), None)
 
@@ -143,8 +149,12 @@ class Comparison:
         return (self.min_context, self.min_concurrency, self.max_usd_per_hour)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CommandWording:
     """Fields spelled as options of this command, so that a remedy can be pasted at the end of the command line."""
+
+    has_release: bool = True
+    """True if the command line may name a release with `--vllm`, which counts before that of `--image`."""
 
     def key(self, path: str) -> str:
         """Return the option, or the key of `--set`."""
@@ -154,12 +164,22 @@ class CommandWording:
 
     def change(self, changes: Mapping[str, object]) -> str:
         """Return the options that apply the changes."""
-        return "add " + shlex.join(word for path, value in changes.items() for word in self._words(path, value))
+        image = _image_name(changes)
+        words = () if image is None else ("--image", image, *(("--vllm", NONE) if self.has_release else ()))
+        rest = {path: value for path, value in changes.items() if image is None or path not in _OF_THE_IMAGE}
+        return "add " + shlex.join((*(word for path in rest for word in self._words(path, rest[path])), *words))
 
     def _words(self, path: str, value: object) -> Sequence[str]:
         if path in _OPTIONS or path == "device":
             return (_OPTIONS.get(path, "--device"), str(value or "none"))
         return ("--set", f"{self.key(path)}={_spelled(path, value)}")
+
+
+def _image_name(changes: Mapping[str, object]) -> str | None:
+    """Return the value of `--image` for changes of the image; None if they change none, or to one without a name."""
+    if "image_version" not in changes:
+        return None
+    return NONE if changes["image_version"] is None else built_name(changes["image_version"])
 
 
 def _spelled(path: str, value: object) -> str:
@@ -183,17 +203,18 @@ def deployment_from(question: Question) -> Deployment:
     if question.stack is not None:
         deployment = _of_stack(question)
         return deployment if workload is None else replace(deployment, workload=workload)
-    spec, draft = _model_spec(question), _draft_spec(question)
+    spec, draft, image = _model_spec(question), _draft_spec(question), _image(question)
     plain = Deployment(
         model=question.model or (spec.name if spec else ""),
         accelerator=question.accelerator or "",
         platform=_given(question.platform),
         quantization=_given(question.quantization),
-        image_version=_release(question.vllm),
         vllm=VllmOptions(limit_mm_per_prompt=dict(TEXT_ONLY)) if question.text_only else VllmOptions(),
         model_spec=spec,
         workload=workload,
         draft_spec=draft,
+        image_version=_release(question.vllm) or (image.version if image else None),
+        image_supports=image.supports if image else (),
         device=_device(question.device),
         prices=prices_of(question),
     )
@@ -202,6 +223,21 @@ def deployment_from(question: Question) -> Deployment:
     if problem:
         raise PlanningError(f"--set acceptFindings: {problem}.")
     return deployment
+
+
+def _image(question: Question) -> Image | None:
+    """Return the named image. Raises PlanningError for an unknown one, and for one of the other kind of accelerator."""
+    name, device = _given(question.image), find_accelerator(question.accelerator or "")
+    if name is None:
+        return None
+    if name not in IMAGES:
+        raise PlanningError(f'--image is "{name}". Allowed: {", ".join(IMAGES)}.')
+    is_for_tpu = IMAGES[name].platform == "tpu"
+    if device is not None and device.is_tpu != is_for_tpu:
+        raise PlanningError(
+            f"--image {name} is an image for {'TPUs' if is_for_tpu else 'GPUs'}, but {device.name} is not one."
+        )
+    return IMAGES[name]
 
 
 def _given(word: str | None) -> str | None:
@@ -316,7 +352,7 @@ def _fetched(question: Question, settings: "Settings | None") -> ModelSpec:
 def wording_of(question: Question, deployment: Deployment) -> Wording:
     """Return the wording of findings: settings keys for a stack, options otherwise."""
     if question.stack is None:
-        return CommandWording()
+        return CommandWording(has_release=question.vllm is not None)
     from stacks.wording import StackWording  # noqa: PLC0415 - only with --stack
 
     return StackWording(deployment)

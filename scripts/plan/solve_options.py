@@ -97,7 +97,9 @@ class Solving:
         )
 
 
-_CHOSEN: Final = ("platform", "quantization", "vllm", "set", "config", "index", "draft_config", "device", "save")
+_CHOSEN: Final = (
+    *("platform", "quantization", "vllm", "image", "set", "config", "index", "draft_config", "device", "save"),
+)
 """Fields of a question that `--solve` chooses itself, or that describe a model outside its catalog."""
 _SWITCHES: Final = ("from_hub", "from_bucket", "text_only")
 

@@ -134,7 +134,9 @@ class CloudRunSettings(Block):
     gets all traffic."""
     ingress: Annotated[Literal["all", "internal", "internal-and-cloud-load-balancing"], OnChange("update")] = "all"
     """Networks that can reach the service. Other callers, including checks from your machine, get a 404."""
-    request_timeout_s: DurationS = Field(default="1h", alias="requestTimeout", validate_default=True)
+    request_timeout_s: Annotated[DurationS, Judged("cloud_run.request_timeout_s")] = Field(
+        default="1h", alias="requestTimeout", validate_default=True
+    )
     """Timeout of one request."""
     mount: Annotated[MountSettings, Field(default_factory=lambda: MountSettings.model_validate({}))]
     """Access of the server to the weights in the bucket."""

@@ -21,7 +21,7 @@ class ImageSettings(Block):
     version: Annotated[str | None, Judged("image_version"), OnChange("nothing")] = None
     """vLLM version in the image. It is not used to pull; the planner checks which models this version loads."""
     supports: Annotated[
-        list[Literal["fp8", "nvfp4", "w4a16"]],
+        list[Literal["fp8", "mxfp4", "nvfp4", "w4a16"]],
         Field(default_factory=list),
         Judged("image_supports"),
         OnChange("nothing"),

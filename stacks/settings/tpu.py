@@ -18,7 +18,7 @@ class ExistingNetworkSettings(Block):
     network: Network
     """Name or self link of the network. Its firewall must allow SSH from Identity-Aware Proxy (35.235.240.0/20) for the tunnel."""
     subnetwork: Subnetwork
-    """Name or self link of the subnetwork, in the region of the zones. With weights hub it needs Cloud NAT."""
+    """Name or self link of the subnetwork, in the region of the zones. It needs Cloud NAT if the server downloads from the Hugging Face hub."""
     private_google_access: Annotated[bool, Judged("tpu.private_google_access"), OnChange("nothing")]
     """True if the subnetwork has Private Google Access. Without it the VM can pull neither the image nor the weights."""
 

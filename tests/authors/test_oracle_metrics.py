@@ -51,7 +51,8 @@ def test_another_name_type_bucket_or_label_is_a_fault(change, fault):
 
 
 def test_only_the_labels_of_the_configuration_that_are_read_must_be_in_vllm():
-    ours = '# TYPE vllm:cache_config_info gauge\nvllm:cache_config_info{block_size="16",cache_dtype="auto",gpu_memory_utilization="0.9",num_gpu_blocks="9",swap_space="4"} 1.0\n'
+    labels = 'block_size="16",cache_dtype="auto",gpu_memory_utilization="0.9",num_gpu_blocks="9",swap_space="4"'
+    ours = f"# TYPE vllm:cache_config_info gauge\nvllm:cache_config_info{{{labels}}} 1.0\n"
     assert faults_of(ours, ours.replace("swap_space", "hash_block_size")) == ()
     assert faults_of(ours, ours.replace("num_gpu_blocks", "blocks")) == (
         "metrics: vllm:cache_config_info has no label num_gpu_blocks in vLLM",

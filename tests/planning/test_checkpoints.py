@@ -9,6 +9,7 @@ from planning import Deployment, Finding, Plan, PlanningError, VllmOptions, plan
 from planning.data.checkpoints import (
     ABSENT,
     CHECKPOINTS,
+    family,
     find_checkpoint,
     hub_answer,
     id_of_folder,
@@ -97,11 +98,24 @@ def test_names_without_their_owner_are_found():
     assert find_checkpoint("gemma-4-12b") is CHECKPOINTS["google/gemma-4-12B"]
 
 
+@pytest.mark.parametrize("spelled", ["31B", "31b-it", "Gemma 4 31B", "gemma4-31b-it", " gemma_4_31b "])
+def test_the_name_of_a_family_means_its_original(spelled: str):
+    assert plan(replace(H100, model=spelled)).model == "google/gemma-4-31B-it"
+    assert family(spelled)[0].id == "google/gemma-4-31B-it"
+
+
+def test_an_id_is_not_a_family_and_another_family_is_unknown():
+    assert family("gemma-4-31B") == ()
+    assert plan(replace(H100, model="gemma-4-31B")).model == "google/gemma-4-31B"
+    for name in ("gemma", "gemma-3-12b", "org/31B", "70B", ""):
+        assert find_checkpoint(name) is None
+
+
 @pytest.mark.parametrize(
     ("spelled", "meant"),
     [
         ("gemma-4-12b-instruct", "google/gemma-4-12B-it"),
-        ("gemma4-31b-it", "google/gemma-4-31B-it"),
+        ("gema-4-31b-it", "google/gemma-4-31B-it"),
         ("google/gemma-4-27B-it", "google/gemma-4-E2B-it"),
         ("RedHatAI/gemma-4-31B-it-FP8", "RedHatAI/gemma-4-31B-it-FP8-block"),
     ],

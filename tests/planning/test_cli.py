@@ -383,3 +383,42 @@ def test_explain_counts_in_words(run):
     assert "weights on one of 1 device " in one
     assert " 4 devices " in four or "one of 1 device " in four
     assert not re.search(r"\(s(ubject)?\)", one + four)
+
+
+QAT = ("--model", "google/gemma-4-31B-it-qat-w4a16-ct")
+
+
+def test_an_image_of_this_project_is_compared_where_only_it_loads_the_precision(run):
+    code, out, _ = run("--compare", *QAT, "--set", "maxModelLen=4096", "--json")
+    rows = {row["accelerator"]: row for row in json.loads(out)["rows"]}
+    assert code == 0
+    assert json.loads(out)["cheapest"] == "v6e-1"
+    assert (rows["v6e-1"]["verdict"], rows["v6e-1"]["image"]) == ("fits", "vllm-tpu-w4a16")
+    assert rows["L4"]["image"] is None
+    assert rows["v5e-8"]["image"] is None, "the image is for v6e"
+    assert "(--image vllm-tpu-w4a16): v6e-1, v6e-4, v6e-8." in " ".join(run("--compare", *QAT)[1].split())
+
+
+def test_the_way_out_of_a_card_that_is_too_small_fits_as_it_is_printed(run):
+    code, out, _ = run(*QAT, "--accelerator", "L4", "--json")
+    finding = next(one for one in json.loads(out)["findings"] if one["id"] == "FIT01")
+    first = finding["remedies"][0]["text"].removeprefix("add ")
+    assert code == 2
+    assert "--image vllm-tpu-w4a16" in first
+    assert run(*QAT, "--accelerator", "L4", *shlex.split(first))[0] == 0
+
+
+def test_an_image_that_does_not_exist_is_refused_with_those_that_do(run):
+    code, _, err = run(*E2B, "--image", "vllm-tpu-w4")
+    assert code == 2
+    assert '--image is "vllm-tpu-w4". Allowed: vllm-openai, vllm-tpu,' in err
+    assert "--compare and --image cannot be combined" in run("--compare", *QAT, "--image", "vllm-tpu-w4a16")[2]
+    assert "vllm-openai is an image for GPUs, but v6e-4" in run(*E2B, "--image", "vllm-openai")[2]
+    assert run(*E2B, "--image", "vllm-tpu")[0] == 0
+
+
+def test_a_field_that_no_option_has_keeps_its_name():
+    wording = CommandWording()
+    assert wording.key("model_config") == "model_config"
+    assert wording.key("cloud_run.startup_probe") == "startupProbe"
+    assert wording.key("vllm.max_model_len") == "maxModelLen"

@@ -191,6 +191,21 @@ def test_the_index_says_how_large_the_checkpoint_is():
             "nvfp4",
         ),
         ({"quant_method": "modelopt", "quant_algo": "FP8"}, "fp8"),
+        (
+            {"quant_method": "auto-round", "bits": 4, "data_type": "int", "packing_format": "auto_round:auto_gptq"},
+            "w4a16",
+        ),
+        ({"quant_method": "intel/auto-round", "bits": 4, "data_type": "int"}, "w4a16"),
+        ({"quant_method": "auto-round", "bits": 4, "data_type": "mx_fp"}, "mxfp4"),
+        ({"quant_method": "mxfp4"}, "mxfp4"),
+        (
+            {
+                "quant_method": "compressed-tensors",
+                "format": "mxfp4-pack-quantized",
+                "config_groups": {"group_0": {"weights": {"num_bits": 4, "type": "float", "group_size": 32}}},
+            },
+            "mxfp4",
+        ),
     ],
 )
 def test_quantized_checkpoints_are_smaller(block: dict[str, object], scheme: str):
@@ -261,6 +276,10 @@ def _without(config: dict[str, object], key: str) -> dict[str, object]:
         ({**LLAMA_8B, "layer_types": ["linear_attention"] * 32}, "linear_attention are not supported"),
         ({**LLAMA_8B, "layer_types": ["full_attention"] * 31}, "has 31 layers"),
         ({**LLAMA_8B, "quantization_config": {"quant_method": "gptq", "bits": 3}}, '"gptq" with 3 bits'),
+        (
+            {**LLAMA_8B, "quantization_config": {"quant_method": "auto-round", "bits": 8, "data_type": "mx_fp"}},
+            '"auto-round" with 8 bits',
+        ),
         ({}, '"num_hidden_layers" is missing'),
     ],
 )
@@ -281,6 +300,22 @@ def test_an_output_head_in_the_files_makes_them_larger_and_not_the_memory():
     assert without.memory.weights_gib > read.memory.weights_gib * 1.04
 
 
+def test_the_method_of_a_four_bit_checkpoint_decides_on_tpu_and_not_on_a_gpu():
+    def severity(block: dict[str, object], accelerator: str, version: str = "0.31.0") -> str | None:
+        spec = model_from_config({**CONFIGS["31B"], "quantization_config": block}, name="other")
+        asked = Deployment(model="other", accelerator=accelerator, model_spec=spec, image_version=version)
+        return next((f.severity for f in plan(asked).findings if f.id == "FIT06"), None)
+
+    four_bits = {"quant_method": "compressed-tensors", "config_groups": {"group_0": {"weights": {"num_bits": 4}}}}
+    assert severity(four_bits, "v6e-1") is None
+    for method in ("awq", "gptq", "auto-round"):
+        assert severity({"quant_method": method, "bits": 4}, "v6e-1") == "warn", "unknown in that release"
+        assert severity({"quant_method": method, "bits": 4}, "v6e-1", "0.30.0") == "block"
+        assert severity({"quant_method": method, "bits": 4}, "RTX PRO 6000") is None
+    assert severity({"quant_method": "mxfp4"}, "v6e-1") == "warn", "no report of it was found"
+    assert severity({"quant_method": "mxfp4"}, "RTX PRO 6000") == "info", "weights only"
+
+
 def test_an_index_without_a_size_is_refused():
     with pytest.raises(PlanningError, match=r"metadata\.total_size"):
         model_from_config(LLAMA_8B, name="other", index={"weight_map": {}})
@@ -295,5 +330,7 @@ def test_a_gemma_that_is_fp8_already_loads_on_tpu_and_a_four_bit_one_does_not():
 
     assert "FIT06" not in findings({"quant_method": "fp8"})
     assert "FIT06" in findings({"quant_method": "awq", "bits": 4})
+    assert "FIT06" in findings({"quant_method": "auto-round", "bits": 4})
+    assert "FIT06" in findings({"quant_method": "mxfp4"})
     assert "FIT06" in findings(None, "fp8")
     assert "FIT06" not in findings(None)

@@ -9,7 +9,7 @@ import pytest
 from planning import Deployment, PlanningError, plan
 from planning.data.images import IMAGES
 from planning.machine.devices import parse_device
-from planning.machine.hardware import ACCELERATORS
+from planning.machine.hardware import ACCELERATORS, find_accelerator
 from planning.question.types import Plan
 from planning.solve.plan_json import plan_json
 from scripts.plan.__main__ import main
@@ -236,3 +236,28 @@ def test_one_word_serves_text_only(run):
     assert text_only == by_hand
     assert text_only["weights_gib"] < with_towers["weights_gib"] - 0.5
     assert text_only["kv_tokens"] > with_towers["kv_tokens"]
+
+
+@pytest.mark.parametrize(
+    ("spelled", "meant"),
+    [
+        ("v6e1", "v6e-1"),
+        ("V6E-4", "v6e-4"),
+        ("tpu v6e 8", "v6e-8"),
+        ("v5litepod-8", "v5e-8"),
+        ("nvidia-l4", "L4"),
+        ("NVIDIA H100 80GB", "H100"),
+        ("rtx-pro-6000", "RTX PRO 6000"),
+        ("nvidia-rtx-pro-6000", "RTX PRO 6000"),
+        ("a100", "A100-80GB"),
+    ],
+)
+def test_an_accelerator_is_found_by_the_names_that_people_type(spelled: str, meant: str):
+    found = find_accelerator(spelled)
+    assert found is not None
+    assert found.name == meant
+
+
+@pytest.mark.parametrize("name", ["v6e", "v6e-2", "RTX 6000", "", "nvidia", "l"])
+def test_a_name_that_means_no_accelerator_or_several_is_none(name: str):
+    assert find_accelerator(name) is None

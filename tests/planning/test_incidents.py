@@ -28,6 +28,17 @@ MEDIA_IN_A_NETWORK = {
     "tpu.zones": ["us-east5-a"],
     "vllm.allowedMediaDomains": ["a.example"],
 }
+TOKENS_1000 = {"vllm.extraArgs": ['--mm-processor-kwargs={"max_soft_tokens":1000}']}
+HUB_DRAFTER = {
+    "weights": "bucket",
+    "tpu.existingNetwork": {**NETWORK, "privateGoogleAccess": True},
+    "tpu.zones": ["us-east5-a"],
+    "vllm.speculativeConfig": {
+        "model": "google/gemma-4-E2B-it-assistant",
+        "num_speculative_tokens": 3,
+        "revision": "0" * 40,
+    },
+}
 KEY = "projects/p/secrets/key/versions/1"
 DRAFTER = {"model": "my/drafter", "num_speculative_tokens": 3}
 BF16 = "google/gemma-4-31B-it"
@@ -90,6 +101,7 @@ INCIDENTS: Mapping[str, Incident] = {
     "SCL04": Incident("l4-qat", {**TWO_LARGE, "cloudRun.memoryQuota": "40Gi"}, "block", TWO_FOR_40),
     "SCL05": Incident("l4-qat", {"cloudRun.memory": "32Gi"}, "warn", AN_UPDATE),
     "SCL03": Incident("l4-qat", {"cloudRun.region": "europe-west3"}, "block", r"europe-west3\. Set cloudRun\.region: europe-west1"),
+    "SCL06": Incident("l4-qat", {"cloudRun.minInstances": 0}, "warn", r"12 min 49 s\. OpenAI.*: fuse-buf.*minInstances: 1\. .*\$32\.\d\d per"),
     "TPU01": Incident("tpu-v6e4", {"vllm.tensorParallelSize": 1}, "block", r"is 1, .* 4 chip.*vllm\.tensorParallelSize: 4"),
     "TPU02": Incident("tpu-v6e4", {"tpu.maxRunDuration": None}, "block", r"tpu\.maxRunDuration is not set.*tpu\.maxRunDuration: 4h"),
     "TPU04": Incident("tpu-v6e4", {"tpu.zones": ["us-west1-a", "us-east5-b"]}, "block", r"us-west1-a.*tpu\.zones: \[us-east5-b\]"),
@@ -98,9 +110,12 @@ INCIDENTS: Mapping[str, Incident] = {
     "HST02": Incident("tpu-v6e4", {"model": BF16}, "warn", r"100 GB .* 58\.\d GiB .*80 GiB, recommended: 103 GiB.*Set tpu\.bootDiskSizeGb: 110"),
     "NET01": Incident("tpu-v6e4", {"endpointUrl": "http://localhost:8000"}, "block", r"endpointUrl: http://127\.0\.0\.1:8000"),
     "NET02": Incident("tpu-v6e4", {"tpu.existingNetwork": NETWORK, "tpu.zones": ["us-east5-a"]}, "block", r"is false.*Remove tpu\.existingNetwork\."),
+    "NET03": Incident("tpu-v6e1", HUB_DRAFTER, "block", r"-assistant .*Remove tpu\.existingNetwork; or remove vllm\.speculativeConfig\. If"),
     "SEC01": Incident("tpu-v6e4", {"vllm.extraArgs": ["--api-key=canary"]}, "block", r"1 argument.*vllm\.extraArgs: \[\]"),
     "ARG01": Incident("l4-qat", {"vllm.extraArgs": ["--max_num_seqs", "8", "--grpc"]}, "block", r"1 argument.*maxNumSeqs: 8, vllm\.extraArgs: \[--grpc\]"),
     "ARG02": Incident("l4-qat", {"vllm.extraArgs": ["--disable-log-requests"]}, "block", r"not a flag of vLLM 0\.28\.0 .*Set vllm\.extraArgs: \[\]"),
+    "ARG03": Incident("tpu-v6e1", TOKENS_1000, "block", r"to 1,000, but .* 560 or 1120 .*\['--mm-.*1120\}'\].*or set vllm\.extraArgs: \[\]"),
+    "ARG04": Incident("tpu-v6e1", {"vllm.toolCallParser": "hermes"}, "warn", r"toolCallParser is hermes, .*as text\. Set vllm\.toolCallParser: gemma4\."),
     "HST01": Incident("l4-qat", {"cloudRun.memory": "64Gi"}, "block", r"64 GiB, .* 16 to 32 GiB with L4\. Set cloudRun\.memory: 32Gi"),
     "SEC03": Incident("tpu-v6e1", {"tpu.ssh": "metadata-key"}, "warn", r"OS Login is off.*is root on it.*tpu\.ssh: os-login"),
     "SEC09": Incident("tpu-v6e1", {"tpu.tunnelMembers": ["user:a@example.com"]}, "warn", ROLE_FOR_ONE),
@@ -146,6 +161,8 @@ MORE: tuple[tuple[str, Incident], ...] = (
     ("SCL01", Incident("l4-qat", CROWDED, "warn", r"64, .* 21 concurrent requests \(KV .*concurrency: 21")),
     ("FIT05", Incident("l4-12b-qat", {"vllm.gpuMemoryUtilization": 0.97}, "warn", r"0\.66 GiB .* may crash .* vllm\.gpuMemoryUtilization: 0\.95")),
     ("FIT05", Incident("tpu-v6e1", {"vllm.gpuMemoryUtilization": 1.0}, "block", r"0\.00 GiB .* at least 0\.82 GiB .* vllm\.gpuMemoryUtilization: 0\.95")),
+    ("FIT05", Incident("tpu-v6e4-turbo", {"vllm.gpuMemoryUtilization": 0.95}, "warn", r"1\.56 GiB .*1\.50 GiB to verify .*load\. Set .*Utilization: 0\.91")),
+    ("FIT07", Incident("tpu-v6e4-turbo", {}, "info", r"1\.71 times as many than with bf16.*Keep it if")),
     ("TPU02", Incident("tpu-v6e4", {"tpu.maxRunDuration": "8d"}, "block", r"8 d, .* maximum is 7 d.*tpu\.maxRunDuration: 7d")),
     ("TPU02", Incident("tpu-v6e4", {"tpu.maxRunDuration": "5m"}, "block", r"300 s|5 min.*tpu\.maxRunDuration: 10m")),
     ("SCL04", Incident("l4-qat", TWO_LARGE, "warn", r"64 GiB, but the memory quota of us-east4 is not set \(new projects have 40 GiB\)")),

@@ -244,7 +244,7 @@ def test_recommendations_for_unknown_names_are_refused(model: str, platform: str
         ({"platform": "cloud-run"}, 'The platform "cloud-run" does not have v6e-4. Allowed: tpu-vm.'),
         (
             {"quantization": "int3"},
-            'The quantization "int3" is unknown. Allowed: bf16, fp8, w4a16, nvfp4, nvfp4-mlp.',
+            'The quantization "int3" is unknown. Allowed: bf16, fp8, w4a16, nvfp4, mxfp4, nvfp4-mlp.',
         ),
         ({"weights_mode": "floppy"}, '`weights_mode` is "floppy". Allowed: hub'),
         ({"host_memory_gib": 0}, "`host_memory_gib` is 0; it must be above 0."),

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from planning import CloudRunOptions, Deployment, Finding, Plan, StartupProbe, TpuOptions, VllmOptions, Workload, plan
+from planning.data.images import IMAGES
 from planning.model.catalog import spec_of
 from planning.question.fields import changed
 from planning.rules.findings import ACCEPTABLE_IDS, RULE_IDS, check_accepted
@@ -57,6 +58,12 @@ def on_tpu(**options: object) -> Deployment:
 
 def drafted_by(drafter: str) -> dict[str, object]:
     return {"model": drafter, "num_speculative_tokens": 3}
+
+
+def in_a_network(**vllm):
+    """A TPU machine in an existing network, with its weights in the bucket."""
+    tpu = TpuOptions(private_google_access=True)
+    return replace(deployment(**vllm), weights_mode="disk", tpu=tpu)
 
 
 STARTS_IN_TIME = StartupProbe(initial_delay_s=240, period_s=60, failure_threshold=25, timeout_s=60)
@@ -123,6 +130,22 @@ REPLAY: dict[str, tuple[Deployment, str, Deployment]] = {
         deployment(max_num_batched_tokens=2_048, disable_chunked_mm_input=True),
         "block",
         deployment(max_num_batched_tokens=4_096, disable_chunked_mm_input=True),
+    ),
+    "ARG03": (
+        deployment(extra_args=('--mm-processor-kwargs={"max_soft_tokens":1000}',)),
+        "block",
+        deployment(extra_args=('--mm-processor-kwargs={"max_soft_tokens":1120}',)),
+    ),
+    "ARG04": (deployment(reasoning_parser="deepseek_r1"), "warn", deployment(reasoning_parser="gemma4")),
+    "NET03": (
+        in_a_network(speculative_config=drafted_by("google/gemma-4-E2B-it-assistant")),
+        "block",
+        in_a_network(speculative_config=drafted_by("/models/drafter")),
+    ),
+    "SCL06": (
+        replace(MEASURED["qat-26b-l4"], cloud_run=CloudRunOptions(request_timeout_s=60)),
+        "warn",
+        replace(MEASURED["qat-26b-l4"], cloud_run=CloudRunOptions(request_timeout_s=60, min_instances=1)),
     ),
     "LEN03": (deployment(max_model_len=131_073), "block", deployment(max_model_len=131_072)),
     "MOD01": (
@@ -376,8 +399,36 @@ def test_31b_on_an_l4_is_told_where_it_would_run_and_for_how_much():
     deployable = {r.title: r.usd_per_hour for r in finding.remedies if r.is_deployable}
     assert deployable["RTX PRO 6000 on Cloud Run"] == pytest.approx(3.19, abs=0.01)
     assert deployable["google/gemma-4-12B-it-qat-w4a16-ct here"] == pytest.approx(1.42, abs=0.01)
-    assert "v6e-1" not in deployable
-    assert "v6e-1, $1.35/h) is too small" in finding.advice
+    assert next(iter(deployable)) == "v6e-1 with image vllm-tpu-w4a16", "cheapest first"
+    assert deployable["v6e-1 with image vllm-tpu-w4a16"] == pytest.approx(1.35, abs=0.01)
+
+
+def test_the_first_way_out_of_one_finding_does_not_end_in_another():
+    bad = Deployment(model="nvidia/Gemma-4-31B-IT-NVFP4", accelerator="v6e-1")
+    assert {f.id for f in plan(bad).stopping} == {"FIT01", "FIT06"}
+    for identifier in ("FIT01", "FIT06"):
+        ways = the(plan(bad), identifier).remedies
+        assert {"model": "google/gemma-4-31B-it"} not in [way.changes for way in ways], "58 GiB on one chip"
+        for way in ways:
+            assert plan(changed(bad, way.changes)).fits, f"{identifier}: {way}"
+
+
+def test_a_way_out_selects_the_image_of_this_project_that_loads_the_precision():
+    bad = Deployment(
+        model="google/gemma-4-31B-it-qat-w4a16-ct", accelerator="v6e-1", vllm=VllmOptions(max_model_len=4_096)
+    )
+    first = the(plan(bad), "FIT06").remedies[0]
+    assert first.changes == {"image_version": IMAGES["vllm-tpu-w4a16"].version}
+    assert plan(changed(bad, first.changes)).fits
+    on_v5e = the(plan(replace(bad, accelerator="v5e-8")), "FIT06")
+    assert not any("image_version" in way.changes for way in on_v5e.remedies if way.move is None), "untested there"
+
+
+def test_a_move_to_the_other_kind_of_accelerator_leaves_the_image_behind():
+    bad = replace(deployment("31B-it", "v6e-1"), image_version="0.31.0", image_supports=("w4a16",))
+    move = next(way for way in the(plan(bad), "FIT01").remedies if way.title.startswith("RTX"))
+    assert move.changes["image_version"] is None
+    assert move.changes["image_supports"] == ()
 
 
 def test_machines_of_compute_engine_are_marked_as_outside_the_project():
@@ -461,6 +512,105 @@ def test_the_least_batch_that_holds_a_video_is_accepted():
     for tokens, shown in ((least, False), (least - 1, True)):
         p = plan(replace(bad, vllm=replace(bad.vllm, max_num_batched_tokens=tokens)))
         assert (found(p, "LEN02") is not None) is shown
+
+
+def test_len02_names_the_projects_own_assumption_where_it_decides():
+    def len02(**vllm):
+        return the(plan(deployment("E4B-it", vllm.pop("on", "L4"), max_num_batched_tokens=2_048, **vllm)), "LEN02")
+
+    assumed, chosen = len02(), len02(disable_chunked_mm_input=True)
+    assert "because `vllm.disable_chunked_mm_input` is true by this project's default, but" in assumed.message
+    assert "because `vllm.disable_chunked_mm_input` is true, but" in chosen.message
+    assert {"vllm.disable_chunked_mm_input": False} in [remedy.changes for remedy in assumed.remedies]
+    on_tpu = len02(on="v6e-1")
+    assert "Set it to false only if clients send text" in on_tpu.advice
+    assert {"vllm.disable_chunked_mm_input": False} not in [remedy.changes for remedy in on_tpu.remedies]
+    assert (
+        found(
+            plan(deployment("E4B-it", "v6e-1", max_num_batched_tokens=2_048, disable_chunked_mm_input=False)), "LEN02"
+        )
+        is None
+    )
+
+
+def test_an_item_that_the_model_never_splits_has_no_setting_for_it():
+    finding = the(plan(deployment("31B-it", "H100", max_num_batched_tokens=2_048)), "LEN02")
+    assert "disable_chunked" not in finding.message
+    assert not any("vllm.disable_chunked_mm_input" in remedy.changes for remedy in finding.remedies)
+
+
+@pytest.mark.parametrize(
+    ("extra", "fixed"),
+    [
+        (
+            ('--mm-processor-kwargs={"images_kwargs":{"max_soft_tokens": 300}}',),
+            '--mm-processor-kwargs={"images_kwargs":{"max_soft_tokens": 280}}',
+        ),
+        (("--mm-processor-kwargs.max_soft_tokens=64",), "--mm-processor-kwargs.max_soft_tokens=70"),
+        (("--mm_processor_kwargs.max_soft_tokens", "2000"), "1120"),
+    ],
+)
+def test_a_number_of_image_tokens_is_fixed_in_each_notation(extra, fixed):
+    finding = the(plan(deployment(extra_args=("--grpc", *extra))), "ARG03")
+    words = finding.remedies[0].changes["vllm.extra_args"]
+    assert isinstance(words, tuple)
+    assert words[0] == "--grpc"
+    assert words[-1] == fixed
+    assert finding.remedies[1].changes["vllm.extra_args"] == ("--grpc",)
+
+
+def test_a_number_of_image_tokens_beside_a_secret_is_only_removed():
+    extra = ('--mm-processor-kwargs={"max_soft_tokens":300,"key":"hf_canary0canary"}',)
+    finding = the(plan(deployment(extra_args=extra)), "ARG03")
+    assert [remedy.changes for remedy in finding.remedies] == [{"vllm.extra_args": ()}]
+
+
+def test_a_number_of_image_tokens_matters_only_to_a_server_that_reads_images():
+    extra = ('--mm-processor-kwargs={"max_soft_tokens":1000}',)
+    assert found(plan(deployment(extra_args=extra, limit_mm_per_prompt=TEXT_ONLY)), "ARG03") is None
+
+
+def test_the_tokens_of_an_image_count_for_the_step_that_holds_it():
+    def len02(tokens):
+        extra = (f"--mm-processor-kwargs.max_soft_tokens={tokens}",)
+        limits = {"image": 1, "video": 0, "audio": 0}
+        return found(
+            plan(deployment(max_num_batched_tokens=1_024, limit_mm_per_prompt=limits, extra_args=extra)), "LEN02"
+        )
+
+    assert len02(560) is None
+    assert "One image item has up to 1,120 tokens" in len02(1_120).message
+
+
+def test_a_parser_that_a_plugin_registers_is_not_judged():
+    own = deployment(tool_call_parser="mine", extra_args=("--tool-parser-plugin=/plugins/mine.py",))
+    assert found(plan(own), "ARG04") is None
+    assert "vllm.tool_call_parser" in the(plan(deployment(tool_call_parser="mine")), "ARG04").message
+    assert found(plan(deployment(tool_call_parser="mine", enable_auto_tool_choice=False)), "ARG04") is None
+
+
+@pytest.mark.parametrize("extra", [("--lora-modules", "a=org/adapter"), ("--tokenizer=org/tokenizer",)])
+def test_adapters_and_tokenizers_of_the_hub_need_a_way_there_too(extra):
+    finding = the(plan(in_a_network(extra_args=("--enable-lora", *extra))), "NET03")
+    assert extra[-1].rpartition("=")[2] in finding.message
+    assert [remedy.changes for remedy in finding.remedies] == [
+        {"tpu.private_google_access": None},
+        {"vllm.extra_args": ("--enable-lora",)},
+    ]
+    hub = replace(in_a_network(extra_args=("--enable-lora", *extra)), weights_mode="hub")
+    assert found(plan(hub), "NET03") is None, "the subnet has Cloud NAT for the weights"
+
+
+def test_a_cold_start_within_both_timeouts_is_silent():
+    def scl06(timeout_s, **more):
+        run = CloudRunOptions(request_timeout_s=timeout_s)
+        return found(plan(replace(MEASURED["qat-26b-l4"], cloud_run=run, **more)), "SCL06")
+
+    late = scl06(300)
+    assert "Cloud Run ends it after 5 min (`cloud_run.request_timeout_s`), and OpenAI's" in late.message
+    assert "Cloud Run ends it" not in scl06(3_600).message
+    assert scl06(3_600, weights_mode="fuse-buffered") is None
+    assert scl06(None) is None, "not a stack's question"
 
 
 def test_items_that_are_not_served_need_no_room():

@@ -238,6 +238,14 @@ def test_the_token_of_the_hub_is_for_servers_that_download_from_it(configured, d
             assert bool(recorder.all("routerNat:RouterNat")) is is_needed, "and it needs a way there"
 
 
+def test_a_service_with_direct_vpc_reaches_the_hub_if_its_server_downloads_from_it(configured, declare):
+    drafter = {"model": "google/gemma-4-26B-A4B-it-assistant", "num_speculative_tokens": 3}
+    for changes, is_needed in (({}, False), ({"vllm__speculativeConfig": drafter}, True)):
+        configured("l4-qat", **{"cloudRun__directVpc": True, "acceptFindings": ["FIT04", "FIT09"], **changes})
+        recorder, _ = declare(run)
+        assert bool(recorder.all("routerNat:RouterNat")) is is_needed
+
+
 def test_a_machine_listens_on_its_loopback_address_and_a_service_on_every_one(configured, declare):
     for stack, host in (("tpu-v6e1", "127.0.0.1"), ("l4-qat", "0.0.0.0")):
         configured(stack)

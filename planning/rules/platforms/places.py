@@ -23,11 +23,14 @@ from planning.machine.hardware import (
     MIN_RUN_S,
     gpu_regions,
 )
+from planning.question.hub_files import ADAPTERS, HubFile, hub_files
 from planning.question.recommendation import FUSE_MODES
 from planning.question.releases import STREAMS_ON_TPU, is_known_from
 from planning.question.types import Remedy, StartupProbe
+from planning.question.vllm_args import TOKENIZER, TOKENIZER_REVISION
 from planning.question.workload import DEFAULT_WORKLOAD
 from planning.rules.alternatives import alternatives_for
+from planning.rules.arguments import kept_arguments, read_arguments
 from planning.rules.registry import RuleResult, change, rule
 from planning.speed.probes import PROBE_PERIOD_S, PROBE_TIMEOUT_S
 from planning.speed.serving import saturation_batch
@@ -38,6 +41,10 @@ _PROBES = "Cloud Run, container health checks"
 _GPU_QUOTA = "Cloud Run GPU quota; pulumi/pulumi-gcp#3794"
 _CENT = 0.01
 _USUAL_RUN_S = 4 * HOUR_S
+_CLIENT_TIMEOUT_S = 600
+"""Time after which OpenAI's client libraries end a request, unless their caller sets another."""
+_LONGEST_REQUEST_S = HOUR_S
+"""Cloud Run's maximum request timeout."""
 _FASTER_MODES = ("fuse-buffered", "streamer", "memory")
 """Weights modes that read from the bucket faster than a plain mount, smallest change first."""
 
@@ -274,6 +281,45 @@ def _continent(place: str) -> str:
 
 
 @rule(
+    "SCL06",
+    "warn",
+    source=(
+        "Cloud Run, About instance autoscaling (a request that starts an instance waits for it) and request timeout; OpenAI's Python library "
+        "(DEFAULT_TIMEOUT, 600 s)"
+    ),
+    what="a cold start longer than a request is allowed to wait",
+)
+def cold_start(subject: Subject) -> RuleResult | None:
+    """Find a service that scales to zero and whose first request times out before an instance is ready."""
+    resolved, run = subject.resolved, subject.resolved.deployment.cloud_run
+    limit_s = run.request_timeout_s
+    if resolved.platform != "cloud-run" or run.min_instances or limit_s is None:
+        return None
+    start_s = usual_start_s(subject.startup)
+    if start_s <= min(limit_s, _CLIENT_TIMEOUT_S):
+        return None
+    by_client = f"OpenAI's client libraries give up after {duration(_CLIENT_TIMEOUT_S)} by default"
+    by_google = f"Cloud Run ends it after {duration(limit_s)} (`cloud_run.request_timeout_s`)"
+    causes = [text for text, most_s in ((by_google, limit_s), (by_client, _CLIENT_TIMEOUT_S)) if most_s < start_s]
+
+    def remedies() -> Iterator[Remedy]:
+        yield change("cloud_run.request_timeout_s", _LONGEST_REQUEST_S)
+        if resolved.weights_mode == "fuse":
+            yield change("weights_mode", "fuse-buffered")
+        yield change("cloud_run.graph_cache", "bucket")
+        yield change("cloud_run.min_instances", 1)
+
+    return RuleResult(
+        message=(
+            f"`cloud_run.min_instances` is 0, so the first request after a pause waits for a start of up to {duration(start_s)}. "
+            f"{', and '.join(causes)}."
+        ),
+        remedies=remedies(),
+        advice=f"One minimum instance costs ${subject.cost.usd_per_hour * 24:,.2f} per day.",
+    )
+
+
+@rule(
     "TPU01",
     "block",
     source="vLLM on TPU, Gemma 4 recipe",
@@ -446,6 +492,44 @@ def private_access(subject: Subject) -> RuleResult | None:
         remedies=(change("tpu.private_google_access", None),),
         advice="Or enable Private Google Access for the subnet (free of charge) and set `tpu.private_google_access` to true.",
     )
+
+
+@rule(
+    "NET03",
+    "block",
+    source="stacks/tpu.py (Cloud NAT only in the network of the stack); Compute Engine, machines without external addresses",
+    what="a drafter, tokenizer or adapter on the hub that a machine in an existing network may not reach",
+)
+def hub_without_nat(subject: Subject) -> RuleResult | None:
+    """Find files that a machine without an external address downloads from the hub, although its weights need no internet access."""
+    resolved = subject.resolved
+    if not resolved.is_tpu or resolved.deployment.tpu.private_google_access is None or resolved.weights_mode == "hub":
+        return None
+    files = tuple(hub_files(resolved))
+    if not files:
+        return None
+    listed = " and ".join(f"the {one.kind} {one.name}" for one in files)
+    return RuleResult(
+        message=(
+            f"The server downloads {listed} from the Hugging Face hub at each start, because staging copies only the model to the bucket. The "
+            "machine has no external address, and the stack adds Cloud NAT only to its own network. Without Cloud NAT in the subnet of "
+            "tpu.existingNetwork, the server will not start."
+        ),
+        remedies=(change("tpu.private_google_access", None), _without_files(subject, files)),
+        advice="If that subnet has Cloud NAT, accept this finding.",
+    )
+
+
+def _without_files(subject: Subject, files: Sequence[HubFile]) -> Remedy:
+    """Return the change that removes the drafter, and the arguments that name a tokenizer or adapters."""
+    kinds, changes = {one.kind for one in files}, dict[str, object]()
+    if "drafter" in kinds:
+        changes["vllm.speculative_config"] = None
+    if kinds - {"drafter"}:
+        named = {TOKENIZER, TOKENIZER_REVISION, ADAPTERS}
+        dropped = [one for one in read_arguments(subject) if one.flag is not None and one.flag.name in named]
+        changes["vllm.extra_args"] = kept_arguments(subject, dropped)
+    return Remedy(changes=changes)
 
 
 @rule(

@@ -1,23 +1,19 @@
 """Rules for what a server loads from the hub: repositories without a commit, files with code, and code itself."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from planning.cost.subject import Subject
 from planning.data.checkpoints import find_checkpoint
 from planning.memory.resolve import Resolved
-from planning.model.support import version_in_use
-from planning.question.drafters import named_drafter
-from planning.question.server_flags import flag_table, parse_arguments
+from planning.question.hub_files import HubFile, hub_files
 from planning.question.types import Remedy
-from planning.question.vllm_args import SAFETENSORS, TOKENIZER, TOKENIZER_REVISION
+from planning.question.vllm_args import SAFETENSORS, TOKENIZER_REVISION
 from planning.rules.registry import RuleResult, change, rule
 
-HUB_ID: Final = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+", re.ASCII)
 COMMIT: Final = re.compile(r"[0-9a-f]{40}")
-_ADAPTERS: Final = "--lora-modules"
 _UNPICKLES: Final = ("auto", "hf", "pt", "npcache")
 """Load formats that open .bin or .pt files (vLLM, model_executor/model_loader/default_loader.py, 0.32.0)."""
 _SPECULATIVE: Final = "vllm.speculative_config"
@@ -114,54 +110,22 @@ def _floating(resolved: Resolved) -> Iterator[_Floating]:
             ),
             changes={"model_revision": known} if known else {},
         )
-    yield from _floating_drafter(resolved)
-    yield from _floating_arguments(resolved)
+    for one in hub_files(resolved):
+        if not COMMIT.fullmatch(one.revision):
+            yield _floating_file(resolved, one)
 
 
-def _floating_drafter(resolved: Resolved) -> Iterator[_Floating]:
-    config, drafter = resolved.vllm.speculative_config, named_drafter(resolved.vllm)
-    if config is None or drafter is None or not HUB_ID.fullmatch(drafter) or _is_commit(config.get("revision")):
-        return
-    known = _known_commit(drafter)
-    yield _Floating(
-        name=drafter,
-        what="drafter",
-        advice=f"Set the key revision of `{_SPECULATIVE}` to a commit of {drafter}.",
-        changes={_SPECULATIVE: {**config, "revision": known}} if known else {},
-    )
-
-
-def _floating_arguments(resolved: Resolved) -> Iterator[_Floating]:
-    """Yield the repositories in `extra_args`: a tokenizer without a commit, and adapters, which vLLM always loads without one."""
-    arguments = resolved.deployment.vllm.extra_args
-    if not arguments:
-        return
-    version = version_in_use(resolved.accelerator, resolved.deployment.image_version)
-    read = parse_arguments(arguments, flag_table(version or None))
-    values = {one.flag.name: one.value for one in read if one.flag is not None}
-    tokenizer = _first(values.get(TOKENIZER))
-    if HUB_ID.fullmatch(tokenizer) and not _is_commit(_first(values.get(TOKENIZER_REVISION))):
-        advice = f"Add {TOKENIZER_REVISION}=COMMIT with a commit of {tokenizer} to `vllm.extra_args`."
-        yield _Floating(name=tokenizer, what="tokenizer", advice=advice, changes={})
-    for module in values.get(_ADAPTERS, ()):
-        name = _adapter_place(module)
-        if HUB_ID.fullmatch(name):
-            advice = f"vLLM loads the main branch of an adapter. Copy {name} into the image and use that folder."
-            yield _Floating(name=name, what="adapter", advice=advice, changes={})
-
-
-def _first(value: Sequence[str] | None) -> str:
-    return value[0] if value else ""
-
-
-def _adapter_place(module: str) -> str:
-    """Return the location of an adapter: the text after `NAME=`, or `path` of a JSON object."""
-    found = re.search(r'"path"\s*:\s*"([^"]*)"', module) if module.startswith("{") else None
-    return found[1] if found else module.partition("=")[2]
-
-
-def _is_commit(value: object) -> bool:
-    return isinstance(value, str) and COMMIT.fullmatch(value) is not None
+def _floating_file(resolved: Resolved, one: HubFile) -> _Floating:
+    """Return a drafter, tokenizer or adapter without a commit, with how to give it one."""
+    known = _known_commit(one.name) if one.kind == "drafter" else ""
+    advice = {
+        "drafter": f"Set the key revision of `{_SPECULATIVE}` to a commit of {one.name}.",
+        "tokenizer": f"Add {TOKENIZER_REVISION}=COMMIT with a commit of {one.name} to `vllm.extra_args`.",
+        "adapter": f"vLLM loads the main branch of an adapter. Copy {one.name} into the image and use that folder.",
+    }
+    config = resolved.vllm.speculative_config or {}
+    changes = {_SPECULATIVE: {**config, "revision": known}} if known else {}
+    return _Floating(name=one.name, what=one.kind, advice=advice[one.kind], changes=changes)
 
 
 def _known_commit(name: str) -> str:
