@@ -177,30 +177,43 @@ PROBE_MARGIN: Final = 1.25
 # --- Decoding -----------------------------------------------------------------------------------------------------------------------
 GPU_BANDWIDTH_EFFICIENCY: Final = 0.80
 TPU_BANDWIDTH_EFFICIENCY: Final = 0.82
-TPU_W4A16_BANDWIDTH_EFFICIENCY: Final = 0.43
+TPU_W4A16_BANDWIDTH_EFFICIENCY: Final = 0.40
+TPU_V5E_W4A16_BANDWIDTH_EFFICIENCY: Final = 0.28
+TPU_FP8_BANDWIDTH_EFFICIENCY: Final = 0.62
 """The same for 4-bit linear layers, whose kernel is bound by unpacking each tile, not by reading it. Fitted to 31B on v6e-1, which decodes 36.0
 tokens per second for one request (xbill9/gemma4-dev 395bf64, gce-vllm-v6e1-31b-q4w4a16/benchmarks/runs/2026-09-29-31b-31b-repack-v6e1). 4-bit
 experts are not slower than others: 26B-A4B decodes 1,261 to 1,283 tokens per second for 16 requests."""
-COMPUTE_EFFICIENCY: Final = 0.50
+TPU_COMPUTE_EFFICIENCY: Final = 0.50
 """Fraction of the peak that a prompt's matrix products reach: 0.45 to 0.57 in the prefill of three models on v6e (public sweep of 2026-07-25).
 MaxText publishes 0.44 to 0.50 for dense models on v6e (its page of optimized models, read 2026-11-20)."""
 TPU_V5E_COMPUTE_EFFICIENCY: Final = 0.61
 """The same on v5e, whose smaller matrix unit is easier to fill: the middle of the four sizes that MaxText publishes for one pod, 0.56 to
 0.67 (MaxText/configs/v5e/README.md). Not fitted to any run of the corpus."""
+GPU_COMPUTE_EFFICIENCY: Final = 0.38
+GPU_ATTENTION_EFFICIENCY: Final = 0.10
+HOPPER_MARLIN_SHARE: Final = 0.63
+GPU_WIDE_HEAD: Final = 512
+GPU_WIDE_TOKEN_S: Final = 35e-9
+GPU_SPLITS: Final = 16
 GPU_LAYER_S: Final = 20e-6
 """Kernels of one layer that move no weights, replayed from a CUDA graph."""
 GPU_EAGER_LAYER_S: Final = 250e-6
 """The same, launched one by one from Python."""
 GPU_MOE_LAYER_S: Final = 40e-6
 """Routing, sorting and gathering of a mixture-of-experts layer, on top."""
+GPU_NVFP4_LEAST_EXPERTS: Final = 0.22
+ROUTING_EXPONENT: Final = 0.8
 GPU_STEP_S: Final = 0.6e-3
 """Scheduling and sampling of one step."""
 GPU_SEQUENCE_S: Final = 20e-6
 """Time that each additional sequence adds to a step."""
 GPU_ALL_REDUCE_S: Final = 15e-6
-TPU_LAYER_S: Final = 35e-6
+TPU_OLD_LAYER_S: Final = 35e-6
 TPU_STEP_S: Final = 0.2e-3
-TPU_SEQUENCE_S: Final = ((16, 0.21e-3), (32, 0.45e-3), (1_000_000, 0.25e-3))
+TPU_SEQUENCE_LAYER_S: Final = 1.9e-6
+TPU_MEASURED_SEQUENCES: Final = 16
+TPU_VERIFIED_TOKEN_S: Final = 0.18e-3
+TPU_OLD_SEQUENCE_S: Final = ((16, 0.21e-3), (32, 0.45e-3), (1_000_000, 0.25e-3))
 """Seconds that each additional sequence adds to a step, up to a number of sequences, divided over the chips: attention, logits and sampling.
 They, not the weights, limit large batches of small models. The steps of three models grow alike on one v6e chip (public sweep of
 2026-07-25): little up to 16 sequences, 9 to 10 ms from 16 to 32, 8 ms from 32 to 64."""

@@ -26,6 +26,9 @@ of 2026-04-01 served with it (llm-d/llm-d#1102; vllm-project/tpu-inference#955).
 STARTS_FASTER_ON_TPU: Final = "0.29.0"
 """First release with the faster server start on TPU (`planning.data.overheads.TPU_PROCESS_START_S`); none between 0.26.1 and 0.29.1 was tested."""
 
+DECODES_FASTER_ON_TPU: Final = "0.29.0"
+"""First release with the cheaper steps on TPU."""
+
 
 def is_before(resolved: Resolved, release: str) -> bool:
     """Return whether the server is known to be older than a release. Development versions count as the release."""
