@@ -14,10 +14,12 @@ from scripts.plan.corpus.measured import load
 
 FILE: Final = Path(__file__).with_name("sweeps.csv")
 
-FIT_DATE: Final = dt.date(2026, 7, 25)
-"""Day whose points may be used to fit throughput constants. Every other point only checks them."""
+REPEATING_DATE: Final = dt.date(2026, 7, 25)
+"""Day of the sweep that draws the same prompts for each number of users."""
 
-Split = Literal["fit", "held-out"]
+Split = Literal["fit", "band", "held-out"]
+"""`fit`: constants were fitted to points of this server. `band`: the bands are learned from it. `held-out`: it only checks both."""
+SPLITS: Final[tuple[str, ...]] = get_args(Split)
 Note = Literal["", "mean-tpot", "means", "prefix-cache", "prefix-cache-suspected"]
 NOTES: Final[tuple[str, ...]] = get_args(Note)
 
@@ -100,16 +102,14 @@ def _point(number: int, row: dict[str, str]) -> SweepPoint:
             ttft_ms=float(row["ttft_ms"]) if row["ttft_ms"] else None,
             tpot_ms=float(row["tpot_ms"]) if row["tpot_ms"] else None,
             date=date,
-            split="fit" if date == FIT_DATE else "held-out",
+            split=cast("Split", row["split"]),
             note=cast("Note", row["note"]),
             source=row["source"],
         )
     except (TypeError, ValueError) as error:
         raise SweepFileError(f"{FILE.name}: line {number}: {error}.") from None
-    if row["split"] != point.split:
-        raise SweepFileError(
-            f"{FILE.name}: line {number}: split is {row['split']}, but a point of {date} is {point.split}."
-        )
+    if row["split"] not in SPLITS:
+        raise SweepFileError(f"{FILE.name}: line {number}: split is {row['split']}. Known: {', '.join(SPLITS)}.")
     if row["note"] not in NOTES:
         raise SweepFileError(f"{FILE.name}: line {number}: note is {row['note']}. Known notes: {', '.join(NOTES)}.")
     return point

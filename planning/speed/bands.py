@@ -29,7 +29,9 @@ class Spread:
     low: float
     high: float
     points: int
-    """Points of the corpus that it was fitted to; 0 if it is assumed."""
+    """Points of the corpus that it was learned from; 0 if it is assumed."""
+    sources: int = 0
+    """Published sources of those points. Without each of them, the others' band holds nine of ten of its points on average."""
 
 
 BANDS: Final[Mapping[tuple[Figure, Kind], Spread]] = {
