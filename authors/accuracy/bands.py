@@ -103,7 +103,7 @@ class BandHits:
 def learned(points: Sequence[SweepPoint]) -> Mapping[tuple[Figure, Kind], Spread]:
     """Return the table of bands from the points that may set them, for classes with enough of them. Each contains the planned value itself."""
     return {
-        key: _spread(sources)
+        key: spread_of_sources(sources)
         for key, sources in sorted(_ratios(points, "band").items())
         if sum(map(len, sources.values())) >= _LEAST_POINTS and len(sources) >= _LEAST_SOURCES
     }
@@ -193,7 +193,8 @@ def _subject(deployment: str, source: str) -> Subject:
 _Ends = tuple[float, float]
 
 
-def _spread(sources: Mapping[str, Sequence[float]]) -> Spread:
+def spread_of_sources(sources: Mapping[str, Sequence[float]]) -> Spread:
+    """Return the band of the ratios of each source: all percentiles, widened as the sources left out need it."""
     scale = 10**_DIGITS
     low, high = _widened(_ends(list(sources.values())), _factor(list(sources.values())))
     return Spread(

@@ -179,8 +179,10 @@ def _kv_slots(resolved: Resolved, memory: MemoryPlan, workload: Workload, prompt
     shared, own = _blocks(resolved, workload, prompt)
     tokens = min(math.ceil(held_tokens(workload, prompt)), resolved.max_model_len)
     # Only the prompts of the step in progress hold its tokens in addition to their windows.
-    computed = _request_blocks(resolved, tokens, tokens_in_flight(resolved)) - shared - own
-    return math.floor((memory.kv_blocks - shared - max(computed, 0) * max(1 / prompt.steps, 1.0)) / own)
+    more = max(_request_blocks(resolved, tokens, tokens_in_flight(resolved)) - shared - own, 0)
+    computed, free = max(1 / prompt.steps, 1.0), memory.kv_blocks - shared
+    few = free / (own + more)
+    return math.floor(few if few <= computed else (free - computed * more) / own)
 
 
 def _blocks(resolved: Resolved, workload: Workload, prompt: Prompt) -> tuple[int, int]:

@@ -217,11 +217,12 @@ def test_every_figure_of_the_corpus_is_compared_once():
     assert len(list(compared(MEASURED.boots))) == sum(len(boot.figures) for boot in MEASURED.boots)
 
 
-def test_sweep_points_of_the_fitting_day_and_held_out_ones_are_separate():
+def test_no_sweep_source_that_set_a_constant_or_a_band_is_called_unseen():
     points = load_points()
-    assert sum(point.split == "fit" for point in points) == 245
-    assert {str(point.date) for point in points if point.split == "fit"} == {"2026-07-25"}
-    assert sum(point.split == "held-out" for point in points) > 150
+    assert not any(point.is_unseen for point in points)
+    set_by = {split: {point.source for point in points if point.split == split} for split in ("fit", "band")}
+    assert set_by["fit"] == {"sweep-v6e-1", "spark-26b", "mi300x-12b", "v5e-1-0929"}
+    assert set_by["fit"] & set_by["band"] == {"v5e-1-0929"}, "its servers differ"
 
 
 def test_every_point_is_in_one_class_and_factors_know_no_direction():
@@ -235,7 +236,7 @@ def test_every_point_is_in_one_class_and_factors_know_no_direction():
 @pytest.mark.parametrize(
     ("good", "bad", "message"),
     [
-        ("2026-07-25,fit", "2026-07-25,held-out", "line 2: split is held-out, but a point of 2026-07-25 is fit."),
+        ("2026-07-25,fit", "2026-07-25,known", "line 2: split is known. Known: fit, band, held-out."),
         ("sweep-e2b,8,", "sweep-e2b,eight,", "line 2: invalid literal for int()"),
         ("deployment,input_tokens", "stack,input_tokens", "the columns are "),
         ("fit,,sweep-v6e-1", "fit,warm,sweep-v6e-1", "line 2: note is warm. Known notes: , mean-tpot, "),
