@@ -7,7 +7,7 @@ import contextlib
 import math
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, cast
 
 from planning.data import overheads
 from scripts.plan.corpus.errors import ComparedFigure, compared
@@ -16,7 +16,7 @@ from scripts.plan.corpus.measured import Boot, Figure, Measurements, ReadConstan
 _WIDEST: Final = 4.0
 """Range of the search, from a quarter of the constant to four times the constant."""
 _STEPS: Final = 120
-NUDGE: Final = 1.1
+_NUDGE: Final = 1.1
 """Factor of a constant that shows whether a value depends on it."""
 
 
@@ -60,10 +60,14 @@ def left_out_rows(measurements: Measurements) -> tuple[ComparedFigure, ...]:
 
 
 def values_without(measurements: Measurements) -> Mapping[str, Mapping[str, float | None]]:
-    """Return by source its constants and their values from the other sources; None without another source."""
+    """Return by source its constants and their values from the other sources; None without another source, and for tables."""
     found: dict[str, dict[str, float | None]] = {}
     for left in leave_one_out(measurements):
         found.setdefault(left.source, {})[left.constant] = left.without
+    for constant in measurements.constants:
+        if not _is_number(constant) and hasattr(overheads, constant.name):
+            for boot, _ in read_off(constant, measurements):
+                found.setdefault(boot.sources[0].citation, {})[constant.name] = None
     return found
 
 
@@ -77,8 +81,9 @@ def _left_out(boot: Boot, without: Mapping[str, float | None]) -> Sequence[Compa
 
 
 def _depends(row: ComparedFigure, name: str) -> bool:
-    nudged = _with(name, float(getattr(overheads, name)) * NUDGE, row.boot, row.figure)
-    return not math.isclose(nudged.predicted, row.predicted, rel_tol=1e-9)
+    with nudged(name):
+        other = _compared(row.boot, row.figure)
+    return not math.isclose(other.predicted, row.predicted, rel_tol=1e-9)
 
 
 def gone(measurements: Measurements) -> tuple[str, ...]:
@@ -126,8 +131,21 @@ def _compared(boot: Boot, figure: Figure) -> ComparedFigure:
     return ComparedFigure(boot=boot, figure=figure, predicted=figure.kind.read(subject_of(boot)))
 
 
+def nudged(name: str) -> contextlib.AbstractContextManager[None]:
+    """Change a constant, or all numbers of a table, to see which predictions depend on it."""
+    return constant_set(name, _nudged(getattr(overheads, name)))
+
+
+def _nudged(value: object) -> object:
+    if isinstance(value, Mapping):
+        return {key: _nudged(one) for key, one in cast("Mapping[object, object]", value).items()}
+    if isinstance(value, tuple):
+        return tuple(_nudged(one) for one in cast("tuple[object, ...]", value))
+    return value * _NUDGE if isinstance(value, int | float) else value
+
+
 @contextlib.contextmanager
-def constant_set(name: str, value: float) -> Generator[None]:
+def constant_set(name: str, value: object) -> Generator[None]:
     """Make the planner use another value of a constant."""
     before = getattr(overheads, name)
     setattr(overheads, name, value)

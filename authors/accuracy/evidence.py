@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from authors.accuracy.bands import BandComparison, comparisons
-from authors.accuracy.constants import NUDGE, constant_set, left_out_rows, values_without
+from authors.accuracy.constants import constant_set, left_out_rows, nudged, values_without
 from authors.accuracy.sweeps import SweepPoint, load_points, load_unseen_points
-from planning.data import overheads
 from scripts.plan.corpus.errors import ComparedFigure, compared
 from scripts.plan.corpus.measured import KINDS, Measurements, read_off
 from scripts.plan.corpus.verdicts import JudgedBoot, judged, started
@@ -171,11 +170,13 @@ def _left_out_points(measurements: Measurements) -> Sequence[BandComparison]:
                 if value is not None:
                     stack.enter_context(constant_set(name, value))
             rows = comparisons(own)
-            nudged = [_nudged(name, own) for name, value in values.items() if value is None]
-        found += [row for number, row in enumerate(rows) if all(other[number].planned == row.planned for other in nudged)]
+            others = [_nudged(name, own) for name, value in values.items() if value is None]
+        found += [
+            row for number, row in enumerate(rows) if all(other[number].planned == row.planned for other in others)
+        ]
     return found
 
 
 def _nudged(name: str, points: Sequence[SweepPoint]) -> Sequence[BandComparison]:
-    with constant_set(name, float(getattr(overheads, name)) * NUDGE):
+    with nudged(name):
         return comparisons(points)

@@ -48,7 +48,8 @@ class SweepPoint:
     date: dt.date
     split: Split
     note: Note
-    """`mean-tpot`, `means`: the time per output token, or both times, are means. `prefix-cache`: the source shows that the prompts came from the prefix cache; `-suspected`: the source suspects it."""
+    """`mean-tpot`, `means`: the time per output token, or both times, are means.
+    `prefix-cache`: the source shows that the prompts came from the prefix cache; `-suspected`: the source suspects it."""
     source: str
     """An id of `[sources]` in the corpus, which has the URL, the path and the commit."""
 

@@ -42,6 +42,7 @@ _FIGURES: Final[Mapping[str, re.Pattern[str]]] = {
     "graphs": re.compile(rf"Graph capturing finished in [\d.]+ secs?, took {_NUMBER} GiB"),
     "torch_compile": re.compile(rf"torch\.compile (?:takes|took) {_NUMBER} s"),
     "utilization": re.compile(rf"The current \S+={_NUMBER} is equivalent to"),
+    "batched_tokens": re.compile(rf"Chunked prefill is enabled with max_num_batched_tokens={_NUMBER}"),
     "requests": re.compile(rf"Prepared request paddings: \[(?:\d+, )*{_NUMBER}\]"),
 }
 """Figures by name. The first line of a kind counts; later ones repeat it for other ranks or stages."""
@@ -51,6 +52,7 @@ _WORDS: Final[Mapping[str, re.Pattern[str]]] = {
     "arguments": re.compile(r"non-default args: (\{.*\})"),
     "model": re.compile(r"with config: model='([^']+)'"),
 }
+_FIRST_LINE: Final = re.compile(r"vLLM API server version|non-default args: \{|[▄█▀] +version [0-9]")
 _SERVING: Final = re.compile(r"Application startup complete|Starting vLLM (?:API )?server")
 _FAULTS: Final[tuple[tuple[re.Pattern[str], DiedAt], ...]] = (
     (re.compile(r".*RuntimeProgramAllocationFailure.*"), "programs"),
@@ -116,6 +118,11 @@ def read_boot(text: str) -> BootReport:
         message="" if serves else message,
         derived=_derived(found),
     )
+
+
+def is_first_line(line: str) -> bool:
+    """Return whether a line is among the first of a start: vLLM's version or its flags."""
+    return _FIRST_LINE.search(line) is not None
 
 
 def _read_metrics(text: str) -> BootReport:
@@ -218,6 +225,8 @@ def _derived(found: Mapping[str, float]) -> dict[str, object]:
         derived["gpu_memory_utilization"] = round(found["hbm_cap"] / found["hbm"], 2)
     elif "utilization" in found:
         derived["gpu_memory_utilization"] = found["utilization"]
+    if "batched_tokens" in found:
+        derived["max_num_batched_tokens"] = int(found["batched_tokens"])
     if "requests" in found:
         derived["max_num_seqs"] = int(found["requests"])
     return derived
