@@ -122,9 +122,7 @@ def hits(points: Sequence[SweepPoint]) -> tuple[BandHits, ...]:
     for proof, members in proofs:
         for key, sources in sorted(_ratios(members, "held-out").items()):
             ends = (BANDS[key].low, BANDS[key].high)
-            found.append(
-                _hits(key, proof, list(sources.values()), sum(_inside(own, ends) for own in sources.values()))
-            )
+            found.append(_hits(key, proof, list(sources.values()), sum(_inside(own, ends) for own in sources.values())))
     return tuple(found)
 
 

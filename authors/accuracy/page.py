@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
-from authors.accuracy.bands import BandComparison, comparisons
+from authors.accuracy.bands import BandComparison, comparisons, hits
 from authors.accuracy.constants import gone, leave_one_out
 from authors.accuracy.evidence import CLASSES, evidence_lines
 from authors.accuracy.rates import RateSpread, by_class, rate_spread_of
@@ -211,7 +211,7 @@ def _sweeps(points: Sequence[SweepPoint]) -> list[str]:
     lines = [
         "\n## Sweeps: rates and times at N users\n",
         f"{len(points)} points of closed loops. {left_out} points from the prefix cache, certain or possible, are excluded.",
-        "Constants of the rates may be fitted only to the points of 2026-07-25.",
+        "A point sets a constant, or a band, or is only a proof; the column `split` of sweeps.csv says which.",
         "A factor is the larger of predicted and measured, divided by the smaller. Times are from points with more than one wave of requests.\n",
         _RATE_HEAD.format(first="set", second="figure"),
         _RATE_LINE,
@@ -231,15 +231,29 @@ def _sweeps(points: Sequence[SweepPoint]) -> list[str]:
             _RATE_LINE,
             *(_rate_row(*key, members) for key, members in by_class(rates[name]).items()),
         ]
-    return lines
+    return [*lines, *_band_hits(points)]
+
+
+def _band_hits(points: Sequence[SweepPoint]) -> list[str]:
+    return [
+        "\n### Bands on points that did not set them\n",
+        "A band promises nine of ten points. `left out`: points of each source that sets bands, by the band of the others.",
+        "`held out` and `unseen`: points that set nothing.\n",
+        "| figure | class | points | in the band | share |",
+        "| --- | --- | --- | ---: | ---: |",
+        *(
+            f"| {_SWEPT[one.figure]} | {one.kind} | {one.proof} | {one.inside} of {one.points} | {one.inside / one.points:.0%} |"
+            for one in hits(points)
+        ),
+    ]
 
 
 def _set_of(point: SweepPoint) -> str:
-    """Return the set of a point. Constants of the rates may be fitted to the points of one day, and bands to all of known sources."""
+    """Return the set of a point: unseen, or what its source was used for."""
     return "unseen" if point.is_unseen else point.split
 
 
-_SETS: Final = {"unseen": "unseen", "held-out": "known, other days", "fit": "known, fitted (2026-07-25)"}
+_SETS: Final = {"unseen": "unseen", "held-out": "known, set nothing", "band": "set bands", "fit": "set constants"}
 _SWEPT: Final = {"rate": "output rate", "ttft": "time to first token", "tpot": "time per output token"}
 _RATE_HEAD: Final = "| {first} | {second} | points | predicted over measured | typical factor | within 30 % | within 1.5x | within 2x | p90 |"
 _RATE_LINE: Final = "| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |"

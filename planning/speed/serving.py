@@ -132,7 +132,9 @@ class LoadedServer:
         if not fills_steps:
             interference_s = min((decoding - 1) * extra_s / steps, interference_s)
         step_s = step.total_s + (1 - together / 2) * max(interference_s, 0.0)
-        waiting_s = wave * _waiting_prompts(requests, steps / prompt.steps, 1 / prompt.steps) * prompt.service_s(self.alone)
+        waiting_s = (
+            wave * _waiting_prompts(requests, steps / prompt.steps, 1 / prompt.steps) * prompt.service_s(self.alone)
+        )
         ttft_s = max(turns * step.total_s + extra_s + waiting_s + lookup_s, requests / rate - steps * step_s)
         prefill_s, decode_s = prompt.service_s(self.alone), steps * step.total_s / decoding
         return Load(
