@@ -45,12 +45,15 @@ def leave_one_out(measurements: Measurements) -> tuple[LeftOutSource, ...]:
     )
 
 
-def left_out_rows(measurements: Measurements) -> tuple[ComparedFigure, ...]:
+Values = Mapping[str, Mapping[str, float | None]]
+"""By source its constants and their values from the other sources; None without another source, and for tables."""
+
+
+def left_out_rows(measurements: Measurements, without: Values) -> tuple[ComparedFigure, ...]:
     """Return the rows of known sources, each predicted with the constants refitted without the row's own source.
 
     A row is omitted if it depends on a constant that has no other source: nothing is left to predict it with.
     """
-    without = values_without(measurements)
     return tuple(
         row
         for boot in measurements.boots
@@ -59,8 +62,8 @@ def left_out_rows(measurements: Measurements) -> tuple[ComparedFigure, ...]:
     )
 
 
-def values_without(measurements: Measurements) -> Mapping[str, Mapping[str, float | None]]:
-    """Return by source its constants and their values from the other sources; None without another source, and for tables."""
+def values_without(measurements: Measurements) -> Values:
+    """Return the values of the constants without each of their sources."""
     found: dict[str, dict[str, float | None]] = {}
     for left in leave_one_out(measurements):
         found.setdefault(left.source, {})[left.constant] = left.without

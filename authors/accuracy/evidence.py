@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from authors.accuracy.bands import BandComparison, comparisons
-from authors.accuracy.constants import constant_set, left_out_rows, nudged, values_without
+from authors.accuracy.constants import Values, constant_set, left_out_rows, nudged, values_without
 from authors.accuracy.sweeps import SweepPoint, load_points, load_unseen_points
 from scripts.plan.corpus.errors import ComparedFigure, compared
 from scripts.plan.corpus.measured import KINDS, Measurements, read_off
@@ -36,8 +36,8 @@ class Share:
     count: int
 
     def __str__(self) -> str:
-        """Return the share as text; a dash without rows."""
-        return f"{self.within} of {self.count} ({self.within / self.count:.0%})" if self.count else "-"
+        """Return the share as text; empty without rows."""
+        return f"{self.within} of {self.count} ({self.within / self.count:.0%})" if self.count else ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +52,8 @@ class EvidenceLine:
 
 def evidence_lines(measurements: Measurements) -> Sequence[EvidenceLine]:
     """Return the first table: verdicts, each figure of the boots, and rates and times of the sweeps. Raises EvidenceError."""
-    rows = rows_by_class(measurements)
+    without = values_without(measurements)
+    rows = rows_by_class(measurements, without)
     figures = [
         EvidenceLine(
             figure=kind.name,
@@ -65,17 +66,21 @@ def evidence_lines(measurements: Measurements) -> Sequence[EvidenceLine]:
         )
         for kind in KINDS.values()
     ]
-    return [*_verdict_lines(measurements), *(line for line in figures if line.shares), *_sweep_lines(measurements)]
+    return [
+        *_verdict_lines(measurements),
+        *(line for line in figures if line.shares),
+        *_sweep_lines(measurements, without),
+    ]
 
 
-def rows_by_class(measurements: Measurements) -> Mapping[Class, Sequence[ComparedFigure]]:
+def rows_by_class(measurements: Measurements, without: Values) -> Mapping[Class, Sequence[ComparedFigure]]:
     """Return all figures with their predictions, by class. Raises EvidenceError."""
     check_proofs(measurements)
     of = {name: [boot for boot in measurements.boots if boot.evidence == name] for name in ("unseen", "known")}
     return {
         "first sight": first_sight(measurements),
         "unseen": list(compared(of["unseen"])),
-        "left out": left_out_rows(measurements),
+        "left out": left_out_rows(measurements, without),
         "known": list(compared(of["known"])),
     }
 
@@ -133,10 +138,10 @@ def _right(rows: Sequence[JudgedBoot], name: str) -> Share:
     return Share(within=sum(row.is_right for row in own), count=len(own))
 
 
-def _sweep_lines(measurements: Measurements) -> Sequence[EvidenceLine]:
+def _sweep_lines(measurements: Measurements, without: Values) -> Sequence[EvidenceLine]:
     found: Mapping[Class, Sequence[BandComparison]] = {
         "unseen": comparisons(load_unseen_points()),
-        "left out": _left_out_points(measurements),
+        "left out": _left_out_points(measurements, without),
         "known": comparisons(load_points()),
     }
     kinds = (
@@ -149,18 +154,26 @@ def _sweep_lines(measurements: Measurements) -> Sequence[EvidenceLine]:
             figure=title,
             tolerance=f"{factor:g} times",
             shares={
-                name: Share(within=sum(max(one.ratio, 1 / one.ratio) <= factor for one in own), count=len(own))
-                for name, members in found.items()
-                if (own := [one for one in members if one.figure == figure])
+                "first sight": _first_points(measurements, figure),
+                **{
+                    name: Share(within=sum(max(one.ratio, 1 / one.ratio) <= factor for one in own), count=len(own))
+                    for name, members in found.items()
+                    if (own := [one for one in members if one.figure == figure])
+                },
             },
         )
         for title, figure, factor in kinds
     ]
 
 
-def _left_out_points(measurements: Measurements) -> Sequence[BandComparison]:
+def _first_points(measurements: Measurements, figure: str) -> Share:
+    found = [source.first_points.get(figure, (0, 0)) for source in measurements.sources.values()]
+    return Share(within=sum(within for within, _ in found), count=sum(count for _, count in found))
+
+
+def _left_out_points(measurements: Measurements, without: Values) -> Sequence[BandComparison]:
     """Return the points of known sources, planned with the constants refitted without their source, as `left_out_rows` does."""
-    without, points = values_without(measurements), load_points()
+    points = load_points()
     found: list[BandComparison] = []
     for source in dict.fromkeys(point.source for point in points):
         values = without.get(measurements.sources[source].citation, {})

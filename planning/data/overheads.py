@@ -181,9 +181,9 @@ TPU_W4A16_BANDWIDTH_EFFICIENCY: Final = 0.40
 """The same for 4-bit linear layers, whose kernel is bound by unpacking each tile, not by reading it. Fitted to 31B on v6e-1, which decodes 36.0
 tokens per second for one request (xbill9/gemma4-dev 395bf64, gce-vllm-v6e1-31b-q4w4a16/benchmarks/runs/2026-09-29-31b-31b-repack-v6e1).
 Experts are unpacked by the same product."""
-TPU_V5E_W4A16_BANDWIDTH_EFFICIENCY: Final = 0.28
-"""The same on v5e. Fitted to 12B, which decodes 33.4 tokens per second for one request (xbill9/gemma4-dev 007fff8,
-jev-tpu-v5e1/evidence-v5e1/throughput.txt, 12b-google.load.c1)."""
+TPU_V5E_W4A16_BANDWIDTH_EFFICIENCY: Final = 0.25
+"""The same on v5e. Fitted to E4B, the middle of three sizes, which decodes 74.8 tokens per second for one request (xbill9/gemma4-dev 007fff8,
+jev-tpu-v5e1/evidence-v5e1/throughput.txt, e4b-google.load.c1): E2B is a tenth slower than planned with it, and 12B a tenth faster."""
 TPU_FP8_BANDWIDTH_EFFICIENCY: Final = 0.62
 """The same for FP8 weights: the matrix units of v5e and v6e have no FP8, so each tile is converted to bf16. Fitted to E4B on v5e-1, which
 decodes 98.6 tokens per second for one request (the same file, e4b-fp8.load.c1). That v6e converts at the same share is assumed."""

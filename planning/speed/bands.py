@@ -41,7 +41,7 @@ BANDS: Final[Mapping[tuple[Figure, Kind], Spread]] = {
     # python -m authors.accuracy.bands
     ("rate", "gpu"): Spread(low=0.55, high=1.42, points=31, sources=4),
     ("rate", "tpu-long"): Spread(low=0.82, high=1.45, points=29, sources=4),
-    ("rate", "tpu-short"): Spread(low=0.81, high=1.18, points=59, sources=7),
+    ("rate", "tpu-short"): Spread(low=0.86, high=1.16, points=56, sources=7),
     ("tpot", "tpu-long"): Spread(low=0.7, high=1.23, points=29, sources=4),
     ("tpot", "tpu-short"): Spread(low=0.82, high=1.12, points=45, sources=5),
     ("ttft", "gpu"): Spread(low=0.59, high=3.26, points=22, sources=3),

@@ -14,6 +14,7 @@ from typing import Final, Literal, cast
 
 from contracts.errors import CommandRefusedError
 from loadtest.client.metrics import CACHE_CONFIG, parse_metrics
+from scripts.plan.public_boot import public_text
 
 DiedAt = Literal["arguments", "loading", "memory", "programs"]
 
@@ -83,7 +84,7 @@ class BootReport:
     outcome: Literal["runs", "dies"]
     died_at: DiedAt | None = None
     message: str = ""
-    """The last error message of a server that crashed."""
+    """The last error message of a server that crashed, without secrets and names of places."""
     derived: Mapping[str, object] = field(default_factory=dict[str, object])
     """Flags derived from figures in the log, such as the effective utilization, by vLLM's names."""
 
@@ -191,7 +192,8 @@ def _fault(lines: list[str], *, is_loaded: bool) -> tuple[DiedAt | None, str]:
         for number, line in enumerate(plain):
             if pattern.fullmatch(line):
                 following = plain[number + 1] if line.endswith(":") and number + 1 < len(plain) else ""
-                message = f"{line} {following}".strip()[:_LONGEST_MESSAGE]
+                # Before it is cut, because a secret without its end is not recognized.
+                message = public_text(f"{line} {following}".strip())[:_LONGEST_MESSAGE]
                 return ("programs" if died_at == "loading" and is_loaded else died_at), message
     return None, ""
 

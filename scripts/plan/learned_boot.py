@@ -14,7 +14,7 @@ from planning.question.types import Deployment
 from planning.question.vllm_args import OPTIONS, VllmOption
 from scripts.plan.boot_log import BootReport, read_boot
 from scripts.plan.learned_log import BootLog
-from scripts.plan.public_boot import public_deployment, public_flag, public_model, public_text
+from scripts.plan.public_boot import public_deployment, public_flag, public_model
 from scripts.plan.question import Question, deployment_from, parse_set
 from scripts.plan.server_defaults import with_server_defaults
 from scripts.plan.toml_text import deployment_lines, toml_value
@@ -27,6 +27,8 @@ _WITHOUT_EFFECT: Final = frozenset(
     {"model", "model_tag", "host", "port", "api_key", "uvicorn_log_level", "revision", "allowed_origins", "middleware"}
 )
 """Flags that do not affect memory or speed. `model` is read separately."""
+_USER: Final = re.compile(r"//[^/@]*@")
+"""User and password of a URL."""
 _ID_DIGITS: Final = 8
 _EXPECTED: Final = ("weights", "kv_tokens", "load", "compile", "restart")
 """Figures that the log of a complete start contains."""
@@ -67,7 +69,7 @@ def boot_of(log: BootLog, question: Question, *, url: str = "") -> LearnedBoot:
     digest = log.sha256[:_ID_DIGITS]
     short = re.sub(r"[^a-z0-9]+", "-", f"{Path(deployment.model).name}-{place}".lower()).strip("-")
     return LearnedBoot(
-        report=replace(report, message=public_text(report.message)),
+        report=report,
         deployment=public_deployment(deployment),
         device=question.device or "" if deployment.device else "",
         not_read=not_read,
@@ -78,7 +80,7 @@ def boot_of(log: BootLog, question: Question, *, url: str = "") -> LearnedBoot:
         boot_id=f"learned-{short}-{digest}",
         title=f"{Path(deployment.model).name}, {place}, {log.day}",
         citation=f"log {digest}, {log.day}",
-        url=masked(url),
+        url=masked(_USER.sub("//", url)),
         day=log.day,
         log_sha256=log.sha256,
     )

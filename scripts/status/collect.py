@@ -165,9 +165,7 @@ def _status(one: _Known, now: datetime) -> StackStatus:
         waits=tuple(waits_of(one.state, one.locks, facts, now)),
         unanswered=(*one.unanswered, *unknown),
     )
-    return replace(
-        status, next_command=next_command(status, one.state, one.locks), learn_command=learn_command(status)
-    )
+    return replace(status, next_command=next_command(status, one.state, one.locks), learn_command=learn_command(status))
 
 
 def _of_settings(facts: CloudFacts, outputs: StackOutputs | None) -> CloudFacts:

@@ -162,6 +162,10 @@ def _notes(status: StackStatus, stamp: Stamp, *, now_s: float, alone: bool) -> I
         yield "drift", "none (all resources compared)"
     for item in status.unanswered:
         yield "unknown", f"{item.source}: {item.why}"
+    yield from _next(status)
+
+
+def _next(status: StackStatus) -> Iterator[tuple[str, str]]:
     if status.learn_command:
         yield "learn", status.learn_command
     yield "next", status.next_command

@@ -220,7 +220,7 @@ def test_sixteen_requests_on_a_tpu_are_faster_from_a_release_on_and_an_unknown_r
 
 
 def test_four_bits_are_slower_than_their_bytes_where_they_are_unpacked():
-    """Public runs of 12B w4a16 for one request: 33.4 tokens/s on v5e-1; its bytes alone would allow twice that."""
+    """Public runs of E2B for one request on v5e-1: 136.6 tokens/s in 4 bits, 144.0 in bf16; the bytes alone would allow 220."""
     asked = {"input_tokens": 28, "output_tokens": 256, "users": 1}
     v5e = Deployment(
         model="google/gemma-4-E2B-it-qat-w4a16-ct",

@@ -133,6 +133,8 @@ class ReportSource(_Table):
     """True if no constant, band or choice of the planner was set from a row of this source."""
     used: str = ""
     """What was set from its rows, besides the constants that name them. Replaces `unseen`."""
+    first_points: Mapping[str, tuple[int, int]] = Field(default_factory=dict[str, tuple[int, int]])
+    """Sweep points within their factor when the source was first read, and points in all, by figure (rate, ttft, tpot)."""
     log_sha256: str = ""
     """Hash of the log that the source was recorded from, so that the same log is not recorded twice."""
 
