@@ -87,9 +87,7 @@ class LoadedServer:
         """Return the time of a decoding step, including proposals and their verification."""
         batch, tokens = max(requests, 1.0), self.held_tokens
         proposals = self.drafter.proposals if self.drafter else 0
-        step = step_of(
-            self.resolved, self.weights, self.memory, batch=batch, tokens=tokens, computed=batch * (1 + proposals)
-        )
+        step = step_of(self.resolved, self.weights, self.memory, batch=batch, tokens=tokens, proposals=proposals)
         more_s = adapters_s(self.resolved, self.workload, batch)
         if self.drafter is not None and self.drafter.resolved is not None:
             drafter = self.drafter.resolved

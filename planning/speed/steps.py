@@ -51,12 +51,13 @@ def step_of(
     batch: float,
     tokens: float,
     computed: float | None = None,
+    proposals: int = 0,
 ) -> StepTime:
     """Return the time of one step of `batch` requests that hold `tokens` tokens each.
 
-    `computed`: total tokens that the step computes; None is a decoding step, one token per request.
+    `computed`: tokens of prompts that the step computes; None is a decoding step, one token per request, in addition to `proposals` that it verifies.
     """
-    computed = batch if computed is None else computed
+    computed = batch * (1 + proposals) if computed is None else computed
     accelerator = resolved.accelerator
     offloaded = from_gib(memory.offloaded_gib)
     dense = weights.read_per_token - weights.expert_read
@@ -66,14 +67,13 @@ def step_of(
     linked = offloaded * min(1.0, (read / weights.layers if weights.layers else 0.0))
     local = max(read - linked, 0.0) + batch * _kv_bytes(resolved, tokens)
     local += (weights.layers - weights.experts + experts) * (_times_slower(resolved) - 1)
-    verified = computed / batch
     flops = FLOP_PER_PARAM * _active_params(resolved.spec) * computed / resolved.tp
     link_rate = accelerator.host_link_gb_per_s * _GIGA * overheads.ZERO_COPY_EFFICIENCY
     return StepTime(
         memory_s=local / bytes_per_s(accelerator),
         compute_s=flops / flops_per_s(resolved),
         link_s=linked / link_rate if linked and link_rate else 0.0,
-        fixed_s=_fixed_s(resolved, batch, verified) + _wide_attention_s(resolved, tokens, is_split=verified <= 1),
+        fixed_s=_fixed_s(resolved, batch, proposals) + _wide_attention_s(resolved, tokens, is_split=not proposals),
     )
 
 
@@ -172,7 +172,7 @@ def _kv_bytes(resolved: Resolved, tokens: float) -> float:
     return total
 
 
-def _fixed_s(resolved: Resolved, batch: float, verified: float) -> float:
+def _fixed_s(resolved: Resolved, batch: float, proposals: int) -> float:
     layers = resolved.spec.layers
     if resolved.is_tpu:
         is_faster = is_known_from(resolved, DECODES_FASTER_ON_TPU)
@@ -182,7 +182,7 @@ def _fixed_s(resolved: Resolved, batch: float, verified: float) -> float:
         if is_faster:
             few = min(batch, overheads.TPU_MEASURED_SEQUENCES)
             sequences_s += (few - 1) * layers * overheads.TPU_SEQUENCE_LAYER_S - _sampled_s(few) * factor
-            sequences_s += batch * verified * overheads.TPU_VERIFIED_TOKEN_S * factor if verified > 1 else 0.0
+            sequences_s += batch * (1 + proposals) * overheads.TPU_VERIFIED_TOKEN_S * factor if proposals else 0.0
         else:
             per_layer += overheads.TPU_OLD_LAYER_S
         return layers * per_layer + overheads.TPU_STEP_S + sequences_s / resolved.tp

@@ -294,3 +294,9 @@ def test_a_short_prompt_of_a_mixture_of_experts_reads_all_of_them():
         vllm=VllmOptions(max_model_len=8_192, max_num_batched_tokens=8_192),
     )
     assert answer(server, asked).ttft_s.typical == pytest.approx(0.234, rel=0.25)
+
+
+def test_a_short_prompt_is_no_proposal_to_verify():
+    """64 tokens of a prompt: the rejection sampler of a TPU would take 11 ms for as many proposals."""
+    found = plan(replace(E2B, image_version="0.29.1rc1")).throughput
+    assert found.ttft_s < 2.5 / found.decode_tok_per_s
