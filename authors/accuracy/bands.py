@@ -39,8 +39,8 @@ _STEP: Final = 1.02
 """Factor by which a band is widened at a time, at both ends."""
 _WIDEST: Final = 10.0
 
-Proof = Literal["left out", "held out", "unseen"]
-"""`left out`: by the band of the other sources. `held out`: a known source whose points set nothing. `unseen`: nothing was set from it."""
+Proof = Literal["left out", "known", "unseen"]
+"""`left out`: by the band of the other sources. `known`: a known source whose points set nothing. `unseen`: nothing was set from it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,7 +118,7 @@ def hits(points: Sequence[SweepPoint]) -> tuple[BandHits, ...]:
             found.append(_hits(key, "left out", list(sources.values()), sum(inside)))
     known = [point for point in points if not point.is_unseen]
     unseen = [point for point in points if point.is_unseen]
-    proofs: tuple[tuple[Proof, Sequence[SweepPoint]], ...] = (("held out", known), ("unseen", unseen))
+    proofs: tuple[tuple[Proof, Sequence[SweepPoint]], ...] = (("known", known), ("unseen", unseen))
     for proof, members in proofs:
         for key, sources in sorted(_ratios(members, "held-out").items()):
             ends = (BANDS[key].low, BANDS[key].high)

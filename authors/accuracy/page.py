@@ -238,7 +238,7 @@ def _band_hits(points: Sequence[SweepPoint]) -> list[str]:
     return [
         "\n### Bands on points that did not set them\n",
         "A band promises nine of ten points. `left out`: points of each source that sets bands, by the band of the others.",
-        "`held out` and `unseen`: points that set nothing.\n",
+        "`known` and `unseen`: points that set nothing.\n",
         "| figure | class | points | in the band | share |",
         "| --- | --- | --- | ---: | ---: |",
         *(

@@ -50,11 +50,11 @@ def test_a_constant_cannot_name_a_row_of_an_unseen_source():
 
 def test_nor_a_row_that_repeats_the_deployment_of_an_unseen_one():
     """The same deployment, started again and reported by another source, is the same row."""
-    boot = MEASURED.boot("dense-26b-mi300x")
+    boot = MEASURED.boot("dense-31b-mi300x")
     repeated = replace(boot, id="repeat", sources=(MEASURED.sources["report-000"],))
     constant = MEASURED.constants[0].model_copy(update={"read_off": ("repeat weights",)})
     planted = replace(MEASURED, boots=(*MEASURED.boots, repeated), constants=(constant,))
-    with pytest.raises(EvidenceError, match="dense-26b-mi300x weights counts as unseen"):
+    with pytest.raises(EvidenceError, match="dense-31b-mi300x weights counts as unseen"):
         check_proofs(planted)
     with pytest.raises(EvidenceError):
         rows_by_class(planted, WITHOUT)
